@@ -1,0 +1,106 @@
+"""The core types: what a learning problem is, and what a federated algorithm is.
+
+A round is a short tuple of exchanges. In an exchange the server broadcasts a message, every
+client of the cohort answers with a `Reply`, and the server folds in the weighted mean of the
+uploads:
+
+    message = broadcast(server_state)
+    reply_i = client(message, client_state_i, data_i, key_i)          for every client i
+    mean    = sum_i weight_i upload_i / sum_i weight_i
+    server_state = server(server_state, mean, participation)
+
+The server sees means only, never one client's upload, so every algorithm stays compatible with
+secure aggregation, differential privacy and any number of machines.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeAlias
+
+import jax
+
+Array: TypeAlias = jax.Array
+PyTree: TypeAlias = Any
+Params: TypeAlias = PyTree
+Batch: TypeAlias = Mapping[str, Array]
+Metric: TypeAlias = Callable[[PyTree, Batch], tuple[Array, Array]]
+
+
+class Model(NamedTuple):
+    """All that an algorithm knows of a learning problem.
+
+    Attributes:
+      init: `(key) -> params`, a pytree of floating point arrays.
+      loss: `(params, batch, key) -> (losses [B], weights [B])`, training mode. The framework
+        takes the weighted average; padding must weigh 0. `batch` maps names to arrays whose
+        leading axis has length B.
+      outputs: `(params, batch) -> outputs`, evaluation mode, e.g. logits [B, ...].
+      metrics: name -> `(outputs, batch) -> (values [B], weights [B])`.
+    """
+
+    init: Callable[[Array], Params]
+    loss: Callable[[Params, Batch, Array], tuple[Array, Array]]
+    outputs: Callable[[Params, Batch], PyTree]
+    metrics: Mapping[str, Metric]
+
+
+class Reply(NamedTuple):
+    """What a client answers in one exchange.
+
+    Attributes:
+      upload: averaged over the cohort, never seen one by one.
+      weight: scalar >= 0, this client's weight in the mean, e.g. its number of examples.
+      client_state: kept for this client until it takes part again; `()` if it keeps nothing.
+      info: diagnostics: name -> `(value, weight)`, averaged with their own weights and
+        reported, never fed back into the algorithm.
+    """
+
+    upload: PyTree
+    weight: Array
+    client_state: PyTree
+    info: Mapping[str, tuple[Array, Array]]
+
+
+class Participation(NamedTuple):
+    """How many clients stand behind a mean (SCAFFOLD's |S|/N needs it).
+
+    Attributes:
+      num_clients: N, the size of the population.
+      cohort_size: the number of clients that were asked.
+      num_reports: |S|, the number whose finite upload with a positive weight entered the mean.
+    """
+
+    num_clients: Array
+    cohort_size: Array
+    num_reports: Array
+
+
+class Exchange(NamedTuple):
+    """One broadcast, one answer of every client, one fold of the weighted mean.
+
+    Attributes:
+      broadcast: `(server_state) -> message`.
+      client: `(message, client_state, data, key) -> Reply`, with `data` a
+        `fedax.data.ClientData`.
+      server: `(server_state, mean_upload, participation) -> server_state`.
+    """
+
+    broadcast: Callable[[PyTree], PyTree]
+    client: Callable[[PyTree, PyTree, Any, Array], Reply]
+    server: Callable[[PyTree, PyTree, Participation], PyTree]
+
+
+class FederatedAlgorithm(NamedTuple):
+    """A federated algorithm as pure functions over pytrees.
+
+    Attributes:
+      init: `(params) -> server_state`, a NamedTuple with at least the fields `params` and
+        `round_index` (int32 scalar, 0 before the first round). The engine advances
+        `round_index`; an algorithm only reads it.
+      init_client: `(params) -> client_state` of a client that never took part; `()` if clients
+        keep nothing.
+      exchanges: the exchanges of one round, in order. All of them address the same cohort.
+    """
+
+    init: Callable[[Params], PyTree]
+    init_client: Callable[[Params], PyTree]
+    exchanges: tuple[Exchange, ...]

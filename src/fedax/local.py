@@ -1,0 +1,225 @@
+"""Local training: how a client walks through its examples, and the one loop that does it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from fedax.algorithm import Array, Batch, Model, Params
+from fedax.data.cohort_data import ClientData
+
+Order: TypeAlias = Literal["shuffled", "iid", "sequential"]
+Carry = TypeVar("Carry")
+
+
+class Minibatch(NamedTuple):
+    """B examples, of which those with a mask of False are padding.
+
+    Attributes:
+      examples: name -> array [B, ...]. A padding row repeats one of the client's own examples.
+      mask: bool [B].
+    """
+
+    examples: Batch
+    mask: Array
+
+
+class Loss(NamedTuple):
+    """A weighted mean and the sum of the weights behind it (scalars)."""
+
+    mean: Array
+    weight: Array
+
+
+Gradient: TypeAlias = Callable[[Params, Minibatch, Array], tuple[Loss, Params]]
+
+
+def mean_loss(model: Model, params: Params, batch: Minibatch, key: Array) -> Loss:
+    """The weighted mean of the model's losses over a minibatch; padding weighs 0.
+
+    A minibatch in which nothing weighs has loss 0 and gradient 0.
+    """
+    losses, weights = model.loss(params, batch.examples, key)
+    weights = jnp.where(batch.mask, weights.astype(losses.dtype), 0)
+    total = weights.sum()
+    return Loss((losses * weights).sum() / jnp.where(total > 0, total, 1), total)
+
+
+def loss_gradient(model: Model) -> Gradient:
+    """The gradient of `mean_loss`: (params, minibatch, key) -> (loss, gradient)."""
+
+    def gradient(params: Params, batch: Minibatch, key: Array) -> tuple[Loss, Params]:
+        def objective(params: Params) -> tuple[Array, Array]:
+            return mean_loss(model, params, batch, key)
+
+        (mean, weight), grads = jax.value_and_grad(objective, has_aux=True)(params)
+        return Loss(mean, weight), grads
+
+    return gradient
+
+
+def count_local_steps(
+    data: ClientData,
+    batch_size: int,
+    num_local_epochs: int | Array | None = None,
+    num_local_steps: int | Array | None = None,
+) -> int | Array:
+    """The number of local steps: E ceil(n / B), K, or the smaller of the two if both are given.
+
+    Neither given means one epoch. A client without examples (a chunk's filler) does nothing
+    unless K alone is given as a Python number, which stays one so that reverse-mode
+    differentiation through the local steps is possible; its minibatches then weigh nothing.
+    """
+    if num_local_epochs is None and isinstance(num_local_steps, int):
+        return num_local_steps
+    if num_local_epochs is None and num_local_steps is not None:
+        return jnp.where(data.num_examples > 0, jnp.asarray(num_local_steps, jnp.int32), 0)
+    epochs = 1 if num_local_epochs is None else num_local_epochs
+    steps = jnp.asarray(epochs, jnp.int32) * _steps_per_epoch(data.num_examples, batch_size)
+    if num_local_steps is None:
+        return steps
+    return jnp.minimum(steps, jnp.asarray(num_local_steps, jnp.int32))
+
+
+def fold_minibatches(
+    step: Callable[[Carry, Minibatch, Array], Carry],
+    carry: Carry,
+    data: ClientData,
+    key: Array,
+    *,
+    batch_size: int,
+    num_steps: int | Array,
+    order: Order = "shuffled",
+) -> Carry:
+    """Folds `step` over a client's minibatches: carry <- step(carry, minibatch_k, key_k).
+
+    Every walk over local data goes through here. Orders:
+      shuffled: epochs, each in a fresh random order; the last minibatch of an epoch holds what
+        is left, filled up with padding. num_steps may end within an epoch or span many.
+      iid: every minibatch is drawn uniformly with replacement (what the theory assumes).
+      sequential: epochs in the stored order, for full passes.
+
+    A traced `num_steps` costs as many steps as its value says. With a Python number the fold
+    can be differentiated in reverse mode.
+
+    Args:
+      step: pure; gets a key of its own for every step.
+      carry: initial value.
+      data: the client's examples.
+      key: this client's key for this exchange.
+      batch_size: B, static.
+      num_steps: int or int32 scalar, see `count_local_steps`.
+      order: static.
+    """
+    order_key, step_key = jax.random.split(key)
+    steps_per_epoch = jnp.maximum(_steps_per_epoch(data.num_examples, batch_size), 1)
+    slots = jnp.arange(batch_size, dtype=jnp.int32)
+    last = jnp.maximum(data.num_examples - 1, 0)
+
+    def body(k: Any, state: tuple[Array, Carry]) -> tuple[Array, Carry]:
+        permutation, carry = state
+        k = jnp.asarray(k, jnp.int32)
+        if order == "iid":
+            draws = jax.random.randint(jax.random.fold_in(order_key, k), (batch_size,), 0, last + 1,
+                                       dtype=jnp.int32)
+            batch = Minibatch(data.examples(draws), jnp.full(batch_size, data.num_examples > 0))
+        else:
+            epoch, position = k // steps_per_epoch, k % steps_per_epoch
+            if order == "shuffled":
+                permutation = jax.lax.cond(
+                    position == 0,
+                    lambda: _permutation(
+                        jax.random.fold_in(order_key, epoch), data.num_examples, data.capacity
+                    ),
+                    lambda: permutation,
+                )
+            places = position * batch_size + slots
+            mask = places < data.num_examples
+            places = jnp.minimum(places, last)
+            indices = permutation[places] if order == "shuffled" else places
+            batch = Minibatch(data.examples(indices), mask)
+        return permutation, step(carry, batch, jax.random.fold_in(step_key, k))
+
+    unshuffled = jnp.zeros(data.capacity if order == "shuffled" else 0, jnp.int32)
+    return jax.lax.fori_loop(0, num_steps, body, (unshuffled, carry))[1]
+
+
+class LocalResult(NamedTuple):
+    """What local training ends with.
+
+    Attributes:
+      params: x_K.
+      loss: mean training loss along the local steps and its weight.
+      num_steps: int32 scalar, K.
+    """
+
+    params: Params
+    loss: Loss
+    num_steps: Array
+
+
+def train_locally(
+    params: Params,
+    data: ClientData,
+    key: Array,
+    *,
+    gradient: Gradient,
+    optimizer: optax.GradientTransformation,
+    learning_rate: float | Array,
+    batch_size: int,
+    num_steps: int | Array,
+    order: Order = "shuffled",
+) -> LocalResult:
+    """Runs x_{k+1} = x_k + learning_rate * optimizer(g_k(x_k)) for num_steps local steps.
+
+    Args:
+      params: x_0.
+      data: the client's examples.
+      key: this client's key for this exchange.
+      gradient: gives the loss and g_k from (params, minibatch, key); `loss_gradient(model)`,
+        or that with further terms (proximal, control variates).
+      optimizer: an optax transformation, started afresh; `optax.sgd(1.0)` is plain SGD.
+      learning_rate: multiplies the optimizer's update.
+      batch_size, num_steps, order: as for `fold_minibatches`.
+    """
+    dtype = jax.tree.leaves(params)[0].dtype
+
+    def step(carry: tuple[Params, Any, Array, Array], batch: Minibatch, key: Array) -> Any:
+        params, optimizer_state, loss_sum, weight_sum = carry
+        loss, grads = gradient(params, batch, key)
+        updates, optimizer_state = optimizer.update(grads, optimizer_state, params)
+        params = jax.tree.map(
+            lambda p, u: p + jnp.asarray(learning_rate, p.dtype) * u.astype(p.dtype),
+            params, updates,
+        )
+        loss_sum += (loss.mean * loss.weight).astype(dtype)
+        return params, optimizer_state, loss_sum, weight_sum + loss.weight.astype(dtype)
+
+    zero = jnp.zeros((), dtype)
+    params, _, loss_sum, weight_sum = fold_minibatches(
+        step, (params, optimizer.init(params), zero, zero), data, key,
+        batch_size=batch_size, num_steps=num_steps, order=order,
+    )
+    loss = Loss(loss_sum / jnp.where(weight_sum > 0, weight_sum, 1), weight_sum)
+    return LocalResult(params, loss, jnp.asarray(num_steps, jnp.int32))
+
+
+def _steps_per_epoch(num_examples: Array, batch_size: int) -> Array:
+    return (num_examples + (batch_size - 1)) // batch_size
+
+
+def _permutation(key: Array, num_examples: Array, capacity: int) -> Array:
+    """A uniform permutation of 0 .. num_examples - 1 in the first places of int32 [capacity].
+
+    The order depends on the key and on num_examples only, not on the capacity, which may differ
+    from one cohort to the next: place i's random bits come from (key, i).
+    """
+    places = jnp.arange(capacity, dtype=jnp.int32)
+    bits = jax.vmap(lambda i: jax.random.bits(jax.random.fold_in(key, i), dtype=jnp.uint32))(places)
+    beyond = places >= num_examples
+    # Sorted by (beyond, bits): the client's own places first, in random order.
+    return jax.lax.sort((beyond, bits, places), num_keys=2)[2]

@@ -1,0 +1,233 @@
+"""Server optimizers exactly as published, as optax transformations with learning rate 1.
+
+They take the pseudo-gradient g_t = x_t - (weighted mean of the local models), that is
+g_t = -Delta_t in the papers' notation, where a gradient goes. The factories of
+`fedax.algorithms.fedopt` multiply what they give by the server learning rate eta.
+
+symbol    argument              meaning
+tau       adaptivity            added to sqrt(v_t); smaller means more adaptive
+beta_1    momentum              decay of the first moment m
+beta_2    second_moment_decay   decay of the second moment v
+v_{-1}    initial_accumulator   value of v before the first round; None means tau^2
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from fedax.algorithm import Array
+from fedax.validate import check_choice, check_number
+
+BiasCorrection: TypeAlias = Literal["none", "standard", "released"]
+
+
+class AdaptiveState(NamedTuple):
+    """State of an adaptive server optimizer.
+
+    Attributes:
+      count: int32 scalar, the number of updates so far.
+      m: first moment of the pseudo-gradient, like the parameters.
+      v: second moment, like the parameters.
+    """
+
+    count: Array
+    m: optax.Updates
+    v: optax.Updates
+
+
+def adagrad(
+    adaptivity: float | Array = 1e-3,
+    momentum: float | Array = 0.0,
+    initial_accumulator: float | Array | None = None,
+) -> optax.GradientTransformation:
+    r"""FedAdagrad's server optimizer (paper 004, Algorithm 2).
+
+    .. math::
+        m_t = \beta_1 m_{t-1} + (1 - \beta_1) g_t, \quad
+        v_t = v_{t-1} + g_t^2, \quad
+        u_t = -m_t / (\sqrt{v_t} + \tau)
+
+    Args:
+      adaptivity: tau > 0.
+      momentum: beta_1 in [0, 1); the paper's experiments use 0.
+      initial_accumulator: v_{-1} >= 0; None means tau^2, the paper's smallest legal value. The
+        released code starts from 0, optax and TFF from 0.1.
+
+    Raises:
+      ValueError: a concrete value is out of its range.
+
+    Example:
+      >>> server = adagrad(adaptivity=1e-3, initial_accumulator=0.0)
+      >>> g = jnp.asarray([0.01])
+      >>> round(float(server.update(g, server.init(g))[0][0]), 3)  # -0.01 / (0.01 + 0.001)
+      -0.909
+    """
+    return _adaptive(lambda v, squared: v + squared, adaptivity, momentum, initial_accumulator)
+
+
+def adam(
+    adaptivity: float | Array = 1e-3,
+    momentum: float | Array = 0.9,
+    second_moment_decay: float | Array = 0.99,
+    initial_accumulator: float | Array | None = None,
+    bias_correction: BiasCorrection = "none",
+) -> optax.GradientTransformation:
+    r"""FedAdam's server optimizer (paper 004, Algorithm 2): no bias correction, v_{-1} = tau^2.
+
+    .. math::
+        m_t = \beta_1 m_{t-1} + (1 - \beta_1) g_t, \quad
+        v_t = \beta_2 v_{t-1} + (1 - \beta_2) g_t^2, \quad
+        u_t = -c_s\, m_t / (\sqrt{v_t} + \tau)
+
+    with :math:`c_s = 1`, or as `bias_correction` says
+    :math:`c_s = \sqrt{1 - \beta_2^s} / (1 - \beta_1^s)`.
+
+    Args:
+      adaptivity: tau > 0.
+      momentum: beta_1 in [0, 1).
+      second_moment_decay: beta_2 in [0, 1).
+      initial_accumulator: v_{-1} >= 0; None means tau^2. The released code starts from 0.
+      bias_correction: "none", the paper; "standard", s = 1, 2, ... (Kingma and Ba, and the
+        FedAdam of paper 001); "released", s = 2, 3, ..., as the code released with paper 004
+        does, whose start-up applies a zero gradient, and as Flower's FedAdam copies.
+
+    Raises:
+      ValueError: a concrete value is out of its range.
+
+    Example:
+      >>> server = adam(adaptivity=1e-3)
+      >>> g = jnp.asarray([0.01])
+      >>> round(float(server.update(g, server.init(g))[0][0]), 3)
+      -0.415
+    """
+    check_number("second_moment_decay", second_moment_decay, at_least=0, below=1)
+
+    def second_moment(v: Array, squared: Array) -> Array:
+        beta2 = jnp.asarray(second_moment_decay, v.dtype)
+        return beta2 * v + (1 - beta2) * squared
+
+    return _adaptive(
+        second_moment, adaptivity, momentum, initial_accumulator,
+        second_moment_decay, bias_correction,
+    )
+
+
+def yogi(
+    adaptivity: float | Array = 1e-3,
+    momentum: float | Array = 0.9,
+    second_moment_decay: float | Array = 0.99,
+    initial_accumulator: float | Array | None = None,
+    bias_correction: BiasCorrection = "none",
+) -> optax.GradientTransformation:
+    r"""FedYogi's server optimizer (paper 004, Algorithm 2): no bias correction, v_{-1} = tau^2.
+
+    .. math::
+        m_t = \beta_1 m_{t-1} + (1 - \beta_1) g_t, \quad
+        v_t = v_{t-1} - (1 - \beta_2) g_t^2 \operatorname{sign}(v_{t-1} - g_t^2), \quad
+        u_t = -c_s\, m_t / (\sqrt{v_t} + \tau)
+
+    with sign(0) = 0. Arguments, errors and :math:`c_s` as for `adam`.
+
+    Example:
+      >>> server = yogi(adaptivity=1e-3)
+      >>> g = jnp.asarray([0.01])
+      >>> round(float(server.update(g, server.init(g))[0][0]), 3)
+      -0.414
+    """
+    check_number("second_moment_decay", second_moment_decay, at_least=0, below=1)
+
+    def second_moment(v: Array, squared: Array) -> Array:
+        beta2 = jnp.asarray(second_moment_decay, v.dtype)
+        return v - (1 - beta2) * squared * jnp.sign(v - squared)
+
+    return _adaptive(
+        second_moment, adaptivity, momentum, initial_accumulator,
+        second_moment_decay, bias_correction,
+    )
+
+
+def heavy_ball(momentum: float | Array = 0.9) -> optax.GradientTransformation:
+    r"""FedAvgM's server optimizer: :math:`m_t = \beta m_{t-1} + g_t`, :math:`u_t = -m_t`.
+
+    The heavy ball without a factor 1 - beta, as in the code of paper 004.
+
+    Args:
+      momentum: beta in [0, 1).
+
+    Raises:
+      ValueError: a concrete momentum is out of its range.
+
+    Example:
+      >>> server = heavy_ball(0.9)
+      >>> g = jnp.asarray([1.0])
+      >>> _, state = server.update(g, server.init(g))
+      >>> round(float(server.update(g, state)[0][0]), 6)
+      -1.9
+    """
+    check_number("momentum", momentum, at_least=0, below=1)
+
+    def update(updates: optax.Updates, state: optax.TraceState, params: Any = None) -> Any:
+        del params
+        trace = jax.tree.map(
+            lambda m, g: jnp.asarray(momentum, g.dtype) * m + g, state.trace, updates
+        )
+        return jax.tree.map(jnp.negative, trace), optax.TraceState(trace)
+
+    return optax.GradientTransformation(optax.trace(momentum).init, update)
+
+
+def _adaptive(
+    second_moment: Callable[[Array, Array], Array],
+    adaptivity: float | Array,
+    momentum: float | Array,
+    initial_accumulator: float | Array | None,
+    second_moment_decay: float | Array = 0.0,
+    bias_correction: BiasCorrection = "none",
+) -> optax.GradientTransformation:
+    """What the three adaptive optimizers share; they differ in v_t = second_moment(v, g^2)."""
+    check_number("adaptivity", adaptivity, above=0)
+    check_number("momentum", momentum, at_least=0, below=1)
+    if initial_accumulator is None:
+        initial_accumulator = adaptivity**2
+    check_number("initial_accumulator", initial_accumulator, at_least=0)
+    check_choice("bias_correction", bias_correction, get_args(BiasCorrection))
+
+    def init(params: optax.Params) -> AdaptiveState:
+        return AdaptiveState(
+            count=jnp.zeros((), jnp.int32),
+            m=jax.tree.map(jnp.zeros_like, params),
+            v=jax.tree.map(
+                lambda p: jnp.broadcast_to(jnp.asarray(initial_accumulator, p.dtype), p.shape),
+                params,
+            ),
+        )
+
+    def correction(count: Array, dtype: Any) -> Array:
+        if bias_correction == "none":
+            return jnp.ones((), dtype)
+        s = (count + (1 if bias_correction == "released" else 0)).astype(dtype)
+        beta1, beta2 = (jnp.asarray(b, dtype) for b in (momentum, second_moment_decay))
+        return jnp.sqrt(1 - beta2**s) / (1 - beta1**s)
+
+    def update(updates: optax.Updates, state: AdaptiveState, params: Any = None) -> Any:
+        del params
+        count = state.count + 1
+
+        def first_moment(m: Array, g: Array) -> Array:
+            beta1 = jnp.asarray(momentum, g.dtype)
+            return beta1 * m + (1 - beta1) * g
+
+        def step(m: Array, v: Array) -> Array:
+            tau = jnp.asarray(adaptivity, m.dtype)
+            return -correction(count, m.dtype) * m / (jnp.sqrt(v) + tau)
+
+        m = jax.tree.map(first_moment, state.m, updates)
+        v = jax.tree.map(lambda v, g: second_moment(v, g * g), state.v, updates)
+        return jax.tree.map(step, m, v), AdaptiveState(count, m, v)
+
+    return optax.GradientTransformation(init, update)

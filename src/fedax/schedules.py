@@ -1,0 +1,118 @@
+"""Schedules: a value for each round, from the round's index t = 0, 1, 2, ...
+
+A schedule is any function of `round_index`, so every optax schedule is one. All of them are
+pure and may be traced; wherever fedax takes a schedule it takes a number as well.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import jax.numpy as jnp
+
+from fedax.algorithm import Array
+from fedax.validate import check_count, check_number, unknown
+
+Schedule: TypeAlias = Callable[[Array], Array]
+ScheduleOrNumber: TypeAlias = float | Array | Schedule
+
+
+def as_schedule(value: ScheduleOrNumber) -> Schedule:
+    """The schedule itself, or the constant one with this value."""
+    if callable(value):
+        return value
+    return constant(value)
+
+
+def constant(value: float | Array) -> Schedule:
+    """The same value in every round.
+
+    Example:
+      >>> float(constant(0.5)(jnp.asarray(7)))
+      0.5
+    """
+    return lambda round_index: jnp.asarray(value)  # noqa: ARG005
+
+
+def staircase_decay(
+    initial_value: float | Array, decay_rate: float | Array = 0.1, decay_every: int | Array = 500
+) -> Schedule:
+    """Staircase exponential decay, ExpDecay of paper 004 (section 5.4): v(t) = v_0 r^floor(t / n).
+
+    Args:
+      initial_value: v_0 >= 0.
+      decay_rate: r > 0; the paper uses 0.1.
+      decay_every: n >= 1 rounds; the paper uses 500.
+
+    Example:
+      >>> schedule = staircase_decay(1.0)
+      >>> [round(float(schedule(jnp.asarray(t))), 3) for t in (0, 499, 500, 1000)]
+      [1.0, 1.0, 0.1, 0.01]
+    """
+    check_number("initial_value", initial_value, at_least=0)
+    check_number("decay_rate", decay_rate, above=0)
+    check_count("decay_every", decay_every)
+    return lambda round_index: _power(initial_value, decay_rate, round_index // decay_every)
+
+
+def exponential_decay(initial_value: float | Array, decay_rate: float | Array) -> Schedule:
+    """Exponential decay (paper 001, section 5): v(t) = v_0 d^t.
+
+    Args:
+      initial_value: v_0 >= 0.
+      decay_rate: d > 0, e.g. 0.995.
+
+    Example:
+      >>> round(float(exponential_decay(1.0, 0.5)(jnp.asarray(3))), 6)
+      0.125
+    """
+    check_number("initial_value", initial_value, at_least=0)
+    check_number("decay_rate", decay_rate, above=0)
+    return lambda round_index: _power(initial_value, decay_rate, round_index)
+
+
+def parse_schedule(text: str) -> float | Schedule:
+    """Reads a number or a schedule from a word of a command line or configuration file.
+
+    Example:
+      >>> parse_schedule("0.1")
+      0.1
+      >>> schedule = parse_schedule("staircase_decay(0.1, 0.1, 500)")
+
+    Raises:
+      ValueError: it is neither; the sentence lists the schedules.
+    """
+    choices: dict[str, Callable[..., Schedule]] = {
+        "constant": constant,
+        "staircase_decay": staircase_decay,
+        "exponential_decay": exponential_decay,
+    }
+    try:
+        return float(text)
+    except ValueError:
+        pass
+    try:
+        node = ast.parse(text.strip(), mode="eval").body
+        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name)):
+            raise TypeError
+        arguments: list[Any] = [ast.literal_eval(argument) for argument in node.args]
+        named: dict[str, Any] = {str(k.arg): ast.literal_eval(k.value) for k in node.keywords}
+    except (SyntaxError, TypeError, ValueError):
+        raise ValueError(
+            f"{text!r} is neither a number nor a schedule such as "
+            "'staircase_decay(0.1, decay_rate=0.1, decay_every=500)'."
+        ) from None
+    if node.func.id not in choices:
+        raise ValueError(unknown("schedule", node.func.id, choices))
+    try:
+        return choices[node.func.id](*arguments, **named)
+    except TypeError as error:
+        raise ValueError(f"{text!r} is not a valid schedule: {error}.") from None
+
+
+def _power(initial_value: float | Array, rate: float | Array, exponent: Array) -> Array:
+    value, base = jnp.asarray(initial_value), jnp.asarray(rate)
+    dtype = jnp.result_type(value.dtype, base.dtype, float)
+    return value.astype(dtype) * base.astype(dtype) ** jnp.asarray(exponent, dtype)

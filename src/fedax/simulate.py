@@ -1,0 +1,266 @@
+"""The only round loop: sample a cohort, read its data, run the round, evaluate, report."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedax.algorithm import FederatedAlgorithm, Model, Params
+from fedax.client_store import ClientStore
+from fedax.cohort import RoundInfo, run_round
+from fedax.data.cohort_data import CohortReader
+from fedax.data.federated_dataset import FederatedDataset
+from fedax.evaluation import Evaluator
+from fedax.history import History
+from fedax.sampling import sample_cohort
+from fedax.validate import check_count
+
+
+class DivergedError(ArithmeticError):
+    """No client of a round sent a finite upload, so there is nothing to go on with."""
+
+
+class Task(NamedTuple):
+    """A learning problem over a population of clients.
+
+    Attributes:
+      model: what is trained.
+      train: the clients' training examples.
+      test: the clients' test examples, or None; may be another population.
+      name: how the task is called.
+    """
+
+    model: Model
+    train: FederatedDataset
+    test: FederatedDataset | None = None
+    name: str = "custom"
+
+
+class TrainingState(NamedTuple):
+    """All that a run needs to go on exactly, besides its configuration.
+
+    Attributes:
+      server_state: with `params` and `round_index`.
+      client_store: the clients' states.
+    """
+
+    server_state: Any
+    client_store: ClientStore
+
+
+class RoundReport(NamedTuple):
+    """What a round reports.
+
+    Attributes:
+      metrics: `round` (1 after the first), `train_loss`, `num_local_steps` (mean over the
+        clients), `num_reports`, `num_rejected`, `seconds`, and on evaluation rounds `test_*`.
+      rejected: names of the clients whose upload was not finite and so weighed 0.
+      state: after the round. The next round changes its client store in place.
+    """
+
+    metrics: dict[str, float]
+    rejected: list[str]
+    state: TrainingState
+
+
+class TrainResult(NamedTuple):
+    """What `train` returns.
+
+    Attributes:
+      params: the trained parameters.
+      history: the metrics of every round.
+      state: to go on from, see `simulate`.
+    """
+
+    params: Params
+    history: History
+    state: TrainingState
+
+
+def initial_state(task: Task, algorithm: FederatedAlgorithm, seed: int = 0) -> TrainingState:
+    """The state before the first round; parameters are drawn from the seed.
+
+    Raises:
+      ValueError: the seed is not a whole number >= 0, or the model has no parameters, or some
+        that are not floating point arrays.
+    """
+    check_count("seed", seed, at_least=0)
+    params = jax.tree.map(jnp.asarray, task.model.init(jax.random.fold_in(_run_key(seed), 0)))
+    leaves = jax.tree.leaves(params)
+    if not leaves:
+        raise ValueError("The model's init gives no parameters, so there is nothing to train.")
+    for leaf in leaves:
+        if not jnp.issubdtype(leaf.dtype, jnp.floating):
+            raise ValueError(
+                f"The model's init gives a parameter of type {leaf.dtype} and shape "
+                f"{leaf.shape}; parameters must be floating point arrays. Keep anything else in "
+                "the functions that use them."
+            )
+    store = ClientStore(algorithm.init_client(params), task.train.num_clients)
+    return TrainingState(algorithm.init(params), store)
+
+
+def simulate(
+    task: Task,
+    algorithm: FederatedAlgorithm,
+    *,
+    num_rounds: int,
+    cohort_size: int = 10,
+    seed: int = 0,
+    evaluate_every: int | None = None,
+    clients_per_chunk: int | None = None,
+    state: TrainingState | None = None,
+) -> Iterator[RoundReport]:
+    """Runs rounds one by one and yields a report after each.
+
+    A round depends on the state, the seed and its own index only. So two runs with one seed are
+    identical to the bit, and so is one that was stopped and goes on from its state.
+
+    Args:
+      task: model and data.
+      algorithm: what the rounds do.
+      num_rounds: T >= 0, the last round's number, counted from the beginning of training.
+      cohort_size: clients a round, drawn uniformly without replacement.
+      seed: >= 0; fixes the parameters' initial values, the cohorts and all local randomness.
+      evaluate_every: rounds between evaluations on `task.test`; the last round is evaluated
+        too. None: the last round only. 0: never.
+      clients_per_chunk: clients that train batched at a time. None: 1 on a CPU, where a batch
+        gains nothing (docs/log.md), the whole cohort elsewhere.
+      state: where to go on from; None starts afresh.
+
+    Raises:
+      ValueError: an argument is out of its range; the sentence quotes it.
+      DivergedError: in some round no client sent a finite upload.
+
+    Example:
+      >>> import fedax
+      >>> task = fedax.load_task("shakespeare", model="small")
+      >>> algorithm = fedax.fedavg(task.model, 0.5, num_local_steps=1)
+      >>> for report in fedax.simulate(task, algorithm, num_rounds=1, evaluate_every=0):
+      ...     print(int(report.metrics["round"]), report.rejected)
+      1 []
+    """
+    check_count("num_rounds", num_rounds, at_least=0)
+    check_count("cohort_size", cohort_size)
+    check_count("seed", seed, at_least=0)
+    if evaluate_every is not None:
+        check_count("evaluate_every", evaluate_every, at_least=0)
+    if clients_per_chunk is None:
+        clients_per_chunk = 1 if jax.default_backend() == "cpu" else cohort_size
+    check_count("clients_per_chunk", clients_per_chunk)
+    sample_cohort(seed, 0, task.train.num_clients, cohort_size)  # its error, before any work
+    if state is None:
+        state = initial_state(task, algorithm, seed)
+    return _rounds(
+        task, algorithm, num_rounds, cohort_size, seed, evaluate_every, clients_per_chunk, state
+    )
+
+
+def _rounds(
+    task: Task,
+    algorithm: FederatedAlgorithm,
+    num_rounds: int,
+    cohort_size: int,
+    seed: int,
+    evaluate_every: int | None,
+    clients_per_chunk: int,
+    state: TrainingState,
+) -> Iterator[RoundReport]:
+    reader = CohortReader(task.train)
+    evaluator = Evaluator(task.model, task.test) if task.test and evaluate_every != 0 else None
+    sizes = task.train.client_sizes
+    key = jax.random.fold_in(_run_key(seed), 1)
+    step = jax.jit(
+        functools.partial(run_round, algorithm, clients_per_chunk=clients_per_chunk)
+    )
+    for round_index in range(int(state.server_state.round_index), num_rounds):
+        start = time.perf_counter()
+        cohort = sample_cohort(seed, round_index, task.train.num_clients, cohort_size)
+        cohort = cohort[np.argsort(sizes[cohort], kind="stable")]  # like sizes share a chunk
+        server_state, client_states, info = step(
+            state.server_state, state.client_store.read(cohort), reader(cohort), key
+        )
+        info = jax.device_get(info)
+        rejected = [task.train.name(int(i)) for i in cohort[~info.accepted]]
+        if len(rejected) == cohort_size:
+            raise DivergedError(_diverged(round_index + 1, rejected))
+        state.client_store.write(cohort, client_states)
+        state = TrainingState(server_state, state.client_store)
+        metrics = _metrics(round_index + 1, cohort_size, info)
+        metrics["seconds"] = time.perf_counter() - start
+        last = round_index + 1 == num_rounds
+        if evaluator and (last or (evaluate_every and (round_index + 1) % evaluate_every == 0)):
+            start = time.perf_counter()
+            results = evaluator.overall(server_state.params)
+            metrics |= {f"test_{name}": value for name, value in results.items()}
+            metrics["evaluation_seconds"] = time.perf_counter() - start
+        yield RoundReport(metrics, rejected, state)
+
+
+def train(
+    task: Task,
+    algorithm: FederatedAlgorithm,
+    *,
+    num_rounds: int,
+    cohort_size: int = 10,
+    seed: int = 0,
+    evaluate_every: int | None = None,
+    clients_per_chunk: int | None = None,
+    state: TrainingState | None = None,
+    on_round: Callable[[RoundReport], None] | None = None,
+) -> TrainResult:
+    """Trains for num_rounds rounds and returns the parameters and the history.
+
+    Arguments and errors as for `simulate`; `on_round` is called with every report.
+
+    Example:
+      >>> import fedax
+      >>> task = fedax.load_task("shakespeare", model="small")
+      >>> algorithm = fedax.fedyogi(task.model, 1.0, 0.01, batch_size=4, num_local_steps=2)
+      >>> result = fedax.train(task, algorithm, num_rounds=2, evaluate_every=0)
+      >>> len(result.history)
+      2
+    """
+    if state is None:
+        state = initial_state(task, algorithm, seed)
+    history = History()
+    for report in simulate(
+        task, algorithm, num_rounds=num_rounds, cohort_size=cohort_size, seed=seed,
+        evaluate_every=evaluate_every, clients_per_chunk=clients_per_chunk, state=state,
+    ):
+        history.append(report.metrics)
+        state = report.state
+        if on_round is not None:
+            on_round(report)
+    return TrainResult(state.server_state.params, history, state)
+
+
+def _metrics(round_number: int, cohort_size: int, info: RoundInfo) -> dict[str, float]:
+    num_reports = int(info.accepted.sum())
+    means: Mapping[str, float] = {name: float(mean) for name, (mean, _) in info.info.items()}
+    return {
+        "round": round_number,
+        **means,
+        "num_reports": num_reports,
+        "num_rejected": cohort_size - num_reports,
+    }
+
+
+def _diverged(round_number: int, rejected: list[str]) -> str:
+    names = ", ".join(rejected[:3]) + (", ..." if len(rejected) > 3 else "")
+    return (
+        f"Round {round_number}: none of the {len(rejected)} clients ({names}) sent a finite "
+        "upload, so training has diverged. Lower the client or the server learning rate, or "
+        "look for NaN in these clients' data."
+    )
+
+
+def _run_key(seed: int) -> jax.Array:
+    # The implementation is named, so that a user's jax configuration changes no number.
+    return jax.random.key(seed, impl="threefry2x32")
