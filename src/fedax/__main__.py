@@ -1,0 +1,5 @@
+"""`python -m fedax`, for where the script is not on the path."""
+
+from fedax.cli import main
+
+main()

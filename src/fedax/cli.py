@@ -1,0 +1,153 @@
+"""The command line: nothing but parsing and calling.
+
+Exit status: 0 done, 1 a failure explained in one line, 2 a wrong command line.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Literal, NoReturn, TypeAlias
+
+import tyro
+from tyro.conf import (
+    AvoidSubcommands,
+    FlagCreatePairsOff,
+    OmitArgPrefixes,
+    Positional,
+    UseAppendAction,
+    arg,
+    subcommand,
+)
+
+
+def _option(metavar: str) -> Any:
+    """An option without the parser's own hint; its help says what None means."""
+    return arg(metavar=metavar or None, help_behavior_hint="")
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """Train. With no argument: Shakespeare's plays with FedYogi, a quick look of two minutes.
+
+    Settings come from the preset, then from --config, then from the options and --set.
+    """
+
+    task: Annotated[Positional[str | None], _option("[TASK]")] = None
+    """What to learn, see `fedax list tasks`. Default: shakespeare."""
+    algorithm: Annotated[Positional[str | None], _option("[ALGORITHM]")] = None
+    """How, see `fedax list algorithms`. Default: fedyogi."""
+    rounds: Annotated[int | None, _option("N")] = None
+    """Number of rounds; with --resume, the new total."""
+    cohort_size: Annotated[int | None, _option("N")] = None
+    """Clients a round."""
+    seed: Annotated[int | None, _option("N")] = None
+    """Fixes everything random. Default: 0."""
+    out: Annotated[Path | None, _option("DIR")] = None
+    """The run folder to make. Default: one under fedax-runs/."""
+    preset: Annotated[Literal["paper", "quick", "none"] | None, _option("paper|quick|none")] = None
+    """Where settings come from that nobody set. Default: quick."""
+    set: Annotated[UseAppendAction[tuple[tuple[str, ...], ...]], _option("KEY=VALUE ...")] = ()
+    """Settings of the run, the task or the algorithm, such as server_learning_rate=0.03."""
+    config: Annotated[Path | None, _option("FILE")] = None
+    """A TOML file of settings, or another run's config.json to repeat it."""
+    resume: Annotated[Path | None, _option("DIR")] = None
+    """Go on with the run in this folder, exactly where it stopped."""
+    debug: Annotated[bool, _option("")] = False
+    """Show the traceback of a failure."""
+
+
+@dataclasses.dataclass(frozen=True)
+class List:
+    """Show what there is."""
+
+    what: Positional[Literal["tasks", "algorithms", "datasets", "reproductions"]]
+    """What to list."""
+    json: Annotated[bool, _option("")] = False
+    """Print JSON."""
+    debug: Annotated[bool, _option("")] = False
+    """Show the traceback of a failure."""
+
+
+Command: TypeAlias = Annotated[Run, subcommand("run")] | Annotated[List, subcommand("list")]
+
+
+def main() -> NoReturn:
+    """Runs the command line and exits."""
+    sys.exit(run_command(sys.argv[1:]))
+
+
+def run_command(arguments: list[str]) -> int:
+    """Runs a command line and returns its exit status."""
+    command = tyro.cli(
+        Command, args=arguments or ["--help"], prog="fedax", description="Federated optimization.",
+        config=(OmitArgPrefixes, AvoidSubcommands, FlagCreatePairsOff),
+    )
+    try:
+        return _run(command) if isinstance(command, Run) else _list(command)
+    except KeyboardInterrupt:
+        return _fail("Stopped.", 1)
+    except Exception as error:
+        if command.debug:
+            raise
+        return _fail(*_explain(error))
+
+
+def _run(command: Run) -> int:
+    from fedax.experiment import config, run  # noqa: PLC0415 - JAX loads after parsing
+
+    if command.resume is not None:
+        fresh = dataclasses.replace(command, resume=None, rounds=None, debug=False)
+        if fresh != Run():
+            raise config.ConfigError(
+                "--resume goes on with a run as it was configured; only --rounds, a new total, "
+                "can go with it."
+            )
+        run.resume(command.resume, command.rounds)
+        return 0
+    options = {
+        "num_rounds": command.rounds, "cohort_size": command.cohort_size, "seed": command.seed,
+    }
+    settings = {key: value for key, value in options.items() if value is not None}
+    settings |= config.parse_settings([word for words in command.set for word in words])
+    resolved = config.resolve(
+        task=command.task, algorithm=command.algorithm, preset=command.preset,
+        config_file=command.config, settings=settings,
+    )
+    run.start(resolved, command.out)
+    return 0
+
+
+def _list(command: List) -> int:
+    from fedax.experiment import catalogue  # noqa: PLC0415 - JAX loads after parsing
+
+    rows = catalogue.ROWS[command.what]()
+    if command.json:
+        print(json.dumps(rows, indent=2, ensure_ascii=False))
+    else:
+        catalogue.print_table(command.what, rows)
+    return 0
+
+
+def _explain(error: Exception) -> tuple[str, int]:
+    """An error's sentence and exit status; a sentence of our own where we know what it means."""
+    from fedax.experiment.checkpoint import CheckpointError  # noqa: PLC0415
+    from fedax.experiment.config import ConfigError  # noqa: PLC0415
+    from fedax.experiment.run import RunError  # noqa: PLC0415
+    from fedax.simulate import DivergedError  # noqa: PLC0415
+
+    if isinstance(error, ConfigError):
+        return str(error), 2
+    if isinstance(error, CheckpointError | DivergedError | RunError):
+        return str(error), 1
+    if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error):
+        return f"Out of memory: {error}. Lower clients_per_chunk or batch_size.", 1
+    kind = type(error).__name__
+    return f"A defect of fedax: {kind}: {error} (--debug shows where; please report it).", 1
+
+
+def _fail(message: str, status: int) -> int:
+    print("fedax: " + " ".join(message.split()), file=sys.stderr)
+    return status

@@ -1,0 +1,1 @@
+"""Runs on disk: configuration, run folder, checkpoints, display and report."""

@@ -1,0 +1,195 @@
+"""Checkpoints: written atomically, verified when read, refused in a sentence when damaged.
+
+A checkpoint is a folder `round-00000040`: the arrays as Orbax stores them in `state/`, and a
+`manifest.json` with the format, the run's fingerprint, the shape and dtype of every array and a
+digest of every file. It is written under another name and renamed when complete, so a run
+killed at any moment leaves whole checkpoints only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import shutil
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import fedax
+from fedax.simulate import TrainingState
+
+FORMAT = 1
+KEEP = 2
+
+
+class CheckpointError(RuntimeError):
+    """No checkpoint can be used; the message is a sentence."""
+
+
+class Restored(NamedTuple):
+    """What `restore_latest` found: the state, and a sentence for each checkpoint it refused."""
+
+    state: TrainingState
+    refused: list[str]
+
+
+def save(folder: Path, state: TrainingState, fingerprint: str) -> None:
+    """Writes the state's checkpoint and removes all but the newest `KEEP`.
+
+    Raises:
+      OSError: the disk is full or not writable; the checkpoints before are untouched.
+    """
+    round_index = int(state.server_state.round_index)
+    target = folder / f"round-{round_index:08d}"
+    for abandoned in folder.glob("partial-*"):
+        shutil.rmtree(abandoned, ignore_errors=True)
+    partial = folder / f"partial-{round_index:08d}"
+    partial.mkdir(parents=True)
+    arrays = _arrays(state)
+    with _orbax().PyTreeCheckpointer() as checkpointer:
+        checkpointer.save(
+            (partial / "state").absolute(),
+            {name: array for name, array in arrays.items() if array.size},
+        )
+    manifest = {
+        "format": FORMAT,
+        "fedax": fedax.__version__,
+        "fingerprint": fingerprint,
+        "round": round_index,
+        "arrays": {name: [list(a.shape), str(a.dtype)] for name, a in arrays.items()},
+        "files": _digests(partial),
+    }
+    with (partial / "manifest.json").open("w", encoding="utf-8", newline="\n") as file:
+        json.dump(manifest, file)
+        file.flush()
+        os.fsync(file.fileno())
+    if target.exists():  # damaged, and refused when the run was resumed
+        shutil.rmtree(target)
+    partial.rename(target)
+    for old in _checkpoints(folder)[KEEP:]:
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def restore_latest(folder: Path, initial: TrainingState, fingerprint: str) -> Restored:
+    """The newest checkpoint that is whole and of this run; `initial` if there is none at all.
+
+    Args:
+      folder: the run's checkpoints.
+      initial: the run's state before its first round; gives structure, shapes and dtypes.
+      fingerprint: the run's.
+
+    Raises:
+      CheckpointError: there are checkpoints, but none can be used.
+    """
+    refused = []
+    for path in _checkpoints(folder):
+        try:
+            return Restored(_restore(path, initial, fingerprint), refused)
+        except CheckpointError as error:
+            refused.append(str(error))
+    if refused:
+        raise CheckpointError(
+            " ".join(refused) + " No checkpoint is left to go on from; start the run anew."
+        )
+    return Restored(initial, [])
+
+
+def _restore(path: Path, initial: TrainingState, fingerprint: str) -> TrainingState:
+    manifest = _read_manifest(path)
+    if manifest.get("format") != FORMAT:
+        raise CheckpointError(
+            f"Checkpoint {path} was written by fedax {manifest.get('fedax')} in format "
+            f"{manifest.get('format')!r}, but fedax {fedax.__version__} reads format {FORMAT}."
+        )
+    if manifest["fingerprint"] != fingerprint:
+        raise CheckpointError(
+            f"Checkpoint {path} belongs to another run: its settings are not those of this "
+            "folder's config.json."
+        )
+    digests = _digests(path)
+    for name, digest in manifest["files"].items():
+        if digests.get(name) != digest:
+            what = "is missing" if name not in digests else "is truncated or changed"
+            raise CheckpointError(f"Checkpoint {path} is damaged: its file {name} {what}.")
+    found = {
+        name: np.zeros(shape, np.dtype(dtype))
+        for name, (shape, dtype) in manifest["arrays"].items()
+        if 0 in shape
+    }
+    stored = [name for name in manifest["arrays"] if name not in found]
+    orbax = _orbax()
+    with orbax.PyTreeCheckpointer() as checkpointer:
+        found |= checkpointer.restore(
+            (path / "state").absolute(),
+            restore_args={name: orbax.RestoreArgs(restore_type=np.ndarray) for name in stored},
+        )
+    return _state(path, found, initial)
+
+
+def _state(path: Path, arrays: dict[str, np.ndarray], initial: TrainingState) -> TrainingState:
+    """The training state from a checkpoint's arrays, if they are what this run has."""
+    expected = _arrays(initial)
+    for name, array in expected.items():
+        found = arrays.get(name)
+        varies = name.startswith("client_")  # as many rows as clients took part
+        if (
+            found is None
+            or found.dtype != array.dtype
+            or found.shape[varies:] != array.shape[varies:]
+        ):
+            what = "is missing" if found is None else f"is {found.dtype}{list(found.shape)}"
+            raise CheckpointError(
+                f"Checkpoint {path} is of another model or algorithm: its array {name} {what}, "
+                f"and this run's is {array.dtype}{list(array.shape)}."
+            )
+    structure = jax.tree.structure(initial.server_state)
+    leaves = [jnp.asarray(arrays[name]) for name in expected if name.startswith("server_")]
+    rows = [arrays[name] for name in expected if name.startswith("client_row_")]
+    initial.client_store.restore({"client_ids": arrays["client_ids"], "rows": rows})
+    return TrainingState(structure.unflatten(leaves), initial.client_store)
+
+
+def _arrays(state: TrainingState) -> dict[str, np.ndarray]:
+    """Every array of the state by a name that says where it belongs."""
+    server = jax.device_get(jax.tree.leaves(state.server_state))
+    clients = state.client_store.snapshot()
+    arrays = {f"server_{i:05d}": np.asarray(leaf) for i, leaf in enumerate(server)}
+    arrays["client_ids"] = np.asarray(clients["client_ids"])
+    return arrays | {f"client_row_{i:05d}": rows for i, rows in enumerate(clients["rows"])}
+
+
+def _read_manifest(path: Path) -> dict[str, Any]:
+    try:
+        manifest = json.loads((path / "manifest.json").read_text("utf-8"))
+        if not isinstance(manifest, dict):
+            raise TypeError
+    except (OSError, ValueError, TypeError):
+        raise CheckpointError(f"Checkpoint {path} is damaged: its manifest cannot be read.") \
+            from None
+    return manifest
+
+
+def _checkpoints(folder: Path) -> list[Path]:
+    """The complete checkpoints, newest first."""
+    return sorted(folder.glob("round-*"), reverse=True)
+
+
+def _digests(path: Path) -> dict[str, str]:
+    return {
+        file.relative_to(path).as_posix(): hashlib.sha256(file.read_bytes()).hexdigest()
+        for file in sorted(path.rglob("*"))
+        if file.is_file() and file.name != "manifest.json"
+    }
+
+
+def _orbax() -> Any:
+    """Orbax, imported when first needed and told to keep its progress to itself."""
+    import orbax.checkpoint  # noqa: PLC0415 - slow to import
+
+    logging.getLogger("absl").setLevel(logging.ERROR)
+    return orbax.checkpoint

@@ -1,0 +1,239 @@
+"""The configuration of a run: where its values come from, and what they build."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.resources
+import inspect
+import json
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedax.algorithm import FederatedAlgorithm, Model
+from fedax.algorithms import ALGORITHMS, LocalOptions
+from fedax.schedules import parse_schedule
+from fedax.tasks import TASKS
+from fedax.validate import check_choice, check_count, unknown
+
+PRESETS = ("quick", "paper", "none")
+
+
+class ConfigError(ValueError):
+    """What the user asked for cannot be run; the message is a sentence."""
+
+
+@dataclasses.dataclass(frozen=True)
+class RunConfig:
+    """Everything that a run does. With the same versions of the libraries it repeats to the bit.
+
+    Attributes:
+      task, algorithm: names, see `fedax list`.
+      preset: where the values came from that nobody set: "quick", "paper" or "none".
+      seed: fixes the initial parameters, the cohorts and all local randomness.
+      num_rounds: T.
+      cohort_size: clients a round.
+      evaluate_every: rounds between evaluations; 0: never.
+      checkpoint_every: rounds between checkpoints.
+      clients_per_chunk: clients trained batched at a time; None: chosen by platform.
+      task_options: arguments of `fedax.load_task`.
+      algorithm_options: arguments of the algorithm's factory; schedules as text.
+    """
+
+    task: str = "shakespeare"
+    algorithm: str = "fedyogi"
+    preset: str = "quick"
+    seed: int = 0
+    num_rounds: int = 100
+    cohort_size: int = 10
+    evaluate_every: int = 10
+    checkpoint_every: int = 20
+    clients_per_chunk: int | None = None
+    task_options: dict[str, Any] = dataclasses.field(default_factory=dict)
+    algorithm_options: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+
+# The run's own keys of --set; the task's and the algorithm's come from their factories.
+RUN_KEYS = ("seed", "num_rounds", "cohort_size", "evaluate_every", "checkpoint_every",
+            "clients_per_chunk")
+TASK_KEYS = ("model",)
+
+
+def resolve(
+    *,
+    task: str | None = None,
+    algorithm: str | None = None,
+    preset: str | None = None,
+    config_file: Path | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> RunConfig:
+    """The configuration from its sources, later ones winning: preset, file, settings.
+
+    Args:
+      task, algorithm, preset: names; None means what the file says, or else the default.
+      config_file: a TOML file, or a run folder's config.json.
+      settings: key -> value of the run, the task or the algorithm.
+
+    Raises:
+      ConfigError: a name, a key or a value is wrong; the sentence quotes it.
+    """
+    values = _read_file(config_file) if config_file else {}
+    settings = dict(settings or {})
+    names = {"task": task, "algorithm": algorithm, "preset": preset}
+    chosen = {
+        key: str(given or values.pop(key, getattr(RunConfig, key))) for key, given in names.items()
+    }
+    _require("task", chosen["task"], TASKS)
+    _require("algorithm", chosen["algorithm"], ALGORITHMS)
+    _require("preset", chosen["preset"], PRESETS)
+    config = RunConfig(**chosen)
+    for source in (_preset_values(config), values, settings):
+        config = _with(config, source)
+    try:
+        for key in RUN_KEYS:
+            value = getattr(config, key)
+            if not (key == "clients_per_chunk" and value is None):
+                least = 0 if key in ("seed", "num_rounds", "evaluate_every") else 1
+                check_count(key, value, at_least=least)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    return config
+
+
+def parse_settings(words: Sequence[str]) -> dict[str, Any]:
+    """Reads KEY=VALUE words; a value is a number, true, false, none, or else text.
+
+    Raises:
+      ConfigError: a word has no '='.
+
+    Example:
+      >>> parse_settings(["client_learning_rate=0.1", "num_local_steps=none", "model=small"])
+      {'client_learning_rate': 0.1, 'num_local_steps': None, 'model': 'small'}
+    """
+    settings = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not equals or not key.strip():
+            raise ConfigError(f"--set takes KEY=VALUE, such as num_rounds=50, but got {word!r}.")
+        settings[key.strip()] = _parse_value(value.strip())
+    return settings
+
+
+def build_algorithm(config: RunConfig, model: Model) -> FederatedAlgorithm:
+    """The algorithm that the configuration names, with its options.
+
+    Raises:
+      ConfigError: an option's value is out of its range.
+    """
+    factory = ALGORITHMS[config.algorithm]
+    options = {}
+    try:
+        for key, value in config.algorithm_options.items():
+            is_schedule = "Schedule" in algorithm_keys(config.algorithm)[key]
+            options[key] = parse_schedule(value) if is_schedule and isinstance(value, str) else value
+        return factory(model, **options)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"Algorithm {config.algorithm}: {error}") from None
+
+
+def algorithm_keys(algorithm: str) -> dict[str, str]:
+    """Option name -> annotation, of the options that an algorithm's factory takes."""
+    keys = {}
+    for parameter in inspect.signature(ALGORITHMS[algorithm]).parameters.values():
+        if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+            keys |= inspect.get_annotations(LocalOptions)
+        elif parameter.name != "model":
+            keys[parameter.name] = parameter.annotation
+    return {key: getattr(value, "__forward_arg__", str(value)) for key, value in keys.items()}
+
+
+def load_config(path: Path) -> RunConfig:
+    """Reads the configuration of a run folder.
+
+    Raises:
+      ConfigError: it is not one.
+    """
+    values = _read_file(path)
+    fields = {field.name for field in dataclasses.fields(RunConfig)}
+    missing = fields - set(values)
+    if missing:
+        raise ConfigError(f"{path} lacks {sorted(missing)[0]!r}, so it is no run's configuration.")
+    return RunConfig(**{name: values[name] for name in fields})
+
+
+def _with(config: RunConfig, values: Mapping[str, Any]) -> RunConfig:
+    """The configuration with these values in their places."""
+    algorithm_options = dict(config.algorithm_options)
+    task_options = dict(config.task_options)
+    run = {}
+    known = [*RUN_KEYS, *TASK_KEYS, *algorithm_keys(config.algorithm)]
+    for key, value in _flatten(values):
+        if key in RUN_KEYS:
+            run[key] = value
+        elif key in TASK_KEYS:
+            _require(f"model of the task {config.task}", value, TASKS[config.task].models)
+            task_options[key] = value
+        elif key in algorithm_keys(config.algorithm):
+            algorithm_options[key] = value
+        else:
+            raise ConfigError(unknown(f"setting for {config.algorithm}", key, known))
+    return dataclasses.replace(
+        config, task_options=task_options, algorithm_options=algorithm_options, **run
+    )
+
+
+def _flatten(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Key, value; the tables task_options and algorithm_options are opened."""
+    for key, value in values.items():
+        if key in ("task_options", "algorithm_options"):
+            if not isinstance(value, Mapping):
+                raise ConfigError(f"{key} must be a table of names and values, but is {value!r}.")
+            yield from value.items()
+        else:
+            yield key, value
+
+
+def _preset_values(config: RunConfig) -> dict[str, Any]:
+    """The preset's values for this task and algorithm."""
+    if config.preset == "none":
+        return {}
+    text = importlib.resources.files("fedax").joinpath("presets.toml").read_text("utf-8")
+    tables = tomllib.loads(text)[config.task][config.preset]
+    known = algorithm_keys(config.algorithm)
+    local = {key: value for key, value in tables["local"].items() if key in known}
+    return tables["run"] | tables["task"] | local | tables.get(config.algorithm, {})
+
+
+def _read_file(path: Path) -> dict[str, Any]:
+    """The values in a TOML file or a config.json (whose record of versions is left out)."""
+    try:
+        text = Path(path).read_text("utf-8")
+        values = json.loads(text) if Path(path).suffix == ".json" else tomllib.loads(text)
+    except OSError as error:
+        raise ConfigError(f"Cannot read the configuration {path}: {error.strerror}.") from None
+    except (tomllib.TOMLDecodeError, json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"The configuration {path} cannot be parsed: {error}.") from None
+    if not isinstance(values, dict):
+        raise ConfigError(f"The configuration {path} is not a table of names and values.")
+    values.pop("made_by", None)
+    return values
+
+
+def _parse_value(text: str) -> Any:
+    words = {"none": None, "true": True, "false": False}
+    if text.lower() in words:
+        return words[text.lower()]
+    for convert in (int, float):
+        try:
+            return convert(text)
+        except ValueError:
+            continue
+    return text
+
+
+def _require(what: str, name: Any, choices: Any) -> None:
+    try:
+        check_choice(what, name, choices)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None

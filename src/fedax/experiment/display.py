@@ -1,0 +1,106 @@
+"""What a run shows while it trains: a progress bar in a terminal, plain lines in a pipe."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from fedax.simulate import RoundReport
+
+# Plain lines come at evaluations, and in between at least this often.
+SECONDS_BETWEEN_LINES = 10.0
+
+
+class Display:
+    """Shows the rounds of one run.
+
+    Args:
+      num_rounds: T.
+      first_round: rounds that were done before, when a run is resumed.
+      console: where to; None is standard output.
+    """
+
+    def __init__(
+        self, num_rounds: int, first_round: int = 0, console: Console | None = None
+    ) -> None:
+        self._console = console or Console(highlight=False, soft_wrap=True)
+        self._num_rounds = num_rounds
+        self._first_round = first_round
+        self._test = ""
+        self._start = self._last_line = time.perf_counter()
+        self._bar = Progress(
+            TextColumn("round"),
+            MofNCompleteColumn(),
+            BarColumn(bar_width=20),
+            TextColumn("{task.fields[rate]}"),
+            TimeRemainingColumn(compact=True),
+            TextColumn("{task.fields[metrics]}"),
+            console=self._console,
+            disable=not self._console.is_terminal,
+        )
+        self._task = self._bar.add_task(
+            "", total=num_rounds, completed=first_round, rate="compiling", metrics=""
+        )
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._bar.stop()
+
+    def say(self, text: str) -> None:
+        """Prints a line, above the bar if there is one."""
+        self._console.print(text, markup=False)
+
+    def show(self, report: RoundReport) -> None:
+        """Shows a round's report; clients that were rejected get a line of their own."""
+        metrics = report.metrics
+        number = int(metrics["round"])
+        test = describe_test(metrics)
+        self._test = test or self._test
+        now = time.perf_counter()
+        rate = (number - self._first_round) / max(now - self._start, 1e-9)
+        loss = f"loss {metrics['train_loss']:.4f}" if "train_loss" in metrics else ""
+        if report.rejected:
+            names = ", ".join(report.rejected[:3]) + (", ..." if len(report.rejected) > 3 else "")
+            self.say(
+                f"round {number}: {len(report.rejected)} of "
+                f"{len(report.rejected) + int(metrics['num_reports'])} clients ({names}) sent an "
+                "upload that is not finite; it weighs 0."
+            )
+        if self._console.is_terminal:
+            self._bar.update(
+                self._task, completed=number, rate=f"{rate:.2f} rounds/s",
+                metrics="  ".join(filter(None, [loss, self._test])),
+            )
+        elif test or number == self._num_rounds or now - self._last_line > SECONDS_BETWEEN_LINES:
+            self._last_line = now
+            left = (self._num_rounds - number) / max(rate, 1e-9)
+            self.say(
+                "  ".join(filter(None, [
+                    f"round {number}/{self._num_rounds}", f"{rate:.2f} rounds/s",
+                    f"{left:.0f} s left", loss, test,
+                ]))
+            )
+
+
+def describe_test(metrics: Mapping[str, float]) -> str:
+    """The test metrics in words, accuracies in percent: 'test accuracy 48.9%'."""
+    words = []
+    for name, value in metrics.items():
+        if name.startswith("test_"):
+            label = name.removeprefix("test_").replace("_", " ")
+            number = f"{100 * value:.1f}%" if "accuracy" in name else f"{value:.4f}"
+            words.append(f"test {label} {number}")
+    return "  ".join(words)

@@ -1,0 +1,330 @@
+"""One run in a run folder: started, stopped, resumed, reported."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import datetime
+import errno
+import hashlib
+import json
+import os
+import platform
+import signal
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+
+import fedax
+from fedax.algorithm import FederatedAlgorithm
+from fedax.experiment import checkpoint
+from fedax.experiment.config import ConfigError, RunConfig, build_algorithm, load_config
+from fedax.experiment.display import Display, describe_test
+from fedax.experiment.report import write_report
+from fedax.simulate import Task, TrainingState, initial_state, simulate
+from fedax.tasks import load_task
+
+
+class RunError(RuntimeError):
+    """A run cannot start or go on; the message is a sentence."""
+
+
+def start(config: RunConfig, out: Path | None = None) -> Path:
+    """Starts a run in a new folder and trains to its end.
+
+    Args:
+      config: what to run.
+      out: the run folder, created; None makes one under fedax-runs/.
+
+    Returns:
+      The run folder.
+
+    Raises:
+      ConfigError: the configuration does not fit the task.
+      RunError: the folder cannot be used, or the run was stopped or could not go on.
+      DivergedError: see `fedax.simulate`.
+    """
+    task, algorithm = _build(config)
+    folder = _new_folder(config, out)
+    with _explained(folder):
+        _write_config(folder, config)
+        (folder / "metrics.jsonl").touch()
+    _train(folder, config, task, algorithm, initial_state(task, algorithm, config.seed))
+    return folder
+
+
+def resume(folder: Path, num_rounds: int | None = None) -> Path:
+    """Goes on with a run exactly where its newest whole checkpoint stands.
+
+    Args:
+      folder: a run folder.
+      num_rounds: a new total of rounds; None keeps the run's.
+
+    Raises:
+      ConfigError, RunError, CheckpointError, DivergedError: as for `start`, or the folder or all
+        of its checkpoints are damaged.
+    """
+    if not (folder / "config.json").is_file():
+        raise RunError(f"{folder} is not a run folder: it has no config.json.")
+    config = load_config(folder / "config.json")
+    if num_rounds is not None:
+        config = dataclasses.replace(config, num_rounds=num_rounds)
+    task, algorithm = _build(config)
+    restored = checkpoint.restore_latest(
+        folder / "checkpoints", initial_state(task, algorithm, config.seed), fingerprint(config)
+    )
+    done = int(restored.state.server_state.round_index)
+    if num_rounds is not None and num_rounds < done:
+        raise ConfigError(f"The run has done {done} rounds already; --rounds {num_rounds} is less.")
+    with _explained(folder):
+        if num_rounds is not None:
+            _write_config(folder, config)
+        _truncate_metrics(folder, done)
+    _train(folder, config, task, algorithm, restored.state, restored.refused)
+    return folder
+
+
+def fingerprint(config: RunConfig) -> str:
+    """A digest of the settings that a checkpoint must share with its run.
+
+    How long a run is, how often it evaluates or checkpoints and how it is chunked may change.
+    """
+    free = {"num_rounds", "evaluate_every", "checkpoint_every", "clients_per_chunk", "preset"}
+    fixed = {k: v for k, v in dataclasses.asdict(config).items() if k not in free}
+    return hashlib.sha256(json.dumps(fixed, sort_keys=True).encode()).hexdigest()
+
+
+def read_metrics(folder: Path) -> list[dict[str, Any]]:
+    """The rounds in metrics.jsonl; a last line that was cut off is left out."""
+    rounds = []
+    for line in (folder / "metrics.jsonl").read_text("utf-8").splitlines():
+        try:
+            rounds.append(json.loads(line))
+        except json.JSONDecodeError:
+            break
+    return rounds
+
+
+def _build(config: RunConfig) -> tuple[Task, FederatedAlgorithm]:
+    try:
+        task = load_task(config.task, **config.task_options)
+    except ValueError as error:
+        raise RunError(str(error)) from None
+    if config.cohort_size > task.train.num_clients:
+        raise ConfigError(
+            f"cohort_size is {config.cohort_size}, but the task {config.task} has "
+            f"{task.train.num_clients} clients; choose at most that many."
+        )
+    return task, build_algorithm(config, task.model)
+
+
+def _train(
+    folder: Path,
+    config: RunConfig,
+    task: Task,
+    algorithm: FederatedAlgorithm,
+    state: TrainingState,
+    notes: list[str] | None = None,
+) -> None:
+    """Runs the rounds that are left, writing metrics and checkpoints, then the summary."""
+    done = int(state.server_state.round_index)
+    references = {text: dict(compute()) for text, compute in task.references.items()}
+    begin = time.perf_counter()
+    with Display(config.num_rounds, done) as display, _stop_on_signal() as stopped:
+        for line in [*(notes or []), *_opening(folder, config, task, state, references)]:
+            display.say(line)
+        rounds = simulate(
+            task, algorithm, num_rounds=config.num_rounds, cohort_size=config.cohort_size,
+            seed=config.seed, evaluate_every=config.evaluate_every,
+            clients_per_chunk=config.clients_per_chunk, state=state,
+        )
+        with _explained(folder), (folder / "metrics.jsonl").open(
+            "a", encoding="utf-8", newline="\n"
+        ) as log:
+            for report in rounds:
+                done = int(report.metrics["round"])
+                log.write(_json(report.metrics) + "\n")
+                log.flush()
+                display.show(report)
+                last = done == config.num_rounds or stopped.is_set()
+                if last or done % config.checkpoint_every == 0:
+                    os.fsync(log.fileno())
+                    checkpoint.save(folder / "checkpoints", report.state, fingerprint(config))
+                if stopped.is_set() and done < config.num_rounds:
+                    raise RunError(
+                        f"Stopped after round {done} of {config.num_rounds}. Go on with: "
+                        f"fedax run --resume {folder}"
+                    )
+            seconds = time.perf_counter() - begin
+            summary = _write_summary(folder, config, task, references, seconds)
+            write_report(folder)
+        display.say(_closing(folder, config, summary, references))
+
+
+def _opening(
+    folder: Path,
+    config: RunConfig,
+    task: Task,
+    state: TrainingState,
+    references: Mapping[str, Mapping[str, float]],
+) -> list[str]:
+    """What a run says of itself before its first round."""
+    num_parameters = sum(leaf.size for leaf in jax.tree.leaves(state.server_state.params))
+    done = int(state.server_state.round_index)
+    lines = [
+        f"{config.algorithm} on {config.task}: {task.train.num_clients:,} clients, "
+        f"{task.train.num_examples:,} training examples, {num_parameters:,} parameters",
+        f"{config.num_rounds} rounds of {config.cohort_size} clients, preset {config.preset}, "
+        f"seed {config.seed}, in {folder}",
+    ]
+    lines += [f"For comparison, {text}: {describe_test(m)}" for text, m in references.items()]
+    if done:
+        lines.append(f"Going on after round {done}.")
+    return lines
+
+
+def _closing(
+    folder: Path,
+    config: RunConfig,
+    summary: Mapping[str, Any],
+    references: Mapping[str, Mapping[str, float]],
+) -> str:
+    result = describe_test(summary["final"])
+    compare = "".join(f" ({text}: {describe_test(m)})" for text, m in references.items())
+    return (
+        f"Done: {config.num_rounds} rounds in {summary['seconds']:.0f} s. "
+        f"{result[:1].upper()}{result[1:]}{compare}. Report: {folder / 'report.html'}"
+    )
+
+
+def _new_folder(config: RunConfig, out: Path | None) -> Path:
+    if out is None:
+        stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
+        name = f"{config.task}-{config.algorithm}-{stamp}"
+        candidates = [Path("fedax-runs") / (name + suffix) for suffix in ("", "-2", "-3", "-4")]
+        out = next((path for path in candidates if not path.exists()), candidates[-1])
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        if any(out.iterdir()):
+            hint = f"go on with --resume {out}, or " if (out / "config.json").exists() else ""
+            raise RunError(f"The folder {out} is not empty; {hint}choose another --out.")
+    except OSError as error:
+        raise RunError(f"Cannot make the run folder {out}: {error.strerror}.") from None
+    return out
+
+
+def _write_config(folder: Path, config: RunConfig) -> None:
+    made_by = {
+        "fedax": fedax.__version__,
+        "python": platform.python_version(),
+        "jax": jax.__version__,
+        "numpy": np.__version__,
+        "optax": optax.__version__,
+        "platform": platform.platform(),
+        "device": jax.devices()[0].device_kind,
+    }
+    _write_json(folder / "config.json", {**dataclasses.asdict(config), "made_by": made_by})
+
+
+def _write_summary(
+    folder: Path,
+    config: RunConfig,
+    task: Task,
+    references: Mapping[str, Mapping[str, float]],
+    seconds: float,
+) -> dict[str, Any]:
+    rounds = read_metrics(folder)
+    tested = [metrics for metrics in rounds if any(key.startswith("test_") for key in metrics)]
+    summary = {
+        "rounds": len(rounds),
+        "seconds": seconds,
+        "round_seconds": sum(metrics["seconds"] for metrics in rounds),
+        "evaluation_seconds": sum(metrics.get("evaluation_seconds", 0) for metrics in rounds),
+        "num_clients": task.train.num_clients,
+        "num_rejected": sum(metrics["num_rejected"] for metrics in rounds),
+        "train_loss_last_100_rounds": float(
+            np.mean([m.get("train_loss", np.nan) for m in rounds[-100:]]) if rounds else np.nan
+        ),
+        "final": {k: v for k, v in tested[-1].items() if k.startswith("test_")} if tested else {},
+        "references": references,
+        "algorithm": config.algorithm,
+    }
+    _write_json(folder / "summary.json", summary)
+    return summary
+
+
+def _truncate_metrics(folder: Path, done: int) -> None:
+    """Leaves the lines of the rounds that the checkpoint has; the others are run again."""
+    kept = [m for m in read_metrics(folder) if m["round"] <= done]
+    if len(kept) < done:
+        raise RunError(
+            f"{folder / 'metrics.jsonl'} has {len(kept)} whole lines, but the checkpoint has done "
+            f"{done} rounds; the file was changed or lost."
+        )
+    _write_atomically(folder / "metrics.jsonl", "".join(_json(m) + "\n" for m in kept))
+
+
+def _json(value: Any) -> str:
+    """JSON in one line; what is not finite becomes null, as JSON has no word for it."""
+    def clean(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {key: clean(item) for key, item in value.items()}
+        if isinstance(value, float) and not np.isfinite(value):
+            return None
+        return value
+
+    return json.dumps(clean(value), ensure_ascii=False)
+
+
+def _write_json(path: Path, value: Any) -> None:
+    _write_atomically(path, json.dumps(json.loads(_json(value)), indent=2) + "\n")
+
+
+def _write_atomically(path: Path, text: str) -> None:
+    partial = path.with_name(path.name + ".partial")
+    with partial.open("w", encoding="utf-8", newline="\n") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)
+
+
+@contextlib.contextmanager
+def _explained(folder: Path) -> Iterator[None]:
+    """Turns a failure of the disk into a sentence."""
+    try:
+        yield
+    except OSError as error:
+        what = "The disk is full" if error.errno == errno.ENOSPC else (error.strerror or str(error))
+        raise RunError(
+            f"Cannot write to {folder}: {what}. Checkpoints already written are intact; when that "
+            f"is mended, go on with: fedax run --resume {folder}"
+        ) from error
+
+
+@contextlib.contextmanager
+def _stop_on_signal() -> Iterator[threading.Event]:
+    """The first Ctrl-C (or a polite kill) asks to stop after the round; the second stops at once."""
+    stopped = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield stopped
+        return
+
+    def handle(number: int, frame: Any) -> None:
+        del number, frame
+        if stopped.is_set():
+            raise KeyboardInterrupt
+        stopped.set()
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stopped
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
