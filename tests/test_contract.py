@@ -7,13 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from problems import identical, largest_difference, quadratic_task
 
 import fedax
 from fedax import algorithms, train
 from fedax.cohort import run_round
 from fedax.data import CohortReader
+from fedax.local import LocalOptions
 from fedax.simulate import initial_state
+from problems import identical, largest_difference, quadratic_task
 
 # Factory -> options with which 400 rounds must close 98% of the loss gap of equal quadratics.
 CONTRACT = {
@@ -68,7 +69,7 @@ def test_every_numeric_option_is_in_the_table_of_traced_ones():
     for name in CONTRACT:
         options = set(inspect.signature(getattr(algorithms, name)).parameters)
         assert options - static <= set(TRACED), name
-    assert set(algorithms.LocalOptions.__annotations__) - static <= set(TRACED)
+    assert set(LocalOptions.__annotations__) - static <= set(TRACED)
 
 
 @pytest.mark.parametrize("name", CONTRACT)

@@ -5,18 +5,20 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from problems import largest_difference, quadratic_task
 
 from fedax import Exchange, FederatedAlgorithm, Reply, fedadam, fedavg, fedavgm, fedopt, train
 from fedax import optimizers as server_optimizers
-from fedax.algorithms.fedopt import FedOptState, client_weight, local_info
+from fedax.algorithms.fedopt import FedOptState
 from fedax.local import (
     Loss,
+    client_weight,
     count_local_steps,
     fold_minibatches,
+    local_info,
     loss_gradient,
     train_locally,
 )
+from problems import largest_difference, quadratic_task
 
 ROUNDS, COHORT = 10, 6
 

@@ -123,10 +123,9 @@ def _guarded(
         lambda leaf: jnp.where(counts, leaf, 0) * weight.astype(leaf.dtype), reply.upload
     )
     info = {}
-    for name, (value, value_weight) in reply.info.items():
-        value_weight = jnp.where(counts, value_weight, 0)
-        total = jnp.where(counts, value, 0) * value_weight.astype(value.dtype)
-        info[name] = (total, value_weight.astype(value.dtype))
+    for name, (value, its_weight) in reply.info.items():
+        total_weight = jnp.where(counts, its_weight, 0).astype(value.dtype)
+        info[name] = (jnp.where(counts, value, 0) * total_weight, total_weight)
     sums = _Sums(upload, weight, (weight > 0).astype(jnp.int32), info)
     return sums, (_select(counts, reply.client_state, client_state), finite)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Literal, NamedTuple, Self, TypeAlias, TypedDict, TypeVar, get_args
 
 import jax
 import jax.numpy as jnp
@@ -11,9 +11,61 @@ import optax
 
 from fedax.algorithm import Array, Batch, Model, Params
 from fedax.data.cohort_data import ClientData
+from fedax.schedules import ScheduleOrNumber
+from fedax.validate import check_choice, check_count
 
+Weighting: TypeAlias = Literal["num_examples", "num_tokens", "uniform"]
 Order: TypeAlias = Literal["shuffled", "iid", "sequential"]
 Carry = TypeVar("Carry")
+
+
+class LocalOptions(TypedDict, total=False):
+    """How clients train; the factories take these by keyword.
+
+    batch_size: B >= 1, default 20. Static.
+    num_local_epochs: E >= 0 passes over the client's examples, each in a fresh random order.
+      The default, if num_local_steps is not given either, is 1.
+    num_local_steps: K >= 0 minibatches; may be a schedule. If both are given, the smaller count.
+    weighting: a client's weight in the mean: "num_examples" n_i (default; paper 004, Algorithm
+      5), "uniform" (Algorithm 2), "num_tokens" (the summed weight of the losses that it
+      processed, as the code released with that paper does for language models).
+    order: of the minibatches: "shuffled" (default), "iid" or "sequential", see
+      `fold_minibatches`.
+    """
+
+    batch_size: int
+    num_local_epochs: int | Array | None
+    num_local_steps: ScheduleOrNumber | None
+    weighting: Weighting
+    order: Order
+
+
+class LocalTraining(NamedTuple):
+    """`LocalOptions` with their defaults."""
+
+    batch_size: int = 20
+    num_local_epochs: int | Array | None = None
+    num_local_steps: Any = None
+    weighting: Weighting = "num_examples"
+    order: Order = "shuffled"
+
+    @classmethod
+    def checked(cls, options: LocalOptions) -> Self:
+        """The options with their defaults.
+
+        Raises:
+          ValueError: a concrete value is out of its range.
+          TypeError: there is no such option.
+        """
+        local = cls(**options)
+        check_count("batch_size", local.batch_size)
+        for name in ("num_local_epochs", "num_local_steps"):
+            value = getattr(local, name)
+            if value is not None:
+                check_count(name, value, at_least=0)
+        check_choice("weighting", local.weighting, get_args(Weighting))
+        check_choice("order", local.order, get_args(Order))
+        return local
 
 
 class Minibatch(NamedTuple):
@@ -206,6 +258,25 @@ def train_locally(
     )
     loss = Loss(loss_sum / jnp.where(weight_sum > 0, weight_sum, 1), weight_sum)
     return LocalResult(params, loss, jnp.asarray(num_steps, jnp.int32))
+
+
+def client_weight(weighting: Weighting, data: ClientData, result: LocalResult) -> Array:
+    """A client's weight in the mean, see `LocalOptions`; 0 for a client without examples."""
+    dtype = result.loss.weight.dtype
+    if weighting == "num_examples":
+        return data.num_examples.astype(dtype)
+    if weighting == "num_tokens":
+        return result.loss.weight
+    return (data.num_examples > 0).astype(dtype)
+
+
+def local_info(result: LocalResult) -> dict[str, tuple[Array, Array]]:
+    """What clients report of their local training."""
+    one = jnp.ones_like(result.loss.weight)
+    return {
+        "train_loss": (result.loss.mean, result.loss.weight),
+        "num_local_steps": (result.num_steps.astype(one.dtype), one),
+    }
 
 
 def _steps_per_epoch(num_examples: Array, batch_size: int) -> Array:

@@ -30,12 +30,12 @@ class AdaptiveState(NamedTuple):
     """State of an adaptive server optimizer.
 
     Attributes:
-      count: int32 scalar, the number of updates so far.
+      num_updates: int32 scalar, the number of updates so far.
       m: first moment of the pseudo-gradient, like the parameters.
       v: second moment, like the parameters.
     """
 
-    count: Array
+    num_updates: Array
     m: optax.Updates
     v: optax.Updates
 
@@ -171,7 +171,7 @@ def heavy_ball(momentum: float | Array = 0.9) -> optax.GradientTransformation:
     """
     check_number("momentum", momentum, at_least=0, below=1)
 
-    def update(updates: optax.Updates, state: optax.TraceState, params: Any = None) -> Any:
+    def update(updates: optax.Updates, state: Any, params: Any = None) -> Any:
         del params
         trace = jax.tree.map(
             lambda m, g: jnp.asarray(momentum, g.dtype) * m + g, state.trace, updates
@@ -199,7 +199,7 @@ def _adaptive(
 
     def init(params: optax.Params) -> AdaptiveState:
         return AdaptiveState(
-            count=jnp.zeros((), jnp.int32),
+            num_updates=jnp.zeros((), jnp.int32),
             m=jax.tree.map(jnp.zeros_like, params),
             v=jax.tree.map(
                 lambda p: jnp.broadcast_to(jnp.asarray(initial_accumulator, p.dtype), p.shape),
@@ -214,9 +214,9 @@ def _adaptive(
         beta1, beta2 = (jnp.asarray(b, dtype) for b in (momentum, second_moment_decay))
         return jnp.sqrt(1 - beta2**s) / (1 - beta1**s)
 
-    def update(updates: optax.Updates, state: AdaptiveState, params: Any = None) -> Any:
+    def update(updates: optax.Updates, state: Any, params: Any = None) -> Any:
         del params
-        count = state.count + 1
+        count = state.num_updates + 1
 
         def first_moment(m: Array, g: Array) -> Array:
             beta1 = jnp.asarray(momentum, g.dtype)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+import numpy as np
+
 from fedax.data import shakespeare
 from fedax.data.federated_dataset import FederatedDataset
 from fedax.models import character_lstm
@@ -61,7 +63,7 @@ def load_task(name: str, model: str | None = None) -> Task:
 
 def _load_shakespeare(model: str) -> Task:
     train, test = (
-        FederatedDataset(clients.arrays, clients.offsets, clients.names)
+        FederatedDataset(clients.arrays, clients.offsets, np.asarray(clients.names))
         for clients in shakespeare.load()
     )
     models = {"small": lambda: character_lstm(128, 1), "paper": lambda: character_lstm(256, 2)}

@@ -6,8 +6,8 @@ import difflib
 from collections.abc import Iterable
 from typing import Any
 
-import jax
 import numpy as np
+from jax.core import Tracer
 
 
 def check_number(
@@ -23,7 +23,7 @@ def check_number(
     A value that is traced (under `jit`, `vmap` or `grad`) has no number yet and passes, so that
     hyperparameters may be traced; a schedule (a callable) passes too.
     """
-    if isinstance(value, jax.core.Tracer) or callable(value):
+    if isinstance(value, Tracer) or callable(value):
         return
     try:
         number = np.asarray(value, dtype=float)
@@ -42,7 +42,7 @@ def check_number(
 
 def check_count(name: str, value: Any, *, at_least: int = 1) -> None:
     """Raises a sentence unless the value is a whole number of at least `at_least` (or traced)."""
-    if isinstance(value, jax.core.Tracer) or callable(value):
+    if isinstance(value, Tracer) or callable(value):
         return
     whole = not isinstance(value, bool) and np.issubdtype(np.asarray(value).dtype, np.integer)
     if not whole or np.any(np.asarray(value) < at_least):

@@ -4,7 +4,6 @@ from collections.abc import Callable
 
 from fedax.algorithm import FederatedAlgorithm
 from fedax.algorithms.fedopt import (
-    LocalOptions,
     fedadagrad,
     fedadam,
     fedavg,
@@ -24,7 +23,6 @@ ALGORITHMS: dict[str, Callable[..., FederatedAlgorithm]] = {
 
 __all__ = [
     "ALGORITHMS",
-    "LocalOptions",
     "fedadagrad",
     "fedadam",
     "fedavg",

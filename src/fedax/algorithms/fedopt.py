@@ -6,7 +6,7 @@ Optimization", ICLR 2021, Algorithms 1, 2, 3 and 5.
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple, TypeAlias, TypedDict, Unpack, get_args
+from typing import Any, NamedTuple, Unpack
 
 import jax
 import jax.numpy as jnp
@@ -15,32 +15,18 @@ import optax
 from fedax import optimizers
 from fedax.algorithm import Array, Exchange, FederatedAlgorithm, Model, Params, Participation, Reply
 from fedax.data.cohort_data import ClientData
-from fedax.local import LocalResult, Order, count_local_steps, loss_gradient, train_locally
+from fedax.local import (
+    LocalOptions,
+    LocalTraining,
+    client_weight,
+    count_local_steps,
+    local_info,
+    loss_gradient,
+    train_locally,
+)
 from fedax.optimizers import BiasCorrection
 from fedax.schedules import ScheduleOrNumber, as_schedule
-from fedax.validate import check_choice, check_count, check_number
-
-Weighting: TypeAlias = Literal["num_examples", "num_tokens", "uniform"]
-
-
-class LocalOptions(TypedDict, total=False):
-    """How clients train; every factory takes these by keyword.
-
-    batch_size: B >= 1, default 20. Static.
-    num_local_epochs: E >= 0 passes over the client's examples, each in a fresh random order.
-      The default, if num_local_steps is not given either, is 1.
-    num_local_steps: K >= 0 minibatches; may be a schedule. If both are given, the smaller count.
-    weighting: a client's weight in the mean: "num_examples" n_i (default, Algorithm 5),
-      "uniform" (Algorithm 2), "num_tokens" (the weight of the losses that it processed, as the
-      released code does for language models).
-    order: "shuffled" (default), "iid" (minibatches with replacement) or "sequential".
-    """
-
-    batch_size: int
-    num_local_epochs: int | Array | None
-    num_local_steps: ScheduleOrNumber | None
-    weighting: Weighting
-    order: Order
+from fedax.validate import check_number
 
 
 class FedOptState(NamedTuple):
@@ -62,7 +48,7 @@ class FedOptMessage(NamedTuple):
 
     params: Params
     client_learning_rate: Array
-    num_local_steps: Array | int | None
+    num_local_steps: Any  # int, int32 scalar or None
 
 
 def fedopt(
@@ -112,7 +98,7 @@ def fedopt(
     """
     check_number("client_learning_rate", client_learning_rate, at_least=0)
     check_number("server_learning_rate", server_learning_rate, at_least=0)
-    options = _checked(local_options)
+    local = LocalTraining.checked(local_options)
     client_rate = as_schedule(client_learning_rate)
     server_rate = as_schedule(server_learning_rate)
     gradient = loss_gradient(model)
@@ -121,7 +107,7 @@ def fedopt(
         return FedOptState(params, jnp.zeros((), jnp.int32), server_optimizer.init(params))
 
     def broadcast(state: FedOptState) -> FedOptMessage:
-        steps = options["num_local_steps"]
+        steps = local.num_local_steps
         return FedOptMessage(
             state.params,
             client_rate(state.round_index),
@@ -134,23 +120,25 @@ def fedopt(
             gradient=gradient,
             optimizer=client_optimizer,
             learning_rate=message.client_learning_rate,
-            batch_size=options["batch_size"],
+            batch_size=local.batch_size,
             num_steps=count_local_steps(
-                data, options["batch_size"], options["num_local_epochs"], message.num_local_steps
+                data, local.batch_size, local.num_local_epochs, message.num_local_steps
             ),
-            order=options["order"],
+            order=local.order,
         )
         pseudo_gradient = jax.tree.map(jnp.subtract, message.params, result.params)
         return Reply(
             upload=pseudo_gradient,
-            weight=client_weight(options["weighting"], data, result),
+            weight=client_weight(local.weighting, data, result),
             client_state=client_state,
             info=local_info(result),
         )
 
     def server(state: FedOptState, mean: Params, participation: Participation) -> FedOptState:
         del participation
-        updates, optimizer_state = server_optimizer.update(mean, state.optimizer_state, state.params)
+        updates, optimizer_state = server_optimizer.update(
+            mean, state.optimizer_state, state.params
+        )
         rate = server_rate(state.round_index)
         params = jax.tree.map(
             lambda p, u: p + rate.astype(p.dtype) * u.astype(p.dtype), state.params, updates
@@ -353,40 +341,3 @@ def fedyogi(
         server_learning_rate=server_learning_rate,
         **local_options,
     )
-
-
-def client_weight(weighting: Weighting, data: ClientData, result: LocalResult) -> Array:
-    """A client's weight in the mean, see `LocalOptions`; 0 for a client without examples."""
-    dtype = result.loss.weight.dtype
-    if weighting == "num_examples":
-        return data.num_examples.astype(dtype)
-    if weighting == "num_tokens":
-        return result.loss.weight
-    return (data.num_examples > 0).astype(dtype)
-
-
-def local_info(result: LocalResult) -> dict[str, tuple[Array, Array]]:
-    """What clients report of their local training."""
-    one = jnp.ones_like(result.loss.weight)
-    return {
-        "train_loss": (result.loss.mean, result.loss.weight),
-        "num_local_steps": (result.num_steps.astype(one.dtype), one),
-    }
-
-
-def _checked(options: LocalOptions) -> Any:
-    """The local options with their defaults, each checked."""
-    filled = LocalOptions(
-        batch_size=20, num_local_epochs=None, num_local_steps=None,
-        weighting="num_examples", order="shuffled",
-    ) | options
-    unexpected = set(filled) - set(LocalOptions.__annotations__)
-    if unexpected:
-        raise TypeError(f"unexpected keyword argument {sorted(unexpected)[0]!r}")
-    check_count("batch_size", filled["batch_size"])
-    for name in ("num_local_epochs", "num_local_steps"):
-        if filled[name] is not None:
-            check_count(name, filled[name], at_least=0)
-    check_choice("weighting", filled["weighting"], get_args(Weighting))
-    check_choice("order", filled["order"], get_args(Order))
-    return filled

@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from fedax.algorithm import FederatedAlgorithm, Model
-from fedax.algorithms import ALGORITHMS, LocalOptions
+from fedax.algorithms import ALGORITHMS
+from fedax.local import LocalOptions
 from fedax.schedules import parse_schedule
 from fedax.tasks import TASKS
 from fedax.validate import check_choice, check_count, unknown
 
 PRESETS = ("quick", "paper", "none")
+NAMES = {"task": TASKS, "algorithm": ALGORITHMS, "preset": PRESETS}
 
 
 class ConfigError(ValueError):
@@ -80,14 +82,14 @@ def resolve(
     """
     values = _read_file(config_file) if config_file else {}
     settings = dict(settings or {})
-    names = {"task": task, "algorithm": algorithm, "preset": preset}
-    chosen = {
-        key: str(given or values.pop(key, getattr(RunConfig, key))) for key, given in names.items()
-    }
-    _require("task", chosen["task"], TASKS)
-    _require("algorithm", chosen["algorithm"], ALGORITHMS)
-    _require("preset", chosen["preset"], PRESETS)
-    config = RunConfig(**chosen)
+    in_file = {key: values.pop(key, getattr(RunConfig, key)) for key in NAMES}
+    config = RunConfig(
+        task=task or in_file["task"],
+        algorithm=algorithm or in_file["algorithm"],
+        preset=preset or in_file["preset"],
+    )
+    for key, choices in NAMES.items():
+        _require(key, getattr(config, key), choices)
     for source in (_preset_values(config), values, settings):
         config = _with(config, source)
     try:
@@ -130,8 +132,10 @@ def build_algorithm(config: RunConfig, model: Model) -> FederatedAlgorithm:
     options = {}
     try:
         for key, value in config.algorithm_options.items():
-            is_schedule = "Schedule" in algorithm_keys(config.algorithm)[key]
-            options[key] = parse_schedule(value) if is_schedule and isinstance(value, str) else value
+            if isinstance(value, str) and "Schedule" in algorithm_keys(config.algorithm)[key]:
+                options[key] = parse_schedule(value)
+            else:
+                options[key] = value
         return factory(model, **options)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"Algorithm {config.algorithm}: {error}") from None

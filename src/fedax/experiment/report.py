@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
-import matplotlib.ticker
 from matplotlib.figure import Figure
+from matplotlib.ticker import PercentFormatter
 
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem;
@@ -87,7 +87,7 @@ def _curve(
                 )
         axes.set(xlabel="round", title=name.replace("_", " "))
         if "accuracy" in name:
-            axes.yaxis.set_major_formatter(mpl.ticker.PercentFormatter(1.0))
+            axes.yaxis.set_major_formatter(PercentFormatter(1.0))
         axes.grid(alpha=0.3)
         axes.spines[["top", "right"]].set_visible(False)
         buffer = io.StringIO()

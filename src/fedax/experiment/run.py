@@ -310,7 +310,7 @@ def _explained(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _stop_on_signal() -> Iterator[threading.Event]:
-    """The first Ctrl-C (or a polite kill) asks to stop after the round; the second stops at once."""
+    """The first Ctrl-C or SIGTERM asks to stop after the round, the second stops at once."""
     stopped = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield stopped

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import jax
 import jax.numpy as jnp
 import optax
 
@@ -31,6 +30,7 @@ def classification(
       A model with the metrics `accuracy` and `loss`.
 
     Example:
+      >>> import jax
       >>> model = classification(
       ...     lambda key: {"w": jnp.zeros((4, 3))}, lambda p, x: x @ p["w"])
       >>> batch = {"x": jnp.ones((2, 4)), "y": jnp.array([0, 2])}
@@ -72,6 +72,7 @@ def regression(
       A model with the metric `loss`.
 
     Example:
+      >>> import jax
       >>> model = regression(lambda key: jnp.zeros(2), lambda p, x: x @ p)
       >>> batch = {"x": jnp.ones((1, 2)), "y": jnp.array([3.0])}
       >>> model.loss(model.init(jax.random.key(0)), batch, jax.random.key(1))[0].tolist()
