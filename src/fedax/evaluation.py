@@ -22,7 +22,7 @@ class Evaluator:
       batch_size: examples at a time; changes nothing but speed and memory.
     """
 
-    def __init__(self, model: Model, dataset: FederatedDataset, batch_size: int = 256) -> None:
+    def __init__(self, model: Model, dataset: FederatedDataset, batch_size: int = 128) -> None:
         self._dataset = dataset
         self._batch_size = min(batch_size, dataset.num_examples)
         self._names = list(model.metrics)
@@ -76,14 +76,14 @@ class Evaluator:
 
 
 def evaluate(
-    model: Model, params: Params, dataset: FederatedDataset, batch_size: int = 256
+    model: Model, params: Params, dataset: FederatedDataset, batch_size: int = 128
 ) -> dict[str, float]:
     """Metric name -> mean over the examples of all clients; see `Evaluator`."""
     return Evaluator(model, dataset, batch_size).overall(params)
 
 
 def evaluate_clients(
-    model: Model, params: Params, dataset: FederatedDataset, batch_size: int = 256
+    model: Model, params: Params, dataset: FederatedDataset, batch_size: int = 128
 ) -> dict[str, np.ndarray]:
     """Metric name -> each client's mean, float64 [num_clients]; see `Evaluator`."""
     return Evaluator(model, dataset, batch_size).per_client(params)

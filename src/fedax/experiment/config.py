@@ -203,7 +203,11 @@ def _preset_values(config: RunConfig) -> dict[str, Any]:
     if config.preset == "none":
         return {}
     text = importlib.resources.files("fedax").joinpath("presets.toml").read_text("utf-8")
-    tables = tomllib.loads(text)[config.task][config.preset]
+    tables = tomllib.loads(text).get(config.task, {}).get(config.preset)
+    if tables is None:
+        raise ConfigError(
+            f"The task {config.task} has no preset {config.preset!r}; use --preset none and --set."
+        )
     known = algorithm_keys(config.algorithm)
     local = {key: value for key, value in tables["local"].items() if key in known}
     return tables["run"] | tables["task"] | local | tables.get(config.algorithm, {})

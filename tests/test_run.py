@@ -1,0 +1,534 @@
+"""Runs on disk: the folder, exact resume, damaged checkpoints, full disks, bad command lines."""
+
+import errno
+import json
+import math
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from fedax import DivergedError, Exchange, FederatedAlgorithm, Reply, algorithms, tasks
+from fedax.cli import run_command
+from fedax.experiment import checkpoint, run
+from fedax.experiment.checkpoint import CheckpointError
+from fedax.experiment.config import ConfigError, RunConfig, parse_settings, resolve
+from fedax.experiment.run import RunError, read_metrics
+from fedax.local import loss_gradient, train_locally
+from problems import quadratic_task
+
+
+class StatefulState(NamedTuple):
+    params: Any
+    round_index: Any
+
+
+def stateful(model, client_learning_rate: float = 0.1):
+    """Clients remember how far they moved last time and start from there: state matters."""
+
+    def client(params, memory, data, key):
+        import optax
+
+        start = jax.tree.map(lambda x, m: x + 0.5 * m, params, memory)
+        result = train_locally(
+            start, data, key, gradient=loss_gradient(model), optimizer=optax.sgd(1.0),
+            learning_rate=client_learning_rate, batch_size=2, num_steps=3,
+        )
+        moved = jax.tree.map(jnp.subtract, result.params, params)
+        return Reply(moved, data.num_examples.astype(float), moved,
+                     {"train_loss": (result.loss.mean, result.loss.weight)})
+
+    def server(state, mean, participation):
+        return state._replace(params=jax.tree.map(jnp.add, state.params, mean))
+
+    return FederatedAlgorithm(
+        lambda params: StatefulState(params, jnp.zeros((), jnp.int32)),
+        lambda params: jax.tree.map(jnp.zeros_like, params),
+        (Exchange(lambda state: state.params, client, server),),
+    )
+
+
+@pytest.fixture(autouse=True)
+def registry(monkeypatch):
+    """A task and an algorithm that take no time."""
+    info = tasks.TaskInfo("quadratics", "none", ("small",), lambda model: quadratic_task())
+    monkeypatch.setitem(tasks.TASKS, "quadratic", info)
+    monkeypatch.setitem(algorithms.ALGORITHMS, "stateful", stateful)
+
+
+def config(**changes):
+    values = {
+        "task": "quadratic", "algorithm": "fedyogi", "preset": "none", "num_rounds": 12,
+        "cohort_size": 3, "evaluate_every": 4, "checkpoint_every": 3,
+        "algorithm_options": {"client_learning_rate": 0.1, "batch_size": 2},
+    }
+    values |= changes
+    if values["algorithm"] == "stateful" and "algorithm_options" not in changes:
+        values["algorithm_options"] = {}
+    return RunConfig(**values)
+
+
+def timeless(folder):
+    """The metrics without what a clock measured."""
+    return [
+        {k: v for k, v in metrics.items() if "seconds" not in k} for metrics in read_metrics(folder)
+    ]
+
+
+def final_arrays(folder):
+    """Every array of the newest checkpoint, as bytes."""
+    newest = sorted((folder / "checkpoints").glob("round-*"))[-1]
+    listed = json.loads((newest / "manifest.json").read_text())["arrays"]
+    names = [name for name, (shape, _) in listed.items() if 0 not in shape]
+    import orbax.checkpoint as ocp
+
+    with ocp.PyTreeCheckpointer() as checkpointer:
+        arrays = checkpointer.restore(
+            newest / "state",
+            restore_args={n: ocp.RestoreArgs(restore_type=np.ndarray) for n in names},
+        )
+    return newest.name, {name: array.tobytes() for name, array in arrays.items()}
+
+
+def assert_same_run(folder, expected):
+    assert timeless(folder) == timeless(expected)
+    assert final_arrays(folder) == final_arrays(expected)
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL: nothing catches it, nothing is cleaned up after it."""
+
+
+def test_the_run_folder_holds_what_the_contract_says(tmp_path, capsys):
+    folder = run.start(config(), tmp_path / "run")
+    out = capsys.readouterr().out
+    rounds = read_metrics(folder)
+    assert [m["round"] for m in rounds] == list(range(1, 13))
+    assert all(math.isfinite(m["train_loss"]) and m["seconds"] > 0 for m in rounds)
+    assert [m["round"] for m in rounds if "test_distance" in m] == [4, 8, 12]
+    written = json.loads((folder / "config.json").read_text())
+    assert written["algorithm_options"] == config().algorithm_options
+    assert {"fedax", "jax", "numpy", "optax", "python"} <= set(written["made_by"])
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["rounds"] == 12
+    assert summary["final"]["test_distance"] == rounds[-1]["test_distance"]
+    assert sorted(p.name for p in (folder / "checkpoints").iterdir()) == [
+        "round-00000009", "round-00000012"
+    ]
+    assert out.count("round 4/12") == 1  # plain lines in a pipe
+    assert "\r" not in out
+    assert "\x1b" not in out
+
+
+def test_report_is_one_file_with_the_curves(tmp_path):
+    page = (run.start(config(), tmp_path / "run") / "report.html").read_text("utf-8")
+    assert page.count("<svg") == 2  # training loss, test distance
+    for text in ("fedyogi on quadratic", "train loss", "test distance", "client_learning_rate"):
+        assert text in page
+    for reference in ("src=", "<link", "@import", 'href="http', "url(http"):
+        assert reference not in page
+
+
+def test_a_run_repeats_to_the_bit_from_its_own_config(tmp_path):
+    first = run.start(config(), tmp_path / "first")
+    repeated = resolve(config_file=first / "config.json")
+    assert repeated == config()
+    assert_same_run(run.start(repeated, tmp_path / "second"), first)
+
+
+@pytest.mark.parametrize("algorithm", ["fedyogi", "stateful"])
+@pytest.mark.parametrize("moment", ["round 1", "round 5", "round 12", "arrays", "manifest",
+                                    "rename", "cleanup", "summary"])
+def test_killed_anywhere_and_resumed_equals_uninterrupted(tmp_path, monkeypatch, algorithm, moment):
+    settings = config(algorithm=algorithm)
+    expected = run.start(settings, tmp_path / "expected")
+
+    def kill(*arguments, **options):
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        if moment.startswith("round"):
+            number = int(moment.split()[1])
+            show = run.Display.show
+
+            def show_or_die(self, report):
+                show(self, report)
+                if report.metrics["round"] == number:
+                    raise Killed
+
+            patch.setattr(run.Display, "show", show_or_die)
+        elif moment == "summary":
+            patch.setattr(run, "_write_summary", kill)
+        else:
+            real, calls = checkpoint.save, []
+            target = {
+                "arrays": (checkpoint, "_arrays"), "manifest": (checkpoint.json, "dump"),
+                "rename": (Path, "rename"), "cleanup": (checkpoint, "_checkpoints"),
+            }[moment]
+
+            def save_or_die(*arguments):
+                calls.append(1)
+                if len(calls) == 2:  # the second checkpoint dies at this moment
+                    with monkeypatch.context() as inner:
+                        inner.setattr(*target, kill)
+                        real(*arguments)
+                real(*arguments)
+
+            patch.setattr(checkpoint, "save", save_or_die)
+        with pytest.raises(Killed):
+            run.start(settings, tmp_path / "killed")
+    assert_same_run(run.resume(tmp_path / "killed"), expected)
+    assert not list((tmp_path / "killed" / "checkpoints").glob("partial-*"))
+
+
+def test_a_longer_run_continues_a_shorter_one(tmp_path):
+    expected = run.start(config(num_rounds=12), tmp_path / "long")
+    folder = run.start(config(num_rounds=8), tmp_path / "short")
+    run.resume(folder, num_rounds=12)
+    assert_same_run(folder, expected)
+    with pytest.raises(ConfigError, match=r"done 12 rounds already; --rounds 5 is less"):
+        run.resume(folder, num_rounds=5)
+
+
+def break_file(folder, how):
+    """Damages the newest checkpoint; returns its name."""
+    newest = sorted((folder / "checkpoints").glob("round-*"))[-1]
+    manifest = newest / "manifest.json"
+    arrays = max((newest / "state").rglob("*"), key=lambda p: p.stat().st_size * p.is_file())
+    values = json.loads(manifest.read_text())
+    if how == "truncated arrays":
+        arrays.write_bytes(arrays.read_bytes()[:-7])
+    elif how == "flipped bit":
+        content = bytearray(arrays.read_bytes())
+        content[len(content) // 2] ^= 1
+        arrays.write_bytes(bytes(content))
+    elif how == "missing file":
+        arrays.unlink()
+    elif how == "truncated manifest":
+        manifest.write_text(manifest.read_text()[:40])
+    elif how == "no manifest":
+        manifest.unlink()
+    elif how == "another version":
+        manifest.write_text(json.dumps(values | {"format": 99, "fedax": "9.9"}))
+    elif how == "another run":
+        manifest.write_text(json.dumps(values | {"fingerprint": "0" * 64}))
+    return newest.name
+
+
+SENTENCES = {
+    "truncated arrays": "is damaged: its file .* is truncated or changed",
+    "flipped bit": "is damaged: its file .* is truncated or changed",
+    "missing file": "is damaged: its file .* is missing",
+    "truncated manifest": "is damaged: its manifest cannot be read",
+    "no manifest": "is damaged: its manifest cannot be read",
+    "another version": r"was written by fedax 9\.9 in format 99, but fedax .* reads format 1",
+    "another run": "belongs to another run",
+}
+
+
+@pytest.mark.parametrize("how", SENTENCES)
+def test_a_bad_checkpoint_is_refused_and_the_one_before_it_used(tmp_path, capsys, how):
+    import re
+
+    expected = run.start(config(), tmp_path / "expected")
+    folder = tmp_path / "broken"
+    shutil.copytree(expected, folder)
+    name = break_file(folder, how)
+    capsys.readouterr()
+    run.resume(folder)
+    out = capsys.readouterr().out
+    assert re.search(f"{name} {SENTENCES[how]}", out)
+    assert "Going on after round 9." in out
+    assert_same_run(folder, expected)
+
+
+def test_no_usable_checkpoint_is_an_error_and_loses_nothing(tmp_path):
+    folder = run.start(config(), tmp_path / "run")
+    before = (folder / "metrics.jsonl").read_bytes()
+    for path in (folder / "checkpoints").glob("round-*"):
+        (path / "manifest.json").write_text("{}")
+    with pytest.raises(CheckpointError, match="No checkpoint is left to go on from"):
+        run.resume(folder)
+    assert (folder / "metrics.jsonl").read_bytes() == before
+
+
+def test_a_checkpoint_of_another_model_is_refused(tmp_path, monkeypatch):
+    folder = run.start(config(), tmp_path / "run")
+    info = tasks.TASKS["quadratic"]._replace(load=lambda model: quadratic_task(dimension=4))
+    monkeypatch.setitem(tasks.TASKS, "quadratic", info)
+    with pytest.raises(CheckpointError, match=r"another model or algorithm: its array server_00000 "
+                                              r"is float64\[3\], and this run's is float64\[4\]"):
+        run.resume(folder)
+
+
+@pytest.mark.parametrize("where", ["metrics", "checkpoint"])
+def test_a_full_disk_is_a_sentence_and_the_run_goes_on_later(tmp_path, monkeypatch, where):
+    expected = run.start(config(), tmp_path / "expected")
+
+    def full(*arguments):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    folder = tmp_path / "full"
+    with monkeypatch.context() as patch:
+        if where == "metrics":
+            show, count = run.Display.show, []
+
+            def fill(self, report):
+                show(self, report)
+                count.append(1)
+                if len(count) == 7:
+                    patch.setattr(run, "_json", full)
+
+            patch.setattr(run.Display, "show", fill)
+        else:
+            real = checkpoint._digests
+            calls = []
+
+            def digests(path):
+                calls.append(1)
+                return full() if len(calls) == 3 else real(path)
+
+            patch.setattr(checkpoint, "_digests", digests)
+        with pytest.raises(RunError, match=r"Cannot write to .*full: The disk is full\. Checkpoints"
+                                           r" .* fedax run --resume .*full"):
+            run.start(config(), folder)
+    assert_same_run(run.resume(folder), expected)
+
+
+def test_ctrl_c_stops_after_the_round_with_a_checkpoint(tmp_path, monkeypatch):
+    import signal
+
+    expected = run.start(config(), tmp_path / "expected")
+    show = run.Display.show
+
+    def interrupt(self, report):
+        show(self, report)
+        if report.metrics["round"] == 5:
+            signal.raise_signal(signal.SIGINT)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run.Display, "show", interrupt)
+        with pytest.raises(RunError, match=r"Stopped after round 5 of 12\. Go on with: fedax run "
+                                           "--resume"):
+            run.start(config(), tmp_path / "stopped")
+    assert (tmp_path / "stopped" / "checkpoints" / "round-00000005").is_dir()
+    assert_same_run(run.resume(tmp_path / "stopped"), expected)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_divergence_is_an_error_and_the_last_checkpoint_stays(tmp_path):
+    options = {"client_learning_rate": 1e200, "batch_size": 2}
+    with pytest.raises(DivergedError, match=r"Round \d+: none of the 3 clients .* Lower the"):
+        run.start(config(algorithm="fedavg", algorithm_options=options), tmp_path / "run")
+
+
+def test_resume_wants_a_run_folder(tmp_path):
+    with pytest.raises(RunError, match=r"is not a run folder: it has no config\.json"):
+        run.resume(tmp_path)
+    (tmp_path / "config.json").write_text("{nonsense")
+    with pytest.raises(ConfigError, match="cannot be parsed"):
+        run.resume(tmp_path)
+    (tmp_path / "config.json").write_text('{"task": "quadratic"}')
+    with pytest.raises(ConfigError, match=r"lacks .* no run's configuration"):
+        run.resume(tmp_path)
+
+
+def test_lost_metrics_are_noticed(tmp_path):
+    folder = run.start(config(), tmp_path / "run")
+    (folder / "metrics.jsonl").write_text('{"round": 1}\n')
+    with pytest.raises(RunError, match=r"has 1 whole lines, but the checkpoint has done 12 rounds"):
+        run.resume(folder)
+
+
+# The command line, in process: what it prints on standard error, and its exit status.
+COMMANDS = {
+    "unknown task": ("run shakespeer", 2, "Unknown task 'shakespeer'. Did you mean 'shakespeare'?"),
+    "unknown algorithm": ("run quadratic fedyogy", 2, "Did you mean 'fedyogi'?"),
+    "unknown setting": ("run --set server_lr=1", 2, "Did you mean 'server_learning_rate'?"),
+    "no value": ("run --set rounds", 2, "--set takes KEY=VALUE"),
+    "negative rate": (
+        "run quadratic fedavg --preset none --set client_learning_rate=-0.1", 2,
+        "client_learning_rate must be a finite number at least 0, but is -0.1",
+    ),
+    "word for a number": (
+        "run quadratic fedavg --preset none --set batch_size=four", 2,
+        "batch_size must be a whole number of at least 1, but is 'four'",
+    ),
+    "bad schedule": (
+        "run quadratic fedavg --preset none --set client_learning_rate=stair(1)", 2,
+        "Unknown schedule 'stair'. Did you mean 'staircase_decay'?",
+    ),
+    "large cohort": (
+        "run quadratic fedavg --preset none --cohort-size 11", 2,
+        "cohort_size is 11, but the task quadratic has 10 clients",
+    ),
+    "no rounds": ("run quadratic --preset none --rounds -3", 2, "num_rounds must be a whole"),
+    "bad model": ("run --set model=huge", 2, "Unknown model of the task shakespeare 'huge'"),
+    "no preset": ("run quadratic", 2, "has no preset 'quick'"),
+    "no config": ("run --config nowhere.toml", 2, "Cannot read the configuration nowhere.toml"),
+    "no folder": ("run --resume nowhere", 1, "is not a run folder"),
+    "resume and more": ("run --resume x --seed 3", 2, "only --rounds, a new total, can go"),
+}
+
+
+@pytest.mark.parametrize("case", COMMANDS)
+def test_a_wrong_command_line_is_one_sentence(tmp_path, monkeypatch, capsys, case):
+    monkeypatch.chdir(tmp_path)
+    line, status, sentence = COMMANDS[case]
+    assert run_command(line.split()) == status
+    captured = capsys.readouterr()
+    assert sentence in captured.err
+    assert captured.err.startswith("fedax: ")
+    assert captured.err.count("\n") == 1
+    assert captured.out == ""
+    assert list(tmp_path.iterdir()) == []  # nothing was begun
+
+
+@pytest.mark.parametrize("line", ["run --rounds many", "ran", "list everything", "run a b c"])
+def test_the_parser_exits_with_two(line, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        run_command(line.split())
+    assert stopped.value.code == 2
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_out_that_cannot_be_used(tmp_path, capsys):
+    file = tmp_path / "file"
+    file.write_text("kept")
+    line = ["run", "quadratic", "fedavg", "--preset", "none", "--rounds", "1", "--out"]
+    assert run_command([*line, str(file / "below")]) == 1
+    assert "Cannot make the run folder" in capsys.readouterr().err
+    assert run_command([*line, str(tmp_path)]) == 1
+    assert "is not empty; choose another --out" in capsys.readouterr().err
+    assert file.read_text() == "kept"
+    assert run_command([*line, str(tmp_path / "run")]) == 0
+    assert run_command([*line, str(tmp_path / "run")]) == 1
+    assert "go on with --resume" in capsys.readouterr().err
+
+
+def test_debug_shows_the_traceback(monkeypatch):
+    with pytest.raises(ConfigError):
+        run_command(["run", "nowhere", "--debug"])
+
+
+def test_a_defect_is_named_as_one(monkeypatch, capsys):
+    monkeypatch.setattr(run, "start", lambda *arguments: 1 / 0)
+    assert run_command(["run", "quadratic", "fedavg", "--preset", "none"]) == 1
+    assert "A defect of fedax: ZeroDivisionError" in capsys.readouterr().err
+
+
+def test_settings_win_over_file_over_preset(tmp_path):
+    file = tmp_path / "run.toml"
+    file.write_text(
+        'algorithm = "fedadam"\nnum_rounds = 7\nserver_learning_rate = 0.5\n'
+        "[algorithm_options]\nadaptivity = 0.2\n"
+    )
+    settings = parse_settings(["adaptivity=0.3", "num_local_steps=none"])
+    resolved = resolve(config_file=file, settings=settings)
+    assert resolved.algorithm == "fedadam"
+    assert resolved.num_rounds == 7
+    assert resolved.cohort_size == 10  # the preset's
+    assert resolved.algorithm_options["client_learning_rate"] == 1.0  # the preset's
+    assert resolved.algorithm_options["server_learning_rate"] == 0.5  # the file's
+    assert resolved.algorithm_options["adaptivity"] == 0.3  # the setting's
+    assert resolved.algorithm_options["num_local_steps"] is None
+    assert resolve(algorithm="fedavg", config_file=None).algorithm == "fedavg"
+
+
+def test_paper_preset_has_the_published_numbers():
+    """FACTS A3: Shakespeare's row of the best values, batch 4, 10 clients, 1200 rounds, E = 1."""
+    published = {
+        "fedadagrad": (0, -1 / 2, -1), "fedadam": (0, -2, -3), "fedyogi": (0, -2, -3),
+        "fedavgm": (0, -1 / 2, None), "fedavg": (0, 0, None),
+    }
+    for algorithm, (client, server, tau) in published.items():
+        resolved = resolve(algorithm=algorithm, preset="paper")
+        options = resolved.algorithm_options
+        assert (resolved.num_rounds, resolved.cohort_size) == (1200, 10)
+        assert (options["batch_size"], options["num_local_epochs"]) == (4, 1)
+        assert "num_local_steps" not in options
+        assert options["client_learning_rate"] == pytest.approx(10**client)
+        assert options["server_learning_rate"] == pytest.approx(10**server)
+        assert options.get("adaptivity") == (None if tau is None else pytest.approx(10**tau))
+        assert resolved.task_options == {"model": "paper"}
+
+
+@pytest.mark.parametrize("what", ["tasks", "algorithms", "datasets", "reproductions"])
+def test_list(what, capsys):
+    assert run_command(["list", what]) == 0
+    assert capsys.readouterr().out.strip()
+    assert run_command(["list", what, "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    if what == "algorithms":
+        names = {row["name"] for row in rows}
+        assert {"fedadagrad", "fedadam", "fedavg", "fedavgm", "fedyogi"} <= names
+        assert all(row["description"] and "adaptivity" in row["settings"]
+                   for row in rows if row["name"] == "fedadam")
+    if what == "tasks":
+        assert "shakespeare" in {row["name"] for row in rows}
+
+
+def fedax_process(*arguments):
+    return subprocess.Popen(
+        [sys.executable, "-m", "fedax", *map(str, arguments)],
+        env={**os.environ, "JAX_PLATFORMS": "cpu"},
+    )
+
+
+REAL = ("run", "shakespeare", "fedadam", "--rounds", "30", "--cohort-size", "3", "--set",
+        "num_local_steps=2", "evaluate_every=0", "checkpoint_every=3")
+
+
+@pytest.mark.slow
+def test_sigkill_of_the_real_thing_at_random_moments(tmp_path):
+    """Shakespeare, killed again and again, ends with the bits of the run left alone."""
+    process = fedax_process(*REAL, "--out", tmp_path / "expected")
+    assert process.wait() == 0
+    rng = np.random.default_rng(0)
+    folder, kills = tmp_path / "killed", 0
+    process = fedax_process(*REAL, "--out", folder)
+    while kills < 4:
+        while process.poll() is None and not read_lines(folder):  # it has begun to train
+            time.sleep(0.01)
+        begun = read_lines(folder)
+        while process.poll() is None and read_lines(folder) < begun + 4:
+            time.sleep(0.001)
+        time.sleep(rng.uniform(0, 0.2))
+        finished = process.poll() is not None
+        process.kill()
+        process.wait()
+        kills += not finished
+        if finished:
+            break
+        process = fedax_process("run", "--resume", folder)
+    if process.poll() is None:
+        assert process.wait() == 0
+    assert kills >= 3
+    assert_same_run(folder, tmp_path / "expected")
+
+
+def read_lines(folder):
+    try:
+        return (folder / "metrics.jsonl").read_text().count("\n")
+    except OSError:
+        return 0
+
+
+def test_a_damaged_data_file_is_a_sentence(tmp_path, monkeypatch, capsys):
+    from fedax.data import shakespeare
+
+    damaged = tmp_path / "shakespeare.txt.bz2"
+    damaged.write_bytes(shakespeare.PATH.read_bytes()[:1000])
+    monkeypatch.setattr(shakespeare, "PATH", damaged)
+    assert run_command(["run", "--out", str(tmp_path / "run")]) == 1
+    error = capsys.readouterr().err
+    assert str(damaged) in error
+    assert error.count("\n") == 1
