@@ -30,9 +30,9 @@ class Display:
     ) -> None:
         self._console = console or Console(highlight=False, soft_wrap=True)
         self._num_rounds = num_rounds
-        self._first_round = first_round
         self._test = ""
-        self._start = self._last_line = time.perf_counter()
+        self._start: float | None = None  # set at the first report, when compilation is over
+        self._last_line = time.perf_counter()
         self._bar = Progress(
             TextColumn("round"),
             MofNCompleteColumn(),
@@ -70,6 +70,8 @@ class Display:
         test = describe_test(metrics)
         self._test = test or self._test
         now = time.perf_counter()
+        if self._start is None:
+            self._start, self._first_round = now, number
         rate = (number - self._first_round) / max(now - self._start, 1e-9)
         loss = f"loss {metrics['train_loss']:.4f}" if "train_loss" in metrics else ""
         if report.rejected:
@@ -81,18 +83,15 @@ class Display:
             )
         if self._console.is_terminal:
             self._bar.update(
-                self._task, completed=number, rate=f"{rate:.2f} rounds/s",
+                self._task, completed=number, rate=f"{rate:.2f} rounds/s" if rate else "",
                 metrics="  ".join(filter(None, [loss, self._test])),
             )
         elif test or number == self._num_rounds or now - self._last_line > SECONDS_BETWEEN_LINES:
             self._last_line = now
-            left = (self._num_rounds - number) / max(rate, 1e-9)
-            self.say(
-                "  ".join(filter(None, [
-                    f"round {number}/{self._num_rounds}", f"{rate:.2f} rounds/s",
-                    f"{left:.0f} s left", loss, test,
-                ]))
-            )
+            speed = f"{rate:.2f} rounds/s" if rate else ""
+            left = f"{(self._num_rounds - number) / rate:.0f} s left" if rate else ""
+            words = [f"round {number}/{self._num_rounds}", speed, left, loss, test]
+            self.say("  ".join(filter(None, words)))
 
 
 def describe_test(metrics: Mapping[str, float]) -> str:

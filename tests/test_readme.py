@@ -1,0 +1,49 @@
+"""The README's Python runs, and its numbers are those of the package."""
+
+import re
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+import fedax
+
+README = Path(__file__).parent.parent / "README.md"
+
+
+@pytest.mark.slow
+def test_readme_code_runs_and_learns(capsys):
+    """As a user would: float32, default promotion, block after block in one session."""
+    blocks = re.findall(r"```python\n(.*?)```", README.read_text("utf-8"), re.DOTALL)
+    assert len(blocks) == 3
+    session = {}
+    with jax.enable_x64(False), jax.numpy_dtype_promotion("standard"), \
+            jax.numpy_rank_promotion("allow"):
+        exec(compile(blocks[0], "README block 1", "exec"), session)
+        losses = session["result"].history["train_loss"]
+        assert len(losses) == 20
+        assert losses[-5:].mean() < losses[:5].mean() - 0.3
+        assert list(session["frame"]["round"]) == list(range(1, 21))
+        exec(compile(blocks[1], "README block 2", "exec"), session)
+        accuracy = fedax.evaluate(session["model"], session["result"].params, session["data"])
+        assert accuracy["accuracy"] > 0.9
+        exec(compile(blocks[2], "README block 3", "exec"), session)
+    accuracies = [float(line) for line in capsys.readouterr().out.splitlines()[-2:]]
+    assert min(accuracies) > 0.8
+
+
+def test_readme_counts_are_the_packages():
+    text = README.read_text("utf-8")
+    task = fedax.load_task("shakespeare")
+    assert f"{task.train.num_clients:,} real clients" in text
+    (compute,) = task.references.values()
+    bigram = compute()["test_accuracy"]
+    assert f"gets {100 * bigram:.1f}%" in text
+    assert np.isfinite(bigram)
+
+
+def test_ten_lines_are_ten():
+    block = re.findall(r"```python\n(.*?)```", README.read_text("utf-8"), re.DOTALL)[0]
+    statements = [line for line in block.splitlines() if line.strip()]
+    assert len(statements) <= 10
