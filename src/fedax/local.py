@@ -11,6 +11,7 @@ import optax
 
 from fedax.algorithm import Array, Batch, Model, Params
 from fedax.data.cohort_data import ClientData
+from fedax.numerics import sum_dtype, widen
 from fedax.schedules import ScheduleOrNumber
 from fedax.validate import check_choice, check_count
 
@@ -23,9 +24,10 @@ class LocalOptions(TypedDict, total=False):
     """How clients train; the factories take these by keyword.
 
     batch_size: B >= 1, default 20. Static.
-    num_local_epochs: E >= 0 passes over the client's examples, each in a fresh random order.
+    num_local_epochs: E >= 0, passes over the client's examples, each in a fresh random order.
       The default, if num_local_steps is not given either, is 1.
-    num_local_steps: K >= 0 minibatches; may be a schedule. If both are given, the smaller count.
+    num_local_steps: K >= 0 minibatches; may be a schedule, whose fractions are rounded up. If
+      both are given, the smaller count.
     weighting: a client's weight in the mean: "num_examples" n_i (default; paper 004, Algorithm
       5), "uniform" (Algorithm 2), "num_tokens" (the summed weight of the losses that it
       processed, as the code released with that paper does for language models).
@@ -96,6 +98,7 @@ def mean_loss(model: Model, params: Params, batch: Minibatch, key: Array) -> Los
     A minibatch in which nothing weighs has loss 0 and gradient 0.
     """
     losses, weights = model.loss(params, batch.examples, key)
+    losses = widen(losses)
     weights = jnp.where(batch.mask, weights.astype(losses.dtype), 0)
     total = weights.sum()
     return Loss((losses * weights).sum() / jnp.where(total > 0, total, 1), total)
@@ -122,6 +125,7 @@ def count_local_steps(
 ) -> int | Array:
     """The number of local steps: E ceil(n / B), K, or the smaller of the two if both are given.
 
+    A fraction, as a decaying schedule gives, is rounded up (paper 001: K_t = ceil(K_0 d^t)).
     Neither given means one epoch. A client without examples (a chunk's filler) does nothing
     unless K alone is given as a Python number, which stays one so that reverse-mode
     differentiation through the local steps is possible; its minibatches then weigh nothing.
@@ -129,12 +133,12 @@ def count_local_steps(
     if num_local_epochs is None and isinstance(num_local_steps, int):
         return num_local_steps
     if num_local_epochs is None and num_local_steps is not None:
-        return jnp.where(data.num_examples > 0, jnp.asarray(num_local_steps, jnp.int32), 0)
+        return jnp.where(data.num_examples > 0, _whole(num_local_steps), 0)
     epochs = 1 if num_local_epochs is None else num_local_epochs
-    steps = jnp.asarray(epochs, jnp.int32) * _steps_per_epoch(data.num_examples, batch_size)
+    steps = _whole(epochs) * _steps_per_epoch(data.num_examples, batch_size)
     if num_local_steps is None:
         return steps
-    return jnp.minimum(steps, jnp.asarray(num_local_steps, jnp.int32))
+    return jnp.minimum(steps, _whole(num_local_steps))
 
 
 def fold_minibatches(
@@ -182,12 +186,10 @@ def fold_minibatches(
         else:
             epoch, position = k // steps_per_epoch, k % steps_per_epoch
             if order == "shuffled":
-                permutation = jax.lax.cond(
-                    position == 0,
-                    lambda: _permutation(
-                        jax.random.fold_in(order_key, epoch), data.num_examples, data.capacity
-                    ),
-                    lambda: permutation,
+                # Batched clients that are done stay at k = num_steps, where no epoch begins.
+                begins = (position == 0) & (k < num_steps)
+                permutation = _shuffled_at(
+                    begins, permutation, jax.random.fold_in(order_key, epoch), data.num_examples
                 )
             places = position * batch_size + slots
             mask = places < data.num_examples
@@ -238,7 +240,7 @@ def train_locally(
       learning_rate: multiplies the optimizer's update.
       batch_size, num_steps, order: as for `fold_minibatches`.
     """
-    dtype = jax.tree.leaves(params)[0].dtype
+    dtype = sum_dtype(jax.tree.leaves(params)[0])
 
     def step(carry: tuple[Params, Any, Array, Array], batch: Minibatch, key: Array) -> Any:
         params, optimizer_state, loss_sum, weight_sum = carry
@@ -281,6 +283,46 @@ def local_info(result: LocalResult) -> dict[str, tuple[Array, Array]]:
 
 def _steps_per_epoch(num_examples: Array, batch_size: int) -> Array:
     return (num_examples + (batch_size - 1)) // batch_size
+
+
+def _whole(count: int | Array) -> Array:
+    """A number of steps as int32, fractions rounded up."""
+    count = jnp.asarray(count)
+    if jnp.issubdtype(count.dtype, jnp.inexact):
+        count = jnp.ceil(count)
+    return count.astype(jnp.int32)
+
+
+@jax.custom_batching.custom_vmap
+def _shuffled_at(begins: Array, permutation: Array, key: Array, num_examples: Array) -> Array:
+    """A new permutation if an epoch begins, else the one given."""
+    return jax.lax.cond(
+        begins,
+        lambda: _permutation(key, num_examples, len(permutation)),
+        lambda: permutation,
+    )
+
+
+@_shuffled_at.def_vmap
+def _shuffled_at_batched(
+    size: int, batched: Any, begins: Array, permutation: Array, key: Array, num_examples: Array
+) -> tuple[Array, bool]:
+    """Many clients at a time: sorts only if an epoch of one of them begins.
+
+    The `vmap` of a `cond` would sort at every local step of every client.
+    """
+    begins, permutation, key, num_examples = (
+        value if its else jnp.broadcast_to(value[None], (size, *value.shape))
+        for value, its in zip(
+            (begins, permutation, key, num_examples), batched, strict=True
+        )
+    )
+
+    def shuffle() -> Array:
+        new = jax.vmap(lambda k, n: _permutation(k, n, permutation.shape[1]))(key, num_examples)
+        return jnp.where(begins[:, None], new, permutation)
+
+    return jax.lax.cond(begins.any(), shuffle, lambda: permutation), True
 
 
 def _permutation(key: Array, num_examples: Array, capacity: int) -> Array:

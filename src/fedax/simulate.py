@@ -95,7 +95,9 @@ def initial_state(task: Task, algorithm: FederatedAlgorithm, seed: int = 0) -> T
         that are not floating point arrays.
     """
     check_count("seed", seed, at_least=0)
-    params = jax.tree.map(jnp.asarray, task.model.init(jax.random.fold_in(_run_key(seed), 0)))
+    params = task.model.init(jax.random.fold_in(_run_key(seed), 0))
+    # With an explicit dtype nothing stays weakly typed, which would compile the round twice.
+    params = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.asarray(leaf).dtype), params)
     leaves = jax.tree.leaves(params)
     if not leaves:
         raise ValueError("The model's init gives no parameters, so there is nothing to train.")
@@ -161,6 +163,7 @@ def simulate(
     sample_cohort(seed, 0, task.train.num_clients, cohort_size)  # its error, before any work
     if state is None:
         state = initial_state(task, algorithm, seed)
+    state = TrainingState(state.server_state, state.client_store.copy())
     return _rounds(
         task, algorithm, num_rounds, cohort_size, seed, evaluate_every, clients_per_chunk, state
     )
@@ -266,5 +269,7 @@ def _diverged(round_number: int, rejected: list[str]) -> str:
 
 
 def _run_key(seed: int) -> jax.Array:
-    # The implementation is named, so that a user's jax configuration changes no number.
-    return jax.random.key(seed, impl="threefry2x32")
+    # The implementation is named, so that a user's jax configuration changes no number, and
+    # NumPy spreads the seed, of which jax.random.key would keep 32 bits.
+    words = np.random.SeedSequence(seed).generate_state(2, np.uint32)
+    return jax.random.wrap_key_data(jnp.asarray(words), impl="threefry2x32")

@@ -64,7 +64,7 @@ class FederatedDataset:
         if empty.size:
             raise ValueError(
                 f"Client {self.name(int(empty[0]))!r} has no examples"
-                + (f", nor have {empty.size - 1} others" if empty.size > 1 else "")
+                + (f" (one of {empty.size} such clients)" if empty.size > 1 else "")
                 + ". Leave empty clients out of the data set."
             )
 

@@ -98,7 +98,7 @@ def lstm(inputs: Array, parameters: Mapping[str, Array]) -> Array:
 
     Example:
       >>> parameters = init_lstm(jax.random.key(0), num_features=8, num_units=16)
-      >>> lstm(jnp.ones((4, 80, 8)), parameters).shape
+      >>> lstm(jnp.ones((4, 80, 8), jnp.float32), parameters).shape
       (4, 80, 16)
     """
     num_sequences, num_positions, _ = inputs.shape

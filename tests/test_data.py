@@ -1,0 +1,284 @@
+"""Federated data sets, their errors, evaluation over them, sampling, schedules, history."""
+
+import builtins
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fedax
+from fedax import FederatedDataset, History, Model, evaluate, evaluate_clients, schedules
+from fedax.client_store import ClientStore
+from fedax.sampling import sample_cohort
+from fedax.schedules import parse_schedule
+from problems import quadratic_task
+
+
+def clients(**changes):
+    tables = {
+        "ada": {"x": np.arange(6.0).reshape(3, 2), "y": np.array([1, 2, 3])},
+        "bob": {"x": np.ones((1, 2)), "y": np.array([4])},
+    }
+    return tables | changes
+
+
+def test_clients_are_views_of_flat_arrays():
+    data = FederatedDataset.from_clients(clients())
+    assert (data.num_clients, data.num_examples, data.nbytes) == (2, 4, 4 * 24)
+    assert data.client_sizes.tolist() == [3, 1]
+    assert data.client("bob")["y"].tolist() == [4]
+    assert np.shares_memory(data.client(0)["x"], data.arrays["x"])
+    assert [data.name(i) for i in range(2)] == ["ada", "bob"]
+
+
+def test_a_list_of_clients_is_named_by_index():
+    data = FederatedDataset.from_clients(list(clients().values()))
+    assert data.name(1) == "1"
+    assert data.client("1")["y"].tolist() == [4]
+
+
+WRONG = {
+    "no clients": ({}, "at least one client, and got none"),
+    "empty": (
+        clients(eve={"x": np.zeros((0, 2)), "y": np.zeros(0, int)}),
+        r"Client 'eve' has no examples\. Leave empty clients out",
+    ),
+    "nan": (
+        clients(eve={"x": np.array([[1.0, 2.0], [1.0, np.nan]]), "y": np.zeros(2, int)}),
+        r"Client 'eve': array 'x' holds a value that is not finite .* first in example 1\. Clean",
+    ),
+    "infinity": (
+        clients(eve={"x": np.full((1, 2), np.inf), "y": np.zeros(1, int)}), "first in example 0",
+    ),
+    "another name": (
+        clients(eve={"x": np.zeros((1, 2)), "z": np.zeros(1, int)}),
+        r"Client 'eve' has the arrays \['x', 'z'\], but the first client has \['x', 'y'\]",
+    ),
+    "another length": (
+        clients(eve={"x": np.zeros((1, 2)), "y": np.zeros(2, int)}), "unequal lengths: .*'y': 2",
+    ),
+    "another shape": (
+        clients(eve={"x": np.zeros((1, 3)), "y": np.zeros(1, int)}),
+        r"Client 'eve': array 'x' is float64\[3\] an example, but .* float64\[2\]",
+    ),
+    "another dtype": (
+        clients(eve={"x": np.zeros((1, 2), np.float32), "y": np.zeros(1, int)}), "is float32",
+    ),
+    "a scalar": (clients(ada={"x": np.float64(3), "y": np.zeros(1)}), "first axis counts"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_wrong_clients_are_named(case):
+    tables, sentence = WRONG[case]
+    with pytest.raises(ValueError, match=sentence):
+        FederatedDataset.from_clients(tables)
+
+
+def test_wrong_flat_arrays():
+    x = {"x": np.zeros(4)}
+    with pytest.raises(ValueError, match=r"must go from 0 to the 4 examples .* from 0 to 3"):
+        FederatedDataset(x, np.array([0, 3]))
+    with pytest.raises(ValueError, match=r"Client '1' has no examples \(one of 2 such clients\)\."):
+        FederatedDataset(x, np.array([0, 2, 2, 2, 4]))
+    with pytest.raises(ValueError, match="2 clients need as many names, but there are 1"):
+        FederatedDataset(x, np.array([0, 2, 4]), np.array(["ada"]))
+    with pytest.raises(ValueError, match="same number of examples"):
+        FederatedDataset({"x": np.zeros(4), "y": np.zeros(3)}, np.array([0, 4]))
+    with pytest.raises(ValueError, match="at least one array"):
+        FederatedDataset({}, np.array([0, 4]))
+
+
+def test_an_unknown_client_gets_the_nearest_name():
+    data = FederatedDataset.from_clients(clients())
+    with pytest.raises(KeyError, match=r"no client 'adda'\. Did you mean 'ada'\?"):
+        data.client("adda")
+    with pytest.raises(KeyError, match="Client 2 is not one of the 2 clients"):
+        data.client(2)
+
+
+def test_a_client_store_needs_memory_for_those_that_took_part():
+    store = ClientStore({"c": np.full(1000, 0.5)}, num_clients=342_477)
+    seen = {}
+    for t in range(30):
+        ids = sample_cohort(0, t, 342_477, 20)
+        states = {"c": np.random.default_rng(t).normal(size=(20, 1000))}
+        for i, row in zip(ids.tolist(), states["c"], strict=True):
+            seen[i] = row
+        store.write(ids, states)
+    ids = np.array(sorted(seen))
+    assert (store.read(ids)["c"] == np.stack([seen[i] for i in ids.tolist()])).all()
+    assert (store.read(np.array([0, 342_476]))["c"] == 0.5).all()
+    assert sum(rows.nbytes for rows in store._rows) < 3 * len(seen) * 8000
+    copy = store.copy()
+    copy.write(ids[:1], {"c": np.zeros((1, 1000))})
+    assert (store.read(ids[:1])["c"] == seen[int(ids[0])]).all()
+    assert store.snapshot()["client_ids"].tolist() == ids.tolist()
+
+
+def token_model():
+    """Outputs are the params; value and weight of an example are its own columns."""
+    return Model(
+        init=lambda key: {"w": jnp.ones(())},
+        loss=lambda params, batch, key: (batch["value"], batch["weight"]),
+        outputs=lambda params, batch: params["w"] * batch["value"],
+        metrics={"mean": lambda outputs, batch: (outputs, batch["weight"])},
+    )
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 7, 100])
+def test_evaluation_weighs_and_ignores_the_filler_of_the_last_batch(batch_size):
+    rng = np.random.default_rng(0)
+    value, weight = rng.normal(size=7), np.array([1.0, 0.0, 3.0, 2.0, 5.0, 0.0, 0.0])
+    data = FederatedDataset({"value": value, "weight": weight}, np.array([0, 2, 5, 7]))
+    params = {"w": jnp.asarray(2.0)}
+    overall = evaluate(token_model(), params, data, batch_size)
+    assert overall["mean"] == pytest.approx(2 * (value * weight).sum() / 11, rel=1e-12)
+    own = evaluate_clients(token_model(), params, data, batch_size)["mean"]
+    expected = [2 * value[0], 2 * (value * weight)[2:5].sum() / 10, np.nan]
+    np.testing.assert_allclose(own, expected, rtol=1e-12)
+
+
+def test_shakespeare_has_a_test_set_per_client_and_one_over_all():
+    task = fedax.load_task("shakespeare", model="small")
+    assert task.test is not None
+    assert task.test.num_clients == task.train.num_clients
+    assert task.train.names is not None
+    assert (task.test.names == task.train.names).all()
+    few = FederatedDataset(
+        {"tokens": task.test.arrays["tokens"][: task.test.offsets[5]]}, task.test.offsets[:6]
+    )
+    params = task.model.init(jax.random.key(0))
+    own = evaluate_clients(task.model, params, few)
+    overall = evaluate(task.model, params, few)
+    tokens = few.arrays["tokens"][:, 1:]
+    weights = np.array(
+        [(tokens[a:b] != 0).sum() for a, b in zip(few.offsets[:-1], few.offsets[1:], strict=True)]
+    )
+    assert overall["accuracy"] == pytest.approx((own["accuracy"] * weights).sum() / weights.sum())
+
+
+def test_cohorts():
+    assert sample_cohort(0, 0, 10, 10).tolist() == list(range(10))
+    one = sample_cohort(3, 7, 342_477, 50)
+    assert len(set(one.tolist())) == 50
+    assert (np.sort(one) == one).all()
+    assert (sample_cohort(3, 7, 342_477, 50) == one).all()
+    assert (sample_cohort(3, 8, 342_477, 50) != one).any()
+    for size in (0, 11):
+        with pytest.raises(ValueError, match=f"cohort of {size} clients .* population of 10"):
+            sample_cohort(0, 0, 10, size)
+
+
+def test_schedules():
+    t = jnp.arange(4) * 400
+    np.testing.assert_allclose(
+        schedules.staircase_decay(0.5, 0.1, 500)(t[:, None][:, 0]), [0.5, 0.5, 0.05, 0.005],
+        rtol=1e-12,
+    )
+    np.testing.assert_allclose(
+        schedules.exponential_decay(2.0, 0.995)(t), 2 * 0.995 ** np.asarray(t), rtol=1e-12
+    )
+    assert float(schedules.constant(0.25)(jnp.asarray(99))) == 0.25
+    with pytest.raises(ValueError, match=r"decay_rate must be .* above 0, but is -0\.1"):
+        schedules.exponential_decay(1.0, -0.1)
+
+
+def test_schedules_from_words():
+    assert parse_schedule("1e-3") == 1e-3
+    schedule = parse_schedule("staircase_decay(1.0, decay_rate=0.5, decay_every=2)")
+    assert callable(schedule)
+    assert [float(schedule(jnp.asarray(t))) for t in range(5)] == [1, 1, 0.5, 0.5, 0.25]
+    for text, sentence in {
+        "fast": "neither a number nor a schedule",
+        "__import__('os')": "Unknown schedule '__import__'",
+        "constant(1.0, 2.0, 3.0)": "is not a valid schedule",
+        "constant(open('x'))": "neither a number nor a schedule",
+    }.items():
+        with pytest.raises(ValueError, match=sentence):
+            parse_schedule(text)
+
+
+@pytest.mark.parametrize("side", ["client", "server"])
+def test_learning_rate_schedules_are_those_of_separate_rounds(side):
+    """A run with a schedule equals single rounds with that round's number."""
+    task = quadratic_task()
+    schedule = schedules.exponential_decay(0.2, 0.5)
+    options = {"client": 0.1, "server": 0.5} | {side: schedule}
+    algorithm = fedax.fedavg(task.model, options["client"], options["server"], batch_size=2)
+    whole = fedax.train(task, algorithm, num_rounds=4, cohort_size=3)
+    state = None
+    for t in range(4):
+        options[side] = 0.2 * 0.5**t
+        single = fedax.fedavg(task.model, options["client"], options["server"], batch_size=2)
+        state = fedax.train(task, single, num_rounds=t + 1, cohort_size=3, state=state).state
+    np.testing.assert_allclose(whole.params["x"], state.server_state.params["x"], rtol=1e-12)
+
+
+def test_history_becomes_a_frame(monkeypatch):
+    history = History([{"round": 1, "loss": 2.0}, {"round": 2, "loss": 1.0, "test": 0.5}])
+    frame = history.to_pandas()
+    assert frame.shape == (2, 3)
+    assert history["loss"].tolist() == [2.0, 1.0]
+    assert np.isnan(history["test"][0])
+    with pytest.raises(KeyError, match="No round has a metric 'accuracy'; there are"):
+        history["accuracy"]
+    real = builtins.__import__
+
+    def without_pandas(name, *arguments, **options):
+        if name == "pandas":
+            raise ModuleNotFoundError(name)
+        return real(name, *arguments, **options)
+
+    monkeypatch.setattr(builtins, "__import__", without_pandas)
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'fedax\[pandas\]'"):
+        history.to_pandas()
+
+
+def test_public_names_are_sorted_and_exist():
+    assert fedax.__all__ == sorted(fedax.__all__)
+    for name in fedax.__all__:
+        assert hasattr(fedax, name)
+    public = {name for name in vars(fedax) if not name.startswith("_")}
+    modules = {name for name in public if type(vars(fedax)[name]).__name__ == "module"}
+    assert public - modules == set(fedax.__all__) - {"optimizers", "schedules"}
+
+
+def test_bad_arguments_of_train():
+    task = quadratic_task()
+    algorithm = fedax.fedavg(task.model)
+    with pytest.raises(ValueError, match=r"cohort of 11 clients .* population of 10"):
+        fedax.train(task, algorithm, num_rounds=1, cohort_size=11)
+    for name in ("num_rounds", "seed", "evaluate_every"):
+        with pytest.raises(ValueError, match=f"{name} must be a whole number .* is -1"):
+            fedax.train(task, algorithm, **({"num_rounds": 1, "cohort_size": 2} | {name: -1}))
+    with pytest.raises(ValueError, match=r"Did you mean 'shakespeare'\?"):
+        fedax.load_task("shakspeare")
+    with pytest.raises(ValueError, match="gives no parameters"):
+        fedax.train(task._replace(model=task.model._replace(init=lambda key: {})), algorithm,
+                    num_rounds=1)
+    integers = task.model._replace(init=lambda key: {"x": jnp.arange(3)})
+    with pytest.raises(ValueError, match=r"parameter of type int64 and shape \(3,\)"):
+        fedax.train(task._replace(model=integers), algorithm, num_rounds=1)
+
+
+def test_a_client_of_nan_is_named_and_the_others_train():
+    """NaN that slips past from_clients (flat arrays are not scanned) weighs nothing."""
+    task = quadratic_task()
+    arrays = {key: array.copy() for key, array in task.train.arrays.items()}
+    arrays["c"][task.train.offsets[4] : task.train.offsets[5]] = np.nan
+    names = np.array([f"client {i}" for i in range(10)])
+    poisoned = task._replace(train=FederatedDataset(arrays, task.train.offsets, names))
+    algorithm = fedax.fedavg(task.model, batch_size=4)
+    reports = list(fedax.simulate(poisoned, algorithm, num_rounds=3, cohort_size=10))
+    assert [report.rejected for report in reports] == [["client 4"]] * 3
+    assert [report.metrics["num_rejected"] for report in reports] == [1, 1, 1]
+    others = np.array([i for i in range(10) if i != 4])
+    without = FederatedDataset.from_clients([task.train.client(int(i)) for i in others])
+    assert np.isfinite(reports[-1].state.server_state.params["x"]).all()
+    alone = task._replace(train=without)
+    full = fedax.fedavg(task.model, batch_size=100)  # one full batch: no randomness differs
+    a = fedax.train(poisoned, full, num_rounds=3, cohort_size=10).params["x"]
+    b = fedax.train(alone, full, num_rounds=3, cohort_size=9).params["x"]
+    np.testing.assert_allclose(a, b, rtol=1e-12)
