@@ -86,6 +86,12 @@ def test_wrong_flat_arrays():
         FederatedDataset(x, np.array([0, 2, 4]), np.array(["ada"]))
     with pytest.raises(ValueError, match="same number of examples"):
         FederatedDataset({"x": np.zeros(4), "y": np.zeros(3)}, np.array([0, 4]))
+    with pytest.raises(ValueError, match="offsets must be whole numbers, but are float64"):
+        FederatedDataset(x, np.array([0.0, 4.0]))
+    with pytest.raises(ValueError, match=r"Two clients have the name 'ada'; names must differ"):
+        FederatedDataset(x, np.array([0, 2, 4]), np.array(["ada", "ada"]))
+    with pytest.raises(ValueError, match=r"must be text, but 1 is of type int\."):
+        FederatedDataset.from_clients({1: {"x": np.zeros(2)}})
     with pytest.raises(ValueError, match="at least one array"):
         FederatedDataset({}, np.array([0, 4]))
 
@@ -282,3 +288,57 @@ def test_a_client_of_nan_is_named_and_the_others_train():
     a = fedax.train(poisoned, full, num_rounds=3, cohort_size=10).params["x"]
     b = fedax.train(alone, full, num_rounds=3, cohort_size=9).params["x"]
     np.testing.assert_allclose(a, b, rtol=1e-12)
+
+
+def test_divergence_is_told_in_its_own_round():
+    """Finite uploads, but a server step beyond the largest float64."""
+    task = quadratic_task()
+    algorithm = fedax.fedavg(task.model, 0.1, server_learning_rate=1e308)
+    reports = fedax.simulate(task, algorithm, num_rounds=9, cohort_size=3)
+    with pytest.raises(fedax.DivergedError, match=r"Round .: the server's parameters are"):
+        list(reports)
+
+
+def test_a_round_without_local_steps_has_no_training_loss():
+    task = quadratic_task()
+    algorithm = fedax.fedavg(task.model, num_local_steps=0)
+    (report,) = fedax.simulate(task, algorithm, num_rounds=1, cohort_size=3)
+    assert np.isnan(report.metrics["train_loss"])
+    assert report.metrics["num_local_steps"] == 0
+
+
+BAD_REPLIES = {
+    "integers": ({"upload": jnp.arange(3)}, "upload has an array of type int64 and shape"),
+    "vector weight": ({"weight": jnp.ones(1)}, r"weight must be a scalar, but has shape \(1,\)"),
+    "vector info": ({"info": {"loss": (jnp.ones(2), 1.0)}}, "info 'loss' must be a scalar"),
+    "another state": ({"client_state": jnp.ones(2)}, "state was .* and came back as"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_REPLIES)
+def test_a_bad_reply_is_a_sentence(case):
+    changes, sentence = BAD_REPLIES[case]
+    task = quadratic_task()
+    good = fedax.fedavg(task.model)
+    (exchange,) = good.exchanges
+
+    def client(message, state, data, key):
+        return exchange.client(message, state, data, key)._replace(**changes)
+
+    bad = good._replace(exchanges=(exchange._replace(client=client),))
+    with pytest.raises(TypeError, match=sentence):
+        fedax.train(task, bad, num_rounds=1, cohort_size=2)
+
+
+def test_python_numbers_in_a_reply_are_fine():
+    task = quadratic_task()
+    good = fedax.fedavg(task.model)
+    (exchange,) = good.exchanges
+
+    def client(message, state, data, key):
+        reply = exchange.client(message, state, data, key)
+        return reply._replace(weight=1.0, info={"one": (1.0, 1)})
+
+    fine = good._replace(exchanges=(exchange._replace(client=client),))
+    history = fedax.train(task, fine, num_rounds=2, cohort_size=2).history
+    assert history["one"].tolist() == [1.0, 1.0]

@@ -47,9 +47,10 @@ class Reply(NamedTuple):
     """What a client answers in one exchange.
 
     Attributes:
-      upload: averaged over the cohort, never seen one by one.
+      upload: floating point arrays, averaged over the cohort, never seen one by one.
       weight: scalar >= 0, this client's weight in the mean, e.g. its number of examples.
       client_state: kept for this client until it takes part again; `()` if it keeps nothing.
+        Same structure, shapes and dtypes as the state that came in, and finite.
       info: diagnostics: name -> `(value, weight)`, averaged with their own weights and
         reported, never fed back into the algorithm.
     """
@@ -62,6 +63,8 @@ class Reply(NamedTuple):
 
 class Participation(NamedTuple):
     """How many clients stand behind a mean (SCAFFOLD's |S|/N needs it).
+
+    int32 scalars: cast them to the parameters' dtype before dividing.
 
     Attributes:
       num_clients: N, the size of the population.

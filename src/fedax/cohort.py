@@ -19,11 +19,16 @@ class RoundInfo(NamedTuple):
     Attributes:
       info: name -> (weighted mean over the clients that count, sum of the weights); from the
         last exchange that gave a value of that name.
+        NaN if nothing weighs.
       accepted: bool [cohort_size], True where every upload of the client was finite.
+      num_reports: int32 scalar, |S|: the clients with a positive weight in the last exchange.
+      finite: bool scalar, whether the server's parameters are finite after the round.
     """
 
     info: Mapping[str, tuple[Array, Array]]
     accepted: Array
+    num_reports: Array
+    finite: Array
 
 
 class _Client(NamedTuple):
@@ -31,8 +36,8 @@ class _Client(NamedTuple):
 
     start: Array
     num_examples: Array
-    key: Array
-    accepted: Array
+    key: Array  # what it draws from in this exchange
+    accepted: Array  # False from its first upload on that is not finite
     state: PyTree
 
 
@@ -59,8 +64,8 @@ def run_round(
       server_state: its state, with `params` and `round_index`.
       client_states: the cohort's client states, stacked: leaves [cohort_size, ...].
       cohort: who takes part and where the examples are.
-      key: the run's key. Client i draws from fold_in(fold_in(key, round_index), client_id_i),
-        so its draws depend neither on chunks, nor on the order of the cohort.
+      key: the run's key. A client draws from its own `client_key`, so its draws depend neither
+        on chunks nor on the order of the cohort.
       clients_per_chunk: how many clients run batched at a time, 1 to cohort_size.
 
     Returns:
@@ -69,41 +74,52 @@ def run_round(
       had before the round. If no upload of an exchange counts, the server state stays as it was
       (only `round_index` advances).
     """
-    round_key = jax.random.fold_in(key, server_state.round_index)
-    keys = jax.vmap(lambda i: jax.random.fold_in(round_key, i))(cohort.client_ids)
-    accepted = jnp.ones(cohort.client_ids.shape, bool)
-    states = client_states
+    round_index = server_state.round_index
+    clients = _Client(
+        cohort.starts, cohort.num_examples, key=cohort.client_ids,  # a key for each exchange, below
+        accepted=jnp.ones(cohort.client_ids.shape, bool), state=client_states,
+    )
     info: dict[str, tuple[Array, Array]] = {}
+    num_reports = jnp.zeros((), jnp.int32)
     for index, exchange in enumerate(algorithm.exchanges):
-        exchange_keys = jax.vmap(lambda k, index=index: jax.random.fold_in(k, index))(keys)
-        server_state, states, exchange_info, accepted = _run_exchange(
-            exchange, server_state, states, accepted, cohort, exchange_keys, clients_per_chunk
+        keys = jax.vmap(lambda i, e=index: client_key(key, round_index, i, e))(cohort.client_ids)
+        server_state, clients, exchange_info, num_reports = _run_exchange(
+            exchange, server_state, clients._replace(key=keys), cohort, clients_per_chunk
         )
         info |= exchange_info
-    states = jax.vmap(_select)(accepted, states, client_states)
-    server_state = server_state._replace(round_index=server_state.round_index + 1)
-    return server_state, states, RoundInfo(info, accepted)
+    finite = jnp.asarray(True)
+    for leaf in jax.tree.leaves(server_state.params):
+        finite &= jnp.isfinite(leaf).all()
+    server_state = server_state._replace(round_index=round_index + 1)
+    states = jax.vmap(_select)(clients.accepted, clients.state, client_states)
+    return server_state, states, RoundInfo(info, clients.accepted, num_reports, finite)
+
+
+def client_key(
+    key: Array, round_index: int | Array, client_id: int | Array, exchange_index: int = 0
+) -> Array:
+    """The key from which a client draws in one exchange: (seed, round, client, exchange)."""
+    for number in (round_index, client_id, exchange_index):
+        key = jax.random.fold_in(key, number)
+    return key
 
 
 def _run_exchange(
     exchange: Exchange,
     server_state: Any,
-    client_states: PyTree,
-    accepted: Array,
+    clients: _Client,
     cohort: CohortData,
-    keys: Array,
     clients_per_chunk: int,
-) -> tuple[Any, PyTree, dict[str, tuple[Array, Array]], Array]:
-    """One exchange; also returns which clients are still accepted after it."""
+) -> tuple[Any, _Client, dict[str, tuple[Array, Array]], Array]:
+    """One exchange: the server state and the clients after it, its info, how many reported."""
     message = exchange.broadcast(server_state)
 
     def answer(client: _Client) -> Any:
         data = ClientData(cohort.arrays, client.start, client.num_examples, cohort.capacity)
         reply = exchange.client(message, client.state, data, client.key)
-        return _guarded(reply, client)
+        return _guarded(_checked(reply, client), client)
 
-    clients = _Client(cohort.starts, cohort.num_examples, keys, accepted, client_states)
-    sums, (dtypes, new_states, accepted) = _map_in_chunks(answer, clients, clients_per_chunk)
+    sums, (dtypes, states, accepted) = _map_in_chunks(answer, clients, clients_per_chunk)
     any_report = sums.weight > 0
     mean = jax.tree.map(
         lambda total, like: (
@@ -119,10 +135,37 @@ def _run_exchange(
     updated = exchange.server(server_state, mean, participation)
     server_state = _select(any_report, updated, server_state)
     info = {
-        name: (total / jnp.where(weight > 0, weight, 1), weight)
+        name: (jnp.where(weight > 0, total / weight, jnp.nan), weight)
         for name, (total, weight) in sums.info.items()
     }
-    return server_state, new_states, info, accepted
+    return server_state, clients._replace(accepted=accepted, state=states), info, sums.num_reports
+
+
+def _checked(reply: Reply, client: _Client) -> Reply:
+    """The reply with arrays for Python numbers; a sentence if it is not what a client may send."""
+    upload, weight, state, info = jax.tree.map(jnp.asarray, tuple(reply))
+    for leaf in jax.tree.leaves(upload):
+        if not jnp.issubdtype(leaf.dtype, jnp.floating):
+            raise TypeError(
+                f"A client's upload has an array of type {leaf.dtype} and shape {leaf.shape}; "
+                "uploads are averaged, so they must be floating point arrays."
+            )
+    if weight.ndim:
+        raise TypeError(f"A client's weight must be a scalar, but has shape {weight.shape}.")
+    for name, (value, its_weight) in info.items():
+        if value.ndim or its_weight.ndim:
+            raise TypeError(
+                f"A client's info {name!r} must be a scalar and its weight, but they have the "
+                f"shapes {value.shape} and {its_weight.shape}."
+            )
+    before, after = (
+        jax.tree.map(lambda leaf: (leaf.shape, str(leaf.dtype)), tree)
+        for tree in (client.state, state)
+    )
+    if before != after:
+        raise TypeError(f"A client's state was {before} and came back as {after}; it must keep "
+                        "its structure, shapes and dtypes.")
+    return Reply(upload, weight, state, info)
 
 
 def _guarded(reply: Reply, client: _Client) -> tuple[_Sums, tuple[PyTree, PyTree, Array]]:
@@ -144,7 +187,7 @@ def _guarded(reply: Reply, client: _Client) -> tuple[_Sums, tuple[PyTree, PyTree
 
     info = {}
     for name, (value, its_weight) in reply.info.items():
-        counted = jnp.where(counts, widen(its_weight), 0)
+        counted = jnp.where(counts, its_weight, 0).astype(widen(value).dtype)
         info[name] = (total(value, counted), counted)
     upload = jax.tree.map(lambda leaf: total(leaf, weight), reply.upload)
     sums = _Sums(upload, weight, (weight > 0).astype(jnp.int32), info)

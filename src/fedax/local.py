@@ -64,7 +64,7 @@ class LocalTraining(NamedTuple):
         for name in ("num_local_epochs", "num_local_steps"):
             value = getattr(local, name)
             if value is not None:
-                check_count(name, value, at_least=0)
+                check_count(name, value, at_least=0, schedule=name == "num_local_steps")
         check_choice("weighting", local.weighting, get_args(Weighting))
         check_choice("order", local.order, get_args(Order))
         return local
@@ -188,8 +188,16 @@ def fold_minibatches(
             if order == "shuffled":
                 # Batched clients that are done stay at k = num_steps, where no epoch begins.
                 begins = (position == 0) & (k < num_steps)
-                permutation = _shuffled_at(
-                    begins, permutation, jax.random.fold_in(order_key, epoch), data.num_examples
+                permutation = jax.lax.cond(
+                    _any_lane(begins),
+                    lambda: jnp.where(
+                        begins,
+                        _permutation(
+                            jax.random.fold_in(order_key, epoch), data.num_examples, data.capacity
+                        ),
+                        permutation,
+                    ),
+                    lambda: permutation,
                 )
             places = position * batch_size + slots
             mask = places < data.num_examples
@@ -294,35 +302,18 @@ def _whole(count: int | Array) -> Array:
 
 
 @jax.custom_batching.custom_vmap
-def _shuffled_at(begins: Array, permutation: Array, key: Array, num_examples: Array) -> Array:
-    """A new permutation if an epoch begins, else the one given."""
-    return jax.lax.cond(
-        begins,
-        lambda: _permutation(key, num_examples, len(permutation)),
-        lambda: permutation,
-    )
+def _any_lane(predicate: Array) -> Array:
+    """The predicate; under `vmap`, whether any lane's holds, so that a `cond` on it stays one.
 
-
-@_shuffled_at.def_vmap
-def _shuffled_at_batched(
-    size: int, batched: Any, begins: Array, permutation: Array, key: Array, num_examples: Array
-) -> tuple[Array, bool]:
-    """Many clients at a time: sorts only if an epoch of one of them begins.
-
-    The `vmap` of a `cond` would sort at every local step of every client.
+    The `vmap` of a `cond` on each lane's own predicate would run both branches at every step.
     """
-    begins, permutation, key, num_examples = (
-        value if its else jnp.broadcast_to(value[None], (size, *value.shape))
-        for value, its in zip(
-            (begins, permutation, key, num_examples), batched, strict=True
-        )
-    )
+    return predicate
 
-    def shuffle() -> Array:
-        new = jax.vmap(lambda k, n: _permutation(k, n, permutation.shape[1]))(key, num_examples)
-        return jnp.where(begins[:, None], new, permutation)
 
-    return jax.lax.cond(begins.any(), shuffle, lambda: permutation), True
+@_any_lane.def_vmap
+def _any_lane_batched(size: int, batched: Any, predicate: Array) -> tuple[Array, bool]:
+    del size, batched
+    return _any_lane(predicate.any(0)), False
 
 
 def _permutation(key: Array, num_examples: Array, capacity: int) -> Array:
@@ -333,6 +324,7 @@ def _permutation(key: Array, num_examples: Array, capacity: int) -> Array:
     """
     places = jnp.arange(capacity, dtype=jnp.int32)
     bits = jax.vmap(lambda i: jax.random.bits(jax.random.fold_in(key, i), dtype=jnp.uint32))(places)
-    beyond = places >= num_examples
-    # Sorted by (beyond, bits): the client's own places first, in random order.
-    return jax.lax.sort((beyond, bits, places), num_keys=2)[2]
+    # The client's own places first, in random order: the sort is stable, so even a place with
+    # all bits set comes before those beyond the client's examples.
+    bits = jnp.where(places < num_examples, bits, jnp.iinfo(jnp.uint32).max)
+    return jax.lax.sort((bits, places), num_keys=1, is_stable=True)[1]

@@ -37,10 +37,11 @@ def sample_cohort(
         )
     if cohort_size == num_clients:
         return np.arange(num_clients, dtype=np.int64)
-    bits = np.random.Philox(np.random.SeedSequence((seed, round_index))).random_raw(cohort_size)
+    # A spawn key, unlike a second word of entropy, collides with no other (seed, round).
+    stream = np.random.Philox(np.random.SeedSequence(seed, spawn_key=(round_index,)))
     chosen: set[int] = set()
-    for word, last in zip(bits.tolist(), range(num_clients - cohort_size, num_clients),
-                          strict=True):
+    lasts = range(num_clients - cohort_size, num_clients)
+    for word, last in zip(stream.random_raw(cohort_size).tolist(), lasts, strict=True):
         draw = (word * (last + 1)) >> 64  # uniform on 0 .. last up to 2^-64 * (last + 1)
         chosen.add(last if draw in chosen else draw)
     return np.array(sorted(chosen), dtype=np.int64)

@@ -113,6 +113,6 @@ def parse_schedule(text: str) -> float | Schedule:
 
 
 def _power(initial_value: float | Array, rate: float | Array, exponent: Array) -> Array:
-    value, base = jnp.asarray(initial_value), jnp.asarray(rate)
-    dtype = jnp.result_type(value.dtype, base.dtype, float)
-    return value.astype(dtype) * base.astype(dtype) ** jnp.asarray(exponent, dtype)
+    dtype = jnp.result_type(float)
+    value, base = (jnp.asarray(number).astype(dtype) for number in (initial_value, rate))
+    return value * base ** jnp.asarray(exponent).astype(dtype)

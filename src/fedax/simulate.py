@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedax.algorithm import FederatedAlgorithm, Model, Params
+from fedax.algorithm import FederatedAlgorithm, Model, Params, PyTree
 from fedax.client_store import ClientStore
 from fedax.cohort import RoundInfo, run_round
 from fedax.data.cohort_data import CohortReader
@@ -24,7 +24,7 @@ from fedax.validate import check_count
 
 
 class DivergedError(ArithmeticError):
-    """No client of a round sent a finite upload, so there is nothing to go on with."""
+    """After a round there is nothing finite to go on with."""
 
 
 class Task(NamedTuple):
@@ -63,7 +63,8 @@ class RoundReport(NamedTuple):
 
     Attributes:
       metrics: `round` (1 after the first), `train_loss`, `num_local_steps` (mean over the
-        clients), `num_reports`, `num_rejected`, `seconds`, and on evaluation rounds `test_*`.
+        clients), `num_reports` (clients with a positive weight), `num_rejected`, `seconds`, and
+        on evaluation rounds `test_*`.
       rejected: names of the clients whose upload was not finite and so weighed 0.
       state: after the round. The next round changes its client store in place.
     """
@@ -95,9 +96,7 @@ def initial_state(task: Task, algorithm: FederatedAlgorithm, seed: int = 0) -> T
         that are not floating point arrays.
     """
     check_count("seed", seed, at_least=0)
-    params = task.model.init(jax.random.fold_in(_run_key(seed), 0))
-    # With an explicit dtype nothing stays weakly typed, which would compile the round twice.
-    params = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.asarray(leaf).dtype), params)
+    params = _strong(task.model.init(jax.random.fold_in(_run_key(seed), 0)))
     leaves = jax.tree.leaves(params)
     if not leaves:
         raise ValueError("The model's init gives no parameters, so there is nothing to train.")
@@ -108,8 +107,8 @@ def initial_state(task: Task, algorithm: FederatedAlgorithm, seed: int = 0) -> T
                 f"{leaf.shape}; parameters must be floating point arrays. Keep anything else in "
                 "the functions that use them."
             )
-    store = ClientStore(algorithm.init_client(params), task.train.num_clients)
-    return TrainingState(algorithm.init(params), store)
+    store = ClientStore(_strong(algorithm.init_client(params)), task.train.num_clients)
+    return TrainingState(_strong(algorithm.init(params)), store)
 
 
 def simulate(
@@ -138,11 +137,12 @@ def simulate(
         too. None: the last round only. 0: never.
       clients_per_chunk: clients that train batched at a time. None: 1 on a CPU, where a batch
         gains nothing (docs/log.md), the whole cohort elsewhere.
-      state: where to go on from; None starts afresh.
+      state: where to go on from, left as it is (client states are copied); None starts afresh.
 
     Raises:
       ValueError: an argument is out of its range; the sentence quotes it.
-      DivergedError: in some round no client sent a finite upload.
+      DivergedError: in some round no client sent a finite upload, or the server's parameters
+        became infinite or NaN.
 
     Example:
       >>> import fedax
@@ -195,8 +195,8 @@ def _rounds(
         )
         info = jax.device_get(info)
         rejected = [task.train.name(int(i)) for i in cohort[~info.accepted]]
-        if len(rejected) == cohort_size:
-            raise DivergedError(_diverged(round_index + 1, rejected))
+        if len(rejected) == cohort_size or not info.finite:
+            raise DivergedError(_diverged(round_index + 1, rejected, info))
         state.client_store.write(cohort, client_states)
         state = TrainingState(server_state, state.client_store)
         metrics = _metrics(round_index + 1, cohort_size, info)
@@ -249,27 +249,34 @@ def train(
 
 
 def _metrics(round_number: int, cohort_size: int, info: RoundInfo) -> dict[str, float]:
-    num_reports = int(info.accepted.sum())
     means: Mapping[str, float] = {name: float(mean) for name, (mean, _) in info.info.items()}
     return {
         "round": round_number,
         **means,
-        "num_reports": num_reports,
-        "num_rejected": cohort_size - num_reports,
+        "num_reports": int(info.num_reports),
+        "num_rejected": cohort_size - int(info.accepted.sum()),
     }
 
 
-def _diverged(round_number: int, rejected: list[str]) -> str:
-    names = ", ".join(rejected[:3]) + (", ..." if len(rejected) > 3 else "")
+def _diverged(round_number: int, rejected: list[str], info: RoundInfo) -> str:
+    if info.finite:
+        names = ", ".join(rejected[:3]) + (", ..." if len(rejected) > 3 else "")
+        what = f"none of the {len(rejected)} clients ({names}) sent a finite upload"
+    else:
+        what = "the server's parameters are no longer finite"
     return (
-        f"Round {round_number}: none of the {len(rejected)} clients ({names}) sent a finite "
-        "upload, so training has diverged. Lower the client or the server learning rate, or "
-        "look for NaN in these clients' data."
+        f"Round {round_number}: {what}, so training has diverged. Lower the client or the server "
+        "learning rate, or look for NaN in the clients' data."
     )
 
 
+def _strong(tree: PyTree) -> PyTree:
+    """The tree with no weakly typed array, which would have the second round compile again."""
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.asarray(leaf).dtype), tree)
+
+
 def _run_key(seed: int) -> jax.Array:
-    # The implementation is named, so that a user's jax configuration changes no number, and
+    # The implementation is named, so that a user's jax_default_prng_impl changes no number, and
     # NumPy spreads the seed, of which jax.random.key would keep 32 bits.
     words = np.random.SeedSequence(seed).generate_state(2, np.uint32)
     return jax.random.wrap_key_data(jnp.asarray(words), impl="threefry2x32")

@@ -17,36 +17,58 @@ def check_number(
     at_least: float | None = None,
     above: float | None = None,
     below: float | None = None,
+    schedule: bool = False,
 ) -> None:
-    """Raises a sentence unless the number lies in its range.
+    """Raises a sentence unless the value is a number in its range.
 
     A value that is traced (under `jit`, `vmap` or `grad`) has no number yet and passes, so that
-    hyperparameters may be traced; a schedule (a callable) passes too.
+    hyperparameters may be traced. With `schedule`, so does a callable.
     """
-    if isinstance(value, Tracer) or callable(value):
+    if isinstance(value, Tracer) or (schedule and callable(value)):
         return
+    bounds = {"at least": at_least, "above": above, "below": below}
+    wanted = " and ".join(f"{word} {b:g}" for word, b in bounds.items() if b is not None)
+    number = _scalar(value)
+    if (
+        number is None
+        or not np.isfinite(number)
+        or (at_least is not None and number < at_least)
+        or (above is not None and number <= above)
+        or (below is not None and number >= below)
+    ):
+        or_schedule = " or a schedule" if schedule else ""
+        raise ValueError(f"{name} must be a finite number {wanted}{or_schedule}, but is {value!r}.")
+
+
+def check_count(name: str, value: Any, *, at_least: int = 1, schedule: bool = False) -> None:
+    """Raises a sentence unless the value is a whole number of at least `at_least`.
+
+    Traced values pass and, with `schedule`, callables.
+    """
+    if isinstance(value, Tracer) or (schedule and callable(value)):
+        return
+    number = _scalar(value)
+    if not isinstance(number, int) or number < at_least:
+        or_schedule = " or a schedule" if schedule else ""
+        raise ValueError(
+            f"{name} must be a whole number of at least {at_least}{or_schedule}, but is {value!r}."
+        )
+
+
+def _scalar(value: Any) -> int | float | None:
+    """The value as a Python number, None if it is not a real scalar."""
+    if isinstance(value, bool | str | bytes) or callable(value):
+        return None
+    if isinstance(value, int | float):
+        return value
     try:
-        number = np.asarray(value, dtype=float)
+        array = np.asarray(value)
     except (TypeError, ValueError):
-        raise ValueError(f"{name} must be a number, but is {value!r}.") from None
-    bounds = [
-        (at_least, number >= (at_least or 0), "at least"),
-        (above, number > (above or 0), "above"),
-        (below, number < (below or 0), "below"),
-    ]
-    wanted = " and ".join(f"{word} {bound:g}" for bound, _, word in bounds if bound is not None)
-    holds = all(bool(np.all(ok)) for bound, ok, _ in bounds if bound is not None)
-    if not (holds and np.all(np.isfinite(number))):
-        raise ValueError(f"{name} must be a finite number {wanted}, but is {value!r}.")
-
-
-def check_count(name: str, value: Any, *, at_least: int = 1) -> None:
-    """Raises a sentence unless the value is a whole number of at least `at_least` (or traced)."""
-    if isinstance(value, Tracer) or callable(value):
-        return
-    whole = not isinstance(value, bool) and np.issubdtype(np.asarray(value).dtype, np.integer)
-    if not whole or np.any(np.asarray(value) < at_least):
-        raise ValueError(f"{name} must be a whole number of at least {at_least}, but is {value!r}.")
+        return None
+    if array.ndim or array.dtype.kind not in "iuf":
+        # jax's bfloat16 is of NumPy's kind V.
+        return float(array) if array.ndim == 0 and array.dtype.name == "bfloat16" else None
+    return array.item()
 
 
 def check_choice(name: str, value: Any, choices: Iterable[str]) -> None:

@@ -96,8 +96,8 @@ def fedopt(
       >>> len(algorithm.exchanges)
       1
     """
-    check_number("client_learning_rate", client_learning_rate, at_least=0)
-    check_number("server_learning_rate", server_learning_rate, at_least=0)
+    check_number("client_learning_rate", client_learning_rate, at_least=0, schedule=True)
+    check_number("server_learning_rate", server_learning_rate, at_least=0, schedule=True)
     local = LocalTraining.checked(local_options)
     client_rate = as_schedule(client_learning_rate)
     server_rate = as_schedule(server_learning_rate)

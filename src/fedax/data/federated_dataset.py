@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class FederatedDataset:
     """The examples of all clients in flat arrays; client i owns rows offsets[i]:offsets[i + 1].
 
@@ -43,7 +43,10 @@ class FederatedDataset:
         lengths = {name: len(array) for name, array in self.arrays.items()}
         if len(set(lengths.values())) > 1:
             raise ValueError(f"All arrays need the same number of examples, but have {lengths}.")
-        offsets = np.asarray(self.offsets, np.int64)
+        offsets = np.asarray(self.offsets)
+        if offsets.dtype.kind not in "iu":
+            raise ValueError(f"The offsets must be whole numbers, but are {offsets.dtype}.")
+        offsets = offsets.astype(np.int64)
         num_examples = next(iter(lengths.values()))
         if offsets.ndim != 1 or len(offsets) < 2:
             raise ValueError("A data set needs at least one client, and got none.")
@@ -58,6 +61,10 @@ class FederatedDataset:
                 raise ValueError(
                     f"{len(offsets) - 1} clients need as many names, but there are {len(names)}."
                 )
+            unique, counts = np.unique(names, return_counts=True)
+            if counts.max() > 1:
+                twice = str(unique[counts.argmax()])
+                raise ValueError(f"Two clients have the name {twice!r}; names must differ.")
             object.__setattr__(self, "names", names)
         object.__setattr__(self, "offsets", offsets)
         empty = np.flatnonzero(np.diff(offsets) <= 0)
@@ -85,6 +92,12 @@ class FederatedDataset:
         if not clients:
             raise ValueError("A data set needs at least one client, and got none.")
         if isinstance(clients, Mapping):
+            for name in clients:
+                if not isinstance(name, str):
+                    raise ValueError(
+                        f"Client names must be text, but {name!r} is of type "
+                        f"{type(name).__name__}. Clients in a list are named by their index."
+                    )
             names = np.asarray(list(clients), dtype=str)
             tables = list(clients.values())
         else:
