@@ -356,7 +356,7 @@ COMMANDS = {
     "no value": ("run --set rounds", 2, "--set takes KEY=VALUE"),
     "negative rate": (
         "run quadratic fedavg --preset none --set client_learning_rate=-0.1", 2,
-        "client_learning_rate must be a finite number at least 0, but is -0.1",
+        "client_learning_rate must be a finite number at least 0 or a schedule, but is -0.1",
     ),
     "word for a number": (
         "run quadratic fedavg --preset none --set batch_size=four", 2,

@@ -326,5 +326,5 @@ def _permutation(key: Array, num_examples: Array, capacity: int) -> Array:
     bits = jax.vmap(lambda i: jax.random.bits(jax.random.fold_in(key, i), dtype=jnp.uint32))(places)
     # The client's own places first, in random order: the sort is stable, so even a place with
     # all bits set comes before those beyond the client's examples.
-    bits = jnp.where(places < num_examples, bits, jnp.iinfo(jnp.uint32).max)
+    bits = jnp.where(places < num_examples, bits, jnp.full_like(bits, 0xFFFFFFFF))
     return jax.lax.sort((bits, places), num_keys=1, is_stable=True)[1]
