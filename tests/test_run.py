@@ -4,6 +4,7 @@ import errno
 import json
 import math
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -59,7 +60,11 @@ def stateful(model, client_learning_rate: float = 0.1):
 @pytest.fixture(autouse=True)
 def registry(monkeypatch):
     """A task and an algorithm that take no time."""
-    info = tasks.TaskInfo("quadratics", "none", ("small",), lambda model: quadratic_task())
+    references = {"a table of means": lambda: {"test_distance": 4.25}}
+    info = tasks.TaskInfo(
+        "quadratics", "none", ("small",),
+        lambda model: quadratic_task()._replace(references=references),
+    )
     monkeypatch.setitem(tasks.TASKS, "quadratic", info)
     monkeypatch.setitem(algorithms.ALGORITHMS, "stateful", stateful)
 
@@ -123,6 +128,9 @@ def test_the_run_folder_holds_what_the_contract_says(tmp_path, capsys):
     assert sorted(p.name for p in (folder / "checkpoints").iterdir()) == [
         "round-00000009", "round-00000012"
     ]
+    assert out.count("For comparison, a table of means: test distance 4.2500") == 1
+    assert "(a table of means: test distance 4.2500)" in out.splitlines()[-1]
+    assert summary["references"] == {"a table of means": {"test_distance": 4.25}}
     assert out.count("round 4/12") == 1  # plain lines in a pipe
     assert "\r" not in out
     assert "\x1b" not in out
@@ -131,10 +139,53 @@ def test_the_run_folder_holds_what_the_contract_says(tmp_path, capsys):
 def test_report_is_one_file_with_the_curves(tmp_path):
     page = (run.start(config(), tmp_path / "run") / "report.html").read_text("utf-8")
     assert page.count("<svg") == 2  # training loss, test distance
-    for text in ("fedyogi on quadratic", "train loss", "test distance", "client_learning_rate"):
+    for text in ("fedyogi on quadratic", "train loss", "test distance", "client_learning_rate",
+                 "a table of means"):
         assert text in page
     for reference in ("src=", "<link", "@import", 'href="http', "url(http"):
         assert reference not in page
+
+
+def test_a_terminal_gets_a_bar_with_round_speed_time_left_loss_and_last_test():
+    import io
+
+    from rich.console import Console
+
+    from fedax.simulate import RoundReport, TrainingState
+
+    screen = io.StringIO()
+    console = Console(file=screen, force_terminal=True, width=120, color_system=None)
+    nothing = TrainingState(None, None)
+    with run.Display(20, console=console) as display:
+        for number in range(1, 8):
+            metrics = {"round": number, "train_loss": 3.25 / number, "num_reports": 3}
+            if number == 5:
+                metrics["test_accuracy"] = 0.4321
+            display.show(RoundReport(metrics, ["ada"] if number == 6 else [], nothing))
+            time.sleep(0.01)
+        display._bar.refresh()
+    last = screen.getvalue().split("\r")[-1].strip()
+    assert "7/20" in last
+    assert "rounds/s" in last
+    assert re.search(r"rounds/s \d\d:\d\d ", last)  # time left
+    assert "loss 0.4643" in last
+    assert "test accuracy 43.2%" in last  # of round 5, the last that was evaluated
+    assert "round 6: 1 of 4 clients (ada) sent an upload that is not finite" in screen.getvalue()
+
+
+@pytest.mark.slow
+def test_the_main_job_learns_what_it_promises(tmp_path):
+    """`fedax run` with nothing but --out: above 45% on the test text, the bigram table beside."""
+    log = tmp_path / "log"
+    with log.open("w", encoding="utf-8") as file:
+        process = fedax_process("run", "--out", tmp_path / "run", stdout=file)
+        assert process.wait() == 0
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["final"]["test_accuracy"] > 0.45
+    out = log.read_text("utf-8")
+    bigram = "a bigram table fitted centrally on the training text: test accuracy 27.6%"
+    assert out.count(bigram) == 2
+    assert "\x1b" not in out
 
 
 def test_a_run_repeats_to_the_bit_from_its_own_config(tmp_path):
@@ -236,8 +287,6 @@ SENTENCES = {
 
 @pytest.mark.parametrize("how", SENTENCES)
 def test_a_bad_checkpoint_is_refused_and_the_one_before_it_used(tmp_path, capsys, how):
-    import re
-
     expected = run.start(config(), tmp_path / "expected")
     folder = tmp_path / "broken"
     shutil.copytree(expected, folder)
@@ -476,10 +525,10 @@ def test_list(what, capsys):
         assert "shakespeare" in {row["name"] for row in rows}
 
 
-def fedax_process(*arguments):
+def fedax_process(*arguments, stdout=None):
     return subprocess.Popen(
         [sys.executable, "-m", "fedax", *map(str, arguments)],
-        env={**os.environ, "JAX_PLATFORMS": "cpu"},
+        env={**os.environ, "JAX_PLATFORMS": "cpu"}, stdout=stdout,
     )
 
 
