@@ -172,6 +172,8 @@ def test_cohorts():
     assert (np.sort(one) == one).all()
     assert (sample_cohort(3, 7, 342_477, 50) == one).all()
     assert (sample_cohort(3, 8, 342_477, 50) != one).any()
+    assert (sample_cohort(4, 7, 342_477, 50) != one).any()  # another seed
+    assert (sample_cohort(3 + 2**40, 7, 342_477, 50) != one).any()
     for size in (0, 11):
         with pytest.raises(ValueError, match=f"cohort of {size} clients .* population of 10"):
             sample_cohort(0, 0, 10, size)
@@ -227,6 +229,7 @@ def test_history_becomes_a_frame(monkeypatch):
     frame = history.to_pandas()
     assert frame.shape == (2, 3)
     assert history["loss"].tolist() == [2.0, 1.0]
+    assert repr(history) == "History(2 rounds, last {'round': 2, 'loss': 1.0, 'test': 0.5})"
     assert np.isnan(history["test"][0])
     with pytest.raises(KeyError, match="No round has a metric 'accuracy'; there are"):
         history["accuracy"]
@@ -293,9 +296,9 @@ def test_a_client_of_nan_is_named_and_the_others_train():
 def test_divergence_is_told_in_its_own_round():
     """Finite uploads, but a server step beyond the largest float64."""
     task = quadratic_task()
-    algorithm = fedax.fedavg(task.model, 0.1, server_learning_rate=1e308)
+    algorithm = fedax.fedavg(task.model, 1e8, server_learning_rate=1e308, num_local_steps=1)
     reports = fedax.simulate(task, algorithm, num_rounds=9, cohort_size=3)
-    with pytest.raises(fedax.DivergedError, match=r"Round .: the server's parameters are"):
+    with pytest.raises(fedax.DivergedError, match=r"Round 1: the server's parameters are"):
         list(reports)
 
 
@@ -330,6 +333,72 @@ def test_a_bad_reply_is_a_sentence(case):
         fedax.train(task, bad, num_rounds=1, cohort_size=2)
 
 
+def test_clients_with_equal_data_draw_differently_and_rounds_do_too():
+    """Randomness is keyed by (seed, round, client, exchange): what each draws, seen directly."""
+    task = quadratic_task(sizes=(4,) * 5)
+
+    def draws(seed, num_rounds):
+        (exchange,) = fedax.fedavg(task.model).exchanges
+
+        def client(message, state, data, key):
+            reply = exchange.client(message, state, data, key)
+            return reply._replace(client_state=jax.random.uniform(key))
+
+        algorithm = fedax.fedavg(task.model)._replace(
+            init_client=lambda params: jnp.zeros(()),
+            exchanges=(exchange._replace(client=client),),
+        )
+        result = fedax.train(
+            task, algorithm, num_rounds=num_rounds, cohort_size=5, seed=seed, evaluate_every=0
+        )
+        return result.state.client_store.read(np.arange(5)).tolist()
+
+    everything = draws(0, 1) + draws(0, 2) + draws(1, 1)
+    assert len(set(everything)) == 15
+    assert draws(0, 1) == everything[:5]
+
+
+def test_labels_out_of_range_are_not_trained_on_in_silence():
+    """The loss is NaN and the gradient is not: such a client is rejected and named."""
+    model = fedax.classification(
+        lambda key: {"w": jnp.zeros((2, 2))}, lambda params, x: x @ params["w"]
+    )
+    clients = {
+        name: {"x": np.ones((3, 2)), "y": np.full(3, label)}
+        for name, label in {"ada": 1, "bob": 7, "eve": 0}.items()
+    }
+    task = fedax.Task(model, FederatedDataset.from_clients(clients))
+    (report,) = fedax.simulate(task, fedax.fedavg(model), num_rounds=1, cohort_size=3)
+    assert report.rejected == ["bob"]
+    assert np.isfinite(report.metrics["train_loss"])
+
+
+def test_shapes_that_would_broadcast_are_refused():
+    x, y = np.ones((4, 3)), np.ones(4)
+    for build, init, target, sentence in (
+        (fedax.regression, jnp.zeros((3, 1)), y, r"same shape, but are \[4, 1\] and \[4\]"),
+        (fedax.classification, jnp.zeros((3, 2)), y.astype(int)[:, None], r"they are \[4, 2\]"),
+    ):
+        model = build(lambda key, init=init: init, lambda params, x: x @ params)
+        data = FederatedDataset.from_clients([{"x": x, "y": target}])
+        with pytest.raises(ValueError, match=sentence):
+            fedax.train(
+                fedax.Task(model, data), fedax.fedavg(model, batch_size=4), num_rounds=1,
+                cohort_size=1,
+            )
+
+
+def test_what_is_no_algorithm_or_no_array_is_named():
+    task = quadratic_task()
+    with pytest.raises(TypeError, match=r"what a factory such as .* not a Model"):
+        fedax.train(task, task.model, num_rounds=1)
+    odd = task._replace(model=task.model._replace(init=lambda key: {"x": jnp.ones(3), "f": abs}))
+    with pytest.raises(ValueError, match=r"parameter of type builtin_function_or_method .*eqx"):
+        fedax.train(odd, fedax.fedavg(task.model), num_rounds=1)
+    with pytest.raises(TypeError, match="Unknown option 'client_lr'"):
+        fedax.fedavg(task.model, client_lr=0.1)
+
+
 def test_python_numbers_in_a_reply_are_fine():
     task = quadratic_task()
     good = fedax.fedavg(task.model)
@@ -342,3 +411,36 @@ def test_python_numbers_in_a_reply_are_fine():
     fine = good._replace(exchanges=(exchange._replace(client=client),))
     history = fedax.train(task, fine, num_rounds=2, cohort_size=2).history
     assert history["one"].tolist() == [1.0, 1.0]
+
+
+def test_optax_schedules_are_schedules():
+    import optax
+
+    task = quadratic_task()
+    theirs = optax.exponential_decay(0.2, transition_steps=2, decay_rate=0.5, staircase=True)
+    ours = schedules.staircase_decay(0.2, 0.5, 2)
+    params = []
+    with jax.numpy_dtype_promotion("standard"):  # optax's own arithmetic mixes dtypes
+        for schedule in (theirs, ours):
+            algorithm = fedax.fedavg(task.model, schedule, schedule, batch_size=4)
+            params.append(fedax.train(task, algorithm, num_rounds=5, cohort_size=3).params["x"])
+    # optax raises to the power of the round in float32, whatever the parameters' precision.
+    np.testing.assert_allclose(params[0], params[1], rtol=1e-7)
+
+
+def test_fewer_traced_local_steps_cost_less_time():
+    import time
+
+    task = quadratic_task(sizes=(8,) * 4)
+    seconds = {}
+    for steps in (50, 5000):
+        algorithm = fedax.fedavg(
+            task.model, 0.01, num_local_steps=lambda t, k=steps: k + 0 * t, batch_size=2
+        )
+        rounds = fedax.simulate(task, algorithm, num_rounds=9, cohort_size=4, evaluate_every=0)
+        next(rounds)  # compiles
+        start = time.perf_counter()
+        for report in rounds:
+            assert report.metrics["num_local_steps"] == steps
+        seconds[steps] = time.perf_counter() - start
+    assert seconds[50] < seconds[5000] / 5

@@ -91,16 +91,8 @@ def timeless(folder):
 def final_arrays(folder):
     """Every array of the newest checkpoint, as bytes."""
     newest = sorted((folder / "checkpoints").glob("round-*"))[-1]
-    listed = json.loads((newest / "manifest.json").read_text())["arrays"]
-    names = [name for name, (shape, _) in listed.items() if 0 not in shape]
-    import orbax.checkpoint as ocp
-
-    with ocp.PyTreeCheckpointer() as checkpointer:
-        arrays = checkpointer.restore(
-            newest / "state",
-            restore_args={n: ocp.RestoreArgs(restore_type=np.ndarray) for n in names},
-        )
-    return newest.name, {name: array.tobytes() for name, array in arrays.items()}
+    with np.load(newest / "state.npz") as arrays:
+        return newest.name, {name: arrays[name].tobytes() for name in arrays.files}
 
 
 def assert_same_run(folder, expected):
@@ -154,18 +146,18 @@ def test_a_terminal_gets_a_bar_with_round_speed_time_left_loss_and_last_test():
     from fedax.simulate import RoundReport, TrainingState
 
     screen = io.StringIO()
-    console = Console(file=screen, force_terminal=True, width=120, color_system=None)
+    console = Console(file=screen, force_terminal=True, width=80, color_system=None)
     nothing = TrainingState(None, None)
-    with run.Display(20, console=console) as display:
+    with run.Display(500, console=console) as display:
         for number in range(1, 8):
             metrics = {"round": number, "train_loss": 3.25 / number, "num_reports": 3}
             if number == 5:
-                metrics["test_accuracy"] = 0.4321
+                metrics |= {"test_accuracy": 0.4321, "test_loss": 1.5}
             display.show(RoundReport(metrics, ["ada"] if number == 6 else [], nothing))
             time.sleep(0.01)
         display._bar.refresh()
     last = screen.getvalue().split("\r")[-1].strip()
-    assert "7/20" in last
+    assert "round   7/500 " in last
     assert "rounds/s" in last
     assert re.search(r"rounds/s \d\d:\d\d ", last)  # time left
     assert "loss 0.4643" in last
@@ -253,7 +245,7 @@ def break_file(folder, how):
     """Damages the newest checkpoint; returns its name."""
     newest = sorted((folder / "checkpoints").glob("round-*"))[-1]
     manifest = newest / "manifest.json"
-    arrays = max((newest / "state").rglob("*"), key=lambda p: p.stat().st_size * p.is_file())
+    arrays = newest / "state.npz"
     values = json.loads(manifest.read_text())
     if how == "truncated arrays":
         arrays.write_bytes(arrays.read_bytes()[:-7])
@@ -267,6 +259,8 @@ def break_file(folder, how):
         manifest.write_text(manifest.read_text()[:40])
     elif how == "no manifest":
         manifest.unlink()
+    elif how == "foreign manifest":
+        manifest.write_text(json.dumps({"format": checkpoint.FORMAT}))
     elif how == "another version":
         manifest.write_text(json.dumps(values | {"format": 99, "fedax": "9.9"}))
     elif how == "another run":
@@ -279,6 +273,7 @@ SENTENCES = {
     "flipped bit": "is damaged: its file .* is truncated or changed",
     "missing file": "is damaged: its file .* is missing",
     "truncated manifest": "is damaged: its manifest cannot be read",
+    "foreign manifest": "is damaged: its manifest cannot be read",
     "no manifest": "is damaged: its manifest cannot be read",
     "another version": r"was written by fedax 9\.9 in format 99, but fedax .* reads format 1",
     "another run": "belongs to another run",
@@ -390,11 +385,103 @@ def test_resume_wants_a_run_folder(tmp_path):
         run.resume(tmp_path)
 
 
-def test_lost_metrics_are_noticed(tmp_path):
+@pytest.mark.parametrize(
+    ("content", "lines"),
+    [(b'{"round": 1}\n', 1), (None, 0), (b"[1, 2]\n", 0), (b"\xff\xfe\n", 0), (b"{}\n", 0)],
+)
+def test_lost_metrics_are_noticed(tmp_path, content, lines):
     folder = run.start(config(), tmp_path / "run")
-    (folder / "metrics.jsonl").write_text('{"round": 1}\n')
-    with pytest.raises(RunError, match=r"has 1 whole lines, but the checkpoint has done 12 rounds"):
+    if content is None:
+        (folder / "metrics.jsonl").unlink()
+    else:
+        (folder / "metrics.jsonl").write_bytes(content)
+    with pytest.raises(RunError, match=f"has {lines} whole lines, but the checkpoint has done 12"):
         run.resume(folder)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "sentence"),
+    [
+        ("num_rounds", "x", "num_rounds must be a whole number"),
+        ("algorithm", "fedyogo", "Did you mean 'fedyogi'"),
+        ("algorithm_options", {"rate": 1}, "Unknown setting for fedyogi 'rate'"),
+        ("task_options", {"size": 1}, "Unknown setting for fedyogi 'size'"),
+        ("task_options", 3, "must be a table of names and values, but is 3"),
+    ],
+)
+def test_an_edited_config_is_checked_on_resume(tmp_path, key, value, sentence):
+    folder = run.start(config(num_rounds=3), tmp_path / "run")
+    values = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(values | {key: value}))
+    with pytest.raises(ConfigError, match=sentence):
+        run.resume(folder)
+
+
+def test_a_run_without_checkpoints_says_that_it_begins_anew(tmp_path, capsys):
+    expected = run.start(config(), tmp_path / "expected")
+    folder = tmp_path / "lost"
+    shutil.copytree(expected, folder)
+    shutil.rmtree(folder / "checkpoints")
+    capsys.readouterr()
+    run.resume(folder)
+    assert "No checkpoint yet: from the beginning." in capsys.readouterr().out
+    assert_same_run(folder, expected)
+
+
+def test_two_processes_do_not_train_in_one_folder(tmp_path):
+    folder = run.start(config(), tmp_path / "run")
+    holder = subprocess.Popen(
+        [sys.executable, "-c",
+         "import sys, time; from filelock import FileLock\n"
+         "with FileLock(sys.argv[1]): print('held', flush=True); time.sleep(60)",
+         str(folder / ".lock")],
+        stdout=subprocess.PIPE, text=True,
+    )
+    with holder:
+        assert holder.stdout.readline() == "held\n"
+        with pytest.raises(RunError, match="Another process is training in"):
+            run.resume(folder, num_rounds=13)
+        holder.kill()
+    run.resume(folder, num_rounds=13)  # a killed process leaves no lock behind
+
+
+@pytest.mark.slow
+def test_a_closed_pipe_does_not_stop_training(tmp_path):
+    """`fedax run | head -1`: nobody reads any more, and the results are in the folder."""
+    arguments = ("run", "shakespeare", "fedavg", "--rounds", "4", "--cohort-size", "2", "--set",
+                 "num_local_steps=1", "evaluate_every=0", "--out", tmp_path / "run")
+    with fedax_process(*arguments, stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline().startswith(b"fedavg on shakespeare")
+        process.stdout.close()
+        assert process.wait() == 0
+    assert len(read_metrics(tmp_path / "run")) == 4
+    assert (tmp_path / "run" / "report.html").is_file()
+
+
+FULL_DISK = """
+import resource, sys
+from fedax.cli import run_command
+resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))  # a checkpoint has about 1 MB
+sys.exit(run_command(sys.argv[1:]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="the kernel's limit on files is POSIX")
+def test_a_write_that_the_kernel_refuses_is_one_sentence(tmp_path):
+    folder = tmp_path / "a folder"
+    arguments = [*map(str, REAL), "--out", str(folder)]
+    done = subprocess.run(
+        [sys.executable, "-c", FULL_DISK, *arguments], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert done.stderr == (
+        f"fedax: Cannot write to {folder}: File too large. Checkpoints already written are intact; "
+        f"when that is mended, go on with: fedax run --resume '{folder}'\n"
+    )
+    with fedax_process("run", "--resume", folder, "--rounds", 4) as process:
+        assert process.wait() == 0
+    assert len(read_metrics(folder)) == 4
 
 
 # The command line, in process: what it prints on standard error, and its exit status.
@@ -411,6 +498,15 @@ COMMANDS = {
         "run quadratic fedavg --preset none --set batch_size=four", 2,
         "batch_size must be a whole number of at least 1, but is 'four'",
     ),
+    "negative schedule": (
+        "run quadratic fedavg --preset none --set client_learning_rate=constant(-1)", 2,
+        "value must be a finite number at least 0, but is -1",
+    ),
+    "words in a schedule": (
+        "run quadratic fedavg --preset none --set client_learning_rate=constant('a')", 2,
+        "value must be a finite number at least 0, but is 'a'",
+    ),
+    "empty set": ("run --set", 2, "--set takes KEY=VALUE"),
     "bad schedule": (
         "run quadratic fedavg --preset none --set client_learning_rate=stair(1)", 2,
         "Unknown schedule 'stair'. Did you mean 'staircase_decay'?",
@@ -532,7 +628,7 @@ def fedax_process(*arguments, stdout=None):
     )
 
 
-REAL = ("run", "shakespeare", "fedadam", "--rounds", "30", "--cohort-size", "3", "--set",
+REAL = ("run", "shakespeare", "fedadam", "--rounds", "60", "--cohort-size", "3", "--set",
         "num_local_steps=2", "evaluate_every=0", "checkpoint_every=3")
 
 
@@ -550,7 +646,7 @@ def test_sigkill_of_the_real_thing_at_random_moments(tmp_path):
         begun = read_lines(folder)
         while process.poll() is None and read_lines(folder) < begun + 4:
             time.sleep(0.001)
-        time.sleep(rng.uniform(0, 0.2))
+        time.sleep(rng.uniform(0, 0.05))
         finished = process.poll() is not None
         process.kill()
         process.wait()

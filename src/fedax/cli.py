@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn, TypeAlias
@@ -89,6 +90,9 @@ def run_command(arguments: list[str]) -> int:
         return _run(command) if isinstance(command, Run) else _list(command)
     except KeyboardInterrupt:
         return _fail("Stopped.", 1)
+    except BrokenPipeError:  # as in `fedax list algorithms | head -1`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except Exception as error:
         if command.debug:
             raise
@@ -111,7 +115,8 @@ def _run(command: Run) -> int:
         "num_rounds": command.rounds, "cohort_size": command.cohort_size, "seed": command.seed,
     }
     settings = {key: value for key, value in options.items() if value is not None}
-    settings |= config.parse_settings([word for words in command.set for word in words])
+    # A --set without a word reaches the parser of settings as an empty word, and is refused.
+    settings |= config.parse_settings([word for words in command.set for word in words or ("",)])
     resolved = config.resolve(
         task=command.task, algorithm=command.algorithm, preset=command.preset,
         config_file=command.config, settings=settings,

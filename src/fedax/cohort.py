@@ -177,6 +177,8 @@ def _guarded(reply: Reply, client: _Client) -> tuple[_Sums, tuple[PyTree, PyTree
     finite = jnp.isfinite(weight) & (weight >= 0)
     for leaf in jax.tree.leaves((reply.upload, reply.client_state)):
         finite &= jnp.isfinite(leaf).all()
+    for value, its_weight in reply.info.values():  # a loss of NaN spoils the client as well
+        finite &= jnp.isfinite(value) | (its_weight == 0)
     accepted = client.accepted & finite
     counts = accepted & (client.num_examples > 0)
     weight = jnp.where(counts, weight, 0)

@@ -27,6 +27,10 @@ class History:
         """Adds a round."""
         self.rounds.append(metrics)
 
+    def __repr__(self) -> str:
+        last = f", last {dict(self.rounds[-1])}" if self.rounds else ""
+        return f"History({len(self.rounds)} rounds{last})"
+
     def __len__(self) -> int:
         return len(self.rounds)
 

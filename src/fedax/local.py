@@ -13,7 +13,7 @@ from fedax.algorithm import Array, Batch, Model, Params
 from fedax.data.cohort_data import ClientData
 from fedax.numerics import sum_dtype, widen
 from fedax.schedules import ScheduleOrNumber
-from fedax.validate import check_choice, check_count
+from fedax.validate import check_choice, check_count, unknown
 
 Weighting: TypeAlias = Literal["num_examples", "num_tokens", "uniform"]
 Order: TypeAlias = Literal["shuffled", "iid", "sequential"]
@@ -59,6 +59,9 @@ class LocalTraining(NamedTuple):
           ValueError: a concrete value is out of its range.
           TypeError: there is no such option.
         """
+        for name in options:
+            if name not in cls._fields:
+                raise TypeError(unknown("option", name, cls._fields))
         local = cls(**options)
         check_count("batch_size", local.batch_size)
         for name in ("num_local_epochs", "num_local_steps"):

@@ -27,12 +27,13 @@ def as_schedule(value: ScheduleOrNumber) -> Schedule:
 
 
 def constant(value: float | Array) -> Schedule:
-    """The same value in every round.
+    """The same value >= 0 in every round.
 
     Example:
       >>> float(constant(0.5)(jnp.asarray(7)))
       0.5
     """
+    check_number("value", value, at_least=0)
     return lambda round_index: jnp.asarray(value)  # noqa: ARG005
 
 

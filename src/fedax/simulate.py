@@ -92,21 +92,29 @@ def initial_state(task: Task, algorithm: FederatedAlgorithm, seed: int = 0) -> T
     """The state before the first round; parameters are drawn from the seed.
 
     Raises:
+      TypeError: the algorithm is not one.
       ValueError: the seed is not a whole number >= 0, or the model has no parameters, or some
         that are not floating point arrays.
     """
     check_count("seed", seed, at_least=0)
-    params = _strong(task.model.init(jax.random.fold_in(_run_key(seed), 0)))
-    leaves = jax.tree.leaves(params)
-    if not leaves:
+    if not isinstance(algorithm, FederatedAlgorithm):
+        raise TypeError(
+            f"An algorithm is what a factory such as fedax.fedavg(model) gives, not a "
+            f"{type(algorithm).__name__}."
+        )
+    params = task.model.init(jax.random.fold_in(_run_key(seed), 0))
+    if not jax.tree.leaves(params):
         raise ValueError("The model's init gives no parameters, so there is nothing to train.")
-    for leaf in leaves:
-        if not jnp.issubdtype(leaf.dtype, jnp.floating):
+    for leaf in jax.tree.leaves(params):
+        if not jnp.issubdtype(getattr(leaf, "dtype", type(leaf)), jnp.floating):
+            what = getattr(leaf, "dtype", type(leaf).__name__)
             raise ValueError(
-                f"The model's init gives a parameter of type {leaf.dtype} and shape "
-                f"{leaf.shape}; parameters must be floating point arrays. Keep anything else in "
-                "the functions that use them."
+                f"The model's init gives a parameter of type {what} and shape "
+                f"{np.shape(leaf) if hasattr(leaf, 'dtype') else '()'}; parameters must be "
+                "floating point arrays. Keep anything else in the functions that use them "
+                "(Equinox: eqx.partition)."
             )
+    params = _strong(params)
     store = ClientStore(_strong(algorithm.init_client(params)), task.train.num_clients)
     return TrainingState(_strong(algorithm.init(params)), store)
 

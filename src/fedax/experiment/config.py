@@ -88,18 +88,10 @@ def resolve(
         algorithm=algorithm or in_file["algorithm"],
         preset=preset or in_file["preset"],
     )
-    for key, choices in NAMES.items():
-        _require(key, getattr(config, key), choices)
+    _check_names(config)
     for source in (_preset_values(config), values, settings):
         config = _with(config, source)
-    try:
-        for key in RUN_KEYS:
-            value = getattr(config, key)
-            if not (key == "clients_per_chunk" and value is None):
-                least = 0 if key in ("seed", "num_rounds", "evaluate_every") else 1
-                check_count(key, value, at_least=least)
-    except ValueError as error:
-        raise ConfigError(str(error)) from None
+    _check_counts(config)
     return config
 
 
@@ -156,14 +148,34 @@ def load_config(path: Path) -> RunConfig:
     """Reads the configuration of a run folder.
 
     Raises:
-      ConfigError: it is not one.
+      ConfigError: it is not one, or a value in it is wrong.
     """
     values = _read_file(path)
     fields = {field.name for field in dataclasses.fields(RunConfig)}
     missing = fields - set(values)
     if missing:
         raise ConfigError(f"{path} lacks {sorted(missing)[0]!r}, so it is no run's configuration.")
-    return RunConfig(**{name: values[name] for name in fields})
+    config = RunConfig(**{name: values.pop(name) for name in NAMES})
+    _check_names(config)
+    config = _with(config, values)
+    _check_counts(config)
+    return config
+
+
+def _check_names(config: RunConfig) -> None:
+    for key, choices in NAMES.items():
+        _require(key, getattr(config, key), choices)
+
+
+def _check_counts(config: RunConfig) -> None:
+    try:
+        for key in RUN_KEYS:
+            value = getattr(config, key)
+            if not (key == "clients_per_chunk" and value is None):
+                least = 0 if key in ("seed", "num_rounds", "evaluate_every") else 1
+                check_count(key, value, at_least=least)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
 
 
 def _with(config: RunConfig, values: Mapping[str, Any]) -> RunConfig:
@@ -216,7 +228,7 @@ def _preset_values(config: RunConfig) -> dict[str, Any]:
 def _read_file(path: Path) -> dict[str, Any]:
     """The values in a TOML file or a config.json (whose record of versions is left out)."""
     try:
-        text = Path(path).read_text("utf-8")
+        text = Path(path).read_text("utf-8-sig")  # some editors begin a file with a mark
         values = json.loads(text) if Path(path).suffix == ".json" else tomllib.loads(text)
     except OSError as error:
         raise ConfigError(f"Cannot read the configuration {path}: {error.strerror}.") from None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import time
 from collections.abc import Mapping
 from types import TracebackType
@@ -9,11 +11,21 @@ from typing import Self
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Column
 
 from fedax.simulate import RoundReport
 
 # Plain lines come at evaluations, and in between at least this often.
 SECONDS_BETWEEN_LINES = 10.0
+
+
+class _Console(Console):
+    """A console that falls silent when nobody reads any more, where rich's exits the program."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+        with contextlib.suppress(OSError, ValueError):  # no file descriptor, as in a notebook
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self.file.fileno())
 
 
 class Display:
@@ -28,20 +40,24 @@ class Display:
     def __init__(
         self, num_rounds: int, first_round: int = 0, console: Console | None = None
     ) -> None:
-        self._console = console or Console(highlight=False, soft_wrap=True)
+        self._console = console or _Console(highlight=False, soft_wrap=True)
         self._num_rounds = num_rounds
         self._test = ""
         self._start: float | None = None  # set at the first report, when compilation is over
         self._last_line = time.perf_counter()
         self._bar = Progress(
-            TextColumn("round"),
-            MofNCompleteColumn(),
-            BarColumn(bar_width=20),
-            TextColumn("{task.fields[rate]}"),
-            TimeRemainingColumn(compact=True),
-            TextColumn("{task.fields[metrics]}"),
+            # What must stay readable in 80 columns keeps its width; the bar gives way.
+            TextColumn("round", table_column=Column(min_width=5, no_wrap=True)),
+            MofNCompleteColumn(
+                table_column=Column(min_width=2 * len(str(num_rounds)) + 1, no_wrap=True)
+            ),
+            BarColumn(bar_width=None, table_column=Column(ratio=1, max_width=20)),
+            TextColumn("{task.fields[rate]}", table_column=Column(min_width=9, no_wrap=True)),
+            TimeRemainingColumn(compact=True, table_column=Column(min_width=5, no_wrap=True)),
+            TextColumn("{task.fields[metrics]}", table_column=Column(no_wrap=True)),
             console=self._console,
             disable=not self._console.is_terminal,
+            expand=True,
         )
         self._task = self._bar.add_task(
             "", total=num_rounds, completed=first_round, rate="compiling", metrics=""
@@ -60,15 +76,20 @@ class Display:
         self._bar.stop()
 
     def say(self, text: str) -> None:
-        """Prints a line, above the bar if there is one."""
-        self._console.print(text, markup=False)
+        """Prints a line, above the bar if there is one.
+
+        When nobody reads any more (a closed pipe, a lost terminal) training goes on in silence;
+        what it measures is in the run folder.
+        """
+        with contextlib.suppress(OSError):
+            self._console.print(text, markup=False)
 
     def show(self, report: RoundReport) -> None:
         """Shows a round's report; clients that were rejected get a line of their own."""
         metrics = report.metrics
         number = int(metrics["round"])
         test = describe_test(metrics)
-        self._test = test or self._test
+        self._test = test.split("  ")[0] or self._test  # the bar has room for the first
         now = time.perf_counter()
         if self._start is None:
             self._start, self._first_round = now, number

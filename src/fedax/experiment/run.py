@@ -10,9 +10,9 @@ import hashlib
 import json
 import os
 import platform
+import shlex
 import signal
 import threading
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from typing import Any
 import jax
 import numpy as np
 import optax
+from filelock import FileLock, Timeout
 
 import fedax
 from fedax.algorithm import FederatedAlgorithm
@@ -52,10 +53,11 @@ def start(config: RunConfig, out: Path | None = None) -> Path:
     """
     task, algorithm = _build(config)
     folder = _new_folder(config, out)
-    with _explained(folder):
-        _write_config(folder, config)
-        (folder / "metrics.jsonl").touch()
-    _train(folder, config, task, algorithm, initial_state(task, algorithm, config.seed))
+    with _locked(folder):
+        with _explained(folder):
+            (folder / "metrics.jsonl").touch()
+            _write_config(folder, config)
+        _train(folder, config, task, algorithm, initial_state(task, algorithm, config.seed), [])
     return folder
 
 
@@ -72,21 +74,26 @@ def resume(folder: Path, num_rounds: int | None = None) -> Path:
     """
     if not (folder / "config.json").is_file():
         raise RunError(f"{folder} is not a run folder: it has no config.json.")
-    config = load_config(folder / "config.json")
-    if num_rounds is not None:
-        config = dataclasses.replace(config, num_rounds=num_rounds)
-    task, algorithm = _build(config)
-    restored = checkpoint.restore_latest(
-        folder / "checkpoints", initial_state(task, algorithm, config.seed), fingerprint(config)
-    )
-    done = int(restored.state.server_state.round_index)
-    if num_rounds is not None and num_rounds < done:
-        raise ConfigError(f"The run has done {done} rounds already; --rounds {num_rounds} is less.")
-    with _explained(folder):
+    with _locked(folder):
+        config = load_config(folder / "config.json")
         if num_rounds is not None:
-            _write_config(folder, config)
-        _truncate_metrics(folder, done)
-    _train(folder, config, task, algorithm, restored.state, restored.refused)
+            config = dataclasses.replace(config, num_rounds=num_rounds)
+        task, algorithm = _build(config)
+        restored = checkpoint.restore_latest(
+            folder / "checkpoints", initial_state(task, algorithm, config.seed),
+            fingerprint(config),
+        )
+        done = int(restored.state.server_state.round_index)
+        if num_rounds is not None and num_rounds < done:
+            raise ConfigError(
+                f"The run has done {done} rounds already; --rounds {num_rounds} is less."
+            )
+        with _explained(folder):
+            if num_rounds is not None:
+                _write_config(folder, config)
+            _truncate_metrics(folder, done)
+        note = f"Going on after round {done}." if done else "No checkpoint yet: from the beginning."
+        _train(folder, config, task, algorithm, restored.state, [*restored.refused, note])
     return folder
 
 
@@ -101,13 +108,18 @@ def fingerprint(config: RunConfig) -> str:
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
-    """The rounds in metrics.jsonl; a last line that was cut off is left out."""
+    """The rounds in metrics.jsonl, up to the first line that was cut off or is none of ours."""
     rounds = []
-    for line in (folder / "metrics.jsonl").read_text("utf-8").splitlines():
+    path = folder / "metrics.jsonl"
+    lines = path.read_bytes().splitlines() if path.exists() else []
+    for line in lines:
         try:
-            rounds.append(json.loads(line))
-        except json.JSONDecodeError:
+            metrics = json.loads(line)
+        except ValueError:
             break
+        if not isinstance(metrics, dict) or metrics.get("round") != len(rounds) + 1:
+            break
+        rounds.append(metrics)
     return rounds
 
 
@@ -130,14 +142,13 @@ def _train(
     task: Task,
     algorithm: FederatedAlgorithm,
     state: TrainingState,
-    notes: list[str] | None = None,
+    notes: list[str],
 ) -> None:
     """Runs the rounds that are left, writing metrics and checkpoints, then the summary."""
     done = int(state.server_state.round_index)
     references = {text: dict(compute()) for text, compute in task.references.items()}
-    begin = time.perf_counter()
     with Display(config.num_rounds, done) as display, _stop_on_signal() as stopped:
-        for line in [*(notes or []), *_opening(folder, config, task, state, references)]:
+        for line in [*_opening(folder, config, task, state, references), *notes]:
             display.say(line)
         rounds = simulate(
             task, algorithm, num_rounds=config.num_rounds, cohort_size=config.cohort_size,
@@ -159,10 +170,9 @@ def _train(
                 if stopped.is_set() and done < config.num_rounds:
                     raise RunError(
                         f"Stopped after round {done} of {config.num_rounds}. Go on with: "
-                        f"fedax run --resume {folder}"
+                        f"{_resume_command(folder)}"
                     )
-            seconds = time.perf_counter() - begin
-            summary = _write_summary(folder, config, task, references, seconds)
+            summary = _write_summary(folder, config, task, references)
             write_report(folder)
         display.say(_closing(folder, config, summary, references))
 
@@ -176,17 +186,13 @@ def _opening(
 ) -> list[str]:
     """What a run says of itself before its first round."""
     num_parameters = sum(leaf.size for leaf in jax.tree.leaves(state.server_state.params))
-    done = int(state.server_state.round_index)
     lines = [
         f"{config.algorithm} on {config.task}: {task.train.num_clients:,} clients, "
         f"{task.train.num_examples:,} training examples, {num_parameters:,} parameters",
         f"{config.num_rounds} rounds of {config.cohort_size} clients, preset {config.preset}, "
         f"seed {config.seed}, in {folder}",
     ]
-    lines += [f"For comparison, {text}: {describe_test(m)}" for text, m in references.items()]
-    if done:
-        lines.append(f"Going on after round {done}.")
-    return lines
+    return lines + [f"For comparison, {text}: {describe_test(m)}" for text, m in references.items()]
 
 
 def _closing(
@@ -195,12 +201,12 @@ def _closing(
     summary: Mapping[str, Any],
     references: Mapping[str, Mapping[str, float]],
 ) -> str:
+    words = [f"Done: {config.num_rounds} rounds in {summary['seconds']:.0f} s."]
     result = describe_test(summary["final"])
-    compare = "".join(f" ({text}: {describe_test(m)})" for text, m in references.items())
-    return (
-        f"Done: {config.num_rounds} rounds in {summary['seconds']:.0f} s. "
-        f"{result[:1].upper()}{result[1:]}{compare}. Report: {folder / 'report.html'}"
-    )
+    if result:
+        compare = "".join(f" ({text}: {describe_test(m)})" for text, m in references.items())
+        words.append(f"{result[0].upper()}{result[1:]}{compare}.")
+    return " ".join([*words, f"Report: {folder / 'report.html'}"])
 
 
 def _new_folder(config: RunConfig, out: Path | None) -> Path:
@@ -237,15 +243,17 @@ def _write_summary(
     config: RunConfig,
     task: Task,
     references: Mapping[str, Mapping[str, float]],
-    seconds: float,
 ) -> dict[str, Any]:
+    """Writes what the whole run came to, over all its sittings."""
     rounds = read_metrics(folder)
+    round_seconds = sum(metrics["seconds"] for metrics in rounds)
+    evaluation_seconds = sum(metrics.get("evaluation_seconds", 0) for metrics in rounds)
     tested = [metrics for metrics in rounds if any(key.startswith("test_") for key in metrics)]
     summary = {
         "rounds": len(rounds),
-        "seconds": seconds,
-        "round_seconds": sum(metrics["seconds"] for metrics in rounds),
-        "evaluation_seconds": sum(metrics.get("evaluation_seconds", 0) for metrics in rounds),
+        "seconds": round_seconds + evaluation_seconds,
+        "round_seconds": round_seconds,
+        "evaluation_seconds": evaluation_seconds,
         "num_clients": task.train.num_clients,
         "num_rejected": sum(metrics["num_rejected"] for metrics in rounds),
         "train_loss_last_100_rounds": float(
@@ -302,10 +310,32 @@ def _explained(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         what = "The disk is full" if error.errno == errno.ENOSPC else (error.strerror or str(error))
-        raise RunError(
-            f"Cannot write to {folder}: {what}. Checkpoints already written are intact; when that "
-            f"is mended, go on with: fedax run --resume {folder}"
-        ) from error
+        message = f"Cannot write to {folder}: {what}."
+        if (folder / "config.json").exists():
+            message += (
+                " Checkpoints already written are intact; when that is mended, go on with: "
+                f"{_resume_command(folder)}"
+            )
+        raise RunError(message) from error
+
+
+def _resume_command(folder: Path) -> str:
+    return f"fedax run --resume {shlex.quote(str(folder))}"
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Keeps a second process out of the folder; the lock goes with the process, however it ends."""
+    lock = FileLock(folder / ".lock")
+    with _explained(folder):
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:  # an OSError too, but not the disk's
+            raise RunError(f"Another process is training in {folder}.") from None
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 @contextlib.contextmanager
@@ -322,7 +352,10 @@ def _stop_on_signal() -> Iterator[threading.Event]:
             raise KeyboardInterrupt
         stopped.set()
 
-    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {}
+    for number in (signal.SIGINT, signal.SIGTERM):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup and background jobs set it
+            before[number] = signal.signal(number, handle)
     try:
         yield stopped
     finally:

@@ -29,6 +29,9 @@ def classification(
     Returns:
       A model with the metrics `accuracy` and `loss`.
 
+    Raises:
+      ValueError: when used, if the shapes of logits and labels do not fit.
+
     Example:
       >>> import jax
       >>> model = classification(
@@ -39,6 +42,11 @@ def classification(
       [1.0986, 1.0986]
     """
     def losses(logits: Array, batch: Batch) -> tuple[Array, Array]:
+        if logits.ndim != 2 or logits.shape[:1] != batch[labels].shape:
+            raise ValueError(
+                f"Logits must have the shape [B, C] and the labels {labels!r} the shape [B], but "
+                f"they are {list(logits.shape)} and {list(batch[labels].shape)}."
+            )
         values = optax.softmax_cross_entropy_with_integer_labels(logits, batch[labels])
         return values, jnp.ones_like(values)
 
@@ -71,6 +79,9 @@ def regression(
     Returns:
       A model with the metric `loss`.
 
+    Raises:
+      ValueError: when used, if predictions and targets differ in shape.
+
     Example:
       >>> import jax
       >>> model = regression(lambda key: jnp.zeros(2), lambda p, x: x @ p)
@@ -79,6 +90,11 @@ def regression(
       [4.5]
     """
     def losses(predictions: Array, batch: Batch) -> tuple[Array, Array]:
+        if predictions.shape != batch[targets].shape:
+            raise ValueError(
+                f"Predictions and the targets {targets!r} must have the same shape, but are "
+                f"{list(predictions.shape)} and {list(batch[targets].shape)}."
+            )
         errors = (predictions - batch[targets]).reshape(predictions.shape[0], -1)
         values = (errors * errors).sum(1) / 2
         return values, jnp.ones_like(values)
