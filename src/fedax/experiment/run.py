@@ -320,7 +320,8 @@ def _explained(folder: Path) -> Iterator[None]:
 
 
 def _resume_command(folder: Path) -> str:
-    return f"fedax run --resume {shlex.quote(str(folder))}"
+    quoted = shlex.quote(str(folder)) if os.name == "posix" else f'"{folder}"'
+    return f"fedax run --resume {quoted}"
 
 
 @contextlib.contextmanager
