@@ -22,7 +22,7 @@ from fedax.cli import run_command
 from fedax.experiment import checkpoint, run
 from fedax.experiment.checkpoint import CheckpointError
 from fedax.experiment.config import ConfigError, RunConfig, parse_settings, resolve
-from fedax.experiment.run import RunError, read_metrics
+from fedax.experiment.folder import RunError, read_metrics
 from fedax.local import loss_gradient, train_locally
 from problems import quadratic_task
 
@@ -126,6 +126,17 @@ def test_the_run_folder_holds_what_the_contract_says(tmp_path, capsys):
     assert out.count("round 4/12") == 1  # plain lines in a pipe
     assert "\r" not in out
     assert "\x1b" not in out
+
+
+def test_a_run_that_measures_nothing_still_ends(tmp_path):
+    """No local step: no training loss (null in JSON), no evaluation asked for but the last."""
+    options = {"num_local_steps": 0}
+    folder = run.start(config(num_rounds=3, algorithm_options=options), tmp_path / "run")
+    assert [m["train_loss"] for m in read_metrics(folder)] == [None] * 3
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["train_loss_last_100_rounds"] is None
+    empty = run.start(config(num_rounds=0), tmp_path / "empty")
+    assert json.loads((empty / "summary.json").read_text())["rounds"] == 0
 
 
 def test_report_is_one_file_with_the_curves(tmp_path):
@@ -329,7 +340,7 @@ def test_a_full_disk_is_a_sentence_and_the_run_goes_on_later(tmp_path, monkeypat
                 show(self, report)
                 count.append(1)
                 if len(count) == 7:
-                    patch.setattr(run, "_json", full)
+                    patch.setattr(run, "to_json", full)
 
             patch.setattr(run.Display, "show", fill)
         else:

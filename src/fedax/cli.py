@@ -140,7 +140,7 @@ def _explain(error: Exception) -> tuple[str, int]:
     """An error's sentence and exit status; a sentence of our own where we know what it means."""
     from fedax.experiment.checkpoint import CheckpointError  # noqa: PLC0415
     from fedax.experiment.config import ConfigError  # noqa: PLC0415
-    from fedax.experiment.run import RunError  # noqa: PLC0415
+    from fedax.experiment.folder import RunError  # noqa: PLC0415
     from fedax.simulate import DivergedError  # noqa: PLC0415
 
     if isinstance(error, ConfigError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import time
 from collections.abc import Mapping
@@ -94,7 +95,8 @@ class Display:
         if self._start is None:
             self._start, self._first_round = now, number
         rate = (number - self._first_round) / max(now - self._start, 1e-9)
-        loss = f"loss {metrics['train_loss']:.4f}" if "train_loss" in metrics else ""
+        train_loss = metrics.get("train_loss", math.nan)
+        loss = "" if math.isnan(train_loss) else f"loss {train_loss:.4f}"
         if report.rejected:
             names = ", ".join(report.rejected[:3]) + (", ..." if len(report.rejected) > 3 else "")
             self.say(

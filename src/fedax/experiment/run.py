@@ -5,12 +5,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import datetime
-import errno
 import hashlib
 import json
 import os
 import platform
-import shlex
 import signal
 import threading
 from collections.abc import Iterator, Mapping
@@ -20,20 +18,26 @@ from typing import Any
 import jax
 import numpy as np
 import optax
-from filelock import FileLock, Timeout
 
 import fedax
 from fedax.algorithm import FederatedAlgorithm
 from fedax.experiment import checkpoint
 from fedax.experiment.config import ConfigError, RunConfig, build_algorithm, load_config
 from fedax.experiment.display import Display, describe_test
+from fedax.experiment.folder import (
+    RunError,
+    explained,
+    locked,
+    make_folder,
+    read_metrics,
+    resume_command,
+    to_json,
+    truncate_metrics,
+    write_json,
+)
 from fedax.experiment.report import write_report
 from fedax.simulate import Task, TrainingState, initial_state, simulate
 from fedax.tasks import load_task
-
-
-class RunError(RuntimeError):
-    """A run cannot start or go on; the message is a sentence."""
 
 
 def start(config: RunConfig, out: Path | None = None) -> Path:
@@ -52,9 +56,10 @@ def start(config: RunConfig, out: Path | None = None) -> Path:
       DivergedError: see `fedax.simulate`.
     """
     task, algorithm = _build(config)
-    folder = _new_folder(config, out)
-    with _locked(folder):
-        with _explained(folder):
+    folder = out or _unused_folder(config)
+    make_folder(folder)
+    with locked(folder):
+        with explained(folder):
             (folder / "metrics.jsonl").touch()
             _write_config(folder, config)
         _train(folder, config, task, algorithm, initial_state(task, algorithm, config.seed), [])
@@ -74,7 +79,7 @@ def resume(folder: Path, num_rounds: int | None = None) -> Path:
     """
     if not (folder / "config.json").is_file():
         raise RunError(f"{folder} is not a run folder: it has no config.json.")
-    with _locked(folder):
+    with locked(folder):
         config = load_config(folder / "config.json")
         if num_rounds is not None:
             config = dataclasses.replace(config, num_rounds=num_rounds)
@@ -88,10 +93,10 @@ def resume(folder: Path, num_rounds: int | None = None) -> Path:
             raise ConfigError(
                 f"The run has done {done} rounds already; --rounds {num_rounds} is less."
             )
-        with _explained(folder):
+        with explained(folder):
             if num_rounds is not None:
                 _write_config(folder, config)
-            _truncate_metrics(folder, done)
+            truncate_metrics(folder, done)
         note = f"Going on after round {done}." if done else "No checkpoint yet: from the beginning."
         _train(folder, config, task, algorithm, restored.state, [*restored.refused, note])
     return folder
@@ -105,22 +110,6 @@ def fingerprint(config: RunConfig) -> str:
     free = {"num_rounds", "evaluate_every", "checkpoint_every", "clients_per_chunk", "preset"}
     fixed = {k: v for k, v in dataclasses.asdict(config).items() if k not in free}
     return hashlib.sha256(json.dumps(fixed, sort_keys=True).encode()).hexdigest()
-
-
-def read_metrics(folder: Path) -> list[dict[str, Any]]:
-    """The rounds in metrics.jsonl, up to the first line that was cut off or is none of ours."""
-    rounds = []
-    path = folder / "metrics.jsonl"
-    lines = path.read_bytes().splitlines() if path.exists() else []
-    for line in lines:
-        try:
-            metrics = json.loads(line)
-        except ValueError:
-            break
-        if not isinstance(metrics, dict) or metrics.get("round") != len(rounds) + 1:
-            break
-        rounds.append(metrics)
-    return rounds
 
 
 def _build(config: RunConfig) -> tuple[Task, FederatedAlgorithm]:
@@ -155,12 +144,12 @@ def _train(
             seed=config.seed, evaluate_every=config.evaluate_every,
             clients_per_chunk=config.clients_per_chunk, state=state,
         )
-        with _explained(folder), (folder / "metrics.jsonl").open(
+        with explained(folder), (folder / "metrics.jsonl").open(
             "a", encoding="utf-8", newline="\n"
         ) as log:
             for report in rounds:
                 done = int(report.metrics["round"])
-                log.write(_json(report.metrics) + "\n")
+                log.write(to_json(report.metrics) + "\n")
                 log.flush()
                 display.show(report)
                 last = done == config.num_rounds or stopped.is_set()
@@ -170,7 +159,7 @@ def _train(
                 if stopped.is_set() and done < config.num_rounds:
                     raise RunError(
                         f"Stopped after round {done} of {config.num_rounds}. Go on with: "
-                        f"{_resume_command(folder)}"
+                        f"{resume_command(folder)}"
                     )
             summary = _write_summary(folder, config, task, references)
             write_report(folder)
@@ -209,20 +198,11 @@ def _closing(
     return " ".join([*words, f"Report: {folder / 'report.html'}"])
 
 
-def _new_folder(config: RunConfig, out: Path | None) -> Path:
-    if out is None:
-        stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
-        name = f"{config.task}-{config.algorithm}-{stamp}"
-        candidates = [Path("fedax-runs") / (name + suffix) for suffix in ("", "-2", "-3", "-4")]
-        out = next((path for path in candidates if not path.exists()), candidates[-1])
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        if any(out.iterdir()):
-            hint = f"go on with --resume {out}, or " if (out / "config.json").exists() else ""
-            raise RunError(f"The folder {out} is not empty; {hint}choose another --out.")
-    except OSError as error:
-        raise RunError(f"Cannot make the run folder {out}: {error.strerror}.") from None
-    return out
+def _unused_folder(config: RunConfig) -> Path:
+    stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
+    name = f"{config.task}-{config.algorithm}-{stamp}"
+    numbered = (Path("fedax-runs") / (name + suffix) for suffix in ("", "-2", "-3", "-4", "-5"))
+    return next((path for path in numbered if not path.exists()), Path("fedax-runs") / name)
 
 
 def _write_config(folder: Path, config: RunConfig) -> None:
@@ -235,7 +215,7 @@ def _write_config(folder: Path, config: RunConfig) -> None:
         "platform": platform.platform(),
         "device": jax.devices()[0].device_kind,
     }
-    _write_json(folder / "config.json", {**dataclasses.asdict(config), "made_by": made_by})
+    write_json(folder / "config.json", {**dataclasses.asdict(config), "made_by": made_by})
 
 
 def _write_summary(
@@ -248,6 +228,7 @@ def _write_summary(
     rounds = read_metrics(folder)
     round_seconds = sum(metrics["seconds"] for metrics in rounds)
     evaluation_seconds = sum(metrics.get("evaluation_seconds", 0) for metrics in rounds)
+    losses = [m["train_loss"] for m in rounds[-100:] if m.get("train_loss") is not None]
     tested = [metrics for metrics in rounds if any(key.startswith("test_") for key in metrics)]
     summary = {
         "rounds": len(rounds),
@@ -256,87 +237,13 @@ def _write_summary(
         "evaluation_seconds": evaluation_seconds,
         "num_clients": task.train.num_clients,
         "num_rejected": sum(metrics["num_rejected"] for metrics in rounds),
-        "train_loss_last_100_rounds": float(
-            np.mean([m.get("train_loss", np.nan) for m in rounds[-100:]]) if rounds else np.nan
-        ),
+        "train_loss_last_100_rounds": float(np.mean(losses)) if losses else None,
         "final": {k: v for k, v in tested[-1].items() if k.startswith("test_")} if tested else {},
         "references": references,
         "algorithm": config.algorithm,
     }
-    _write_json(folder / "summary.json", summary)
+    write_json(folder / "summary.json", summary)
     return summary
-
-
-def _truncate_metrics(folder: Path, done: int) -> None:
-    """Leaves the lines of the rounds that the checkpoint has; the others are run again."""
-    kept = [m for m in read_metrics(folder) if m["round"] <= done]
-    if len(kept) < done:
-        raise RunError(
-            f"{folder / 'metrics.jsonl'} has {len(kept)} whole lines, but the checkpoint has done "
-            f"{done} rounds; the file was changed or lost."
-        )
-    _write_atomically(folder / "metrics.jsonl", "".join(_json(m) + "\n" for m in kept))
-
-
-def _json(value: Any) -> str:
-    """JSON in one line; what is not finite becomes null, as JSON has no word for it."""
-    def clean(value: Any) -> Any:
-        if isinstance(value, Mapping):
-            return {key: clean(item) for key, item in value.items()}
-        if isinstance(value, float) and not np.isfinite(value):
-            return None
-        return value
-
-    return json.dumps(clean(value), ensure_ascii=False)
-
-
-def _write_json(path: Path, value: Any) -> None:
-    _write_atomically(path, json.dumps(json.loads(_json(value)), indent=2) + "\n")
-
-
-def _write_atomically(path: Path, text: str) -> None:
-    partial = path.with_name(path.name + ".partial")
-    with partial.open("w", encoding="utf-8", newline="\n") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
-
-
-@contextlib.contextmanager
-def _explained(folder: Path) -> Iterator[None]:
-    """Turns a failure of the disk into a sentence."""
-    try:
-        yield
-    except OSError as error:
-        what = "The disk is full" if error.errno == errno.ENOSPC else (error.strerror or str(error))
-        message = f"Cannot write to {folder}: {what}."
-        if (folder / "config.json").exists():
-            message += (
-                " Checkpoints already written are intact; when that is mended, go on with: "
-                f"{_resume_command(folder)}"
-            )
-        raise RunError(message) from error
-
-
-def _resume_command(folder: Path) -> str:
-    quoted = shlex.quote(str(folder)) if os.name == "posix" else f'"{folder}"'
-    return f"fedax run --resume {quoted}"
-
-
-@contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Keeps a second process out of the folder; the lock goes with the process, however it ends."""
-    lock = FileLock(folder / ".lock")
-    with _explained(folder):
-        try:
-            lock.acquire(timeout=0)
-        except Timeout:  # an OSError too, but not the disk's
-            raise RunError(f"Another process is training in {folder}.") from None
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 @contextlib.contextmanager

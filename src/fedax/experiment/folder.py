@@ -1,0 +1,124 @@
+"""The run folder: how it is made, written, locked, and what is said when that fails."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import shlex
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from filelock import FileLock, Timeout
+
+
+class RunError(RuntimeError):
+    """A run cannot start or go on; the message is a sentence."""
+
+
+def make_folder(out: Path) -> None:
+    """Makes an empty run folder.
+
+    Raises:
+      RunError: it cannot be made, or holds something.
+    """
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        if any(out.iterdir()):
+            hint = f"go on with --resume {out}, or " if (out / "config.json").exists() else ""
+            raise RunError(f"The folder {out} is not empty; {hint}choose another --out.")
+    except OSError as error:
+        raise RunError(f"Cannot make the run folder {out}: {error.strerror}.") from None
+
+
+def read_metrics(folder: Path) -> list[dict[str, Any]]:
+    """The rounds in metrics.jsonl, up to the first line that was cut off or is none of ours."""
+    rounds = []
+    path = folder / "metrics.jsonl"
+    lines = path.read_bytes().splitlines() if path.exists() else []
+    for line in lines:
+        try:
+            metrics = json.loads(line)
+        except ValueError:
+            break
+        if not isinstance(metrics, dict) or metrics.get("round") != len(rounds) + 1:
+            break
+        rounds.append(metrics)
+    return rounds
+
+
+def truncate_metrics(folder: Path, done: int) -> None:
+    """Leaves the lines of the rounds that the checkpoint has; the others are run again."""
+    kept = [m for m in read_metrics(folder) if m["round"] <= done]
+    if len(kept) < done:
+        raise RunError(
+            f"{folder / 'metrics.jsonl'} has {len(kept)} whole lines, but the checkpoint has done "
+            f"{done} rounds; the file was changed or lost."
+        )
+    _write_atomically(folder / "metrics.jsonl", "".join(to_json(m) + "\n" for m in kept))
+
+
+def to_json(value: Any) -> str:
+    """JSON in one line; what is not finite becomes null, as JSON has no word for it."""
+    def clean(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {key: clean(item) for key, item in value.items()}
+        if isinstance(value, float) and not np.isfinite(value):
+            return None
+        return value
+
+    return json.dumps(clean(value), ensure_ascii=False)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Writes indented JSON; the file is the old one or the new one, never half of it."""
+    _write_atomically(path, json.dumps(json.loads(to_json(value)), indent=2) + "\n")
+
+
+def _write_atomically(path: Path, text: str) -> None:
+    partial = path.with_name(path.name + ".partial")
+    with partial.open("w", encoding="utf-8", newline="\n") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)
+
+
+@contextlib.contextmanager
+def explained(folder: Path) -> Iterator[None]:
+    """Turns a failure of the disk into a sentence."""
+    try:
+        yield
+    except OSError as error:
+        what = "The disk is full" if error.errno == errno.ENOSPC else (error.strerror or str(error))
+        message = f"Cannot write to {folder}: {what}."
+        if (folder / "config.json").exists():
+            message += (
+                " Checkpoints already written are intact; when that is mended, go on with: "
+                f"{resume_command(folder)}"
+            )
+        raise RunError(message) from error
+
+
+def resume_command(folder: Path) -> str:
+    """The command that goes on with a run, quoted for the shell."""
+    quoted = shlex.quote(str(folder)) if os.name == "posix" else f'"{folder}"'
+    return f"fedax run --resume {quoted}"
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Keeps a second process out of the folder; the lock goes with the process, however it ends."""
+    lock = FileLock(folder / ".lock")
+    with explained(folder):
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:  # an OSError too, but not the disk's
+            raise RunError(f"Another process is training in {folder}.") from None
+    try:
+        yield
+    finally:
+        lock.release()
