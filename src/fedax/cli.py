@@ -23,6 +23,12 @@ from tyro.conf import (
     subcommand,
 )
 
+from fedax.experiment import catalogue, config
+from fedax.experiment.checkpoint import CheckpointError
+from fedax.experiment.config import ConfigError
+from fedax.experiment.folder import RunError
+from fedax.simulate import DivergedError
+
 
 def _option(metavar: str) -> Any:
     """An option without the parser's own hint; its help says what None means."""
@@ -100,12 +106,12 @@ def run_command(arguments: list[str]) -> int:
 
 
 def _run(command: Run) -> int:
-    from fedax.experiment import config, run  # noqa: PLC0415 - JAX loads after parsing
+    from fedax.experiment import run  # noqa: PLC0415 - only a run needs matplotlib, which is slow
 
     if command.resume is not None:
         fresh = dataclasses.replace(command, resume=None, rounds=None, debug=False)
         if fresh != Run():
-            raise config.ConfigError(
+            raise ConfigError(
                 "--resume goes on with a run as it was configured; only --rounds, a new total, "
                 "can go with it."
             )
@@ -126,8 +132,6 @@ def _run(command: Run) -> int:
 
 
 def _list(command: List) -> int:
-    from fedax.experiment import catalogue  # noqa: PLC0415 - JAX loads after parsing
-
     rows = catalogue.ROWS[command.what]()
     if command.json:
         print(json.dumps(rows, indent=2, ensure_ascii=False))
@@ -138,11 +142,6 @@ def _list(command: List) -> int:
 
 def _explain(error: Exception) -> tuple[str, int]:
     """An error's sentence and exit status; a sentence of our own where we know what it means."""
-    from fedax.experiment.checkpoint import CheckpointError  # noqa: PLC0415
-    from fedax.experiment.config import ConfigError  # noqa: PLC0415
-    from fedax.experiment.folder import RunError  # noqa: PLC0415
-    from fedax.simulate import DivergedError  # noqa: PLC0415
-
     if isinstance(error, ConfigError):
         return str(error), 2
     if isinstance(error, CheckpointError | DivergedError | RunError):
