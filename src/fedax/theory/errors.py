@@ -1,0 +1,15 @@
+"""What can be wrong with a question to the theory; each error is a sentence."""
+
+from __future__ import annotations
+
+
+class TheoryError(ValueError):
+    """The question has no answer; the sentence says why."""
+
+
+class SingularError(TheoryError):
+    """A matrix that must be inverted, or be positive definite, is not."""
+
+
+class ConditionError(TheoryError):
+    """A statement was asked about what it does not cover; the sentence names its condition."""

@@ -1,0 +1,515 @@
+r"""Populations of clients with quadratic losses, on which federated methods are solved exactly.
+
+Symbols of this package, as in paper 000 (Charles, Konecny 2020), sections 2 and 3:
+
+=================  ==================================================================
+:math:`A_i, c_i`   matrix and centre of client i: f_i(x) = (x - c_i)^T A_i (x - c_i) / 2
+:math:`b_i`        -A_i c_i, so grad f_i(x) = A_i x + b_i; exists for singular A_i too
+:math:`p_i`        probability of client i; E is the mean with these weights
+x*                 minimiser of f = E f_i
+gamma, eta         client and server learning rate
+K, Theta           number of local steps; weights of the local gradients
+mu, L, kappa       smallest and largest eigenvalue of any A_i, and L / mu
+sigma_A, sigma_c   root mean square of |A_i - E A| (operator norm) and of |c_i - E c|
+G2                 largest E|noise|^2 of an example's gradient (Assumption 4)
+M, B               clients a round, examples a minibatch
+=================  ==================================================================
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import scipy.optimize
+
+from fedax.theory.errors import SingularError, TheoryError
+
+# Below this share of the largest eigenvalue a matrix counts as singular.
+SINGULAR = 1e-13
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class QuadraticPopulation:
+    r"""Clients with losses :math:`f_i(x) = x^T A_i x / 2 + b_i^T x`, in float64.
+
+    Build one with `from_centres`, `from_linear`, `from_density`, `random` or `from_regression`.
+
+    Attributes:
+      matrices: A_i, [N, d, d], symmetric.
+      linear: b_i = -A_i c_i, [N, d].
+      probabilities: p_i >= 0, [N], sum 1.
+      noise: covariance of one example's gradient about its client's, [N, d, d]; it does not
+        depend on x (additive noise).
+
+    Example:
+      >>> clients = QuadraticPopulation.from_centres([1.0, 2.0], [1.0, 0.5])
+      >>> clients.minimiser.round(6).tolist()  # of (x - 1)^2 / 4 + (x - 1/2)^2 / 2
+      [0.666667]
+    """
+
+    matrices: np.ndarray
+    linear: np.ndarray
+    probabilities: np.ndarray
+    noise: np.ndarray
+
+    @classmethod
+    def from_linear(
+        cls, matrices: Any, linear: Any, probabilities: Any = None, noise: Any = 0.0
+    ) -> QuadraticPopulation:
+        """From A_i and b_i, with grad f_i(x) = A_i x + b_i.
+
+        Args:
+          matrices: A_i, [N, d, d], or [N] if d is 1.
+          linear: b_i, [N, d] or [N].
+          probabilities: p_i >= 0, [N], scaled to sum to 1; None: all alike.
+          noise: of an example's gradient: its covariance [d, d] or [N, d, d], or a number G2 >= 0,
+            its mean square, which is spread evenly over the directions.
+
+        Raises:
+          TheoryError: the shapes do not fit, a value is not finite, a matrix is not symmetric, or
+            probabilities or noise are out of their range.
+        """
+        linear = _array("linear", linear)
+        if linear.ndim == 1:
+            linear = linear[:, None]
+        if linear.ndim != 2 or 0 in linear.shape:
+            raise TheoryError(
+                f"A population needs [clients, d] numbers, at least one of each, but the shape is "
+                f"{linear.shape}."
+            )
+        num_clients, d = linear.shape
+        matrices = _matrices("matrices", matrices, num_clients, d)
+        asymmetry = np.abs(matrices - matrices.swapaxes(1, 2)).max((1, 2))
+        if (asymmetry > 1e-8 * np.abs(matrices).max((1, 2))).any():
+            raise TheoryError(
+                f"matrices must be symmetric, but client {asymmetry.argmax()}'s differs from its "
+                f"transpose by {asymmetry.max():.3g}."
+            )
+        p = np.ones(num_clients) if probabilities is None else _array("probabilities", probabilities)
+        if p.shape != (num_clients,) or (p < 0).any() or p.sum() == 0:
+            raise TheoryError(
+                f"probabilities must be {num_clients} numbers >= 0, not all 0, but are {p}."
+            )
+        covariance = _covariances(noise, num_clients, d)
+        matrices = (matrices + matrices.swapaxes(1, 2)) / 2
+        return cls(matrices, linear, p / p.sum(), covariance)
+
+    @classmethod
+    def from_centres(
+        cls, matrices: Any, centres: Any, probabilities: Any = None, noise: Any = 0.0
+    ) -> QuadraticPopulation:
+        """From A_i and c_i; the other arguments are those of `from_linear`.
+
+        Args:
+          matrices: A_i, [N, d, d], or [N] if d is 1.
+          centres: c_i, [N, d] or [N].
+          probabilities, noise: see `from_linear`.
+        """
+        centres = _array("centres", centres)
+        if centres.ndim == 1:
+            centres = centres[:, None]
+        if centres.ndim != 2:
+            raise TheoryError(f"centres must be [clients, d], but the shape is {centres.shape}.")
+        matrices = _matrices("matrices", matrices, *centres.shape)
+        linear = -np.einsum("nij,nj->ni", matrices, centres)
+        return cls.from_linear(matrices, linear, probabilities, noise)
+
+    @classmethod
+    def from_density(
+        cls,
+        density: Callable[[np.ndarray], Any],
+        interval: tuple[float, float],
+        curvature: Callable[[np.ndarray], Any] = lambda z: z,
+        centre: Callable[[np.ndarray], Any] = lambda z: 1 / z,
+        num_nodes: int = 50,
+        noise: Any = 0.0,
+    ) -> QuadraticPopulation:
+        """A continuum of clients z on an interval, by Gauss-Lobatto quadrature.
+
+        The nodes take the place of clients. Both ends of the interval are among them, so mu and L
+        are right where the curvature is monotone; expectations of polynomials of degree up to
+        2 num_nodes - 3 are exact, those of analytic functions nearly so.
+
+        Args:
+          density: z [n] -> density [n] >= 0, up to a factor; finite at the ends.
+          interval: its ends, left < right.
+          curvature: z [n] -> A_z, [n] or [n, d, d]. Default: z.
+          centre: z [n] -> c_z, [n] or [n, d]. Default: 1 / z.
+          num_nodes: at least 2.
+          noise: see `from_linear`.
+
+        Example:
+          >>> clients = QuadraticPopulation.from_density(lambda z: 8 * z / 15, (0.5, 2.0))
+          >>> clients.minimiser.round(10).tolist()  # 5/7
+          [0.7142857143]
+        """
+        left, right = (float(end) for end in interval)
+        if not (np.isfinite(left) and np.isfinite(right) and left < right):
+            raise TheoryError(f"interval must be two numbers, left < right, but is {interval}.")
+        if num_nodes < 2:
+            raise TheoryError(f"num_nodes must be at least 2, but is {num_nodes}.")
+        legendre = np.polynomial.legendre.Legendre.basis(num_nodes - 1)
+        nodes = np.concatenate([[-1.0], np.sort(legendre.deriv().roots().real), [1.0]])
+        weights = 2 / (num_nodes * (num_nodes - 1) * legendre(nodes) ** 2)
+        z = (left + right) / 2 + (right - left) / 2 * nodes
+        p = _array("density", density(z)) * weights
+        return cls.from_centres(curvature(z), centre(z), p, noise)
+
+    @classmethod
+    def random(
+        cls,
+        num_clients: int,
+        dimension: int,
+        *,
+        mu: float = 1.0,
+        L: float = 10.0,
+        sigma_A: float | None = None,
+        sigma_c: float = 1.0,
+        noise: Any = 0.0,
+        probabilities: Any = None,
+        seed: int = 0,
+    ) -> QuadraticPopulation:
+        """At random, with exactly these constants.
+
+        Args:
+          num_clients: N >= 1.
+          dimension: d >= 1.
+          mu, L: 0 < mu <= L; the smallest and largest eigenvalue of any A_i are these.
+          sigma_A: >= 0; None: whatever the draw gives. With d = 1 only some are possible.
+          sigma_c: >= 0; one client has 0.
+          noise, probabilities: see `from_linear`.
+          seed: the same seed gives the same population.
+
+        Raises:
+          TheoryError: an argument is out of its range, or sigma_A cannot be had; the sentence
+            says what can.
+
+        Example:
+          >>> clients = QuadraticPopulation.random(20, 3, mu=0.5, L=4, sigma_A=1, sigma_c=2)
+          >>> [round(float(v), 9) for v in (clients.mu, clients.L, clients.sigma_A, clients.sigma_c)]
+          [0.5, 4.0, 1.0, 2.0]
+        """
+        if num_clients < 1 or dimension < 1:
+            raise TheoryError(
+                f"num_clients and dimension must be at least 1, but are {num_clients} and "
+                f"{dimension}."
+            )
+        if not 0 < mu <= L:
+            raise TheoryError(f"mu and L must have 0 < mu <= L, but are {mu:g} and {L:g}.")
+        if sigma_c < 0 or (sigma_A is not None and sigma_A < 0):
+            raise TheoryError(f"sigma_A and sigma_c must be >= 0, but are {sigma_A}, {sigma_c:g}.")
+        rng = np.random.default_rng(seed)
+        p = np.ones(num_clients) if probabilities is None else _array("probabilities", probabilities)
+        p = p / p.sum()
+        matrices = _random_matrices(rng, p, dimension, mu, L, sigma_A)
+        centres = rng.normal(size=(num_clients, dimension))
+        spread = _spread(centres, p)
+        if spread > 0:
+            mean = p @ centres
+            centres = mean + (centres - mean) * sigma_c / spread
+        return cls.from_centres(matrices, centres, p, noise)
+
+    @classmethod
+    def from_regression(
+        cls,
+        features: Sequence[Any],
+        targets: Sequence[Any],
+        *,
+        ridge: float = 0.0,
+        intercept: bool = False,
+        weighting: str = "num_examples",
+        with_noise: bool = False,
+    ) -> QuadraticPopulation:
+        r"""From linear or ridge regression data, whose losses are quadratic as they are:
+
+        .. math:: f_i(x) = \frac{1}{2 n_i} |X_i x - y_i|^2 + \frac{\lambda}{2} |x|^2.
+
+        Args:
+          features: X_i [n_i, d] of every client.
+          targets: y_i [n_i] of every client.
+          ridge: lambda >= 0. With fewer examples than d, a client has a centre only if it is > 0.
+          intercept: adds a feature that is always 1, as the last; the ridge term has it too.
+          weighting: "num_examples" for p_i = n_i / n, or "uniform".
+          with_noise: gives each client the covariance of its examples' gradients at the pooled
+            minimiser. It is exact there; elsewhere a least-squares gradient's noise grows.
+
+        Raises:
+          TheoryError: a client's arrays do not fit, or an argument is out of its range.
+
+        Example:
+          >>> X = [np.array([[1.0], [2.0]]), np.array([[1.0]])]
+          >>> y = [np.array([1.0, 2.0]), np.array([3.0])]
+          >>> clients = QuadraticPopulation.from_regression(X, y)
+          >>> clients.minimiser.round(6).tolist()  # (1 + 4 + 3) / (1 + 4 + 1)
+          [1.333333]
+        """  # noqa: D400, D415 - the first sentence ends in an equation
+        if not np.isfinite(ridge) or ridge < 0:
+            raise TheoryError(f"ridge must be a finite number >= 0, but is {ridge}.")
+        if weighting not in ("num_examples", "uniform"):
+            raise TheoryError(
+                f"weighting must be 'num_examples' or 'uniform', but is {weighting!r}."
+            )
+        if len(features) != len(targets) or not len(features):
+            raise TheoryError(
+                f"features and targets must have an entry for every client, at least one, but "
+                f"have {len(features)} and {len(targets)}."
+            )
+        clients = []
+        for index, (given_x, given_y) in enumerate(zip(features, targets, strict=True)):
+            x, y = _array("features", given_x), _array("targets", given_y)
+            if x.ndim != 2 or y.shape != x.shape[:1] or 0 in x.shape:
+                raise TheoryError(
+                    f"Client {index} needs features [n, d] and targets [n] with n, d >= 1, but has "
+                    f"{x.shape} and {y.shape}."
+                )
+            if clients and x.shape[1] + intercept != clients[0][0].shape[1]:
+                raise TheoryError(
+                    f"Client {index} has {x.shape[1]} features, the first one "
+                    f"{clients[0][0].shape[1] - intercept}."
+                )
+            clients.append((np.hstack([x, np.ones((len(x), 1))]) if intercept else x, y))
+        sizes = np.array([len(y) for _, y in clients], float)
+        eye = np.eye(clients[0][0].shape[1])
+        population = cls.from_linear(
+            np.stack([x.T @ x / len(x) + ridge * eye for x, _ in clients]),
+            np.stack([-x.T @ y / len(x) for x, y in clients]),
+            sizes if weighting == "num_examples" else None,
+        )
+        if not with_noise:
+            return population
+        at = population.minimiser
+        gradients = [x * (x @ at - y)[:, None] for x, y in clients]
+        centred = [g - g.mean(0) for g in gradients]
+        covariances = np.stack([g.T @ g / len(g) for g in centred])
+        return dataclasses.replace(population, noise=covariances)
+
+    @property
+    def num_clients(self) -> int:
+        """N."""
+        return len(self.linear)
+
+    @property
+    def dimension(self) -> int:
+        """The dimension d."""
+        return self.linear.shape[1]
+
+    @functools.cached_property
+    def eigen(self) -> tuple[np.ndarray, np.ndarray]:
+        """Eigenvalues [N, d], ascending, and eigenvectors [N, d, d], as columns, of the A_i."""
+        values, vectors = np.linalg.eigh(self.matrices)
+        return values, vectors
+
+    def apply(self, function: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+        """The matrix function of every A_i, [N, d, d], from the function of its eigenvalues."""
+        values, vectors = self.eigen
+        return (vectors * function(values)[:, None, :]) @ vectors.swapaxes(1, 2)
+
+    def mean(self, values: np.ndarray) -> np.ndarray:
+        """E of something that each client has, [N, ...]."""
+        return np.tensordot(self.probabilities, values, 1)
+
+    @functools.cached_property
+    def taking_part(self) -> np.ndarray:
+        """Whether a client has a positive probability, [N]; the constants are over these."""
+        return self.probabilities > 0
+
+    @functools.cached_property
+    def centres(self) -> np.ndarray:
+        """c_i, [N, d].
+
+        Raises:
+          SingularError: a client's matrix is singular, so it has no unique minimiser.
+        """
+        values, _ = self.eigen
+        sizes = np.abs(values)
+        bad = sizes.min(1) <= SINGULAR * sizes.max(1)
+        if bad.any():
+            client = int(bad.argmax())
+            raise SingularError(
+                f"Client {client}'s matrix is singular (its smallest eigenvalue is "
+                f"{values[client][sizes[client].argmin()]:.3g}), so the client has no centre c_i; "
+                "a ridge term gives it one."
+            )
+        return -np.linalg.solve(self.matrices, self.linear[:, :, None])[:, :, 0]
+
+    @functools.cached_property
+    def matrix(self) -> np.ndarray:
+        """A = E A_i, the Hessian of f, [d, d]."""
+        return self.mean(self.matrices)
+
+    @functools.cached_property
+    def minimiser(self) -> np.ndarray:
+        """x*, which minimises f, [d].
+
+        Raises:
+          SingularError: f has no unique minimiser.
+        """
+        return minimise(self.matrix, self.mean(self.linear), "The loss f")
+
+    def gradients(self, x: Any) -> np.ndarray:
+        """Grad f_i(x) of every client, [N, d]."""
+        return self.matrices @ np.asarray(x, float) + self.linear
+
+    def loss(self, x: Any) -> Any:
+        """f(x) = E[x^T A_i x / 2 + b_i^T x] of points [..., d]."""
+        return quadratic_value(self.matrix, self.mean(self.linear), x)
+
+    @functools.cached_property
+    def mu(self) -> float:
+        """The smallest eigenvalue of any A_i."""
+        return float(self.eigen[0][self.taking_part].min())
+
+    @functools.cached_property
+    def L(self) -> float:  # noqa: N802 - the field's letter
+        """The largest eigenvalue of any A_i."""
+        return float(self.eigen[0][self.taking_part].max())
+
+    @property
+    def kappa(self) -> float:
+        """L / mu; inf if mu is not positive."""
+        return self.L / self.mu if self.mu > 0 else np.inf
+
+    @functools.cached_property
+    def sigma_A(self) -> float:  # noqa: N802
+        """Root of E|A_i - A|^2, operator norm (Assumption 3)."""
+        return _spread(self.matrices, self.probabilities)
+
+    @functools.cached_property
+    def sigma_c(self) -> float:
+        """Root of E|c_i - E c|^2 (Assumption 3)."""
+        return _spread(self.centres, self.probabilities)
+
+    @functools.cached_property
+    def G2(self) -> float:  # noqa: N802
+        """G^2 of Assumption 4: the largest E|example's gradient - grad f_i|^2."""
+        return float(np.trace(self.noise, axis1=1, axis2=2)[self.taking_part].max())
+
+    def gradient_dissimilarity(self, x: Any = None) -> float:
+        """E|grad f_i(x) - grad f(x)|^2, G^2 of paper 003's (A1) at x; at x* if x is None."""
+        gradients = self.gradients(self.minimiser if x is None else x)
+        return _spread(gradients, self.probabilities) ** 2
+
+    @functools.cached_property
+    def delta(self) -> float:
+        """max_i |A_i - A|, the Hessian dissimilarity of paper 003's (A2)."""
+        distances = np.linalg.norm(self.matrices - self.matrix, 2, axis=(1, 2))
+        return float(distances[self.taking_part].max())
+
+
+def minimise(matrix: np.ndarray, linear: np.ndarray, what: str) -> np.ndarray:
+    """Where x^T H x / 2 + h^T x is least.
+
+    Raises:
+      SingularError: H is not positive definite.
+    """
+    values = np.linalg.eigvalsh(matrix)
+    if values[0] <= SINGULAR * np.abs(values).max():
+        raise SingularError(
+            f"{what} has no unique minimiser: its Hessian's smallest eigenvalue is "
+            f"{values[0]:.3g}, the largest {values[-1]:.3g}."
+        )
+    return -np.linalg.solve(matrix, linear)
+
+
+def quadratic_value(matrix: np.ndarray, linear: np.ndarray, x: Any) -> Any:
+    """x^T H x / 2 + h^T x of points [..., d]."""
+    x = np.asarray(x, float)
+    return np.einsum("...i,ij,...j->...", x, matrix, x) / 2 + x @ linear
+
+
+def _array(name: str, value: Any) -> np.ndarray:
+    try:
+        array = np.array(value, float)
+    except (TypeError, ValueError) as error:
+        raise TheoryError(f"{name} must be numbers: {error}.") from None
+    if not np.isfinite(array).all():
+        raise TheoryError(f"{name} must be finite, but there is a {array[~np.isfinite(array)][0]}.")
+    return array
+
+
+def _matrices(name: str, value: Any, num_clients: int, d: int) -> np.ndarray:
+    matrices = _array(name, value)
+    if matrices.ndim == 1 and d == 1:
+        matrices = matrices[:, None, None]
+    if matrices.shape != (num_clients, d, d):
+        raise TheoryError(
+            f"{name} must be [{num_clients}, {d}, {d}] for {num_clients} clients with centres in "
+            f"{d} dimensions, but the shape is {matrices.shape}."
+        )
+    return matrices
+
+
+def _covariances(noise: Any, num_clients: int, d: int) -> np.ndarray:
+    """The noise's covariance for every client, [N, d, d]."""
+    given = _array("noise", noise)
+    if given.ndim == 0:
+        given = given * np.eye(d) / d
+    if given.shape not in ((d, d), (num_clients, d, d)) or np.linalg.eigvalsh(given).min() < -1e-12:
+        raise TheoryError(
+            f"noise must be a number >= 0 or a covariance [{d}, {d}], one for all clients or one "
+            f"for each, but is {noise}."
+        )
+    return np.array(np.broadcast_to(given, (num_clients, d, d)))
+
+
+def _spread(values: np.ndarray, p: np.ndarray) -> float:
+    """Root of E|v_i - E v|^2, with the Euclidean norm of vectors, the operator norm of matrices."""
+    differences = values - np.tensordot(p, values, 1)
+    return float(np.sqrt(p @ np.linalg.norm(differences, 2, axis=tuple(range(1, values.ndim))) ** 2))
+
+
+def _random_matrices(
+    rng: np.random.Generator, p: np.ndarray, d: int, mu: float, L: float, sigma_A: float | None
+) -> np.ndarray:
+    """Symmetric matrices whose extreme eigenvalues are mu and L, with this sigma_A."""
+    num_clients = len(p)
+    if d == 1 and num_clients == 1 and mu < L:
+        raise TheoryError(
+            f"One client of dimension 1 has one eigenvalue, so mu = {mu:g} must equal L = {L:g}."
+        )
+    if d == 1:
+        # Two clients at the ends; q sends the others from the ends (0) to the middle (infinity).
+        u = rng.uniform(-1, 1, num_clients)
+        u[: min(2, num_clients)] = [-1, 1][: num_clients]
+
+        def family(s: float) -> np.ndarray:
+            return (np.sign(u) * np.abs(u) ** (1 / s - 1 if s > 0 else np.inf))[:, None, None]
+    else:
+        rotations = np.linalg.qr(rng.normal(size=(num_clients + 1, d, d)))[0]
+        spectra = rng.uniform(size=(num_clients + 1, d))
+        spectra[:, 0], spectra[:, -1] = 0, 1
+        drawn = (rotations * spectra[:, None, :]) @ rotations.swapaxes(1, 2)
+
+        def family(s: float) -> np.ndarray:  # from all alike to all at random
+            return (1 - s) * drawn[0] + s * drawn[1:]
+
+    def scaled(s: float) -> np.ndarray:
+        """The family's member, moved to have its extreme eigenvalues at mu and L."""
+        matrices = family(s)
+        values = np.linalg.eigvalsh(matrices)
+        low, high = values.min(), values.max()
+        if high == low:
+            return np.broadcast_to(np.eye(d) * mu, matrices.shape)
+        unit = (matrices - low * np.eye(d)) / (high - low)
+        return mu * np.eye(d) + (L - mu) * unit
+
+    if sigma_A is None:
+        return scaled(0.5 if d == 1 else 1.0)
+    least, most = (_spread(scaled(s), p) for s in (0.0, 1.0))
+    tolerance = 1e-12 * L
+    if not least - tolerance <= sigma_A <= most + tolerance:
+        raise TheoryError(
+            f"sigma_A cannot be {sigma_A:g} for {num_clients} clients of dimension {d} with "
+            f"eigenvalues in [{mu:g}, {L:g}]; this draw can have {least:.4g} to {most:.4g}."
+        )
+    if most - least <= tolerance:
+        return scaled(0.0)
+    wanted = min(max(sigma_A, least), most)
+    share = scipy.optimize.brentq(
+        lambda s: _spread(scaled(s), p) - wanted, 0.0, 1.0, xtol=1e-15, rtol=1e-15
+    )
+    return scaled(float(share))

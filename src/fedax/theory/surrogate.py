@@ -1,0 +1,244 @@
+r"""The loss that a local update method really minimises on quadratics (paper 000, section 3).
+
+A client that takes K gradient steps with learning rate gamma from x and returns the sum of its
+gradients weighted by Theta = (theta_1, ..., theta_K) returns, in expectation, the gradient of
+
+.. math::
+    \tilde f_i(x) = \tfrac12 (x - c_i)^T Q_i A_i (x - c_i), \qquad
+    Q_i(\gamma, \Theta) = \sum_{k=1}^K \theta_k (I - \gamma A_i)^{k-1}
+
+(Theorem 3), so the server does gradient descent on the surrogate loss E f~_i instead of f. Wherever
+this package takes Theta, a number K stands for FedAvg's (1, ..., 1) of that length; it need not be
+whole (paper 001). Symbols: see `fedax.theory.population`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from fedax.theory.errors import TheoryError
+from fedax.theory.population import QuadraticPopulation, minimise, quadratic_value
+
+Theta: TypeAlias = float | Sequence[float] | np.ndarray
+
+
+def last(K: int) -> np.ndarray:
+    """Theta_K = (0, ..., 0, 1), of length K: the last gradient only (eq. 3).
+
+    FOMAML with K - 1 local steps; K-step MAML is `last(2 K + 1)` (Theorem 4).
+
+    Example:
+      >>> last(3).tolist()
+      [0.0, 0.0, 1.0]
+    """
+    if int(K) != K or K < 1:
+        raise TheoryError(f"K must be a whole number of at least 1, but is {K}.")
+    return np.eye(int(K))[-1]
+
+
+def phi(K: float, eigenvalue: Any, gamma: float) -> Any:
+    r"""phi_{K,l}(gamma) = (1 - (1 - gamma l)^K) / gamma, K l at gamma = 0 (eq. 17, 18).
+
+    An eigenvalue l of A_i becomes this eigenvalue of Q_i(gamma, Theta_{1:K}) A_i (Lemma 11).
+
+    Args:
+      K: >= 0; real where gamma l <= 1, otherwise whole.
+      eigenvalue: l, of any shape.
+      gamma: >= 0.
+
+    Example:
+      >>> float(phi(2, 1.0, 0.5)), float(phi(2, 1.0, 0.0))
+      (1.5, 2.0)
+    """
+    eigenvalue = np.asarray(eigenvalue, float)
+    if gamma == 0:
+        return K * eigenvalue
+    rest = 1 - gamma * eigenvalue
+    if (rest < 0).any() and K != int(K):
+        raise TheoryError(
+            f"(1 - gamma l)^K is not real for gamma l = {gamma * eigenvalue.max():.4g} > 1 and "
+            f"K = {K:g}; take a whole K or a smaller gamma."
+        )
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        exact = -np.expm1(K * np.log1p(-gamma * eigenvalue)) / gamma
+        return np.where(rest > 0, exact, (1 - rest**K) / gamma)
+
+
+def chi(Theta: Theta, L: float, gamma: float) -> float:
+    """chi(gamma, Theta) = sum theta_k (1 - gamma L)^(k-1) / sum theta_k (eq. 21).
+
+    Example:
+      >>> chi(2, 1.0, 0.5)
+      0.75
+    """
+    weights = sum_of(Theta)
+    return float(distort(Theta, np.asarray(L, float), gamma) / weights)
+
+
+def sum_of(Theta: Theta) -> float:
+    """The sum of the theta_k, checked as `distort` does."""
+    return float(np.sum(check_theta(Theta)))
+
+
+def check_theta(Theta: Theta) -> Any:
+    """Theta as a float K or an array of weights.
+
+    Raises:
+      TheoryError: K is not above 0, or the weights are not finite numbers >= 0 with one above 0
+        (Assumption 1).
+    """
+    weights = np.asarray(Theta, float)
+    if (
+        weights.ndim > 1 or weights.size == 0 or not np.isfinite(weights).all()
+        or (weights < 0).any() or not weights.any()
+    ):
+        raise TheoryError(
+            f"Theta must be a number K > 0 or weights >= 0 that are not all 0, but is {Theta}."
+        )
+    return float(weights) if weights.ndim == 0 else weights
+
+
+def check_gamma(gamma: float) -> float:
+    """The learning rate as a float.
+
+    Raises:
+      TheoryError: it is not a finite number >= 0.
+    """
+    if not np.isfinite(gamma) or gamma < 0:
+        raise TheoryError(f"gamma must be a finite number >= 0, but is {gamma}.")
+    return float(gamma)
+
+
+def distort(Theta: Theta, eigenvalue: np.ndarray, gamma: float) -> np.ndarray:
+    """sum_k theta_k (1 - gamma l)^(k-1): Q_i's eigenvalue where A_i has l (Lemma 6.3)."""
+    weights = check_theta(Theta)
+    gamma = check_gamma(gamma)
+    if isinstance(weights, float):
+        safe = np.where(eigenvalue == 0, 1.0, eigenvalue)
+        return np.where(eigenvalue == 0, weights, phi(weights, safe, gamma) / safe)
+    rest = 1 - gamma * eigenvalue
+    total = np.zeros_like(rest)
+    for weight in weights[::-1]:  # Horner's rule
+        total = total * rest + weight
+    return total
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Surrogate:
+    """What LocalUpdate(gamma, Theta) does gradient descent on; see `surrogate`.
+
+    Attributes:
+      population: the clients.
+      gamma: client learning rate.
+      Theta: gradient weights, or K.
+    """
+
+    population: QuadraticPopulation
+    gamma: float
+    Theta: Any
+
+    @functools.cached_property
+    def distortions(self) -> np.ndarray:
+        """Q_i, [N, d, d] (eq. 8)."""
+        return self.population.apply(lambda l: distort(self.Theta, l, self.gamma))  # noqa: E741
+
+    @functools.cached_property
+    def matrices(self) -> np.ndarray:
+        """Q_i A_i, the Hessians of the clients' surrogate losses, [N, d, d]."""
+        return self.population.apply(lambda l: distort(self.Theta, l, self.gamma) * l)  # noqa: E741
+
+    @functools.cached_property
+    def linear(self) -> np.ndarray:
+        """Q_i b_i, the clients' surrogate gradients at 0, [N, d]."""
+        return np.einsum("nij,nj->ni", self.distortions, self.population.linear)
+
+    @functools.cached_property
+    def matrix(self) -> np.ndarray:
+        """E[Q_i A_i], the Hessian of the surrogate loss, [d, d]."""
+        return self.population.mean(self.matrices)
+
+    @functools.cached_property
+    def minimiser(self) -> np.ndarray:
+        """x*(gamma, Theta) = E[Q_i A_i]^{-1} E[Q_i A_i c_i], [d].
+
+        Raises:
+          SingularError: the surrogate loss has no unique minimiser.
+        """
+        return minimise(
+            self.matrix, self.population.mean(self.linear),
+            f"The surrogate loss for gamma = {self.gamma:g}",
+        )
+
+    @property
+    def gap(self) -> float:
+        """|x*(gamma, Theta) - x*|."""
+        return float(np.linalg.norm(self.minimiser - self.population.minimiser))
+
+    @property
+    def excess_loss(self) -> float:
+        """f(x*(gamma, Theta)) - f(x*)."""
+        difference = self.minimiser - self.population.minimiser
+        return float(difference @ self.population.matrix @ difference / 2)
+
+    @functools.cached_property
+    def spectrum(self) -> np.ndarray:
+        """Eigenvalues of E[Q_i A_i], ascending, [d]."""
+        return np.linalg.eigvalsh(self.matrix)
+
+    @property
+    def condition_number(self) -> float:
+        """Largest over smallest eigenvalue; inf if the smallest is not positive."""
+        return float(self.spectrum[-1] / self.spectrum[0]) if self.spectrum[0] > 0 else np.inf
+
+    @functools.cached_property
+    def ill_behaved(self) -> np.ndarray:
+        """Which clients' own surrogate losses are not positive definite, indices.
+
+        Section 4: the client learning rate should be small enough that there are none, even
+        where the overall surrogate loss is well-behaved.
+        """
+        least = np.linalg.eigvalsh(self.matrices)[:, 0]
+        return np.flatnonzero((least <= 0) & self.population.taking_part)
+
+    def gradient(self, x: Any) -> np.ndarray:
+        """Its gradient E[Q_i grad f_i(x)], the mean of what the clients return, [d] (Theorem 3)."""
+        return self.matrix @ np.asarray(x, float) + self.population.mean(self.linear)
+
+    def loss(self, x: Any) -> Any:
+        """E[x^T Q_i A_i x / 2 + (Q_i b_i)^T x] of points [..., d].
+
+        Paper 000's f~ of eq. 10, less the constant E[c_i^T Q_i A_i c_i] / 2.
+        """
+        return quadratic_value(self.matrix, self.population.mean(self.linear), x)
+
+    @property
+    def constant(self) -> float:
+        """E[c_i^T Q_i A_i c_i] / 2, what `loss` lacks of eq. 10; needs the centres."""
+        centres = self.population.centres
+        values = np.einsum("ni,nij,nj->n", centres, self.matrices, centres)
+        return float(self.population.probabilities @ values / 2)
+
+
+def surrogate(population: QuadraticPopulation, gamma: float, Theta: Theta) -> Surrogate:
+    """The surrogate loss of LocalUpdate(gamma, Theta) on a population.
+
+    Args:
+      population: the clients.
+      gamma: client learning rate >= 0.
+      Theta: gradient weights theta_k >= 0, [K], not all 0; a number K > 0 is FedAvg's (1, ..., 1).
+
+    Raises:
+      TheoryError: gamma or Theta is out of its range.
+
+    Example:
+      >>> clients = QuadraticPopulation.from_centres([1.0, 2.0], [1.0, 0.5])
+      >>> found = surrogate(clients, 0.5, 2)  # section 4: (4 - 3 gamma) / (6 - 5 gamma)
+      >>> found.minimiser.round(6).tolist(), round(found.gap, 6)
+      ([0.714286], 0.047619)
+    """
+    return Surrogate(population, check_gamma(gamma), check_theta(Theta))
