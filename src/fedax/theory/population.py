@@ -89,14 +89,10 @@ class QuadraticPopulation:
                 f"matrices must be symmetric, but client {asymmetry.argmax()}'s differs from its "
                 f"transpose by {asymmetry.max():.3g}."
             )
-        p = np.ones(num_clients) if probabilities is None else _array("probabilities", probabilities)
-        if p.shape != (num_clients,) or (p < 0).any() or p.sum() == 0:
-            raise TheoryError(
-                f"probabilities must be {num_clients} numbers >= 0, not all 0, but are {p}."
-            )
+        p = _probabilities(probabilities, num_clients)
         covariance = _covariances(noise, num_clients, d)
         matrices = (matrices + matrices.swapaxes(1, 2)) / 2
-        return cls(matrices, linear, p / p.sum(), covariance)
+        return cls(matrices, linear, p, covariance)
 
     @classmethod
     def from_centres(
@@ -190,8 +186,8 @@ class QuadraticPopulation:
 
         Example:
           >>> clients = QuadraticPopulation.random(20, 3, mu=0.5, L=4, sigma_A=1, sigma_c=2)
-          >>> [round(float(v), 9) for v in (clients.mu, clients.L, clients.sigma_A, clients.sigma_c)]
-          [0.5, 4.0, 1.0, 2.0]
+          >>> round(clients.mu, 9), round(clients.L, 9), round(clients.sigma_A, 9)
+          (0.5, 4.0, 1.0)
         """
         if num_clients < 1 or dimension < 1:
             raise TheoryError(
@@ -203,8 +199,7 @@ class QuadraticPopulation:
         if sigma_c < 0 or (sigma_A is not None and sigma_A < 0):
             raise TheoryError(f"sigma_A and sigma_c must be >= 0, but are {sigma_A}, {sigma_c:g}.")
         rng = np.random.default_rng(seed)
-        p = np.ones(num_clients) if probabilities is None else _array("probabilities", probabilities)
-        p = p / p.sum()
+        p = _probabilities(probabilities, num_clients)
         matrices = _random_matrices(rng, p, dimension, mu, L, sigma_A)
         centres = rng.normal(size=(num_clients, dimension))
         spread = _spread(centres, p)
@@ -246,7 +241,7 @@ class QuadraticPopulation:
           >>> clients = QuadraticPopulation.from_regression(X, y)
           >>> clients.minimiser.round(6).tolist()  # (1 + 4 + 3) / (1 + 4 + 1)
           [1.333333]
-        """  # noqa: D400, D415 - the first sentence ends in an equation
+        """  # noqa: D415 - the first sentence ends in an equation
         if not np.isfinite(ridge) or ridge < 0:
             raise TheoryError(f"ridge must be a finite number >= 0, but is {ridge}.")
         if weighting not in ("num_examples", "uniform"):
@@ -443,6 +438,15 @@ def _matrices(name: str, value: Any, num_clients: int, d: int) -> np.ndarray:
     return matrices
 
 
+def _probabilities(value: Any, num_clients: int) -> np.ndarray:
+    p = np.ones(num_clients) if value is None else _array("probabilities", value)
+    if p.shape != (num_clients,) or (p < 0).any() or p.sum() == 0:
+        raise TheoryError(
+            f"probabilities must be {num_clients} numbers >= 0, not all 0, but are {p}."
+        )
+    return p / p.sum()
+
+
 def _covariances(noise: Any, num_clients: int, d: int) -> np.ndarray:
     """The noise's covariance for every client, [N, d, d]."""
     given = _array("noise", noise)
@@ -459,7 +463,8 @@ def _covariances(noise: Any, num_clients: int, d: int) -> np.ndarray:
 def _spread(values: np.ndarray, p: np.ndarray) -> float:
     """Root of E|v_i - E v|^2, with the Euclidean norm of vectors, the operator norm of matrices."""
     differences = values - np.tensordot(p, values, 1)
-    return float(np.sqrt(p @ np.linalg.norm(differences, 2, axis=tuple(range(1, values.ndim))) ** 2))
+    sizes = np.linalg.norm(differences, 2, axis=tuple(range(1, values.ndim)))
+    return float(np.sqrt(p @ sizes**2))
 
 
 def _random_matrices(
@@ -509,7 +514,5 @@ def _random_matrices(
     if most - least <= tolerance:
         return scaled(0.0)
     wanted = min(max(sigma_A, least), most)
-    share = scipy.optimize.brentq(
-        lambda s: _spread(scaled(s), p) - wanted, 0.0, 1.0, xtol=1e-15, rtol=1e-15
-    )
-    return scaled(float(share))
+    share: Any = scipy.optimize.brentq(lambda s: _spread(scaled(s), p) - wanted, 0, 1, xtol=1e-15)
+    return scaled(share)

@@ -24,7 +24,7 @@ import numpy as np
 from fedax.theory.errors import TheoryError
 from fedax.theory.population import QuadraticPopulation, minimise, quadratic_value
 
-Theta: TypeAlias = float | Sequence[float] | np.ndarray
+Weights: TypeAlias = float | Sequence[float] | np.ndarray
 
 
 def last(K: int) -> np.ndarray:
@@ -59,7 +59,7 @@ def phi(K: float, eigenvalue: Any, gamma: float) -> Any:
     if gamma == 0:
         return K * eigenvalue
     rest = 1 - gamma * eigenvalue
-    if (rest < 0).any() and K != int(K):
+    if (rest < 0).any() and int(K) != K:
         raise TheoryError(
             f"(1 - gamma l)^K is not real for gamma l = {gamma * eigenvalue.max():.4g} > 1 and "
             f"K = {K:g}; take a whole K or a smaller gamma."
@@ -69,8 +69,8 @@ def phi(K: float, eigenvalue: Any, gamma: float) -> Any:
         return np.where(rest > 0, exact, (1 - rest**K) / gamma)
 
 
-def chi(Theta: Theta, L: float, gamma: float) -> float:
-    """chi(gamma, Theta) = sum theta_k (1 - gamma L)^(k-1) / sum theta_k (eq. 21).
+def chi(Theta: Weights, L: float, gamma: float) -> float:
+    """The chi of Theorem 16: sum theta_k (1 - gamma L)^(k-1) / sum theta_k (eq. 21).
 
     Example:
       >>> chi(2, 1.0, 0.5)
@@ -80,12 +80,12 @@ def chi(Theta: Theta, L: float, gamma: float) -> float:
     return float(distort(Theta, np.asarray(L, float), gamma) / weights)
 
 
-def sum_of(Theta: Theta) -> float:
+def sum_of(Theta: Weights) -> float:
     """The sum of the theta_k, checked as `distort` does."""
     return float(np.sum(check_theta(Theta)))
 
 
-def check_theta(Theta: Theta) -> Any:
+def check_theta(Theta: Weights) -> Any:
     """Theta as a float K or an array of weights.
 
     Raises:
@@ -114,7 +114,7 @@ def check_gamma(gamma: float) -> float:
     return float(gamma)
 
 
-def distort(Theta: Theta, eigenvalue: np.ndarray, gamma: float) -> np.ndarray:
+def distort(Theta: Weights, eigenvalue: np.ndarray, gamma: float) -> np.ndarray:
     """sum_k theta_k (1 - gamma l)^(k-1): Q_i's eigenvalue where A_i has l (Lemma 6.3)."""
     weights = check_theta(Theta)
     gamma = check_gamma(gamma)
@@ -224,7 +224,7 @@ class Surrogate:
         return float(self.population.probabilities @ values / 2)
 
 
-def surrogate(population: QuadraticPopulation, gamma: float, Theta: Theta) -> Surrogate:
+def surrogate(population: QuadraticPopulation, gamma: float, Theta: Weights) -> Surrogate:
     """The surrogate loss of LocalUpdate(gamma, Theta) on a population.
 
     Args:

@@ -1,0 +1,1 @@
+"""What federated methods really minimise, on quadratics, exactly."""
