@@ -4,23 +4,28 @@ import json
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from fedax.cli import run_command
-from fedax.experiment.reproductions import REPRODUCTIONS
-from fedax.experiment.reproductions.decaying_steps import (
-    CURVES,
-    clients,
-    mean_dynamics,
-    trajectories,
-)
+from fedax.experiment.reproductions import REPRODUCTIONS, decaying_steps, outsized_rates
+
+
+def compute(name):
+    """A reproduction's tables, and whether its picture can be drawn."""
+    found = REPRODUCTIONS[name].compute()
+    figure = Figure()
+    found.draw(figure)
+    assert all(axes.has_data() for axes in figure.axes)
+    return found.tables
 
 
 def test_mimes_quadratics():
     """FACTS B2: best f after 60 rounds over the grid of rates, for G = 1, 10, 100."""
-    best, fixed = REPRODUCTIONS["mime-section-6.1"].tables()
+    best, fixed = compute("mime-section-6.1")
     found = {
-        (row[0], int(row[1])): [float(cell.split()[0]) for cell in row[2:]] for row in best.rows
+        (row[0], int(row[1])): [float(cell.split()[0]) for cell in row[2:5]] for row in best.rows
     }
+    assert max(float(row[5]) for row in best.rows) < 1e-12  # whole trajectories, from theory
     expected = {
         ("FedAvg", 2): [3.4e-4, 1.4e-2, 2.1e-1],
         ("FedAvg", 10): [1.2e-3, 3.5e-2, 2.5],
@@ -41,40 +46,87 @@ def test_mimes_quadratics():
 
 def test_decaying_steps():
     """FACTS E2: Figure 1 of the paper on decaying K."""
-    x, steps = (np.asarray(array) for array in trajectories())
-    names = [name for name, *_ in CURVES]
+    (table,) = compute("decaying-steps-figure-1")
+    rows = {row[0]: row[1:] for row in table.rows}
     # FACTS gives .5571 for K = 10, whose own fixed point is .5570331.
-    final = dict(zip(names, x[:, -1], strict=True))
     expected = {
         "K = 1": 0.5230, "K = 10": 0.5570331, "K = 10, d_gamma = 0.995": 0.5234,
         "K = 10, d_K = 0.995": 0.5234, "K = 10, d_K = 0.9995": 0.5336,
     }
     for name, value in expected.items():
-        assert final[name] == pytest.approx(value, abs=6e-5), name
-    decaying = x[names.index("K = 10, d_gamma = 0.995")]
-    assert decaying.max() == pytest.approx(0.5327, abs=5e-5)
-    assert decaying[499] == pytest.approx(0.5280, abs=1.1e-4)
-    totals = dict(zip(names, steps.sum(1).astype(int), strict=True))
-    assert totals["K = 10, d_K = 0.995"] == 4586
-    assert pytest.approx(0.8471, abs=5e-5) == 1 - 4586 / 30000
-    for name, curve, path in zip(names, (curve[1:] for curve in CURVES), x, strict=True):
-        assert path[-1] == pytest.approx(mean_dynamics(*curve), abs=4e-7), name
-    z = clients().arrays["A"][:, 0, 0]
-    assert 1 / z.mean() == pytest.approx(0.5233729, abs=3e-7)
-    assert (1 / z).mean() == pytest.approx(0.5773503, abs=1e-6)
+        assert float(rows[name][2]) == pytest.approx(value, abs=6e-5), name
+        assert float(rows[name][4]) < 1e-12  # every round, from the exact mean dynamics
+        difference, error = (float(number) for number in rows[name][5].split(" +- "))
+        assert abs(difference) < 4 * error + 1e-4  # 10 runs, so the error is itself rough
+        assert error < 0.004
+    decaying = rows["K = 10, d_gamma = 0.995"]
+    assert float(decaying[1]) == pytest.approx(0.5327, abs=5.1e-5)
+    assert float(decaying[0]) == pytest.approx(0.5280, abs=1.1e-4)
+    assert rows["K = 10, d_K = 0.995"][6:] == ["4,586", "84.7%"]
+    continuum, drawn = decaying_steps.population(), decaying_steps.equally_likely()
+    assert continuum.minimiser[0] == pytest.approx(0.5233729, abs=5e-8)
+    assert continuum.mean(continuum.centres)[0] == pytest.approx(0.5773503, abs=5e-8)
+    assert drawn.minimiser[0] == pytest.approx(0.5233729, abs=1e-6)
 
 
-def test_reproductions_from_the_command_line(capsys):
+def test_section_4_of_outsized_rates():
+    """FACTS F17: FedAvg, the toolkit and the paper's formulas agree."""
+    (table,) = compute("outsized-rates-section-4")
+    for gamma, k, _, _, by_fedavg, by_toolkit, gap, bad in table.rows:
+        assert float(by_fedavg) < 1e-12
+        assert float(by_toolkit) < 1e-12
+        assert bad == ("2" if float(gamma) >= 1 and k == "2" else "none")
+        if k == "2":
+            exact = float(gamma) / (3 * (6 - 5 * float(gamma)))
+            assert float(gap) == pytest.approx(exact, abs=5e-8)
+    gaps = {row[1]: float(row[6]) for row in table.rows if row[0] == "0.5"}
+    assert gaps == {"1": 0.0, "2": 0.047619, "3": 0.0666667, "5": 0.0793651, "10": 0.0832112}
+
+
+def test_figure_1_of_outsized_rates(monkeypatch):
+    """FACTS F18; a shorter run, whose deviations are within what theory predicts."""
+    monkeypatch.setattr(outsized_rates, "NUM_ROUNDS", 4000)
+    (table,) = compute("outsized-rates-figure-1")
+    limits = {(row[0], row[1]): float(row[2]) for row in table.rows}
+    assert limits == {
+        ("0.5", "1"): 0.7142857, ("0.5", "2"): 0.7482014, ("0.5", "5"): 0.7861262,
+        ("0.5", "20"): 0.7999341, ("0.1", "20"): 0.7739411, ("0.01", "20"): 0.7221574,
+        ("0.001", "20"): 0.7150843, ("0", "20"): 0.7142857,
+    }
+    assert max(abs(float(row[7])) for row in table.rows) < 4
+    spread = {(row[0], row[1]): float(row[6]) for row in table.rows}
+    assert spread["0", "20"] > spread["0.5", "20"]  # section 4 says so
+
+
+def test_the_predicted_spread_is_that_of_many_runs():
+    """`deviation_after` against the spread of 4,000 independent runs by NumPy."""
+    setting, clients = outsized_rates.Setting(0.5, 5), outsized_rates.density_clients()
+    rng = np.random.default_rng(0)
+    x = np.full(4000, outsized_rates.START)
+    for _ in range(300):
+        z = np.sqrt(0.25 + 3.75 * rng.uniform(size=x.shape))
+        shrink = (1 - 0.5 * z) ** 5
+        x -= outsized_rates.SERVER_RATE * (1 - shrink) / 0.5 * (x - 1 / z)
+    predicted = outsized_rates.deviation_after(clients, setting, 300)
+    assert x.std() == pytest.approx(predicted, rel=0.05)  # 4.5 standard errors
+
+
+def test_reproductions_from_the_command_line(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     assert run_command(["reproduce", "--list", "--json"]) == 0
     assert [row["name"] for row in json.loads(capsys.readouterr().out)] == list(REPRODUCTIONS)
-    assert run_command(["reproduce", "decaying-steps-figure-1", "--json"]) == 0
+    assert run_command(["reproduce", "outsized-rates-section-4", "--json"]) == 0
     (table,) = json.loads(capsys.readouterr().out)
-    assert [row[0] for row in table["rows"]] == [name for name, *_ in CURVES]
-    assert run_command(["reproduce", "mime-section-6.1"]) == 0
-    assert "closed form" in capsys.readouterr().out
-    for line, sentence in (
-        (["reproduce"], "needs a name"),
-        (["reproduce", "mime-section-6.2"], "Did you mean 'mime-section-6.1'"),
+    assert len(table["rows"]) == 10
+    assert not any(tmp_path.iterdir())
+    assert run_command(["reproduce", "outsized-rates-section-4", "--out", "pictures"]) == 0
+    assert "ill-behaved" in capsys.readouterr().out
+    assert (tmp_path / "pictures/outsized-rates-section-4.png").stat().st_size > 10_000
+    (tmp_path / "file").write_text("")
+    for line, sentence, status in (
+        (["reproduce"], "needs a name", 2),
+        (["reproduce", "mime-section-6.2"], "Did you mean 'mime-section-6.1'", 2),
+        (["reproduce", "outsized-rates-section-4", "--out", "file"], "Cannot write", 1),
     ):
-        assert run_command(line) == 2
+        assert run_command(line) == status
         assert sentence in capsys.readouterr().err

@@ -66,7 +66,7 @@ from fedax.simulate import (
     simulate,
     train,
 )
-from fedax.tasks import load_task
+from fedax.tasks import load_task, quadratic_task
 
 __version__ = "0.2.0"
 
@@ -122,6 +122,7 @@ __all__ = [
     "optimizers",
     "part_of_the_day",
     "pfnm",
+    "quadratic_task",
     "regression",
     "sampler",
     "scaffold",

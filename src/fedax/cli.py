@@ -87,6 +87,8 @@ class Reproduce:
     """Which, see --list."""
     list: Annotated[bool, _option("")] = False
     """Show what can be reproduced."""
+    out: Annotated[Path | None, _option("DIR")] = None
+    """Folder for the picture. Default: fedax-reproductions, and none with --json."""
     json: Annotated[bool, _option("")] = False
     """Print JSON."""
     debug: Annotated[bool, _option("")] = False
@@ -166,7 +168,7 @@ def _reproduce(command: Reproduce) -> int:
         return _list(List("reproductions", command.json))
     if command.name is None:
         raise ConfigError("fedax reproduce needs a name; fedax reproduce --list shows them.")
-    catalogue.reproduce(command.name, as_json=command.json)
+    catalogue.reproduce(command.name, command.out, as_json=command.json)
     return 0
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -16,7 +17,9 @@ from fedax.communication import communication
 from fedax.experiment.build import algorithm_keys, build_algorithm
 from fedax.experiment.config import resolve
 from fedax.experiment.errors import ConfigError
+from fedax.experiment.picture import save_picture
 from fedax.experiment.reproductions import REPRODUCTIONS
+from fedax.experiment.reproductions.common import Table as TextTable
 from fedax.tasks import DATASETS, TASKS, load_task
 from fedax.validate import unknown
 
@@ -127,21 +130,8 @@ def print_table(title: str, rows: Sequence[Row]) -> None:
         console.print(NOTES[title], style="dim")
 
 
-def reproduce(name: str, *, as_json: bool = False) -> None:
-    """Computes a reproduction in float64 and prints its tables.
-
-    Raises:
-      ConfigError: there is no reproduction of that name.
-    """
-    if name not in REPRODUCTIONS:
-        raise ConfigError(unknown("reproduction", name, REPRODUCTIONS))
-    with jax.enable_x64(True):
-        tables = REPRODUCTIONS[name].tables()
-    if as_json:
-        print(json.dumps([found._asdict() for found in tables], indent=2, ensure_ascii=False))
-        return
-    console = Console(soft_wrap=False, highlight=False)
-    console.print(f"{REPRODUCTIONS[name].description} ({REPRODUCTIONS[name].source})\n")
+def print_tables(console: Console, tables: Sequence[TextTable]) -> None:
+    """Prints titles and tables; all columns but the first are numbers."""
     for found in tables:
         table = Table(box=None, pad_edge=False)
         for place, heading in enumerate(found.headings):
@@ -151,6 +141,34 @@ def reproduce(name: str, *, as_json: bool = False) -> None:
         console.print(found.title)
         console.print(table)
         console.print()
+
+
+def reproduce(name: str, out: Path | None = None, *, as_json: bool = False) -> None:
+    """Computes a reproduction in float64, prints its tables and writes its picture.
+
+    Args:
+      name: which.
+      out: folder for the picture; None: `fedax-reproductions`.
+      as_json: print the tables as JSON, and draw nothing unless there is a folder.
+
+    Raises:
+      ConfigError: there is no reproduction of that name.
+      RunError: the picture cannot be written.
+    """
+    if name not in REPRODUCTIONS:
+        raise ConfigError(unknown("reproduction", name, REPRODUCTIONS))
+    with jax.enable_x64(True):
+        found = REPRODUCTIONS[name].compute()
+    if as_json:
+        print(json.dumps([table._asdict() for table in found.tables], indent=2, ensure_ascii=False))
+    else:
+        console = Console(soft_wrap=False, highlight=False)
+        console.print(f"{REPRODUCTIONS[name].description} ({REPRODUCTIONS[name].source})\n")
+        print_tables(console, found.tables)
+    if out is not None or not as_json:
+        path = save_picture(found.draw, (out or Path("fedax-reproductions")) / f"{name}.png")
+        if not as_json:
+            print(f"Picture: {path}")
 
 
 def _cell(key: str, value: Any) -> str:

@@ -1,19 +1,26 @@
-"""Quadratic losses, on which federated methods can be worked out by hand."""
+"""Quadratic losses, on which federated methods can be worked out exactly (`fedax.theory`)."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax.numpy as jnp
+import numpy as np
 
 from fedax.algorithm import Array, Batch, Model, Params
+from fedax.data.federated_dataset import FederatedDataset
+from fedax.theory.population import QuadraticPopulation
 
 
-def quadratic(start: Array) -> Model:
+def quadratic(start: Any, minimiser: Any = None) -> Model:
     r"""The model x with the loss of an example :math:`x^T A x / 2 + b^T x`.
 
-    A batch has `A` [B, d, d] and `b` [B, d]. The parameters are `{"x": [d]}`.
+    A batch has `A` [B, d, d] and `b` [B, d] and may have `weight` [B], the weights of the losses,
+    which are 1 otherwise. The parameters are `{"x": [d]}`.
 
     Args:
       start: initial x, [d], in the precision to compute in.
+      minimiser: x*, [d]; adds the metric `distance`, |x - x*|.
 
     Example:
       >>> import jax
@@ -35,9 +42,52 @@ def quadratic(start: Array) -> Model:
         del key
         return {"x": jnp.asarray(start)}
 
-    return Model(init, loss, outputs, {"loss": lambda x, batch: _losses(x[0], batch)})
+    def distance(x: Array, batch: Batch) -> tuple[Array, Array]:
+        lengths = jnp.linalg.norm(x - jnp.asarray(minimiser, x.dtype)[None], axis=1)
+        return lengths, _weights(lengths, batch)
+
+    metrics: dict[str, Any] = {"loss": lambda x, batch: _losses(x[0], batch)}
+    if minimiser is not None:
+        metrics["distance"] = distance
+    return Model(init, loss, outputs, metrics)
+
+
+def quadratic_data(population: QuadraticPopulation) -> FederatedDataset:
+    """A population's clients as a data set for `quadratic`.
+
+    A client without noise has one example (A_i, b_i). With noise each has 2 d of them, whose
+    gradients lie about the client's with exactly its covariance C_i: b_i +- the columns of
+    (d C_i)^(1/2). With `weighting="num_tokens"` a client's weight in the mean is its probability.
+
+    Args:
+      population: its clients of probability 0 are left out.
+
+    Example:
+      >>> population = QuadraticPopulation.from_centres([1.0, 2.0], [1.0, 0.5], noise=0.04)
+      >>> quadratic_data(population).client(0)["b"].ravel().round(6).tolist()  # -1 -+ 0.2
+      [-0.8, -1.2]
+    """
+    d = population.dimension
+    values, vectors = np.linalg.eigh(population.noise)
+    roots = (vectors * np.sqrt(d * np.maximum(values, 0))[:, None, :]).swapaxes(1, 2)
+    shifts = np.concatenate([roots, -roots], 1) if population.noise.any() else np.zeros((1, 1, d))
+    dtype = jnp.result_type(float)
+    return FederatedDataset.from_clients([
+        {
+            "A": np.repeat(population.matrices[i : i + 1], shifts.shape[1], 0).astype(dtype),
+            "b": (population.linear[i] + shifts[i % len(shifts)]).astype(dtype),
+            "weight": np.full(
+                shifts.shape[1], population.probabilities[i] * population.num_clients, dtype
+            ),
+        }
+        for i in np.flatnonzero(population.taking_part)
+    ])
 
 
 def _losses(x: Array, batch: Batch) -> tuple[Array, Array]:
     values = jnp.einsum("i,bij,j->b", x, batch["A"], x) / 2 + batch["b"] @ x
-    return values, jnp.ones_like(values)
+    return values, _weights(values, batch)
+
+
+def _weights(values: Array, batch: Batch) -> Array:
+    return batch["weight"] if "weight" in batch else jnp.ones_like(values)

@@ -221,7 +221,7 @@ def scaffold(
     gamma: float,
     K: float,
     eta: float = 1.0,
-    option: Literal["I", "II"] = "II",
+    control_option: Literal["I", "II"] = "II",
     cohort_size: int | None = None,
 ) -> Affine:
     """SCAFFOLD (paper 004, Algorithm 4): local gradient A_i y + b_i - c_i + c, c = E c_i.
@@ -234,14 +234,14 @@ def scaffold(
       gamma: client learning rate > 0.
       K: local steps.
       eta: server learning rate >= 0.
-      option: "I" or "II".
+      control_option: "I" or "II".
       cohort_size: M clients drawn uniformly without replacement; None: all of them.
 
     Raises:
       TheoryError: gamma is 0, or there is a cohort and the clients' probabilities differ.
     """
-    if option not in ("I", "II"):
-        raise TheoryError(f"option must be 'I' or 'II', but is {option!r}.")
+    if control_option not in ("I", "II"):
+        raise TheoryError(f"control_option must be 'I' or 'II', but is {control_option!r}.")
     if check_gamma(gamma) == 0:
         raise TheoryError("gamma must be above 0: SCAFFOLD's clients divide by it.")
     N, d = population.linear.shape
@@ -262,7 +262,7 @@ def scaffold(
         corrected[:, own[i]] -= np.eye(d)
         moved = steps[i] @ corrected  # D_i
         shift[x] += eta * p[i] * moved
-        if option == "II":
+        if control_option == "II":
             shift[own[i]] = share * (-control - moved / (K * gamma))
         else:
             shift[own[i]] = share * gradient

@@ -1,10 +1,11 @@
 """Published tables and figures, computed anew: name -> what `fedax reproduce` runs."""
 
+from fedax.experiment.reproductions import decaying_steps, mime_quadratics, outsized_rates
 from fedax.experiment.reproductions.common import Reproduction
-from fedax.experiment.reproductions.decaying_steps import decaying_steps
-from fedax.experiment.reproductions.mime_quadratics import mime_quadratics
 
 REPRODUCTIONS: dict[str, Reproduction] = {
-    "decaying-steps-figure-1": decaying_steps,
-    "mime-section-6.1": mime_quadratics,
+    "decaying-steps-figure-1": decaying_steps.figure_1,
+    "mime-section-6.1": mime_quadratics.section_6_1,
+    "outsized-rates-figure-1": outsized_rates.figure_1,
+    "outsized-rates-section-4": outsized_rates.section_4,
 }

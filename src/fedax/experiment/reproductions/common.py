@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +14,9 @@ from fedax.algorithm import Array, FederatedAlgorithm
 from fedax.cohort import RoundInfo, run_round
 from fedax.data.cohort_data import CohortReader
 from fedax.data.federated_dataset import FederatedDataset
+
+if TYPE_CHECKING:  # matplotlib is slow to import, and only drawing needs it
+    from matplotlib.figure import Figure
 
 
 class Table(NamedTuple):
@@ -30,60 +33,82 @@ class Table(NamedTuple):
     rows: list[list[str]]
 
 
+class Findings(NamedTuple):
+    """What a reproduction found.
+
+    Attributes:
+      tables: with the deviations from what was published or derived.
+      draw: draws the picture, with what was derived in it, on an empty figure.
+    """
+
+    tables: list[Table]
+    draw: Callable[[Figure], None]
+
+
 class Reproduction(NamedTuple):
     """A published table or figure.
 
     Attributes:
       description: one line.
       source: paper and place.
-      tables: computes it, in float64.
+      compute: computes it, in float64.
     """
 
     description: str
     source: str
-    tables: Callable[[], list[Table]]
-
-
-def scalar_clients(curvatures: Any, slopes: Any) -> FederatedDataset:
-    """Clients f_i(x) = a_i x^2 / 2 + b_i x, an example each."""
-    a, b = (np.asarray(values, np.float64) for values in (curvatures, slopes))
-    return FederatedDataset({"A": a[:, None, None], "b": b[:, None]}, np.arange(len(a) + 1))
+    compute: Callable[[], Findings]
 
 
 def run_rounds(
     algorithm: FederatedAlgorithm,
-    start: float,
+    start: Any,
     clients: FederatedDataset,
     num_rounds: int,
-    arrays: dict[str, Array] | None = None,
+    *,
+    arrays: Mapping[str, Array] | None = None,
+    cohorts: Array | None = None,
+    key: Array | None = None,
 ) -> tuple[Array, RoundInfo]:
-    """Rounds in which every client takes part, in one traced program.
+    """Rounds on quadratic clients, in one traced program; jit and vmap as you like.
 
     Args:
-      algorithm: on a scalar `fedax.models.quadratic`.
-      start: x_0.
-      clients: from `scalar_clients`.
+      algorithm: on a `fedax.models.quadratic`.
+      start: x_0, [d].
+      clients: all alike in size, such as from `quadratic_data`.
       num_rounds: T.
       arrays: takes the place of the clients' arrays, if they are traced.
+      cohorts: who takes part in each round, int [T, M]; None: every client.
+      key: the run's; None: a fixed one.
 
     Returns:
-      x after each round, [T], and the rounds' info, stacked.
+      x after each round, [T, d], and the rounds' info, stacked.
     """
-    cohort = CohortReader(clients)(np.arange(clients.num_clients))
-    if arrays is not None:
-        cohort = dataclasses.replace(cohort, arrays=arrays)
-    params = {"x": jnp.asarray([start])}
-    own = jax.tree.map(
+    whole = CohortReader(clients)(np.arange(clients.num_clients))
+    whole = whole if arrays is None else dataclasses.replace(whole, arrays=arrays)
+    params = {"x": jnp.asarray(start)}
+    states = jax.tree.map(
         lambda leaf: jnp.broadcast_to(leaf, (clients.num_clients, *leaf.shape)),
         algorithm.init_client(params),
     )
-
-    def one_round(carry: Any, _: None) -> Any:
-        server, states = carry
-        server, states, info = run_round(
-            algorithm, server, states, cohort, jax.random.key(0),
-            clients_per_chunk=clients.num_clients,
+    run_key = jax.random.key(0) if key is None else key
+    if cohorts is None:
+        cohorts = jnp.broadcast_to(
+            jnp.arange(clients.num_clients), (num_rounds, clients.num_clients)
         )
-        return (server, states), (server.params["x"][0], info)
 
-    return jax.lax.scan(one_round, (algorithm.init(params), own), length=num_rounds)[1]
+    def one_round(carry: Any, ids: Array) -> Any:
+        server, states = carry
+        cohort = dataclasses.replace(
+            whole,
+            client_ids=ids.astype(jnp.int32), starts=whole.starts[ids],
+            num_examples=whole.num_examples[ids], dropped_at=whole.dropped_at[ids],
+            repeats=jnp.tril(ids[:, None] == ids[None, :], -1).sum(1).astype(jnp.int32),
+        )
+        server, own, info = run_round(
+            algorithm, server, jax.tree.map(lambda leaf: leaf[ids], states), cohort, run_key,
+            clients_per_chunk=len(ids),
+        )
+        states = jax.tree.map(lambda leaf, new: leaf.at[ids].set(new), states, own)
+        return (server, states), (server.params["x"], info)
+
+    return jax.lax.scan(one_round, (algorithm.init(params), states), cohorts)[1]
