@@ -15,7 +15,7 @@ import numpy as np
 
 from fedax.theory.errors import TheoryError
 from fedax.theory.population import QuadraticPopulation
-from fedax.theory.surrogate import Weights, check_gamma, check_theta, surrogate
+from fedax.theory.surrogate import Weights, check_gamma, check_theta, distort, surrogate
 
 
 def output_covariances(
@@ -28,29 +28,30 @@ def output_covariances(
 
     .. math:: T_k = \theta_k I - \gamma \sum_{l > k} \theta_l A_i (I - \gamma A_i)^{l-k-1},
 
-    which is (I - gamma A_i)^{K-k} for FedAvg. Its trace is Lemma 23's variance, exactly.
+    which is (I - gamma A_i)^{K-k} for FedAvg. Its trace is Lemma 23's variance, exactly. FedAvg's
+    sum is geometric, and a K that is not whole (paper 001) gets the value of its closed form.
 
     Args:
       population: the clients, with their noise.
       gamma: client learning rate >= 0.
-      Theta: gradient weights, or a whole K.
+      Theta: gradient weights, or K.
       batch_size: B examples a minibatch.
     """
     weights = check_theta(Theta)
-    if isinstance(weights, float):
-        if weights != int(weights):
-            raise TheoryError(f"K must be whole where there is noise, but is {weights:g}.")
-        weights = np.ones(int(weights))
+    gamma = check_gamma(gamma)
     if batch_size < 1:
         raise TheoryError(f"batch_size must be at least 1, but is {batch_size}.")
     values, vectors = population.eigen
-    rest = 1 - check_gamma(gamma) * values
-    later = np.zeros_like(values)
-    total = np.zeros((*values.shape, values.shape[1]))  # sum_k t_k(l_a) t_k(l_b)
-    for weight in weights[::-1]:
-        t = weight - gamma * values * later
-        total += t[:, :, None] * t[:, None, :]
-        later = weight + rest * later
+    a, b = values[:, :, None], values[:, None, :]
+    if isinstance(weights, float):  # sum_k r^(k-1) with r = (1 - gamma l_a) (1 - gamma l_b)
+        total = distort(weights, gamma * (a + b) - gamma**2 * a * b, 1.0)
+    else:
+        later = np.zeros_like(values)
+        total = np.zeros((*values.shape, values.shape[1]))  # sum_k t_k(l_a) t_k(l_b)
+        for weight in weights[::-1]:
+            t = weight - gamma * values * later
+            total += t[:, :, None] * t[:, None, :]
+            later = weight + (1 - gamma * values) * later
     turned = vectors.swapaxes(1, 2) @ population.noise @ vectors
     return vectors @ (turned * total) @ vectors.swapaxes(1, 2) / batch_size
 

@@ -34,7 +34,7 @@ class Curve(NamedTuple):
 
     K_0: float
     d_gamma: float
-    d_K: float
+    d_K: float  # noqa: N815 - the paper's
 
 
 CURVES = {

@@ -31,7 +31,7 @@ DIVERGED = 1e100
 
 
 class _Method(NamedTuple):
-    """The engine's (learning rate, K) -> algorithm and the toolkit's (clients, rate, K) -> round."""
+    """Engine: (learning rate, K) -> algorithm. Toolkit: (clients, rate, K) -> round."""
 
     build: Callable[[Any, Any], FederatedAlgorithm]
     rounds: Callable[[QuadraticPopulation, float, int], dynamics.Affine]

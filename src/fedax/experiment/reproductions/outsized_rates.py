@@ -45,7 +45,7 @@ BY_RATE = tuple(Setting(gamma, 20) for gamma in (0.5, 0.1, 0.01, 0.001, 0.0))
 
 
 def final(clients: QuadraticPopulation, settings: Sequence[Setting], eta: float) -> np.ndarray:
-    """Where 400 rounds of LocalUpdate with every client lead, for each setting."""
+    """Where 400 rounds of LocalUpdate with every client lead to, for each setting."""
     data = quadratic_data(clients)
 
     def one(gamma: Array, K: Array) -> Array:
