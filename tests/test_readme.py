@@ -1,5 +1,6 @@
 """The README's Python runs, and its numbers are those of the package."""
 
+import doctest
 import re
 from pathlib import Path
 
@@ -26,6 +27,16 @@ def test_the_page_on_methods_runs_and_names_every_one():
             jax.numpy_rank_promotion("allow"):
         exec(compile(block, "methods.md", "exec"), session)
     assert np.isfinite(session["result"].history["train_loss"]).all()
+
+
+def test_the_page_on_theory_prints_what_it_says():
+    """Every line after >>>, as a reader would type it, with its output."""
+    page = README.parent / "docs" / "theory.md"
+    with jax.enable_x64(False), jax.numpy_dtype_promotion("standard"), \
+            jax.numpy_rank_promotion("allow"):
+        found = doctest.testfile(str(page), module_relative=False, encoding="utf-8")
+    assert found.failed == 0
+    assert found.attempted > 40
 
 
 @pytest.mark.slow

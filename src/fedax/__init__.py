@@ -9,7 +9,7 @@ Example:
   >>> result = fedax.train(task, algorithm, num_rounds=1, evaluate_every=0)
 """
 
-from fedax import base_optimizers, optimizers, schedules
+from fedax import base_optimizers, optimizers, schedules, theory
 from fedax.algorithm import (
     Exchange,
     FederatedAlgorithm,
@@ -129,5 +129,6 @@ __all__ = [
     "schedules",
     "server_only",
     "simulate",
+    "theory",
     "train",
 ]

@@ -28,7 +28,10 @@ from fedax.experiment import catalogue, config
 from fedax.experiment.checkpoint import CheckpointError
 from fedax.experiment.errors import ConfigError
 from fedax.experiment.folder import RunError
+from fedax.experiment.picture import save_picture
+from fedax.experiment.tables import print_json, print_tables
 from fedax.simulate import DivergedError
+from fedax.theory.errors import TheoryError
 
 
 def _option(metavar: str) -> Any:
@@ -95,10 +98,74 @@ class Reproduce:
     """Show the traceback of a failure."""
 
 
+@dataclasses.dataclass(frozen=True)
+class Theory:
+    """What FedAvg converges to on quadratic losses, how far that is from the minimiser, and why.
+
+    The clients come from a file, from --curvatures and --centres, from --density-power or from
+    --random; without any, they are two with a point each. With --run, a quadratic model of a
+    training run's clients takes their place.
+    """
+
+    file: Annotated[Positional[Path | None], _option("[FILE]")] = None
+    """A population (.json, .toml, .npz) or examples of linear regressions (.csv)."""
+    gamma: Annotated[float | None, _option("RATE")] = None
+    """Client learning rate. Default: half of 1/L, or the run's."""
+    local_steps: Annotated[int | None, _option("K")] = None
+    """Local steps. Default: 10, or the run's."""
+    accuracy: Annotated[float | None, _option("DISTANCE")] = None
+    """Wanted distance to the minimiser. Default: a tenth of FedAvg's."""
+    curvatures: Annotated[tuple[float, ...], _option("A ...")] = ()
+    """Scalar clients f_i(x) = A_i (x - c_i)^2 / 2: the A_i."""
+    centres: Annotated[tuple[float, ...], _option("C ...")] = ()
+    """Their minimisers c_i."""
+    probabilities: Annotated[tuple[float, ...], _option("P ...")] = ()
+    """Their weights. Default: all alike."""
+    density_power: Annotated[float | None, _option("POWER")] = None
+    """Clients z (x - 1/z)^2 / 2 with z of density z^POWER on the interval."""
+    interval: Annotated[tuple[float, float] | None, _option("LEFT RIGHT")] = None
+    """The interval."""
+    random: Annotated[tuple[int, int] | None, _option("N D")] = None
+    """N clients in D dimensions at random, with these constants:"""
+    mu: Annotated[float | None, _option("MU")] = None
+    """Smallest eigenvalue. Default: 1."""
+    L: Annotated[float | None, _option("L")] = None
+    """Largest eigenvalue. Default: 10."""
+    sigma_A: Annotated[float | None, _option("S")] = None  # noqa: N815 - the papers' name
+    """Spread of the matrices. Default: what the draw gives."""
+    sigma_c: Annotated[float | None, _option("S")] = None
+    """Spread of the centres. Default: 1."""
+    seed: Annotated[int | None, _option("N")] = None
+    """Of the draw. Default: 0."""
+    noise: Annotated[float | None, _option("G2")] = None
+    """Mean square of an example's gradient noise. Default: 0."""
+    batch_size: Annotated[int, _option("B")] = 1
+    """Examples a local step."""
+    start: Annotated[float, _option("X")] = 0.0
+    """Where training starts, in every coordinate; only numbers of rounds depend on it."""
+    client_column: Annotated[str, _option("NAME")] = "client"
+    """Of a .csv, the column of client names."""
+    target_column: Annotated[str | None, _option("NAME")] = None
+    """Of a .csv, what is regressed on all other columns. Default: the last."""
+    ridge: Annotated[float, _option("LAMBDA")] = 0.0
+    """Of a .csv: adds LAMBDA |x|^2 / 2 to every client's loss."""
+    intercept: Annotated[bool, _option("")] = False
+    """Of a .csv: adds a constant feature."""
+    run: Annotated[Path | None, _option("DIR")] = None
+    """A run folder: estimate the constants at its last checkpoint and predict the gap."""
+    picture: Annotated[Path | None, _option("FILE")] = None
+    """Draw the two losses, and the distance against gamma and K (.png, .svg, .pdf)."""
+    json: Annotated[bool, _option("")] = False
+    """Print JSON."""
+    debug: Annotated[bool, _option("")] = False
+    """Show the traceback of a failure."""
+
+
 Command: TypeAlias = (
     Annotated[Run, subcommand("run")]
     | Annotated[List, subcommand("list")]
     | Annotated[Reproduce, subcommand("reproduce")]
+    | Annotated[Theory, subcommand("theory")]
 )
 
 
@@ -116,6 +183,8 @@ def run_command(arguments: list[str]) -> int:
     try:
         if isinstance(command, Run):
             return _run(command)
+        if isinstance(command, Theory):
+            return _theory(command)
         return _list(command) if isinstance(command, List) else _reproduce(command)
     except KeyboardInterrupt:
         return _fail("Stopped.", 1)
@@ -172,9 +241,32 @@ def _reproduce(command: Reproduce) -> int:
     return 0
 
 
+def _theory(command: Theory) -> int:
+    from fedax.experiment import theory  # noqa: PLC0415 - only this command draws and solves
+
+    given = {name: getattr(command, name) for name in theory.NUMBERS}
+    population = theory.clients_from(
+        command.file,
+        {name: value for name, value in given.items() if value not in (None, ())},
+        {name: getattr(command, name) for name in theory.EXAMPLES},
+    )
+    question = theory.ask(
+        population, command.gamma, command.local_steps,
+        accuracy=command.accuracy, start=command.start, batch_size=command.batch_size,
+    )
+    (print_json if command.json else print_tables)(theory.theory_tables(question))
+    if command.picture is not None:
+        path = save_picture(
+            lambda figure: theory.draw_theory(figure, question), command.picture
+        )
+        if not command.json:
+            print(f"Picture: {path}")
+    return 0
+
+
 def _explain(error: Exception) -> tuple[str, int]:
     """An error's sentence and exit status; a sentence of our own where we know what it means."""
-    if isinstance(error, ConfigError):
+    if isinstance(error, ConfigError | TheoryError):
         return str(error), 2
     if isinstance(error, CheckpointError | DivergedError | RunError | StoreError):
         return str(error), 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from fedax.experiment.config import resolve
 from fedax.experiment.errors import ConfigError
 from fedax.experiment.picture import save_picture
 from fedax.experiment.reproductions import REPRODUCTIONS
-from fedax.experiment.reproductions.common import Table as TextTable
+from fedax.experiment.tables import print_json, print_tables
 from fedax.tasks import DATASETS, TASKS, load_task
 from fedax.validate import unknown
 
@@ -130,19 +129,6 @@ def print_table(title: str, rows: Sequence[Row]) -> None:
         console.print(NOTES[title], style="dim")
 
 
-def print_tables(console: Console, tables: Sequence[TextTable]) -> None:
-    """Prints titles and tables; all columns but the first are numbers."""
-    for found in tables:
-        table = Table(box=None, pad_edge=False)
-        for place, heading in enumerate(found.headings):
-            table.add_column(heading, overflow="fold", justify="right" if place else "left")
-        for row in found.rows:
-            table.add_row(*row)
-        console.print(found.title)
-        console.print(table)
-        console.print()
-
-
 def reproduce(name: str, out: Path | None = None, *, as_json: bool = False) -> None:
     """Computes a reproduction in float64, prints its tables and writes its picture.
 
@@ -160,11 +146,10 @@ def reproduce(name: str, out: Path | None = None, *, as_json: bool = False) -> N
     with jax.enable_x64(True):
         found = REPRODUCTIONS[name].compute()
     if as_json:
-        print(json.dumps([table._asdict() for table in found.tables], indent=2, ensure_ascii=False))
+        print_json(found.tables)
     else:
-        console = Console(soft_wrap=False, highlight=False)
-        console.print(f"{REPRODUCTIONS[name].description} ({REPRODUCTIONS[name].source})\n")
-        print_tables(console, found.tables)
+        print(f"{REPRODUCTIONS[name].description} ({REPRODUCTIONS[name].source})\n")
+        print_tables(found.tables)
     if out is not None or not as_json:
         path = save_picture(found.draw, (out or Path("fedax-reproductions")) / f"{name}.png")
         if not as_json:

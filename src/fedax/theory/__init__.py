@@ -1,1 +1,45 @@
-"""What federated methods really minimise, on quadratics, exactly."""
+"""What federated methods really minimise, on quadratics, exactly.
+
+Quadratic clients (`QuadraticPopulation`), the surrogate loss of local update methods on them
+(`surrogate`), the exact mean and second moments of the rounds (`dynamics`, `moments`), one function
+for every statement of the papers (`charles_konecny_2020`, `decaying_steps_2021`), and what follows
+for gamma and K (`prescriptions`). NumPy and SciPy in float64; nothing of the engine.
+
+Example:
+  >>> clients = QuadraticPopulation.from_centres([1.0, 2.0], [1.0, 0.5])
+  >>> round(surrogate(clients, gamma=0.5, Theta=2).gap, 6)  # FedAvg's distance from the minimiser
+  0.047619
+"""
+
+from fedax.theory import (
+    charles_konecny_2020,
+    decaying_steps_2021,
+    dynamics,
+    moments,
+    prescriptions,
+)
+from fedax.theory.claims import Claim
+from fedax.theory.errors import ConditionError, SingularError, TheoryError
+from fedax.theory.files import population_from, read_population
+from fedax.theory.population import QuadraticPopulation
+from fedax.theory.surrogate import Surrogate, chi, last, phi, surrogate
+
+__all__ = [
+    "Claim",
+    "ConditionError",
+    "QuadraticPopulation",
+    "SingularError",
+    "Surrogate",
+    "TheoryError",
+    "charles_konecny_2020",
+    "chi",
+    "decaying_steps_2021",
+    "dynamics",
+    "last",
+    "moments",
+    "phi",
+    "population_from",
+    "prescriptions",
+    "read_population",
+    "surrogate",
+]

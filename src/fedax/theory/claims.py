@@ -8,7 +8,8 @@ import numpy as np
 
 from fedax.theory.errors import ConditionError
 
-# A claim's two sides are compared up to rounding: relative, and absolute for sides near 0.
+# A claim's two sides are compared up to rounding: relative, and absolute for entries near 0, in
+# units of the largest entry where that is above 1.
 RELATIVE = 1e-9
 ABSOLUTE = 1e-12
 
@@ -34,7 +35,9 @@ class Claim(NamedTuple):
     def holds(self) -> bool:
         """Whether it is so, up to rounding; not if a side is NaN."""
         actual, bound = np.asarray(self.actual, float), np.asarray(self.bound, float)
-        slack = RELATIVE * np.maximum(np.abs(actual), np.abs(bound)) + ABSOLUTE
+        sizes = np.maximum(np.abs(actual), np.abs(bound))
+        scale = np.max(sizes, initial=1.0, where=np.isfinite(sizes))
+        slack = RELATIVE * sizes + ABSOLUTE * scale
         below, above = actual <= bound + slack, actual >= bound - slack
         return bool(np.all({"<=": below, ">=": above, "=": below & above}[self.relation]))
 

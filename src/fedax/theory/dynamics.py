@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from fedax.theory.errors import SingularError, TheoryError
-from fedax.theory.population import SINGULAR, QuadraticPopulation
+from fedax.theory.population import SINGULAR, QuadraticPopulation, as_point
 from fedax.theory.surrogate import Weights, check_gamma, distort, surrogate
 
 
@@ -81,11 +81,7 @@ def follow(rounds: Iterable[Affine], start: Any) -> np.ndarray:
       TheoryError: start has another dimension than the rounds.
     """
     rounds = list(rounds)
-    x = np.atleast_1d(np.asarray(start, float))
-    if rounds and x.shape != (rounds[0].dimension,):
-        raise TheoryError(
-            f"start must have {rounds[0].dimension} coordinates, but has the shape {x.shape}."
-        )
+    x = as_point(start, rounds[0].dimension if rounds else np.size(start))
     state = np.concatenate([x, np.zeros(len(rounds[0].offset) - len(x))]) if rounds else x
     path = [x]
     for one in rounds:

@@ -24,9 +24,16 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import scipy.optimize
 
 from fedax.theory.errors import SingularError, TheoryError
+from fedax.theory.given import (
+    as_array,
+    as_covariances,
+    as_matrices,
+    as_probabilities,
+    random_matrices,
+    spread,
+)
 
 # Below this share of the largest eigenvalue a matrix counts as singular.
 SINGULAR = 1e-13
@@ -73,7 +80,7 @@ class QuadraticPopulation:
           TheoryError: the shapes do not fit, a value is not finite, a matrix is not symmetric, or
             probabilities or noise are out of their range.
         """
-        linear = _array("linear", linear)
+        linear = as_array("linear", linear)
         if linear.ndim == 1:
             linear = linear[:, None]
         if linear.ndim != 2 or 0 in linear.shape:
@@ -82,15 +89,15 @@ class QuadraticPopulation:
                 f"{linear.shape}."
             )
         num_clients, d = linear.shape
-        matrices = _matrices("matrices", matrices, num_clients, d)
+        matrices = as_matrices("matrices", matrices, num_clients, d)
         asymmetry = np.abs(matrices - matrices.swapaxes(1, 2)).max((1, 2))
         if (asymmetry > 1e-8 * np.abs(matrices).max((1, 2))).any():
             raise TheoryError(
                 f"matrices must be symmetric, but client {asymmetry.argmax()}'s differs from its "
                 f"transpose by {asymmetry.max():.3g}."
             )
-        p = _probabilities(probabilities, num_clients)
-        covariance = _covariances(noise, num_clients, d)
+        p = as_probabilities(probabilities, num_clients)
+        covariance = as_covariances(noise, num_clients, d)
         matrices = (matrices + matrices.swapaxes(1, 2)) / 2
         return cls(matrices, linear, p, covariance)
 
@@ -105,12 +112,12 @@ class QuadraticPopulation:
           centres: c_i, [N, d] or [N].
           probabilities, noise: see `from_linear`.
         """
-        centres = _array("centres", centres)
+        centres = as_array("centres", centres)
         if centres.ndim == 1:
             centres = centres[:, None]
         if centres.ndim != 2:
             raise TheoryError(f"centres must be [clients, d], but the shape is {centres.shape}.")
-        matrices = _matrices("matrices", matrices, *centres.shape)
+        matrices = as_matrices("matrices", matrices, *centres.shape)
         linear = -np.einsum("nij,nj->ni", matrices, centres)
         return cls.from_linear(matrices, linear, probabilities, noise)
 
@@ -152,7 +159,7 @@ class QuadraticPopulation:
         nodes = np.concatenate([[-1.0], np.sort(legendre.deriv().roots().real), [1.0]])
         weights = 2 / (num_nodes * (num_nodes - 1) * legendre(nodes) ** 2)
         z = (left + right) / 2 + (right - left) / 2 * nodes
-        p = _array("density", density(z)) * weights
+        p = as_array("density", density(z)) * weights
         return cls.from_centres(curvature(z), centre(z), p, noise)
 
     @classmethod
@@ -199,13 +206,13 @@ class QuadraticPopulation:
         if sigma_c < 0 or (sigma_A is not None and sigma_A < 0):
             raise TheoryError(f"sigma_A and sigma_c must be >= 0, but are {sigma_A}, {sigma_c:g}.")
         rng = np.random.default_rng(seed)
-        p = _probabilities(probabilities, num_clients)
-        matrices = _random_matrices(rng, p, dimension, mu, L, sigma_A)
+        p = as_probabilities(probabilities, num_clients)
+        matrices = random_matrices(rng, p, dimension, mu, L, sigma_A)
         centres = rng.normal(size=(num_clients, dimension))
-        spread = _spread(centres, p)
-        if spread > 0:
+        width = spread(centres, p)
+        if width > 0:
             mean = p @ centres
-            centres = mean + (centres - mean) * sigma_c / spread
+            centres = mean + (centres - mean) * sigma_c / width
         return cls.from_centres(matrices, centres, p, noise)
 
     @classmethod
@@ -255,7 +262,7 @@ class QuadraticPopulation:
             )
         clients = []
         for index, (given_x, given_y) in enumerate(zip(features, targets, strict=True)):
-            x, y = _array("features", given_x), _array("targets", given_y)
+            x, y = as_array("features", given_x), as_array("targets", given_y)
             if x.ndim != 2 or y.shape != x.shape[:1] or 0 in x.shape:
                 raise TheoryError(
                     f"Client {index} needs features [n, d] and targets [n] with n, d >= 1, but has "
@@ -347,7 +354,7 @@ class QuadraticPopulation:
 
     def gradients(self, x: Any) -> np.ndarray:
         """Grad f_i(x) of every client, [N, d]."""
-        return self.matrices @ np.asarray(x, float) + self.linear
+        return self.matrices @ as_point(x, self.dimension) + self.linear
 
     def loss(self, x: Any) -> Any:
         """f(x) = E[x^T A_i x / 2 + b_i^T x] of points [..., d]."""
@@ -371,12 +378,12 @@ class QuadraticPopulation:
     @functools.cached_property
     def sigma_A(self) -> float:  # noqa: N802
         """Root of E|A_i - A|^2, operator norm (Assumption 3)."""
-        return _spread(self.matrices, self.probabilities)
+        return spread(self.matrices, self.probabilities)
 
     @functools.cached_property
     def sigma_c(self) -> float:
         """Root of E|c_i - E c|^2 (Assumption 3)."""
-        return _spread(self.centres, self.probabilities)
+        return spread(self.centres, self.probabilities)
 
     @functools.cached_property
     def G2(self) -> float:  # noqa: N802
@@ -386,7 +393,7 @@ class QuadraticPopulation:
     def gradient_dissimilarity(self, x: Any = None) -> float:
         """E|grad f_i(x) - grad f(x)|^2, G^2 of paper 003's (A1) at x; at x* if x is None."""
         gradients = self.gradients(self.minimiser if x is None else x)
-        return _spread(gradients, self.probabilities) ** 2
+        return spread(gradients, self.probabilities) ** 2
 
     @functools.cached_property
     def delta(self) -> float:
@@ -395,14 +402,22 @@ class QuadraticPopulation:
         return float(distances[self.taking_part].max())
 
 
-def minimise(matrix: np.ndarray, linear: np.ndarray, what: str) -> np.ndarray:
+def minimise(
+    matrix: np.ndarray, linear: np.ndarray, what: str, scale: float | None = None
+) -> np.ndarray:
     """Where x^T H x / 2 + h^T x is least.
+
+    Args:
+      matrix: H.
+      linear: h.
+      what: the function's name, for the error.
+      scale: size of the matrices that H is the mean of; None: that of H.
 
     Raises:
       SingularError: H is not positive definite.
     """
     values = np.linalg.eigvalsh(matrix)
-    if values[0] <= SINGULAR * np.abs(values).max():
+    if values[0] <= SINGULAR * (np.abs(values).max() if scale is None else scale):
         raise SingularError(
             f"{what} has no unique minimiser: its Hessian's smallest eigenvalue is "
             f"{values[0]:.3g}, the largest {values[-1]:.3g}."
@@ -412,107 +427,18 @@ def minimise(matrix: np.ndarray, linear: np.ndarray, what: str) -> np.ndarray:
 
 def quadratic_value(matrix: np.ndarray, linear: np.ndarray, x: Any) -> Any:
     """x^T H x / 2 + h^T x of points [..., d]."""
-    x = np.asarray(x, float)
+    x = as_point(x, len(linear))
     return np.einsum("...i,ij,...j->...", x, matrix, x) / 2 + x @ linear
 
 
-def _array(name: str, value: Any) -> np.ndarray:
-    try:
-        array = np.array(value, float)
-    except (TypeError, ValueError) as error:
-        raise TheoryError(f"{name} must be numbers: {error}.") from None
-    if not np.isfinite(array).all():
-        raise TheoryError(f"{name} must be finite, but there is a {array[~np.isfinite(array)][0]}.")
-    return array
+def as_point(x: Any, d: int) -> np.ndarray:
+    """Points [..., d]; a number is one where d is 1.
 
-
-def _matrices(name: str, value: Any, num_clients: int, d: int) -> np.ndarray:
-    matrices = _array(name, value)
-    if matrices.ndim == 1 and d == 1:
-        matrices = matrices[:, None, None]
-    if matrices.shape != (num_clients, d, d):
-        raise TheoryError(
-            f"{name} must be [{num_clients}, {d}, {d}] for {num_clients} clients with centres in "
-            f"{d} dimensions, but the shape is {matrices.shape}."
-        )
-    return matrices
-
-
-def _probabilities(value: Any, num_clients: int) -> np.ndarray:
-    p = np.ones(num_clients) if value is None else _array("probabilities", value)
-    if p.shape != (num_clients,) or (p < 0).any() or p.sum() == 0:
-        raise TheoryError(
-            f"probabilities must be {num_clients} numbers >= 0, not all 0, but are {p}."
-        )
-    return p / p.sum()
-
-
-def _covariances(noise: Any, num_clients: int, d: int) -> np.ndarray:
-    """The noise's covariance for every client, [N, d, d]."""
-    given = _array("noise", noise)
-    if given.ndim == 0:
-        given = given * np.eye(d) / d
-    if given.shape not in ((d, d), (num_clients, d, d)) or np.linalg.eigvalsh(given).min() < -1e-12:
-        raise TheoryError(
-            f"noise must be a number >= 0 or a covariance [{d}, {d}], one for all clients or one "
-            f"for each, but is {noise}."
-        )
-    return np.array(np.broadcast_to(given, (num_clients, d, d)))
-
-
-def _spread(values: np.ndarray, p: np.ndarray) -> float:
-    """Root of E|v_i - E v|^2, with the Euclidean norm of vectors, the operator norm of matrices."""
-    differences = values - np.tensordot(p, values, 1)
-    sizes = np.linalg.norm(differences, 2, axis=tuple(range(1, values.ndim)))
-    return float(np.sqrt(p @ sizes**2))
-
-
-def _random_matrices(
-    rng: np.random.Generator, p: np.ndarray, d: int, mu: float, L: float, sigma_A: float | None
-) -> np.ndarray:
-    """Symmetric matrices whose extreme eigenvalues are mu and L, with this sigma_A."""
-    num_clients = len(p)
-    if d == 1 and num_clients == 1 and mu < L:
-        raise TheoryError(
-            f"One client of dimension 1 has one eigenvalue, so mu = {mu:g} must equal L = {L:g}."
-        )
-    if d == 1:
-        # Two clients at the ends; q sends the others from the ends (0) to the middle (infinity).
-        u = rng.uniform(-1, 1, num_clients)
-        u[: min(2, num_clients)] = [-1, 1][: num_clients]
-
-        def family(s: float) -> np.ndarray:
-            return (np.sign(u) * np.abs(u) ** (1 / s - 1 if s > 0 else np.inf))[:, None, None]
-    else:
-        rotations = np.linalg.qr(rng.normal(size=(num_clients + 1, d, d)))[0]
-        spectra = rng.uniform(size=(num_clients + 1, d))
-        spectra[:, 0], spectra[:, -1] = 0, 1
-        drawn = (rotations * spectra[:, None, :]) @ rotations.swapaxes(1, 2)
-
-        def family(s: float) -> np.ndarray:  # from all alike to all at random
-            return (1 - s) * drawn[0] + s * drawn[1:]
-
-    def scaled(s: float) -> np.ndarray:
-        """The family's member, moved to have its extreme eigenvalues at mu and L."""
-        matrices = family(s)
-        values = np.linalg.eigvalsh(matrices)
-        low, high = values.min(), values.max()
-        if high == low:
-            return np.broadcast_to(np.eye(d) * mu, matrices.shape)
-        unit = (matrices - low * np.eye(d)) / (high - low)
-        return mu * np.eye(d) + (L - mu) * unit
-
-    if sigma_A is None:
-        return scaled(0.5 if d == 1 else 1.0)
-    least, most = (_spread(scaled(s), p) for s in (0.0, 1.0))
-    tolerance = 1e-12 * L
-    if not least - tolerance <= sigma_A <= most + tolerance:
-        raise TheoryError(
-            f"sigma_A cannot be {sigma_A:g} for {num_clients} clients of dimension {d} with "
-            f"eigenvalues in [{mu:g}, {L:g}]; this draw can have {least:.4g} to {most:.4g}."
-        )
-    if most - least <= tolerance:
-        return scaled(0.0)
-    wanted = min(max(sigma_A, least), most)
-    share: Any = scipy.optimize.brentq(lambda s: _spread(scaled(s), p) - wanted, 0, 1, xtol=1e-15)
-    return scaled(share)
+    Raises:
+      TheoryError: the last axis is not d long.
+    """
+    x = np.asarray(x, float)
+    x = x[None] if x.ndim == 0 else x
+    if x.shape[-1] != d:
+        raise TheoryError(f"A point has {d} coordinates here, but the shape is {x.shape}.")
+    return x

@@ -22,7 +22,12 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from fedax.theory.errors import TheoryError
-from fedax.theory.population import QuadraticPopulation, minimise, quadratic_value
+from fedax.theory.population import (
+    QuadraticPopulation,
+    as_point,
+    minimise,
+    quadratic_value,
+)
 
 Weights: TypeAlias = float | Sequence[float] | np.ndarray
 
@@ -172,6 +177,7 @@ class Surrogate:
         return minimise(
             self.matrix, self.population.mean(self.linear),
             f"The surrogate loss for gamma = {self.gamma:g}",
+            float(np.abs(self.matrices).max()),
         )
 
     @property
@@ -206,8 +212,9 @@ class Surrogate:
         return np.flatnonzero((least <= 0) & self.population.taking_part)
 
     def gradient(self, x: Any) -> np.ndarray:
-        """Its gradient E[Q_i grad f_i(x)], the mean of what the clients return, [d] (Theorem 3)."""
-        return self.matrix @ np.asarray(x, float) + self.population.mean(self.linear)
+        """Its gradient E[Q_i grad f_i(x)], the mean of what clients return, [d] (Theorem 3)."""
+        x = as_point(x, self.population.dimension)
+        return self.matrix @ x + self.population.mean(self.linear)
 
     def loss(self, x: Any) -> Any:
         """E[x^T Q_i A_i x / 2 + (Q_i b_i)^T x] of points [..., d].

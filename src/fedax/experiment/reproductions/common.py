@@ -14,23 +14,10 @@ from fedax.algorithm import Array, FederatedAlgorithm
 from fedax.cohort import RoundInfo, run_round
 from fedax.data.cohort_data import CohortReader
 from fedax.data.federated_dataset import FederatedDataset
+from fedax.experiment.tables import Table
 
 if TYPE_CHECKING:  # matplotlib is slow to import, and only drawing needs it
     from matplotlib.figure import Figure
-
-
-class Table(NamedTuple):
-    """A table to print.
-
-    Attributes:
-      title: a sentence that says what it shows.
-      headings: of the columns.
-      rows: cells as text.
-    """
-
-    title: str
-    headings: list[str]
-    rows: list[list[str]]
 
 
 class Findings(NamedTuple):

@@ -10,7 +10,8 @@ import numpy as np
 
 from fedax.algorithm import Array
 from fedax.algorithms import local_update
-from fedax.experiment.reproductions.common import Findings, Reproduction, Table, run_rounds
+from fedax.experiment.reproductions.common import Findings, Reproduction, run_rounds
+from fedax.experiment.tables import Table
 from fedax.models.quadratic import quadratic, quadratic_data
 from fedax.schedules import exponential_decay
 from fedax.theory import dynamics

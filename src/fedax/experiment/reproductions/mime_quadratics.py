@@ -13,7 +13,8 @@ import optax
 from fedax import base_optimizers
 from fedax.algorithm import Array, FederatedAlgorithm
 from fedax.algorithms import fedopt, mime, mimelite, scaffold, server_only
-from fedax.experiment.reproductions.common import Findings, Reproduction, Table, run_rounds
+from fedax.experiment.reproductions.common import Findings, Reproduction, run_rounds
+from fedax.experiment.tables import Table
 from fedax.models.quadratic import quadratic, quadratic_data
 from fedax.theory import dynamics
 from fedax.theory.population import QuadraticPopulation

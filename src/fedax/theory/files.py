@@ -1,0 +1,160 @@
+"""Populations of quadratic clients from files.
+
+=========  ===========================================================================
+format     content
+=========  ===========================================================================
+.json      a table of names and values, the arguments of one of the ways to build a
+.toml      `QuadraticPopulation`: `matrices` with `centres` or `linear`, and perhaps
+           `probabilities` and `noise`; or `random = {num_clients, dimension, mu, L, ...}`;
+           or `density_power` and `interval`, for a density z^power of clients
+           z (x - 1/z)^2 / 2
+.npz       arrays of the same names: `matrices`, `centres` or `linear`, ...
+.csv       examples of a linear regression, one client each: a column of client names,
+           one of targets, all others features
+=========  ===========================================================================
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import tomllib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedax.theory.errors import TheoryError
+from fedax.theory.population import QuadraticPopulation
+
+
+def population_from(values: Mapping[str, Any]) -> QuadraticPopulation:
+    """A population from named values, such as those of a .json file.
+
+    Example:
+      >>> population_from({"matrices": [1, 2], "centres": [1, 0.5]}).num_clients
+      2
+
+    Raises:
+      TheoryError: the names or values are not those of a population.
+    """
+    ways: dict[str, tuple[str, Callable[..., QuadraticPopulation]]] = {
+        "centres": ("matrices, centres, probabilities, noise", QuadraticPopulation.from_centres),
+        "linear": ("matrices, linear, probabilities, noise", QuadraticPopulation.from_linear),
+        "density_power": ("density_power, interval, noise", _from_power),
+        "random": ("random", lambda random: QuadraticPopulation.random(**random)),
+    }
+    found = [key for key in ways if key in values]
+    if len(found) != 1:
+        raise TheoryError(
+            f"A population has exactly one of {', '.join(ways)}, but this one has "
+            f"{', '.join(found) or 'none of them'} (of {', '.join(values) or 'no names at all'})."
+        )
+    names, build = ways[found[0]]
+    for name in values:
+        if name not in names.split(", "):
+            raise TheoryError(f"A population with {found[0]} has {names}, and no {name!r}.")
+    try:
+        return build(**values)
+    except TypeError as error:
+        raise TheoryError(f"A population with {found[0]} cannot be built: {error}.") from None
+
+
+def read_population(
+    path: Path | str,
+    *,
+    client_column: str = "client",
+    target_column: str | None = None,
+    ridge: float = 0.0,
+    intercept: bool = False,
+) -> QuadraticPopulation:
+    """Reads a population; the ending of the file's name says how, see the module.
+
+    Args:
+      path: the file.
+      client_column: of a .csv, the column of client names.
+      target_column: of a .csv; None: the last.
+      ridge, intercept: of a .csv, see `QuadraticPopulation.from_regression`.
+
+    Raises:
+      TheoryError: the file cannot be read, or does not hold a population.
+    """
+    path = Path(path)
+    readers: dict[str, Callable[[Path], Any]] = {
+        ".json": lambda path: json.loads(path.read_text("utf-8-sig")),
+        ".toml": lambda path: tomllib.loads(path.read_text("utf-8-sig")),
+        ".npz": lambda path: dict(np.load(path, allow_pickle=False)),
+        ".csv": lambda path: list(csv.reader(path.read_text("utf-8-sig").splitlines())),
+    }
+    ending = path.suffix.lower()
+    if ending not in readers:
+        raise TheoryError(f"{path} must end in {', '.join(readers)}, but ends in {ending!r}.")
+    try:
+        content = readers[ending](path)
+    except OSError as error:
+        raise TheoryError(f"Cannot read {path}: {error.strerror or error}.") from None
+    except (ValueError, KeyError, EOFError) as error:  # of all these formats
+        raise TheoryError(f"{path} cannot be parsed as {ending}: {error}.") from None
+    try:
+        if ending == ".csv":
+            features, targets = _examples(content, client_column, target_column)
+            return QuadraticPopulation.from_regression(
+                features, targets, ridge=ridge, intercept=intercept, with_noise=_solvable(
+                    features, ridge, intercept
+                ),
+            )
+        if not isinstance(content, Mapping):
+            raise TheoryError("A population is a table of names and values.")
+        return population_from(content)
+    except TheoryError as error:
+        raise TheoryError(f"{path}: {error}") from None
+
+
+def _from_power(density_power: float, interval: Any, noise: Any = 0.0) -> QuadraticPopulation:
+    if np.size(interval) != 2:
+        raise TheoryError(f"interval must be two numbers, but is {interval}.")
+    left, right = (float(end) for end in interval)
+    if left <= 0:
+        raise TheoryError(f"interval must be above 0, as clients z have centres 1/z: {interval}.")
+    return QuadraticPopulation.from_density(
+        lambda z: z ** float(density_power), (left, right), noise=noise
+    )
+
+
+def _solvable(features: list[np.ndarray], ridge: float, intercept: bool) -> bool:
+    """Whether the pooled problem has one minimiser, at which noise can be measured."""
+    pooled = np.concatenate(features)
+    if intercept:
+        pooled = np.hstack([pooled, np.ones((len(pooled), 1))])
+    return ridge > 0 or np.linalg.matrix_rank(pooled) == pooled.shape[1]
+
+
+def _examples(
+    rows: list[list[str]], client_column: str, target_column: str | None
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Features and targets of every client, in the order in which the clients first appear."""
+    rows = [row for row in rows if row]
+    if len(rows) < 2:
+        raise TheoryError("A line of column names and at least one example are needed.")
+    names = [name.strip() for name in rows[0]]
+    target = names[-1] if target_column is None else target_column
+    for column in (client_column, target):
+        if column not in names:
+            raise TheoryError(f"There is no column {column!r}; there are {', '.join(names)}.")
+    if target == client_column:
+        raise TheoryError(f"The column {target!r} cannot be both the client and the target.")
+    clients: dict[str, list[list[float]]] = {}
+    places = [i for i, name in enumerate(names) if name not in (client_column, target)]
+    if not places:
+        raise TheoryError("There is no column of features.")
+    for number, row in enumerate(rows[1:], 2):
+        if len(row) != len(names):
+            raise TheoryError(f"Line {number} has {len(row)} values, the first {len(names)}.")
+        try:
+            values = [float(row[i]) for i in [*places, names.index(target)]]
+        except ValueError as error:
+            raise TheoryError(f"Line {number}: {error}.") from None
+        clients.setdefault(row[names.index(client_column)], []).append(values)
+    arrays = [np.array(examples) for examples in clients.values()]
+    return [array[:, :-1] for array in arrays], [array[:, -1] for array in arrays]

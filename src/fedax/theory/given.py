@@ -1,0 +1,115 @@
+"""What a population is given, checked; and matrices at random."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import scipy.optimize
+
+from fedax.theory.errors import TheoryError
+
+
+def as_array(name: str, value: Any) -> np.ndarray:
+    """Finite numbers, as a float64 array of its own."""
+    try:
+        array = np.array(value, float)
+    except (TypeError, ValueError) as error:
+        raise TheoryError(f"{name} must be numbers: {error}.") from None
+    if not np.isfinite(array).all():
+        raise TheoryError(f"{name} must be finite, but there is a {array[~np.isfinite(array)][0]}.")
+    return array
+
+
+def as_matrices(name: str, value: Any, num_clients: int, d: int) -> np.ndarray:
+    """A matrix for every client, [N, d, d], from numbers [N] where d is 1."""
+    matrices = as_array(name, value)
+    if matrices.ndim == 1 and d == 1:
+        matrices = matrices[:, None, None]
+    if matrices.shape != (num_clients, d, d):
+        raise TheoryError(
+            f"{name} must be [{num_clients}, {d}, {d}] for {num_clients} clients with centres in "
+            f"{d} dimensions, but the shape is {matrices.shape}."
+        )
+    return matrices
+
+
+def as_probabilities(value: Any, num_clients: int) -> np.ndarray:
+    """Weights >= 0, [N], scaled to sum to 1; None: all alike."""
+    p = np.ones(num_clients) if value is None else as_array("probabilities", value)
+    if p.shape != (num_clients,) or (p < 0).any() or p.sum() == 0:
+        raise TheoryError(
+            f"probabilities must be {num_clients} numbers >= 0, not all 0, but are {p}."
+        )
+    return p / p.sum()
+
+
+def as_covariances(noise: Any, num_clients: int, d: int) -> np.ndarray:
+    """The noise's covariance for every client, [N, d, d]."""
+    given = as_array("noise", noise)
+    if given.ndim == 0:
+        given = given * np.eye(d) / d
+    if given.shape not in ((d, d), (num_clients, d, d)) or np.linalg.eigvalsh(given).min() < -1e-12:
+        raise TheoryError(
+            f"noise must be a number >= 0 or a covariance [{d}, {d}], one for all clients or one "
+            f"for each, but is {noise}."
+        )
+    return np.array(np.broadcast_to(given, (num_clients, d, d)))
+
+
+def spread(values: np.ndarray, p: np.ndarray) -> float:
+    """Root of E|v_i - E v|^2, with the Euclidean norm of vectors, the operator norm of matrices."""
+    differences = values - np.tensordot(p, values, 1)
+    sizes = np.linalg.norm(differences, 2, axis=tuple(range(1, values.ndim)))
+    return float(np.sqrt(p @ sizes**2))
+
+
+def random_matrices(
+    rng: np.random.Generator, p: np.ndarray, d: int, mu: float, L: float, sigma_A: float | None
+) -> np.ndarray:
+    """Symmetric matrices whose extreme eigenvalues are mu and L, with this sigma_A."""
+    num_clients = len(p)
+    if d == 1 and num_clients == 1 and mu < L:
+        raise TheoryError(
+            f"One client of dimension 1 has one eigenvalue, so mu = {mu:g} must equal L = {L:g}."
+        )
+    if d == 1:
+        # Two clients at the ends; q sends the others from the ends (0) to the middle (infinity).
+        u = rng.uniform(-1, 1, num_clients)
+        u[: min(2, num_clients)] = [-1, 1][: num_clients]
+
+        def family(s: float) -> np.ndarray:
+            return (np.sign(u) * np.abs(u) ** (1 / s - 1 if s > 0 else np.inf))[:, None, None]
+    else:
+        rotations = np.linalg.qr(rng.normal(size=(num_clients + 1, d, d)))[0]
+        spectra = rng.uniform(size=(num_clients + 1, d))
+        spectra[:, 0], spectra[:, -1] = 0, 1
+        drawn = (rotations * spectra[:, None, :]) @ rotations.swapaxes(1, 2)
+
+        def family(s: float) -> np.ndarray:  # from all alike to all at random
+            return (1 - s) * drawn[0] + s * drawn[1:]
+
+    def scaled(s: float) -> np.ndarray:
+        """The family's member, moved to have its extreme eigenvalues at mu and L."""
+        matrices = family(s)
+        values = np.linalg.eigvalsh(matrices)
+        low, high = values.min(), values.max()
+        if high == low:
+            return np.broadcast_to(np.eye(d) * mu, matrices.shape)
+        unit = (matrices - low * np.eye(d)) / (high - low)
+        return mu * np.eye(d) + (L - mu) * unit
+
+    if sigma_A is None:
+        return scaled(0.5 if d == 1 else 1.0)
+    least, most = (spread(scaled(s), p) for s in (0.0, 1.0))
+    tolerance = 1e-12 * L
+    if not least - tolerance <= sigma_A <= most + tolerance:
+        raise TheoryError(
+            f"sigma_A cannot be {sigma_A:g} for {num_clients} clients of dimension {d} with "
+            f"eigenvalues in [{mu:g}, {L:g}]; this draw can have {least:.4g} to {most:.4g}."
+        )
+    if most - least <= tolerance:
+        return scaled(0.0)
+    wanted = min(max(sigma_A, least), most)
+    share: Any = scipy.optimize.brentq(lambda s: spread(scaled(s), p) - wanted, 0, 1, xtol=1e-15)
+    return scaled(share)
