@@ -26,7 +26,6 @@ from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment
 
 Popularity: TypeAlias = Literal["derived", "released"]
 Network: TypeAlias = Sequence[Mapping[str, np.ndarray]]
@@ -165,7 +164,7 @@ def match_units(
             num_clients=num_clients, prior_precision=prior_precision, mass=matching.mass,
             popularity=matching.popularity,
         )
-        _, choices = linear_sum_assignment(scores, maximize=True)
+        choices = _assign(-scores)
         places[j] = np.concatenate([used, free])[choices]
         atoms.sums[places[j]] += units[j] * precisions[j]
         atoms.precisions[places[j]] += precisions[j]
@@ -307,7 +306,7 @@ def nearest_units(
         if h == num_hidden - 1:
             precision[-num_outputs:] = output_weights
         distances = (candidates**2 @ precision)[None, :] - 2 * (units * precision) @ candidates.T
-        places = linear_sum_assignment(distances)[1].astype(np.int32)
+        places = _assign(distances).astype(np.int32)
         width = len(global_network[h]["b"])
         all_places.insert(0, places)
     return all_places
@@ -320,3 +319,10 @@ def _unit_weights(network: Network, h: int, places: np.ndarray, width: int) -> n
     spread[:, places] = outgoing
     incoming = [network[0]["w"].T] if h == 0 else []
     return np.hstack([*incoming, bias[:, None], spread])
+
+
+def _assign(costs: np.ndarray) -> np.ndarray:
+    """The column for each row, all different, for which the sum of the costs is least."""
+    from scipy.optimize import linear_sum_assignment  # noqa: PLC0415 - slow to import
+
+    return linear_sum_assignment(costs)[1]

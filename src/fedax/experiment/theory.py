@@ -191,8 +191,8 @@ def _destination(question: Question) -> Table:
         ])
     title = (
         f"FedAvg with gamma = {question.gamma:.6g} and K = {question.K} minimises a surrogate "
-        "loss. Its minimiser, the distance from the true one x* and the excess of the true loss there, "
-        "and how easily it is found: condition number of the (surrogate) loss."
+        "loss. Its minimiser, the distance from the true one x* and the excess of the true loss "
+        "there, and how easily it is found: condition number of the (surrogate) loss."
     )
     bad = found.ill_behaved
     if len(bad):

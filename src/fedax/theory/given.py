@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import scipy.optimize
 
 from fedax.theory.errors import TheoryError
 
@@ -110,6 +109,8 @@ def random_matrices(
         )
     if most - least <= tolerance:
         return scaled(0.0)
+    from scipy.optimize import brentq  # noqa: PLC0415 - slow to import
+
     wanted = min(max(sigma_A, least), most)
-    share: Any = scipy.optimize.brentq(lambda s: spread(scaled(s), p) - wanted, 0, 1, xtol=1e-15)
+    share: Any = brentq(lambda s: spread(scaled(s), p) - wanted, 0, 1, xtol=1e-15)
     return scaled(share)

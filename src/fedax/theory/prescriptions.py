@@ -11,7 +11,6 @@ import itertools
 from collections.abc import Callable
 
 import numpy as np
-import scipy.optimize
 
 from fedax.theory.errors import TheoryError
 from fedax.theory.population import QuadraticPopulation
@@ -107,11 +106,13 @@ def _first_crossing(
     distance: Callable[[float], float], accuracy: float, population: QuadraticPopulation
 ) -> float:
     """Where a distance that is 0 at gamma = 0 first exceeds the accuracy, in (0, 1/L]."""
+    from scipy.optimize import brentq  # noqa: PLC0415 - slow to import
+
     limit = 1 / population.L
     grid = limit * np.concatenate([[0.0], np.geomspace(1e-12, 1 - 1e-12, 400)])
     for left, right in itertools.pairwise(grid):
         if distance(right) > accuracy:
-            root = scipy.optimize.brentq(
+            root = brentq(
                 lambda gamma: distance(gamma) - accuracy, left, right, xtol=1e-15 * limit
             )
             return float(root)  # pyright: ignore[reportArgumentType] - only a root is asked for
