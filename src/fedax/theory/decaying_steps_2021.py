@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedax.theory.charles_konecny_2020.conditions import (
-    at_least,
     at_most,
     convex,
     positive,
@@ -27,7 +26,7 @@ from fedax.theory.charles_konecny_2020.conditions import (
     well_behaved,
 )
 from fedax.theory.charles_konecny_2020.convergence import variance_bound
-from fedax.theory.claims import Claim
+from fedax.theory.claims import Claim, require
 from fedax.theory.moments import mean_square_distances
 from fedax.theory.population import QuadraticPopulation
 from fedax.theory.surrogate import check_gamma, phi, surrogate
@@ -264,7 +263,7 @@ def _schedules(
     name: str, population: QuadraticPopulation, K_0: float, num_rounds: int, gamma: float | None
 ) -> StepSchedules:
     clients = convex(name, population)
-    at_least(name, "K_0", K_0, "1", 1)
+    require(K_0 >= 1, name, f"K_0 >= 1, but K_0 = {K_0:g}")
     limit = float(np.log(2) / (K_0 * clients.mu))
     gamma = limit if gamma is None else check_gamma(gamma)
     positive(name, "gamma", gamma)
@@ -282,7 +281,7 @@ def _two_lengths(
     name = _statement(number)
     clients = well_behaved(name, population, gamma)
     positive(name, "gamma", gamma)
-    at_least(name, "K_1", K_1, "1", 1)
+    require(K_1 >= 1, name, f"K_1 >= 1, but K_1 = {K_1:g}")
     at_most(name, "K_1", K_1, "K_2", K_2)
     return name, clients
 

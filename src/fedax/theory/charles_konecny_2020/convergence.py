@@ -84,8 +84,8 @@ def lemma_23(
       printed: K G^2 / (M B) for every gamma and M, as published.
 
     Raises:
-      ConditionError: mu is not positive, gamma > 2/L, K is not a whole number >= 1, M is not in
-        [1, N], or M clients are drawn without replacement with unequal p_i.
+      ConditionError: mu is not positive, gamma > 2/L, K is not a whole number >= 1, M < 1, or M
+        clients are to be drawn without replacement and M > N or the p_i differ.
 
     Errata: (a) published for all gamma >= 0. The noise of a step enters later gradients times
     (I - gamma A_i)^j, which grows if gamma > 2/L: with A = 1, gamma = 2.5, K = 10 and G = M = B = 1
