@@ -82,17 +82,11 @@ def resume(folder: Path, num_rounds: int | None = None) -> Path:
       ConfigError, RunError, CheckpointError, DivergedError: as for `start`, or the folder or all
         of its checkpoints are damaged.
     """
-    if not (folder / "config.json").is_file():
-        raise RunError(f"{folder} is not a run folder: it has no config.json.")
+    _require_run(folder)
     with locked(folder):
-        config = load_config(folder / "config.json")
+        config, built, restored = load_run(folder)
         if num_rounds is not None:
             config = dataclasses.replace(config, num_rounds=num_rounds)
-        built = _build(config)
-        restored = checkpoint.restore_latest(
-            folder / "checkpoints", initial_state(built.task, built.algorithm, config.seed),
-            fingerprint(config),
-        )
         done = int(restored.state.server_state.round_index)
         if num_rounds is not None and num_rounds < done:
             raise ConfigError(
@@ -107,6 +101,35 @@ def resume(folder: Path, num_rounds: int | None = None) -> Path:
     return folder
 
 
+class LoadedRun(NamedTuple):
+    """A run as its folder has it: its settings, what they stand for, and its newest state."""
+
+    config: RunConfig
+    built: Built
+    restored: checkpoint.Restored
+
+
+def load_run(folder: Path) -> LoadedRun:
+    """Reads a run folder; the state is that of the newest whole checkpoint, or the initial one.
+
+    Raises:
+      ConfigError, RunError, CheckpointError: it is no run folder, or damaged.
+    """
+    _require_run(folder)
+    config = load_config(folder / "config.json")
+    built = _build(config)
+    restored = checkpoint.restore_latest(
+        folder / "checkpoints", initial_state(built.task, built.algorithm, config.seed),
+        fingerprint(config),
+    )
+    return LoadedRun(config, built, restored)
+
+
+def _require_run(folder: Path) -> None:
+    if not (folder / "config.json").is_file():
+        raise RunError(f"{folder} is not a run folder: it has no config.json.")
+
+
 def fingerprint(config: RunConfig) -> str:
     """A digest of the settings that a checkpoint must share with its run.
 
@@ -118,7 +141,7 @@ def fingerprint(config: RunConfig) -> str:
     return hashlib.sha256(json.dumps(fixed, sort_keys=True).encode()).hexdigest()
 
 
-class _Built(NamedTuple):
+class Built(NamedTuple):
     """What a configuration stands for."""
 
     task: Task
@@ -126,7 +149,7 @@ class _Built(NamedTuple):
     sent: Communication
 
 
-def _build(config: RunConfig) -> _Built:
+def _build(config: RunConfig) -> Built:
     try:
         task = load_task(config.task, **config.task_options)
     except ValueError as error:
@@ -141,13 +164,13 @@ def _build(config: RunConfig) -> _Built:
         sent = communication(algorithm, task.model, task.train.client(0))
     except ValueError as error:
         raise ConfigError(f"Algorithm {config.algorithm} on {config.task}: {error}") from None
-    return _Built(task, algorithm, sent)
+    return Built(task, algorithm, sent)
 
 
 def _train(
     folder: Path,
     config: RunConfig,
-    built: _Built,
+    built: Built,
     state: TrainingState,
     notes: list[str],
 ) -> None:
