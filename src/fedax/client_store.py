@@ -68,6 +68,11 @@ class ClientStore:
         self._file: IO[bytes] | None = None
         self._use(np.zeros((0, self._offsets[-1]), np.uint8))
 
+    @property
+    def holds_anything(self) -> bool:
+        """Whether clients have a state at all."""
+        return bool(self._rows)
+
     def read(self, client_ids: np.ndarray) -> PyTree:
         """The stacked states of these clients, copied: leaves [len(client_ids), ...]."""
         leaves = []

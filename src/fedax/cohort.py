@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh, NamedSharding
 
 from fedax.algorithm import (
     Array,
@@ -20,6 +22,7 @@ from fedax.algorithm import (
 )
 from fedax.data.cohort_data import NOBODY, ClientData, CohortData
 from fedax.diagnostics import Directions, direction, round_geometry
+from fedax.mesh import AXIS, REPLICATED, SPREAD
 from fedax.numerics import widen
 
 
@@ -83,6 +86,7 @@ def run_round(
     *,
     clients_per_chunk: int = 1,
     diagnostics: bool = False,
+    mesh: Mesh | None = None,
 ) -> tuple[Any, PyTree, RoundInfo]:
     """Runs the exchanges of one round, in order, over one cohort. Pure; jit and vmap as you like.
 
@@ -95,6 +99,8 @@ def run_round(
         on chunks nor on the order of the cohort.
       clients_per_chunk: how many clients run batched at a time, 1 to cohort_size.
       diagnostics: report how the clients' updates lie to each other, see `fedax.diagnostics`.
+      mesh: devices over which the cohort is spread, for whose number its size is a multiple; the
+        cohort is then one that a `CohortReader` of this mesh made. None: one device.
 
     Returns:
       server_state after the round, the cohort's new client states, and the round's info. A
@@ -117,7 +123,7 @@ def run_round(
         present = jnp.where(cohort.dropped_at > index, cohort.num_examples, 0)
         server_state, clients, exchange_info, num_reports, steps = _run_exchange(
             exchange, server_state, clients._replace(key=keys, num_examples=present), cohort,
-            clients_per_chunk, diagnostics,
+            clients_per_chunk, diagnostics, mesh,
         )
         info |= exchange_info
         num_local_steps += steps
@@ -131,6 +137,75 @@ def run_round(
         info, clients.accepted, dropped, num_reports, num_local_steps, finite
     )
     return advance_round(server_state), states, round_info
+
+
+def run_rounds(
+    algorithm: FederatedAlgorithm,
+    server_state: Any,
+    client_states: PyTree,
+    cohorts: CohortData,
+    count: Array,
+    key: Array,
+    *,
+    clients_per_chunk: int = 1,
+    diagnostics: bool = False,
+    mesh: Mesh | None = None,
+) -> tuple[Any, PyTree, RoundInfo]:
+    """Runs `count` rounds in one program, one after the other, up to one that goes wrong.
+
+    How many there are changes no bit, as the rounds are a loop's turns in any case.
+
+    Args:
+      algorithm, key, clients_per_chunk, diagnostics, mesh: as for `run_round`.
+      server_state: before the first round.
+      client_states: of the first round's cohort. With client states only one round makes sense:
+        the next one's clients are others.
+      cohorts: of several rounds, stacked; those beyond `count` are not looked at.
+      count: int32 scalar, 1 to the number of cohorts.
+
+    Returns:
+      The server state after the last round, its cohort's client states, and the info of all
+      rounds, stacked. Rounds after one without any finite upload, or with parameters that are
+      not finite, are not run; their info is 0.
+
+    Raises:
+      TypeError: the algorithm changes the structure, shapes or dtypes of its server state.
+    """
+
+    def one(server_state: Any, client_states: PyTree, index: Array) -> Any:
+        return run_round(
+            algorithm, server_state, client_states, cohorts.of_round(index), key,
+            clients_per_chunk=clients_per_chunk, diagnostics=diagnostics, mesh=mesh,
+        )
+
+    shapes = jax.eval_shape(one, server_state, client_states, jnp.int32(0))
+    _check_state(server_state, shapes[0])
+    rounds = cohorts.client_ids.shape[0]
+    infos = jax.tree.map(lambda leaf: jnp.zeros((rounds, *leaf.shape), leaf.dtype), shapes[2])
+
+    def body(carry: Any) -> Any:
+        index, _, *states, infos = carry
+        server_state, client_states, info = one(*states, index)
+        infos = jax.tree.map(lambda all_, leaf: all_.at[index].set(leaf), infos, info)
+        done = info.accepted & (cohorts.dropped_at[index] >= len(algorithm.exchanges))
+        sound = info.finite & (info.accepted.all() | done.any())
+        return index + 1, sound, server_state, client_states, infos
+
+    start = (jnp.int32(0), jnp.asarray(True), server_state, client_states, infos)
+    _, _, *results = jax.lax.while_loop(lambda c: (c[0] < count) & c[1], body, start)
+    return tuple(results)
+
+
+def _check_state(before: Any, after: Any) -> None:
+    """Raises a sentence unless a server state comes back as it was."""
+    kinds = [
+        jax.tree.map(lambda leaf: f"{leaf.dtype} {leaf.shape}", state) for state in (before, after)
+    ]
+    if kinds[0] != kinds[1]:
+        raise TypeError(
+            f"The server state was {kinds[0]} and came back from a round as {kinds[1]}; an "
+            "algorithm must keep its structure, shapes and dtypes."
+        )
 
 
 def client_key(
@@ -153,20 +228,28 @@ def _run_exchange(
     cohort: CohortData,
     clients_per_chunk: int,
     diagnostics: bool,
+    mesh: Mesh | None,
 ) -> tuple[Any, _Client, dict[str, tuple[Array, Array]], Array, Array]:
     """One exchange: the server state and the clients after it, its info, reports and steps."""
     message = exchange.broadcast(server_state)
 
-    def answer(client: _Client) -> Any:
+    def answer(message: PyTree, arrays: Mapping[str, Array], client: _Client) -> Any:
         data = ClientData(
-            cohort.arrays, client.start, client.num_examples, cohort.capacity, client.repeat
+            arrays, client.start, client.num_examples, cohort.capacity, client.repeat
         )
         reply = _checked(exchange.client(message, client.state, data, client.key), client)
         if not diagnostics:
             reply = reply._replace(model_delta=None)
         return _guarded(reply, client, exchange.individual)
 
-    sums, kept = _map_in_chunks(answer, clients, clients_per_chunk)
+    def map_clients(
+        message: PyTree, arrays: Mapping[str, Array], clients: _Client
+    ) -> tuple[_Sums, _Kept]:
+        return _map_in_chunks(partial(answer, message, arrays), clients, clients_per_chunk)
+
+    if mesh is not None:
+        map_clients = _over_devices(map_clients, mesh)
+    sums, kept = map_clients(message, cohort.arrays, clients)
     any_report = sums.weight > 0
     if exchange.individual:
         upload = Individual(kept.upload, kept.weight)
@@ -301,6 +384,28 @@ def _map_in_chunks(
     return total, jax.tree.map(
         lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:cohort_size], rest
     )
+
+
+def _over_devices(map_clients: Any, mesh: Mesh) -> Any:
+    """The same over a mesh: each device maps its part of the clients on its part of the data."""
+
+    def on_a_device(
+        message: PyTree, arrays: Mapping[str, Array], clients: _Client
+    ) -> tuple[_Sums, _Kept]:
+        own = {name: array[0] for name, array in arrays.items()}
+        sums, kept = map_clients(message, own, clients)
+        return jax.lax.psum(sums, AXIS), kept
+
+    spread = jax.shard_map(
+        on_a_device, mesh=mesh, in_specs=(REPLICATED, SPREAD, SPREAD),
+        out_specs=(REPLICATED, SPREAD), check_vma=False,
+    )
+
+    def everywhere(*arguments: Any) -> tuple[_Sums, _Kept]:
+        sums, kept = spread(*arguments)
+        return sums, jax.lax.with_sharding_constraint(kept, NamedSharding(mesh, REPLICATED))
+
+    return everywhere
 
 
 def _select(condition: Array, true: PyTree, false: PyTree) -> PyTree:

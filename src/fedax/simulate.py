@@ -6,28 +6,34 @@ import dataclasses
 import functools
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypedDict, Unpack
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh, NamedSharding
 
 from fedax.algorithm import FederatedAlgorithm, Model, Params, PyTree
 from fedax.client_store import ClientStore
-from fedax.cohort import RoundInfo, run_round
+from fedax.cohort import RoundInfo, run_rounds
 from fedax.communication import communication
-from fedax.data.cohort_data import CohortData, CohortReader
+from fedax.data.cohort_data import NOBODY, CohortData, CohortReader
 from fedax.data.federated_dataset import FederatedDataset
 from fedax.dissimilarity import dissimilarity
 from fedax.evaluation import Evaluator
 from fedax.history import History
-from fedax.sampling import Available, Sampler, Sampling, sampler
+from fedax.mesh import REPLICATED, deal, one_copy, replicate
+from fedax.sampling import Available, Cohort, Sampler, Sampling, sampler
 from fedax.validate import check_count, unknown
 
 # On so many clients, and examples of each, the diagnostics estimate dissimilarity.
 MEASURED_CLIENTS = 5
 MEASURED_EXAMPLES = 32
+# Rounds that go to the device together: at most so many, and for about so long.
+MOST_ROUNDS = 64
+DISPATCH_SECONDS = 0.05
 
 
 class DivergedError(ArithmeticError):
@@ -75,13 +81,14 @@ class RoundReport(NamedTuple):
         the algorithm and the diagnostics report. Means over nobody are NaN.
       rejected: names of the clients whose upload was not finite and so weighed 0.
       dropped: names of the clients that dropped out of the round.
-      state: after the round. The next round changes its client store in place.
+      state: after the round, or None, see `state_every`. The next round changes its client store
+        in place.
     """
 
     metrics: dict[str, float]
     rejected: list[str]
     dropped: list[str]
-    state: TrainingState
+    state: TrainingState | None
 
 
 class TrainResult(NamedTuple):
@@ -146,6 +153,12 @@ class SimulateOptions(TypedDict, total=False):
     sampling, available, dropout: who is asked, who can be reached and how many drop out, see
       `fedax.sampling.sampler`; by default cohorts are uniform without replacement, everyone can
       be reached, and nobody drops out.
+    state_every: rounds between reports with a state, default 1; the last round's always has one.
+      Short rounds in between go to the device together, up to 64 at a time, which saves what a
+      dispatch costs and changes no bit. Algorithms with client states go round by round.
+    donate: default False. True: a report's state is gone when the next one comes, so that memory
+      holds one server state, not two.
+    mesh: devices over which cohorts are spread, see `fedax.mesh.client_mesh`; None: one device.
     diagnostics: default False. True: every round also reports `client_drift`, `update_cosine`,
       `pseudo_gradient_norm` and `effective_server_step` (see `fedax.diagnostics`), `bytes_down`
       and `bytes_up` of all clients together (see `fedax.communication`), and evaluation rounds
@@ -161,6 +174,9 @@ class SimulateOptions(TypedDict, total=False):
     sampling: Sampling | Callable[[int, int], np.ndarray]
     available: Available | None
     dropout: float
+    state_every: int
+    donate: bool
+    mesh: Mesh | None
     diagnostics: bool
 
 
@@ -175,6 +191,9 @@ class _Settings(NamedTuple):
     sampling: Sampling | Callable[[int, int], np.ndarray] = "uniform"
     available: Available | None = None
     dropout: float = 0.0
+    state_every: int = 1
+    donate: bool = False
+    mesh: Mesh | None = None
     diagnostics: bool = False
 
     @classmethod
@@ -186,6 +205,7 @@ class _Settings(NamedTuple):
         check_count("num_rounds", num_rounds, at_least=0)
         check_count("cohort_size", settings.cohort_size)
         check_count("seed", settings.seed, at_least=0)
+        check_count("state_every", settings.state_every)
         if settings.evaluate_every is not None:
             check_count("evaluate_every", settings.evaluate_every, at_least=0)
         if settings.clients_per_chunk is not None:
@@ -250,6 +270,32 @@ def population(task: Task, algorithm: FederatedAlgorithm) -> FederatedDataset:
     return task.train.pooled() if algorithm.pooled else task.train
 
 
+class _Prepared(NamedTuple):
+    """Rounds that the host has made ready: who takes part, and their data on the device."""
+
+    first: int  # round_index of the first
+    count: int
+    client_ids: np.ndarray  # [rounds, cohort_size], of which `count` are meant
+    dropped_at: np.ndarray
+    data: CohortData
+
+
+class _Pace:
+    """How many rounds go to the device together: so many as last about DISPATCH_SECONDS."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.count = 1
+        self._warm = False
+
+    def learn(self, seconds: float, count: int) -> None:
+        """Takes notice of a dispatch; the first one compiled."""
+        if self._warm:
+            wanted = int(DISPATCH_SECONDS * count / max(seconds, 1e-9))
+            self.count = max(1, min(wanted, 2 * self.count, self.most))
+        self._warm = True
+
+
 def _rounds(
     task: Task,
     algorithm: FederatedAlgorithm,
@@ -259,16 +305,20 @@ def _rounds(
     draw: Sampler,
     state: TrainingState,
 ) -> Iterator[RoundReport]:
-    reader = CohortReader(data)
+    mesh = settings.mesh
+    reader = CohortReader(data, mesh=mesh)
+    few = reader if mesh is None else CohortReader(data, 0)  # for the diagnostics' clients
     sizes = data.client_sizes  # computed anew at each access
     every = settings.evaluate_every
     evaluator = Evaluator(task.model, task.test) if task.test and every != 0 else None
     key = jax.random.fold_in(_run_key(settings.seed), 1)
     step = jax.jit(
         functools.partial(
-            run_round, algorithm,
-            clients_per_chunk=settings.chunk, diagnostics=settings.diagnostics,
-        )
+            run_rounds, algorithm,
+            clients_per_chunk=settings.chunk, diagnostics=settings.diagnostics, mesh=mesh,
+        ),
+        out_shardings=None if mesh is None else NamedSharding(mesh, REPLICATED),
+        donate_argnums=(0,) if settings.donate else (),
     )
     measure = jax.jit(
         functools.partial(
@@ -278,45 +328,104 @@ def _rounds(
     sent = None
     if settings.diagnostics:
         sent = communication(algorithm, task.model, task.train.client(0))
-    for round_index in range(int(state.server_state.round_index), num_rounds):
-        start = time.perf_counter()
-        cohort = draw(round_index, len(algorithm.exchanges))
-        order = np.argsort(sizes[cohort.client_ids], kind="stable")
-        ids, dropped_at = (array[order] for array in cohort)  # like sizes share a chunk
-        cohort_data = reader(ids, dropped_at)
-        server_state, client_states, info = step(
-            state.server_state, state.client_store.read(ids), cohort_data, key
+    keeps_states = state.client_store.holds_anything
+    pace = _Pace(1 if keeps_states or settings.state_every == 1 else MOST_ROUNDS)
+    if settings.donate:  # the caller's own state is left alone
+        state = state._replace(server_state=jax.tree.map(jnp.copy, state.server_state))
+    state = state._replace(server_state=replicate(state.server_state, mesh))
+    key = replicate(key, mesh)
+
+    def evaluates(round_number: int) -> bool:
+        return every != 0 and bool(
+            round_number == num_rounds or (every and round_number % every == 0)
         )
-        info = jax.device_get(info)
+
+    def arrange(cohort: Cohort) -> Cohort:
+        """Like sizes share a chunk, and every device of a mesh has its share of all."""
+        order = np.argsort(sizes[cohort.client_ids], kind="stable")
+        dealt = deal(len(order), mesh)
+        places = order[np.minimum(dealt, len(order) - 1)]
+        dropped_at = np.where(dealt < len(order), cohort.dropped_at[places], NOBODY)
+        return Cohort(cohort.client_ids[places], dropped_at)
+
+    def prepare(first: int) -> _Prepared | None:
+        """As many rounds as go together: up to one after which something is wanted."""
+        if first >= num_rounds:
+            return None
+        count = 1
+        while count < pace.count and not (
+            first + count == num_rounds
+            or (first + count) % settings.state_every == 0
+            or evaluates(first + count)
+        ):
+            count += 1
+        cohorts = [draw(first + i, len(algorithm.exchanges)) for i in range(count)]
+        ids, dropped_at = (np.stack(rows) for rows in zip(*map(arrange, cohorts), strict=True))
+        fill = np.minimum(np.arange(pace.most), count - 1)  # one program, however many there are
+        return _Prepared(first, count, ids, dropped_at, reader(ids, dropped_at, fill))
+
+    def report(
+        prepared: _Prepared, place: int, info: RoundInfo, seconds: float
+    ) -> tuple[RoundReport, np.ndarray]:
+        """What one of the rounds says, and which of its clients did all they should."""
+        number = prepared.first + place + 1
+        ids, dropped_at = prepared.client_ids[place], prepared.dropped_at[place]
         rejected, dropped = (
             [data.name(int(i)) for i in ids[which]] for which in (~info.accepted, info.dropped)
         )
         done = info.accepted & (dropped_at >= len(algorithm.exchanges))
         if (rejected and not done.any()) or not info.finite:
-            raise DivergedError(_diverged(round_index + 1, rejected, info))
-        keeps = done & (np.asarray(cohort_data.repeats) == 0)
-        if not keeps.all():  # the others' states are as before the round, or nobody's
-            client_states = jax.tree.map(
-                lambda leaf, keeps=keeps: np.asarray(leaf)[keeps], client_states
-            )
-        state.client_store.write(ids[keeps], client_states)
-        state = TrainingState(server_state, state.client_store)
-        metrics = _metrics(round_index + 1, info)
+            raise DivergedError(_diverged(number, rejected, info))
+        metrics = _metrics(number, info)
         if sent is not None:
             metrics["bytes_down"], metrics["bytes_up"] = sent.with_cohort(dropped_at)
-        metrics["seconds"] = time.perf_counter() - start
-        last = round_index + 1 == num_rounds
-        evaluates = every != 0 and (last or (every and (round_index + 1) % every == 0))
-        start = time.perf_counter()
-        if evaluator and evaluates:
-            results = evaluator.overall(server_state.params)
-            metrics |= {f"test_{name}": value for name, value in results.items()}
-        if settings.diagnostics and evaluates:
-            found = measure(server_state.params, _measured(cohort_data, done), key)
-            metrics |= {name: float(value) for name, value in found._asdict().items()}
-        if evaluates:
-            metrics["evaluation_seconds"] = time.perf_counter() - start
-        yield RoundReport(metrics, rejected, dropped, state)
+        metrics["seconds"] = seconds
+        return RoundReport(metrics, rejected, dropped, None), done
+
+    with ThreadPoolExecutor(1, "fedax-data") as thread:
+        prepared = prepare(int(state.server_state.round_index))
+        while prepared is not None:
+            start = time.perf_counter()
+            ids = prepared.client_ids[0]
+            server_state, client_states, infos = step(
+                state.server_state, state.client_store.read(ids), prepared.data,
+                jnp.int32(prepared.count), key,
+            )
+            # While the device works.
+            following = thread.submit(prepare, prepared.first + prepared.count)
+            infos = jax.device_get(infos)
+            seconds = time.perf_counter() - start
+            pace.learn(seconds, prepared.count)
+            for place in range(prepared.count):
+                info = jax.tree.map(lambda leaf, place=place: leaf[place], infos)
+                found, done = report(prepared, place, info, seconds / prepared.count)
+                if place < prepared.count - 1:
+                    yield found
+            keeps = done & (np.asarray(prepared.data.repeats[0]) == 0) if keeps_states else done
+            if keeps_states and not keeps.all():  # the others' are as before the round, or nobody's
+                client_states = jax.tree.map(
+                    lambda leaf, keeps=keeps: np.asarray(leaf)[keeps], client_states
+                )
+            if keeps_states:
+                state.client_store.write(ids[keeps], client_states)
+            state = TrainingState(server_state, state.client_store)
+            number = prepared.first + prepared.count
+            start = time.perf_counter()
+            metrics = found.metrics
+            if evaluator and evaluates(number):
+                results = evaluator.overall(one_copy(server_state.params, mesh))
+                metrics |= {f"test_{name}": value for name, value in results.items()}
+            if settings.diagnostics and evaluates(number):
+                similar = measure(
+                    one_copy(server_state.params, mesh),
+                    _measured(few, prepared.client_ids[-1], done), one_copy(key, mesh),
+                )
+                metrics |= {name: float(value) for name, value in similar._asdict().items()}
+            if evaluates(number):
+                metrics["evaluation_seconds"] = time.perf_counter() - start
+            wanted = number % settings.state_every == 0 or number == num_rounds
+            yield found._replace(state=state if wanted else None)
+            prepared = following.result()
 
 
 def train(
@@ -343,27 +452,27 @@ def train(
     if state is None:
         state = initial_state(task, algorithm, options.get("seed", 0))
     options["state"] = state
+    if on_round is None:  # nobody looks at the states in between
+        options = {"state_every": max(num_rounds, 1), "donate": True, **options}
     history = History()
     for report in simulate(task, algorithm, num_rounds=num_rounds, **options):
         history.append(report.metrics)
-        state = report.state
+        state = report.state or state
         if on_round is not None:
             on_round(report)
     return TrainResult(state.server_state.params, history, state)
 
 
-def _measured(cohort: CohortData, done: np.ndarray) -> CohortData:
+def _measured(reader: CohortReader, client_ids: np.ndarray, done: np.ndarray) -> CohortData:
     """A few of the clients that finished the round, evenly from the small to the large."""
-    finished = np.flatnonzero(done)
+    finished = client_ids[done]
     most = min(MEASURED_CLIENTS, len(done))
     count = min(most, len(finished))
-    places = np.zeros(most, np.int64)  # always as many, so that nothing compiles again
-    places[:count] = finished[np.linspace(0, len(finished) - 1, count).round().astype(int)]
+    few = np.full(most, client_ids[0])  # always as many, so that nothing compiles again
+    few[:count] = finished[np.linspace(0, len(finished) - 1, count).round().astype(int)]
+    cohort = reader(few)
     present = jnp.asarray(np.arange(most) < count)
-    return dataclasses.replace(
-        cohort, starts=cohort.starts[places],
-        num_examples=jnp.where(present, cohort.num_examples[places], 0),
-    )
+    return dataclasses.replace(cohort, num_examples=jnp.where(present, cohort.num_examples, 0))
 
 
 def _metrics(round_number: int, info: RoundInfo) -> dict[str, float]:

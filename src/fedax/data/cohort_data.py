@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh, NamedSharding
 
 from fedax.data.federated_dataset import FederatedDataset
+from fedax.mesh import SPREAD
 
 # A data set up to this size stays on the device; a larger one is packed cohort by cohort.
 RESIDENT_BYTES = 4 * 2**30
@@ -88,7 +90,7 @@ class ClientData:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class CohortData:
-    """The clients of one round and where their examples are.
+    """The clients of one round and where their examples are; or of several rounds, stacked.
 
     Attributes:
       client_ids: int32 [cohort_size], indices into the population.
@@ -96,8 +98,10 @@ class CohortData:
       repeats: int32 [cohort_size], how often the same client stands before this place.
       dropped_at: int32 [cohort_size], the exchange from which on the client is gone; `STAYS` if
         it stays, `NOBODY` if the place is empty.
-      arrays, capacity: as in `ClientData`.
+      arrays, capacity: as in `ClientData`; over a mesh arrays are [devices, rows, ...].
       num_clients: int32 scalar, the size of the population.
+
+    Of several rounds the arrays before `arrays` are [rounds, cohort_size].
     """
 
     client_ids: jax.Array
@@ -109,6 +113,11 @@ class CohortData:
     arrays: Mapping[str, jax.Array]
     capacity: int = dataclasses.field(metadata={"static": True})
 
+    def of_round(self, index: int | jax.Array) -> CohortData:
+        """One of several rounds."""
+        names = ("client_ids", "starts", "num_examples", "repeats", "dropped_at")
+        return dataclasses.replace(self, **{name: getattr(self, name)[index] for name in names})
+
 
 class CohortReader:
     """Brings cohorts of a data set to the device.
@@ -117,24 +126,48 @@ class CohortReader:
     offsets. Of a larger one (a memory-mapped one, say) a cohort's own rows are packed for each
     round; the numbers are the same.
 
+    Over a mesh each device has arrays of its own, along a first axis, and a client's rows are
+    on the device that trains it. With several processes rows are always packed, and a process
+    reads those of its own devices' clients only.
+
     Example:
       >>> dataset = FederatedDataset({"x": np.arange(4.0)}, np.array([0, 1, 4]))
       >>> CohortReader(dataset)(np.array([1])).num_examples.tolist()
       [3]
     """
 
-    def __init__(self, dataset: FederatedDataset, resident_bytes: int = RESIDENT_BYTES) -> None:
+    def __init__(
+        self,
+        dataset: FederatedDataset,
+        resident_bytes: int = RESIDENT_BYTES,
+        mesh: Mesh | None = None,
+    ) -> None:
         self._dataset = dataset
+        self._mesh = mesh
         self._largest = int(dataset.client_sizes.max())
         fits = dataset.nbytes <= resident_bytes and dataset.num_examples < 2**31
-        self._resident = (
-            {key: jnp.asarray(array) for key, array in dataset.arrays.items()} if fits else None
-        )
+        self._resident = None
+        if fits and jax.process_count() == 1:
+            self._resident = self._place(
+                {key: (array.shape, array.dtype) for key, array in dataset.arrays.items()},
+                lambda key, device: dataset.arrays[key],
+            )
 
     def __call__(
-        self, client_ids: np.ndarray, dropped_at: np.ndarray | None = None
+        self,
+        client_ids: np.ndarray,
+        dropped_at: np.ndarray | None = None,
+        rounds: np.ndarray | None = None,
     ) -> CohortData:
-        """The data of these clients (integers [cohort_size]); `dropped_at` as in `CohortData`."""
+        """The data of these clients, integers [cohort_size] or [rounds, cohort_size].
+
+        Args:
+          client_ids: who; over a mesh a multiple of its devices, which take equal parts in order.
+          dropped_at: of the same shape, see `CohortData`; None: everyone stays.
+          rounds: which of the rounds to stack, with repetition; None: each once.
+        """
+        if dropped_at is None:
+            dropped_at = np.full(client_ids.shape, STAYS)
         offsets = self._dataset.offsets
         first, last = offsets[client_ids], offsets[client_ids + 1]
         sizes = last - first
@@ -142,15 +175,17 @@ class CohortReader:
             arrays, starts = self._resident, first
         else:
             arrays, starts = self._pack(first, sizes)
+        leaves = {
+            "client_ids": client_ids, "starts": starts, "num_examples": sizes,
+            "repeats": _repeats(client_ids, dropped_at), "dropped_at": dropped_at,
+        }
+        if rounds is not None:
+            leaves = {name: leaf[rounds] for name, leaf in leaves.items()}
+        # Over a mesh NumPy's arrays are every process's own copy of the same.
+        to_device = jnp.asarray if self._mesh is None else np.asarray
         return CohortData(
-            client_ids=jnp.asarray(client_ids, jnp.int32),
-            starts=jnp.asarray(starts, jnp.int32),
-            num_examples=jnp.asarray(sizes, jnp.int32),
-            repeats=jnp.asarray(_repeats(client_ids), jnp.int32),
-            dropped_at=jnp.asarray(
-                np.full(len(client_ids), STAYS) if dropped_at is None else dropped_at, jnp.int32
-            ),
-            num_clients=jnp.asarray(self._dataset.num_clients, jnp.int32),
+            **{name: to_device(leaf, jnp.int32) for name, leaf in leaves.items()},
+            num_clients=to_device(self._dataset.num_clients, jnp.int32),
             arrays=arrays,
             capacity=min(self._largest, rung(int(sizes.max()), factor=4)),
         )
@@ -158,21 +193,67 @@ class CohortReader:
     def _pack(
         self, first: np.ndarray, sizes: np.ndarray
     ) -> tuple[dict[str, jax.Array], np.ndarray]:
-        """Copies the cohort's rows side by side into arrays as long as the next rung."""
-        starts = np.cumsum(sizes) - sizes
-        rows = rung(int(sizes.sum()), factor=2)
-        packed = {}
-        for key, array in self._dataset.arrays.items():
+        """Copies clients' rows side by side into arrays as long as the next rung."""
+        num_devices = 1 if self._mesh is None else self._mesh.size
+
+        def of_devices(array: np.ndarray) -> np.ndarray:
+            """[..., cohort_size] -> [devices, clients of all rounds]."""
+            parts = array.reshape(-1, num_devices, array.shape[-1] // num_devices)
+            return parts.swapaxes(0, 1).reshape(num_devices, -1)
+
+        first_of, sizes_of = of_devices(first), of_devices(sizes)
+        starts_of = np.cumsum(sizes_of, 1) - sizes_of
+        rows = rung(int(sizes_of.sum(1).max()), factor=2)
+
+        def own(key: str, device: int) -> np.ndarray:
+            array = self._dataset.arrays[key]
             buffer = np.zeros((rows, *array.shape[1:]), array.dtype)
-            for source, target, size in zip(first, starts, sizes, strict=True):
+            for source, target, size in zip(
+                first_of[device], starts_of[device], sizes_of[device], strict=True
+            ):
                 buffer[target : target + size] = array[source : source + size]
-            packed[key] = jnp.asarray(buffer)
-        return packed, starts
+            return buffer
+
+        shapes = {
+            key: ((rows, *array.shape[1:]), array.dtype)
+            for key, array in self._dataset.arrays.items()
+        }
+        starts = starts_of.reshape(num_devices, -1, sizes.shape[-1] // num_devices)
+        return self._place(shapes, own), starts.swapaxes(0, 1).reshape(sizes.shape)
+
+    def _place(
+        self,
+        shapes: Mapping[str, tuple[tuple[int, ...], Any]],
+        own: Callable[[str, int], np.ndarray],
+    ) -> dict[str, jax.Array]:
+        """Arrays on the device; over a mesh [devices, ...], from what each device has of its own.
+
+        `own` is called for the devices of this process only.
+        """
+        if self._mesh is None:
+            return {key: jnp.asarray(own(key, 0)) for key in shapes}
+        spread = NamedSharding(self._mesh, SPREAD)
+
+        def place(key: str) -> jax.Array:
+            shape, dtype = shapes[key]
+            return jax.make_array_from_callback(
+                (self._mesh.size, *shape), spread,
+                lambda index: own(key, index[0].start or 0)[None].astype(
+                    jax.dtypes.canonicalize_dtype(dtype), copy=False
+                ),
+            )
+
+        return {key: place(key) for key in shapes}
 
 
-def _repeats(client_ids: np.ndarray) -> np.ndarray:
-    """For each place, how often its client stands before it."""
-    order = np.argsort(client_ids, kind="stable")
+def _repeats(client_ids: np.ndarray, dropped_at: np.ndarray) -> np.ndarray:
+    """For each place, how often its client stands before it in the same round.
+
+    A place where nobody stands comes after all others with its id, wherever it is.
+    """
+    if client_ids.ndim == 2:
+        return np.stack([_repeats(*row) for row in zip(client_ids, dropped_at, strict=True)])
+    order = np.lexsort((dropped_at == NOBODY, client_ids))
     ordered = client_ids[order]
     first = np.searchsorted(ordered, ordered, side="left")
     repeats = np.empty(len(client_ids), np.int64)
