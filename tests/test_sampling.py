@@ -21,7 +21,7 @@ import fedax
 from fedax import FederatedDataset, simulate, tasks, train
 from fedax.algorithm import advance_round
 from fedax.cli import run_command
-from fedax.cohort import client_key, run_round
+from fedax.cohort import client_key, run_round, run_rounds
 from fedax.data import CohortReader
 from fedax.data.cohort_data import NOBODY, STAYS
 from fedax.experiment.folder import read_metrics
@@ -437,9 +437,9 @@ def test_fewer_available_than_asked_for_compile_nothing_anew(monkeypatch):
 
     def counted(*arguments, **options):
         traces.append(1)
-        return run_round(*arguments, **options)
+        return run_rounds(*arguments, **options)
 
-    monkeypatch.setattr(module, "run_round", counted)
+    monkeypatch.setattr(module, "run_rounds", counted)
     algorithm = fedax.scaffold(task.model, num_local_steps=2, batch_size=100)
     options = {"num_rounds": 7, "cohort_size": 5, "diagnostics": True, "evaluate_every": 0}
     reports = list(simulate(task, algorithm, available=available, **options))

@@ -184,16 +184,16 @@ def run_rounds(
     infos = jax.tree.map(lambda leaf: jnp.zeros((rounds, *leaf.shape), leaf.dtype), shapes[2])
 
     def body(carry: Any) -> Any:
-        index, _, *states, infos = carry
-        server_state, client_states, info = one(*states, index)
+        index, _, server_state, client_states, infos = carry
+        server_state, client_states, info = one(server_state, client_states, index)
         infos = jax.tree.map(lambda all_, leaf: all_.at[index].set(leaf), infos, info)
         done = info.accepted & (cohorts.dropped_at[index] >= len(algorithm.exchanges))
         sound = info.finite & (info.accepted.all() | done.any())
         return index + 1, sound, server_state, client_states, infos
 
     start = (jnp.int32(0), jnp.asarray(True), server_state, client_states, infos)
-    _, _, *results = jax.lax.while_loop(lambda c: (c[0] < count) & c[1], body, start)
-    return tuple(results)
+    after = jax.lax.while_loop(lambda c: (c[0] < count) & c[1], body, start)
+    return after[2], after[3], after[4]
 
 
 def _check_state(before: Any, after: Any) -> None:

@@ -19,21 +19,19 @@ from fedax.algorithm import FederatedAlgorithm, Model, Params, PyTree
 from fedax.client_store import ClientStore
 from fedax.cohort import RoundInfo, run_rounds
 from fedax.communication import communication
-from fedax.data.cohort_data import NOBODY, CohortData, CohortReader
+from fedax.data.cohort_data import CohortReader
 from fedax.data.federated_dataset import FederatedDataset
+from fedax.dispatch import MOST_ROUNDS, Pace, Prepared, Preparer
 from fedax.dissimilarity import dissimilarity
 from fedax.evaluation import Evaluator
 from fedax.history import History
-from fedax.mesh import REPLICATED, deal, one_copy, replicate
-from fedax.sampling import Available, Cohort, Sampler, Sampling, sampler
+from fedax.mesh import REPLICATED, one_copy, replicate
+from fedax.sampling import Available, Sampler, Sampling, sampler
 from fedax.validate import check_count, unknown
 
 # On so many clients, and examples of each, the diagnostics estimate dissimilarity.
 MEASURED_CLIENTS = 5
 MEASURED_EXAMPLES = 32
-# Rounds that go to the device together: at most so many, and for about so long.
-MOST_ROUNDS = 64
-DISPATCH_SECONDS = 0.05
 
 
 class DivergedError(ArithmeticError):
@@ -270,32 +268,6 @@ def population(task: Task, algorithm: FederatedAlgorithm) -> FederatedDataset:
     return task.train.pooled() if algorithm.pooled else task.train
 
 
-class _Prepared(NamedTuple):
-    """Rounds that the host has made ready: who takes part, and their data on the device."""
-
-    first: int  # round_index of the first
-    count: int
-    client_ids: np.ndarray  # [rounds, cohort_size], of which `count` are meant
-    dropped_at: np.ndarray
-    data: CohortData
-
-
-class _Pace:
-    """How many rounds go to the device together: so many as last about DISPATCH_SECONDS."""
-
-    def __init__(self, most: int) -> None:
-        self.most = most
-        self.count = 1
-        self._warm = False
-
-    def learn(self, seconds: float, count: int) -> None:
-        """Takes notice of a dispatch; the first one compiled."""
-        if self._warm:
-            wanted = int(DISPATCH_SECONDS * count / max(seconds, 1e-9))
-            self.count = max(1, min(wanted, 2 * self.count, self.most))
-        self._warm = True
-
-
 def _rounds(
     task: Task,
     algorithm: FederatedAlgorithm,
@@ -305,13 +277,7 @@ def _rounds(
     draw: Sampler,
     state: TrainingState,
 ) -> Iterator[RoundReport]:
-    mesh = settings.mesh
-    reader = CohortReader(data, mesh=mesh)
-    few = reader if mesh is None else CohortReader(data, 0)  # for the diagnostics' clients
-    sizes = data.client_sizes  # computed anew at each access
-    every = settings.evaluate_every
-    evaluator = Evaluator(task.model, task.test) if task.test and every != 0 else None
-    key = jax.random.fold_in(_run_key(settings.seed), 1)
+    mesh, every = settings.mesh, settings.evaluate_every
     step = jax.jit(
         functools.partial(
             run_rounds, algorithm,
@@ -320,112 +286,143 @@ def _rounds(
         out_shardings=None if mesh is None else NamedSharding(mesh, REPLICATED),
         donate_argnums=(0,) if settings.donate else (),
     )
-    measure = jax.jit(
-        functools.partial(
-            dissimilarity, task.model, max_examples=MEASURED_EXAMPLES, num_iterations=3
-        )
+    key = replicate(jax.random.fold_in(_run_key(settings.seed), 1), mesh)
+    server_state, store = state
+    if settings.donate:  # the caller's own is left alone
+        server_state = jax.tree.map(jnp.copy, server_state)
+    server_state = replicate(server_state, mesh)
+
+    def evaluates(number: int) -> bool:
+        return every != 0 and bool(number == num_rounds or (every and number % every == 0))
+
+    def state_is_wanted(number: int) -> bool:
+        return number == num_rounds or number % settings.state_every == 0
+
+    reader = CohortReader(data, mesh=mesh)
+    measure = _Measurements(task, algorithm, settings, reader, data)
+    pace = Pace(1 if store.holds_anything or settings.state_every == 1 else MOST_ROUNDS)
+    prepare = Preparer(
+        draw, len(algorithm.exchanges), reader, data.client_sizes, pace,
+        lambda number: evaluates(number) or state_is_wanted(number), num_rounds, mesh,
     )
-    sent = None
-    if settings.diagnostics:
-        sent = communication(algorithm, task.model, task.train.client(0))
-    keeps_states = state.client_store.holds_anything
-    pace = _Pace(1 if keeps_states or settings.state_every == 1 else MOST_ROUNDS)
-    if settings.donate:  # the caller's own state is left alone
-        state = state._replace(server_state=jax.tree.map(jnp.copy, state.server_state))
-    state = state._replace(server_state=replicate(state.server_state, mesh))
-    key = replicate(key, mesh)
-
-    def evaluates(round_number: int) -> bool:
-        return every != 0 and bool(
-            round_number == num_rounds or (every and round_number % every == 0)
-        )
-
-    def arrange(cohort: Cohort) -> Cohort:
-        """Like sizes share a chunk, and every device of a mesh has its share of all."""
-        order = np.argsort(sizes[cohort.client_ids], kind="stable")
-        dealt = deal(len(order), mesh)
-        places = order[np.minimum(dealt, len(order) - 1)]
-        dropped_at = np.where(dealt < len(order), cohort.dropped_at[places], NOBODY)
-        return Cohort(cohort.client_ids[places], dropped_at)
-
-    def prepare(first: int) -> _Prepared | None:
-        """As many rounds as go together: up to one after which something is wanted."""
-        if first >= num_rounds:
-            return None
-        count = 1
-        while count < pace.count and not (
-            first + count == num_rounds
-            or (first + count) % settings.state_every == 0
-            or evaluates(first + count)
-        ):
-            count += 1
-        cohorts = [draw(first + i, len(algorithm.exchanges)) for i in range(count)]
-        ids, dropped_at = (np.stack(rows) for rows in zip(*map(arrange, cohorts), strict=True))
-        fill = np.minimum(np.arange(pace.most), count - 1)  # one program, however many there are
-        return _Prepared(first, count, ids, dropped_at, reader(ids, dropped_at, fill))
-
-    def report(
-        prepared: _Prepared, place: int, info: RoundInfo, seconds: float
-    ) -> tuple[RoundReport, np.ndarray]:
-        """What one of the rounds says, and which of its clients did all they should."""
-        number = prepared.first + place + 1
-        ids, dropped_at = prepared.client_ids[place], prepared.dropped_at[place]
-        rejected, dropped = (
-            [data.name(int(i)) for i in ids[which]] for which in (~info.accepted, info.dropped)
-        )
-        done = info.accepted & (dropped_at >= len(algorithm.exchanges))
-        if (rejected and not done.any()) or not info.finite:
-            raise DivergedError(_diverged(number, rejected, info))
-        metrics = _metrics(number, info)
-        if sent is not None:
-            metrics["bytes_down"], metrics["bytes_up"] = sent.with_cohort(dropped_at)
-        metrics["seconds"] = seconds
-        return RoundReport(metrics, rejected, dropped, None), done
-
     with ThreadPoolExecutor(1, "fedax-data") as thread:
-        prepared = prepare(int(state.server_state.round_index))
+        prepared = prepare(int(server_state.round_index))
         while prepared is not None:
             start = time.perf_counter()
             ids = prepared.client_ids[0]
             server_state, client_states, infos = step(
-                state.server_state, state.client_store.read(ids), prepared.data,
-                jnp.int32(prepared.count), key,
+                server_state, store.read(ids), prepared.data, np.int32(prepared.num_rounds), key
             )
-            # While the device works.
-            following = thread.submit(prepare, prepared.first + prepared.count)
+            number = prepared.first + prepared.num_rounds
+            following = thread.submit(prepare, number)  # while the device works
             infos = jax.device_get(infos)
             seconds = time.perf_counter() - start
-            pace.learn(seconds, prepared.count)
-            for place in range(prepared.count):
-                info = jax.tree.map(lambda leaf, place=place: leaf[place], infos)
-                found, done = report(prepared, place, info, seconds / prepared.count)
-                if place < prepared.count - 1:
-                    yield found
-            keeps = done & (np.asarray(prepared.data.repeats[0]) == 0) if keeps_states else done
-            if keeps_states and not keeps.all():  # the others' are as before the round, or nobody's
-                client_states = jax.tree.map(
-                    lambda leaf, keeps=keeps: np.asarray(leaf)[keeps], client_states
-                )
-            if keeps_states:
-                state.client_store.write(ids[keeps], client_states)
-            state = TrainingState(server_state, state.client_store)
-            number = prepared.first + prepared.count
-            start = time.perf_counter()
-            metrics = found.metrics
-            if evaluator and evaluates(number):
-                results = evaluator.overall(one_copy(server_state.params, mesh))
-                metrics |= {f"test_{name}": value for name, value in results.items()}
-            if settings.diagnostics and evaluates(number):
-                similar = measure(
-                    one_copy(server_state.params, mesh),
-                    _measured(few, prepared.client_ids[-1], done), one_copy(key, mesh),
-                )
-                metrics |= {name: float(value) for name, value in similar._asdict().items()}
+            pace.learn(seconds, prepared.num_rounds)
+            found = _reports(prepared, infos, seconds, len(algorithm.exchanges), data, measure)
+            report, done = next(found)
+            for later in found:
+                yield report
+                report, done = later
+            if store.holds_anything:
+                # The others' states are as before the round, or nobody's.
+                keeps = np.flatnonzero(done & (np.asarray(prepared.data.repeats[0]) == 0))
+                kept = [np.asarray(leaf)[keeps] for leaf in jax.tree.leaves(client_states)]
+                store.write(ids[keeps], jax.tree.unflatten(jax.tree.structure(client_states), kept))
             if evaluates(number):
-                metrics["evaluation_seconds"] = time.perf_counter() - start
-            wanted = number % settings.state_every == 0 or number == num_rounds
-            yield found._replace(state=state if wanted else None)
+                start = time.perf_counter()
+                params = one_copy(server_state.params, mesh)
+                report.metrics.update(measure.test(params))
+                report.metrics.update(
+                    measure.similarity(params, prepared.client_ids[-1], done, one_copy(key, mesh))
+                )
+                report.metrics["evaluation_seconds"] = time.perf_counter() - start
+            after = TrainingState(server_state, store) if state_is_wanted(number) else None
+            yield report._replace(state=after)
             prepared = following.result()
+
+
+def _reports(
+    prepared: Prepared,
+    infos: RoundInfo,
+    seconds: float,
+    num_exchanges: int,
+    data: FederatedDataset,
+    measure: _Measurements,
+) -> Iterator[tuple[RoundReport, np.ndarray]]:
+    """What the rounds say, and which of their clients did all they should; up to one gone wrong."""
+    for place, (ids, dropped_at) in enumerate(
+        zip(prepared.client_ids, prepared.dropped_at, strict=True)
+    ):
+        info: RoundInfo = jax.tree.map(lambda leaf, place=place: leaf[place], infos)
+        number = prepared.first + place + 1
+        done = info.accepted & (dropped_at >= num_exchanges)
+        rejected, dropped = (
+            [data.name(int(i)) for i in ids[which]] for which in (~info.accepted, info.dropped)
+        )
+        if (rejected and not done.any()) or not info.finite:
+            raise DivergedError(_diverged(number, rejected, info))
+        metrics = _metrics(number, info) | measure.sent(dropped_at)
+        metrics["seconds"] = seconds / prepared.num_rounds
+        yield RoundReport(metrics, rejected, dropped, None), done
+
+
+class _Measurements:
+    """What is measured between rounds: test metrics, and the diagnostics."""
+
+    def __init__(
+        self,
+        task: Task,
+        algorithm: FederatedAlgorithm,
+        settings: _Settings,
+        reader: CohortReader,
+        data: FederatedDataset,
+    ) -> None:
+        self._evaluator = (
+            Evaluator(task.model, task.test) if task.test and settings.evaluate_every != 0 else None
+        )
+        self._sent = None
+        if settings.diagnostics:
+            self._sent = communication(algorithm, task.model, task.train.client(0))
+        # A mesh's reader brings cohorts to all devices; these few clients go to one.
+        self._reader = reader if settings.mesh is None else CohortReader(data, 0)
+        self._dissimilarity = jax.jit(
+            functools.partial(
+                dissimilarity, task.model, max_examples=MEASURED_EXAMPLES, num_iterations=3
+            )
+        )
+
+    def test(self, params: Params) -> dict[str, float]:
+        """The test metrics."""
+        if self._evaluator is None:
+            return {}
+        results = self._evaluator.overall(params)
+        return {f"test_{name}": value for name, value in results.items()}
+
+    def sent(self, dropped_at: np.ndarray) -> dict[str, float]:
+        """Bytes of a round's cohort."""
+        if self._sent is None:
+            return {}
+        down, up = self._sent.with_cohort(dropped_at)
+        return {"bytes_down": down, "bytes_up": up}
+
+    def similarity(
+        self, params: Params, client_ids: np.ndarray, done: np.ndarray, key: jax.Array
+    ) -> dict[str, float]:
+        """G^2 and delta on a few clients that finished the round, from the small to the large."""
+        if self._sent is None:
+            return {}
+        finished = client_ids[done]
+        most = min(MEASURED_CLIENTS, len(done))
+        count = min(most, len(finished))
+        few = np.full(most, client_ids[0])  # always as many, so that nothing compiles again
+        few[:count] = finished[np.linspace(0, len(finished) - 1, count).round().astype(int)]
+        cohort = self._reader(few)
+        present = jnp.asarray(np.arange(most) < count)
+        cohort = dataclasses.replace(
+            cohort, num_examples=jnp.where(present, cohort.num_examples, 0)
+        )
+        found = self._dissimilarity(params, cohort, key)
+        return {name: float(value) for name, value in found._asdict().items()}
 
 
 def train(
@@ -461,18 +458,6 @@ def train(
         if on_round is not None:
             on_round(report)
     return TrainResult(state.server_state.params, history, state)
-
-
-def _measured(reader: CohortReader, client_ids: np.ndarray, done: np.ndarray) -> CohortData:
-    """A few of the clients that finished the round, evenly from the small to the large."""
-    finished = client_ids[done]
-    most = min(MEASURED_CLIENTS, len(done))
-    count = min(most, len(finished))
-    few = np.full(most, client_ids[0])  # always as many, so that nothing compiles again
-    few[:count] = finished[np.linspace(0, len(finished) - 1, count).round().astype(int)]
-    cohort = reader(few)
-    present = jnp.asarray(np.arange(most) < count)
-    return dataclasses.replace(cohort, num_examples=jnp.where(present, cohort.num_examples, 0))
 
 
 def _metrics(round_number: int, info: RoundInfo) -> dict[str, float]:

@@ -150,7 +150,7 @@ class CohortReader:
         if fits and jax.process_count() == 1:
             self._resident = self._place(
                 {key: (array.shape, array.dtype) for key, array in dataset.arrays.items()},
-                lambda key, device: dataset.arrays[key],
+                lambda key, _: dataset.arrays[key],
             )
 
     def __call__(
@@ -182,7 +182,7 @@ class CohortReader:
         if rounds is not None:
             leaves = {name: leaf[rounds] for name, leaf in leaves.items()}
         # Over a mesh NumPy's arrays are every process's own copy of the same.
-        to_device = jnp.asarray if self._mesh is None else np.asarray
+        to_device: Any = jnp.asarray if self._mesh is None else np.asarray
         return CohortData(
             **{name: to_device(leaf, jnp.int32) for name, leaf in leaves.items()},
             num_clients=to_device(self._dataset.num_clients, jnp.int32),
@@ -230,20 +230,26 @@ class CohortReader:
 
         `own` is called for the devices of this process only.
         """
-        if self._mesh is None:
+        mesh = self._mesh
+        if mesh is None:
             return {key: jnp.asarray(own(key, 0)) for key in shapes}
-        spread = NamedSharding(self._mesh, SPREAD)
+        spread = NamedSharding(mesh, SPREAD)
 
         def place(key: str) -> jax.Array:
             shape, dtype = shapes[key]
             return jax.make_array_from_callback(
-                (self._mesh.size, *shape), spread,
-                lambda index: own(key, index[0].start or 0)[None].astype(
+                (mesh.size, *shape), spread,
+                lambda index: own(key, _start(index))[None].astype(
                     jax.dtypes.canonicalize_dtype(dtype), copy=False
                 ),
             )
 
         return {key: place(key) for key in shapes}
+
+
+def _start(index: Any) -> int:
+    """The device's place along the first axis, from its part of the array."""
+    return index[0].start or 0
 
 
 def _repeats(client_ids: np.ndarray, dropped_at: np.ndarray) -> np.ndarray:

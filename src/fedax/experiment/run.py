@@ -185,6 +185,7 @@ def _train(
             task, algorithm, num_rounds=config.num_rounds, cohort_size=config.cohort_size,
             seed=config.seed, evaluate_every=config.evaluate_every,
             clients_per_chunk=config.clients_per_chunk, state=state,
+            state_every=config.checkpoint_every, donate=True,
             sampling=config.sampling, dropout=config.dropout, diagnostics=config.diagnostics,
             available=(
                 None if config.availability == 1
@@ -199,6 +200,8 @@ def _train(
                 log.write(to_json(report.metrics) + "\n")
                 log.flush()
                 display.show(report)
+                if report.state is None:
+                    continue
                 last = done == config.num_rounds or stopped.is_set()
                 if last or done % config.checkpoint_every == 0:
                     os.fsync(log.fileno())
