@@ -56,6 +56,7 @@ from fedax.dissimilarity import dissimilarity
 from fedax.evaluation import evaluate, evaluate_clients
 from fedax.history import History
 from fedax.models.supervised import classification, regression
+from fedax.quadratic_model import advise, quadratic_model
 from fedax.sampling import part_of_the_day, sampler
 from fedax.simulate import (
     DivergedError,
@@ -87,6 +88,7 @@ __all__ = [
     "TrainResult",
     "TrainingState",
     "adaalter",
+    "advise",
     "base_optimizers",
     "centralised",
     "classification",
@@ -122,6 +124,7 @@ __all__ = [
     "optimizers",
     "part_of_the_day",
     "pfnm",
+    "quadratic_model",
     "quadratic_task",
     "regression",
     "sampler",

@@ -110,9 +110,9 @@ class Theory:
     file: Annotated[Positional[Path | None], _option("[FILE]")] = None
     """A population (.json, .toml, .npz) or examples of linear regressions (.csv)."""
     gamma: Annotated[float | None, _option("RATE")] = None
-    """Client learning rate. Default: half of 1/L, or the run's."""
+    """Client learning rate. Default: half of 1/L."""
     local_steps: Annotated[int | None, _option("K")] = None
-    """Local steps. Default: 10, or the run's."""
+    """Local steps. Default: 10."""
     accuracy: Annotated[float | None, _option("DISTANCE")] = None
     """Wanted distance to the minimiser. Default: a tenth of FedAvg's."""
     curvatures: Annotated[tuple[float, ...], _option("A ...")] = ()
@@ -152,7 +152,8 @@ class Theory:
     intercept: Annotated[bool, _option("")] = False
     """Of a .csv: adds a constant feature."""
     run: Annotated[Path | None, _option("DIR")] = None
-    """A run folder: estimate the constants at its last checkpoint and predict the gap."""
+    """A run folder: a quadratic model at its last checkpoint, and the gap that it predicts for the
+    run's gamma and K, and for half and double of each. Only --seed and --json go with it."""
     picture: Annotated[Path | None, _option("FILE")] = None
     """Draw the two losses, and the distance against gamma and K (.png, .svg, .pdf)."""
     json: Annotated[bool, _option("")] = False
@@ -244,6 +245,8 @@ def _reproduce(command: Reproduce) -> int:
 def _theory(command: Theory) -> int:
     from fedax.experiment import theory  # noqa: PLC0415 - only this command draws and solves
 
+    if command.run is not None:
+        return _advise(command)
     given = {name: getattr(command, name) for name in theory.NUMBERS}
     population = theory.clients_from(
         command.file,
@@ -261,6 +264,20 @@ def _theory(command: Theory) -> int:
         )
         if not command.json:
             print(f"Picture: {path}")
+    return 0
+
+
+def _advise(command: Theory) -> int:
+    from fedax.experiment.advice import advice_tables, run_advice  # noqa: PLC0415 - likewise
+
+    if dataclasses.replace(command, run=None, seed=None, json=False, debug=False) != Theory():
+        raise ConfigError(
+            "--run makes a model of that run, with its own gamma and K; only --seed, of the sample "
+            "of clients, and --json go with it."
+        )
+    folder = command.run or Path()
+    advice = run_advice(folder, seed=command.seed or 0)
+    (print_json if command.json else print_tables)(advice_tables(advice))
     return 0
 
 
