@@ -23,6 +23,7 @@ from tyro.conf import (
     subcommand,
 )
 
+from fedax import processes
 from fedax.client_store import StoreError
 from fedax.experiment import catalogue, config
 from fedax.experiment.checkpoint import CheckpointError
@@ -30,6 +31,7 @@ from fedax.experiment.errors import ConfigError
 from fedax.experiment.folder import RunError
 from fedax.experiment.picture import save_picture
 from fedax.experiment.tables import print_json, print_tables
+from fedax.processes import ProcessError
 from fedax.simulate import DivergedError
 from fedax.theory.errors import TheoryError
 
@@ -66,6 +68,14 @@ class Run:
     """A TOML file of settings, or another run's config.json to repeat it."""
     resume: Annotated[Path | None, _option("DIR")] = None
     """Go on with the run in this folder, exactly where it stopped."""
+    coordinator: Annotated[str | None, _option("HOST:PORT")] = None
+    """Train with several processes: where process 0 can be reached."""
+    processes: Annotated[int | None, _option("N")] = None
+    """How many there are."""
+    process_id: Annotated[int | None, _option("I")] = None
+    """Which one this is, from 0."""
+    cluster: Annotated[bool, _option("")] = False
+    """Find the other processes from SLURM, Kubernetes or Open MPI."""
     debug: Annotated[bool, _option("")] = False
     """Show the traceback of a failure."""
 
@@ -201,6 +211,12 @@ def run_command(arguments: list[str]) -> int:
 def _run(command: Run) -> int:
     from fedax.experiment import run  # noqa: PLC0415 - only a run needs matplotlib, which is slow
 
+    places = (command.coordinator, command.processes, command.process_id)
+    if command.cluster or places != (None, None, None):
+        processes.connect(*places)
+        command = dataclasses.replace(
+            command, coordinator=None, processes=None, process_id=None, cluster=False
+        )
     if command.resume is not None:
         fresh = dataclasses.replace(command, resume=None, rounds=None, debug=False)
         if fresh != Run():
@@ -285,7 +301,7 @@ def _explain(error: Exception) -> tuple[str, int]:
     """An error's sentence and exit status; a sentence of our own where we know what it means."""
     if isinstance(error, ConfigError | TheoryError):
         return str(error), 2
-    if isinstance(error, CheckpointError | DivergedError | RunError | StoreError):
+    if isinstance(error, CheckpointError | DivergedError | ProcessError | RunError | StoreError):
         return str(error), 1
     if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error):
         return f"Out of memory: {error}. Lower clients_per_chunk or batch_size.", 1

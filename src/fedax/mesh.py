@@ -35,7 +35,18 @@ def replicate(tree: PyTree, mesh: Mesh | None) -> PyTree:
     """The tree on every device of the mesh; every process gives the same."""
     if mesh is None:
         return tree
-    return jax.device_put(tree, NamedSharding(mesh, REPLICATED))
+    everywhere = NamedSharding(mesh, REPLICATED)
+
+    def place(leaf: Any) -> jax.Array:
+        if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            data, kind = np.asarray(jax.random.key_data(leaf)), jax.random.key_impl(leaf)
+            return jax.jit(
+                lambda words: jax.random.wrap_key_data(words, impl=kind), out_shardings=everywhere
+            )(data)
+        array = np.asarray(leaf)
+        return jax.make_array_from_callback(array.shape, everywhere, lambda index: array[index])
+
+    return jax.tree.map(place, tree)
 
 
 def one_copy(tree: PyTree, mesh: Mesh | None) -> PyTree:

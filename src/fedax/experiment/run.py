@@ -39,8 +39,10 @@ from fedax.experiment.folder import (
     write_json,
 )
 from fedax.experiment.report import write_report
+from fedax.mesh import client_mesh
+from fedax.processes import is_first
 from fedax.sampling import part_of_the_day
-from fedax.simulate import Task, TrainingState, initial_state, simulate
+from fedax.simulate import RoundReport, Task, TrainingState, initial_state, simulate
 from fedax.tasks import load_task
 
 
@@ -61,6 +63,9 @@ def start(config: RunConfig, out: Path | None = None) -> Path:
     """
     built = _build(config)
     folder = out or _unused_folder(config)
+    if not is_first():
+        _take_part(config, built, initial_state(built.task, built.algorithm, config.seed))
+        return folder
     make_folder(folder)
     with locked(folder):
         with explained(folder):
@@ -83,6 +88,11 @@ def resume(folder: Path, num_rounds: int | None = None) -> Path:
         of its checkpoints are damaged.
     """
     _require_run(folder)
+    if not is_first():
+        config, built, restored = load_run(folder)
+        config = dataclasses.replace(config, num_rounds=num_rounds or config.num_rounds)
+        _take_part(config, built, restored.state)
+        return folder
     with locked(folder):
         config, built, restored = load_run(folder)
         if num_rounds is not None:
@@ -175,23 +185,13 @@ def _train(
     notes: list[str],
 ) -> None:
     """Runs the rounds that are left, writing metrics and checkpoints, then the summary."""
-    task, algorithm, sent = built
+    task, _, sent = built
     done = int(state.server_state.round_index)
     references = {text: dict(compute()) for text, compute in task.references.items()}
     with Display(config.num_rounds, done) as display, _stop_on_signal() as stopped:
         for line in [*_opening(folder, config, task, state, references), *notes]:
             display.say(line)
-        rounds = simulate(
-            task, algorithm, num_rounds=config.num_rounds, cohort_size=config.cohort_size,
-            seed=config.seed, evaluate_every=config.evaluate_every,
-            clients_per_chunk=config.clients_per_chunk, state=state,
-            state_every=config.checkpoint_every, donate=True,
-            sampling=config.sampling, dropout=config.dropout, diagnostics=config.diagnostics,
-            available=(
-                None if config.availability == 1
-                else part_of_the_day(config.availability, seed=config.seed)
-            ),
-        )
+        rounds = _rounds(config, built, state)
         with explained(folder), (folder / "metrics.jsonl").open(
             "a", encoding="utf-8", newline="\n"
         ) as log:
@@ -214,6 +214,26 @@ def _train(
             summary = _write_summary(folder, config, task, sent, references)
             write_report(folder)
         display.say(_closing(folder, config, summary, references))
+
+
+def _rounds(config: RunConfig, built: Built, state: TrainingState) -> Iterator[RoundReport]:
+    return simulate(
+        built.task, built.algorithm, num_rounds=config.num_rounds, cohort_size=config.cohort_size,
+        seed=config.seed, evaluate_every=config.evaluate_every,
+        clients_per_chunk=config.clients_per_chunk, state=state,
+        state_every=config.checkpoint_every, donate=True, mesh=client_mesh(),
+        sampling=config.sampling, dropout=config.dropout, diagnostics=config.diagnostics,
+        available=(
+            None if config.availability == 1
+            else part_of_the_day(config.availability, seed=config.seed)
+        ),
+    )
+
+
+def _take_part(config: RunConfig, built: Built, state: TrainingState) -> None:
+    """Runs the rounds as one of several processes, of which another one writes."""
+    for _ in _rounds(config, built, state):
+        pass
 
 
 def _opening(
