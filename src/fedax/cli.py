@@ -182,7 +182,12 @@ Command: TypeAlias = (
 
 def main() -> NoReturn:
     """Runs the command line and exits."""
-    sys.exit(run_command(sys.argv[1:]))
+    status = run_command(sys.argv[1:])
+    if status and processes.are_several():  # JAX would wait for a process that is gone, and abort
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+    sys.exit(status)
 
 
 def run_command(arguments: list[str]) -> int:

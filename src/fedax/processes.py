@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+
 import jax
 
 
@@ -54,3 +57,23 @@ def connect(
 def is_first() -> bool:
     """Whether this process is the one that writes."""
     return jax.process_index() == 0
+
+
+def are_several() -> bool:
+    """Whether this process is one of several."""
+    return jax.process_count() > 1
+
+
+@contextlib.contextmanager
+def lost_processes(round_number: int) -> Iterator[None]:
+    """Turns what JAX raises when another process is gone into a sentence."""
+    try:
+        yield
+    except jax.errors.JaxRuntimeError as error:
+        if not are_several():
+            raise
+        raise ProcessError(
+            f"Round {round_number}: another process of the training was lost, or cannot be reached "
+            f"({str(error).splitlines()[0]}). The last checkpoint is whole; start all processes "
+            "again with --resume."
+        ) from None

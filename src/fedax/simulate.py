@@ -26,6 +26,7 @@ from fedax.dissimilarity import dissimilarity
 from fedax.evaluation import Evaluator
 from fedax.history import History
 from fedax.mesh import REPLICATED, one_copy, replicate
+from fedax.processes import lost_processes
 from fedax.sampling import Available, Sampler, Sampling, sampler
 from fedax.validate import check_count, unknown
 
@@ -315,7 +316,8 @@ def _rounds(
             )
             number = prepared.first + prepared.num_rounds
             following = thread.submit(prepare, number)  # while the device works
-            infos = jax.device_get(infos)
+            with lost_processes(number):
+                infos = jax.device_get(infos)
             seconds = time.perf_counter() - start
             pace.learn(seconds, prepared.num_rounds)
             found = _reports(prepared, infos, seconds, len(algorithm.exchanges), data, measure)
