@@ -448,8 +448,8 @@ BAD = {
     ),
     "ridge must be": lambda: QuadraticPopulation.from_regression([[[1]]], [[1]], ridge=-1),
     "gamma must be": lambda: surrogate(TWO, -0.1, 2),
-    "Theta must be": lambda: surrogate(TWO, 0.1, 0),
-    "not all 0, but is .0.0, 0.0.": lambda: surrogate(TWO, 0.1, (0.0, 0.0)),
+    "K must be above 0": lambda: surrogate(TWO, 0.1, 0),
+    "not all 0, but it is .0.0, 0.0.": lambda: surrogate(TWO, 0.1, (0.0, 0.0)),
     "K must be a whole number": lambda: last(2.5),
     "eta must be": lambda: dynamics.server_only(TWO, -1.0),
     "momentum must be": lambda: dynamics.mime(TWO, 0.1, 2, 1.0),
@@ -459,6 +459,14 @@ BAD = {
     r"whole number in \[1, 2\]": lambda: dynamics.mime(TWO, 0.1, 2, cohort_size=3),
     "probabilities differ": lambda: dynamics.mime(
         QuadraticPopulation.from_centres([1, 2], [0, 1], [1, 2]), 0.1, 2, cohort_size=1
+    ),
+    "a point must be finite": lambda: dynamics.fedavg(TWO, 0.1, 2).trajectory(np.nan, 3),
+    "gamma must be numbers": lambda: surrogate(TWO, "a", 2),
+    "gamma must be a number": lambda: surrogate(TWO, [0.1, 0.2], 2),
+    "num_nodes must be": lambda: QuadraticPopulation.from_density(np.abs, (1, 2), num_nodes=2.5),
+    "Hessian is not finite": lambda: surrogate(TWO, 3.0, 10**6).minimiser,
+    "state of 15,003 numbers": lambda: dynamics.scaffold(
+        QuadraticPopulation.random(5000, 3), 0.1, 2
     ),
     "A point has 1 coord": lambda: dynamics.fedavg(TWO, 0.1, 2).trajectory([1, 2], 3),
     "no unique fixed point": lambda: dynamics.fedavg(TWO, 0.0, 2).fixed_point,
@@ -493,16 +501,24 @@ def test_populations_from_files(tmp_path):
     assert pytest.approx(3.0) == read_population(tmp_path / "c.toml").L
     npz = read_population(tmp_path / "d.npz")
     assert (npz.minimiser[0], npz.G2) == (0.0, 0.25)
+    (tmp_path / "f.csv").write_text("x;y;client\r\n1;1;ann\r\n ; ; \r\n1;3;bob\r\n2;2;ann\r\n")
+    semicolons = read_population(tmp_path / "f.csv", target_column="y")
+    assert semicolons.minimiser[0] == pytest.approx(8 / 6)
     csv = read_population(tmp_path / "e.csv")
     assert csv.minimiser[0] == pytest.approx(8 / 6)
     assert csv.probabilities.tolist() == pytest.approx([2 / 3, 1 / 3])
     for name, content, sentence in (
         ("f.csv", "client,x,y\nann,1\n", "Line 2 has 2 values, the first 3"),
-        ("g.csv", "client,x,y\nann,1,b\n", "Line 2: could not convert"),
+        ("g.csv", "client,x,y\n\n\nann,1,b\n", "Line 4: could not convert"),
         ("h.csv", "name,x,y\nann,1,2\n", "There is no column 'client'; there are name, x, y"),
         ("i.json", "[1, 2]", "a table of names and values"),
         ("j.json", "{", "cannot be parsed"),
         ("k.json", '{"random": {"clients": 3}}', "cannot be built"),
+        ("l.json", '{"random": 5}', "random must be a table"),
+        ("m.json", '{"random": {"num_clients": 2.5, "dimension": 1}}', "num_clients must be"),
+        ("n.json", '{"density_power": "x", "interval": [1, 2]}', "density_power must be numbers"),
+        ("o.json", '{"density_power": 1, "interval": ["a", 2]}', "interval must be numbers"),
+        ("p.npz", "nothing", "no whole .npz file"),
     ):
         (tmp_path / name).write_text(content)
         with pytest.raises(TheoryError, match=sentence):

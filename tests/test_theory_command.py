@@ -30,9 +30,8 @@ def test_two_clients_by_default(capsys):
     assert float(place["K to infinity"]["point"]) == 0.75
     assert float(methods["FedAvg"]["distance"]) == pytest.approx(1 / 21, abs=1e-6)
     assert float(methods["FedAvg"]["factor"]) == pytest.approx(1 - 0.5 * 3.5 / 2)
-    assert methods["Mime"]["distance"] == methods["SCAFFOLD"]["distance"] == "0"
-    # Theorem 17 needs gamma < 1/L = 1/2, so there is a sentence in its place.
-    assert "needs gamma < 1/L" in bounds["Theorem 17"]["exact / bound"]
+    assert methods["Mime"]["distance"] == methods["SCAFFOLD"]["distance"] == 0
+    assert bounds == {}  # they need gamma < 1/L = 1/2
     wanted = 1 / 210
     exact = ways["largest gamma for K = 2, exactly"]
     gamma = float(exact["prescription"].removeprefix("gamma = "))
@@ -49,6 +48,7 @@ def test_bounds_and_prescriptions(capsys):
     for name, row in bounds.items():
         assert float(row["exact"]) <= float(row["bound"]), name
         if row["of"] == "distance":
+            assert 0 < row["exact / bound"] < 1
             assert float(row["exact"]) == pytest.approx(gap, rel=1e-5)
     for row in ways.values():
         if row["distance"]:
@@ -60,7 +60,15 @@ def test_bounds_and_prescriptions(capsys):
     nu = max(36 * G2 / (p.mu**2 * K * M * B), (b + 1) * away)
     C = max(4, K**2) * p.sigma_c**2 * p.kappa**2
     rounds = np.ceil((2 * nu + 4 * C) / 0.05**2 - b)
-    assert ways["decaying gamma, Theorem 29"]["rounds"] == f"{rounds:,.0f}"
+    assert ways["decaying gamma, Theorem 29"]["rounds"] == rounds
+    # Theorem 2 of 2021 with K_t = 1 throughout: nu = max(36 G^2 / (mu^2 M B), (b+1) |x_1 - x*|^2).
+    nu = max(36 * G2 / (p.mu**2 * M * B), (b + 1) * (p.minimiser**2).sum())
+    rounds = np.ceil((2 * nu + 16 * p.sigma_c**2 * p.kappa**2) / 0.05**2 - b)
+    found = ways["K = 1 throughout, Theorem 2 of 2021"]
+    assert found["rounds"] == pytest.approx(rounds, abs=1)
+    slow = ways["K decaying from 10, Theorem 2 of 2021"]
+    assert slow["prescription"].startswith(f"K_0 = {10 * (b + 1):.4g}, ")
+    assert slow["rounds"] > 10 * found["rounds"]
 
 
 def test_populations_of_every_kind(capsys, tmp_path):
@@ -83,14 +91,15 @@ def test_populations_of_every_kind(capsys, tmp_path):
 
 def test_one_client_and_singular_clients(capsys, tmp_path):
     _, place, _, bounds, ways = tables(capsys, "--curvatures", "2", "--centres", "1")
-    assert place["FedAvg"]["distance"] == "0"
+    assert place["FedAvg"]["distance"] == 0
     assert ways == {}
     assert float(bounds["Theorem 17"]["bound"]) == 0
     file = tmp_path / "mime.toml"  # f_1 = x^2 + x, f_2 = -x
     file.write_text("matrices = [2, 0]\nlinear = [1, -1]\n")
     clients, *_, bounds, ways = tables(capsys, str(file), "--gamma", "0.01")
-    assert "Client 1's matrix is singular" in clients["sigma_c"]["value"]
-    assert "mu" in bounds["Theorem 17"]["exact / bound"]
+    assert clients["sigma_c"]["value"] is None
+    assert "Client 1's matrix is singular" in clients["sigma_c"]["what it is"]
+    assert "mu = 0" in bounds["Theorem 17"]["of"]
     assert "needs mu > 0" in ways["the same by Theorem 17"]["prescription"]
 
 
@@ -103,7 +112,10 @@ WRONG = {
     "--noise does not go with a file": ["nowhere.toml", "--noise", "1"],
     "gamma must be": ["--gamma", "-1"],
     "no unique minimiser": ["--gamma", "1.3", "--local-steps", "2"],
-    "Theta must be": ["--local-steps", "0"],
+    "K must be a whole number": ["--local-steps", "0"],
+    "batch_size must be": ["--batch-size", "0"],
+    "seed must be": ["--random", "3", "2", "--seed", "-1"],
+    "Hessian is not finite": ["--random", "3", "2", "--gamma", "0.9", "--local-steps", "1000000"],
     "accuracy must be": ["--accuracy", "-1"],
 }
 
@@ -125,6 +137,44 @@ def test_the_picture_shows_both_minimisers(words, capsys, tmp_path):
     assert path.read_text("utf-8").count("<path") > 50
     assert run_command(["theory", *words, "--picture", str(tmp_path / "a.abc")]) == 1
     assert "Cannot write the picture" in capsys.readouterr().err
+
+
+def test_extreme_scales_and_many_clients(capsys, tmp_path):
+    file = tmp_path / "tiny.json"
+    file.write_text('{"matrices": [1e-200, 2e-200], "centres": [1, 0.5]}')
+    _, place, *_ = tables(capsys, str(file))
+    assert place["x*"]["point"] == "0.666667"
+    assert place["FedAvg"]["distance"] == pytest.approx(0.0762122, abs=1e-7)  # as with 1 and 2
+    assert run_command(["theory", "--random", "700", "3"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "SCAFFOLD, which goes to x*, is left out" in out
+    *_, bounds, _ = tables(capsys, "--gamma", "0.49", "--local-steps", "1000000")
+    assert "epsilon" in bounds["Corollary 20"]["of"]  # which is 1 but for rounding
+    assert bounds["Theorem 17"]["exact"] == pytest.approx(1 / 12, abs=1e-6)
+
+
+def test_numbers_are_not_broken_in_a_narrow_pipe(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    assert run_command(["theory", "--random", "5", "3"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    (header,) = (line for line in lines if line.startswith("method"))
+    assert header.split() == ["method", "distance", "factor", "rounds", "to", "a", "tenth"]
+    assert any(line.startswith("FedAvg") and len(line.split()) == 4 for line in lines)
+
+
+def test_a_run_goes_alone(capsys, tmp_path):
+    assert run_command(["theory", "--run", str(tmp_path), "--gamma", "1"]) == 2
+    assert "only --seed" in capsys.readouterr().err
+    assert run_command(["theory", "--run", str(tmp_path)]) == 1
+    assert "is not a run folder" in capsys.readouterr().err
+    folder = tmp_path / "run"
+    assert run_command(["run", "quadratics", "fedavg", "--rounds", "2", "--out", str(folder)]) == 0
+    capsys.readouterr()
+    assert run_command(["theory", "--run", str(folder), "--json"]) == 0
+    _, rows, _ = json.loads(capsys.readouterr().out)
+    assert [row[:2] for row in rows["rows"]] == [
+        ["0.1", "10"], ["0.05", "10"], ["0.2", "10"], ["0.1", "5"], ["0.1", "20"]
+    ]
 
 
 def test_the_curves_are_the_losses():

@@ -240,7 +240,8 @@ def theorem_2(
     clients = convex(name, population)
     rates = _schedules(name, clients, K_0, num_rounds, gamma)
     b = 3 * clients.kappa**2
-    noise = 36 / clients.mu**2 * variance_bound(name, clients, 1, batch_size, cohort_size, printed)
+    variance = variance_bound(name, clients, 1, batch_size, cohort_size, printed)
+    noise = 36 * (variance / clients.mu) / clients.mu
     away = np.asarray(start, float) - surrogate(clients, rates.gamma, rates.Ks[0]).minimiser
     nu = max(noise / K_0 if printed else noise, (b + 1) * away @ away)
     distances = mean_square_distances(

@@ -19,8 +19,12 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from fedax.theory.errors import SingularError, TheoryError
+from fedax.theory.given import as_count
 from fedax.theory.population import SINGULAR, QuadraticPopulation, as_point
 from fedax.theory.surrogate import Weights, check_gamma, distort, surrogate
+
+# SCAFFOLD's state has a vector for every client, and its matrix the square of that.
+MOST_STATES = 4000
 
 
 class Affine(NamedTuple):
@@ -246,14 +250,19 @@ def scaffold(
     steps = population.apply(lambda values: -gamma * distort(K, values, gamma))  # -gamma P_i
 
     size = (1 + N) * d
+    if size > MOST_STATES:
+        raise TheoryError(
+            f"SCAFFOLD's mean dynamics of {N} clients in {d} dimensions have a state of {size:,} "
+            f"numbers and a matrix of its square; here it may have at most {MOST_STATES:,}."
+        )
     x, own = slice(0, d), [slice((1 + i) * d, (2 + i) * d) for i in range(N)]
     shift = np.zeros((size, size + 1))  # of the state, as a function of (state, 1)
+    control = np.zeros((d, size + 1))  # c
+    for i in range(N):
+        control[:, own[i]] = p[i] * np.eye(d)
     for i in range(N):
         gradient = np.zeros((d, size + 1))
         gradient[:, x], gradient[:, -1] = population.matrices[i], population.linear[i]
-        control = np.zeros((d, size + 1))  # c
-        for j in range(N):
-            control[:, own[j]] = p[j] * np.eye(d)
         corrected = gradient + control
         corrected[:, own[i]] -= np.eye(d)
         moved = steps[i] @ corrected  # D_i
@@ -324,7 +333,7 @@ def _cohort_share(population: QuadraticPopulation, cohort_size: int | None) -> f
     N = population.num_clients
     if cohort_size is None:
         return 1.0
-    if int(cohort_size) != cohort_size or not 1 <= cohort_size <= N:
+    if not 1 <= as_count("cohort_size", cohort_size) <= N:
         raise TheoryError(f"cohort_size must be a whole number in [1, {N}], but is {cohort_size}.")
     if np.ptp(population.probabilities) > 1e-12:
         raise TheoryError("A cohort is drawn uniformly, but the clients' probabilities differ.")

@@ -19,6 +19,7 @@ from __future__ import annotations
 import csv
 import json
 import tomllib
+import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from typing import Any
 import numpy as np
 
 from fedax.theory.errors import TheoryError
+from fedax.theory.given import as_array, as_number
 from fedax.theory.population import QuadraticPopulation
 
 
@@ -43,7 +45,7 @@ def population_from(values: Mapping[str, Any]) -> QuadraticPopulation:
         "centres": ("matrices, centres, probabilities, noise", QuadraticPopulation.from_centres),
         "linear": ("matrices, linear, probabilities, noise", QuadraticPopulation.from_linear),
         "density_power": ("density_power, interval, noise", _from_power),
-        "random": ("random", lambda random: QuadraticPopulation.random(**random)),
+        "random": ("random", _random),
     }
     found = [key for key in ways if key in values]
     if len(found) != 1:
@@ -58,7 +60,8 @@ def population_from(values: Mapping[str, Any]) -> QuadraticPopulation:
     try:
         return build(**values)
     except TypeError as error:
-        raise TheoryError(f"A population with {found[0]} cannot be built: {error}.") from None
+        words = str(error).rpartition("()")[2].strip()
+        raise TheoryError(f"A population with {found[0]} cannot be built: it {words}.") from None
 
 
 def read_population(
@@ -84,8 +87,8 @@ def read_population(
     readers: dict[str, Callable[[Path], Any]] = {
         ".json": lambda path: json.loads(path.read_text("utf-8-sig")),
         ".toml": lambda path: tomllib.loads(path.read_text("utf-8-sig")),
-        ".npz": lambda path: dict(np.load(path, allow_pickle=False)),
-        ".csv": lambda path: list(csv.reader(path.read_text("utf-8-sig").splitlines())),
+        ".npz": _read_npz,
+        ".csv": _read_csv,
     }
     ending = path.suffix.lower()
     if ending not in readers:
@@ -111,15 +114,34 @@ def read_population(
         raise TheoryError(f"{path}: {error}") from None
 
 
+def _read_npz(path: Path) -> dict[str, np.ndarray]:
+    if not zipfile.is_zipfile(path):
+        path.open("rb").close()  # so that a missing file is said to be missing
+        raise ValueError("it is no whole .npz file")
+    with np.load(path, allow_pickle=False) as arrays:
+        return dict(arrays)
+
+
+def _read_csv(path: Path) -> list[tuple[int, list[str]]]:
+    """Line numbers and cells of the lines that are not blank; separated by , ; or tabs."""
+    lines = path.read_text("utf-8-sig").splitlines()
+    head = next((line for line in lines if line.strip()), "")
+    reader = csv.reader(lines, delimiter=max(",;\t", key=head.count))
+    rows = [(reader.line_num, row) for row in reader]
+    return [(number, row) for number, row in rows if any(cell.strip() for cell in row)]
+
+
 def _from_power(density_power: float, interval: Any, noise: Any = 0.0) -> QuadraticPopulation:
-    if np.size(interval) != 2:
-        raise TheoryError(f"interval must be two numbers, but is {interval}.")
-    left, right = (float(end) for end in interval)
-    if left <= 0:
+    power, ends = as_number("density_power", density_power), as_array("interval", interval)
+    if ends.size and ends.flat[0] <= 0:
         raise TheoryError(f"interval must be above 0, as clients z have centres 1/z: {interval}.")
-    return QuadraticPopulation.from_density(
-        lambda z: z ** float(density_power), (left, right), noise=noise
-    )
+    return QuadraticPopulation.from_density(lambda z: z**power, interval, noise=noise)
+
+
+def _random(random: Any) -> QuadraticPopulation:
+    if not isinstance(random, Mapping):
+        raise TheoryError(f"random must be a table with num_clients, dimension, ..., not {random}.")
+    return QuadraticPopulation.random(**random)
 
 
 def _solvable(features: list[np.ndarray], ridge: float, intercept: bool) -> bool:
@@ -131,13 +153,12 @@ def _solvable(features: list[np.ndarray], ridge: float, intercept: bool) -> bool
 
 
 def _examples(
-    rows: list[list[str]], client_column: str, target_column: str | None
+    rows: list[tuple[int, list[str]]], client_column: str, target_column: str | None
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """Features and targets of every client, in the order in which the clients first appear."""
-    rows = [row for row in rows if row]
     if len(rows) < 2:
         raise TheoryError("A line of column names and at least one example are needed.")
-    names = [name.strip() for name in rows[0]]
+    names = [name.strip() for name in rows[0][1]]
     target = names[-1] if target_column is None else target_column
     for column in (client_column, target):
         if column not in names:
@@ -148,7 +169,7 @@ def _examples(
     places = [i for i, name in enumerate(names) if name not in (client_column, target)]
     if not places:
         raise TheoryError("There is no column of features.")
-    for number, row in enumerate(rows[1:], 2):
+    for number, row in rows[1:]:
         if len(row) != len(names):
             raise TheoryError(f"Line {number} has {len(row)} values, the first {len(names)}.")
         try:

@@ -14,10 +14,26 @@ def as_array(name: str, value: Any) -> np.ndarray:
     try:
         array = np.array(value, float)
     except (TypeError, ValueError) as error:
-        raise TheoryError(f"{name} must be numbers: {error}.") from None
+        raise TheoryError(f"{name} must be numbers, but is {value!r}: {error}.") from None
     if not np.isfinite(array).all():
         raise TheoryError(f"{name} must be finite, but there is a {array[~np.isfinite(array)][0]}.")
     return array
+
+
+def as_number(name: str, value: Any) -> float:
+    """A finite real number as a float."""
+    array = as_array(name, value)
+    if array.ndim:
+        raise TheoryError(f"{name} must be a number, but is {value}.")
+    return float(array)
+
+
+def as_count(name: str, value: Any, at_least: int = 1) -> int:
+    """A whole number of at least `at_least`."""
+    number = as_number(name, value)
+    if number != int(number) or number < at_least:
+        raise TheoryError(f"{name} must be a whole number of at least {at_least}, but is {value}.")
+    return int(number)
 
 
 def as_matrices(name: str, value: Any, num_clients: int, d: int) -> np.ndarray:

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from fedax.theory.errors import TheoryError
-from fedax.theory.population import QuadraticPopulation
+from fedax.theory.given import as_count
+from fedax.theory.population import QuadraticPopulation, as_point
 from fedax.theory.surrogate import Weights, check_gamma, check_theta, distort, surrogate
 
 
@@ -39,12 +40,11 @@ def output_covariances(
     """
     weights = check_theta(Theta)
     gamma = check_gamma(gamma)
-    if batch_size < 1:
-        raise TheoryError(f"batch_size must be at least 1, but is {batch_size}.")
+    batch_size = as_count("batch_size", batch_size)
     values, vectors = population.eigen
     a, b = values[:, :, None], values[:, None, :]
     if isinstance(weights, float):  # sum_k r^(k-1) with r = (1 - gamma l_a) (1 - gamma l_b)
-        total = distort(weights, gamma * (a + b) - gamma**2 * a * b, 1.0)
+        total = distort(weights, gamma * (a + b) - (gamma * a) * (gamma * b), 1.0)
     else:
         later = np.zeros_like(values)
         total = np.zeros((*values.shape, values.shape[1]))  # sum_k t_k(l_a) t_k(l_b)
@@ -91,9 +91,9 @@ def mean_square_distances(
             f"gammas, Thetas and etas must be of the same rounds, but are {len(gammas)}, "
             f"{len(Thetas)} and {len(etas)}."
         )
-    if cohort_size is not None and cohort_size < 1:
-        raise TheoryError(f"cohort_size must be at least 1, but is {cohort_size}.")
-    z = np.append(np.atleast_1d(np.asarray(start, float)), 1.0)
+    if cohort_size is not None:
+        cohort_size = as_count("cohort_size", cohort_size)
+    z = np.append(as_point(start, d), 1.0)
     moment = np.outer(z, z)  # E (x, 1) (x, 1)^T
     targets = np.broadcast_to(np.asarray(targets, float), (len(etas) + 1, d))
     distances = [_distance(moment, targets[0])]
@@ -116,7 +116,7 @@ def mean_square_distances(
         step = np.eye(d + 1)
         step[:d] -= eta * mean
         moment = step @ moment @ step.T
-        moment[:d, :d] += eta**2 * covariance
+        moment[:d, :d] += eta * (eta * covariance)
         distances.append(_distance(moment, target))
     return np.array(distances)
 

@@ -28,8 +28,10 @@ import numpy as np
 from fedax.theory.errors import SingularError, TheoryError
 from fedax.theory.given import (
     as_array,
+    as_count,
     as_covariances,
     as_matrices,
+    as_number,
     as_probabilities,
     random_matrices,
     spread,
@@ -150,11 +152,11 @@ class QuadraticPopulation:
           >>> clients.minimiser.round(10).tolist()  # 5/7
           [0.7142857143]
         """
-        left, right = (float(end) for end in interval)
-        if not (np.isfinite(left) and np.isfinite(right) and left < right):
+        ends = as_array("interval", interval)
+        if ends.shape != (2,) or ends[0] >= ends[1]:
             raise TheoryError(f"interval must be two numbers, left < right, but is {interval}.")
-        if num_nodes < 2:
-            raise TheoryError(f"num_nodes must be at least 2, but is {num_nodes}.")
+        left, right = ends
+        num_nodes = as_count("num_nodes", num_nodes, at_least=2)
         legendre = np.polynomial.legendre.Legendre.basis(num_nodes - 1)
         nodes = np.concatenate([[-1.0], np.sort(legendre.deriv().roots().real), [1.0]])
         weights = 2 / (num_nodes * (num_nodes - 1) * legendre(nodes) ** 2)
@@ -196,16 +198,17 @@ class QuadraticPopulation:
           >>> round(clients.mu, 9), round(clients.L, 9), round(clients.sigma_A, 9)
           (0.5, 4.0, 1.0)
         """
-        if num_clients < 1 or dimension < 1:
-            raise TheoryError(
-                f"num_clients and dimension must be at least 1, but are {num_clients} and "
-                f"{dimension}."
-            )
+        num_clients = as_count("num_clients", num_clients)
+        dimension = as_count("dimension", dimension)
+        mu, L, sigma_c = (
+            as_number(name, value)
+            for name, value in (("mu", mu), ("L", L), ("sigma_c", sigma_c))
+        )
         if not 0 < mu <= L:
             raise TheoryError(f"mu and L must have 0 < mu <= L, but are {mu:g} and {L:g}.")
         if sigma_c < 0 or (sigma_A is not None and sigma_A < 0):
             raise TheoryError(f"sigma_A and sigma_c must be >= 0, but are {sigma_A}, {sigma_c:g}.")
-        rng = np.random.default_rng(seed)
+        rng = np.random.default_rng(as_count("seed", seed, at_least=0))
         p = as_probabilities(probabilities, num_clients)
         matrices = random_matrices(rng, p, dimension, mu, L, sigma_A)
         centres = rng.normal(size=(num_clients, dimension))
@@ -312,7 +315,8 @@ class QuadraticPopulation:
 
     def mean(self, values: np.ndarray) -> np.ndarray:
         """E of something that each client has, [N, ...]."""
-        return np.tensordot(self.probabilities, values, 1)
+        with np.errstate(invalid="ignore"):  # of infinities, which `minimise` refuses
+            return np.tensordot(self.probabilities, values, 1)
 
     @functools.cached_property
     def taking_part(self) -> np.ndarray:
@@ -416,6 +420,8 @@ def minimise(
     Raises:
       SingularError: H is not positive definite.
     """
+    if not np.isfinite(matrix).all():
+        raise SingularError(f"{what} has no minimiser: its Hessian is not finite.")
     values = np.linalg.eigvalsh(matrix)
     if values[0] <= SINGULAR * (np.abs(values).max() if scale is None else scale):
         raise SingularError(
@@ -437,7 +443,7 @@ def as_point(x: Any, d: int) -> np.ndarray:
     Raises:
       TheoryError: the last axis is not d long.
     """
-    x = np.asarray(x, float)
+    x = as_array("a point", x)
     x = x[None] if x.ndim == 0 else x
     if x.shape[-1] != d:
         raise TheoryError(f"A point has {d} coordinates here, but the shape is {x.shape}.")

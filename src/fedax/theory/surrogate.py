@@ -22,6 +22,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from fedax.theory.errors import TheoryError
+from fedax.theory.given import as_array, as_count, as_number
 from fedax.theory.population import (
     QuadraticPopulation,
     as_point,
@@ -41,9 +42,9 @@ def last(K: int) -> np.ndarray:
       >>> last(3).tolist()
       [0.0, 0.0, 1.0]
     """
-    if int(K) != K or K < 1:
-        raise TheoryError(f"K must be a whole number of at least 1, but is {K}.")
-    return np.eye(int(K))[-1]
+    weights = np.zeros(as_count("K", K))
+    weights[-1] = 1
+    return weights
 
 
 def phi(K: float, eigenvalue: Any, gamma: float) -> Any:
@@ -97,13 +98,10 @@ def check_theta(Theta: Weights) -> Any:
       TheoryError: K is not above 0, or the weights are not finite numbers >= 0 with one above 0
         (Assumption 1).
     """
-    weights = np.asarray(Theta, float)
-    if (
-        weights.ndim > 1 or weights.size == 0 or not np.isfinite(weights).all()
-        or (weights < 0).any() or not weights.any()
-    ):
+    weights = as_array("Theta", Theta)
+    if weights.ndim > 1 or weights.size == 0 or (weights < 0).any() or not weights.any():
         raise TheoryError(
-            f"Theta must be a number K > 0 or weights >= 0 that are not all 0, but is {Theta}."
+            f"K must be above 0, or Theta weights >= 0 that are not all 0, but it is {Theta}."
         )
     return float(weights) if weights.ndim == 0 else weights
 
@@ -114,9 +112,10 @@ def check_gamma(gamma: float) -> float:
     Raises:
       TheoryError: it is not a finite number >= 0.
     """
-    if not np.isfinite(gamma) or gamma < 0:
+    number = as_number("gamma", gamma)
+    if number < 0:
         raise TheoryError(f"gamma must be a finite number >= 0, but is {gamma}.")
-    return float(gamma)
+    return number
 
 
 def distort(Theta: Weights, eigenvalue: np.ndarray, gamma: float) -> np.ndarray:
@@ -128,8 +127,9 @@ def distort(Theta: Weights, eigenvalue: np.ndarray, gamma: float) -> np.ndarray:
         return np.where(eigenvalue == 0, weights, phi(weights, safe, gamma) / safe)
     rest = 1 - gamma * eigenvalue
     total = np.zeros_like(rest)
-    for weight in weights[::-1]:  # Horner's rule
-        total = total * rest + weight
+    with np.errstate(over="ignore", invalid="ignore"):  # not finite, which `minimise` refuses
+        for weight in weights[::-1]:  # Horner's rule
+            total = total * rest + weight
     return total
 
 
@@ -203,7 +203,7 @@ class Surrogate:
 
     @functools.cached_property
     def ill_behaved(self) -> np.ndarray:
-        """Which clients' own surrogate losses are not positive definite, indices.
+        """Which clients' own surrogate losses are not strictly convex, indices from 0.
 
         Section 4: the client learning rate should be small enough that there are none, even
         where the overall surrogate loss is well-behaved.

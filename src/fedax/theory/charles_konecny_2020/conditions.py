@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 
 from fedax.theory.claims import require
-from fedax.theory.errors import TheoryError
+from fedax.theory.given import as_count
 from fedax.theory.population import SINGULAR, QuadraticPopulation
 from fedax.theory.surrogate import check_gamma
 
@@ -61,9 +61,7 @@ def round_numbers(num_rounds: int) -> np.ndarray:
     Raises:
       TheoryError: T is not a whole number >= 1.
     """
-    if num_rounds != int(num_rounds) or num_rounds < 1:
-        raise TheoryError(f"num_rounds must be a whole number of at least 1, but is {num_rounds}.")
-    return np.arange(1, int(num_rounds) + 1)
+    return np.arange(1, as_count("num_rounds", num_rounds) + 1)
 
 
 def convex(name: str, population: QuadraticPopulation) -> QuadraticPopulation:

@@ -33,6 +33,7 @@ from fedax.theory.charles_konecny_2020.conditions import (
 from fedax.theory.charles_konecny_2020.distance import distance_within, nearly_linear
 from fedax.theory.charles_konecny_2020.spectrum import extremes
 from fedax.theory.claims import Claim, require
+from fedax.theory.given import as_count
 from fedax.theory.moments import mean_square_distances, output_covariances
 from fedax.theory.population import QuadraticPopulation
 from fedax.theory.surrogate import check_gamma, phi, surrogate
@@ -515,7 +516,7 @@ def theorem_29(
     b = 3 * clients.kappa**2
     first, C = (18, 4.0) if printed else (36, float(steps**2))
     away = np.asarray(start, float) - surrogate(clients, gammas[0], steps).minimiser
-    nu = max(first * variance / (clients.mu * steps) ** 2, (b + 1) * away @ away)
+    nu = max(first * (variance / clients.mu / steps) / clients.mu / steps, (b + 1) * away @ away)
     distances = _distances(
         clients, gammas, steps, etas, start, clients.minimiser, batch_size, cohort_size
     )
@@ -542,6 +543,7 @@ def variance_bound(
         "full participation, as Lemma 23 omits the variance of sampling clients, but "
         f"cohort_size = {cohort_size}",
     )
+    batch_size = as_count("batch_size", batch_size)
     return K * clients.G2 / (_num_clients(name, clients, cohort_size) * batch_size)
 
 
