@@ -322,9 +322,13 @@ def _rounds(
             pace.learn(seconds, prepared.num_rounds)
             found = _reports(prepared, infos, seconds, len(algorithm.exchanges), data, measure)
             report, done = next(found)
-            for later in found:
-                yield report
-                report, done = later
+            try:
+                for later in found:
+                    yield report
+                    report, done = later
+            except DivergedError:
+                yield report  # the last one that went well
+                raise
             if store.holds_anything:
                 # The others' states are as before the round, or nobody's.
                 keeps = np.flatnonzero(done & (np.asarray(prepared.data.repeats[0]) == 0))
@@ -387,6 +391,7 @@ class _Measurements:
             self._sent = communication(algorithm, task.model, task.train.client(0))
         # A mesh's reader brings cohorts to all devices; these few clients go to one.
         self._reader = reader if settings.mesh is None else CohortReader(data, 0)
+        self._client_sizes = data.client_sizes
         self._dissimilarity = jax.jit(
             functools.partial(
                 dissimilarity, task.model, max_examples=MEASURED_EXAMPLES, num_iterations=3
@@ -414,6 +419,7 @@ class _Measurements:
         if self._sent is None:
             return {}
         finished = client_ids[done]
+        finished = finished[np.argsort(self._client_sizes[finished], kind="stable")]
         most = min(MEASURED_CLIENTS, len(done))
         count = min(most, len(finished))
         few = np.full(most, client_ids[0])  # always as many, so that nothing compiles again

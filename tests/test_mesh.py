@@ -1,0 +1,113 @@
+"""Several devices and several processes give the numbers of one."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+
+
+def environment(**more):
+    path = os.pathsep.join([str(HERE), *sys.path])
+    return os.environ | {"PYTHONPATH": path} | more
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-10), ("float32", 2e-5)])
+def test_four_devices_give_the_numbers_of_one(dtype, tolerance):
+    """FedYogi, SCAFFOLD, Mime; chunks, ways of sampling, resumed on other devices, packed data."""
+    done = subprocess.run(
+        [sys.executable, HERE / "mesh_checks.py", dtype], env=environment(), text=True,
+        capture_output=True, check=False, timeout=600,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found.pop("devices") == 4
+    assert found.pop("rows on a device") == [[1, 1024]] * 4  # each has its own clients' only
+    assert len(found) == 16
+    assert max(found.values()) < tolerance, found
+
+
+def run_processes(folder, *words, count=2):
+    """`fedax run` as so many processes, started."""
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    return [
+        subprocess.Popen(
+            [
+                sys.executable, "-m", "fedax", "run", *words, "--coordinator", f"localhost:{port}",
+                "--processes", str(count), "--process-id", str(index),
+                *([] if "--resume" in words else ["--out", str(folder)]),
+            ],
+            env=environment(JAX_ENABLE_X64="1"), text=True, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        for index in range(count)
+    ]
+
+
+def metrics(folder):
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.slow
+def test_two_processes_give_the_numbers_of_one_and_survive_a_loss(tmp_path):
+    """Also: one is killed, the other says so; resumed as one process, the run ends the same."""
+    job = ["quadratics", "scaffold", "--rounds", "30", "--set", "cohort_size=7",
+           "checkpoint_every=5"]
+    one = tmp_path / "one"
+    subprocess.run(
+        [sys.executable, "-m", "fedax", "run", *job, "--out", str(one)], check=True,
+        env=environment(JAX_ENABLE_X64="1"), stdout=subprocess.DEVNULL, timeout=300,
+    )
+    expected = metrics(one)
+
+    two = tmp_path / "two"
+    for process in run_processes(two, *job):
+        _, errors = process.communicate(timeout=300)
+        assert process.returncode == 0, errors[-2000:]
+    for a, b in zip(metrics(two), expected, strict=True):
+        assert a["train_loss"] == pytest.approx(b["train_loss"], rel=1e-10)
+    assert metrics(two)[-1]["test_distance"] == pytest.approx(
+        expected[-1]["test_distance"], rel=1e-10
+    )
+
+    lost = tmp_path / "lost"
+    first, second = run_processes(lost, *job[:2], "--rounds", "100000", *job[4:])
+    deadline = time.time() + 200
+    while len(list((lost / "checkpoints").glob("round-*"))) < 2:
+        assert time.time() < deadline
+        assert first.poll() is None, first.communicate()[1][-2000:]
+        time.sleep(0.2)
+    second.send_signal(signal.SIGKILL)
+    _, errors = first.communicate(timeout=200)
+    assert first.returncode == 1, errors[-2000:]
+    (sentence,) = (line for line in errors.splitlines() if line.startswith("fedax: "))
+    assert "another process of the training was lost" in sentence
+    done = max(int(p.name.removeprefix("round-")) for p in (lost / "checkpoints").glob("round-*"))
+    total = str(max(done + 10, 30))
+    for folder in (lost, one):
+        subprocess.run(
+            [sys.executable, "-m", "fedax", "run", "--resume", str(folder), "--rounds", total],
+            check=True, env=environment(JAX_ENABLE_X64="1"), stdout=subprocess.DEVNULL, timeout=300,
+        )
+    for a, b in zip(metrics(lost), metrics(one), strict=True):
+        assert a["train_loss"] == pytest.approx(b["train_loss"], rel=1e-9)
+
+
+def test_what_is_wrong_with_processes_is_said(capsys):
+    from fedax.cli import run_command
+
+    assert run_command(["run", "--processes", "2"]) == 1
+    assert "all three of" in capsys.readouterr().err
+    words = ["--coordinator", "localhost:1", "--processes", "2", "--process-id", "2"]
+    assert run_command(["run", *words]) == 1
+    assert "must be in [0, 1], but is 2" in capsys.readouterr().err
