@@ -11,13 +11,13 @@ import jax
 jax.config.update("jax_enable_x64", sys.argv[1] == "float64")
 jax.config.update("jax_disable_most_optimizations", True)
 
-import jax.numpy as jnp
-import numpy as np
+import jax.numpy as jnp  # noqa: E402
+import numpy as np  # noqa: E402
 
-import fedax
-from fedax.data import cohort_data
-from fedax.mesh import client_mesh
-from problems import largest_difference, quadratic_clients, quadratic_model
+import fedax  # noqa: E402
+from fedax.data import cohort_data  # noqa: E402
+from fedax.mesh import client_mesh  # noqa: E402
+from problems import largest_difference, quadratic_clients, quadratic_model  # noqa: E402
 
 SIZES = (3, 7, 1, 12, 5, 8, 2, 9, 4, 6, 11, 3, 20)
 dtype = jnp.result_type(float)

@@ -1,7 +1,6 @@
 """Several rounds in one dispatch change no bit, and stop where something is wanted."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -48,15 +47,11 @@ def test_a_run_stops_at_the_round_that_goes_wrong():
     algorithm = fedax.fedavg(task.model, 1.0, batch_size=10)
     seen = {}
     for every in (1, 100):
-        numbers = []
+        rounds = simulate(task, algorithm, num_rounds=50, cohort_size=3, state_every=every)
+        seen[every] = [next(rounds).metrics["train_loss"] for _ in range(3)]
         with pytest.raises(DivergedError, match="Round 4: none of the 3 clients"):
-            for report in simulate(
-                task, algorithm, num_rounds=50, cohort_size=3, state_every=every
-            ):
-                numbers.append(report.metrics["train_loss"])
-        seen[every] = numbers
+            next(rounds)
     assert seen[1] == seen[100]
-    assert len(seen[1]) == 3
 
 
 def test_client_states_go_round_by_round():
@@ -76,19 +71,6 @@ def test_train_leaves_the_callers_state_alone():
     ]
     assert identical(*ends)
     assert identical(first.state.server_state, before)
-
-
-def test_a_server_state_must_keep_its_type():
-    algorithm = fedax.fedavg(TASK.model, 0.05, **LOCAL)
-    exchange = algorithm.exchanges[0]
-
-    def server(state, upload, participation):
-        after = exchange.server(state, upload, participation)
-        return after._replace(params=jax.tree.map(lambda x: x.astype(jnp.float32), after.params))
-
-    broken = algorithm._replace(exchanges=(exchange._replace(server=server),))
-    with pytest.raises(TypeError, match="must keep its structure, shapes and dtypes"):
-        reports(broken, num_rounds=1)
 
 
 def test_the_pace_follows_the_rounds():

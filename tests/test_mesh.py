@@ -88,6 +88,7 @@ def test_two_processes_give_the_numbers_of_one_and_survive_a_loss(tmp_path):
         assert first.poll() is None, first.communicate()[1][-2000:]
         time.sleep(0.2)
     second.send_signal(signal.SIGKILL)
+    second.communicate(timeout=60)
     _, errors = first.communicate(timeout=200)
     assert first.returncode == 1, errors[-2000:]
     (sentence,) = (line for line in errors.splitlines() if line.startswith("fedax: "))
