@@ -1,0 +1,102 @@
+"""How the driver and a framework's process talk, so that rounds of several take turns.
+
+The driver starts a process for each framework and writes lines to its standard input; the process
+answers each with one line of JSON. `go N` runs N rounds, `loss` evaluates the model, `rate`
+measures matrix products where the process offers it, and the end of the input ends the process.
+Only the standard library is used: every environment has it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+
+class Rounds:
+    """The framework's side: waits to be asked, times rounds, answers.
+
+    Args:
+      loss: evaluates the model as it is now.
+      rate: measures the machine, if this process is the one that does.
+    """
+
+    def __init__(
+        self,
+        loss: Callable[[], float] | None = None,
+        rate: Callable[[], float] | None = None,
+        **about: Any,
+    ) -> None:
+        self.loss = loss
+        self._rate = rate
+        # Libraries print to standard output what they like; answers have a channel of their own.
+        self._answers = os.fdopen(os.dup(1), "w")
+        os.dup2(2, 1)
+        self._left = 0
+        self._asked = False
+        self._seconds: list[float] = []
+        self._steps: list[int] = []
+        self._start = 0.0
+        self._answer(ready=True, **about)
+
+    def begin(self) -> bool:
+        """Waits until a round is wanted and starts the clock; False when there is no more."""
+        if self._asked and not self._left:
+            self._answer(seconds=self._seconds, steps=self._steps, megabytes=peak_megabytes())
+            self._seconds, self._steps, self._asked = [], [], False
+        while not self._left:
+            command = sys.stdin.readline().split()
+            if not command:
+                return False
+            if command[0] == "go":
+                self._left, self._asked = int(command[1]), True
+            elif command[0] == "loss":
+                self._answer(loss=None if self.loss is None else float(self.loss()))
+            elif command[0] == "rate" and self._rate is not None:
+                self._answer(rate=self._rate())
+            else:
+                raise ValueError(f"The driver asked for {command}.")
+        self._start = time.perf_counter()
+        return True
+
+    def end(self, num_steps: int) -> None:
+        """Stops the clock, after a round of so many local steps."""
+        self._seconds.append(time.perf_counter() - self._start)
+        self._steps.append(num_steps)
+        self._left -= 1
+
+    def _answer(self, **answer: Any) -> None:
+        self._answers.write(json.dumps(answer) + "\n")
+        self._answers.flush()
+
+
+def peak_megabytes() -> float:
+    """Peak resident memory of this process, and on Linux of those it started, added up."""
+    own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    kilobytes = own / 1024 if sys.platform == "darwin" else own
+    for process in _descendants(os.getpid()):
+        try:
+            status = Path(f"/proc/{process}/status").read_text()
+        except OSError:  # it has ended
+            continue
+        kilobytes += sum(
+            int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM")
+        )
+    return kilobytes / 1024
+
+
+def _descendants(process: int) -> list[int]:
+    found = []
+    for path in Path("/proc").glob(f"{process}/task/*/children"):
+        try:
+            children = [int(child) for child in path.read_text().split()]
+        except OSError:
+            continue
+        for child in children:
+            found += [child, *_descendants(child)]
+    return found

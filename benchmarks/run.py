@@ -1,0 +1,377 @@
+"""Runs the same workloads in fedax and in its peers, in turns, and writes what came out.
+
+    python benchmarks/environments.py          once; builds the virtual environments
+    python benchmarks/run.py                   all workloads; see --help for some of them
+
+Every framework has a process of its own that reads the same file. A turn is one round of each
+(more of the fast workloads), so what else the machine does falls on all of them alike. Needs
+nothing but the standard library; what is measured how stands in docs/benchmarks.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import datetime
+import json
+import os
+import platform
+import select
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+HERE = Path(__file__).resolve().parent
+PAGE = HERE.parent / "docs" / "benchmarks.md"
+WORKLOADS = ("logistic", "emnist", "shakespeare", "cifar", "population")
+NUM_COHORTS = 5  # as in workloads.py, which needs NumPy
+PATIENCE = 1800  # seconds until an answer that does not come counts as a failure
+
+# What a round of flwr with a population is: it has a node for each client.
+IMPOSSIBLE = {
+    ("population", "flwr"): "not run: its engine registers a node for each client before round 1",
+}
+
+
+class Runner(NamedTuple):
+    """How a framework is started: script, environment, environment variables."""
+
+    script: str
+    environment: str
+    variables: Mapping[str, str] = MappingProxyType({})
+
+
+RUNNERS = {
+    "fedax": Runner("run_fedax.py", "fedax"),
+    "bare loop": Runner("run_bare.py", "fedax"),
+    "fedjax": Runner("run_fedjax.py", "fedjax"),
+    "pfl": Runner("run_pfl.py", "pfl"),
+    "pfl (1 thread)": Runner("run_pfl.py", "pfl", {"OMP_NUM_THREADS": "1"}),
+    "flwr": Runner("run_flwr.py", "flwr"),
+}
+
+
+class FailedError(Exception):
+    """A framework's process has died or fallen silent."""
+
+
+class Process:
+    """A framework's process and what it measured."""
+
+    def __init__(self, name: str, workload: str, options: argparse.Namespace) -> None:
+        self.name, runner = name, RUNNERS[name]
+        self.seconds: list[float] = []
+        self.steps: list[int] = []
+        self.first, self.megabytes = float("nan"), float("nan")
+        self.losses: list[float | None] = []
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  (closed with the process)
+        python = options.environments / runner.environment / "bin" / "python"
+        command = [str(python), str(HERE / runner.script), workload, str(_file(workload, options))]
+        # Without it PyTorch's threads spin while they wait for each other, which on a machine
+        # that does anything else made a round of pfl ten times as long.
+        variables = {"OMP_WAIT_POLICY": "PASSIVE"} | runner.variables
+        start = time.perf_counter()
+        self._process = subprocess.Popen(
+            command + ["check"] * options.check, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=self._errors, text=True, env=os.environ | variables,
+        )
+        about = self._answer()
+        self.versions = about["versions"]
+        self.startup = time.perf_counter() - start
+
+    def ask(self, command: str) -> dict[str, Any]:
+        assert self._process.stdin
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(command + "\n")
+            self._process.stdin.flush()
+        return self._answer()
+
+    def go(self, num_rounds: int, warm_up: bool = False) -> None:
+        answer = self.ask(f"go {num_rounds}")
+        self.megabytes = answer["megabytes"]
+        self.steps += answer["steps"]
+        if not warm_up:
+            self.seconds += answer["seconds"]
+        elif self.first != self.first:
+            self.first = answer["seconds"][0]
+
+    def stop(self) -> None:
+        assert self._process.stdin
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+        try:
+            self._process.wait(60)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+        self._errors.close()
+
+    def _answer(self) -> dict[str, Any]:
+        assert self._process.stdout
+        ready, _, _ = select.select([self._process.stdout], [], [], PATIENCE)
+        line = self._process.stdout.readline() if ready else ""
+        if not line:
+            self._errors.seek(0)
+            tail = self._errors.read().strip().splitlines()[-1:]
+            self._process.kill()
+            raise FailedError(tail[0] if tail else "no answer")
+        return json.loads(line)
+
+
+def main(options: argparse.Namespace) -> None:
+    options.data.mkdir(parents=True, exist_ok=True)
+    for workload in options.workloads:
+        if options.check:
+            text = check(workload, options)
+        elif workload == "population":
+            text = population(options)
+        else:
+            text = measure(workload, options)
+        print(text, flush=True)
+        write_section(options.out, f"check {workload}" if options.check else workload, text)
+
+
+def measure(workload: str, options: argparse.Namespace) -> str:
+    """Takes turns over a workload and returns the table."""
+    with contextlib.ExitStack() as stack:
+        running, failures = start_all(workload, options, stack)
+        for name in list(running):
+            try:
+                for num_rounds in (1, options.warm_up):
+                    running[name].go(num_rounds, warm_up=True)
+            except FailedError as error:
+                failures[name] = str(error)
+                del running[name]
+        rates = []
+        for turn in range(options.rounds):
+            if "bare loop" in running and turn % 5 == 0:
+                rates.append(running["bare loop"].ask("rate")["rate"])
+            for process in running.values():
+                process.go(_turn(workload))
+        for process in running.values():
+            process.losses.append(process.ask("loss")["loss"])
+        return table(workload, options, running, failures, max(rates, default=float("nan")))
+
+
+def start_all(
+    workload: str, options: argparse.Namespace, stack: contextlib.ExitStack
+) -> tuple[dict[str, Process], dict[str, str]]:
+    running, failures = {}, {}
+    for name in options.peers:
+        if (workload, name) in IMPOSSIBLE:
+            failures[name] = IMPOSSIBLE[workload, name]
+            continue
+        try:
+            process = Process(name, workload, options)
+        except (FailedError, OSError) as error:
+            failures[name] = f"failed: {error}"
+            continue
+        stack.callback(process.stop)
+        process.losses.append(process.ask("loss")["loss"])
+        running[name] = process
+    return running, failures
+
+
+def table(
+    workload: str, options: argparse.Namespace, running: dict[str, Process],
+    failures: dict[str, str], rate: float,
+) -> str:
+    flops = statistics.mean(_flops(workload, options))
+    ours = running.get("fedax")
+    num_rounds = len(next(iter(running.values())).seconds)
+    lines = [
+        machine(options),
+        "",
+        f"{num_rounds} rounds each after {1 + options.warm_up} of warm-up, the same cohorts, "
+        f"{statistics.mean(next(iter(running.values())).steps):.0f} local steps a round. "
+        f"Matrix products: {rate / 1e9:.0f} GFLOP/s. {versions(running)}.",
+        "",
+        "| | seconds a round: median (min, max) | fastest repeats | of fedax's: the same rounds "
+        "| fastest repeats | first round, s | start, s | peak MB | of the matrix rate | loss |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for name in options.peers:
+        if name not in running:
+            lines.append(f"| {name} | {failures[name]} | | | | | | | | |")
+            continue
+        process = running[name]
+        seconds = process.seconds
+        median = statistics.median(seconds)
+        fastest = _fastest(process)
+        ratios = [_ratio(process, ours), fastest / _fastest(ours)] if ours else [float("nan")] * 2
+        loss = "" if process.losses[-1] is None else f"{process.losses[-1]:.3f}"
+        lines.append(
+            f"| {name} | {median:.4g} ({min(seconds):.4g}, {max(seconds):.4g}) | {fastest:.4g} "
+            f"| {ratios[0]:.2f} | {ratios[1]:.2f} | {process.first:.2f} | {process.startup:.1f} "
+            f"| {process.megabytes:.0f} "
+            f"| {flops / fastest / rate:.1%} | {loss} |"
+        )
+    return "\n".join(lines)
+
+
+def _ratio(process: Process, ours: Process) -> float:
+    """The median over rounds of how much longer this took than the other, cohort by cohort."""
+    return statistics.median(a / b for a, b in zip(process.seconds, ours.seconds, strict=True))
+
+
+def _fastest(process: Process) -> float:
+    """The mean over cohorts of the fastest round of each: what other work disturbs least."""
+    groups = [process.seconds[first::NUM_COHORTS] for first in range(NUM_COHORTS)]
+    return statistics.mean(min(group) for group in groups if group)
+
+
+def check(workload: str, options: argparse.Namespace) -> str:
+    """Do all compute the same? Stored order, no dropout, so that no draw differs."""
+    lines = [
+        f"After {options.rounds} rounds in the stored order, without dropout:", "",
+        "| | loss before | loss after | local steps |", "|---|---|---|---|",
+    ]
+    with contextlib.ExitStack() as stack:
+        running, failures = start_all(workload, options, stack)
+        for name, process in running.items():
+            process.go(options.rounds)
+            before, after = process.losses[0], process.ask("loss")["loss"]
+            if before is not None and after is not None:
+                lines.append(f"| {name} | {before:.5f} | {after:.5f} | {sum(process.steps)} |")
+            else:
+                lines.append(f"| {name} | | | {sum(process.steps)} |")
+        lines += [f"| {name} | {why} | | |" for name, why in failures.items()]
+    return "\n".join(lines)
+
+
+def population(options: argparse.Namespace) -> str:
+    """The cost of a round against the population's size and the round's number."""
+    text = measure("population", options)
+    with contextlib.ExitStack() as stack:
+        def start(workload: str) -> Process:
+            process = Process("fedax", workload, options)
+            stack.callback(process.stop)
+            process.go(1, warm_up=True)
+            return process
+
+        few, many = start("population-100"), start("population")
+        _turns([few, many], options)
+        sizes = _compare("100 clients", few, "342,477 clients", many)
+        late = start("population-100")
+        late.go(99, warm_up=True)
+        early_megabytes = late.megabytes
+        late.go(9_800, warm_up=True)
+        late_megabytes = late.megabytes
+        early = start("population-100")
+        _turns([early, late], options)
+        numbers = _compare("rounds from 2", early, "rounds from 9,901", late)
+    return (
+        f"{text}\n\nfedax with 100 clients and with 342,477: {sizes}\n\nfedax's first rounds and "
+        f"those after 9,900, in two processes that take turns: {numbers} Peak memory after round "
+        f"100: {early_megabytes:.1f} MB; after round 9,900: {late_megabytes:.1f} MB."
+    )
+
+
+def _turns(processes: list[Process], options: argparse.Namespace) -> None:
+    for _ in range(options.rounds):
+        for process in processes:
+            process.go(_turn("population"))
+
+
+def _compare(name: str, process: Process, other_name: str, other: Process) -> str:
+    medians = statistics.median(process.seconds), statistics.median(other.seconds)
+    lows = _low(process.seconds), _low(other.seconds)
+    return (
+        f"{name} {1e3 * medians[0]:.3f} ms a round (lower decile {1e3 * lows[0]:.3f}), "
+        f"{other_name} {1e3 * medians[1]:.3f} ms ({1e3 * lows[1]:.3f}), ratio "
+        f"{medians[1] / medians[0]:.3f} ({lows[1] / lows[0]:.3f})."
+    )
+
+
+def _low(seconds: list[float]) -> float:
+    return statistics.quantiles(seconds, n=10)[0]
+
+
+def machine(options: argparse.Namespace) -> str:
+    model = platform.processor() or platform.machine()
+    with contextlib.suppress(OSError):
+        text = Path("/proc/cpuinfo").read_text()
+        model = next(ln.split(":")[1].strip() for ln in text.splitlines() if "model name" in ln)
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=HERE, capture_output=True, text=True,
+        check=False,
+    ).stdout.strip()
+    load = f"; load before the run {options.load:.1f}" if options.load is not None else ""
+    return (
+        f"{datetime.date.today():%d %B %Y}, {model}, {os.cpu_count()} cores{load}; fedax at "
+        f"{commit or 'an unknown commit'}."
+    )
+
+
+def versions(running: dict[str, Process]) -> str:
+    found: dict[str, str] = {}
+    for process in running.values():
+        found |= {process.name.split(" (")[0]: " ".join(
+            f"{name} {version}" for name, version in process.versions.items()
+        )}
+    found.pop("bare loop", None)
+    return "; ".join(found.values())
+
+
+def write_section(page: Path, name: str, text: str) -> None:
+    """Puts the text between the page's marks of this name, or at its end."""
+    begin, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
+    content = page.read_text() if page.exists() else ""
+    if begin not in content:
+        content += f"\n{begin}\n{end}\n"
+    before, rest = content.split(begin, 1)
+    _, after = rest.split(end, 1)
+    page.write_text(f"{before}{begin}\n{text}\n{end}{after}")
+
+
+def _turn(workload: str) -> int:
+    return {"logistic": 5, "population": 20}.get(workload, 1)
+
+
+def _python(options: argparse.Namespace) -> str:
+    return str(options.environments / "fedax" / "bin" / "python")
+
+
+def _file(workload: str, options: argparse.Namespace) -> Path:
+    """The workload's file, made if it is not there."""
+    path = options.data / f"{workload}.npz"
+    if not path.exists():
+        command = [_python(options), str(HERE / "workloads.py"), "make", workload, str(path)]
+        subprocess.run(command, check=True)
+    return path
+
+
+def _flops(workload: str, options: argparse.Namespace) -> list[int]:
+    """Operations in the local steps of a round, for each cohort."""
+    command = [_python(options), str(HERE / "workloads.py"), "describe", workload,
+               str(_file(workload, options))]
+    answer = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    return json.loads(answer)["flops"]
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(WORKLOADS))
+    parser.add_argument("--peers", nargs="+", choices=list(RUNNERS), default=list(RUNNERS))
+    parser.add_argument("--rounds", type=int, help="turns; default 20, or 3 with --check")
+    parser.add_argument("--warm-up", type=int, default=2, help="rounds, after the first")
+    parser.add_argument("--check", action="store_true", help="compare losses instead of times")
+    parser.add_argument("--environments", type=Path, default=HERE / ".environments")
+    parser.add_argument("--data", type=Path, default=HERE / ".data")
+    parser.add_argument("--out", type=Path, default=PAGE)
+    options = parser.parse_args()
+    if options.rounds is None:
+        options.rounds = 3 if options.check else 20
+    options.load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+    return options
+
+
+if __name__ == "__main__":
+    sys.exit(main(_options()))

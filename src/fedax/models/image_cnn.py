@@ -1,0 +1,126 @@
+"""The convolutional network of the papers' EMNIST and CIFAR-10 experiments."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+
+from fedax.algorithm import Array, Batch, Model, Params
+from fedax.models.convolution import Implementation, convolution, is_fast
+from fedax.models.pooling import max_pool
+from fedax.models.supervised import classification
+from fedax.validate import check_count, check_number
+
+
+def image_cnn(
+    image_shape: Sequence[int] = (28, 28, 1),
+    num_classes: int = 62,
+    *,
+    dropout_rates: Sequence[float] = (0.25, 0.5),
+    implementation: Implementation = "auto",
+) -> Model:
+    r"""Classification of images by two convolutions and two dense layers.
+
+    .. math::
+        h_1 &= r(x * W_1 + b_1) \quad [H - 2, W - 2, 32], \qquad
+        h_2 = d_1(\operatorname{pool}_{2 \times 2}(r(h_1 * W_2 + b_2))) \quad [.., .., 64], \\
+        h_3 &= d_2(r(h_2 W_3 + b_3)) \quad [128], \qquad f(x) = h_3 W_4 + b_4
+
+    with 3x3 kernels without padding, the maximum over windows of 2x2, r(z) = max(0, z) and dropout
+    d: in training a number is set to 0 with its layer's rate p and divided by 1 - p otherwise; in
+    evaluation it is left alone. Weights are drawn Glorot uniform, biases are 0, both float32.
+
+    With the default arguments it is the network of Reddi et al., "Adaptive federated optimization"
+    (ICLR 2021, paper 001), for EMNIST with 62 classes: 1,206,590 parameters. `image_cnn((32, 32,
+    3), 10)` is that of the CIFAR-10 benchmark of pfl-research (Granqvist et al., "pfl-research:
+    simulation framework for accelerating research in private federated learning", 2024), with
+    1,626,442 parameters.
+
+    Args:
+      image_shape: [H, W, C], H and W >= 6.
+      num_classes: of the labels, >= 2.
+      dropout_rates: after pooling and after the dense layer, in [0, 1); (0, 0) is no dropout.
+      implementation: as for `fedax.models.convolution.convolution`.
+
+    Returns:
+      A model of batches `{'x': [B, H, W, C], 'y': [B]}`; x may have any shape [B, ...] of as many
+      numbers, is cast to the parameters' type, and is used as it is, not scaled. Its metrics are
+      `accuracy` and `loss`, its parameters `{'conv_1': {'w', 'b'}, 'conv_2', 'dense_1',
+      'dense_2'}`, and its outputs logits [B, num_classes].
+
+    Raises:
+      ValueError: a size or a rate is out of its range. When used, if the inputs do not fit.
+
+    Example:
+      >>> model = image_cnn()
+      >>> params = jax.eval_shape(model.init, jax.random.key(0))
+      >>> sum(leaf.size for leaf in jax.tree.leaves(params))
+      1206590
+      >>> {name: layer["w"].shape for name, layer in params.items()}["conv_2"]
+      (3, 3, 32, 64)
+    """
+    shape = tuple(image_shape)
+    if len(shape) != 3:
+        raise ValueError(f"image_shape must be [H, W, C], but is {image_shape!r}.")
+    for name, size, least in zip(("height", "width", "channels"), shape, (6, 6, 1), strict=True):
+        check_count(f"The images' {name}", size, at_least=least)
+    check_count("num_classes", num_classes, at_least=2)
+    is_fast(implementation)
+    after_pooling, after_dense = dropout_rates
+    for rate in (after_pooling, after_dense):
+        check_number("A dropout rate", rate, at_least=0, below=1)
+    convolve = functools.partial(convolution, padding="VALID", implementation=implementation)
+    height, width, num_channels = shape
+    kernel_shapes = {
+        "conv_1": (3, 3, num_channels, 32),
+        "conv_2": (3, 3, 32, 64),
+        "dense_1": ((height - 4) // 2 * ((width - 4) // 2) * 64, 128),
+        "dense_2": (128, num_classes),
+    }
+
+    def init(key: Array) -> Params:
+        glorot = jax.nn.initializers.glorot_uniform()
+        keys = jax.random.split(key, len(kernel_shapes))
+        return {
+            name: {"w": glorot(layer_key, s, jnp.float32), "b": jnp.zeros(s[-1], jnp.float32)}
+            for layer_key, (name, s) in zip(keys, kernel_shapes.items(), strict=True)
+        }
+
+    def logits(params: Params, x: Array, key: Array | None = None) -> Array:
+        if math.prod(x.shape[1:]) != math.prod(shape):
+            raise ValueError(
+                f"The network takes images of the shape {list(shape)}, but the inputs have the "
+                f"shape {list(x.shape)}."
+            )
+        keys = (None, None) if key is None else tuple(jax.random.split(key))
+        images = x.reshape(-1, *shape).astype(params["conv_1"]["w"].dtype)
+        hidden = _rectified(convolve(images, params["conv_1"]["w"]), params["conv_1"])
+        hidden = _rectified(convolve(hidden, params["conv_2"]["w"]), params["conv_2"])
+        hidden = _dropout(max_pool(hidden), after_pooling, keys[0])
+        hidden = hidden.reshape(hidden.shape[0], -1) @ params["dense_1"]["w"]
+        hidden = _dropout(_rectified(hidden, params["dense_1"]), after_dense, keys[1])
+        return hidden @ params["dense_2"]["w"] + params["dense_2"]["b"][None]
+
+    model = classification(init, logits)
+
+    def loss(params: Params, batch: Batch, key: Array) -> tuple[Array, Array]:
+        return model.metrics["loss"](logits(params, batch["x"], key), batch)
+
+    return model._replace(loss=loss)
+
+
+def _rectified(hidden: Array, layer: Params) -> Array:
+    """max(0, hidden + b)."""
+    return jax.nn.relu(hidden + layer["b"].reshape((1,) * (hidden.ndim - 1) + (-1,)))
+
+
+def _dropout(hidden: Array, rate: float, key: Array | None) -> Array:
+    """The numbers, with each set to 0 with probability `rate` if there is a key."""
+    if key is None or rate == 0:
+        return hidden
+    kept = jax.random.bernoulli(key, 1 - rate, hidden.shape)
+    return jnp.where(kept, hidden / (1 - rate), 0)

@@ -1,0 +1,125 @@
+r"""Pooling of images: the largest or the mean number of every window.
+
+The largest is found by comparing the places of the window one by one. Its derivative is then a few
+selections, where XLA's own is a scatter: with that, a training step of the EMNIST CNN took 1.7
+times as long on a CPU.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import jax.numpy as jnp
+from jax import lax
+
+from fedax.algorithm import Array
+from fedax.models.convolution import Padding, Pads, check_pads, check_pair
+
+
+def max_pool(
+    x: Array,
+    window: Sequence[int] = (2, 2),
+    strides: Sequence[int] | None = None,
+    padding: Padding = "VALID",
+) -> Array:
+    r"""The largest number of every window, each channel for itself.
+
+    .. math:: y_{b,h,v,c} = \max_{i<k,\, j<l} x_{b,\, sh+i,\, tv+j,\, c}
+
+    The derivative goes to the largest number; if several are equally large, to the first of them,
+    row by row, as with `jax.lax.reduce_window`. NaN counts as largest. Differentiable to any order
+    and in forward mode.
+
+    Args:
+      x: images [B, H, W, C].
+      window: k, l >= 1.
+      strides: s, t >= 1; None is the window, so that windows do not overlap.
+      padding: "SAME", "VALID", or ((above, below), (left, right)). Padding is never the largest.
+
+    Raises:
+      ValueError: the shape of x, the window, the strides or the padding do not fit.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> max_pool(jnp.arange(16.0).reshape(1, 4, 4, 1))[0, :, :, 0].tolist()
+      [[5.0, 7.0], [13.0, 15.0]]
+    """
+    window, strides, pads = _check(x, window, strides, padding)
+    none = ((0, 0),)
+    return window_max(x, (1, *window, 1), (1, *strides, 1), (*none, *pads, *none))
+
+
+def avg_pool(
+    x: Array,
+    window: Sequence[int] = (2, 2),
+    strides: Sequence[int] | None = None,
+    padding: Padding = "VALID",
+) -> Array:
+    r"""The mean of every window, each channel for itself, over those pixels that are in the image.
+
+    Args:
+      x: images [B, H, W, C].
+      window, strides, padding: as for `max_pool`. A mean over padding alone is NaN.
+
+    Raises:
+      ValueError: the shape of x, the window, the strides or the padding do not fit.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> avg_pool(jnp.arange(16.0).reshape(1, 4, 4, 1))[0, :, :, 0].tolist()
+      [[2.5, 4.5], [10.5, 12.5]]
+    """
+    window, strides, pads = _check(x, window, strides, padding)
+    none = ((0, 0),)
+
+    def total(values: Array) -> Array:
+        return lax.reduce_window(
+            values, 0.0, lax.add, (1, *window, 1), (1, *strides, 1), (*none, *pads, *none)
+        )
+
+    return total(x) / total(jnp.ones((1, *x.shape[1:3], 1), x.dtype))
+
+
+def window_max(
+    x: Array, window: Sequence[int], strides: Sequence[int], pads: Pads
+) -> Array:
+    """The maximum of every window, with one entry of each argument for each axis of x."""
+    lowest = -jnp.inf if jnp.issubdtype(x.dtype, jnp.floating) else jnp.iinfo(x.dtype).min
+    x = lax.pad(x, jnp.asarray(lowest, x.dtype), [(*pair, 0) for pair in pads])
+    largest, *others = _places(x, window, strides)
+    for other in others:
+        # Strictly, so that the first of equals stays; NaN differs from itself.
+        largest = jnp.where((other > largest) | (other != other), other, largest)  # noqa: PLR0124
+    return largest
+
+
+def _places(x: Array, window: Sequence[int], strides: Sequence[int]) -> list[Array]:
+    """For each place in the window, in order, that number of every window."""
+    sizes = [(size - k) // s + 1 for size, k, s in zip(x.shape, window, strides, strict=True)]
+
+    def part(place: tuple[int, ...]) -> Array:
+        ends = [i + (n - 1) * s + 1 for i, n, s in zip(place, sizes, strides, strict=True)]
+        return lax.slice(x, place, ends, strides)
+
+    if tuple(window) != tuple(strides):
+        return [part(place) for place in itertools.product(*map(range, window))]
+    # Windows that do not overlap are split, whose derivative is a concatenation: a step of the
+    # EMNIST CNN is 1.1 times as fast as with slices, whose derivatives are padded and added.
+    whole = lax.slice(x, [0] * x.ndim, [n * k for n, k in zip(sizes, window, strict=True)])
+    parts = [whole.reshape([length for pair in zip(sizes, window, strict=True) for length in pair])]
+    for axis, k in enumerate(window):
+        parts = [
+            piece for part in parts for piece in lax.split(part, (1,) * k, axis=2 * axis + 1)
+        ]
+    return [part.reshape(sizes) for part in parts]
+
+
+def _check(
+    x: Array, window: Sequence[int], strides: Sequence[int] | None, padding: Padding
+) -> tuple[tuple[int, int], tuple[int, int], Pads]:
+    if x.ndim != 4:
+        raise ValueError(f"Pooling takes images [B, H, W, C], but the shape is {list(x.shape)}.")
+    window = check_pair("window", window)
+    strides = window if strides is None else check_pair("strides", strides)
+    return window, strides, check_pads(padding, x.shape[1:3], window, strides)
