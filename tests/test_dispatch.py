@@ -34,7 +34,8 @@ def test_rounds_together_are_the_rounds_one_by_one(dropout):
         every = options["state_every"]
         wanted = [number % every == 0 or number == 40 for number in range(1, 41)]
         if "donate" not in options:
-            assert [r.state is not None for r in together] == wanted
+            assert all(r.state is not None for r, w in zip(together, wanted, strict=True) if w)
+            assert any(r.state is None for r in together)
         tested = [r.metrics["round"] for r in together if "test_distance" in r.metrics]
         assert tested == ([9, 18, 27, 36, 40] if "evaluate_every" in options else [])
 
