@@ -138,6 +138,7 @@ def main(options: argparse.Namespace) -> None:
 
 def measure(workload: str, options: argparse.Namespace) -> str:
     """Takes turns over a workload and returns the table."""
+    options.load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
     with contextlib.ExitStack() as stack:
         running, failures = start_all(workload, options, stack)
         for name in list(running):
@@ -369,7 +370,6 @@ def _options() -> argparse.Namespace:
     options = parser.parse_args()
     if options.rounds is None:
         options.rounds = 3 if options.check else 20
-    options.load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
     return options
 
 

@@ -11,7 +11,7 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 
 # These run models of real size, or what users run, and are compiled as users' programs are.
 COMPILED_AS_USUAL = {
-    "test_benchmarks", "test_benchmarks_tmp", "test_characters", "test_client_store", "test_diagnostics",
+    "test_benchmarks", "test_characters", "test_client_store", "test_diagnostics",
     "test_hard_users", "test_identities_local_update", "test_methods_on_shakespeare",
     "test_readme", "test_recurrence", "test_reproductions", "test_run", "test_shakespeare",
 }

@@ -209,7 +209,7 @@ def test_layouts(layout):
 
 
 def test_window_larger_than_the_image_is_empty_as_with_jax():
-    args = (normal(0, 1, 1, 2, 5), normal(1, 1, 1, 3, 3), (1, 1), "VALID")
+    args = (normal(0, 1, 1, 1, 5), normal(1, 1, 1, 3, 3), (1, 1), "VALID")
     assert conv_general_dilated(*args, implementation="matmul").shape == (1, 1, 0, 3)
 
 
@@ -514,8 +514,10 @@ def test_wrapper_leaves_the_rest_as_it_is():
     def apply(x: Array, *, scale: int, name: str = "no array") -> dict[str, Array | None]:
         assert isinstance(scale, int)
         assert name == "no array"
-        large = lax.reduce_window(x, -jnp.inf, lax.max, (1, 6, 9, 1), (1, 1, 1, 1), "VALID")
-        return {"y": scale * own(jax.nn.relu(x)) + large, "none": None}
+        maxima = partial(lax.reduce_window, x, -jnp.inf, lax.max)
+        large = maxima((1, 6, 9, 1), (1, 1, 1, 1), "VALID")
+        dilated = maxima((1, 2, 2, 1), (1, 1, 1, 1), "VALID", window_dilation=(1, 5, 8, 1))
+        return {"y": scale * own(jax.nn.relu(x)) + large + dilated, "none": None}
 
     wrapped = fast_convolutions(apply, "matmul")
     assert_close(wrapped(x, scale=3), apply(x, scale=3))
@@ -524,7 +526,9 @@ def test_wrapper_leaves_the_rest_as_it_is():
         jax.grad(lambda x: apply(x, scale=3)["y"].sum())(x),
     )
     assert wrapped.__name__ == "apply"
-    assert num_convolutions(lambda x: wrapped(x, scale=3), x) == 1
+    program = jax.make_jaxpr(partial(wrapped, scale=3))(x).jaxpr
+    assert count(program, primitives.conv_general_dilated_p) == 1
+    assert count(program, primitives.reduce_window_max_p) == 2
 
 
 @pytest.mark.parametrize(
