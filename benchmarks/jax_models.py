@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import fedax
 from fedax.models import character_lstm
 from fedax.models.image_cnn import image_cnn
+from fedax.models.mlp import mlp
 from workloads import Data
 
 
@@ -17,10 +18,9 @@ def model_of(data: Data, dropout: bool) -> fedax.Model:
     params = _nested({key: jnp.asarray(value) for key, value in data.params.items()})
     name = data.workload.model
     if name in ("logistic", "tiny"):
-        return fedax.classification(
-            lambda key: params["dense"],  # noqa: ARG005
-            lambda dense, x: x @ dense["kernel"] + dense["bias"][None],
-        )
+        kernel, bias = params["dense"]["kernel"], params["dense"]["bias"]
+        _, apply = mlp(kernel.shape)
+        return fedax.classification(lambda key: ({"w": kernel, "b": bias},), apply)  # noqa: ARG005
     if name == "lstm":
         start = {
             "embedding": params["embedding"],

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
 from fedax.algorithm import (
@@ -61,6 +62,7 @@ class _Client(NamedTuple):
 
 class _Sums(NamedTuple):
     upload: PyTree  # sum of weight * upload; () if the server sees them one by one
+    like: PyTree  # zeros of each upload's dtype, scalars
     weight: Array  # sum of weights
     num_reports: Array  # int32, clients with a positive weight
     num_local_steps: Array  # int32
@@ -73,8 +75,7 @@ class _Kept(NamedTuple):
 
     state: PyTree
     accepted: Array
-    upload: PyTree  # a scalar of each upload's dtype, or the upload if the server wants each
-    weight: Array
+    individual: PyTree  # upload and weight if the server wants each, otherwise ()
 
 
 def run_round(
@@ -236,13 +237,13 @@ def _run_exchange(
     sums, kept = map_clients(message, cohort.arrays, clients)
     any_report = sums.weight > 0
     if exchange.individual:
-        upload = Individual(kept.upload, kept.weight)
+        upload = Individual(*kept.individual)
     else:
         upload = jax.tree.map(
             lambda total, like: (
                 total / jnp.where(any_report, sums.weight, 1).astype(total.dtype)
             ).astype(like.dtype),
-            sums.upload, kept.upload,
+            sums.upload, sums.like,
         )
     participation = Participation(
         num_clients=cohort.num_clients,
@@ -316,17 +317,18 @@ def _guarded(reply: Reply, client: _Client, individual: bool) -> tuple[_Sums, _K
         counted = jnp.where(counts, its_weight, 0).astype(widen(value).dtype)
         info[name] = (total(value, counted), counted)
     directions = None if reply.model_delta is None else direction(reply.model_delta, counts)
+    summed, each = (), ()
     if individual:
-        summed, kept = (), jax.tree.map(lambda leaf: jnp.where(counts, leaf, 0), reply.upload)
+        each = (jax.tree.map(lambda leaf: jnp.where(counts, leaf, 0), reply.upload), weight)
     else:
         summed = jax.tree.map(lambda leaf: total(leaf, weight), reply.upload)
-        kept = jax.tree.map(lambda leaf: jnp.zeros((), leaf.dtype), reply.upload)
     steps, _ = reply.info.get("num_local_steps", (jnp.zeros(()), None))
     sums = _Sums(
-        summed, weight, (weight > 0).astype(jnp.int32),
-        jnp.where(counts, steps, 0).astype(jnp.int32), info, directions,
+        summed, jax.tree.map(lambda leaf: jnp.zeros((), leaf.dtype), reply.upload), weight,
+        (weight > 0).astype(jnp.int32), jnp.where(counts, steps, 0).astype(jnp.int32), info,
+        directions,
     )
-    return sums, _Kept(_select(counts, reply.client_state, client.state), accepted, kept, weight)
+    return sums, _Kept(_select(counts, reply.client_state, client.state), accepted, each)
 
 
 def _map_in_chunks(
@@ -375,21 +377,59 @@ def _over_devices(map_clients: Any, mesh: Mesh) -> Any:
 
     def on_a_device(
         message: PyTree, arrays: Mapping[str, Array], clients: _Client
-    ) -> tuple[_Sums, _Kept]:
+    ) -> tuple[_Sums, Array, _Kept]:
         own = {name: array[0] for name, array in arrays.items()}
         sums, kept = map_clients(message, own, clients)
-        return jax.lax.psum(sums, AXIS), kept
+        # Every device's own part of a vector of the whole cohort: one collective less.
+        share = kept.accepted.shape[0]
+        accepted = jnp.zeros(share * mesh.size, jnp.int32)
+        place = (jax.lax.axis_index(AXIS) * share,)
+        accepted = jax.lax.dynamic_update_slice(accepted, kept.accepted.astype(jnp.int32), place)
+        return *_add_up((sums, accepted)), kept
 
     spread = jax.shard_map(
         on_a_device, mesh=mesh, in_specs=(REPLICATED, SPREAD, SPREAD),
-        out_specs=(REPLICATED, SPREAD), check_vma=False,
+        out_specs=(REPLICATED, REPLICATED, SPREAD), check_vma=False,
     )
 
     def everywhere(*arguments: Any) -> tuple[_Sums, _Kept]:
-        sums, kept = spread(*arguments)
+        sums, accepted, kept = spread(*arguments)
+        kept = kept._replace(accepted=accepted > 0)
         return sums, jax.lax.with_sharding_constraint(kept, NamedSharding(mesh, REPLICATED))
 
     return everywhere
+
+
+def _add_up(tree: PyTree) -> PyTree:
+    """The sum over the devices, in as few collectives as can be: each costs a wait for all.
+
+    That is one for each floating point dtype. Whole numbers (int32) go with float32 or float64 as
+    two of 16 bits each, whose sums over up to 256 devices are exact there.
+    """
+    leaves, structure = jax.tree.flatten(tree)
+    parts = [_halves(leaf) if leaf.dtype == jnp.int32 else [leaf] for leaf in leaves]
+    flat = [part for of_leaf in parts for part in of_leaf]
+    summed: list[Any] = [None] * len(flat)
+    for dtype in {part.dtype: None for part in flat}:
+        places = [i for i, part in enumerate(flat) if part.dtype == dtype]
+        total = jax.lax.psum(jnp.concatenate([flat[i].ravel() for i in places]), AXIS)
+        ends = np.cumsum([flat[i].size for i in places])[:-1]
+        for i, part in zip(places, jnp.split(total, ends), strict=True):
+            summed[i] = part.reshape(flat[i].shape)
+    whole = iter(summed)
+    return jax.tree.unflatten(structure, [
+        _joined(next(whole), next(whole)) if leaf.dtype == jnp.int32 else next(whole)
+        for leaf in leaves
+    ])
+
+
+def _halves(whole: Array) -> list[Array]:
+    """The high and the low 16 bits of int32 numbers."""
+    return [(whole >> 16).astype(float), (whole & 0xFFFF).astype(float)]
+
+
+def _joined(high: Array, low: Array) -> Array:
+    return (high.astype(jnp.int32) << 16) + low.astype(jnp.int32)
 
 
 def _select(condition: Array, true: PyTree, false: PyTree) -> PyTree:

@@ -115,8 +115,6 @@ class Preparer:
     def _arranged(self, round_index: int) -> Cohort:
         """A cohort in which like sizes share a chunk, and devices of a mesh have their share."""
         cohort = self._draw(round_index, self._num_exchanges)
-        order = np.argsort(self._sizes[cohort.client_ids], kind="stable")
-        dealt = deal(len(order), self._mesh)
-        places = order[np.minimum(dealt, len(order) - 1)]
-        dropped_at = np.where(dealt < len(order), cohort.dropped_at[places], NOBODY)
+        places = deal(self._sizes[cohort.client_ids], self._mesh)
+        dropped_at = np.where(places < 0, NOBODY, cohort.dropped_at[places])
         return Cohort(cohort.client_ids[places], dropped_at)

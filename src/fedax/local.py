@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 import jax
@@ -15,6 +16,9 @@ from fedax.numerics import sum_dtype, widen
 
 Order: TypeAlias = Literal["shuffled", "iid", "sequential"]
 Carry = TypeVar("Carry")
+
+# A shuffle sorts at least so many places.
+SHORTEST_SORT = 64
 
 
 class Minibatch(NamedTuple):
@@ -136,7 +140,7 @@ def fold_minibatches(
                 # Batched clients that are done stay at k = num_steps, where no epoch begins.
                 begins = (position == 0) & (k < num_steps)
                 permutation = jax.lax.cond(
-                    _any_lane(begins),
+                    _largest_lane(begins),
                     lambda: jnp.where(
                         begins,
                         _permutation(
@@ -345,29 +349,42 @@ def _whole(count: int | Array) -> Array:
 
 
 @jax.custom_batching.custom_vmap
-def _any_lane(predicate: Array) -> Array:
-    """The predicate; under `vmap`, whether any lane's holds, so that a `cond` on it stays one.
+def _largest_lane(value: Array) -> Array:
+    """The value; under `vmap`, the largest of the lanes' values, so that a branch on it stays one.
 
-    The `vmap` of a `cond` on each lane's own predicate would run both branches at every step.
+    The `vmap` of a branch on each lane's own value would run all branches at every step.
     """
-    return predicate
+    return value
 
 
-@_any_lane.def_vmap
-def _any_lane_batched(size: int, batched: Any, predicate: Array) -> tuple[Array, bool]:
+@_largest_lane.def_vmap
+def _largest_lane_batched(size: int, batched: Any, value: Array) -> tuple[Array, bool]:
     del size, batched
-    return _any_lane(predicate.any(0)), False
+    return _largest_lane(value.max(0)), False
 
 
 def _permutation(key: Array, num_examples: Array, capacity: int) -> Array:
     """A uniform permutation of 0 .. num_examples - 1 in the first places of int32 [capacity].
 
     The order depends on the key and on num_examples only, not on the capacity, which may differ
-    from one cohort to the next: place i's random bits come from (key, i).
+    from one cohort to the next: place i's random bits come from (key, i). Places are sorted in
+    the smallest power of two that the client fits into, as most clients are small.
     """
-    places = jnp.arange(capacity, dtype=jnp.int32)
-    bits = jax.vmap(lambda i: jax.random.bits(jax.random.fold_in(key, i), dtype=jnp.uint32))(places)
-    # The client's own places first, in random order: the sort is stable, so even a place with
-    # all bits set comes before those beyond the client's examples.
-    bits = jnp.where(places < num_examples, bits, jnp.full_like(bits, 0xFFFFFFFF))
-    return jax.lax.sort((bits, places), num_keys=1, is_stable=True)[1]
+    lengths = [SHORTEST_SORT]
+    while lengths[-1] < capacity:
+        lengths.append(2 * lengths[-1])
+    lengths[-1] = capacity
+
+    def sort(length: int) -> Array:
+        places = jnp.arange(length, dtype=jnp.int32)
+        bits = jax.vmap(
+            lambda i: jax.random.bits(jax.random.fold_in(key, i), dtype=jnp.uint32)
+        )(places)
+        # The client's own places first, in random order: the sort is stable, so even a place
+        # with all bits set comes before those beyond the client's examples.
+        bits = jnp.where(places < num_examples, bits, jnp.full_like(bits, 0xFFFFFFFF))
+        order = jax.lax.sort((bits, places), num_keys=1, is_stable=True)[1]
+        return jnp.pad(order, (0, capacity - length))
+
+    longer = _largest_lane((num_examples > jnp.asarray(lengths[:-1], jnp.int32)).sum())
+    return jax.lax.switch(longer, [partial(sort, length) for length in lengths])

@@ -6,6 +6,7 @@ collectives, and the server state is the same on every device.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Sequence
 from typing import Any
 
@@ -56,18 +57,30 @@ def one_copy(tree: PyTree, mesh: Mesh | None) -> PyTree:
     return jax.tree.map(lambda leaf: leaf.addressable_data(0), tree)
 
 
-def deal(places: int, mesh: Mesh | None) -> np.ndarray:
-    """In which order places stand, so that each device gets its share of every size.
+def deal(sizes: np.ndarray, mesh: Mesh | None) -> np.ndarray:
+    """In which order a cohort's clients stand: like sizes side by side, and to each device its part.
 
-    A device takes a contiguous part of the cohort, so of places in the order of their sizes it
-    is dealt every num_devices-th. Places beyond the given ones are to be filled.
+    A device takes a contiguous part of the cohort. The parts have one length, with -1 where nobody
+    stands; the largest client left goes to the device that has the fewest examples so far.
+
+    Args:
+      sizes: n_i of the cohort's clients.
+      mesh: the devices; None: one.
 
     Example:
       >>> from types import SimpleNamespace
-      >>> deal(5, SimpleNamespace(size=2)).tolist()
-      [0, 2, 4, 1, 3, 5]
+      >>> deal(np.array([5, 9, 1, 2, 4]), SimpleNamespace(size=2)).tolist()
+      [2, 3, 1, 4, 0, -1]
     """
+    order = np.argsort(sizes, kind="stable")
     if mesh is None:
-        return np.arange(places)
-    share = -(-places // mesh.size)
-    return np.arange(share * mesh.size).reshape(share, mesh.size).T.ravel()
+        return order
+    share = -(-len(order) // mesh.size)
+    parts: list[list[int]] = [[] for _ in range(mesh.size)]
+    free = [(0, device) for device in range(mesh.size)]
+    for place in order[::-1].tolist():
+        examples, device = heapq.heappop(free)
+        parts[device].append(place)
+        if len(parts[device]) < share:
+            heapq.heappush(free, (examples + int(sizes[place]), device))
+    return np.concatenate([part[::-1] + [-1] * (share - len(part)) for part in parts])
