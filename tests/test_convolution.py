@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import equinox as eqx
 import flax.linen as nn
@@ -144,7 +145,7 @@ def test_derivatives_of_higher_order_and_forward(num_features):
 
         def slope(*args: Array) -> Array:
             terms = jax.tree.map(lambda a, b: (a * b).sum(), gradient(*args), directions)
-            return sum(terms)
+            return jnp.stack(terms).sum()
 
         return (
             jax.jvp(function, arguments, directions),
@@ -203,24 +204,57 @@ def test_lower_precision(dtype, tolerance, num_features):
 )
 def test_layouts(layout):
     x, kernel = normal(0, *(3,) * 4), normal(1, *(3,) * 4)
-    args = (x, kernel, (2, 1), [(1, 0), (2, 1)])
-    actual = conv_general_dilated(*args, dimension_numbers=layout, implementation="matmul")
-    assert_close(actual, lax.conv_general_dilated(*args, dimension_numbers=layout))
+    args = (x, kernel, (2, 1), [(1, 0), (2, 1)], None, None, layout)
+    actual = conv_general_dilated(*args, implementation="matmul")
+    assert_close(actual, lax.conv_general_dilated(*args))
 
 
 def test_window_larger_than_the_image_is_empty_as_with_jax():
     args = (normal(0, 1, 1, 1, 5), normal(1, 1, 1, 3, 3), (1, 1), "VALID")
     assert conv_general_dilated(*args, implementation="matmul").shape == (1, 1, 0, 3)
+    pool = fast_convolutions(partial(nn.max_pool, window_shape=(3, 2)), "matmul")
+    assert pool(normal(0, 1, 1, 5, 3)).shape == (1, 0, 4, 3)
+
+
+@pytest.mark.parametrize("shapes", [((1, 2, 5, 5), (0, 2, 3, 3)), ((1, 0, 5, 5), (2, 0, 3, 3))])
+def test_no_features_and_no_channels_as_with_jax(shapes):
+    x, kernel = (jnp.ones(shape) for shape in shapes)
+    args = (x, kernel, (1, 1), "VALID")
+    actual = conv_general_dilated(*args, implementation="matmul")
+    assert_close(actual, lax.conv_general_dilated(*args))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"window_strides": (1,)},
+        {"window_strides": (-1, 1)},
+        {"padding": [(0, 0)]},
+        {"padding": "SAMEE"},
+        {"lhs_dilation": (1,)},
+        {"rhs": np.ones((1, 3, 3, 3))},
+        {"rhs": np.ones((0, 2, 0, 3))},
+    ],
+)
+def test_arguments_that_do_not_fit_raise_the_error_of_jax(arguments):
+    options: dict[str, Any] = {
+        "lhs": np.ones((1, 2, 5, 5)), "rhs": np.ones((4, 2, 3, 3)), "window_strides": (1, 1),
+        "padding": [(0, 0), (0, 0)], **arguments,
+    }
+    with pytest.raises((ValueError, TypeError, RuntimeError)) as expected:
+        lax.conv_general_dilated(**options)
+    with pytest.raises(type(expected.value)) as actual:
+        conv_general_dilated(**options, implementation="matmul")
+    assert str(actual.value).split("\n")[0] == str(expected.value).split("\n")[0]
 
 
 def test_one_spatial_dimension():
     x, kernel = normal(0, 2, 3, 9), normal(1, 4, 3, 3)
-    function = partial(conv_general_dilated, implementation="matmul")
-    assert num_convolutions(lambda *a: function(*a, (2,), "SAME"), x, kernel) == 0
-    expected = value_and_gradients(
-        lambda *a: lax.conv_general_dilated(*a, (2,), "SAME"), x, kernel
-    )
-    assert_close(value_and_gradients(lambda *a: function(*a, (2,), "SAME"), x, kernel), expected)
+    options = {"window_strides": (2,), "padding": "SAME"}
+    expected = value_and_gradients(partial(lax.conv_general_dilated, **options), x, kernel)
+    function = partial(conv_general_dilated, implementation="matmul", **options)
+    assert num_convolutions(function, x, kernel) == 0
+    assert_close(value_and_gradients(function, x, kernel), expected)
 
 
 @pytest.mark.parametrize(
@@ -231,6 +265,8 @@ def test_one_spatial_dimension():
         {"feature_group_count": 2},
         {"batch_group_count": 2},
         {"preferred_element_type": jnp.float64, "dtype": "float32"},
+        {"preferred_element_type": np.dtype("float64"), "dtype": "float32"},
+        {"preferred_element_type": np.dtype("float32"), "dtype": "bfloat16"},
         {"dtype": "int32"},
         {"padding": "SAME_LOWER", "fast": True},
         {"padding": [(-1, 0), (0, -1)], "fast": True},
@@ -254,7 +290,7 @@ def test_what_the_product_cannot_do_goes_to_jax(options):
 def test_choice_of_implementation(monkeypatch):
     x, kernel = normal(0, 1, 5, 5, 2), normal(1, 3, 3, 2, 2)
 
-    def num(implementation: str) -> int:
+    def num(implementation: Any) -> int:
         return num_convolutions(partial(convolution, implementation=implementation), x, kernel)
 
     assert [num("matmul"), num("xla"), num("auto")] == [0, 1, 0]
@@ -325,14 +361,23 @@ def test_max_pool_keeps_nan_integers_and_infinity():
     assert max_pool(whole, padding=((1, 1), (0, 0))).ravel().tolist() == [-5, -6]
 
 
-@pytest.mark.parametrize("count_padding", [False, True])
-def test_avg_pool(count_padding):
+@pytest.mark.parametrize("padding", ["SAME", "VALID"])
+@pytest.mark.parametrize("count_include_pad", [False, True])
+def test_avg_pool(count_include_pad, padding):
     x = normal(0, 2, 5, 6, 3)
-    padding = "SAME" if count_padding else "VALID"
-    mine = avg_pool(x, (2, 3), (2, 2), padding)
-    theirs = nn.avg_pool(x, (2, 3), (2, 2), padding, count_include_pad=False)
-    assert_close(mine, theirs)
-    check_grads(lambda x: avg_pool(x, (2, 3), (2, 2), padding), (x,), 2)
+    options = {"padding": padding, "count_include_pad": count_include_pad}
+    with jax.numpy_dtype_promotion("standard"):
+        expected = nn.avg_pool(x, (2, 3), (2, 2), **options)
+    assert_close(avg_pool(x, (2, 3), (2, 2), **options), expected)
+    if padding == "SAME":
+        check_grads(lambda x: avg_pool(x, (2, 3), (2, 2), **options), (x,), 2)
+
+
+def test_avg_pool_sums_in_float32():
+    # In float16, 2048 + 1 is 2048.
+    x = jnp.ones((1, 64, 64, 1), "float16")
+    assert avg_pool(x, (64, 64)).ravel().tolist() == [1]
+    assert avg_pool(x).dtype == "float16"
 
 
 @pytest.mark.parametrize(
@@ -342,6 +387,8 @@ def test_avg_pool(count_padding):
         ((np.ones((2, 5, 5, 1)), (0, 2)), "window must be two positive"),
         ((np.ones((2, 5, 5, 1)), (2, 2), (1, -1)), "strides must be two positive"),
         ((np.ones((2, 1, 5, 1)),), r"A window of \[2, 2\] pixels does not fit"),
+        ((np.ones((2, 5, 5, 1), bool),), "does not take numbers of the type bool"),
+        ((np.ones((2, 5, 5, 1), complex),), "does not take numbers of the type complex128"),
     ],
 )
 @pytest.mark.parametrize("pool", [max_pool, avg_pool])
@@ -413,7 +460,7 @@ def test_flax_takes_conv_general_dilated():
 def test_nnx_takes_conv_general_dilated():
     x = normal(0, 2, 9, 9, 2)
 
-    def layer(**options: object) -> nnx.Conv:
+    def layer(**options: Any) -> nnx.Conv:
         return nnx.Conv(2, 4, (3, 3), param_dtype="float64", rngs=nnx.Rngs(0), **options)
 
     mine = layer(conv_general_dilated=partial(conv_general_dilated, implementation="matmul"))
@@ -513,7 +560,7 @@ def test_wrapper_leaves_the_rest_as_it_is():
 
     own.defvjp(lambda x: (own(x), None), lambda _, g: (7 * g,))
 
-    def apply(x: Array, *, scale: int, name: str = "no array") -> dict[str, Array | None]:
+    def apply(x: Array, *, scale: int, name: str = "no array") -> dict[str, Any]:
         assert isinstance(scale, int)
         assert name == "no array"
         # JAX has no derivative of the dilated one.
@@ -534,10 +581,17 @@ def test_wrapper_leaves_the_rest_as_it_is():
     assert count(program, primitives.reduce_window_max_p) == 2
 
 
+# Two convolutions, each with 9 weights from every channel and a bias; 28 - 2 - 2 = 24 pixels are
+# pooled to 12, and 32 to 14; then two dense layers.
 @pytest.mark.parametrize(
-    ("arguments", "size"), [(((28, 28, 1), 62), 1_206_590), (((32, 32, 3), 10), 1_626_442)]
+    ("arguments", "terms", "size"),
+    [
+        (((28, 28, 1), 62), (9 * 32, 12 * 12 * 64 * 128, 129 * 62), 1_206_590),
+        (((32, 32, 3), 10), (9 * 3 * 32, 14 * 14 * 64 * 128, 129 * 10), 1_626_442),
+    ],
 )
-def test_image_cnn_has_the_papers_size(arguments, size):
+def test_image_cnn_has_the_papers_size(arguments, terms, size):
+    assert sum(terms) + 32 + (9 * 32 + 1) * 64 + 128 == size
     model = image_cnn(*arguments)
     params = jax.eval_shape(model.init, jax.random.key(0))
     assert sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(params)) == size

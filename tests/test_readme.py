@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import fedax
+from fedax import models
 from fedax.algorithms import registry
 
 README = Path(__file__).parent.parent / "README.md"
@@ -37,6 +38,17 @@ def test_the_page_on_theory_prints_what_it_says():
         found = doctest.testfile(str(page), module_relative=False, encoding="utf-8")
     assert found.failed == 0
     assert found.attempted > 40
+
+
+def test_the_page_on_models_prints_what_it_says_and_names_all():
+    page = README.parent / "docs" / "models.md"
+    with jax.enable_x64(False), jax.numpy_dtype_promotion("standard"), \
+            jax.numpy_rank_promotion("allow"):
+        found = doctest.testfile(str(page), module_relative=False, encoding="utf-8")
+    assert found.failed == 0
+    assert found.attempted > 15
+    text = page.read_text("utf-8")
+    assert not [name for name in models.__all__ if name not in text]
 
 
 @pytest.mark.slow

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import time
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from types import MappingProxyType
@@ -16,6 +16,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
 from fedax.algorithm import FederatedAlgorithm, Model, Params, PyTree
+from fedax.chunks import automatic_chunk
 from fedax.client_store import ClientStore
 from fedax.cohort import RoundInfo, run_rounds
 from fedax.communication import communication
@@ -28,6 +29,7 @@ from fedax.history import History
 from fedax.mesh import REPLICATED, one_copy, replicate
 from fedax.processes import lost_processes
 from fedax.sampling import Available, Sampler, Sampling, sampler
+from fedax.timing import Stopwatch
 from fedax.validate import check_count, unknown
 
 # On so many clients, and examples of each, the diagnostics estimate dissimilarity.
@@ -76,8 +78,11 @@ class RoundReport(NamedTuple):
     Attributes:
       metrics: `round` (1 after the first), `train_loss`, `num_local_steps` (mean over the
         clients) and `total_local_steps` (their sum), `num_reports` (clients with a positive
-        weight), `num_rejected`, `num_dropped`, `seconds`, on evaluation rounds `test_*`, and what
-        the algorithm and the diagnostics report. Means over nobody are NaN.
+        weight), `num_rejected`, `num_dropped`, on evaluation rounds `test_*`, and what the
+        algorithm and the diagnostics report. Means over nobody are NaN. Times: `seconds` of the
+        round without compiling, in it `data_seconds` of waiting for the clients' data,
+        `compile_seconds`, and `evaluation_seconds` on evaluation rounds; rounds that went to the
+        device together have equal parts.
       rejected: names of the clients whose upload was not finite and so weighed 0.
       dropped: names of the clients that dropped out of the round.
       state: after the round, or None, see `state_every`. The next round changes its client store
@@ -146,7 +151,7 @@ class SimulateOptions(TypedDict, total=False):
     evaluate_every: rounds between evaluations on `task.test`; the last round is evaluated too.
       None, the default: the last round only. 0: never.
     clients_per_chunk: clients that train batched at a time. None, the default: 1 on a CPU, where
-      a batch gains nothing (docs/log.md), the whole cohort elsewhere.
+      a batch gains nothing (docs/log.md), elsewhere as many as the memory takes.
     state: where to go on from, left as it is (client states are copied); None, the default,
       starts afresh.
     sampling, available, dropout: who is asked, who can be reached and how many drop out, see
@@ -212,12 +217,6 @@ class _Settings(NamedTuple):
             check_count("clients_per_chunk", settings.clients_per_chunk)
         return settings
 
-    @property
-    def chunk(self) -> int:
-        if self.clients_per_chunk is None:
-            return 1 if jax.default_backend() == "cpu" else self.cohort_size
-        return self.clients_per_chunk
-
 
 def simulate(
     task: Task,
@@ -280,14 +279,18 @@ def _rounds(
     state: TrainingState,
 ) -> Iterator[RoundReport]:
     mesh, every = settings.mesh, settings.evaluate_every
-    step = jax.jit(
-        functools.partial(
-            run_rounds, algorithm,
-            clients_per_chunk=settings.chunk, diagnostics=settings.diagnostics, mesh=mesh,
-        ),
-        out_shardings=None if mesh is None else NamedSharding(mesh, REPLICATED),
-        donate_argnums=(0,) if settings.donate else (),
-    )
+
+    def program(clients_per_chunk: int) -> Any:
+        return jax.jit(
+            functools.partial(
+                run_rounds, algorithm,
+                clients_per_chunk=clients_per_chunk, diagnostics=settings.diagnostics, mesh=mesh,
+            ),
+            out_shardings=None if mesh is None else NamedSharding(mesh, REPLICATED),
+            donate_argnums=(0,) if settings.donate else (),
+        )
+
+    step = None if settings.clients_per_chunk is None else program(settings.clients_per_chunk)
     key = replicate(jax.random.fold_in(_run_key(settings.seed), 1), mesh)
     server_state, store = state
     if settings.donate:  # the caller's own is left alone
@@ -307,21 +310,36 @@ def _rounds(
         draw, len(algorithm.exchanges), reader, data.client_sizes, pace,
         lambda number: evaluates(number) or state_is_wanted(number), num_rounds, mesh,
     )
-    with ThreadPoolExecutor(1, "fedax-data") as thread:
-        prepared = prepare(int(server_state.round_index))
-        while prepared is not None:
-            start = time.perf_counter()
-            ids = prepared.client_ids[0]
-            server_state, client_states, infos = step(
-                server_state, store.read(ids), prepared.data, np.int32(prepared.num_rounds), key
-            )
+    thread = ThreadPoolExecutor(1, "fedax-data")
+    try:
+        following = thread.submit(prepare, int(server_state.round_index))
+        while True:
+            watch = Stopwatch()
+            prepared = following.result()
+            if prepared is None:
+                return
+            waiting = watch.lap()
             number = prepared.first + prepared.num_rounds
             following = thread.submit(prepare, number)  # while the device works
+            ids = prepared.client_ids[0]
+            arguments = (
+                server_state, store.read(ids), prepared.data, np.int32(prepared.num_rounds), key
+            )
+            if step is None:
+                device = jax.local_devices()[0]
+                share = len(ids) // (1 if mesh is None else mesh.size)
+                step = program(automatic_chunk(program, arguments, share, device))
+            server_state, client_states, infos = step(*arguments)
             with lost_processes(number):
                 infos = jax.device_get(infos)
-            seconds = time.perf_counter() - start
-            pace.learn(seconds, prepared.num_rounds)
-            found = _reports(prepared, infos, seconds, len(algorithm.exchanges), data, measure)
+            running = watch.lap()
+            pace.learn(running.seconds, prepared.num_rounds)
+            times = {
+                "seconds": waiting.seconds + running.seconds - running.compiling,
+                "data_seconds": waiting.seconds,
+                "compile_seconds": running.compiling,
+            }
+            found = _reports(prepared, infos, times, len(algorithm.exchanges), data, measure)
             report, done = next(found)
             try:
                 for later in found:
@@ -336,21 +354,25 @@ def _rounds(
                 kept = [np.asarray(leaf)[keeps] for leaf in jax.tree.leaves(client_states)]
                 store.write(ids[keeps], jax.tree.unflatten(jax.tree.structure(client_states), kept))
             if evaluates(number):
-                start = time.perf_counter()
+                watch.lap()
                 params = one_copy(server_state.params, mesh)
                 report.metrics.update(measure.test(params))
                 report.metrics.update(
                     measure.similarity(params, prepared.client_ids[-1], done, one_copy(key, mesh))
                 )
-                report.metrics["evaluation_seconds"] = time.perf_counter() - start
+                evaluating = watch.lap()
+                report.metrics["evaluation_seconds"] = evaluating.seconds - evaluating.compiling
+                report.metrics["compile_seconds"] += evaluating.compiling
             yield report._replace(state=TrainingState(server_state, store))
-            prepared = following.result()
+    finally:
+        if not sys.is_finalizing():  # nothing is left to wait with then
+            thread.shutdown(wait=False, cancel_futures=True)
 
 
 def _reports(
     prepared: Prepared,
     infos: RoundInfo,
-    seconds: float,
+    times: Mapping[str, float],
     num_exchanges: int,
     data: FederatedDataset,
     measure: _Measurements,
@@ -368,7 +390,7 @@ def _reports(
         if (rejected and not done.any()) or not info.finite:
             raise DivergedError(_diverged(number, rejected, info))
         metrics = _metrics(number, info) | measure.sent(dropped_at)
-        metrics["seconds"] = seconds / prepared.num_rounds
+        metrics |= {name: time / prepared.num_rounds for name, time in times.items()}
         yield RoundReport(metrics, rejected, dropped, None), done
 
 

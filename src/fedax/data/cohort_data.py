@@ -145,7 +145,9 @@ class CohortReader:
         self._dataset = dataset
         self._mesh = mesh
         self._largest = int(dataset.client_sizes.max())
-        fits = dataset.nbytes <= resident_bytes and dataset.num_examples < 2**31
+        # A CPU's devices share its memory, and each has a copy.
+        shared = 1 if mesh is None or jax.default_backend() != "cpu" else mesh.size
+        fits = shared * dataset.nbytes <= resident_bytes and dataset.num_examples < 2**31
         self._resident = None
         if fits and jax.process_count() == 1:
             self._resident = self._place(

@@ -1,6 +1,22 @@
 """Learning problems as `fedax.algorithm.Model`, and the layers they are made of."""
 
 from fedax.models.characters import character_lstm
-from fedax.models.recurrence import init_lstm, lstm
+from fedax.models.convolution import conv_general_dilated, convolution
+from fedax.models.image_cnn import image_cnn
+from fedax.models.pooling import avg_pool, max_pool
+from fedax.models.recurrence import gru, init_gru, init_lstm, lstm
+from fedax.models.rewriting import fast_convolutions
 
-__all__ = ["character_lstm", "init_lstm", "lstm"]
+__all__ = [
+    "avg_pool",
+    "character_lstm",
+    "conv_general_dilated",
+    "convolution",
+    "fast_convolutions",
+    "gru",
+    "image_cnn",
+    "init_gru",
+    "init_lstm",
+    "lstm",
+    "max_pool",
+]

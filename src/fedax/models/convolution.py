@@ -12,9 +12,15 @@ and w. Two ways to write it, of which `_scatters` takes the one that moves less:
   the sum over j of the products, each shifted by j.
 
 All of it is slices, products and sums, so JAX differentiates it, forward and backward and to any
-order, and batches it: clients with kernels of their own are a batched product. A hand-written
-gradient that computes the windows again was no faster and took the same memory, because XLA merges
-the second computation with the first.
+order, and batches it: clients with kernels of their own are a batched product.
+
+So there is no `custom_vjp` here, which would take forward mode away. Six were measured on the
+EMNIST network's second layer (20 images of 26 x 26 x 32 to 24 x 24 x 64, both gradients, in a
+`fori_loop` on a 2-core CPU, medians of 40 in turns). The best computes the windows again in its
+backward pass and takes dw = windows^T dy and dx as the shifted sum of dy w^T: 5.2 ms where the
+derivative of the above takes 5.0 to 5.1, and with 4 clients 11.0 each where that takes 11.0, with
+the same memory (22.9 and 91.7 MiB), because XLA merges the second computation of the windows with
+the first. The other five took 1.4 to 2.6 times as long (medians of 14).
 
 Why not XLA's own convolution: on a CPU its gradient with respect to w is slow inside `scan` and
 `while_loop`, and `vmap` over clients makes it a grouped convolution, which is slower still.
@@ -144,7 +150,8 @@ def conv_general_dilated(
     """`jax.lax.conv_general_dilated`, by `convolution`'s matrix product where that can do it.
 
     That is in one or two spatial dimensions, in any layout, without dilation and groups, for
-    floating point numbers of one type. Everything else goes to JAX, unchanged. A layer of Flax
+    floating point numbers of one type. Everything else goes to JAX, unchanged, and so do arguments
+    that do not fit, whose errors are JAX's. A layer of Flax
     takes it as `nn.Conv(32, (3, 3), conv_general_dilated=conv_general_dilated)`.
 
     Args:
@@ -162,15 +169,24 @@ def conv_general_dilated(
       >>> conv_general_dilated(image, kernel, (1, 1), "SAME").shape
       (1, 4, 5, 5)
     """
+    num_spatial = lhs.ndim - 2
     fits = (
         is_fast(implementation)
         and lhs.ndim == rhs.ndim
-        and lhs.ndim in (3, 4)
+        and num_spatial in (1, 2)
         and lhs.dtype == rhs.dtype
         and jnp.issubdtype(lhs.dtype, jnp.floating)
-        and all(step == 1 for step in (*(lhs_dilation or ()), *(rhs_dilation or ())))
+        and min(rhs.shape) > 0
+        and len(window_strides) == num_spatial
+        and min(window_strides) > 0
+        and (isinstance(padding, str) or len(padding) == num_spatial)
+        and all(
+            dilation is None or tuple(dilation) == (1,) * num_spatial
+            for dilation in (lhs_dilation, rhs_dilation)
+        )
         and feature_group_count == batch_group_count == 1
-        and preferred_element_type in (None, lhs.dtype)
+        # Not `in (None, lhs.dtype)`: NumPy finds float64 equal to None.
+        and (preferred_element_type is None or preferred_element_type == lhs.dtype)
         and out_sharding is None
     )
     if fits:

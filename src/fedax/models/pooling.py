@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from typing import Any
 
 import jax.numpy as jnp
 from jax import lax
@@ -32,20 +33,21 @@ def max_pool(
     and in forward mode.
 
     Args:
-      x: images [B, H, W, C].
+      x: images [B, H, W, C], floating point or integers.
       window: k, l >= 1.
       strides: s, t >= 1; None is the window, so that windows do not overlap.
-      padding: "SAME", "VALID", or ((above, below), (left, right)). Padding is never the largest.
+      padding: "SAME", "VALID", or ((above, below), (left, right)). Padding counts as the lowest
+        number of the type.
 
     Raises:
-      ValueError: the shape of x, the window, the strides or the padding do not fit.
+      ValueError: the shape or type of x, the window, the strides or the padding do not fit.
 
     Example:
       >>> import jax.numpy as jnp
       >>> max_pool(jnp.arange(16.0).reshape(1, 4, 4, 1))[0, :, :, 0].tolist()
       [[5.0, 7.0], [13.0, 15.0]]
     """
-    window, strides, pads = _check(x, window, strides, padding)
+    window, strides, pads = _check(x, window, strides, padding, jnp.floating, jnp.integer)
     none = ((0, 0),)
     return window_max(x, (1, *window, 1), (1, *strides, 1), (*none, *pads, *none))
 
@@ -55,30 +57,44 @@ def avg_pool(
     window: Sequence[int] = (2, 2),
     strides: Sequence[int] | None = None,
     padding: Padding = "VALID",
+    *,
+    count_include_pad: bool = False,
 ) -> Array:
-    r"""The mean of every window, each channel for itself, over those pixels that are in the image.
+    r"""The mean of every window, each channel for itself.
+
+    .. math:: y_{b,h,v,c} = \frac{1}{n_{h,v}} \sum_{i<k,\, j<l} x_{b,\, sh+i,\, tv+j,\, c}
+
+    with x padded by zeros, and n the number of the window's pixels that are in the image, or k l.
+    bfloat16 and float16 are summed in float32.
 
     Args:
-      x: images [B, H, W, C].
-      window, strides, padding: as for `max_pool`. A mean over padding alone is NaN.
+      x: images [B, H, W, C], floating point.
+      window, strides, padding: as for `max_pool`.
+      count_include_pad: whether padding counts, so that n = k l, which is what Flax and PyTorch
+        do unless told otherwise. If it does not, a mean over padding alone is NaN.
 
     Raises:
-      ValueError: the shape of x, the window, the strides or the padding do not fit.
+      ValueError: the shape or type of x, the window, the strides or the padding do not fit.
 
     Example:
       >>> import jax.numpy as jnp
       >>> avg_pool(jnp.arange(16.0).reshape(1, 4, 4, 1))[0, :, :, 0].tolist()
       [[2.5, 4.5], [10.5, 12.5]]
     """
-    window, strides, pads = _check(x, window, strides, padding)
+    window, strides, pads = _check(x, window, strides, padding, jnp.floating)
     none = ((0, 0),)
+    summed = x.astype("float32") if x.dtype.itemsize < 4 else x
 
     def total(values: Array) -> Array:
         return lax.reduce_window(
             values, 0.0, lax.add, (1, *window, 1), (1, *strides, 1), (*none, *pads, *none)
         )
 
-    return total(x) / total(jnp.ones((1, *x.shape[1:3], 1), x.dtype))
+    if count_include_pad:
+        mean = total(summed) / float(window[0] * window[1])
+    else:
+        mean = total(summed) / total(jnp.ones((1, *x.shape[1:3], 1), summed.dtype))
+    return mean.astype(x.dtype)
 
 
 def window_max(
@@ -116,10 +132,12 @@ def _places(x: Array, window: Sequence[int], strides: Sequence[int]) -> list[Arr
 
 
 def _check(
-    x: Array, window: Sequence[int], strides: Sequence[int] | None, padding: Padding
+    x: Array, window: Sequence[int], strides: Sequence[int] | None, padding: Padding, *types: Any
 ) -> tuple[tuple[int, int], tuple[int, int], Pads]:
     if x.ndim != 4:
         raise ValueError(f"Pooling takes images [B, H, W, C], but the shape is {list(x.shape)}.")
+    if not any(jnp.issubdtype(x.dtype, kind) for kind in types):
+        raise ValueError(f"This pooling does not take numbers of the type {x.dtype}.")
     window = check_pair("window", window)
     strides = window if strides is None else check_pair("strides", strides)
     return window, strides, check_pads(padding, x.shape[1:3], window, strides)

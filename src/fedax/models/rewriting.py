@@ -103,7 +103,7 @@ def _replaced(equation: JaxprEqn) -> JaxprEqn:
         )
     if primitive is primitives.conv_general_dilated_p:
         replacement = functools.partial(conv_general_dilated, implementation="matmul", **params)
-    elif primitive is primitives.reduce_window_max_p and _is_small_window(**params):
+    elif primitive is primitives.reduce_window_max_p and _has_small_windows(equation):
         replacement = functools.partial(
             window_max, window=params["window_dimensions"], strides=params["window_strides"],
             pads=params["padding"],
@@ -115,11 +115,13 @@ def _replaced(equation: JaxprEqn) -> JaxprEqn:
     return call.replace(invars=equation.invars, outvars=equation.outvars)
 
 
-def _is_small_window(
-    window_dimensions: tuple[int, ...],
-    base_dilation: tuple[int, ...],
-    window_dilation: tuple[int, ...],
-    **_: Any,
-) -> bool:
-    undilated = all(step == 1 for step in (*base_dilation, *window_dilation))
-    return undilated and int(np.prod(window_dimensions)) <= _LARGEST_WINDOW
+def _has_small_windows(equation: JaxprEqn) -> bool:
+    params = equation.params
+    undilated = all(step == 1 for step in (*params["base_dilation"], *params["window_dilation"]))
+    outputs: Any = equation.outvars[0].aval
+    # Without outputs the windows may be larger than the image, which is no error in JAX.
+    return (
+        undilated
+        and int(np.prod(params["window_dimensions"])) <= _LARGEST_WINDOW
+        and outputs.size > 0
+    )
