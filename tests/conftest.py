@@ -1,10 +1,15 @@
 """Strict numerics for every test: float64, no silent promotion of dtypes or ranks."""
 
+import os
+
 import jax
 import pytest
 
 from quick import quick_jit
 
+# Neither here nor in the processes that tests start do programs come from an earlier session.
+os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "0"
+jax.config.update("jax_enable_compilation_cache", False)
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")

@@ -383,8 +383,8 @@ def test_ctrl_c_stops_after_the_round_with_a_checkpoint(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(run.Display, "show", interrupt)
         # Round 6 may have gone to the device together with round 5.
-        with pytest.raises(RunError, match=r"Stopped after round [56] of 12\. Go on with: fedax run "
-                                           "--resume") as stop:
+        sentence = r"Stopped after round [56] of 12\. Go on with: fedax run --resume"
+        with pytest.raises(RunError, match=sentence) as stop:
             run.start(config(), tmp_path / "stopped")
     done = str(stop.value).split()[3]
     assert (tmp_path / "stopped" / "checkpoints" / f"round-0000000{done}").is_dir()

@@ -55,6 +55,7 @@ from fedax.data import ClientData, FederatedDataset
 from fedax.dissimilarity import dissimilarity
 from fedax.evaluation import evaluate, evaluate_clients
 from fedax.history import History
+from fedax.mesh import client_mesh, cores_as_devices
 from fedax.models.supervised import classification, regression
 from fedax.quadratic_model import advise, quadratic_model
 from fedax.sampling import part_of_the_day, sampler
@@ -92,8 +93,10 @@ __all__ = [
     "base_optimizers",
     "centralised",
     "classification",
+    "client_mesh",
     "cmime",
     "communication",
+    "cores_as_devices",
     "dissimilarity",
     "elastic",
     "evaluate",

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn, TypeAlias
 
+import jax
 import tyro
 from tyro.conf import (
     AvoidSubcommands,
@@ -27,10 +28,12 @@ from fedax import processes
 from fedax.client_store import StoreError
 from fedax.experiment import catalogue, config
 from fedax.experiment.checkpoint import CheckpointError
+from fedax.experiment.compile_cache import keep_programs
 from fedax.experiment.errors import ConfigError
 from fedax.experiment.folder import RunError
 from fedax.experiment.picture import save_picture
 from fedax.experiment.tables import print_json, print_tables
+from fedax.mesh import cores_as_devices
 from fedax.processes import ProcessError
 from fedax.simulate import DivergedError
 from fedax.theory.errors import TheoryError
@@ -68,6 +71,10 @@ class Run:
     """A TOML file of settings, or another run's config.json to repeat it."""
     resume: Annotated[Path | None, _option("DIR")] = None
     """Go on with the run in this folder, exactly where it stopped."""
+    profile: Annotated[bool, _option("")] = False
+    """Trace some rounds into the run folder's profile/, and say where time went."""
+    devices: Annotated[int | None, _option("N")] = None
+    """On a CPU: so many cores train clients side by side. Default: all. 1: as one device."""
     coordinator: Annotated[str | None, _option("HOST:PORT")] = None
     """Train with several processes: where process 0 can be reached."""
     processes: Annotated[int | None, _option("N")] = None
@@ -216,20 +223,21 @@ def run_command(arguments: list[str]) -> int:
 def _run(command: Run) -> int:
     from fedax.experiment import run  # noqa: PLC0415 - only a run needs matplotlib, which is slow
 
+    keep_programs()
+    _use_cores(command.devices)
     places = (command.coordinator, command.processes, command.process_id)
     if command.cluster or places != (None, None, None):
         processes.connect(*places)
-        command = dataclasses.replace(
-            command, coordinator=None, processes=None, process_id=None, cluster=False
-        )
     if command.resume is not None:
-        fresh = dataclasses.replace(command, resume=None, rounds=None, debug=False)
-        if fresh != Run():
+        allowed = ("resume", "rounds", "profile", "devices", "coordinator", "processes",
+                   "process_id", "cluster", "debug")
+        settings = {name: getattr(Run(), name) for name in allowed}
+        if dataclasses.replace(command, **settings) != Run():
             raise ConfigError(
                 "--resume goes on with a run as it was configured; only --rounds, a new total, "
-                "can go with it."
+                "can go with it, and what changes no setting: --profile, --devices, processes."
             )
-        run.resume(command.resume, command.rounds)
+        run.resume(command.resume, command.rounds, profile=command.profile)
         return 0
     options = {
         "num_rounds": command.rounds, "cohort_size": command.cohort_size, "seed": command.seed,
@@ -241,8 +249,21 @@ def _run(command: Run) -> int:
         task=command.task, algorithm=command.algorithm, preset=command.preset,
         config_file=command.config, settings=settings,
     )
-    run.start(resolved, command.out)
+    run.start(resolved, command.out, profile=command.profile)
     return 0
+
+
+def _use_cores(count: int | None) -> None:
+    """The CPU's cores as devices; left as they are if the user has set them or JAX is in use."""
+    asked = jax.config.jax_num_cpu_devices  # pyright: ignore[reportAttributeAccessIssue]
+    chosen = asked != -1 or "device_count" in os.environ.get("XLA_FLAGS", "")
+    if count is None and chosen:
+        return
+    try:
+        cores_as_devices(count)
+    except (RuntimeError, ValueError) as error:
+        if count is not None:
+            raise ConfigError(str(error)) from None
 
 
 def _list(command: List) -> int:

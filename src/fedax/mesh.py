@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
@@ -73,7 +74,7 @@ def replicate(tree: PyTree, mesh: Mesh | None) -> PyTree:
     everywhere = NamedSharding(mesh, REPLICATED)
 
     def place(leaf: Any) -> jax.Array:
-        if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
             data, kind = np.asarray(jax.random.key_data(leaf)), jax.random.key_impl(leaf)
             return jax.jit(
                 lambda words: jax.random.wrap_key_data(words, impl=kind), out_shardings=everywhere
@@ -92,7 +93,7 @@ def one_copy(tree: PyTree, mesh: Mesh | None) -> PyTree:
 
 
 def deal(sizes: np.ndarray, mesh: Mesh | None) -> np.ndarray:
-    """In which order a cohort's clients stand: like sizes side by side, and to each device its part.
+    """In which order a cohort's clients stand: by size, and in equal parts for the devices.
 
     A device takes a contiguous part of the cohort. The parts have one length, with -1 where nobody
     stands; the largest client left goes to the device that has the fewest examples so far.

@@ -280,17 +280,7 @@ def _rounds(
 ) -> Iterator[RoundReport]:
     mesh, every = settings.mesh, settings.evaluate_every
 
-    def program(clients_per_chunk: int) -> Any:
-        return jax.jit(
-            functools.partial(
-                run_rounds, algorithm,
-                clients_per_chunk=clients_per_chunk, diagnostics=settings.diagnostics, mesh=mesh,
-            ),
-            out_shardings=None if mesh is None else NamedSharding(mesh, REPLICATED),
-            donate_argnums=(0,) if settings.donate else (),
-        )
-
-    step = None if settings.clients_per_chunk is None else program(settings.clients_per_chunk)
+    step = _Step(algorithm, settings)
     key = replicate(jax.random.fold_in(_run_key(settings.seed), 1), mesh)
     server_state, store = state
     if settings.donate:  # the caller's own is left alone
@@ -322,14 +312,9 @@ def _rounds(
             number = prepared.first + prepared.num_rounds
             following = thread.submit(prepare, number)  # while the device works
             ids = prepared.client_ids[0]
-            arguments = (
+            server_state, client_states, infos = step(
                 server_state, store.read(ids), prepared.data, np.int32(prepared.num_rounds), key
             )
-            if step is None:
-                device = jax.local_devices()[0]
-                share = len(ids) // (1 if mesh is None else mesh.size)
-                step = program(automatic_chunk(program, arguments, share, device))
-            server_state, client_states, infos = step(*arguments)
             with lost_processes(number):
                 infos = jax.device_get(infos)
             running = watch.lap()
@@ -349,24 +334,54 @@ def _rounds(
                 yield report  # the last one that went well
                 raise
             if store.holds_anything:
-                # The others' states are as before the round, or nobody's.
-                keeps = np.flatnonzero(done & (np.asarray(prepared.data.repeats[0]) == 0))
-                kept = [np.asarray(leaf)[keeps] for leaf in jax.tree.leaves(client_states)]
-                store.write(ids[keeps], jax.tree.unflatten(jax.tree.structure(client_states), kept))
+                _keep(store, prepared, done, client_states)
             if evaluates(number):
-                watch.lap()
-                params = one_copy(server_state.params, mesh)
-                report.metrics.update(measure.test(params))
-                report.metrics.update(
-                    measure.similarity(params, prepared.client_ids[-1], done, one_copy(key, mesh))
+                measure.evaluate(
+                    report.metrics, one_copy(server_state.params, mesh), prepared.client_ids[-1],
+                    done, one_copy(key, mesh),
                 )
-                evaluating = watch.lap()
-                report.metrics["evaluation_seconds"] = evaluating.seconds - evaluating.compiling
-                report.metrics["compile_seconds"] += evaluating.compiling
             yield report._replace(state=TrainingState(server_state, store))
     finally:
         if not sys.is_finalizing():  # nothing is left to wait with then
             thread.shutdown(wait=False, cancel_futures=True)
+
+
+class _Step:
+    """The compiled rounds; the first call chooses the chunks if nobody has."""
+
+    def __init__(self, algorithm: FederatedAlgorithm, settings: _Settings) -> None:
+        self._algorithm = algorithm
+        self._settings = settings
+        self._compiled: Any = None
+
+    def __call__(self, *arguments: Any) -> tuple[Any, PyTree, RoundInfo]:
+        if self._compiled is None:
+            chunk = self._settings.clients_per_chunk
+            if chunk is None:
+                mesh = self._settings.mesh
+                share = -(-self._settings.cohort_size // (1 if mesh is None else mesh.size))
+                chunk = automatic_chunk(self._program, arguments, share, jax.local_devices()[0])
+            self._compiled = self._program(chunk)
+        return self._compiled(*arguments)
+
+    def _program(self, clients_per_chunk: int) -> Any:
+        mesh = self._settings.mesh
+        return jax.jit(
+            functools.partial(
+                run_rounds, self._algorithm, clients_per_chunk=clients_per_chunk,
+                diagnostics=self._settings.diagnostics, mesh=mesh,
+            ),
+            out_shardings=None if mesh is None else NamedSharding(mesh, REPLICATED),
+            donate_argnums=(0,) if self._settings.donate else (),
+        )
+
+
+def _keep(store: ClientStore, prepared: Prepared, done: np.ndarray, client_states: PyTree) -> None:
+    """Stores the states of the clients that did all; the others' are as before, or nobody's."""
+    keeps = np.flatnonzero(done & (np.asarray(prepared.data.repeats[0]) == 0))
+    kept = [np.asarray(leaf)[keeps] for leaf in jax.tree.leaves(client_states)]
+    states = jax.tree.unflatten(jax.tree.structure(client_states), kept)
+    store.write(prepared.client_ids[0][keeps], states)
 
 
 def _reports(
@@ -420,12 +435,19 @@ class _Measurements:
             )
         )
 
-    def test(self, params: Params) -> dict[str, float]:
-        """The test metrics."""
-        if self._evaluator is None:
-            return {}
-        results = self._evaluator.overall(params)
-        return {f"test_{name}": value for name, value in results.items()}
+    def evaluate(
+        self, metrics: dict[str, float], params: Params, client_ids: np.ndarray, done: np.ndarray,
+        key: jax.Array,
+    ) -> None:
+        """Adds the test metrics, what the diagnostics measure, and how long it took."""
+        watch = Stopwatch()
+        if self._evaluator is not None:
+            results = self._evaluator.overall(params)
+            metrics.update({f"test_{name}": value for name, value in results.items()})
+        metrics.update(self._similarity(params, client_ids, done, key))
+        lap = watch.lap()
+        metrics["evaluation_seconds"] = lap.seconds - lap.compiling
+        metrics["compile_seconds"] += lap.compiling
 
     def sent(self, dropped_at: np.ndarray) -> dict[str, float]:
         """Bytes of a round's cohort."""
@@ -434,7 +456,7 @@ class _Measurements:
         down, up = self._sent.with_cohort(dropped_at)
         return {"bytes_down": down, "bytes_up": up}
 
-    def similarity(
+    def _similarity(
         self, params: Params, client_ids: np.ndarray, done: np.ndarray, key: jax.Array
     ) -> dict[str, float]:
         """G^2 and delta on a few clients that finished the round, from the small to the large."""

@@ -54,17 +54,18 @@ class _Compilations:
         self.seconds = 0.0
         self._spans: collections.deque[tuple[float, float]] = collections.deque(maxlen=100)
 
-    def __call__(self, event: str, duration: float, **_: Any) -> None:
+    def __call__(self, event: str, duration_secs: float, **kwargs: Any) -> None:
+        del kwargs
         if not event.startswith(_COMPILING):
             return
         end = time.perf_counter()
-        start = end - duration
+        start = end - duration_secs
         # An event reports when it ends, so those that it holds were counted already.
         while self._spans and self._spans[-1][0] >= start:
             inner = self._spans.pop()
             self.seconds -= inner[1] - inner[0]
         self._spans.append((start, end))
-        self.seconds += duration
+        self.seconds += duration_secs
 
 
 _compilations = _Compilations()

@@ -102,8 +102,7 @@ def _headline(summary: Mapping[str, Any]) -> dict[str, Any]:
         rows |= {f"{name.replace('_', ' ')} of {text}": v for name, v in metrics.items()}
     rows["mean training loss of the last 100 rounds"] = summary["train_loss_last_100_rounds"]
     rows["rounds"] = summary["rounds"]
-    rows["seconds in rounds, compilation included"] = summary["round_seconds"]
-    rows["seconds in evaluation"] = summary["evaluation_seconds"]
+    rows |= {f"seconds: {part.replace('_', ' ')}": s for part, s in summary["time"].items()}
     rows["uploads rejected as not finite"] = summary["num_rejected"]
     return rows
 

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 import optax
+from jax.sharding import Mesh
 
 import fedax
 from fedax.algorithm import FederatedAlgorithm
@@ -38,20 +39,23 @@ from fedax.experiment.folder import (
     truncate_metrics,
     write_json,
 )
+from fedax.experiment.profiling import Trace, describe_time, time_parts
 from fedax.experiment.report import write_report
 from fedax.mesh import client_mesh
-from fedax.processes import is_first
+from fedax.processes import are_several, is_first
 from fedax.sampling import part_of_the_day
 from fedax.simulate import RoundReport, Task, TrainingState, initial_state, simulate
 from fedax.tasks import load_task
+from fedax.timing import Stopwatch
 
 
-def start(config: RunConfig, out: Path | None = None) -> Path:
+def start(config: RunConfig, out: Path | None = None, *, profile: bool = False) -> Path:
     """Starts a run in a new folder and trains to its end.
 
     Args:
       config: what to run.
       out: the run folder, created; None makes one under fedax-runs/.
+      profile: write a trace of some rounds to the folder's profile/, and say where time went.
 
     Returns:
       The run folder.
@@ -72,16 +76,17 @@ def start(config: RunConfig, out: Path | None = None) -> Path:
             (folder / "metrics.jsonl").touch()
             _write_config(folder, config)
         state = initial_state(built.task, built.algorithm, config.seed)
-        _train(folder, config, built, state, [])
+        _train(folder, config, built, state, [], profile=profile)
     return folder
 
 
-def resume(folder: Path, num_rounds: int | None = None) -> Path:
+def resume(folder: Path, num_rounds: int | None = None, *, profile: bool = False) -> Path:
     """Goes on with a run exactly where its newest whole checkpoint stands.
 
     Args:
       folder: a run folder.
       num_rounds: a new total of rounds; None keeps the run's.
+      profile: as for `start`.
 
     Raises:
       ConfigError, RunError, CheckpointError, DivergedError: as for `start`, or the folder or all
@@ -107,7 +112,8 @@ def resume(folder: Path, num_rounds: int | None = None) -> Path:
                 _write_config(folder, config)
             truncate_metrics(folder, done)
         note = f"Going on after round {done}." if done else "No checkpoint yet: from the beginning."
-        _train(folder, config, built, restored.state, [*restored.refused, note])
+        notes = [*restored.refused, note]
+        _train(folder, config, built, restored.state, notes, profile=profile)
     return folder
 
 
@@ -183,37 +189,50 @@ def _train(
     built: Built,
     state: TrainingState,
     notes: list[str],
+    *,
+    profile: bool,
 ) -> None:
     """Runs the rounds that are left, writing metrics and checkpoints, then the summary."""
     task, _, sent = built
     done = int(state.server_state.round_index)
     references = {text: dict(compute()) for text, compute in task.references.items()}
+    traces = folder / "profile" if profile else None
+    saving = 0.0
     with Display(config.num_rounds, done) as display, _stop_on_signal() as stopped:
         for line in [*_opening(folder, config, task, state, references), *notes]:
             display.say(line)
         rounds = _rounds(config, built, state)
         with explained(folder), (folder / "metrics.jsonl").open(
             "a", encoding="utf-8", newline="\n"
-        ) as log:
+        ) as log, Trace(traces, config.num_rounds - done) as trace:
             for report in rounds:
                 done = int(report.metrics["round"])
+                if saving:
+                    report.metrics["checkpoint_seconds"], saving = saving, 0.0
                 log.write(to_json(report.metrics) + "\n")
                 log.flush()
                 display.show(report)
+                trace.round_done()
                 if report.state is None:
                     continue
                 last = done == config.num_rounds or stopped.is_set()
                 if last or done % config.checkpoint_every == 0:
+                    watch = Stopwatch()
                     os.fsync(log.fileno())
                     checkpoint.save(folder / "checkpoints", report.state, fingerprint(config))
+                    saving = watch.lap().seconds
                 if stopped.is_set() and done < config.num_rounds:
                     raise RunError(
                         f"Stopped after round {done} of {config.num_rounds}. Go on with: "
                         f"{resume_command(folder)}"
                     )
-            summary = _write_summary(folder, config, task, sent, references)
+        with explained(folder):
+            summary = _write_summary(folder, config, task, sent, references, saving)
             write_report(folder)
         display.say(_closing(folder, config, summary, references))
+        if profile:
+            display.say(describe_time(summary["time"]))
+            display.say(f"Trace, for ui.perfetto.dev or TensorBoard: {traces}")
 
 
 def _rounds(config: RunConfig, built: Built, state: TrainingState) -> Iterator[RoundReport]:
@@ -221,13 +240,21 @@ def _rounds(config: RunConfig, built: Built, state: TrainingState) -> Iterator[R
         built.task, built.algorithm, num_rounds=config.num_rounds, cohort_size=config.cohort_size,
         seed=config.seed, evaluate_every=config.evaluate_every,
         clients_per_chunk=config.clients_per_chunk, state=state,
-        state_every=config.checkpoint_every, donate=True, mesh=client_mesh(),
+        state_every=config.checkpoint_every, donate=True, mesh=_mesh(config, built),
         sampling=config.sampling, dropout=config.dropout, diagnostics=config.diagnostics,
         available=(
             None if config.availability == 1
             else part_of_the_day(config.availability, seed=config.seed)
         ),
     )
+
+
+def _mesh(config: RunConfig, built: Built) -> Mesh | None:
+    """All devices that there are, but no more than clients; of several processes each has some."""
+    if are_several():
+        return client_mesh()
+    size = 1 if built.algorithm.pooled else config.cohort_size
+    return client_mesh(jax.devices()[:size])
 
 
 def _take_part(config: RunConfig, built: Built, state: TrainingState) -> None:
@@ -284,6 +311,7 @@ def _write_config(folder: Path, config: RunConfig) -> None:
         "optax": optax.__version__,
         "platform": platform.platform(),
         "device": jax.devices()[0].device_kind,
+        "num_devices": jax.device_count(),
     }
     write_json(folder / "config.json", {**dataclasses.asdict(config), "made_by": made_by})
 
@@ -294,18 +322,17 @@ def _write_summary(
     task: Task,
     sent: Communication,
     references: Mapping[str, Mapping[str, float]],
+    saving: float,
 ) -> dict[str, Any]:
     """Writes what the whole run came to, over all its sittings."""
     rounds = read_metrics(folder)
-    round_seconds = sum(metrics["seconds"] for metrics in rounds)
-    evaluation_seconds = sum(metrics.get("evaluation_seconds", 0) for metrics in rounds)
+    parts = time_parts(rounds, saving)
     losses = [m["train_loss"] for m in rounds[-100:] if m.get("train_loss") is not None]
     tested = [metrics for metrics in rounds if any(key.startswith("test_") for key in metrics)]
     summary = {
         "rounds": len(rounds),
-        "seconds": round_seconds + evaluation_seconds,
-        "round_seconds": round_seconds,
-        "evaluation_seconds": evaluation_seconds,
+        "seconds": sum(parts.values()),
+        "time": parts,
         "num_clients": task.train.num_clients,
         "num_rejected": sum(metrics["num_rejected"] for metrics in rounds),
         "train_loss_last_100_rounds": float(np.mean(losses)) if losses else None,

@@ -13,7 +13,6 @@ microseconds at the product and a third of the step; with 62 classes nothing.
 from __future__ import annotations
 
 import jax
-import jax.numpy as jnp
 
 from fedax.algorithm import Array
 
@@ -23,7 +22,7 @@ FEWEST_ROWS = 128
 
 
 def product(x: Array, w: Array) -> Array:
-    """x w for x [..., D] and w [D, C]; equal to `x @ w`, with a faster gradient where C is small.
+    """X w for x [..., D] and w [D, C]; equal to `x @ w`, with a faster gradient where C is small.
 
     Where it is not (more than 12 columns, fewer than 128 rows, another platform than the CPU) it
     is `x @ w`. Reverse mode, and forward mode over it, work; forward mode alone does not, as for

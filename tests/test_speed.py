@@ -1,0 +1,249 @@
+"""What makes rounds fast changes no number, and says what it did."""
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fedax
+from fedax import local
+from fedax.chunks import automatic_chunk
+from fedax.cohort import _halves, _joined
+from fedax.experiment import run
+from fedax.experiment.config import resolve
+from fedax.mesh import cores_as_devices, deal
+from fedax.models.dense import product
+from fedax.models.mlp import mlp
+from fedax.timing import Stopwatch, _Compilations
+from problems import quadratic_task
+
+
+@pytest.mark.parametrize(
+    ("x_shape", "w_shape"), [((5, 200), (200, 3)), ((2, 3, 128), (128, 12)), ((4, 6), (6, 2))]
+)
+def test_the_narrow_product_and_its_derivatives_are_those_of_matmul(x_shape, w_shape):
+    rng = np.random.default_rng(0)
+    x, w, v = (jnp.asarray(rng.normal(size=shape)) for shape in (x_shape, w_shape, w_shape))
+
+    def loss(multiply):
+        return lambda x, w: jnp.tanh(multiply(x, w)).sum()
+
+    def of(multiply):
+        gradient = jax.grad(loss(multiply), (0, 1))
+        curvature = jax.jvp(lambda w: gradient(x, w), (w,), (v,))[1]
+        lanes = jax.vmap(gradient, (None, 0))(x, jnp.stack([w, v]))
+        return multiply(x, w), gradient(x, w), curvature, lanes
+
+    for ours, plain in zip(
+        jax.tree.leaves(of(product)), jax.tree.leaves(of(jnp.matmul)), strict=True
+    ):
+        np.testing.assert_allclose(ours, plain, rtol=1e-12, atol=1e-12)
+
+
+def test_wide_products_are_xlas_own():
+    def is_plain(columns):
+        w = jnp.zeros((784, columns))
+        return "custom_vjp" not in str(jax.make_jaxpr(product)(jnp.zeros((10, 784)), w))
+
+    assert [is_plain(columns) for columns in (10, 12, 13, 62)] == [False, False, True, True]
+
+
+def test_the_mlp_uses_it():
+    init, apply = mlp((784, 10))
+    text = str(jax.make_jaxpr(apply)(init(jax.random.key(0)), jnp.zeros((2, 784), jnp.float32)))
+    assert "custom_vjp" in text
+
+
+@pytest.mark.parametrize("size", [1, 2, 63, 64, 65, 128, 129, 700])
+def test_a_shuffle_depends_on_the_client_only(size):
+    """In every capacity the same order: that of the sorted bits of (key, place)."""
+    key = jax.random.key(3)
+    bits = [int(jax.random.bits(jax.random.fold_in(key, i), dtype=jnp.uint32)) for i in range(size)]
+    expected = sorted(range(size), key=bits.__getitem__)
+    for capacity in {size, max(size, 64), 700, 1024}:
+        order = local._permutation(key, jnp.int32(size), capacity)
+        assert order.shape == (capacity,)
+        assert order[:size].tolist() == expected
+
+
+def test_batched_shuffles_take_the_longest_lane():
+    keys, sizes = jax.random.split(jax.random.key(0), 3), jnp.array([3, 200, 64], jnp.int32)
+    shuffle = jax.vmap(lambda key, n: local._permutation(key, n, 512))
+    lanes = shuffle(keys, sizes)
+    for key, size, lane in zip(keys, sizes, lanes, strict=True):
+        assert (lane[:size] == local._permutation(key, size, 512)[:size]).all()
+    # One sort of each length in a branch that one number chooses, not all of them at every step.
+    assert str(jax.make_jaxpr(shuffle)(keys, sizes)).count("cond[") == 1
+
+
+def test_clients_are_dealt_to_devices():
+    """9 + 2 and 5 + 4 + 1: the best that two devices with at most three clients each can have."""
+    sizes = np.array([5, 9, 1, 2, 4])
+    parts = deal(sizes, SimpleNamespace(size=2)).reshape(2, 3)
+    assert sorted(parts.ravel().tolist()) == [-1, 0, 1, 2, 3, 4]
+    loads = [int(sizes[part[part >= 0]].sum()) for part in parts]
+    assert loads == [11, 10]
+    for part in parts:
+        own = sizes[part[part >= 0]]
+        assert (np.diff(own) >= 0).all()
+    assert deal(sizes, None).tolist() == [2, 3, 4, 0, 1]
+    rng = np.random.default_rng(0)
+    for devices in (2, 3, 8):
+        many = np.maximum(rng.lognormal(4, 1, 100).astype(int), 1)
+        parts = deal(many, SimpleNamespace(size=devices)).reshape(devices, -1)
+        loads = [many[part[part >= 0]].sum() for part in parts]
+        assert max(loads) <= 1.1 * sum(loads) / devices
+
+
+def test_whole_numbers_survive_as_halves():
+    numbers = jnp.array([0, 1, -1, 65535, 65536, 16_777_217, 2**31 - 1, -(2**31)], jnp.int32)
+    assert (_joined(*_halves(numbers)) == numbers).all()
+    parts = [16_777_217, 33_554_433, 5]  # whose sum float32 does not have
+    high, low = (
+        sum(np.float32(half) for half in halves)
+        for halves in zip(*(_halves(jnp.int32(n)) for n in parts), strict=True)
+    )
+    assert int(_joined(jnp.float32(high), jnp.float32(low))) == sum(parts)
+
+
+def fake_device(**memory):
+    return SimpleNamespace(platform="gpu", memory_stats=lambda: memory or None)
+
+
+def test_chunks_follow_the_memory():
+    needed = SimpleNamespace(output_size_in_bytes=100, temp_size_in_bytes=10)
+    compiled = SimpleNamespace(compile=lambda: SimpleNamespace(memory_analysis=lambda: needed))
+    asked = []
+
+    def program(clients_per_chunk):
+        asked.append(clients_per_chunk)
+        return SimpleNamespace(lower=lambda *_: compiled)
+
+    def chunk(device, cohort_size=20):
+        return automatic_chunk(program, (), cohort_size, device)
+
+    assert chunk(jax.devices("cpu")[0]) == 1
+    assert chunk(fake_device()) == 20
+    assert asked == []  # the compiler is not asked where the answer is known
+    # 0.8 (200 - 10 - 100) / 10 = 7.2: three chunks of 7, 7 and 6.
+    assert chunk(fake_device(bytes_limit=200, bytes_in_use=10)) == 7
+    assert chunk(fake_device(bytes_limit=10**6)) == 20
+    assert chunk(fake_device(bytes_limit=101)) == 1
+    assert asked == [1, 1, 1]
+
+
+def test_nested_compilations_count_once(monkeypatch):
+    now = iter([1.0, 2.5, 3.0, 10.0, 11.0])
+    monkeypatch.setattr("time.perf_counter", lambda: next(now))
+    clock, event = _Compilations(), "/jax/core/compile/backend_compile_duration"
+    clock(event, 0.5)  # 0.5 to 1
+    clock(event, 0.5)  # 2 to 2.5
+    clock(event, 2.8)  # 0.2 to 3 holds both
+    assert clock.seconds == pytest.approx(2.8)
+    clock(event, 1.0)
+    clock("/jax/other", 5.0)
+    assert clock.seconds == pytest.approx(3.8)
+
+
+def test_rounds_say_what_took_time():
+    task = quadratic_task()
+    algorithm = fedax.fedavg(task.model, 0.1, batch_size=2)
+    watch = Stopwatch()
+    history = fedax.train(task, algorithm, num_rounds=30, cohort_size=4, evaluate_every=10).history
+    whole = watch.lap().seconds
+    parts = {name: np.nansum(history[name]) for name in (
+        "seconds", "compile_seconds", "evaluation_seconds", "data_seconds")}
+    assert parts["compile_seconds"] > 0
+    assert 0 <= parts["data_seconds"] < parts["seconds"]
+    assert 0.5 * whole < whole_of(parts) < whole
+    assert history["compile_seconds"][0] > 0
+    assert history["seconds"].max() < parts["compile_seconds"]
+
+
+def whole_of(parts):
+    return parts["seconds"] + parts["compile_seconds"] + parts["evaluation_seconds"]
+
+
+def test_profile_writes_a_trace_and_the_summary_its_parts(tmp_path, capsys):
+    config = resolve(
+        task="quadratics", algorithm="fedavg", preset=None, config_file=None,
+        settings={"num_rounds": 12, "checkpoint_every": 4},
+    )
+    folder = run.start(config, tmp_path / "run", profile=True)
+    summary = json.loads((folder / "summary.json").read_text())
+    assert set(summary["time"]) == {"data", "compile", "local_steps", "evaluation", "checkpoint"}
+    assert all(seconds > 0 for seconds in summary["time"].values())
+    assert summary["seconds"] == pytest.approx(sum(summary["time"].values()))
+    rounds = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert [r["round"] for r in rounds if "checkpoint_seconds" in r] == [5, 9]
+    (trace,) = (folder / "profile").glob("plugins/profile/*/*.trace.json.gz")
+    names = {event.get("name") for event in json.loads(gzip.decompress(trace.read_bytes()))[
+        "traceEvents"]}
+    assert any("run_rounds" in str(name) for name in names)
+    assert list((folder / "profile").glob("plugins/profile/*/*.xplane.pb"))
+    assert "\nTime: data " in capsys.readouterr().out
+
+
+def python(code, **more):
+    environment = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"} | more
+    return subprocess.run(
+        [sys.executable, "-c", code], env=environment, text=True, capture_output=True, check=False,
+        timeout=300,
+    )
+
+
+def test_cores_become_devices_before_jax_is_used():
+    done = python(
+        "import fedax, jax\n"
+        "assert fedax.cores_as_devices(3) == 3\n"
+        "assert len(jax.devices()) == 3 and fedax.client_mesh().size == 3\n"
+        "try: fedax.cores_as_devices(2)\n"
+        "except RuntimeError as error: print(error)\n"
+    )
+    assert done.stdout.startswith("The CPU's cores cannot become 2 devices any more"), done.stderr
+    with pytest.raises(ValueError, match=r"The number of devices must be .* but is 0"):
+        cores_as_devices(0)
+
+
+def test_a_generator_that_is_left_open_ends_quietly():
+    done = python(
+        f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
+        "import fedax\n"
+        "from problems import quadratic_task\n"
+        "task = quadratic_task()\n"
+        "rounds = fedax.simulate(task, fedax.fedavg(task.model, 0.1), num_rounds=99, "
+        "cohort_size=2)\n"
+        "next(rounds)\n",
+        JAX_ENABLE_X64="1",
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.slow
+def test_the_second_run_compiles_nothing(tmp_path):
+    """On two cores, as a user runs it; the numbers are those of the first run to the bit."""
+    seen = []
+    for name in ("first", "second"):
+        done = python(
+            "import sys; from fedax.cli import main\n"
+            f"sys.argv[1:] = ['run', '--rounds', '2', '--out', {str(tmp_path / name)!r},"
+            " '--devices', '2', '--set', 'evaluate_every=0']\nmain()",
+            JAX_ENABLE_COMPILATION_CACHE="1", XDG_CACHE_HOME=str(tmp_path / "cache"),
+        )
+        assert done.returncode == 0, done.stderr
+        lines = (tmp_path / name / "metrics.jsonl").read_text().splitlines()
+        seen.append([json.loads(line) for line in lines])
+        assert json.loads((tmp_path / name / "config.json").read_text())["made_by"][
+            "num_devices"] == 2
+    first, second = seen
+    assert [r["train_loss"] for r in first] == [r["train_loss"] for r in second]
+    assert list((tmp_path / "cache" / "fedax" / "programs").glob("*/jit_run_rounds-*"))
+    assert second[0]["compile_seconds"] < 0.7 * first[0]["compile_seconds"]
