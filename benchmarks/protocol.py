@@ -1,9 +1,9 @@
 """How the driver and a framework's process talk, so that rounds of several take turns.
 
 The driver starts a process for each framework and writes lines to its standard input; the process
-answers each with one line of JSON. `go N` runs N rounds, `loss` evaluates the model, `rate`
-measures matrix products where the process offers it, and the end of the input ends the process.
-Only the standard library is used: every environment has it.
+answers each with one line of JSON. `go N` runs a turn of N rounds and answers how long it took,
+`loss` evaluates the model, `rate` measures matrix products where the process offers it, and the
+end of the input ends the process. Only the standard library is used: every environment has it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ from typing import Any
 
 
 class Rounds:
-    """The framework's side: waits to be asked, times rounds, answers.
+    """The framework's side: waits to be asked, times turns of rounds, answers.
+
+    Inside a turn a framework may go on before the device has done a round; the clock stops when
+    the turn's last round is there.
 
     Args:
       loss: evaluates the model as it is now.
@@ -38,23 +41,27 @@ class Rounds:
         self._answers = os.fdopen(os.dup(1), "w")
         os.dup2(2, 1)
         self._left = 0
-        self._asked = False
-        self._seconds: list[float] = []
-        self._steps: list[int] = []
-        self._start = 0.0
+        self._asked = 0
+        self._steps = 0
+        self._start, self._seconds = 0.0, 0.0
         self._answer(ready=True, **about)
 
     def begin(self) -> bool:
-        """Waits until a round is wanted and starts the clock; False when there is no more."""
-        if self._asked and not self._left:
-            self._answer(seconds=self._seconds, steps=self._steps, megabytes=peak_megabytes())
-            self._seconds, self._steps, self._asked = [], [], False
+        """Waits until a round is wanted; False when there is no more. A turn starts the clock."""
+        if self._left:
+            return True
+        if self._asked:
+            self._answer(
+                seconds=self._seconds, rounds=self._asked, steps=self._steps,
+                megabytes=peak_megabytes(),
+            )
+            self._asked, self._steps = 0, 0
         while not self._left:
             command = sys.stdin.readline().split()
             if not command:
                 return False
             if command[0] == "go":
-                self._left, self._asked = int(command[1]), True
+                self._left = self._asked = int(command[1])
             elif command[0] == "loss":
                 self._answer(loss=None if self.loss is None else float(self.loss()))
             elif command[0] == "rate" and self._rate is not None:
@@ -64,11 +71,17 @@ class Rounds:
         self._start = time.perf_counter()
         return True
 
-    def end(self, num_steps: int) -> None:
-        """Stops the clock, after a round of so many local steps."""
-        self._seconds.append(time.perf_counter() - self._start)
-        self._steps.append(num_steps)
+    def end(self, num_steps: int, wait: Callable[[], object] = lambda: None) -> None:
+        """Ends a round of so many local steps.
+
+        After a turn's last one `wait` is called, which returns when the result is there, and the
+        clock stops.
+        """
+        self._steps += num_steps
         self._left -= 1
+        if not self._left:
+            wait()
+            self._seconds = time.perf_counter() - self._start
 
     def _answer(self, **answer: Any) -> None:
         self._answers.write(json.dumps(answer) + "\n")

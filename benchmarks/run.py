@@ -3,8 +3,8 @@
     python benchmarks/environments.py          once; builds the virtual environments
     python benchmarks/run.py                   all workloads; see --help for some of them
 
-Every framework has a process of its own that reads the same file. A turn is one round of each
-(more of the fast workloads), so what else the machine does falls on all of them alike. Needs
+Every framework has a process of its own that reads the same file. They take turns of one round, or
+of many where rounds are fast, so what else the machine does falls on all of them alike. Needs
 nothing but the standard library; what is measured how stands in docs/benchmarks.md.
 """
 
@@ -51,6 +51,9 @@ RUNNERS = {
     "fedax": Runner("run_fedax.py", "fedax"),
     "bare loop": Runner("run_bare.py", "fedax"),
     "fedjax": Runner("run_fedjax.py", "fedjax"),
+    "fedjax (pmap, 2 devices)": Runner(
+        "run_fedjax.py", "fedjax", {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    ),
     "pfl": Runner("run_pfl.py", "pfl"),
     "pfl (1 thread)": Runner("run_pfl.py", "pfl", {"OMP_NUM_THREADS": "1"}),
     "flwr": Runner("run_flwr.py", "flwr"),
@@ -62,12 +65,18 @@ class FailedError(Exception):
 
 
 class Process:
-    """A framework's process and what it measured."""
+    """A framework's process and what it measured.
+
+    Attributes:
+      seconds: for each turn, its time over its number of rounds.
+      num_rounds, num_steps: of all turns, without warm-up: rounds and local steps.
+      first: seconds of the first round.
+    """
 
     def __init__(self, name: str, workload: str, options: argparse.Namespace) -> None:
         self.name, runner = name, RUNNERS[name]
         self.seconds: list[float] = []
-        self.steps: list[int] = []
+        self.num_rounds, self.num_steps = 0, 0
         self.first, self.megabytes = float("nan"), float("nan")
         self.losses: list[float | None] = []
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  (closed with the process)
@@ -83,6 +92,7 @@ class Process:
         )
         about = self._answer()
         self.versions = about["versions"]
+        self.devices = about.get("devices", 1)
         self.startup = time.perf_counter() - start
 
     def ask(self, command: str) -> dict[str, Any]:
@@ -92,14 +102,21 @@ class Process:
             self._process.stdin.flush()
         return self._answer()
 
-    def go(self, num_rounds: int, warm_up: bool = False) -> None:
+    def go(self, num_rounds: int) -> float:
+        """Takes a turn and returns its seconds a round."""
         answer = self.ask(f"go {num_rounds}")
         self.megabytes = answer["megabytes"]
-        self.steps += answer["steps"]
-        if not warm_up:
-            self.seconds += answer["seconds"]
-        elif self.first != self.first:
-            self.first = answer["seconds"][0]
+        self.num_rounds += num_rounds
+        self.num_steps += answer["steps"]
+        self.seconds.append(answer["seconds"] / num_rounds)
+        return self.seconds[-1]
+
+    def warm_up(self, num_rounds: int) -> None:
+        """The first rounds, which are not counted."""
+        self.first = self.go(1)
+        if num_rounds > 1:
+            self.go(num_rounds - 1)
+        self.seconds, self.num_rounds, self.num_steps = [], 0, 0
 
     def stop(self) -> None:
         assert self._process.stdin
@@ -139,24 +156,30 @@ def main(options: argparse.Namespace) -> None:
 def measure(workload: str, options: argparse.Namespace) -> str:
     """Takes turns over a workload and returns the table."""
     options.load = os.getloadavg()[0] if hasattr(os, "getloadavg") else None
+    about = describe(workload, options)
+    turn = about["rounds_a_turn"]
     with contextlib.ExitStack() as stack:
         running, failures = start_all(workload, options, stack)
         for name in list(running):
             try:
-                for num_rounds in (1, options.warm_up):
-                    running[name].go(num_rounds, warm_up=True)
+                running[name].warm_up(warm_up(turn, options))
             except FailedError as error:
                 failures[name] = str(error)
                 del running[name]
         rates = []
-        for turn in range(options.rounds):
-            if "bare loop" in running and turn % 5 == 0:
+        for number in range(options.rounds):
+            if "bare loop" in running and number % 5 == 0:
                 rates.append(running["bare loop"].ask("rate")["rate"])
             for process in running.values():
-                process.go(_turn(workload))
+                process.go(turn)
         for process in running.values():
             process.losses.append(process.ask("loss")["loss"])
-        return table(workload, options, running, failures, max(rates, default=float("nan")))
+        return table(about, options, running, failures, max(rates, default=float("nan")))
+
+
+def warm_up(turn: int, options: argparse.Namespace) -> int:
+    """Rounds that are not counted: whole turns, so that all later ones end where one should."""
+    return turn * -(-(1 + options.warm_up) // turn)
 
 
 def start_all(
@@ -179,18 +202,21 @@ def start_all(
 
 
 def table(
-    workload: str, options: argparse.Namespace, running: dict[str, Process],
+    about: dict[str, Any], options: argparse.Namespace, running: dict[str, Process],
     failures: dict[str, str], rate: float,
 ) -> str:
-    flops = statistics.mean(_flops(workload, options))
+    flops, turn = statistics.mean(about["flops"]), about["rounds_a_turn"]
     ours = running.get("fedax")
-    num_rounds = len(next(iter(running.values())).seconds)
+    some = next(iter(running.values()))
+    turns = f", timed in turns of {turn}" if turn > 1 else ""
+    devices = ours.devices if ours else 1
     lines = [
         machine(options),
         "",
-        f"{num_rounds} rounds each after {1 + options.warm_up} of warm-up, the same cohorts, "
-        f"{statistics.mean(next(iter(running.values())).steps):.0f} local steps a round. "
-        f"Matrix products: {rate / 1e9:.0f} GFLOP/s. {versions(running)}.",
+        f"{some.num_rounds} rounds each{turns} after {warm_up(turn, options)} of warm-up, the same "
+        f"cohorts, {some.num_steps / some.num_rounds:.0f} local steps a round. "
+        f"Matrix products: {rate / 1e9:.0f} GFLOP/s. {versions(running)}."
+        + (f" fedax takes the {devices} cores as devices." if devices > 1 else ""),
         "",
         "| | seconds a round: median (min, max) | fastest repeats | of fedax's: the same rounds "
         "| fastest repeats | first round, s | start, s | peak MB | of the matrix rate | loss |",
@@ -203,8 +229,10 @@ def table(
         process = running[name]
         seconds = process.seconds
         median = statistics.median(seconds)
-        fastest = _fastest(process)
-        ratios = [_ratio(process, ours), fastest / _fastest(ours)] if ours else [float("nan")] * 2
+        fastest = _fastest(process, turn)
+        ratios = [float("nan")] * 2
+        if ours:
+            ratios = [_ratio(process, ours), fastest / _fastest(ours, turn)]
         loss = "" if process.losses[-1] is None else f"{process.losses[-1]:.3f}"
         lines.append(
             f"| {name} | {median:.4g} ({min(seconds):.4g}, {max(seconds):.4g}) | {fastest:.4g} "
@@ -216,12 +244,18 @@ def table(
 
 
 def _ratio(process: Process, ours: Process) -> float:
-    """The median over rounds of how much longer this took than the other, cohort by cohort."""
+    """The median over turns of how much longer this took than the other, on the same cohorts."""
     return statistics.median(a / b for a, b in zip(process.seconds, ours.seconds, strict=True))
 
 
-def _fastest(process: Process) -> float:
-    """The mean over cohorts of the fastest round of each: what other work disturbs least."""
+def _fastest(process: Process, turn: int) -> float:
+    """What other work disturbs least: the fastest turn, of those with the same cohorts.
+
+    Turns of one round differ in their cohort, so there it is the mean over the cohorts of the
+    fastest round of each.
+    """
+    if turn > 1:
+        return min(process.seconds)
     groups = [process.seconds[first::NUM_COHORTS] for first in range(NUM_COHORTS)]
     return statistics.mean(min(group) for group in groups if group)
 
@@ -238,9 +272,9 @@ def check(workload: str, options: argparse.Namespace) -> str:
             process.go(options.rounds)
             before, after = process.losses[0], process.ask("loss")["loss"]
             if before is not None and after is not None:
-                lines.append(f"| {name} | {before:.5f} | {after:.5f} | {sum(process.steps)} |")
+                lines.append(f"| {name} | {before:.5f} | {after:.5f} | {process.num_steps} |")
             else:
-                lines.append(f"| {name} | | | {sum(process.steps)} |")
+                lines.append(f"| {name} | | | {process.num_steps} |")
         lines += [f"| {name} | {why} | | |" for name, why in failures.items()]
     return "\n".join(lines)
 
@@ -248,35 +282,34 @@ def check(workload: str, options: argparse.Namespace) -> str:
 def population(options: argparse.Namespace) -> str:
     """The cost of a round against the population's size and the round's number."""
     text = measure("population", options)
+    turn = describe("population", options)["rounds_a_turn"]
+    first, last = warm_up(turn, options), 10_000
     with contextlib.ExitStack() as stack:
-        def start(workload: str) -> Process:
+        def start(workload: str, num_rounds: int = first) -> Process:
             process = Process("fedax", workload, options)
             stack.callback(process.stop)
-            process.go(1, warm_up=True)
+            process.warm_up(num_rounds)
             return process
 
+        def take_turns(*processes: Process) -> None:
+            for _ in range(options.rounds):
+                for process in processes:
+                    process.go(turn)
+
         few, many = start("population-100"), start("population")
-        _turns([few, many], options)
+        take_turns(few, many)
         sizes = _compare("100 clients", few, "342,477 clients", many)
-        late = start("population-100")
-        late.go(99, warm_up=True)
-        early_megabytes = late.megabytes
-        late.go(9_800, warm_up=True)
-        late_megabytes = late.megabytes
         early = start("population-100")
-        _turns([early, late], options)
-        numbers = _compare("rounds from 2", early, "rounds from 9,901", late)
+        early_megabytes = early.megabytes
+        late = start("population-100", last)
+        late_megabytes = late.megabytes
+        take_turns(early, late)
+        numbers = _compare(f"rounds from {first + 1}", early, f"rounds from {last + 1:,}", late)
     return (
         f"{text}\n\nfedax with 100 clients and with 342,477: {sizes}\n\nfedax's first rounds and "
-        f"those after 9,900, in two processes that take turns: {numbers} Peak memory after round "
-        f"100: {early_megabytes:.1f} MB; after round 9,900: {late_megabytes:.1f} MB."
+        f"those after {last:,}, in two processes that take turns: {numbers} Peak memory after "
+        f"round {first}: {early_megabytes:.1f} MB; after round {last:,}: {late_megabytes:.1f} MB."
     )
-
-
-def _turns(processes: list[Process], options: argparse.Namespace) -> None:
-    for _ in range(options.rounds):
-        for process in processes:
-            process.go(_turn("population"))
 
 
 def _compare(name: str, process: Process, other_name: str, other: Process) -> str:
@@ -330,10 +363,6 @@ def write_section(page: Path, name: str, text: str) -> None:
     page.write_text(f"{before}{begin}\n{text}\n{end}{after}")
 
 
-def _turn(workload: str) -> int:
-    return {"logistic": 5, "population": 20}.get(workload, 1)
-
-
 def _python(options: argparse.Namespace) -> str:
     return str(options.environments / "fedax" / "bin" / "python")
 
@@ -347,12 +376,12 @@ def _file(workload: str, options: argparse.Namespace) -> Path:
     return path
 
 
-def _flops(workload: str, options: argparse.Namespace) -> list[int]:
-    """Operations in the local steps of a round, for each cohort."""
+def describe(workload: str, options: argparse.Namespace) -> dict[str, Any]:
+    """Operations in the local steps of a round, for each cohort, and the rounds of a turn."""
     command = [_python(options), str(HERE / "workloads.py"), "describe", workload,
                str(_file(workload, options))]
     answer = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    return json.loads(answer)["flops"]
+    return json.loads(answer)
 
 
 def _options() -> argparse.Namespace:
@@ -362,7 +391,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(WORKLOADS))
     parser.add_argument("--peers", nargs="+", choices=list(RUNNERS), default=list(RUNNERS))
     parser.add_argument("--rounds", type=int, help="turns; default 20, or 3 with --check")
-    parser.add_argument("--warm-up", type=int, default=2, help="rounds, after the first")
+    parser.add_argument("--warm-up", type=int, default=2, help="rounds after the first, at least")
     parser.add_argument("--check", action="store_true", help="compare losses instead of times")
     parser.add_argument("--environments", type=Path, default=HERE / ".environments")
     parser.add_argument("--data", type=Path, default=HERE / ".data")

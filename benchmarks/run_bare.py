@@ -73,6 +73,7 @@ def main(name, path, check):
     while rounds.begin():
         cohort = data.cohort(round_index)
         sizes = data.offsets[cohort + 1] - data.offsets[cohort]
+        # Rounds depend on nothing, so without waiting for each they would run side by side.
         jax.block_until_ready(train(params, data.offsets[cohort], sizes, key))
         rounds.end(int((-(-sizes // workload.batch_size)).sum()))
         round_index += 1

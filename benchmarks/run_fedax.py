@@ -1,5 +1,6 @@
-"""fedax's side of the benchmark: `fedax.simulate`, as users call it."""
+"""fedax's side of the benchmark: `fedax.simulate`, with the options that `fedax.train` gives it."""
 
+import functools
 import sys
 
 import jax
@@ -7,21 +8,27 @@ import jax
 import fedax
 import protocol
 import workloads
+from fedax.mesh import client_mesh, cores_as_devices
 from jax_models import model_of
 
 
 def main(name: str, path: str, check: bool) -> None:
+    workload = workloads.WORKLOADS[name]
+    if workload.side_by_side:
+        cores_as_devices()  # before JAX is used
     data = workloads.load(name, path)
-    workload = data.workload
     model = model_of(data, dropout=not check)
     train = fedax.FederatedDataset(data.arrays, data.offsets)
     algorithm = fedax.fedavg(
         model, workload.learning_rate, batch_size=workload.batch_size,
         order="sequential" if check else "shuffled",
     )
+    mesh = client_mesh() if workload.side_by_side else None
     reports = fedax.simulate(
         fedax.Task(model, train), algorithm, num_rounds=2**31 - 1, evaluate_every=0,
-        cohort_size=workload.cohort_size,
+        cohort_size=workload.cohort_size, donate=True, mesh=mesh,
+        # Rounds go to the device together, but none with those of the next turn.
+        state_every=1 if check else workload.rounds_a_turn,
         sampling="uniform" if workload.model == "tiny" else lambda seed, t: data.cohort(t),  # noqa: ARG005
     )
     params = model.init(jax.random.key(0))
@@ -32,11 +39,18 @@ def main(name: str, path: str, check: bool) -> None:
         values, weights = metric(model.outputs(params, batch), batch)
         return (values * weights).sum() / weights.sum()
 
-    rounds = protocol.Rounds(loss, versions={"fedax": fedax.__version__, "jax": jax.__version__})
+    rounds = protocol.Rounds(
+        loss, devices=mesh.size if mesh else 1,
+        versions={"fedax": fedax.__version__, "jax": jax.__version__},
+    )
     while rounds.begin():
         report = next(reports)
-        params = jax.block_until_ready(report.state.server_state.params)
-        rounds.end(int(report.metrics["total_local_steps"]))
+        if report.state:  # a turn's last round has one
+            params = report.state.server_state.params
+        rounds.end(
+            int(report.metrics["total_local_steps"]),
+            functools.partial(jax.block_until_ready, params),
+        )
 
 
 if __name__ == "__main__":

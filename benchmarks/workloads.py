@@ -21,25 +21,38 @@ NUM_COHORTS = 5
 
 
 class Workload(NamedTuple):
-    """What is trained, on what and how; SGD on the clients, a mean weighted by examples."""
+    """What is trained, on what and how; SGD on the clients, a mean weighted by examples.
+
+    Attributes:
+      median_examples: sizes are log-normal around it, or all equal to it.
+      spread: the standard deviation of the logarithm; 0: all equal.
+      rounds_a_turn: rounds that are timed together; 1, or a multiple of NUM_COHORTS so that every
+        turn has the same cohorts.
+      side_by_side: whether fedax takes the cores as devices, each of which trains a part of the
+        cohort. Chosen by measurement, see docs/benchmarks.md.
+    """
 
     model: str
     num_clients: int
-    median_examples: int  # sizes are log-normal around it, or all equal to it
-    spread: float  # standard deviation of the logarithm; 0: all equal
+    median_examples: int
+    spread: float
     cohort_size: int
     batch_size: int
     learning_rate: float
     rounds_a_turn: int = 1
+    side_by_side: bool = False
 
 
 WORKLOADS = {
-    "logistic": Workload("logistic", 500, 60, 0.7, 10, 10, 0.1, rounds_a_turn=5),
+    "logistic": Workload(
+        "logistic", 500, 60, 0.7, 10, 10, 0.1, rounds_a_turn=50, side_by_side=True
+    ),
     "emnist": Workload("emnist_cnn", 200, 180, 0.5, 10, 20, 0.05),
-    "shakespeare": Workload("lstm", 1219, 0, 0, 10, 4, 1.0),  # sizes are the roles'
+    # Sizes are the roles'.
+    "shakespeare": Workload("lstm", 1219, 0, 0, 10, 4, 1.0, side_by_side=True),
     "cifar": Workload("cifar_cnn", 1000, 50, 0, 50, 10, 0.1),
-    "population": Workload("tiny", 342_477, 6, 0, 10, 3, 0.1, rounds_a_turn=20),
-    "population-100": Workload("tiny", 100, 6, 0, 10, 3, 0.1, rounds_a_turn=20),
+    "population": Workload("tiny", 342_477, 6, 0, 10, 3, 0.1, rounds_a_turn=200),
+    "population-100": Workload("tiny", 100, 6, 0, 10, 3, 0.1, rounds_a_turn=200),
 }
 
 
@@ -161,7 +174,7 @@ def make(name: str, path: str) -> None:
             workload.spread * rng.standard_normal(workload.num_clients)
         )
         offsets = np.concatenate([[0], np.cumsum(np.maximum(sizes.astype(np.int64), 1))])
-        arrays = _images(rng, workload.model, int(offsets[-1]))
+        arrays = images(rng, workload.model, int(offsets[-1]))
     cohorts = np.stack([
         rng.choice(workload.num_clients, workload.cohort_size, replace=False)
         for _ in range(NUM_COHORTS)
@@ -172,16 +185,19 @@ def make(name: str, path: str) -> None:
     np.savez(path, offsets=offsets, cohorts=cohorts, **arrays, **params)  # pyright: ignore
 
 
-def _images(rng: np.random.Generator, model: str, num_examples: int) -> dict[str, np.ndarray]:
+def images(rng: np.random.Generator, model: str, num_examples: int) -> dict[str, np.ndarray]:
     """A picture of its own for each class, under noise."""
     classes = {"emnist_cnn": 62}.get(model, 10)
     shape = {
         "logistic": (784,), "tiny": (20,), "emnist_cnn": (28, 28, 1), "cifar_cnn": (32, 32, 3)
     }[model]
     labels = rng.integers(0, classes, num_examples).astype(np.int32)
-    pictures = rng.random((classes, *shape), np.float32)
-    noise = rng.standard_normal((num_examples, *shape), np.float32)
-    return {"x": 0.5 * pictures[labels] + 0.3 * noise, "y": labels}
+    pictures = 0.5 * rng.random((classes, *shape), np.float32)
+    x = rng.standard_normal((num_examples, *shape), np.float32)
+    x *= 0.3  # in place and part by part, as there may be gigabytes
+    for first in range(0, num_examples, 10_000):
+        x[first : first + 10_000] += pictures[labels[first : first + 10_000]]
+    return {"x": x, "y": labels}
 
 
 def _initial(rng: np.random.Generator, name: str, shape: tuple[int, ...]) -> np.ndarray:
@@ -199,10 +215,11 @@ def _initial(rng: np.random.Generator, name: str, shape: tuple[int, ...]) -> np.
 
 
 def describe(name: str, path: str) -> None:
-    """Prints operations in a round's local steps, for each of the cohorts."""
+    """Prints operations in a round's local steps, for each of the cohorts, and rounds_a_turn."""
     data = load(name, path)
     examples = np.diff(data.offsets)[data.cohorts].sum(1)
-    print(json.dumps({"flops": (flops_an_example(data.workload.model) * examples).tolist()}))
+    flops = flops_an_example(data.workload.model) * examples
+    print(json.dumps({"flops": flops.tolist(), "rounds_a_turn": data.workload.rounds_a_turn}))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,12 @@
 """The benchmark's definitions, and the overhead of a round over a bare loop of its steps."""
 
 import importlib
+import json
+import subprocess
+import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -52,6 +56,90 @@ def test_a_workload_is_the_same_each_time_it_is_made(benchmark, name, tmp_path, 
 def make(workloads, name, path):
     workloads.make(name, f"{path}.npz")
     return f"{path}.npz"
+
+
+def test_fastest_repeats_and_ratios(benchmark):
+    run = benchmark("run")
+    # Five cohorts, twice each: the faster of each is 1, 2, 3, 4, 5.
+    rounds = SimpleNamespace(seconds=[1.0, 4.0, 3.0, 8.0, 5.0, 2.0, 2.0, 6.0, 4.0, 10.0])
+    assert run._fastest(rounds, 1) == (1 + 2 + 3 + 4 + 5) / 5
+    assert run._fastest(rounds, 50) == 1.0
+    twice = SimpleNamespace(seconds=[2 * seconds for seconds in rounds.seconds])
+    assert run._ratio(twice, rounds) == 2.0
+
+
+@pytest.mark.parametrize(("turn", "wanted", "rounds"), [(1, 2, 3), (50, 2, 50), (50, 50, 100)])
+def test_warm_up_ends_where_a_turn_does(benchmark, turn, wanted, rounds):
+    assert benchmark("run").warm_up(turn, SimpleNamespace(warm_up=wanted)) == rounds
+
+
+def test_turns_have_whole_sets_of_cohorts(benchmark):
+    workloads = benchmark("workloads")
+    turns = {w.rounds_a_turn for w in workloads.WORKLOADS.values()}
+    assert turns == {1, 50, 200}
+    assert all(turn == 1 or turn % workloads.NUM_COHORTS == 0 for turn in turns)
+
+
+def test_a_turn_of_fedax_answers_once_and_trains(benchmark, tmp_path):
+    """The driver's side of a conversation, with rounds that go to the device together."""
+    path = make(benchmark("workloads"), "population-100", tmp_path / "small")
+    commands = ["loss", "go 1", "go 199", "go 200", "loss"]
+    answers = subprocess.run(
+        [sys.executable, str(BENCHMARKS / "run_fedax.py"), "population-100", path],
+        input="\n".join(commands), capture_output=True, text=True, check=True, timeout=300,
+    ).stdout.splitlines()
+    ready, before, _, second, third, after = map(json.loads, answers)
+    assert ready["ready"] is True
+    assert ready["devices"] == 1
+    assert [second["rounds"], third["rounds"]] == [199, 200]
+    # 10 clients of 6 examples, in batches of 3.
+    assert [second["steps"], third["steps"]] == [199 * 20, 200 * 20]
+    assert third["seconds"] > 0
+    assert after["loss"] < 0.8 * before["loss"]
+
+
+def test_femnists_sizes_are_as_many_as_femnists(benchmark):
+    sizes = benchmark("gpu").femnist_sizes(3400)
+    assert len(sizes) == 3400
+    assert sizes.sum() == 671_585
+    assert sizes.min() >= 1
+    assert 0.4 < np.log(sizes).std() < 0.6
+
+
+@pytest.mark.slow
+def test_the_gpu_benchmark_trains_and_counts(benchmark, tmp_path):
+    gpu = benchmark("gpu")
+    with jax.enable_x64(False):
+        (row,) = gpu.main(gpu.parsed([
+            "--parts", "femnist", "--rounds", "3", "--clients", "4",
+            "--out", str(tmp_path / "t.md"), "--json", str(tmp_path / "t.json"),
+        ]))
+    assert (row.rounds, row.num_rounds, row.device, row.note) == (3, 3, "CPU", "")
+    assert row.last_loss < row.first_loss - 0.005
+    assert row.all_seconds == row.seconds
+    assert min(row.compile_seconds, row.evaluation_seconds, row.round_seconds) > 0
+    assert row.seconds > row.compile_seconds + row.evaluation_seconds + row.round_seconds
+    assert 0 <= row.test_accuracy <= 1
+    assert "| FEMNIST as in FLUTE | CPU | 3 of 3 |" in (tmp_path / "t.md").read_text()
+    (found,) = json.loads((tmp_path / "t.json").read_text())
+    assert found["rounds"] == 3
+    assert found["goal"] is None  # of a GPU, and of all rounds
+    assert found["last_loss"] == row.last_loss
+
+
+def test_the_gpu_benchmark_stops_in_time_and_says_so(benchmark):
+    gpu = benchmark("gpu")
+    with jax.enable_x64(False):
+        (setting,) = gpu.logistic(40, 30)
+        row = gpu.measure(setting, 1e6)
+        cut = gpu.measure(setting, 0.0)
+    assert row.rounds == 40
+    assert row.last_loss < 0.2 * row.first_loss
+    assert cut.rounds == 1
+    assert cut.all_seconds == pytest.approx(cut.seconds + 39 * cut.round_seconds)
+    assert "all rounds would take" in gpu.line(cut)
+    rows = gpu.run(gpu.parsed(["--seconds", "0"]))
+    assert [row.note for row in rows] == ["skipped, the time was over"] * 5
 
 
 @pytest.mark.slow

@@ -83,8 +83,18 @@ class ClientData:
     def examples(self, indices: jax.Array) -> dict[str, jax.Array]:
         """The examples with these indices (int32 [B], each in 0 .. num_examples - 1)."""
         rows = self.start + indices
-        return {key: jnp.take(array, rows, axis=0, mode="clip") for key, array in
-                self.arrays.items()}
+        return {key: _take(array, rows) for key, array in self.arrays.items()}
+
+
+def _take(array: jax.Array, rows: jax.Array) -> jax.Array:
+    """The rows [B] of an array, [B, ...].
+
+    On a CPU one after the other: XLA shares a gather from a large array among the cores, however
+    few rows it takes, and waiting for them makes small ones up to 20 times as long.
+    """
+    if jax.default_backend() == "cpu":
+        return jax.lax.map(lambda row: jax.lax.dynamic_index_in_dim(array, row, 0, False), rows)
+    return jnp.take(array, rows, axis=0, mode="clip")
 
 
 @jax.tree_util.register_dataclass
