@@ -4,68 +4,72 @@ import json
 import os
 import sys
 
-os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4"
 
-import jax
+def main(dtype_name):
+    os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4"
 
-jax.config.update("jax_enable_x64", sys.argv[1] == "float64")
-jax.config.update("jax_disable_most_optimizations", True)
+    import jax
 
-import jax.numpy as jnp  # noqa: E402
-import numpy as np  # noqa: E402
+    jax.config.update("jax_enable_x64", dtype_name == "float64")
+    jax.config.update("jax_disable_most_optimizations", True)
 
-import fedax  # noqa: E402
-from fedax.data import cohort_data  # noqa: E402
-from fedax.mesh import client_mesh  # noqa: E402
-from problems import largest_difference, quadratic_clients, quadratic_model  # noqa: E402
+    import jax.numpy as jnp
+    import numpy as np
 
-SIZES = (3, 7, 1, 12, 5, 8, 2, 9, 4, 6, 11, 3, 20)
-dtype = jnp.result_type(float)
-data = quadratic_clients(SIZES, dtype=np.dtype(dtype))
-task = fedax.Task(quadratic_model(3, dtype), data, data, "quadratic")
-local = {"num_local_epochs": 2, "batch_size": 2}
-algorithms = {
-    "fedyogi": fedax.fedyogi(task.model, 0.05, 0.1, **local),
-    "scaffold": fedax.scaffold(task.model, 0.05, **local),
-    "mime": fedax.mime(task.model, 0.05, fedax.base_optimizers.sgdm(0.9), **local),
-}
-options = {"num_rounds": 20, "cohort_size": 7, "evaluate_every": 5, "diagnostics": True}
-mesh, two = client_mesh(), client_mesh(jax.devices()[:2])
-found = {"devices": mesh.size}
+    import fedax
+    from fedax.data import cohort_data
+    from fedax.mesh import client_mesh
+    from problems import largest_difference, quadratic_clients, quadratic_model
+
+    SIZES = (3, 7, 1, 12, 5, 8, 2, 9, 4, 6, 11, 3, 20)
+    dtype = jnp.result_type(float)
+    data = quadratic_clients(SIZES, dtype=np.dtype(dtype))
+    task = fedax.Task(quadratic_model(3, dtype), data, data, "quadratic")
+    local = {"num_local_epochs": 2, "batch_size": 2}
+    algorithms = {
+        "fedyogi": fedax.fedyogi(task.model, 0.05, 0.1, **local),
+        "scaffold": fedax.scaffold(task.model, 0.05, **local),
+        "mime": fedax.mime(task.model, 0.05, fedax.base_optimizers.sgdm(0.9), **local),
+    }
+    options = {"num_rounds": 20, "cohort_size": 7, "evaluate_every": 5, "diagnostics": True}
+    mesh, two = client_mesh(), client_mesh(jax.devices()[:2])
+    found = {"devices": mesh.size}
+
+    def compare(name, result, expected):
+        found[name] = largest_difference(result.params, expected.params)
+        for key in ("train_loss", "client_drift", "test_distance", "gradient_dissimilarity"):
+            a, b = (np.asarray(r.history[key], float) for r in (result, expected))
+            assert (np.isnan(a) == np.isnan(b)).all(), key
+            found[name] = max(found[name], float(np.nanmax(np.abs(a - b) / np.nanmax(np.abs(b)))))
+        for key in ("num_reports", "num_dropped", "total_local_steps", "bytes_up"):
+            assert (result.history[key] == expected.history[key]).all(), key
 
 
-def compare(name, result, expected):
-    found[name] = largest_difference(result.params, expected.params)
-    for key in ("train_loss", "client_drift", "test_distance", "gradient_dissimilarity"):
-        a, b = (np.asarray(r.history[key], float) for r in (result, expected))
-        assert (np.isnan(a) == np.isnan(b)).all(), key
-        found[name] = max(found[name], float(np.nanmax(np.abs(a - b) / np.nanmax(np.abs(b)))))
-    for key in ("num_reports", "num_dropped", "total_local_steps", "bytes_up"):
-        assert (result.history[key] == expected.history[key]).all(), key
+    for name, algorithm in algorithms.items():
+        one = fedax.train(task, algorithm, **options)
+        compare(name, fedax.train(task, algorithm, mesh=mesh, **options), one)
+        compare(
+            f"{name}, chunks",
+            fedax.train(task, algorithm, mesh=mesh, clients_per_chunk=2, **options), one,
+        )
+        half = fedax.train(task, algorithm, mesh=mesh, **options | {"num_rounds": 9})
+        rest = fedax.train(task, algorithm, mesh=two, state=half.state, **options)
+        found[f"{name}, resumed on 2"] = largest_difference(rest.params, one.params)
+        rest = fedax.train(task, algorithm, state=half.state, **options)
+        found[f"{name}, resumed on 1"] = largest_difference(rest.params, one.params)
 
+    algorithm = algorithms["scaffold"]
+    for how in ({"sampling": "with_replacement"}, {"dropout": 0.4}, {"sampling": "cyclic"}):
+        one = fedax.train(task, algorithm, **options, **how)
+        compare(f"{how}", fedax.train(task, algorithm, mesh=mesh, **options, **how), one)
 
-for name, algorithm in algorithms.items():
     one = fedax.train(task, algorithm, **options)
-    compare(name, fedax.train(task, algorithm, mesh=mesh, **options), one)
-    compare(
-        f"{name}, chunks", fedax.train(task, algorithm, mesh=mesh, clients_per_chunk=2, **options),
-        one,
-    )
-    half = fedax.train(task, algorithm, mesh=mesh, **options | {"num_rounds": 9})
-    rest = fedax.train(task, algorithm, mesh=two, state=half.state, **options)
-    found[f"{name}, resumed on 2"] = largest_difference(rest.params, one.params)
-    rest = fedax.train(task, algorithm, state=half.state, **options)
-    found[f"{name}, resumed on 1"] = largest_difference(rest.params, one.params)
+    cohort_data.CohortReader.__init__.__defaults__ = (0, None)  # rows are packed for each round
+    compare("packed", fedax.train(task, algorithm, mesh=mesh, **options), one)
+    packed = cohort_data.CohortReader(data, 0, mesh)(np.array([0, 1, 2, 3]))
+    found["rows on a device"] = [s.data.shape[:2] for s in packed.arrays["c"].addressable_shards]
+    print(json.dumps(found))
 
-algorithm = algorithms["scaffold"]
-for how in ({"sampling": "with_replacement"}, {"dropout": 0.4}, {"sampling": "cyclic"}):
-    one = fedax.train(task, algorithm, **options, **how)
-    compare(f"{how}", fedax.train(task, algorithm, mesh=mesh, **options, **how), one)
 
-one = fedax.train(task, algorithm, **options)
-resident = cohort_data.RESIDENT_BYTES
-cohort_data.CohortReader.__init__.__defaults__ = (0, None)  # rows are packed for each round
-compare("packed", fedax.train(task, algorithm, mesh=mesh, **options), one)
-packed = cohort_data.CohortReader(data, 0, mesh)(np.array([0, 1, 2, 3]))
-found["rows on a device"] = [s.data.shape[:2] for s in packed.arrays["c"].addressable_shards]
-print(json.dumps(found))
+if __name__ == "__main__":  # pytest imports it in search of doctests
+    main(sys.argv[1])

@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -211,6 +212,15 @@ def test_cores_become_devices_before_jax_is_used():
     assert done.stdout.startswith("The CPU's cores cannot become 2 devices any more"), done.stderr
     with pytest.raises(ValueError, match=r"The number of devices must be .* but is 0"):
         cores_as_devices(0)
+
+
+def test_the_page_on_speed_runs(tmp_path):
+    page = (Path(__file__).parent.parent / "docs" / "speed.md").read_text("utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    assert len(blocks) == 2
+    code = blocks[0] + blocks[1].replace("my-cache", (tmp_path / "cache").as_posix())
+    done = python(code)
+    assert (done.returncode, done.stdout) == (0, "2\n"), done.stderr
 
 
 def test_a_generator_that_is_left_open_ends_quietly():
