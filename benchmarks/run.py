@@ -33,9 +33,10 @@ WORKLOADS = ("logistic", "emnist", "shakespeare", "cifar", "population")
 NUM_COHORTS = 5  # as in workloads.py, which needs NumPy
 PATIENCE = 1800  # seconds until an answer that does not come counts as a failure
 
-# What a round of flwr with a population is: it has a node for each client.
+# What is left out, and why.
 IMPOSSIBLE = {
     ("population", "flwr"): "not run: its engine registers a node for each client before round 1",
+    **{(name, "fedax (1 device)"): "as fedax" for name in ("emnist", "cifar", "population")},
 }
 
 
@@ -49,6 +50,7 @@ class Runner(NamedTuple):
 
 RUNNERS = {
     "fedax": Runner("run_fedax.py", "fedax"),
+    "fedax (1 device)": Runner("run_fedax.py", "fedax", {"FEDAX_BENCHMARK_DEVICES": "1"}),
     "bare loop": Runner("run_bare.py", "fedax"),
     "fedjax": Runner("run_fedjax.py", "fedjax"),
     "fedjax (pmap, 2 devices)": Runner(

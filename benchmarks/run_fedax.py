@@ -1,6 +1,7 @@
 """fedax's side of the benchmark: `fedax.simulate`, with the options that `fedax.train` gives it."""
 
 import functools
+import os
 import sys
 
 import jax
@@ -14,7 +15,8 @@ from jax_models import model_of
 
 def main(name: str, path: str, check: bool) -> None:
     workload = workloads.WORKLOADS[name]
-    if workload.side_by_side:
+    several = workload.side_by_side and os.environ.get("FEDAX_BENCHMARK_DEVICES") != "1"
+    if several:
         cores_as_devices()  # before JAX is used
     data = workloads.load(name, path)
     model = model_of(data, dropout=not check)
@@ -23,7 +25,7 @@ def main(name: str, path: str, check: bool) -> None:
         model, workload.learning_rate, batch_size=workload.batch_size,
         order="sequential" if check else "shuffled",
     )
-    mesh = client_mesh() if workload.side_by_side else None
+    mesh = client_mesh() if several else None
     reports = fedax.simulate(
         fedax.Task(model, train), algorithm, num_rounds=2**31 - 1, evaluate_every=0,
         cohort_size=workload.cohort_size, donate=True, mesh=mesh,
