@@ -63,6 +63,15 @@ def main(dtype_name):
         one = fedax.train(task, algorithm, **options, **how)
         compare(f"{how}", fedax.train(task, algorithm, mesh=mesh, **options, **how), one)
 
+    # Of clients of one size the same ones are measured, and a mesh's state goes on without it.
+    even = quadratic_clients((5,) * 8, dtype=np.dtype(dtype))
+    ties = fedax.Task(quadratic_model(3, dtype), even, even, "quadratic")
+    one = fedax.train(ties, algorithm, **options)
+    compare("ties", fedax.train(ties, algorithm, mesh=mesh, **options), one)
+    assert len(half.params["x"].sharding.device_set) == 1
+    assert len(half.state.server_state.params["x"].sharding.device_set) == 4
+    assert len(rest.state.server_state.params["x"].sharding.device_set) == 1
+
     one = fedax.train(task, algorithm, **options)
     cohort_data.CohortReader.__init__.__defaults__ = (0, None)  # rows are packed for each round
     compare("packed", fedax.train(task, algorithm, mesh=mesh, **options), one)

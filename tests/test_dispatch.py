@@ -1,11 +1,15 @@
 """Several rounds in one dispatch change no bit, and stop where something is wanted."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import fedax
 from fedax import DivergedError, simulate
+from fedax.data import cohort_data
 from fedax.dispatch import MOST_ROUNDS, Pace
 from problems import identical, quadratic_clients, quadratic_model, quadratic_task
 
@@ -76,9 +80,82 @@ def test_train_leaves_the_callers_state_alone():
 
 def test_the_pace_follows_the_rounds():
     pace = Pace(MOST_ROUNDS)
-    pace.learn(5.0, 1)  # compiling
     for _ in range(10):
         pace.learn(1e-4 * pace.count, pace.count)
     assert pace.count == MOST_ROUNDS
     pace.learn(1.0 * pace.count, pace.count)
     assert pace.count == 1
+
+
+def test_cohorts_of_other_sizes_go_apart():
+    algorithm = fedax.fedyogi(TASK.model, 0.05, 0.1, **LOCAL)
+
+    def sampling(seed, round_index):
+        del seed
+        return np.arange(1 + round_index // 7 % 3)
+
+    single, together = (reports(algorithm, sampling=sampling, state_every=n) for n in (1, 100))
+    assert identical(together[-1].state.server_state, single[-1].state.server_state)
+    assert [r.metrics["num_reports"] for r in together[::7]] == [1, 2, 3, 1, 2, 3]
+    assert any(r.state is None for r in together)
+
+
+def test_rounds_before_a_samplers_error_are_run():
+    def sampling(seed, round_index):
+        del seed
+        if round_index == 20:
+            raise KeyError("no clients today")
+        return np.arange(4)
+
+    for every in (1, 1000):
+        rounds = simulate(
+            TASK, fedax.fedavg(TASK.model, 0.05, **LOCAL), num_rounds=40, sampling=sampling,
+            evaluate_every=0, state_every=every,
+        )
+        assert [next(rounds).metrics["round"] for _ in range(20)] == list(range(1, 21))
+        with pytest.raises(KeyError, match="no clients today"):
+            next(rounds)
+
+
+def test_packed_data_go_round_by_round_in_the_dtype_of_the_caller(monkeypatch):
+    """JAX's context managers hold in their thread, and another one brings the data."""
+    algorithm = fedax.fedavg(TASK.model, 0.05, **LOCAL)
+    resident = reports(algorithm, state_every=100)
+    monkeypatch.setattr(cohort_data.CohortReader.__init__, "__defaults__", (0, None))
+    jax.config.update("jax_enable_x64", False)
+    try:
+        with jax.enable_x64(True):
+            packed = reports(algorithm, state_every=100)
+    finally:
+        jax.config.update("jax_enable_x64", True)
+    assert [r.metrics["train_loss"] for r in packed] == [
+        r.metrics["train_loss"] for r in resident]
+    assert all(r.state is not None for r in packed)
+
+
+def test_times_are_of_this_run_and_thread():
+    """A sampler that compiles does so in the data thread, while the rounds are timed here."""
+    def sampling(seed, round_index):
+        del seed
+        jax.jit(lambda x: jnp.cos(x) * round_index)(1.0)
+        return np.arange(4)
+
+    def run():
+        return reports(fedax.fedavg(TASK.model, 0.05, **LOCAL), sampling=sampling,
+                       evaluate_every=5, task=TASK)
+
+    with ThreadPoolExecutor(2) as threads:
+        for found in [future.result() for future in [threads.submit(run), threads.submit(run)]]:
+            for report in found:
+                times = {k: v for k, v in report.metrics.items() if "seconds" in k}
+                assert min(times.values()) >= 0
+                assert times["data_seconds"] <= times["seconds"]
+
+
+def test_a_wrong_mesh_is_said():
+    algorithm = fedax.fedavg(TASK.model, 0.05, **LOCAL)
+    for wrong in (2, jax.make_mesh((1,), ("data",))):
+        with pytest.raises(ValueError, match=r"mesh must be None or what fedax\.client_mesh"):
+            fedax.train(TASK, algorithm, num_rounds=1, mesh=wrong)
+    with pytest.raises(ValueError, match="num_rounds must be"):
+        fedax.train(TASK, algorithm, num_rounds=None)

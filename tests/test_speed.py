@@ -193,6 +193,47 @@ def test_profile_writes_a_trace_and_the_summary_its_parts(tmp_path, capsys):
     assert "\nTime: data " in capsys.readouterr().out
 
 
+def test_a_trace_that_cannot_be_written_is_said(tmp_path, capsys, monkeypatch):
+    config = resolve(
+        task="quadratics", algorithm="fedavg", preset=None, config_file=None,
+        settings={"num_rounds": 3},
+    )
+    folder = run.start(config, tmp_path / "run")
+    (folder / "profile").touch()
+    with pytest.raises(run.RunError, match="Cannot write to .*: File exists"):
+        run.resume(folder, 6, profile=True)
+    (folder / "profile").unlink()
+
+    def fails():
+        raise RuntimeError("no space")
+
+    monkeypatch.setattr(jax.profiler, "stop_trace", fails)
+    monkeypatch.setattr(jax.profiler, "start_trace", lambda folder: None)
+    run.resume(folder, 9, profile=True)
+    assert "The trace could not be written" in capsys.readouterr().out
+    assert json.loads((folder / "summary.json").read_text())["rounds"] == 9
+    run.resume(folder, 9, profile=True)
+    assert "No trace, as there were no rounds." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("variables", "status", "words"),
+    [
+        ({"JAX_PLATFORMS": "nope"}, 1, "JAX has no devices to compute on"),
+        ({"XDG_CACHE_HOME": "/proc/nope", "MPLCONFIGDIR": "."}, 0, None),
+    ],
+)
+def test_the_command_says_one_sentence(tmp_path, variables, status, words):
+    done = python(
+        "import sys; from fedax.cli import main\n"
+        f"sys.argv[1:] = ['run', 'quadratics', '--rounds', '2', '--out', {str(tmp_path / 'r')!r}]\n"
+        "main()", **variables, JAX_ENABLE_COMPILATION_CACHE="1",
+    )
+    assert done.returncode == status, done.stderr
+    lines = done.stderr.splitlines()
+    assert lines == [] if words is None else len(lines) == 1 and words in lines[0]
+
+
 def python(code, **more):
     environment = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"} | more
     return subprocess.run(

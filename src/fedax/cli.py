@@ -329,6 +329,8 @@ def _explain(error: Exception) -> tuple[str, int]:
         return str(error), 2
     if isinstance(error, CheckpointError | DivergedError | ProcessError | RunError | StoreError):
         return str(error), 1
+    if isinstance(error, RuntimeError) and "Unable to initialize backend" in str(error):
+        return f"JAX has no devices to compute on: {str(error).splitlines()[0]}", 1
     if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error):
         return f"Out of memory: {error}. Lower clients_per_chunk or batch_size.", 1
     kind = type(error).__name__

@@ -7,14 +7,17 @@ compiled loop, so how many go together changes no bit.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
+import jax
 import numpy as np
 from jax.sharding import Mesh
 
 from fedax.data.cohort_data import NOBODY, CohortData, CohortReader
 from fedax.mesh import deal
 from fedax.sampling import Cohort, Sampler
+
+Result = TypeVar("Result")
 
 # Rounds that go to the device together: at most so many, and for about so long.
 MOST_ROUNDS = 64
@@ -38,12 +41,24 @@ class Prepared(NamedTuple):
     data: CohortData
 
 
+def as_here(function: Callable[..., Result]) -> Callable[..., Result]:
+    """The function, in another thread as in this one: JAX's context managers hold in their own."""
+    config: Any = jax.config  # whose settings type checkers do not know
+    x64, device = config.jax_enable_x64, config.jax_default_device
+
+    def run(*arguments: Any) -> Result:
+        with jax.enable_x64(x64), jax.default_device(device):
+            return function(*arguments)
+
+    return run
+
+
 class Pace:
     """How many rounds go together: one at first, then as many as take DISPATCH_SECONDS.
 
     Example:
       >>> pace = Pace(MOST_ROUNDS)
-      >>> for seconds in (3.0, 0.001, 0.002, 0.004):  # the first one compiled
+      >>> for seconds in (0.001, 0.002, 0.004):
       ...     pace.learn(seconds, pace.count)
       >>> pace.count
       8
@@ -52,14 +67,11 @@ class Pace:
     def __init__(self, most: int) -> None:
         self.most = most
         self.count = 1
-        self._warm = False
 
     def learn(self, seconds: float, count: int) -> None:
-        """Takes notice of how long `count` rounds took together."""
-        if self._warm:
-            wanted = int(DISPATCH_SECONDS * count / max(seconds, 1e-9))
-            self.count = max(1, min(wanted, 2 * self.count, self.most))
-        self._warm = True
+        """Takes notice of how long `count` rounds took together, compilation left aside."""
+        wanted = int(DISPATCH_SECONDS * count / max(seconds, 1e-9))
+        self.count = max(1, min(wanted, 2 * self.count, self.most))
 
 
 class Preparer:
@@ -101,16 +113,27 @@ class Preparer:
         """The rounds from this round_index on, or None if there are none left."""
         if first >= self._num_rounds:
             return None
-        last = first + 1
-        while last < first + self._pace.count and not (
-            last == self._num_rounds or self._stops(last)
-        ):
-            last += 1
-        cohorts = [self._arranged(t) for t in range(first, last)]
+        cohorts = self._cohorts(first)
+        last = first + len(cohorts)
         ids, dropped_at = (np.stack(rows) for rows in zip(*cohorts, strict=True))
         # One program takes them, however many there are.
         fill = np.minimum(np.arange(self._pace.most), last - first - 1)
         return Prepared(first, last - first, ids, dropped_at, self._reader(ids, dropped_at, fill))
+
+    def _cohorts(self, first: int) -> list[Cohort]:
+        """Those of the next rounds that can go together, at least one."""
+        cohorts = [self._arranged(first)]
+        for index in range(first + 1, min(first + self._pace.count, self._num_rounds)):
+            if self._stops(index):
+                break
+            try:
+                cohort = self._arranged(index)
+            except Exception:  # is raised again when this round is the first
+                break
+            if len(cohort.client_ids) != len(cohorts[0].client_ids):
+                break
+            cohorts.append(cohort)
+        return cohorts
 
     def _arranged(self, round_index: int) -> Cohort:
         """A cohort in which like sizes share a chunk, and devices of a mesh have their share."""

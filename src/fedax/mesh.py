@@ -68,9 +68,9 @@ def client_mesh(devices: Sequence[Any] | None = None) -> Mesh | None:
 
 
 def replicate(tree: PyTree, mesh: Mesh | None) -> PyTree:
-    """The tree on every device of the mesh; every process gives the same."""
+    """The tree on every device of the mesh, or on one; every process gives the same."""
     if mesh is None:
-        return tree
+        return jax.tree.map(_on_one_device, tree)
     everywhere = NamedSharding(mesh, REPLICATED)
 
     def place(leaf: Any) -> jax.Array:
@@ -87,9 +87,13 @@ def replicate(tree: PyTree, mesh: Mesh | None) -> PyTree:
 
 def one_copy(tree: PyTree, mesh: Mesh | None) -> PyTree:
     """A replicated tree as arrays of one device of this process."""
-    if mesh is None:
-        return tree
-    return jax.tree.map(lambda leaf: leaf.addressable_data(0), tree)
+    return tree if mesh is None else jax.tree.map(_on_one_device, tree)
+
+
+def _on_one_device(leaf: Any) -> Any:
+    """A leaf as it is, or a replicated one's copy on the first device of this process."""
+    several = isinstance(leaf, jax.Array) and len(leaf.sharding.device_set) > 1
+    return leaf.addressable_data(0) if several else leaf
 
 
 def deal(sizes: np.ndarray, mesh: Mesh | None) -> np.ndarray:
@@ -105,7 +109,7 @@ def deal(sizes: np.ndarray, mesh: Mesh | None) -> np.ndarray:
     Example:
       >>> from types import SimpleNamespace
       >>> deal(np.array([5, 9, 1, 2, 4]), SimpleNamespace(size=2)).tolist()
-      [2, 3, 1, 4, 0, -1]
+      [3, 1, -1, 2, 4, 0]
     """
     order = np.argsort(sizes, kind="stable")
     if mesh is None:

@@ -61,7 +61,8 @@ def is_first() -> bool:
 
 def are_several() -> bool:
     """Whether this process is one of several."""
-    return jax.process_count() > 1
+    # Asking for the count would start JAX's devices.
+    return jax.distributed.is_initialized() and jax.process_count() > 1
 
 
 @contextlib.contextmanager

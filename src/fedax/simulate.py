@@ -22,11 +22,11 @@ from fedax.cohort import RoundInfo, run_rounds
 from fedax.communication import communication
 from fedax.data.cohort_data import CohortReader
 from fedax.data.federated_dataset import FederatedDataset
-from fedax.dispatch import MOST_ROUNDS, Pace, Prepared, Preparer
+from fedax.dispatch import MOST_ROUNDS, Pace, Prepared, Preparer, as_here
 from fedax.dissimilarity import dissimilarity
 from fedax.evaluation import Evaluator
 from fedax.history import History
-from fedax.mesh import REPLICATED, one_copy, replicate
+from fedax.mesh import AXIS, REPLICATED, one_copy, replicate
 from fedax.processes import lost_processes
 from fedax.sampling import Available, Sampler, Sampling, sampler
 from fedax.timing import Stopwatch
@@ -160,7 +160,8 @@ class SimulateOptions(TypedDict, total=False):
     state_every: rounds between reports that need a state, default 1; the last round's always has
       one. Short rounds in between may go to the device together, up to 64 and for about 0.05 s,
       which saves what a dispatch costs and changes no bit; only the last of them has a state.
-      Algorithms with client states go round by round.
+      Algorithms with client states go round by round, and so does a data set that is too large
+      to stay on the device.
     donate: default False. True: a report's state is gone when the next one comes, so that memory
       holds one server state, not two.
     mesh: devices over which cohorts are spread, see `fedax.mesh.client_mesh`; None: one device.
@@ -215,6 +216,11 @@ class _Settings(NamedTuple):
             check_count("evaluate_every", settings.evaluate_every, at_least=0)
         if settings.clients_per_chunk is not None:
             check_count("clients_per_chunk", settings.clients_per_chunk)
+        mesh = settings.mesh
+        if mesh is not None and (not isinstance(mesh, Mesh) or mesh.axis_names != (AXIS,)):
+            raise ValueError(
+                f"mesh must be None or what fedax.client_mesh(devices) gives, but is {mesh!r}."
+            )
         return settings
 
 
@@ -227,8 +233,9 @@ def simulate(
 ) -> Iterator[RoundReport]:
     """Runs rounds one by one and yields a report after each.
 
-    A round depends on the state, the seed and its own index only. So two runs with one seed are
-    identical to the bit, and so is one that was stopped and goes on from its state.
+    A round depends on the state, the seed and its own index only. So two runs with one seed on as
+    many devices are identical to the bit, and so is one that was stopped and goes on from its
+    state.
 
     Args:
       task: model and data.
@@ -295,14 +302,16 @@ def _rounds(
 
     reader = CohortReader(data, mesh=mesh)
     measure = _Measurements(task, algorithm, settings, reader, data)
-    pace = Pace(1 if store.holds_anything or settings.state_every == 1 else MOST_ROUNDS)
+    # Packed rows of several rounds would take the host's memory, and compile for each size.
+    together = reader.is_resident and not store.holds_anything and settings.state_every > 1
+    pace = Pace(MOST_ROUNDS if together else 1)
     prepare = Preparer(
         draw, len(algorithm.exchanges), reader, data.client_sizes, pace,
         lambda number: evaluates(number) or state_is_wanted(number), num_rounds, mesh,
     )
     thread = ThreadPoolExecutor(1, "fedax-data")
     try:
-        following = thread.submit(prepare, int(server_state.round_index))
+        following = thread.submit(as_here(prepare), int(server_state.round_index))
         while True:
             watch = Stopwatch()
             prepared = following.result()
@@ -310,7 +319,7 @@ def _rounds(
                 return
             waiting = watch.lap()
             number = prepared.first + prepared.num_rounds
-            following = thread.submit(prepare, number)  # while the device works
+            following = thread.submit(as_here(prepare), number)  # while the device works
             ids = prepared.client_ids[0]
             server_state, client_states, infos = step(
                 server_state, store.read(ids), prepared.data, np.int32(prepared.num_rounds), key
@@ -318,7 +327,7 @@ def _rounds(
             with lost_processes(number):
                 infos = jax.device_get(infos)
             running = watch.lap()
-            pace.learn(running.seconds, prepared.num_rounds)
+            pace.learn(running.seconds - running.compiling, prepared.num_rounds)
             times = {
                 "seconds": waiting.seconds + running.seconds - running.compiling,
                 "data_seconds": waiting.seconds,
@@ -463,7 +472,8 @@ class _Measurements:
         if self._sent is None:
             return {}
         finished = client_ids[done]
-        finished = finished[np.argsort(self._client_sizes[finished], kind="stable")]
+        # In an order that does not depend on how clients were dealt to devices.
+        finished = finished[np.lexsort((finished, self._client_sizes[finished]))]
         most = min(MEASURED_CLIENTS, len(done))
         count = min(most, len(finished))
         few = np.full(most, client_ids[0])  # always as many, so that nothing compiles again
@@ -497,6 +507,7 @@ def train(
       >>> len(result.history)
       2
     """
+    check_count("num_rounds", num_rounds, at_least=0)
     state = options.get("state")
     if state is None:
         state = initial_state(task, algorithm, options.get("seed", 0))
@@ -509,7 +520,8 @@ def train(
         state = report.state or state
         if on_round is not None:
             on_round(report)
-    return TrainResult(state.server_state.params, history, state)
+    params = one_copy(state.server_state.params, options.get("mesh"))
+    return TrainResult(params, history, state)
 
 
 def _metrics(round_number: int, info: RoundInfo) -> dict[str, float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import threading
 import time
 from typing import Any, NamedTuple
 
@@ -25,7 +26,7 @@ class Lap(NamedTuple):
 
 
 class Stopwatch:
-    """Runs from when it is made.
+    """Runs from when it is made, in one thread.
 
     Example:
       >>> watch = Stopwatch()
@@ -47,8 +48,8 @@ class Stopwatch:
         return lap
 
 
-class _Compilations:
-    """The time that this process has spent compiling."""
+class _Compilations(threading.local):
+    """The time that each thread has spent compiling; JAX reports it in the thread that does."""
 
     def __init__(self) -> None:
         self.seconds = 0.0

@@ -165,6 +165,11 @@ class CohortReader:
                 lambda key, _: dataset.arrays[key],
             )
 
+    @property
+    def is_resident(self) -> bool:
+        """Whether the data stay on the device."""
+        return self._resident is not None
+
     def __call__(
         self,
         client_ids: np.ndarray,

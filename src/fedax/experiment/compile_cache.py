@@ -21,6 +21,10 @@ def keep_programs() -> None:
     """
     if jax.config.jax_compilation_cache_dir is None:  # pyright: ignore[reportAttributeAccessIssue]
         folder = platformdirs.user_cache_path("fedax", appauthor=False) / "programs" / _processor()
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError:  # a read-only home, say: then each run compiles
+            return
         jax.config.update("jax_compilation_cache_dir", str(folder))
         jax.config.update("jax_compilation_cache_max_size", MOST_BYTES)
 

@@ -24,14 +24,20 @@ class Trace:
     Args:
       folder: made if it is not there.
       num_rounds: how many are to come; if they are few, all of them are traced.
+
+    Attributes:
+      outcome: a sentence on what became of it.
     """
 
     def __init__(self, folder: Path | None, num_rounds: int) -> None:
-        self._folder = folder
+        self._folder = folder if num_rounds > 0 else None
         self._wait = UNTRACED_ROUNDS if num_rounds > UNTRACED_ROUNDS else 0
         self._began: float | None = None
+        self.outcome = "No trace, as there were no rounds."
 
     def __enter__(self) -> Trace:
+        if self._folder is not None:
+            self._folder.mkdir(parents=True, exist_ok=True)
         self._begin_if_due()
         return self
 
@@ -43,9 +49,14 @@ class Trace:
         self._begin_if_due()
 
     def __exit__(self, *_: object) -> None:
-        if self._began is not None:
+        if self._began is None:
+            return
+        try:
             jax.profiler.stop_trace()
-            self._began = self._folder = None
+            self.outcome = f"Trace, for ui.perfetto.dev or TensorBoard: {self._folder}"
+        except Exception as error:  # a full disk, say, which is no reason to lose the run
+            self.outcome = f"The trace could not be written to {self._folder}: {error}"
+        self._began = self._folder = None
 
     def _begin_if_due(self) -> None:
         if self._folder is not None and self._began is None and self._wait <= 0:

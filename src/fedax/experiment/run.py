@@ -81,7 +81,7 @@ def start(config: RunConfig, out: Path | None = None, *, profile: bool = False) 
 
 
 def resume(folder: Path, num_rounds: int | None = None, *, profile: bool = False) -> Path:
-    """Goes on with a run exactly where its newest whole checkpoint stands.
+    """Goes on with a run where its newest whole checkpoint stands; on as many devices, exactly.
 
     Args:
       folder: a run folder.
@@ -196,7 +196,7 @@ def _train(
     task, _, sent = built
     done = int(state.server_state.round_index)
     references = {text: dict(compute()) for text, compute in task.references.items()}
-    traces = folder / "profile" if profile else None
+    trace = Trace(folder / "profile" if profile else None, config.num_rounds - done)
     saving = 0.0
     with Display(config.num_rounds, done) as display, _stop_on_signal() as stopped:
         for line in [*_opening(folder, config, task, state, references), *notes]:
@@ -204,7 +204,7 @@ def _train(
         rounds = _rounds(config, built, state)
         with explained(folder), (folder / "metrics.jsonl").open(
             "a", encoding="utf-8", newline="\n"
-        ) as log, Trace(traces, config.num_rounds - done) as trace:
+        ) as log, trace:
             for report in rounds:
                 done = int(report.metrics["round"])
                 if saving:
@@ -232,7 +232,7 @@ def _train(
         display.say(_closing(folder, config, summary, references))
         if profile:
             display.say(describe_time(summary["time"]))
-            display.say(f"Trace, for ui.perfetto.dev or TensorBoard: {traces}")
+            display.say(trace.outcome)
 
 
 def _rounds(config: RunConfig, built: Built, state: TrainingState) -> Iterator[RoundReport]:
