@@ -200,7 +200,7 @@ def test_a_trace_that_cannot_be_written_is_said(tmp_path, capsys, monkeypatch):
     )
     folder = run.start(config, tmp_path / "run")
     (folder / "profile").touch()
-    with pytest.raises(run.RunError, match="Cannot write to .*: File exists"):
+    with pytest.raises(run.RunError, match=r"Cannot write to .*: File exists"):
         run.resume(folder, 6, profile=True)
     (folder / "profile").unlink()
 
