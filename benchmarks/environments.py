@@ -3,8 +3,8 @@
     python benchmarks/environments.py [NAME ...] [--into FOLDER]
 
 Needs Python 3.11, which is what fedjax's JAX goes up to with wheels that are known to work. Of
-PyTorch any build of the version will do; on Linux PyPI's has CUDA in it (several GB). With
-`PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu` pip finds the small one.
+PyTorch any build of the version will do; on Linux the usual one has CUDA in it (several GB). With
+PyTorch's own index of CPU builds in `PIP_EXTRA_INDEX_URL` pip finds the small one.
 """
 
 import argparse

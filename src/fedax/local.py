@@ -367,12 +367,12 @@ def _permutation(key: Array, num_examples: Array, capacity: int) -> Array:
     """A uniform permutation of 0 .. num_examples - 1 in the first places of int32 [capacity].
 
     The order depends on the key and on num_examples only, not on the capacity, which may differ
-    from one cohort to the next: place i's random bits come from (key, i). Places are sorted in
-    the smallest power of two that the client fits into, as most clients are small.
+    from one cohort to the next: place i's random bits come from (key, i). Of a few
+    lengths the smallest that holds the client is sorted, as most clients are small.
     """
     lengths = [SHORTEST_SORT]
     while lengths[-1] < capacity:
-        lengths.append(2 * lengths[-1])
+        lengths.append(4 * lengths[-1])  # each one compiles
     lengths[-1] = capacity
 
     def sort(length: int) -> Array:
