@@ -589,7 +589,7 @@ def test_debug_shows_the_traceback(monkeypatch):
 
 
 def test_a_defect_is_named_as_one(monkeypatch, capsys):
-    monkeypatch.setattr(run, "start", lambda *arguments: 1 / 0)
+    monkeypatch.setattr(run, "start", lambda *arguments, **options: 1 / 0)
     assert run_command(["run", "quadratic", "fedavg", "--preset", "none"]) == 1
     assert "A defect of fedax: ZeroDivisionError" in capsys.readouterr().err
 

@@ -32,6 +32,7 @@ def product(x: Array, w: Array) -> Array:
       TypeError: the shapes do not fit, as `x @ w` says it.
 
     Example:
+      >>> import jax.numpy as jnp
       >>> x, w = jnp.ones((4, 200)), jnp.ones((200, 3))
       >>> product(x, w)[0].tolist()
       [200.0, 200.0, 200.0]
