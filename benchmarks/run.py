@@ -120,6 +120,13 @@ class Process:
             self.go(num_rounds - 1)
         self.seconds, self.num_rounds, self.num_steps = [], 0, 0
 
+    def lead_in(self, num_rounds: int) -> None:
+        """A turn that is not counted."""
+        before = self.num_rounds, self.num_steps
+        self.go(num_rounds)
+        self.seconds.pop()
+        self.num_rounds, self.num_steps = before
+
     def stop(self) -> None:
         assert self._process.stdin
         with contextlib.suppress(BrokenPipeError):
@@ -173,6 +180,8 @@ def measure(workload: str, options: argparse.Namespace) -> str:
             if "bare loop" in running and number % 5 == 0:
                 rates.append(running["bare loop"].ask("rate")["rate"])
             for process in running.values():
+                if turn > 1:  # after a pause threads need some 50 ms to spread over the cores
+                    process.lead_in(turn)
                 process.go(turn)
         for process in running.values():
             process.losses.append(process.ask("loss")["loss"])
