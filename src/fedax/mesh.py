@@ -29,7 +29,7 @@ def cores_as_devices(count: int | None = None) -> int:
 
     Call it before anything else uses JAX. It pays where a client's operations are too small for
     XLA to spread one over the cores: with two cores a round of logistic regression took 0.6 of
-    the time and one of the Shakespeare LSTM 0.76, but one of the EMNIST CNN, whose products are
+    the time and one of the Shakespeare LSTM 0.74, but one of the EMNIST CNN, whose products are
     large, 1.3 (docs/benchmarks.md). Without a mesh everything goes to the first device, as before.
 
     Args:

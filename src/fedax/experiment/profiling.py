@@ -10,7 +10,7 @@ from typing import Any
 import jax
 
 # The trace begins when so many rounds have been reported, as the first ones compile, and ends with
-# the first round after so many seconds. On a CPU two seconds came to 386 MB and took 30 s to write.
+# the first round after so many seconds. On a CPU two seconds came to 386 MB and took 35 s to write.
 UNTRACED_ROUNDS = 2
 TRACED_SECONDS = 0.1
 

@@ -5,9 +5,9 @@ For inputs x [..., D] and a matrix w [D, C]
 .. math:: y = x w, \qquad \frac{\partial}{\partial w} = x^\top \bar y
 
 XLA computes the second product on a CPU row by row, C numbers at a time, which for a few classes
-leaves most of a vector unit empty. Computed as :math:`(\bar y^\top x)^\top` it runs along D. Of a
-step of logistic regression with 784 inputs, 10 classes and 10 examples that saves 9 of 13
-microseconds at the product and a third of the step; with 62 classes nothing.
+leaves most of a vector unit empty. Computed as :math:`(\bar y^\top x)^\top` it runs along D. For
+784 inputs, 10 classes and 10 examples the product and the update take 3.0 microseconds instead of
+10.2, a whole step of logistic regression 9.3 instead of 13.1; with 62 classes nothing is gained.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import jax
 
 from fedax.algorithm import Array
 
-# From measurements on a CPU: with more columns, or fewer rows, XLA's own way is as fast or faster.
+# Measured on a CPU with batches of 4 to 64: for 784 rows, 10 columns gained (1.2 to 2.6 times), 16
+# did with small batches and not under vmap, 32 and more did not; 20 rows lost. Between: not measured.
 MOST_COLUMNS = 12
 FEWEST_ROWS = 128
 
