@@ -30,24 +30,19 @@ def test_the_page_on_methods_runs_and_names_every_one():
     assert np.isfinite(session["result"].history["train_loss"]).all()
 
 
-def test_the_page_on_theory_prints_what_it_says():
+@pytest.mark.parametrize(("name", "least"), [("theory", 40), ("models", 15)])
+def test_a_page_prints_what_it_says(name, least):
     """Every line after >>>, as a reader would type it, with its output."""
-    page = README.parent / "docs" / "theory.md"
+    page = README.parent / "docs" / f"{name}.md"
     with jax.enable_x64(False), jax.numpy_dtype_promotion("standard"), \
             jax.numpy_rank_promotion("allow"):
         found = doctest.testfile(str(page), module_relative=False, encoding="utf-8")
     assert found.failed == 0
-    assert found.attempted > 40
+    assert found.attempted > least
 
 
-def test_the_page_on_models_prints_what_it_says_and_names_all():
-    page = README.parent / "docs" / "models.md"
-    with jax.enable_x64(False), jax.numpy_dtype_promotion("standard"), \
-            jax.numpy_rank_promotion("allow"):
-        found = doctest.testfile(str(page), module_relative=False, encoding="utf-8")
-    assert found.failed == 0
-    assert found.attempted > 15
-    text = page.read_text("utf-8")
+def test_the_page_on_models_names_all():
+    text = (README.parent / "docs" / "models.md").read_text("utf-8")
     assert not [name for name in models.__all__ if name not in text]
 
 

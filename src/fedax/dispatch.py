@@ -140,4 +140,4 @@ class Preparer:
         cohort = self._draw(round_index, self._num_exchanges)
         places = deal(self._sizes[cohort.client_ids], self._mesh)
         dropped_at = np.where(places < 0, NOBODY, cohort.dropped_at[places])
-        return Cohort(cohort.client_ids[places], dropped_at)
+        return Cohort(cohort.client_ids[places], dropped_at)  # where nobody stands, anybody's id

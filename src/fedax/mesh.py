@@ -70,7 +70,7 @@ def client_mesh(devices: Sequence[Any] | None = None) -> Mesh | None:
 def replicate(tree: PyTree, mesh: Mesh | None) -> PyTree:
     """The tree on every device of the mesh, or on one; every process gives the same."""
     if mesh is None:
-        return jax.tree.map(_on_one_device, tree)
+        return one_copy(tree)
     everywhere = NamedSharding(mesh, REPLICATED)
 
     def place(leaf: Any) -> jax.Array:
@@ -85,15 +85,14 @@ def replicate(tree: PyTree, mesh: Mesh | None) -> PyTree:
     return jax.tree.map(place, tree)
 
 
-def one_copy(tree: PyTree, mesh: Mesh | None) -> PyTree:
-    """A replicated tree as arrays of one device of this process."""
-    return tree if mesh is None else jax.tree.map(_on_one_device, tree)
+def one_copy(tree: PyTree) -> PyTree:
+    """The tree with replicated arrays as their copies on the first device of this process."""
 
+    def copy(leaf: Any) -> Any:
+        several = isinstance(leaf, jax.Array) and len(leaf.sharding.device_set) > 1
+        return leaf.addressable_data(0) if several else leaf
 
-def _on_one_device(leaf: Any) -> Any:
-    """A leaf as it is, or a replicated one's copy on the first device of this process."""
-    several = isinstance(leaf, jax.Array) and len(leaf.sharding.device_set) > 1
-    return leaf.addressable_data(0) if several else leaf
+    return jax.tree.map(copy, tree)
 
 
 def deal(sizes: np.ndarray, mesh: Mesh | None) -> np.ndarray:

@@ -20,7 +20,7 @@ from fedax.chunks import automatic_chunk
 from fedax.client_store import ClientStore
 from fedax.cohort import RoundInfo, run_rounds
 from fedax.communication import communication
-from fedax.data.cohort_data import CohortReader
+from fedax.data.cohort_data import CohortData, CohortReader
 from fedax.data.federated_dataset import FederatedDataset
 from fedax.dispatch import MOST_ROUNDS, Pace, Prepared, Preparer, as_here
 from fedax.dissimilarity import dissimilarity
@@ -346,8 +346,8 @@ def _rounds(
                 _keep(store, prepared, done, client_states)
             if evaluates(number):
                 measure.evaluate(
-                    report.metrics, one_copy(server_state.params, mesh), prepared.client_ids[-1],
-                    done, one_copy(key, mesh),
+                    report.metrics, one_copy(server_state.params), prepared.client_ids[-1],
+                    done, one_copy(key),
                 )
             yield report._replace(state=TrainingState(server_state, store))
     finally:
@@ -363,12 +363,14 @@ class _Step:
         self._settings = settings
         self._compiled: Any = None
 
-    def __call__(self, *arguments: Any) -> tuple[Any, PyTree, RoundInfo]:
+    def __call__(
+        self, server_state: Any, client_states: PyTree, cohorts: CohortData, *others: Any
+    ) -> tuple[Any, PyTree, RoundInfo]:
+        arguments = (server_state, client_states, cohorts, *others)
         if self._compiled is None:
-            chunk = self._settings.clients_per_chunk
+            chunk, mesh = self._settings.clients_per_chunk, self._settings.mesh
             if chunk is None:
-                mesh = self._settings.mesh
-                share = -(-self._settings.cohort_size // (1 if mesh is None else mesh.size))
+                share = cohorts.client_ids.shape[1] // (1 if mesh is None else mesh.size)
                 chunk = automatic_chunk(self._program, arguments, share, jax.local_devices()[0])
             self._compiled = self._program(chunk)
         return self._compiled(*arguments)
@@ -520,7 +522,7 @@ def train(
         state = report.state or state
         if on_round is not None:
             on_round(report)
-    params = one_copy(state.server_state.params, options.get("mesh"))
+    params = one_copy(state.server_state.params)
     return TrainResult(params, history, state)
 
 

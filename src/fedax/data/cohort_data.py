@@ -90,7 +90,7 @@ def _take(array: jax.Array, rows: jax.Array) -> jax.Array:
     """The rows [B] of an array, [B, ...].
 
     On a CPU one after the other: XLA shares a gather from a large array among the cores, however
-    few rows it takes, and waiting for them makes small ones up to 20 times as long.
+    few rows it takes, and 3 rows of 20 numbers took 1.1 to 1.6 microseconds instead of 0.1.
     """
     if jax.default_backend() == "cpu":
         return jax.lax.map(lambda row: jax.lax.dynamic_index_in_dim(array, row, 0, False), rows)

@@ -17,7 +17,8 @@ import jax
 from fedax.algorithm import Array
 
 # Measured on a CPU with batches of 4 to 64: for 784 rows, 10 columns gained (1.2 to 2.6 times), 16
-# did with small batches and not under vmap, 32 and more did not; 20 rows lost. Between: not measured.
+# did with small batches and not under vmap, 32 and more did not; 20 rows lost. What lies between
+# was not measured.
 MOST_COLUMNS = 12
 FEWEST_ROWS = 128
 
