@@ -12,55 +12,108 @@ from types import SimpleNamespace
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 import fedax
 from fedax import local
+from fedax import narrow as narrow_module
 from fedax.chunks import automatic_chunk
 from fedax.cohort import _halves, _joined
 from fedax.experiment import run
 from fedax.experiment.config import resolve
 from fedax.mesh import cores_as_devices, deal
-from fedax.models.dense import product
-from fedax.models.mlp import mlp
+from fedax.models.cross_entropy import cross_entropy
 from fedax.timing import Stopwatch, _Compilations
 from problems import quadratic_task
 
 
-@pytest.mark.parametrize(
-    ("x_shape", "w_shape"), [((5, 200), (200, 3)), ((2, 3, 128), (128, 12)), ((4, 6), (6, 2))]
-)
-def test_the_narrow_product_and_its_derivatives_are_those_of_matmul(x_shape, w_shape):
+@pytest.mark.parametrize("optimizer", [optax.sgd(1.0), optax.sgd(1.0, momentum=0.9)])
+@pytest.mark.parametrize("shape", [(200, 3), (784, 10), (128, 16)])
+def test_steps_of_a_narrow_matrix_are_those_of_plain_gradients(shape, optimizer):
+    """Against a loop of `jax.grad`: three epochs of seven examples, four at a time."""
     rng = np.random.default_rng(0)
-    x, w, v = (jnp.asarray(rng.normal(size=shape)) for shape in (x_shape, w_shape, w_shape))
+    x = jnp.asarray(rng.normal(size=(7, shape[0])))
+    y = jnp.asarray(rng.integers(0, shape[1], 7))
+    start = {"w": jnp.asarray(rng.normal(size=shape)), "b": jnp.zeros(shape[1])}
 
-    def loss(multiply):
-        return lambda x, w: jnp.tanh(multiply(x, w)).sum()
+    def apply(params, x):
+        return x @ params["w"] + params["b"][None]
 
-    def of(multiply):
-        gradient = jax.grad(loss(multiply), (0, 1))
-        curvature = jax.jvp(lambda w: gradient(x, w), (w,), (v,))[1]
-        lanes = jax.vmap(gradient, (None, 0))(x, jnp.stack([w, v]))
-        return multiply(x, w), gradient(x, w), curvature, lanes
+    model = fedax.classification(lambda key: start, apply)
+    data = fedax.ClientData({"x": x, "y": y}, jnp.int32(0), jnp.int32(7), 7)
 
-    for ours, plain in zip(
-        jax.tree.leaves(of(product)), jax.tree.leaves(of(jnp.matmul)), strict=True
-    ):
-        np.testing.assert_allclose(ours, plain, rtol=1e-12, atol=1e-12)
+    def trained(start, data):
+        return local.train_locally(
+            start, data, jax.random.key(0), gradient=local.loss_gradient(model),
+            optimizer=optimizer, learning_rate=0.1, batch_size=4, num_steps=6, order="sequential",
+        ).params
+
+    expected, state = start, optimizer.init(start)
+    for batch in [slice(0, 4), slice(4, 7)] * 3:
+        gradient = jax.grad(
+            lambda p, batch=batch: optax.softmax_cross_entropy_with_integer_labels(
+                apply(p, x[batch]), y[batch]
+            ).mean()
+        )(expected)
+        updates, state = optimizer.update(gradient, state, expected)
+        expected = jax.tree.map(lambda p, u: p + 0.1 * u, expected, updates)
+    for name, leaf in jax.jit(trained)(start, data).items():
+        assert leaf.shape == start[name].shape
+        np.testing.assert_allclose(leaf, expected[name], rtol=1e-12, atol=1e-13)
+    # Batched over clients, and differentiated through in both directions.
+    both = jax.vmap(trained, (0, None))(jax.tree.map(lambda p: jnp.stack([p, -p]), start), data)
+    np.testing.assert_allclose(both["w"][0], expected["w"], rtol=1e-12, atol=1e-13)
+
+    def norm(w):
+        return (trained(start | {"w": w}, data)["w"] ** 2).sum()
+
+    direction = jnp.asarray(rng.normal(size=shape))
+    forward = jax.jvp(norm, (start["w"],), (direction,))[1]
+    backward = (jax.grad(norm)(start["w"]) * direction).sum()
+    step = 1e-6 * direction
+    difference = (norm(start["w"] + step) - norm(start["w"] - step)) / 2e-6
+    np.testing.assert_allclose(forward, backward, rtol=1e-10)
+    np.testing.assert_allclose(forward, difference, rtol=1e-5)
 
 
-def test_wide_products_are_xlas_own():
-    def is_plain(columns):
-        w = jnp.zeros((784, columns))
-        return "custom_vjp" not in str(jax.make_jaxpr(product)(jnp.zeros((10, 784)), w))
+def test_only_narrow_matrices_are_held_transposed():
+    shapes = {(784, 10), (128, 2), (4096, 16), (127, 10), (784, 17), (784, 1), (4097, 16), (784,)}
+    narrow = {shape for shape in shapes if narrow_module._is_narrow(jnp.zeros(shape))}
+    assert narrow == {(784, 10), (128, 2), (4096, 16)}
+    tree = {"w": jnp.arange(256.0).reshape(128, 2), "other": jnp.ones((2, 3, 4))}
+    hold, restore = narrow_module.transposition(tree)
+    held = hold(tree)
+    assert held["w"][:3].tolist() == [0, 2, 4]
+    assert held["other"] is tree["other"]
+    assert (restore(held)["w"] == tree["w"]).all()
 
-    assert [is_plain(columns) for columns in (10, 12, 13, 62)] == [False, False, True, True]
+
+@pytest.mark.parametrize("classes", [1, 3, 300])
+def test_the_cross_entropy_is_optax_s(classes):
+    rng = np.random.default_rng(0)
+    logits = jnp.asarray(40 * rng.normal(size=(5, 4, classes)))
+    labels = jnp.asarray(rng.integers(0, classes, (5, 4)))
+    v = jnp.asarray(rng.normal(size=logits.shape))
+
+    def of(loss):
+        def total(z):
+            return (loss(z, labels) ** 2).sum()
+
+        curvature = jax.jvp(jax.grad(total), (logits,), (v,))[1]
+        return loss(logits, labels), jax.grad(total)(logits), curvature
+
+    optax_s = of(optax.softmax_cross_entropy_with_integer_labels)
+    for ours, theirs in zip(of(cross_entropy), optax_s, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-10, atol=1e-10)
+    assert cross_entropy(logits.astype(jnp.float32), labels).dtype == jnp.float32
 
 
-def test_the_mlp_uses_it():
-    init, apply = mlp((784, 10))
-    text = str(jax.make_jaxpr(apply)(init(jax.random.key(0)), jnp.zeros((2, 784), jnp.float32)))
-    assert "custom_vjp" in text
+def test_a_label_that_is_no_class_gives_nan():
+    logits = jnp.zeros((4, 300))
+    losses = cross_entropy(logits, jnp.array([-1, 0, 299, 300]))
+    assert jnp.isnan(losses).tolist() == [True, False, False, True]
+    assert not jnp.isnan(cross_entropy(logits, jnp.array([0, 1, 2, 255], jnp.uint8))).any()
 
 
 @pytest.mark.parametrize("size", [1, 2, 63, 64, 65, 128, 129, 700])
@@ -81,7 +134,7 @@ def test_batched_shuffles_take_the_longest_lane():
     lanes = shuffle(keys, sizes)
     for key, size, lane in zip(keys, sizes, lanes, strict=True):
         assert (lane[:size] == local._permutation(key, size, 512)[:size]).all()
-    # One sort of each length in a branch that one number chooses, not all of them at every step.
+    # One branch of each length, which one number chooses, not all of them at every step.
     assert str(jax.make_jaxpr(shuffle)(keys, sizes)).count("cond[") == 1
 
 

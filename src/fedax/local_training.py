@@ -21,6 +21,7 @@ from fedax.local import (
     full_gradient,
     loss_gradient,
     train_locally,
+    within_one_epoch,
 )
 from fedax.schedules import Schedule, ScheduleOrNumber, as_schedule
 from fedax.validate import check_choice, check_count, check_number, unknown
@@ -170,6 +171,7 @@ class LocalTraining(NamedTuple):
             batch_size=self.batch_size,
             num_steps=num_steps,
             order=self.order,
+            one_epoch=within_one_epoch(self.num_local_epochs, message.num_local_steps),
             optimizer_state=optimizer_state,
             gradient_weight=None if gradient_weight is None else theta,
         )

@@ -15,7 +15,6 @@ import jax.numpy as jnp
 
 from fedax.algorithm import Array, Batch, Model, Params
 from fedax.models.characters import character_accuracy, character_cross_entropy
-from fedax.models.dense import product
 from fedax.validate import check_count
 
 
@@ -69,7 +68,7 @@ def mlp(
                 f"The MLP takes {first['w'].shape[0]} numbers an example, but the inputs have "
                 f"the shape {list(x.shape)}, {flat.shape[1]} an example."
             )
-        return _layers_above(product(flat, first["w"]) + first["b"][None, :], rest)
+        return _layers_above(flat @ first["w"] + first["b"][None, :], rest)
 
     return init, apply
 
@@ -181,5 +180,5 @@ def _layers_above(hidden: Array, layers: Sequence[Params]) -> Array:
     """The outputs, from the first layer's pre-activations [..., H] and the layers after it."""
     lead = (None,) * (hidden.ndim - 1)
     for layer in layers:
-        hidden = product(jax.nn.relu(hidden), layer["w"]) + layer["b"][lead]
+        hidden = jax.nn.relu(hidden) @ layer["w"] + layer["b"][lead]
     return hidden
