@@ -1,15 +1,30 @@
-"""Strict numerics for every test: float64, no silent promotion of dtypes or ranks."""
+"""Strict numerics for every test: float64, no silent promotion of dtypes or ranks.
 
+Tests run in several processes (pytest-xdist; `-n 0` for one), which share the programs they
+compile. What measures time is marked `alone` and runs while the other processes wait.
+"""
+
+import contextlib
 import os
+import shutil
+import tempfile
+from pathlib import Path
 
-import jax
 import pytest
 
-from quick import quick_jit
+# The folder that this session's processes share, and those that its tests start. No program comes
+# from an earlier session.
+if "PYTEST_XDIST_WORKER" not in os.environ:
+    os.environ["FEDAX_TEST_FOLDER"] = tempfile.mkdtemp(prefix="fedax-tests-")
+SHARED = Path(os.environ["FEDAX_TEST_FOLDER"])
+os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "1"
+os.environ["JAX_COMPILATION_CACHE_DIR"] = str(SHARED / "programs")
+os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.1"
 
-# Neither here nor in the processes that tests start do programs come from an earlier session.
-os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "0"
-jax.config.update("jax_enable_compilation_cache", False)
+import jax  # noqa: E402
+
+from quick import quick_jit  # noqa: E402
+
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
@@ -28,3 +43,21 @@ def _compile_quickly(request, monkeypatch):
     path = request.node.path
     if path.parent.name == "tests" and path.stem not in COMPILED_AS_USUAL:
         monkeypatch.setattr(jax, "jit", quick_jit)
+
+
+@pytest.fixture(autouse=True)
+def _alone_if_it_says_so(request):
+    """Tests of time have the machine to themselves, as far as this session is concerned."""
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(ImportError):  # on Windows such tests may be disturbed
+            import fcntl
+
+            file = stack.enter_context((SHARED / "lock").open("w"))
+            alone = request.node.get_closest_marker("alone")
+            fcntl.flock(file, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        yield
+
+
+def pytest_unconfigure():
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        shutil.rmtree(SHARED, ignore_errors=True)

@@ -18,6 +18,7 @@ def main(dtype_name):
 
     import fedax
     from fedax.data import cohort_data
+    from fedax.evaluation import Evaluator
     from fedax.mesh import client_mesh
     from problems import largest_difference, quadratic_clients, quadratic_model
 
@@ -62,6 +63,14 @@ def main(dtype_name):
     for how in ({"sampling": "with_replacement"}, {"dropout": 0.4}, {"sampling": "cyclic"}):
         one = fedax.train(task, algorithm, **options, **how)
         compare(f"{how}", fedax.train(task, algorithm, mesh=mesh, **options, **how), one)
+
+    # Batches of 3 on each of 4 devices; the 91 examples are not a multiple of 12.
+    each = [
+        Evaluator(task.model, data, 3, mesh).per_client(one.params)["distance"]
+        for mesh in (mesh, None)
+    ]
+    assert each[0].shape == (len(SIZES),)
+    found["evaluation, client by client"] = float(np.abs(each[0] / each[1] - 1).max())
 
     # Of clients of one size the same ones are measured, and a mesh's state goes on without it.
     even = quadratic_clients((5,) * 8, dtype=np.dtype(dtype))

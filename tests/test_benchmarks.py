@@ -143,6 +143,7 @@ def test_the_gpu_benchmark_stops_in_time_and_says_so(benchmark):
 
 
 @pytest.mark.slow
+@pytest.mark.alone
 def test_a_round_costs_little_more_than_a_bare_loop_of_its_steps(benchmark):
     task = fedax.load_task("shakespeare", model="small")
     sizes = task.train.client_sizes

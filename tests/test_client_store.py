@@ -263,6 +263,7 @@ def test_resident_memory_stays_small_while_states_are_large():
 
 
 @pytest.mark.parametrize("memory_bytes", [0, 10**9])
+@pytest.mark.alone
 def test_a_cohort_costs_the_same_in_a_large_population_and_a_full_store(memory_bytes):
     initial, cohort = {"c": np.zeros(1000)}, {"c": np.ones((50, 1000))}
     stores = {

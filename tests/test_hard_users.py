@@ -642,6 +642,7 @@ def test_seeds_that_differ_beyond_32_bits_differ() -> None:
     assert len(draws) == 3
 
 
+@pytest.mark.alone
 def test_many_clients_at_a_time_shuffle_once_an_epoch() -> None:
     # Under vmap the shuffle must not be redone at every local step, which costs 20 times as much.
     sizes = np.random.default_rng(0).integers(20, 400, 10).tolist()

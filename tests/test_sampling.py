@@ -139,6 +139,7 @@ def seconds_each(function, repeats=7, calls=100):
 
 
 @pytest.mark.parametrize("way", ["uniform", "with_replacement", "by_weight", "available"])
+@pytest.mark.alone
 def test_the_cost_of_a_cohort_does_not_grow_with_the_population(way):
     seconds = {}
     for num_clients in (1_000, 342_477):

@@ -70,7 +70,7 @@ from fedax.simulate import (
 )
 from fedax.tasks import load_task, quadratic_task
 
-__version__ = "0.4.0"
+__version__ = "0.4.1"
 
 __all__ = [
     "BaseOptimizer",

@@ -432,7 +432,8 @@ class _Measurements:
         data: FederatedDataset,
     ) -> None:
         self._evaluator = (
-            Evaluator(task.model, task.test) if task.test and settings.evaluate_every != 0 else None
+            Evaluator(task.model, task.test, mesh=settings.mesh)
+            if task.test and settings.evaluate_every != 0 else None
         )
         self._sent = None
         if settings.diagnostics:

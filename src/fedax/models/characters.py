@@ -9,9 +9,9 @@ from typing import Literal
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from fedax.algorithm import Array, Batch, Model, Params
-from fedax.models.cross_entropy import cross_entropy
 from fedax.models.recurrence import gru, init_gru, init_lstm, lstm
 from fedax.validate import check_choice
 
@@ -115,7 +115,7 @@ def character_lstm(
 
 def character_cross_entropy(logits: Array, batch: Batch) -> tuple[Array, Array]:
     """Of logits [B, T, V]: each sequence's mean over its targets and their number, both [B]."""
-    losses = cross_entropy(logits, _targets(batch))
+    losses = optax.softmax_cross_entropy_with_integer_labels(logits, _targets(batch))
     return _mean_over_targets(losses, batch)
 
 

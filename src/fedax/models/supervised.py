@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import jax.numpy as jnp
+import optax
 
 from fedax.algorithm import Array, Batch, Model, Params
-from fedax.models.cross_entropy import cross_entropy
 
 
 def classification(
@@ -47,7 +47,7 @@ def classification(
                 f"Logits must have the shape [B, C] and the labels {labels!r} the shape [B], but "
                 f"they are {list(logits.shape)} and {list(batch[labels].shape)}."
             )
-        values = cross_entropy(logits, batch[labels])
+        values = optax.softmax_cross_entropy_with_integer_labels(logits, batch[labels])
         return values, jnp.ones_like(values)
 
     def accuracy(logits: Array, batch: Batch) -> tuple[Array, Array]:
