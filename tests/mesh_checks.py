@@ -5,7 +5,7 @@ import os
 import sys
 
 
-def main(dtype_name):
+def main(dtype_name):  # noqa: PLR0915
     os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4"
 
     import jax
