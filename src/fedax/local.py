@@ -394,13 +394,11 @@ def _permutation(key: Array, num_examples: Array, capacity: int) -> Array:
     lengths = [SHORTEST_SORT]
     while lengths[-1] < capacity:
         lengths.append((2 if lengths[-1] < LONGEST_COUNT else 4) * lengths[-1])
-    if lengths[-1] > LONGEST_COUNT:
-        lengths[-1] = capacity
-    bits = _random_bits(key, num_examples, lengths[-1])
+    lengths[-1] = capacity
+    bits = _random_bits(key, num_examples, capacity)
 
     def sort(length: int) -> Array:
-        order = _order(bits[:length])[:capacity]
-        return jnp.pad(order, (0, capacity - order.size))
+        return jnp.pad(_order(bits[:length]), (0, capacity - length))
 
     longer = _largest_lane((num_examples > jnp.asarray(lengths[:-1], jnp.int32)).sum())
     return jax.lax.switch(longer, [partial(sort, length) for length in lengths])
@@ -413,18 +411,22 @@ def _random_bits(key: Array, count: Array, capacity: int) -> Array:
     stable.
     """
 
+    at_once = min(BITS_AT_ONCE, capacity)
+
     def draw(block: Any, bits: Array) -> Array:
-        first = jnp.asarray(block, jnp.int32) * BITS_AT_ONCE
-        places = first + jnp.arange(BITS_AT_ONCE, dtype=jnp.int32)
+        first = jnp.asarray(block, jnp.int32) * at_once
+        places = first + jnp.arange(at_once, dtype=jnp.int32)
         drawn = jax.vmap(
             lambda i: jax.random.bits(jax.random.fold_in(key, i), dtype=jnp.uint32)
         )(places)
         drawn = jnp.where(places < count, drawn, jnp.full_like(drawn, 0xFFFFFFFF))
         return jax.lax.dynamic_update_slice(bits, drawn, (first,))
 
-    size = -(-capacity // BITS_AT_ONCE) * BITS_AT_ONCE
-    blocks = _largest_lane(-(-count // BITS_AT_ONCE))
-    return jax.lax.fori_loop(0, blocks, draw, jnp.full(size, 0xFFFFFFFF, jnp.uint32))
+    most = -(-capacity // at_once)
+    bits = jnp.full(most * at_once, 0xFFFFFFFF, jnp.uint32)
+    if most == 1:
+        return draw(0, bits)
+    return jax.lax.fori_loop(0, _largest_lane(-(-count // at_once)), draw, bits)
 
 
 def _order(bits: Array) -> Array:
