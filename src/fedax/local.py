@@ -410,7 +410,6 @@ def _random_bits(key: Array, count: Array, capacity: int) -> Array:
     So the client's own places come first when sorted; even one with all bits set, as sorts are
     stable.
     """
-
     at_once = min(BITS_AT_ONCE, capacity)
 
     def draw(block: Any, bits: Array) -> Array:
