@@ -303,8 +303,9 @@ def population(options: argparse.Namespace) -> str:
             return process
 
         def take_turns(*processes: Process) -> None:
-            for _ in range(options.rounds):
+            for _ in range(5 * options.rounds):  # these turns are short
                 for process in processes:
+                    process.lead_in(turn)
                     process.go(turn)
 
         few, many = start("population-100"), start("population")
