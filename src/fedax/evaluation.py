@@ -23,7 +23,8 @@ class Evaluator:
       model: whose `outputs` and `metrics` are used.
       dataset: the examples, read in order.
       batch_size: examples at a time on a device; changes nothing but speed and memory. None: 64
-        on a CPU, where the Shakespeare LSTM took 1.4 times as long with 128, and 512 elsewhere.
+        on a CPU, where the Shakespeare LSTM took 1.4 times as long with 128; 512
+        elsewhere (not measured).
       mesh: devices that share the examples, of which those of this process are used; None: one.
     """
 
