@@ -10,24 +10,27 @@ import shutil
 import tempfile
 from pathlib import Path
 
+import jax
 import pytest
+
+from quick import quick_jit
+
+jax.config.update("jax_enable_x64", True)
+jax.config.update("jax_numpy_dtype_promotion", "strict")
+jax.config.update("jax_numpy_rank_promotion", "raise")
 
 # The folder that this session's processes share, and those that its tests start. No program comes
 # from an earlier session.
 if "PYTEST_XDIST_WORKER" not in os.environ:
     os.environ["FEDAX_TEST_FOLDER"] = tempfile.mkdtemp(prefix="fedax-tests-")
 SHARED = Path(os.environ["FEDAX_TEST_FOLDER"])
-os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "1"
-os.environ["JAX_COMPILATION_CACHE_DIR"] = str(SHARED / "programs")
-os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.1"
-
-import jax  # noqa: E402
-
-from quick import quick_jit  # noqa: E402
-
-jax.config.update("jax_enable_x64", True)
-jax.config.update("jax_numpy_dtype_promotion", "strict")
-jax.config.update("jax_numpy_rank_promotion", "raise")
+for _name, _value in {
+    "jax_enable_compilation_cache": True,
+    "jax_compilation_cache_dir": str(SHARED / "programs"),
+    "jax_persistent_cache_min_compile_time_secs": 0.1,
+}.items():
+    jax.config.update(_name, _value)
+    os.environ[_name.upper()] = str(_value)
 
 # These run models of real size, or what users run, and are compiled as users' programs are.
 COMPILED_AS_USUAL = {
