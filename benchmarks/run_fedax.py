@@ -9,7 +9,7 @@ import jax
 import fedax
 import protocol
 import workloads
-from fedax.mesh import client_mesh, cores_as_devices
+from fedax.devices.mesh import client_mesh, cores_as_devices
 from jax_models import model_of
 
 

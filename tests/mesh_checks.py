@@ -18,8 +18,8 @@ def main(dtype_name):  # noqa: PLR0915
 
     import fedax
     from fedax.data import cohort_data
-    from fedax.evaluation import Evaluator
-    from fedax.mesh import client_mesh
+    from fedax.devices.mesh import client_mesh
+    from fedax.rounds.evaluation import Evaluator
     from problems import largest_difference, quadratic_clients, quadratic_model
 
     SIZES = (3, 7, 1, 12, 5, 8, 2, 9, 4, 6, 11, 3, 20)

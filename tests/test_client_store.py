@@ -20,10 +20,12 @@ import numpy as np
 import pytest
 
 from fedax.algorithms.scaffold import ScaffoldState
-from fedax.client_store import ClientStore, StoreError, row_blocks
+from fedax.data.task import Task
 from fedax.experiment import checkpoint
 from fedax.experiment.checkpoint import CheckpointError
-from fedax.simulate import Task, TrainingState, initial_state, train
+from fedax.experiment.train import train
+from fedax.rounds.client_store import ClientStore, StoreError, row_blocks
+from fedax.rounds.state import TrainingState, initial_state
 from test_hard_users import quadratic, ragged, scaffold
 
 POPULATION = 342_477
@@ -233,7 +235,7 @@ def test_nothing_larger_than_a_block_or_the_cohort_is_held(folder):
 RESIDENT = """
 import sys
 import numpy as np
-from fedax.client_store import ClientStore
+from fedax.rounds.client_store import ClientStore
 
 def resident():
     lines = open("/proc/self/status").read().splitlines()
@@ -328,7 +330,7 @@ def test_the_file_has_its_space_and_goes_with_the_store(folder, monkeypatch):
 KILLED = """
 import os, signal, sys
 import numpy as np
-from fedax.client_store import ClientStore
+from fedax.rounds.client_store import ClientStore
 store = ClientStore({"c": np.zeros(1000)}, 100, memory_bytes=0)
 store.write(np.arange(50), {"c": np.ones((50, 1000))})
 if sys.argv[1] == "kill":
@@ -383,7 +385,7 @@ def test_a_full_disk_is_a_sentence_and_changes_nothing(folder, monkeypatch, when
 LIMITED = """
 import os, resource, sys
 import numpy as np
-from fedax.client_store import ClientStore, StoreError
+from fedax.rounds.client_store import ClientStore, StoreError
 if sys.argv[1] == "zeros":
     del os.posix_fallocate
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))

@@ -9,9 +9,9 @@ import pytest
 
 import fedax
 from fedax import FederatedDataset, History, Model, evaluate, evaluate_clients, schedules
-from fedax.client_store import ClientStore
-from fedax.sampling import sample_cohort
-from fedax.schedules import parse_schedule
+from fedax.optimizers.schedules import parse_schedule
+from fedax.rounds.client_store import ClientStore
+from fedax.rounds.sampling import sample_cohort
 from problems import quadratic_task
 
 

@@ -12,14 +12,14 @@ import pytest
 
 import fedax
 from fedax import FederatedDataset, simulate
-from fedax.cohort import run_round
-from fedax.communication import communication
 from fedax.data import CohortReader
 from fedax.data.cohort_data import NOBODY, STAYS
-from fedax.dissimilarity import dissimilarity
+from fedax.measures.communication import communication
+from fedax.measures.dissimilarity import dissimilarity
 from fedax.models import character_lstm
-from fedax.sampling import part_of_the_day, sampler
-from fedax.simulate import initial_state
+from fedax.rounds.cohort import run_round
+from fedax.rounds.sampling import part_of_the_day, sampler
+from fedax.rounds.state import initial_state
 from problems import identical, quadratic_task
 
 RATE, STEPS = 0.1, 3
@@ -365,7 +365,7 @@ def test_a_run_reports_the_dissimilarity_of_those_who_took_part_to_the_end(most,
 
     At most so many clients are measured, evenly from the smallest to the largest.
     """
-    monkeypatch.setattr(sys.modules["fedax.simulate"], "MEASURED_CLIENTS", most)
+    monkeypatch.setattr(sys.modules["fedax.rounds.measurements"], "MEASURED_CLIENTS", most)
     task = quadratic_task()
     sick = poisoned(task, 4)
     algorithm = fedax.fedavg(task.model, batch_size=4)

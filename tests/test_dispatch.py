@@ -10,7 +10,7 @@ import pytest
 import fedax
 from fedax import DivergedError, simulate
 from fedax.data import cohort_data
-from fedax.dispatch import MOST_ROUNDS, Pace
+from fedax.rounds.dispatch import MOST_ROUNDS, Pace
 from problems import identical, quadratic_clients, quadratic_model, quadratic_task
 
 TASK = quadratic_task()

@@ -22,19 +22,17 @@ import fedax
 from fedax import base_optimizers
 from fedax.algorithm import Exchange, FederatedAlgorithm, Model, Participation, Reply
 from fedax.algorithms import fedadam, fedavg
-from fedax.client_store import ClientStore
-from fedax.cohort import run_round
+from fedax.clients.gradients import Loss, loss_gradient
+from fedax.clients.local_steps import train_locally
+from fedax.clients.minibatches import Minibatch, count_local_steps, fold_minibatches
 from fedax.data import ClientData, CohortReader, FederatedDataset
-from fedax.local import (
-    Loss,
-    Minibatch,
-    count_local_steps,
-    fold_minibatches,
-    loss_gradient,
-    train_locally,
-)
-from fedax.sampling import sample_cohort
-from fedax.simulate import Task, initial_state, simulate, train
+from fedax.data.task import Task
+from fedax.experiment.train import train
+from fedax.rounds.client_store import ClientStore
+from fedax.rounds.cohort import run_round
+from fedax.rounds.sampling import sample_cohort
+from fedax.rounds.simulate import simulate
+from fedax.rounds.state import initial_state
 
 KEY = jax.random.key(7, impl="threefry2x32")
 
@@ -619,7 +617,7 @@ def test_weakly_typed_initial_parameters_compile_once() -> None:
 
 def test_decaying_local_steps_round_up() -> None:
     # Paper 001: K_t = ceil(K_0 d^t), so K_1 = ceil(9.95) = 10; rounding down gives 9.
-    from fedax.schedules import exponential_decay
+    from fedax.optimizers.schedules import exponential_decay
 
     model = quadratic(3)
     algorithm = fedavg(model, 0.1, num_local_steps=exponential_decay(10.0, 0.995), batch_size=2)

@@ -9,13 +9,9 @@ import pytest
 from fedax import Exchange, FederatedAlgorithm, Reply, fedadam, fedavg, fedavgm, fedopt, train
 from fedax import optimizers as server_optimizers
 from fedax.algorithms.server import ServerState
-from fedax.local import (
-    Loss,
-    count_local_steps,
-    fold_minibatches,
-    loss_gradient,
-    train_locally,
-)
+from fedax.clients.gradients import Loss, loss_gradient
+from fedax.clients.local_steps import train_locally
+from fedax.clients.minibatches import count_local_steps, fold_minibatches
 from problems import largest_difference, quadratic_task
 
 ROUNDS, COHORT = 10, 6

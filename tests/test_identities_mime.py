@@ -16,7 +16,7 @@ import pytest
 
 import fedax
 from fedax import BaseOptimizer, FederatedDataset, base_optimizers
-from fedax.local import Minibatch
+from fedax.clients.minibatches import Minibatch
 from test_hard_users import SIZES, close, quadratic, ragged, run
 
 RATE = 0.05

@@ -10,7 +10,7 @@ import pytest
 
 import fedax
 from fedax import Task
-from fedax.sampling import sample_cohort
+from fedax.rounds.sampling import sample_cohort
 from test_hard_users import SIZES, close, quadratic, ragged, run
 
 GAMMA = 0.1

@@ -105,7 +105,7 @@ def test_two_processes_give_the_numbers_of_one_and_survive_a_loss(tmp_path):
 
 
 def test_what_is_wrong_with_processes_is_said(capsys):
-    from fedax.cli import run_command
+    from fedax.cli.main import run_command
 
     assert run_command(["run", "--processes", "2"]) == 1
     assert "all three of" in capsys.readouterr().err

@@ -1,18 +1,17 @@
 """Every method by its name on the embedded task, and the algorithms' names themselves."""
 
 import json
-import tomllib
-from importlib.resources import files
 
 import numpy as np
 import pytest
 
 from fedax.algorithms.registry import ALGORITHMS, WRAPPERS
-from fedax.cli import run_command
+from fedax.cli.main import run_command
 from fedax.experiment.build import algorithm_keys, algorithm_parts
 from fedax.experiment.config import resolve
 from fedax.experiment.errors import ConfigError
 from fedax.experiment.folder import read_metrics
+from fedax.tasks.registry import presets
 
 NAMES = [*ALGORITHMS, *WRAPPERS, "local_update_decay+elastic+fedprox"]
 
@@ -41,8 +40,7 @@ def test_fifty_rounds_by_name(name, tmp_path, capsys):
 
 
 def test_every_method_has_settings_of_its_own():
-    text = files("fedax").joinpath("presets.toml").read_text("utf-8")
-    quick = tomllib.loads(text)["shakespeare"]["quick"]
+    quick = presets("shakespeare")["quick"]
     assert set(quick) - {"run", "task", "local"} == set(ALGORITHMS) | set(WRAPPERS)
 
 

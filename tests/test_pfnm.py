@@ -9,10 +9,7 @@ import pytest
 
 from fedax import FederatedDataset, Task, classification, train
 from fedax.algorithm import Individual, Participation
-from fedax.algorithms.pfnm import PFNMClient, PFNMUpload, pfnm
-from fedax.data import ClientData
-from fedax.evaluation import evaluate
-from fedax.matching import (
+from fedax.algorithms.matching import (
     Atoms,
     Matching,
     match_networks,
@@ -20,7 +17,10 @@ from fedax.matching import (
     match_units,
     nearest_units,
 )
+from fedax.algorithms.pfnm import PFNMClient, PFNMUpload, pfnm
+from fedax.data import ClientData
 from fedax.models.mlp import character_mlp, mlp, select_units, widen
+from fedax.rounds.evaluation import evaluate
 from problems import largest_difference
 
 FLAT = 1e14  # a prior variance so large that nothing shrinks

@@ -18,11 +18,11 @@ from fedax.experiment.advice import _message, advice_tables, run_advice
 from fedax.experiment.build import algorithm_keys, build_algorithm
 from fedax.experiment.config import RunConfig, resolve
 from fedax.experiment.errors import ConfigError
-from fedax.krylov import krylov_space
+from fedax.measures.krylov import krylov_space
+from fedax.measures.quadratic_model import advise, quadratic_model
 from fedax.models.quadratic import quadratic
 from fedax.models.supervised import classification, regression
-from fedax.quadratic_model import advise, quadratic_model
-from fedax.simulate import initial_state
+from fedax.rounds.state import initial_state
 from fedax.theory.errors import SingularError
 from fedax.theory.population import QuadraticPopulation
 from fedax.theory.surrogate import surrogate

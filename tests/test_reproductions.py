@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from fedax.cli import run_command
-from fedax.experiment.reproductions import REPRODUCTIONS, decaying_steps, outsized_rates
+from fedax.cli.main import run_command
+from fedax.reproductions import REPRODUCTIONS, decaying_steps, outsized_rates
 
 
 def compute(name):

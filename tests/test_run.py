@@ -20,13 +20,14 @@ import pytest
 
 from fedax import DivergedError, Exchange, FederatedAlgorithm, Reply, tasks
 from fedax.algorithms.registry import ALGORITHMS, AlgorithmInfo
-from fedax.cli import run_command
+from fedax.cli.main import run_command
+from fedax.clients.gradients import loss_gradient
+from fedax.clients.local_steps import train_locally
 from fedax.experiment import checkpoint, run
 from fedax.experiment.checkpoint import CheckpointError
 from fedax.experiment.config import RunConfig, parse_settings, resolve
 from fedax.experiment.errors import ConfigError
 from fedax.experiment.folder import RunError, read_metrics
-from fedax.local import loss_gradient, train_locally
 from problems import quadratic_task
 
 
@@ -158,7 +159,8 @@ def test_a_terminal_gets_a_bar_with_round_speed_time_left_loss_and_last_test():
 
     from rich.console import Console
 
-    from fedax.simulate import RoundReport, TrainingState
+    from fedax.rounds.report import RoundReport
+    from fedax.rounds.state import TrainingState
 
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=True, width=80, color_system=None)
@@ -484,7 +486,7 @@ def test_a_closed_pipe_does_not_stop_training(tmp_path):
 
 FULL_DISK = """
 import resource, sys
-from fedax.cli import run_command
+from fedax.cli.main import run_command
 resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))  # a checkpoint has about 1 MB
 sys.exit(run_command(sys.argv[1:]))
 """

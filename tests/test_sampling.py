@@ -20,17 +20,17 @@ import pytest
 import fedax
 from fedax import FederatedDataset, simulate, tasks, train
 from fedax.algorithm import advance_round
-from fedax.cli import run_command
-from fedax.cohort import client_key, run_round, run_rounds
+from fedax.cli.main import run_command
 from fedax.data import CohortReader
 from fedax.data.cohort_data import NOBODY, STAYS
 from fedax.experiment.folder import read_metrics
-from fedax.sampling import part_of_the_day, sample_cohort, sampler
-from fedax.simulate import initial_state
+from fedax.rounds.cohort import client_key, run_round, run_rounds
+from fedax.rounds.sampling import part_of_the_day, sample_cohort, sampler
+from fedax.rounds.state import initial_state
 from problems import identical, largest_difference, quadratic_task
 
 SIZES = np.array([3, 7, 1, 12, 5, 8, 2, 9, 4, 6])
-module = importlib.import_module("fedax.simulate")  # fedax.simulate is the function
+module = importlib.import_module("fedax.rounds.simulate")  # fedax.simulate is the function
 WAYS = ("uniform", "with_replacement", "by_weight", "cyclic", "full")
 
 

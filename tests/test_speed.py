@@ -16,14 +16,14 @@ import optax
 import pytest
 
 import fedax
-from fedax import local
-from fedax import narrow as narrow_module
-from fedax.chunks import automatic_chunk
-from fedax.cohort import _halves, _joined
+from fedax.clients import gradients, local_steps, shuffles
+from fedax.clients import narrow as narrow_module
+from fedax.devices.mesh import cores_as_devices, deal
 from fedax.experiment import run
 from fedax.experiment.config import resolve
-from fedax.mesh import cores_as_devices, deal
-from fedax.timing import Stopwatch, _Compilations
+from fedax.rounds.chunks import automatic_chunk
+from fedax.rounds.cohort import _halves, _joined
+from fedax.rounds.timing import Stopwatch, _Compilations
 from problems import quadratic_task
 
 
@@ -43,8 +43,8 @@ def test_steps_of_a_narrow_matrix_are_those_of_plain_gradients(shape, optimizer)
     data = fedax.ClientData({"x": x, "y": y}, jnp.int32(0), jnp.int32(7), 7)
 
     def trained(start, data):
-        return local.train_locally(
-            start, data, jax.random.key(0), gradient=local.loss_gradient(model),
+        return local_steps.train_locally(
+            start, data, jax.random.key(0), gradient=gradients.loss_gradient(model),
             optimizer=optimizer, learning_rate=0.1, batch_size=4, num_steps=6, order="sequential",
         ).params
 
@@ -95,17 +95,17 @@ def test_a_shuffle_depends_on_the_client_only(size):
     bits = [int(jax.random.bits(jax.random.fold_in(key, i), dtype=jnp.uint32)) for i in range(size)]
     expected = sorted(range(size), key=bits.__getitem__)
     for capacity in {size, max(size, 64), 700, 1024}:
-        order = local._permutation(key, jnp.int32(size), capacity)
+        order = shuffles.random_order(key, jnp.int32(size), capacity)
         assert order.shape == (capacity,)
         assert order[:size].tolist() == expected
 
 
 def test_batched_shuffles_take_the_longest_lane():
     keys, sizes = jax.random.split(jax.random.key(0), 3), jnp.array([3, 200, 64], jnp.int32)
-    shuffle = jax.vmap(lambda key, n: local._permutation(key, n, 512))
+    shuffle = jax.vmap(lambda key, n: shuffles.random_order(key, n, 512))
     lanes = shuffle(keys, sizes)
     for key, size, lane in zip(keys, sizes, lanes, strict=True):
-        assert (lane[:size] == local._permutation(key, size, 512)[:size]).all()
+        assert (lane[:size] == shuffles.random_order(key, size, 512)[:size]).all()
     # One branch of each length, which one number chooses, not all of them at every step.
     assert str(jax.make_jaxpr(shuffle)(keys, sizes)).count("cond[") == 1
 
@@ -251,7 +251,7 @@ def test_a_trace_that_cannot_be_written_is_said(tmp_path, capsys, monkeypatch):
 def test_the_command_says_one_sentence(tmp_path, monkeypatch, variables, status, words):
     monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR")  # the command's own folder is what may fail
     done = python(
-        "import sys; from fedax.cli import main\n"
+        "import sys; from fedax.cli.main import main\n"
         f"sys.argv[1:] = ['run', 'quadratics', '--rounds', '2', '--out', {str(tmp_path / 'r')!r}]\n"
         # Matplotlib has words of its own for a cache folder that cannot be made.
         "main()", **variables, JAX_ENABLE_COMPILATION_CACHE="1", MPLCONFIGDIR=str(tmp_path),
@@ -314,7 +314,7 @@ def test_the_second_run_compiles_nothing(tmp_path, monkeypatch):
     seen = []
     for name in ("first", "second"):
         done = python(
-            "import sys; from fedax.cli import main\n"
+            "import sys; from fedax.cli.main import main\n"
             f"sys.argv[1:] = ['run', '--rounds', '2', '--out', {str(tmp_path / name)!r},"
             " '--devices', '2', '--set', 'evaluate_every=0']\nmain()",
             XDG_CACHE_HOME=str(tmp_path / "cache"),

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from fedax.cli import run_command
-from fedax.experiment import theory
+from fedax.cli.main import run_command
+from fedax.report import theory_picture
 from fedax.theory import QuadraticPopulation, surrogate
+from fedax.theory import question as questions
 
 
 def tables(capsys, *words):
@@ -178,9 +179,9 @@ def test_a_run_goes_alone(capsys, tmp_path):
 
 
 def test_the_curves_are_the_losses():
-    question = theory.ask(QuadraticPopulation.from_centres([1.0, 2.0], [1.0, 0.5]), 0.5, 2)
+    question = questions.ask(QuadraticPopulation.from_centres([1.0, 2.0], [1.0, 0.5]), 0.5, 2)
     figure = Figure()
-    theory.draw_theory(figure, question)
+    theory_picture.draw_theory(figure, question)
     surfaces, by_gamma, by_steps = figure.axes
     true, _, other, _ = surfaces.lines
     for line, lowest in ((true, 2 / 3), (other, 5 / 7)):

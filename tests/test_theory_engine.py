@@ -8,8 +8,8 @@ import pytest
 
 import fedax
 from fedax import base_optimizers
-from fedax.experiment.reproductions.common import run_rounds
 from fedax.models.quadratic import quadratic, quadratic_data
+from fedax.reproductions.common import run_rounds
 from fedax.theory import dynamics
 from fedax.theory.population import QuadraticPopulation
 from fedax.theory.surrogate import last
@@ -186,7 +186,7 @@ def test_mime_on_cohorts_has_a_mean_of_its_own():
 
 
 def test_the_task_runs_by_name(tmp_path, capsys):
-    from fedax.cli import run_command
+    from fedax.cli.main import run_command
 
     folder = tmp_path / "run"
     line = ["run", "quadratics", "scaffold", "--rounds", "300", "--out", str(folder)]

@@ -11,8 +11,8 @@ import pytest
 import scipy.linalg
 
 import fedax
-from fedax.experiment.reproductions.common import run_rounds
 from fedax.models.quadratic import quadratic, quadratic_data
+from fedax.reproductions.common import run_rounds
 from fedax.theory import charles_konecny_2020 as ck
 from fedax.theory import decaying_steps_2021 as ds
 from fedax.theory.errors import ConditionError, SingularError, TheoryError

@@ -9,7 +9,7 @@ Example:
   >>> result = fedax.train(task, algorithm, num_rounds=1, evaluate_every=0)
 """
 
-from fedax import base_optimizers, optimizers, schedules, theory
+from fedax import optimizers, theory
 from fedax.algorithm import (
     Exchange,
     FederatedAlgorithm,
@@ -49,26 +49,23 @@ from fedax.algorithms import (
     scaffold,
     server_only,
 )
-from fedax.base_optimizers import BaseOptimizer
-from fedax.communication import communication
 from fedax.data import ClientData, FederatedDataset
-from fedax.dissimilarity import dissimilarity
-from fedax.evaluation import evaluate, evaluate_clients
-from fedax.history import History
-from fedax.mesh import client_mesh, cores_as_devices
+from fedax.data.task import Task
+from fedax.devices.mesh import client_mesh, cores_as_devices
+from fedax.experiment.train import TrainResult, train
+from fedax.measures.communication import communication
+from fedax.measures.dissimilarity import dissimilarity
+from fedax.measures.quadratic_model import advise, quadratic_model
 from fedax.models.supervised import classification, regression
-from fedax.quadratic_model import advise, quadratic_model
-from fedax.sampling import part_of_the_day, sampler
-from fedax.simulate import (
-    DivergedError,
-    RoundReport,
-    Task,
-    TrainingState,
-    TrainResult,
-    simulate,
-    train,
-)
-from fedax.tasks import load_task, quadratic_task
+from fedax.optimizers import BaseOptimizer, base_optimizers, schedules
+from fedax.rounds.evaluation import evaluate, evaluate_clients
+from fedax.rounds.history import History
+from fedax.rounds.report import DivergedError, RoundReport
+from fedax.rounds.sampling import part_of_the_day, sampler
+from fedax.rounds.simulate import simulate
+from fedax.rounds.state import TrainingState
+from fedax.tasks.quadratics import quadratic_task
+from fedax.tasks.registry import load_task
 
 __version__ = "0.4.1"
 

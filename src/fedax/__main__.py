@@ -1,5 +1,5 @@
 """`python -m fedax`, for where the script is not on the path."""
 
-from fedax.cli import main
+from fedax.cli.main import main
 
 main()

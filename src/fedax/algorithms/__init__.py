@@ -1,4 +1,7 @@
-"""The federated algorithms, one file a family."""
+"""The federated algorithms, one file a family.
+
+A file has a method's update rule and its source; loops over clients and steps are elsewhere.
+"""
 
 from fedax.algorithms.centralised import centralised
 from fedax.algorithms.elastic import elastic

@@ -8,8 +8,8 @@ import optax
 
 from fedax.algorithm import FederatedAlgorithm, Model
 from fedax.algorithms.local_adaptive import local_adaptive
-from fedax.local_training import LocalOptions
-from fedax.schedules import ScheduleOrNumber
+from fedax.clients.local_training import LocalOptions
+from fedax.optimizers.schedules import ScheduleOrNumber
 
 
 def centralised(

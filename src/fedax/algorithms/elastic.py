@@ -23,9 +23,9 @@ from fedax.algorithm import (
     Reply,
     WrapperState,
 )
+from fedax.clients.minibatches import Minibatch, count_local_steps, fold_minibatches
 from fedax.data.cohort_data import ClientExamples
 from fedax.data.hold_out import hold_out
-from fedax.local import Minibatch, count_local_steps, fold_minibatches
 from fedax.validate import check_choice, check_count, check_number
 
 Sensitivity = Literal["momentum", "average"]

@@ -11,9 +11,9 @@ from typing import Unpack
 from fedax import optimizers
 from fedax.algorithm import Array, FederatedAlgorithm, Model
 from fedax.algorithms.fedopt import fedopt
-from fedax.local_training import LocalOptions
-from fedax.optimizers import BiasCorrection
-from fedax.schedules import ScheduleOrNumber
+from fedax.clients.local_training import LocalOptions
+from fedax.optimizers.schedules import ScheduleOrNumber
+from fedax.optimizers.server_optimizers import BiasCorrection
 
 
 def fedadagrad(

@@ -22,9 +22,9 @@ from fedax.algorithm import (
     stateless,
 )
 from fedax.algorithms.server import Server, ServerState
+from fedax.clients.local_training import LocalMessage, LocalOptions, LocalTraining, pseudo_gradient
 from fedax.data.cohort_data import ClientExamples
-from fedax.local_training import LocalMessage, LocalOptions, LocalTraining, pseudo_gradient
-from fedax.schedules import ScheduleOrNumber
+from fedax.optimizers.schedules import ScheduleOrNumber
 
 
 def fedopt(

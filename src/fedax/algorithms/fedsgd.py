@@ -13,8 +13,8 @@ import optax
 
 from fedax.algorithm import Array, FederatedAlgorithm, Model
 from fedax.algorithms.fedopt import fedopt
-from fedax.local_training import LocalOptions
-from fedax.schedules import ScheduleOrNumber, as_schedule, exponential_decay
+from fedax.clients.local_training import LocalOptions
+from fedax.optimizers.schedules import ScheduleOrNumber, as_schedule, exponential_decay
 from fedax.validate import check_number
 
 

@@ -26,10 +26,10 @@ from fedax.algorithm import (
     stateless,
 )
 from fedax.algorithms.server import Server
-from fedax.base_optimizers import adam, as_transformation
+from fedax.clients.local_training import LocalMessage, LocalOptions, LocalTraining, pseudo_gradient
 from fedax.data.cohort_data import ClientExamples
-from fedax.local_training import LocalMessage, LocalOptions, LocalTraining, pseudo_gradient
-from fedax.schedules import ScheduleOrNumber
+from fedax.optimizers.base_optimizers import adam, as_transformation
+from fedax.optimizers.schedules import ScheduleOrNumber
 from fedax.validate import check_number
 
 

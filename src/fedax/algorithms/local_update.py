@@ -28,9 +28,9 @@ from fedax.algorithm import (
     stateless,
 )
 from fedax.algorithms.server import Server, ServerState
+from fedax.clients.local_training import LocalMessage, LocalOptions, LocalTraining
 from fedax.data.cohort_data import ClientExamples
-from fedax.local_training import LocalMessage, LocalOptions, LocalTraining
-from fedax.schedules import ScheduleOrNumber, as_schedule
+from fedax.optimizers.schedules import ScheduleOrNumber, as_schedule
 from fedax.validate import check_choice, check_count, check_number
 
 GradientWeights: TypeAlias = Literal["all", "last"] | Array | np.ndarray | tuple[float, ...]

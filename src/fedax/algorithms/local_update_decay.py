@@ -23,8 +23,8 @@ from fedax.algorithm import (
     Reply,
     WrapperState,
 )
+from fedax.clients.gradients import full_loss
 from fedax.data.cohort_data import ClientExamples
-from fedax.local import full_loss
 from fedax.numerics import sum_dtype
 from fedax.validate import check_choice, check_count, check_number
 

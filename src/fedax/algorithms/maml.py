@@ -26,10 +26,12 @@ from fedax.algorithm import (
     stateless,
 )
 from fedax.algorithms.server import Server, ServerState
+from fedax.clients.gradients import mean_loss
+from fedax.clients.local_steps import LocalResult
+from fedax.clients.local_training import LocalMessage, LocalOptions, LocalTraining
+from fedax.clients.minibatches import draw_minibatch
 from fedax.data.cohort_data import ClientExamples
-from fedax.local import LocalResult, draw_minibatch, mean_loss
-from fedax.local_training import LocalMessage, LocalOptions, LocalTraining
-from fedax.schedules import ScheduleOrNumber
+from fedax.optimizers.schedules import ScheduleOrNumber
 from fedax.validate import check_count
 
 

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple, Unpack
 import jax
 import jax.numpy as jnp
 
-from fedax import base_optimizers
 from fedax.algorithm import (
     Array,
     Exchange,
@@ -26,17 +25,18 @@ from fedax.algorithm import (
     stateless,
 )
 from fedax.algorithms.server import Server
-from fedax.base_optimizers import BaseOptimizer
-from fedax.data.cohort_data import ClientExamples
-from fedax.local import Minibatch
-from fedax.local_training import (
+from fedax.clients.local_training import (
     Correction,
     LocalMessage,
     LocalOptions,
     LocalTraining,
     pseudo_gradient,
 )
-from fedax.schedules import ScheduleOrNumber
+from fedax.clients.minibatches import Minibatch
+from fedax.data.cohort_data import ClientExamples
+from fedax.optimizers import base_optimizers
+from fedax.optimizers.base_optimizers import BaseOptimizer
+from fedax.optimizers.schedules import ScheduleOrNumber
 
 
 class MimeState(NamedTuple):

@@ -24,9 +24,9 @@ from fedax.algorithm import (
 )
 from fedax.algorithms.mime import control_variate
 from fedax.algorithms.server import Server
+from fedax.clients.local_training import LocalMessage, LocalOptions, LocalTraining, pseudo_gradient
 from fedax.data.cohort_data import ClientExamples
-from fedax.local_training import LocalMessage, LocalOptions, LocalTraining, pseudo_gradient
-from fedax.schedules import ScheduleOrNumber, as_schedule
+from fedax.optimizers.schedules import ScheduleOrNumber, as_schedule
 from fedax.validate import check_number
 
 

@@ -25,12 +25,12 @@ from fedax.algorithm import (
     Participation,
     Reply,
 )
+from fedax.algorithms.matching import Matching, Popularity, match_cohort, nearest_units
+from fedax.clients.local_training import LocalMessage, LocalOptions, LocalTraining
+from fedax.clients.minibatches import Minibatch, count_local_steps, fold_minibatches
 from fedax.data.cohort_data import ClientExamples
-from fedax.local import Minibatch, count_local_steps, fold_minibatches
-from fedax.local_training import LocalMessage, LocalOptions, LocalTraining
-from fedax.matching import Matching, Popularity, match_cohort, nearest_units
 from fedax.models.mlp import hidden_sizes, select_units, widen
-from fedax.schedules import ScheduleOrNumber
+from fedax.optimizers.schedules import ScheduleOrNumber
 from fedax.validate import check_choice, check_count, check_number
 
 
@@ -89,7 +89,7 @@ def pfnm(
     r"""PFNM: the clients' hidden units are matched by an assignment problem, then averaged.
 
     In round 0 every client trains a network of its own, from a random start of its own, and the
-    server averages the units that `fedax.matching.match_networks` takes for the same one:
+    server averages the units that `matching.match_networks` takes for the same one:
 
     .. math:: \theta_i = \frac{\sum_{v \to i} v / \sigma^2}
                               {1/\sigma_0^2 + \sum_{v \to i} 1/\sigma^2}
@@ -105,7 +105,7 @@ def pfnm(
 
     Where this differs from what is published: (a) The released code has the server tell every
     client where its units went. Here a client keeps its network and finds them itself, as the most
-    probable assignment given the global network (`fedax.matching.nearest_units`), which serves one
+    probable assignment given the global network (`matching.nearest_units`), which serves one
     that sat out rounds as well; one that is new after round 0, a case that the paper does not
     have, takes the most popular units. (b) The server matches afresh in every round, where the
     released code starts from the last assignment, and with the cohort alone, so units that no
@@ -126,7 +126,7 @@ def pfnm(
       mass: gamma_0 > 0, of the Beta process; the larger, the more new units; may be traced.
       num_sweeps: how many times every client is matched again; the released code has 5 for one
         round and 3 for several. The order of a sweep is drawn from the round's number.
-      popularity: "derived" or "released", see `fedax.matching.match_scores`.
+      popularity: "derived" or "released", see `matching.match_scores`.
       capacity: how many times as many units the hidden layers of the global network have room
         for as a client's have, >= 1. Once it is full, clients open no new units but share those
         that there are.

@@ -23,11 +23,11 @@ from fedax.algorithm import (
     Reply,
 )
 from fedax.algorithms.server import Server
+from fedax.clients.local_training import LocalMessage, LocalOptions, LocalTraining, pseudo_gradient
+from fedax.clients.minibatches import Minibatch
 from fedax.data.cohort_data import ClientExamples
-from fedax.local import Minibatch
-from fedax.local_training import LocalMessage, LocalOptions, LocalTraining, pseudo_gradient
 from fedax.numerics import sum_dtype
-from fedax.schedules import ScheduleOrNumber
+from fedax.optimizers.schedules import ScheduleOrNumber
 from fedax.validate import check_choice
 
 ControlOption = Literal["I", "II"]

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import optax
 
 from fedax.algorithm import Array, Params
-from fedax.schedules import Schedule, ScheduleOrNumber, as_schedule
+from fedax.optimizers.schedules import Schedule, ScheduleOrNumber, as_schedule
 from fedax.validate import check_number
 
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import Unpack
 
-from fedax import base_optimizers
 from fedax.algorithm import FederatedAlgorithm, Model, Params, stateless
 from fedax.algorithms.mime import gradient_exchange
 from fedax.algorithms.server import Server, ServerState
-from fedax.base_optimizers import BaseOptimizer
-from fedax.local_training import LocalOptions, LocalTraining
-from fedax.schedules import ScheduleOrNumber
+from fedax.clients.local_training import LocalOptions, LocalTraining
+from fedax.optimizers import base_optimizers
+from fedax.optimizers.base_optimizers import BaseOptimizer
+from fedax.optimizers.schedules import ScheduleOrNumber
 
 
 def server_only(

@@ -12,7 +12,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
 from fedax.data.federated_dataset import FederatedDataset
-from fedax.mesh import SPREAD
+from fedax.devices.mesh import SPREAD
 
 # A data set up to this size stays on the device; a larger one is packed cohort by cohort.
 RESIDENT_BYTES = 4 * 2**30

@@ -1,1 +1,4 @@
-"""Runs on disk: configuration, run folder, checkpoints, display and report."""
+"""A run on disk: configuration, run folder, checkpoints, resuming, what is shown meanwhile.
+
+The rounds themselves are in `fedax.rounds`; here they are started, kept and gone on with.
+"""

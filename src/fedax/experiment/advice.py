@@ -10,14 +10,14 @@ import jax
 import numpy as np
 
 from fedax.algorithm import FederatedAlgorithm
+from fedax.clients.local_training import LocalMessage, LocalTraining
+from fedax.clients.minibatches import count_local_steps
 from fedax.data.cohort_data import ClientData, CohortData, CohortReader
 from fedax.experiment.build import algorithm_keys, algorithm_parts
 from fedax.experiment.errors import ConfigError
 from fedax.experiment.run import load_run
-from fedax.experiment.tables import Table
-from fedax.local import count_local_steps
-from fedax.local_training import LocalMessage, LocalTraining
-from fedax.quadratic_model import HOLDS, AdviceRow, QuadraticModel, advise, quadratic_model
+from fedax.measures.quadratic_model import HOLDS, AdviceRow, QuadraticModel, advise, quadratic_model
+from fedax.report.tables import Table
 from fedax.validate import check_count
 
 # Their clients take plain gradient steps on their own losses and send the sum of these gradients

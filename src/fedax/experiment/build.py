@@ -10,13 +10,14 @@ from typing import Any
 
 import optax
 
-from fedax import base_optimizers, optimizers
+from fedax import optimizers
 from fedax.algorithm import FederatedAlgorithm, Model
 from fedax.algorithms.registry import ALGORITHMS, WRAPPERS
-from fedax.base_optimizers import BaseOptimizer
+from fedax.clients.local_training import LocalOptions
 from fedax.experiment.errors import ConfigError
-from fedax.local_training import LocalOptions
-from fedax.schedules import parse_call, parse_schedule
+from fedax.optimizers import base_optimizers
+from fedax.optimizers.base_optimizers import BaseOptimizer
+from fedax.optimizers.schedules import parse_call, parse_schedule
 from fedax.validate import unknown
 
 BASES = {

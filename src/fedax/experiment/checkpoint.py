@@ -27,8 +27,8 @@ import jax.numpy as jnp
 import numpy as np
 
 import fedax
-from fedax.client_store import row_blocks
-from fedax.simulate import TrainingState
+from fedax.rounds.client_store import row_blocks
+from fedax.rounds.state import TrainingState
 
 FORMAT = 2
 KEEP = 2

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.resources
 import json
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,8 +11,8 @@ from typing import Any, get_args
 
 from fedax.experiment.build import algorithm_keys, algorithm_parts
 from fedax.experiment.errors import ConfigError
-from fedax.sampling import Sampling
-from fedax.tasks import TASKS
+from fedax.rounds.sampling import Sampling
+from fedax.tasks.registry import TASKS, presets
 from fedax.validate import check_choice, check_count, check_number, unknown
 
 PRESETS = ("quick", "paper", "none")
@@ -33,7 +32,7 @@ class RunConfig:
       evaluate_every: rounds between evaluations; 0: never.
       checkpoint_every: rounds between checkpoints.
       clients_per_chunk: clients trained batched at a time; None: chosen by platform.
-      sampling: how cohorts are drawn, see `fedax.sampling.sampler`.
+      sampling: how cohorts are drawn, see `fedax.sampler`.
       availability: share of a day of 24 rounds in which a client can be reached, in (0, 1].
       dropout: probability that a client drops out in the middle of a round, in [0, 1).
       diagnostics: whether every round reports how the clients' updates lie to each other.
@@ -194,8 +193,7 @@ def _preset_values(config: RunConfig) -> dict[str, Any]:
     """The preset's values for this task and algorithm."""
     if config.preset == "none":
         return {}
-    text = importlib.resources.files("fedax").joinpath("presets.toml").read_text("utf-8")
-    tables = tomllib.loads(text).get(config.task, {}).get(config.preset)
+    tables = presets(config.task).get(config.preset)
     if tables is None:
         raise ConfigError(
             f"The task {config.task} has no preset {config.preset!r}; use --preset none and --set."

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Column
 
-from fedax.simulate import RoundReport
+from fedax.rounds.report import RoundReport
 
 # Plain lines come at evaluations, and in between at least this often.
 SECONDS_BETWEEN_LINES = 10.0

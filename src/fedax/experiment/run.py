@@ -22,7 +22,9 @@ from jax.sharding import Mesh
 
 import fedax
 from fedax.algorithm import FederatedAlgorithm
-from fedax.communication import Communication, communication
+from fedax.data.task import Task
+from fedax.devices.mesh import client_mesh
+from fedax.devices.processes import are_several, is_first
 from fedax.experiment import checkpoint
 from fedax.experiment.build import build_algorithm
 from fedax.experiment.config import RunConfig, load_config
@@ -40,13 +42,14 @@ from fedax.experiment.folder import (
     write_json,
 )
 from fedax.experiment.profiling import Trace, describe_time, time_parts
-from fedax.experiment.report import write_report
-from fedax.mesh import client_mesh
-from fedax.processes import are_several, is_first
-from fedax.sampling import part_of_the_day
-from fedax.simulate import RoundReport, Task, TrainingState, initial_state, simulate
-from fedax.tasks import load_task
-from fedax.timing import Stopwatch
+from fedax.measures.communication import Communication, communication
+from fedax.report.page import write_report
+from fedax.rounds.report import RoundReport
+from fedax.rounds.sampling import part_of_the_day
+from fedax.rounds.simulate import simulate
+from fedax.rounds.state import TrainingState, initial_state
+from fedax.rounds.timing import Stopwatch
+from fedax.tasks.registry import load_task
 
 
 def start(config: RunConfig, out: Path | None = None, *, profile: bool = False) -> Path:

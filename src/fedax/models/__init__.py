@@ -1,4 +1,7 @@
-"""Learning problems as `fedax.algorithm.Model`, and the layers they are made of."""
+"""Learning problems as `fedax.algorithm.Model`, and the layers they are made of.
+
+A model knows its parameters, losses and metrics, and nothing of clients.
+"""
 
 from fedax.models.characters import character_lstm
 from fedax.models.convolution import conv_general_dilated, convolution

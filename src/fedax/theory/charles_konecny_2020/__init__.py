@@ -26,13 +26,17 @@ Example:
   Charles, Konecny 2020, Theorem 17 needs gamma < 1/L, but gamma = 0.6 and 1/L = 0.5.
 """
 
-from fedax.theory.charles_konecny_2020.convergence import (
+from fedax.theory.charles_konecny_2020.condition_numbers import (
+    corollary_13,
+    corollary_14,
+    lemma_11,
+    lemma_12,
+    lemma_35,
+)
+from fedax.theory.charles_konecny_2020.convergence import lemma_23, lemma_24, lemma_25, theorem_26
+from fedax.theory.charles_konecny_2020.decaying_rates import (
     Schedules,
     corollary_28,
-    lemma_23,
-    lemma_24,
-    lemma_25,
-    theorem_26,
     theorem_27,
     theorem_27_schedule,
     theorem_29,
@@ -52,17 +56,12 @@ from fedax.theory.charles_konecny_2020.distance import (
 )
 from fedax.theory.charles_konecny_2020.equivalence import lemma_1, theorem_3, theorem_4
 from fedax.theory.charles_konecny_2020.spectrum import (
-    corollary_13,
-    corollary_14,
     lemma_5,
     lemma_6,
     lemma_7,
     lemma_8,
     lemma_9,
     lemma_10,
-    lemma_11,
-    lemma_12,
-    lemma_35,
 )
 
 __all__ = [

@@ -1,0 +1,157 @@
+"""The commands and their options; the docstrings are what `--help` shows."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeAlias
+
+from tyro.conf import Positional, UseAppendAction, arg, subcommand
+
+
+def _option(metavar: str) -> Any:
+    """An option without the parser's own hint; its help says what None means."""
+    return arg(metavar=metavar or None, help_behavior_hint="")
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """Train. With no argument: Shakespeare's plays with FedYogi, a quick look of two minutes.
+
+    Settings come from the preset, then from --config, then from the options and --set.
+    """
+
+    task: Annotated[Positional[str | None], _option("[TASK]")] = None
+    """What to learn, see `fedax list tasks`. Default: shakespeare."""
+    algorithm: Annotated[Positional[str | None], _option("[ALGORITHM]")] = None
+    """How, see `fedax list algorithms`. Default: fedyogi."""
+    rounds: Annotated[int | None, _option("N")] = None
+    """Number of rounds; with --resume, the new total."""
+    cohort_size: Annotated[int | None, _option("N")] = None
+    """Clients a round."""
+    seed: Annotated[int | None, _option("N")] = None
+    """Fixes everything random. Default: 0."""
+    out: Annotated[Path | None, _option("DIR")] = None
+    """The run folder to make. Default: one under fedax-runs/."""
+    preset: Annotated[Literal["paper", "quick", "none"] | None, _option("paper|quick|none")] = None
+    """Where settings come from that nobody set. Default: quick."""
+    set: Annotated[UseAppendAction[tuple[tuple[str, ...], ...]], _option("KEY=VALUE ...")] = ()
+    """Settings of the run, the task or the algorithm, such as server_learning_rate=0.03."""
+    config: Annotated[Path | None, _option("FILE")] = None
+    """A TOML file of settings, or another run's config.json to repeat it."""
+    resume: Annotated[Path | None, _option("DIR")] = None
+    """Go on with the run in this folder, exactly where it stopped."""
+    profile: Annotated[bool, _option("")] = False
+    """Trace some rounds into the run folder's profile/, and say where time went."""
+    devices: Annotated[int | None, _option("N")] = None
+    """On a CPU: so many cores train clients side by side. Default: all. 1: as one device."""
+    coordinator: Annotated[str | None, _option("HOST:PORT")] = None
+    """Train with several processes: where process 0 can be reached."""
+    processes: Annotated[int | None, _option("N")] = None
+    """How many there are."""
+    process_id: Annotated[int | None, _option("I")] = None
+    """Which one this is, from 0."""
+    cluster: Annotated[bool, _option("")] = False
+    """Find the other processes from SLURM, Kubernetes or Open MPI."""
+    debug: Annotated[bool, _option("")] = False
+    """Show the traceback of a failure."""
+
+
+@dataclasses.dataclass(frozen=True)
+class List:
+    """Show what there is."""
+
+    what: Positional[Literal["tasks", "algorithms", "datasets", "reproductions"]]
+    """What to list."""
+    json: Annotated[bool, _option("")] = False
+    """Print JSON."""
+    debug: Annotated[bool, _option("")] = False
+    """Show the traceback of a failure."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Reproduce:
+    """Compute a published table or figure anew and print it with the deviation."""
+
+    name: Annotated[Positional[str | None], _option("[NAME]")] = None
+    """Which, see --list."""
+    list: Annotated[bool, _option("")] = False
+    """Show what can be reproduced."""
+    out: Annotated[Path | None, _option("DIR")] = None
+    """Folder for the picture. Default: fedax-reproductions, and none with --json."""
+    json: Annotated[bool, _option("")] = False
+    """Print JSON."""
+    debug: Annotated[bool, _option("")] = False
+    """Show the traceback of a failure."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Theory:
+    """What FedAvg converges to on quadratic losses, how far that is from the minimiser, and why.
+
+    The clients come from a file, from --curvatures and --centres, from --density-power or from
+    --random; without any, they are two with a point each. With --run, a quadratic model of a
+    training run's clients takes their place.
+    """
+
+    file: Annotated[Positional[Path | None], _option("[FILE]")] = None
+    """A population (.json, .toml, .npz) or examples of linear regressions (.csv)."""
+    gamma: Annotated[float | None, _option("RATE")] = None
+    """Client learning rate. Default: half of 1/L."""
+    local_steps: Annotated[int | None, _option("K")] = None
+    """Local steps. Default: 10."""
+    accuracy: Annotated[float | None, _option("DISTANCE")] = None
+    """Wanted distance to the minimiser. Default: a tenth of FedAvg's."""
+    curvatures: Annotated[tuple[float, ...], _option("A ...")] = ()
+    """Scalar clients f_i(x) = A_i (x - c_i)^2 / 2: the A_i."""
+    centres: Annotated[tuple[float, ...], _option("C ...")] = ()
+    """Their minimisers c_i."""
+    probabilities: Annotated[tuple[float, ...], _option("P ...")] = ()
+    """Their weights. Default: all alike."""
+    density_power: Annotated[float | None, _option("POWER")] = None
+    """Clients z (x - 1/z)^2 / 2 with z of density z^POWER on the interval."""
+    interval: Annotated[tuple[float, float] | None, _option("LEFT RIGHT")] = None
+    """The interval."""
+    random: Annotated[tuple[int, int] | None, _option("N D")] = None
+    """N clients in D dimensions at random, with these constants:"""
+    mu: Annotated[float | None, _option("MU")] = None
+    """Smallest eigenvalue. Default: 1."""
+    L: Annotated[float | None, _option("L")] = None
+    """Largest eigenvalue. Default: 10."""
+    sigma_A: Annotated[float | None, _option("S")] = None  # noqa: N815 - the papers' name
+    """Spread of the matrices. Default: what the draw gives."""
+    sigma_c: Annotated[float | None, _option("S")] = None
+    """Spread of the centres. Default: 1."""
+    seed: Annotated[int | None, _option("N")] = None
+    """Of the draw. Default: 0."""
+    noise: Annotated[float | None, _option("G2")] = None
+    """Mean square of an example's gradient noise. Default: 0."""
+    batch_size: Annotated[int, _option("B")] = 1
+    """Examples a local step."""
+    start: Annotated[float, _option("X")] = 0.0
+    """Where training starts, in every coordinate; only numbers of rounds depend on it."""
+    client_column: Annotated[str, _option("NAME")] = "client"
+    """Of a .csv, the column of client names."""
+    target_column: Annotated[str | None, _option("NAME")] = None
+    """Of a .csv, what is regressed on all other columns. Default: the last."""
+    ridge: Annotated[float, _option("LAMBDA")] = 0.0
+    """Of a .csv: adds LAMBDA |x|^2 / 2 to every client's loss."""
+    intercept: Annotated[bool, _option("")] = False
+    """Of a .csv: adds a constant feature."""
+    run: Annotated[Path | None, _option("DIR")] = None
+    """A run folder: a quadratic model at its last checkpoint, and the gap that it predicts for the
+    run's gamma and K, and for half and double of each. Only --seed and --json go with it."""
+    picture: Annotated[Path | None, _option("FILE")] = None
+    """Draw the two losses, and the distance against gamma and K (.png, .svg, .pdf)."""
+    json: Annotated[bool, _option("")] = False
+    """Print JSON."""
+    debug: Annotated[bool, _option("")] = False
+    """Show the traceback of a failure."""
+
+
+Command: TypeAlias = (
+    Annotated[Run, subcommand("run")]
+    | Annotated[List, subcommand("list")]
+    | Annotated[Reproduce, subcommand("reproduce")]
+    | Annotated[Theory, subcommand("theory")]
+)

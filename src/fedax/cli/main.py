@@ -1,0 +1,200 @@
+"""The command line: nothing but parsing and calling.
+
+Exit status: 0 done, 1 a failure explained in one line, 2 a wrong command line.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+import jax
+import tyro
+from tyro.conf import (
+    AvoidSubcommands,
+    FlagCreatePairsOff,
+    OmitArgPrefixes,
+)
+
+from fedax.cli import catalogue
+from fedax.cli.commands import Command, List, Reproduce, Run, Theory
+from fedax.devices import processes
+from fedax.devices.mesh import cores_as_devices
+from fedax.devices.processes import ProcessError
+from fedax.experiment import config
+from fedax.experiment.checkpoint import CheckpointError
+from fedax.experiment.compile_cache import keep_programs
+from fedax.experiment.errors import ConfigError
+from fedax.experiment.folder import RunError
+from fedax.report.picture import PictureError, save_picture
+from fedax.report.tables import print_json, print_tables
+from fedax.rounds.client_store import StoreError
+from fedax.rounds.report import DivergedError
+from fedax.theory.errors import TheoryError
+
+# Their messages are sentences that say what was wrong and what to do.
+EXPLAINED = (
+    CheckpointError, DivergedError, PictureError, ProcessError, RunError, StoreError,
+)
+
+
+def main() -> NoReturn:
+    """Runs the command line and exits."""
+    status = run_command(sys.argv[1:])
+    if status and processes.are_several():  # JAX would wait for a process that is gone, and abort
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+    sys.exit(status)
+
+
+def run_command(arguments: list[str]) -> int:
+    """Runs a command line and returns its exit status."""
+    command = tyro.cli(
+        Command, args=arguments or ["--help"], prog="fedax", description="Federated optimization.",
+        config=(OmitArgPrefixes, AvoidSubcommands, FlagCreatePairsOff),
+    )
+    try:
+        if isinstance(command, Run):
+            return _run(command)
+        if isinstance(command, Theory):
+            return _theory(command)
+        return _list(command) if isinstance(command, List) else _reproduce(command)
+    except KeyboardInterrupt:
+        return _fail("Stopped.", 1)
+    except BrokenPipeError:  # as in `fedax list algorithms | head -1`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except Exception as error:
+        if command.debug:
+            raise
+        return _fail(*_explain(error))
+
+
+def _run(command: Run) -> int:
+    from fedax.experiment import run  # noqa: PLC0415 - only a run needs matplotlib, which is slow
+
+    keep_programs()
+    _use_cores(command.devices)
+    places = (command.coordinator, command.processes, command.process_id)
+    if command.cluster or places != (None, None, None):
+        processes.connect(*places)
+    if command.resume is not None:
+        allowed = ("resume", "rounds", "profile", "devices", "coordinator", "processes",
+                   "process_id", "cluster", "debug")
+        settings = {name: getattr(Run(), name) for name in allowed}
+        if dataclasses.replace(command, **settings) != Run():
+            raise ConfigError(
+                "--resume goes on with a run as it was configured; only --rounds, a new total, "
+                "can go with it, and what changes no setting: --profile, --devices, processes."
+            )
+        run.resume(command.resume, command.rounds, profile=command.profile)
+        return 0
+    options = {
+        "num_rounds": command.rounds, "cohort_size": command.cohort_size, "seed": command.seed,
+    }
+    settings = {key: value for key, value in options.items() if value is not None}
+    # A --set without a word reaches the parser of settings as an empty word, and is refused.
+    settings |= config.parse_settings([word for words in command.set for word in words or ("",)])
+    resolved = config.resolve(
+        task=command.task, algorithm=command.algorithm, preset=command.preset,
+        config_file=command.config, settings=settings,
+    )
+    run.start(resolved, command.out, profile=command.profile)
+    return 0
+
+
+def _use_cores(count: int | None) -> None:
+    """The CPU's cores as devices; left as they are if the user has set them or JAX is in use."""
+    asked = jax.config.jax_num_cpu_devices  # pyright: ignore[reportAttributeAccessIssue]
+    chosen = asked != -1 or "device_count" in os.environ.get("XLA_FLAGS", "")
+    if count is None and chosen:
+        return
+    try:
+        cores_as_devices(count)
+    except (RuntimeError, ValueError) as error:
+        if count is not None:
+            raise ConfigError(str(error)) from None
+
+
+def _list(command: List) -> int:
+    rows = catalogue.ROWS[command.what]()
+    if command.json:
+        print(json.dumps(rows, indent=2, ensure_ascii=False))
+    else:
+        catalogue.print_table(command.what, rows)
+    return 0
+
+
+def _reproduce(command: Reproduce) -> int:
+    if command.list:
+        return _list(List("reproductions", command.json))
+    if command.name is None:
+        raise ConfigError("fedax reproduce needs a name; fedax reproduce --list shows them.")
+    catalogue.reproduce(command.name, command.out, as_json=command.json)
+    return 0
+
+
+def _theory(command: Theory) -> int:
+    from fedax.report import theory_picture, theory_tables  # noqa: PLC0415 - only this command
+    from fedax.theory import question as questions  # noqa: PLC0415 - draws and solves
+
+    if command.run is not None:
+        return _advise(command)
+    given = {name: getattr(command, name) for name in questions.NUMBERS}
+    population = questions.clients_from(
+        command.file,
+        {name: value for name, value in given.items() if value not in (None, ())},
+        {name: getattr(command, name) for name in questions.EXAMPLES},
+    )
+    question = questions.ask(
+        population, command.gamma, command.local_steps,
+        accuracy=command.accuracy, start=command.start, batch_size=command.batch_size,
+    )
+    (print_json if command.json else print_tables)(
+        theory_tables.theory_tables(question)
+    )
+    if command.picture is not None:
+        path = save_picture(
+            lambda figure: theory_picture.draw_theory(figure, question), command.picture
+        )
+        if not command.json:
+            print(f"Picture: {path}")
+    return 0
+
+
+def _advise(command: Theory) -> int:
+    from fedax.experiment.advice import advice_tables, run_advice  # noqa: PLC0415 - likewise
+
+    if dataclasses.replace(command, run=None, seed=None, json=False, debug=False) != Theory():
+        raise ConfigError(
+            "--run makes a model of that run, with its own gamma and K; only --seed, of the sample "
+            "of clients, and --json go with it."
+        )
+    folder = command.run or Path()
+    advice = run_advice(folder, seed=command.seed or 0)
+    (print_json if command.json else print_tables)(advice_tables(advice))
+    return 0
+
+
+def _explain(error: Exception) -> tuple[str, int]:
+    """An error's sentence and exit status; a sentence of our own where we know what it means."""
+    if isinstance(error, ConfigError | TheoryError):
+        return str(error), 2
+    if isinstance(error, EXPLAINED):
+        return str(error), 1
+    if isinstance(error, RuntimeError) and "Unable to initialize backend" in str(error):
+        return f"JAX has no devices to compute on: {str(error).splitlines()[0]}", 1
+    if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error):
+        return f"Out of memory: {error}. Lower clients_per_chunk or batch_size.", 1
+    kind = type(error).__name__
+    return f"A defect of fedax: {kind}: {error} (--debug shows where; please report it).", 1
+
+
+def _fail(message: str, status: int) -> int:
+    print("fedax: " + " ".join(message.split()), file=sys.stderr)
+    return status

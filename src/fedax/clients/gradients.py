@@ -1,0 +1,128 @@
+"""A client's loss and gradient: over a minibatch, and over all of its examples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias
+
+import jax
+import jax.numpy as jnp
+
+from fedax.algorithm import Array, Model, Params
+from fedax.clients.minibatches import Minibatch, fold_minibatches, steps_per_epoch
+from fedax.clients.narrow import fast_gradient
+from fedax.data.cohort_data import ClientExamples
+from fedax.numerics import widen
+
+
+class Loss(NamedTuple):
+    """A weighted mean and the sum of the weights behind it (scalars)."""
+
+    mean: Array
+    weight: Array
+
+
+Gradient: TypeAlias = Callable[[Params, Minibatch, Array], tuple[Loss, Params]]
+
+
+def mean_loss(model: Model, params: Params, batch: Minibatch, key: Array) -> Loss:
+    """The weighted mean of the model's losses over a minibatch; padding weighs 0.
+
+    A minibatch in which nothing weighs has loss 0 and gradient 0.
+    """
+    losses, weights = model.loss(params, batch.examples, key)
+    losses = widen(losses)
+    weights = jnp.where(batch.mask, weights.astype(losses.dtype), 0)
+    total = weights.sum()
+    return Loss((losses * weights).sum() / jnp.where(total > 0, total, 1), total)
+
+
+def loss_gradient(model: Model) -> Gradient:
+    """The gradient of `mean_loss`: (params, minibatch, key) -> (loss, gradient)."""
+
+    def gradient(params: Params, batch: Minibatch, key: Array) -> tuple[Loss, Params]:
+        def objective(params: Params) -> tuple[Array, Array]:
+            return mean_loss(model, params, batch, key)
+
+        (mean, weight), grads = jax.value_and_grad(objective, has_aux=True)(params)
+        return Loss(mean, weight), fast_gradient(grads)
+
+    return gradient
+
+
+def mean_over_client(
+    function: Callable[[Minibatch, Array], tuple[Array, Any]],
+    data: ClientExamples,
+    key: Array,
+    *,
+    batch_size: int,
+) -> tuple[Array, Any]:
+    """The weighted mean of a function of minibatches over all of a client's examples.
+
+    Args:
+      function: (minibatch, key) -> (weight, tree of values); a minibatch of weight 0 counts
+        for nothing.
+      data: the client's examples, walked once in the stored order.
+      key: this client's key for this exchange.
+      batch_size: changes nothing but rounding, speed and memory, unless the function draws.
+
+    Returns:
+      The sum of the weights (scalar) and the mean of the values; 0 where nothing weighs.
+    """
+
+    def step(carry: tuple[Array, Any], batch: Minibatch, key: Array) -> tuple[Array, Any]:
+        total, values = carry
+        weight, value = function(batch, key)
+        add = jax.tree.map(lambda s, v: s + weight.astype(v.dtype) * v, values, value)
+        return total + weight, add
+
+    first = Minibatch(data.examples(jnp.zeros(batch_size, jnp.int32)), jnp.ones(batch_size, bool))
+    shapes = jax.eval_shape(function, first, key)
+    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    total, values = fold_minibatches(
+        step, zeros, data, key, batch_size=batch_size,
+        num_steps=steps_per_epoch(data.num_examples, batch_size), order="sequential",
+    )
+    divisor = jnp.where(total > 0, total, 1)
+    return total, jax.tree.map(lambda v: v / divisor.astype(v.dtype), values)
+
+
+def full_gradient(
+    gradient: Gradient, params: Params, data: ClientExamples, key: Array, *, batch_size: int
+) -> tuple[Loss, Params]:
+    """The loss over all of a client's examples and its gradient; arguments as above.
+
+    Example:
+      >>> import fedax
+      >>> task = fedax.load_task("shakespeare", model="small")
+      >>> model, train = task.model, task.train
+      >>> arrays = {name: jnp.asarray(array) for name, array in train.arrays.items()}
+      >>> data = fedax.ClientData(arrays, jnp.int32(0), jnp.int32(3), 3)
+      >>> params, key = model.init(jax.random.key(0)), jax.random.key(1)
+      >>> one, three = (
+      ...     full_gradient(loss_gradient(model), params, data, key, batch_size=b)[1]["output"]
+      ...     for b in (1, 3)
+      ... )
+      >>> bool(jnp.allclose(one["bias"], three["bias"], atol=1e-6))
+      True
+    """
+
+    def weighted(batch: Minibatch, key: Array) -> tuple[Array, Params]:
+        loss, grads = gradient(params, batch, key)
+        return loss.weight, (loss.mean, grads)
+
+    total, (mean, grads) = mean_over_client(weighted, data, key, batch_size=batch_size)
+    return Loss(mean, total), grads
+
+
+def full_loss(
+    model: Model, params: Params, data: ClientExamples, key: Array, *, batch_size: int
+) -> Loss:
+    """The loss over all of a client's examples; arguments as above."""
+
+    def weighted(batch: Minibatch, key: Array) -> tuple[Array, Array]:
+        loss = mean_loss(model, params, batch, key)
+        return loss.weight, loss.mean
+
+    total, mean = mean_over_client(weighted, data, key, batch_size=batch_size)
+    return Loss(mean, total)

@@ -1,0 +1,105 @@
+"""The one loop of local training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from fedax.algorithm import Array, Params
+from fedax.clients.gradients import Gradient, Loss
+from fedax.clients.minibatches import Minibatch, Order, fold_minibatches
+from fedax.clients.narrow import transposition
+from fedax.data.cohort_data import ClientExamples
+from fedax.numerics import sum_dtype
+
+
+class LocalResult(NamedTuple):
+    """What local training ends with.
+
+    Attributes:
+      params: x_K.
+      loss: mean training loss along the local steps and its weight.
+      num_steps: int32 scalar, K.
+      optimizer_state: the local optimizer's state.
+      gradient_sum: sum_k theta_k g_k, like the parameters; () unless gradient weights were given.
+    """
+
+    params: Params
+    loss: Loss
+    num_steps: Array
+    optimizer_state: Any
+    gradient_sum: Params | tuple[()]
+
+
+def train_locally(
+    params: Params,
+    data: ClientExamples,
+    key: Array,
+    *,
+    gradient: Gradient,
+    optimizer: optax.GradientTransformation,
+    learning_rate: float | Array,
+    batch_size: int,
+    num_steps: int | Array,
+    order: Order = "shuffled",
+    one_epoch: bool = False,
+    optimizer_state: Any = None,
+    gradient_weight: Callable[[Array], Array] | None = None,
+) -> LocalResult:
+    """Runs x_{k+1} = x_k + learning_rate * optimizer(g_k(x_k)) for num_steps local steps.
+
+    Args:
+      params: x_0.
+      data: the client's examples.
+      key: this client's key for this exchange.
+      gradient: gives the loss and g_k from (params, minibatch, key); `loss_gradient(model)`,
+        or that with further terms (proximal, control variates).
+      optimizer: an optax transformation; `optax.sgd(1.0)` is plain SGD.
+      learning_rate: multiplies the optimizer's update.
+      batch_size, num_steps, order, one_epoch: as for `fold_minibatches`.
+      optimizer_state: what the optimizer starts from; None starts it afresh.
+      gradient_weight: theta_k from k = 0, 1, ... (int32 scalar), if the weighted sum of the
+        gradients is wanted.
+    """
+    dtype = sum_dtype(jax.tree.leaves(params)[0])
+
+    def step(carry: Any, batch: Minibatch, key: Array) -> Any:
+        k, params, optimizer_state, gradient_sum, loss_sum, weight_sum = restore(carry)
+        loss, grads = gradient(params, batch, key)
+        updates, optimizer_state = optimizer.update(grads, optimizer_state, params)
+        params = jax.tree.map(
+            lambda p, u: p + jnp.asarray(learning_rate, p.dtype) * u.astype(p.dtype),
+            params, updates,
+        )
+        if gradient_weight is not None:
+            theta = gradient_weight(k)
+            gradient_sum = jax.tree.map(
+                lambda s, g: s + theta.astype(g.dtype) * g, gradient_sum, grads
+            )
+        loss_sum += (loss.mean * loss.weight).astype(dtype)
+        weight_sum += loss.weight.astype(dtype)
+        return hold((k + 1, params, optimizer_state, gradient_sum, loss_sum, weight_sum))
+
+    zero = jnp.zeros((), dtype)
+    start = (
+        jnp.zeros((), jnp.int32),
+        params,
+        optimizer.init(params) if optimizer_state is None else optimizer_state,
+        () if gradient_weight is None else jax.tree.map(jnp.zeros_like, params),
+        zero,
+        zero,
+    )
+    hold, restore = transposition(start)
+    end = fold_minibatches(
+        step, hold(start), data, key,
+        batch_size=batch_size, num_steps=num_steps, order=order, one_epoch=one_epoch,
+    )
+    _, params, optimizer_state, gradient_sum, loss_sum, weight_sum = restore(end)
+    loss = Loss(loss_sum / jnp.where(weight_sum > 0, weight_sum, 1), weight_sum)
+    return LocalResult(
+        params, loss, jnp.asarray(num_steps, jnp.int32), optimizer_state, gradient_sum
+    )

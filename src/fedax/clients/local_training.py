@@ -1,0 +1,218 @@
+"""What the methods with local steps share: their options, what is broadcast, how clients train."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple, Self, TypeAlias, TypedDict, get_args
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from fedax.algorithm import Array, Model, Params, PyTree, Reply
+from fedax.clients.gradients import Gradient, Loss, full_gradient, loss_gradient
+from fedax.clients.local_steps import LocalResult, train_locally
+from fedax.clients.minibatches import Minibatch, Order, count_local_steps, within_one_epoch
+from fedax.data.cohort_data import ClientExamples
+from fedax.optimizers.schedules import Schedule, ScheduleOrNumber, as_schedule
+from fedax.validate import check_choice, check_count, check_number, unknown
+
+Weighting: TypeAlias = Literal["num_examples", "num_tokens", "uniform"]
+
+# (gradient, y, minibatch, key) -> gradient: a further term of the local gradient, such as a
+# control variate.
+Correction: TypeAlias = Callable[[Params, Params, Minibatch, Array], Params]
+
+
+class LocalOptions(TypedDict, total=False):
+    """How clients train; the factories take these by keyword.
+
+    batch_size: B >= 1, default 20. Static.
+    num_local_epochs: E >= 0, passes over the client's examples, each in a fresh random order.
+      The default, if num_local_steps is not given either, is 1.
+    num_local_steps: K >= 0 minibatches; may be a schedule, whose fractions are rounded up. If
+      both are given, the smaller count.
+    weighting: a client's weight in the mean: "num_examples" n_i (default; paper 004, Algorithm
+      5), "uniform" (Algorithm 2), "num_tokens" (the summed weight of the losses that it
+      processed, as the code released with that paper does for language models).
+    order: of the minibatches: "shuffled" (default), "iid" or "sequential", see
+      `fold_minibatches`.
+    proximal_weight: mu >= 0 of FedProx (Li et al. 2020): adds mu/2 |x - x_t|^2 to the local loss,
+      so mu (x - x_t) to every local gradient. A number or a schedule; default: no such term.
+    """
+
+    batch_size: int
+    num_local_epochs: int | Array | None
+    num_local_steps: ScheduleOrNumber | None
+    weighting: Weighting
+    order: Order
+    proximal_weight: ScheduleOrNumber
+
+
+class LocalMessage(NamedTuple):
+    """What every method with local steps broadcasts.
+
+    Attributes:
+      params: x_t.
+      client_learning_rate: gamma_t, scalar.
+      num_local_steps: K_t, int or int32 scalar, or None.
+      proximal_weight: mu_t, scalar, or None.
+    """
+
+    params: Params
+    client_learning_rate: Array
+    num_local_steps: Any
+    proximal_weight: Any
+
+
+class LocalTraining(NamedTuple):
+    """How clients train: `LocalOptions` with their defaults, the model and its learning rate."""
+
+    gradient: Gradient
+    client_learning_rate: Schedule
+    batch_size: int = 20
+    num_local_epochs: int | Array | None = None
+    num_local_steps: Any = None
+    weighting: Weighting = "num_examples"
+    order: Order = "shuffled"
+    proximal_weight: Any = None
+
+    @classmethod
+    def checked(
+        cls, model: Model, client_learning_rate: ScheduleOrNumber, options: LocalOptions
+    ) -> Self:
+        """The options with their defaults.
+
+        Raises:
+          ValueError: a concrete value is out of its range.
+          TypeError: there is no such option.
+        """
+        known = LocalOptions.__annotations__
+        for name in options:
+            if name not in known:
+                raise TypeError(unknown("option", name, known))
+        check_number("client_learning_rate", client_learning_rate, at_least=0, schedule=True)
+        local = cls(loss_gradient(model), as_schedule(client_learning_rate), **options)
+        check_count("batch_size", local.batch_size)
+        for name in ("num_local_epochs", "num_local_steps"):
+            value = getattr(local, name)
+            if value is not None:
+                check_count(name, value, at_least=0, schedule=name == "num_local_steps")
+        if local.proximal_weight is not None:
+            check_number("proximal_weight", local.proximal_weight, at_least=0, schedule=True)
+        check_choice("weighting", local.weighting, get_args(Weighting))
+        check_choice("order", local.order, get_args(Order))
+        return local
+
+    def message(self, state: Any) -> LocalMessage:
+        """What to broadcast, from a server state."""
+        steps, proximal = (
+            value(state.round_index) if callable(value) else value
+            for value in (self.num_local_steps, self.proximal_weight)
+        )
+        rate = self.client_learning_rate(state.round_index)
+        return LocalMessage(state.params, rate, steps, proximal)
+
+    def train(
+        self,
+        message: LocalMessage,
+        data: ClientExamples,
+        key: Array,
+        *,
+        optimizer: optax.GradientTransformation | None = None,
+        optimizer_state: Any = None,
+        correction: Correction | None = None,
+        gradient_weight: Callable[[Array, Array], Array] | None = None,
+    ) -> LocalResult:
+        """Trains from the message's model.
+
+        Args:
+          message: what was broadcast.
+          data: the client's examples.
+          key: this client's key for this exchange.
+          optimizer: local optimizer; None is SGD.
+          optimizer_state: what it starts from; None starts it afresh.
+          correction: applied to every local gradient, after the proximal term.
+          gradient_weight: (k, K) -> theta_k, if the weighted sum of gradients is wanted.
+        """
+        num_steps = count_local_steps(
+            data, self.batch_size, self.num_local_epochs, message.num_local_steps
+        )
+
+        def gradient(params: Params, batch: Minibatch, key: Array) -> tuple[Loss, Params]:
+            loss, grads = self.gradient(params, batch, key)
+            if message.proximal_weight is not None:
+                grads = jax.tree.map(
+                    lambda g, y, x: g + jnp.asarray(message.proximal_weight, g.dtype) * (y - x),
+                    grads, params, message.params,
+                )
+            if correction is not None:
+                grads = correction(grads, params, batch, key)
+            return loss, grads
+
+        def theta(k: Array) -> Array:
+            assert gradient_weight is not None
+            return gradient_weight(k, jnp.asarray(num_steps, jnp.int32))
+
+        return train_locally(
+            message.params, data, key,
+            gradient=gradient,
+            optimizer=optax.sgd(1.0) if optimizer is None else optimizer,
+            learning_rate=message.client_learning_rate,
+            batch_size=self.batch_size,
+            num_steps=num_steps,
+            order=self.order,
+            one_epoch=within_one_epoch(self.num_local_epochs, message.num_local_steps),
+            optimizer_state=optimizer_state,
+            gradient_weight=None if gradient_weight is None else theta,
+        )
+
+    def full_gradient(
+        self, params: Params, data: ClientExamples, key: Array
+    ) -> tuple[Loss, Params]:
+        """The loss over all of the client's examples and its gradient."""
+        return full_gradient(self.gradient, params, data, key, batch_size=self.batch_size)
+
+    def weight(self, data: ClientExamples, loss: Loss) -> Array:
+        """A client's weight in the mean, see `LocalOptions`; 0 for a client without examples.
+
+        Args:
+          data: the client's examples.
+          loss: its weight is the number of tokens that the client processed.
+        """
+        if self.weighting == "num_examples":
+            return data.num_examples.astype(loss.weight.dtype)
+        if self.weighting == "num_tokens":
+            return loss.weight
+        return (data.num_examples > 0).astype(loss.weight.dtype)
+
+    def reply(
+        self,
+        upload: PyTree,
+        message: LocalMessage,
+        data: ClientExamples,
+        result: LocalResult,
+        client_state: PyTree = (),
+    ) -> Reply:
+        """The client's reply after training, with its weight and what clients report."""
+        return Reply(
+            upload=upload,
+            weight=self.weight(data, result.loss),
+            client_state=client_state,
+            info=local_info(result),
+            model_delta=jax.tree.map(jnp.subtract, result.params, message.params),
+        )
+
+
+def pseudo_gradient(message: LocalMessage, result: LocalResult) -> Params:
+    """x_t - x_K."""
+    return jax.tree.map(jnp.subtract, message.params, result.params)
+
+
+def local_info(result: LocalResult) -> dict[str, tuple[Array, Array]]:
+    """What clients report of their local training."""
+    one = jnp.ones_like(result.loss.weight)
+    return {
+        "train_loss": (result.loss.mean, result.loss.weight),
+        "num_local_steps": (result.num_steps.astype(one.dtype), one),
+    }

@@ -1,0 +1,158 @@
+"""How a client walks through its examples: orders, epochs, minibatches, numbers of steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
+
+import jax
+import jax.numpy as jnp
+
+from fedax.algorithm import Array, Batch
+from fedax.clients.shuffles import largest_lane, random_order
+from fedax.data.cohort_data import ClientExamples
+
+Order: TypeAlias = Literal["shuffled", "iid", "sequential"]
+Carry = TypeVar("Carry")
+
+
+class Minibatch(NamedTuple):
+    """B examples, of which those with a mask of False are padding.
+
+    Attributes:
+      examples: name -> array [B, ...]. A padding row repeats one of the client's own examples.
+      mask: bool [B].
+    """
+
+    examples: Batch
+    mask: Array
+
+
+def count_local_steps(
+    data: ClientExamples,
+    batch_size: int,
+    num_local_epochs: int | Array | None = None,
+    num_local_steps: int | Array | None = None,
+) -> int | Array:
+    """The number of local steps: E ceil(n / B), K, or the smaller of the two if both are given.
+
+    A fraction, as a decaying schedule gives, is rounded up (paper 001: K_t = ceil(K_0 d^t)).
+    Neither given means one epoch. A client without examples (a chunk's filler) does nothing
+    unless K alone is given as a Python number, which stays one so that reverse-mode
+    differentiation through the local steps is possible; its minibatches then weigh nothing.
+    """
+    if num_local_epochs is None and isinstance(num_local_steps, int):
+        return num_local_steps
+    if num_local_epochs is None and num_local_steps is not None:
+        return jnp.where(data.num_examples > 0, _whole(num_local_steps), 0)
+    epochs = 1 if num_local_epochs is None else num_local_epochs
+    steps = _whole(epochs) * steps_per_epoch(data.num_examples, batch_size)
+    if num_local_steps is None:
+        return steps
+    return jnp.minimum(steps, _whole(num_local_steps))
+
+
+def fold_minibatches(
+    step: Callable[[Carry, Minibatch, Array], Carry],
+    carry: Carry,
+    data: ClientExamples,
+    key: Array,
+    *,
+    batch_size: int,
+    num_steps: int | Array,
+    order: Order = "shuffled",
+    one_epoch: bool = False,
+) -> Carry:
+    """Folds `step` over a client's minibatches: carry <- step(carry, minibatch_k, key_k).
+
+    Every walk over local data goes through here. Orders:
+      shuffled: epochs, each in a fresh random order; the last minibatch of an epoch holds what
+        is left, filled up with padding. num_steps may end within an epoch or span many.
+      iid: every minibatch is drawn uniformly with replacement (what the theory assumes).
+      sequential: epochs in the stored order, for full passes.
+
+    A traced `num_steps` costs as many steps as its value says. With a Python number the fold
+    can be differentiated in reverse mode.
+
+    Args:
+      step: pure; gets a key of its own for every step.
+      carry: initial value.
+      data: the client's examples.
+      key: this client's key for this exchange.
+      batch_size: B, static.
+      num_steps: int or int32 scalar, see `count_local_steps`.
+      order: static.
+      one_epoch: the steps end within the first epoch, see `within_one_epoch`; the loop then need
+        not ask at every step whether an epoch begins. Static.
+    """
+    order_key, step_key = jax.random.split(key)
+    per_epoch = jnp.maximum(steps_per_epoch(data.num_examples, batch_size), 1)
+    slots = jnp.arange(batch_size, dtype=jnp.int32)
+    last = jnp.maximum(data.num_examples - 1, 0)
+
+    def shuffle(epoch: int | Array) -> Array:
+        return random_order(
+            jax.random.fold_in(order_key, epoch), data.num_examples, data.capacity
+        )
+
+    def body(k: Any, state: tuple[Array, Carry]) -> tuple[Array, Carry]:
+        permutation, carry = state
+        k = jnp.asarray(k, jnp.int32)
+        if order == "iid":
+            draws = jax.random.randint(jax.random.fold_in(order_key, k), (batch_size,), 0, last + 1,
+                                       dtype=jnp.int32)
+            batch = Minibatch(data.examples(draws), jnp.full(batch_size, data.num_examples > 0))
+        else:
+            epoch, position = (0, k) if one_epoch else (k // per_epoch, k % per_epoch)
+            if order == "shuffled" and not one_epoch:
+                # Batched clients that are done stay at k = num_steps, where no epoch begins.
+                begins = (position == 0) & (k < num_steps)
+                permutation = jax.lax.cond(
+                    largest_lane(begins),
+                    lambda: jnp.where(begins, shuffle(epoch), permutation),
+                    lambda: permutation,
+                )
+            places = position * batch_size + slots
+            mask = places < data.num_examples
+            places = jnp.minimum(places, last)
+            indices = permutation[places] if order == "shuffled" else places
+            batch = Minibatch(data.examples(indices), mask)
+        return permutation, step(carry, batch, jax.random.fold_in(step_key, k))
+
+    permutation = jnp.zeros(data.capacity if order == "shuffled" else 0, jnp.int32)
+    if order == "shuffled" and one_epoch:
+        permutation = shuffle(0)
+    return jax.lax.fori_loop(0, num_steps, body, (permutation, carry))[1]
+
+
+def within_one_epoch(num_local_epochs: Any, num_local_steps: Any) -> bool:
+    """Whether `count_local_steps` of these is surely no more than one epoch."""
+    if num_local_epochs is None:
+        return num_local_steps is None
+    return isinstance(num_local_epochs, int) and num_local_epochs <= 1
+
+
+def draw_minibatch(
+    data: ClientExamples, key: Array, *, batch_size: int, order: Order = "shuffled"
+) -> Minibatch:
+    """The first minibatch of a fresh walk, see `fold_minibatches`."""
+    places = jnp.zeros(batch_size, jnp.int32)
+    nothing = Minibatch(data.examples(places), jnp.zeros(batch_size, bool))
+    return fold_minibatches(
+        lambda carry, batch, key: batch, nothing, data, key,  # noqa: ARG005
+        batch_size=batch_size, num_steps=1, order=order, one_epoch=True,
+    )
+
+
+def steps_per_epoch(num_examples: Array, batch_size: int) -> Array:
+    """ceil(n / B)."""
+    return (num_examples + (batch_size - 1)) // batch_size
+
+
+def _whole(count: int | Array) -> Array:
+    """A number of steps as int32, fractions rounded up."""
+    count = jnp.asarray(count)
+    if jnp.issubdtype(count.dtype, jnp.inexact):
+        # Rounding may lift a whole number, such as 27 / 3^2, above itself.
+        count = jnp.ceil(count * (1 - 4 * jnp.finfo(count.dtype).eps))
+    return count.astype(jnp.int32)

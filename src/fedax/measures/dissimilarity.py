@@ -1,0 +1,151 @@
+"""How unlike the clients of a cohort are: in their gradients and in their Hessians.
+
+Paper 003: Karimireddy et al., "Mime: Mimicking Centralized Stochastic Algorithms in Federated
+Learning" (2020), assumptions (A1) and (A2):
+
+    G^2 >= E_i |grad f_i(x) - grad f(x)|^2,        delta >= max_i |H_i(x) - H(x)|  (spectral).
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fedax.algorithm import Array, Model, Params
+from fedax.clients.gradients import full_gradient, loss_gradient
+from fedax.data.cohort_data import ClientData, CohortData
+from fedax.data.hold_out import spread_evenly
+from fedax.measures.diagnostics import norm
+
+
+class Dissimilarity(NamedTuple):
+    """Estimates at one point, from one cohort.
+
+    Attributes:
+      gradient_dissimilarity: mean over clients of |grad f_i - mean_j grad f_j|^2, all clients
+        alike: an estimate of G^2 at this point (the assumption bounds it at all points), low by
+        the factor 1 - 1/S.
+      hessian_dissimilarity: max_i |(H_i - mean_j H_j) v| at a unit vector v found by power
+        iteration on the H_i - mean_j H_j of the client for which that is largest: a lower bound
+        on delta at this point, which more iterations only raise, until it is the norm of one
+        client's difference.
+    """
+
+    gradient_dissimilarity: Array
+    hessian_dissimilarity: Array
+
+
+def dissimilarity(
+    model: Model,
+    params: Params,
+    cohort: CohortData,
+    key: Array,
+    *,
+    batch_size: int = 20,
+    num_iterations: int = 5,
+    max_examples: int | None = None,
+) -> Dissimilarity:
+    """Estimates G^2 and delta of paper 003 on a cohort's data.
+
+    Costs each client 2 + 2 num_iterations passes over its data, of which those for delta are
+    Hessian-vector products; memory holds a few vectors like the parameters, not one a client.
+    Clients with num_examples 0 are left out; of no client at all, both are NaN.
+
+    Args:
+      model: the learning problem; its loss must be differentiable twice.
+      params: x.
+      cohort: who is asked, from a `fedax.data.CohortReader`.
+      key: for the first v, and for losses that draw.
+      batch_size: examples at a time; changes only rounding, speed and memory, unless the loss
+        draws.
+      num_iterations: of the power iteration, >= 1.
+      max_examples: examples of a client that are used at most, spread evenly over its own; None
+        is all.
+
+    Example:
+      >>> import numpy as np
+      >>> import fedax
+      >>> from fedax.data import CohortReader
+      >>> def loss(params, batch, key):  # clients x^2 + G x and -G x with G = 3
+      ...     values = batch["a"] * params["x"] ** 2 + batch["b"] * params["x"]
+      ...     return values, jnp.ones_like(values)
+      >>> arrays = {"a": np.array([1.0, 0.0]), "b": np.array([3.0, -3.0])}
+      >>> data = fedax.FederatedDataset(arrays, np.array([0, 1, 2]))
+      >>> model = fedax.Model(None, loss, None, {})
+      >>> found = dissimilarity(
+      ...     model, {"x": jnp.zeros(1)}, CohortReader(data)(np.array([0, 1])), jax.random.key(0)
+      ... )
+      >>> [round(float(value), 4) for value in found]  # |0 + G|^2 and 1
+      [9.0, 1.0]
+    """
+    gradient = loss_gradient(model)
+    v_key, loss_key = jax.random.split(key)
+    num_clients = (cohort.num_examples > 0).sum()
+
+    def client_gradient(x: Params, index: Array) -> Params:
+        data = ClientData(
+            cohort.arrays, cohort.starts[index], cohort.num_examples[index], cohort.capacity
+        )
+        if max_examples is not None:
+            data = spread_evenly(data, jnp.minimum(data.num_examples, max_examples))
+        return full_gradient(gradient, x, data, loss_key, batch_size=batch_size)[1]
+
+    def mean_over_clients(function: Any) -> Any:
+        """The mean of function(client's place) over the cohort, one client at a time."""
+
+        def body(index: Array, total: Any) -> Any:
+            counts = cohort.num_examples[index] > 0
+            return jax.tree.map(
+                lambda t, v: t + jnp.where(counts, v, 0), total, function(index)
+            )
+
+        shapes = jax.eval_shape(function, jnp.int32(0))
+        zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+        total = jax.lax.fori_loop(0, cohort.num_examples.shape[0], body, zeros)
+        return jax.tree.map(lambda t: t / num_clients.astype(t.dtype), total)
+
+    mean_gradient = mean_over_clients(lambda i: client_gradient(params, i))
+    spread = mean_over_clients(
+        lambda i: norm(_subtract(client_gradient(params, i), mean_gradient)) ** 2
+    )
+
+    def hessian(index: Array, v: Params) -> Params:
+        return jax.jvp(lambda x: client_gradient(x, index), (params,), (v,))[1]
+
+    def iterate(_: Any, carry: tuple[Params, Array]) -> tuple[Params, Array]:
+        v, delta = carry
+        mean_product = mean_over_clients(lambda i: hessian(i, v))
+
+        def farther(index: Array, best: tuple[Array, Params]) -> Any:
+            product = _subtract(hessian(index, v), mean_product)
+            length = norm(product)
+            better = (cohort.num_examples[index] > 0) & (length > best[0])
+            return jax.tree.map(lambda a, b: jnp.where(better, a, b), (length, product), best)
+
+        nothing = (jnp.zeros_like(delta), jax.tree.map(jnp.zeros_like, v))
+        length, product = jax.lax.fori_loop(0, cohort.num_examples.shape[0], farther, nothing)
+        return _unit(product, v), jnp.maximum(delta, length)
+
+    leaves, structure = jax.tree.flatten(params)
+    keys = jax.random.split(v_key, len(leaves))
+    start = structure.unflatten(
+        [jax.random.normal(k, leaf.shape, leaf.dtype) for k, leaf in zip(keys, leaves, strict=True)]
+    )
+    least = jnp.where(num_clients > 0, 0, jnp.nan).astype(norm(start).dtype)
+    _, delta = jax.lax.fori_loop(0, num_iterations, iterate, (_unit(start, start), least))
+    return Dissimilarity(spread, delta)
+
+
+def _subtract(a: Params, b: Params) -> Params:
+    return jax.tree.map(jnp.subtract, a, b)
+
+
+def _unit(v: Params, otherwise: Params) -> Params:
+    """The vector over its norm, or `otherwise` if it is 0."""
+    length = norm(v)
+    return jax.tree.map(
+        lambda a, b: jnp.where(length > 0, a / jnp.where(length > 0, length, 1).astype(a.dtype), b),
+        v, otherwise,
+    )

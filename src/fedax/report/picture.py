@@ -1,0 +1,36 @@
+"""Pictures as files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+class PictureError(RuntimeError):
+    """A picture cannot be written; the message is a sentence."""
+
+
+def save_picture(draw: Callable[[Figure], None], path: Path) -> Path:
+    """Draws on an empty figure and writes it; the folder is made.
+
+    Args:
+      draw: draws on the figure, whose size it may set.
+      path: where; the ending says the format (.png, .svg, .pdf).
+
+    Raises:
+      PictureError: it cannot be written, or there is no such format.
+    """
+    from matplotlib.figure import Figure  # noqa: PLC0415 - slow, and only drawing needs it
+
+    figure = Figure(figsize=(8, 4.5), layout="constrained", dpi=150)
+    draw(figure)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path)
+    except (OSError, ValueError) as error:
+        raise PictureError(f"Cannot write the picture {path}: {error}.") from None
+    return path

@@ -1,0 +1,14 @@
+"""Published tables and figures, computed anew, one file a paper: what `fedax reproduce` runs.
+
+Settings, sources and deviations; the methods and the rounds are those that users run.
+"""
+
+from fedax.reproductions import decaying_steps, mime_quadratics, outsized_rates
+from fedax.reproductions.common import Reproduction
+
+REPRODUCTIONS: dict[str, Reproduction] = {
+    "decaying-steps-figure-1": decaying_steps.figure_1,
+    "mime-section-6.1": mime_quadratics.section_6_1,
+    "outsized-rates-figure-1": outsized_rates.figure_1,
+    "outsized-rates-section-4": outsized_rates.section_4,
+}

@@ -1,0 +1,437 @@
+"""One round over one cohort: chunks of clients, weighted means, the guard against non-finite."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+
+from fedax.algorithm import (
+    Array,
+    Exchange,
+    FederatedAlgorithm,
+    Individual,
+    Participation,
+    PyTree,
+    Reply,
+    advance_round,
+)
+from fedax.data.cohort_data import NOBODY, ClientData, CohortData
+from fedax.devices.mesh import AXIS, REPLICATED, SPREAD
+from fedax.measures.diagnostics import Directions, direction, round_geometry
+from fedax.numerics import widen
+
+
+class RoundInfo(NamedTuple):
+    """What a round reports; nothing of it feeds back.
+
+    Attributes:
+      info: name -> (weighted mean over the clients that count, sum of the weights); from the
+        last exchange that gave a value of that name. NaN if nothing weighs.
+      accepted: bool [cohort_size], True where every upload of the client was finite.
+      dropped: bool [cohort_size], True for the clients that dropped out of the round.
+      num_reports: int32 scalar, |S|: the clients with a positive weight in the last exchange.
+      num_local_steps: int32 scalar, the sum over clients and exchanges of what those that count
+        gave as info `num_local_steps`; whole numbers, where the mean is rounded.
+      finite: bool scalar, whether the server's parameters are finite after the round.
+    """
+
+    info: Mapping[str, tuple[Array, Array]]
+    accepted: Array
+    dropped: Array
+    num_reports: Array
+    num_local_steps: Array
+    finite: Array
+
+
+class _Client(NamedTuple):
+    """One client, or a chunk or a cohort of them stacked."""
+
+    start: Array
+    num_examples: Array
+    key: Array  # what it draws from in this exchange
+    repeat: Array  # how often it stands before this place in the cohort
+    accepted: Array  # False from its first upload on that is not finite
+    state: PyTree
+
+
+class _Sums(NamedTuple):
+    upload: PyTree  # sum of weight * upload; () if the server sees them one by one
+    like: PyTree  # zeros of each upload's dtype, scalars
+    weight: Array  # sum of weights
+    num_reports: Array  # int32, clients with a positive weight
+    num_local_steps: Array  # int32
+    info: dict[str, tuple[Array, Array]]  # sum of weight * value, sum of weights
+    directions: Directions | None  # for the diagnostics
+
+
+class _Kept(NamedTuple):
+    """What is kept of each client of an exchange, stacked."""
+
+    state: PyTree
+    accepted: Array
+    individual: PyTree  # upload and weight if the server wants each, otherwise ()
+
+
+def run_round(
+    algorithm: FederatedAlgorithm,
+    server_state: Any,
+    client_states: PyTree,
+    cohort: CohortData,
+    key: Array,
+    *,
+    clients_per_chunk: int = 1,
+    diagnostics: bool = False,
+    mesh: Mesh | None = None,
+) -> tuple[Any, PyTree, RoundInfo]:
+    """Runs the exchanges of one round, in order, over one cohort. Pure; jit and vmap as you like.
+
+    Args:
+      algorithm: any federated algorithm.
+      server_state: its state, with `params` and `round_index`.
+      client_states: the cohort's client states, stacked: leaves [cohort_size, ...].
+      cohort: who takes part and where the examples are.
+      key: the run's key. A client draws from its own `client_key`, so its draws depend neither
+        on chunks nor on the order of the cohort.
+      clients_per_chunk: how many clients run batched at a time, 1 to cohort_size.
+      diagnostics: report how the clients' updates lie to each other, see
+        `fedax.measures.diagnostics`.
+      mesh: devices over which the cohort is spread, for whose number its size is a multiple; the
+        cohort is then one that a `CohortReader` of this mesh made. None: one device.
+
+    Returns:
+      server_state after the round, the cohort's new client states, and the round's info. A
+      client with a non-finite upload, or that dropped out, weighs 0 from that exchange on and
+      keeps the state that it had before the round. If no upload of an exchange counts, the
+      server state stays as it was (only `round_index` advances).
+    """
+    round_index = server_state.round_index
+    clients = _Client(
+        cohort.starts, cohort.num_examples, key=cohort.client_ids,  # a key for each exchange, below
+        repeat=cohort.repeats, accepted=jnp.ones(cohort.client_ids.shape, bool),
+        state=client_states,
+    )
+    info: dict[str, tuple[Array, Array]] = {}
+    num_reports = num_local_steps = jnp.zeros((), jnp.int32)
+    for index, exchange in enumerate(algorithm.exchanges):
+        keys = jax.vmap(lambda i, r, e=index: client_key(key, round_index, i, e, r))(
+            cohort.client_ids, cohort.repeats
+        )
+        present = jnp.where(cohort.dropped_at > index, cohort.num_examples, 0)
+        server_state, clients, exchange_info, num_reports, steps = _run_exchange(
+            exchange, server_state, clients._replace(key=keys, num_examples=present), cohort,
+            clients_per_chunk, diagnostics, mesh,
+        )
+        info |= exchange_info
+        num_local_steps += steps
+    finite = jnp.asarray(True)
+    for leaf in jax.tree.leaves(server_state.params):
+        finite &= jnp.isfinite(leaf).all()
+    gone = cohort.dropped_at < len(algorithm.exchanges)
+    states = jax.vmap(_select)(clients.accepted & ~gone, clients.state, client_states)
+    dropped = gone & (cohort.dropped_at != NOBODY)
+    round_info = RoundInfo(
+        info, clients.accepted, dropped, num_reports, num_local_steps, finite
+    )
+    return advance_round(server_state), states, round_info
+
+
+def run_rounds(
+    algorithm: FederatedAlgorithm,
+    server_state: Any,
+    client_states: PyTree,
+    cohorts: CohortData,
+    count: Array,
+    key: Array,
+    *,
+    clients_per_chunk: int = 1,
+    diagnostics: bool = False,
+    mesh: Mesh | None = None,
+) -> tuple[Any, PyTree, RoundInfo]:
+    """Runs `count` rounds in one program, one after the other, up to one that goes wrong.
+
+    How many there are changes no bit, as the rounds are a loop's turns in any case.
+
+    Args:
+      algorithm, key, clients_per_chunk, diagnostics, mesh: as for `run_round`.
+      server_state: before the first round.
+      client_states: of the first round's cohort. With client states only one round makes sense:
+        the next one's clients are others.
+      cohorts: of several rounds, stacked; those beyond `count` are not looked at.
+      count: int32 scalar, 1 to the number of cohorts.
+
+    Returns:
+      The server state after the last round, its cohort's client states, and the info of all
+      rounds, stacked. Rounds after one without any finite upload, or with parameters that are
+      not finite, are not run; their info is 0.
+    """
+
+    def one(server_state: Any, client_states: PyTree, index: Array) -> Any:
+        return run_round(
+            algorithm, server_state, client_states, cohorts.of_round(index), key,
+            clients_per_chunk=clients_per_chunk, diagnostics=diagnostics, mesh=mesh,
+        )
+
+    shapes = jax.eval_shape(one, server_state, client_states, jnp.int32(0))[2]
+    rounds = cohorts.client_ids.shape[0]
+    infos = jax.tree.map(lambda leaf: jnp.zeros((rounds, *leaf.shape), leaf.dtype), shapes)
+
+    def body(carry: Any) -> Any:
+        index, _, server_state, client_states, infos = carry
+        server_state, client_states, info = one(server_state, client_states, index)
+        infos = jax.tree.map(lambda all_, leaf: all_.at[index].set(leaf), infos, info)
+        done = info.accepted & (cohorts.dropped_at[index] >= len(algorithm.exchanges))
+        sound = info.finite & (info.accepted.all() | done.any())
+        return index + 1, sound, server_state, client_states, infos
+
+    start = (jnp.int32(0), jnp.asarray(True), server_state, client_states, infos)
+    after = jax.lax.while_loop(lambda c: (c[0] < count) & c[1], body, start)
+    return after[2], after[3], after[4]
+
+
+def client_key(
+    key: Array, round_index: int | Array, client_id: int | Array, exchange_index: int = 0,
+    repeat: int | Array = 0,
+) -> Array:
+    """The key from which a client draws in one exchange: (seed, round, client, exchange).
+
+    A client that a cohort drawn with replacement has more than once draws afresh each time.
+    """
+    for number in (round_index, client_id, exchange_index):
+        key = jax.random.fold_in(key, number)
+    return jnp.where(jnp.asarray(repeat) > 0, jax.random.fold_in(key, repeat), key)
+
+
+def _run_exchange(
+    exchange: Exchange,
+    server_state: Any,
+    clients: _Client,
+    cohort: CohortData,
+    clients_per_chunk: int,
+    diagnostics: bool,
+    mesh: Mesh | None,
+) -> tuple[Any, _Client, dict[str, tuple[Array, Array]], Array, Array]:
+    """One exchange: the server state and the clients after it, its info, reports and steps."""
+    message = exchange.broadcast(server_state)
+
+    def answer(message: PyTree, arrays: Mapping[str, Array], client: _Client) -> Any:
+        data = ClientData(
+            arrays, client.start, client.num_examples, cohort.capacity, client.repeat
+        )
+        reply = _checked(exchange.client(message, client.state, data, client.key), client)
+        if not diagnostics:
+            reply = reply._replace(model_delta=None)
+        return _guarded(reply, client, exchange.individual)
+
+    def map_clients(
+        message: PyTree, arrays: Mapping[str, Array], clients: _Client
+    ) -> tuple[_Sums, _Kept]:
+        return _map_in_chunks(partial(answer, message, arrays), clients, clients_per_chunk)
+
+    if mesh is not None:
+        map_clients = _over_devices(map_clients, mesh)
+    sums, kept = map_clients(message, cohort.arrays, clients)
+    any_report = sums.weight > 0
+    if exchange.individual:
+        upload = Individual(*kept.individual)
+    else:
+        upload = jax.tree.map(
+            lambda total, like: (
+                total / jnp.where(any_report, sums.weight, 1).astype(total.dtype)
+            ).astype(like.dtype),
+            sums.upload, sums.like,
+        )
+    participation = Participation(
+        num_clients=cohort.num_clients,
+        cohort_size=(cohort.dropped_at != NOBODY).sum(dtype=jnp.int32),
+        num_reports=sums.num_reports,
+    )
+    updated = exchange.server(server_state, upload, participation)
+    updated = _select(any_report, updated, server_state)
+    info = {
+        name: (jnp.where(weight > 0, total / weight, jnp.nan), weight)
+        for name, (total, weight) in sums.info.items()
+    }
+    if diagnostics:
+        info |= round_geometry(
+            sums.directions, getattr(upload, "pseudo_gradient", None),
+            server_state.params, updated.params, any_report,
+        )
+    clients = clients._replace(accepted=kept.accepted, state=kept.state)
+    return updated, clients, info, sums.num_reports, sums.num_local_steps
+
+
+def _checked(reply: Reply, client: _Client) -> Reply:
+    """The reply with arrays for Python numbers; a sentence if it is not what a client may send."""
+    upload, weight, state, info, model_delta = jax.tree.map(jnp.asarray, tuple(reply))
+    for leaf in jax.tree.leaves(upload):
+        if not jnp.issubdtype(leaf.dtype, jnp.floating):
+            raise TypeError(
+                f"A client's upload has an array of type {leaf.dtype} and shape {leaf.shape}; "
+                "uploads are averaged, so they must be floating point arrays."
+            )
+    if weight.ndim:
+        raise TypeError(f"A client's weight must be a scalar, but has shape {weight.shape}.")
+    for name, (value, its_weight) in info.items():
+        if value.ndim or its_weight.ndim:
+            raise TypeError(
+                f"A client's info {name!r} must be a scalar and its weight, but they have the "
+                f"shapes {value.shape} and {its_weight.shape}."
+            )
+    before, after = (
+        jax.tree.map(lambda leaf: (leaf.shape, str(leaf.dtype)), tree)
+        for tree in (client.state, state)
+    )
+    if before != after:
+        raise TypeError(f"A client's state was {before} and came back as {after}; it must keep "
+                        "its structure, shapes and dtypes.")
+    return Reply(upload, weight, state, info, model_delta)
+
+
+def _guarded(reply: Reply, client: _Client, individual: bool) -> tuple[_Sums, _Kept]:
+    """One client's contribution to the sums; nothing if any of its numbers is not finite.
+
+    Sums are taken in float32 at least, so that many clients of low precision still average.
+    """
+    weight = widen(reply.weight)
+    finite = jnp.isfinite(weight) & (weight >= 0)
+    for leaf in jax.tree.leaves((reply.upload, reply.client_state)):
+        finite &= jnp.isfinite(leaf).all()
+    for value, its_weight in reply.info.values():  # a loss of NaN spoils the client as well
+        finite &= jnp.isfinite(value) | (its_weight == 0)
+    absent = client.num_examples == 0  # a filler, or dropped out: what it says is not looked at
+    accepted = client.accepted & (finite | absent)
+    counts = accepted & ~absent
+    weight = jnp.where(counts, weight, 0)
+
+    def total(value: Array, weight: Array) -> Array:
+        value = jnp.where(counts, widen(value), 0)
+        return value * weight.astype(value.dtype)
+
+    info = {}
+    for name, (value, its_weight) in reply.info.items():
+        counted = jnp.where(counts, its_weight, 0).astype(widen(value).dtype)
+        info[name] = (total(value, counted), counted)
+    directions = None if reply.model_delta is None else direction(reply.model_delta, counts)
+    summed, each = (), ()
+    if individual:
+        each = (jax.tree.map(lambda leaf: jnp.where(counts, leaf, 0), reply.upload), weight)
+    else:
+        summed = jax.tree.map(lambda leaf: total(leaf, weight), reply.upload)
+    steps, _ = reply.info.get("num_local_steps", (jnp.zeros(()), None))
+    sums = _Sums(
+        summed, jax.tree.map(lambda leaf: jnp.zeros((), leaf.dtype), reply.upload), weight,
+        (weight > 0).astype(jnp.int32), jnp.where(counts, steps, 0).astype(jnp.int32), info,
+        directions,
+    )
+    return sums, _Kept(_select(counts, reply.client_state, client.state), accepted, each)
+
+
+def _map_in_chunks(
+    answer: Any, clients: _Client, clients_per_chunk: int
+) -> tuple[_Sums, _Kept]:
+    """Maps `answer` over the clients, `clients_per_chunk` at a time.
+
+    Sums the first result over clients as it goes, so memory holds one chunk's uploads, and
+    stacks the second. The cohort is filled up to whole chunks with clients without examples.
+    """
+    cohort_size = clients.start.shape[0]
+    clients_per_chunk = min(clients_per_chunk, cohort_size)
+    num_chunks = -(-cohort_size // clients_per_chunk)
+    filler = num_chunks * clients_per_chunk - cohort_size
+    if filler:
+        places = jnp.minimum(jnp.arange(cohort_size + filler), cohort_size - 1)
+        clients = jax.tree.map(lambda leaf: leaf[places], clients)
+        absent = jnp.arange(cohort_size + filler) >= cohort_size
+        clients = clients._replace(num_examples=jnp.where(absent, 0, clients.num_examples))
+    chunks = jax.tree.map(
+        lambda leaf: leaf.reshape(num_chunks, clients_per_chunk, *leaf.shape[1:]), clients
+    )
+
+    def chunk_answer(chunk: _Client) -> tuple[_Sums, _Kept]:
+        if clients_per_chunk == 1:  # no batching: a loop's length is then that client's own
+            sums, rest = answer(jax.tree.map(lambda leaf: leaf[0], chunk))
+            return sums, jax.tree.map(lambda leaf: leaf[None], rest)
+        sums, rest = jax.vmap(answer)(chunk)
+        return jax.tree.map(lambda leaf: leaf.sum(0, dtype=leaf.dtype), sums), rest
+
+    shapes = jax.eval_shape(chunk_answer, jax.tree.map(lambda leaf: leaf[0], chunks))[0]
+    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+
+    def body(total: _Sums, chunk: PyTree) -> tuple[_Sums, _Kept]:
+        sums, rest = chunk_answer(chunk)
+        return jax.tree.map(jnp.add, total, sums), rest
+
+    total, rest = jax.lax.scan(body, zeros, chunks)
+    return total, jax.tree.map(
+        lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:cohort_size], rest
+    )
+
+
+def _over_devices(map_clients: Any, mesh: Mesh) -> Any:
+    """The same over a mesh: each device maps its part of the clients on its part of the data."""
+
+    def on_a_device(
+        message: PyTree, arrays: Mapping[str, Array], clients: _Client
+    ) -> tuple[_Sums, Array, _Kept]:
+        own = {name: array[0] for name, array in arrays.items()}
+        sums, kept = map_clients(message, own, clients)
+        # Every device's own part of a vector of the whole cohort: one collective less.
+        share = kept.accepted.shape[0]
+        accepted = jnp.zeros(share * mesh.size, jnp.int32)
+        place = (jax.lax.axis_index(AXIS) * share,)
+        accepted = jax.lax.dynamic_update_slice(accepted, kept.accepted.astype(jnp.int32), place)
+        return *_add_up((sums, accepted)), kept
+
+    spread = jax.shard_map(
+        on_a_device, mesh=mesh, in_specs=(REPLICATED, SPREAD, SPREAD),
+        out_specs=(REPLICATED, REPLICATED, SPREAD), check_vma=False,
+    )
+
+    def everywhere(*arguments: Any) -> tuple[_Sums, _Kept]:
+        sums, accepted, kept = spread(*arguments)
+        kept = kept._replace(accepted=accepted > 0)
+        return sums, jax.lax.with_sharding_constraint(kept, NamedSharding(mesh, REPLICATED))
+
+    return everywhere
+
+
+def _add_up(tree: PyTree) -> PyTree:
+    """The sum over the devices, in as few collectives as can be: each costs a wait for all.
+
+    That is one for each floating point dtype. Whole numbers (int32) go with float32 or float64 as
+    two of 16 bits each, whose sums over up to 256 devices are exact there.
+    """
+    leaves, structure = jax.tree.flatten(tree)
+    parts = [_halves(leaf) if leaf.dtype == jnp.int32 else [leaf] for leaf in leaves]
+    flat = [part for of_leaf in parts for part in of_leaf]
+    summed: list[Any] = [None] * len(flat)
+    for dtype in {part.dtype: None for part in flat}:
+        places = [i for i, part in enumerate(flat) if part.dtype == dtype]
+        total = jax.lax.psum(jnp.concatenate([flat[i].ravel() for i in places]), AXIS)
+        ends = np.cumsum([flat[i].size for i in places])[:-1]
+        for i, part in zip(places, jnp.split(total, ends), strict=True):
+            summed[i] = part.reshape(flat[i].shape)
+    whole = iter(summed)
+    return jax.tree.unflatten(structure, [
+        _joined(next(whole), next(whole)) if leaf.dtype == jnp.int32 else next(whole)
+        for leaf in leaves
+    ])
+
+
+def _halves(whole: Array) -> list[Array]:
+    """The high and the low 16 bits of int32 numbers."""
+    return [(whole >> 16).astype(float), (whole & 0xFFFF).astype(float)]
+
+
+def _joined(high: Array, low: Array) -> Array:
+    return (high.astype(jnp.int32) << 16) + low.astype(jnp.int32)
+
+
+def _select(condition: Array, true: PyTree, false: PyTree) -> PyTree:
+    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), true, false)

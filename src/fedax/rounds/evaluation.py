@@ -1,0 +1,121 @@
+"""Metrics of a model over a federated data set: over all clients, and client by client."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from fedax.algorithm import Array, Batch, Model, Params, PyTree
+from fedax.data.federated_dataset import FederatedDataset
+from fedax.devices.mesh import REPLICATED, SPREAD
+
+
+class Evaluator:
+    """Evaluates parameters on one data set; compiles once.
+
+    A metric's mean weighs every example as the metric says (a sequence by its characters, say),
+    so the mean over all clients is that of the pooled examples.
+
+    Args:
+      model: whose `outputs` and `metrics` are used.
+      dataset: the examples, read in order.
+      batch_size: examples at a time on a device; changes nothing but speed and memory. None: 64
+        on a CPU, where the Shakespeare LSTM took 1.4 times as long with 128; 512
+        elsewhere (not measured).
+      mesh: devices that share the examples, of which those of this process are used; None: one.
+    """
+
+    def __init__(
+        self, model: Model, dataset: FederatedDataset, batch_size: int | None = None,
+        mesh: Mesh | None = None,
+    ) -> None:
+        self._dataset = dataset
+        self._mesh = None if mesh is None else mesh.local_mesh
+        if batch_size is None:
+            batch_size = 64 if jax.default_backend() == "cpu" else 512
+        devices = 1 if self._mesh is None else self._mesh.size
+        self._batch_size = devices * min(batch_size, -(-dataset.num_examples // devices))
+        self._names = list(model.metrics)
+
+        def measure(params: Params, batch: Batch) -> list[tuple[Array, Array]]:
+            outputs = model.outputs(params, batch)
+            return [metric(outputs, batch) for metric in model.metrics.values()]
+
+        if self._mesh is not None:
+            measure = jax.shard_map(
+                measure, mesh=self._mesh, in_specs=(REPLICATED, SPREAD), out_specs=SPREAD,
+                check_vma=False,
+            )
+        self._measure = jax.jit(measure)
+
+    def overall(self, params: Params) -> dict[str, float]:
+        """Metric name -> mean over the examples of all clients together."""
+        sums = self._sums(params)
+        return {
+            name: float(totals.sum() / weights.sum()) if weights.sum() else float("nan")
+            for name, (totals, weights) in sums.items()
+        }
+
+    def per_client(self, params: Params) -> dict[str, np.ndarray]:
+        """Metric name -> mean over each client's examples, float64 [num_clients].
+
+        NaN where nothing of a client weighs.
+        """
+        return {
+            name: np.divide(
+                totals, weights, out=np.full_like(totals, np.nan), where=weights > 0
+            )
+            for name, (totals, weights) in self._sums(params).items()
+        }
+
+    def _sums(self, params: Params) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+        """Metric name -> (sum of weight * value, sum of weights), each float64 [num_clients]."""
+        dataset, size = self._dataset, self._batch_size
+        zeros = np.zeros(dataset.num_clients)
+        sums = {name: (zeros.copy(), zeros.copy()) for name in self._names}
+
+        def add(rows: np.ndarray, measured: list[tuple[Array, Array]]) -> None:
+            owners = np.searchsorted(dataset.offsets, rows, side="right") - 1
+            for name, (values, weights) in zip(
+                self._names, jax.device_get(measured), strict=True
+            ):
+                value = np.asarray(values, np.float64)[: len(rows)]
+                weight = np.asarray(weights, np.float64)[: len(rows)]
+                product = np.where(weight > 0, value * weight, 0.0)
+                np.add.at(sums[name][0], owners, product)
+                np.add.at(sums[name][1], owners, weight)
+
+        params, under_way = self._placed(params, REPLICATED), deque()
+        for first in range(0, dataset.num_examples, size):
+            rows = np.arange(first, min(first + size, dataset.num_examples))
+            filled = np.minimum(np.arange(first, first + size), rows[-1])
+            batch = {key: array[filled] for key, array in dataset.arrays.items()}
+            under_way.append((rows, self._measure(params, self._placed(batch, SPREAD))))
+            if len(under_way) > 1:  # the device has its next batch before this one is looked at
+                add(*under_way.popleft())
+        for rows, measured in under_way:
+            add(rows, measured)
+        return sums
+
+    def _placed(self, tree: PyTree, spec: PartitionSpec) -> PyTree:
+        """The tree where it is needed."""
+        if self._mesh is None:
+            return tree
+        return jax.device_put(tree, NamedSharding(self._mesh, spec))
+
+
+def evaluate(
+    model: Model, params: Params, dataset: FederatedDataset, batch_size: int | None = None
+) -> dict[str, float]:
+    """Metric name -> mean over the examples of all clients; see `Evaluator`."""
+    return Evaluator(model, dataset, batch_size).overall(params)
+
+
+def evaluate_clients(
+    model: Model, params: Params, dataset: FederatedDataset, batch_size: int | None = None
+) -> dict[str, np.ndarray]:
+    """Metric name -> each client's mean, float64 [num_clients]; see `Evaluator`."""
+    return Evaluator(model, dataset, batch_size).per_client(params)

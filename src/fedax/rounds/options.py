@@ -1,0 +1,97 @@
+"""How rounds are run, besides what they do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple, TypedDict
+
+import numpy as np
+from jax.sharding import Mesh
+
+from fedax.devices.mesh import AXIS
+from fedax.rounds.sampling import Available, Sampling
+from fedax.rounds.state import TrainingState
+from fedax.validate import check_count, unknown
+
+
+class SimulateOptions(TypedDict, total=False):
+    """How `simulate` runs, besides the number of rounds.
+
+    cohort_size: clients a round, default 10.
+    seed: >= 0, default 0; fixes the parameters' initial values, the cohorts and all local
+      randomness.
+    evaluate_every: rounds between evaluations on `task.test`; the last round is evaluated too.
+      None, the default: the last round only. 0: never.
+    clients_per_chunk: clients that train batched at a time. None, the default: 1 on a CPU, where
+      a batch gains nothing (docs/log.md), elsewhere as many as the memory takes.
+    state: where to go on from, left as it is (client states are copied); None, the default,
+      starts afresh.
+    sampling, available, dropout: who is asked, who can be reached and how many drop out, see
+      `fedax.sampler`; by default cohorts are uniform without replacement, everyone can
+      be reached, and nobody drops out.
+    state_every: rounds between reports that need a state, default 1; the last round's always has
+      one. Short rounds in between may go to the device together, up to 64 and for about 0.05 s,
+      which saves what a dispatch costs and changes no bit; only the last of them has a state.
+      Algorithms with client states go round by round, and so does a data set that is too large
+      to stay on the device.
+    donate: default False. True: a report's state is gone when the next one comes, so that memory
+      holds one server state, not two.
+    mesh: devices over which cohorts are spread, see `fedax.client_mesh`; None: one device.
+    diagnostics: default False. True: every round also reports `client_drift`, `update_cosine`,
+      `pseudo_gradient_norm` and `effective_server_step` (see `measures.diagnostics`), `bytes_down`
+      and `bytes_up` of all clients together (see `fedax.communication`), and evaluation rounds
+      `gradient_dissimilarity` and `hessian_dissimilarity`, estimated on 5 of the clients that
+      took part to the end and 32 examples of each (see `fedax.dissimilarity`).
+    """
+
+    cohort_size: int
+    seed: int
+    evaluate_every: int | None
+    clients_per_chunk: int | None
+    state: TrainingState | None
+    sampling: Sampling | Callable[[int, int], np.ndarray]
+    available: Available | None
+    dropout: float
+    state_every: int
+    donate: bool
+    mesh: Mesh | None
+    diagnostics: bool
+
+
+class Settings(NamedTuple):
+    """`SimulateOptions` with their defaults."""
+
+    cohort_size: int = 10
+    seed: int = 0
+    evaluate_every: int | None = None
+    clients_per_chunk: int | None = None
+    state: TrainingState | None = None
+    sampling: Sampling | Callable[[int, int], np.ndarray] = "uniform"
+    available: Available | None = None
+    dropout: float = 0.0
+    state_every: int = 1
+    donate: bool = False
+    mesh: Mesh | None = None
+    diagnostics: bool = False
+
+    @classmethod
+    def checked(cls, num_rounds: int, options: SimulateOptions) -> Settings:
+        """The options with their defaults; a sentence if one is unknown or out of its range."""
+        for name in options:
+            if name not in cls._fields:
+                raise TypeError(unknown("option", name, ["num_rounds", *cls._fields]))
+        settings = cls(**options)
+        check_count("num_rounds", num_rounds, at_least=0)
+        check_count("cohort_size", settings.cohort_size)
+        check_count("seed", settings.seed, at_least=0)
+        check_count("state_every", settings.state_every)
+        if settings.evaluate_every is not None:
+            check_count("evaluate_every", settings.evaluate_every, at_least=0)
+        if settings.clients_per_chunk is not None:
+            check_count("clients_per_chunk", settings.clients_per_chunk)
+        mesh = settings.mesh
+        if mesh is not None and (not isinstance(mesh, Mesh) or mesh.axis_names != (AXIS,)):
+            raise ValueError(
+                f"mesh must be None or what fedax.client_mesh(devices) gives, but is {mesh!r}."
+            )
+        return settings

@@ -1,0 +1,90 @@
+"""What a round reports, and when a run has diverged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from fedax.data.federated_dataset import FederatedDataset
+from fedax.rounds.cohort import RoundInfo
+from fedax.rounds.dispatch import Prepared
+from fedax.rounds.state import TrainingState
+
+
+class DivergedError(ArithmeticError):
+    """After a round there is nothing finite to go on with."""
+
+
+class RoundReport(NamedTuple):
+    """What a round reports.
+
+    Attributes:
+      metrics: `round` (1 after the first), `train_loss`, `num_local_steps` (mean over the
+        clients) and `total_local_steps` (their sum), `num_reports` (clients with a positive
+        weight), `num_rejected`, `num_dropped`, on evaluation rounds `test_*`, and what the
+        algorithm and the diagnostics report. Means over nobody are NaN. Times: `seconds` of the
+        round without compiling, in it `data_seconds` of waiting for the clients' data,
+        `compile_seconds`, and `evaluation_seconds` on evaluation rounds; rounds that went to the
+        device together have equal parts.
+      rejected: names of the clients whose upload was not finite and so weighed 0.
+      dropped: names of the clients that dropped out of the round.
+      state: after the round, or None, see `state_every`. The next round changes its client store
+        in place.
+    """
+
+    metrics: dict[str, float]
+    rejected: list[str]
+    dropped: list[str]
+    state: TrainingState | None
+
+
+def reports(
+    prepared: Prepared,
+    infos: RoundInfo,
+    times: Mapping[str, float],
+    num_exchanges: int,
+    data: FederatedDataset,
+    sent: Callable[[np.ndarray], dict[str, float]],
+) -> Iterator[tuple[RoundReport, np.ndarray]]:
+    """What the rounds say, and which of their clients did all they should; up to one gone wrong."""
+    for place, (ids, dropped_at) in enumerate(
+        zip(prepared.client_ids, prepared.dropped_at, strict=True)
+    ):
+        info: RoundInfo = jax.tree.map(lambda leaf, place=place: leaf[place], infos)
+        number = prepared.first + place + 1
+        done = info.accepted & (dropped_at >= num_exchanges)
+        rejected, dropped = (
+            [data.name(int(i)) for i in ids[which]] for which in (~info.accepted, info.dropped)
+        )
+        if (rejected and not done.any()) or not info.finite:
+            raise DivergedError(_diverged(number, rejected, info))
+        metrics = _metrics(number, info) | sent(dropped_at)
+        metrics |= {name: time / prepared.num_rounds for name, time in times.items()}
+        yield RoundReport(metrics, rejected, dropped, None), done
+
+
+def _metrics(round_number: int, info: RoundInfo) -> dict[str, float]:
+    means: Mapping[str, float] = {name: float(mean) for name, (mean, _) in info.info.items()}
+    metrics: dict[str, float] = {"round": round_number, **means}
+    if "num_local_steps" in info.info:
+        metrics["total_local_steps"] = int(info.num_local_steps)
+    return metrics | {
+        "num_reports": int(info.num_reports),
+        "num_rejected": int((~info.accepted).sum()),
+        "num_dropped": int(info.dropped.sum()),
+    }
+
+
+def _diverged(round_number: int, rejected: list[str], info: RoundInfo) -> str:
+    if info.finite:
+        names = ", ".join(rejected[:3]) + (", ..." if len(rejected) > 3 else "")
+        what = f"none of the {len(rejected)} clients ({names}) sent a finite upload"
+    else:
+        what = "the server's parameters are no longer finite"
+    return (
+        f"Round {round_number}: {what}, so training has diverged. Lower the client or the server "
+        "learning rate, or look for NaN in the clients' data."
+    )

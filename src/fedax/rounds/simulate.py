@@ -1,0 +1,199 @@
+"""The only round loop: sample a cohort, read its data, run the round, evaluate, report."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Unpack
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding
+
+from fedax.algorithm import FederatedAlgorithm, PyTree
+from fedax.data.cohort_data import CohortData, CohortReader
+from fedax.data.federated_dataset import FederatedDataset
+from fedax.data.task import Task
+from fedax.devices.mesh import REPLICATED, one_copy, replicate
+from fedax.devices.processes import lost_processes
+from fedax.rounds.chunks import automatic_chunk
+from fedax.rounds.client_store import ClientStore
+from fedax.rounds.cohort import RoundInfo, run_rounds
+from fedax.rounds.dispatch import MOST_ROUNDS, Pace, Prepared, Preparer, as_here
+from fedax.rounds.measurements import Measurements
+from fedax.rounds.options import Settings, SimulateOptions
+from fedax.rounds.report import DivergedError, RoundReport, reports
+from fedax.rounds.sampling import Sampler, sampler
+from fedax.rounds.state import TrainingState, initial_state, population, run_key
+from fedax.rounds.timing import Stopwatch
+
+
+def simulate(
+    task: Task,
+    algorithm: FederatedAlgorithm,
+    *,
+    num_rounds: int,
+    **options: Unpack[SimulateOptions],
+) -> Iterator[RoundReport]:
+    """Runs rounds one by one and yields a report after each.
+
+    A round depends on the state, the seed and its own index only. So two runs with one seed on as
+    many devices are identical to the bit, and so is one that was stopped and goes on from its
+    state.
+
+    Args:
+      task: model and data.
+      algorithm: what the rounds do.
+      num_rounds: T >= 0, the last round's number, counted from the beginning of training.
+      **options: see `SimulateOptions`.
+
+    Raises:
+      ValueError: an argument is out of its range; the sentence quotes it.
+      DivergedError: in some round no client sent a finite upload, or the server's parameters
+        became infinite or NaN.
+
+    Example:
+      >>> import fedax
+      >>> task = fedax.load_task("shakespeare", model="small")
+      >>> algorithm = fedax.fedavg(task.model, 0.5, num_local_steps=1)
+      >>> for report in fedax.simulate(task, algorithm, num_rounds=1, evaluate_every=0):
+      ...     print(int(report.metrics["round"]), report.rejected)
+      1 []
+    """
+    settings = Settings.checked(num_rounds, options)
+    data = population(task, algorithm)
+    draw = sampler(
+        "full" if algorithm.pooled else settings.sampling,
+        data.client_sizes, settings.cohort_size, settings.seed,
+        available=None if algorithm.pooled else settings.available,
+        dropout=0.0 if algorithm.pooled else settings.dropout,
+    )
+    state = settings.state
+    if state is None:
+        state = initial_state(task, algorithm, settings.seed)
+    state = TrainingState(state.server_state, state.client_store.copy())
+    return _rounds(task, algorithm, num_rounds, settings, data, draw, state)
+
+
+def _rounds(
+    task: Task,
+    algorithm: FederatedAlgorithm,
+    num_rounds: int,
+    settings: Settings,
+    data: FederatedDataset,
+    draw: Sampler,
+    state: TrainingState,
+) -> Iterator[RoundReport]:
+    mesh, every = settings.mesh, settings.evaluate_every
+
+    step = _Step(algorithm, settings)
+    key = replicate(jax.random.fold_in(run_key(settings.seed), 1), mesh)
+    server_state, store = state
+    if settings.donate:  # the caller's own is left alone
+        server_state = jax.tree.map(jnp.copy, server_state)
+    server_state = replicate(server_state, mesh)
+
+    def evaluates(number: int) -> bool:
+        return every != 0 and bool(number == num_rounds or (every and number % every == 0))
+
+    def state_is_wanted(number: int) -> bool:
+        return number == num_rounds or number % settings.state_every == 0
+
+    reader = CohortReader(data, mesh=mesh)
+    measure = Measurements(task, algorithm, settings, reader, data)
+    # Packed rows of several rounds would take the host's memory, and compile for each size.
+    together = reader.is_resident and not store.holds_anything and settings.state_every > 1
+    pace = Pace(MOST_ROUNDS if together else 1)
+    prepare = Preparer(
+        draw, len(algorithm.exchanges), reader, data.client_sizes, pace,
+        lambda number: evaluates(number) or state_is_wanted(number), num_rounds, mesh,
+    )
+    thread = ThreadPoolExecutor(1, "fedax-data")
+    try:
+        following = thread.submit(as_here(prepare), int(server_state.round_index))
+        while True:
+            watch = Stopwatch()
+            prepared = following.result()
+            if prepared is None:
+                return
+            waiting = watch.lap()
+            number = prepared.first + prepared.num_rounds
+            following = thread.submit(as_here(prepare), number)  # while the device works
+            ids = prepared.client_ids[0]
+            server_state, client_states, infos = step(
+                server_state, store.read(ids), prepared.data, np.int32(prepared.num_rounds), key
+            )
+            with lost_processes(number):
+                infos = jax.device_get(infos)
+            running = watch.lap()
+            pace.learn(running.seconds - running.compiling, prepared.num_rounds)
+            times = {
+                "seconds": waiting.seconds + running.seconds - running.compiling,
+                "data_seconds": waiting.seconds,
+                "compile_seconds": running.compiling,
+            }
+            found = reports(
+                prepared, infos, times, len(algorithm.exchanges), data, measure.sent
+            )
+            report, done = next(found)
+            try:
+                for later in found:
+                    yield report
+                    report, done = later
+            except DivergedError:
+                yield report  # the last one that went well
+                raise
+            if store.holds_anything:
+                _keep(store, prepared, done, client_states)
+            if evaluates(number):
+                measure.evaluate(
+                    report.metrics, one_copy(server_state.params), prepared.client_ids[-1],
+                    done, one_copy(key),
+                )
+            yield report._replace(state=TrainingState(server_state, store))
+    finally:
+        if not sys.is_finalizing():  # nothing is left to wait with then
+            thread.shutdown(wait=False, cancel_futures=True)
+
+
+class _Step:
+    """The compiled rounds; the first call chooses the chunks if nobody has."""
+
+    def __init__(self, algorithm: FederatedAlgorithm, settings: Settings) -> None:
+        self._algorithm = algorithm
+        self._settings = settings
+        self._compiled: Any = None
+
+    def __call__(
+        self, server_state: Any, client_states: PyTree, cohorts: CohortData, *others: Any
+    ) -> tuple[Any, PyTree, RoundInfo]:
+        arguments = (server_state, client_states, cohorts, *others)
+        if self._compiled is None:
+            chunk, mesh = self._settings.clients_per_chunk, self._settings.mesh
+            if chunk is None:
+                share = cohorts.client_ids.shape[1] // (1 if mesh is None else mesh.size)
+                chunk = automatic_chunk(self._program, arguments, share, jax.local_devices()[0])
+            self._compiled = self._program(chunk)
+        return self._compiled(*arguments)
+
+    def _program(self, clients_per_chunk: int) -> Any:
+        mesh = self._settings.mesh
+        return jax.jit(
+            functools.partial(
+                run_rounds, self._algorithm, clients_per_chunk=clients_per_chunk,
+                diagnostics=self._settings.diagnostics, mesh=mesh,
+            ),
+            out_shardings=None if mesh is None else NamedSharding(mesh, REPLICATED),
+            donate_argnums=(0,) if self._settings.donate else (),
+        )
+
+
+def _keep(store: ClientStore, prepared: Prepared, done: np.ndarray, client_states: PyTree) -> None:
+    """Stores the states of the clients that did all; the others' are as before, or nobody's."""
+    keeps = np.flatnonzero(done & (np.asarray(prepared.data.repeats[0]) == 0))
+    kept = [np.asarray(leaf)[keeps] for leaf in jax.tree.leaves(client_states)]
+    states = jax.tree.unflatten(jax.tree.structure(client_states), kept)
+    store.write(prepared.client_ids[0][keeps], states)

@@ -1,0 +1,78 @@
+"""The state of a run: how it begins, and all that it needs to go on."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedax.algorithm import FederatedAlgorithm, PyTree
+from fedax.data.federated_dataset import FederatedDataset
+from fedax.data.task import Task
+from fedax.rounds.client_store import ClientStore
+from fedax.validate import check_count
+
+
+class TrainingState(NamedTuple):
+    """All that a run needs to go on exactly, besides its configuration.
+
+    Attributes:
+      server_state: with `params` and `round_index`.
+      client_store: the clients' states.
+    """
+
+    server_state: Any
+    client_store: ClientStore
+
+
+def initial_state(task: Task, algorithm: FederatedAlgorithm, seed: int = 0) -> TrainingState:
+    """The state before the first round; parameters are drawn from the seed.
+
+    Raises:
+      TypeError: the algorithm is not one.
+      ValueError: the seed is not a whole number >= 0, or the model has no parameters, or some
+        that are not floating point arrays.
+    """
+    check_count("seed", seed, at_least=0)
+    if not isinstance(algorithm, FederatedAlgorithm):
+        raise TypeError(
+            f"An algorithm is what a factory such as fedax.fedavg(model) gives, not a "
+            f"{type(algorithm).__name__}."
+        )
+    params = task.model.init(jax.random.fold_in(run_key(seed), 0))
+    if not jax.tree.leaves(params):
+        raise ValueError("The model's init gives no parameters, so there is nothing to train.")
+    for leaf in jax.tree.leaves(params):
+        if not jnp.issubdtype(getattr(leaf, "dtype", type(leaf)), jnp.floating):
+            what = getattr(leaf, "dtype", type(leaf).__name__)
+            raise ValueError(
+                f"The model's init gives a parameter of type {what} and shape "
+                f"{np.shape(leaf) if hasattr(leaf, 'dtype') else '()'}; parameters must be "
+                "floating point arrays. Keep anything else in the functions that use them "
+                "(Equinox: eqx.partition)."
+            )
+    params = _strong(params)
+    store = ClientStore(
+        _strong(algorithm.init_client(params)), population(task, algorithm).num_clients
+    )
+    return TrainingState(_strong(algorithm.init(params)), store)
+
+
+def population(task: Task, algorithm: FederatedAlgorithm) -> FederatedDataset:
+    """The clients that the algorithm trains on: the task's, or their pool as one."""
+    return task.train.pooled() if algorithm.pooled else task.train
+
+
+def _strong(tree: PyTree) -> PyTree:
+    """The tree with no weakly typed array, which would have the second round compile again."""
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.asarray(leaf).dtype), tree)
+
+
+def run_key(seed: int) -> jax.Array:
+    """The key from which everything random of a run comes."""
+    # The implementation is named, so that a user's jax_default_prng_impl changes no number, and
+    # NumPy spreads the seed, of which jax.random.key would keep 32 bits.
+    words = np.random.SeedSequence(seed).generate_state(2, np.uint32)
+    return jax.random.wrap_key_data(jnp.asarray(words), impl="threefry2x32")

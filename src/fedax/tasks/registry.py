@@ -1,0 +1,95 @@
+"""Tasks and data sets by name."""
+
+from __future__ import annotations
+
+import importlib.resources
+import tomllib
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from fedax.data.task import Task
+from fedax.tasks import quadratics, shakespeare
+from fedax.validate import check_choice
+
+
+class TaskInfo(NamedTuple):
+    """What is known of a task without loading it.
+
+    Attributes:
+      description: one line.
+      dataset: the data set's name.
+      models: the models that it can be loaded with; the first is the default.
+      load: (model name) -> task.
+    """
+
+    description: str
+    dataset: str
+    models: tuple[str, ...]
+    load: Callable[[str], Task]
+
+
+class DatasetInfo(NamedTuple):
+    """What is known of a data set without loading it."""
+
+    description: str
+    source: str
+
+
+def load_task(name: str, model: str | None = None) -> Task:
+    """Loads a task by name.
+
+    Args:
+      name: one of `TASKS`; "shakespeare" is embedded in the package.
+      model: one of the task's models; None means its first.
+
+    Raises:
+      ValueError: there is no such task or model; the sentence suggests the nearest. Or the
+        task's data file is damaged.
+
+    Example:
+      >>> task = load_task("shakespeare", model="small")
+      >>> task.train.num_clients == task.test.num_clients
+      True
+    """
+    check_choice("task", name, TASKS)
+    info = TASKS[name]
+    if model is None:
+        model = info.models[0]
+    check_choice(f"model of the task {name}", model, info.models)
+    return info.load(model)
+
+
+def presets(name: str) -> dict[str, Any]:
+    """The presets of a task: preset -> table -> setting -> value.
+
+    They stand beside the task, in a file of its name; see there.
+    """
+    file = importlib.resources.files("fedax.tasks").joinpath(f"{name}.toml")
+    return tomllib.loads(file.read_text("utf-8"))
+
+
+TASKS: dict[str, TaskInfo] = {
+    "shakespeare": TaskInfo(
+        description="next character of Shakespeare's plays, a client being a role of a play",
+        dataset="shakespeare",
+        models=("small", "paper", "mlp"),
+        load=shakespeare.load,
+    ),
+    "quadratics": TaskInfo(
+        description="quadratic losses, for which fedax theory says where every method goes",
+        dataset="quadratics",
+        models=("random", "two_clients"),
+        load=quadratics.load,
+    ),
+}
+
+DATASETS: dict[str, DatasetInfo] = {
+    "shakespeare": DatasetInfo(
+        description="the roles of 37 plays, first 80% of each one's lines for training",
+        source="embedded",
+    ),
+    "quadratics": DatasetInfo(
+        description="100 random clients in 20 dimensions; or section 4 of Charles, Konecny 2020",
+        source="made",
+    ),
+}
