@@ -56,6 +56,7 @@ from fedax.experiment.train import TrainResult, train
 from fedax.measures.communication import communication
 from fedax.measures.dissimilarity import dissimilarity
 from fedax.measures.quadratic_model import advise, quadratic_model
+from fedax.mistakes import AlgorithmError, ModelError
 from fedax.models.supervised import classification, regression
 from fedax.optimizers import BaseOptimizer, base_optimizers, schedules
 from fedax.rounds.evaluation import evaluate, evaluate_clients
@@ -70,6 +71,7 @@ from fedax.tasks.registry import load_task
 __version__ = "0.4.1"
 
 __all__ = [
+    "AlgorithmError",
     "BaseOptimizer",
     "ClientData",
     "DivergedError",
@@ -78,6 +80,7 @@ __all__ = [
     "FederatedDataset",
     "History",
     "Model",
+    "ModelError",
     "ModelUpdate",
     "Participation",
     "Reply",

@@ -11,8 +11,12 @@ import numpy as np
 from fedax.algorithm import FederatedAlgorithm, PyTree
 from fedax.data.federated_dataset import FederatedDataset
 from fedax.data.task import Task
+from fedax.mistakes.algorithm import call_state_inits, require_algorithm
+from fedax.mistakes.errors import kind_of
+from fedax.mistakes.model import call_init
+from fedax.rounds.checks import require_task
 from fedax.rounds.client_store import ClientStore
-from fedax.validate import check_count
+from fedax.validate import check_seed
 
 
 class TrainingState(NamedTuple):
@@ -31,19 +35,20 @@ def initial_state(task: Task, algorithm: FederatedAlgorithm, seed: int = 0) -> T
     """The state before the first round; parameters are drawn from the seed.
 
     Raises:
-      TypeError: the algorithm is not one.
+      TypeError: the task or the algorithm is not one.
       ValueError: the seed is not a whole number >= 0, or the model has no parameters, or some
         that are not floating point arrays.
+      ModelError, AlgorithmError: a function that gives initial values fails.
     """
-    check_count("seed", seed, at_least=0)
-    if not isinstance(algorithm, FederatedAlgorithm):
-        raise TypeError(
-            f"An algorithm is what a factory such as fedax.fedavg(model) gives, not a "
-            f"{type(algorithm).__name__}."
-        )
-    params = task.model.init(jax.random.fold_in(run_key(seed), 0))
+    check_seed(seed)
+    require_task(task)
+    require_algorithm(algorithm)
+    params = call_init(task.model, jax.random.fold_in(run_key(seed), 0))
     if not jax.tree.leaves(params):
-        raise ValueError("The model's init gives no parameters, so there is nothing to train.")
+        raise ValueError(
+            f"The model's init gives no parameters but {kind_of(params)}, so there is nothing to "
+            "train. It must return a pytree of floating point arrays."
+        )
     for leaf in jax.tree.leaves(params):
         if not jnp.issubdtype(getattr(leaf, "dtype", type(leaf)), jnp.floating):
             what = getattr(leaf, "dtype", type(leaf).__name__)
@@ -54,10 +59,9 @@ def initial_state(task: Task, algorithm: FederatedAlgorithm, seed: int = 0) -> T
                 "(Equinox: eqx.partition)."
             )
     params = _strong(params)
-    store = ClientStore(
-        _strong(algorithm.init_client(params)), population(task, algorithm).num_clients
-    )
-    return TrainingState(_strong(algorithm.init(params)), store)
+    server_state, client_state = call_state_inits(algorithm, params)
+    store = ClientStore(_strong(client_state), population(task, algorithm).num_clients)
+    return TrainingState(_strong(server_state), store)
 
 
 def population(task: Task, algorithm: FederatedAlgorithm) -> FederatedDataset:
