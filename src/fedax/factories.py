@@ -138,8 +138,8 @@ def partition(made: Any) -> tuple[list[jax.Array], Structure]:
       >>> import fedax
       >>> model = fedax.models.character_lstm(16, 1)
       >>> numbers, structure = partition(fedax.fedavg(model, 0.1, num_local_steps=5))
-      >>> [float(number) for number in numbers]  # client and server learning rate
-      [0.10000000149011612, 1.0]
+      >>> [round(float(number), 6) for number in numbers]  # client and server learning rate
+      [0.1, 1.0]
       >>> algorithm = structure([jnp.asarray(0.3), jnp.asarray(1.0)])
     """
     leaves, tree = jax.tree.flatten(made)
