@@ -184,7 +184,7 @@ def rebuilt(structure: Any, arrays: Mapping[str, Any]) -> PyTree:
 @functools.cache
 def _named_tuple(name: str, fields: tuple[str, ...]) -> Any:
     """One type for all that are called alike, so that JAX takes their trees for alike."""
-    return namedtuple(name, fields)  # noqa: PYI024 - its name is known at run time only
+    return namedtuple(name, fields)
 
 
 def _opened(arrays: Mapping[str, Any], where: str) -> dict[str, Any]:
