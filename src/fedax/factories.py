@@ -233,9 +233,10 @@ class _Function:
             functools.update_wrapper(self, function, updated=())
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if self._function is None:  # of other numbers than those that it was first made of
-            self._function = self._made_again()
-        return self._function(*args, **kwargs)
+        # Made of other numbers it is not kept: what a factory computes of traced ones belongs to
+        # the trace that it is called in.
+        function = self._made_again() if self._function is None else self._function
+        return function(*args, **kwargs)
 
     def _made_again(self) -> Callable[..., Any]:
         signature = inspect.signature(self.notes.factory)
