@@ -51,11 +51,13 @@ from fedax.algorithms import (
 )
 from fedax.data import ClientData, FederatedDataset
 from fedax.data.task import Task
+from fedax.data.text import Vocabulary
 from fedax.devices.mesh import client_mesh, cores_as_devices
 from fedax.experiment.train import TrainResult, train
 from fedax.measures.communication import communication
 from fedax.measures.dissimilarity import dissimilarity
 from fedax.measures.quadratic_model import advise, quadratic_model
+from fedax.models.next_token import next_token
 from fedax.models.supervised import classification, regression
 from fedax.optimizers import BaseOptimizer, base_optimizers, schedules
 from fedax.rounds.evaluation import evaluate, evaluate_clients
@@ -85,6 +87,7 @@ __all__ = [
     "Task",
     "TrainResult",
     "TrainingState",
+    "Vocabulary",
     "adaalter",
     "advise",
     "base_optimizers",
@@ -121,6 +124,7 @@ __all__ = [
     "mimelite",
     "mimemvr",
     "minibatch_sgd",
+    "next_token",
     "optimizers",
     "part_of_the_day",
     "pfnm",
