@@ -49,6 +49,7 @@ from fedax.algorithms import (
     scaffold,
     server_only,
 )
+from fedax.contract import check_algorithm
 from fedax.data import ClientData, FederatedDataset
 from fedax.data.task import Task
 from fedax.devices.mesh import client_mesh, cores_as_devices
@@ -89,6 +90,7 @@ __all__ = [
     "advise",
     "base_optimizers",
     "centralised",
+    "check_algorithm",
     "classification",
     "client_mesh",
     "cmime",
