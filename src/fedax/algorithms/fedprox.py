@@ -14,10 +14,12 @@ import optax
 from fedax.algorithm import Array, FederatedAlgorithm, Model
 from fedax.algorithms.fedopt import fedopt
 from fedax.clients.local_training import LocalOptions
+from fedax.factories import factory
 from fedax.optimizers.schedules import ScheduleOrNumber, as_schedule
 from fedax.validate import check_number
 
 
+@factory
 def fedprox(
     model: Model,
     client_learning_rate: ScheduleOrNumber = 0.1,

@@ -30,12 +30,14 @@ from fedax.algorithm import (
 from fedax.algorithms.server import Server, ServerState
 from fedax.clients.local_training import LocalMessage, LocalOptions, LocalTraining
 from fedax.data.cohort_data import ClientExamples
+from fedax.factories import factory
 from fedax.optimizers.schedules import ScheduleOrNumber, as_schedule
 from fedax.validate import check_choice, check_count, check_number
 
 GradientWeights: TypeAlias = Literal["all", "last"] | Array | np.ndarray | tuple[float, ...]
 
 
+@factory
 def local_update(
     model: Model,
     client_learning_rate: ScheduleOrNumber = 0.1,
@@ -101,6 +103,7 @@ def local_update(
     return FederatedAlgorithm(server.init, stateless, (exchange,))
 
 
+@factory
 def minibatch_sgd(
     model: Model,
     server_learning_rate: ScheduleOrNumber = 0.1,
@@ -123,6 +126,7 @@ def minibatch_sgd(
     return local_update(model, 0.0, server_learning_rate, (1.0,), **local_options)
 
 
+@factory
 def fomaml(
     model: Model,
     client_learning_rate: ScheduleOrNumber = 0.1,
@@ -151,6 +155,7 @@ def fomaml(
     )
 
 
+@factory
 def local_sgd(
     model: Model,
     client_learning_rate: ScheduleOrNumber = 0.1,
@@ -179,6 +184,7 @@ def local_sgd(
     )
 
 
+@factory
 def lookahead(
     model: Model,
     client_learning_rate: ScheduleOrNumber = 0.1,

@@ -31,10 +31,12 @@ from fedax.clients.local_steps import LocalResult
 from fedax.clients.local_training import LocalMessage, LocalOptions, LocalTraining
 from fedax.clients.minibatches import draw_minibatch
 from fedax.data.cohort_data import ClientExamples
+from fedax.factories import factory
 from fedax.optimizers.schedules import ScheduleOrNumber
 from fedax.validate import check_count
 
 
+@factory
 def maml(
     model: Model,
     client_learning_rate: ScheduleOrNumber = 0.1,

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import optax
 
 from fedax.algorithm import Array, Batch, Model, Params
+from fedax.factories import factory
 from fedax.models.recurrence import gru, init_gru, init_lstm, lstm
 from fedax.validate import check_choice
 
@@ -19,6 +20,7 @@ PADDING_ID = 0
 _CELLS = {"lstm": (init_lstm, lstm), "gru": (init_gru, gru)}
 
 
+@factory
 def character_lstm(
     num_units: int = 256,
     num_layers: int = 2,
