@@ -16,6 +16,7 @@ from fedax.algorithm import Batch, FederatedAlgorithm, Model, Params
 from fedax.data.cohort_data import CohortData, CohortReader
 from fedax.data.federated_dataset import FederatedDataset
 from fedax.data.task import Task
+from fedax.factories import partition, recipe
 from fedax.rounds.cohort import run_round
 from fedax.rounds.state import TrainingState, initial_state, population
 
@@ -73,12 +74,21 @@ class Bench:
     @functools.cached_property
     def numbers(self) -> dict[str, jax.Array]:
         """The settings that are floating point numbers, which may be traced, as arrays."""
-        return {
+        numbers = {
             name: jnp.asarray(value, jnp.result_type(float))
             for name, value in self.parameters.items()
             if isinstance(value, float)
             or (hasattr(value, "dtype") and jnp.issubdtype(value.dtype, jnp.floating))
         }
+        if recipe(self.algorithm) is None:
+            return numbers
+        return {name: value for name, value in numbers.items() if self.compiles_once(name)}
+
+    def compiles_once(self, name: str) -> bool:
+        """Whether another value of this setting is the same program."""
+        value = self.parameters[name]
+        one, other = (partition(self.build({name: value * scale}))[1] for scale in (1.0, 0.75))
+        return one == other
 
     def task(self, data: FederatedDataset | None = None) -> Task:
         """The quadratics as a task."""

@@ -22,6 +22,7 @@ CHECKS: dict[str, Callable[[Bench], str]] = {
     "compiles once": behaviour.compiles_once,
     "pure": structure.is_pure,
     "traced": structure.can_be_traced,
+    "loop": structure.is_noted,
     "vmap": behaviour.maps_over_settings,
     "chunks": behaviour.keeps_to_chunks,
     "cohort order": behaviour.keeps_to_cohorts,

@@ -13,6 +13,7 @@ import numpy as np
 from fedax.algorithm import Exchange, FederatedAlgorithm, Individual, Participation, Reply
 from fedax.contract.bench import Bench, Broken, NotApplicable, cohort_of, rounds
 from fedax.data.cohort_data import ClientData
+from fedax.factories import recipe
 from fedax.rounds.cohort import run_round
 
 COHORT_SIZE = 5
@@ -86,9 +87,21 @@ def can_be_traced(bench: Bench) -> str:
             raise Broken(
                 f"With {' and '.join(names)} traced the method fails: {sentence(error)} A floating "
                 "point setting may be an argument of a compiled program, so it must not decide "
-                "which code runs: use jnp.where, or take a word or a whole number for a choice."
+                "which code runs: use jnp.where, or name it in @fedax.factory(static=[...])."
             ) from None
     return f"Traced: {', '.join(numbers)}."
+
+
+def is_noted(bench: Bench) -> str:
+    """A factory that is decorated makes one program of all values of its numbers."""
+    if recipe(bench.algorithm) is None:
+        raise NotApplicable(
+            "The factory is not decorated with @fedax.factory, so a loop over its settings "
+            "compiles for each."
+        )
+    if not bench.numbers:
+        raise NotApplicable("No setting is a floating point number.")
+    return f"A loop over {', '.join(bench.numbers)} compiles once."
 
 
 def is_one_program(bench: Bench) -> str:
