@@ -114,15 +114,16 @@ def is_one_program(bench: Bench) -> str:
                 f"A round calls back to Python ({name}); write it in jax.numpy, so that it runs "
                 "on the device."
             )
-    many = len(_operations(bench, np.repeat(clients, 4), capacity))
-    if many > 1.5 * len(names):
+    several = np.repeat(clients, 4)
+    many = len(_operations(bench, several, capacity))
+    if many - len(names) >= len(several) - len(clients):
         raise Broken(
             f"A round of {len(clients)} clients is a program of {len(names)} operations, and one "
-            f"of {4 * len(clients)} clients of {many}: a Python loop runs over the cohort. Use "
+            f"of {len(several)} clients of {many}: a Python loop runs over the cohort. Use "
             "arrays with a leading axis, or jax.lax.scan."
         )
     many = len(_operations(bench, clients, 10 * capacity))
-    if many > 2 * len(names):
+    if many - len(names) >= 9 * capacity:
         raise Broken(
             f"With {capacity} examples in the largest client a round is a program of {len(names)} "
             f"operations, and with {10 * capacity} of {many}: a Python loop runs over examples. "
