@@ -55,13 +55,13 @@ from fedax.data import ClientData, CohortReader, FederatedDataset
 from fedax.data.task import Task
 from fedax.devices.mesh import client_mesh, cores_as_devices
 from fedax.experiment.train import TrainResult, train
-from fedax.factories import factory
+from fedax.factories import factory, partition
 from fedax.measures.communication import communication
 from fedax.measures.dissimilarity import dissimilarity
 from fedax.measures.quadratic_model import advise, quadratic_model
 from fedax.models.supervised import classification, regression
 from fedax.optimizers import BaseOptimizer, base_optimizers, schedules
-from fedax.rounds.cohort import run_round
+from fedax.rounds.cohort import RoundInfo, run_round
 from fedax.rounds.evaluation import evaluate, evaluate_clients
 from fedax.rounds.history import History
 from fedax.rounds.report import DivergedError, RoundReport
@@ -88,6 +88,7 @@ __all__ = [
     "ModelUpdate",
     "Participation",
     "Reply",
+    "RoundInfo",
     "RoundReport",
     "Task",
     "TrainResult",
@@ -133,6 +134,7 @@ __all__ = [
     "minibatch_sgd",
     "optimizers",
     "part_of_the_day",
+    "partition",
     "pfnm",
     "quadratic_model",
     "quadratic_task",
