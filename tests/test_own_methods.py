@@ -148,7 +148,7 @@ def test_a_loop_over_settings_compiles_once():
     """Decorated, so another alpha is the same program."""
     task = quadratic_task()
     made = [METHODS.feddyn(task.model, 0.1, weight) for weight in (0.1, 0.3)]
-    structures = [fedax.factories.partition(algorithm)[1] for algorithm in made]
+    structures = [fedax.partition(algorithm)[1] for algorithm in made]
     assert structures[0] == structures[1]
     seconds = [
         fedax.train(
