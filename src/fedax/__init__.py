@@ -53,12 +53,14 @@ from fedax.clients.local_training import LocalOptions, LocalTraining
 from fedax.contract import check_algorithm
 from fedax.data import ClientData, CohortReader, FederatedDataset
 from fedax.data.task import Task
+from fedax.data.text import Vocabulary
 from fedax.devices.mesh import client_mesh, cores_as_devices
 from fedax.experiment.train import TrainResult, train
 from fedax.factories import factory, partition
 from fedax.measures.communication import communication
 from fedax.measures.dissimilarity import dissimilarity
 from fedax.measures.quadratic_model import advise, quadratic_model
+from fedax.models.next_token import next_token
 from fedax.models.supervised import classification, regression
 from fedax.optimizers import BaseOptimizer, base_optimizers, schedules
 from fedax.rounds.cohort import RoundInfo, run_round
@@ -93,6 +95,7 @@ __all__ = [
     "Task",
     "TrainResult",
     "TrainingState",
+    "Vocabulary",
     "adaalter",
     "advise",
     "base_optimizers",
@@ -132,6 +135,7 @@ __all__ = [
     "mimelite",
     "mimemvr",
     "minibatch_sgd",
+    "next_token",
     "optimizers",
     "part_of_the_day",
     "partition",
