@@ -1,4 +1,4 @@
-"""The guides' code runs as it stands, block after block, as a user's would: float32, in a folder."""
+"""The guides' code runs as it stands, block after block, as a user's would: in float32."""
 
 import re
 import shlex
@@ -18,7 +18,8 @@ PAGES = sorted(path.stem for path in GUIDES.glob("*.md"))
 
 def blocks(page):
     """(language, code) of a page's fenced blocks, in order."""
-    return re.findall(r"^```(\w+)\n(.*?)^```", (GUIDES / f"{page}.md").read_text("utf-8"), re.M | re.S)
+    text = (GUIDES / f"{page}.md").read_text("utf-8")
+    return re.findall(r"^```(\w+)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
 
 
 def commands(code):
@@ -55,7 +56,7 @@ def test_the_guides_methods_are_the_examples():
 
 def test_the_page_of_the_contract_has_a_row_for_each_check():
     page = (GUIDES / "contract.md").read_text("utf-8")
-    assert re.findall(r"^\| `([\w -]+)` \|", page, re.M) == list(CHECKS)
+    assert re.findall(r"^\| `([\w -]+)` \|", page, re.MULTILINE) == list(CHECKS)
 
 
 @pytest.mark.parametrize("page", [GUIDES / f"{page}.md" for page in PAGES] + [
