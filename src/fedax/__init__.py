@@ -49,6 +49,8 @@ from fedax.algorithms import (
     scaffold,
     server_only,
 )
+from fedax.clients.local_training import LocalOptions, LocalTraining
+from fedax.contract import check_algorithm
 from fedax.data import ClientData, CohortReader, FederatedDataset
 from fedax.data.task import Task
 from fedax.data.text import Vocabulary
@@ -84,6 +86,8 @@ __all__ = [
     "FederatedAlgorithm",
     "FederatedDataset",
     "History",
+    "LocalOptions",
+    "LocalTraining",
     "Model",
     "ModelError",
     "ModelUpdate",
@@ -99,6 +103,7 @@ __all__ = [
     "advise",
     "base_optimizers",
     "centralised",
+    "check_algorithm",
     "classification",
     "client_mesh",
     "cmime",
