@@ -7,6 +7,7 @@ modules of the folder that is at work stand in `sys.modules` under their names.
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import hashlib
 import importlib
@@ -85,7 +86,7 @@ def beside(folder: Path) -> Iterator[None]:
     finally:
         with contextlib.suppress(ValueError):
             sys.path.remove(str(folder))
-        own |= modules_in(folder)
+        own |= _modules_in(folder)
         for module in own.values():
             path = file_of(module)
             if path is not None and path not in _DIGESTS:
@@ -94,29 +95,23 @@ def beside(folder: Path) -> Iterator[None]:
             sys.modules.setdefault(name, module)
 
 
-def modules_in(folder: Path, package: str | None = None) -> dict[str, ModuleType]:
-    """The modules that were imported from files in a folder by their place in it; not fedax's own.
+def files_imported(path: Path, root: Path, package: str | None = None) -> dict[str, str]:
+    """The files in a folder that a file imports, in turn and wherever in it: place -> SHA-256.
 
     Args:
-      folder: what would stand on `sys.path`.
+      path: the file, which is left out.
+      root: the folder from which all of them are imported.
       package: of these only those in this package.
     """
-    found = {}
-    for name, module in list(sys.modules.items()):
-        top = name.partition(".")[0]
-        if top in ("fedax", "__main__") or (package is not None and top != package):
-            continue
-        path, place = file_of(module), folder.joinpath(*name.split("."))
-        if path is not None and path in (place.with_suffix(".py"), place / "__init__.py"):
-            found[name] = module
-    return found
-
-
-def files_beside(path: Path, root: Path, package: str | None) -> dict[str, str]:
-    """The other files that were imported from the root folder: their places in it -> digests."""
-    modules = modules_in(root, package) if package else _MODULES.get(root, {})
-    files = {file for file in map(file_of, modules.values()) if file not in (path, None)}
-    return {file.relative_to(root).as_posix(): imported_digest(file) for file in sorted(files)}
+    found: set[Path] = set()
+    ahead = [path]
+    while ahead:
+        file = ahead.pop()
+        if file not in found:
+            found.add(file)
+            ahead += _named_in(file, root, package)
+    places = sorted(file.relative_to(root).as_posix() for file in found - {path})
+    return {place: imported_digest(root / place) for place in places}
 
 
 def imported_digest(path: Path) -> str:
@@ -193,6 +188,41 @@ def sentence(error: BaseException) -> str:
 def _where(error: BaseException) -> str:
     found = line_of(error)
     return f" (line {found[1]} of {found[0]})" if found else ""
+
+
+def _named_in(file: Path, root: Path, package: str | None) -> list[Path]:
+    """The files below the root that the imports in a file name."""
+    try:
+        nodes = list(ast.walk(ast.parse(file.read_bytes())))
+    except (OSError, SyntaxError, ValueError):  # of another kind, or not whole
+        return []
+    inside = file.relative_to(root).parent.parts
+    names: set[tuple[str, ...]] = set()
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            names |= {tuple(alias.name.split(".")) for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = inside[: len(inside) - node.level + 1] if node.level else ()
+            start = (*base, *filter(None, (node.module or "").split(".")))
+            names |= {start} | {(*start, alias.name) for alias in node.names}
+    wanted = {
+        name[:length] for name in names for length in range(1, len(name) + 1)
+        if name[0] != "fedax" and package in (None, name[0])
+    }
+    files = (root.joinpath(*name, "__init__.py") for name in wanted)
+    modules = (root.joinpath(*name[:-1], f"{name[-1]}.py") for name in wanted)
+    return [file for file in (*files, *modules) if file.is_file()]
+
+
+def _modules_in(folder: Path) -> dict[str, ModuleType]:
+    """The modules that were imported from a folder, by their places in it; not fedax's own."""
+    found = {}
+    for name, module in list(sys.modules.items()):
+        path, place = file_of(module), folder.joinpath(*name.split("."))
+        own = name.partition(".")[0] in ("fedax", "__main__")
+        if path and not own and path in (place.with_suffix(".py"), place / "__init__.py"):
+            found[name] = module
+    return found
 
 
 def _lies_in(folder: Path, name: str) -> bool:

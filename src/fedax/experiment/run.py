@@ -73,7 +73,6 @@ def start(config: RunConfig, out: Path | None = None, *, profile: bool = False) 
         _take_part(config, built, initial_state(built.task, built.algorithm, config.seed))
         return folder
     make_folder(folder)
-    config = with_sources_of_now(config, 0)  # building may have imported more
     with locked(folder):
         with explained(folder):
             (folder / "metrics.jsonl").touch()

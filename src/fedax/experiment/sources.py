@@ -38,7 +38,7 @@ class Source:
       sha256: of the file when it was imported.
       module: its name, if it was not named by its file.
       distribution, version: of the package whose entry point it is.
-      imports: other files that were imported from the same folder or package: place -> SHA-256.
+      imports: the files beside it, or of its package, that it imports: place -> SHA-256.
       changed_after: rounds after which a run went on with another version (`--force`).
     """
 
@@ -156,7 +156,7 @@ def current(source: Source) -> Source:
     path = Path(source.path)
     return dataclasses.replace(
         source, sha256=imports.imported_digest(path), version=_version(source.distribution),
-        imports=imports.files_beside(path, source.root, source.package),
+        imports=imports.files_imported(path, source.root, source.package),
     )
 
 
