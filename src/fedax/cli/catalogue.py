@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fedax.algorithms.registry import ALGORITHMS, PAPERS, WRAPPERS
-from fedax.cli.manual import print_settings
+from fedax.cli.manual import explain_rows
 from fedax.data.task import Task
 from fedax.experiment import sources
 from fedax.experiment.build import (
@@ -234,10 +234,11 @@ def print_table(title: str, rows: Sequence[Row]) -> None:
     console.print(table)
     for row in rows:
         if "problem" in row:
-            console.print(f"{row['name']} of {row['from']}: {row['problem']}")
-    if title in NOTES:
+            console.print(f"{row['name']}, from {row['from']}: {row['problem']}")
+    described = [row for row in rows if any(isinstance(s, dict) for s in row.get("settings", ()))]
+    if title in NOTES and not described:
         console.print(NOTES[title], style="dim")
-    print_settings(rows)
+    explain_rows(described)
 
 
 def reproduce(name: str, out: Path | None = None, *, as_json: bool = False) -> None:

@@ -22,7 +22,7 @@ from tyro.conf import (
 
 from fedax.cli import catalogue
 from fedax.cli.commands import Command, List, Reproduce, Run, Theory
-from fedax.cli.manual import settings_of_run
+from fedax.cli.manual import explain_run
 from fedax.devices import processes
 from fedax.devices.mesh import cores_as_devices
 from fedax.devices.processes import ProcessError
@@ -92,10 +92,9 @@ def _help_on_run(arguments: list[str]) -> int:
     if not isinstance(command, Run) or command.task is None:
         return 0
     try:
-        found = settings_of_run(command.task, command.algorithm, command.preset)
+        explain_run(command.task, command.algorithm, command.preset)
     except ConfigError as error:
         return _fail(*_explain(error))
-    print_tables(found)
     return 0
 
 

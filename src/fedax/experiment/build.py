@@ -227,10 +227,10 @@ def _own_method(name: str, source: Source) -> Part:
         raise ConfigError(f"{source.label} is a task, and a task comes first, then a method.")
     if not callable(value):
         raise ConfigError(f"{source.label} is {_a(value)}, but {method}.")
-    parameters = list(_signature(source, value).parameters.values())
-    if not parameters:
+    parameters = _signature(source, value).parameters
+    first = parameters.get("model", next(iter(parameters.values()), None))
+    if first is None or first.default is not NEEDED:
         raise ConfigError(f"{source.label} takes no model, but {method}.")
-    first = next((p for p in parameters if p.name == "model"), parameters[0])
     by_name = first.name == "model" and first.kind is not first.POSITIONAL_ONLY
 
     def factory(model: Model, **options: Any) -> FederatedAlgorithm:

@@ -40,7 +40,7 @@ class RunConfig:
       task_source, algorithm_source: where they come from if they are a user's.
       preset: where the values came from that nobody set: "quick", "paper" or "none".
       seed: fixes the initial parameters, the cohorts and all local randomness.
-      num_rounds: T.
+      num_rounds: T, how many rounds of training.
       cohort_size: clients a round.
       evaluate_every: rounds between evaluations; 0: never.
       checkpoint_every: rounds between checkpoints.

@@ -37,14 +37,14 @@ class Setting(NamedTuple):
     checked: bool = True
 
     def row(self) -> dict[str, Any]:
-        """The setting as a list shows it."""
-        default = self.default
-        if not isinstance(default, bool | int | float | str | None):
-            default = {NEEDED: "(must be given)", OWN: ""}.get(default, "(a function)")
-        return {
-            "name": self.name, "type": describe(self.hint), "default": default,
-            "meaning": self.meaning,
-        }
+        """The setting as a list shows it; without "default" if that is not known."""
+        row: dict[str, Any] = {"name": self.name, "type": describe(self.hint)}
+        if self.default is not NEEDED and self.default is not OWN:
+            plain = isinstance(self.default, bool | int | float | str | None)
+            row["default"] = self.default if plain else (
+                getattr(self.default, "__name__", str(self.default))
+            )
+        return row | {"needed": self.default is NEEDED, "meaning": self.meaning}
 
 
 def settings_of(

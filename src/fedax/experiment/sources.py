@@ -107,8 +107,8 @@ def find(
         return _find_by_name(kind, text, known)
     if not name.isidentifier() or not place:
         raise ConfigError(
-            f"{text!r} is neither FILE.py:NAME nor package.module:NAME, with the name of a "
-            f"function or a {kind} in it."
+            f"{text!r} is neither FILE.py:NAME nor package.module:NAME; NAME is that of a function "
+            "in there, and a wrapper stands before it all, as in elastic+FILE.py:NAME."
         )
     if place.endswith(".py") or "/" in place or "\\" in place:
         source = Source(name, str((folder / place).resolve()))

@@ -59,6 +59,7 @@ KINDS: dict[Any, str] = {
     BaseOptimizer: BASE, np.ndarray: NUMBERS, tuple: NUMBERS, list: NUMBERS,
     collections.abc.Sequence: NUMBERS, collections.abc.Callable: SCHEDULE,
 }
+ARTICLES = {NUMBER: "a ", WHOLE: "a ", SCHEDULE: "a ", BASE: "a ", OPTIMIZER: "an "}
 # How the text of such a value is read.
 READERS: dict[str, Callable[[str], Any]] = {
     SCHEDULE: parse_schedule,
@@ -94,8 +95,8 @@ def kinds_of(hint: Any) -> tuple[str, ...]:
     return tuple(dict.fromkeys(kinds))
 
 
-def describe(hint: Any) -> str:
-    """The same in words.
+def describe(hint: Any, articles: bool = False) -> str:
+    """The same in words, if need be with articles.
 
     Example:
       >>> describe(int | None), describe(Literal["mean", "sum"])
@@ -104,7 +105,10 @@ def describe(hint: Any) -> str:
     kinds = kinds_of(hint)
     if OTHER in kinds:
         return hint if isinstance(hint, str) else inspect.formatannotation(hint)
-    *first, last = [kind[1:-1] if kind.startswith("'") else kind for kind in kinds]
+    words = [kind[1:-1] if kind.startswith("'") else kind for kind in kinds]
+    if articles:
+        words = [f"{ARTICLES.get(word, '')}{word}" for word in words]
+    *first, last = words
     return f"{', '.join(first)} or {last}" if first else last
 
 
@@ -135,7 +139,7 @@ def check_kind(name: str, value: Any, hint: Any) -> None:
     if not known or f"'{value}'" in kinds or any(_fits(value, kind) for kind in kinds):
         return
     shown = "none" if value is None else repr(value)
-    raise ValueError(f"{name} must be {describe(hint)}, but is {shown}.")
+    raise ValueError(f"{name} must be {describe(hint, articles=True)}, but is {shown}.")
 
 
 def _parts(hint: Any) -> list[Any]:
