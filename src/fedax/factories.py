@@ -24,6 +24,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fedax.signatures import with_options
 from fedax.validate import unknown
 
 P = ParamSpec("P")
@@ -124,7 +125,7 @@ def factory(function: Any = None, /, *, static: Sequence[str] = ()) -> Any:
         }
         return _noted(function, arguments, function(*args, **kwargs))
 
-    return make
+    return with_options(make)
 
 
 def partition(made: Any) -> tuple[list[jax.Array], Structure]:

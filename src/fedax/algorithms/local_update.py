@@ -32,6 +32,7 @@ from fedax.clients.local_training import LocalMessage, LocalOptions, LocalTraini
 from fedax.data.cohort_data import ClientExamples
 from fedax.factories import factory
 from fedax.optimizers.schedules import ScheduleOrNumber, as_schedule
+from fedax.signatures import own_defaults
 from fedax.validate import check_choice, check_count, check_number
 
 GradientWeights: TypeAlias = Literal["all", "last"] | Array | np.ndarray | tuple[float, ...]
@@ -156,6 +157,7 @@ def fomaml(
 
 
 @factory
+@own_defaults(weighting="uniform")
 def local_sgd(
     model: Model,
     client_learning_rate: ScheduleOrNumber = 0.1,
@@ -178,7 +180,6 @@ def local_sgd(
       >>> algorithm = local_sgd(character_lstm(16, 1), 0.1, num_local_steps=8)
     """
     check_number("client_learning_rate", client_learning_rate, at_least=0, schedule=True)
-    local_options.setdefault("weighting", "uniform")
     return local_update(
         model, client_learning_rate, client_learning_rate, "all", **local_options
     )

@@ -16,6 +16,7 @@ from fedax.clients.minibatches import Minibatch, Order, count_local_steps, withi
 from fedax.data.cohort_data import ClientExamples
 from fedax.mistakes.model import require_model
 from fedax.optimizers.schedules import Schedule, ScheduleOrNumber, as_schedule
+from fedax.signatures import has_defaults
 from fedax.validate import check_choice, check_count, check_number, unknown
 
 Weighting: TypeAlias = Literal["num_examples", "num_tokens", "uniform"]
@@ -47,7 +48,7 @@ class LocalOptions(TypedDict, total=False):
     num_local_steps: ScheduleOrNumber | None
     weighting: Weighting
     order: Order
-    proximal_weight: ScheduleOrNumber
+    proximal_weight: ScheduleOrNumber | None
 
 
 class LocalMessage(NamedTuple):
@@ -205,6 +206,9 @@ class LocalTraining(NamedTuple):
             info=local_info(result),
             model_delta=jax.tree.map(jnp.subtract, result.params, message.params),
         )
+
+
+has_defaults(LocalOptions, LocalTraining._field_defaults)
 
 
 def pseudo_gradient(message: LocalMessage, result: LocalResult) -> Params:

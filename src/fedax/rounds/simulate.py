@@ -33,8 +33,10 @@ from fedax.rounds.report import DivergedError, RoundReport, reports
 from fedax.rounds.sampling import Sampler, sampler
 from fedax.rounds.state import TrainingState, initial_state, population, run_key
 from fedax.rounds.timing import Stopwatch
+from fedax.signatures import with_options
 
 
+@with_options
 def simulate(
     task: Task,
     algorithm: FederatedAlgorithm,

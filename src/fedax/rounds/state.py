@@ -8,12 +8,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedax.algorithm import FederatedAlgorithm, PyTree
+from fedax.algorithm import FederatedAlgorithm, Params, PyTree
 from fedax.data.federated_dataset import FederatedDataset
 from fedax.data.task import Task
 from fedax.mistakes.algorithm import call_state_inits, require_algorithm
 from fedax.mistakes.errors import kind_of
 from fedax.mistakes.model import call_init
+from fedax.models.parameters import fitted
 from fedax.rounds.checks import require_task
 from fedax.rounds.client_store import ClientStore
 from fedax.validate import check_seed
@@ -31,25 +32,33 @@ class TrainingState(NamedTuple):
     client_store: ClientStore
 
 
-def initial_state(task: Task, algorithm: FederatedAlgorithm, seed: int = 0) -> TrainingState:
-    """The state before the first round; parameters are drawn from the seed.
+def initial_state(
+    task: Task, algorithm: FederatedAlgorithm, seed: int = 0, params: Params | None = None
+) -> TrainingState:
+    """The state before the first round.
+
+    Args:
+      task, algorithm: as for `simulate`.
+      seed: the parameters are drawn from it.
+      params: they are these instead, matched by name with what the model's init gives.
 
     Raises:
       TypeError: the task or the algorithm is not one.
       ValueError: the seed is not a whole number >= 0, or the model has no parameters, or some
-        that are not floating point arrays.
+        that are not floating point arrays, or `params` are not like them; the sentence names the
+        first that differs.
       ModelError, AlgorithmError: a function that gives initial values fails.
     """
     check_seed(seed)
     require_task(task)
     require_algorithm(algorithm)
-    params = call_init(task.model, jax.random.fold_in(run_key(seed), 0))
-    if not jax.tree.leaves(params):
+    drawn = call_init(task.model, jax.random.fold_in(run_key(seed), 0))
+    if not jax.tree.leaves(drawn):
         raise ValueError(
-            f"The model's init gives no parameters but {kind_of(params)}, so there is nothing to "
+            f"The model's init gives no parameters but {kind_of(drawn)}, so there is nothing to "
             "train. It must return a pytree of floating point arrays."
         )
-    for leaf in jax.tree.leaves(params):
+    for leaf in jax.tree.leaves(drawn):
         if not jnp.issubdtype(getattr(leaf, "dtype", type(leaf)), jnp.floating):
             what = getattr(leaf, "dtype", type(leaf).__name__)
             raise ValueError(
@@ -58,7 +67,11 @@ def initial_state(task: Task, algorithm: FederatedAlgorithm, seed: int = 0) -> T
                 "floating point arrays. Keep anything else in the functions that use them "
                 "(Equinox: eqx.partition)."
             )
-    params = _strong(params)
+    drawn = _strong(drawn)
+    if params is None:
+        params = drawn
+    else:
+        params = fitted(_strong(params), drawn, "initial_params", "the model")
     server_state, client_state = call_state_inits(algorithm, params)
     store = ClientStore(_strong(client_state), population(task, algorithm).num_clients)
     return TrainingState(_strong(server_state), store)
