@@ -16,6 +16,7 @@ from fedax.experiment.errors import ConfigError
 from fedax.experiment.settings import NEEDED, Setting, settings_of, signature_of
 from fedax.experiment.sources import Source
 from fedax.experiment.values import check_kind, parse
+from fedax.rounds.checks import require_task
 from fedax.tasks.registry import TASKS, load_task
 from fedax.validate import unknown
 
@@ -159,6 +160,10 @@ def build_task(name: str, options: Mapping[str, Any], source: Source | None = No
     task = value if isinstance(value, Task) else _call(source, value, **values)
     if not isinstance(task, Task):
         raise ConfigError(f"{source.label} returned {_a(task)}, but a task is a fedax.Task.")
+    try:
+        require_task(task)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{source.label}: {error}") from error
     return task
 
 
