@@ -13,6 +13,7 @@ import optax
 
 from fedax.algorithm import Array, Batch, Model, Params
 from fedax.data.text import PADDING
+from fedax.factories import factory
 from fedax.models.next_token import mean_over_targets
 from fedax.models.recurrence import gru, init_gru, init_lstm, lstm
 from fedax.validate import check_choice
@@ -20,6 +21,7 @@ from fedax.validate import check_choice
 _CELLS = {"lstm": (init_lstm, lstm), "gru": (init_gru, gru)}
 
 
+@factory
 def character_lstm(
     num_units: int = 256,
     num_layers: int = 2,
