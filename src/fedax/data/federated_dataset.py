@@ -233,6 +233,11 @@ class FederatedDataset:
         return np.diff(self.offsets)
 
     @property
+    def client_names(self) -> np.ndarray:
+        """The names of all clients, which are their indices where there are no others."""
+        return np.arange(self.num_clients) if self.names is None else self.names
+
+    @property
     def nbytes(self) -> int:
         """Size of the arrays in bytes, of sparse ones what they would take dense."""
         return sum(array.nbytes for array in self.arrays.values())
@@ -273,6 +278,16 @@ class FederatedDataset:
         index = self._index(client)
         rows = slice(int(self.offsets[index]), int(self.offsets[index + 1]))
         return {key: array[rows] for key, array in self.arrays.items()}
+
+    def places_of(self, others: FederatedDataset) -> np.ndarray:
+        """The index here of each client of another data set, by name; -1 if it is not here.
+
+        Example:
+          >>> data = FederatedDataset.from_arrays({"x": np.zeros(3)}, ["ada", "bob", "eve"])
+          >>> data.places_of(data.select(["eve", "ada"])).tolist()
+          [2, 0]
+        """
+        return np.array([self._places.get(name, -1) for name in others._places], np.int64)
 
     def pooled(self) -> FederatedDataset:
         """All examples as one client's, named "pool"; copies nothing."""
@@ -342,8 +357,7 @@ class FederatedDataset:
         """
         check_number("fraction", fraction, above=0, below=1)
         check_count("seed", seed, at_least=0)
-        names = [self.name(i) for i in range(self.num_clients)]
-        is_test = held_out_rows(names, self.client_sizes, fraction, seed)
+        is_test = held_out_rows(list(self._places), self.client_sizes, fraction, seed)
         if not is_test.any():
             raise ValueError("No client has two examples, so there is nothing to split.")
         counts = np.add.reduceat(is_test.astype(np.int64), self.offsets[:-1])
@@ -360,7 +374,7 @@ class FederatedDataset:
         return FederatedDataset(
             {key: take_rows(array, rows) for key, array in self.arrays.items()},
             np.append(0, np.cumsum(sizes)),
-            clients if self.names is None else self.names[clients],
+            self.client_names[clients],
         )
 
     def _index(self, client: int | str) -> int:
@@ -378,7 +392,7 @@ class FederatedDataset:
     @functools.cached_property
     def _places(self) -> dict[str, int]:
         """Name, as text -> index."""
-        return {self.name(index): index for index in range(self.num_clients)}
+        return {str(name): index for index, name in enumerate(self.client_names.tolist())}
 
 
 def _checked_names(names: list[Any]) -> np.ndarray:

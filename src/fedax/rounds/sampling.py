@@ -17,7 +17,7 @@ Draw: TypeAlias = Callable[[int], np.ndarray]
 Available: TypeAlias = Callable[[np.ndarray, int], np.ndarray]
 
 # What a random stream is for, so that no two are the same.
-_DROPOUT, _PASS, _REPLACEMENT, _AVAILABLE = range(4)
+_DROPOUT, _PASS, _REPLACEMENT, _AVAILABLE, _PERSONALIZED = range(5)
 
 
 def sample_cohort(
@@ -167,6 +167,18 @@ def sampler(
         return Sampler(draw, None, dropout, seed, cohort_size)
     draw = _DRAWS[sampling](seed, client_sizes, cohort_size)
     return Sampler(draw, available, dropout, seed, cohort_size if sampling == "cyclic" else 0)
+
+
+def sample_clients(seed: int, num_clients: int, count: int) -> np.ndarray:
+    """Draws clients once and for all, for a measurement that is repeated on the same ones.
+
+    Returns:
+      Sorted client indices, int64 [min(count, num_clients)].
+    """
+    if count >= num_clients:
+        return np.arange(num_clients)
+    draw = _generator(seed, 0, _PERSONALIZED)
+    return np.sort(draw.choice(num_clients, count, replace=False))
 
 
 def part_of_the_day(share: float, rounds_per_day: int = 24, seed: int = 0) -> Available:

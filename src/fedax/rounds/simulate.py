@@ -152,10 +152,11 @@ def _rounds(
             if store.holds_anything:
                 _keep(store, prepared, done, client_states)
             if evaluates(number):
-                measure.evaluate(
+                clients, personal = measure.evaluate(
                     report.metrics, one_copy(server_state.params), prepared.client_ids[-1],
                     done, one_copy(key),
                 )
+                report = report._replace(clients=clients, personal=personal)
             yield report._replace(state=TrainingState(server_state, store))
     finally:
         if not sys.is_finalizing():  # nothing is left to wait with then
