@@ -109,8 +109,10 @@ def test_wrong_arrays_are_sentences():
     for array in (holes, scipy.sparse.csr_array(holes)):
         with pytest.raises(ValueError, match=r"'x' holds .* first in row 3, of client 'bob'\."):
             FederatedDataset.from_arrays({"x": array}, IDS)
-    with pytest.raises(ValueError, match="array 'x' has no rows, but there are 5"):
+    with pytest.raises(TypeError, match="array 'x' needs a first axis that counts the examples"):
         FederatedDataset.from_arrays({"x": 3.0}, IDS)
+    with pytest.raises(TypeError, match="arrays must be a dictionary"):
+        FederatedDataset.from_arrays(X, IDS)
     with pytest.raises(ValueError, match="at least one array"):
         FederatedDataset.from_arrays({}, IDS)
     with pytest.raises(ValueError, match="needs two axes, examples and columns, but has 1"):

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedax import DivergedError, Exchange, FederatedAlgorithm, Reply, tasks
+from fedax import DivergedError, Exchange, FederatedAlgorithm, Reply
 from fedax.algorithms.registry import ALGORITHMS, AlgorithmInfo
 from fedax.cli.main import run_command
 from fedax.clients.gradients import loss_gradient
@@ -28,6 +28,7 @@ from fedax.experiment.checkpoint import CheckpointError
 from fedax.experiment.config import RunConfig, parse_settings, resolve
 from fedax.experiment.errors import ConfigError
 from fedax.experiment.folder import RunError, read_metrics
+from fedax.tasks import registry as tasks
 from problems import quadratic_task
 
 
@@ -431,7 +432,7 @@ def test_lost_metrics_are_noticed(tmp_path, content, lines):
         ("num_rounds", "x", "num_rounds must be a whole number"),
         ("algorithm", "fedyogo", "Did you mean 'fedyogi'"),
         ("algorithm_options", {"rate": 1}, "Unknown setting for fedyogi 'rate'"),
-        ("task_options", {"size": 1}, "Unknown setting for fedyogi 'size'"),
+        ("task_options", {"size": 1}, "Unknown setting of the task quadratic 'size'"),
         ("task_options", 3, "must be a table of names and values, but is 3"),
     ],
 )

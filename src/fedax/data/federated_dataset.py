@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from fedax.data.checks import require_arrays, require_clients
 from fedax.data.grouping import check_client, checked_ids, group
 from fedax.data.rows import as_rows, join_rows, take_rows
 from fedax.data.splitting import held_out_rows
 from fedax.data.tables import Columns, dataset_arrays, frame_arrays
-from fedax.validate import check_count, check_number
+from fedax.validate import check_number, check_seed
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -32,6 +33,7 @@ class FederatedDataset:
       names: text or whole numbers, [num_clients], or None, when a client's name is its index.
 
     Raises:
+      TypeError: the arrays are no dictionary of arrays.
       ValueError: the arrays do not fit together, or a client has no examples.
 
     Example:
@@ -48,6 +50,7 @@ class FederatedDataset:
     names: np.ndarray | None = None
 
     def __post_init__(self) -> None:
+        require_arrays(self.arrays)
         if not self.arrays:
             raise ValueError("A data set needs at least one array, and got none.")
         arrays = {name: as_rows(array) for name, array in self.arrays.items()}
@@ -105,9 +108,11 @@ class FederatedDataset:
             examples.
 
         Raises:
+          TypeError: clients are no dictionaries of arrays.
           ValueError: names, shapes or dtypes differ between clients, a client has no examples,
             or a floating point array holds NaN or infinity. The sentence names the client.
         """
+        require_clients(clients)
         if not clients:
             raise ValueError("A data set needs at least one client, and got none.")
         if isinstance(clients, Mapping):
@@ -143,6 +148,7 @@ class FederatedDataset:
           client_ids: [num_rows], text or whole numbers: whose row each is. Array, list or column.
 
         Raises:
+          TypeError: the arrays are no dictionary of arrays.
           ValueError: lengths differ, a row has no client, or an array in memory holds NaN or
             infinity; the sentence names the row.
 
@@ -356,7 +362,7 @@ class FederatedDataset:
           ([8, 1], [2], [0])
         """
         check_number("fraction", fraction, above=0, below=1)
-        check_count("seed", seed, at_least=0)
+        check_seed(seed)
         is_test = held_out_rows(list(self._places), self.client_sizes, fraction, seed)
         if not is_test.any():
             raise ValueError("No client has two examples, so there is nothing to split.")

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedax.data.checks import require_arrays
 from fedax.data.rows import as_rows, first_not_finite, is_in_a_file, take_rows
 
 
@@ -36,15 +37,17 @@ def group(
       names: if the clients are codes, what each stands for.
 
     Raises:
+      TypeError: the arrays are no dictionary of arrays.
       ValueError: lengths differ, or an array in memory holds NaN or infinity.
     """
+    require_arrays(arrays)
     found = {}
     for key, given in arrays.items():
         array = as_rows(given)
-        if array.ndim == 0 or len(array) != len(clients):
+        if len(array) != len(clients):
             raise ValueError(
-                f"The array {key!r} has {len(array) if array.ndim else 'no'} rows, but there are "
-                f"{len(clients)} client ids; each row needs one."
+                f"The array {key!r} has {len(array)} rows, but there are {len(clients)} client "
+                "ids; each row needs one."
             )
         row = None if is_in_a_file(array) else first_not_finite(array)
         if row is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +17,7 @@ from fedax.data.federated_dataset import FederatedDataset
 from fedax.data.task import Task
 from fedax.measures.communication import communication
 from fedax.measures.dissimilarity import dissimilarity
+from fedax.mistakes.errors import ModelError
 from fedax.optimizers.schedules import as_schedule
 from fedax.rounds.client_metrics import CLIENTS_FOR_A_TENTH, ClientMetrics
 from fedax.rounds.evaluation import Evaluator
@@ -59,14 +61,23 @@ class Measurements:
             )
         )
 
+    def check(self, params: Params) -> None:
+        """Says before the first round what evaluation would say after the last."""
+        if self._evaluator is None:
+            return
+        try:
+            self._evaluator.check(params)
+        except ModelError as error:
+            raise ModelError(f"Evaluation on task.test: {error}") from error.__cause__
+
     def evaluate(
         self, metrics: dict[str, float], params: Params, client_ids: np.ndarray, done: np.ndarray,
         key: jax.Array,
-    ) -> tuple[ClientMetrics | None, ClientMetrics | None]:
+    ) -> dict[str, Any]:
         """Adds the test metrics, what the diagnostics measure, and how long it took.
 
         Returns:
-          The test metrics client by client, and those after fine-tuning, if they are measured.
+          `clients` and `personal` of the round's report.
         """
         watch = Stopwatch()
         clients = personal = None
@@ -83,7 +94,7 @@ class Measurements:
         lap = watch.lap()
         metrics["evaluation_seconds"] = lap.seconds - lap.compiling
         metrics["compile_seconds"] += lap.compiling
-        return clients, personal
+        return {"clients": clients, "personal": personal}
 
     def sent(self, dropped_at: np.ndarray) -> dict[str, float]:
         """Bytes of a round's cohort."""

@@ -15,15 +15,17 @@ import numpy as np
 from fedax.algorithm import Array, FederatedAlgorithm, Model, Params
 from fedax.clients.local_training import LocalMessage, LocalTraining
 from fedax.clients.minibatches import Minibatch, fold_minibatches, steps_per_epoch
+from fedax.clients.precision import sum_dtype, widen
 from fedax.data.cohort_data import ClientData, CohortData, CohortReader
 from fedax.data.task import Task
 from fedax.factories import PROGRAMS, Structure, factory, partition, recipe
-from fedax.numerics import sum_dtype, widen
+from fedax.mistakes.model import call_metric, call_outputs
+from fedax.rounds.checks import check_examples, require_params, require_task
 from fedax.rounds.chunks import automatic_chunk
 from fedax.rounds.client_metrics import ClientMetrics
 from fedax.rounds.sampling import sample_clients
 from fedax.rounds.state import run_key
-from fedax.validate import check_count
+from fedax.validate import check_count, check_seed
 
 # Clients that go to the device together, whose examples it holds at a time.
 CLIENTS_AT_A_TIME = 64
@@ -67,7 +69,7 @@ class Personalizer:
     ) -> None:
         if clients is not None:
             check_count("The number of clients", clients)
-        check_count("seed", seed, at_least=0)
+        check_seed(seed)
         if task.test is None:
             raise ValueError(
                 "Personalised evaluation needs test examples of the clients that train: a task "
@@ -188,7 +190,9 @@ def evaluate_personalized(
       from before in `.before`. `.num_left_out` counts training clients without test examples.
 
     Raises:
+      TypeError: the task or the parameters are something else.
       ValueError: an argument is out of its range, or no client has training and test examples.
+      ModelError: the model fails, or does not take the examples.
 
     Example:
       >>> import fedax
@@ -205,7 +209,12 @@ def evaluate_personalized(
     tuning = checked_tuning(client_learning_rate, num_local_steps, num_local_epochs, batch_size)
     if clients_per_chunk is not None:
         check_count("clients_per_chunk", clients_per_chunk)
-    return Personalizer(task, clients, seed, clients_per_chunk)(params, tuning)
+    require_task(task)
+    require_params(params)
+    personalizer = Personalizer(task, clients, seed, clients_per_chunk)
+    for name, data in (("task.train", task.train), ("task.test", task.test)):
+        check_examples(task.model, params, name, data)
+    return personalizer(params, tuning)
 
 
 def checked_tuning(
@@ -282,9 +291,11 @@ def _sums(model: Model, params: Params, data: ClientData, key: Array, batch_size
 
     def step(sums: Sums, batch: Minibatch, key: Array) -> Sums:
         del key
-        outputs = model.outputs(params, batch.examples)
+        outputs = call_outputs(model.outputs, params, batch.examples)
         return {
-            name: _added(sums[name], metric(outputs, batch.examples), batch.mask)
+            name: _added(
+                sums[name], call_metric(name, metric, outputs, batch.examples), batch.mask
+            )
             for name, metric in model.metrics.items()
         }
 
