@@ -60,6 +60,7 @@ from fedax.factories import factory, partition
 from fedax.measures.communication import communication
 from fedax.measures.dissimilarity import dissimilarity
 from fedax.measures.quadratic_model import advise, quadratic_model
+from fedax.mistakes import AlgorithmError, ModelError
 from fedax.models.next_token import next_token
 from fedax.models.supervised import classification, regression
 from fedax.optimizers import BaseOptimizer, base_optimizers, schedules
@@ -76,6 +77,7 @@ from fedax.tasks.registry import load_task
 __version__ = "0.4.1"
 
 __all__ = [
+    "AlgorithmError",
     "BaseOptimizer",
     "ClientData",
     "CohortReader",
@@ -87,6 +89,7 @@ __all__ = [
     "LocalOptions",
     "LocalTraining",
     "Model",
+    "ModelError",
     "ModelUpdate",
     "Participation",
     "Reply",
