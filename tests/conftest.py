@@ -13,11 +13,14 @@ from pathlib import Path
 import jax
 import pytest
 
-from quick import quick_jit
+from quick import COMPILER_FLAGS, quick_jit
 
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
+
+# Before the first program; the processes that tests start inherit it.
+os.environ.setdefault("XLA_FLAGS", COMPILER_FLAGS)
 
 # The folder that this session's processes share, and those that its tests start. No program comes
 # from an earlier session.
