@@ -5,6 +5,7 @@ compile. What measures time is marked `alone` and runs while the other processes
 """
 
 import contextlib
+import importlib
 import os
 import shutil
 import tempfile
@@ -13,7 +14,10 @@ from pathlib import Path
 import jax
 import pytest
 
+from fedax.rounds import evaluation
 from quick import COMPILER_FLAGS, quick_jit
+
+simulation = importlib.import_module("fedax.rounds.simulate")  # fedax.simulate is the function
 
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
@@ -41,6 +45,13 @@ COMPILED_AS_USUAL = {
     "test_hard_users", "test_identities_local_update", "test_methods_on_shakespeare",
     "test_readme", "test_recurrence", "test_reproductions", "test_run", "test_shakespeare",
 }
+
+
+@pytest.fixture(autouse=True)
+def _compile_anew():
+    """Kept programs would hide what a test changes in the functions that they are made of."""
+    for module in (simulation, evaluation):
+        module._program.cache_clear()
 
 
 @pytest.fixture(autouse=True)

@@ -49,21 +49,25 @@ from fedax.algorithms import (
     scaffold,
     server_only,
 )
-from fedax.data import ClientData, FederatedDataset
+from fedax.data import ClientData, CohortReader, FederatedDataset
 from fedax.data.task import Task
+from fedax.data.text import Vocabulary
 from fedax.devices.mesh import client_mesh, cores_as_devices
 from fedax.experiment.train import TrainResult, train
+from fedax.factories import factory, partition
 from fedax.measures.communication import communication
 from fedax.measures.dissimilarity import dissimilarity
 from fedax.measures.quadratic_model import advise, quadratic_model
+from fedax.models.next_token import next_token
 from fedax.models.supervised import classification, regression
 from fedax.optimizers import BaseOptimizer, base_optimizers, schedules
+from fedax.rounds.cohort import RoundInfo, run_round
 from fedax.rounds.evaluation import evaluate, evaluate_clients
 from fedax.rounds.history import History
 from fedax.rounds.report import DivergedError, RoundReport
 from fedax.rounds.sampling import part_of_the_day, sampler
 from fedax.rounds.simulate import simulate
-from fedax.rounds.state import TrainingState
+from fedax.rounds.state import TrainingState, initial_state
 from fedax.tasks.quadratics import quadratic_task
 from fedax.tasks.registry import load_task
 
@@ -72,6 +76,7 @@ __version__ = "0.4.1"
 __all__ = [
     "BaseOptimizer",
     "ClientData",
+    "CohortReader",
     "DivergedError",
     "Exchange",
     "FederatedAlgorithm",
@@ -81,10 +86,12 @@ __all__ = [
     "ModelUpdate",
     "Participation",
     "Reply",
+    "RoundInfo",
     "RoundReport",
     "Task",
     "TrainResult",
     "TrainingState",
+    "Vocabulary",
     "adaalter",
     "advise",
     "base_optimizers",
@@ -98,6 +105,7 @@ __all__ = [
     "elastic",
     "evaluate",
     "evaluate_clients",
+    "factory",
     "fedadabound",
     "fedadagrad",
     "fedadam",
@@ -109,6 +117,7 @@ __all__ = [
     "fedsgd",
     "fedyogi",
     "fomaml",
+    "initial_state",
     "load_task",
     "local_adam",
     "local_adaptive",
@@ -121,12 +130,15 @@ __all__ = [
     "mimelite",
     "mimemvr",
     "minibatch_sgd",
+    "next_token",
     "optimizers",
     "part_of_the_day",
+    "partition",
     "pfnm",
     "quadratic_model",
     "quadratic_task",
     "regression",
+    "run_round",
     "sampler",
     "scaffold",
     "schedules",

@@ -9,9 +9,11 @@ import optax
 from fedax.algorithm import FederatedAlgorithm, Model
 from fedax.algorithms.local_adaptive import local_adaptive
 from fedax.clients.local_training import LocalOptions
+from fedax.factories import factory
 from fedax.optimizers.schedules import ScheduleOrNumber
 
 
+@factory
 def centralised(
     model: Model,
     client_learning_rate: ScheduleOrNumber = 0.1,

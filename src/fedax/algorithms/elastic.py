@@ -26,6 +26,7 @@ from fedax.algorithm import (
 from fedax.clients.minibatches import Minibatch, count_local_steps, fold_minibatches
 from fedax.data.cohort_data import ClientExamples
 from fedax.data.hold_out import hold_out
+from fedax.factories import factory
 from fedax.validate import check_choice, check_count, check_number
 
 Sensitivity = Literal["momentum", "average"]
@@ -51,6 +52,7 @@ class ElasticUpload(NamedTuple):
         return self.inner.pseudo_gradient
 
 
+@factory
 def elastic(
     algorithm: FederatedAlgorithm,
     model: Model,

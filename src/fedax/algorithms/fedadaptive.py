@@ -12,10 +12,12 @@ from fedax import optimizers
 from fedax.algorithm import Array, FederatedAlgorithm, Model
 from fedax.algorithms.fedopt import fedopt
 from fedax.clients.local_training import LocalOptions
+from fedax.factories import factory
 from fedax.optimizers.schedules import ScheduleOrNumber
 from fedax.optimizers.server_optimizers import BiasCorrection
 
 
+@factory
 def fedadagrad(
     model: Model,
     client_learning_rate: ScheduleOrNumber = 0.1,
@@ -54,6 +56,7 @@ def fedadagrad(
     )
 
 
+@factory
 def fedadam(
     model: Model,
     client_learning_rate: ScheduleOrNumber = 0.1,
@@ -101,6 +104,7 @@ def fedadam(
     )
 
 
+@factory
 def fedyogi(
     model: Model,
     client_learning_rate: ScheduleOrNumber = 0.1,
@@ -145,6 +149,7 @@ def fedyogi(
     )
 
 
+@factory
 def fedamsgrad(
     model: Model,
     client_learning_rate: ScheduleOrNumber = 0.1,
@@ -183,6 +188,7 @@ def fedamsgrad(
     )
 
 
+@factory
 def fedadabound(
     model: Model,
     client_learning_rate: ScheduleOrNumber = 0.1,

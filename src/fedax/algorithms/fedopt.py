@@ -24,9 +24,11 @@ from fedax.algorithm import (
 from fedax.algorithms.server import Server, ServerState
 from fedax.clients.local_training import LocalMessage, LocalOptions, LocalTraining, pseudo_gradient
 from fedax.data.cohort_data import ClientExamples
+from fedax.factories import factory
 from fedax.optimizers.schedules import ScheduleOrNumber
 
 
+@factory
 def fedopt(
     model: Model,
     client_optimizer: optax.GradientTransformation | None = None,
@@ -88,6 +90,7 @@ def fedopt(
     return FederatedAlgorithm(server.init, stateless, (exchange,))
 
 
+@factory
 def fedavg(
     model: Model,
     client_learning_rate: ScheduleOrNumber = 0.1,
@@ -119,6 +122,7 @@ def fedavg(
     )
 
 
+@factory
 def fedavgm(
     model: Model,
     client_learning_rate: ScheduleOrNumber = 0.1,

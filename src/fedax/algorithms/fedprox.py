@@ -14,10 +14,12 @@ import optax
 from fedax.algorithm import Array, FederatedAlgorithm, Model
 from fedax.algorithms.fedopt import fedopt
 from fedax.clients.local_training import LocalOptions
+from fedax.factories import factory
 from fedax.optimizers.schedules import ScheduleOrNumber, as_schedule
 from fedax.validate import check_number
 
 
+@factory
 def fedprox(
     model: Model,
     client_learning_rate: ScheduleOrNumber = 0.1,
@@ -41,7 +43,8 @@ def fedprox(
       server_optimizer: an optax transformation; None is SGD, FedProx proper.
       rho: paper 002's strength of the term, mu = rho / gamma: its Algorithm 2 prints a step
         "+ rho (x - x_{i,k})" that gamma does not multiply. None: `proximal_weight` says it.
-      **local_options: see `LocalOptions`; proximal_weight, mu >= 0, is 0.01 here by default.
+      **local_options: see `LocalOptions`; proximal_weight, mu >= 0, is 0.01 here if it is None
+        and rho too.
 
     Raises:
       ValueError: a concrete hyperparameter is out of its range, or rho and proximal_weight are
@@ -67,7 +70,8 @@ def fedprox(
             return jnp.where(gamma > 0, jnp.asarray(rho) / jnp.where(gamma > 0, gamma, 1), 0)
 
         local_options["proximal_weight"] = proximal_weight
-    local_options.setdefault("proximal_weight", 0.01)
+    if local_options.get("proximal_weight") is None:
+        local_options["proximal_weight"] = 0.01
     return fedopt(
         model, None, server_optimizer,
         client_learning_rate=client_learning_rate,

@@ -14,10 +14,14 @@ import optax
 from fedax.algorithm import Array, FederatedAlgorithm, Model
 from fedax.algorithms.fedopt import fedopt
 from fedax.clients.local_training import LocalOptions
+from fedax.factories import factory
 from fedax.optimizers.schedules import ScheduleOrNumber, as_schedule, exponential_decay
+from fedax.signatures import own_defaults
 from fedax.validate import check_number
 
 
+@factory
+@own_defaults(num_local_steps=10)
 def fedsgd(
     model: Model,
     client_learning_rate: ScheduleOrNumber = 0.1,
@@ -64,7 +68,7 @@ def fedsgd(
         check_number(name, value, above=0)
     check_number("client_learning_rate", client_learning_rate, at_least=0, schedule=True)
     check_number("server_learning_rate", server_learning_rate, at_least=0, schedule=True)
-    steps = local_options.pop("num_local_steps", 10)
+    steps = local_options.pop("num_local_steps")
     if steps is not None:
         check_number("num_local_steps", steps, at_least=0, schedule=True)
         local_options["num_local_steps"] = _decayed(steps, steps_decay)

@@ -28,6 +28,7 @@ from fedax.algorithm import (
 from fedax.algorithms.server import Server
 from fedax.clients.local_training import LocalMessage, LocalOptions, LocalTraining, pseudo_gradient
 from fedax.data.cohort_data import ClientExamples
+from fedax.factories import factory
 from fedax.optimizers.base_optimizers import adam, as_transformation
 from fedax.optimizers.schedules import ScheduleOrNumber
 from fedax.validate import check_number
@@ -64,6 +65,7 @@ class LocalAdaptiveUpload(NamedTuple):
     shared: PyTree
 
 
+@factory
 def local_adaptive(
     model: Model,
     client_optimizer: optax.GradientTransformation,
@@ -133,6 +135,7 @@ def local_adaptive(
     return FederatedAlgorithm(init, stateless, (exchange,))
 
 
+@factory
 def local_adam(
     model: Model,
     client_learning_rate: ScheduleOrNumber = 0.01,
@@ -182,6 +185,7 @@ class AdaAlterState(NamedTuple):
     num_steps: Array
 
 
+@factory
 def adaalter(
     model: Model,
     client_learning_rate: ScheduleOrNumber = 0.1,

@@ -30,12 +30,15 @@ from fedax.algorithm import (
 from fedax.algorithms.server import Server, ServerState
 from fedax.clients.local_training import LocalMessage, LocalOptions, LocalTraining
 from fedax.data.cohort_data import ClientExamples
+from fedax.factories import factory
 from fedax.optimizers.schedules import ScheduleOrNumber, as_schedule
+from fedax.signatures import own_defaults
 from fedax.validate import check_choice, check_count, check_number
 
 GradientWeights: TypeAlias = Literal["all", "last"] | Array | np.ndarray | tuple[float, ...]
 
 
+@factory
 def local_update(
     model: Model,
     client_learning_rate: ScheduleOrNumber = 0.1,
@@ -101,6 +104,7 @@ def local_update(
     return FederatedAlgorithm(server.init, stateless, (exchange,))
 
 
+@factory
 def minibatch_sgd(
     model: Model,
     server_learning_rate: ScheduleOrNumber = 0.1,
@@ -123,6 +127,7 @@ def minibatch_sgd(
     return local_update(model, 0.0, server_learning_rate, (1.0,), **local_options)
 
 
+@factory
 def fomaml(
     model: Model,
     client_learning_rate: ScheduleOrNumber = 0.1,
@@ -151,6 +156,8 @@ def fomaml(
     )
 
 
+@factory
+@own_defaults(weighting="uniform")
 def local_sgd(
     model: Model,
     client_learning_rate: ScheduleOrNumber = 0.1,
@@ -173,12 +180,12 @@ def local_sgd(
       >>> algorithm = local_sgd(character_lstm(16, 1), 0.1, num_local_steps=8)
     """
     check_number("client_learning_rate", client_learning_rate, at_least=0, schedule=True)
-    local_options.setdefault("weighting", "uniform")
     return local_update(
         model, client_learning_rate, client_learning_rate, "all", **local_options
     )
 
 
+@factory
 def lookahead(
     model: Model,
     client_learning_rate: ScheduleOrNumber = 0.1,

@@ -25,6 +25,7 @@ from fedax.algorithm import (
 )
 from fedax.clients.gradients import full_loss
 from fedax.data.cohort_data import ClientExamples
+from fedax.factories import factory
 from fedax.numerics import sum_dtype
 from fedax.validate import check_choice, check_count, check_number
 
@@ -77,6 +78,7 @@ class DecayUpload(NamedTuple):
         return self.inner.pseudo_gradient
 
 
+@factory
 def local_update_decay(
     build: Build,
     model: Model,

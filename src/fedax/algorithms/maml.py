@@ -31,10 +31,14 @@ from fedax.clients.local_steps import LocalResult
 from fedax.clients.local_training import LocalMessage, LocalOptions, LocalTraining
 from fedax.clients.minibatches import draw_minibatch
 from fedax.data.cohort_data import ClientExamples
+from fedax.factories import factory
 from fedax.optimizers.schedules import ScheduleOrNumber
+from fedax.signatures import own_defaults
 from fedax.validate import check_count
 
 
+@factory
+@own_defaults(num_local_steps=1)
 def maml(
     model: Model,
     client_learning_rate: ScheduleOrNumber = 0.1,
@@ -72,7 +76,7 @@ def maml(
       >>> from fedax.models import character_lstm
       >>> algorithm = maml(character_lstm(16, 1), 0.1, 0.1, num_local_steps=2)
     """
-    num_local_steps = local_options.pop("num_local_steps", 1)
+    num_local_steps = local_options.pop("num_local_steps")
     if isinstance(num_local_steps, Tracer) or callable(num_local_steps):
         raise TypeError(
             "maml differentiates through its local steps in reverse mode, so num_local_steps must "

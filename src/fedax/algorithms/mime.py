@@ -34,6 +34,7 @@ from fedax.clients.local_training import (
 )
 from fedax.clients.minibatches import Minibatch
 from fedax.data.cohort_data import ClientExamples
+from fedax.factories import factory
 from fedax.optimizers import base_optimizers
 from fedax.optimizers.base_optimizers import BaseOptimizer
 from fedax.optimizers.schedules import ScheduleOrNumber
@@ -72,6 +73,7 @@ class MimeUpload(NamedTuple):
     gradient: Any
 
 
+@factory
 def mime(
     model: Model,
     client_learning_rate: ScheduleOrNumber = 0.1,
@@ -114,6 +116,7 @@ def mime(
     )
 
 
+@factory
 def cmime(
     model: Model,
     client_learning_rate: ScheduleOrNumber = 0.1,
@@ -140,6 +143,7 @@ def cmime(
     )
 
 
+@factory
 def mimelite(
     model: Model,
     client_learning_rate: ScheduleOrNumber = 0.1,

@@ -26,6 +26,7 @@ from fedax.algorithms.mime import control_variate
 from fedax.algorithms.server import Server
 from fedax.clients.local_training import LocalMessage, LocalOptions, LocalTraining, pseudo_gradient
 from fedax.data.cohort_data import ClientExamples
+from fedax.factories import factory
 from fedax.optimizers.schedules import ScheduleOrNumber, as_schedule
 from fedax.validate import check_number
 
@@ -60,6 +61,7 @@ class MimeMVRMessage(NamedTuple):
     direction: Params
 
 
+@factory
 def mimemvr(
     model: Model,
     client_learning_rate: ScheduleOrNumber = 0.1,

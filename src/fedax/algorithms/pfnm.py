@@ -31,6 +31,7 @@ from fedax.algorithms.matching import Matching, Popularity, match_cohort, neares
 from fedax.clients.local_training import LocalMessage, LocalOptions, LocalTraining
 from fedax.clients.minibatches import Minibatch, count_local_steps, fold_minibatches
 from fedax.data.cohort_data import ClientExamples
+from fedax.factories import factory
 from fedax.models.mlp import hidden_sizes, select_units, widen
 from fedax.optimizers.schedules import ScheduleOrNumber
 from fedax.validate import check_choice, check_count, check_number
@@ -74,6 +75,7 @@ class PFNMClient(NamedTuple):
     took_part: Array
 
 
+@factory
 def pfnm(
     model: Model,
     client_learning_rate: ScheduleOrNumber = 0.1,

@@ -26,6 +26,7 @@ from fedax.algorithms.server import Server
 from fedax.clients.local_training import LocalMessage, LocalOptions, LocalTraining, pseudo_gradient
 from fedax.clients.minibatches import Minibatch
 from fedax.data.cohort_data import ClientExamples
+from fedax.factories import factory
 from fedax.numerics import sum_dtype
 from fedax.optimizers.schedules import ScheduleOrNumber
 from fedax.validate import check_choice
@@ -63,6 +64,7 @@ class ScaffoldUpload(NamedTuple):
     control_delta: Params
 
 
+@factory
 def scaffold(
     model: Model,
     client_learning_rate: ScheduleOrNumber = 0.1,

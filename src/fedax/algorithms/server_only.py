@@ -12,11 +12,13 @@ from fedax.algorithm import FederatedAlgorithm, Model, Params, stateless
 from fedax.algorithms.mime import gradient_exchange
 from fedax.algorithms.server import Server, ServerState
 from fedax.clients.local_training import LocalOptions, LocalTraining
+from fedax.factories import factory
 from fedax.optimizers import base_optimizers
 from fedax.optimizers.base_optimizers import BaseOptimizer
 from fedax.optimizers.schedules import ScheduleOrNumber
 
 
+@factory
 def server_only(
     model: Model,
     server_learning_rate: ScheduleOrNumber = 0.1,

@@ -15,6 +15,7 @@ from fedax.clients.local_steps import LocalResult, train_locally
 from fedax.clients.minibatches import Minibatch, Order, count_local_steps, within_one_epoch
 from fedax.data.cohort_data import ClientExamples
 from fedax.optimizers.schedules import Schedule, ScheduleOrNumber, as_schedule
+from fedax.signatures import has_defaults
 from fedax.validate import check_choice, check_count, check_number, unknown
 
 Weighting: TypeAlias = Literal["num_examples", "num_tokens", "uniform"]
@@ -46,7 +47,7 @@ class LocalOptions(TypedDict, total=False):
     num_local_steps: ScheduleOrNumber | None
     weighting: Weighting
     order: Order
-    proximal_weight: ScheduleOrNumber
+    proximal_weight: ScheduleOrNumber | None
 
 
 class LocalMessage(NamedTuple):
@@ -202,6 +203,9 @@ class LocalTraining(NamedTuple):
             info=local_info(result),
             model_delta=jax.tree.map(jnp.subtract, result.params, message.params),
         )
+
+
+has_defaults(LocalOptions, LocalTraining._field_defaults)
 
 
 def pseudo_gradient(message: LocalMessage, result: LocalResult) -> Params:

@@ -14,6 +14,9 @@ from typing import Any
 import numpy as np
 from filelock import FileLock, Timeout
 
+# How the name of a file ends that is not whole yet.
+PARTIAL = ".partial"
+
 
 class RunError(RuntimeError):
     """A run cannot start or go on; the message is a sentence."""
@@ -58,7 +61,8 @@ def truncate_metrics(folder: Path, done: int) -> None:
             f"{folder / 'metrics.jsonl'} has {len(kept)} whole lines, but the checkpoint has done "
             f"{done} rounds; the file was changed or lost."
         )
-    _write_atomically(folder / "metrics.jsonl", "".join(to_json(m) + "\n" for m in kept))
+    lines = "".join(to_json(m) + "\n" for m in kept)
+    write_atomically(folder / "metrics.jsonl", lines.encode())
 
 
 def to_json(value: Any) -> str:
@@ -75,16 +79,22 @@ def to_json(value: Any) -> str:
 
 def write_json(path: Path, value: Any) -> None:
     """Writes indented JSON; the file is the old one or the new one, never half of it."""
-    _write_atomically(path, json.dumps(json.loads(to_json(value)), indent=2) + "\n")
+    write_atomically(path, (json.dumps(json.loads(to_json(value)), indent=2) + "\n").encode())
 
 
-def _write_atomically(path: Path, text: str) -> None:
-    partial = path.with_name(path.name + ".partial")
-    with partial.open("w", encoding="utf-8", newline="\n") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
+def write_atomically(path: Path, content: bytes) -> None:
+    """Writes a file that is the old one or the new one, never half of it."""
+    partial = path.with_name(path.name + PARTIAL)
+    try:
+        with partial.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
+        raise
 
 
 @contextlib.contextmanager

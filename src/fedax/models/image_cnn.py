@@ -10,12 +10,14 @@ import jax
 import jax.numpy as jnp
 
 from fedax.algorithm import Array, Batch, Model, Params
+from fedax.factories import factory
 from fedax.models.convolution import Implementation, convolution, is_fast
 from fedax.models.pooling import max_pool
 from fedax.models.supervised import classification
 from fedax.validate import check_count, check_number
 
 
+@factory(static=("dropout_rates",))
 def image_cnn(
     image_shape: Sequence[int] = (28, 28, 1),
     num_classes: int = 62,

@@ -14,10 +14,12 @@ import jax
 import jax.numpy as jnp
 
 from fedax.algorithm import Array, Batch, Model, Params
+from fedax.factories import factory
 from fedax.models.characters import character_accuracy, character_cross_entropy
 from fedax.validate import check_count
 
 
+@factory
 def mlp(
     layer_sizes: Sequence[int],
 ) -> tuple[Callable[[Array], Params], Callable[[Params, Array], Array]]:
@@ -73,6 +75,7 @@ def mlp(
     return init, apply
 
 
+@factory
 def character_mlp(
     context: int = 4, hidden_sizes: Sequence[int] = (128,), vocabulary_size: int = 90
 ) -> Model:

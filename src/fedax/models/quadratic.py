@@ -9,9 +9,11 @@ import numpy as np
 
 from fedax.algorithm import Array, Batch, Model, Params
 from fedax.data.federated_dataset import FederatedDataset
+from fedax.factories import factory
 from fedax.theory.population import QuadraticPopulation
 
 
+@factory
 def quadratic(start: Any, minimiser: Any = None) -> Model:
     r"""The model x with the loss of an example :math:`x^T A x / 2 + b^T x`.
 

@@ -8,8 +8,10 @@ import jax.numpy as jnp
 import optax
 
 from fedax.algorithm import Array, Batch, Model, Params
+from fedax.factories import factory
 
 
+@factory
 def classification(
     init: Callable[[Array], Params],
     apply: Callable[[Params, Array], Array],
@@ -62,6 +64,7 @@ def classification(
     )
 
 
+@factory
 def regression(
     init: Callable[[Array], Params],
     apply: Callable[[Params, Array], Array],

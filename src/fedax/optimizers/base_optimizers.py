@@ -26,6 +26,7 @@ import jax.numpy as jnp
 import optax
 
 from fedax.algorithm import Array, Params, PyTree
+from fedax.factories import factory
 from fedax.validate import check_number
 
 
@@ -55,11 +56,13 @@ class Moments(NamedTuple):
     v: Any
 
 
+@factory
 def sgd() -> BaseOptimizer:
     """SGD: U = g, no statistics."""
     return BaseOptimizer(lambda params: (), lambda g, s: g, lambda g, s: s)  # noqa: ARG005
 
 
+@factory
 def sgdm(momentum: float | Array = 0.9) -> BaseOptimizer:
     """SGD with momentum (paper 003, Table 4): U = (1 - beta) g + beta m, V: m = U.
 
@@ -88,6 +91,7 @@ def sgdm(momentum: float | Array = 0.9) -> BaseOptimizer:
     )
 
 
+@factory
 def rmsprop(
     second_moment_decay: float | Array = 0.9,
     adaptivity: float | Array = 1e-3,
@@ -122,6 +126,7 @@ def rmsprop(
     )
 
 
+@factory
 def adam(
     momentum: float | Array = 0.9,
     second_moment_decay: float | Array = 0.99,
@@ -162,6 +167,7 @@ def adam(
     )
 
 
+@factory
 def as_transformation(base: BaseOptimizer) -> optax.GradientTransformation:
     """The base as an optax transformation with learning rate 1: -U(g, s), then V(g, s).
 

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 import jax.numpy as jnp
 
 from fedax.algorithm import Array
+from fedax.factories import factory
 from fedax.validate import check_count, check_number, unknown
 
 Schedule: TypeAlias = Callable[[Array], Array]
@@ -26,6 +27,7 @@ def as_schedule(value: ScheduleOrNumber) -> Schedule:
     return constant(value)
 
 
+@factory
 def constant(value: float | Array) -> Schedule:
     """The same value >= 0 in every round.
 
@@ -37,6 +39,7 @@ def constant(value: float | Array) -> Schedule:
     return lambda round_index: jnp.asarray(value)  # noqa: ARG005
 
 
+@factory
 def staircase_decay(
     initial_value: float | Array, decay_rate: float | Array = 0.1, decay_every: int | Array = 500
 ) -> Schedule:
@@ -58,6 +61,7 @@ def staircase_decay(
     return lambda round_index: _power(initial_value, decay_rate, round_index // decay_every)
 
 
+@factory
 def exponential_decay(initial_value: float | Array, decay_rate: float | Array) -> Schedule:
     """Exponential decay (paper 001, section 5): v(t) = v_0 d^t.
 
@@ -74,6 +78,7 @@ def exponential_decay(initial_value: float | Array, decay_rate: float | Array) -
     return lambda round_index: _power(initial_value, decay_rate, round_index)
 
 
+@factory
 def inverse_time_decay(initial_value: float | Array, offset: float | Array = 1.0) -> Schedule:
     """Decay by 1/t (paper 000, Theorem 27; paper 001, Theorem 2): v(t) = v_0 b / (b + t).
 

@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import optax
 
 from fedax.algorithm import Array
+from fedax.factories import factory
 from fedax.validate import check_choice, check_number
 
 BiasCorrection: TypeAlias = Literal["none", "standard", "released"]
@@ -40,6 +41,7 @@ class AdaptiveState(NamedTuple):
     v: optax.Updates
 
 
+@factory
 def adagrad(
     adaptivity: float | Array = 1e-3,
     momentum: float | Array = 0.0,
@@ -70,6 +72,7 @@ def adagrad(
     return _adaptive(lambda v, squared: v + squared, adaptivity, momentum, initial_accumulator)
 
 
+@factory
 def adam(
     adaptivity: float | Array = 1e-3,
     momentum: float | Array = 0.9,
@@ -117,6 +120,7 @@ def adam(
     )
 
 
+@factory
 def yogi(
     adaptivity: float | Array = 1e-3,
     momentum: float | Array = 0.9,
@@ -151,6 +155,7 @@ def yogi(
     )
 
 
+@factory
 def amsgrad(
     adaptivity: float | Array = 1e-3,
     momentum: float | Array = 0.9,
@@ -188,6 +193,7 @@ def amsgrad(
     return optax.GradientTransformation(init, update)
 
 
+@factory
 def adabound(
     adaptivity: float | Array = 1e-3,
     momentum: float | Array = 0.9,
@@ -241,6 +247,7 @@ def adabound(
     return optax.GradientTransformation(inner.init, update)
 
 
+@factory
 def heavy_ball(momentum: float | Array = 0.9) -> optax.GradientTransformation:
     r"""FedAvgM's server optimizer: :math:`m_t = \beta m_{t-1} + g_t`, :math:`u_t = -m_t`.
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections import deque
+from typing import Any
 
 import jax
 import numpy as np
@@ -11,6 +13,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from fedax.algorithm import Array, Batch, Model, Params, PyTree
 from fedax.data.federated_dataset import FederatedDataset
 from fedax.devices.mesh import REPLICATED, SPREAD
+from fedax.factories import PROGRAMS, Structure, partition
 
 
 class Evaluator:
@@ -39,17 +42,8 @@ class Evaluator:
         devices = 1 if self._mesh is None else self._mesh.size
         self._batch_size = devices * min(batch_size, -(-dataset.num_examples // devices))
         self._names = list(model.metrics)
-
-        def measure(params: Params, batch: Batch) -> list[tuple[Array, Array]]:
-            outputs = model.outputs(params, batch)
-            return [metric(outputs, batch) for metric in model.metrics.values()]
-
-        if self._mesh is not None:
-            measure = jax.shard_map(
-                measure, mesh=self._mesh, in_specs=(REPLICATED, SPREAD), out_specs=SPREAD,
-                check_vma=False,
-            )
-        self._measure = jax.jit(measure)
+        numbers, structure = partition((model.outputs, tuple(model.metrics.values())))
+        self._measure = functools.partial(_program(structure, self._mesh), numbers)
 
     def overall(self, params: Params) -> dict[str, float]:
         """Metric name -> mean over the examples of all clients together."""
@@ -105,6 +99,25 @@ class Evaluator:
         if self._mesh is None:
             return tree
         return jax.device_put(tree, NamedSharding(self._mesh, spec))
+
+
+@functools.lru_cache(maxsize=PROGRAMS)
+def _program(structure: Structure, mesh: Mesh | None) -> Any:
+    """The metrics of all models of a structure on a batch, which their numbers tell apart."""
+
+    def measure(
+        numbers: list[Array], params: Params, batch: Batch
+    ) -> list[tuple[Array, Array]]:
+        outputs_of, metrics = structure(numbers)
+        outputs = outputs_of(params, batch)
+        return [metric(outputs, batch) for metric in metrics]
+
+    if mesh is not None:
+        measure = jax.shard_map(
+            measure, mesh=mesh, in_specs=(REPLICATED, REPLICATED, SPREAD), out_specs=SPREAD,
+            check_vma=False,
+        )
+    return jax.jit(measure)
 
 
 def evaluate(

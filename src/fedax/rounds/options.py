@@ -11,6 +11,7 @@ from jax.sharding import Mesh
 from fedax.devices.mesh import AXIS
 from fedax.rounds.sampling import Available, Sampling
 from fedax.rounds.state import TrainingState
+from fedax.signatures import has_defaults
 from fedax.validate import check_count, unknown
 
 
@@ -95,3 +96,6 @@ class Settings(NamedTuple):
                 f"mesh must be None or what fedax.client_mesh(devices) gives, but is {mesh!r}."
             )
         return settings
+
+
+has_defaults(SimulateOptions, Settings._field_defaults)

@@ -11,7 +11,7 @@ from typing import Any, Unpack
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import NamedSharding
+from jax.sharding import Mesh, NamedSharding
 
 from fedax.algorithm import FederatedAlgorithm, PyTree
 from fedax.data.cohort_data import CohortData, CohortReader
@@ -19,6 +19,7 @@ from fedax.data.federated_dataset import FederatedDataset
 from fedax.data.task import Task
 from fedax.devices.mesh import REPLICATED, one_copy, replicate
 from fedax.devices.processes import lost_processes
+from fedax.factories import PROGRAMS, Structure, partition
 from fedax.rounds.chunks import automatic_chunk
 from fedax.rounds.client_store import ClientStore
 from fedax.rounds.cohort import RoundInfo, run_rounds
@@ -29,8 +30,10 @@ from fedax.rounds.report import DivergedError, RoundReport, reports
 from fedax.rounds.sampling import Sampler, sampler
 from fedax.rounds.state import TrainingState, initial_state, population, run_key
 from fedax.rounds.timing import Stopwatch
+from fedax.signatures import with_options
 
 
+@with_options
 def simulate(
     task: Task,
     algorithm: FederatedAlgorithm,
@@ -163,14 +166,19 @@ class _Step:
     """The compiled rounds; the first call chooses the chunks if nobody has."""
 
     def __init__(self, algorithm: FederatedAlgorithm, settings: Settings) -> None:
-        self._algorithm = algorithm
+        numbers, self._structure = partition(algorithm)
+        self._numbers = numbers if settings.mesh is None else [
+            # Python's numbers adapt to the dtype of what they meet, on a mesh as on one device.
+            number.item() if number.weak_type else replicate(number, settings.mesh)
+            for number in numbers
+        ]
         self._settings = settings
         self._compiled: Any = None
 
     def __call__(
         self, server_state: Any, client_states: PyTree, cohorts: CohortData, *others: Any
     ) -> tuple[Any, PyTree, RoundInfo]:
-        arguments = (server_state, client_states, cohorts, *others)
+        arguments = (server_state, self._numbers, client_states, cohorts, *others)
         if self._compiled is None:
             chunk, mesh = self._settings.clients_per_chunk, self._settings.mesh
             if chunk is None:
@@ -180,15 +188,33 @@ class _Step:
         return self._compiled(*arguments)
 
     def _program(self, clients_per_chunk: int) -> Any:
-        mesh = self._settings.mesh
-        return jax.jit(
-            functools.partial(
-                run_rounds, self._algorithm, clients_per_chunk=clients_per_chunk,
-                diagnostics=self._settings.diagnostics, mesh=mesh,
-            ),
-            out_shardings=None if mesh is None else NamedSharding(mesh, REPLICATED),
-            donate_argnums=(0,) if self._settings.donate else (),
+        settings = self._settings
+        return _program(
+            self._structure, clients_per_chunk, settings.diagnostics, settings.mesh, settings.donate
         )
+
+
+@functools.lru_cache(maxsize=PROGRAMS)
+def _program(
+    structure: Structure,
+    clients_per_chunk: int,
+    diagnostics: bool,
+    mesh: Mesh | None,
+    donate: bool,
+) -> Any:
+    """The rounds of all algorithms of a structure, which their numbers tell apart."""
+
+    def rounds(server_state: Any, numbers: list[jax.Array], *others: Any) -> Any:
+        return run_rounds(
+            structure(numbers), server_state, *others,
+            clients_per_chunk=clients_per_chunk, diagnostics=diagnostics, mesh=mesh,
+        )
+
+    return jax.jit(
+        rounds,
+        out_shardings=None if mesh is None else NamedSharding(mesh, REPLICATED),
+        donate_argnums=(0,) if donate else (),
+    )
 
 
 def _keep(store: ClientStore, prepared: Prepared, done: np.ndarray, client_states: PyTree) -> None:

@@ -8,10 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedax.algorithm import FederatedAlgorithm, PyTree
+from fedax.algorithm import FederatedAlgorithm, Params, PyTree
 from fedax.data.federated_dataset import FederatedDataset
 from fedax.data.task import Task
 from fedax.rounds.client_store import ClientStore
+from fedax.trees import fitted
 from fedax.validate import check_count
 
 
@@ -27,13 +28,21 @@ class TrainingState(NamedTuple):
     client_store: ClientStore
 
 
-def initial_state(task: Task, algorithm: FederatedAlgorithm, seed: int = 0) -> TrainingState:
-    """The state before the first round; parameters are drawn from the seed.
+def initial_state(
+    task: Task, algorithm: FederatedAlgorithm, seed: int = 0, params: Params | None = None
+) -> TrainingState:
+    """The state before the first round.
+
+    Args:
+      task, algorithm: as for `simulate`.
+      seed: the parameters are drawn from it.
+      params: they are these instead, matched by name with what the model's init gives.
 
     Raises:
       TypeError: the algorithm is not one.
       ValueError: the seed is not a whole number >= 0, or the model has no parameters, or some
-        that are not floating point arrays.
+        that are not floating point arrays, or `params` are not like them; the sentence names the
+        first that differs.
     """
     check_count("seed", seed, at_least=0)
     if not isinstance(algorithm, FederatedAlgorithm):
@@ -41,10 +50,10 @@ def initial_state(task: Task, algorithm: FederatedAlgorithm, seed: int = 0) -> T
             f"An algorithm is what a factory such as fedax.fedavg(model) gives, not a "
             f"{type(algorithm).__name__}."
         )
-    params = task.model.init(jax.random.fold_in(run_key(seed), 0))
-    if not jax.tree.leaves(params):
+    drawn = task.model.init(jax.random.fold_in(run_key(seed), 0))
+    if not jax.tree.leaves(drawn):
         raise ValueError("The model's init gives no parameters, so there is nothing to train.")
-    for leaf in jax.tree.leaves(params):
+    for leaf in jax.tree.leaves(drawn):
         if not jnp.issubdtype(getattr(leaf, "dtype", type(leaf)), jnp.floating):
             what = getattr(leaf, "dtype", type(leaf).__name__)
             raise ValueError(
@@ -53,7 +62,11 @@ def initial_state(task: Task, algorithm: FederatedAlgorithm, seed: int = 0) -> T
                 "floating point arrays. Keep anything else in the functions that use them "
                 "(Equinox: eqx.partition)."
             )
-    params = _strong(params)
+    drawn = _strong(drawn)
+    if params is None:
+        params = drawn
+    else:
+        params = fitted(_strong(params), drawn, "initial_params", "the model")
     store = ClientStore(
         _strong(algorithm.init_client(params)), population(task, algorithm).num_clients
     )

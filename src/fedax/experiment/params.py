@@ -1,0 +1,206 @@
+"""Parameters in a file that other libraries read too (safetensors).
+
+A file holds every array by its name and, as text in its header, the containers that they lie in,
+so that it gives back dictionaries, lists, tuples and named tuples without being told.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections import namedtuple
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import safetensors
+import safetensors.numpy
+
+import fedax
+from fedax.algorithm import Params, PyTree
+from fedax.devices.mesh import one_copy
+from fedax.experiment.folder import write_atomically
+from fedax.trees import fitted, named_leaves
+
+STRUCTURE = "fedax_structure"  # in a file's header
+# How the format calls the dtypes.
+DTYPES = {
+    "BOOL": "bool", "U8": "uint8", "I8": "int8", "U16": "uint16", "I16": "int16", "U32": "uint32",
+    "I32": "int32", "U64": "uint64", "I64": "int64", "F16": "float16", "BF16": "bfloat16",
+    "F32": "float32", "F64": "float64", "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2",
+}
+
+
+def save_params(params: Params, path: str | Path) -> None:
+    """Writes parameters to a safetensors file, which many libraries read.
+
+    An array's name is the way to it, joined by dots: `{"dense": {"w": ...}}` has "dense.w". The
+    file is the old one or the new one, never half of it.
+
+    Args:
+      params: arrays in dictionaries, lists, tuples, named tuples or registered classes.
+      path: the file, in a folder that exists; replaced if it is there.
+
+    Raises:
+      ValueError: two arrays would have one name, or one is of a dtype that the format lacks.
+      OSError: the file cannot be written.
+
+    Example:
+      >>> import tempfile, pathlib
+      >>> path = pathlib.Path(tempfile.mkdtemp()) / "model.safetensors"
+      >>> save_params({"dense": {"w": jnp.ones((2, 3)), "b": jnp.zeros(3)}}, path)
+      >>> sorted(load_params(path)["dense"])
+      ['b', 'w']
+    """
+    content = encoded(params)
+    try:
+        write_atomically(Path(path), content)
+    except OSError as error:
+        raise type(error)(error.errno, f"Cannot write {path}: {error.strerror}") from None
+
+
+def load_params(path: str | Path, like: Params | None = None) -> Params:
+    """Reads parameters from a safetensors file.
+
+    Args:
+      path: what `save_params` or another library wrote.
+      like: parameters of the wanted structure, such as `task.model.init(key)`; arrays are matched
+        by name. None: the structure that was saved, but for two cases. A class that JAX knows and
+        Python does not (an Equinox module, say) comes back as a dictionary, and a named tuple as
+        one of the same name and fields. Of a file that another library wrote, names are opened at
+        their dots.
+
+    Raises:
+      ValueError: the file is none of this format or damaged, its arrays are not those of `like`
+        (the sentence names the first that differs), or JAX has 64-bit numbers turned off and the
+        file holds some.
+      OSError: the file cannot be read.
+    """
+    try:
+        content = Path(path).read_bytes()
+    except OSError as error:
+        raise type(error)(error.errno, f"Cannot read {path}: {error.strerror}") from None
+    arrays, metadata = decoded(content, str(path))
+    if like is not None:
+        return fitted(arrays, like, str(path), "like")
+    if STRUCTURE in metadata:
+        return rebuilt(json.loads(metadata[STRUCTURE]), arrays)
+    return _opened(arrays, str(path))
+
+
+def encoded(params: Params, **metadata: str) -> bytes:
+    """The content of a file; `metadata` goes into its header."""
+    host = {}
+    for name, leaf in named_leaves(jax.device_get(one_copy(params))).items():
+        if isinstance(leaf, bool | int | float):  # as JAX would take it
+            leaf = np.asarray(leaf, jax.dtypes.canonicalize_dtype(type(leaf)))  # noqa: PLW2901
+        dtype = getattr(leaf, "dtype", type(leaf).__name__)
+        if str(dtype) not in DTYPES.values():
+            raise ValueError(
+                f"The array {name!r} is of dtype {dtype}, which a safetensors file cannot hold."
+            )
+        host[name] = np.asarray(leaf, order="C")
+    header = {"written_by": f"fedax {fedax.__version__}"}
+    header |= {STRUCTURE: json.dumps(structure(params))}
+    return safetensors.numpy.save(host, header | metadata)
+
+
+def decoded(content: bytes, where: str) -> tuple[dict[str, jax.Array], dict[str, str]]:
+    """The arrays by name and the metadata of a file's content."""
+    try:
+        tensors = safetensors.deserialize(content)
+    except safetensors.SafetensorError as error:
+        raise ValueError(f"{where} is not a safetensors file, or damaged: {error}.") from None
+    length = int.from_bytes(content[:8], "little")
+    metadata = json.loads(content[8 : 8 + length]).get("__metadata__") or {}
+    arrays = {}
+    for name, tensor in tensors:
+        if tensor["dtype"] not in DTYPES:
+            raise ValueError(f"The array {name!r} of {where} is of the dtype {tensor['dtype']}, "
+                             "which parameters cannot have.")
+        dtype = jnp.dtype(DTYPES[tensor["dtype"]])
+        if jax.dtypes.canonicalize_dtype(dtype) != dtype:
+            raise ValueError(
+                f"The array {name!r} of {where} is {dtype}, and JAX holds 64 bits only after "
+                'jax.config.update("jax_enable_x64", True).'
+            )
+        arrays[name] = jnp.asarray(np.frombuffer(tensor["data"], dtype).reshape(tensor["shape"]))
+    return arrays, metadata
+
+
+def structure(tree: PyTree, names: Callable[[str], Any] = str) -> Any:
+    """The containers of a tree as JSON, with the arrays' names where they are.
+
+    Example:
+      >>> structure({"w": [1.0, (2.0, None)]})
+      {'dict': {'w': {'list': ['w.0', {'tuple': ['w.1.0', None]}]}}}
+    """
+    leaves = iter(named_leaves(tree))
+    return _structure(tree, lambda: names(next(leaves)))
+
+
+def _structure(node: PyTree, leaf: Callable[[], Any]) -> Any:
+    if node is None:
+        return None
+    # Its own children, one level down.
+    paths, _ = jax.tree_util.tree_flatten_with_path(node, is_leaf=lambda part: part is not node)
+    if len(paths) == 1 and not paths[0][0]:
+        return leaf()
+    children = {
+        jax.tree_util.keystr(path, simple=True): _structure(child, leaf) for path, child in paths
+    }
+    if isinstance(node, tuple) and hasattr(node, "_fields"):
+        return {"namedtuple": [type(node).__name__, children]}
+    for kind in (list, tuple):
+        if isinstance(node, kind):
+            return {kind.__name__: list(children.values())}
+    return {"dict": children}
+
+
+def rebuilt(structure: Any, arrays: Mapping[str, Any]) -> PyTree:
+    """The tree of a structure, with these arrays.
+
+    Example:
+      >>> rebuilt({"dict": {"w": {"list": ["w.0"]}, "empty": {"dict": {}}}}, {"w.0": 1.0})
+      {'w': [1.0], 'empty': {}}
+    """
+    if structure is None:
+        return None
+    if not isinstance(structure, dict):
+        return arrays[structure]
+    ((kind, inner),) = structure.items()
+    if kind == "namedtuple":
+        name, fields = inner
+        return _named_tuple(name, tuple(fields))(*(rebuilt(x, arrays) for x in fields.values()))
+    if kind == "dict":
+        return {key: rebuilt(child, arrays) for key, child in inner.items()}
+    children = (rebuilt(child, arrays) for child in inner)
+    return list(children) if kind == "list" else tuple(children)
+
+
+@functools.cache
+def _named_tuple(name: str, fields: tuple[str, ...]) -> Any:
+    """One type for all that are called alike, so that JAX takes their trees for alike."""
+    return namedtuple(name, fields)
+
+
+def _opened(arrays: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Arrays in nested dictionaries, their names opened at the dots."""
+    tree: dict[str, Any] = {}
+    for name, array in arrays.items():
+        *way, last = name.split(".")
+        place = tree
+        for key in way:
+            place = place.setdefault(key, {})
+            if not isinstance(place, dict):
+                break
+        if not isinstance(place, dict) or last in place:
+            raise ValueError(
+                f"In {where} the name of one array is the beginning of another's, at {name!r}, so "
+                "the names say no structure; give like=."
+            )
+        place[last] = array
+    return tree

@@ -1,0 +1,315 @@
+"""Factories: what they make is compiled once, whatever numbers they are called with.
+
+A method, an optimizer, a schedule or a model is made by a factory, a plain function whose numbers
+end up in the closures of the functions that it returns. There a compiler would take them for
+constants, and compile anew for each learning rate. So `factory` notes, with each function that is
+made, what it was made of: what comes out is a pytree whose leaves are its numbers, and whose
+structure is all the rest. `partition` takes the two apart, and a `Structure` makes the thing again
+of other numbers, traced ones too. Nothing is kept anywhere else.
+
+What is a number: Python's floats, and arrays of NumPy and JAX. A parameter that is annotated with
+`Array` or `ScheduleOrNumber` may be traced, so there whole numbers are numbers as well. Everything
+else (other whole numbers, which may be lengths, text, None, functions) is structure.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import types
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, ParamSpec, TypeVar, overload
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedax.signatures import with_options
+from fedax.validate import unknown
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+# Of each kind so many compiled programs are kept, with the functions that they are made of; the
+# one that was used longest ago goes first.
+PROGRAMS = 32
+
+
+class Recipe(NamedTuple):
+    """How something was made.
+
+    Attributes:
+      factory: the function that made it.
+      arguments: name -> what it was called with, defaults included; those of `**options` stand
+        beside the others.
+    """
+
+    factory: Callable[..., Any]
+    arguments: dict[str, Any]
+
+
+class Structure:
+    """What is left of something when its numbers are taken out; equal structures hash alike.
+
+    Called with as many numbers it makes the thing again.
+    """
+
+    def __init__(self, tree: Any, parts: Sequence[Any]) -> None:
+        self._tree = tree
+        self._parts = tuple(parts)  # a place among the numbers, or something fixed
+
+    def __call__(self, numbers: Sequence[Any]) -> Any:
+        """The thing, with these numbers."""
+        boxes = [_Number(number) for number in numbers]
+        return jax.tree.unflatten(self._tree, [
+            part.value if isinstance(part, _Fixed) else boxes[part] for part in self._parts
+        ])
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Structure) and (
+            (self._tree, self._parts) == (other._tree, other._parts)
+        )
+
+    def __hash__(self) -> int:
+        return hash((self._tree, self._parts))
+
+
+@overload
+def factory(function: Callable[P, R], /) -> Callable[P, R]: ...
+
+
+@overload
+def factory(
+    *, static: Sequence[str]
+) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+
+
+def factory(function: Any = None, /, *, static: Sequence[str] = ()) -> Any:
+    """A decorator of factories, so that a loop over their numbers compiles once.
+
+    Args:
+      function: returns a function or a (named) tuple of functions, such as a
+        `fedax.FederatedAlgorithm`, an optax transformation or a schedule. It must not branch on
+        numbers, which are traced when a program is compiled.
+      static: names of arguments that are structure even if they are numbers, because the factory
+        does branch on them.
+
+    Example:
+      >>> @factory
+      ... def cosine_decay(initial_value: float, num_rounds: int):
+      ...     return lambda t: initial_value * (1 + jnp.cos(jnp.pi * t / num_rounds)) / 2
+      >>> (tenth,), structure = partition(cosine_decay(0.1, 50))
+      >>> partition(cosine_decay(0.2, 50))[1] == structure, float(tenth)
+      (True, 0.1)
+      >>> float(structure([0.5])(jnp.asarray(0)))
+      0.5
+    """
+    if function is None:
+        return functools.partial(factory, static=static)
+    signature = inspect.signature(function)
+    annotations = {
+        name: str(parameter.annotation) for name, parameter in signature.parameters.items()
+        if parameter.kind is not inspect.Parameter.VAR_KEYWORD
+    }
+    for name in static:
+        if name not in annotations:
+            raise ValueError(unknown(f"argument of {function.__name__}", name, annotations))
+
+    @functools.wraps(function)
+    def make(*args: Any, **kwargs: Any) -> Any:
+        given = signature.bind(*args, **kwargs)
+        given.apply_defaults()
+        arguments = {
+            name: value if name in static else _boxed(value, annotations.get(name, ""))
+            for name, value in given.arguments.items()
+        }
+        return _noted(function, arguments, function(*args, **kwargs))
+
+    return with_options(make)
+
+
+def partition(made: Any) -> tuple[list[jax.Array], Structure]:
+    """The numbers that something was made of, as arrays, and its structure.
+
+    Args:
+      made: what a factory gave, or any pytree of such things. A function that no factory noted
+        is the same only as itself.
+
+    Example:
+      >>> import fedax
+      >>> model = fedax.models.character_lstm(16, 1)
+      >>> numbers, structure = partition(fedax.fedavg(model, 0.1, num_local_steps=5))
+      >>> [round(float(number), 6) for number in numbers]  # client and server learning rate
+      [0.1, 1.0]
+      >>> algorithm = structure([jnp.asarray(0.3), jnp.asarray(1.0)])
+    """
+    leaves, tree = jax.tree.flatten(made)
+    places: dict[int, int] = {}
+    numbers, parts = [], []
+    for leaf in leaves:
+        if not isinstance(leaf, _Number):
+            parts.append(_Fixed(leaf))
+            continue
+        if id(leaf) not in places:
+            places[id(leaf)] = len(numbers)
+            numbers.append(jnp.asarray(leaf.value))
+        parts.append(places[id(leaf)])
+    return numbers, Structure(tree, parts)
+
+
+def recipe(made: Any) -> Recipe | None:
+    """How something was made; None if no factory noted it, or if it was changed since.
+
+    Example:
+      >>> import fedax
+      >>> found = recipe(fedax.schedules.exponential_decay(0.5, 0.9))
+      >>> found.factory.__name__, found.arguments
+      ('exponential_decay', {'initial_value': 0.5, 'decay_rate': 0.9})
+    """
+    leaves = _parts(made)
+    first = next((leaf for leaf in leaves if isinstance(leaf, _Function)), None)
+    if first is None or len(leaves) != len(first.notes.made):
+        return None
+    for leaf, one in zip(leaves, first.notes.made, strict=True):
+        if leaf is not one and not (isinstance(leaf, _Function) and leaf.notes is first.notes):
+            return None
+    arguments: dict[str, Any] = {}
+    parameters = inspect.signature(first.notes.factory).parameters
+    for name, value in first.notes.arguments.items():
+        opened = jax.tree.map(_unboxed, value, is_leaf=_is_function)
+        if parameters[name].kind is inspect.Parameter.VAR_KEYWORD:
+            arguments |= opened
+        else:
+            arguments[name] = opened
+    return Recipe(first.notes.factory, arguments)
+
+
+class _Number:
+    """A number where structure should not see it; the same box is the same number."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+class _Fixed:
+    """A part of a structure; equal if it is the same, or of the same type and equal."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+        try:
+            self._hash = hash(value)
+        except TypeError:
+            self._hash = None
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _Fixed):
+            return False
+        if self._hash is None or other._hash is None:
+            return self.value is other.value
+        return type(self.value) is type(other.value) and bool(self.value == other.value)
+
+    def __hash__(self) -> int:
+        return id(self.value) if self._hash is None else self._hash
+
+
+class _Notes:
+    """What a call of a factory was, and the leaves of what it made, in order."""
+
+    def __init__(self, factory: Callable[..., Any], arguments: dict[str, Any]) -> None:
+        self.factory = factory
+        self.arguments = arguments
+        self.made: list[Any] = []
+
+
+@jax.tree_util.register_pytree_node_class
+class _Function:
+    """A function that a factory made: one of the leaves of what a call of it returned."""
+
+    def __init__(self, notes: _Notes, place: int, function: Callable[..., Any] | None) -> None:
+        self.notes = notes
+        self._place = place
+        self._function = function
+        if function is not None:
+            functools.update_wrapper(self, function, updated=())
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        # Made of other numbers it is not kept: what a factory computes of traced ones belongs to
+        # the trace that it is called in.
+        function = self._made_again() if self._function is None else self._function
+        return function(*args, **kwargs)
+
+    def _made_again(self) -> Callable[..., Any]:
+        signature = inspect.signature(self.notes.factory)
+        opened = jax.tree.map(_unboxed, self.notes.arguments, is_leaf=_is_function)
+        call = inspect.BoundArguments(signature, opened)
+        return _parts(self.notes.factory(*call.args, **call.kwargs))[self._place]
+
+    def __repr__(self) -> str:
+        return f"<{getattr(self, '__name__', self._place)} of {self.notes.factory.__name__}>"
+
+    def tree_flatten(self) -> tuple[tuple[Any], tuple[Any, int]]:
+        return (self.notes.arguments,), (self.notes.factory, self._place)
+
+    @classmethod
+    def tree_unflatten(cls, fixed: tuple[Any, int], children: tuple[Any]) -> _Function:
+        return cls(_Notes(fixed[0], children[0]), fixed[1], None)
+
+
+def _noted(function: Callable[..., Any], arguments: dict[str, Any], made: Any) -> Any:
+    """What a factory made, its functions with notes of how."""
+    notes = _Notes(function, arguments)
+
+    def note(part: Any) -> Any:
+        if callable(part) and not _is_constant(part):
+            part = _Function(notes, len(notes.made), part)
+        notes.made.append(part)
+        return part
+
+    return _mapped(note, made)
+
+
+def _mapped(function: Callable[[Any], Any], made: Any) -> Any:
+    """The function of every part, in (named) tuples and mappings as they were, keys in order."""
+    if isinstance(made, Mapping):
+        return {key: _mapped(function, value) for key, value in made.items()}
+    if isinstance(made, tuple):
+        values = [_mapped(function, value) for value in made]
+        return type(made)(*values) if hasattr(made, "_fields") else tuple(values)
+    return function(made)
+
+
+def _parts(made: Any) -> list[Any]:
+    """The parts of what a factory made, in order."""
+    parts: list[Any] = []
+    _mapped(parts.append, made)
+    return parts
+
+
+def _is_constant(function: Callable[..., Any]) -> bool:
+    """Whether it is a function that depends on nothing but what it is called with."""
+    return (
+        isinstance(function, types.FunctionType)
+        and not (function.__closure__ or function.__defaults__ or function.__kwdefaults__)
+        and function.__name__ in function.__globals__
+    )
+
+
+def _is_function(value: Any) -> bool:
+    return isinstance(value, _Function)
+
+
+def _boxed(value: Any, annotation: str) -> Any:
+    """The argument with its numbers in boxes."""
+    traceable = "Array" in annotation or "ScheduleOrNumber" in annotation
+    if traceable and type(value) is int:
+        return _Number(value if annotation.startswith("int") else float(value))
+
+    def box(leaf: Any) -> Any:
+        is_number = isinstance(leaf, jax.Array | np.ndarray | np.number) or type(leaf) is float
+        return _Number(leaf) if is_number else leaf
+
+    return jax.tree.map(box, value, is_leaf=_is_function)
+
+
+def _unboxed(leaf: Any) -> Any:
+    return leaf.value if isinstance(leaf, _Number) else leaf
