@@ -49,6 +49,8 @@ from fedax.algorithms import (
     scaffold,
     server_only,
 )
+from fedax.clients.local_training import LocalOptions, LocalTraining
+from fedax.contract import check_algorithm
 from fedax.data import ClientData, CohortReader, FederatedDataset
 from fedax.data.task import Task
 from fedax.data.text import Vocabulary
@@ -58,6 +60,7 @@ from fedax.factories import factory, partition
 from fedax.measures.communication import communication
 from fedax.measures.dissimilarity import dissimilarity
 from fedax.measures.quadratic_model import advise, quadratic_model
+from fedax.mistakes import AlgorithmError, ModelError
 from fedax.models.next_token import next_token
 from fedax.models.supervised import classification, regression
 from fedax.optimizers import BaseOptimizer, base_optimizers, schedules
@@ -74,6 +77,7 @@ from fedax.tasks.registry import load_task
 __version__ = "0.4.1"
 
 __all__ = [
+    "AlgorithmError",
     "BaseOptimizer",
     "ClientData",
     "CohortReader",
@@ -82,7 +86,10 @@ __all__ = [
     "FederatedAlgorithm",
     "FederatedDataset",
     "History",
+    "LocalOptions",
+    "LocalTraining",
     "Model",
+    "ModelError",
     "ModelUpdate",
     "Participation",
     "Reply",
@@ -96,6 +103,7 @@ __all__ = [
     "advise",
     "base_optimizers",
     "centralised",
+    "check_algorithm",
     "classification",
     "client_mesh",
     "cmime",

@@ -36,12 +36,16 @@ class Model(NamedTuple):
         leading axis has length B.
       outputs: `(params, batch) -> outputs`, evaluation mode, e.g. logits [B, ...].
       metrics: name -> `(outputs, batch) -> (values [B], weights [B])`.
+      check: `(params, arrays) -> None`, called on the host before the first round, or None:
+        raises a `ModelError` if examples [n, ...] have values that the model does not take and
+        shapes do not show, such as labels beyond the classes.
     """
 
     init: Callable[[Array], Params]
     loss: Callable[[Params, Batch, Array], tuple[Array, Array]]
     outputs: Callable[[Params, Batch], PyTree]
     metrics: Mapping[str, Metric]
+    check: Callable[[Params, Mapping[str, Any]], None] | None = None
 
 
 class Reply(NamedTuple):

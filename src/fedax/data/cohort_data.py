@@ -13,6 +13,7 @@ from jax.sharding import Mesh, NamedSharding
 
 from fedax.data.federated_dataset import FederatedDataset
 from fedax.devices.mesh import SPREAD
+from fedax.mistakes.errors import kind_of
 
 # A data set up to this size stays on the device; a larger one is packed cohort by cohort.
 RESIDENT_BYTES = 4 * 2**30
@@ -290,3 +291,16 @@ def rung(size: int, factor: int) -> int:
     while length < size:
         length *= factor
     return length
+
+
+def require_cohort(cohort: Any) -> None:
+    """Raises a sentence unless it is what a reader gives.
+
+    Raises:
+      TypeError: it is something else, such as a data set.
+    """
+    if not isinstance(cohort, CohortData):
+        raise TypeError(
+            "cohort must be what a CohortReader gives, as CohortReader(task.train)(np.arange(5)) "
+            f"does for the first 5 clients, but is {kind_of(cohort)}."
+        )

@@ -51,6 +51,10 @@ def train(
       2
     """
     check_count("num_rounds", num_rounds, at_least=0)
+    if on_round is not None and not callable(on_round):
+        raise TypeError(
+            f"on_round must be a function of a fedax.RoundReport, but is {on_round!r}."
+        )
     state = options.get("state")
     if state is None:
         state = initial_state(task, algorithm, options.get("seed", 0))

@@ -5,7 +5,8 @@ embedding of 8 dimensions, two LSTM layers of 256 units and one dense layer to t
 applied at every position (820,522 parameters), over windows of 80 characters.
 """
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +15,7 @@ import optax
 from fedax.algorithm import Array, Batch, Model, Params
 from fedax.data.text import PADDING
 from fedax.factories import factory
+from fedax.mistakes.model import check_range
 from fedax.models.next_token import mean_over_targets
 from fedax.models.recurrence import gru, init_gru, init_lstm, lstm
 from fedax.validate import check_choice
@@ -113,7 +115,15 @@ def character_lstm(
         loss=loss,
         outputs=logits,
         metrics={"accuracy": character_accuracy, "loss": character_cross_entropy},
+        check=lambda params, arrays: check_tokens(arrays, vocabulary_size),  # noqa: ARG005
     )
+
+
+def check_tokens(arrays: Mapping[str, Any], vocabulary_size: int) -> None:
+    """Raises a `ModelError` if there are tokens that are not in the vocabulary."""
+    tokens = arrays.get("tokens")
+    if tokens is not None and tokens.dtype.kind in "iu":  # otherwise the loss says so
+        check_range("The tokens", tokens, vocabulary_size, "tokens")
 
 
 def character_cross_entropy(logits: Array, batch: Batch) -> tuple[Array, Array]:
