@@ -10,7 +10,7 @@ import pytest
 import scipy.optimize
 
 import fedax
-from fedax import FederatedDataset, Model, Task, simulate, tasks
+from fedax import FederatedDataset, Model, Task, simulate
 from fedax.algorithms.registry import ALGORITHMS, WRAPPERS
 from fedax.data import CohortReader
 from fedax.experiment import run
@@ -23,6 +23,7 @@ from fedax.measures.quadratic_model import advise, quadratic_model
 from fedax.models.quadratic import quadratic
 from fedax.models.supervised import classification, regression
 from fedax.rounds.state import initial_state
+from fedax.tasks.registry import TASKS, TaskInfo
 from fedax.theory.errors import SingularError
 from fedax.theory.population import QuadraticPopulation
 from fedax.theory.surrogate import surrogate
@@ -396,8 +397,8 @@ def test_every_algorithm_that_has_a_client_learning_rate_says_it():
 @pytest.fixture
 def quadratic_runs(monkeypatch, tmp_path):
     """Starts runs of two rounds on quadratics and returns their folders."""
-    info = tasks.TaskInfo("quadratics", "none", ("small",), small_task)
-    monkeypatch.setitem(tasks.TASKS, "quadratic", info)
+    info = TaskInfo("quadratics", "none", ("small",), small_task)
+    monkeypatch.setitem(TASKS, "quadratic", info)
 
     def started(algorithm="fedavg", **options):
         settings = RunConfig(
