@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedax import DivergedError, Exchange, FederatedAlgorithm, Reply
+from fedax import DivergedError, Exchange, FederatedAlgorithm, Reply, factory
 from fedax.algorithms.registry import ALGORITHMS, AlgorithmInfo
 from fedax.cli.main import run_command
 from fedax.clients.gradients import loss_gradient
@@ -32,11 +32,15 @@ from fedax.tasks.registry import TASKS, TaskInfo
 from problems import quadratic_task
 
 
+pytestmark = pytest.mark.shares_programs
+
+
 class StatefulState(NamedTuple):
     params: Any
     round_index: Any
 
 
+@factory
 def stateful(model, client_learning_rate: float = 0.1):
     """Clients remember how far they moved last time and start from there: state matters."""
 
