@@ -7,7 +7,7 @@ import pytest
 
 from fedax.algorithms.registry import ALGORITHMS, WRAPPERS
 from fedax.cli.main import run_command
-from fedax.experiment.build import algorithm_settings, algorithm_parts
+from fedax.experiment.build import algorithm_parts, algorithm_settings
 from fedax.experiment.config import resolve
 from fedax.experiment.errors import ConfigError
 from fedax.experiment.folder import read_metrics
