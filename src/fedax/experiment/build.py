@@ -213,8 +213,7 @@ def _parts(text: str, source: Source | None) -> list[Part]:
 
 def _part(name: str, info: AlgorithmInfo) -> Part:
     settings = settings_of(
-        info.factory, ("model", "algorithm", "build"), options=LocalOptions,
-        defaults=info.local_defaults,
+        info.factory, ("model", "algorithm", "build"), options=LocalOptions
     )
     return Part(name, info.factory, settings)
 
