@@ -197,8 +197,10 @@ def _build(config: RunConfig) -> Built:
             for source in config.sources:
                 stack.enter_context(sources.beside(source))
             sent = communication(algorithm, task.model, task.train.client(0))
-    except ValueError as error:
-        raise ConfigError(f"Algorithm {config.algorithm} on {config.task}: {error}") from None
+    except (TypeError, ValueError) as error:
+        if isinstance(error, TypeError) and not config.sources:
+            raise
+        raise ConfigError(f"Algorithm {config.algorithm} on {config.task}: {error}") from error
     return Built(task, algorithm, sent)
 
 
