@@ -32,6 +32,7 @@ from fedax.experiment.compile_cache import keep_programs
 from fedax.experiment.errors import ConfigError
 from fedax.experiment.folder import RunError
 from fedax.experiment.imports import line_of, sentence
+from fedax.mistakes import AlgorithmError, ModelError
 from fedax.report.picture import PictureError, save_picture
 from fedax.report.tables import print_json, print_tables
 from fedax.rounds.client_store import StoreError
@@ -40,7 +41,8 @@ from fedax.theory.errors import TheoryError
 
 # Their messages are sentences that say what was wrong and what to do.
 EXPLAINED = (
-    CheckpointError, DivergedError, PictureError, ProcessError, RunError, StoreError,
+    AlgorithmError, CheckpointError, DivergedError, ModelError, PictureError, ProcessError,
+    RunError, StoreError,
 )
 
 

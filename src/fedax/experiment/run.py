@@ -42,12 +42,14 @@ from fedax.experiment.folder import (
     write_json,
 )
 from fedax.experiment.profiling import Trace, describe_time, time_parts
-from fedax.measures.communication import Communication, communication
+from fedax.measures.communication import Communication
 from fedax.report.page import write_report
+from fedax.rounds.measurements import rehearse
+from fedax.rounds.rejections import Rejections
 from fedax.rounds.report import RoundReport
 from fedax.rounds.sampling import part_of_the_day
 from fedax.rounds.simulate import simulate
-from fedax.rounds.state import TrainingState, initial_state
+from fedax.rounds.state import TrainingState, initial_state, population
 from fedax.rounds.timing import Stopwatch
 
 
@@ -192,13 +194,13 @@ def _build(config: RunConfig) -> Built:
     algorithm = build_algorithm(
         config.algorithm, config.algorithm_options, task.model, config.algorithm_source
     )
-    try:  # traces a round, so that what does not fit together is said before anything is made
+    try:  # what does not fit together is said before anything is made
         with contextlib.ExitStack() as stack:
             for source in config.sources:
                 stack.enter_context(sources.beside(source))
-            sent = communication(algorithm, task.model, task.train.client(0))
-    except ValueError as error:
-        raise ConfigError(f"Algorithm {config.algorithm} on {config.task}: {error}") from None
+            sent = rehearse(task, algorithm)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"Algorithm {config.algorithm} on {config.task}: {error}") from error
     return Built(task, algorithm, sent)
 
 
@@ -216,6 +218,7 @@ def _train(
     done = int(state.server_state.round_index)
     references = {text: dict(compute()) for text, compute in task.references.items()}
     trace = Trace(folder / "profile" if profile else None, config.num_rounds - done)
+    rejections = Rejections(task.model, population(task, built.algorithm), read_metrics(folder))
     saving = 0.0
     with Display(config.num_rounds, done) as display, _stop_on_signal() as stopped:
         for line in [*_opening(folder, config, task, state, references), *notes]:
@@ -228,9 +231,13 @@ def _train(
                 done = int(report.metrics["round"])
                 if saving:
                     report.metrics["checkpoint_seconds"], saving = saving, 0.0
-                log.write(to_json(report.metrics) + "\n")
+                rejected = {"rejected": report.rejected} if report.rejected else {}
+                log.write(to_json(report.metrics | rejected) + "\n")
                 log.flush()
                 display.show(report)
+                params = (report.state or state).server_state.params
+                for sentence in rejections.add(report.rejected, params):
+                    display.say(sentence)
                 trace.round_done()
                 if report.state is None:
                     continue
@@ -246,7 +253,9 @@ def _train(
                         f"{resume_command(folder)}"
                     )
         with explained(folder):
-            summary = _write_summary(folder, config, task, sent, references, saving)
+            summary = _write_summary(
+                folder, config, task, sent, references, saving, rejections.counts.most_common()
+            )
             write_report(folder)
         display.say(_closing(folder, config, summary, references))
         if profile:
@@ -344,6 +353,7 @@ def _write_summary(
     sent: Communication,
     references: Mapping[str, Mapping[str, float]],
     saving: float,
+    rejected_clients: list[tuple[str, int]],
 ) -> dict[str, Any]:
     """Writes what the whole run came to, over all its sittings."""
     rounds = read_metrics(folder)
@@ -356,6 +366,7 @@ def _write_summary(
         "time": parts,
         "num_clients": task.train.num_clients,
         "num_rejected": sum(metrics["num_rejected"] for metrics in rounds),
+        "rejected_clients": dict(rejected_clients),
         "train_loss_last_100_rounds": float(np.mean(losses)) if losses else None,
         "final": {k: v for k, v in tested[-1].items() if k.startswith("test_")} if tested else {},
         "references": references,
