@@ -280,15 +280,8 @@ def test_a_table_is_what_it_prints():
     assert max(map(len, lines)) <= 100
 
 
-def test_a_method_with_client_state_passes_all():
-    """And so do the examples' FedExP and FedDyn, in test_own_methods.py."""
-    checks = fedax.check_algorithm(fedax.scaffold)
-    checks.raise_if_failed()
-    assert {check.passed for check in checks} == {True}
-
-
 def test_a_method_with_two_exchanges_in_a_users_precision():
-    """Float32, with JAX as it comes."""
+    """Float32, with JAX as it comes. Others pass all: in test_own_methods.py and test_guides.py."""
     names = ["factory", "types", "precision", "chunks"]
     with jax.enable_x64(False), jax.numpy_dtype_promotion("standard"):
         checks = run_checks(fedax.mime, {}, names)
