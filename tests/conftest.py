@@ -15,13 +15,17 @@ import jax
 import pytest
 
 from fedax.rounds import evaluation
-from quick import quick_jit
+from quick import COMPILER_FLAGS, quick_jit
 
+_sharing: Path | None = None  # the file whose programs are kept
 simulation = importlib.import_module("fedax.rounds.simulate")  # fedax.simulate is the function
 
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
+
+# Before the first program; the processes that tests start inherit it.
+os.environ.setdefault("XLA_FLAGS", COMPILER_FLAGS)
 
 # The folder that this session's processes share, and those that its tests start. No program comes
 # from an earlier session.
@@ -45,10 +49,17 @@ COMPILED_AS_USUAL = {
 
 
 @pytest.fixture(autouse=True)
-def _compile_anew():
-    """Kept programs would hide what a test changes in the functions that they are made of."""
-    for module in (simulation, evaluation):
-        module._program.cache_clear()
+def _compile_anew(request):
+    """Kept programs would hide what a test changes in the functions that they are made of.
+
+    The tests of a file that is marked `shares_programs` change none, nor count compilations.
+    """
+    global _sharing  # noqa: PLW0603
+    shares = request.node.get_closest_marker("shares_programs") is not None
+    if not shares or request.node.path != _sharing:
+        for module in (simulation, evaluation):
+            module._program.cache_clear()
+    _sharing = request.node.path if shares else None
 
 
 @pytest.fixture(autouse=True)

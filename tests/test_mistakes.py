@@ -3,7 +3,6 @@
 A sentence says what was wrong, with the value, and names the cure. None needs a compiled round.
 """
 
-
 import flax.linen
 import jax
 import jax.numpy as jnp
@@ -291,7 +290,7 @@ def a_loss_that_wants_another_parameter():
     train(OWN._replace(loss=lambda params, batch, key: params["v"]))
 
 
-@mistake("weights", "negative")
+@mistake("weight", "negative", "example 0")
 def a_loss_with_negative_weights():
     train(OWN._replace(loss=lambda p, b, k: (loss(p, b, k)[0], -jnp.ones(len(b["x"])))))
 
@@ -336,7 +335,7 @@ def no_outputs():
 
 
 @mistake("'y'", "test", "array")
-def test_data_that_lack_an_array():
+def evaluation_data_that_lack_an_array():
     train(test=data(y=None))
 
 
@@ -664,7 +663,7 @@ def a_server_that_changes_shapes():
 
 @mistake("init", "dict", "params", "round_index", "NamedTuple")
 def an_algorithm_whose_state_has_no_params():
-    train(algorithm=fedax.fedavg(MODEL)._replace(init=lambda params: dict(params)))
+    train(algorithm=fedax.fedavg(MODEL)._replace(init=dict))
 
 
 @mistake("exchanges", "(exchange,)")

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedax import DivergedError, Exchange, FederatedAlgorithm, Reply, tasks
+from fedax import DivergedError, Exchange, FederatedAlgorithm, Reply, factory
 from fedax.algorithms.registry import ALGORITHMS, AlgorithmInfo
 from fedax.cli.main import run_command
 from fedax.clients.gradients import loss_gradient
@@ -28,7 +28,10 @@ from fedax.experiment.checkpoint import CheckpointError
 from fedax.experiment.config import RunConfig, parse_settings, resolve
 from fedax.experiment.errors import ConfigError
 from fedax.experiment.folder import RunError, read_metrics
+from fedax.tasks.registry import TASKS, TaskInfo
 from problems import quadratic_task
+
+pytestmark = pytest.mark.shares_programs
 
 
 class StatefulState(NamedTuple):
@@ -36,6 +39,7 @@ class StatefulState(NamedTuple):
     round_index: Any
 
 
+@factory
 def stateful(model, client_learning_rate: float = 0.1):
     """Clients remember how far they moved last time and start from there: state matters."""
 
@@ -65,11 +69,11 @@ def stateful(model, client_learning_rate: float = 0.1):
 def registry(monkeypatch):
     """A task and an algorithm that take no time."""
     references = {"a table of means": lambda: {"test_distance": 4.25}}
-    info = tasks.TaskInfo(
+    info = TaskInfo(
         "quadratics", "none", ("small",),
         lambda model: quadratic_task()._replace(references=references),
     )
-    monkeypatch.setitem(tasks.TASKS, "quadratic", info)
+    monkeypatch.setitem(TASKS, "quadratic", info)
     monkeypatch.setitem(ALGORITHMS, "stateful", AlgorithmInfo(stateful, "none"))
 
 
@@ -323,8 +327,8 @@ def test_no_usable_checkpoint_is_an_error_and_loses_nothing(tmp_path):
 
 def test_a_checkpoint_of_another_model_is_refused(tmp_path, monkeypatch):
     folder = run.start(config(), tmp_path / "run")
-    info = tasks.TASKS["quadratic"]._replace(load=lambda model: quadratic_task(dimension=4))
-    monkeypatch.setitem(tasks.TASKS, "quadratic", info)
+    info = TASKS["quadratic"]._replace(load=lambda model: quadratic_task(dimension=4))
+    monkeypatch.setitem(TASKS, "quadratic", info)
     with pytest.raises(CheckpointError, match=r"another model or algorithm: its array server_00000 "
                                               r"is float64\[3\], and this run's is float64\[4\]"):
         run.resume(folder)
@@ -431,7 +435,7 @@ def test_lost_metrics_are_noticed(tmp_path, content, lines):
         ("num_rounds", "x", "num_rounds must be a whole number"),
         ("algorithm", "fedyogo", "Did you mean 'fedyogi'"),
         ("algorithm_options", {"rate": 1}, "Unknown setting for fedyogi 'rate'"),
-        ("task_options", {"size": 1}, "Unknown setting for fedyogi 'size'"),
+        ("task_options", {"size": 1}, "Unknown setting of the task quadratic 'size'"),
         ("task_options", 3, "must be a table of names and values, but is 3"),
     ],
 )

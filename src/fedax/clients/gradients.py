@@ -11,9 +11,9 @@ import jax.numpy as jnp
 from fedax.algorithm import Array, Model, Params
 from fedax.clients.minibatches import Minibatch, fold_minibatches, steps_per_epoch
 from fedax.clients.narrow import fast_gradient
+from fedax.clients.precision import widen
 from fedax.data.cohort_data import ClientExamples
 from fedax.mistakes.model import call_loss
-from fedax.numerics import widen
 
 
 class Loss(NamedTuple):

@@ -62,7 +62,7 @@ def require_dataset(name: str, data: Any) -> None:
         raise TypeError(f"{name} must be a fedax.FederatedDataset, but is {kind_of(data)}.{hint}")
     for key, array in data.arrays.items():
         dtype = array.dtype
-        if jnp.issubdtype(dtype, jnp.number) or dtype == bool:
+        if jnp.issubdtype(dtype, jnp.number) or jnp.issubdtype(dtype, jnp.bool_):
             continue
         what, cure = f"{dtype}", "Convert it to numbers, as in array.astype(np.float32)"
         if dtype.kind in "UST":
@@ -89,14 +89,15 @@ def check_examples(model: Model, params: Params, name: str, data: FederatedDatas
     Raises:
       ModelError: the check says so.
     """
-    if model.check is None:
+    look = model.check
+    if look is None:
         return
     shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), params)
 
     def check(rows: slice) -> None:
         arrays = {key: array[rows] for key, array in data.arrays.items()}
         checked_call(
-            ModelError, "The model's check", "check(params, arrays)", model.check,
+            ModelError, "The model's check", "check(params, arrays)", look,
             (shapes, arrays), {"arrays": arrays},
         )
 
@@ -133,13 +134,12 @@ def require_state(state: Any, algorithm: FederatedAlgorithm, data: FederatedData
       TypeError: it is no `TrainingState`.
       ValueError: it is one of another algorithm or population.
     """
-    fields = [getattr(state, name, None) for name in ("server_state", "client_store")]
-    if any(field is None for field in fields):
+    if not (hasattr(state, "server_state") and hasattr(state, "client_store")):
         raise TypeError(
             "state must be a TrainingState, as fedax.train(...).state or a report's .state, but is "
             f"{kind_of(state)}."
         )
-    server_state, store = fields
+    server_state, store = state.server_state, state.client_store
     if store.num_clients not in (0, data.num_clients):
         raise ValueError(
             f"The state is one of a population of {store.num_clients} clients, but task.train has "

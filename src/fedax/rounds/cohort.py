@@ -21,11 +21,11 @@ from fedax.algorithm import (
     Reply,
     advance_round,
 )
+from fedax.clients.precision import widen
 from fedax.data.cohort_data import NOBODY, ClientData, CohortData
 from fedax.devices.mesh import AXIS, REPLICATED, SPREAD
 from fedax.measures.diagnostics import Directions, direction, round_geometry
 from fedax.mistakes.algorithm import call_broadcast, call_client, call_server
-from fedax.numerics import widen
 
 
 class RoundInfo(NamedTuple):

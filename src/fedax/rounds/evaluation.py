@@ -120,7 +120,7 @@ class Evaluator:
             add(rows, measured)
         return sums
 
-    def _batch(self, rows: np.ndarray) -> Batch:
+    def _batch(self, rows: np.ndarray) -> dict[str, np.ndarray]:
         """The examples of these rows, the last one's where the data end."""
         rows = np.minimum(rows, self._dataset.num_examples - 1)
         return {key: array[rows] for key, array in self._dataset.arrays.items()}

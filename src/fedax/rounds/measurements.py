@@ -13,9 +13,10 @@ from fedax.algorithm import FederatedAlgorithm, Params
 from fedax.data.cohort_data import CohortReader
 from fedax.data.federated_dataset import FederatedDataset
 from fedax.data.task import Task
-from fedax.measures.communication import communication
+from fedax.measures.communication import Communication, communication
 from fedax.measures.dissimilarity import dissimilarity
 from fedax.mistakes.errors import ModelError
+from fedax.rounds.checks import check_examples, require_task
 from fedax.rounds.evaluation import Evaluator
 from fedax.rounds.options import Settings
 from fedax.rounds.timing import Stopwatch
@@ -23,6 +24,34 @@ from fedax.rounds.timing import Stopwatch
 # On so many clients, and examples of each, the diagnostics estimate dissimilarity.
 MEASURED_CLIENTS = 5
 MEASURED_EXAMPLES = 32
+
+
+def rehearse(task: Task, algorithm: FederatedAlgorithm) -> Communication:
+    """Says what can be said before a run: traces a round and an evaluation, looks at the labels.
+
+    Returns:
+      What the algorithm sends.
+
+    Raises:
+      TypeError: the task or the algorithm is something else.
+      ModelError, AlgorithmError, ValueError: as `simulate` raises them before its first round.
+    """
+    require_task(task)
+    sent = communication(algorithm, task.model, task.train.client(0))
+    params = jax.eval_shape(task.model.init, jax.random.key(0))
+    check_examples(task.model, params, "task.train", task.train)
+    if task.test is not None:
+        check_examples(task.model, params, "task.test", task.test)
+        _check_evaluation(Evaluator(task.model, task.test), params)
+    return sent
+
+
+def _check_evaluation(evaluator: Evaluator, params: Params) -> None:
+    """Says before the first round what evaluation would say after the last."""
+    try:
+        evaluator.check(params)
+    except ModelError as error:
+        raise ModelError(f"Evaluation on task.test: {error}") from error.__cause__
 
 
 class Measurements:
@@ -54,12 +83,8 @@ class Measurements:
 
     def check(self, params: Params) -> None:
         """Says before the first round what evaluation would say after the last."""
-        if self._evaluator is None:
-            return
-        try:
-            self._evaluator.check(params)
-        except ModelError as error:
-            raise ModelError(f"Evaluation on task.test: {error}") from error.__cause__
+        if self._evaluator is not None:
+            _check_evaluation(self._evaluator, params)
 
     def evaluate(
         self, metrics: dict[str, float], params: Params, client_ids: np.ndarray, done: np.ndarray,

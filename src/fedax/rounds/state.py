@@ -14,9 +14,9 @@ from fedax.data.task import Task
 from fedax.mistakes.algorithm import call_state_inits, require_algorithm
 from fedax.mistakes.errors import kind_of
 from fedax.mistakes.model import call_init
+from fedax.models.parameters import fitted
 from fedax.rounds.checks import require_task
 from fedax.rounds.client_store import ClientStore
-from fedax.trees import fitted
 from fedax.validate import check_seed
 
 
