@@ -90,8 +90,8 @@ def test_wrong_flat_arrays():
         FederatedDataset(x, np.array([0.0, 4.0]))
     with pytest.raises(ValueError, match=r"Two clients have the name 'ada'; names must differ"):
         FederatedDataset(x, np.array([0, 2, 4]), np.array(["ada", "ada"]))
-    with pytest.raises(ValueError, match=r"must be text, but 1 is of type int\."):
-        FederatedDataset.from_clients({1: {"x": np.zeros(2)}})
+    with pytest.raises(ValueError, match=r"all whole numbers, but 'ada' is of type str\."):
+        FederatedDataset.from_clients({1: {"x": np.zeros(2)}, "ada": {"x": np.zeros(2)}})
     with pytest.raises(ValueError, match="at least one array"):
         FederatedDataset({}, np.array([0, 4]))
 

@@ -16,6 +16,8 @@ from fedax.experiment.errors import ConfigError
 from fedax.experiment.settings import NEEDED, Setting, settings_of, signature_of
 from fedax.experiment.sources import Source
 from fedax.experiment.values import check_kind, parse
+from fedax.mistakes.errors import kind_of
+from fedax.rounds.checks import require_task
 from fedax.tasks.registry import TASKS, load_task
 from fedax.validate import unknown
 
@@ -159,6 +161,10 @@ def build_task(name: str, options: Mapping[str, Any], source: Source | None = No
     task = value if isinstance(value, Task) else _call(source, value, **values)
     if not isinstance(task, Task):
         raise ConfigError(f"{source.label} returned {_a(task)}, but a task is a fedax.Task.")
+    try:
+        require_task(task)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{source.label}: {error}") from error
     return task
 
 
@@ -273,10 +279,7 @@ def _call(source: Source, function: Callable[..., Any], *arguments: Any, **named
 
 def _a(value: Any) -> str:
     """What something is, in words."""
-    if value is None:
-        return "None (is there a return?)"
-    name = type(value).__name__
-    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
+    return "None (is there a return?)" if value is None else kind_of(value)
 
 
 def _unwrapped(text: str) -> tuple[list[str], str]:

@@ -9,8 +9,10 @@ import optax
 
 from fedax.algorithm import Array, Batch, Model, Params
 from fedax.data.text import PADDING
+from fedax.factories import factory
 
 
+@factory(static=("leave_out", "padding"))
 def next_token(
     init: Callable[[Array], Params],
     apply: Callable[[Params, Array], Array],

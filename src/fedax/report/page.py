@@ -124,8 +124,19 @@ def _rejected(summary: Mapping[str, Any]) -> str:
 def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
     rows: dict[str, Any] = {}
     for key, value in config.items():
-        rows |= value if isinstance(value, Mapping) else {key: value}
+        if key in ("task_source", "algorithm_source"):
+            rows |= {key.replace("_", " "): _source(value)} if value else {}
+        else:
+            rows |= value if isinstance(value, Mapping) else {key: value}
     return rows
+
+
+def _source(source: Mapping[str, Any]) -> str:
+    """Where a user's task or method came from."""
+    package = f" of {source['distribution']} {source['version']}" if source["distribution"] else ""
+    rounds = " and ".join(map(str, source["changed_after"]))
+    changed = f"; it was another version until round {rounds}" if rounds else ""
+    return f"{source['path']}: {source['name']}{package}, SHA-256 {source['sha256']}{changed}"
 
 
 def _table(rows: Mapping[str, Any]) -> str:
