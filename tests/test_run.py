@@ -31,7 +31,6 @@ from fedax.experiment.folder import RunError, read_metrics
 from fedax.tasks.registry import TASKS, TaskInfo
 from problems import quadratic_task
 
-
 pytestmark = pytest.mark.shares_programs
 
 
