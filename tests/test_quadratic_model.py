@@ -464,6 +464,7 @@ def test_advice_says_when_it_does_not_fit(quadratic_runs):
     assert cells[6] == "gamma L >= 1"
 
 
+@pytest.mark.optimised
 def test_advice_on_shakespeare(tmp_path):
     """A real recurrent network with 82,474 parameters, after two rounds."""
     settings = resolve(
