@@ -213,7 +213,8 @@ def evaluate_personalized(
     require_params(params)
     personalizer = Personalizer(task, clients, seed, clients_per_chunk)
     for name, data in (("task.train", task.train), ("task.test", task.test)):
-        check_examples(task.model, params, name, data)
+        if data is not None:
+            check_examples(task.model, params, name, data)
     return personalizer(params, tuning)
 
 
