@@ -15,7 +15,7 @@ from fedax.algorithms.registry import ALGORITHMS, WRAPPERS
 from fedax.data import CohortReader
 from fedax.experiment import run
 from fedax.experiment.advice import _message, advice_tables, run_advice
-from fedax.experiment.build import algorithm_keys, build_algorithm
+from fedax.experiment.build import algorithm_settings, build_algorithm
 from fedax.experiment.config import RunConfig, resolve
 from fedax.experiment.errors import ConfigError
 from fedax.measures.krylov import krylov_space
@@ -385,8 +385,8 @@ def test_every_algorithm_that_has_a_client_learning_rate_says_it():
     names = [*ALGORITHMS, *(f"{wrapper}+fedavg" for wrapper in WRAPPERS), "elastic+mime"]
     asked = []
     for name in names:
-        if "client_learning_rate" not in algorithm_keys(name) or name == "pfnm":  # networks only
-            continue
+        if "client_learning_rate" not in algorithm_settings(name) or name == "pfnm":
+            continue  # pfnm trains networks only
         algorithm = build_algorithm(name, {"client_learning_rate": 0.03}, task.model)
         state = initial_state(task, algorithm).server_state
         assert float(_message(algorithm, state).client_learning_rate) == pytest.approx(0.03), name

@@ -64,9 +64,11 @@ from fedax.mistakes import AlgorithmError, ModelError
 from fedax.models.next_token import next_token
 from fedax.models.supervised import classification, regression
 from fedax.optimizers import BaseOptimizer, base_optimizers, schedules
+from fedax.rounds.client_metrics import ClientMetrics
 from fedax.rounds.cohort import RoundInfo, run_round
 from fedax.rounds.evaluation import evaluate, evaluate_clients
 from fedax.rounds.history import History
+from fedax.rounds.personalization import evaluate_personalized
 from fedax.rounds.report import DivergedError, RoundReport
 from fedax.rounds.sampling import part_of_the_day, sampler
 from fedax.rounds.simulate import simulate
@@ -80,6 +82,7 @@ __all__ = [
     "AlgorithmError",
     "BaseOptimizer",
     "ClientData",
+    "ClientMetrics",
     "CohortReader",
     "DivergedError",
     "Exchange",
@@ -113,6 +116,7 @@ __all__ = [
     "elastic",
     "evaluate",
     "evaluate_clients",
+    "evaluate_personalized",
     "factory",
     "fedadabound",
     "fedadagrad",

@@ -12,11 +12,14 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
 from fedax.data.federated_dataset import FederatedDataset
+from fedax.data.rows import SparseRows
 from fedax.devices.mesh import SPREAD
 from fedax.mistakes.errors import kind_of
 
 # A data set up to this size stays on the device; a larger one is packed cohort by cohort.
 RESIDENT_BYTES = 4 * 2**30
+# One with sparse arrays, which are dense on the device, up to this size.
+SPARSE_RESIDENT_BYTES = 2**28
 # Capacities and packed totals climb a ladder of powers from here, so that ragged cohorts
 # compile a handful of programs in a run, not one a round.
 SMALLEST_RUNG = 1024
@@ -135,7 +138,8 @@ class CohortReader:
 
     A data set of at most `resident_bytes` is put there once, and a cohort is then only its
     offsets. Of a larger one (a memory-mapped one, say) a cohort's own rows are packed for each
-    round; the numbers are the same.
+    round; the numbers are the same. With sparse arrays it is their dense size that counts, and
+    the limit is 256 MiB.
 
     Over a mesh each device has arrays of its own, along a first axis, and a client's rows are
     on the device that trains it. With several processes rows are always packed, and a process
@@ -156,6 +160,8 @@ class CohortReader:
         self._dataset = dataset
         self._mesh = mesh
         self._largest = int(dataset.client_sizes.max())
+        if any(isinstance(array, SparseRows) for array in dataset.arrays.values()):
+            resident_bytes = min(resident_bytes, SPARSE_RESIDENT_BYTES)
         # A CPU's devices share its memory, and each has a copy.
         shared = 1 if mesh is None or jax.default_backend() != "cpu" else mesh.size
         fits = shared * dataset.nbytes <= resident_bytes and dataset.num_examples < 2**31
@@ -163,7 +169,7 @@ class CohortReader:
         if fits and jax.process_count() == 1:
             self._resident = self._place(
                 {key: (array.shape, array.dtype) for key, array in dataset.arrays.items()},
-                lambda key, _: dataset.arrays[key],
+                lambda key, _: np.asarray(dataset.arrays[key]),
             )
 
     @property
@@ -250,7 +256,8 @@ class CohortReader:
         """
         mesh = self._mesh
         if mesh is None:
-            return {key: jnp.asarray(own(key, 0)) for key in shapes}
+            # Where jnp.asarray holds two copies for a moment, this holds one, or none.
+            return {key: jax.device_put(own(key, 0)) for key in shapes}
         spread = NamedSharding(mesh, SPREAD)
 
         def place(key: str) -> jax.Array:

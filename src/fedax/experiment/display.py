@@ -117,12 +117,13 @@ class Display:
             self.say("  ".join(filter(None, words)))
 
 
-def describe_test(metrics: Mapping[str, float]) -> str:
-    """The test metrics in words, accuracies in percent: 'test accuracy 48.9%'."""
+def describe_test(metrics: Mapping[str, float | None]) -> str:
+    """The test metrics in words, accuracies in percent: 'test accuracy 48.9%'; None is NaN."""
     words = []
     for name, value in metrics.items():
         if name.startswith("test_"):
             label = name.removeprefix("test_").replace("_", " ")
-            number = f"{100 * value:.1f}%" if "accuracy" in name else f"{value:.4f}"
+            known = math.nan if value is None else value
+            number = f"{100 * known:.1f}%" if "accuracy" in name else f"{known:.4f}"
             words.append(f"test {label} {number}")
     return "  ".join(words)

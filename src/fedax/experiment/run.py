@@ -25,9 +25,9 @@ from fedax.algorithm import FederatedAlgorithm
 from fedax.data.task import Task
 from fedax.devices.mesh import client_mesh
 from fedax.devices.processes import are_several, is_first
-from fedax.experiment import checkpoint
-from fedax.experiment.build import build_algorithm
-from fedax.experiment.config import RunConfig, load_config
+from fedax.experiment import checkpoint, sources
+from fedax.experiment.build import build_algorithm, build_task
+from fedax.experiment.config import RunConfig, describe_sources, load_config, with_sources_of_now
 from fedax.experiment.display import Display, describe_test
 from fedax.experiment.errors import ConfigError
 from fedax.experiment.folder import (
@@ -42,14 +42,15 @@ from fedax.experiment.folder import (
     write_json,
 )
 from fedax.experiment.profiling import Trace, describe_time, time_parts
-from fedax.measures.communication import Communication, communication
+from fedax.measures.communication import Communication
 from fedax.report.page import write_report
+from fedax.rounds.measurements import rehearse
+from fedax.rounds.rejections import Rejections
 from fedax.rounds.report import RoundReport
 from fedax.rounds.sampling import part_of_the_day
 from fedax.rounds.simulate import simulate
-from fedax.rounds.state import TrainingState, initial_state
+from fedax.rounds.state import TrainingState, initial_state, population
 from fedax.rounds.timing import Stopwatch
-from fedax.tasks.registry import load_task
 
 
 def start(config: RunConfig, out: Path | None = None, *, profile: bool = False) -> Path:
@@ -83,13 +84,16 @@ def start(config: RunConfig, out: Path | None = None, *, profile: bool = False) 
     return folder
 
 
-def resume(folder: Path, num_rounds: int | None = None, *, profile: bool = False) -> Path:
+def resume(
+    folder: Path, num_rounds: int | None = None, *, profile: bool = False, force: bool = False
+) -> Path:
     """Goes on with a run where its newest whole checkpoint stands; on as many devices, exactly.
 
     Args:
       folder: a run folder.
       num_rounds: a new total of rounds; None keeps the run's.
       profile: as for `start`.
+      force: go on although a user's source has changed, and record how it is now.
 
     Raises:
       ConfigError, RunError, CheckpointError, DivergedError: as for `start`, or the folder or all
@@ -97,12 +101,12 @@ def resume(folder: Path, num_rounds: int | None = None, *, profile: bool = False
     """
     _require_run(folder)
     if not is_first():
-        config, built, restored = load_run(folder)
+        config, built, restored = load_run(folder, force=force)
         config = dataclasses.replace(config, num_rounds=num_rounds or config.num_rounds)
         _take_part(config, built, restored.state)
         return folder
     with locked(folder):
-        config, built, restored = load_run(folder)
+        config, built, restored = load_run(folder, force=force)
         if num_rounds is not None:
             config = dataclasses.replace(config, num_rounds=num_rounds)
         done = int(restored.state.server_state.round_index)
@@ -111,7 +115,9 @@ def resume(folder: Path, num_rounds: int | None = None, *, profile: bool = False
                 f"The run has done {done} rounds already; --rounds {num_rounds} is less."
             )
         with explained(folder):
-            if num_rounds is not None:
+            if force:
+                config = with_sources_of_now(config, done)
+            if num_rounds is not None or force:
                 _write_config(folder, config)
             truncate_metrics(folder, done)
         note = f"Going on after round {done}." if done else "No checkpoint yet: from the beginning."
@@ -128,14 +134,18 @@ class LoadedRun(NamedTuple):
     restored: checkpoint.Restored
 
 
-def load_run(folder: Path) -> LoadedRun:
+def load_run(folder: Path, *, force: bool = False) -> LoadedRun:
     """Reads a run folder; the state is that of the newest whole checkpoint, or the initial one.
+
+    Args:
+      folder: a run folder.
+      force: whether a user's source may have changed.
 
     Raises:
       ConfigError, RunError, CheckpointError: it is no run folder, or damaged.
     """
     _require_run(folder)
-    config = load_config(folder / "config.json")
+    config = load_config(folder / "config.json", force=force)
     built = _build(config)
     restored = checkpoint.restore_latest(
         folder / "checkpoints", initial_state(built.task, built.algorithm, config.seed),
@@ -152,10 +162,11 @@ def _require_run(folder: Path) -> None:
 def fingerprint(config: RunConfig) -> str:
     """A digest of the settings that a checkpoint must share with its run.
 
-    How long a run is, how often it evaluates or checkpoints and how it is chunked may change.
+    How long a run is, how often it evaluates or checkpoints and how it is chunked may change; of
+    a user's sources the run folder says more.
     """
     free = {"num_rounds", "evaluate_every", "checkpoint_every", "clients_per_chunk", "preset",
-            "diagnostics"}
+            "diagnostics", "task_source", "algorithm_source"}
     fixed = {k: v for k, v in dataclasses.asdict(config).items() if k not in free}
     return hashlib.sha256(json.dumps(fixed, sort_keys=True).encode()).hexdigest()
 
@@ -170,7 +181,9 @@ class Built(NamedTuple):
 
 def _build(config: RunConfig) -> Built:
     try:
-        task = load_task(config.task, **config.task_options)
+        task = build_task(config.task, config.task_options, config.task_source)
+    except ConfigError:
+        raise
     except ValueError as error:
         raise RunError(str(error)) from None
     if config.cohort_size > task.train.num_clients:
@@ -178,11 +191,16 @@ def _build(config: RunConfig) -> Built:
             f"cohort_size is {config.cohort_size}, but the task {config.task} has "
             f"{task.train.num_clients} clients; choose at most that many."
         )
-    algorithm = build_algorithm(config.algorithm, config.algorithm_options, task.model)
-    try:  # traces a round, so that what does not fit together is said before anything is made
-        sent = communication(algorithm, task.model, task.train.client(0))
-    except ValueError as error:
-        raise ConfigError(f"Algorithm {config.algorithm} on {config.task}: {error}") from None
+    algorithm = build_algorithm(
+        config.algorithm, config.algorithm_options, task.model, config.algorithm_source
+    )
+    try:  # what does not fit together is said before anything is made
+        with contextlib.ExitStack() as stack:
+            for source in config.sources:
+                stack.enter_context(sources.beside(source))
+            sent = rehearse(task, algorithm)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"Algorithm {config.algorithm} on {config.task}: {error}") from error
     return Built(task, algorithm, sent)
 
 
@@ -200,6 +218,7 @@ def _train(
     done = int(state.server_state.round_index)
     references = {text: dict(compute()) for text, compute in task.references.items()}
     trace = Trace(folder / "profile" if profile else None, config.num_rounds - done)
+    rejections = Rejections(task.model, population(task, built.algorithm), read_metrics(folder))
     saving = 0.0
     with Display(config.num_rounds, done) as display, _stop_on_signal() as stopped:
         for line in [*_opening(folder, config, task, state, references), *notes]:
@@ -212,9 +231,13 @@ def _train(
                 done = int(report.metrics["round"])
                 if saving:
                     report.metrics["checkpoint_seconds"], saving = saving, 0.0
-                log.write(to_json(report.metrics) + "\n")
+                rejected = {"rejected": report.rejected} if report.rejected else {}
+                log.write(to_json(report.metrics | rejected) + "\n")
                 log.flush()
                 display.show(report)
+                params = (report.state or state).server_state.params
+                for sentence in rejections.add(report.rejected, params):
+                    display.say(sentence)
                 trace.round_done()
                 if report.state is None:
                     continue
@@ -230,7 +253,9 @@ def _train(
                         f"{resume_command(folder)}"
                     )
         with explained(folder):
-            summary = _write_summary(folder, config, task, sent, references, saving)
+            summary = _write_summary(
+                folder, config, task, sent, references, saving, rejections.counts.most_common()
+            )
             write_report(folder)
         display.say(_closing(folder, config, summary, references))
         if profile:
@@ -280,6 +305,7 @@ def _opening(
         f"{task.train.num_examples:,} training examples, {num_parameters:,} parameters",
         f"{config.num_rounds} rounds of {config.cohort_size} clients, preset {config.preset}, "
         f"seed {config.seed}, in {folder}",
+        *describe_sources(config),
     ]
     return lines + [f"For comparison, {text}: {describe_test(m)}" for text, m in references.items()]
 
@@ -317,6 +343,7 @@ def _write_config(folder: Path, config: RunConfig) -> None:
         "num_devices": jax.device_count(),
     }
     write_json(folder / "config.json", {**dataclasses.asdict(config), "made_by": made_by})
+    sources.keep_copies(folder, config.sources)
 
 
 def _write_summary(
@@ -326,6 +353,7 @@ def _write_summary(
     sent: Communication,
     references: Mapping[str, Mapping[str, float]],
     saving: float,
+    rejected_clients: list[tuple[str, int]],
 ) -> dict[str, Any]:
     """Writes what the whole run came to, over all its sittings."""
     rounds = read_metrics(folder)
@@ -338,6 +366,7 @@ def _write_summary(
         "time": parts,
         "num_clients": task.train.num_clients,
         "num_rejected": sum(metrics["num_rejected"] for metrics in rounds),
+        "rejected_clients": dict(rejected_clients),
         "train_loss_last_100_rounds": float(np.mean(losses)) if losses else None,
         "final": {k: v for k, v in tested[-1].items() if k.startswith("test_")} if tested else {},
         "references": references,

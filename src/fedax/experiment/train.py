@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import NamedTuple, Unpack
 
@@ -10,9 +11,10 @@ from fedax.data.task import Task
 from fedax.devices.mesh import one_copy
 from fedax.rounds.history import History
 from fedax.rounds.options import SimulateOptions
+from fedax.rounds.rejections import Rejections
 from fedax.rounds.report import RoundReport
 from fedax.rounds.simulate import simulate
-from fedax.rounds.state import TrainingState, initial_state
+from fedax.rounds.state import TrainingState, initial_state, population
 from fedax.validate import check_count
 
 
@@ -40,7 +42,8 @@ def train(
 ) -> TrainResult:
     """Trains for num_rounds rounds and returns the parameters and the history.
 
-    Arguments and errors as for `simulate`; `on_round` is called with every report.
+    Arguments and errors as for `simulate`; `on_round` is called with every report. A client whose
+    upload is rejected in three rounds is named in a `RuntimeWarning`, with the reason.
 
     Example:
       >>> import fedax
@@ -61,9 +64,13 @@ def train(
     options["state"] = state
     if on_round is None:  # nobody looks at the states in between
         options = {"state_every": max(num_rounds, 1), "donate": True, **options}
-    history = History()
+    history, start = History(), state
+    rejections = Rejections(task.model, population(task, algorithm))
     for report in simulate(task, algorithm, num_rounds=num_rounds, **options):
         history.append(report.metrics)
+        params = (report.state or start).server_state.params
+        for sentence in rejections.add(report.rejected, params):
+            warnings.warn(sentence, RuntimeWarning, stacklevel=2)
         state = report.state or state
         if on_round is not None:
             on_round(report)

@@ -13,6 +13,9 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
+# So many clients that were rejected are named.
+MOST_REJECTED = 20
+
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem;
        color: #222; background: #fff; }
@@ -45,7 +48,7 @@ def write_report(folder: Path) -> Path:
 <body>
 <h1>{html.escape(title)}</h1>
 {_table(_headline(summary))}
-<h2>Curves</h2>
+{_rejected(summary)}<h2>Curves</h2>
 {figures}
 <h2>Settings</h2>
 {_table(_flat(config))}
@@ -107,11 +110,33 @@ def _headline(summary: Mapping[str, Any]) -> dict[str, Any]:
     return rows
 
 
+def _rejected(summary: Mapping[str, Any]) -> str:
+    """The clients that were rejected most often, if any."""
+    clients = summary.get("rejected_clients", {})
+    if not clients:
+        return ""
+    rows = {name: f"in {count} rounds" for name, count in list(clients.items())[:MOST_REJECTED]}
+    if len(clients) > MOST_REJECTED:
+        rows["others"] = f"{len(clients) - MOST_REJECTED} clients"
+    return f"<h2>Clients that were rejected</h2>\n{_table(rows)}\n"
+
+
 def _flat(config: Mapping[str, Any]) -> dict[str, Any]:
     rows: dict[str, Any] = {}
     for key, value in config.items():
-        rows |= value if isinstance(value, Mapping) else {key: value}
+        if key in ("task_source", "algorithm_source"):
+            rows |= {key.replace("_", " "): _source(value)} if value else {}
+        else:
+            rows |= value if isinstance(value, Mapping) else {key: value}
     return rows
+
+
+def _source(source: Mapping[str, Any]) -> str:
+    """Where a user's task or method came from."""
+    package = f" of {source['distribution']} {source['version']}" if source["distribution"] else ""
+    rounds = " and ".join(map(str, source["changed_after"]))
+    changed = f"; it was another version until round {rounds}" if rounds else ""
+    return f"{source['path']}: {source['name']}{package}, SHA-256 {source['sha256']}{changed}"
 
 
 def _table(rows: Mapping[str, Any]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -51,10 +51,19 @@ class History:
         Raises:
           ModuleNotFoundError: pandas is not installed; the sentence says how to get it.
         """
-        try:
-            import pandas  # noqa: PLC0415 - optional, and slow to import
-        except ModuleNotFoundError as error:
-            raise ModuleNotFoundError(
-                "A history becomes a data frame with pandas: pip install 'fedax[pandas]'."
-            ) from error
-        return pandas.DataFrame(self.rounds)
+        return as_frame("A history", self.rounds)
+
+
+def as_frame(what: str, values: Any) -> pandas.DataFrame:
+    """A data frame of these values.
+
+    Raises:
+      ModuleNotFoundError: pandas is not installed; the sentence says how to get it.
+    """
+    try:
+        import pandas  # noqa: PLC0415 - optional, and slow to import
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            f"{what} becomes a data frame with pandas: pip install 'fedax[pandas]'."
+        ) from error
+    return pandas.DataFrame(values)
