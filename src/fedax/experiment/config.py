@@ -12,6 +12,7 @@ from typing import Any, get_args
 from fedax.experiment.build import algorithm_keys, algorithm_parts
 from fedax.experiment.errors import ConfigError
 from fedax.rounds.sampling import Sampling
+from fedax.rounds.stopping import Goal
 from fedax.tasks.registry import TASKS, presets
 from fedax.validate import check_choice, check_count, check_number, unknown
 
@@ -36,6 +37,11 @@ class RunConfig:
       availability: share of a day of 24 rounds in which a client can be reached, in (0, 1].
       dropout: probability that a client drops out in the middle of a round, in [0, 1).
       diagnostics: whether every round reports how the clients' updates lie to each other.
+      early_stopping: a metric; when it has not improved for a while training stops, see
+        `fedax.EarlyStopping`; None: it does not.
+      early_stopping_patience, early_stopping_min_delta: that while in measurements, and by more
+        than what a value counts as better.
+      keep_best: a metric, the model with the best of which is kept; None: none is.
       task_options: arguments of `fedax.load_task`.
       algorithm_options: arguments of the algorithm's factory; schedules as text.
     """
@@ -53,14 +59,20 @@ class RunConfig:
     availability: float = 1.0
     dropout: float = 0.0
     diagnostics: bool = False
+    early_stopping: str | None = None
+    early_stopping_patience: int = 5
+    early_stopping_min_delta: float = 0.0
+    keep_best: str | None = None
     task_options: dict[str, Any] = dataclasses.field(default_factory=dict)
     algorithm_options: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
 # The run's own keys of --set; the task's and the algorithm's come from their factories.
 COUNTS = ("seed", "num_rounds", "cohort_size", "evaluate_every", "checkpoint_every",
-          "clients_per_chunk")
-RUN_KEYS = (*COUNTS, "sampling", "availability", "dropout", "diagnostics")
+          "clients_per_chunk", "early_stopping_patience")
+# Folders that were made before 0.5 lack these.
+STOPPING = ("early_stopping", "early_stopping_patience", "early_stopping_min_delta", "keep_best")
+RUN_KEYS = (*COUNTS, "sampling", "availability", "dropout", "diagnostics", *STOPPING)
 TASK_KEYS = ("model",)
 
 
@@ -124,7 +136,7 @@ def load_config(path: Path) -> RunConfig:
     """
     values = _read_file(path)
     fields = {field.name for field in dataclasses.fields(RunConfig)}
-    missing = fields - set(values)
+    missing = fields - set(values) - set(STOPPING)
     if missing:
         raise ConfigError(f"{path} lacks {sorted(missing)[0]!r}, so it is no run's configuration.")
     config = RunConfig(**{name: values.pop(name) for name in NAMES})
@@ -150,6 +162,10 @@ def _check_values(config: RunConfig) -> None:
         check_choice("sampling", config.sampling, get_args(Sampling))
         check_number("availability", config.availability, above=0, at_most=1)
         check_number("dropout", config.dropout, at_least=0, below=1)
+        check_number("early_stopping_min_delta", config.early_stopping_min_delta, at_least=0)
+        for key in ("early_stopping", "keep_best"):
+            if getattr(config, key) is not None:
+                Goal.of(getattr(config, key), None, key)
         if not isinstance(config.diagnostics, bool):
             raise ValueError(f"diagnostics must be true or false, but is {config.diagnostics!r}.")
     except ValueError as error:

@@ -16,23 +16,31 @@ from filelock import FileLock, Timeout
 
 # How the name of a file ends that is not whole yet.
 PARTIAL = ".partial"
+LOCK = ".lock"
+CONFIG = "config.json"
 
 
 class RunError(RuntimeError):
     """A run cannot start or go on; the message is a sentence."""
 
 
-def make_folder(out: Path) -> None:
+def make_folder(out: Path, option: str = "--out") -> None:
     """Makes an empty run folder.
+
+    Args:
+      out: the folder.
+      option: how its choice is called where the user is.
 
     Raises:
       RunError: it cannot be made, or holds something.
     """
     try:
         out.mkdir(parents=True, exist_ok=True)
-        if any(out.iterdir()):
-            hint = f"go on with --resume {out}, or " if (out / "config.json").exists() else ""
-            raise RunError(f"The folder {out} is not empty; {hint}choose another --out.")
+        # What a process leaves that was killed before it wrote the configuration.
+        begun = {LOCK, CONFIG + PARTIAL}
+        if any(path.name not in begun for path in out.iterdir()):
+            hint = f"go on with --resume {out}, or " if (out / CONFIG).exists() else ""
+            raise RunError(f"The folder {out} is not empty; {hint}choose another {option}.")
     except OSError as error:
         raise RunError(f"Cannot make the run folder {out}: {error.strerror}.") from None
 
@@ -98,32 +106,37 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 @contextlib.contextmanager
-def explained(folder: Path) -> Iterator[None]:
-    """Turns a failure of the disk into a sentence."""
+def explained(folder: Path, go_on: str | None = None) -> Iterator[None]:
+    """Turns a failure of the disk into a sentence.
+
+    Args:
+      folder: where it may happen.
+      go_on: how to go on with the run; None: on the command line.
+    """
     try:
         yield
     except OSError as error:
         what = "The disk is full" if error.errno == errno.ENOSPC else (error.strerror or str(error))
         message = f"Cannot write to {folder}: {what}."
-        if (folder / "config.json").exists():
+        if (folder / CONFIG).exists():
             message += (
-                " Checkpoints already written are intact; when that is mended, go on with: "
-                f"{resume_command(folder)}"
+                " Checkpoints already written are intact; when that is mended, "
+                f"{go_on or resume_command(folder)}"
             )
         raise RunError(message) from error
 
 
 def resume_command(folder: Path) -> str:
-    """The command that goes on with a run, quoted for the shell."""
+    """How to go on with a run on the command line, quoted for the shell."""
     quoted = shlex.quote(str(folder)) if os.name == "posix" else f'"{folder}"'
-    return f"fedax run --resume {quoted}"
+    return f"go on with: fedax run --resume {quoted}"
 
 
 @contextlib.contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def locked(folder: Path, go_on: str | None = None) -> Iterator[None]:
     """Keeps a second process out of the folder; the lock goes with the process, however it ends."""
-    lock = FileLock(folder / ".lock")
-    with explained(folder):
+    lock = FileLock(folder / LOCK)
+    with explained(folder, go_on):
         try:
             lock.acquire(timeout=0)
         except Timeout:  # an OSError too, but not the disk's
