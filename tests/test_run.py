@@ -24,9 +24,9 @@ from fedax.cli.main import run_command
 from fedax.clients.gradients import loss_gradient
 from fedax.clients.local_steps import train_locally
 from fedax.experiment import checkpoint, run, sitting
-from fedax.experiment.display import Display
 from fedax.experiment.checkpoint import CheckpointError
 from fedax.experiment.config import RunConfig, parse_settings, resolve
+from fedax.experiment.display import Display
 from fedax.experiment.errors import ConfigError
 from fedax.experiment.folder import RunError, read_metrics
 from fedax.tasks import registry as tasks

@@ -20,7 +20,7 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -51,6 +51,13 @@ KEEP = 2
 STATE = "state.npz"
 BEST = "best.safetensors"
 ROWS = "client_row_"  # how the names of arrays begin that have a file of their own
+# Settings that a run may change between its sittings: how long it is, how often it evaluates or
+# checkpoints, when it stops early and how it is chunked. And what is no setting.
+FREE = {
+    "num_rounds", "evaluate_every", "checkpoint_every", "clients_per_chunk", "preset",
+    "diagnostics", "early_stopping", "early_stopping_patience", "early_stopping_min_delta",
+    "keep_best", "made_by",
+}
 
 
 class CheckpointError(RunError):
@@ -83,6 +90,12 @@ class Stored(NamedTuple):
     round_index: int
     params: Params | None
     best: Best | None
+
+
+def fingerprint(config: Mapping[str, Any]) -> str:
+    """A digest of the settings that a checkpoint must share with its run."""
+    fixed = {key: value for key, value in config.items() if key not in FREE}
+    return hashlib.sha256(json.dumps(fixed, sort_keys=True).encode()).hexdigest()
 
 
 def save(

@@ -238,6 +238,11 @@ def _read_file(path: Path) -> dict[str, Any]:
         raise ConfigError(f"The configuration {path} cannot be parsed: {error}.") from None
     if not isinstance(values, dict):
         raise ConfigError(f"The configuration {path} is not a table of names and values.")
+    if "python" in values:
+        raise ConfigError(
+            f"{path} is of a run that a Python program made, with objects of its own. It goes on "
+            "when that program calls fedax.train again, and fedax.load_run reads it."
+        )
     values.pop("made_by", None)
     return values
 

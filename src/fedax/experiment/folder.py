@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import math
 import os
 import shlex
 from collections.abc import Iterator, Mapping
@@ -13,6 +14,8 @@ from typing import Any
 
 import numpy as np
 from filelock import FileLock, Timeout
+
+from fedax.rounds.history import History
 
 # How the name of a file ends that is not whole yet.
 PARTIAL = ".partial"
@@ -45,6 +48,36 @@ def make_folder(out: Path, option: str = "--out") -> None:
         raise RunError(f"Cannot make the run folder {out}: {error.strerror}.") from None
 
 
+def read_config(folder: Path) -> dict[str, Any]:
+    """What a run folder's config.json holds.
+
+    Raises:
+      RunError: it is no run folder, or the file is damaged.
+    """
+    path = folder / CONFIG
+    if not path.is_file():
+        what = "is not a run folder: it has no config.json" if folder.is_dir() else (
+            "is not a folder" if folder.exists() else "does not exist"
+        )
+        raise RunError(f"{folder} {what}.")
+    try:
+        config = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise RunError(f"The configuration {path} cannot be read: {error}.") from None
+    if not isinstance(config, dict) or not {"task", "algorithm", "num_rounds"} <= set(config):
+        raise RunError(f"{path} is no run's configuration.")
+    return config
+
+
+def read_summary(folder: Path) -> dict[str, Any] | None:
+    """What a finished run came to; None while it is not finished."""
+    try:
+        summary = json.loads((folder / "summary.json").read_text("utf-8"))
+    except (OSError, ValueError):
+        return None
+    return summary if isinstance(summary, dict) and "rounds" in summary else None
+
+
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
     """The rounds in metrics.jsonl, up to the first line that was cut off or is none of ours."""
     rounds = []
@@ -59,6 +92,14 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
             break
         rounds.append(metrics)
     return rounds
+
+
+def read_history(folder: Path) -> History:
+    """The rounds in metrics.jsonl; what JSON has no word for, and so is null there, is NaN."""
+    return History([
+        {name: math.nan if value is None else value for name, value in metrics.items()}
+        for metrics in read_metrics(folder)
+    ])
 
 
 def truncate_metrics(folder: Path, done: int) -> None:

@@ -18,7 +18,7 @@ from fedax.devices.mesh import client_mesh
 from fedax.devices.processes import are_several, is_first
 from fedax.experiment import checkpoint
 from fedax.experiment.build import build_algorithm
-from fedax.experiment.checkpoint import Restored
+from fedax.experiment.checkpoint import Restored, fingerprint
 from fedax.experiment.config import RunConfig, load_config
 from fedax.experiment.display import Display
 from fedax.experiment.errors import ConfigError
@@ -30,7 +30,7 @@ from fedax.experiment.folder import (
     make_folder,
     resume_command,
 )
-from fedax.experiment.sitting import Job, fingerprint, remember, sit, take_part, write_config
+from fedax.experiment.sitting import Job, remember, sit, take_part, write_config
 from fedax.measures.communication import Communication, communication
 from fedax.rounds.report import RoundReport
 from fedax.rounds.sampling import part_of_the_day

@@ -5,8 +5,6 @@ The one loop that writes a run folder, for the command line's runs and for Pytho
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import platform
 from collections.abc import Callable, Iterator, Mapping
@@ -21,7 +19,7 @@ import fedax
 from fedax.algorithm import FederatedAlgorithm
 from fedax.data.task import Task
 from fedax.experiment import checkpoint
-from fedax.experiment.checkpoint import BEST, Restored
+from fedax.experiment.checkpoint import BEST, Restored, fingerprint
 from fedax.experiment.display import Display
 from fedax.experiment.folder import (
     CONFIG,
@@ -42,14 +40,6 @@ from fedax.rounds.report import RoundReport
 from fedax.rounds.state import TrainingState
 from fedax.rounds.stopping import Watch
 from fedax.rounds.timing import Stopwatch
-
-# Settings that a run may change between its sittings: how long it is, how often it evaluates or
-# checkpoints, when it stops early and how it is chunked. And what is no setting.
-FREE = {
-    "num_rounds", "evaluate_every", "checkpoint_every", "clients_per_chunk", "preset",
-    "diagnostics", "early_stopping", "early_stopping_patience", "early_stopping_min_delta",
-    "keep_best", "made_by",
-}
 
 
 class StoppedError(RunError):
@@ -92,12 +82,6 @@ class Job(NamedTuple):
         return self.config["num_rounds"]
 
 
-def fingerprint(config: Mapping[str, Any]) -> str:
-    """A digest of the settings that a checkpoint must share with its run."""
-    fixed = {key: value for key, value in config.items() if key not in FREE}
-    return hashlib.sha256(json.dumps(fixed, sort_keys=True).encode()).hexdigest()
-
-
 def write_config(job: Job, **made_by: Any) -> None:
     """Writes the configuration, with the versions of what it runs on."""
     versions = {
@@ -113,14 +97,17 @@ def write_config(job: Job, **made_by: Any) -> None:
     write_json(job.folder / CONFIG, {**job.config, "made_by": versions | made_by})
 
 
-def take_part(job: Job, restored: Restored) -> None:
+def take_part(job: Job, restored: Restored) -> TrainingState:
     """Runs the rounds as one of several processes, of which another one writes."""
     remember(job, restored)
+    state = restored.state
     if job.watch.why is None:
-        for report in job.rounds(restored.state):
+        for report in job.rounds(state):
             job.watch.see(report)
+            state = report.state or state
             if job.watch.why and report.state is not None:
                 break
+    return state
 
 
 def remember(job: Job, restored: Restored) -> None:

@@ -55,7 +55,7 @@ class Communication(NamedTuple):
 
 
 def communication(
-    algorithm: FederatedAlgorithm, model: Model, examples: dict[str, Any]
+    algorithm: FederatedAlgorithm, model: Model, examples: dict[str, Any], params: Any = None
 ) -> Communication:
     """Counts what an algorithm sends; nothing is computed.
 
@@ -67,6 +67,7 @@ def communication(
       algorithm: any federated algorithm.
       model: the learning problem.
       examples: name -> array [n, ...] with a client's examples, of which shapes and dtypes matter.
+      params: parameters, likewise; None: those of the model's init, which is then traced.
 
     Example:
       >>> import fedax
@@ -101,7 +102,8 @@ def communication(
                 upload = Individual(*jax.tree.map(lambda x: x[None], (upload, reply.weight)))
             state = exchange.server(state, upload, Participation(one, one, one))
 
-    params = jax.eval_shape(model.init, jax.random.key(0))
+    if params is None:
+        params = jax.eval_shape(model.init, jax.random.key(0))
     if not algorithm.pooled:
         arrays = {
             name: jax.ShapeDtypeStruct(np.shape(array), jnp.asarray(array[:1]).dtype)
