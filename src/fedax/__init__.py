@@ -49,9 +49,11 @@ from fedax.algorithms import (
     scaffold,
     server_only,
 )
-from fedax.clients.local_training import LocalOptions
+from fedax.clients.local_training import LocalOptions, LocalTraining
+from fedax.contract import check_algorithm
 from fedax.data import ClientData, CohortReader, FederatedDataset
 from fedax.data.task import Task
+from fedax.data.text import Vocabulary
 from fedax.devices.mesh import client_mesh, cores_as_devices
 from fedax.experiment.folder import RunError
 from fedax.experiment.load import load_run
@@ -61,6 +63,8 @@ from fedax.factories import factory, partition
 from fedax.measures.communication import communication
 from fedax.measures.dissimilarity import dissimilarity
 from fedax.measures.quadratic_model import advise, quadratic_model
+from fedax.mistakes import AlgorithmError, ModelError
+from fedax.models.next_token import next_token
 from fedax.models.supervised import classification, regression
 from fedax.optimizers import BaseOptimizer, base_optimizers, schedules
 from fedax.rounds.cohort import RoundInfo, run_round
@@ -78,6 +82,7 @@ from fedax.tasks.registry import load_task
 __version__ = "0.4.1"
 
 __all__ = [
+    "AlgorithmError",
     "BaseOptimizer",
     "ClientData",
     "CohortReader",
@@ -88,7 +93,9 @@ __all__ = [
     "FederatedDataset",
     "History",
     "LocalOptions",
+    "LocalTraining",
     "Model",
+    "ModelError",
     "ModelUpdate",
     "Participation",
     "Reply",
@@ -99,10 +106,12 @@ __all__ = [
     "Task",
     "TrainResult",
     "TrainingState",
+    "Vocabulary",
     "adaalter",
     "advise",
     "base_optimizers",
     "centralised",
+    "check_algorithm",
     "classification",
     "client_mesh",
     "cmime",
@@ -139,6 +148,7 @@ __all__ = [
     "mimelite",
     "mimemvr",
     "minibatch_sgd",
+    "next_token",
     "optimizers",
     "part_of_the_day",
     "partition",

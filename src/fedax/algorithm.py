@@ -19,6 +19,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 import jax
 
+from fedax.factories import defined_in, written
+
 Array: TypeAlias = jax.Array
 PyTree: TypeAlias = Any
 Params: TypeAlias = PyTree
@@ -36,12 +38,16 @@ class Model(NamedTuple):
         leading axis has length B.
       outputs: `(params, batch) -> outputs`, evaluation mode, e.g. logits [B, ...].
       metrics: name -> `(outputs, batch) -> (values [B], weights [B])`.
+      check: `(params, arrays) -> None`, called on the host before the first round, or None:
+        raises a `ModelError` if examples [n, ...] have values that the model does not take and
+        shapes do not show, such as labels beyond the classes.
     """
 
     init: Callable[[Array], Params]
     loss: Callable[[Params, Batch, Array], tuple[Array, Array]]
     outputs: Callable[[Params, Batch], PyTree]
     metrics: Mapping[str, Metric]
+    check: Callable[[Params, Mapping[str, Any]], None] | None = None
 
 
 class Reply(NamedTuple):
@@ -142,6 +148,10 @@ class FederatedAlgorithm(NamedTuple):
     init_client: Callable[[Params], PyTree]
     exchanges: tuple[Exchange, ...]
     pooled: bool = False
+
+    def __repr__(self) -> str:
+        count = f"{len(self.exchanges)} exchange{'s' * (len(self.exchanges) != 1)}"
+        return f"FederatedAlgorithm({written(self) or defined_in(self.init)}; {count})"
 
 
 class WrapperState(NamedTuple):

@@ -139,8 +139,8 @@ def partition(made: Any) -> tuple[list[jax.Array], Structure]:
       >>> import fedax
       >>> model = fedax.models.character_lstm(16, 1)
       >>> numbers, structure = partition(fedax.fedavg(model, 0.1, num_local_steps=5))
-      >>> [float(number) for number in numbers]  # client and server learning rate
-      [0.10000000149011612, 1.0]
+      >>> [round(float(number), 6) for number in numbers]  # client and server learning rate
+      [0.1, 1.0]
       >>> algorithm = structure([jnp.asarray(0.3), jnp.asarray(1.0)])
     """
     leaves, tree = jax.tree.flatten(made)
@@ -182,6 +182,33 @@ def recipe(made: Any) -> Recipe | None:
         else:
             arguments[name] = opened
     return Recipe(first.notes.factory, arguments)
+
+
+def written(made: Any) -> str | None:
+    """The call that made something, with its plain arguments, for a `repr`; None if not known.
+
+    Example:
+      >>> import fedax
+      >>> written(fedax.schedules.exponential_decay(0.5, 0.9))
+      'exponential_decay(initial_value=0.5, decay_rate=0.9)'
+    """
+    found = recipe(made)
+    if found is None:
+        return None
+    texts = {
+        name: written(value) if callable(value) else
+        str(value) if isinstance(value, bool | int | float | np.generic | str) else
+        str(value) if isinstance(value, jax.Array | np.ndarray) and np.ndim(value) == 0 else None
+        for name, value in found.arguments.items()
+    }
+    said = ", ".join(f"{name}={text}" for name, text in texts.items() if text is not None)
+    return f"{found.factory.__name__}({said})"
+
+
+def defined_in(function: Callable[..., Any]) -> str:
+    """The name of the function at module level that a function was defined in, or its own."""
+    name = getattr(inspect.unwrap(function), "__qualname__", type(function).__name__)
+    return name.split(".")[0]
 
 
 class _Number:

@@ -39,6 +39,11 @@ def check_number(
         or (at_most is not None and number > at_most)
     ):
         or_schedule = " or a schedule" if schedule else ""
+        if hasattr(value, "init") and hasattr(value, "update"):
+            raise ValueError(
+                f"{name} must be a finite number {wanted}{or_schedule}, but is an optimizer. Give "
+                "that to fedax.fedopt, as client_optimizer or server_optimizer."
+            )
         raise ValueError(f"{name} must be a finite number {wanted}{or_schedule}, but is {value!r}.")
 
 
@@ -55,6 +60,16 @@ def check_count(name: str, value: Any, *, at_least: int = 1, schedule: bool = Fa
         raise ValueError(
             f"{name} must be a whole number of at least {at_least}{or_schedule}, but is {value!r}."
         )
+
+
+def check_seed(seed: Any) -> None:
+    """Raises a sentence unless it is a whole number of at least 0; a PRNG key is none."""
+    if str(getattr(seed, "dtype", "")).startswith("key<"):
+        raise ValueError(
+            "seed must be a whole number of at least 0, but is a PRNG key; give the number that "
+            "the key was made of."
+        )
+    check_count("seed", seed, at_least=0)
 
 
 def _scalar(value: Any) -> int | float | None:

@@ -27,6 +27,9 @@ from fedax.clients.minibatches import Minibatch, count_local_steps, fold_minibat
 from fedax.data.cohort_data import ClientExamples
 from fedax.data.hold_out import hold_out
 from fedax.factories import factory
+from fedax.mistakes.algorithm import require_algorithm
+from fedax.mistakes.errors import AlgorithmError, kind_of
+from fedax.mistakes.model import call_outputs, require_model
 from fedax.validate import check_choice, check_count, check_number
 
 Sensitivity = Literal["momentum", "average"]
@@ -109,6 +112,9 @@ def elastic(
       >>> model = character_lstm(16, 1)
       >>> algorithm = elastic(fedyogi(model, proximal_weight=0.1), model, elasticity=0.3)
     """
+    call = "fedax.elastic(algorithm, model, ...)"
+    require_algorithm(algorithm, call)
+    require_model(model, call)
     check_number("elasticity", elasticity, at_least=0)
     check_number("sensitivity_decay", sensitivity_decay, at_least=0, below=1)
     check_number("held_out_fraction", held_out_fraction, above=0, below=1)
@@ -124,7 +130,7 @@ def elastic(
 
     def size(params: Params, batch: Minibatch) -> Array:
         """Sum over the batch of |F(x; z)|^2; padding counts for nothing."""
-        outputs = model.outputs(params, batch.examples)
+        outputs = call_outputs(model.outputs, params, batch.examples)
         total = jnp.zeros((), jax.tree.leaves(params)[0].dtype)
         for leaf in jax.tree.leaves(outputs):
             values = jax.nn.softmax(leaf, axis=-1) if output == "softmax" else leaf
@@ -178,9 +184,10 @@ def elastic(
         rest, held_out = hold_out(data, held_out_fraction)
         reply = last.client(message.inner, state, rest, key)
         if not hasattr(reply.upload, "pseudo_gradient"):
-            raise ValueError(
+            raise AlgorithmError(
                 "elastic scales the pseudo-gradient in the upload of the wrapped algorithm's last "
-                f"exchange, but that upload is a {type(reply.upload).__name__} without one."
+                f"exchange, but that upload is {kind_of(reply.upload)} without one. Upload a NamedTuple "
+                "with a field pseudo_gradient, such as fedax.ModelUpdate(...)."
             )
         omega = measure(message.params, held_out, key)
         return reply._replace(upload=ElasticUpload(reply.upload, omega))

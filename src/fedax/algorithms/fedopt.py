@@ -25,6 +25,7 @@ from fedax.algorithms.server import Server, ServerState
 from fedax.clients.local_training import LocalMessage, LocalOptions, LocalTraining, pseudo_gradient
 from fedax.data.cohort_data import ClientExamples
 from fedax.factories import factory
+from fedax.optimizers.checks import require_optimizer
 from fedax.optimizers.schedules import ScheduleOrNumber
 
 
@@ -74,6 +75,7 @@ def fedopt(
       >>> len(algorithm.exchanges)
       1
     """
+    require_optimizer("client_optimizer", client_optimizer)
     server = Server.checked(server_optimizer, server_learning_rate)
     local = LocalTraining.checked(model, client_learning_rate, local_options)
 

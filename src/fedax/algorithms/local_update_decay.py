@@ -24,9 +24,9 @@ from fedax.algorithm import (
     WrapperState,
 )
 from fedax.clients.gradients import full_loss
+from fedax.clients.precision import sum_dtype
 from fedax.data.cohort_data import ClientExamples
 from fedax.factories import factory
-from fedax.numerics import sum_dtype
 from fedax.validate import check_choice, check_count, check_number
 
 PlateauRule = Literal["paper", "released"]

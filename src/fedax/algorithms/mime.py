@@ -37,6 +37,7 @@ from fedax.data.cohort_data import ClientExamples
 from fedax.factories import factory
 from fedax.optimizers import base_optimizers
 from fedax.optimizers.base_optimizers import BaseOptimizer
+from fedax.optimizers.checks import require_base
 from fedax.optimizers.schedules import ScheduleOrNumber
 
 
@@ -166,6 +167,7 @@ def mimelite(
       1
     """
     base = base_optimizers.sgdm() if base is None else base
+    require_base(base)
     local = LocalTraining.checked(model, client_learning_rate, local_options)
     server = Server.checked(None, server_learning_rate)
 
@@ -198,6 +200,7 @@ def _mime(
 ) -> FederatedAlgorithm:
     """Mime, with the clients' statistics frozen or not."""
     base = base_optimizers.sgdm() if base is None else base
+    require_base(base)
     local = LocalTraining.checked(model, client_learning_rate, local_options)
     server = Server.checked(None, server_learning_rate)
 

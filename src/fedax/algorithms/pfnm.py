@@ -30,7 +30,9 @@ from fedax.clients.local_training import LocalMessage, LocalOptions, LocalTraini
 from fedax.clients.minibatches import Minibatch, count_local_steps, fold_minibatches
 from fedax.data.cohort_data import ClientExamples
 from fedax.factories import factory
+from fedax.mistakes.errors import ModelError
 from fedax.models.mlp import hidden_sizes, select_units, widen
+from fedax.optimizers.checks import require_optimizer
 from fedax.optimizers.schedules import ScheduleOrNumber
 from fedax.validate import check_choice, check_count, check_number
 
@@ -158,6 +160,7 @@ def pfnm(
     check_count("num_sweeps", num_sweeps, at_least=0)
     check_count("capacity", capacity)
     check_choice("popularity", popularity, get_args(Popularity))
+    require_optimizer("client_optimizer", client_optimizer)
     local = LocalTraining.checked(model, client_learning_rate, local_options)
 
     def init(params: Params) -> PFNMState:
@@ -243,7 +246,7 @@ def _count_classes(data: ClientExamples, labels: str, zeros: Array, batch_size: 
     def count(total: Array, batch: Minibatch, key: Array) -> Array:
         del key
         if labels not in batch.examples:
-            raise ValueError(
+            raise ModelError(
                 f"The clients have no array {labels!r} of labels, only "
                 f"{sorted(batch.examples)}. Give pfnm its name, or labels=None."
             )

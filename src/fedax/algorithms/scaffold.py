@@ -25,9 +25,9 @@ from fedax.algorithm import (
 from fedax.algorithms.server import Server
 from fedax.clients.local_training import LocalMessage, LocalOptions, LocalTraining, pseudo_gradient
 from fedax.clients.minibatches import Minibatch
+from fedax.clients.precision import sum_dtype
 from fedax.data.cohort_data import ClientExamples
 from fedax.factories import factory
-from fedax.numerics import sum_dtype
 from fedax.optimizers.schedules import ScheduleOrNumber
 from fedax.validate import check_choice
 

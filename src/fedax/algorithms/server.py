@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import optax
 
 from fedax.algorithm import Array, Params
+from fedax.optimizers.checks import require_optimizer
 from fedax.optimizers.schedules import Schedule, ScheduleOrNumber, as_schedule
 from fedax.validate import check_number
 
@@ -40,8 +41,10 @@ class Server(NamedTuple):
         """With SGD where no optimizer is given.
 
         Raises:
+          TypeError: the optimizer is none.
           ValueError: a concrete learning rate is out of its range.
         """
+        require_optimizer("server_optimizer", optimizer)
         check_number("server_learning_rate", learning_rate, at_least=0, schedule=True)
         return cls(optax.sgd(1.0) if optimizer is None else optimizer, as_schedule(learning_rate))
 

@@ -15,6 +15,7 @@ from fedax.clients.local_training import LocalOptions, LocalTraining
 from fedax.factories import factory
 from fedax.optimizers import base_optimizers
 from fedax.optimizers.base_optimizers import BaseOptimizer
+from fedax.optimizers.checks import require_base
 from fedax.optimizers.schedules import ScheduleOrNumber
 
 
@@ -46,6 +47,7 @@ def server_only(
       >>> algorithm = server_only(character_lstm(16, 1), 0.1, base_optimizers.adam())
     """
     base = base_optimizers.sgdm() if base is None else base
+    require_base(base)
     local = LocalTraining.checked(model, 0.0, local_options)
     server = Server.checked(base_optimizers.as_transformation(base), server_learning_rate)
 

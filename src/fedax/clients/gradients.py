@@ -11,8 +11,9 @@ import jax.numpy as jnp
 from fedax.algorithm import Array, Model, Params
 from fedax.clients.minibatches import Minibatch, fold_minibatches, steps_per_epoch
 from fedax.clients.narrow import fast_gradient
+from fedax.clients.precision import widen
 from fedax.data.cohort_data import ClientExamples
-from fedax.numerics import widen
+from fedax.mistakes.model import call_loss
 
 
 class Loss(NamedTuple):
@@ -28,13 +29,22 @@ Gradient: TypeAlias = Callable[[Params, Minibatch, Array], tuple[Loss, Params]]
 def mean_loss(model: Model, params: Params, batch: Minibatch, key: Array) -> Loss:
     """The weighted mean of the model's losses over a minibatch; padding weighs 0.
 
-    A minibatch in which nothing weighs has loss 0 and gradient 0.
+    A minibatch in which nothing weighs has loss 0 and gradient 0; one with a negative weight has
+    the loss NaN.
+
+    Raises:
+      ModelError: the loss fails, or does not give floating point losses [B] and weights [B].
     """
-    losses, weights = model.loss(params, batch.examples, key)
+    losses, weights = call_loss(model, params, batch.examples, key)
     losses = widen(losses)
-    weights = jnp.where(batch.mask, weights.astype(losses.dtype), 0)
+    # A weight below 0 would train away from its example: the client is rejected. Weights that are
+    # constants cost nothing here.
+    weights = weights.astype(losses.dtype)
+    wrong = (weights < 0).any()
+    weights = jnp.where(batch.mask, weights, 0)
     total = weights.sum()
-    return Loss((losses * weights).sum() / jnp.where(total > 0, total, 1), total)
+    mean = (losses * weights).sum() / jnp.where(total > 0, total, 1)
+    return Loss(jnp.where(wrong, jnp.nan, mean), total)
 
 
 def loss_gradient(model: Model) -> Gradient:

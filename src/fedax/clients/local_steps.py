@@ -13,8 +13,8 @@ from fedax.algorithm import Array, Params
 from fedax.clients.gradients import Gradient, Loss
 from fedax.clients.minibatches import Minibatch, Order, fold_minibatches
 from fedax.clients.narrow import transposition
+from fedax.clients.precision import sum_dtype
 from fedax.data.cohort_data import ClientExamples
-from fedax.numerics import sum_dtype
 
 
 class LocalResult(NamedTuple):

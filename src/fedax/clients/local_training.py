@@ -14,6 +14,7 @@ from fedax.clients.gradients import Gradient, Loss, full_gradient, loss_gradient
 from fedax.clients.local_steps import LocalResult, train_locally
 from fedax.clients.minibatches import Minibatch, Order, count_local_steps, within_one_epoch
 from fedax.data.cohort_data import ClientExamples
+from fedax.mistakes.model import require_model
 from fedax.optimizers.schedules import Schedule, ScheduleOrNumber, as_schedule
 from fedax.signatures import has_defaults
 from fedax.validate import check_choice, check_count, check_number, unknown
@@ -88,10 +89,12 @@ class LocalTraining(NamedTuple):
           ValueError: a concrete value is out of its range.
           TypeError: there is no such option.
         """
+        require_model(model)
         known = LocalOptions.__annotations__
         for name in options:
             if name not in known:
-                raise TypeError(unknown("option", name, known))
+                rates = ["client_learning_rate", "server_learning_rate"]
+                raise TypeError(unknown("option", name, [*known, *rates]))
         check_number("client_learning_rate", client_learning_rate, at_least=0, schedule=True)
         local = cls(loss_gradient(model), as_schedule(client_learning_rate), **options)
         check_count("batch_size", local.batch_size)
@@ -108,7 +111,7 @@ class LocalTraining(NamedTuple):
     def message(self, state: Any) -> LocalMessage:
         """What to broadcast, from a server state."""
         steps, proximal = (
-            value(state.round_index) if callable(value) else value
+            as_schedule(value)(state.round_index) if callable(value) else value
             for value in (self.num_local_steps, self.proximal_weight)
         )
         rate = self.client_learning_rate(state.round_index)

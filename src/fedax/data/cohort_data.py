@@ -13,6 +13,7 @@ from jax.sharding import Mesh, NamedSharding
 
 from fedax.data.federated_dataset import FederatedDataset
 from fedax.devices.mesh import SPREAD
+from fedax.mistakes.errors import kind_of
 
 # A data set up to this size stays on the device; a larger one is packed cohort by cohort.
 RESIDENT_BYTES = 4 * 2**30
@@ -53,7 +54,7 @@ class ClientExamples(Protocol):
 
 
 @jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class ClientData:
     """One client's examples, as a client function gets them.
 
@@ -75,6 +76,9 @@ class ClientData:
     capacity: int = dataclasses.field(metadata={"static": True})
     repeat: jax.Array | int = 0
 
+    def __repr__(self) -> str:
+        return f"ClientData(at most {self.capacity} rows of {_shapes(self.arrays)})"
+
     @property
     def everything(self) -> ClientData:
         """All of the client's examples."""
@@ -84,6 +88,10 @@ class ClientData:
         """The examples with these indices (int32 [B], each in 0 .. num_examples - 1)."""
         rows = self.start + indices
         return {key: _take(array, rows) for key, array in self.arrays.items()}
+
+
+def _shapes(arrays: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {array.dtype}{list(array.shape)}" for name, array in arrays.items())
 
 
 def _take(array: jax.Array, rows: jax.Array) -> jax.Array:
@@ -98,7 +106,7 @@ def _take(array: jax.Array, rows: jax.Array) -> jax.Array:
 
 
 @jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class CohortData:
     """The clients of one round and where their examples are; or of several rounds, stacked.
 
@@ -122,6 +130,11 @@ class CohortData:
     num_clients: jax.Array
     arrays: Mapping[str, jax.Array]
     capacity: int = dataclasses.field(metadata={"static": True})
+
+    def __repr__(self) -> str:
+        size = " rounds of ".join(map(str, np.shape(self.client_ids)))
+        return f"CohortData({size} clients, at most {self.capacity} rows each of " \
+               f"{_shapes(self.arrays)})"
 
     def of_round(self, index: int | jax.Array) -> CohortData:
         """One of several rounds."""
@@ -290,3 +303,16 @@ def rung(size: int, factor: int) -> int:
     while length < size:
         length *= factor
     return length
+
+
+def require_cohort(cohort: Any) -> None:
+    """Raises a sentence unless it is what a reader gives.
+
+    Raises:
+      TypeError: it is something else, such as a data set.
+    """
+    if not isinstance(cohort, CohortData):
+        raise TypeError(
+            "cohort must be what a CohortReader gives, as CohortReader(task.train)(np.arange(5)) "
+            f"does for the first 5 clients, but is {kind_of(cohort)}."
+        )

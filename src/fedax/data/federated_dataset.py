@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from fedax.data.checks import require_arrays, require_clients
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class FederatedDataset:
@@ -22,6 +24,7 @@ class FederatedDataset:
       names: unicode array [num_clients], or None, when a client's name is its index.
 
     Raises:
+      TypeError: the arrays are no dictionary of arrays.
       ValueError: the arrays do not fit together, or a client has no examples.
 
     Example:
@@ -38,6 +41,7 @@ class FederatedDataset:
     names: np.ndarray | None = None
 
     def __post_init__(self) -> None:
+        require_arrays(self.arrays)
         if not self.arrays:
             raise ValueError("A data set needs at least one array, and got none.")
         lengths = {name: len(array) for name, array in self.arrays.items()}
@@ -86,9 +90,11 @@ class FederatedDataset:
             indices); each array's leading axis counts that client's examples.
 
         Raises:
+          TypeError: clients are no dictionaries of arrays.
           ValueError: names, shapes or dtypes differ between clients, a client has no examples,
             or a floating point array holds NaN or infinity. The sentence names the client.
         """
+        require_clients(clients)
         if not clients:
             raise ValueError("A data set needs at least one client, and got none.")
         if isinstance(clients, Mapping):
@@ -114,6 +120,16 @@ class FederatedDataset:
                 columns[key].append(value)
         arrays = {key: np.concatenate(parts) for key, parts in columns.items()}
         return cls(arrays, np.concatenate([[0], np.cumsum(sizes)]), names)
+
+    def __repr__(self) -> str:
+        sizes = self.client_sizes
+        arrays = [f"{name} {a.dtype}{list(a.shape[1:])}" for name, a in self.arrays.items()]
+        arrays = [*arrays[:8], *(["..."] if len(arrays) > 8 else [])]
+        return (
+            f"FederatedDataset({self.num_clients:,} clients, {self.num_examples:,} examples of "
+            f"{', '.join(arrays)}; {sizes.min():,} to {sizes.max():,} a client, median "
+            f"{np.median(sizes):,g})"
+        )
 
     @property
     def num_clients(self) -> int:

@@ -31,10 +31,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fedax.data.text import PADDING as PAD
+from fedax.data.text import cut_sequences
+
 CHARACTERS = (
     "dhlptx@DHLPTX $(,048cgkoswCGKOSW[_#'/37;?bfjnrvzBFJNRVZ\"&*.26:\naeimquyAEIMQUY]!%)-159\r"
 )
-PAD = 0
 OUT_OF_VOCABULARY = len(CHARACTERS) + 1
 BEGIN = len(CHARACTERS) + 2
 END = len(CHARACTERS) + 3
@@ -101,9 +103,7 @@ def stream(lines: Sequence[str]) -> np.ndarray:
 def sequences(tokens: np.ndarray, length: int = SEQUENCE_LENGTH) -> np.ndarray:
     """Cuts a stream into sequences of `length` inputs and as many targets.
 
-    Sequence j holds the tokens `j * length` to `(j + 1) * length`, both included, so neighbours
-    share one token: it is the last target of one and the first input of the next. Thus each token
-    after the first is a target exactly once. (TensorFlow Federated cuts disjoint windows of
+    See `fedax.data.text.cut_sequences`. (TensorFlow Federated cuts disjoint windows of
     `length + 1` tokens instead and so never predicts every 81st token.)
 
     Args:
@@ -120,17 +120,7 @@ def sequences(tokens: np.ndarray, length: int = SEQUENCE_LENGTH) -> np.ndarray:
       >>> sequences(np.array([88, 5, 6, 89], np.uint8), length=2).tolist()
       [[88, 5, 6], [6, 89, 0]]
     """
-    if length < 1:
-        raise ValueError(f"A sequence needs at least one input, but its length is {length}.")
-    num_sequences = max(0, -(-(len(tokens) - 1) // length))
-    padded = np.full(num_sequences * length + 1, PAD, np.uint8)
-    padded[: len(tokens)] = tokens[: len(padded)]
-    windows = (
-        np.lib.stride_tricks.sliding_window_view(padded, length + 1)
-        if num_sequences
-        else (np.empty((0, length + 1), np.uint8))
-    )
-    return windows[::length].copy()
+    return cut_sequences(tokens, length)
 
 
 def split_lines(lines: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:

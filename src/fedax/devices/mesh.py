@@ -59,11 +59,19 @@ def cores_as_devices(count: int | None = None) -> int:
 def client_mesh(devices: Sequence[Any] | None = None) -> Mesh | None:
     """The mesh over these devices, or over all there are; None if there is only one.
 
+    Raises:
+      TypeError: they are no list, but their number, say.
+
     Example:
       >>> client_mesh(jax.devices()[:1]) is None
       True
     """
-    devices = jax.devices() if devices is None else list(devices)
+    devices = jax.devices() if devices is None else devices
+    if not isinstance(devices, Sequence | np.ndarray):
+        raise TypeError(
+            f"devices must be a list of devices, such as jax.devices()[:2], but is {devices!r}."
+        )
+    devices = list(devices)
     return Mesh(np.array(devices), (AXIS,)) if len(devices) > 1 else None
 
 

@@ -39,10 +39,10 @@ from fedax.experiment.params import (
     rebuilt,
     structure,
 )
+from fedax.models.parameters import fitted
 from fedax.rounds.client_store import row_blocks
 from fedax.rounds.state import TrainingState
 from fedax.rounds.stopping import Best, Goal
-from fedax.trees import fitted
 
 Found = TypeVar("Found")
 

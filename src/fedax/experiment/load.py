@@ -22,10 +22,10 @@ from fedax.experiment.describing import (
     short,
 )
 from fedax.experiment.folder import CONFIG, RunError, read_config, read_history, read_summary
+from fedax.models.parameters import fitted
 from fedax.rounds.history import History
 from fedax.rounds.state import TrainingState, initial_state
 from fedax.tasks.registry import TASKS, load_task
-from fedax.trees import fitted
 
 
 def load_run(

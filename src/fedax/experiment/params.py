@@ -23,7 +23,7 @@ import fedax
 from fedax.algorithm import Params, PyTree
 from fedax.devices.mesh import one_copy
 from fedax.experiment.folder import write_atomically
-from fedax.trees import fitted, named_leaves
+from fedax.models.parameters import fitted, named_leaves
 
 STRUCTURE = "fedax_structure"  # in a file's header
 # How the format calls the dtypes.

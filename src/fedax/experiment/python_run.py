@@ -49,12 +49,12 @@ from fedax.experiment.sitting import (
 )
 from fedax.factories import recipe
 from fedax.measures.communication import communication
+from fedax.models.parameters import named_leaves
 from fedax.rounds.options import Settings, SimulateOptions
 from fedax.rounds.report import RoundReport
 from fedax.rounds.simulate import simulate
 from fedax.rounds.state import TrainingState, initial_state
 from fedax.rounds.stopping import ON_ROUND, EarlyStopping, Watch
-from fedax.trees import named_leaves
 
 # How differences are told: so many, without the words that only structure a description.
 MOST_DIFFERENCES = 3
@@ -185,7 +185,8 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
         elif old.get(name) != new.get(name) and not (
             about_method and name in ("algorithm", "method")
         ):
-            phrases.append(f"the {name} is another")
+            what = "start (initial_params)" if name == "initial_params" else name
+            phrases.append(f"the {what} is another")
     return phrases
 
 

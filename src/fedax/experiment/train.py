@@ -13,6 +13,7 @@ from fedax.algorithm import FederatedAlgorithm, Params
 from fedax.data.task import Task
 from fedax.devices.mesh import one_copy
 from fedax.experiment.folder import read_history
+from fedax.models.parameters import counted
 from fedax.rounds.history import History
 from fedax.rounds.options import Settings, SimulateOptions
 from fedax.rounds.report import RoundReport
@@ -42,6 +43,14 @@ class TrainResult(NamedTuple):
     best_params: Params | None = None
     best_round: int | None = None
     stopped: str | None = None
+
+    def __repr__(self) -> str:
+        lines = ["TrainResult", f"  params: {counted(self.params)}", f"  history: {self.history!r}"]
+        if self.best_round is not None:
+            lines.append(f"  best: of round {self.best_round}")
+        if self.stopped is not None:
+            lines.append(f"  stopped: {self.stopped}")
+        return "\n".join(lines)
 
 
 @with_options

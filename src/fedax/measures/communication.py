@@ -14,6 +14,14 @@ import numpy as np
 
 from fedax.algorithm import FederatedAlgorithm, Individual, Model, Participation
 from fedax.data.cohort_data import ClientData
+from fedax.mistakes.algorithm import (
+    call_broadcast,
+    call_client,
+    call_server,
+    call_state_inits,
+    require_algorithm,
+)
+from fedax.mistakes.model import call_init, require_model
 
 
 class Communication(NamedTuple):
@@ -69,6 +77,10 @@ def communication(
       examples: name -> array [n, ...] with a client's examples, of which shapes and dtypes matter.
       params: parameters, likewise; None: those of the model's init, which is then traced.
 
+    Raises:
+      TypeError: an argument is something else.
+      ModelError, AlgorithmError: a function of the model or the algorithm fails.
+
     Example:
       >>> import fedax
       >>> task = fedax.load_task("shakespeare", model="small")
@@ -81,29 +93,32 @@ def communication(
     counts: list[tuple[int, int]] = []
 
     def one_round(params: Any, arrays: Any, key: Any) -> None:
-        state, own = algorithm.init(params), algorithm.init_client(params)
+        state, own = call_state_inits(algorithm, params)
         # Distinct tracers, as a state's fields may share an array before the first round.
         state, own = jax.tree.map(lambda leaf: leaf + jnp.zeros_like(leaf), (state, own))
         rows = jax.tree.leaves(arrays)[0].shape[0]
         data = ClientData(arrays, jnp.int32(0), jnp.int32(rows), rows)
         one = jnp.int32(1)
         sent: list[Any] = []
-        for exchange in algorithm.exchanges:
-            message = exchange.broadcast(state)
+        for number, exchange in enumerate(algorithm.exchanges, 1):
+            place = f"exchange {number} of {len(algorithm.exchanges)}"
+            message = call_broadcast(exchange, place, state)
             before = len(sent)
             for leaf in jax.tree.leaves(message):
                 if isinstance(leaf, jax.Array) and not any(leaf is known for known in sent):
                     sent.append(leaf)
-            reply = exchange.client(message, own, data, key)
+            reply = call_client(exchange, place, message, own, data, key)
             own = reply.client_state
             counts.append((_nbytes(sent[before:]), _nbytes(reply.upload)))
             upload = reply.upload
             if exchange.individual:
                 upload = Individual(*jax.tree.map(lambda x: x[None], (upload, reply.weight)))
-            state = exchange.server(state, upload, Participation(one, one, one))
+            state = call_server(exchange, place, state, upload, Participation(one, one, one))
 
+    require_algorithm(algorithm, "fedax.communication(algorithm, model, examples)")
+    require_model(model, "fedax.communication(algorithm, model, examples)")
     if params is None:
-        params = jax.eval_shape(model.init, jax.random.key(0))
+        params = jax.eval_shape(lambda key: call_init(model, key), jax.random.key(0))
     if not algorithm.pooled:
         arrays = {
             name: jax.ShapeDtypeStruct(np.shape(array), jnp.asarray(array[:1]).dtype)

@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 
 from fedax.algorithm import Array, Params
-from fedax.numerics import widen
+from fedax.clients.precision import widen
 
 
 class Directions(NamedTuple):

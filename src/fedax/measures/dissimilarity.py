@@ -15,9 +15,10 @@ import jax.numpy as jnp
 
 from fedax.algorithm import Array, Model, Params
 from fedax.clients.gradients import full_gradient, loss_gradient
-from fedax.data.cohort_data import ClientData, CohortData
+from fedax.data.cohort_data import ClientData, CohortData, require_cohort
 from fedax.data.hold_out import spread_evenly
 from fedax.measures.diagnostics import norm
+from fedax.mistakes.model import require_model
 
 
 class Dissimilarity(NamedTuple):
@@ -64,6 +65,9 @@ def dissimilarity(
       max_examples: examples of a client that are used at most, spread evenly over its own; None
         is all.
 
+    Raises:
+      TypeError: the model or the cohort is something else.
+
     Example:
       >>> import numpy as np
       >>> import fedax
@@ -80,6 +84,8 @@ def dissimilarity(
       >>> [round(float(value), 4) for value in found]  # |0 + G|^2 and 1
       [9.0, 1.0]
     """
+    require_model(model, "fedax.dissimilarity(model, params, cohort, key)")
+    require_cohort(cohort)
     gradient = loss_gradient(model)
     v_key, loss_key = jax.random.split(key)
     num_clients = (cohort.num_examples > 0).sum()

@@ -28,8 +28,9 @@ import numpy as np
 
 from fedax.algorithm import Array, Model, Params
 from fedax.clients.local_training import Weighting
-from fedax.data.cohort_data import CohortData
+from fedax.data.cohort_data import CohortData, require_cohort
 from fedax.measures.krylov import ClientLosses, flat, krylov_space, like
+from fedax.mistakes.model import require_model
 from fedax.theory.charles_konecny_2020 import theorem_17
 from fedax.theory.errors import SingularError
 from fedax.theory.population import QuadraticPopulation
@@ -187,6 +188,8 @@ def quadratic_model(
       >>> found.params_at(found.population.minimiser)["x"].round(4).tolist()
       [0.66670...]
     """
+    require_model(model, "fedax.quadratic_model(model, params, cohort, key)")
+    require_cohort(cohort)
     for name, count in (("num_directions", num_directions), ("batch_size", batch_size),
                         ("num_lanczos_steps", num_lanczos_steps), ("max_examples", max_examples)):
         if count is not None:

@@ -5,18 +5,21 @@ embedding of 8 dimensions, two LSTM layers of 256 units and one dense layer to t
 applied at every position (820,522 parameters), over windows of 80 characters.
 """
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import optax
 
 from fedax.algorithm import Array, Batch, Model, Params
+from fedax.data.text import PADDING
 from fedax.factories import factory
+from fedax.mistakes.model import check_range
+from fedax.models.next_token import mean_over_targets
 from fedax.models.recurrence import gru, init_gru, init_lstm, lstm
 from fedax.validate import check_choice
 
-PADDING_ID = 0
 _CELLS = {"lstm": (init_lstm, lstm), "gru": (init_gru, gru)}
 
 
@@ -112,27 +115,34 @@ def character_lstm(
         loss=loss,
         outputs=logits,
         metrics={"accuracy": character_accuracy, "loss": character_cross_entropy},
+        check=lambda params, arrays: check_tokens(arrays, vocabulary_size),  # noqa: ARG005
     )
+
+
+def check_tokens(arrays: Mapping[str, Any], vocabulary_size: int) -> None:
+    """Raises a `ModelError` if there are tokens that are not in the vocabulary."""
+    tokens = arrays.get("tokens")
+    if tokens is not None and tokens.dtype.kind in "iu":  # otherwise the loss says so
+        check_range("The tokens", tokens, vocabulary_size, "tokens")
 
 
 def character_cross_entropy(logits: Array, batch: Batch) -> tuple[Array, Array]:
     """Of logits [B, T, V]: each sequence's mean over its targets and their number, both [B]."""
     losses = optax.softmax_cross_entropy_with_integer_labels(logits, _targets(batch))
-    return _mean_over_targets(losses, batch)
+    return mean_over_targets(losses, _counts(losses, batch))
 
 
 def character_accuracy(logits: Array, batch: Batch) -> tuple[Array, Array]:
     """How often the largest logit is the target's, likewise."""
     hits = jnp.argmax(logits, axis=-1).astype(jnp.int32) == _targets(batch)
-    return _mean_over_targets(hits.astype(logits.dtype), batch)
+    values = hits.astype(logits.dtype)
+    return mean_over_targets(values, _counts(values, batch))
 
 
 def _targets(batch: Batch) -> Array:
     return batch["tokens"][:, 1:].astype(jnp.int32)
 
 
-def _mean_over_targets(values: Array, batch: Batch) -> tuple[Array, Array]:
-    """Maps values [B, T] to their means over the targets that count and the number of these."""
-    counts = (_targets(batch) != PADDING_ID).astype(values.dtype)
-    weights = counts.sum(axis=-1)
-    return (values * counts).sum(axis=-1) / jnp.maximum(weights, 1), weights
+def _counts(values: Array, batch: Batch) -> Array:
+    """1 for the targets that count, 0 for padding, [B, T]."""
+    return (_targets(batch) != PADDING).astype(values.dtype)

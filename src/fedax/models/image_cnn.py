@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from fedax.algorithm import Array, Batch, Model, Params
 from fedax.factories import factory
+from fedax.mistakes.errors import ModelError
 from fedax.models.convolution import Implementation, convolution, is_fast
 from fedax.models.pooling import max_pool
 from fedax.models.supervised import classification
@@ -94,7 +95,7 @@ def image_cnn(
 
     def logits(params: Params, x: Array, key: Array | None = None) -> Array:
         if math.prod(x.shape[1:]) != math.prod(shape):
-            raise ValueError(
+            raise ModelError(
                 f"The network takes images of the shape {list(shape)}, but the inputs have the "
                 f"shape {list(x.shape)}."
             )

@@ -15,7 +15,8 @@ import jax.numpy as jnp
 
 from fedax.algorithm import Array, Batch, Model, Params
 from fedax.factories import factory
-from fedax.models.characters import character_accuracy, character_cross_entropy
+from fedax.mistakes.errors import ModelError
+from fedax.models.characters import character_accuracy, character_cross_entropy, check_tokens
 from fedax.validate import check_count
 
 
@@ -131,6 +132,7 @@ def character_mlp(
         loss=lambda params, batch, key: character_cross_entropy(logits(params, batch), batch),  # noqa: ARG005
         outputs=logits,
         metrics={"accuracy": character_accuracy, "loss": character_cross_entropy},
+        check=lambda params, arrays: check_tokens(arrays, vocabulary_size),  # noqa: ARG005
     )
 
 
@@ -138,7 +140,7 @@ def hidden_sizes(params: Params) -> list[int]:
     """The widths of a network's hidden layers.
 
     Raises:
-      ValueError: the parameters are not those of an MLP with a hidden layer.
+      ModelError: the parameters are not those of an MLP with a hidden layer.
     """
     layers = list(params) if isinstance(params, list | tuple) else []
     fits = len(layers) > 1 and all(
@@ -148,7 +150,7 @@ def hidden_sizes(params: Params) -> list[int]:
         below["b"].shape + above["b"].shape != above["w"].shape
         for below, above in itertools.pairwise(layers)
     ):
-        raise ValueError(
+        raise ModelError(
             "The parameters must be those of a multi-layer perceptron with at least one hidden "
             "layer, a tuple of {'w': [in, out], 'b': [out]} as fedax.models.mlp builds it, but "
             f"have the shapes {jax.tree.map(lambda leaf: list(leaf.shape), params)}."

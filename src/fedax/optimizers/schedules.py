@@ -10,10 +10,13 @@ import ast
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 
 from fedax.algorithm import Array
 from fedax.factories import factory
+from fedax.mistakes.errors import AlgorithmError, array_words, checked_call, defined_at
 from fedax.validate import check_count, check_number, unknown
 
 Schedule: TypeAlias = Callable[[Array], Array]
@@ -21,10 +24,26 @@ ScheduleOrNumber: TypeAlias = float | Array | Schedule
 
 
 def as_schedule(value: ScheduleOrNumber) -> Schedule:
-    """The schedule itself, or the constant one with this value."""
-    if callable(value):
-        return value
-    return constant(value)
+    """The schedule itself, whose value is checked when it is traced, or the constant one.
+
+    Raises:
+      AlgorithmError: when used, if the schedule fails or does not give one number.
+    """
+    if not callable(value):
+        return constant(value)
+
+    def schedule(round_index: Array) -> Array:
+        number = checked_call(
+            AlgorithmError, "The schedule", "schedule(round_index)", value, (round_index,), {}
+        )
+        if jnp.shape(number) != () or not isinstance(number, int | float | np.generic | jax.Array):
+            raise AlgorithmError(
+                f"The schedule{defined_at(value)} must give one number for a round, but gave "
+                f"{array_words(number)}."
+            )
+        return jnp.asarray(number)
+
+    return schedule
 
 
 @factory

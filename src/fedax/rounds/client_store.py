@@ -69,6 +69,20 @@ class ClientStore:
         self._use(np.zeros((0, self._offsets[-1]), np.uint8))
 
     @property
+    def num_clients(self) -> int:
+        """The population, if clients have a state; otherwise 0."""
+        return len(self._row)
+
+    @property
+    def initial_state(self) -> PyTree:
+        """The state of a client that never took part."""
+        return self._structure.unflatten(self._initial)
+
+    def __len__(self) -> int:
+        """The clients that have a state of their own."""
+        return self._used
+
+    @property
     def holds_anything(self) -> bool:
         """Whether clients have a state at all."""
         return bool(self._rows)
@@ -113,8 +127,7 @@ class ClientStore:
         Raises:
           StoreError: the disk has no room for it.
         """
-        initial = self._structure.unflatten(self._initial)
-        store = ClientStore(initial, len(self._row), self._memory_bytes)
+        store = ClientStore(self.initial_state, len(self._row), self._memory_bytes)
         store.restore(self.snapshot())
         return store
 

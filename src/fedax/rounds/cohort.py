@@ -21,10 +21,11 @@ from fedax.algorithm import (
     Reply,
     advance_round,
 )
+from fedax.clients.precision import widen
 from fedax.data.cohort_data import NOBODY, ClientData, CohortData
 from fedax.devices.mesh import AXIS, REPLICATED, SPREAD
 from fedax.measures.diagnostics import Directions, direction, round_geometry
-from fedax.numerics import widen
+from fedax.mistakes.algorithm import call_broadcast, call_client, call_server
 
 
 class RoundInfo(NamedTuple):
@@ -124,7 +125,8 @@ def run_round(
         )
         present = jnp.where(cohort.dropped_at > index, cohort.num_examples, 0)
         server_state, clients, exchange_info, num_reports, steps = _run_exchange(
-            exchange, server_state, clients._replace(key=keys, num_examples=present), cohort,
+            exchange, f"exchange {index + 1} of {len(algorithm.exchanges)}", server_state,
+            clients._replace(key=keys, num_examples=present), cohort,
             clients_per_chunk, diagnostics, mesh,
         )
         info |= exchange_info
@@ -209,6 +211,7 @@ def client_key(
 
 def _run_exchange(
     exchange: Exchange,
+    place: str,
     server_state: Any,
     clients: _Client,
     cohort: CohortData,
@@ -217,13 +220,13 @@ def _run_exchange(
     mesh: Mesh | None,
 ) -> tuple[Any, _Client, dict[str, tuple[Array, Array]], Array, Array]:
     """One exchange: the server state and the clients after it, its info, reports and steps."""
-    message = exchange.broadcast(server_state)
+    message = call_broadcast(exchange, place, server_state)
 
     def answer(message: PyTree, arrays: Mapping[str, Array], client: _Client) -> Any:
         data = ClientData(
             arrays, client.start, client.num_examples, cohort.capacity, client.repeat
         )
-        reply = _checked(exchange.client(message, client.state, data, client.key), client)
+        reply = call_client(exchange, place, message, client.state, data, client.key)
         if not diagnostics:
             reply = reply._replace(model_delta=None)
         return _guarded(reply, client, exchange.individual)
@@ -251,7 +254,7 @@ def _run_exchange(
         cohort_size=(cohort.dropped_at != NOBODY).sum(dtype=jnp.int32),
         num_reports=sums.num_reports,
     )
-    updated = exchange.server(server_state, upload, participation)
+    updated = call_server(exchange, place, server_state, upload, participation)
     updated = _select(any_report, updated, server_state)
     info = {
         name: (jnp.where(weight > 0, total / weight, jnp.nan), weight)
@@ -264,33 +267,6 @@ def _run_exchange(
         )
     clients = clients._replace(accepted=kept.accepted, state=kept.state)
     return updated, clients, info, sums.num_reports, sums.num_local_steps
-
-
-def _checked(reply: Reply, client: _Client) -> Reply:
-    """The reply with arrays for Python numbers; a sentence if it is not what a client may send."""
-    upload, weight, state, info, model_delta = jax.tree.map(jnp.asarray, tuple(reply))
-    for leaf in jax.tree.leaves(upload):
-        if not jnp.issubdtype(leaf.dtype, jnp.floating):
-            raise TypeError(
-                f"A client's upload has an array of type {leaf.dtype} and shape {leaf.shape}; "
-                "uploads are averaged, so they must be floating point arrays."
-            )
-    if weight.ndim:
-        raise TypeError(f"A client's weight must be a scalar, but has shape {weight.shape}.")
-    for name, (value, its_weight) in info.items():
-        if value.ndim or its_weight.ndim:
-            raise TypeError(
-                f"A client's info {name!r} must be a scalar and its weight, but they have the "
-                f"shapes {value.shape} and {its_weight.shape}."
-            )
-    before, after = (
-        jax.tree.map(lambda leaf: (leaf.shape, str(leaf.dtype)), tree)
-        for tree in (client.state, state)
-    )
-    if before != after:
-        raise TypeError(f"A client's state was {before} and came back as {after}; it must keep "
-                        "its structure, shapes and dtypes.")
-    return Reply(upload, weight, state, info, model_delta)
 
 
 def _guarded(reply: Reply, client: _Client, individual: bool) -> tuple[_Sums, _Kept]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections import deque
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -14,6 +15,10 @@ from fedax.algorithm import Array, Batch, Model, Params, PyTree
 from fedax.data.federated_dataset import FederatedDataset
 from fedax.devices.mesh import REPLICATED, SPREAD
 from fedax.factories import PROGRAMS, Structure, partition
+from fedax.mistakes.errors import kind_of
+from fedax.mistakes.model import call_metric, call_outputs, require_model
+from fedax.rounds.checks import check_examples, require_dataset, require_params
+from fedax.validate import check_count
 
 
 class Evaluator:
@@ -29,12 +34,24 @@ class Evaluator:
         on a CPU, where the Shakespeare LSTM took 1.4 times as long with 128; 512
         elsewhere (not measured).
       mesh: devices that share the examples, of which those of this process are used; None: one.
+
+    Raises:
+      TypeError, ValueError: the model or the data set is something else, or not of numbers.
     """
 
     def __init__(
         self, model: Model, dataset: FederatedDataset, batch_size: int | None = None,
         mesh: Mesh | None = None,
     ) -> None:
+        require_model(model, "fedax.evaluate(model, params, dataset)")
+        require_dataset("dataset", dataset)
+        if not isinstance(model.metrics, Mapping):
+            raise TypeError(
+                "The model's metrics must be a dictionary {name: metric}, {} for none, but are "
+                f"{kind_of(model.metrics)}."
+            )
+        if batch_size is not None:
+            check_count("batch_size", batch_size)
         self._dataset = dataset
         self._mesh = None if mesh is None else mesh.local_mesh
         if batch_size is None:
@@ -43,7 +60,17 @@ class Evaluator:
         self._batch_size = devices * min(batch_size, -(-dataset.num_examples // devices))
         self._names = list(model.metrics)
         numbers, structure = partition((model.outputs, tuple(model.metrics.values())))
-        self._measure = functools.partial(_program(structure, self._mesh), numbers)
+        self._program = _program(structure, tuple(self._names), self._mesh)
+        self._measure = functools.partial(self._program, numbers)
+        self._numbers = numbers
+
+    def check(self, params: Params) -> None:
+        """Traces the metrics on a batch, which costs the evaluation as much less; runs nothing.
+
+        Raises:
+          ModelError: the outputs or a metric fail, or give what they must not.
+        """
+        self._program.eval_shape(self._numbers, params, self._batch(np.arange(self._batch_size)))
 
     def overall(self, params: Params) -> dict[str, float]:
         """Metric name -> mean over the examples of all clients together."""
@@ -85,14 +112,18 @@ class Evaluator:
         params, under_way = self._placed(params, REPLICATED), deque()
         for first in range(0, dataset.num_examples, size):
             rows = np.arange(first, min(first + size, dataset.num_examples))
-            filled = np.minimum(np.arange(first, first + size), rows[-1])
-            batch = {key: array[filled] for key, array in dataset.arrays.items()}
+            batch = self._batch(np.arange(first, first + size))
             under_way.append((rows, self._measure(params, self._placed(batch, SPREAD))))
             if len(under_way) > 1:  # the device has its next batch before this one is looked at
                 add(*under_way.popleft())
         for rows, measured in under_way:
             add(rows, measured)
         return sums
+
+    def _batch(self, rows: np.ndarray) -> Batch:
+        """The examples of these rows, the last one's where the data end."""
+        rows = np.minimum(rows, self._dataset.num_examples - 1)
+        return {key: array[rows] for key, array in self._dataset.arrays.items()}
 
     def _placed(self, tree: PyTree, spec: PartitionSpec) -> PyTree:
         """The tree where it is needed."""
@@ -102,15 +133,18 @@ class Evaluator:
 
 
 @functools.lru_cache(maxsize=PROGRAMS)
-def _program(structure: Structure, mesh: Mesh | None) -> Any:
+def _program(structure: Structure, names: tuple[str, ...], mesh: Mesh | None) -> Any:
     """The metrics of all models of a structure on a batch, which their numbers tell apart."""
 
     def measure(
         numbers: list[Array], params: Params, batch: Batch
     ) -> list[tuple[Array, Array]]:
         outputs_of, metrics = structure(numbers)
-        outputs = outputs_of(params, batch)
-        return [metric(outputs, batch) for metric in metrics]
+        outputs = call_outputs(outputs_of, params, batch)
+        return [
+            call_metric(name, metric, outputs, batch)
+            for name, metric in zip(names, metrics, strict=True)
+        ]
 
     if mesh is not None:
         measure = jax.shard_map(
@@ -123,12 +157,28 @@ def _program(structure: Structure, mesh: Mesh | None) -> Any:
 def evaluate(
     model: Model, params: Params, dataset: FederatedDataset, batch_size: int | None = None
 ) -> dict[str, float]:
-    """Metric name -> mean over the examples of all clients; see `Evaluator`."""
+    """Metric name -> mean over the examples of all clients; see `Evaluator`.
+
+    Raises:
+      TypeError, ValueError: an argument is something else, or out of its range.
+      ModelError: the outputs or a metric fail, or give what they must not, or labels are out of
+        their range.
+    """
+    _require(model, params, dataset)
     return Evaluator(model, dataset, batch_size).overall(params)
 
 
 def evaluate_clients(
     model: Model, params: Params, dataset: FederatedDataset, batch_size: int | None = None
 ) -> dict[str, np.ndarray]:
-    """Metric name -> each client's mean, float64 [num_clients]; see `Evaluator`."""
+    """Metric name -> each client's mean, float64 [num_clients]; errors as for `evaluate`."""
+    _require(model, params, dataset)
     return Evaluator(model, dataset, batch_size).per_client(params)
+
+
+def _require(model: Model, params: Params, dataset: FederatedDataset) -> None:
+    """Raises a sentence if something else was given, or the model does not take the examples."""
+    require_model(model, "fedax.evaluate(model, params, dataset)")
+    require_params(params)
+    require_dataset("dataset", dataset)
+    check_examples(model, params, "dataset", dataset)

@@ -15,6 +15,7 @@ from fedax.data.federated_dataset import FederatedDataset
 from fedax.data.task import Task
 from fedax.measures.communication import communication
 from fedax.measures.dissimilarity import dissimilarity
+from fedax.mistakes.errors import ModelError
 from fedax.rounds.evaluation import Evaluator
 from fedax.rounds.options import Settings
 from fedax.rounds.timing import Stopwatch
@@ -50,6 +51,15 @@ class Measurements:
                 dissimilarity, task.model, max_examples=MEASURED_EXAMPLES, num_iterations=3
             )
         )
+
+    def check(self, params: Params) -> None:
+        """Says before the first round what evaluation would say after the last."""
+        if self._evaluator is None:
+            return
+        try:
+            self._evaluator.check(params)
+        except ModelError as error:
+            raise ModelError(f"Evaluation on task.test: {error}") from error.__cause__
 
     def evaluate(
         self, metrics: dict[str, float], params: Params, client_ids: np.ndarray, done: np.ndarray,

@@ -12,7 +12,7 @@ from fedax.devices.mesh import AXIS
 from fedax.rounds.sampling import Available, Sampling
 from fedax.rounds.state import TrainingState
 from fedax.signatures import has_defaults
-from fedax.validate import check_count, unknown
+from fedax.validate import check_count, check_seed, unknown
 
 
 class SimulateOptions(TypedDict, total=False):
@@ -84,7 +84,7 @@ class Settings(NamedTuple):
         settings = cls(**options)
         check_count("num_rounds", num_rounds, at_least=0)
         check_count("cohort_size", settings.cohort_size)
-        check_count("seed", settings.seed, at_least=0)
+        check_seed(settings.seed)
         check_count("state_every", settings.state_every)
         if settings.evaluate_every is not None:
             check_count("evaluate_every", settings.evaluate_every, at_least=0)

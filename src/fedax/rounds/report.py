@@ -40,6 +40,17 @@ class RoundReport(NamedTuple):
     dropped: list[str]
     state: TrainingState | None
 
+    def __repr__(self) -> str:
+        names = [name for name in self.metrics if name == "train_loss" or name.startswith("test_")]
+        words = [f"{name} {self.metrics[name]:.4g}" for name in names[:8]]
+        for what in ("rejected", "dropped"):
+            clients = getattr(self, what)
+            if clients:
+                some = [*clients[:3], *(["..."] if len(clients) > 3 else [])]
+                words.append(f"{what} {len(clients)} ({', '.join(some)})")
+        words += ["with its state"] if self.state is not None else []
+        return f"RoundReport(round {self.metrics['round']}: {', '.join(words)})"
+
 
 def reports(
     prepared: Prepared,
@@ -47,9 +58,13 @@ def reports(
     times: Mapping[str, float],
     num_exchanges: int,
     data: FederatedDataset,
+    why: Callable[[str], str],
     sent: Callable[[np.ndarray], dict[str, float]],
 ) -> Iterator[tuple[RoundReport, np.ndarray]]:
-    """What the rounds say, and which of their clients did all they should; up to one gone wrong."""
+    """What the rounds say, and which of their clients did all they should; up to one gone wrong.
+
+    `why` says of a client by name why its upload does not count.
+    """
     for place, (ids, dropped_at) in enumerate(
         zip(prepared.client_ids, prepared.dropped_at, strict=True)
     ):
@@ -60,7 +75,7 @@ def reports(
             [data.name(int(i)) for i in ids[which]] for which in (~info.accepted, info.dropped)
         )
         if (rejected and not done.any()) or not info.finite:
-            raise DivergedError(_diverged(number, rejected, info))
+            raise DivergedError(_diverged(number, rejected, info, why))
         metrics = _metrics(number, info) | sent(dropped_at)
         metrics |= {name: time / prepared.num_rounds for name, time in times.items()}
         yield RoundReport(metrics, rejected, dropped, None), done
@@ -78,13 +93,16 @@ def _metrics(round_number: int, info: RoundInfo) -> dict[str, float]:
     }
 
 
-def _diverged(round_number: int, rejected: list[str], info: RoundInfo) -> str:
-    if info.finite:
-        names = ", ".join(rejected[:3]) + (", ..." if len(rejected) > 3 else "")
-        what = f"none of the {len(rejected)} clients ({names}) sent a finite upload"
-    else:
-        what = "the server's parameters are no longer finite"
+def _diverged(
+    round_number: int, rejected: list[str], info: RoundInfo, why: Callable[[str], str]
+) -> str:
+    if not info.finite:
+        return (
+            f"Round {round_number}: the server's parameters are no longer finite, so training has "
+            "diverged. Lower the client or the server learning rate."
+        )
+    names = ", ".join(rejected[:3]) + (", ..." if len(rejected) > 3 else "")
     return (
-        f"Round {round_number}: {what}, so training has diverged. Lower the client or the server "
-        "learning rate, or look for NaN in the clients' data."
+        f"Round {round_number}: none of the {len(rejected)} clients ({names}) sent a finite upload "
+        f"with a weight >= 0, so training has diverged. {why(rejected[0])}"
     )

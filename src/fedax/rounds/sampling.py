@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple, TypeAlias, get_args
 import numpy as np
 
 from fedax.data.cohort_data import NOBODY, STAYS
+from fedax.mistakes.errors import checked_call, kind_of
 from fedax.validate import check_choice, check_count, check_number
 
 Sampling: TypeAlias = Literal["uniform", "with_replacement", "by_weight", "cyclic", "full"]
@@ -139,6 +140,7 @@ def sampler(
         round; of several exchanges each is as likely the first that it misses.
 
     Raises:
+      TypeError: client_sizes are none.
       ValueError: an argument is out of its range.
 
     Example:
@@ -146,6 +148,11 @@ def sampler(
       >>> np.concatenate([draw(t, num_exchanges=1).client_ids for t in range(2)]).tolist()
       [1, 3, 0, 4]
     """
+    if np.ndim(client_sizes) != 1:
+        raise TypeError(
+            "client_sizes must be the number of examples of each client, such as "
+            f"task.train.client_sizes, but is {kind_of(client_sizes)}."
+        )
     num_clients = len(client_sizes)
     check_count("cohort_size", cohort_size)
     check_number("dropout", dropout, at_least=0, below=1)
@@ -155,8 +162,7 @@ def sampler(
             f"part_of_the_day(0.5), but is {available!r}."
         )
     if callable(sampling):
-        own = sampling
-        draw: Draw = lambda t: _checked_ids(own(seed, t), num_clients)  # noqa: E731
+        draw: Draw = functools.partial(_own, sampling, seed, num_clients)
         return Sampler(draw, available, dropout, seed, places=0)
     check_choice("sampling", sampling, get_args(Sampling))
     if sampling in ("uniform", "cyclic") and cohort_size > num_clients:
@@ -286,6 +292,17 @@ def _reached(available: Available, client_ids: np.ndarray, round_index: int) -> 
             f"is asked about, but gave {reached.dtype}{list(reached.shape)}."
         )
     return reached
+
+
+def _own(
+    sampling: Callable[[int, int], np.ndarray], seed: int, num_clients: int, round_index: int
+) -> np.ndarray:
+    """The cohort of a user's own function."""
+    ids = checked_call(
+        ValueError, "The function given as sampling", "sampling(seed, round_index)", sampling,
+        (seed, round_index), {},
+    )
+    return _checked_ids(ids, num_clients)
 
 
 def _checked_ids(client_ids: np.ndarray, num_clients: int) -> np.ndarray:

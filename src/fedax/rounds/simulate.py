@@ -20,12 +20,15 @@ from fedax.data.task import Task
 from fedax.devices.mesh import REPLICATED, one_copy, replicate
 from fedax.devices.processes import lost_processes
 from fedax.factories import PROGRAMS, Structure, partition
+from fedax.mistakes.algorithm import require_algorithm
+from fedax.rounds.checks import check_examples, require_state, require_task
 from fedax.rounds.chunks import automatic_chunk
 from fedax.rounds.client_store import ClientStore
 from fedax.rounds.cohort import RoundInfo, run_rounds
 from fedax.rounds.dispatch import MOST_ROUNDS, Pace, Prepared, Preparer, as_here
 from fedax.rounds.measurements import Measurements
 from fedax.rounds.options import Settings, SimulateOptions
+from fedax.rounds.rejections import reason
 from fedax.rounds.report import DivergedError, RoundReport, reports
 from fedax.rounds.sampling import Sampler, sampler
 from fedax.rounds.state import TrainingState, initial_state, population, run_key
@@ -54,7 +57,10 @@ def simulate(
       **options: see `SimulateOptions`.
 
     Raises:
+      TypeError: the task, the algorithm or the state is something else; the sentence says what.
       ValueError: an argument is out of its range; the sentence quotes it.
+      ModelError, AlgorithmError: a function of the model or the algorithm fails or gives what it
+        must not, or the data are not what the model takes; before the first round.
       DivergedError: in some round no client sent a finite upload, or the server's parameters
         became infinite or NaN.
 
@@ -67,6 +73,8 @@ def simulate(
       1 []
     """
     settings = Settings.checked(num_rounds, options)
+    require_task(task)
+    require_algorithm(algorithm)
     data = population(task, algorithm)
     draw = sampler(
         "full" if algorithm.pooled else settings.sampling,
@@ -77,6 +85,12 @@ def simulate(
     state = settings.state
     if state is None:
         state = initial_state(task, algorithm, settings.seed)
+    else:
+        require_state(state, algorithm, data)
+    params = one_copy(state.server_state.params)
+    check_examples(task.model, params, "task.train", task.train)
+    if task.test is not None and settings.evaluate_every != 0:
+        check_examples(task.model, params, "task.test", task.test)
     state = TrainingState(state.server_state, state.client_store.copy())
     return _rounds(task, algorithm, num_rounds, settings, data, draw, state)
 
@@ -105,8 +119,12 @@ def _rounds(
     def state_is_wanted(number: int) -> bool:
         return number == num_rounds or number % settings.state_every == 0
 
+    def why(name: str) -> str:
+        return reason(name, task.model, one_copy(server_state.params), data)
+
     reader = CohortReader(data, mesh=mesh)
     measure = Measurements(task, algorithm, settings, reader, data)
+    measure.check(server_state.params)
     # Packed rows of several rounds would take the host's memory, and compile for each size.
     together = reader.is_resident and not store.holds_anything and settings.state_every > 1
     pace = Pace(MOST_ROUNDS if together else 1)
@@ -139,7 +157,7 @@ def _rounds(
                 "compile_seconds": running.compiling,
             }
             found = reports(
-                prepared, infos, times, len(algorithm.exchanges), data, measure.sent
+                prepared, infos, times, len(algorithm.exchanges), data, why, measure.sent
             )
             report, done = next(found)
             try:

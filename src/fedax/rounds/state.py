@@ -11,9 +11,13 @@ import numpy as np
 from fedax.algorithm import FederatedAlgorithm, Params, PyTree
 from fedax.data.federated_dataset import FederatedDataset
 from fedax.data.task import Task
+from fedax.mistakes.algorithm import call_state_inits, require_algorithm
+from fedax.mistakes.errors import kind_of
+from fedax.mistakes.model import call_init
+from fedax.models.parameters import counted, fitted
+from fedax.rounds.checks import require_task
 from fedax.rounds.client_store import ClientStore
-from fedax.trees import fitted
-from fedax.validate import check_count
+from fedax.validate import check_seed
 
 
 class TrainingState(NamedTuple):
@@ -27,6 +31,15 @@ class TrainingState(NamedTuple):
     server_state: Any
     client_store: ClientStore
 
+    def __repr__(self) -> str:
+        leaves = jax.tree.leaves(self.server_state)
+        if any(isinstance(leaf, jax.Array) and leaf.is_deleted() for leaf in leaves):
+            return "TrainingState(given away to the next round)"
+        return (
+            f"TrainingState(after round {int(self.server_state.round_index)}, "
+            f"{counted(self.server_state.params)}, states of {len(self.client_store):,} clients)"
+        )
+
 
 def initial_state(
     task: Task, algorithm: FederatedAlgorithm, seed: int = 0, params: Params | None = None
@@ -39,20 +52,21 @@ def initial_state(
       params: they are these instead, matched by name with what the model's init gives.
 
     Raises:
-      TypeError: the algorithm is not one.
+      TypeError: the task or the algorithm is not one.
       ValueError: the seed is not a whole number >= 0, or the model has no parameters, or some
         that are not floating point arrays, or `params` are not like them; the sentence names the
         first that differs.
+      ModelError, AlgorithmError: a function that gives initial values fails.
     """
-    check_count("seed", seed, at_least=0)
-    if not isinstance(algorithm, FederatedAlgorithm):
-        raise TypeError(
-            f"An algorithm is what a factory such as fedax.fedavg(model) gives, not a "
-            f"{type(algorithm).__name__}."
-        )
-    drawn = task.model.init(jax.random.fold_in(run_key(seed), 0))
+    check_seed(seed)
+    require_task(task)
+    require_algorithm(algorithm)
+    drawn = call_init(task.model, jax.random.fold_in(run_key(seed), 0))
     if not jax.tree.leaves(drawn):
-        raise ValueError("The model's init gives no parameters, so there is nothing to train.")
+        raise ValueError(
+            f"The model's init gives no parameters but {kind_of(drawn)}, so there is nothing to "
+            "train. It must return a pytree of floating point arrays."
+        )
     for leaf in jax.tree.leaves(drawn):
         if not jnp.issubdtype(getattr(leaf, "dtype", type(leaf)), jnp.floating):
             what = getattr(leaf, "dtype", type(leaf).__name__)
@@ -67,10 +81,9 @@ def initial_state(
         params = drawn
     else:
         params = fitted(_strong(params), drawn, "initial_params", "the model")
-    store = ClientStore(
-        _strong(algorithm.init_client(params)), population(task, algorithm).num_clients
-    )
-    return TrainingState(_strong(algorithm.init(params)), store)
+    server_state, client_state = call_state_inits(algorithm, params)
+    store = ClientStore(_strong(client_state), population(task, algorithm).num_clients)
+    return TrainingState(_strong(server_state), store)
 
 
 def population(task: Task, algorithm: FederatedAlgorithm) -> FederatedDataset:

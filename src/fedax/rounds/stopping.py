@@ -151,7 +151,9 @@ class Watch:
                 f"patience=5), but is {early_stopping!r}."
             )
         if not (on_round is None or callable(on_round)):
-            raise TypeError(f"on_round must be None or a function, but is {on_round!r}.")
+            raise TypeError(
+                f"on_round must be a function of a fedax.RoundReport, but is {on_round!r}."
+            )
         self._stopping = early_stopping
         self._goal = None if keep_best is None else Goal.of(keep_best, None, "keep_best")
         self._on_round = on_round

@@ -11,6 +11,7 @@ import numpy as np
 from fedax.data.task import Task
 from fedax.models.quadratic import quadratic, quadratic_data
 from fedax.theory.errors import SingularError
+from fedax.theory.given import as_population
 from fedax.theory.population import QuadraticPopulation
 
 
@@ -36,6 +37,7 @@ def quadratic_task(population: QuadraticPopulation, start: Any = 0.0) -> Task:
       >>> round(float(result.params["x"][0]), 4)  # 5/7, not the minimiser 2/3
       0.7143
     """
+    as_population(population)
     try:
         minimiser = population.minimiser
     except SingularError:

@@ -9,6 +9,16 @@ import numpy as np
 from fedax.theory.errors import TheoryError
 
 
+def as_population(value: Any) -> Any:
+    """The population, which must be one."""
+    if not hasattr(value, "probabilities") or not hasattr(value, "linear"):
+        raise TheoryError(
+            "The clients must be a QuadraticPopulation, as QuadraticPopulation.from_centres, "
+            f".from_linear or .random gives, but are of type {type(value).__name__}."
+        )
+    return value
+
+
 def as_array(name: str, value: Any) -> np.ndarray:
     """Finite numbers, as a float64 array of its own."""
     try:

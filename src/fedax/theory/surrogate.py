@@ -22,7 +22,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from fedax.theory.errors import TheoryError
-from fedax.theory.given import as_array, as_count, as_number
+from fedax.theory.given import as_array, as_count, as_number, as_population
 from fedax.theory.population import (
     QuadraticPopulation,
     as_point,
@@ -248,4 +248,4 @@ def surrogate(population: QuadraticPopulation, gamma: float, Theta: Weights) -> 
       >>> found.minimiser.round(6).tolist(), round(found.gap, 6)
       ([0.714286], 0.047619)
     """
-    return Surrogate(population, check_gamma(gamma), check_theta(Theta))
+    return Surrogate(as_population(population), check_gamma(gamma), check_theta(Theta))

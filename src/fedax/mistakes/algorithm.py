@@ -1,0 +1,181 @@
+"""A method's functions, called: what fails or gives the wrong thing is an `AlgorithmError`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from fedax.algorithm import Array, Exchange, FederatedAlgorithm, Params, PyTree, Reply
+from fedax.mistakes.errors import (
+    AlgorithmError,
+    array_words,
+    checked_call,
+    defined_at,
+    described,
+    kind_of,
+)
+
+
+def require_algorithm(algorithm: Any, call: str = "") -> None:
+    """Raises a sentence unless it is a `fedax.FederatedAlgorithm` with a tuple of exchanges.
+
+    Args:
+      algorithm: what was given.
+      call: how the function that was called takes its arguments, if that is worth saying.
+
+    Raises:
+      TypeError: it is something else, or has something else in its fields.
+    """
+    if not isinstance(algorithm, FederatedAlgorithm):
+        name = getattr(algorithm, "__name__", "")
+        hint = f" Call {call}." if call else ""
+        if name and not isinstance(algorithm, type) and callable(algorithm):
+            package = "fedax." if str(algorithm.__module__).startswith("fedax.") else ""
+            hint = f" Call it with the model: {package}{name}(task.model)."
+        raise TypeError(
+            "An algorithm is what a factory such as fedax.fedavg(model) gives, not "
+            f"{kind_of(algorithm)}.{hint}"
+        )
+    for name, cure in (("init", ""), ("init_client", ": fedax.algorithm.stateless keeps nothing")):
+        function = getattr(algorithm, name)
+        if not callable(function):
+            raise TypeError(
+                f"An algorithm's {name} must be a function (params) -> state, but is "
+                f"{kind_of(function)}{cure}."
+            )
+    exchanges = algorithm.exchanges
+    if isinstance(exchanges, Exchange) or not (
+        isinstance(exchanges, tuple) and exchanges and all(isinstance(e, Exchange) for e in exchanges)
+    ):
+        raise TypeError(
+            "An algorithm's exchanges must be a tuple of fedax.Exchange, such as (exchange,), but "
+            f"are {kind_of(exchanges)}."
+        )
+
+
+def call_state_inits(algorithm: FederatedAlgorithm, params: Params) -> tuple[Any, PyTree]:
+    """The server's state before the first round, and that of a client that never took part."""
+    server_state, client_state = (
+        checked_call(
+            AlgorithmError, f"The algorithm's {name}", f"{name}(params)", getattr(algorithm, name),
+            (params,), {"params": params},
+        )
+        for name in ("init", "init_client")
+    )
+    if not all(hasattr(server_state, name) for name in ("params", "round_index", "_replace")):
+        raise AlgorithmError(
+            f"The algorithm's init{defined_at(algorithm.init)} must give a NamedTuple with at "
+            f"least the fields params and round_index, but gave {kind_of(server_state)}."
+        )
+    for name, state in (("init", server_state), ("init_client", client_state)):
+        _require_arrays(f"The algorithm's {name} gives a state", state)
+    return server_state, client_state
+
+
+def call_broadcast(exchange: Exchange, place: str, server_state: Any) -> PyTree:
+    """The message of an exchange; `place` is which one, such as "exchange 1 of 2"."""
+    return checked_call(
+        AlgorithmError, f"The broadcast function of {place}", "broadcast(server_state)",
+        exchange.broadcast, (server_state,), {},
+    )
+
+
+def call_client(
+    exchange: Exchange, place: str, message: PyTree, client_state: PyTree, data: Any, key: Array
+) -> Reply:
+    """A client's reply, with arrays for Python numbers."""
+    what = f"The client function of {place}"
+    reply = checked_call(
+        AlgorithmError, what, "client(message, client_state, data, key)", exchange.client,
+        (message, client_state, data, key), {"data.arrays": getattr(data, "arrays", ())},
+    )
+    if not isinstance(reply, Reply):
+        raise AlgorithmError(
+            f"{what}{defined_at(exchange.client)} must return a fedax.Reply(upload, weight, "
+            f"client_state, info), but returned {kind_of(reply)}."
+        )
+    _check_info(reply.info)
+    for name in ("upload", "weight", "client_state", "model_delta"):
+        _require_arrays(f"A client's {name.replace('_', ' ')} has a value", getattr(reply, name))
+    reply = Reply(*jax.tree.map(jnp.asarray, tuple(reply)))
+    for leaf in jax.tree.leaves(reply.upload):
+        if not jnp.issubdtype(leaf.dtype, jnp.floating):
+            raise AlgorithmError(
+                f"A client's upload has an array of type {leaf.dtype} and shape {leaf.shape}; "
+                "uploads are averaged, so they must be floating point arrays: convert it with "
+                ".astype(float)."
+            )
+    if reply.weight.ndim:
+        raise AlgorithmError(
+            f"A client's weight must be a scalar, but has shape {reply.weight.shape}."
+        )
+    before, after = (
+        jax.tree.map(lambda leaf: (leaf.shape, str(leaf.dtype)), tree)
+        for tree in (client_state, reply.client_state)
+    )
+    if before != after:
+        raise AlgorithmError(
+            f"A client's state was {before} and came back as {after}; it must keep its structure, "
+            "shapes and dtypes."
+        )
+    return reply
+
+
+def call_server(
+    exchange: Exchange, place: str, server_state: Any, upload: PyTree, participation: Any
+) -> Any:
+    """The server's state after an exchange."""
+    what = f"The server function of {place}"
+    after = checked_call(
+        AlgorithmError, what, "server(server_state, mean_upload, participation)", exchange.server,
+        (server_state, upload, participation), {"mean_upload": upload},
+    )
+    where = f"{what}{defined_at(exchange.server)}"
+    if jax.tree.structure(server_state) != jax.tree.structure(after):
+        raise AlgorithmError(
+            f"{where} must return a state like the one that it got, "
+            f"{kind_of(server_state)} with the same fields, but returned "
+            f"{kind_of(after)} of another structure. Return server_state._replace(params=...)."
+        )
+    olds, news = jax.tree.leaves(server_state), jax.tree.leaves(after)
+    for place_in_state, old, new in zip(described(server_state, None), olds, news, strict=True):
+        is_number = not hasattr(new, "dtype")  # adapts its dtype
+        if jnp.shape(old) != jnp.shape(new) or not (is_number or old.dtype == new.dtype):
+            raise AlgorithmError(
+                f"{where} must keep the shapes and dtypes of its state, but "
+                f"server_state{place_in_state} came back as {array_words(new)}."
+            )
+    return after
+
+
+def _check_info(info: Any) -> None:
+    """Raises a sentence unless it is diagnostics: name -> (value, weight), scalars."""
+    if not hasattr(info, "items"):
+        raise AlgorithmError(
+            "A client's info must be a dictionary, name -> (value, weight), but is "
+            f"{kind_of(info)}."
+        )
+    for name, pair in info.items():
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            raise AlgorithmError(
+                f"A client's info {name!r} must be a pair (value, weight), as values are averaged, "
+                f"but is {array_words(pair)}. Where all clients weigh the same, give (value, 1.0)."
+            )
+        shapes = [jnp.shape(part) for part in pair]
+        if shapes != [(), ()]:
+            raise AlgorithmError(
+                f"A client's info {name!r} must be a scalar and its weight, but they have the "
+                f"shapes {shapes[0]} and {shapes[1]}."
+            )
+
+
+def _require_arrays(what: str, tree: PyTree) -> None:
+    """Raises a sentence if a leaf is neither an array nor a number."""
+    for leaf in jax.tree.leaves(tree):
+        if not hasattr(leaf, "dtype") and not isinstance(leaf, bool | int | float):
+            raise AlgorithmError(
+                f"{what} of type {type(leaf).__name__}, {kind_of(leaf)}; it must be of "
+                "floating point arrays."
+            )

@@ -1,0 +1,238 @@
+"""A model's functions, called: what fails, and what has the wrong shape, is a `ModelError`."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedax.algorithm import Array, Batch, Model, Params, PyTree
+from fedax.mistakes.errors import (
+    ModelError,
+    array_words,
+    checked_call,
+    defined_at,
+    kind_of,
+)
+
+# Names that are used for the same thing; those that are alike in letters are found without.
+_SAME = (
+    {"x", "input", "inputs", "feature", "features", "image", "images", "img", "pixels", "data"},
+    {"y", "label", "labels", "target", "targets", "class", "classes", "output", "outputs"},
+)
+
+
+def require_model(model: Any, call: str = "") -> None:
+    """Raises a sentence unless it is a `fedax.Model`.
+
+    Args:
+      model: what was given.
+      call: how the function that was called takes its arguments, if that is worth saying.
+
+    Raises:
+      TypeError: it is something else.
+    """
+    if isinstance(model, Model):
+        return
+    raise TypeError(
+        f"model must be a fedax.Model, as fedax.classification(init, apply) or fedax.regression "
+        f"gives, but is {kind_of(model)}.{_hint(model)}" + (f" Call {call}." if call else "")
+    )
+
+
+def require_function(name: str, function: Any, call: str) -> None:
+    """Raises a sentence unless it is a function; a Flax module, which is callable, is none.
+
+    Raises:
+      TypeError: it is something else.
+    """
+    if callable(function) and not _is_flax(function):
+        return
+    wanted = f"{name} must be a function {call}, but is {kind_of(function)}."
+    if _is_flax(function):
+        raise TypeError(f"{wanted}{_FLAX}")
+    hint = " For parameters that are there already: lambda key: params." if name == "init" else ""
+    raise TypeError(wanted + hint)
+
+
+def call_init(model: Model, key: Array) -> Params:
+    """The model's initial parameters."""
+    return checked_call(ModelError, "The model's init", "init(key)", model.init, (key,), {})
+
+
+def call_loss(model: Model, params: Params, batch: Batch, key: Array) -> tuple[Array, Array]:
+    """Losses [B], floating point, and their weights [B]."""
+    what, call = "The model's loss", "loss(params, batch, key)"
+    result = _call(what, call, model.loss, (params, batch, key), batch, {"params": params})
+    losses, weights = _pair(what, model.loss, result, batch, "losses")
+    if not jnp.issubdtype(losses.dtype, jnp.floating):
+        raise ModelError(
+            f"{what}{defined_at(model.loss)} must return floating point losses, which have "
+            f"gradients, but they are {array_words(losses)}."
+        )
+    return losses, weights
+
+
+def call_outputs(function: Any, params: Params, batch: Batch) -> PyTree:
+    """The model's outputs."""
+    what, call = "The model's outputs", "outputs(params, batch)"
+    return _call(what, call, function, (params, batch), batch, {"params": params})
+
+
+def call_metric(name: str, function: Any, outputs: PyTree, batch: Batch) -> tuple[Array, Array]:
+    """Values [B] of a metric and their weights [B]."""
+    what = f"The metric {name!r}"
+    result = _call(
+        what, "metric(outputs, batch)", function, (outputs, batch), batch, {"outputs": outputs}
+    )
+    return _pair(what, function, result, batch, "values")
+
+
+def array_of(batch: Batch, name: str, argument: str) -> Array:
+    """An array of the batch, for a model whose argument says how it is called."""
+    if name in batch:
+        return batch[name]
+    raise ModelError(
+        f"The model looks for the array {name!r}, but {_arrays(batch)}.{_suggestion(name, batch)} "
+        f"Rename the array, or give {argument}={nearest(name, batch) or 'its name'!r} to the "
+        "model's factory."
+    )
+
+
+def check_range(what: str, values: np.ndarray, count: int, things: str) -> None:
+    """Raises a sentence unless all values are in 0 .. count - 1.
+
+    Args:
+      what: the values, such as "The labels 'y'".
+      values: whole numbers, not empty.
+      count: how many things there are to name.
+      things: such as "classes".
+    """
+    least, most = int(np.min(values)), int(np.max(values))
+    if least < 0 or most >= count:
+        raise ModelError(
+            f"{what} must be from 0 to {count - 1}, as the model has {count} {things}, but are "
+            f"from {least} to {most}. Number the {things} from 0, or make the model larger."
+        )
+
+
+def nearest(name: str, names: Iterable[str]) -> str | None:
+    """The one of the names that was probably meant, if any.
+
+    Example:
+      >>> nearest("y", ["features", "label"])
+      'label'
+    """
+    names = [str(known) for known in names]
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    alike = [known for group in _SAME if name in group for known in names if known in group]
+    return next(iter([*near, *alike]), None)
+
+
+class _NoArray(KeyError):
+    """What a batch has not."""
+
+
+class _Asked(dict):
+    """A batch that tells its own missing arrays from other missing keys."""
+
+    def __missing__(self, name: Any) -> Any:
+        raise _NoArray(name)
+
+
+def _call(
+    what: str, call: str, function: Any, arguments: tuple[Any, ...], batch: Batch,
+    given: Mapping[str, Any],
+) -> Any:
+    """The function of a batch; arrays that the batch has not are named."""
+
+    def explain(error: Exception) -> str | None:
+        if not isinstance(error, KeyError):
+            return None
+        asked = [_Asked(batch) if argument is batch else argument for argument in arguments]
+        try:  # once more, to see whose key is missing
+            function(*asked)
+        except _NoArray as missing:
+            name = missing.args[0]
+            return (
+                f"{what}{defined_at(function)} asks the batch for {name!r}, but "
+                f"{_arrays(batch)}.{_suggestion(str(name), batch)} Ask for the array by its name, "
+                "or rename it in the data."
+            )
+        except Exception:
+            return None
+
+    return checked_call(
+        ModelError, what, call, function, arguments, {**given, "batch": dict(batch)}, explain
+    )
+
+
+def _pair(
+    what: str, function: Any, result: Any, batch: Batch, name: str
+) -> tuple[Array, Array]:
+    """What a loss or a metric returned, if it is two arrays of the batch's length."""
+    size = jax.tree.leaves(dict(batch))[0].shape[0]
+    contract = (
+        f"{what}{defined_at(function)} must return ({name} [B], weights [B]), a number and its "
+        f"weight for each of the B = {size} examples of the batch"
+    )
+    if not isinstance(result, tuple | list) or len(result) != 2:
+        several = isinstance(result, tuple | list)
+        words = f"{len(result)} values" if several else f"a single {array_words(result)}"
+        raise ModelError(
+            f"{contract}, but returned {words}. Where all examples weigh the same, return "
+            f"({name}, jnp.ones_like({name}))."
+        )
+    pair = []
+    for part, value in zip((name, "weights"), result, strict=True):
+        try:
+            array = jnp.asarray(value)
+        except (TypeError, ValueError):
+            raise ModelError(f"{contract}, but its {part} are {kind_of(value)}.") from None
+        if array.shape != (size,):
+            cure = (
+                " Leave the mean over the batch to fedax." if not array.ndim
+                else f" Take a mean over the axes after the first, as in {part}.mean(1)."
+                if array.shape[0] == size and array.shape[1:] != (1,)
+                else f" Drop an axis, as in {part}[:, 0]." if array.shape == (size, 1) else ""
+            )
+            raise ModelError(
+                f"{contract}, but its {part} have the shape {list(array.shape)}.{cure}"
+            )
+        pair.append(array)
+    return pair[0], pair[1]
+
+
+def _arrays(batch: Batch) -> str:
+    return "the data have " + (", ".join(map(repr, sorted(batch))) or "no arrays")
+
+
+def _suggestion(name: str, batch: Batch) -> str:
+    near = nearest(name, batch)
+    return f" Did you mean {near!r}?" if near else ""
+
+
+def _is_flax(value: Any) -> bool:
+    """Whether it is a module with functions `init` and `apply`, as Flax's and Haiku's are."""
+    return callable(getattr(value, "init", None)) and callable(getattr(value, "apply", None))
+
+
+_FLAX = (
+    " With Flax: fedax.classification(lambda key: net.init(key, x), net.apply), with x an example "
+    "of the inputs."
+)
+
+
+def _hint(model: Any) -> str:
+    """What to give instead."""
+    if isinstance(getattr(model, "model", None), Model):
+        return f" Give the {type(model).__name__.lower()}'s: task.model."
+    if _is_flax(model):
+        return _FLAX
+    if isinstance(model, int | float):
+        return " The model is the first argument."
+    return ""

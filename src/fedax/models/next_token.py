@@ -1,0 +1,108 @@
+"""Prediction of the next token of a sequence; what must not count is left out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import jax.numpy as jnp
+import optax
+
+from fedax.algorithm import Array, Batch, Model, Params
+from fedax.data.text import PADDING
+
+
+def next_token(
+    init: Callable[[Array], Params],
+    apply: Callable[[Params, Array], Array],
+    *,
+    leave_out: Sequence[int] = (),
+    tokens: str = "tokens",
+    padding: int = PADDING,
+    weights: str | None = None,
+) -> Model:
+    r"""Next-token prediction, whatever the model: the loss of logits z_t [V] at every position.
+
+    .. math:: \ell = -\tfrac1W \textstyle\sum_t w_t \log \operatorname{softmax}(z_t)_{y_t}
+
+    A batch has tokens [B, T + 1]: the inputs are the first T of a row, the targets y the last T.
+    A target weighs w_t = 1, and 0 if it is padding. A sequence's loss is the mean over its
+    targets and has the weight W = sum_t w_t, so that means over sequences are means over targets.
+
+    The metric `loss` is the same. The metric `accuracy` (how often the largest logit is the
+    target's) also leaves out the targets in `leave_out`: to predict "unknown" is no merit, and
+    "end" is easy.
+
+    Args:
+      init: (key) -> parameters.
+      apply: (parameters, inputs int32 [B, T]) -> logits [B, T, V].
+      leave_out: ids that the accuracy leaves out as targets, for example
+        `(vocabulary.unknown, vocabulary.end)` of a `fedax.Vocabulary`.
+      tokens: the name of the client array of tokens, integers [n, T + 1].
+      padding: the id of padding.
+      weights: the name of a client array [n, T] of further weights of the targets, >= 0; w_t is
+        multiplied by it. None: there is none.
+
+    Raises:
+      ValueError: when used, if the shapes of logits, tokens and weights do not fit.
+
+    Example:
+      >>> import jax
+      >>> model = next_token(
+      ...     init=lambda key: {"table": jnp.zeros((7, 7))},  # a bigram model of 7 ids
+      ...     apply=lambda params, inputs: params["table"][inputs],
+      ...     leave_out=(4, 6),
+      ... )
+      >>> batch = {"tokens": jnp.array([[5, 1, 2, 6, 0], [5, 3, 1, 2, 3]])}
+      >>> losses, weights = model.loss(model.init(jax.random.key(0)), batch, jax.random.key(1))
+      >>> bool(jnp.allclose(losses, jnp.log(7.0))), weights.tolist()  # 3 and 4 targets
+      (True, [3.0, 4.0])
+      >>> outputs = model.outputs(model.init(jax.random.key(0)), batch)
+      >>> model.metrics["accuracy"](outputs, batch)[1].tolist()  # without the end, 6
+      [2.0, 4.0]
+    """
+    left_out = tuple(int(token) for token in leave_out)
+
+    def targets(logits: Array, batch: Batch) -> tuple[Array, Array]:
+        """The targets and their weights, each [B, T]."""
+        y = batch[tokens][:, 1:].astype(jnp.int32)
+        if logits.ndim != 3 or logits.shape[:2] != y.shape:
+            raise ValueError(
+                f"Tokens {tokens!r} of the shape [B, T + 1] need logits [B, T, V], but they are "
+                f"{list(batch[tokens].shape)} and {list(logits.shape)}."
+            )
+        w = (y != padding).astype(logits.dtype)
+        if weights is not None:
+            if batch[weights].shape != y.shape:
+                raise ValueError(
+                    f"The weights {weights!r} must have the shape [B, T] of the targets, "
+                    f"{list(y.shape)}, but have {list(batch[weights].shape)}."
+                )
+            w = w * batch[weights].astype(logits.dtype)
+        return y, w
+
+    def losses(logits: Array, batch: Batch) -> tuple[Array, Array]:
+        y, w = targets(logits, batch)
+        return mean_over_targets(optax.softmax_cross_entropy_with_integer_labels(logits, y), w)
+
+    def accuracy(logits: Array, batch: Batch) -> tuple[Array, Array]:
+        y, w = targets(logits, batch)
+        for token in left_out:
+            w = jnp.where(y == token, 0, w)
+        hits = logits.argmax(-1).astype(jnp.int32) == y
+        return mean_over_targets(hits.astype(logits.dtype), w)
+
+    def outputs(params: Params, batch: Batch) -> Array:
+        return apply(params, batch[tokens][:, :-1].astype(jnp.int32))
+
+    return Model(
+        init=init,
+        loss=lambda params, batch, key: losses(outputs(params, batch), batch),  # noqa: ARG005
+        outputs=outputs,
+        metrics={"accuracy": accuracy, "loss": losses},
+    )
+
+
+def mean_over_targets(values: Array, weights: Array) -> tuple[Array, Array]:
+    """Each sequence's weighted mean of values [B, T], 0 if nothing weighs, and its weight."""
+    total = weights.sum(axis=-1)
+    return (values * weights).sum(axis=-1) / jnp.where(total > 0, total, 1), total

@@ -1,0 +1,187 @@
+"""What is said of a task, its data and a state before the first round; nothing is compiled here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedax.algorithm import FederatedAlgorithm, Model, Params
+from fedax.data.federated_dataset import FederatedDataset
+from fedax.data.task import Task
+from fedax.mistakes.algorithm import call_state_inits
+from fedax.mistakes.errors import ModelError, checked_call, kind_of
+from fedax.mistakes.model import require_model
+
+# Of more examples, evenly spaced ones are looked at; of memory-mapped ones, which are read from a
+# disk, fewer.
+MOST_EXAMPLES = 2**20
+MOST_MAPPED_EXAMPLES = 1000
+
+
+def require_task(task: Any) -> None:
+    """Raises a sentence unless it is a task with a model and data that a model can compute with.
+
+    Raises:
+      TypeError: it is something else, or has something else in its fields.
+      ValueError: an array of its data does not hold numbers.
+    """
+    if not isinstance(task, Task):
+        hint = ""
+        if isinstance(task, FederatedAlgorithm):
+            hint = " The task comes first: fedax.train(task, algorithm, num_rounds=...)."
+        elif isinstance(task, str):
+            hint = f" A task that has a name is loaded with fedax.load_task({task!r})."
+        raise TypeError(f"task must be a fedax.Task(model, data), but is {kind_of(task)}.{hint}")
+    require_model(task.model)
+    require_dataset("task.train", task.train)
+    if task.test is not None:
+        require_dataset("task.test", task.test)
+
+
+def require_dataset(name: str, data: Any) -> None:
+    """Raises a sentence unless it is a `FederatedDataset` of numbers.
+
+    Args:
+      name: how the argument is called.
+      data: what was given.
+
+    Raises:
+      TypeError: it is something else.
+      ValueError: an array does not hold numbers.
+    """
+    if not isinstance(data, FederatedDataset):
+        hint = (
+            " Give its data: task.train or task.test." if isinstance(data, Task)
+            else ' FederatedDataset.from_clients({"ada": {"x": x, "y": y}, ...}) makes one of a '
+            "dictionary of clients."
+        )
+        raise TypeError(f"{name} must be a fedax.FederatedDataset, but is {kind_of(data)}.{hint}")
+    for key, array in data.arrays.items():
+        dtype = array.dtype
+        if jnp.issubdtype(dtype, jnp.number) or dtype == bool:
+            continue
+        what, cure = f"{dtype}", "Convert it to numbers, as in array.astype(np.float32)"
+        if dtype.kind in "UST":
+            what = f"text ({dtype})"
+            cure = "Number what it says, as in np.unique(text, return_inverse=True)[1]"
+        elif dtype.kind == "O":
+            what = "objects (dtype object), as arrays of unequal lengths become"
+            cure = "Convert them to one array of numbers; pad sequences to one length"
+        raise ValueError(
+            f"The array {key!r} of {name} holds {what}, and models compute with numbers. "
+            f"{cure}, or leave the array out."
+        )
+
+
+def check_examples(model: Model, params: Params, name: str, data: FederatedDataset) -> None:
+    """Has the model's `check` look at the examples; the sentence names the first client at fault.
+
+    Args:
+      model: whose check it is; one without any passes everything.
+      params: the model's, of which shapes and dtypes matter.
+      name: what the data are called.
+      data: the examples, all of them or evenly spaced ones.
+
+    Raises:
+      ModelError: the check says so.
+    """
+    if model.check is None:
+        return
+    shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), params)
+
+    def check(rows: slice) -> None:
+        arrays = {key: array[rows] for key, array in data.arrays.items()}
+        checked_call(
+            ModelError, "The model's check", "check(params, arrays)", model.check,
+            (shapes, arrays), {"arrays": arrays},
+        )
+
+    mapped = any(isinstance(array, np.memmap) for array in data.arrays.values())
+    step = -(-data.num_examples // (MOST_MAPPED_EXAMPLES if mapped else MOST_EXAMPLES))
+    try:
+        check(slice(None, None, step))
+    except ModelError as error:
+        if step > 1:
+            raise ModelError(f"In {name}: {error}") from error.__cause__
+        client, error = _first_client(check, data, error)
+        raise ModelError(f"In {name}, client {client!r}: {error}") from error.__cause__
+
+
+def _first_client(
+    check: Any, data: FederatedDataset, error: ModelError
+) -> tuple[str, ModelError]:
+    """The first client whose examples do not pass, and what is said of them alone."""
+    first, last = 0, data.num_clients
+    while first < last:
+        middle = (first + last - 1) // 2
+        try:
+            check(slice(int(data.offsets[first]), int(data.offsets[middle + 1])))
+            first = middle + 1
+        except ModelError as narrower:
+            last, error = middle, narrower
+    return data.name(first), error
+
+
+def require_state(state: Any, algorithm: FederatedAlgorithm, data: FederatedDataset) -> None:
+    """Raises a sentence unless it is a state of this algorithm over as many clients.
+
+    Raises:
+      TypeError: it is no `TrainingState`.
+      ValueError: it is one of another algorithm or population.
+    """
+    fields = [getattr(state, name, None) for name in ("server_state", "client_store")]
+    if any(field is None for field in fields):
+        raise TypeError(
+            "state must be a TrainingState, as fedax.train(...).state or a report's .state, but is "
+            f"{kind_of(state)}."
+        )
+    server_state, store = fields
+    if store.num_clients not in (0, data.num_clients):
+        raise ValueError(
+            f"The state is one of a population of {store.num_clients} clients, but task.train has "
+            f"{data.num_clients}. Start without a state, or with the data that it comes from."
+        )
+    expected, client_state = jax.eval_shape(
+        lambda params: call_state_inits(algorithm, params), server_state.params
+    )
+    for given, wanted, who in (
+        (server_state, expected, "server"), (store.initial_state, client_state, "client"),
+    ):
+        if jax.tree.structure(given) != jax.tree.structure(wanted):
+            raise ValueError(
+                f"The state's {who} state, {_structure(given)}, is one of another algorithm: this "
+                f"one has {_structure(wanted)}. Start without a state, or with the algorithm that "
+                "it comes from."
+            )
+
+
+def _structure(tree: Any) -> str:
+    """A state's type and those of its fields."""
+    if not hasattr(tree, "_fields"):
+        return kind_of(tree)
+    fields = ", ".join(
+        f"{name}: {type(value).__name__}" for name, value in zip(tree._fields, tree, strict=True)
+    )
+    return f"{type(tree).__name__}({fields})"
+
+
+def require_params(params: Any) -> None:
+    """Raises a sentence if something that holds parameters was given in their place.
+
+    Raises:
+      TypeError: a result, or a state.
+    """
+    for path in ("params", "server_state.params"):
+        holder = params
+        for name in path.split("."):
+            holder = getattr(holder, name, None)
+        if holder is not None and not isinstance(params, Mapping):
+            name = "result" if hasattr(params, "history") else "state"
+            raise TypeError(
+                f"params must be the model's parameters, but is {kind_of(params)}; give "
+                f"{name}.{path}."
+            )

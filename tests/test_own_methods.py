@@ -1,0 +1,168 @@
+"""The examples' FedExP and FedDyn against their papers' equations, written in NumPy."""
+
+import ast
+import importlib.util
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fedax
+from problems import quadratic_model, quadratic_task
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+RATE, STEPS = 0.1, 3
+
+
+def load(name):
+    """One of the examples, as a user's file."""
+    spec = importlib.util.spec_from_file_location(f"examples_{name}", EXAMPLES / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+METHODS = load("methods")
+
+
+@pytest.fixture(autouse=True)
+def _as_users_do():
+    with jax.numpy_dtype_promotion("standard"):
+        yield
+
+
+def one_batch(factory, task, **settings):
+    """With all of a client's examples in each step, so that nothing is random but the cohort."""
+    return factory(task.model, RATE, batch_size=20, num_local_steps=STEPS, **settings)
+
+
+def client_quadratic(task, client):
+    """Hessian and minimiser of a client's mean loss."""
+    arrays = task.train.client(client)
+    hessian = arrays["A"].mean(0)
+    return hessian, np.linalg.solve(hessian, np.einsum("nij,nj->i", arrays["A"], arrays["c"])
+                                    / len(arrays["A"]))
+
+
+def locally(x, hessian, centre, linear=0.0, weight=0.0):
+    """`STEPS` gradient steps on f(y) - linear y + weight |y - x|^2 / 2."""
+    y = x
+    for _ in range(STEPS):
+        y = y - RATE * (hessian @ (y - centre) - linear + weight * (y - x))
+    return y
+
+
+@pytest.mark.parametrize("epsilon", [1e-3, 0.5])
+def test_fedexp_takes_the_papers_server_step(epsilon):
+    """eta_g = max(1, sum |Delta_i|^2 / (2 M (|mean Delta|^2 + epsilon))), w - eta_g mean Delta."""
+    task = quadratic_task(start=[0.1, 0.0, -0.1])
+    everyone = task.train.num_clients
+    algorithm = one_batch(METHODS.fedexp, task, epsilon=epsilon)
+    steps, x = [], np.array([0.1, 0.0, -0.1])
+    for t in range(1, 9):
+        deltas = np.stack(
+            [x - locally(x, *client_quadratic(task, i)) for i in range(everyone)]
+        )
+        mean = deltas.mean(0)
+        steps.append(max(1, (deltas**2).sum() / (2 * everyone * ((mean**2).sum() + epsilon))))
+        x = x - steps[-1] * mean
+        result = fedax.train(task, algorithm, num_rounds=t, cohort_size=everyone, evaluate_every=0)
+        if t in (1, 8):
+            np.testing.assert_allclose(result.params["x"], x, rtol=1e-12)
+    # Small epsilon: the clients disagree, and the server extrapolates; large: it is FedAvg.
+    assert max(steps) > 2 if epsilon < 0.1 else max(steps) == 1
+
+
+def test_feddyn_is_the_papers_algorithm_1():
+    """Cohorts of 4 of 10, states of absent clients kept, h with all clients in the denominator."""
+    alpha, cohort_size, start = 0.7, 4, [0.1, 0.0, -0.1]
+    task = quadratic_task(start=start)
+    num_clients = task.train.num_clients
+    algorithm = one_batch(METHODS.feddyn, task, proximal_weight=alpha)
+    cohorts = np.stack([np.random.default_rng(t).permutation(num_clients)[:4] for t in range(5)])
+    end = fedax.train(
+        task, algorithm, num_rounds=5, cohort_size=cohort_size, evaluate_every=0,
+        sampling=lambda seed, t: cohorts[t],
+    ).state
+    theta, h, own = np.array(start), np.zeros(3), np.zeros((num_clients, 3))
+    for cohort in cohorts:
+        local = {}
+        for i in cohort:
+            local[i] = locally(theta, *client_quadratic(task, i), own[i], alpha)
+            own[i] -= alpha * (local[i] - theta)
+        h -= alpha / num_clients * sum(local[i] - theta for i in cohort)
+        theta = sum(local.values()) / cohort_size - h / alpha
+    np.testing.assert_allclose(end.server_state.params["x"], theta, rtol=1e-12)
+    np.testing.assert_allclose(end.server_state.h["x"], h, rtol=1e-12)
+    np.testing.assert_allclose(end.server_state.h["x"], own.mean(0), rtol=1e-12)
+    np.testing.assert_allclose(
+        end.client_store.read(np.arange(num_clients))["x"], own, rtol=1e-12, atol=1e-15
+    )
+
+
+def test_feddyn_finds_the_minimiser_where_fedavg_does_not():
+    task = quadratic_task()
+    hessians, centres = zip(*(client_quadratic(task, i) for i in range(10)), strict=True)
+    minimiser = np.linalg.solve(
+        sum(hessians), sum(h @ c for h, c in zip(hessians, centres, strict=True))
+    )
+    options = {"num_local_steps": 20, "batch_size": 20, "weighting": "uniform"}
+    for factory, setting, far in (
+        (fedax.fedavg, {}, (1e-2, 1.0)), (METHODS.feddyn, {"proximal_weight": 0.5}, (0, 1e-6))
+    ):
+        algorithm = factory(task.model, 0.2, **setting, **options)
+        result = fedax.train(task, algorithm, num_rounds=200, cohort_size=10, evaluate_every=0)
+        assert far[0] <= np.linalg.norm(result.params["x"] - minimiser) < far[1], factory
+
+
+def test_a_setting_out_of_its_range_is_refused_in_a_sentence():
+    model = quadratic_model(3)
+    with pytest.raises(ValueError, match=r"proximal_weight must be .* but is -1"):
+        METHODS.feddyn(model, proximal_weight=-1.0)
+    with pytest.raises(TypeError, match=r"Did you mean 'batch_size'"):
+        METHODS.fedexp(model, batchsize=3)
+
+
+@pytest.mark.parametrize("name", ["fedexp", "feddyn"])
+def test_the_contract_holds(name):
+    checks = fedax.check_algorithm(getattr(METHODS, name))
+    checks.raise_if_failed()
+    assert [check.name for check in checks if check.passed is None] == []
+
+
+def test_each_is_under_20_lines():
+    tree = ast.parse((EXAMPLES / "methods.py").read_text())
+    for function in tree.body:
+        if isinstance(function, ast.FunctionDef):
+            first, *_, last = function.body[1:]
+            lines = (EXAMPLES / "methods.py").read_text().splitlines()
+            code = [line for line in lines[first.lineno - 1 : last.end_lineno] if line.strip()]
+            assert 5 < len(code) < 20, function.name
+
+
+def test_a_loop_over_settings_compiles_once():
+    """Decorated, so another alpha is the same program."""
+    task = quadratic_task()
+    made = [METHODS.feddyn(task.model, 0.1, weight) for weight in (0.1, 0.3)]
+    structures = [fedax.partition(algorithm)[1] for algorithm in made]
+    assert structures[0] == structures[1]
+    seconds = [
+        fedax.train(
+            task, algorithm, num_rounds=2, cohort_size=3, evaluate_every=0
+        ).history["compile_seconds"].sum()
+        for algorithm in made
+    ]
+    assert seconds[1] == 0 < seconds[0]
+
+
+def test_the_examples_task_is_learnt():
+    task = load("tasks").sensors()
+    assert (task.train.num_clients, task.test.num_examples) == (40, 200)
+    with jax.enable_x64(False), jax.numpy_rank_promotion("allow"):
+        result = fedax.train(task, METHODS.feddyn(task.model), num_rounds=60)
+    assert result.history["test_accuracy"][-1] > 0.6
+    assert jnp.result_type(result.params["w"]) == jnp.float32
