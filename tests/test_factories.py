@@ -262,7 +262,7 @@ def test_evaluators_of_one_model_share_a_program(compiled):
     assert list(before) == ["accuracy", "loss"]
 
 
-def test_the_page_on_speed_runs(capsys):
+def test_the_page_on_speed_loops_over_settings(capsys):
     """Its loop over settings compiles once, and its vmap finds the same."""
     page = Path(__file__).parent.parent / "docs" / "speed.md"
     blocks = re.findall(r"```python\n(.*?)```", page.read_text("utf-8"), re.DOTALL)

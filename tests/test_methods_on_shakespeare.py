@@ -7,7 +7,7 @@ import pytest
 
 from fedax.algorithms.registry import ALGORITHMS, WRAPPERS
 from fedax.cli.main import run_command
-from fedax.experiment.build import algorithm_keys, algorithm_parts
+from fedax.experiment.build import algorithm_settings, algorithm_parts
 from fedax.experiment.config import resolve
 from fedax.experiment.errors import ConfigError
 from fedax.experiment.folder import read_metrics
@@ -49,7 +49,7 @@ def test_names_of_wrapped_algorithms():
     assert algorithm_parts("elastic+local_update_decay") == [
         "elastic", "local_update_decay", "local_update",
     ]
-    keys = algorithm_keys("local_update_decay+elastic+fedprox")
+    keys = algorithm_settings("local_update_decay+elastic+fedprox")
     assert {"window", "elasticity", "rho", "proximal_weight", "num_local_steps"} <= set(keys)
     config = resolve(algorithm="local_update_decay+elastic+fedprox", settings={"rho": 0.1})
     assert config.algorithm_options["window"] == 20

@@ -10,12 +10,12 @@ import pytest
 import scipy.optimize
 
 import fedax
-from fedax import FederatedDataset, Model, Task, simulate, tasks
+from fedax import FederatedDataset, Model, Task, simulate
 from fedax.algorithms.registry import ALGORITHMS, WRAPPERS
 from fedax.data import CohortReader
 from fedax.experiment import run
 from fedax.experiment.advice import _message, advice_tables, run_advice
-from fedax.experiment.build import algorithm_keys, build_algorithm
+from fedax.experiment.build import algorithm_settings, build_algorithm
 from fedax.experiment.config import RunConfig, resolve
 from fedax.experiment.errors import ConfigError
 from fedax.measures.krylov import krylov_space
@@ -23,6 +23,7 @@ from fedax.measures.quadratic_model import advise, quadratic_model
 from fedax.models.quadratic import quadratic
 from fedax.models.supervised import classification, regression
 from fedax.rounds.state import initial_state
+from fedax.tasks import registry as tasks
 from fedax.theory.errors import SingularError
 from fedax.theory.population import QuadraticPopulation
 from fedax.theory.surrogate import surrogate
@@ -384,7 +385,7 @@ def test_every_algorithm_that_has_a_client_learning_rate_says_it():
     names = [*ALGORITHMS, *(f"{wrapper}+fedavg" for wrapper in WRAPPERS), "elastic+mime"]
     asked = []
     for name in names:
-        if "client_learning_rate" not in algorithm_keys(name) or name == "pfnm":  # networks only
+        if "client_learning_rate" not in algorithm_settings(name) or name == "pfnm":  # networks only
             continue
         algorithm = build_algorithm(name, {"client_learning_rate": 0.03}, task.model)
         state = initial_state(task, algorithm).server_state

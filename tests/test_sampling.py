@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 import fedax
-from fedax import FederatedDataset, simulate, tasks, train
+from fedax import FederatedDataset, simulate, train
 from fedax.algorithm import advance_round
 from fedax.cli.main import run_command
 from fedax.data import CohortReader
@@ -27,6 +27,7 @@ from fedax.experiment.folder import read_metrics
 from fedax.rounds.cohort import client_key, run_round, run_rounds
 from fedax.rounds.sampling import part_of_the_day, sample_cohort, sampler
 from fedax.rounds.state import initial_state
+from fedax.tasks import registry as tasks
 from problems import identical, largest_difference, quadratic_task
 
 SIZES = np.array([3, 7, 1, 12, 5, 8, 2, 9, 4, 6])

@@ -1,20 +1,33 @@
-"""What `fedax list` shows."""
+"""What `fedax list` and `fedax run ... --help` show."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 from rich.console import Console
 from rich.table import Table
 
 from fedax.algorithms.registry import ALGORITHMS, PAPERS, WRAPPERS
-from fedax.experiment.build import algorithm_keys, build_algorithm
+from fedax.cli.manual import explain_rows
+from fedax.data.task import Task
+from fedax.experiment import sources
+from fedax.experiment.build import (
+    algorithm_settings,
+    build_algorithm,
+    find_algorithm,
+    find_task,
+    task_settings,
+)
 from fedax.experiment.config import resolve
 from fedax.experiment.errors import ConfigError
+from fedax.experiment.imports import sentence
+from fedax.experiment.settings import Setting
+from fedax.experiment.sources import Source
 from fedax.measures.communication import communication
 from fedax.report.picture import save_picture
 from fedax.report.tables import print_json, print_tables
@@ -25,46 +38,142 @@ from fedax.validate import unknown
 Row = dict[str, Any]
 
 
-def _tasks() -> list[Row]:
-    return [
-        {
-            "name": name,
-            "description": info.description,
-            "models": list(info.models),
-            "dataset": info.dataset,
-        }
-        for name, info in TASKS.items()
-    ]
+class Item(NamedTuple):
+    """A task or a method to list.
+
+    Attributes:
+      text: as a user would write it.
+      name: what it is called in a run.
+      source: where a user's comes from.
+      origin: the package that it is from, or the file.
+      problem: why it cannot be used; empty if it can.
+    """
+
+    text: str
+    name: str
+    source: Source | None = None
+    origin: str = "fedax"
+    problem: str = ""
 
 
-def _algorithms() -> list[Row]:
-    """Every algorithm with what it sends and keeps, computed on the embedded task."""
-    tasks = functools.cache(lambda model: load_task("shakespeare", model=model))
-    infos = ALGORITHMS | {name: info for name, (info, _) in WRAPPERS.items()}
-    rows = []
-    for name, info in infos.items():
-        config = resolve(task="shakespeare", algorithm=name)
-        task = tasks(config.task_options["model"])
-        algorithm = build_algorithm(name, config.algorithm_options, task.model)
-        sent = communication(algorithm, task.model, task.train.client(0))
-        params = jax.eval_shape(task.model.init, jax.random.key(0))
-        keeps = bool(jax.tree.leaves(jax.eval_shape(algorithm.init_client, params)))
-        rows.append(
-            {
-                "name": name if name in ALGORITHMS else f"{name}+",
-                "description": (info.factory.__doc__ or "").splitlines()[0],
-                "paper": info.paper,
-                "exchanges": len(algorithm.exchanges),
-                "client_state": keeps,
-                "individual_uploads": any(e.individual for e in algorithm.exchanges),
-                "bytes_down": sent.bytes_down,
-                "bytes_up": sent.bytes_up,
-                "copies": round(sent.copies, 2),
-                "extra_gradients": info.extra_gradients,
-                "settings": list(algorithm_keys(name)),
-            }
-        )
-    return rows
+def rows(what: str, name: str | None = None, *, settings: bool = False) -> list[Row]:
+    """What there is.
+
+    Args:
+      what: tasks, algorithms, datasets or reproductions.
+      name: of tasks and algorithms only this one, which may be a user's, with its settings.
+      settings: of tasks and algorithms, whether to describe what can be set.
+
+    Raises:
+      ConfigError: there is no such thing.
+    """
+    plain = {"datasets": _datasets, "reproductions": _reproductions}
+    if what in plain:
+        if settings or name is not None:
+            raise ConfigError(f"Of {what} there is this list; tasks and algorithms have settings.")
+        return plain[what]()
+    if what == "tasks":
+        return [_task(item, settings or name is not None) for item in _items("task", name, TASKS)]
+    items = _items("algorithm", name, [*ALGORITHMS, *WRAPPERS])
+    on = functools.cache(lambda model: load_task("shakespeare", model=model))
+    return [_algorithm(item, on, settings or name is not None) for item in items]
+
+
+def _items(kind: str, name: str | None, known: Iterable[str]) -> list[Item]:
+    """The one of that name; or all of fedax's, then those of installed packages."""
+    find: Callable[[str], tuple[str, Source | None]]
+    find = find_task if kind == "task" else find_algorithm
+    if name is not None:
+        title, source = find(name)
+        return [Item(name, title, source, source.label if source else "fedax")]
+    items = [Item(own, own) for own in known]
+    for offered, entries in sources.offered(kind).items():
+        origin = " and ".join(map(sources.origin, entries))
+        try:
+            if offered in known:
+                raise ConfigError(f"fedax has its own; write {entries[0].value}")
+            title, source = find(offered)
+            items.append(Item(offered, title, source, origin))
+        except ConfigError as error:
+            items.append(Item(offered, offered, None, origin, str(error)))
+    return items
+
+
+def _task(item: Item, settings: bool) -> Row:
+    info = TASKS.get(item.name) if item.origin == "fedax" else None
+    row = {
+        "name": item.text,
+        "description": info.description if info else _description(item),
+        "models": list(info.models) if info else [],
+        "dataset": info.dataset if info else "",
+        "from": item.origin,
+    }
+    return _completed(row, item, task_settings, in_full=settings)
+
+
+def _algorithm(item: Item, on: Callable[[str], Task], settings: bool) -> Row:
+    """An algorithm with what it sends and keeps, computed on the embedded task."""
+    info = ALGORITHMS.get(item.name) or WRAPPERS.get(item.name, [None])[0]
+    info = None if item.source or item.problem else info
+    row: Row = {
+        "name": f"{item.text}+" if item.name in WRAPPERS else item.text,
+        "description": _first_line(info.factory) if info else _description(item),
+        "paper": info.paper if info else "",
+        **dict.fromkeys(("exchanges", "client_state", "individual_uploads", "bytes_down",
+                         "bytes_up", "copies")),
+        "extra_gradients": info.extra_gradients if info else "",
+        "from": item.origin,
+    }
+    if not item.problem:
+        try:
+            row |= _sent(item, on)
+        except Exception as error:
+            if item.origin == "fedax":
+                raise
+            said = str(error) if isinstance(error, ConfigError) else sentence(error)
+            item = item._replace(problem=f"What it sends is not known: {said}")
+    return _completed(row, item, algorithm_settings, in_full=settings)
+
+
+def _sent(item: Item, on: Callable[[str], Task]) -> Row:
+    config = resolve(task="shakespeare", algorithm=item.text)
+    task = on(config.task_options["model"])
+    algorithm = build_algorithm(
+        config.algorithm, config.algorithm_options, task.model, config.algorithm_source
+    )
+    sent = communication(algorithm, task.model, task.train.client(0))
+    params = jax.eval_shape(task.model.init, jax.random.key(0))
+    return {
+        "exchanges": len(algorithm.exchanges),
+        "client_state": bool(jax.tree.leaves(jax.eval_shape(algorithm.init_client, params))),
+        "individual_uploads": any(e.individual for e in algorithm.exchanges),
+        "bytes_down": sent.bytes_down,
+        "bytes_up": sent.bytes_up,
+        "copies": round(sent.copies, 2),
+    }
+
+
+def _completed(
+    row: Row,
+    item: Item,
+    find: Callable[[str, Source | None], Mapping[str, Setting]],
+    *,
+    in_full: bool,
+) -> Row:
+    """The row with the settings, and the problem if there is one."""
+    usable = item.source is not None or item.origin == "fedax"
+    found = find(item.name, item.source) if usable else {}
+    row["settings"] = [setting.row() for setting in found.values()] if in_full else list(found)
+    return row | ({"problem": item.problem} if item.problem else {})
+
+
+def _description(item: Item) -> str:
+    value = sources.load(item.source) if item.source else None
+    return _first_line(value) if callable(value) else ""
+
+
+def _first_line(function: Any) -> str:
+    return (inspect.getdoc(function) or "").partition("\n")[0]
 
 
 def _reproductions() -> list[Row]:
@@ -81,19 +190,15 @@ def _datasets() -> list[Row]:
     ]
 
 
-ROWS: dict[str, Callable[[], list[Row]]] = {
-    "tasks": _tasks,
-    "algorithms": _algorithms,
-    "datasets": _datasets,
-    "reproductions": _reproductions,
-}
-
-
 # What a terminal shows of a row that has more: key -> heading.
 SHOWN = {
     "algorithms": {
         "name": "name", "paper": "paper", "exchanges": "ex.", "client_state": "state",
-        "copies": "sent", "extra_gradients": "extra",
+        "copies": "sent", "extra_gradients": "extra", "from": "from",
+    },
+    "tasks": {
+        "name": "name", "description": "description", "models": "models", "dataset": "dataset",
+        "from": "from",
     },
 }
 NOTES = {
@@ -103,19 +208,21 @@ NOTES = {
         "server's network at its capacity. extra: gradients besides one a local step; a pass is "
         "one over the client's data. A name ending in + wraps another, as in "
         "local_update_decay+elastic+fedprox; one ending in * shows the server every upload by "
-        "itself, all others only the mean. Settings and bytes: --json. "
+        "itself, all others only the mean. What can be set: --settings. Bytes: --json. "
         + " ".join(f"{short}: {paper}." for short, paper in PAPERS.items())
     ),
 }
 
 
 def print_table(title: str, rows: Sequence[Row]) -> None:
-    """Prints the rows as a table, or that there are none."""
-    console = Console(soft_wrap=False)
+    """Prints the rows as a table, or that there are none; then settings and problems."""
+    console = Console(soft_wrap=False, markup=False)
     if not rows:
         console.print(f"There are no {title} yet.")
         return
     shown = SHOWN.get(title, {name: name for name in rows[0]})
+    if all(row.get("from") == "fedax" for row in rows):
+        shown = {key: heading for key, heading in shown.items() if key != "from"}
     table = Table(box=None, pad_edge=False)
     for heading in shown.values():
         table.add_column(heading, overflow="fold")
@@ -125,8 +232,13 @@ def print_table(title: str, rows: Sequence[Row]) -> None:
             cells[0] += "*"
         table.add_row(*cells)
     console.print(table)
-    if title in NOTES:
+    for row in rows:
+        if "problem" in row:
+            console.print(f"{row['name']}, from {row['from']}: {row['problem']}")
+    described = [row for row in rows if any(isinstance(s, dict) for s in row.get("settings", ()))]
+    if title in NOTES and not described:
         console.print(NOTES[title], style="dim")
+    explain_rows(described)
 
 
 def reproduce(name: str, out: Path | None = None, *, as_json: bool = False) -> None:
@@ -157,6 +269,8 @@ def reproduce(name: str, out: Path | None = None, *, as_json: bool = False) -> N
 
 
 def _cell(key: str, value: Any) -> str:
+    if value is None:
+        return ""
     if isinstance(value, bool):
         return "yes" if value else ""
     if key == "copies":

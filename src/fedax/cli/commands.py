@@ -22,9 +22,11 @@ class Run:
     """
 
     task: Annotated[Positional[str | None], _option("[TASK]")] = None
-    """What to learn, see `fedax list tasks`. Default: shakespeare."""
+    """What to learn: see `fedax list tasks`; or your own, as FILE.py:NAME or package.module:NAME.
+    Default: shakespeare."""
     algorithm: Annotated[Positional[str | None], _option("[ALGORITHM]")] = None
-    """How, see `fedax list algorithms`. Default: fedyogi."""
+    """How: see `fedax list algorithms`; or your own. With both, --help shows all that can be set.
+    Default: fedyogi."""
     rounds: Annotated[int | None, _option("N")] = None
     """Number of rounds; with --resume, the new total."""
     cohort_size: Annotated[int | None, _option("N")] = None
@@ -36,11 +38,14 @@ class Run:
     preset: Annotated[Literal["paper", "quick", "none"] | None, _option("paper|quick|none")] = None
     """Where settings come from that nobody set. Default: quick."""
     set: Annotated[UseAppendAction[tuple[tuple[str, ...], ...]], _option("KEY=VALUE ...")] = ()
-    """Settings of the run, the task or the algorithm, such as server_learning_rate=0.03."""
+    """Settings of the run, the task or the algorithm, such as server_learning_rate=0.03; if a key
+    fits two of them: task.KEY=VALUE."""
     config: Annotated[Path | None, _option("FILE")] = None
     """A TOML file of settings, or another run's config.json to repeat it."""
     resume: Annotated[Path | None, _option("DIR")] = None
     """Go on with the run in this folder, exactly where it stopped."""
+    force: Annotated[bool, _option("")] = False
+    """With --resume: although the file of your task or method has changed since."""
     profile: Annotated[bool, _option("")] = False
     """Trace some rounds into the run folder's profile/, and say where time went."""
     devices: Annotated[int | None, _option("N")] = None
@@ -63,6 +68,10 @@ class List:
 
     what: Positional[Literal["tasks", "algorithms", "datasets", "reproductions"]]
     """What to list."""
+    name: Annotated[Positional[str | None], _option("[NAME]")] = None
+    """Of tasks and algorithms: only this one, with its settings; may be your own."""
+    settings: Annotated[bool, _option("")] = False
+    """Of tasks and algorithms: show what can be set, with types, defaults and meaning."""
     json: Annotated[bool, _option("")] = False
     """Print JSON."""
     debug: Annotated[bool, _option("")] = False

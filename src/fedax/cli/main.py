@@ -22,6 +22,7 @@ from tyro.conf import (
 
 from fedax.cli import catalogue
 from fedax.cli.commands import Command, List, Reproduce, Run, Theory
+from fedax.cli.manual import explain_run
 from fedax.devices import processes
 from fedax.devices.mesh import cores_as_devices
 from fedax.devices.processes import ProcessError
@@ -30,6 +31,7 @@ from fedax.experiment.checkpoint import CheckpointError
 from fedax.experiment.compile_cache import keep_programs
 from fedax.experiment.errors import ConfigError
 from fedax.experiment.folder import RunError
+from fedax.experiment.imports import line_of, sentence
 from fedax.report.picture import PictureError, save_picture
 from fedax.report.tables import print_json, print_tables
 from fedax.rounds.client_store import StoreError
@@ -54,10 +56,12 @@ def main() -> NoReturn:
 
 def run_command(arguments: list[str]) -> int:
     """Runs a command line and returns its exit status."""
-    command = tyro.cli(
-        Command, args=arguments or ["--help"], prog="fedax", description="Federated optimization.",
-        config=(OmitArgPrefixes, AvoidSubcommands, FlagCreatePairsOff),
-    )
+    try:
+        command = _parsed(arguments or ["--help"])
+    except SystemExit as stop:
+        if not stop.code and arguments[:1] == ["run"]:
+            stop.code = _help_on_run([w for w in arguments if w not in ("--help", "-h")])
+        raise
     try:
         if isinstance(command, Run):
             return _run(command)
@@ -75,6 +79,25 @@ def run_command(arguments: list[str]) -> int:
         return _fail(*_explain(error))
 
 
+def _parsed(arguments: list[str]) -> Command:
+    return tyro.cli(
+        Command, args=arguments, prog="fedax", description="Federated optimization.",
+        config=(OmitArgPrefixes, AvoidSubcommands, FlagCreatePairsOff),
+    )
+
+
+def _help_on_run(arguments: list[str]) -> int:
+    """What can be set in this run; the parser has shown the options."""
+    command = _parsed(arguments)
+    if not isinstance(command, Run) or command.task is None:
+        return 0
+    try:
+        explain_run(command.task, command.algorithm, command.preset)
+    except ConfigError as error:
+        return _fail(*_explain(error))
+    return 0
+
+
 def _run(command: Run) -> int:
     from fedax.experiment import run  # noqa: PLC0415 - only a run needs matplotlib, which is slow
 
@@ -84,7 +107,7 @@ def _run(command: Run) -> int:
     if command.cluster or places != (None, None, None):
         processes.connect(*places)
     if command.resume is not None:
-        allowed = ("resume", "rounds", "profile", "devices", "coordinator", "processes",
+        allowed = ("resume", "force", "rounds", "profile", "devices", "coordinator", "processes",
                    "process_id", "cluster", "debug")
         settings = {name: getattr(Run(), name) for name in allowed}
         if dataclasses.replace(command, **settings) != Run():
@@ -92,18 +115,24 @@ def _run(command: Run) -> int:
                 "--resume goes on with a run as it was configured; only --rounds, a new total, "
                 "can go with it, and what changes no setting: --profile, --devices, processes."
             )
-        run.resume(command.resume, command.rounds, profile=command.profile)
+        run.resume(
+            command.resume, command.rounds, profile=command.profile, force=command.force
+        )
         return 0
+    if command.force:
+        raise ConfigError("--force goes with --resume: it goes on although a source has changed.")
     options = {
         "num_rounds": command.rounds, "cohort_size": command.cohort_size, "seed": command.seed,
     }
-    settings = {key: value for key, value in options.items() if value is not None}
+    settings = {f"run.{key}": value for key, value in options.items() if value is not None}
     # A --set without a word reaches the parser of settings as an empty word, and is refused.
     settings |= config.parse_settings([word for words in command.set for word in words or ("",)])
     resolved = config.resolve(
         task=command.task, algorithm=command.algorithm, preset=command.preset,
         config_file=command.config, settings=settings,
     )
+    for line in config.changed_since(command.config, resolved) if command.config else ():
+        print(line)
     run.start(resolved, command.out, profile=command.profile)
     return 0
 
@@ -122,7 +151,7 @@ def _use_cores(count: int | None) -> None:
 
 
 def _list(command: List) -> int:
-    rows = catalogue.ROWS[command.what]()
+    rows = catalogue.rows(command.what, command.name, settings=command.settings)
     if command.json:
         print(json.dumps(rows, indent=2, ensure_ascii=False))
     else:
@@ -132,7 +161,7 @@ def _list(command: List) -> int:
 
 def _reproduce(command: Reproduce) -> int:
     if command.list:
-        return _list(List("reproductions", command.json))
+        return _list(List("reproductions", json=command.json))
     if command.name is None:
         raise ConfigError("fedax reproduce needs a name; fedax reproduce --list shows them.")
     catalogue.reproduce(command.name, command.out, as_json=command.json)
@@ -191,6 +220,8 @@ def _explain(error: Exception) -> tuple[str, int]:
         return f"JAX has no devices to compute on: {str(error).splitlines()[0]}", 1
     if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error):
         return f"Out of memory: {error}. Lower clients_per_chunk or batch_size.", 1
+    if line_of(error) is not None:
+        return f"Your code failed: {sentence(error)} (--debug shows more.)", 1
     kind = type(error).__name__
     return f"A defect of fedax: {kind}: {error} (--debug shows where; please report it).", 1
 

@@ -13,7 +13,7 @@ from fedax.algorithm import FederatedAlgorithm
 from fedax.clients.local_training import LocalMessage, LocalTraining
 from fedax.clients.minibatches import count_local_steps
 from fedax.data.cohort_data import ClientData, CohortData, CohortReader
-from fedax.experiment.build import algorithm_keys, algorithm_parts
+from fedax.experiment.build import algorithm_parts, algorithm_settings
 from fedax.experiment.errors import ConfigError
 from fedax.experiment.run import read_run
 from fedax.measures.quadratic_model import HOLDS, AdviceRow, QuadraticModel, advise, quadratic_model
@@ -111,7 +111,8 @@ def run_advice(
     check_count("num_clients", num_clients)
     check_count("seed", seed, at_least=0)
     config, built, restored = read_run(folder)
-    if "client_learning_rate" not in algorithm_keys(config.algorithm) or built.algorithm.pooled:
+    names = config.algorithm, config.algorithm_source
+    if "client_learning_rate" not in algorithm_settings(*names) or built.algorithm.pooled:
         raise ConfigError(
             f"There is no advice for {config.algorithm}: "
             + ("it trains in one place." if built.algorithm.pooled
@@ -124,7 +125,7 @@ def run_advice(
     cohort = CohortReader(train)(np.sort(ids))
     message = _message(built.algorithm, state)
     gamma, K = float(message.client_learning_rate), _steps(message, options, cohort)
-    base = algorithm_parts(config.algorithm)[-1]
+    base = None if config.algorithm_source else algorithm_parts(config.algorithm)[-1]
     quadratic = quadratic_model(
         built.task.model, state.params, cohort, jax.random.key(seed),
         num_directions=num_directions, max_examples=max_examples, batch_size=min(16, max_examples),

@@ -1,56 +1,68 @@
-"""From an algorithm's name and options, as text, to the algorithm."""
+"""From a task's and an algorithm's name and options, as text, to the task and the algorithm."""
 
 from __future__ import annotations
 
-import ast
-import functools
 import inspect
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
 
-import optax
-
-from fedax import optimizers
 from fedax.algorithm import FederatedAlgorithm, Model
-from fedax.algorithms.registry import ALGORITHMS, WRAPPERS
+from fedax.algorithms.registry import ALGORITHMS, WRAPPERS, AlgorithmInfo
 from fedax.clients.local_training import LocalOptions
+from fedax.data.task import Task
+from fedax.experiment import imports, sources
 from fedax.experiment.errors import ConfigError
-from fedax.optimizers import base_optimizers
-from fedax.optimizers.base_optimizers import BaseOptimizer
-from fedax.optimizers.schedules import parse_call, parse_schedule
+from fedax.experiment.settings import NEEDED, Setting, settings_of, signature_of
+from fedax.experiment.sources import Source
+from fedax.experiment.values import check_kind, parse
+from fedax.tasks.registry import TASKS, load_task
 from fedax.validate import unknown
-
-BASES = {
-    "sgd": base_optimizers.sgd,
-    "sgdm": base_optimizers.sgdm,
-    "rmsprop": base_optimizers.rmsprop,
-    "adam": base_optimizers.adam,
-}
-
-
-def _base_transformation(base: Callable[..., BaseOptimizer], *arguments: Any, **named: Any) -> Any:
-    """A base optimizer of Mime as an optax transformation."""
-    return base_optimizers.as_transformation(base(*arguments, **named))
-
-
-OPTIMIZERS: dict[str, Callable[..., Any]] = {
-    "sgd": lambda: optax.sgd(1.0),
-    "heavy_ball": optimizers.heavy_ball,
-    "adagrad": optimizers.adagrad,
-    "adam": optimizers.adam,
-    "yogi": optimizers.yogi,
-    "amsgrad": optimizers.amsgrad,
-    "adabound": optimizers.adabound,
-} | {
-    f"mime_{name}": functools.partial(_base_transformation, base) for name, base in BASES.items()
-}
-
 
 RATES = ("client_learning_rate", "server_learning_rate")
 
 
-def algorithm_parts(text: str) -> list[str]:
+class Part(NamedTuple):
+    """A method or a wrapper, by name.
+
+    Attributes:
+      name: in a run.
+      factory: of a wrapper see `WRAPPERS`, of a method (model, **options) -> algorithm.
+      settings: of the factory.
+    """
+
+    name: str
+    factory: Callable[..., Any]
+    settings: dict[str, Setting]
+
+
+def find_task(text: str, folder: Path | None = None) -> tuple[str, Source | None]:
+    """What a task is called in a run, and where it comes from if it is a user's.
+
+    Raises:
+      ConfigError: there is no such task, or it cannot be loaded.
+    """
+    return sources.find("task", text, TASKS, folder)
+
+
+def find_algorithm(text: str, folder: Path | None = None) -> tuple[str, Source | None]:
+    """What an algorithm is called in a run, wrappers included, and where a user's comes from.
+
+    Raises:
+      ConfigError: there is no such algorithm, or it cannot be loaded.
+    """
+    wrappers, base = _unwrapped(text)
+    _check_plus(text, base, folder or Path.cwd())
+    name, source = sources.find("algorithm", base, [*ALGORITHMS, *WRAPPERS], folder)
+    return "+".join([*wrappers, name]), source
+
+
+def algorithm_parts(text: str, source: Source | None = None) -> list[str]:
     """The wrappers of an algorithm, outermost first, and what they wrap.
+
+    Args:
+      text: what it is called in a run.
+      source: where it comes from if what they wrap is a user's.
 
     Example:
       >>> algorithm_parts("local_update_decay+elastic+fedprox")
@@ -61,108 +73,239 @@ def algorithm_parts(text: str) -> list[str]:
     Raises:
       ConfigError: a name is unknown, or stands where it cannot.
     """
-    parts = str(text).split("+")
-    if "" in parts and len(parts) > 1:
+    wrappers, base = _unwrapped(str(text))
+    if source is not None:
+        return [*wrappers, base]
+    _check_plus(text, base)
+    if base in WRAPPERS:
+        return [*wrappers, base, WRAPPERS[base][1]]
+    if base not in ALGORITHMS:
+        raise ConfigError(unknown("algorithm", base, [*ALGORITHMS, *WRAPPERS]))
+    return [*wrappers, base]
+
+
+def algorithm_settings(text: str, source: Source | None = None) -> dict[str, Setting]:
+    """The settings of an algorithm's factories by name."""
+    found: dict[str, Setting] = {}
+    for part in reversed(_parts(text, source)):
+        own = part.settings
+        if part.name == "local_update_decay":  # it lowers the rates that there are
+            own = {key: value for key, value in own.items() if key not in RATES or key in found}
+        found |= own
+    return found
+
+
+def task_settings(name: str, source: Source | None = None) -> dict[str, Setting]:
+    """The settings of a task by name."""
+    if source is None:
+        models = TASKS[name].models
+        meaning = "what is trained, one of the models that the task has."
+        return {"model": Setting("model", Literal[*models], models[0], meaning)}
+    value = sources.load(source)
+    if isinstance(value, Task):
+        return {}
+    if not callable(value):
         raise ConfigError(
-            f"Beside a '+' in {text!r} there is no name; wrap as in 'elastic+fedavg'."
+            f"{source.label} is {_a(value)}, but a task is a fedax.Task or a function that "
+            "returns one."
         )
-    for part in parts:
-        if part not in ALGORITHMS and part not in WRAPPERS:
-            raise ConfigError(unknown("algorithm", part, [*ALGORITHMS, *WRAPPERS]))
-    for part in parts[:-1]:
-        if part not in WRAPPERS:
-            raise ConfigError(
-                f"{part} in {text!r} wraps nothing; only {' and '.join(WRAPPERS)} can stand "
-                "before a '+'."
-            )
-    if parts[-1] in WRAPPERS:
-        parts.append(WRAPPERS[parts[-1]][1])
-    return parts
+    found = _settings(source, value)
+    model = found.get("model")
+    if model and model.default is NEEDED and model.hint in (Any, Model):
+        raise ConfigError(
+            f"{source.label} takes a model, so it is no task but a method; a task comes first: "
+            f"fedax run TASK {source.label}"
+        )
+    return found
 
 
-def algorithm_keys(text: str) -> dict[str, str]:
-    """Option name -> annotation, of the options that an algorithm's factories take."""
-    keys: dict[str, str] = {}
-    for part in reversed(algorithm_parts(text)):
-        own = _own_keys(part)
-        if part == "local_update_decay":  # it lowers the rates that there are
-            own = {key: value for key, value in own.items() if key not in RATES or key in keys}
-        keys |= own
-    return keys
+def check_options(
+    what: str, options: Mapping[str, Any], settings: Mapping[str, Setting]
+) -> dict[str, Any]:
+    """The options as they are given to a factory: text parsed, types checked.
+
+    Raises:
+      ConfigError: a value is not what its setting may be, or one that is needed is missing.
+    """
+    missing = [key for key, setting in settings.items()
+               if setting.default is NEEDED and key not in options]
+    if missing:
+        which = "which has no default" if len(missing) == 1 else "which have no defaults"
+        words = " ".join(f"{key}=VALUE" for key in missing)
+        raise ConfigError(f"{what} needs {' and '.join(missing)}, {which}: --set {words}.")
+    values = {}
+    for key, value in options.items():
+        setting = settings[key]
+        try:
+            values[key] = parse(key, value, setting.hint)
+            if not setting.checked and value is not setting.default:
+                check_kind(key, values[key], setting.hint)
+        except (SyntaxError, TypeError, ValueError) as error:
+            raise ConfigError(f"{what}: {error}") from error
+    return values
+
+
+def build_task(name: str, options: Mapping[str, Any], source: Source | None = None) -> Task:
+    """The task of that name with these options.
+
+    Raises:
+      ConfigError: an option is wrong, or the user's function fails.
+      ValueError: the data of a task of ours is damaged.
+    """
+    if source is None:
+        return load_task(name, **options)
+    values = check_options(source.label, options, task_settings(name, source))
+    value = sources.load(source)
+    task = value if isinstance(value, Task) else _call(source, value, **values)
+    if not isinstance(task, Task):
+        raise ConfigError(f"{source.label} returned {_a(task)}, but a task is a fedax.Task.")
+    return task
 
 
 def build_algorithm(
-    text: str, options: Mapping[str, Any], model: Model
+    text: str, options: Mapping[str, Any], model: Model, source: Source | None = None
 ) -> FederatedAlgorithm:
     """The algorithm of that name with these options.
 
     Raises:
-      ConfigError: an option's value is out of its range.
+      ConfigError: an option's value is out of its range, or the user's factory fails.
     """
-    keys = algorithm_keys(text)
+    what = f"Algorithm {text}"
+    values = check_options(
+        source.label if source else what, options, algorithm_settings(text, source)
+    )
     try:
-        values = {key: _parse(value, keys[key]) for key, value in options.items()}
-        return _build(algorithm_parts(text), values, model)
+        return _build(_parts(text, source), values, model)
+    except ConfigError:
+        raise
     except (SyntaxError, TypeError, ValueError) as error:
-        raise ConfigError(f"Algorithm {text}: {error}") from None
+        raise ConfigError(f"{what}: {error}") from error
 
 
-def _build(parts: list[str], values: Mapping[str, Any], model: Model) -> FederatedAlgorithm:
+def _build(parts: list[Part], values: Mapping[str, Any], model: Model) -> FederatedAlgorithm:
     first, *rest = parts
-    own = {key: value for key, value in values.items() if key in _own_keys(first)}
+    own = {key: value for key, value in values.items() if key in first.settings}
     if not rest:
-        return ALGORITHMS[first].factory(model, **own)
-    takes = set().union(*map(_own_keys, rest))
+        return first.factory(model, **own)
+    takes = set().union(*(part.settings for part in rest))
 
     def inner(**rates: Any) -> FederatedAlgorithm:
         return _build(rest, {**values, **{k: v for k, v in rates.items() if k in takes}}, model)
 
-    if first == "local_update_decay":
+    if first.name == "local_update_decay":
         for key in RATES:
             if key not in takes:
                 own[key] = None
-        return WRAPPERS[first][0].factory(
+        return first.factory(
             lambda client_rate, server_rate: inner(
                 client_learning_rate=client_rate, server_learning_rate=server_rate
             ),
             model, **own,
         )
-    return WRAPPERS[first][0].factory(inner(), model, **own)
+    return first.factory(inner(), model, **own)
 
 
-def _own_keys(part: str) -> dict[str, str]:
-    info = ALGORITHMS[part] if part in ALGORITHMS else WRAPPERS[part][0]
-    keys: dict[str, Any] = {}
-    for parameter in inspect.signature(info.factory).parameters.values():
-        if parameter.kind is inspect.Parameter.VAR_KEYWORD:
-            keys |= inspect.get_annotations(LocalOptions)
-        elif parameter.name not in ("model", "algorithm", "build"):
-            keys[parameter.name] = parameter.annotation
-    return {key: getattr(value, "__forward_arg__", str(value)) for key, value in keys.items()}
+def _parts(text: str, source: Source | None) -> list[Part]:
+    *wrappers, base = algorithm_parts(text, source)
+    found = [_part(name, WRAPPERS[name][0]) for name in wrappers]
+    return [*found, _part(base, ALGORITHMS[base]) if source is None else _own_method(base, source)]
 
 
-def _parse(value: Any, annotation: str) -> Any:
-    """A value from a command line or a file, which may be the text of a schedule and the like."""
-    if not isinstance(value, str):
-        return value
-    parsers: dict[str, Callable[[str], Any]] = {
-        "Schedule": parse_schedule,
-        "BaseOptimizer": lambda text: parse_call(text, BASES, "base optimizer"),
-        "GradientTransformation": lambda text: parse_call(text, OPTIMIZERS, "optimizer"),
-        "GradientWeights": _parse_gradient_weights,
-    }
-    for name, parse in parsers.items():
-        if name in annotation:
-            return parse(value)
-    return value
+def _part(name: str, info: AlgorithmInfo) -> Part:
+    settings = settings_of(
+        info.factory, ("model", "algorithm", "build"), options=LocalOptions,
+        defaults=info.local_defaults,
+    )
+    return Part(name, info.factory, settings)
 
 
-def _parse_gradient_weights(text: str) -> Any:
-    if text in ("all", "last"):
-        return text
+def _own_method(name: str, source: Source) -> Part:
+    """A user's method: its first argument is the model, all others are settings."""
+    value = sources.load(source)
+    method = "a method is a function of the model that returns a fedax.FederatedAlgorithm"
+    if isinstance(value, Task):
+        raise ConfigError(f"{source.label} is a task, and a task comes first, then a method.")
+    if not callable(value):
+        raise ConfigError(f"{source.label} is {_a(value)}, but {method}.")
+    parameters = _signature(source, value).parameters
+    first = parameters.get("model", next(iter(parameters.values()), None))
+    if first is None or first.default is not NEEDED:
+        raise ConfigError(f"{source.label} takes no model, but {method}.")
+    by_name = first.name == "model" and first.kind is not first.POSITIONAL_ONLY
+
+    def factory(model: Model, **options: Any) -> FederatedAlgorithm:
+        given = ((), {"model": model}) if by_name else ((model,), {})
+        algorithm = _call(source, value, *given[0], **given[1], **options)
+        if not isinstance(algorithm, FederatedAlgorithm):
+            raise ConfigError(f"{source.label} returned {_a(algorithm)}, but {method}.")
+        return algorithm
+
+    settings = _settings(source, value, (first.name,), options=LocalOptions)
+    return Part(name, factory, settings)
+
+
+def _settings(
+    source: Source, function: Callable[..., Any], skip: Iterable[str] = (), **options: Any
+) -> dict[str, Setting]:
+    _signature(source, function)
+    found = settings_of(function, skip, **options)
+    return {key: setting._replace(checked=False) for key, setting in found.items()}
+
+
+def _signature(source: Source, function: Callable[..., Any]) -> inspect.Signature:
     try:
-        return tuple(float(number) for number in ast.literal_eval(text))
-    except (SyntaxError, TypeError, ValueError):
-        raise ValueError(
-            f"gradient_weights must be all, last or numbers such as '(1, 0.5)', but is {text!r}."
+        return signature_of(function)
+    except (TypeError, ValueError):
+        raise ConfigError(
+            f"{source.label} does not say what arguments it takes; name a function that does."
         ) from None
+
+
+def _call(source: Source, function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+    """Calls a user's function where its imports find what lies beside it."""
+    with imports.explained(source.label, "when it was called"), sources.beside(source):
+        try:
+            return function(*arguments, **named)
+        except ConfigError:
+            raise
+        except ValueError as error:  # a check, whose message is a sentence
+            raise ConfigError(f"{source.label}: {error}") from error
+
+
+def _a(value: Any) -> str:
+    """What something is, in words."""
+    if value is None:
+        return "None (is there a return?)"
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
+
+
+def _unwrapped(text: str) -> tuple[list[str], str]:
+    """The wrappers at the beginning, and what is behind their '+', which may hold one itself."""
+    wrappers = []
+    while True:
+        first, plus, rest = text.partition("+")
+        if not plus or first not in WRAPPERS:
+            return wrappers, text
+        wrappers.append(first)
+        text = rest
+
+
+def _check_plus(text: str, base: str, folder: Path | None = None) -> None:
+    """Raises a sentence if there is a '+' behind what wraps nothing, unless it is a file's."""
+    first, plus, rest = base.partition("+")
+    if "+" in text and not (base and ((first and rest) or not plus)):
+        raise ConfigError(
+            f"Beside a '+' in {text!r} there is no name; wrap as in 'elastic+fedavg'."
+        )
+    place = base.rpartition(":")[0]
+    if not plus or not (first.isidentifier() or ":" in first) or (
+        place and (folder is None or (folder / place).exists())
+    ):
+        return
+    if first.isidentifier() and first not in ALGORITHMS:
+        raise ConfigError(unknown("algorithm", first, [*ALGORITHMS, *WRAPPERS]))
+    raise ConfigError(
+        f"{first} in {text!r} wraps nothing; only {' and '.join(WRAPPERS)} can stand "
+        "before a '+'."
+    )

@@ -5,12 +5,23 @@ from __future__ import annotations
 import dataclasses
 import json
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, get_args, get_type_hints
 
-from fedax.experiment.build import algorithm_keys, algorithm_parts
+from fedax.experiment import sources
+from fedax.experiment.build import (
+    algorithm_parts,
+    algorithm_settings,
+    check_options,
+    find_algorithm,
+    find_task,
+    task_settings,
+)
 from fedax.experiment.errors import ConfigError
+from fedax.experiment.folder import resume_command
+from fedax.experiment.settings import Setting, entries, section
+from fedax.experiment.sources import Source
 from fedax.rounds.sampling import Sampling
 from fedax.rounds.stopping import Goal
 from fedax.tasks.registry import TASKS, presets
@@ -18,6 +29,7 @@ from fedax.validate import check_choice, check_count, check_number, unknown
 
 PRESETS = ("quick", "paper", "none")
 NAMES = ("task", "algorithm", "preset")
+SOURCES = ("task_source", "algorithm_source")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,9 +38,10 @@ class RunConfig:
 
     Attributes:
       task, algorithm: names, see `fedax list`; wrappers are joined to what they wrap by "+".
+      task_source, algorithm_source: where they come from if they are a user's.
       preset: where the values came from that nobody set: "quick", "paper" or "none".
       seed: fixes the initial parameters, the cohorts and all local randomness.
-      num_rounds: T.
+      num_rounds: T, how many rounds of training.
       cohort_size: clients a round.
       evaluate_every: rounds between evaluations; 0: never.
       checkpoint_every: rounds between checkpoints.
@@ -38,11 +51,11 @@ class RunConfig:
       dropout: probability that a client drops out in the middle of a round, in [0, 1).
       diagnostics: whether every round reports how the clients' updates lie to each other.
       early_stopping: a metric; when it has not improved for a while training stops, see
-        `fedax.EarlyStopping`; None: it does not.
-      early_stopping_patience, early_stopping_min_delta: that while in measurements, and by more
-        than what a value counts as better.
-      keep_best: a metric, the model with the best of which is kept; None: none is.
-      task_options: arguments of `fedax.load_task`.
+        `fedax.EarlyStopping`.
+      early_stopping_patience: that while, in measurements.
+      early_stopping_min_delta: by more than this a measurement is an improvement.
+      keep_best: a metric; the model with the best of it is kept.
+      task_options: the task's settings, such as `model`.
       algorithm_options: arguments of the algorithm's factory; schedules as text.
     """
 
@@ -65,15 +78,22 @@ class RunConfig:
     keep_best: str | None = None
     task_options: dict[str, Any] = dataclasses.field(default_factory=dict)
     algorithm_options: dict[str, Any] = dataclasses.field(default_factory=dict)
+    task_source: Source | None = None
+    algorithm_source: Source | None = None
+
+    @property
+    def sources(self) -> list[Source]:
+        """Where the task and the algorithm come from that are a user's."""
+        return [source for source in (self.task_source, self.algorithm_source) if source]
 
 
-# The run's own keys of --set; the task's and the algorithm's come from their factories.
+# The run's own keys of --set; the task's and the algorithm's come from their factories. A key that
+# fits several is told apart by what stands before a dot: run.seed, task.seed, algorithm.seed.
 COUNTS = ("seed", "num_rounds", "cohort_size", "evaluate_every", "checkpoint_every",
           "clients_per_chunk", "early_stopping_patience")
 # Folders that were made before 0.5 lack these.
 STOPPING = ("early_stopping", "early_stopping_patience", "early_stopping_min_delta", "keep_best")
 RUN_KEYS = (*COUNTS, "sampling", "availability", "dropout", "diagnostics", *STOPPING)
-TASK_KEYS = ("model",)
 
 
 def resolve(
@@ -87,26 +107,76 @@ def resolve(
     """The configuration from its sources, later ones winning: preset, file, settings.
 
     Args:
-      task, algorithm, preset: names; None means what the file says, or else the default.
-      config_file: a TOML file, or a run folder's config.json.
+      task, algorithm, preset: names, or where a user's are; None means what the file says, or else
+        the default. A user's task has no presets.
+      config_file: a TOML file, or a run folder's config.json. Files that it names are looked for
+        beside it.
       settings: key -> value of the run, the task or the algorithm.
 
     Raises:
       ConfigError: a name, a key or a value is wrong; the sentence quotes it.
     """
     values = _read_file(config_file) if config_file else {}
-    settings = dict(settings or {})
-    in_file = {key: values.pop(key, getattr(RunConfig, key)) for key in NAMES}
-    config = RunConfig(
-        task=task or in_file["task"],
-        algorithm=algorithm or in_file["algorithm"],
-        preset=preset or in_file["preset"],
-    )
+    named = {
+        "task": _found(find_task, "task", task, values, config_file),
+        "algorithm": _found(find_algorithm, "algorithm", algorithm, values, config_file),
+    }
+    names: dict[str, Any] = {key: name for key, (name, _) in named.items()}
+    names |= {f"{key}_source": source for key, (_, source) in named.items()}
+    asked = values.pop("preset", None)
+    names["preset"] = _preset(names, asked if preset is None else preset)
+    config = RunConfig(**names)
     _check_names(config)
-    for source in (_preset_values(config), values, settings):
+    for source in (_preset_values(config), _of_the_run(values), settings or {}):
         config = _with(config, source)
     _check_values(config)
     return config
+
+
+def _found(
+    find: Callable[[str, Path | None], tuple[str, Source | None]],
+    key: str,
+    asked: str | None,
+    values: dict[str, Any],
+    file: Path | None,
+) -> tuple[str, Source | None]:
+    """What the task or the algorithm is called, and where it comes from; takes it from the values.
+
+    A file's words are relative to the file, those of the command line to the working folder.
+    """
+    written = values.pop(key, getattr(RunConfig, key))
+    recorded = sources.from_record(values.pop(f"{key}_source", None), f"{key}_source in {file}")
+    if asked is not None:
+        return find(asked, None)
+    if not isinstance(written, str):
+        raise ConfigError(f"{key} in {file} must be a name, but is {written!r}.")
+    if recorded is not None:
+        return written, dataclasses.replace(sources.current(recorded), changed_after=())
+    return find(written, file.resolve().parent if file else None)
+
+
+def _preset(names: Mapping[str, Any], asked: str | None) -> str:
+    """The preset that was asked for, or the one to take if none was."""
+    if names["task_source"] is None or asked == "none":
+        return asked or RunConfig.preset
+    if asked is not None:
+        raise ConfigError(
+            f"The task {names['task']} has no preset {asked!r}; leave --preset out, and use --set."
+        )
+    return "none"
+
+
+def changed_since(config_file: Path, config: RunConfig) -> list[str]:
+    """What is not as it was in the run that a configuration repeats: sentences."""
+    recorded = _read_file(config_file)
+    found = []
+    for key in SOURCES:
+        then = sources.from_record(recorded.get(key), f"{key} in {config_file}")
+        now = getattr(config, key)
+        if then and now and then.path == now.path:
+            found += [f"Not as in {config_file}: {path} has changed." for path in
+                      sources.changes(then)]
+    return found
 
 
 def parse_settings(words: Sequence[str]) -> dict[str, Any]:
@@ -128,28 +198,96 @@ def parse_settings(words: Sequence[str]) -> dict[str, Any]:
     return settings
 
 
-def load_config(path: Path) -> RunConfig:
+def load_config(path: Path, *, force: bool = False) -> RunConfig:
     """Reads the configuration of a run folder.
 
+    Args:
+      path: of its config.json.
+      force: go on although a source has changed since it was recorded.
+
     Raises:
-      ConfigError: it is not one, or a value in it is wrong.
+      ConfigError: it is not one, or a value in it is wrong, or a source has changed.
     """
     values = _read_file(path)
     fields = {field.name for field in dataclasses.fields(RunConfig)}
-    missing = fields - set(values) - set(STOPPING)
+    missing = fields - {*SOURCES, *STOPPING} - set(values)
     if missing:
         raise ConfigError(f"{path} lacks {sorted(missing)[0]!r}, so it is no run's configuration.")
-    config = RunConfig(**{name: values.pop(name) for name in NAMES})
+    names: dict[str, Any] = {name: values.pop(name) for name in NAMES}
+    names |= {
+        key: sources.from_record(values.pop(key, None), f"{key} in {path}") for key in SOURCES
+    }
+    config = RunConfig(**names)
+    _require_sources(config, path.parent, force=force)
     _check_names(config)
-    config = _with(config, values)
+    config = _with(config, _of_the_run(values))
     _check_values(config)
     return config
 
 
+def _require_sources(config: RunConfig, folder: Path, *, force: bool) -> None:
+    """Raises a sentence if a user's file is not there any more, or has changed."""
+    changed = []
+    for source in config.sources:
+        files = source.files
+        for path in sources.changes(source):
+            copy = sources.copy_of(folder, path, files.get(path, ""))
+            kept = f" (as it was: {copy})" if copy.exists() else ""
+            if path == source.path and not Path(path).exists():
+                raise ConfigError(
+                    f"{path}, where the run's {source.name} comes from, is not there any more"
+                    f"{kept}. Put it back, or write its new place into {folder / 'config.json'}."
+                )
+            changed.append(f"{path}{kept}")
+    if changed and not force:
+        which = " and ".join(dict.fromkeys(changed))
+        raise ConfigError(
+            f"The run's source has changed since: {which}. To go on with it as it is now: "
+            f"{resume_command(folder)} --force"
+        )
+
+
+def with_sources_of_now(config: RunConfig, done: int) -> RunConfig:
+    """The configuration with its sources as they are now; changes are noted with the round."""
+    now = {}
+    for key in SOURCES:
+        source = getattr(config, key)
+        if source is not None:
+            changed = (done,) if sources.changes(source) else ()
+            now[key] = dataclasses.replace(
+                sources.current(source), changed_after=(*source.changed_after, *changed)
+            )
+    return dataclasses.replace(config, **now)
+
+
+def describe_sources(config: RunConfig) -> list[str]:
+    """What a run says of a user's task or method before it begins."""
+    lines = [f"{source.name} is from {sources.shown(Path(source.path))}"
+             for source in config.sources]
+    if config.task_source is not None:
+        lines.append(f"The task {config.task} has no presets: what nobody set has its default")
+    elif config.algorithm_source is not None and config.preset != "none":
+        lines.append(
+            f"The preset {config.preset} has the run's settings and those of local training, and "
+            f"none of {config.algorithm_source.name}'s own: they have their defaults"
+        )
+    return lines
+
+
+def run_settings() -> dict[str, Setting]:
+    """The run's own settings."""
+    meant = entries(section("Attributes", RunConfig))
+    hints = get_type_hints(RunConfig)
+    return {
+        key: Setting(key, hints[key], getattr(RunConfig, key), meant[key]) for key in RUN_KEYS
+    }
+
+
 def _check_names(config: RunConfig) -> None:
-    _require("task", config.task, TASKS)
+    if config.task_source is None:
+        _require("task", config.task, TASKS)
     _require("preset", config.preset, PRESETS)
-    algorithm_parts(config.algorithm)
+    algorithm_parts(config.algorithm, config.algorithm_source)
 
 
 def _check_values(config: RunConfig) -> None:
@@ -170,27 +308,44 @@ def _check_values(config: RunConfig) -> None:
             raise ValueError(f"diagnostics must be true or false, but is {config.diagnostics!r}.")
     except ValueError as error:
         raise ConfigError(str(error)) from None
+    if config.task_source is not None:
+        settings = task_settings(config.task, config.task_source)
+        check_options(config.task_source.label, config.task_options, settings)
+    settings = algorithm_settings(config.algorithm, config.algorithm_source)
+    source = config.algorithm_source
+    what = source.label if source else f"Algorithm {config.algorithm}"
+    check_options(what, config.algorithm_options, settings)
 
 
 def _with(config: RunConfig, values: Mapping[str, Any]) -> RunConfig:
     """The configuration with these values in their places."""
-    algorithm_options = dict(config.algorithm_options)
-    task_options = dict(config.task_options)
-    run = {}
-    known = [*RUN_KEYS, *TASK_KEYS, *algorithm_keys(config.algorithm)]
-    for key, given in _flatten(values):
+    places: dict[str, Any] = {
+        "run": RUN_KEYS,
+        "task": task_settings(config.task, config.task_source),
+        "algorithm": algorithm_settings(config.algorithm, config.algorithm_source),
+    }
+    found: dict[str, dict[str, Any]] = {
+        "run": {}, "task": dict(config.task_options), "algorithm": dict(config.algorithm_options)
+    }
+    for word, given in _flatten(values):
         value = None if given == "none" else given  # TOML has no word of its own for it
-        if key in RUN_KEYS:
-            run[key] = value
-        elif key in TASK_KEYS:
+        place, dot, key = word.rpartition(".")
+        fits = [name for name, keys in places.items() if key in keys and place in ("", name)]
+        if not fits or (dot and place not in places):
+            known = [name for at, keys in places.items() if place in ("", at) for name in keys]
+            of = {"run": "of the run", "task": f"of the task {config.task}"}
+            what = f"setting {of.get(place, f'for {config.algorithm}')}"
+            raise ConfigError(unknown(what, key if known else word, known or places))
+        if len(fits) > 1:
+            ways = " or ".join(f"{name}.{key}" for name in fits)
+            raise ConfigError(
+                f"The setting {key!r} is one of the {' and of the '.join(fits)}; write {ways}."
+            )
+        if key == "model" and fits == ["task"] and config.task_source is None:
             _require(f"model of the task {config.task}", value, TASKS[config.task].models)
-            task_options[key] = value
-        elif key in algorithm_keys(config.algorithm):
-            algorithm_options[key] = value
-        else:
-            raise ConfigError(unknown(f"setting for {config.algorithm}", key, known))
+        found[fits[0]][key] = value
     return dataclasses.replace(
-        config, task_options=task_options, algorithm_options=algorithm_options, **run
+        config, task_options=found["task"], algorithm_options=found["algorithm"], **found["run"]
     )
 
 
@@ -200,9 +355,15 @@ def _flatten(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         if key in ("task_options", "algorithm_options"):
             if not isinstance(value, Mapping):
                 raise ConfigError(f"{key} must be a table of names and values, but is {value!r}.")
-            yield from value.items()
+            place = key.removesuffix("_options")
+            yield from ((f"{place}.{name}", item) for name, item in value.items())
         else:
             yield key, value
+
+
+def _of_the_run(values: Mapping[str, Any]) -> dict[str, Any]:
+    """A file's values: what can be the run's is, as the others have tables of their own."""
+    return {f"run.{key}" if key in RUN_KEYS else key: value for key, value in values.items()}
 
 
 def _preset_values(config: RunConfig) -> dict[str, Any]:
@@ -214,17 +375,22 @@ def _preset_values(config: RunConfig) -> dict[str, Any]:
         raise ConfigError(
             f"The task {config.task} has no preset {config.preset!r}; use --preset none and --set."
         )
-    *wrappers, base = algorithm_parts(config.algorithm)
-    if base not in tables:
+    *wrappers, base = algorithm_parts(config.algorithm, config.algorithm_source)
+    own = {} if config.algorithm_source else tables.get(base)
+    if own is None:
         raise ConfigError(
             f"The preset {config.preset!r} of the task {config.task} has no settings for {base}; "
             "use --preset quick, or --preset none and --set."
         )
-    known = algorithm_keys(config.algorithm)
-    values = {key: value for key, value in tables["local"].items() if key in known}
-    for part in (base, *reversed(wrappers)):
-        values |= tables.get(part, {})
-    return tables["run"] | tables["task"] | values
+    known = algorithm_settings(config.algorithm, config.algorithm_source)
+    values = {f"run.{key}": value for key, value in tables["run"].items()}
+    values |= {f"task.{key}": value for key, value in tables["task"].items()}
+    chosen = {key: value for key, value in tables["local"].items() if key in known} | own
+    for part in reversed(wrappers):
+        chosen |= tables.get(part, {})
+    return values | {
+        f"algorithm.{key}" if key in known else key: value for key, value in chosen.items()
+    }
 
 
 def _read_file(path: Path) -> dict[str, Any]:

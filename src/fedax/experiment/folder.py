@@ -162,15 +162,20 @@ def explained(folder: Path, go_on: str | None = None) -> Iterator[None]:
         if (folder / CONFIG).exists():
             message += (
                 " Checkpoints already written are intact; when that is mended, "
-                f"{go_on or resume_command(folder)}"
+                f"{go_on or resuming(folder)}"
             )
         raise RunError(message) from error
 
 
 def resume_command(folder: Path) -> str:
-    """How to go on with a run on the command line, quoted for the shell."""
+    """The command that goes on with a run, quoted for the shell."""
     quoted = shlex.quote(str(folder)) if os.name == "posix" else f'"{folder}"'
-    return f"go on with: fedax run --resume {quoted}"
+    return f"fedax run --resume {quoted}"
+
+
+def resuming(folder: Path) -> str:
+    """How to go on with a run on the command line, the end of a sentence."""
+    return f"go on with: {resume_command(folder)}"
 
 
 @contextlib.contextmanager

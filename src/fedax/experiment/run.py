@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime
 import functools
@@ -16,10 +17,10 @@ from fedax.algorithm import FederatedAlgorithm
 from fedax.data.task import Task
 from fedax.devices.mesh import client_mesh
 from fedax.devices.processes import are_several, is_first
-from fedax.experiment import checkpoint
-from fedax.experiment.build import build_algorithm
+from fedax.experiment import checkpoint, sources
+from fedax.experiment.build import build_algorithm, build_task
 from fedax.experiment.checkpoint import Restored, fingerprint
-from fedax.experiment.config import RunConfig, load_config
+from fedax.experiment.config import RunConfig, describe_sources, load_config, with_sources_of_now
 from fedax.experiment.display import Display
 from fedax.experiment.errors import ConfigError
 from fedax.experiment.folder import (
@@ -28,7 +29,7 @@ from fedax.experiment.folder import (
     explained,
     locked,
     make_folder,
-    resume_command,
+    resuming,
 )
 from fedax.experiment.sitting import Job, remember, sit, take_part, write_config
 from fedax.measures.communication import Communication, communication
@@ -37,7 +38,6 @@ from fedax.rounds.sampling import part_of_the_day
 from fedax.rounds.simulate import simulate
 from fedax.rounds.state import TrainingState, initial_state
 from fedax.rounds.stopping import EarlyStopping, Watch
-from fedax.tasks.registry import load_task
 
 
 def start(config: RunConfig, out: Path | None = None, *, profile: bool = False) -> Path:
@@ -66,18 +66,22 @@ def start(config: RunConfig, out: Path | None = None, *, profile: bool = False) 
     make_folder(folder)
     with locked(folder):
         with explained(folder):
-            write_config(job)
-        sit(job, beginning, [], Display(config.num_rounds), profile=profile)
+            _write_config(job, config)
+        display = Display(config.num_rounds)
+        sit(job, beginning, describe_sources(config), display, profile=profile)
     return folder
 
 
-def resume(folder: Path, num_rounds: int | None = None, *, profile: bool = False) -> Path:
+def resume(
+    folder: Path, num_rounds: int | None = None, *, profile: bool = False, force: bool = False
+) -> Path:
     """Goes on with a run where its newest whole checkpoint stands; on as many devices, exactly.
 
     Args:
       folder: a run folder.
       num_rounds: a new total of rounds; None keeps the run's.
       profile: as for `start`.
+      force: go on although a user's source has changed, and record how it is now.
 
     Raises:
       ConfigError, RunError, CheckpointError, DivergedError: as for `start`, or the folder or all
@@ -85,12 +89,12 @@ def resume(folder: Path, num_rounds: int | None = None, *, profile: bool = False
     """
     _require_run(folder)
     if not is_first():
-        config, built, restored = read_run(folder)
+        config, built, restored = read_run(folder, force=force)
         config = dataclasses.replace(config, num_rounds=num_rounds or config.num_rounds)
         take_part(_job(folder, config, built), restored)
         return folder
     with locked(folder):
-        config, built, restored = read_run(folder)
+        config, built, restored = read_run(folder, force=force)
         if num_rounds is not None:
             config = dataclasses.replace(config, num_rounds=num_rounds)
         done = int(restored.state.server_state.round_index)
@@ -98,14 +102,17 @@ def resume(folder: Path, num_rounds: int | None = None, *, profile: bool = False
             raise ConfigError(
                 f"The run has done {done} rounds already; --rounds {num_rounds} is less."
             )
+        if force:
+            config = with_sources_of_now(config, done)
         job = _job(folder, config, built)
-        if num_rounds is not None:
+        if num_rounds is not None or force:
             with explained(folder):
-                write_config(job)
+                _write_config(job, config)
         note = f"Going on after round {done}." if done else "No checkpoint yet: from the beginning."
         remember(job, restored)
         display = Display(config.num_rounds, done)
-        sit(job, restored, [*restored.refused, note], display, profile=profile)
+        notes = [*describe_sources(config), *restored.refused, note]
+        sit(job, restored, notes, display, profile=profile)
     return folder
 
 
@@ -117,14 +124,18 @@ class ReadRun(NamedTuple):
     restored: Restored
 
 
-def read_run(folder: Path) -> ReadRun:
+def read_run(folder: Path, *, force: bool = False) -> ReadRun:
     """Reads a run folder; the state is that of the newest whole checkpoint, or the initial one.
+
+    Args:
+      folder: a run folder.
+      force: whether a user's source may have changed.
 
     Raises:
       ConfigError, RunError, CheckpointError: it is no run folder, or damaged.
     """
     _require_run(folder)
-    config = load_config(folder / CONFIG)
+    config = load_config(folder / CONFIG, force=force)
     built = build(config)
     restored = checkpoint.restore_latest(
         folder / "checkpoints", initial_state(built.task, built.algorithm, config.seed),
@@ -153,7 +164,9 @@ def build(config: RunConfig) -> Built:
       ConfigError, RunError: they cannot be had, or do not fit together.
     """
     try:
-        task = load_task(config.task, **config.task_options)
+        task = build_task(config.task, config.task_options, config.task_source)
+    except ConfigError:
+        raise
     except ValueError as error:
         raise RunError(str(error)) from None
     if config.cohort_size > task.train.num_clients:
@@ -161,9 +174,14 @@ def build(config: RunConfig) -> Built:
             f"cohort_size is {config.cohort_size}, but the task {config.task} has "
             f"{task.train.num_clients} clients; choose at most that many."
         )
-    algorithm = build_algorithm(config.algorithm, config.algorithm_options, task.model)
+    algorithm = build_algorithm(
+        config.algorithm, config.algorithm_options, task.model, config.algorithm_source
+    )
     try:  # traces a round, so that what does not fit together is said before anything is made
-        sent = communication(algorithm, task.model, task.train.client(0))
+        with contextlib.ExitStack() as stack:
+            for source in config.sources:
+                stack.enter_context(sources.beside(source))
+            sent = communication(algorithm, task.model, task.train.client(0))
     except ValueError as error:
         raise ConfigError(f"Algorithm {config.algorithm} on {config.task}: {error}") from None
     return Built(task, algorithm, sent)
@@ -188,7 +206,7 @@ def _job(folder: Path, config: RunConfig, built: Built) -> Job:
     return Job(
         folder, dataclasses.asdict(config), *built,
         functools.partial(_rounds, config, built, watch.needs_every_state), watch,
-        resume_command(folder),
+        resuming(folder),
     )
 
 
@@ -222,3 +240,8 @@ def _unused_folder(config: RunConfig) -> Path:
     name = f"{config.task}-{config.algorithm}-{stamp}"
     numbered = (Path("fedax-runs") / (name + suffix) for suffix in ("", "-2", "-3", "-4", "-5"))
     return next((path for path in numbered if not path.exists()), Path("fedax-runs") / name)
+
+
+def _write_config(job: Job, config: RunConfig) -> None:
+    write_config(job)
+    sources.keep_copies(job.folder, config.sources)

@@ -123,6 +123,15 @@ def inverse_time_decay(initial_value: float | Array, offset: float | Array = 1.0
     return schedule
 
 
+# By the names that a command line knows.
+SCHEDULES: dict[str, Callable[..., Schedule]] = {
+    "constant": constant,
+    "staircase_decay": staircase_decay,
+    "exponential_decay": exponential_decay,
+    "inverse_time_decay": inverse_time_decay,
+}
+
+
 def parse_schedule(text: str) -> float | Schedule:
     """Reads a number or a schedule from a word of a command line or configuration file.
 
@@ -134,12 +143,6 @@ def parse_schedule(text: str) -> float | Schedule:
     Raises:
       ValueError: it is neither; the sentence lists the schedules.
     """
-    choices: dict[str, Callable[..., Schedule]] = {
-        "constant": constant,
-        "staircase_decay": staircase_decay,
-        "exponential_decay": exponential_decay,
-        "inverse_time_decay": inverse_time_decay,
-    }
     try:
         return float(text)
     except ValueError:
@@ -147,7 +150,7 @@ def parse_schedule(text: str) -> float | Schedule:
     try:
         if "(" not in text:  # every schedule takes arguments
             raise SyntaxError
-        return parse_call(text, choices, "schedule")
+        return parse_call(text, SCHEDULES, "schedule")
     except SyntaxError:
         raise ValueError(
             f"{text!r} is neither a number nor a schedule such as "

@@ -62,10 +62,10 @@ def load_task(name: str, model: str | None = None) -> Task:
 def presets(name: str) -> dict[str, Any]:
     """The presets of a task: preset -> table -> setting -> value.
 
-    They stand beside the task, in a file of its name; see there.
+    They stand beside the task, in a file of its name; see there. A task without one has none.
     """
     file = importlib.resources.files("fedax.tasks").joinpath(f"{name}.toml")
-    return tomllib.loads(file.read_text("utf-8"))
+    return tomllib.loads(file.read_text("utf-8")) if file.is_file() else {}
 
 
 TASKS: dict[str, TaskInfo] = {

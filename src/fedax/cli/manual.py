@@ -1,0 +1,82 @@
+"""What can be set, in words: of what is listed, and of a run before it is started."""
+
+from __future__ import annotations
+
+import shutil
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from fedax.experiment.build import algorithm_settings, find_algorithm, find_task, task_settings
+from fedax.experiment.config import RunConfig, resolve, run_settings
+from fedax.experiment.errors import ConfigError
+
+Row = dict[str, Any]
+
+WIDEST = 100
+
+
+def print_settings(
+    title: str, settings: Iterable[Row], chosen: Mapping[str, Any] | None = None, by: str = ""
+) -> None:
+    """Prints settings, two or more lines each.
+
+    Args:
+      title: the first line.
+      settings: rows of `Setting.row`.
+      chosen: values that they have without being set, where these are not the defaults.
+      by: who has chosen them.
+    """
+    width = min(shutil.get_terminal_size().columns, WIDEST)
+    print(f"\n{title}")
+    for row in settings:
+        words = [row["type"]]
+        if row["needed"]:
+            words.append("must be given")
+        default = row.get("default", ...)
+        if default is not ...:
+            words.append(f"default {_word(default)}")
+        value = (chosen or {}).get(row["name"], default)
+        if value != default:
+            words.append(f"{by}: {_word(value)}")
+        print(f"  {row['name']}  {'; '.join(filter(None, words))}")
+        if row["meaning"]:
+            print(textwrap.fill(row["meaning"], width, initial_indent=" " * 6,
+                                subsequent_indent=" " * 6))
+
+
+def _word(value: Any) -> str:
+    """A value as one would write it."""
+    return str(value).lower() if isinstance(value, bool | None) else str(value)
+
+
+def explain_run(task: str, algorithm: str | None, preset: str | None) -> None:
+    """Prints what can be set in a run: of the method, of the task, of the run itself.
+
+    Raises:
+      ConfigError: there is no such task or algorithm.
+    """
+    task_name, task_source = find_task(task)
+    name, source = find_algorithm(algorithm or RunConfig.algorithm)
+    parts = {
+        name: algorithm_settings(name, source),
+        f"the task {task_name}": task_settings(task_name, task_source),
+        "the run": run_settings(),
+    }
+    try:
+        config = resolve(task=task, algorithm=algorithm, preset=preset)
+    except ConfigError:  # there is no such preset, or something must be given first
+        chosen, by = {}, ""
+    else:
+        chosen = {**vars(config), **config.task_options, **config.algorithm_options}
+        by = f"preset {config.preset}"
+    for of, found in parts.items():
+        if found:
+            rows = [setting.row() for setting in found.values()]
+            print_settings(f"Settings of {of}, for --set KEY=VALUE:", rows, chosen, by)
+
+
+def explain_rows(rows: Sequence[Row]) -> None:
+    """Prints the settings of the rows of a list that describe them."""
+    for row in rows:
+        print_settings(f"Settings of {row['name']}, for --set KEY=VALUE:", row["settings"])

@@ -1,0 +1,192 @@
+"""The settings of a factory: its keyword arguments, and what its docstring says of them."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import pkgutil
+import re
+import sys
+import textwrap
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from fedax.clients.local_training import LocalOptions, LocalTraining
+from fedax.experiment.values import describe
+
+# The defaults of a setting that must be given, and of one that the factory fills in by itself.
+NEEDED, OWN = inspect.Parameter.empty, ...
+
+
+class Setting(NamedTuple):
+    """A keyword argument of a factory.
+
+    Attributes:
+      name: as in KEY=VALUE.
+      hint: its annotation, evaluated if that is possible; of one without, its default's type.
+      default: or `NEEDED`, or `OWN`.
+      meaning: from the docstring; may be empty.
+      checked: whether the factory checks its value with sentences.
+    """
+
+    name: str
+    hint: Any
+    default: Any
+    meaning: str
+    checked: bool = True
+
+    def row(self) -> dict[str, Any]:
+        """The setting as a list shows it; without "default" if that is not known."""
+        row: dict[str, Any] = {"name": self.name, "type": describe(self.hint)}
+        if self.default is not NEEDED and self.default is not OWN:
+            plain = isinstance(self.default, bool | int | float | str | None)
+            row["default"] = self.default if plain else (
+                getattr(self.default, "__name__", str(self.default))
+            )
+        return row | {"needed": self.default is NEEDED, "meaning": self.meaning}
+
+
+def settings_of(
+    function: Callable[..., Any],
+    skip: Iterable[str] = (),
+    *,
+    options: type | None = None,
+    defaults: Mapping[str, Any] | None = None,
+) -> dict[str, Setting]:
+    """The settings of a factory by name, in the order of its arguments.
+
+    Args:
+      function: anything that can be called: also a partial, or an instance with `__call__`.
+      skip: arguments that are no settings.
+      options: the TypedDict that `**options` stand for if their annotation names none; None: they
+        are not known.
+      defaults: of options, where they are not those of `LocalTraining`.
+
+    Raises:
+      ValueError, TypeError: it has no signature that could be read.
+    """
+    plain = _plain(function)
+    try:
+        hints = typing.get_type_hints(plain, include_extras=True)
+    except Exception:  # names that only a type checker sees, say
+        hints = {}
+    meant = meanings(function)
+    found: dict[str, Setting] = {}
+    behind: dict[str, Setting] = {}
+    for name, parameter in signature_of(function).parameters.items():
+        hint = hints.get(name, parameter.annotation)
+        if name in skip or parameter.kind is inspect.Parameter.VAR_POSITIONAL:
+            continue
+        if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+            behind = _options_of(hint, options, defaults or {})
+            continue
+        if hint is NEEDED:
+            hint = _likely(parameter.default)
+        found[name] = Setting(name, hint, parameter.default, meant.get(name, ""))
+    return found | {name: setting for name, setting in behind.items() if name not in found}
+
+
+def signature_of(function: Callable[..., Any]) -> inspect.Signature:
+    """The signature; the names in its annotations need not exist."""
+    if sys.version_info >= (3, 14):
+        import annotationlib  # noqa: PLC0415 - not there before
+
+        return inspect.signature(function, annotation_format=annotationlib.Format.FORWARDREF)
+    return inspect.signature(function)
+
+
+def meanings(function: Callable[..., Any]) -> dict[str, str]:
+    """What the section `Args:` of the docstring says of each argument.
+
+    Where it says "as for `other`", it is what the docstring of `other` says.
+
+    Example:
+      >>> from fedax import fedavgm
+      >>> meanings(fedavgm)["momentum"]
+      'beta in [0, 1).'
+    """
+    plain = _plain(function)
+    text = inspect.getdoc(plain) or ""
+    if not inspect.isroutine(function) and not isinstance(function, functools.partial):
+        text += "\n" + (inspect.getdoc(function) or "")
+    found = entries(section("Args", text))
+    for name, meaning in found.items():
+        found[name] = _elsewhere(meaning, plain).get(name, meaning)
+    return _elsewhere(text, plain, r"[Aa]rguments[^.]*") | found
+
+
+def section(title: str, documented: Any) -> str:
+    """The lines of a docstring's section, or of all sections of that title in a text."""
+    text = documented if isinstance(documented, str) else inspect.getdoc(documented) or ""
+    pattern = rf"^{title}:\n((?:[ \t]+\S.*\n|[ \t]*\n)*)"
+    return "\n".join(map(textwrap.dedent, re.findall(pattern, text + "\n", re.MULTILINE)))
+
+
+def entries(text: str) -> dict[str, str]:
+    r"""Name -> meaning of lines such as "name, other: meaning", which deeper lines continue.
+
+    Example:
+      >>> entries("Title.\n\nrate: how far\n  to go.\nsteps, epochs: how often.")
+      {'rate': 'how far to go.', 'steps': 'how often.', 'epochs': 'how often.'}
+    """
+    found: dict[str, str] = {}
+    names: list[str] = []
+    for line in text.splitlines():
+        entry = re.match(r"([*\w]+(?:, [*\w]+)*)(?: \([^)]*\))?:\s*(.*)", line)
+        if entry:
+            names = entry[1].split(", ")
+            found |= dict.fromkeys(names, entry[2])
+        elif line.startswith((" ", "\t")):
+            found |= {name: f"{found[name]} {line.strip()}".strip() for name in names}
+        else:
+            names = []
+    return found
+
+
+def _options_of(
+    hint: Any, options: type | None, defaults: Mapping[str, Any]
+) -> dict[str, Setting]:
+    """The settings behind `**options`."""
+    if typing.get_origin(hint) is typing.Unpack:
+        options = typing.get_args(hint)[0]
+    if options is None:
+        return {}
+    if options is LocalOptions:
+        defaults = LocalTraining._field_defaults | dict(defaults)
+    needed: frozenset[str] = getattr(options, "__required_keys__", frozenset())
+    meant = entries(inspect.getdoc(options) or "")
+    return {
+        name: Setting(
+            name, hint, NEEDED if name in needed else defaults.get(name, OWN), meant.get(name, "")
+        )
+        for name, hint in typing.get_type_hints(options).items()
+    }
+
+
+def _likely(default: Any) -> Any:
+    """The annotation that an argument without one probably would have."""
+    if default is None or default is NEEDED:
+        return Any
+    return float if type(default) is int else type(default)
+
+
+def _plain(function: Any) -> Any:
+    """The function with annotations and a docstring that is behind what is called."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    if not inspect.isroutine(function) and not inspect.isclass(function):
+        function = type(function).__call__
+    return inspect.unwrap(function)
+
+
+def _elsewhere(meaning: str, function: Any, before: str = "") -> dict[str, str]:
+    """The meanings in the docstring to which a meaning refers."""
+    other = re.search(rf"{before}\bas\s+for\s+`([\w.]+)`", meaning)
+    if not other:
+        return {}
+    try:
+        found = getattr(function, "__globals__", {}).get(other[1])
+        return meanings(found or pkgutil.resolve_name(other[1]))
+    except (AttributeError, ImportError, ValueError):
+        return {}

@@ -1,0 +1,189 @@
+"""What the value of a setting can be, by its annotation; and values given as text."""
+
+from __future__ import annotations
+
+import ast
+import collections.abc
+import functools
+import inspect
+import types
+import typing
+from collections.abc import Callable
+from typing import Any, Literal
+
+import jax
+import numpy as np
+import optax
+
+from fedax import optimizers
+from fedax.optimizers import base_optimizers
+from fedax.optimizers.base_optimizers import BaseOptimizer
+from fedax.optimizers.schedules import SCHEDULES, parse_call, parse_schedule
+
+BASES = {
+    "sgd": base_optimizers.sgd,
+    "sgdm": base_optimizers.sgdm,
+    "rmsprop": base_optimizers.rmsprop,
+    "adam": base_optimizers.adam,
+}
+
+
+def _base_transformation(base: Callable[..., BaseOptimizer], *arguments: Any, **named: Any) -> Any:
+    """A base optimizer of Mime as an optax transformation."""
+    return base_optimizers.as_transformation(base(*arguments, **named))
+
+
+OPTIMIZERS: dict[str, Callable[..., Any]] = {
+    "sgd": lambda: optax.sgd(1.0),
+    "heavy_ball": optimizers.heavy_ball,
+    "adagrad": optimizers.adagrad,
+    "adam": optimizers.adam,
+    "yogi": optimizers.yogi,
+    "amsgrad": optimizers.amsgrad,
+    "adabound": optimizers.adabound,
+} | {
+    f"mime_{name}": functools.partial(_base_transformation, base) for name, base in BASES.items()
+}
+
+# Kinds of values, in the words of a list. Text in quotes is one of the choices that there are;
+# what is of the kind OTHER is not known here.
+NUMBER, WHOLE, SCHEDULE, OPTIMIZER, BASE = (
+    "number", "whole number", "schedule", "optimizer", "base optimizer"
+)
+SWITCH, TEXT, NUMBERS, NONE, OTHER = (
+    "true or false", "text", "numbers such as '(1, 0.5)'", "none", "other"
+)
+KINDS: dict[Any, str] = {
+    bool: SWITCH, int: WHOLE, float: NUMBER, str: TEXT, types.NoneType: NONE,
+    optax.GradientTransformation: OPTIMIZER, optax.GradientTransformationExtraArgs: OPTIMIZER,
+    BaseOptimizer: BASE, np.ndarray: NUMBERS, tuple: NUMBERS, list: NUMBERS,
+    collections.abc.Sequence: NUMBERS, collections.abc.Callable: SCHEDULE,
+}
+ARTICLES = {NUMBER: "a ", WHOLE: "a ", SCHEDULE: "a ", BASE: "a ", OPTIMIZER: "an "}
+# How the text of such a value is read.
+READERS: dict[str, Callable[[str], Any]] = {
+    SCHEDULE: parse_schedule,
+    BASE: lambda text: parse_call(text, BASES, "base optimizer"),
+    OPTIMIZER: lambda text: parse_call(text, OPTIMIZERS, "optimizer"),
+}
+# Of annotations that cannot be evaluated, by a word in their text.
+WRITTEN = {
+    "Schedule": (NUMBER, SCHEDULE), "BaseOptimizer": (BASE,), "GradientTransformation": (OPTIMIZER,)
+}
+
+
+def kinds_of(hint: Any) -> tuple[str, ...]:
+    """What a value may be whose annotation this is.
+
+    Example:
+      >>> kinds_of(float | None), kinds_of(Literal["mean", "sum"])
+      (('number', 'none'), ("'mean'", "'sum'"))
+    """
+    if isinstance(hint, str) or type(hint).__name__ == "ForwardRef":
+        text = str(hint)
+        return next((kinds for word, kinds in WRITTEN.items() if word in text), (OTHER,))
+    kinds: list[str] = []
+    for part in _parts(hint):
+        origin = typing.get_origin(part) or part
+        if origin is Literal:
+            kinds += [f"'{choice}'" for choice in typing.get_args(part)]
+        elif origin is not jax.Array:
+            known = isinstance(origin, collections.abc.Hashable)
+            kinds.append(KINDS.get(origin, OTHER) if known else OTHER)
+    if set(kinds) <= {NONE} and jax.Array in _parts(hint):  # else it is what stands beside it
+        kinds.insert(0, NUMBER)
+    return tuple(dict.fromkeys(kinds))
+
+
+def describe(hint: Any, articles: bool = False) -> str:
+    """The same in words, if need be with articles.
+
+    Example:
+      >>> describe(int | None), describe(Literal["mean", "sum"])
+      ('whole number or none', 'mean or sum')
+    """
+    kinds = kinds_of(hint)
+    if OTHER in kinds:
+        return hint if isinstance(hint, str) else inspect.formatannotation(hint)
+    words = [kind[1:-1] if kind.startswith("'") else kind for kind in kinds]
+    if articles:
+        words = [f"{ARTICLES.get(word, '')}{word}" for word in words]
+    *first, last = words
+    return f"{', '.join(first)} or {last}" if first else last
+
+
+def parse(name: str, value: Any, hint: Any) -> Any:
+    """A value from a command line or a file, which may be the text of a schedule and the like.
+
+    Raises:
+      SyntaxError, ValueError: the text is none of what the value may be.
+    """
+    kinds = set(kinds_of(hint))
+    if not isinstance(value, str):
+        return _converted(value, kinds)
+    if f"'{value}'" in kinds or TEXT in kinds:
+        return value
+    for kind, read in READERS.items():
+        if kind in kinds:
+            return read(value)
+    return _parse_numbers(name, value, hint) if NUMBERS in kinds else _parse_expression(value)
+
+
+def check_kind(name: str, value: Any, hint: Any) -> None:
+    """Raises a sentence unless the value, once parsed, is what its annotation says.
+
+    What text made a function or an optimizer passes.
+    """
+    kinds = kinds_of(hint)
+    known = OTHER not in kinds and isinstance(value, bool | int | float | str | None)
+    if not known or f"'{value}'" in kinds or any(_fits(value, kind) for kind in kinds):
+        return
+    shown = "none" if value is None else repr(value)
+    raise ValueError(f"{name} must be {describe(hint, articles=True)}, but is {shown}.")
+
+
+def _parts(hint: Any) -> list[Any]:
+    """The members of a union, opened; or what it is alone."""
+    if typing.get_origin(hint) not in (typing.Union, types.UnionType):
+        return [hint]
+    return [part for member in typing.get_args(hint) for part in _parts(member)]
+
+
+def _converted(value: Any, kinds: set[str]) -> Any:
+    """What the words of a command line were taken for, as the annotation has it."""
+    if value is None:
+        return "none" if "'none'" in kinds else None  # where it is one of the choices
+    if TEXT in kinds <= {TEXT, NONE}:
+        return str(value).lower() if isinstance(value, bool) else str(value)
+    return float(value) if _is_whole(value) and NUMBER in kinds <= {NUMBER, NONE} else value
+
+
+def _parse_expression(text: str) -> Any:
+    """A tuple, a list, a dictionary or a schedule, and otherwise the text."""
+    if text.startswith(("(", "[", "{")):
+        try:
+            return ast.literal_eval(text)
+        except (SyntaxError, ValueError):
+            return text
+    is_call = text.endswith(")") and text.partition("(")[0].strip() in SCHEDULES
+    return parse_schedule(text) if is_call else text
+
+
+def _parse_numbers(name: str, text: str, hint: Any) -> tuple[Any, ...]:
+    floats = any(float in typing.get_args(part) for part in _parts(hint))
+    try:
+        found = tuple(ast.literal_eval(text))
+        return tuple(float(number) for number in found) if floats else found
+    except (SyntaxError, TypeError, ValueError):
+        raise ValueError(f"{name} must be {describe(hint)}, but is {text!r}.") from None
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _fits(value: Any, kind: str) -> bool:
+    return {
+        NUMBER: _is_whole(value) or isinstance(value, float), WHOLE: _is_whole(value),
+        SWITCH: isinstance(value, bool), TEXT: isinstance(value, str), NONE: value is None,
+    }.get(kind, False)
