@@ -166,6 +166,7 @@ def test_a_terminal_gets_a_bar_with_round_speed_time_left_loss_and_last_test(mon
     from fedax.rounds.state import TrainingState
 
     monkeypatch.setattr(display_module, "SECONDS_BETWEEN_BARS", 0.0)
+    monkeypatch.setattr(display_module, "DRAWING_SHARE", 1.0)
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=True, width=80, color_system=None)
     nothing = TrainingState(None, None)

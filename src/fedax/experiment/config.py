@@ -50,11 +50,11 @@ class RunConfig:
       availability: share of a day of 24 rounds in which a client can be reached, in (0, 1].
       dropout: probability that a client drops out in the middle of a round, in [0, 1).
       diagnostics: whether every round reports how the clients' updates lie to each other.
-      early_stopping: a metric; when it has not improved for a while training stops, see
-        `fedax.EarlyStopping`.
-      early_stopping_patience: that while, in measurements.
-      early_stopping_min_delta: by more than this a measurement is an improvement.
-      keep_best: a metric; the model with the best of it is kept.
+      early_stopping: a metric, such as test_accuracy; training stops when it does not improve any
+        more, see `fedax.EarlyStopping`.
+      early_stopping_patience: after so many measurements without an improvement.
+      early_stopping_min_delta: what changes by no more than this is no improvement.
+      keep_best: a metric; the model of the round in which it was best is kept.
       task_options: the task's settings, such as `model`.
       algorithm_options: arguments of the algorithm's factory; schedules as text.
     """

@@ -174,13 +174,13 @@ def short(description: Any) -> str:
     return text if len(text) <= MOST_CHARACTERS else text[: MOST_CHARACTERS - 3] + "..."
 
 
-def settings_of(description: Any) -> dict[str, Any]:
+def plain_values(description: Any) -> dict[str, Any]:
     """The plain values that functions hold, by name; of equal names the first.
 
     Example:
       >>> def method(rate):
       ...     return lambda x: rate * x
-      >>> settings_of(Describer()(method(0.5)))
+      >>> plain_values(Describer()(method(0.5)))
       {'rate': 0.5}
     """
     found: dict[str, Any] = {}

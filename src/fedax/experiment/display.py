@@ -21,8 +21,9 @@ Style: TypeAlias = Literal["bar", "lines", "nothing"]
 
 # Plain lines come at evaluations, and in between at least this often.
 SECONDS_BETWEEN_LINES = 10.0
-# To draw the bar takes some milliseconds.
-SECONDS_BETWEEN_BARS = 0.25
+# The bar is drawn at most so often, and drawing takes at most this share of the time.
+SECONDS_BETWEEN_BARS = 0.1
+DRAWING_SHARE = 0.01
 
 
 class _Console(Console):
@@ -59,8 +60,8 @@ def make_console() -> Console:
 class Display:
     """Shows the rounds of one run.
 
-    A bar is drawn a few times a second by the caller's own thread, so rounds that take
-    microseconds are not slowed down.
+    The bar is drawn by the caller's own thread, and seldom, so rounds that take microseconds are
+    not slowed down.
 
     Args:
       num_rounds: T.
@@ -83,6 +84,7 @@ class Display:
         self._last: Mapping[str, float] = {}
         self._start: float | None = None  # set at the first report, when compilation is over
         self._drawn = time.perf_counter()
+        self._pause = SECONDS_BETWEEN_BARS
         self._bar = Progress(
             # What must stay readable in 80 columns keeps its width; the bar gives way.
             TextColumn("round", table_column=Column(min_width=5, no_wrap=True)),
@@ -146,7 +148,7 @@ class Display:
                 "upload that is not finite; it weighs 0."
             )
         if self._style == "bar":
-            if now - self._drawn > SECONDS_BETWEEN_BARS:
+            if now - self._drawn > self._pause:
                 self._draw()
         elif test or metrics["round"] == self._num_rounds or (
             now - self._drawn > SECONDS_BETWEEN_LINES
@@ -160,7 +162,7 @@ class Display:
 
     def _draw(self) -> None:
         """Brings the bar to the last report."""
-        self._drawn = time.perf_counter()
+        began = time.perf_counter()
         if self._style != "bar" or self._start is None:
             return
         rate = self._rate()
@@ -170,6 +172,8 @@ class Display:
             metrics="  ".join(filter(None, [self._loss(), self._test])),
         )
         self._bar.refresh()
+        self._drawn = time.perf_counter()
+        self._pause = max(SECONDS_BETWEEN_BARS, (self._drawn - began) / DRAWING_SHARE)
 
     def _rate(self) -> float:
         """Rounds a second since the first report."""

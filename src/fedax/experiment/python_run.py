@@ -25,7 +25,7 @@ from fedax.experiment.describing import (
     Describer,
     describe_task,
     digest,
-    settings_of,
+    plain_values,
     short,
 )
 from fedax.experiment.display import Display, make_console, style_of_python
@@ -154,7 +154,7 @@ def describe_call(call: Call) -> tuple[dict[str, Any], str]:
         "available": describe(settings.available),
         "early_stopping": None if stopping is None else dataclasses.asdict(stopping),
         "keep_best": call.keep_best,
-        "algorithm_options": settings_of(algorithm) if made is None else arguments,
+        "algorithm_options": plain_values(algorithm) if made is None else arguments,
         "python": {
             **describe_task(call.task),
             "algorithm": algorithm.get("factory"),
