@@ -28,6 +28,21 @@ def commands(code):
             if line.startswith("fedax ")]
 
 
+def check_precision(session):
+    losses = [session[f"{name}_loss"] for name in ("full", "mixed", "low")]
+    assert abs(losses[1] - losses[0]) < 1e-3
+    assert losses[2] - losses[0] > 3e-3
+
+
+def check_contract(session):
+    """A method with states of clients passes all."""
+    assert {check.passed for check in session["checks"]} == {True}
+
+
+# What a page says of its own numbers.
+CLAIMS = {"precision": check_precision, "contract": check_contract}
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_a_guide_runs(page, tmp_path, monkeypatch):
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
@@ -41,6 +56,7 @@ def test_a_guide_runs(page, tmp_path, monkeypatch):
                 exec(compile(code, f"{page}.md, block {number}", "exec"), session)
             for command in commands(code) if language == "sh" else ():
                 assert run_command(command) == 0, command
+    CLAIMS.get(page, lambda session: None)(session)
 
 
 def test_the_guides_methods_are_the_examples():

@@ -1,6 +1,9 @@
 """Matched averaging: scores by hand, best assignments by brute force, networks recovered."""
 
 import itertools
+import os
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -391,6 +394,25 @@ def test_a_client_with_nan_is_left_out_and_counted():
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(result.params))
     taken = result.state.client_store.read(np.arange(3)).took_part
     np.testing.assert_array_equal(taken, [True, True, False])
+
+
+ON_ONE_CORE = """
+import numpy as np
+import fedax
+from fedax.models.mlp import mlp
+arrays = {"x": np.ones((4, 200), np.float32), "y": np.array([0, 1, 1, 2])}
+model = fedax.classification(*mlp((200, 150, 3)))  # 120 kB between two layers
+task = fedax.Task(model, fedax.FederatedDataset(arrays, np.array([0, 2, 4])))
+fedax.train(task, fedax.pfnm(model), num_rounds=1, cohort_size=2, evaluate_every=0)
+"""
+
+
+def test_networks_of_more_than_100_kb_on_one_core():
+    """The one thread is busy with the program that waits for the matching."""
+    subprocess.run(
+        [sys.executable, "-c", ON_ONE_CORE], env=os.environ | {"NPROC": "1"}, check=True,
+        timeout=300,
+    )
 
 
 @pytest.mark.parametrize(

@@ -186,8 +186,8 @@ def elastic(
         if not hasattr(reply.upload, "pseudo_gradient"):
             raise AlgorithmError(
                 "elastic scales the pseudo-gradient in the upload of the wrapped algorithm's last "
-                f"exchange, but that upload is {kind_of(reply.upload)} without one. Upload a NamedTuple "
-                "with a field pseudo_gradient, such as fedax.ModelUpdate(...)."
+                f"exchange, but that upload is {kind_of(reply.upload)} without one. Upload a "
+                "NamedTuple with a field pseudo_gradient, such as fedax.ModelUpdate(...)."
             )
         omega = measure(message.params, held_out, key)
         return reply._replace(upload=ElasticUpload(reply.upload, omega))

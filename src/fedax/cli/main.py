@@ -32,7 +32,7 @@ from fedax.experiment.compile_cache import keep_programs
 from fedax.experiment.errors import ConfigError
 from fedax.experiment.folder import RunError
 from fedax.experiment.imports import line_of, sentence
-from fedax.mistakes.errors import AlgorithmError, ModelError
+from fedax.mistakes import AlgorithmError, ModelError
 from fedax.report.picture import PictureError, save_picture
 from fedax.report.tables import print_json, print_tables
 from fedax.rounds.client_store import StoreError

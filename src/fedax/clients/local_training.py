@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple, Self, TypeAlias, TypedDict, get_args
+from typing import Any, Literal, NamedTuple, Self, TypeAlias, TypedDict, cast, get_args
 
 import jax
 import jax.numpy as jnp
@@ -111,7 +111,7 @@ class LocalTraining(NamedTuple):
     def message(self, state: Any) -> LocalMessage:
         """What to broadcast, from a server state."""
         steps, proximal = (
-            as_schedule(value)(state.round_index) if callable(value) else value
+            as_schedule(cast(Schedule, value))(state.round_index) if callable(value) else value
             for value in (self.num_local_steps, self.proximal_weight)
         )
         rate = self.client_learning_rate(state.round_index)

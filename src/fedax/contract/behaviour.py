@@ -24,7 +24,7 @@ from fedax.contract.bench import (
     rounds,
     tolerance,
 )
-from fedax.contract.structure import trace_round
+from fedax.contract.structure import last_upload
 from fedax.data.cohort_data import NOBODY
 
 RATES = ("client_learning_rate", "server_learning_rate")
@@ -282,7 +282,7 @@ def _needs_pseudo_gradient(bench: Bench, wrapper: str) -> None:
     last = bench.algorithm.exchanges[-1]
     if last.individual:
         raise NotApplicable(f"fedax.{wrapper} scales means.")
-    if not hasattr(trace_round(bench, jnp.result_type(float)), "pseudo_gradient"):
+    if not hasattr(last_upload(bench, jnp.result_type(float)), "pseudo_gradient"):
         raise NotApplicable(
             f"Its last upload has no field `pseudo_gradient`, so fedax.{wrapper} cannot wrap it."
         )

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from fedax.algorithm import FederatedAlgorithm
 from fedax.contract import behaviour, structure
 from fedax.contract.bench import Bench, Broken, NotApplicable
+from fedax.mistakes.errors import PASSED_ON, said
 
 WIDTH = 100
 
@@ -104,12 +105,11 @@ def check_algorithm(
 
     Example:
       >>> import fedax
-      >>> checks = fedax.check_algorithm(fedax.fedavg, client_learning_rate=0.2)
-      >>> checks[0]  # doctest: +NORMALIZE_WHITESPACE
-      Check(name='factory', passed=True,
-        sentence='The factory returns an algorithm with 1 exchange a round.')
-      >>> checks.failed
-      []
+      >>> checks = fedax.check_algorithm(lambda model: fedax.fedavg)
+      >>> checks[0].sentence.split("; ")[0], len(checks.failed)
+      ('The factory returned the function fedavg', 1)
+      >>> checks[1]
+      Check(name='types', passed=None, sentence="Not run, as 'factory' failed.")
     """
     return run_checks(factory, settings, list(CHECKS))
 
@@ -146,7 +146,7 @@ def _run(name: str, bench: Bench) -> Check:
         return Check(name, True, CHECKS[name](bench))
     except NotApplicable as reason:
         return Check(name, None, str(reason))
-    except Broken as broken:
+    except (Broken, *PASSED_ON) as broken:
         return Check(name, False, str(broken))
     except Exception as error:
-        return Check(name, False, structure.sentence(error))
+        return Check(name, False, said(error))

@@ -46,9 +46,8 @@ def require_algorithm(algorithm: Any, call: str = "") -> None:
                 f"{kind_of(function)}{cure}."
             )
     exchanges = algorithm.exchanges
-    if isinstance(exchanges, Exchange) or not (
-        isinstance(exchanges, tuple) and exchanges and all(isinstance(e, Exchange) for e in exchanges)
-    ):
+    is_tuple = isinstance(exchanges, tuple) and not isinstance(exchanges, Exchange) and exchanges
+    if not is_tuple or not all(isinstance(exchange, Exchange) for exchange in exchanges):
         raise TypeError(
             "An algorithm's exchanges must be a tuple of fedax.Exchange, such as (exchange,), but "
             f"are {kind_of(exchanges)}."

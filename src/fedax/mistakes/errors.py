@@ -68,8 +68,7 @@ def said(error: Exception) -> str:
 
 
 def described(tree: Any, most: int | None = _MOST_NAMED) -> list[str]:
-    """The arrays of a tree: path, dtype and shape, such as "['w'] float32[3, 2]"; `most` of them.
-    """
+    """The first arrays of a tree: path, dtype and shape, such as "['w'] float32[3, 2]"."""
     leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
     words = [f"{jax.tree_util.keystr(path)} {array_words(leaf)}" for path, leaf in leaves[:most]]
     return words + ([f" and {len(leaves) - len(words)} more"] if len(words) < len(leaves) else [])

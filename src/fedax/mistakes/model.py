@@ -133,7 +133,7 @@ def nearest(name: str, names: Iterable[str]) -> str | None:
     return next(iter([*near, *alike]), None)
 
 
-class _NoArray(KeyError):
+class _NoArrayError(KeyError):
     """What a batch has not."""
 
 
@@ -141,7 +141,7 @@ class _Asked(dict):
     """A batch that tells its own missing arrays from other missing keys."""
 
     def __missing__(self, name: Any) -> Any:
-        raise _NoArray(name)
+        raise _NoArrayError(name)
 
 
 def _call(
@@ -156,7 +156,7 @@ def _call(
         asked = [_Asked(batch) if argument is batch else argument for argument in arguments]
         try:  # once more, to see whose key is missing
             function(*asked)
-        except _NoArray as missing:
+        except _NoArrayError as missing:
             name = missing.args[0]
             return (
                 f"{what}{defined_at(function)} asks the batch for {name!r}, but "

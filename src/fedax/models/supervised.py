@@ -63,9 +63,10 @@ def classification(
 
     def losses(logits: Array, batch: Batch) -> tuple[Array, Array]:
         found = labels_of(logits, batch)
+        # Beyond the classes it is NaN. So it is for a negative label, which without a sign is large
+        # and with one would be another class.
+        found = found.astype(jnp.uint32)
         values = optax.softmax_cross_entropy_with_integer_labels(logits, found)
-        # Beyond the classes it is NaN there; before them it would be the loss of another class.
-        values = jnp.where(found >= 0, values, jnp.nan)
         return values, jnp.ones_like(values)
 
     def accuracy(logits: Array, batch: Batch) -> tuple[Array, Array]:

@@ -36,7 +36,8 @@ def as_schedule(value: ScheduleOrNumber) -> Schedule:
         number = checked_call(
             AlgorithmError, "The schedule", "schedule(round_index)", value, (round_index,), {}
         )
-        if jnp.shape(number) != () or not isinstance(number, int | float | np.generic | jax.Array):
+        kinds = (int, float, np.generic, np.ndarray, jax.Array)
+        if not isinstance(number, kinds) or jnp.shape(number) != ():
             raise AlgorithmError(
                 f"The schedule{defined_at(value)} must give one number for a round, but gave "
                 f"{array_words(number)}."

@@ -13,6 +13,9 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
+# So many clients that were rejected are named.
+MOST_REJECTED = 20
+
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem;
        color: #222; background: #fff; }
@@ -35,6 +38,7 @@ def write_report(folder: Path) -> Path:
     rounds = [json.loads(line) for line in lines]
     title = f"{config['algorithm']} on {config['task']}"
     made_by = config.pop("made_by", {})
+    config.pop("python", None)  # digests, which say nothing to a reader
     figures = "\n".join(
         f"<figure>{_curve(name, rounds, summary['references'])}</figure>"
         for name in _curves(rounds)
@@ -45,7 +49,7 @@ def write_report(folder: Path) -> Path:
 <body>
 <h1>{html.escape(title)}</h1>
 {_table(_headline(summary))}
-<h2>Curves</h2>
+{_rejected(summary)}<h2>Curves</h2>
 {figures}
 <h2>Settings</h2>
 {_table(_flat(config))}
@@ -105,6 +109,17 @@ def _headline(summary: Mapping[str, Any]) -> dict[str, Any]:
     rows |= {f"seconds: {part.replace('_', ' ')}": s for part, s in summary["time"].items()}
     rows["uploads rejected as not finite"] = summary["num_rejected"]
     return rows
+
+
+def _rejected(summary: Mapping[str, Any]) -> str:
+    """The clients that were rejected most often, if any."""
+    clients = summary.get("rejected_clients", {})
+    if not clients:
+        return ""
+    rows = {name: f"in {count} rounds" for name, count in list(clients.items())[:MOST_REJECTED]}
+    if len(clients) > MOST_REJECTED:
+        rows["others"] = f"{len(clients) - MOST_REJECTED} clients"
+    return f"<h2>Clients that were rejected</h2>\n{_table(rows)}\n"
 
 
 def _flat(config: Mapping[str, Any]) -> dict[str, Any]:

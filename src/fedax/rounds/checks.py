@@ -7,19 +7,19 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from fedax.algorithm import FederatedAlgorithm, Model, Params
 from fedax.data.federated_dataset import FederatedDataset
+from fedax.data.rows import LazyRows, is_in_a_file
 from fedax.data.task import Task
 from fedax.mistakes.algorithm import call_state_inits
 from fedax.mistakes.errors import ModelError, checked_call, kind_of
 from fedax.mistakes.model import require_model
 
-# Of more examples, evenly spaced ones are looked at; of memory-mapped ones, which are read from a
-# disk, fewer.
+# Of more examples, evenly spaced ones are looked at; of those that must be read first, from a disk
+# or from a sparse matrix, so many that they have this size.
 MOST_EXAMPLES = 2**20
-MOST_MAPPED_EXAMPLES = 1000
+MOST_READ_BYTES = 2**26
 
 
 def require_task(task: Any) -> None:
@@ -62,7 +62,7 @@ def require_dataset(name: str, data: Any) -> None:
         raise TypeError(f"{name} must be a fedax.FederatedDataset, but is {kind_of(data)}.{hint}")
     for key, array in data.arrays.items():
         dtype = array.dtype
-        if jnp.issubdtype(dtype, jnp.number) or dtype == bool:
+        if jnp.issubdtype(dtype, jnp.number) or jnp.issubdtype(dtype, jnp.bool_):
             continue
         what, cure = f"{dtype}", "Convert it to numbers, as in array.astype(np.float32)"
         if dtype.kind in "UST":
@@ -89,19 +89,22 @@ def check_examples(model: Model, params: Params, name: str, data: FederatedDatas
     Raises:
       ModelError: the check says so.
     """
-    if model.check is None:
+    look = model.check
+    if look is None:
         return
     shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), params)
 
     def check(rows: slice) -> None:
         arrays = {key: array[rows] for key, array in data.arrays.items()}
         checked_call(
-            ModelError, "The model's check", "check(params, arrays)", model.check,
+            ModelError, "The model's check", "check(params, arrays)", look,
             (shapes, arrays), {"arrays": arrays},
         )
 
-    mapped = any(isinstance(array, np.memmap) for array in data.arrays.values())
-    step = -(-data.num_examples // (MOST_MAPPED_EXAMPLES if mapped else MOST_EXAMPLES))
+    most = MOST_EXAMPLES
+    if any(is_in_a_file(array) or isinstance(array, LazyRows) for array in data.arrays.values()):
+        most = max(1, MOST_READ_BYTES * data.num_examples // data.nbytes)
+    step = -(-data.num_examples // most)
     try:
         check(slice(None, None, step))
     except ModelError as error:
@@ -133,13 +136,12 @@ def require_state(state: Any, algorithm: FederatedAlgorithm, data: FederatedData
       TypeError: it is no `TrainingState`.
       ValueError: it is one of another algorithm or population.
     """
-    fields = [getattr(state, name, None) for name in ("server_state", "client_store")]
-    if any(field is None for field in fields):
+    if not (hasattr(state, "server_state") and hasattr(state, "client_store")):
         raise TypeError(
             "state must be a TrainingState, as fedax.train(...).state or a report's .state, but is "
             f"{kind_of(state)}."
         )
-    server_state, store = fields
+    server_state, store = state.server_state, state.client_store
     if store.num_clients not in (0, data.num_clients):
         raise ValueError(
             f"The state is one of a population of {store.num_clients} clients, but task.train has "

@@ -4,25 +4,59 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from fedax.algorithm import FederatedAlgorithm, Params
+from fedax.clients.local_training import LocalTraining
 from fedax.data.cohort_data import CohortReader
 from fedax.data.federated_dataset import FederatedDataset
 from fedax.data.task import Task
-from fedax.measures.communication import communication
+from fedax.measures.communication import Communication, communication
 from fedax.measures.dissimilarity import dissimilarity
 from fedax.mistakes.errors import ModelError
+from fedax.optimizers.schedules import as_schedule
+from fedax.rounds.checks import check_examples, require_task
+from fedax.rounds.client_metrics import CLIENTS_FOR_A_TENTH, ClientMetrics
 from fedax.rounds.evaluation import Evaluator
 from fedax.rounds.options import Settings
+from fedax.rounds.personalization import Personalizer, checked_tuning, setting_of
 from fedax.rounds.timing import Stopwatch
 
 # On so many clients, and examples of each, the diagnostics estimate dissimilarity.
 MEASURED_CLIENTS = 5
 MEASURED_EXAMPLES = 32
+
+
+def rehearse(task: Task, algorithm: FederatedAlgorithm) -> Communication:
+    """Says what can be said before a run: traces a round and an evaluation, looks at the labels.
+
+    Returns:
+      What the algorithm sends.
+
+    Raises:
+      TypeError: the task or the algorithm is something else.
+      ModelError, AlgorithmError, ValueError: as `simulate` raises them before its first round.
+    """
+    require_task(task)
+    sent = communication(algorithm, task.model, task.train.client(0))
+    params = jax.eval_shape(task.model.init, jax.random.key(0))
+    check_examples(task.model, params, "task.train", task.train)
+    if task.test is not None:
+        check_examples(task.model, params, "task.test", task.test)
+        _check_evaluation(Evaluator(task.model, task.test), params)
+    return sent
+
+
+def _check_evaluation(evaluator: Evaluator, params: Params) -> None:
+    """Says before the first round what evaluation would say after the last."""
+    try:
+        evaluator.check(params)
+    except ModelError as error:
+        raise ModelError(f"Evaluation on task.test: {error}") from error.__cause__
 
 
 class Measurements:
@@ -40,6 +74,10 @@ class Measurements:
             Evaluator(task.model, task.test, mesh=settings.mesh)
             if task.test and settings.evaluate_every != 0 else None
         )
+        self._personal: _Personal | None = None
+        if settings.personalizes and settings.evaluate_every != 0:
+            own = reader if settings.mesh is None and not algorithm.pooled else None
+            self._personal = _Personal(task, algorithm, settings, own)
         self._sent = None
         if settings.diagnostics:
             self._sent = communication(algorithm, task.model, task.train.client(0))
@@ -54,26 +92,34 @@ class Measurements:
 
     def check(self, params: Params) -> None:
         """Says before the first round what evaluation would say after the last."""
-        if self._evaluator is None:
-            return
-        try:
-            self._evaluator.check(params)
-        except ModelError as error:
-            raise ModelError(f"Evaluation on task.test: {error}") from error.__cause__
+        if self._evaluator is not None:
+            _check_evaluation(self._evaluator, params)
 
     def evaluate(
         self, metrics: dict[str, float], params: Params, client_ids: np.ndarray, done: np.ndarray,
         key: jax.Array,
-    ) -> None:
-        """Adds the test metrics, what the diagnostics measure, and how long it took."""
+    ) -> dict[str, Any]:
+        """Adds the test metrics, what the diagnostics measure, and how long it took.
+
+        Returns:
+          `clients` and `personal` of the round's report.
+        """
         watch = Stopwatch()
+        clients = personal = None
         if self._evaluator is not None:
-            results = self._evaluator.overall(params)
-            metrics.update({f"test_{name}": value for name, value in results.items()})
+            clients = self._evaluator.per_client(params)
+            metrics |= {f"test_{name}": value for name, value in clients.overall().items()}
+            if len(clients.names) >= CLIENTS_FOR_A_TENTH:
+                worst = clients.worst()
+                metrics |= {f"test_worst_tenth_{name}": value for name, value in worst.items()}
+        if self._personal is not None:
+            personal, of_all = self._personal(params, int(metrics["round"]))
+            metrics |= of_all
         metrics.update(self._similarity(params, client_ids, done, key))
         lap = watch.lap()
         metrics["evaluation_seconds"] = lap.seconds - lap.compiling
         metrics["compile_seconds"] += lap.compiling
+        return {"clients": clients, "personal": personal}
 
     def sent(self, dropped_at: np.ndarray) -> dict[str, float]:
         """Bytes of a round's cohort."""
@@ -102,3 +148,42 @@ class Measurements:
         )
         found = self._dissimilarity(params, cohort, key)
         return {name: float(value) for name, value in found._asdict().items()}
+
+
+class _Personal:
+    """The clients' fine-tuning in evaluation rounds, as the options say."""
+
+    def __init__(
+        self, task: Task, algorithm: FederatedAlgorithm, settings: Settings,
+        reader: CohortReader | None,
+    ) -> None:
+        rate = settings.personalize_learning_rate
+        if rate is None:
+            rate = setting_of(algorithm, "client_learning_rate")
+        if rate is None:
+            raise ValueError(
+                "Clients fine-tune with the method's client_learning_rate, but this method does "
+                "not say one; give personalize_learning_rate, such as 0.1."
+            )
+        self._rate = as_schedule(rate)
+        self._tuning = checked_tuning(
+            None, settings.personalize_steps, settings.personalize_epochs,
+            setting_of(algorithm, "batch_size") or LocalTraining._field_defaults["batch_size"],
+        )
+        self._personalizer = Personalizer(
+            task, settings.personalize_clients, settings.seed, settings.clients_per_chunk, reader
+        )
+
+    def __call__(
+        self, params: Params, round_index: int
+    ) -> tuple[ClientMetrics, dict[str, float]]:
+        """The clients' metrics, and `test_personal_*`."""
+        rate = float(self._rate(jnp.int32(round_index)))
+        clients = self._personalizer(params, self._tuning._replace(client_learning_rate=rate))
+        assert clients.before is not None
+        before = clients.before.overall().items()
+        after = clients.overall().items()
+        return clients, {
+            **{f"test_personal_{name}": value for name, value in after},
+            **{f"test_personal_before_{name}": value for name, value in before},
+        }

@@ -27,34 +27,42 @@ class Rejections:
     counting goes on when a run is resumed.
 
     Args:
+      model: what is trained.
+      data: the clients that train it.
       rounds: the metrics of the rounds that were done before.
 
+    Attributes:
+      counts: name -> rounds, of the clients that were rejected at all.
+
     Example:
-      >>> rejections = Rejections([{"round": 1, "rejected": ["ada"]}, {"round": 2}])
-      >>> rejections.add(["ada", "bob"]), rejections.add(["ada"])
-      ([], ['ada'])
-      >>> dict(rejections.counts)
-      {'ada': 3, 'bob': 1}
+      >>> rejections = Rejections(None, None, [{"round": 1, "rejected": ["ada"]}, {"round": 2}])
+      >>> rejections.counts
+      Counter({'ada': 1})
     """
 
-    def __init__(self, rounds: Iterable[Mapping[str, Any]] = ()) -> None:
+    def __init__(
+        self, model: Model, data: FederatedDataset, rounds: Iterable[Mapping[str, Any]] = ()
+    ) -> None:
+        self._model = model
+        self._data = data
         self.counts: collections.Counter[str] = collections.Counter()
         for metrics in rounds:
-            self.add(metrics.get("rejected", ()))
+            self.counts.update(set(metrics.get("rejected", ())))
 
-    def add(self, names: Iterable[str]) -> list[str]:
-        """Counts a round's rejected clients; returns those that are to be named now."""
-        clients = dict.fromkeys(names)  # drawn with replacement, one may be there twice
-        self.counts.update(clients)
-        return [name for name in clients if self.counts[name] == AGAIN]
+    def add(self, names: Iterable[str], params: Params) -> list[str]:
+        """Counts a round's rejected clients; a sentence for each that is to be named now.
 
-
-def again(name: str, model: Model, params: Params, data: FederatedDataset) -> str:
-    """The sentence for a client that was rejected in `AGAIN` rounds; arguments as for `reason`."""
-    return (
-        f"Client {name!r} was rejected in {AGAIN} rounds, so it teaches the model nothing. "
-        f"{reason(name, model, params, data)}"
-    )
+        Args:
+          names: the clients; drawn with replacement, one may be there twice.
+          params: where the losses of a client are looked at.
+        """
+        clients = dict.fromkeys(names)
+        self.counts.update(clients.keys())
+        return [
+            f"Client {name!r} was rejected in {AGAIN} rounds, so it teaches the model nothing. "
+            f"{reason(name, self._model, params, self._data)}"
+            for name in clients if self.counts[name] == AGAIN
+        ]
 
 
 def reason(name: str, model: Model, params: Params, data: FederatedDataset) -> str:
