@@ -555,7 +555,8 @@ CASES = [
     (tuple[int, ...], "(1, 2)", (1, 2)), (Literal["a", "none"], None, "none"),
     (fedax.schedules.ScheduleOrNumber, "0.5", 0.5), ("Schedule | None", "0.5", 0.5),
     (int | jax.Array, 2, 2), (Path | None, "x.csv", Path("x.csv")),
-    (float | jax.Array, 2, 2.0), (jax.Array, 0.5, 0.5),
+    (float | jax.Array, 2, 2.0),
+    (jax.Array, 0.5, 0.5),
 ]
 
 
