@@ -19,6 +19,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 import jax
 
+from fedax.factories import defined_in, written
+
 Array: TypeAlias = jax.Array
 PyTree: TypeAlias = Any
 Params: TypeAlias = PyTree
@@ -146,6 +148,10 @@ class FederatedAlgorithm(NamedTuple):
     init_client: Callable[[Params], PyTree]
     exchanges: tuple[Exchange, ...]
     pooled: bool = False
+
+    def __repr__(self) -> str:
+        count = f"{len(self.exchanges)} exchange{'s' * (len(self.exchanges) != 1)}"
+        return f"FederatedAlgorithm({written(self) or defined_in(self.init)}; {count})"
 
 
 class WrapperState(NamedTuple):

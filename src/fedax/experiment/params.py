@@ -87,7 +87,7 @@ def load_params(path: str | Path, like: Params | None = None) -> Params:
     if like is not None:
         return fitted(arrays, like, str(path), "like")
     if STRUCTURE in metadata:
-        return rebuilt(json.loads(metadata[STRUCTURE]), arrays)
+        return in_its_structure(arrays, metadata)
     return _opened(arrays, str(path))
 
 
@@ -122,24 +122,35 @@ def decoded(content: bytes, where: str) -> tuple[dict[str, jax.Array], dict[str,
             raise ValueError(f"The array {name!r} of {where} is of the dtype {tensor['dtype']}, "
                              "which parameters cannot have.")
         dtype = jnp.dtype(DTYPES[tensor["dtype"]])
-        if jax.dtypes.canonicalize_dtype(dtype) != dtype:
-            raise ValueError(
-                f"The array {name!r} of {where} is {dtype}, and JAX holds 64 bits only after "
-                'jax.config.update("jax_enable_x64", True).'
-            )
-        arrays[name] = jnp.asarray(np.frombuffer(tensor["data"], dtype).reshape(tensor["shape"]))
+        array = np.frombuffer(tensor["data"], dtype).reshape(tensor["shape"])
+        arrays[name] = on_device(array, f"The array {name!r}", where)
     return arrays, metadata
 
 
-def structure(tree: PyTree, names: Callable[[str], Any] = str) -> Any:
-    """The containers of a tree as JSON, with the arrays' names where they are.
+def on_device(array: np.ndarray, name: str, where: str) -> jax.Array:
+    """JAX's array of the same numbers; a sentence if it cannot hold them."""
+    if jax.dtypes.canonicalize_dtype(array.dtype) != array.dtype:
+        raise ValueError(
+            f"{name} of {where} is {array.dtype}, and JAX holds 64 bits only after "
+            'jax.config.update("jax_enable_x64", True).'
+        )
+    return jnp.asarray(array)
+
+
+def in_its_structure(arrays: Mapping[str, Any], metadata: Mapping[str, str]) -> PyTree:
+    """The arrays of a file that `encoded` made, in the containers that they were in."""
+    return rebuilt(json.loads(metadata[STRUCTURE]), arrays)
+
+
+def structure(tree: PyTree, mark: Callable[[str, Any], Any] = lambda name, leaf: name) -> Any:  # noqa: ARG005
+    """The containers of a tree as JSON, with the arrays' names, or other marks, where they are.
 
     Example:
       >>> structure({"w": [1.0, (2.0, None)]})
       {'dict': {'w': {'list': ['w.0', {'tuple': ['w.1.0', None]}]}}}
     """
-    leaves = iter(named_leaves(tree))
-    return _structure(tree, lambda: names(next(leaves)))
+    leaves = iter(named_leaves(tree).items())
+    return _structure(tree, lambda: mark(*next(leaves)))
 
 
 def _structure(node: PyTree, leaf: Callable[[], Any]) -> Any:
