@@ -143,13 +143,14 @@ def sit(
         truncate_metrics(folder, done)
         if done < job.num_rounds and watch.why is None:  # a longer run is not finished any more
             (folder / "summary.json").unlink(missing_ok=True)
-        log = (folder / "metrics.jsonl").open("a", encoding="utf-8", newline="\n")
     rejections = Rejections(
         job.task.model, population(job.task, job.algorithm), read_metrics(folder)
     )
     references = {text: dict(compute()) for text, compute in job.task.references.items()}
     trace = Trace(folder / "profile" if profile else None, job.num_rounds - done)
     saving = 0.0
+    with explained(folder, job.go_on):
+        log = (folder / "metrics.jsonl").open("a", encoding="utf-8", newline="\n")
     with log, display, stop_on_signal() as asked:
         for line in [*opening(folder, job.config, job.task, state, references), *notes]:
             display.say(line)
