@@ -289,6 +289,7 @@ def test_what_says_nothing_about_a_method_is_not_run():
     assert "client_learning_rate" in check.sentence
 
 
+@pytest.mark.quick
 def test_a_table_is_what_it_prints():
     found = run_checks(branches_on_its_rate, {}, ["factory", "traced", "vmap"])
     assert isinstance(found, Checks)
