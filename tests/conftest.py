@@ -14,7 +14,7 @@ from pathlib import Path
 import jax
 import pytest
 
-from fedax.rounds import evaluation
+from fedax.rounds import evaluation, measurements, personalization
 
 _sharing: Path | None = None  # the file whose programs are kept
 simulation = importlib.import_module("fedax.rounds.simulate")  # fedax.simulate is the function
@@ -53,7 +53,7 @@ def _compile_anew(request):
     global _sharing  # noqa: PLW0603
     shares = request.node.get_closest_marker("shares_programs") is not None
     if not shares or request.node.path != _sharing:
-        for module in (simulation, evaluation):
+        for module in (simulation, evaluation, measurements, personalization):
             module._program.cache_clear()
     _sharing = request.node.path if shares else None
 

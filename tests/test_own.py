@@ -554,7 +554,9 @@ CASES = [
     (Any, "[1, 'a']", [1, "a"]), (Any, "(1, 2", "(1, 2"), (tuple[float, ...], "(1, 2)", (1.0, 2.0)),
     (tuple[int, ...], "(1, 2)", (1, 2)), (Literal["a", "none"], None, "none"),
     (fedax.schedules.ScheduleOrNumber, "0.5", 0.5), ("Schedule | None", "0.5", 0.5),
-    (int | jax.Array, 2, 2), (Path | None, "x.csv", Path("x.csv")), (float | jax.Array, 2, 2.0), (jax.Array, 0.5, 0.5),
+    (int | jax.Array, 2, 2), (Path | None, "x.csv", Path("x.csv")),
+    (float | jax.Array, 2, 2.0),
+    (jax.Array, 0.5, 0.5),
 ]
 
 
@@ -592,6 +594,7 @@ def test_types_in_plain_words():
     assert describe(Callable[[int], int]) == "schedule"
     assert describe(dict[str, int] | None) == "dict[str, int] | None"
     assert describe("Later") == "Later"
+    assert describe(Any) == "any value"
 
 
 def package(folder, name, version, points, **files):
@@ -619,6 +622,7 @@ def installed(tmp_path, monkeypatch):
         shop-floor = shop.tasks:small
         quadratics = shop.tasks:small
         twice = shop.tasks:small
+        sizes = shop.sizes:SIZES
         [fedax.algorithms]
         fedexp = shop.methods:fedexp
         needs = shop.methods:needs
@@ -682,6 +686,7 @@ def test_entry_points_are_listed_with_where_they_come_from(installed, capsys):
     assert rows["shops"]["settings"] == ["num_clients", "spread"]
     assert rows["quadratics"]["problem"] == "fedax has its own; write shop.tasks:small"
     assert "Several packages have" in rows["twice"]["problem"]
+    assert "shop.sizes:SIZES is a tuple, but a task is" in rows["sizes"]["problem"]
 
 
 def test_methods_of_packages_are_listed_with_what_they_send(installed, monkeypatch, capsys):

@@ -106,6 +106,8 @@ def describe(hint: Any, articles: bool = False) -> str:
       ('whole number or none', 'mean or sum')
     """
     kinds = kinds_of(hint)
+    if hint is Any:
+        return "any value"
     if OTHER in kinds:
         return hint if isinstance(hint, str) else inspect.formatannotation(hint)
     words = [kind[1:-1] if kind.startswith("'") else kind for kind in kinds]
