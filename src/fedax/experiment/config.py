@@ -22,6 +22,7 @@ from fedax.experiment.errors import ConfigError
 from fedax.experiment.folder import resume_command
 from fedax.experiment.settings import Setting, entries, section
 from fedax.experiment.sources import Source
+from fedax.rounds.options import Settings
 from fedax.rounds.sampling import Sampling
 from fedax.tasks.registry import TASKS, presets
 from fedax.validate import check_choice, check_count, check_number, unknown
@@ -49,6 +50,10 @@ class RunConfig:
       availability: share of a day of 24 rounds in which a client can be reached, in (0, 1].
       dropout: probability that a client drops out in the middle of a round, in [0, 1).
       diagnostics: whether every round reports how the clients' updates lie to each other.
+      personalize_steps, personalize_epochs: how long clients fine-tune in evaluation rounds, see
+        `fedax.simulate`; None: not at all.
+      personalize_learning_rate: at which rate; None: the method's client_learning_rate.
+      personalize_clients: how many clients at most; None: all.
       task_options: the task's settings, such as `model`.
       algorithm_options: arguments of the algorithm's factory; schedules as text.
     """
@@ -66,6 +71,10 @@ class RunConfig:
     availability: float = 1.0
     dropout: float = 0.0
     diagnostics: bool = False
+    personalize_steps: int | None = None
+    personalize_epochs: int | None = None
+    personalize_learning_rate: float | None = None
+    personalize_clients: int | None = 100
     task_options: dict[str, Any] = dataclasses.field(default_factory=dict)
     algorithm_options: dict[str, Any] = dataclasses.field(default_factory=dict)
     task_source: Source | None = None
@@ -81,7 +90,9 @@ class RunConfig:
 # fits several is told apart by what stands before a dot: run.seed, task.seed, algorithm.seed.
 COUNTS = ("seed", "num_rounds", "cohort_size", "evaluate_every", "checkpoint_every",
           "clients_per_chunk")
-RUN_KEYS = (*COUNTS, "sampling", "availability", "dropout", "diagnostics")
+PERSONALIZE_KEYS = ("personalize_steps", "personalize_epochs", "personalize_learning_rate",
+                    "personalize_clients")
+RUN_KEYS = (*COUNTS, "sampling", "availability", "dropout", "diagnostics", *PERSONALIZE_KEYS)
 
 
 def resolve(
@@ -197,8 +208,8 @@ def load_config(path: Path, *, force: bool = False) -> RunConfig:
       ConfigError: it is not one, or a value in it is wrong, or a source has changed.
     """
     values = _read_file(path)
-    fields = {field.name for field in dataclasses.fields(RunConfig)} - set(SOURCES)
-    missing = fields - set(values)
+    fields = {field.name for field in dataclasses.fields(RunConfig)}
+    missing = fields - set(SOURCES) - set(PERSONALIZE_KEYS) - set(values)  # older runs lack these
     if missing:
         raise ConfigError(f"{path} lacks {sorted(missing)[0]!r}, so it is no run's configuration.")
     names: dict[str, Any] = {name: values.pop(name) for name in NAMES}
@@ -290,6 +301,7 @@ def _check_values(config: RunConfig) -> None:
         check_number("dropout", config.dropout, at_least=0, below=1)
         if not isinstance(config.diagnostics, bool):
             raise ValueError(f"diagnostics must be true or false, but is {config.diagnostics!r}.")
+        personalization(config).check_personalization()
     except ValueError as error:
         raise ConfigError(str(error)) from None
     if config.task_source is not None:
@@ -299,6 +311,11 @@ def _check_values(config: RunConfig) -> None:
     source = config.algorithm_source
     what = source.label if source else f"Algorithm {config.algorithm}"
     check_options(what, config.algorithm_options, settings)
+
+
+def personalization(config: RunConfig) -> Settings:
+    """What the configuration says of fine-tuning, as `simulate` takes it."""
+    return Settings(**{key: getattr(config, key) for key in PERSONALIZE_KEYS})
 
 
 def _with(config: RunConfig, values: Mapping[str, Any]) -> RunConfig:

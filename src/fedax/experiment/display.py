@@ -18,6 +18,8 @@ from fedax.rounds.report import RoundReport
 
 # Plain lines come at evaluations, and in between at least this often.
 SECONDS_BETWEEN_LINES = 10.0
+# Test metrics that the report shows and a line has no room for.
+REPORTED_ONLY = ("test_worst_tenth_", "test_personal_before_")
 
 
 class _Console(Console):
@@ -121,7 +123,7 @@ def describe_test(metrics: Mapping[str, float]) -> str:
     """The test metrics in words, accuracies in percent: 'test accuracy 48.9%'."""
     words = []
     for name, value in metrics.items():
-        if name.startswith("test_"):
+        if name.startswith("test_") and not name.startswith(REPORTED_ONLY):
             label = name.removeprefix("test_").replace("_", " ")
             number = f"{100 * value:.1f}%" if "accuracy" in name else f"{value:.4f}"
             words.append(f"test {label} {number}")

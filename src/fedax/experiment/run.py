@@ -27,7 +27,13 @@ from fedax.devices.mesh import client_mesh
 from fedax.devices.processes import are_several, is_first
 from fedax.experiment import checkpoint, sources
 from fedax.experiment.build import build_algorithm, build_task
-from fedax.experiment.config import RunConfig, describe_sources, load_config, with_sources_of_now
+from fedax.experiment.config import (
+    PERSONALIZE_KEYS,
+    RunConfig,
+    describe_sources,
+    load_config,
+    with_sources_of_now,
+)
 from fedax.experiment.display import Display, describe_test
 from fedax.experiment.errors import ConfigError
 from fedax.experiment.folder import (
@@ -39,10 +45,12 @@ from fedax.experiment.folder import (
     resume_command,
     to_json,
     truncate_metrics,
+    write_atomically,
     write_json,
 )
 from fedax.experiment.profiling import Trace, describe_time, time_parts
 from fedax.measures.communication import Communication
+from fedax.report.clients import CLIENTS, clients_table
 from fedax.report.page import write_report
 from fedax.rounds.measurements import rehearse
 from fedax.rounds.rejections import Rejections
@@ -166,7 +174,7 @@ def fingerprint(config: RunConfig) -> str:
     a user's sources the run folder says more.
     """
     free = {"num_rounds", "evaluate_every", "checkpoint_every", "clients_per_chunk", "preset",
-            "diagnostics", "task_source", "algorithm_source"}
+            "diagnostics", "task_source", "algorithm_source", *PERSONALIZE_KEYS}
     fixed = {k: v for k, v in dataclasses.asdict(config).items() if k not in free}
     return hashlib.sha256(json.dumps(fixed, sort_keys=True).encode()).hexdigest()
 
@@ -234,6 +242,9 @@ def _train(
                 rejected = {"rejected": report.rejected} if report.rejected else {}
                 log.write(to_json(report.metrics | rejected) + "\n")
                 log.flush()
+                if report.clients is not None:
+                    table = clients_table(report.clients, report.personal)
+                    write_atomically(folder / CLIENTS, table.encode())
                 display.show(report)
                 params = (report.state or state).server_state.params
                 for sentence in rejections.add(report.rejected, params):
@@ -274,6 +285,7 @@ def _rounds(config: RunConfig, built: Built, state: TrainingState) -> Iterator[R
             None if config.availability == 1
             else part_of_the_day(config.availability, seed=config.seed)
         ),
+        **{key: getattr(config, key) for key in PERSONALIZE_KEYS},
     )
 
 
