@@ -6,7 +6,7 @@ import sys
 
 
 def main(dtype_name):  # noqa: PLR0915
-    os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4"
+    os.environ["XLA_FLAGS"] = os.environ["XLA_FLAGS"] + " --xla_force_host_platform_device_count=4"
 
     import jax
 

@@ -106,6 +106,7 @@ def test_femnists_sizes_are_as_many_as_femnists(benchmark):
     assert 0.4 < np.log(sizes).std() < 0.6
 
 
+@pytest.mark.optimised
 @pytest.mark.slow
 def test_the_gpu_benchmark_trains_and_counts(benchmark, tmp_path):
     gpu = benchmark("gpu")
@@ -142,6 +143,7 @@ def test_the_gpu_benchmark_stops_in_time_and_says_so(benchmark):
     assert [row.note for row in rows] == ["skipped, the time was over"] * 5
 
 
+@pytest.mark.optimised
 @pytest.mark.slow
 @pytest.mark.alone
 def test_a_round_costs_little_more_than_a_bare_loop_of_its_steps(benchmark):

@@ -22,7 +22,6 @@ from fedax.clients.local_training import LocalOptions
 from fedax.data import CohortReader
 from fedax.rounds.cohort import run_round
 from problems import identical, largest_difference, quadratic_model, quadratic_task
-from quick import quick_jit
 
 # A hyperparameter's two values. The first is the one that the other tests run with; with the
 # second the result must differ. Nine epochs are more steps than num_local_steps allows.
@@ -329,7 +328,7 @@ def train_rounds(name, clients_per_chunk=1):
 @functools.cache
 def traced_rounds(name):
     """`train_rounds`, compiled once for all values of the hyperparameters, keys and cohorts."""
-    return quick_jit(train_rounds(name))
+    return jax.jit(train_rounds(name))
 
 
 def traced(options):
@@ -380,7 +379,7 @@ def test_a_traced_hyperparameter_gives_what_separate_runs_give(name):
     lanes = [case.first()] + [case.first(**{o: v[1]}) for o, v in case.options.items()]
     stacked = traced({option: [lane[option] for lane in lanes] for option in lanes[0]})
     arguments = (params(), *data(name), KEY, ROUNDS)
-    together = quick_jit(jax.vmap(train_rounds(name), in_axes=(0, *[None] * 5)))(
+    together = jax.jit(jax.vmap(train_rounds(name), in_axes=(0, *[None] * 5)))(
         stacked, *arguments
     )
     first = None
@@ -415,7 +414,7 @@ def test_chunks_change_rounding_only(name):
     )
     for clients_per_chunk in (2, 5):
         run = functools.partial(train_rounds(name, clients_per_chunk), {})
-        result = quick_jit(run)(params(), *data(name), KEY, ROUNDS)
+        result = jax.jit(run)(params(), *data(name), KEY, ROUNDS)
         assert largest_difference(result, traced_result) < 1e-12
 
 
@@ -468,7 +467,7 @@ def test_state_keeps_its_structure_shapes_and_dtypes(name, dtype):
     ("dtype", "error"), [(jnp.float32, 1e-4), (jnp.bfloat16, 0.2)], ids=["float32", "bfloat16"]
 )
 def test_low_precision_runs(name, dtype, error):
-    run = quick_jit(functools.partial(train_rounds(name), {}))
+    run = jax.jit(functools.partial(train_rounds(name), {}))
     server_state, _ = run(params(dtype), *data(name, dtype), KEY, ROUNDS)
     assert server_state.params["x"].dtype == dtype
     assert int(server_state.round_index) == ROUNDS

@@ -112,6 +112,13 @@ def test_nor_are_another_seed_or_number_of_rounds(compiled):
     assert compiled[count:] == []
 
 
+def test_nor_are_the_diagnostics_of_another_run(compiled):
+    trained(fedax.fedavg(model(), 0.1), diagnostics=True)
+    count = len(compiled)
+    trained(fedax.fedavg(model(), 0.2), diagnostics=True)
+    assert compiled[count:] == []
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_numbers_as_arguments_are_numbers_in_closures(way):
     """The rounds' program against one whose factories were called with numbers."""

@@ -34,8 +34,13 @@ def check_precision(session):
     assert losses[2] - losses[0] > 3e-3
 
 
+def check_contract(session):
+    """A method with states of clients passes all."""
+    assert {check.passed for check in session["checks"]} == {True}
+
+
 # What a page says of its own numbers.
-CLAIMS = {"precision": check_precision}
+CLAIMS = {"precision": check_precision, "contract": check_contract}
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -16,6 +16,7 @@ from fedax.tasks.registry import presets
 NAMES = [*ALGORITHMS, *WRAPPERS, "local_update_decay+elastic+fedprox"]
 
 
+@pytest.mark.optimised
 @pytest.mark.parametrize("name", NAMES)
 def test_fifty_rounds_by_name(name, tmp_path, capsys):
     """Its own settings, with cohorts of 2 and few local steps to save time (docs/log.md has all).

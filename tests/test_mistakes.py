@@ -3,6 +3,8 @@
 A sentence says what was wrong, with the value, and names the cure. None needs a compiled round.
 """
 
+import json
+
 import flax.linen
 import jax
 import jax.numpy as jnp
@@ -12,6 +14,7 @@ import pytest
 
 import fedax
 from fedax import FederatedDataset, Model, Task
+from fedax.cli.main import run_command
 
 X = np.linspace(-1, 1, 24).reshape(8, 3)
 Y = np.arange(8) % 3
@@ -312,6 +315,12 @@ def a_metric_that_is_a_mean():
 @mistake("metric 'right'", "float64[8]", "(values [B], weights [B])")
 def a_metric_without_weights():
     train(OWN._replace(metrics={"right": lambda o, b: right(o, b)[0]}), test=data())
+
+
+@mistake("metric 'right'", "-1", "negative", "weighs 0")
+def a_metric_with_negative_weights():
+    negative = lambda o, b: (right(o, b)[0], -right(o, b)[1])  # noqa: E731
+    fedax.evaluate(OWN._replace(metrics={"right": negative}), init(None), data())
 
 
 @mistake("metric 'right'", "0.5", "function")
@@ -766,3 +775,132 @@ def test_a_mistake_meets_a_sentence(name):
     missing = [word for word in words if word not in sentence]
     assert not missing, f"{missing} not in: {sentence}"
     assert len(sentence) < 900
+
+
+def test_what_was_raised_is_the_cause():
+    with pytest.raises(fedax.AlgorithmError) as caught:
+        a_client_function_that_fails()
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+    with pytest.raises(fedax.ModelError) as caught:
+        names_that_an_own_loss_does_not_find()
+    assert isinstance(caught.value.__cause__, KeyError)
+
+
+def test_looking_before_the_first_round_traces_an_evaluation_once():
+    traced = []
+
+    def counted(outputs, batch):
+        traced.append(1)
+        return right(outputs, batch)
+
+    model = OWN._replace(metrics={"right": counted})
+    for _ in range(2):
+        train(model, test=data(), num_rounds=2, evaluate_every=1)
+    assert len(traced) == 1
+
+
+def test_examples_on_a_disk_are_looked_at_here_and_there(tmp_path):
+    """Of 5,000 mapped examples every fifth: those say so, the others make the client's loss NaN."""
+    count = 5000
+    for wrong, found in ((slice(None), True), (slice(3, 4), False)):
+        labels = np.lib.format.open_memmap(tmp_path / "y.npy", "w+", np.int64, (count,))
+        labels[wrong] = 7
+        many = FederatedDataset(
+            {"x": np.ones((count, 3)), "y": labels}, np.arange(0, count + 1, 1000)
+        )
+        if found:
+            with pytest.raises(fedax.ModelError, match=r"In task.train: .*are from 7 to 7"):
+                train(train=many)
+        else:
+            algorithm = fedax.fedavg(MODEL, batch_size=1000)
+            task = Task(MODEL, many)
+            (report,) = fedax.simulate(task, algorithm, num_rounds=1, cohort_size=5)
+            assert report.rejected == ["0"]
+
+
+# ------------------------------------------------------------------ at the command line
+
+OWN_FILE = """
+import jax.numpy as jnp
+import numpy as np
+import fedax
+
+X = np.linspace(-1, 1, 12).reshape(6, 2)
+Y = np.arange(6) % 2
+
+
+def task(kind: str = "good"):
+    model = fedax.classification(lambda key: jnp.zeros((2, 2)), lambda w, x: x @ w)
+    data = fedax.FederatedDataset(
+        {"x": np.where(np.arange(6) == 3, np.nan, X.T).T if kind == "poisoned" else X,
+         "y": Y + 1 if kind == "labels" else Y},
+        np.array([0, 2, 4, 6]), np.array(["ada", "bob", "cleo"]),
+    )
+    if kind == "scalar":
+        model = model._replace(loss=lambda w, batch, key: (batch["x"].mean(), 1.0))
+    if kind == "metric":
+        model = model._replace(metrics={"right": lambda logits, batch: logits.mean()})
+    if kind == "dictionary":
+        data = {"ada": {"x": X, "y": Y}}
+    return fedax.Task(model, data, data)
+
+
+def method(model, fault: str = "none"):
+    good = fedax.fedavg(model, 0.1)
+    (exchange,) = good.exchanges
+    if fault == "client":
+        exchange = exchange._replace(client=lambda message, state, data, key: 1 // 0)
+    if fault == "server":
+        exchange = exchange._replace(server=lambda state, mean, participation: mean)
+    return good._replace(exchanges=(exchange,))
+"""
+
+AT_THE_COMMAND_LINE = {
+    "labels": ("task.train, client 'ada'", "the labels 'y'", "2 classes"),
+    "scalar": ("losses [B]", "mine.py, line"),
+    "metric": ("the metric 'right'", "mine.py, line"),
+    "dictionary": ("fedax.FederatedDataset", "from_clients"),
+    "client": ("client function of exchange 1 of 1", "ZeroDivisionError", "mine.py, line"),
+    "server": ("server function of exchange 1 of 1", "_replace", "mine.py, line"),
+}
+
+
+@pytest.mark.parametrize("kind", AT_THE_COMMAND_LINE)
+def test_a_mistake_in_a_users_file_is_one_line(tmp_path, monkeypatch, capsys, kind):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(OWN_FILE)
+    key = "fault" if kind in ("client", "server") else "kind"
+    status = run_command([
+        "run", "mine.py:task", "mine.py:method", "--cohort-size", "2", "--rounds", "1",
+        "--out", "folder", "--set", f"{key}={kind}",
+    ])
+    said = capsys.readouterr().err
+    assert status == 2
+    assert said.count("\n") == 1
+    missing = [word for word in AT_THE_COMMAND_LINE[kind] if word.lower() not in said.lower()]
+    assert not missing, f"{missing} not in: {said}"
+    assert "defect" not in said
+    assert not (tmp_path / "folder").exists()
+
+
+def test_a_client_that_is_rejected_again_and_again_is_named(tmp_path, monkeypatch, capsys):
+    """Rejected twice, then once more in a second sitting, where it is named; then no more."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(OWN_FILE)
+    named = "Client 'bob' was rejected in 3 rounds"
+    for rounds, arguments in (
+        (2, ["mine.py:task", "mine.py:method", "--cohort-size", "3", "--out", "folder", "--set",
+             "kind=poisoned", "checkpoint_every=1"]),
+        (3, ["--resume", "folder"]),
+        (4, ["--resume", "folder"]),
+    ):
+        assert run_command(["run", *arguments, "--rounds", str(rounds)]) == 0
+        said = capsys.readouterr().out
+        assert said.count(named) == (rounds == 3)
+        assert ("'x' of client 'bob' is not finite" in said) == (rounds == 3)
+    lines = (tmp_path / "folder" / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["rejected"] for line in lines] == [["bob"]] * 4
+    summary = json.loads((tmp_path / "folder" / "summary.json").read_text())
+    assert summary["rejected_clients"] == {"bob": 4}
+    page = (tmp_path / "folder" / "report.html").read_text()
+    assert "<th>bob</th><td>in 4 rounds</td>" in page

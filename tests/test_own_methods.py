@@ -70,8 +70,10 @@ def test_fedexp_takes_the_papers_server_step(epsilon):
         mean = deltas.mean(0)
         steps.append(max(1, (deltas**2).sum() / (2 * everyone * ((mean**2).sum() + epsilon))))
         x = x - steps[-1] * mean
-        result = fedax.train(task, algorithm, num_rounds=t, cohort_size=everyone, evaluate_every=0)
         if t in (1, 8):
+            result = fedax.train(
+                task, algorithm, num_rounds=t, cohort_size=everyone, evaluate_every=0
+            )
             np.testing.assert_allclose(result.params["x"], x, rtol=1e-12)
     # Small epsilon: the clients disagree, and the server extrapolates; large: it is FedAvg.
     assert max(steps) > 2 if epsilon < 0.1 else max(steps) == 1

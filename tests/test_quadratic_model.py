@@ -428,7 +428,7 @@ def test_advice_is_of_the_newest_checkpoint_and_its_round(quadratic_runs):
         np.stack([-np.einsum("nij,nj->i", c["A"], c["c"]) / len(c["c"]) for c in clients]),
         sizes,
     )
-    x = np.asarray(run.load_run(folder).restored.state.server_state.params["x"])
+    x = np.asarray(run.read_run(folder).restored.state.server_state.params["x"])
     exact = surrogate(population, found.client_learning_rate, found.num_local_steps)
     assert (found.mu, found.L) == pytest.approx((population.mu, population.L), rel=1e-8)
     assert found.gap.once == pytest.approx(exact.gap, rel=1e-8)
@@ -464,6 +464,7 @@ def test_advice_says_when_it_does_not_fit(quadratic_runs):
     assert cells[6] == "gamma L >= 1"
 
 
+@pytest.mark.optimised
 def test_advice_on_shakespeare(tmp_path):
     """A real recurrent network with 82,474 parameters, after two rounds."""
     settings = resolve(

@@ -46,6 +46,7 @@ def test_the_page_on_models_names_all():
     assert not [name for name in models.__all__ if name not in text]
 
 
+@pytest.mark.optimised
 @pytest.mark.slow
 def test_readme_code_runs_and_learns(capsys):
     """As a user would: float32, default promotion, block after block in one session."""

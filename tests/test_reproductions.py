@@ -44,6 +44,7 @@ def test_mimes_quadratics():
             assert float(closed_form) == pytest.approx(0.05795138, abs=5e-9)
 
 
+@pytest.mark.optimised
 def test_decaying_steps():
     """FACTS E2: Figure 1 of the paper on decaying K."""
     (table,) = compute("decaying-steps-figure-1")

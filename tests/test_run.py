@@ -23,9 +23,10 @@ from fedax.algorithms.registry import ALGORITHMS, AlgorithmInfo
 from fedax.cli.main import run_command
 from fedax.clients.gradients import loss_gradient
 from fedax.clients.local_steps import train_locally
-from fedax.experiment import checkpoint, run
+from fedax.experiment import checkpoint, run, sitting
 from fedax.experiment.checkpoint import CheckpointError
 from fedax.experiment.config import RunConfig, parse_settings, resolve
+from fedax.experiment.display import Display
 from fedax.experiment.errors import ConfigError
 from fedax.experiment.folder import RunError, read_metrics
 from fedax.tasks.registry import TASKS, TaskInfo
@@ -158,25 +159,27 @@ def test_report_is_one_file_with_the_curves(tmp_path):
         assert reference not in page
 
 
-def test_a_terminal_gets_a_bar_with_round_speed_time_left_loss_and_last_test():
+def test_a_terminal_gets_a_bar_with_round_speed_time_left_loss_and_last_test(monkeypatch):
     import io
 
     from rich.console import Console
 
+    from fedax.experiment import display as display_module
     from fedax.rounds.report import RoundReport
     from fedax.rounds.state import TrainingState
 
+    monkeypatch.setattr(display_module, "SECONDS_BETWEEN_BARS", 0.0)
+    monkeypatch.setattr(display_module, "DRAWING_SHARE", 1.0)
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=True, width=80, color_system=None)
     nothing = TrainingState(None, None)
-    with run.Display(500, console=console) as display:
+    with Display(500, console=console) as display:
         for number in range(1, 8):
             metrics = {"round": number, "train_loss": 3.25 / number, "num_reports": 3}
             if number == 5:
-                metrics |= {"test_accuracy": 0.4321, "test_loss": 1.5}
+                metrics |= {"test_accuracy": 0.4321, "test_loss": 1.5, "evaluation_seconds": 0.1}
             display.show(RoundReport(metrics, ["ada"] if number == 6 else [], [], nothing))
-            time.sleep(0.01)
-        display._bar.refresh()
+            time.sleep(0.1)  # rich asks for the time left twice a second
     last = screen.getvalue().split("\r")[-1].strip()
     assert "round   7/500 " in last
     assert "rounds/s" in last
@@ -221,16 +224,16 @@ def test_killed_anywhere_and_resumed_equals_uninterrupted(tmp_path, monkeypatch,
     with monkeypatch.context() as patch:
         if moment.startswith("round"):
             number = int(moment.split()[1])
-            show = run.Display.show
+            show = Display.show
 
             def show_or_die(self, report):
                 show(self, report)
                 if report.metrics["round"] == number:
                     raise Killed
 
-            patch.setattr(run.Display, "show", show_or_die)
+            patch.setattr(Display, "show", show_or_die)
         elif moment == "summary":
-            patch.setattr(run, "_write_summary", kill)
+            patch.setattr(sitting, "write_summary", kill)
         else:
             real, calls = checkpoint.save, []
             target = {
@@ -344,15 +347,15 @@ def test_a_full_disk_is_a_sentence_and_the_run_goes_on_later(tmp_path, monkeypat
     folder = tmp_path / "full"
     with monkeypatch.context() as patch:
         if where == "metrics":
-            show, count = run.Display.show, []
+            show, count = Display.show, []
 
             def fill(self, report):
                 show(self, report)
                 count.append(1)
                 if len(count) == 7:
-                    patch.setattr(run, "to_json", full)
+                    patch.setattr(sitting, "to_json", full)
 
-            patch.setattr(run.Display, "show", fill)
+            patch.setattr(Display, "show", fill)
         else:
             real = checkpoint._digests
             calls = []
@@ -379,7 +382,7 @@ def _interruptible():
 @pytest.mark.usefixtures("_interruptible")
 def test_ctrl_c_stops_after_the_round_with_a_checkpoint(tmp_path, monkeypatch):
     expected = run.start(config(), tmp_path / "expected")
-    show = run.Display.show
+    show = Display.show
 
     def interrupt(self, report):
         show(self, report)
@@ -387,7 +390,7 @@ def test_ctrl_c_stops_after_the_round_with_a_checkpoint(tmp_path, monkeypatch):
             signal.raise_signal(signal.SIGINT)
 
     with monkeypatch.context() as patch:
-        patch.setattr(run.Display, "show", interrupt)
+        patch.setattr(Display, "show", interrupt)
         # Round 6 may have gone to the device together with round 5.
         sentence = r"Stopped after round [56] of 12\. Go on with: fedax run --resume"
         with pytest.raises(RunError, match=sentence) as stop:

@@ -55,6 +55,9 @@ from fedax.data import ClientData, CohortReader, FederatedDataset
 from fedax.data.task import Task
 from fedax.data.text import Vocabulary
 from fedax.devices.mesh import client_mesh, cores_as_devices
+from fedax.experiment.folder import RunError
+from fedax.experiment.load import load_run
+from fedax.experiment.params import load_params, save_params
 from fedax.experiment.train import TrainResult, train
 from fedax.factories import factory, partition
 from fedax.measures.communication import communication
@@ -68,15 +71,17 @@ from fedax.rounds.client_metrics import ClientMetrics
 from fedax.rounds.cohort import RoundInfo, run_round
 from fedax.rounds.evaluation import evaluate, evaluate_clients
 from fedax.rounds.history import History
+from fedax.rounds.options import SimulateOptions
 from fedax.rounds.personalization import evaluate_personalized
 from fedax.rounds.report import DivergedError, RoundReport
 from fedax.rounds.sampling import part_of_the_day, sampler
 from fedax.rounds.simulate import simulate
 from fedax.rounds.state import TrainingState, initial_state
+from fedax.rounds.stopping import EarlyStopping
 from fedax.tasks.quadratics import quadratic_task
 from fedax.tasks.registry import load_task
 
-__version__ = "0.4.1"
+__version__ = "0.5.0"
 
 __all__ = [
     "AlgorithmError",
@@ -85,6 +90,7 @@ __all__ = [
     "ClientMetrics",
     "CohortReader",
     "DivergedError",
+    "EarlyStopping",
     "Exchange",
     "FederatedAlgorithm",
     "FederatedDataset",
@@ -98,6 +104,8 @@ __all__ = [
     "Reply",
     "RoundInfo",
     "RoundReport",
+    "RunError",
+    "SimulateOptions",
     "Task",
     "TrainResult",
     "TrainingState",
@@ -130,6 +138,8 @@ __all__ = [
     "fedyogi",
     "fomaml",
     "initial_state",
+    "load_params",
+    "load_run",
     "load_task",
     "local_adam",
     "local_adaptive",
@@ -152,6 +162,7 @@ __all__ = [
     "regression",
     "run_round",
     "sampler",
+    "save_params",
     "scaffold",
     "schedules",
     "server_only",

@@ -57,7 +57,7 @@ class ClientExamples(Protocol):
 
 
 @jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class ClientData:
     """One client's examples, as a client function gets them.
 
@@ -79,6 +79,9 @@ class ClientData:
     capacity: int = dataclasses.field(metadata={"static": True})
     repeat: jax.Array | int = 0
 
+    def __repr__(self) -> str:
+        return f"ClientData(at most {self.capacity} rows of {_shapes(self.arrays)})"
+
     @property
     def everything(self) -> ClientData:
         """All of the client's examples."""
@@ -88,6 +91,10 @@ class ClientData:
         """The examples with these indices (int32 [B], each in 0 .. num_examples - 1)."""
         rows = self.start + indices
         return {key: _take(array, rows) for key, array in self.arrays.items()}
+
+
+def _shapes(arrays: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {array.dtype}{list(array.shape)}" for name, array in arrays.items())
 
 
 def _take(array: jax.Array, rows: jax.Array) -> jax.Array:
@@ -102,7 +109,7 @@ def _take(array: jax.Array, rows: jax.Array) -> jax.Array:
 
 
 @jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class CohortData:
     """The clients of one round and where their examples are; or of several rounds, stacked.
 
@@ -126,6 +133,11 @@ class CohortData:
     num_clients: jax.Array
     arrays: Mapping[str, jax.Array]
     capacity: int = dataclasses.field(metadata={"static": True})
+
+    def __repr__(self) -> str:
+        size = " rounds of ".join(map(str, np.shape(self.client_ids)))
+        return f"CohortData({size} clients, at most {self.capacity} rows each of " \
+               f"{_shapes(self.arrays)})"
 
     def of_round(self, index: int | jax.Array) -> CohortData:
         """One of several rounds."""

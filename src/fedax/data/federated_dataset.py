@@ -223,6 +223,16 @@ class FederatedDataset:
         arrays, clients, names = dataset_arrays(dataset, client_column, columns)
         return cls(*group(arrays, checked_ids(clients), names))
 
+    def __repr__(self) -> str:
+        sizes = self.client_sizes
+        arrays = [f"{name} {a.dtype}{list(a.shape[1:])}" for name, a in self.arrays.items()]
+        arrays = [*arrays[:8], *(["..."] if len(arrays) > 8 else [])]
+        return (
+            f"FederatedDataset({self.num_clients:,} clients, {self.num_examples:,} examples of "
+            f"{', '.join(arrays)}; {sizes.min():,} to {sizes.max():,} a client, median "
+            f"{np.median(sizes):,g})"
+        )
+
     @property
     def num_clients(self) -> int:
         """The size of the population."""

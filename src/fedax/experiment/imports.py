@@ -53,7 +53,7 @@ def import_file(path: Path) -> ModuleType:
         sys.modules |= dict.fromkeys(names, module)
         _DIGESTS[path] = digest
         try:
-            exec(compile(content, path, "exec"), module.__dict__)
+            exec(compile(content, path, "exec", dont_inherit=True), module.__dict__)
         except BaseException:
             for name in names:
                 sys.modules.pop(name, None)

@@ -47,6 +47,7 @@ def write_report(folder: Path) -> Path:
     rounds = [json.loads(line) for line in lines]
     title = f"{config['algorithm']} on {config['task']}"
     made_by = config.pop("made_by", {})
+    config.pop("python", None)  # digests, which say nothing to a reader
     figures = "\n".join(
         f"<figure>{_curve(names, rounds, summary['references'])}</figure>"
         for names in _curves(rounds)

@@ -15,7 +15,7 @@ from fedax.algorithm import Array, Batch, Model, Params, PyTree
 from fedax.data.federated_dataset import FederatedDataset
 from fedax.devices.mesh import REPLICATED, SPREAD
 from fedax.factories import PROGRAMS, Structure, partition
-from fedax.mistakes.errors import kind_of
+from fedax.mistakes.errors import ModelError, kind_of
 from fedax.mistakes.model import call_metric, call_outputs, require_model
 from fedax.rounds.checks import check_examples, require_dataset, require_params
 from fedax.rounds.client_metrics import ClientMetrics
@@ -95,6 +95,11 @@ class Evaluator:
             ):
                 value = np.asarray(values, np.float64)[: len(rows)]
                 weight = np.asarray(weights, np.float64)[: len(rows)]
+                if (weight < 0).any():
+                    raise ModelError(
+                        f"The metric {name!r} gives the weight {weight.min():g}, and weights must "
+                        "not be negative; an example that does not count weighs 0."
+                    )
                 product = np.where(weight > 0, value * weight, 0.0)
                 np.add.at(sums[name][0], owners, product)
                 np.add.at(sums[name][1], owners, weight)

@@ -10,11 +10,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedax.algorithm import FederatedAlgorithm, Params
+from fedax.algorithm import Array, FederatedAlgorithm, Params
 from fedax.clients.local_training import LocalTraining
-from fedax.data.cohort_data import CohortReader
+from fedax.data.cohort_data import CohortData, CohortReader
 from fedax.data.federated_dataset import FederatedDataset
 from fedax.data.task import Task
+from fedax.factories import PROGRAMS, Structure, partition
 from fedax.measures.communication import Communication, communication
 from fedax.measures.dissimilarity import dissimilarity
 from fedax.mistakes.errors import ModelError
@@ -90,11 +91,8 @@ class Measurements:
         # A mesh's reader brings cohorts to all devices; these few clients go to one.
         self._reader = reader if settings.mesh is None else CohortReader(data, 0)
         self._client_sizes = data.client_sizes
-        self._dissimilarity = jax.jit(
-            functools.partial(
-                dissimilarity, task.model, max_examples=MEASURED_EXAMPLES, num_iterations=3
-            )
-        )
+        numbers, structure = partition(task.model)
+        self._dissimilarity = functools.partial(_program(structure), numbers)
 
     def check(self, params: Params) -> None:
         """Says before the first round what evaluation would say after the last."""
@@ -211,3 +209,16 @@ class _Personal:
             **{f"test_personal_{name}": value for name, value in after},
             **{f"test_personal_before_{name}": value for name, value in before},
         }
+
+
+@functools.lru_cache(maxsize=PROGRAMS)
+def _program(structure: Structure) -> Any:
+    """The dissimilarity of all models of a structure, which their numbers tell apart."""
+
+    def measure(numbers: list[Array], params: Params, cohort: CohortData, key: Array) -> Any:
+        return dissimilarity(
+            structure(numbers), params, cohort, key,
+            max_examples=MEASURED_EXAMPLES, num_iterations=3,
+        )
+
+    return jax.jit(measure)

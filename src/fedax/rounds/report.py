@@ -46,6 +46,17 @@ class RoundReport(NamedTuple):
     clients: ClientMetrics | None = None
     personal: ClientMetrics | None = None
 
+    def __repr__(self) -> str:
+        names = [name for name in self.metrics if name == "train_loss" or name.startswith("test_")]
+        words = [f"{name} {self.metrics[name]:.4g}" for name in names[:8]]
+        for what in ("rejected", "dropped"):
+            clients = getattr(self, what)
+            if clients:
+                some = [*clients[:3], *(["..."] if len(clients) > 3 else [])]
+                words.append(f"{what} {len(clients)} ({', '.join(some)})")
+        words += ["with its state"] if self.state is not None else []
+        return f"RoundReport(round {self.metrics['round']}: {', '.join(words)})"
+
 
 def reports(
     prepared: Prepared,
