@@ -50,7 +50,7 @@ from fedax.experiment.sitting import (
 from fedax.factories import recipe
 from fedax.measures.communication import communication
 from fedax.models.parameters import named_leaves
-from fedax.rounds.options import Settings, SimulateOptions
+from fedax.rounds.options import PERSONALIZE, Settings, SimulateOptions
 from fedax.rounds.report import RoundReport
 from fedax.rounds.simulate import simulate
 from fedax.rounds.state import TrainingState, initial_state
@@ -147,6 +147,7 @@ def describe_call(call: Call) -> tuple[dict[str, Any], str]:
         "preset": "none",
         **{name: getattr(settings, name) for name in (
             "seed", "cohort_size", "evaluate_every", "clients_per_chunk", "dropout", "diagnostics",
+            *PERSONALIZE,
         )},
         "num_rounds": call.num_rounds,
         "checkpoint_every": call.checkpoint_every,
