@@ -152,6 +152,19 @@ def branches_on_its_rate(model, client_learning_rate=0.1):
     return fedax.fedavg(model, client_learning_rate if client_learning_rate > 0 else 0.1)
 
 
+def reads_past_its_own(model, client_learning_rate=0.1):
+    algorithm = fedax.fedavg(model, client_learning_rate)
+    (exchange,) = algorithm.exchanges
+
+    def client(message, state, data, key):
+        reply = exchange.client(message, state, data, key)
+        three = data.examples(jnp.arange(3, dtype=jnp.int32))
+        loss = model.loss(message.params, three, key)[0].mean()
+        return scaled(reply, jnp.exp(-loss))
+
+    return algorithm._replace(exchanges=(exchange._replace(client=client),))
+
+
 def uploads_no_pseudo_gradient(model, client_learning_rate=0.1):
     algorithm = fedax.fedavg(model, client_learning_rate)
     (exchange,) = algorithm.exchanges
@@ -228,6 +241,7 @@ FAULTS = {
                              branches_on_its_rate),
     "follows the first": ("cohort order", "in another order gives numbers that differ", changed(
         server=follows_the_first, individual=True)),
+    "reads past its own": ("own examples", "a client reads past its own", reads_past_its_own),
     "counts the empty": ("empty clients", "where nobody stands changes the numbers", changed(
         server=asks_the_whole_cohort, individual=True)),
     "hides NaN": ("non-finite", "was counted", changed(client=with_upload(without_info))),
@@ -275,6 +289,7 @@ def test_what_says_nothing_about_a_method_is_not_run():
     assert "client_learning_rate" in check.sentence
 
 
+@pytest.mark.quick
 def test_a_table_is_what_it_prints():
     found = run_checks(branches_on_its_rate, {}, ["factory", "traced", "vmap"])
     assert isinstance(found, Checks)

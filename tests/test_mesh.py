@@ -104,6 +104,7 @@ def test_two_processes_give_the_numbers_of_one_and_survive_a_loss(tmp_path):
         assert a["train_loss"] == pytest.approx(b["train_loss"], rel=1e-9)
 
 
+@pytest.mark.quick
 def test_what_is_wrong_with_processes_is_said(capsys):
     from fedax.cli.main import run_command
 

@@ -534,6 +534,7 @@ def test_methods_of_every_kind(name):
     assert rate.default == {"partial": 0.2}.get(name, 0.1)
 
 
+@pytest.mark.quick
 def test_optimizers_and_schedules_as_text():
     config = resolve(
         task="my_tasks.py:small", algorithm="my_methods.py:with_optimizer",
@@ -560,6 +561,7 @@ CASES = [
 ]
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(("hint", "given", "expected"), CASES)
 def test_values_by_their_annotation(hint, given, expected):
     value = parse("x", given, hint)
@@ -832,6 +834,7 @@ def test_a_folder_from_before_there_were_sources_is_read(project):
     assert load_config(project / "config.json") == config
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("name", [*ALGORITHMS, *WRAPPERS])
 def test_every_setting_of_ours_has_a_type_and_a_meaning(name):
     for setting in algorithm_settings(name).values():

@@ -49,6 +49,10 @@ class Model(NamedTuple):
     metrics: Mapping[str, Metric]
     check: Callable[[Params, Mapping[str, Any]], None] | None = None
 
+    def __repr__(self) -> str:
+        made = written(self) or defined_in(self.loss)
+        return f"Model({made}; metrics: {', '.join(self.metrics)})"
+
 
 class Reply(NamedTuple):
     """What a client answers in one exchange.

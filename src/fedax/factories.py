@@ -195,13 +195,16 @@ def written(made: Any) -> str | None:
     found = recipe(made)
     if found is None:
         return None
-    texts = {
-        name: written(value) if callable(value) else
-        str(value) if isinstance(value, bool | int | float | np.generic | str) else
-        str(value) if isinstance(value, jax.Array | np.ndarray) and np.ndim(value) == 0 else None
-        for name, value in found.arguments.items()
-    }
-    said = ", ".join(f"{name}={text}" for name, text in texts.items() if text is not None)
+
+    def text(value: Any) -> str | None:
+        if isinstance(value, bool | int | float | str | np.generic):
+            return str(value)
+        if isinstance(value, jax.Array | np.ndarray):
+            return str(value) if value.ndim == 0 else None
+        return written(value)
+
+    texts = {name: text(value) for name, value in found.arguments.items() if name != "model"}
+    said = ", ".join(f"{name}={words}" for name, words in texts.items() if words is not None)
     return f"{found.factory.__name__}({said})"
 
 

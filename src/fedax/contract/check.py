@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 from fedax.algorithm import FederatedAlgorithm
 from fedax.contract import behaviour, structure
 from fedax.contract.bench import Bench, Broken, NotApplicable
-from fedax.mistakes.errors import PASSED_ON, said
 
 WIDTH = 100
 
@@ -27,6 +26,7 @@ CHECKS: dict[str, Callable[[Bench], str]] = {
     "vmap": behaviour.maps_over_settings,
     "chunks": behaviour.keeps_to_chunks,
     "cohort order": behaviour.keeps_to_cohorts,
+    "own examples": behaviour.keeps_to_its_examples,
     "empty clients": behaviour.leaves_out_the_empty,
     "non-finite": behaviour.rejects_the_infinite,
     "resume": behaviour.resumes,
@@ -146,7 +146,7 @@ def _run(name: str, bench: Bench) -> Check:
         return Check(name, True, CHECKS[name](bench))
     except NotApplicable as reason:
         return Check(name, None, str(reason))
-    except (Broken, *PASSED_ON) as broken:
+    except Broken as broken:
         return Check(name, False, str(broken))
     except Exception as error:
-        return Check(name, False, said(error))
+        return Check(name, False, structure.sentence(error))

@@ -21,7 +21,14 @@ from fedax.mistakes.algorithm import (
     call_state_inits,
     require_algorithm,
 )
-from fedax.mistakes.errors import AlgorithmError, checked_call, described, kind_of, said
+from fedax.mistakes.errors import (
+    PASSED_ON,
+    AlgorithmError,
+    checked_call,
+    described,
+    kind_of,
+    said,
+)
 from fedax.rounds.cohort import run_round
 
 HOST_CALLS = ("pure_callback", "io_callback")
@@ -98,7 +105,7 @@ def can_be_traced(bench: Bench) -> str:
             trace(names)
         except Exception as error:
             raise Broken(
-                f"With {' and '.join(names)} traced the method fails. {said(error)} A floating "
+                f"With {' and '.join(names)} traced the method fails. {sentence(error)} A floating "
                 "point setting may be an argument of a compiled program, so it must not decide "
                 "which code runs: use jnp.where, or name it in @fedax.factory(static=[...])."
             ) from None
@@ -129,7 +136,7 @@ def is_one_program(bench: Bench) -> str:
             )
     several = np.repeat(clients, 4)
     many = len(_operations(bench, several, capacity))
-    if many - len(names) >= len(several) - len(clients):
+    if not bench.algorithm.pooled and many - len(names) >= len(several) - len(clients):
         raise Broken(
             f"A round of {len(clients)} clients is a program of {len(names)} operations, and one "
             f"of {len(several)} clients of {many}: a Python loop runs over the cohort. Use "
@@ -159,6 +166,11 @@ def is_pure(bench: Bench) -> str:
             "it in the server's or the client's state, and draw from the client's key."
         )
     return "A round depends on its arguments only."
+
+
+def sentence(error: Exception) -> str:
+    """What an error says; those that are sentences already are left as they are."""
+    return str(error) if isinstance(error, PASSED_ON) else said(error)
 
 
 def last_upload(bench: Bench, dtype: Any) -> Any:

@@ -34,7 +34,6 @@ from fedax.experiment.folder import RunError, write_atomically
 from fedax.experiment.params import (
     decoded,
     encoded,
-    in_its_structure,
     on_device,
     rebuilt,
     structure,
@@ -193,8 +192,8 @@ def read_latest(folder: Path, fingerprint: str) -> Stored | None:
 def encoded_best(best: Best) -> bytes:
     """The content of the file with the best model, and what makes it so."""
     return encoded(
-        best.params, metric=best.goal.metric, mode=best.goal.mode, round=str(best.round),
-        value=repr(best.value),
+        best.params, metric=best.goal.metric, mode=best.goal.mode, round=best.round,
+        value=best.value,
     )
 
 
@@ -248,8 +247,8 @@ def _read_best(path: Path, params: Params | None) -> Best | None:
     content = file.read_bytes()
     arrays, said = decoded(content, str(file))
     return Best(
-        Goal.of(said["metric"], said["mode"], ""), int(said["round"]), float(said["value"]),
-        in_its_structure(arrays, said) if params is None
+        Goal(said["metric"], said["mode"]), said["round"], said["value"],
+        rebuilt(said["structure"], arrays) if params is None
         else fitted(arrays, params, str(file), "the run"),
     )
 

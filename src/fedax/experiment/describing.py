@@ -275,7 +275,8 @@ def _held(function: types.FunctionType) -> dict[str, Any]:
 def _is_own(function: types.FunctionType) -> bool:
     """Whether a function is the user's, and no library's."""
     where = function.__code__.co_filename
-    return function.__module__.split(".")[0] != "fedax" and not where.startswith(_NOT_OWN)
+    module = function.__module__ or ""
+    return module.split(".")[0] != "fedax" and not where.startswith(_NOT_OWN)
 
 
 def _code(code: types.CodeType) -> list[Any]:

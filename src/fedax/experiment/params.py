@@ -25,7 +25,8 @@ from fedax.devices.mesh import one_copy
 from fedax.experiment.folder import write_atomically
 from fedax.models.parameters import fitted, named_leaves
 
-STRUCTURE = "fedax_structure"  # in a file's header
+# The one key of a file's header, whose text is JSON: with several their order would vary.
+HEADER = "fedax"
 # How the format calls the dtypes.
 DTYPES = {
     "BOOL": "bool", "U8": "uint8", "I8": "int8", "U16": "uint16", "I16": "int16", "U32": "uint32",
@@ -83,16 +84,16 @@ def load_params(path: str | Path, like: Params | None = None) -> Params:
         content = Path(path).read_bytes()
     except OSError as error:
         raise type(error)(error.errno, f"Cannot read {path}: {error.strerror}") from None
-    arrays, metadata = decoded(content, str(path))
+    arrays, header = decoded(content, str(path))
     if like is not None:
         return fitted(arrays, like, str(path), "like")
-    if STRUCTURE in metadata:
-        return in_its_structure(arrays, metadata)
+    if "structure" in header:
+        return rebuilt(header["structure"], arrays)
     return _opened(arrays, str(path))
 
 
-def encoded(params: Params, **metadata: str) -> bytes:
-    """The content of a file; `metadata` goes into its header."""
+def encoded(params: Params, **metadata: Any) -> bytes:
+    """The content of a file, the same for the same; `metadata` goes into its header."""
     host = {}
     for name, leaf in named_leaves(jax.device_get(one_copy(params))).items():
         if isinstance(leaf, bool | int | float):  # as JAX would take it
@@ -103,19 +104,19 @@ def encoded(params: Params, **metadata: str) -> bytes:
                 f"The array {name!r} is of dtype {dtype}, which a safetensors file cannot hold."
             )
         host[name] = np.asarray(leaf, order="C")
-    header = {"written_by": f"fedax {fedax.__version__}"}
-    header |= {STRUCTURE: json.dumps(structure(params))}
-    return safetensors.numpy.save(host, header | metadata)
+    header = {"version": fedax.__version__, "structure": structure(params), **metadata}
+    return safetensors.numpy.save(host, {HEADER: json.dumps(header)})
 
 
-def decoded(content: bytes, where: str) -> tuple[dict[str, jax.Array], dict[str, str]]:
-    """The arrays by name and the metadata of a file's content."""
+def decoded(content: bytes, where: str) -> tuple[dict[str, jax.Array], dict[str, Any]]:
+    """The arrays by name of a file's content, and what `encoded` wrote into its header."""
     try:
         tensors = safetensors.deserialize(content)
     except safetensors.SafetensorError as error:
         raise ValueError(f"{where} is not a safetensors file, or damaged: {error}.") from None
     length = int.from_bytes(content[:8], "little")
     metadata = json.loads(content[8 : 8 + length]).get("__metadata__") or {}
+    header = json.loads(metadata.get(HEADER, "{}"))
     arrays = {}
     for name, tensor in tensors:
         if tensor["dtype"] not in DTYPES:
@@ -124,7 +125,7 @@ def decoded(content: bytes, where: str) -> tuple[dict[str, jax.Array], dict[str,
         dtype = jnp.dtype(DTYPES[tensor["dtype"]])
         array = np.frombuffer(tensor["data"], dtype).reshape(tensor["shape"])
         arrays[name] = on_device(array, f"The array {name!r}", where)
-    return arrays, metadata
+    return arrays, header
 
 
 def on_device(array: np.ndarray, name: str, where: str) -> jax.Array:
@@ -135,11 +136,6 @@ def on_device(array: np.ndarray, name: str, where: str) -> jax.Array:
             'jax.config.update("jax_enable_x64", True).'
         )
     return jnp.asarray(array)
-
-
-def in_its_structure(arrays: Mapping[str, Any], metadata: Mapping[str, str]) -> PyTree:
-    """The arrays of a file that `encoded` made, in the containers that they were in."""
-    return rebuilt(json.loads(metadata[STRUCTURE]), arrays)
 
 
 def structure(tree: PyTree, mark: Callable[[str, Any], Any] = lambda name, leaf: name) -> Any:  # noqa: ARG005
