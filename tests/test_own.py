@@ -906,6 +906,15 @@ def test_docstrings_of_several_styles():
     assert found["batch_size"].default == 20
     assert settings_of(functools.partial(method, rate=0.5))["rate"].default == 0.5
 
+    def named(model, proximal_weight: float = 0.1, **options):
+        """An option by a name of its own, and nothing said of it."""
+
+    found = settings_of(named, ("model",), options=LocalOptions)
+    assert found["proximal_weight"].default == 0.1
+    assert found["proximal_weight"].meaning.startswith("mu >= 0 of FedProx")
+    assert list(found) == ["proximal_weight", *(set_ for set_ in LocalOptions.__annotations__
+                                                if set_ != "proximal_weight")]
+
 
 def test_help_of_a_run_shows_what_can_be_set(capsys):
     with pytest.raises(SystemExit) as stopped:
