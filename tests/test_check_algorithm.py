@@ -270,6 +270,7 @@ def test_every_check_that_can_fail_has_its_fault():
     assert {name for name, *_ in FAULTS.values()} == set(CHECKS) - by_the_engine
 
 
+@pytest.mark.quick
 def test_what_needs_a_failed_check_is_not_run():
     checks = fedax.check_algorithm(lambda model: 3)
     assert [check.passed for check in checks] == [False] + [None] * (len(CHECKS) - 1)

@@ -59,6 +59,7 @@ def test_a_guide_runs(page, tmp_path, monkeypatch):
     CLAIMS.get(page, lambda session: None)(session)
 
 
+@pytest.mark.quick
 def test_the_guides_methods_are_the_examples():
     """Copied word for word, so the one is tested with the other."""
     source = (ROOT / "examples" / "methods.py").read_text("utf-8")
