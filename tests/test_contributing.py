@@ -34,13 +34,11 @@ def row(name):
     return f"| [{name}]({path.relative_to(ROOT).as_posix()}) | {' '.join(first)} |"
 
 
-@pytest.mark.quick
 def test_the_map_has_every_room_in_order_with_its_own_sentence():
     expected = [row(room) for room in rooms()]
     assert re.findall(r"^\| \[\w+\]\(src.*$", PAGE, re.MULTILINE) == expected, "\n".join(expected)
 
 
-@pytest.mark.quick
 def test_every_folder_and_file_is_a_room():
     there = {
         path.stem for path in HOUSE.iterdir()
@@ -49,13 +47,11 @@ def test_every_folder_and_file_is_a_room():
     assert there - {"__init__", "__main__"} == set(rooms())
 
 
-@pytest.mark.quick
 def test_commands_and_files_that_it_names_exist():
     for path in re.findall(r"`((?:src|tests|docs|tasks|algorithms|models)/[\w./]+)`", PAGE):
         assert (ROOT / path).exists() or (HOUSE / path).exists(), path
 
 
-@pytest.mark.quick
 @pytest.mark.parametrize("line", ["cff-version: 1.2.0", f"version: {fedax.__version__}",
                                   "  - name: The fedax developers"])
 def test_the_citation_is_of_this_version(line):
