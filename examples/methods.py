@@ -28,7 +28,14 @@ def fedexp(
     epsilon: float = 1e-3,
     **local_options: Unpack[fedax.LocalOptions],
 ) -> fedax.FederatedAlgorithm:
-    """FedExP (Jhunjhunwala, Wang, Joshi, ICLR 2023): FedAvg with a server step from its updates."""
+    """FedExP (Jhunjhunwala, Wang, Joshi, ICLR 2023): FedAvg with a server step from its updates.
+
+    Args:
+      model: the learning problem.
+      client_learning_rate: eta_l, a number or a schedule of the round.
+      epsilon: > 0, added to |mean Delta|^2.
+      **local_options: see `fedax.LocalOptions`.
+    """
     options: fedax.LocalOptions = {"weighting": "uniform", **local_options}
     fedavg = fedax.fedavg(model, client_learning_rate, **options)
     (exchange,) = fedavg.exchanges
@@ -62,7 +69,14 @@ def feddyn(
     proximal_weight: float = 0.1,
     **local_options: Unpack[fedax.LocalOptions],
 ) -> fedax.FederatedAlgorithm:
-    """FedDyn (Acar et al., ICLR 2021); proximal_weight is the paper's alpha > 0."""
+    """FedDyn (Acar et al., ICLR 2021).
+
+    Args:
+      model: the learning problem.
+      client_learning_rate: of the local steps, a number or a schedule of the round.
+      proximal_weight: the paper's alpha, > 0.
+      **local_options: see `fedax.LocalOptions`.
+    """
     local = fedax.LocalTraining.checked(
         model, client_learning_rate,
         {"weighting": "uniform", "proximal_weight": proximal_weight, **local_options},

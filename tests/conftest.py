@@ -14,14 +14,22 @@ from pathlib import Path
 import jax
 import pytest
 
-from fedax.rounds import evaluation
-from quick import quick_jit
+from fedax.rounds import evaluation, measurements, personalization
 
+_sharing: Path | None = None  # the file whose programs are kept
 simulation = importlib.import_module("fedax.rounds.simulate")  # fedax.simulate is the function
 
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
+
+# Programs that are compiled in a third of the time, with the same numbers up to rounding, and that
+# run as fast as usual. Set before the first program; the processes that tests start inherit it.
+os.environ.setdefault(
+    "XLA_FLAGS",
+    "--xla_backend_optimization_level=1 --xla_cpu_use_fusion_emitters=false "
+    "--xla_cpu_parallel_codegen_split_count=1",
+)
 
 # The folder that this session's processes share, and those that its tests start. No program comes
 # from an earlier session.
@@ -36,27 +44,25 @@ for _name, _value in {
     jax.config.update(_name, _value)
     os.environ[_name.upper()] = str(_value)
 
-# These run models of real size, or what users run, and are compiled as users' programs are.
-COMPILED_AS_USUAL = {
-    "test_benchmarks", "test_characters", "test_client_store", "test_diagnostics",
-    "test_hard_users", "test_identities_local_update", "test_methods_on_shakespeare",
-    "test_readme", "test_recurrence", "test_reproductions", "test_run", "test_shakespeare",
-}
+@pytest.fixture(autouse=True)
+def _compile_anew(request):
+    """Kept programs would hide what a test changes in the functions that they are made of.
+
+    The tests of a file that is marked `shares_programs` change none, nor count compilations.
+    """
+    global _sharing  # noqa: PLW0603
+    shares = request.node.get_closest_marker("shares_programs") is not None
+    if not shares or request.node.path != _sharing:
+        for module in (simulation, evaluation, measurements, personalization):
+            module._program.cache_clear()
+    _sharing = request.node.path if shares else None
 
 
 @pytest.fixture(autouse=True)
-def _compile_anew():
-    """Kept programs would hide what a test changes in the functions that they are made of."""
-    for module in (simulation, evaluation):
-        module._program.cache_clear()
-
-
-@pytest.fixture(autouse=True)
-def _compile_quickly(request, monkeypatch):
-    """The other tests run small programs a few times each, so compiling is most of their time."""
-    path = request.node.path
-    if path.parent.name == "tests" and path.stem not in COMPILED_AS_USUAL:
-        monkeypatch.setattr(jax, "jit", quick_jit)
+def _compile_quickly(request):
+    """Most tests run small programs a few times each, so compiling is most of their time."""
+    pays = request.node.get_closest_marker("optimised") is not None
+    jax.config.update("jax_disable_most_optimizations", not pays)
 
 
 @pytest.fixture(autouse=True)

@@ -4,9 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedax import FederatedDataset, Model, Task
+from fedax import FederatedDataset, Model, Task, factory
 
 
+@factory
 def quadratic_model(dimension, dtype=jnp.float64, start=None):
     """Client loss (x - c)^T A (x - c) / 2, mean over the client's examples (A, c)."""
 

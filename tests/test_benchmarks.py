@@ -26,6 +26,7 @@ def benchmark(monkeypatch):
     return importlib.import_module
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     ("model", "num_parameters", "products"),
     [
@@ -58,6 +59,7 @@ def make(workloads, name, path):
     return f"{path}.npz"
 
 
+@pytest.mark.quick
 def test_fastest_repeats_and_ratios(benchmark):
     run = benchmark("run")
     # Five cohorts, twice each: the faster of each is 1, 2, 3, 4, 5.
@@ -73,6 +75,7 @@ def test_warm_up_ends_where_a_turn_does(benchmark, turn, wanted, rounds):
     assert benchmark("run").warm_up(turn, SimpleNamespace(warm_up=wanted)) == rounds
 
 
+@pytest.mark.quick
 def test_turns_have_whole_sets_of_cohorts(benchmark):
     workloads = benchmark("workloads")
     turns = {w.rounds_a_turn for w in workloads.WORKLOADS.values()}
@@ -106,6 +109,7 @@ def test_femnists_sizes_are_as_many_as_femnists(benchmark):
     assert 0.4 < np.log(sizes).std() < 0.6
 
 
+@pytest.mark.optimised
 @pytest.mark.slow
 def test_the_gpu_benchmark_trains_and_counts(benchmark, tmp_path):
     gpu = benchmark("gpu")
@@ -142,6 +146,7 @@ def test_the_gpu_benchmark_stops_in_time_and_says_so(benchmark):
     assert [row.note for row in rows] == ["skipped, the time was over"] * 5
 
 
+@pytest.mark.optimised
 @pytest.mark.slow
 @pytest.mark.alone
 def test_a_round_costs_little_more_than_a_bare_loop_of_its_steps(benchmark):

@@ -22,7 +22,6 @@ from fedax.clients.local_training import LocalOptions
 from fedax.data import CohortReader
 from fedax.rounds.cohort import run_round
 from problems import identical, largest_difference, quadratic_model, quadratic_task
-from quick import quick_jit
 
 # A hyperparameter's two values. The first is the one that the other tests run with; with the
 # second the result must differ. Nine epochs are more steps than num_local_steps allows.
@@ -329,7 +328,7 @@ def train_rounds(name, clients_per_chunk=1):
 @functools.cache
 def traced_rounds(name):
     """`train_rounds`, compiled once for all values of the hyperparameters, keys and cohorts."""
-    return quick_jit(train_rounds(name))
+    return jax.jit(train_rounds(name))
 
 
 def traced(options):
@@ -350,6 +349,7 @@ def factory(name):
     return name.split(",")[0]
 
 
+@pytest.mark.quick
 def test_the_table_has_every_public_factory():
     known = {*map(factory, CONTRACT), *ELSEWHERE}
     assert set(public_factories()) | set(ELSEWHERE) == known
@@ -358,6 +358,7 @@ def test_the_table_has_every_public_factory():
         assert getattr(fedax, name) is getattr(algorithms, name)
 
 
+@pytest.mark.quick
 def test_every_numeric_option_is_traced():
     """By the test below: all that is not of STATIC is among a factory's options here."""
     local = set(inspect.get_annotations(LocalOptions)) - STATIC
@@ -380,7 +381,7 @@ def test_a_traced_hyperparameter_gives_what_separate_runs_give(name):
     lanes = [case.first()] + [case.first(**{o: v[1]}) for o, v in case.options.items()]
     stacked = traced({option: [lane[option] for lane in lanes] for option in lanes[0]})
     arguments = (params(), *data(name), KEY, ROUNDS)
-    together = quick_jit(jax.vmap(train_rounds(name), in_axes=(0, *[None] * 5)))(
+    together = jax.jit(jax.vmap(train_rounds(name), in_axes=(0, *[None] * 5)))(
         stacked, *arguments
     )
     first = None
@@ -415,7 +416,7 @@ def test_chunks_change_rounding_only(name):
     )
     for clients_per_chunk in (2, 5):
         run = functools.partial(train_rounds(name, clients_per_chunk), {})
-        result = quick_jit(run)(params(), *data(name), KEY, ROUNDS)
+        result = jax.jit(run)(params(), *data(name), KEY, ROUNDS)
         assert largest_difference(result, traced_result) < 1e-12
 
 
@@ -468,7 +469,7 @@ def test_state_keeps_its_structure_shapes_and_dtypes(name, dtype):
     ("dtype", "error"), [(jnp.float32, 1e-4), (jnp.bfloat16, 0.2)], ids=["float32", "bfloat16"]
 )
 def test_low_precision_runs(name, dtype, error):
-    run = quick_jit(functools.partial(train_rounds(name), {}))
+    run = jax.jit(functools.partial(train_rounds(name), {}))
     server_state, _ = run(params(dtype), *data(name, dtype), KEY, ROUNDS)
     assert server_state.params["x"].dtype == dtype
     assert int(server_state.round_index) == ROUNDS
@@ -507,6 +508,7 @@ def test_bad_options_are_refused_with_the_value(name):
         build(name, client_lr=0.1)
 
 
+@pytest.mark.quick
 def test_sentences_of_refused_values():
     with pytest.raises(ValueError, match=r"momentum must be .* below 1, but is 1\.5\.$"):
         fedax.fedavgm(MODEL, momentum=1.5)
@@ -537,6 +539,7 @@ FILES = sorted(
 )
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_an_algorithm_loops_over_neither_clients_nor_local_steps(path):
     """That is done once, in `fedax.rounds.cohort` and `fedax.clients`."""
@@ -551,6 +554,7 @@ def test_an_algorithm_loops_over_neither_clients_nor_local_steps(path):
             assert "range(" not in ast.unparse(node.iter), where
 
 
+@pytest.mark.quick
 def test_a_file_of_a_method_is_short():
     """The average is under 200 lines, docstrings and all."""
     assert np.mean([len(path.read_text().splitlines()) for path in FILES]) < 200

@@ -195,6 +195,7 @@ def small_lstm():
     return task._replace(test=None), algorithm
 
 
+@pytest.mark.optimised
 @pytest.mark.alone
 def test_diagnostics_of_the_lstm_change_no_bit_and_cost_little():
     """Less than 10% of a round on a machine of our own, a third where others share it."""
@@ -464,6 +465,7 @@ def test_what_algorithms_send_is_counted_as_in_the_papers():
         )
 
 
+@pytest.mark.quick
 def test_server_only_reports_its_step_and_no_drift():
     task = quadratic_task()
     algorithm = fedax.server_only(task.model, 0.3, fedax.base_optimizers.sgd())

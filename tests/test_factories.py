@@ -105,10 +105,18 @@ def test_another_number_is_no_new_program(way, compiled):
     assert largest_difference(first.params, again.params) > 1e-3
 
 
+@pytest.mark.quick
 def test_nor_are_another_seed_or_number_of_rounds(compiled):
     trained(fedax.fedavg(model(), 0.1))
     count = len(compiled)
     assert len(trained(fedax.fedavg(model(), 0.2), seed=5, num_rounds=7).history) == 7
+    assert compiled[count:] == []
+
+
+def test_nor_are_the_diagnostics_of_another_run(compiled):
+    trained(fedax.fedavg(model(), 0.1), diagnostics=True)
+    count = len(compiled)
+    trained(fedax.fedavg(model(), 0.2), diagnostics=True)
     assert compiled[count:] == []
 
 

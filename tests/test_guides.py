@@ -28,6 +28,21 @@ def commands(code):
             if line.startswith("fedax ")]
 
 
+def check_precision(session):
+    losses = [session[f"{name}_loss"] for name in ("full", "mixed", "low")]
+    assert abs(losses[1] - losses[0]) < 1e-3
+    assert losses[2] - losses[0] > 3e-3
+
+
+def check_contract(session):
+    """A method with states of clients passes all."""
+    assert {check.passed for check in session["checks"]} == {True}
+
+
+# What a page says of its own numbers.
+CLAIMS = {"precision": check_precision, "contract": check_contract}
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_a_guide_runs(page, tmp_path, monkeypatch):
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
@@ -41,8 +56,10 @@ def test_a_guide_runs(page, tmp_path, monkeypatch):
                 exec(compile(code, f"{page}.md, block {number}", "exec"), session)
             for command in commands(code) if language == "sh" else ():
                 assert run_command(command) == 0, command
+    CLAIMS.get(page, lambda session: None)(session)
 
 
+@pytest.mark.quick
 def test_the_guides_methods_are_the_examples():
     """Copied word for word, so the one is tested with the other."""
     source = (ROOT / "examples" / "methods.py").read_text("utf-8")
@@ -54,11 +71,13 @@ def test_the_guides_methods_are_the_examples():
     assert kept == rest  # nothing of the file is missing in the guide
 
 
+@pytest.mark.quick
 def test_the_page_of_the_contract_has_a_row_for_each_check():
     page = (GUIDES / "contract.md").read_text("utf-8")
     assert re.findall(r"^\| `([\w -]+)` \|", page, re.MULTILINE) == list(CHECKS)
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("page", [GUIDES / f"{page}.md" for page in PAGES] + [
     ROOT / "README.md", ROOT / "CONTRIBUTING.md"], ids=lambda path: path.name)
 def test_links_lead_somewhere(page):
@@ -67,6 +86,7 @@ def test_links_lead_somewhere(page):
             assert (page.parent / target).exists(), target
 
 
+@pytest.mark.quick
 def test_the_readme_lists_every_guide():
     text = (ROOT / "README.md").read_text("utf-8")
     assert [page for page in PAGES if f"docs/guides/{page}.md" not in text] == []

@@ -56,6 +56,7 @@ def locally(x, hessian, centre, linear=0.0, weight=0.0):
     return y
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("epsilon", [1e-3, 0.5])
 def test_fedexp_takes_the_papers_server_step(epsilon):
     """eta_g = max(1, sum |Delta_i|^2 / (2 M (|mean Delta|^2 + epsilon))), w - eta_g mean Delta."""
@@ -70,8 +71,10 @@ def test_fedexp_takes_the_papers_server_step(epsilon):
         mean = deltas.mean(0)
         steps.append(max(1, (deltas**2).sum() / (2 * everyone * ((mean**2).sum() + epsilon))))
         x = x - steps[-1] * mean
-        result = fedax.train(task, algorithm, num_rounds=t, cohort_size=everyone, evaluate_every=0)
         if t in (1, 8):
+            result = fedax.train(
+                task, algorithm, num_rounds=t, cohort_size=everyone, evaluate_every=0
+            )
             np.testing.assert_allclose(result.params["x"], x, rtol=1e-12)
     # Small epsilon: the clients disagree, and the server extrapolates; large: it is FedAvg.
     assert max(steps) > 2 if epsilon < 0.1 else max(steps) == 1
@@ -134,6 +137,7 @@ def test_the_contract_holds(name):
     assert [check.name for check in checks if check.passed is None] == []
 
 
+@pytest.mark.quick
 def test_each_is_under_20_lines():
     tree = ast.parse((EXAMPLES / "methods.py").read_text())
     for function in tree.body:

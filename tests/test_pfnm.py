@@ -1,6 +1,9 @@
 """Matched averaging: scores by hand, best assignments by brute force, networks recovered."""
 
 import itertools
+import os
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -69,6 +72,7 @@ def draw_atoms(places, size, num_clients, seed=3):
 # The scores and the assignment
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("popularity", ["derived", "released"])
 def test_scores_by_hand(popularity):
     num_clients, mass, prior = 14, 3.0, 0.5
@@ -188,6 +192,7 @@ def test_units_far_apart_are_kept_side_by_side(prior_variance):
         np.testing.assert_array_equal(leaf, 0)
 
 
+@pytest.mark.quick
 def test_two_hidden_layers_far_apart_stand_side_by_side():
     first, second = (draw_network((4, 3, 3, 2), seed, scale=10.0) for seed in (1, 2))
     # sigma^2 is small and the prior flat, so that nothing is worth sharing; but what a client
@@ -242,6 +247,7 @@ def upload(networks, weights, class_counts=None):
 MODEL = classification(*mlp((5, 6, 3)))
 
 
+@pytest.mark.quick
 def test_the_server_leaves_out_clients_without_weight():
     networks = [permuted(draw_network((5, 6, 3)), 1), draw_network((5, 6, 3), 8),
                 permuted(draw_network((5, 6, 3)), 2)]
@@ -391,6 +397,25 @@ def test_a_client_with_nan_is_left_out_and_counted():
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(result.params))
     taken = result.state.client_store.read(np.arange(3)).took_part
     np.testing.assert_array_equal(taken, [True, True, False])
+
+
+ON_ONE_CORE = """
+import numpy as np
+import fedax
+from fedax.models.mlp import mlp
+arrays = {"x": np.ones((4, 200), np.float32), "y": np.array([0, 1, 1, 2])}
+model = fedax.classification(*mlp((200, 150, 3)))  # 120 kB between two layers
+task = fedax.Task(model, fedax.FederatedDataset(arrays, np.array([0, 2, 4])))
+fedax.train(task, fedax.pfnm(model), num_rounds=1, cohort_size=2, evaluate_every=0)
+"""
+
+
+def test_networks_of_more_than_100_kb_on_one_core():
+    """The one thread is busy with the program that waits for the matching."""
+    subprocess.run(
+        [sys.executable, "-c", ON_ONE_CORE], env=os.environ | {"NPROC": "1"}, check=True,
+        timeout=300,
+    )
 
 
 @pytest.mark.parametrize(

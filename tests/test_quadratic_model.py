@@ -23,7 +23,7 @@ from fedax.measures.quadratic_model import advise, quadratic_model
 from fedax.models.quadratic import quadratic
 from fedax.models.supervised import classification, regression
 from fedax.rounds.state import initial_state
-from fedax.tasks import registry as tasks
+from fedax.tasks.registry import TASKS, TaskInfo
 from fedax.theory.errors import SingularError
 from fedax.theory.population import QuadraticPopulation
 from fedax.theory.surrogate import surrogate
@@ -76,6 +76,7 @@ def least_squares():
     return Task(model, FederatedDataset.from_clients(clients), None, "regression"), clients
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("weighting", ["num_examples", "uniform"])
 def test_linear_regression_is_modelled_exactly(weighting):
     task, clients = least_squares()
@@ -202,6 +203,7 @@ def test_rows_are_half_and_double_without_repeats():
     assert [row[:2] for row in advise(found, 0.0, 1)] == [(0.0, 1), (0.0, 2)]
 
 
+@pytest.mark.quick
 def test_rows_by_hand():
     """Curvatures 1 and 3 and centres 1 and 0 on a line, gamma = 1/4, K = 2."""
     found = measure(np.array([[[1.0]], [[3.0]]]), np.array([[-1.0], [0.0]]))
@@ -385,8 +387,8 @@ def test_every_algorithm_that_has_a_client_learning_rate_says_it():
     names = [*ALGORITHMS, *(f"{wrapper}+fedavg" for wrapper in WRAPPERS), "elastic+mime"]
     asked = []
     for name in names:
-        if "client_learning_rate" not in algorithm_settings(name) or name == "pfnm":  # networks only
-            continue
+        if "client_learning_rate" not in algorithm_settings(name) or name == "pfnm":
+            continue  # pfnm trains networks only
         algorithm = build_algorithm(name, {"client_learning_rate": 0.03}, task.model)
         state = initial_state(task, algorithm).server_state
         assert float(_message(algorithm, state).client_learning_rate) == pytest.approx(0.03), name
@@ -397,8 +399,8 @@ def test_every_algorithm_that_has_a_client_learning_rate_says_it():
 @pytest.fixture
 def quadratic_runs(monkeypatch, tmp_path):
     """Starts runs of two rounds on quadratics and returns their folders."""
-    info = tasks.TaskInfo("quadratics", "none", ("small",), small_task)
-    monkeypatch.setitem(tasks.TASKS, "quadratic", info)
+    info = TaskInfo("quadratics", "none", ("small",), small_task)
+    monkeypatch.setitem(TASKS, "quadratic", info)
 
     def started(algorithm="fedavg", **options):
         settings = RunConfig(
@@ -428,7 +430,7 @@ def test_advice_is_of_the_newest_checkpoint_and_its_round(quadratic_runs):
         np.stack([-np.einsum("nij,nj->i", c["A"], c["c"]) / len(c["c"]) for c in clients]),
         sizes,
     )
-    x = np.asarray(run.load_run(folder).restored.state.server_state.params["x"])
+    x = np.asarray(run.read_run(folder).restored.state.server_state.params["x"])
     exact = surrogate(population, found.client_learning_rate, found.num_local_steps)
     assert (found.mu, found.L) == pytest.approx((population.mu, population.L), rel=1e-8)
     assert found.gap.once == pytest.approx(exact.gap, rel=1e-8)
@@ -464,6 +466,7 @@ def test_advice_says_when_it_does_not_fit(quadratic_runs):
     assert cells[6] == "gamma L >= 1"
 
 
+@pytest.mark.optimised
 def test_advice_on_shakespeare(tmp_path):
     """A real recurrent network with 82,474 parameters, after two rounds."""
     settings = resolve(

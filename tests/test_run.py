@@ -18,18 +18,21 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedax import DivergedError, Exchange, FederatedAlgorithm, Reply
+from fedax import DivergedError, Exchange, FederatedAlgorithm, Reply, factory
 from fedax.algorithms.registry import ALGORITHMS, AlgorithmInfo
 from fedax.cli.main import run_command
 from fedax.clients.gradients import loss_gradient
 from fedax.clients.local_steps import train_locally
-from fedax.experiment import checkpoint, run
+from fedax.experiment import checkpoint, run, sitting
 from fedax.experiment.checkpoint import CheckpointError
 from fedax.experiment.config import RunConfig, parse_settings, resolve
+from fedax.experiment.display import Display
 from fedax.experiment.errors import ConfigError
 from fedax.experiment.folder import RunError, read_metrics
-from fedax.tasks import registry as tasks
+from fedax.tasks.registry import TASKS, TaskInfo
 from problems import quadratic_task
+
+pytestmark = pytest.mark.shares_programs
 
 
 class StatefulState(NamedTuple):
@@ -37,6 +40,7 @@ class StatefulState(NamedTuple):
     round_index: Any
 
 
+@factory
 def stateful(model, client_learning_rate: float = 0.1):
     """Clients remember how far they moved last time and start from there: state matters."""
 
@@ -66,11 +70,11 @@ def stateful(model, client_learning_rate: float = 0.1):
 def registry(monkeypatch):
     """A task and an algorithm that take no time."""
     references = {"a table of means": lambda: {"test_distance": 4.25}}
-    info = tasks.TaskInfo(
+    info = TaskInfo(
         "quadratics", "none", ("small",),
         lambda model: quadratic_task()._replace(references=references),
     )
-    monkeypatch.setitem(tasks.TASKS, "quadratic", info)
+    monkeypatch.setitem(TASKS, "quadratic", info)
     monkeypatch.setitem(ALGORITHMS, "stateful", AlgorithmInfo(stateful, "none"))
 
 
@@ -110,6 +114,7 @@ class Killed(BaseException):
     """Stands for SIGKILL: nothing catches it, nothing is cleaned up after it."""
 
 
+@pytest.mark.quick
 def test_the_run_folder_holds_what_the_contract_says(tmp_path, capsys):
     folder = run.start(config(), tmp_path / "run")
     out = capsys.readouterr().out
@@ -145,6 +150,7 @@ def test_a_run_that_measures_nothing_still_ends(tmp_path):
     assert json.loads((empty / "summary.json").read_text())["rounds"] == 0
 
 
+@pytest.mark.quick
 def test_report_is_one_file_with_the_curves(tmp_path):
     page = (run.start(config(), tmp_path / "run") / "report.html").read_text("utf-8")
     assert page.count("<svg") == 2  # training loss, test distance
@@ -155,25 +161,27 @@ def test_report_is_one_file_with_the_curves(tmp_path):
         assert reference not in page
 
 
-def test_a_terminal_gets_a_bar_with_round_speed_time_left_loss_and_last_test():
+def test_a_terminal_gets_a_bar_with_round_speed_time_left_loss_and_last_test(monkeypatch):
     import io
 
     from rich.console import Console
 
+    from fedax.experiment import display as display_module
     from fedax.rounds.report import RoundReport
     from fedax.rounds.state import TrainingState
 
+    monkeypatch.setattr(display_module, "SECONDS_BETWEEN_BARS", 0.0)
+    monkeypatch.setattr(display_module, "DRAWING_SHARE", 1.0)
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=True, width=80, color_system=None)
     nothing = TrainingState(None, None)
-    with run.Display(500, console=console) as display:
+    with Display(500, console=console) as display:
         for number in range(1, 8):
             metrics = {"round": number, "train_loss": 3.25 / number, "num_reports": 3}
             if number == 5:
-                metrics |= {"test_accuracy": 0.4321, "test_loss": 1.5}
+                metrics |= {"test_accuracy": 0.4321, "test_loss": 1.5, "evaluation_seconds": 0.1}
             display.show(RoundReport(metrics, ["ada"] if number == 6 else [], [], nothing))
-            time.sleep(0.01)
-        display._bar.refresh()
+            time.sleep(0.1)  # rich asks for the time left twice a second
     last = screen.getvalue().split("\r")[-1].strip()
     assert "round   7/500 " in last
     assert "rounds/s" in last
@@ -218,16 +226,16 @@ def test_killed_anywhere_and_resumed_equals_uninterrupted(tmp_path, monkeypatch,
     with monkeypatch.context() as patch:
         if moment.startswith("round"):
             number = int(moment.split()[1])
-            show = run.Display.show
+            show = Display.show
 
             def show_or_die(self, report):
                 show(self, report)
                 if report.metrics["round"] == number:
                     raise Killed
 
-            patch.setattr(run.Display, "show", show_or_die)
+            patch.setattr(Display, "show", show_or_die)
         elif moment == "summary":
-            patch.setattr(run, "_write_summary", kill)
+            patch.setattr(sitting, "write_summary", kill)
         else:
             real, calls = checkpoint.save, []
             target = {
@@ -250,6 +258,7 @@ def test_killed_anywhere_and_resumed_equals_uninterrupted(tmp_path, monkeypatch,
     assert not list((tmp_path / "killed" / "checkpoints").glob("partial-*"))
 
 
+@pytest.mark.quick
 def test_a_longer_run_continues_a_shorter_one(tmp_path):
     expected = run.start(config(num_rounds=12), tmp_path / "long")
     folder = run.start(config(num_rounds=8), tmp_path / "short")
@@ -324,8 +333,8 @@ def test_no_usable_checkpoint_is_an_error_and_loses_nothing(tmp_path):
 
 def test_a_checkpoint_of_another_model_is_refused(tmp_path, monkeypatch):
     folder = run.start(config(), tmp_path / "run")
-    info = tasks.TASKS["quadratic"]._replace(load=lambda model: quadratic_task(dimension=4))
-    monkeypatch.setitem(tasks.TASKS, "quadratic", info)
+    info = TASKS["quadratic"]._replace(load=lambda model: quadratic_task(dimension=4))
+    monkeypatch.setitem(TASKS, "quadratic", info)
     with pytest.raises(CheckpointError, match=r"another model or algorithm: its array server_00000 "
                                               r"is float64\[3\], and this run's is float64\[4\]"):
         run.resume(folder)
@@ -341,15 +350,15 @@ def test_a_full_disk_is_a_sentence_and_the_run_goes_on_later(tmp_path, monkeypat
     folder = tmp_path / "full"
     with monkeypatch.context() as patch:
         if where == "metrics":
-            show, count = run.Display.show, []
+            show, count = Display.show, []
 
             def fill(self, report):
                 show(self, report)
                 count.append(1)
                 if len(count) == 7:
-                    patch.setattr(run, "to_json", full)
+                    patch.setattr(sitting, "to_json", full)
 
-            patch.setattr(run.Display, "show", fill)
+            patch.setattr(Display, "show", fill)
         else:
             real = checkpoint._digests
             calls = []
@@ -376,7 +385,7 @@ def _interruptible():
 @pytest.mark.usefixtures("_interruptible")
 def test_ctrl_c_stops_after_the_round_with_a_checkpoint(tmp_path, monkeypatch):
     expected = run.start(config(), tmp_path / "expected")
-    show = run.Display.show
+    show = Display.show
 
     def interrupt(self, report):
         show(self, report)
@@ -384,7 +393,7 @@ def test_ctrl_c_stops_after_the_round_with_a_checkpoint(tmp_path, monkeypatch):
             signal.raise_signal(signal.SIGINT)
 
     with monkeypatch.context() as patch:
-        patch.setattr(run.Display, "show", interrupt)
+        patch.setattr(Display, "show", interrupt)
         # Round 6 may have gone to the device together with round 5.
         sentence = r"Stopped after round [56] of 12\. Go on with: fedax run --resume"
         with pytest.raises(RunError, match=sentence) as stop:
@@ -551,6 +560,7 @@ COMMANDS = {
 }
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("case", COMMANDS)
 def test_a_wrong_command_line_is_one_sentence(tmp_path, monkeypatch, capsys, case):
     monkeypatch.chdir(tmp_path)
@@ -564,6 +574,7 @@ def test_a_wrong_command_line_is_one_sentence(tmp_path, monkeypatch, capsys, cas
     assert list(tmp_path.iterdir()) == []  # nothing was begun
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("line", ["run --rounds many", "ran", "list everything", "run a b c"])
 def test_the_parser_exits_with_two(line, capsys):
     with pytest.raises(SystemExit) as stopped:
@@ -572,6 +583,7 @@ def test_the_parser_exits_with_two(line, capsys):
     assert "Traceback" not in capsys.readouterr().err
 
 
+@pytest.mark.quick
 def test_out_that_cannot_be_used(tmp_path, capsys):
     file = tmp_path / "file"
     file.write_text("kept")
@@ -597,6 +609,7 @@ def test_a_defect_is_named_as_one(monkeypatch, capsys):
     assert "A defect of fedax: ZeroDivisionError" in capsys.readouterr().err
 
 
+@pytest.mark.quick
 def test_settings_win_over_file_over_preset(tmp_path):
     file = tmp_path / "run.toml"
     file.write_text(
@@ -615,6 +628,7 @@ def test_settings_win_over_file_over_preset(tmp_path):
     assert resolve(algorithm="fedavg", config_file=None).algorithm == "fedavg"
 
 
+@pytest.mark.quick
 def test_paper_preset_has_the_published_numbers():
     """FACTS A3: Shakespeare's row of the best values, batch 4, 10 clients, 1200 rounds, E = 1."""
     published = {
@@ -633,6 +647,7 @@ def test_paper_preset_has_the_published_numbers():
         assert resolved.task_options == {"model": "paper"}
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("what", ["tasks", "algorithms", "datasets", "reproductions"])
 def test_list(what, capsys, monkeypatch):
     monkeypatch.delitem(ALGORITHMS, "stateful")  # which has no settings for the embedded task

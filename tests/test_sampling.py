@@ -26,8 +26,8 @@ from fedax.data.cohort_data import NOBODY, STAYS
 from fedax.experiment.folder import read_metrics
 from fedax.rounds.cohort import client_key, run_round, run_rounds
 from fedax.rounds.sampling import part_of_the_day, sample_cohort, sampler
-from fedax.rounds.state import initial_state
-from fedax.tasks import registry as tasks
+from fedax.rounds.state import initial_state, run_key
+from fedax.tasks.registry import TASKS, TaskInfo
 from problems import identical, largest_difference, quadratic_task
 
 SIZES = np.array([3, 7, 1, 12, 5, 8, 2, 9, 4, 6])
@@ -98,6 +98,7 @@ def test_draws_with_replacement_are_multinomial(way):
     assert abs(same.mean() - (p**2).sum()) < 4.5 * error
 
 
+@pytest.mark.quick
 def test_cyclic_passes_ask_everyone_once_in_a_new_order():
     draw = sampler("cyclic", np.ones(10), cohort_size=4, seed=3)
     rounds = [asked(draw(t, 1)).tolist() for t in range(3 * 200)]
@@ -111,6 +112,7 @@ def test_cyclic_passes_ask_everyone_once_in_a_new_order():
     assert ((first - 80) ** 2).sum() / (200 * 0.4 * 0.6) * 0.9 < chi_square_limit(9)
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("way", WAYS)
 def test_a_cohort_depends_on_seed_and_round_alone(way):
     def cohorts(seed, rounds):
@@ -235,7 +237,7 @@ def test_of_a_client_drawn_twice_the_first_state_is_kept_if_it_came_back():
         seed = next(seed for seed in range(200) if dropped_at(seed) == pattern)
         options = {"num_rounds": 1, "sampling": own, "seed": seed, "evaluate_every": 0}
         result = train(task, algorithm, dropout=0.5, **options)
-        key = jax.random.fold_in(module._run_key(seed), 1)
+        key = jax.random.fold_in(run_key(seed), 1)
         drawn = float(jax.random.uniform(client_key(key, 0, 3, 0, 0)))
         kept = float(result.state.client_store.read(np.array([3]))[0])
         assert kept == (drawn if pattern[0] == STAYS else 0.0)
@@ -356,6 +358,7 @@ def test_a_client_that_drops_between_the_exchanges_of_mime_gave_its_gradient_onl
     assert int(info.num_local_steps) == 6
 
 
+@pytest.mark.quick
 def test_a_client_that_drops_out_keeps_its_state():
     task = quadratic_task()
     algorithm = fedax.scaffold(task.model)
@@ -557,8 +560,8 @@ def test_local_steps_are_counted_exactly():
 @pytest.fixture
 def registry(monkeypatch):
     """A task for the command line that takes no time."""
-    info = tasks.TaskInfo("quadratics", "none", ("small",), lambda model: quadratic_task())
-    monkeypatch.setitem(tasks.TASKS, "quadratic", info)
+    info = TaskInfo("quadratics", "none", ("small",), lambda model: quadratic_task())
+    monkeypatch.setitem(TASKS, "quadratic", info)
 
 
 def run_line(out, algorithm, *settings):

@@ -18,6 +18,7 @@ def build(size=3, **options):
     return Vocabulary.build((text for own in TEXTS.values() for text in own), size, **options)
 
 
+@pytest.mark.quick
 def test_the_most_frequent_tokens_are_known_ties_by_the_alphabet():
     vocabulary = build()
     assert vocabulary.known == ("a", "b", "c")
@@ -64,6 +65,7 @@ def bigrams(size, **options):
     )
 
 
+@pytest.mark.quick
 def test_losses_and_accuracies_by_hand():
     vocabulary = build()
     model = bigrams(len(vocabulary), leave_out=(vocabulary.unknown, vocabulary.end))
@@ -97,8 +99,19 @@ def test_weights_of_targets_and_another_padding():
     with pytest.raises(ValueError, match=r"'w' must have the shape \[B, T\] .* \[2, 3\], but"):
         model.loss(params, {**batch, "w": jnp.ones(2)}, jax.random.key(0))
     flat = fedax.next_token(lambda key: jnp.zeros(4), lambda params, inputs: inputs.astype(float))
-    with pytest.raises(ValueError, match=r"need logits \[B, T, V\], but .* \[2, 4\] and \[2, 3\]"):
+    with pytest.raises(ValueError, match=r"logits \[B, T, V\] .* here \[2, 3\], but gave float64"):
         flat.loss(params, batch, jax.random.key(0))
+    with pytest.raises(ValueError, match=r"must be whole numbers \[B, T \+ 1\].* float64\[2, 3\]"):
+        model.loss(params, {**batch, "tokens": batch["w"]}, jax.random.key(0))
+    with pytest.raises(ValueError, match=r"looks for the array 'tokens', but .*tokens='token'"):
+        model.loss(params, {"token": batch["tokens"]}, jax.random.key(0))
+
+
+def test_ids_beyond_the_vocabulary_are_told_before_the_first_round():
+    model = bigrams(6)
+    data = fedax.FederatedDataset.from_clients({"ada": {"tokens": np.array([[5, 1, 6]])}})
+    with pytest.raises(ValueError, match=r"client 'ada': .*tokens.* from 0 to 5.* from 1 to 6"):
+        fedax.train(fedax.Task(model, data), fedax.fedavg(model), num_rounds=1, cohort_size=1)
 
 
 def test_it_is_the_character_model_s_loss():

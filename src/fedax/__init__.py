@@ -55,6 +55,9 @@ from fedax.data import ClientData, CohortReader, FederatedDataset
 from fedax.data.task import Task
 from fedax.data.text import Vocabulary
 from fedax.devices.mesh import client_mesh, cores_as_devices
+from fedax.experiment.folder import RunError
+from fedax.experiment.load import load_run
+from fedax.experiment.params import load_params, save_params
 from fedax.experiment.train import TrainResult, train
 from fedax.factories import factory, partition
 from fedax.measures.communication import communication
@@ -64,24 +67,30 @@ from fedax.mistakes import AlgorithmError, ModelError
 from fedax.models.next_token import next_token
 from fedax.models.supervised import classification, regression
 from fedax.optimizers import BaseOptimizer, base_optimizers, schedules
+from fedax.rounds.client_metrics import ClientMetrics
 from fedax.rounds.cohort import RoundInfo, run_round
 from fedax.rounds.evaluation import evaluate, evaluate_clients
 from fedax.rounds.history import History
+from fedax.rounds.options import SimulateOptions
+from fedax.rounds.personalization import evaluate_personalized
 from fedax.rounds.report import DivergedError, RoundReport
 from fedax.rounds.sampling import part_of_the_day, sampler
 from fedax.rounds.simulate import simulate
 from fedax.rounds.state import TrainingState, initial_state
+from fedax.rounds.stopping import EarlyStopping
 from fedax.tasks.quadratics import quadratic_task
 from fedax.tasks.registry import load_task
 
-__version__ = "0.4.1"
+__version__ = "0.5.0"
 
 __all__ = [
     "AlgorithmError",
     "BaseOptimizer",
     "ClientData",
+    "ClientMetrics",
     "CohortReader",
     "DivergedError",
+    "EarlyStopping",
     "Exchange",
     "FederatedAlgorithm",
     "FederatedDataset",
@@ -95,6 +104,8 @@ __all__ = [
     "Reply",
     "RoundInfo",
     "RoundReport",
+    "RunError",
+    "SimulateOptions",
     "Task",
     "TrainResult",
     "TrainingState",
@@ -113,6 +124,7 @@ __all__ = [
     "elastic",
     "evaluate",
     "evaluate_clients",
+    "evaluate_personalized",
     "factory",
     "fedadabound",
     "fedadagrad",
@@ -126,6 +138,8 @@ __all__ = [
     "fedyogi",
     "fomaml",
     "initial_state",
+    "load_params",
+    "load_run",
     "load_task",
     "local_adam",
     "local_adaptive",
@@ -148,6 +162,7 @@ __all__ = [
     "regression",
     "run_round",
     "sampler",
+    "save_params",
     "scaffold",
     "schedules",
     "server_only",

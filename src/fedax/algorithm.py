@@ -19,6 +19,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 import jax
 
+from fedax.factories import defined_in, written
+
 Array: TypeAlias = jax.Array
 PyTree: TypeAlias = Any
 Params: TypeAlias = PyTree
@@ -46,6 +48,10 @@ class Model(NamedTuple):
     outputs: Callable[[Params, Batch], PyTree]
     metrics: Mapping[str, Metric]
     check: Callable[[Params, Mapping[str, Any]], None] | None = None
+
+    def __repr__(self) -> str:
+        made = written(self) or defined_in(self.loss)
+        return f"Model({made}; metrics: {', '.join(self.metrics)})"
 
 
 class Reply(NamedTuple):
@@ -146,6 +152,10 @@ class FederatedAlgorithm(NamedTuple):
     init_client: Callable[[Params], PyTree]
     exchanges: tuple[Exchange, ...]
     pooled: bool = False
+
+    def __repr__(self) -> str:
+        count = f"{len(self.exchanges)} exchange{'s' * (len(self.exchanges) != 1)}"
+        return f"FederatedAlgorithm({written(self) or defined_in(self.init)}; {count})"
 
 
 class WrapperState(NamedTuple):

@@ -184,6 +184,36 @@ def recipe(made: Any) -> Recipe | None:
     return Recipe(first.notes.factory, arguments)
 
 
+def written(made: Any) -> str | None:
+    """The call that made something, with its plain arguments, for a `repr`; None if not known.
+
+    Example:
+      >>> import fedax
+      >>> written(fedax.schedules.exponential_decay(0.5, 0.9))
+      'exponential_decay(initial_value=0.5, decay_rate=0.9)'
+    """
+    found = recipe(made)
+    if found is None:
+        return None
+
+    def text(value: Any) -> str | None:
+        if isinstance(value, bool | int | float | str | np.generic):
+            return str(value)
+        if isinstance(value, jax.Array | np.ndarray):
+            return str(value) if value.ndim == 0 else None
+        return written(value)
+
+    texts = {name: text(value) for name, value in found.arguments.items() if name != "model"}
+    said = ", ".join(f"{name}={words}" for name, words in texts.items() if words is not None)
+    return f"{found.factory.__name__}({said})"
+
+
+def defined_in(function: Callable[..., Any]) -> str:
+    """The name of the function at module level that a function was defined in, or its own."""
+    name = getattr(inspect.unwrap(function), "__qualname__", type(function).__name__)
+    return name.split(".")[0]
+
+
 class _Number:
     """A number where structure should not see it; the same box is the same number."""
 

@@ -7,13 +7,15 @@ of Neural Networks", ICML 2019; released code github.com/IBM/probabilistic-feder
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Unpack, get_args
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax.experimental.buffer_callback import buffer_callback
 
 from fedax.algorithm import (
     Array,
@@ -188,11 +190,10 @@ def pfnm(
             counts = _count_classes(data, labels, zeros, local.batch_size)
             # The last cohort may have been one without this client.
             shares = counts / jnp.maximum(jnp.maximum(server.class_counts, counts), 1)
-        places = jax.pure_callback(
-            lambda *arguments: nearest_units(*jax.tree.map(np.asarray, arguments)),
+        places = _on_host(
+            nearest_units,
             [jax.ShapeDtypeStruct(layer["b"].shape, jnp.int32) for layer in state.network[:-1]],
             state.network, server.params, server.num_units, shares,
-            vmap_method="sequential",
         )
         places = [
             jnp.where(state.took_part, place, jnp.arange(len(place), dtype=jnp.int32))
@@ -227,9 +228,8 @@ def pfnm(
             lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype),
             (state.params, state.num_units),
         )
-        params, num_units = jax.pure_callback(
-            match, shapes, individual, [variance, prior_variance, mass], state.round_index,
-            vmap_method="sequential",
+        params, num_units = _on_host(
+            match, shapes, individual, [variance, prior_variance, mass], state.round_index
         )
         counts = jnp.where(individual.weights[:, None] > 0, individual.uploads.class_counts, 0)
         return state._replace(
@@ -238,6 +238,28 @@ def pfnm(
 
     exchange = Exchange(broadcast, client, fold, individual=True)
     return FederatedAlgorithm(init, init_client, (exchange,))
+
+
+def _on_host(function: Callable[..., Any], shapes: Any, *arguments: Any) -> Any:
+    """What a function of NumPy arrays returns, in a traced program, client after client.
+
+    `jax.pure_callback` copies what is larger than 100 kB with a thread of the pool that runs the
+    program. On a CPU of one core, or of two when both call, it would wait for itself.
+    """
+
+    def called(*found: Any) -> Any:
+        return function(*jax.tree.map(np.asarray, found))
+
+    def in_place(_context: Any, results: Any, *buffers: Any) -> None:
+        jax.tree.map(np.copyto, jax.tree.map(np.asarray, results), called(*buffers))
+
+    return jax.lax.platform_dependent(
+        *arguments,
+        cpu=buffer_callback(in_place, shapes, vmap_method="sequential"),
+        default=functools.partial(
+            jax.pure_callback, called, shapes, vmap_method="sequential"
+        ),
+    )
 
 
 def _count_classes(data: ClientExamples, labels: str, zeros: Array, batch_size: int) -> Array:

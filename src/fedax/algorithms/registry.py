@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 from fedax import algorithms
 from fedax.algorithm import FederatedAlgorithm
@@ -16,13 +16,11 @@ class AlgorithmInfo(NamedTuple):
       factory: (model, **options) -> algorithm; of a wrapper see `WRAPPERS`.
       paper: where it comes from.
       extra_gradients: gradient work besides one gradient a local step; empty if there is none.
-      local_defaults: of the options of local training, where they are the method's own.
     """
 
     factory: Callable[..., FederatedAlgorithm]
     paper: str
     extra_gradients: str = ""
-    local_defaults: Mapping[str, Any] = {}
 
 
 # The papers by short names; a list says below which they are.
@@ -50,33 +48,22 @@ ALGORITHMS: dict[str, AlgorithmInfo] = {
     "fedavg": AlgorithmInfo(algorithms.fedavg, f"McMahan 2017; {REDDI}"),
     "fedavgm": AlgorithmInfo(algorithms.fedavgm, f"Hsu 2019; {REDDI}"),
     "fedopt": AlgorithmInfo(algorithms.fedopt, f"{REDDI}, Alg. 1"),
-    "fedprox": AlgorithmInfo(
-        algorithms.fedprox, f"Li 2020; {ELASTIC}", local_defaults={"proximal_weight": 0.01}
-    ),
-    "fedsgd": AlgorithmInfo(
-        algorithms.fedsgd, f"{DECAYING}, Alg. 1, 2", local_defaults={"num_local_steps": 10}
-    ),
+    "fedprox": AlgorithmInfo(algorithms.fedprox, f"Li 2020; {ELASTIC}"),
+    "fedsgd": AlgorithmInfo(algorithms.fedsgd, f"{DECAYING}, Alg. 1, 2"),
     "fedyogi": AlgorithmInfo(algorithms.fedyogi, f"{REDDI}, Alg. 2"),
     "fomaml": AlgorithmInfo(algorithms.fomaml, f"Finn 2017; {CHARLES}"),
     "local_adam": AlgorithmInfo(algorithms.local_adam, f"{REDDI}, section 1"),
-    "local_sgd": AlgorithmInfo(
-        algorithms.local_sgd, f"Stich 2019; {CHARLES}", local_defaults={"weighting": "uniform"}
-    ),
+    "local_sgd": AlgorithmInfo(algorithms.local_sgd, f"Stich 2019; {CHARLES}"),
     "local_update": AlgorithmInfo(algorithms.local_update, f"{CHARLES}, Alg. 1, 2"),
     "lookahead": AlgorithmInfo(algorithms.lookahead, f"Zhang 2019; {CHARLES}"),
-    "maml": AlgorithmInfo(
-        algorithms.maml, f"{CHARLES}, eq. 14", "2nd order, 1 batch",
-        local_defaults={"num_local_steps": 1},
-    ),
+    "maml": AlgorithmInfo(algorithms.maml, f"{CHARLES}, eq. 14", "2nd order, 1 batch"),
     "mime": AlgorithmInfo(algorithms.mime, f"{MIME}, Alg. 1", TWICE),
     "mimelite": AlgorithmInfo(algorithms.mimelite, f"{MIME}, Alg. 1", FULL),
     "mimemvr": AlgorithmInfo(
         algorithms.mimemvr, f"{MIME}, eq. 14, 15",
         "2 passes, 2 a step",
     ),
-    "minibatch_sgd": AlgorithmInfo(
-        algorithms.minibatch_sgd, f"{CHARLES}, Theta_1", local_defaults={"num_local_steps": 1}
-    ),
+    "minibatch_sgd": AlgorithmInfo(algorithms.minibatch_sgd, f"{CHARLES}, Theta_1"),
     "pfnm": AlgorithmInfo(algorithms.pfnm, f"Yurochkin 2019; {ELASTIC}"),
     "scaffold": AlgorithmInfo(
         algorithms.scaffold, f"Karimireddy 2020; {REDDI}", "1 pass if option I"

@@ -83,6 +83,7 @@ def _items(kind: str, name: str | None, known: Iterable[str]) -> list[Item]:
     """The one of that name; or all of fedax's, then those of installed packages."""
     find: Callable[[str], tuple[str, Source | None]]
     find = find_task if kind == "task" else find_algorithm
+    check = task_settings if kind == "task" else algorithm_settings
     if name is not None:
         title, source = find(name)
         return [Item(name, title, source, source.label if source else "fedax")]
@@ -93,6 +94,7 @@ def _items(kind: str, name: str | None, known: Iterable[str]) -> list[Item]:
             if offered in known:
                 raise ConfigError(f"fedax has its own; write {entries[0].value}")
             title, source = find(offered)
+            check(title, source)
             items.append(Item(offered, title, source, origin))
         except ConfigError as error:
             items.append(Item(offered, offered, None, origin, str(error)))

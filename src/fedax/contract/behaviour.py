@@ -24,7 +24,7 @@ from fedax.contract.bench import (
     rounds,
     tolerance,
 )
-from fedax.contract.structure import trace_round
+from fedax.contract.structure import last_upload
 from fedax.data.cohort_data import NOBODY
 
 RATES = ("client_learning_rate", "server_learning_rate")
@@ -117,19 +117,34 @@ def keeps_to_cohorts(bench: Bench) -> str:
     return "The order of a cohort changes rounding only."
 
 
+def keeps_to_its_examples(bench: Bench) -> str:
+    """What the clients' neighbours in the arrays hold changes nothing."""
+    if bench.algorithm.pooled:
+        raise NotApplicable("It trains on all examples in one place.")
+    everyone = bench.everyone()
+    others = int(everyone.starts[COHORTS[0].max() + 1])  # rows of who is not in the first cohort
+    spoiled = {name: array.at[others:].set(jnp.nan) for name, array in everyone.arrays.items()}
+    changed = bench.run(everyone=dataclasses.replace(everyone, arrays=spoiled), count=1)
+    if not _identical(changed, bench.run(count=1)):
+        raise Broken(
+            "The numbers change with examples of clients that do not take part: a client reads "
+            "past its own. data.examples(indices) takes indices from 0 to data.num_examples - 1."
+        )
+    return "A client reads its own examples only."
+
+
 def leaves_out_the_empty(bench: Bench) -> str:
     """A client without examples weighs nothing."""
     if bench.algorithm.pooled:
         raise NotApplicable("It trains on all examples in one place.")
     everyone = bench.everyone()
-    empty = jnp.asarray([2])
+    empty = COHORTS[0, 2]
     absent = dataclasses.replace(
         everyone, num_examples=everyone.num_examples.at[empty].set(0),
         dropped_at=everyone.dropped_at.at[empty].set(NOBODY),
     )
-    cohorts = np.array([[0, 1, 3, 4]])
-    with_it = bench.run(everyone=absent, cohorts=np.array([[0, 1, 2, 3, 4]]), count=1)
-    without = bench.run(cohorts=cohorts, count=1)
+    with_it = bench.run(everyone=absent, count=1)
+    without = bench.run(cohorts=np.delete(COHORTS, 2, axis=1), count=1)
     _agree(
         with_it[:2], without[:2],
         "A place in the cohort where nobody stands changes the numbers by {}: count "
@@ -143,22 +158,20 @@ def rejects_the_infinite(bench: Bench) -> str:
     if bench.algorithm.pooled:
         raise NotApplicable("It trains on all examples in one place.")
     everyone = bench.everyone()
-    bad, cohort = 3, np.array([[0, 1, 2, 3, 4]])
+    bad = COHORTS[0, 3]
     start = int(everyone.starts[bad])
     rows = slice(start, start + int(everyone.num_examples[bad]))
     spoiled = {name: array.at[rows].set(jnp.nan) for name, array in everyone.arrays.items()}
     server, clients, accepted = bench.run(
-        everyone=dataclasses.replace(everyone, arrays=spoiled), cohorts=cohort, count=1
+        everyone=dataclasses.replace(everyone, arrays=spoiled), count=1
     )
-    if bool(accepted[bad]):
+    if bool(accepted[3]):
         raise Broken(
             "A client whose examples hold NaN was counted, as all that it sent was finite. Report "
             "its training loss in `info` (local.reply does), so that the engine sees it."
         )
     gone = everyone.dropped_at.at[bad].set(0)
-    dropped = bench.run(
-        everyone=dataclasses.replace(everyone, dropped_at=gone), cohorts=cohort, count=1
-    )
+    dropped = bench.run(everyone=dataclasses.replace(everyone, dropped_at=gone), count=1)
     _agree(
         (server, clients), dropped[:2],
         "After a client sent NaN the numbers differ by {} from those without it.",
@@ -282,7 +295,7 @@ def _needs_pseudo_gradient(bench: Bench, wrapper: str) -> None:
     last = bench.algorithm.exchanges[-1]
     if last.individual:
         raise NotApplicable(f"fedax.{wrapper} scales means.")
-    if not hasattr(trace_round(bench, jnp.result_type(float)), "pseudo_gradient"):
+    if not hasattr(last_upload(bench, jnp.result_type(float)), "pseudo_gradient"):
         raise NotApplicable(
             f"Its last upload has no field `pseudo_gradient`, so fedax.{wrapper} cannot wrap it."
         )

@@ -12,11 +12,14 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
 from fedax.data.federated_dataset import FederatedDataset
+from fedax.data.rows import SparseRows
 from fedax.devices.mesh import SPREAD
 from fedax.mistakes.errors import kind_of
 
 # A data set up to this size stays on the device; a larger one is packed cohort by cohort.
 RESIDENT_BYTES = 4 * 2**30
+# One with sparse arrays, which are dense on the device, up to this size.
+SPARSE_RESIDENT_BYTES = 2**28
 # Capacities and packed totals climb a ladder of powers from here, so that ragged cohorts
 # compile a handful of programs in a run, not one a round.
 SMALLEST_RUNG = 1024
@@ -54,7 +57,7 @@ class ClientExamples(Protocol):
 
 
 @jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class ClientData:
     """One client's examples, as a client function gets them.
 
@@ -76,6 +79,9 @@ class ClientData:
     capacity: int = dataclasses.field(metadata={"static": True})
     repeat: jax.Array | int = 0
 
+    def __repr__(self) -> str:
+        return f"ClientData(at most {self.capacity} rows of {_shapes(self.arrays)})"
+
     @property
     def everything(self) -> ClientData:
         """All of the client's examples."""
@@ -85,6 +91,10 @@ class ClientData:
         """The examples with these indices (int32 [B], each in 0 .. num_examples - 1)."""
         rows = self.start + indices
         return {key: _take(array, rows) for key, array in self.arrays.items()}
+
+
+def _shapes(arrays: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {array.dtype}{list(array.shape)}" for name, array in arrays.items())
 
 
 def _take(array: jax.Array, rows: jax.Array) -> jax.Array:
@@ -99,7 +109,7 @@ def _take(array: jax.Array, rows: jax.Array) -> jax.Array:
 
 
 @jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class CohortData:
     """The clients of one round and where their examples are; or of several rounds, stacked.
 
@@ -124,6 +134,11 @@ class CohortData:
     arrays: Mapping[str, jax.Array]
     capacity: int = dataclasses.field(metadata={"static": True})
 
+    def __repr__(self) -> str:
+        size = " rounds of ".join(map(str, np.shape(self.client_ids)))
+        return f"CohortData({size} clients, at most {self.capacity} rows each of " \
+               f"{_shapes(self.arrays)})"
+
     def of_round(self, index: int | jax.Array) -> CohortData:
         """One of several rounds."""
         names = ("client_ids", "starts", "num_examples", "repeats", "dropped_at")
@@ -135,7 +150,8 @@ class CohortReader:
 
     A data set of at most `resident_bytes` is put there once, and a cohort is then only its
     offsets. Of a larger one (a memory-mapped one, say) a cohort's own rows are packed for each
-    round; the numbers are the same.
+    round; the numbers are the same. With sparse arrays it is their dense size that counts, and
+    the limit is 256 MiB.
 
     Over a mesh each device has arrays of its own, along a first axis, and a client's rows are
     on the device that trains it. With several processes rows are always packed, and a process
@@ -156,6 +172,8 @@ class CohortReader:
         self._dataset = dataset
         self._mesh = mesh
         self._largest = int(dataset.client_sizes.max())
+        if any(isinstance(array, SparseRows) for array in dataset.arrays.values()):
+            resident_bytes = min(resident_bytes, SPARSE_RESIDENT_BYTES)
         # A CPU's devices share its memory, and each has a copy.
         shared = 1 if mesh is None or jax.default_backend() != "cpu" else mesh.size
         fits = shared * dataset.nbytes <= resident_bytes and dataset.num_examples < 2**31
@@ -163,7 +181,7 @@ class CohortReader:
         if fits and jax.process_count() == 1:
             self._resident = self._place(
                 {key: (array.shape, array.dtype) for key, array in dataset.arrays.items()},
-                lambda key, _: dataset.arrays[key],
+                lambda key, _: np.asarray(dataset.arrays[key]),
             )
 
     @property
@@ -250,7 +268,8 @@ class CohortReader:
         """
         mesh = self._mesh
         if mesh is None:
-            return {key: jnp.asarray(own(key, 0)) for key in shapes}
+            # Where jnp.asarray holds two copies for a moment, this holds one, or none.
+            return {key: jax.device_put(own(key, 0)) for key in shapes}
         spread = NamedSharding(mesh, SPREAD)
 
         def place(key: str) -> jax.Array:

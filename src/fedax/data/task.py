@@ -27,3 +27,9 @@ class Task(NamedTuple):
     test: FederatedDataset | None = None
     name: str = "custom"
     references: Mapping[str, Callable[[], Mapping[str, float]]] = MappingProxyType({})
+
+    def __repr__(self) -> str:
+        lines = [f"Task {self.name}", f"  {self.model!r}", f"  train: {self.train!r}"]
+        if self.test is not None:
+            lines.append(f"  test: {self.test!r}")
+        return "\n".join(lines)

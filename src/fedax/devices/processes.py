@@ -6,6 +6,8 @@ import contextlib
 from collections.abc import Iterator
 
 import jax
+import numpy as np
+from jax.experimental import multihost_utils
 
 
 class ProcessError(RuntimeError):
@@ -63,6 +65,13 @@ def are_several() -> bool:
     """Whether this process is one of several."""
     # Asking for the count would start JAX's devices.
     return jax.distributed.is_initialized() and jax.process_count() > 1
+
+
+def agreed(decision: bool) -> bool:
+    """What the first process decided; all of them have to ask, and then do the same."""
+    if not are_several():
+        return decision
+    return bool(multihost_utils.broadcast_one_to_all(np.asarray(decision)))
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ from fedax.clients.minibatches import count_local_steps
 from fedax.data.cohort_data import ClientData, CohortData, CohortReader
 from fedax.experiment.build import algorithm_parts, algorithm_settings
 from fedax.experiment.errors import ConfigError
-from fedax.experiment.run import load_run
+from fedax.experiment.run import read_run
 from fedax.measures.quadratic_model import HOLDS, AdviceRow, QuadraticModel, advise, quadratic_model
 from fedax.report.tables import Table
 from fedax.validate import check_count
@@ -110,7 +110,7 @@ def run_advice(
     """
     check_count("num_clients", num_clients)
     check_count("seed", seed, at_least=0)
-    config, built, restored = load_run(folder)
+    config, built, restored = read_run(folder)
     names = config.algorithm, config.algorithm_source
     if "client_learning_rate" not in algorithm_settings(*names) or built.algorithm.pooled:
         raise ConfigError(

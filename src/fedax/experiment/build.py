@@ -16,6 +16,7 @@ from fedax.experiment.errors import ConfigError
 from fedax.experiment.settings import NEEDED, Setting, settings_of, signature_of
 from fedax.experiment.sources import Source
 from fedax.experiment.values import check_kind, parse
+from fedax.mistakes.errors import kind_of
 from fedax.rounds.checks import require_task
 from fedax.tasks.registry import TASKS, load_task
 from fedax.validate import unknown
@@ -218,8 +219,7 @@ def _parts(text: str, source: Source | None) -> list[Part]:
 
 def _part(name: str, info: AlgorithmInfo) -> Part:
     settings = settings_of(
-        info.factory, ("model", "algorithm", "build"), options=LocalOptions,
-        defaults=info.local_defaults,
+        info.factory, ("model", "algorithm", "build"), options=LocalOptions
     )
     return Part(name, info.factory, settings)
 
@@ -279,10 +279,7 @@ def _call(source: Source, function: Callable[..., Any], *arguments: Any, **named
 
 def _a(value: Any) -> str:
     """What something is, in words."""
-    if value is None:
-        return "None (is there a return?)"
-    name = type(value).__name__
-    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
+    return "None (is there a return?)" if value is None else kind_of(value)
 
 
 def _unwrapped(text: str) -> tuple[list[str], str]:

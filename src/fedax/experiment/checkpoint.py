@@ -2,8 +2,9 @@
 
 A checkpoint is a folder `round-00000040`: the server's arrays and the clients' ids in NumPy's own
 `state.npz`, each leaf of the clients' states in a `client_row_00000.npy`, a row for each of those
-ids, and a `manifest.json` with the format, the run's fingerprint, the shape and dtype of every
-array and a digest of every file. It is written under another name and renamed when complete, so a
+ids, the best model so far in `best.safetensors` if one is kept, and a `manifest.json` with the
+format, the run's fingerprint, the shape and dtype of every array, which of them are the parameters
+and a digest of every file. It is written under another name and renamed when complete, so a
 run killed at any moment leaves whole checkpoints only. Clients' rows are written and read a block
 at a time, so that they may be larger than memory.
 
@@ -19,36 +20,95 @@ import json
 import math
 import os
 import shutil
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 import fedax
+from fedax.algorithm import Params
+from fedax.experiment.folder import RunError, write_atomically
+from fedax.experiment.params import (
+    decoded,
+    encoded,
+    on_device,
+    rebuilt,
+    structure,
+)
+from fedax.models.parameters import fitted
 from fedax.rounds.client_store import row_blocks
+from fedax.rounds.options import PERSONALIZE
 from fedax.rounds.state import TrainingState
+from fedax.rounds.stopping import Best, Goal
+
+Found = TypeVar("Found")
 
 FORMAT = 2
 KEEP = 2
 STATE = "state.npz"
+BEST = "best.safetensors"
 ROWS = "client_row_"  # how the names of arrays begin that have a file of their own
+# Settings that a run may change between its sittings: how long it is, how often it evaluates or
+# checkpoints, for what clients fine-tune then, when it stops early and how it is chunked. And what
+# is no setting; of a user's sources the run folder says more.
+FREE = {
+    "num_rounds", "evaluate_every", "checkpoint_every", "clients_per_chunk", "preset",
+    "diagnostics", "early_stopping", "early_stopping_patience", "early_stopping_min_delta",
+    "keep_best", "made_by", "task_source", "algorithm_source", *PERSONALIZE,
+}
 
 
-class CheckpointError(RuntimeError):
+class CheckpointError(RunError):
     """No checkpoint can be used; the message is a sentence."""
 
 
 class Restored(NamedTuple):
-    """What `restore_latest` found: the state, and a sentence for each checkpoint it refused."""
+    """What `restore_latest` found.
+
+    Attributes:
+      state: the run's, or its initial one.
+      refused: a sentence for each checkpoint that was refused.
+      best: the best model so far, or None.
+    """
 
     state: TrainingState
     refused: list[str]
+    best: Best | None = None
 
 
-def save(folder: Path, state: TrainingState, fingerprint: str) -> None:
+class Stored(NamedTuple):
+    """A checkpoint as it is stored, which nothing but itself is needed for.
+
+    Attributes:
+      round_index: the rounds that were done.
+      params: the parameters, or None if they cannot be told from the rest.
+      best: the best model so far, or None.
+    """
+
+    round_index: int
+    params: Params | None
+    best: Best | None
+
+
+def fingerprint(config: Mapping[str, Any]) -> str:
+    """A digest of the settings that a checkpoint must share with its run."""
+    fixed = {key: value for key, value in config.items() if key not in FREE}
+    return hashlib.sha256(json.dumps(fixed, sort_keys=True).encode()).hexdigest()
+
+
+def save(
+    folder: Path, state: TrainingState, fingerprint: str, best: bytes | None = None
+) -> None:
     """Writes the state's checkpoint and removes all but the newest `KEEP`.
+
+    Args:
+      folder: the run's checkpoints.
+      state: what is written.
+      fingerprint: the run's.
+      best: the content of the file with the best model.
 
     Raises:
       OSError: the disk is full or not writable; the checkpoints before are untouched.
@@ -70,12 +130,15 @@ def save(folder: Path, state: TrainingState, fingerprint: str) -> None:
         file.flush()
         os.fsync(file.fileno())
     _write_rows(partial, rows)
+    if best is not None:
+        write_atomically(partial / BEST, best)
     manifest = {
         "format": FORMAT,
         "fedax": fedax.__version__,
         "fingerprint": fingerprint,
         "round": round_index,
         "arrays": {name: [list(a.shape), str(a.dtype)] for name, a in arrays.items()},
+        "params": _places_of_params(state.server_state),
         "files": _digests(partial),
     }
     with (partial / "manifest.json").open("w", encoding="utf-8", newline="\n") as file:
@@ -100,20 +163,57 @@ def restore_latest(folder: Path, initial: TrainingState, fingerprint: str) -> Re
     Raises:
       CheckpointError: there are checkpoints, but none can be used.
     """
-    refused = []
+    refused: list[str] = []
+
+    def restore(path: Path) -> Restored:
+        _, arrays = _read(path, fingerprint)
+        state = _state(path, arrays, initial)
+        return Restored(state, refused, _read_best(path, state.server_state.params))
+
+    return _newest(folder, restore, refused) or Restored(initial, [])
+
+
+def read_latest(folder: Path, fingerprint: str) -> Stored | None:
+    """The newest checkpoint that is whole and of this run; None if there is none at all.
+
+    Raises:
+      CheckpointError: there are checkpoints, but none can be used.
+    """
+    def read(path: Path) -> Stored:
+        manifest, arrays = _read(path, fingerprint)
+        places = manifest.get("params")  # older checkpoints do not say
+        params = None if places is None else jax.tree.map(
+            lambda array: on_device(array, "A parameter", str(path)), rebuilt(places, arrays)
+        )
+        return Stored(manifest["round"], params, _read_best(path, params))
+
+    return _newest(folder, read, [])
+
+
+def encoded_best(best: Best) -> bytes:
+    """The content of the file with the best model, and what makes it so."""
+    return encoded(
+        best.params, metric=best.goal.metric, mode=best.goal.mode, round=best.round,
+        value=best.value,
+    )
+
+
+def _newest(folder: Path, read: Callable[[Path], Found], refused: list[str]) -> Found | None:
+    """What is read from the newest checkpoint that can be; the others' reasons go to `refused`."""
     for path in _checkpoints(folder):
         try:
-            return Restored(_restore(path, initial, fingerprint), refused)
+            return read(path)
         except CheckpointError as error:
             refused.append(str(error))
     if refused:
         raise CheckpointError(
             " ".join(refused) + " No checkpoint is left to go on from; start the run anew."
         )
-    return Restored(initial, [])
+    return None
 
 
-def _restore(path: Path, initial: TrainingState, fingerprint: str) -> TrainingState:
+def _read(path: Path, fingerprint: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """The manifest and all arrays of a checkpoint that is whole and of this run."""
     manifest = _read_manifest(path)
     if manifest.get("format") != FORMAT:
         raise CheckpointError(
@@ -131,14 +231,37 @@ def _restore(path: Path, initial: TrainingState, fingerprint: str) -> TrainingSt
             what = "is missing" if name not in digests else "is truncated or changed"
             raise CheckpointError(f"Checkpoint {path} is damaged: its file {name} {what}.")
     with np.load(path / STATE) as stored:
-        found = {
+        return manifest, {
             name: (
                 np.load(path / f"{name}.npy", mmap_mode="r") if name.startswith(ROWS)
                 else stored[name]
             ).view(jnp.dtype(dtype)).reshape(shape)
             for name, (shape, dtype) in manifest["arrays"].items()
         }
-    return _state(path, found, initial)
+
+
+def _read_best(path: Path, params: Params | None) -> Best | None:
+    """The best model, in the structure of the parameters if these are known."""
+    file = path / BEST
+    if not file.exists():
+        return None
+    content = file.read_bytes()
+    arrays, said = decoded(content, str(file))
+    return Best(
+        Goal(said["metric"], said["mode"]), said["round"], said["value"],
+        rebuilt(said["structure"], arrays) if params is None
+        else fitted(arrays, params, str(file), "the run"),
+    )
+
+
+def _places_of_params(server_state: Any) -> Any:
+    """The structure of the parameters with the names of their arrays; None if it is not known."""
+    leaves, tree = jax.tree.flatten(server_state)
+    try:
+        params = tree.unflatten([f"server_{i:05d}" for i in range(len(leaves))]).params
+        return structure(params, lambda name, place: place)  # noqa: ARG005
+    except Exception:  # a state that computes its parameters, or keys that share a name
+        return None
 
 
 def _state(path: Path, arrays: dict[str, np.ndarray], initial: TrainingState) -> TrainingState:

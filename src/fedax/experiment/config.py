@@ -22,7 +22,9 @@ from fedax.experiment.errors import ConfigError
 from fedax.experiment.folder import resume_command
 from fedax.experiment.settings import Setting, entries, section
 from fedax.experiment.sources import Source
+from fedax.rounds.options import PERSONALIZE, Settings
 from fedax.rounds.sampling import Sampling
+from fedax.rounds.stopping import Goal
 from fedax.tasks.registry import TASKS, presets
 from fedax.validate import check_choice, check_count, check_number, unknown
 
@@ -49,6 +51,15 @@ class RunConfig:
       availability: share of a day of 24 rounds in which a client can be reached, in (0, 1].
       dropout: probability that a client drops out in the middle of a round, in [0, 1).
       diagnostics: whether every round reports how the clients' updates lie to each other.
+      personalize_steps, personalize_epochs: how long clients fine-tune in evaluation rounds, see
+        `fedax.simulate`; None: not at all.
+      personalize_learning_rate: at which rate; None: the method's client_learning_rate.
+      personalize_clients: how many clients at most; None: all.
+      early_stopping: a metric, such as test_accuracy; training stops when it does not improve any
+        more, see `fedax.EarlyStopping`.
+      early_stopping_patience: after so many measurements without an improvement.
+      early_stopping_min_delta: what changes by no more than this is no improvement.
+      keep_best: a metric; the model of the round in which it was best is kept.
       task_options: the task's settings, such as `model`.
       algorithm_options: arguments of the algorithm's factory; schedules as text.
     """
@@ -66,6 +77,14 @@ class RunConfig:
     availability: float = 1.0
     dropout: float = 0.0
     diagnostics: bool = False
+    personalize_steps: int | None = None
+    personalize_epochs: int | None = None
+    personalize_learning_rate: float | None = None
+    personalize_clients: int | None = 100
+    early_stopping: str | None = None
+    early_stopping_patience: int = 5
+    early_stopping_min_delta: float = 0.0
+    keep_best: str | None = None
     task_options: dict[str, Any] = dataclasses.field(default_factory=dict)
     algorithm_options: dict[str, Any] = dataclasses.field(default_factory=dict)
     task_source: Source | None = None
@@ -80,8 +99,10 @@ class RunConfig:
 # The run's own keys of --set; the task's and the algorithm's come from their factories. A key that
 # fits several is told apart by what stands before a dot: run.seed, task.seed, algorithm.seed.
 COUNTS = ("seed", "num_rounds", "cohort_size", "evaluate_every", "checkpoint_every",
-          "clients_per_chunk")
-RUN_KEYS = (*COUNTS, "sampling", "availability", "dropout", "diagnostics")
+          "clients_per_chunk", "early_stopping_patience")
+# Folders that were made before 0.5 lack these.
+STOPPING = ("early_stopping", "early_stopping_patience", "early_stopping_min_delta", "keep_best")
+RUN_KEYS = (*COUNTS, "sampling", "availability", "dropout", "diagnostics", *STOPPING, *PERSONALIZE)
 
 
 def resolve(
@@ -197,8 +218,8 @@ def load_config(path: Path, *, force: bool = False) -> RunConfig:
       ConfigError: it is not one, or a value in it is wrong, or a source has changed.
     """
     values = _read_file(path)
-    fields = {field.name for field in dataclasses.fields(RunConfig)} - set(SOURCES)
-    missing = fields - set(values)
+    fields = {field.name for field in dataclasses.fields(RunConfig)}
+    missing = fields - {*SOURCES, *STOPPING, *PERSONALIZE} - set(values)
     if missing:
         raise ConfigError(f"{path} lacks {sorted(missing)[0]!r}, so it is no run's configuration.")
     names: dict[str, Any] = {name: values.pop(name) for name in NAMES}
@@ -288,8 +309,13 @@ def _check_values(config: RunConfig) -> None:
         check_choice("sampling", config.sampling, get_args(Sampling))
         check_number("availability", config.availability, above=0, at_most=1)
         check_number("dropout", config.dropout, at_least=0, below=1)
+        check_number("early_stopping_min_delta", config.early_stopping_min_delta, at_least=0)
+        for key in ("early_stopping", "keep_best"):
+            if getattr(config, key) is not None:
+                Goal.of(getattr(config, key), None, key)
         if not isinstance(config.diagnostics, bool):
             raise ValueError(f"diagnostics must be true or false, but is {config.diagnostics!r}.")
+        personalization(config).check_personalization()
     except ValueError as error:
         raise ConfigError(str(error)) from None
     if config.task_source is not None:
@@ -299,6 +325,11 @@ def _check_values(config: RunConfig) -> None:
     source = config.algorithm_source
     what = source.label if source else f"Algorithm {config.algorithm}"
     check_options(what, config.algorithm_options, settings)
+
+
+def personalization(config: RunConfig) -> Settings:
+    """What the configuration says of fine-tuning, as `simulate` takes it."""
+    return Settings(**{key: getattr(config, key) for key in PERSONALIZE})
 
 
 def _with(config: RunConfig, values: Mapping[str, Any]) -> RunConfig:
@@ -388,6 +419,11 @@ def _read_file(path: Path) -> dict[str, Any]:
         raise ConfigError(f"The configuration {path} cannot be parsed: {error}.") from None
     if not isinstance(values, dict):
         raise ConfigError(f"The configuration {path} is not a table of names and values.")
+    if "python" in values:
+        raise ConfigError(
+            f"{path} is of a run that a Python program made, with objects of its own. It goes on "
+            "when that program calls fedax.train again, and fedax.load_run reads it."
+        )
     values.pop("made_by", None)
     return values
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import math
 import os
 import time
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Self
+from typing import Literal, Self, TypeAlias
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -16,8 +17,15 @@ from rich.table import Column
 
 from fedax.rounds.report import RoundReport
 
+Style: TypeAlias = Literal["bar", "lines", "nothing"]
+
 # Plain lines come at evaluations, and in between at least this often.
 SECONDS_BETWEEN_LINES = 10.0
+# Test metrics that the report shows and a line has no room for.
+REPORTED_ONLY = ("test_worst_tenth_", "test_personal_before_")
+# The bar is drawn at most so often, and drawing takes at most this share of the time.
+SECONDS_BETWEEN_BARS = 0.1
+DRAWING_SHARE = 0.01
 
 
 class _Console(Console):
@@ -29,23 +37,56 @@ class _Console(Console):
             os.dup2(os.open(os.devnull, os.O_WRONLY), self.file.fileno())
 
 
+def style_of_command_line(console: Console) -> Style:
+    """A bar in a terminal, lines elsewhere, which a log keeps."""
+    return "bar" if console.is_terminal else "lines"
+
+
+def style_of_python(console: Console, progress: bool) -> Style:
+    """A bar in a terminal or a notebook, nothing in a pipe or a file, or if none is wanted.
+
+    A bar in a notebook needs ipywidgets; without, there are lines.
+    """
+    if not progress:
+        return "nothing"
+    if console.is_jupyter:
+        return "bar" if importlib.util.find_spec("ipywidgets") else "lines"
+    return "bar" if console.is_terminal else "nothing"
+
+
+def make_console() -> Console:
+    """Standard output, as it is now."""
+    return _Console(highlight=False, soft_wrap=True)
+
+
 class Display:
     """Shows the rounds of one run.
+
+    The bar is drawn by the caller's own thread, and seldom, so rounds that take microseconds are
+    not slowed down.
 
     Args:
       num_rounds: T.
       first_round: rounds that were done before, when a run is resumed.
       console: where to; None is standard output.
+      style: what to show; None: as on the command line.
     """
 
     def __init__(
-        self, num_rounds: int, first_round: int = 0, console: Console | None = None
+        self,
+        num_rounds: int,
+        first_round: int = 0,
+        console: Console | None = None,
+        style: Style | None = None,
     ) -> None:
-        self._console = console or _Console(highlight=False, soft_wrap=True)
+        self._console = console or make_console()
+        self._style = style or style_of_command_line(self._console)
         self._num_rounds = num_rounds
         self._test = ""
+        self._last: Mapping[str, float] = {}
         self._start: float | None = None  # set at the first report, when compilation is over
-        self._last_line = time.perf_counter()
+        self._drawn = time.perf_counter()
+        self._pause = SECONDS_BETWEEN_BARS
         self._bar = Progress(
             # What must stay readable in 80 columns keeps its width; the bar gives way.
             TextColumn("round", table_column=Column(min_width=5, no_wrap=True)),
@@ -57,7 +98,8 @@ class Display:
             TimeRemainingColumn(compact=True, table_column=Column(min_width=5, no_wrap=True)),
             TextColumn("{task.fields[metrics]}", table_column=Column(no_wrap=True)),
             console=self._console,
-            disable=not self._console.is_terminal,
+            auto_refresh=False,
+            disable=self._style != "bar",
             expand=True,
         )
         self._task = self._bar.add_task(
@@ -66,6 +108,7 @@ class Display:
 
     def __enter__(self) -> Self:
         self._bar.start()
+        self._bar.refresh()
         return self
 
     def __exit__(
@@ -74,6 +117,8 @@ class Display:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        with contextlib.suppress(OSError):
+            self._draw()
         self._bar.stop()
 
     def say(self, text: str) -> None:
@@ -82,46 +127,72 @@ class Display:
         When nobody reads any more (a closed pipe, a lost terminal) training goes on in silence;
         what it measures is in the run folder.
         """
+        if self._style == "nothing":
+            return
         with contextlib.suppress(OSError):
             self._console.print(text, markup=False)
 
     def show(self, report: RoundReport) -> None:
         """Shows a round's report; clients that were rejected get a line of their own."""
-        metrics = report.metrics
-        number = int(metrics["round"])
-        test = describe_test(metrics)
+        if self._style == "nothing":
+            return
+        metrics = self._last = report.metrics
+        test = describe_test(metrics) if "evaluation_seconds" in metrics else ""
         self._test = test.split("  ")[0] or self._test  # the bar has room for the first
         now = time.perf_counter()
         if self._start is None:
-            self._start, self._first_round = now, number
-        rate = (number - self._first_round) / max(now - self._start, 1e-9)
-        train_loss = metrics.get("train_loss", math.nan)
-        loss = "" if math.isnan(train_loss) else f"loss {train_loss:.4f}"
+            self._start, self._first_round = now, int(metrics["round"])
         if report.rejected:
             names = ", ".join(report.rejected[:3]) + (", ..." if len(report.rejected) > 3 else "")
             self.say(
-                f"round {number}: {len(report.rejected)} of "
+                f"round {int(metrics['round'])}: {len(report.rejected)} of "
                 f"{len(report.rejected) + int(metrics['num_reports'])} clients ({names}) sent an "
                 "upload that is not finite; it weighs 0."
             )
-        if self._console.is_terminal:
-            self._bar.update(
-                self._task, completed=number, rate=f"{rate:.2f} rounds/s" if rate else "",
-                metrics="  ".join(filter(None, [loss, self._test])),
-            )
-        elif test or number == self._num_rounds or now - self._last_line > SECONDS_BETWEEN_LINES:
-            self._last_line = now
+        if self._style == "bar":
+            if now - self._drawn > self._pause:
+                self._draw()
+        elif test or metrics["round"] == self._num_rounds or (
+            now - self._drawn > SECONDS_BETWEEN_LINES
+        ):
+            self._drawn = now
+            rate = self._rate()
             speed = f"{rate:.2f} rounds/s" if rate else ""
-            left = f"{(self._num_rounds - number) / rate:.0f} s left" if rate else ""
-            words = [f"round {number}/{self._num_rounds}", speed, left, loss, test]
-            self.say("  ".join(filter(None, words)))
+            left = f"{(self._num_rounds - metrics['round']) / rate:.0f} s left" if rate else ""
+            words = [f"round {int(metrics['round'])}/{self._num_rounds}", speed, left, self._loss()]
+            self.say("  ".join(filter(None, [*words, test])))
+
+    def _draw(self) -> None:
+        """Brings the bar to the last report."""
+        began = time.perf_counter()
+        if self._style != "bar" or self._start is None:
+            return
+        rate = self._rate()
+        self._bar.update(
+            self._task, completed=int(self._last["round"]),
+            rate=f"{rate:.2f} rounds/s" if rate else "",
+            metrics="  ".join(filter(None, [self._loss(), self._test])),
+        )
+        self._bar.refresh()
+        self._drawn = time.perf_counter()
+        self._pause = max(SECONDS_BETWEEN_BARS, (self._drawn - began) / DRAWING_SHARE)
+
+    def _rate(self) -> float:
+        """Rounds a second since the first report."""
+        assert self._start is not None
+        done = self._last["round"] - self._first_round
+        return done / max(time.perf_counter() - self._start, 1e-9)
+
+    def _loss(self) -> str:
+        loss = self._last.get("train_loss", math.nan)
+        return "" if math.isnan(loss) else f"loss {loss:.4f}"
 
 
 def describe_test(metrics: Mapping[str, float | None]) -> str:
     """The test metrics in words, accuracies in percent: 'test accuracy 48.9%'; None is NaN."""
     words = []
     for name, value in metrics.items():
-        if name.startswith("test_"):
+        if name.startswith("test_") and not name.startswith(REPORTED_ONLY):
             label = name.removeprefix("test_").replace("_", " ")
             known = math.nan if value is None else value
             number = f"{100 * known:.1f}%" if "accuracy" in name else f"{known:.4f}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import math
 import os
 import shlex
 from collections.abc import Iterator, Mapping
@@ -14,27 +15,67 @@ from typing import Any
 import numpy as np
 from filelock import FileLock, Timeout
 
+from fedax.rounds.history import History
+
 # How the name of a file ends that is not whole yet.
 PARTIAL = ".partial"
+LOCK = ".lock"
+CONFIG = "config.json"
 
 
 class RunError(RuntimeError):
     """A run cannot start or go on; the message is a sentence."""
 
 
-def make_folder(out: Path) -> None:
+def make_folder(out: Path, option: str = "--out") -> None:
     """Makes an empty run folder.
+
+    Args:
+      out: the folder.
+      option: how its choice is called where the user is.
 
     Raises:
       RunError: it cannot be made, or holds something.
     """
     try:
         out.mkdir(parents=True, exist_ok=True)
-        if any(out.iterdir()):
-            hint = f"go on with --resume {out}, or " if (out / "config.json").exists() else ""
-            raise RunError(f"The folder {out} is not empty; {hint}choose another --out.")
+        # What a process leaves that was killed before it wrote the configuration.
+        begun = {LOCK, CONFIG + PARTIAL}
+        if any(path.name not in begun for path in out.iterdir()):
+            hint = f"go on with --resume {out}, or " if (out / CONFIG).exists() else ""
+            raise RunError(f"The folder {out} is not empty; {hint}choose another {option}.")
     except OSError as error:
         raise RunError(f"Cannot make the run folder {out}: {error.strerror}.") from None
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """What a run folder's config.json holds.
+
+    Raises:
+      RunError: it is no run folder, or the file is damaged.
+    """
+    path = folder / CONFIG
+    if not path.is_file():
+        what = "is not a run folder: it has no config.json" if folder.is_dir() else (
+            "is not a folder" if folder.exists() else "does not exist"
+        )
+        raise RunError(f"{folder} {what}.")
+    try:
+        config = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise RunError(f"The configuration {path} cannot be read: {error}.") from None
+    if not isinstance(config, dict) or not {"task", "algorithm", "num_rounds"} <= set(config):
+        raise RunError(f"{path} is no run's configuration.")
+    return config
+
+
+def read_summary(folder: Path) -> dict[str, Any] | None:
+    """What a finished run came to; None while it is not finished."""
+    try:
+        summary = json.loads((folder / "summary.json").read_text("utf-8"))
+    except (OSError, ValueError):
+        return None
+    return summary if isinstance(summary, dict) and "rounds" in summary else None
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
@@ -51,6 +92,14 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
             break
         rounds.append(metrics)
     return rounds
+
+
+def read_history(folder: Path) -> History:
+    """The rounds in metrics.jsonl; what JSON has no word for, and so is null there, is NaN."""
+    return History([
+        {name: math.nan if value is None else value for name, value in metrics.items()}
+        for metrics in read_metrics(folder)
+    ])
 
 
 def truncate_metrics(folder: Path, done: int) -> None:
@@ -98,17 +147,22 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 @contextlib.contextmanager
-def explained(folder: Path) -> Iterator[None]:
-    """Turns a failure of the disk into a sentence."""
+def explained(folder: Path, go_on: str | None = None) -> Iterator[None]:
+    """Turns a failure of the disk into a sentence.
+
+    Args:
+      folder: where it may happen.
+      go_on: how to go on with the run; None: on the command line.
+    """
     try:
         yield
     except OSError as error:
         what = "The disk is full" if error.errno == errno.ENOSPC else (error.strerror or str(error))
         message = f"Cannot write to {folder}: {what}."
-        if (folder / "config.json").exists():
+        if (folder / CONFIG).exists():
             message += (
-                " Checkpoints already written are intact; when that is mended, go on with: "
-                f"{resume_command(folder)}"
+                " Checkpoints already written are intact; when that is mended, "
+                f"{go_on or resuming(folder)}"
             )
         raise RunError(message) from error
 
@@ -119,11 +173,16 @@ def resume_command(folder: Path) -> str:
     return f"fedax run --resume {quoted}"
 
 
+def resuming(folder: Path) -> str:
+    """How to go on with a run on the command line, the end of a sentence."""
+    return f"go on with: {resume_command(folder)}"
+
+
 @contextlib.contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def locked(folder: Path, go_on: str | None = None) -> Iterator[None]:
     """Keeps a second process out of the folder; the lock goes with the process, however it ends."""
-    lock = FileLock(folder / ".lock")
-    with explained(folder):
+    lock = FileLock(folder / LOCK)
+    with explained(folder, go_on):
         try:
             lock.acquire(timeout=0)
         except Timeout:  # an OSError too, but not the disk's

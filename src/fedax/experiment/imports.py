@@ -20,6 +20,7 @@ from types import ModuleType
 from typing import Any
 
 from fedax.experiment.errors import ConfigError
+from fedax.mistakes.errors import said
 
 # What this process has imported, by folder and name, and the digests of the files at that time.
 _MODULES: dict[Path, dict[str, ModuleType]] = {}
@@ -52,7 +53,7 @@ def import_file(path: Path) -> ModuleType:
         sys.modules |= dict.fromkeys(names, module)
         _DIGESTS[path] = digest
         try:
-            exec(compile(content, path, "exec"), module.__dict__)
+            exec(compile(content, path, "exec", dont_inherit=True), module.__dict__)
         except BaseException:
             for name in names:
                 sys.modules.pop(name, None)
@@ -179,10 +180,9 @@ def explained(what: str, doing: str) -> Iterator[None]:
         raise ConfigError(f"{what} failed {doing}: {sentence(error)}") from error
 
 
-def sentence(error: BaseException) -> str:
+def sentence(error: Exception) -> str:
     """An error in words, with the line of imported files where it was raised."""
-    text = next(iter(str(error).strip().splitlines()), "").rstrip(".")
-    return f"{type(error).__name__}{': ' if text else ''}{text}{_where(error)}."
+    return f"{said(error).rstrip('.')}{_where(error)}."
 
 
 def _where(error: BaseException) -> str:

@@ -25,7 +25,8 @@ from fedax.devices.mesh import one_copy
 from fedax.experiment.folder import write_atomically
 from fedax.models.parameters import fitted, named_leaves
 
-STRUCTURE = "fedax_structure"  # in a file's header
+# The one key of a file's header, whose text is JSON: with several their order would vary.
+HEADER = "fedax"
 # How the format calls the dtypes.
 DTYPES = {
     "BOOL": "bool", "U8": "uint8", "I8": "int8", "U16": "uint16", "I16": "int16", "U32": "uint32",
@@ -83,16 +84,16 @@ def load_params(path: str | Path, like: Params | None = None) -> Params:
         content = Path(path).read_bytes()
     except OSError as error:
         raise type(error)(error.errno, f"Cannot read {path}: {error.strerror}") from None
-    arrays, metadata = decoded(content, str(path))
+    arrays, header = decoded(content, str(path))
     if like is not None:
         return fitted(arrays, like, str(path), "like")
-    if STRUCTURE in metadata:
-        return rebuilt(json.loads(metadata[STRUCTURE]), arrays)
+    if "structure" in header:
+        return rebuilt(header["structure"], arrays)
     return _opened(arrays, str(path))
 
 
-def encoded(params: Params, **metadata: str) -> bytes:
-    """The content of a file; `metadata` goes into its header."""
+def encoded(params: Params, **metadata: Any) -> bytes:
+    """The content of a file, the same for the same; `metadata` goes into its header."""
     host = {}
     for name, leaf in named_leaves(jax.device_get(one_copy(params))).items():
         if isinstance(leaf, bool | int | float):  # as JAX would take it
@@ -103,43 +104,49 @@ def encoded(params: Params, **metadata: str) -> bytes:
                 f"The array {name!r} is of dtype {dtype}, which a safetensors file cannot hold."
             )
         host[name] = np.asarray(leaf, order="C")
-    header = {"written_by": f"fedax {fedax.__version__}"}
-    header |= {STRUCTURE: json.dumps(structure(params))}
-    return safetensors.numpy.save(host, header | metadata)
+    header = {"version": fedax.__version__, "structure": structure(params), **metadata}
+    return safetensors.numpy.save(host, {HEADER: json.dumps(header)})
 
 
-def decoded(content: bytes, where: str) -> tuple[dict[str, jax.Array], dict[str, str]]:
-    """The arrays by name and the metadata of a file's content."""
+def decoded(content: bytes, where: str) -> tuple[dict[str, jax.Array], dict[str, Any]]:
+    """The arrays by name of a file's content, and what `encoded` wrote into its header."""
     try:
         tensors = safetensors.deserialize(content)
     except safetensors.SafetensorError as error:
         raise ValueError(f"{where} is not a safetensors file, or damaged: {error}.") from None
     length = int.from_bytes(content[:8], "little")
     metadata = json.loads(content[8 : 8 + length]).get("__metadata__") or {}
+    header = json.loads(metadata.get(HEADER, "{}"))
     arrays = {}
     for name, tensor in tensors:
         if tensor["dtype"] not in DTYPES:
             raise ValueError(f"The array {name!r} of {where} is of the dtype {tensor['dtype']}, "
                              "which parameters cannot have.")
         dtype = jnp.dtype(DTYPES[tensor["dtype"]])
-        if jax.dtypes.canonicalize_dtype(dtype) != dtype:
-            raise ValueError(
-                f"The array {name!r} of {where} is {dtype}, and JAX holds 64 bits only after "
-                'jax.config.update("jax_enable_x64", True).'
-            )
-        arrays[name] = jnp.asarray(np.frombuffer(tensor["data"], dtype).reshape(tensor["shape"]))
-    return arrays, metadata
+        array = np.frombuffer(tensor["data"], dtype).reshape(tensor["shape"])
+        arrays[name] = on_device(array, f"The array {name!r}", where)
+    return arrays, header
 
 
-def structure(tree: PyTree, names: Callable[[str], Any] = str) -> Any:
-    """The containers of a tree as JSON, with the arrays' names where they are.
+def on_device(array: np.ndarray, name: str, where: str) -> jax.Array:
+    """JAX's array of the same numbers; a sentence if it cannot hold them."""
+    if jax.dtypes.canonicalize_dtype(array.dtype) != array.dtype:
+        raise ValueError(
+            f"{name} of {where} is {array.dtype}, and JAX holds 64 bits only after "
+            'jax.config.update("jax_enable_x64", True).'
+        )
+    return jnp.asarray(array)
+
+
+def structure(tree: PyTree, mark: Callable[[str, Any], Any] = lambda name, leaf: name) -> Any:  # noqa: ARG005
+    """The containers of a tree as JSON, with the arrays' names, or other marks, where they are.
 
     Example:
       >>> structure({"w": [1.0, (2.0, None)]})
       {'dict': {'w': {'list': ['w.0', {'tuple': ['w.1.0', None]}]}}}
     """
-    leaves = iter(named_leaves(tree))
-    return _structure(tree, lambda: names(next(leaves)))
+    leaves = iter(named_leaves(tree).items())
+    return _structure(tree, lambda: mark(*next(leaves)))
 
 
 def _structure(node: PyTree, leaf: Callable[[], Any]) -> Any:

@@ -9,11 +9,11 @@ import re
 import sys
 import textwrap
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from fedax.clients.local_training import LocalOptions, LocalTraining
 from fedax.experiment.values import describe
+from fedax.signatures import DEFAULTS
 
 # The defaults of a setting that must be given, and of one that the factory fills in by itself.
 NEEDED, OWN = inspect.Parameter.empty, ...
@@ -48,11 +48,7 @@ class Setting(NamedTuple):
 
 
 def settings_of(
-    function: Callable[..., Any],
-    skip: Iterable[str] = (),
-    *,
-    options: type | None = None,
-    defaults: Mapping[str, Any] | None = None,
+    function: Callable[..., Any], skip: Iterable[str] = (), *, options: type | None = None
 ) -> dict[str, Setting]:
     """The settings of a factory by name, in the order of its arguments.
 
@@ -61,7 +57,6 @@ def settings_of(
       skip: arguments that are no settings.
       options: the TypedDict that `**options` stand for if their annotation names none; None: they
         are not known.
-      defaults: of options, where they are not those of `LocalTraining`.
 
     Raises:
       ValueError, TypeError: it has no signature that could be read.
@@ -72,19 +67,26 @@ def settings_of(
     except Exception:  # names that only a type checker sees, say
         hints = {}
     meant = meanings(function)
-    found: dict[str, Setting] = {}
+    parameters = signature_of(function).parameters
     behind: dict[str, Setting] = {}
-    for name, parameter in signature_of(function).parameters.items():
-        hint = hints.get(name, parameter.annotation)
+    for name, parameter in signature_of(plain).parameters.items():
+        if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+            behind = _options_of(hints.get(name), options, meant.get(f"**{name}", ""))
+    found: dict[str, Setting] = {}
+    for name, parameter in parameters.items():
         if name in skip or parameter.kind is inspect.Parameter.VAR_POSITIONAL:
             continue
         if parameter.kind is inspect.Parameter.VAR_KEYWORD:
-            behind = _options_of(hint, options, defaults or {})
-            continue
-        if hint is NEEDED:
-            hint = _likely(parameter.default)
-        found[name] = Setting(name, hint, parameter.default, meant.get(name, ""))
-    return found | {name: setting for name, setting in behind.items() if name not in found}
+            found = behind | found
+        elif name in behind and name not in hints:  # `fedax.factory` shows what is behind them
+            found[name] = behind[name]._replace(default=parameter.default)
+        else:
+            hint = hints.get(name, parameter.annotation)
+            hint = _likely(parameter.default) if hint is NEEDED else hint
+            meaning = meant.get(name) or (behind[name].meaning if name in behind else "")
+            found[name] = Setting(name, hint, parameter.default, meaning)
+    order = [*(name for name in parameters if name in found), *behind]
+    return {name: found[name] for name in order if name in found}
 
 
 def signature_of(function: Callable[..., Any]) -> inspect.Signature:
@@ -144,18 +146,18 @@ def entries(text: str) -> dict[str, str]:
     return found
 
 
-def _options_of(
-    hint: Any, options: type | None, defaults: Mapping[str, Any]
-) -> dict[str, Setting]:
-    """The settings behind `**options`."""
+def _options_of(hint: Any, options: type | None, remark: str) -> dict[str, Setting]:
+    """The settings behind `**options`, of which a docstring may have something to remark."""
     if typing.get_origin(hint) is typing.Unpack:
         options = typing.get_args(hint)[0]
     if options is None:
         return {}
-    if options is LocalOptions:
-        defaults = LocalTraining._field_defaults | dict(defaults)
+    defaults = getattr(options, DEFAULTS, {})
     needed: frozenset[str] = getattr(options, "__required_keys__", frozenset())
     meant = entries(inspect.getdoc(options) or "")
+    for name in meant:
+        if re.search(rf"\b{name}\b", remark):
+            meant[name] += " Here: " + re.sub(r"^see `\w+`[;.,] *", "", remark)
     return {
         name: Setting(
             name, hint, NEEDED if name in needed else defaults.get(name, OWN), meant.get(name, "")

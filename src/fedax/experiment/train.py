@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import NamedTuple, Unpack
+
+import jax
+import jax.numpy as jnp
 
 from fedax.algorithm import FederatedAlgorithm, Params
 from fedax.data.task import Task
 from fedax.devices.mesh import one_copy
+from fedax.experiment.folder import read_history
+from fedax.models.parameters import counted
 from fedax.rounds.history import History
-from fedax.rounds.options import SimulateOptions
+from fedax.rounds.options import Settings, SimulateOptions
 from fedax.rounds.rejections import Rejections
 from fedax.rounds.report import RoundReport
 from fedax.rounds.simulate import simulate
 from fedax.rounds.state import TrainingState, initial_state, population
+from fedax.rounds.stopping import EarlyStopping, Watch
+from fedax.signatures import with_options
 from fedax.validate import check_count
 
 
@@ -25,25 +33,81 @@ class TrainResult(NamedTuple):
       params: the trained parameters.
       history: the metrics of every round.
       state: to go on from, see `simulate`.
+      best_params: those of the round in which the metric of keep_best was best; None if none was
+        kept.
+      best_round: that round, 1 after the first.
+      stopped: a sentence if training ended before its last round, else None.
     """
 
     params: Params
     history: History
     state: TrainingState
+    best_params: Params | None = None
+    best_round: int | None = None
+    stopped: str | None = None
+
+    def __repr__(self) -> str:
+        lines = ["TrainResult", f"  params: {counted(self.params)}", f"  history: {self.history!r}"]
+        if self.best_round is not None:
+            lines.append(f"  best: of round {self.best_round}")
+        if self.stopped is not None:
+            lines.append(f"  stopped: {self.stopped}")
+        return "\n".join(lines)
 
 
+@with_options
 def train(
     task: Task,
     algorithm: FederatedAlgorithm,
     *,
     num_rounds: int,
-    on_round: Callable[[RoundReport], None] | None = None,
+    out: str | Path | None = None,
+    checkpoint_every: int = 20,
+    progress: bool = True,
+    on_round: Callable[[RoundReport], bool | None] | None = None,
+    early_stopping: EarlyStopping | None = None,
+    keep_best: str | None = None,
+    initial_params: Params | None = None,
     **options: Unpack[SimulateOptions],
 ) -> TrainResult:
     """Trains for num_rounds rounds and returns the parameters and the history.
 
-    Arguments and errors as for `simulate`; `on_round` is called with every report. A client whose
-    upload is rejected in three rounds is named in a `RuntimeWarning`, with the reason.
+    With `out` the run is kept in a folder, as by `fedax run`: its configuration, metrics, summary,
+    checkpoints and a report. The same call again goes on from the newest whole checkpoint, after
+    whatever stopped it, and ends with the same bits; once the run is finished it returns the
+    result, and with more rounds trains those that are missing. A call that is another, in its
+    task, method, seed or anything that changes a bit, is refused. Ctrl-C stops after the round.
+
+    A client whose upload is rejected in three rounds is named in a `RuntimeWarning`, with the
+    reason.
+
+    Args:
+      task: model and data.
+      algorithm: what the rounds do.
+      num_rounds: T >= 0, the last round's number, counted from the beginning of training.
+      out: a run folder, made if it is not there; None keeps nothing on the disk.
+      checkpoint_every: >= 1, rounds between checkpoints in that folder.
+      progress: whether a terminal or a notebook shows a bar; a pipe or a file gets nothing.
+      on_round: is called with every report; True stops training after that round (or the next
+        whose report has a state, see state_every), False and None go on.
+      early_stopping: when to stop, such as `fedax.EarlyStopping("test_accuracy", patience=5)`.
+      keep_best: a metric's name, such as "test_accuracy"; the result has the parameters of the
+        round in which it was best, and the folder a `best.safetensors`. The direction is taken
+        from the name as by `fedax.EarlyStopping`.
+      initial_params: where to start, in place of what `task.model.init` draws.
+      **options: see `SimulateOptions`. Without on_round state_every is num_rounds (with `out`
+        checkpoint_every) and donate True, as nobody looks at the states in between; early stopping
+        or keeping by a metric that is not of the test data has it 1.
+
+    Returns:
+      The result. Of a run in a folder the history is what the folder has.
+
+    Raises:
+      TypeError, ValueError: an argument is not what it should be; the sentence quotes it.
+      DivergedError: in some round no client sent a finite upload, or the server's parameters
+        became infinite or NaN.
+      RunError: the folder holds another run, cannot be used, or another process trains in it.
+      KeyboardInterrupt: Ctrl-C; with `out` after a round, with a checkpoint.
 
     Example:
       >>> import fedax
@@ -53,26 +117,78 @@ def train(
       >>> len(result.history)
       2
     """
-    check_count("num_rounds", num_rounds, at_least=0)
-    if on_round is not None and not callable(on_round):
-        raise TypeError(
-            f"on_round must be a function of a fedax.RoundReport, but is {on_round!r}."
+    settings = Settings.checked(num_rounds, options)
+    check_count("checkpoint_every", checkpoint_every)
+    watch = Watch(early_stopping, keep_best, on_round, evaluate_every=settings.evaluate_every)
+    if settings.state is not None and (initial_params is not None or out is not None):
+        other = "initial_params" if initial_params is not None else "out"
+        raise ValueError(
+            f"state and {other} both say where to start: state goes on in memory, initial_params "
+            "begins anew, and a folder has its own state. Give one of them."
         )
-    state = options.get("state")
-    if state is None:
-        state = initial_state(task, algorithm, options.get("seed", 0))
-    options["state"] = state
-    if on_round is None:  # nobody looks at the states in between
+    if out is not None:
+        # matplotlib, for the report, is slow to import.
+        from fedax.experiment.python_run import Call, train_in_folder  # noqa: PLC0415
+
+        call = Call(
+            task, algorithm, num_rounds, checkpoint_every, progress, on_round is not None,
+            early_stopping, keep_best, initial_params, options, settings,
+        )
+        state = train_in_folder(Path(out), call, watch)
+        return _result(read_history(Path(out)), state, watch)
+    return _train_in_memory(
+        task, algorithm, num_rounds, progress, on_round is not None, watch,
+        settings.state or initial_state(task, algorithm, settings.seed, initial_params), options,
+    )
+
+
+def _train_in_memory(
+    task: Task,
+    algorithm: FederatedAlgorithm,
+    num_rounds: int,
+    progress: bool,
+    looks: bool,
+    watch: Watch,
+    state: TrainingState,
+    options: SimulateOptions,
+) -> TrainResult:
+    from fedax.experiment.display import (  # noqa: PLC0415 - rich is slow to import
+        Display,
+        make_console,
+        style_of_python,
+    )
+
+    options = {**options, "state": state}
+    if not looks:  # nobody looks at the states in between
         options = {"state_every": max(num_rounds, 1), "donate": True, **options}
+    if watch.needs_every_state:
+        options["state_every"] = 1
     history, start = History(), state
     rejections = Rejections(task.model, population(task, algorithm))
-    for report in simulate(task, algorithm, num_rounds=num_rounds, **options):
-        history.append(report.metrics)
-        params = (report.state or start).server_state.params
-        for sentence in rejections.add(report.rejected, params):
-            warnings.warn(sentence, RuntimeWarning, stacklevel=2)
-        state = report.state or state
-        if on_round is not None:
-            on_round(report)
-    params = one_copy(state.server_state.params)
-    return TrainResult(params, history, state)
+    console = make_console()
+    display = Display(
+        num_rounds, int(state.server_state.round_index), console,
+        style_of_python(console, progress),
+    )
+    with display:
+        for report in simulate(task, algorithm, num_rounds=num_rounds, **options):
+            history.append(report.metrics)
+            params = (report.state or start).server_state.params
+            for sentence in rejections.add(report.rejected, params):
+                warnings.warn(sentence, RuntimeWarning, stacklevel=3)
+            state = report.state or state
+            watch.see(report)
+            display.show(report)
+            if watch.why and report.state is not None:
+                break
+    return _result(history, state, watch)
+
+
+def _result(history: History, state: TrainingState, watch: Watch) -> TrainResult:
+    best = watch.best
+    return TrainResult(
+        one_copy(state.server_state.params), history, state,
+        None if best is None else jax.tree.map(jnp.asarray, best.params),
+        None if best is None else best.round,
+        watch.why,
+    )

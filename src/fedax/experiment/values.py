@@ -9,6 +9,7 @@ import inspect
 import types
 import typing
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Literal
 
 import jax
@@ -50,18 +51,20 @@ OPTIMIZERS: dict[str, Callable[..., Any]] = {
 NUMBER, WHOLE, SCHEDULE, OPTIMIZER, BASE = (
     "number", "whole number", "schedule", "optimizer", "base optimizer"
 )
-SWITCH, TEXT, NUMBERS, NONE, OTHER = (
-    "true or false", "text", "numbers such as '(1, 0.5)'", "none", "other"
+SWITCH, TEXT, PATH, NUMBERS, NONE, OTHER = (
+    "true or false", "text", "path", "numbers such as '(1, 0.5)'", "none", "other"
 )
 KINDS: dict[Any, str] = {
     bool: SWITCH, int: WHOLE, float: NUMBER, str: TEXT, types.NoneType: NONE,
+    Path: PATH,
     optax.GradientTransformation: OPTIMIZER, optax.GradientTransformationExtraArgs: OPTIMIZER,
     BaseOptimizer: BASE, np.ndarray: NUMBERS, tuple: NUMBERS, list: NUMBERS,
     collections.abc.Sequence: NUMBERS, collections.abc.Callable: SCHEDULE,
 }
-ARTICLES = {NUMBER: "a ", WHOLE: "a ", SCHEDULE: "a ", BASE: "a ", OPTIMIZER: "an "}
+ARTICLES = {NUMBER: "a ", PATH: "a ", WHOLE: "a ", SCHEDULE: "a ", BASE: "a ", OPTIMIZER: "an "}
 # How the text of such a value is read.
 READERS: dict[str, Callable[[str], Any]] = {
+    PATH: Path,
     SCHEDULE: parse_schedule,
     BASE: lambda text: parse_call(text, BASES, "base optimizer"),
     OPTIMIZER: lambda text: parse_call(text, OPTIMIZERS, "optimizer"),
@@ -103,6 +106,8 @@ def describe(hint: Any, articles: bool = False) -> str:
       ('whole number or none', 'mean or sum')
     """
     kinds = kinds_of(hint)
+    if hint is Any:
+        return "any value"
     if OTHER in kinds:
         return hint if isinstance(hint, str) else inspect.formatannotation(hint)
     words = [kind[1:-1] if kind.startswith("'") else kind for kind in kinds]

@@ -63,7 +63,7 @@ class Communication(NamedTuple):
 
 
 def communication(
-    algorithm: FederatedAlgorithm, model: Model, examples: dict[str, Any]
+    algorithm: FederatedAlgorithm, model: Model, examples: dict[str, Any], params: Any = None
 ) -> Communication:
     """Counts what an algorithm sends; nothing is computed.
 
@@ -75,6 +75,7 @@ def communication(
       algorithm: any federated algorithm.
       model: the learning problem.
       examples: name -> array [n, ...] with a client's examples, of which shapes and dtypes matter.
+      params: parameters, likewise; None: those of the model's init, which is then traced.
 
     Raises:
       TypeError: an argument is something else.
@@ -116,7 +117,8 @@ def communication(
 
     require_algorithm(algorithm, "fedax.communication(algorithm, model, examples)")
     require_model(model, "fedax.communication(algorithm, model, examples)")
-    params = jax.eval_shape(lambda key: call_init(model, key), jax.random.key(0))
+    if params is None:
+        params = jax.eval_shape(lambda key: call_init(model, key), jax.random.key(0))
     if not algorithm.pooled:
         arrays = {
             name: jax.ShapeDtypeStruct(np.shape(array), jnp.asarray(array[:1]).dtype)

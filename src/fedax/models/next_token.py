@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
+import jax
 import jax.numpy as jnp
 import optax
+from jax.dtypes import canonicalize_dtype
 
 from fedax.algorithm import Array, Batch, Model, Params
 from fedax.data.text import PADDING
+from fedax.factories import factory
+from fedax.mistakes.errors import ModelError, array_words, checked_call
+from fedax.mistakes.model import array_of, check_range, require_function
 
 
+@factory(static=("leave_out", "padding"))
 def next_token(
     init: Callable[[Array], Params],
     apply: Callable[[Params, Array], Array],
@@ -43,7 +50,9 @@ def next_token(
         multiplied by it. None: there is none.
 
     Raises:
-      ValueError: when used, if the shapes of logits, tokens and weights do not fit.
+      TypeError: init or apply is no function.
+      ModelError: when used, if apply fails, the shapes of logits, tokens and weights do not fit, or
+        the tokens are not whole numbers in their range.
 
     Example:
       >>> import jax
@@ -60,24 +69,44 @@ def next_token(
       >>> model.metrics["accuracy"](outputs, batch)[1].tolist()  # without the end, 6
       [2.0, 4.0]
     """
+    require_function("init", init, "(key) -> parameters")
+    require_function("apply", apply, "(parameters, inputs) -> logits")
     left_out = tuple(int(token) for token in leave_out)
+
+    def tokens_of(batch: Batch) -> Array:
+        found = array_of(batch, tokens, "tokens")
+        if found.ndim != 2 or not jnp.issubdtype(found.dtype, jnp.integer):
+            raise ModelError(
+                f"The tokens {tokens!r} must be whole numbers [B, T + 1], a sequence a row, but "
+                f"are {found.dtype}{list(found.shape)}. fedax.Vocabulary makes them of texts."
+            )
+        return found.astype(jnp.int32)
+
+    def outputs(params: Params, batch: Batch) -> Array:
+        inputs = tokens_of(batch)[:, :-1]
+        logits = checked_call(
+            ModelError, "The model's apply", "apply(params, inputs)", apply, (params, inputs),
+            {"params": params, "inputs": inputs},
+        )
+        if getattr(logits, "ndim", 0) != 3 or logits.shape[:2] != inputs.shape:
+            raise ModelError(
+                f"apply must give logits [B, T, V] of inputs [B, T], here {list(inputs.shape)}, "
+                f"but gave {array_words(logits)}."
+            )
+        return logits
 
     def targets(logits: Array, batch: Batch) -> tuple[Array, Array]:
         """The targets and their weights, each [B, T]."""
-        y = batch[tokens][:, 1:].astype(jnp.int32)
-        if logits.ndim != 3 or logits.shape[:2] != y.shape:
-            raise ValueError(
-                f"Tokens {tokens!r} of the shape [B, T + 1] need logits [B, T, V], but they are "
-                f"{list(batch[tokens].shape)} and {list(logits.shape)}."
-            )
+        y = tokens_of(batch)[:, 1:]
         w = (y != padding).astype(logits.dtype)
         if weights is not None:
-            if batch[weights].shape != y.shape:
-                raise ValueError(
+            given = array_of(batch, weights, "weights")
+            if given.shape != y.shape:
+                raise ModelError(
                     f"The weights {weights!r} must have the shape [B, T] of the targets, "
-                    f"{list(y.shape)}, but have {list(batch[weights].shape)}."
+                    f"{list(y.shape)}, but have {list(given.shape)}."
                 )
-            w = w * batch[weights].astype(logits.dtype)
+            w = w * given.astype(logits.dtype)
         return y, w
 
     def losses(logits: Array, batch: Batch) -> tuple[Array, Array]:
@@ -91,14 +120,23 @@ def next_token(
         hits = logits.argmax(-1).astype(jnp.int32) == y
         return mean_over_targets(hits.astype(logits.dtype), w)
 
-    def outputs(params: Params, batch: Batch) -> Array:
-        return apply(params, batch[tokens][:, :-1].astype(jnp.int32))
+    def check(params: Params, arrays: Mapping[str, Any]) -> None:
+        if tokens not in arrays:  # the loss is traced too, and says so there
+            return
+        ids = arrays[tokens]
+        one = {tokens: jax.ShapeDtypeStruct((1, *ids.shape[1:]), canonicalize_dtype(ids.dtype))}
+        try:
+            logits = jax.eval_shape(outputs, params, one)
+        except ModelError:
+            return
+        check_range(f"The tokens {tokens!r}", ids, logits.shape[-1], "tokens")
 
     return Model(
         init=init,
         loss=lambda params, batch, key: losses(outputs(params, batch), batch),  # noqa: ARG005
         outputs=outputs,
         metrics={"accuracy": accuracy, "loss": losses},
+        check=check,
     )
 
 

@@ -72,6 +72,12 @@ def fitted(tree: PyTree, like: PyTree, what: str, whose: str) -> PyTree:
     return jax.tree.unflatten(jax.tree.structure(like), leaves)
 
 
+def counted(tree: PyTree) -> str:
+    """How much there is, such as '15 parameters in 2 arrays'."""
+    leaves = jax.tree.leaves(tree)
+    return f"{sum(map(np.size, leaves)):,} parameters in {len(leaves)} arrays"
+
+
 def described(array: Any) -> str:
     """Dtype and shape, such as 'float32[3, 4]'."""
     return f"{_dtype(array)}{list(np.shape(array))}"

@@ -7,19 +7,19 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from fedax.algorithm import FederatedAlgorithm, Model, Params
 from fedax.data.federated_dataset import FederatedDataset
+from fedax.data.rows import LazyRows, is_in_a_file
 from fedax.data.task import Task
 from fedax.mistakes.algorithm import call_state_inits
 from fedax.mistakes.errors import ModelError, checked_call, kind_of
 from fedax.mistakes.model import require_model
 
-# Of more examples, evenly spaced ones are looked at; of memory-mapped ones, which are read from a
-# disk, fewer.
+# Of more examples, evenly spaced ones are looked at; of those that must be read first, from a disk
+# or from a sparse matrix, so many that they have this size.
 MOST_EXAMPLES = 2**20
-MOST_MAPPED_EXAMPLES = 1000
+MOST_READ_BYTES = 2**26
 
 
 def require_task(task: Any) -> None:
@@ -101,8 +101,10 @@ def check_examples(model: Model, params: Params, name: str, data: FederatedDatas
             (shapes, arrays), {"arrays": arrays},
         )
 
-    mapped = any(isinstance(array, np.memmap) for array in data.arrays.values())
-    step = -(-data.num_examples // (MOST_MAPPED_EXAMPLES if mapped else MOST_EXAMPLES))
+    most = MOST_EXAMPLES
+    if any(is_in_a_file(array) or isinstance(array, LazyRows) for array in data.arrays.values()):
+        most = max(1, MOST_READ_BYTES * data.num_examples // data.nbytes)
+    step = -(-data.num_examples // most)
     try:
         check(slice(None, None, step))
     except ModelError as error:

@@ -78,6 +78,10 @@ class ClientStore:
         """The state of a client that never took part."""
         return self._structure.unflatten(self._initial)
 
+    def __len__(self) -> int:
+        """The clients that have a state of their own."""
+        return self._used
+
     @property
     def holds_anything(self) -> bool:
         """Whether clients have a state at all."""

@@ -18,6 +18,7 @@ from fedax.factories import PROGRAMS, Structure, partition
 from fedax.mistakes.errors import ModelError, kind_of
 from fedax.mistakes.model import call_metric, call_outputs, require_model
 from fedax.rounds.checks import check_examples, require_dataset, require_params
+from fedax.rounds.client_metrics import ClientMetrics
 from fedax.validate import check_count
 
 
@@ -74,23 +75,12 @@ class Evaluator:
 
     def overall(self, params: Params) -> dict[str, float]:
         """Metric name -> mean over the examples of all clients together."""
-        sums = self._sums(params)
-        return {
-            name: float(totals.sum() / weights.sum()) if weights.sum() else float("nan")
-            for name, (totals, weights) in sums.items()
-        }
+        return self.per_client(params).overall()
 
-    def per_client(self, params: Params) -> dict[str, np.ndarray]:
-        """Metric name -> mean over each client's examples, float64 [num_clients].
-
-        NaN where nothing of a client weighs.
-        """
-        return {
-            name: np.divide(
-                totals, weights, out=np.full_like(totals, np.nan), where=weights > 0
-            )
-            for name, (totals, weights) in self._sums(params).items()
-        }
+    def per_client(self, params: Params) -> ClientMetrics:
+        """Metric name -> mean over each client's examples."""
+        data = self._dataset
+        return ClientMetrics(self._sums(params), data.client_names, data.client_sizes)
 
     def _sums(self, params: Params) -> dict[str, tuple[np.ndarray, np.ndarray]]:
         """Metric name -> (sum of weight * value, sum of weights), each float64 [num_clients]."""
@@ -175,8 +165,23 @@ def evaluate(
 
 def evaluate_clients(
     model: Model, params: Params, dataset: FederatedDataset, batch_size: int | None = None
-) -> dict[str, np.ndarray]:
-    """Metric name -> each client's mean, float64 [num_clients]; errors as for `evaluate`."""
+) -> ClientMetrics:
+    """Metric name -> each client's mean, float64 [num_clients], with the clients' names.
+
+    Errors as for `evaluate`.
+
+    Example:
+      >>> import fedax, jax.numpy as jnp
+      >>> data = fedax.FederatedDataset.from_clients({
+      ...     "ada": {"x": np.ones((2, 1)), "y": np.array([1.0, 2.0])},
+      ...     "bob": {"x": np.ones((1, 1)), "y": np.array([4.0])}})
+      >>> model = fedax.regression(lambda key: jnp.zeros(1), lambda params, x: x @ params)
+      >>> clients = evaluate_clients(model, jnp.ones(1), data)
+      >>> clients["loss"].tolist(), clients.names.tolist()
+      ([0.25, 4.5], ['ada', 'bob'])
+      >>> clients.worst(), clients.worst_clients("loss")
+      ({'loss': 4.5}, {'bob': 4.5, 'ada': 0.25})
+    """
     _require(model, params, dataset)
     return Evaluator(model, dataset, batch_size).per_client(params)
 

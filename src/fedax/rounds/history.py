@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 if TYPE_CHECKING:
     import pandas
+    from matplotlib.figure import Figure
 
 
 class History:
@@ -28,8 +29,12 @@ class History:
         self.rounds.append(metrics)
 
     def __repr__(self) -> str:
-        last = f", last {dict(self.rounds[-1])}" if self.rounds else ""
-        return f"History({len(self.rounds)} rounds{last})"
+        words = []
+        for name in self._shown()[:8]:
+            values = self[name][np.isfinite(self[name])]
+            ends = dict.fromkeys(f"{value:.4g}" for value in values[[0, -1]]) if len(values) else ()
+            words.append(f"{name} {' -> '.join(ends) or 'never finite'}")
+        return f"History({len(self.rounds)} rounds{': ' if words else ''}{', '.join(words)})"
 
     def __len__(self) -> int:
         return len(self.rounds)
@@ -45,16 +50,58 @@ class History:
             raise KeyError(f"No round has a metric {name!r}; there are {known}.")
         return np.array([metrics.get(name, np.nan) for metrics in self.rounds], dtype=float)
 
+    def plot(self, metrics: Sequence[str] | None = None, figure: Figure | None = None) -> Figure:
+        """Draws metrics against the round, losses in one panel, accuracies in another, and so on.
+
+        A notebook shows the figure when it is a cell's last line; `.savefig("curves.png")` writes
+        it. Rounds in which a metric was not measured are passed over.
+
+        Args:
+          metrics: their names; None: the training loss and all `test_*`.
+          figure: to draw into, such as `matplotlib.pyplot.figure()`; None: a new one, of which
+            pyplot knows nothing.
+
+        Raises:
+          KeyError: no round has a metric of that name.
+          ValueError: there is no round yet.
+
+        Example:
+          >>> history = History([{"round": r, "train_loss": 1 / r} for r in (1, 2, 3)])
+          >>> len(history.plot().axes)
+          1
+        """
+        from fedax.rounds.curves import draw  # noqa: PLC0415 - matplotlib is slow to import
+
+        names = self._shown() if metrics is None else list(metrics)
+        if not self.rounds or not names:
+            raise ValueError("There is nothing to draw: the history has no round with a metric.")
+        return draw(self["round"], {name: self[name] for name in names}, figure)
+
+    def _shown(self) -> list[str]:
+        """The metrics that most want to see, in order."""
+        names = {key: None for metrics in self.rounds for key in metrics}
+        tests = sorted(name for name in names if name.startswith("test_"))
+        return (["train_loss"] if "train_loss" in names else []) + tests
+
     def to_pandas(self) -> pandas.DataFrame:
         """A data frame with one row a round and one column a metric.
 
         Raises:
           ModuleNotFoundError: pandas is not installed; the sentence says how to get it.
         """
-        try:
-            import pandas  # noqa: PLC0415 - optional, and slow to import
-        except ModuleNotFoundError as error:
-            raise ModuleNotFoundError(
-                "A history becomes a data frame with pandas: pip install 'fedax[pandas]'."
-            ) from error
-        return pandas.DataFrame(self.rounds)
+        return as_frame("A history", self.rounds)
+
+
+def as_frame(what: str, values: Any) -> pandas.DataFrame:
+    """A data frame of these values.
+
+    Raises:
+      ModuleNotFoundError: pandas is not installed; the sentence says how to get it.
+    """
+    try:
+        import pandas  # noqa: PLC0415 - optional, and slow to import
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            f"{what} becomes a data frame with pandas: pip install 'fedax[pandas]'."
+        ) from error
+    return pandas.DataFrame(values)

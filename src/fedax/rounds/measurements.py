@@ -4,21 +4,33 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedax.algorithm import FederatedAlgorithm, Params
-from fedax.data.cohort_data import CohortReader
+from fedax.algorithm import Array, FederatedAlgorithm, Params
+from fedax.clients.local_training import LocalTraining
+from fedax.data.cohort_data import CohortData, CohortReader
 from fedax.data.federated_dataset import FederatedDataset
 from fedax.data.task import Task
+from fedax.factories import PROGRAMS, Structure, partition
 from fedax.measures.communication import Communication, communication
 from fedax.measures.dissimilarity import dissimilarity
 from fedax.mistakes.errors import ModelError
+from fedax.optimizers.schedules import Schedule, as_schedule
 from fedax.rounds.checks import check_examples, require_task
+from fedax.rounds.client_metrics import CLIENTS_FOR_A_TENTH, ClientMetrics
 from fedax.rounds.evaluation import Evaluator
 from fedax.rounds.options import Settings
+from fedax.rounds.personalization import (
+    FineTuning,
+    Personalizer,
+    checked_tuning,
+    matched_clients,
+    setting_of,
+)
 from fedax.rounds.timing import Stopwatch
 
 # On so many clients, and examples of each, the diagnostics estimate dissimilarity.
@@ -69,17 +81,18 @@ class Measurements:
             Evaluator(task.model, task.test, mesh=settings.mesh)
             if task.test and settings.evaluate_every != 0 else None
         )
+        self._personal: _Personal | None = None
+        if settings.personalizes and settings.evaluate_every != 0:
+            own = None if algorithm.pooled or jax.process_count() > 1 else reader
+            self._personal = _Personal(task, algorithm, settings, own)
         self._sent = None
         if settings.diagnostics:
             self._sent = communication(algorithm, task.model, task.train.client(0))
         # A mesh's reader brings cohorts to all devices; these few clients go to one.
         self._reader = reader if settings.mesh is None else CohortReader(data, 0)
         self._client_sizes = data.client_sizes
-        self._dissimilarity = jax.jit(
-            functools.partial(
-                dissimilarity, task.model, max_examples=MEASURED_EXAMPLES, num_iterations=3
-            )
-        )
+        numbers, structure = partition(task.model)
+        self._dissimilarity = functools.partial(_program(structure), numbers)
 
     def check(self, params: Params) -> None:
         """Says before the first round what evaluation would say after the last."""
@@ -89,16 +102,28 @@ class Measurements:
     def evaluate(
         self, metrics: dict[str, float], params: Params, client_ids: np.ndarray, done: np.ndarray,
         key: jax.Array,
-    ) -> None:
-        """Adds the test metrics, what the diagnostics measure, and how long it took."""
+    ) -> dict[str, Any]:
+        """Adds the test metrics, what the diagnostics measure, and how long it took.
+
+        Returns:
+          `clients` and `personal` of the round's report.
+        """
         watch = Stopwatch()
+        clients = personal = None
         if self._evaluator is not None:
-            results = self._evaluator.overall(params)
-            metrics.update({f"test_{name}": value for name, value in results.items()})
+            clients = self._evaluator.per_client(params)
+            metrics |= {f"test_{name}": value for name, value in clients.overall().items()}
+            if len(clients.names) >= CLIENTS_FOR_A_TENTH:
+                worst = clients.worst()
+                metrics |= {f"test_worst_tenth_{name}": value for name, value in worst.items()}
+        if self._personal is not None:
+            personal, of_all = self._personal(params, int(metrics["round"]))
+            metrics |= of_all
         metrics.update(self._similarity(params, client_ids, done, key))
         lap = watch.lap()
         metrics["evaluation_seconds"] = lap.seconds - lap.compiling
         metrics["compile_seconds"] += lap.compiling
+        return {"clients": clients, "personal": personal}
 
     def sent(self, dropped_at: np.ndarray) -> dict[str, float]:
         """Bytes of a round's cohort."""
@@ -127,3 +152,73 @@ class Measurements:
         )
         found = self._dissimilarity(params, cohort, key)
         return {name: float(value) for name, value in found._asdict().items()}
+
+
+def require_personalization(
+    task: Task, algorithm: FederatedAlgorithm, settings: Settings
+) -> None:
+    """Raises a sentence if clients are to fine-tune and cannot.
+
+    Raises:
+      ValueError: the method has no rate for it, or no client has training and test examples.
+    """
+    if settings.personalizes:
+        _tuning_of(algorithm, settings)
+        matched_clients(task)
+
+
+def _tuning_of(algorithm: FederatedAlgorithm, settings: Settings) -> tuple[Schedule, FineTuning]:
+    """The rate that clients fine-tune with, as a schedule, and the rest."""
+    rate = settings.personalize_learning_rate
+    if rate is None:
+        rate = setting_of(algorithm, "client_learning_rate")
+    if rate is None:
+        raise ValueError(
+            "Clients fine-tune with the method's client_learning_rate, but this method does not "
+            "say one; give personalize_learning_rate, such as 0.1."
+        )
+    batch_size = setting_of(algorithm, "batch_size") or LocalTraining._field_defaults["batch_size"]
+    return as_schedule(rate), checked_tuning(
+        None, settings.personalize_steps, settings.personalize_epochs, batch_size
+    )
+
+
+class _Personal:
+    """The clients' fine-tuning in evaluation rounds, as the options say."""
+
+    def __init__(
+        self, task: Task, algorithm: FederatedAlgorithm, settings: Settings,
+        reader: CohortReader | None,
+    ) -> None:
+        self._rate, self._tuning = _tuning_of(algorithm, settings)
+        self._personalizer = Personalizer(
+            task, settings.personalize_clients, settings.seed, settings.clients_per_chunk,
+            settings.mesh, reader,
+        )
+
+    def __call__(
+        self, params: Params, round_index: int
+    ) -> tuple[ClientMetrics, dict[str, float]]:
+        """The clients' metrics, and `test_personal_*`."""
+        rate = float(self._rate(jnp.int32(round_index)))
+        clients = self._personalizer(params, self._tuning._replace(client_learning_rate=rate))
+        assert clients.before is not None
+        before = clients.before.overall().items()
+        after = clients.overall().items()
+        return clients, {
+            **{f"test_personal_{name}": value for name, value in after},
+            **{f"test_personal_before_{name}": value for name, value in before},
+        }
+
+
+@functools.lru_cache(maxsize=PROGRAMS)
+def _program(structure: Structure) -> Any:
+    """The dissimilarity of all models of a structure, which their numbers tell apart."""
+
+    def measure(numbers: list[Array], params: Params, cohort: CohortData, key: Array) -> Any:
+        return dissimilarity(
+            structure(numbers), params, cohort, key,
+            max_examples=MEASURED_EXAMPLES, num_iterations=3,
+        )
+
+    return jax.jit(measure)

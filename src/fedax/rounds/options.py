@@ -12,7 +12,11 @@ from fedax.devices.mesh import AXIS
 from fedax.rounds.sampling import Available, Sampling
 from fedax.rounds.state import TrainingState
 from fedax.signatures import has_defaults
-from fedax.validate import check_count, check_seed, unknown
+from fedax.validate import check_count, check_number, check_seed, unknown
+
+# What clients fine-tune for in evaluation rounds is no part of the training.
+PERSONALIZE = ("personalize_steps", "personalize_epochs", "personalize_learning_rate",
+               "personalize_clients")
 
 
 class SimulateOptions(TypedDict, total=False):
@@ -43,6 +47,14 @@ class SimulateOptions(TypedDict, total=False):
       and `bytes_up` of all clients together (see `fedax.communication`), and evaluation rounds
       `gradient_dissimilarity` and `hessian_dissimilarity`, estimated on 5 of the clients that
       took part to the end and 32 examples of each (see `fedax.dissimilarity`).
+    personalize_steps, personalize_epochs: default None. If one is given, evaluation rounds also let
+      clients fine-tune the model for so many steps or epochs on their training examples and test
+      it on their own (see `fedax.evaluate_personalized`), with the batch size of the method or 20:
+      `test_personal_*`, and `test_personal_before_*` of the same clients without fine-tuning.
+    personalize_learning_rate: its rate. None, the default: the method's `client_learning_rate` of
+      that round; a method without one needs a number.
+    personalize_clients: at most so many clients, drawn once by the seed, default 100; None: all,
+      which takes about as long as num_clients / cohort_size rounds.
     """
 
     cohort_size: int
@@ -57,6 +69,10 @@ class SimulateOptions(TypedDict, total=False):
     donate: bool
     mesh: Mesh | None
     diagnostics: bool
+    personalize_steps: int | None
+    personalize_epochs: int | None
+    personalize_learning_rate: float | None
+    personalize_clients: int | None
 
 
 class Settings(NamedTuple):
@@ -74,6 +90,15 @@ class Settings(NamedTuple):
     donate: bool = False
     mesh: Mesh | None = None
     diagnostics: bool = False
+    personalize_steps: int | None = None
+    personalize_epochs: int | None = None
+    personalize_learning_rate: float | None = None
+    personalize_clients: int | None = 100
+
+    @property
+    def personalizes(self) -> bool:
+        """Whether clients fine-tune in evaluation rounds."""
+        return self.personalize_steps is not None or self.personalize_epochs is not None
 
     @classmethod
     def checked(cls, num_rounds: int, options: SimulateOptions) -> Settings:
@@ -90,12 +115,28 @@ class Settings(NamedTuple):
             check_count("evaluate_every", settings.evaluate_every, at_least=0)
         if settings.clients_per_chunk is not None:
             check_count("clients_per_chunk", settings.clients_per_chunk)
+        settings.check_personalization()
         mesh = settings.mesh
         if mesh is not None and (not isinstance(mesh, Mesh) or mesh.axis_names != (AXIS,)):
             raise ValueError(
                 f"mesh must be None or what fedax.client_mesh(devices) gives, but is {mesh!r}."
             )
         return settings
+
+    def check_personalization(self) -> None:
+        """Raises a sentence if what is said of fine-tuning is out of its range."""
+        for name in ("personalize_steps", "personalize_epochs"):
+            if getattr(self, name) is not None:
+                check_count(name, getattr(self, name), at_least=0)
+        if self.personalize_clients is not None:
+            check_count("personalize_clients", self.personalize_clients)
+        if self.personalize_learning_rate is not None:
+            check_number("personalize_learning_rate", self.personalize_learning_rate, at_least=0)
+            if not self.personalizes:
+                raise ValueError(
+                    "personalize_learning_rate is given, but not how long clients fine-tune; give "
+                    "personalize_steps or personalize_epochs, too."
+                )
 
 
 has_defaults(SimulateOptions, Settings._field_defaults)

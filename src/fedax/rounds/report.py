@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from fedax.data.federated_dataset import FederatedDataset
+from fedax.rounds.client_metrics import ClientMetrics
 from fedax.rounds.cohort import RoundInfo
 from fedax.rounds.dispatch import Prepared
 from fedax.rounds.state import TrainingState
@@ -24,8 +25,9 @@ class RoundReport(NamedTuple):
     Attributes:
       metrics: `round` (1 after the first), `train_loss`, `num_local_steps` (mean over the
         clients) and `total_local_steps` (their sum), `num_reports` (clients with a positive
-        weight), `num_rejected`, `num_dropped`, on evaluation rounds `test_*`, and what the
-        algorithm and the diagnostics report. Means over nobody are NaN. Times: `seconds` of the
+        weight), `num_rejected`, `num_dropped`, on evaluation rounds `test_*`, of 10 or more test
+        clients also `test_worst_tenth_*` (see `ClientMetrics.worst`), and what the algorithm and
+        the diagnostics report. Means over nobody are NaN. Times: `seconds` of the
         round without compiling, in it `data_seconds` of waiting for the clients' data,
         `compile_seconds`, and `evaluation_seconds` on evaluation rounds; rounds that went to the
         device together have equal parts.
@@ -33,12 +35,27 @@ class RoundReport(NamedTuple):
       dropped: names of the clients that dropped out of the round.
       state: after the round, or None, see `state_every`. The next round changes its client store
         in place.
+      clients: on evaluation rounds the test metrics client by client, otherwise None.
+      personal: the same after fine-tuning, with `personalize_steps` or `personalize_epochs`.
     """
 
     metrics: dict[str, float]
     rejected: list[str]
     dropped: list[str]
     state: TrainingState | None
+    clients: ClientMetrics | None = None
+    personal: ClientMetrics | None = None
+
+    def __repr__(self) -> str:
+        names = [name for name in self.metrics if name == "train_loss" or name.startswith("test_")]
+        words = [f"{name} {self.metrics[name]:.4g}" for name in names[:8]]
+        for what in ("rejected", "dropped"):
+            clients = getattr(self, what)
+            if clients:
+                some = [*clients[:3], *(["..."] if len(clients) > 3 else [])]
+                words.append(f"{what} {len(clients)} ({', '.join(some)})")
+        words += ["with its state"] if self.state is not None else []
+        return f"RoundReport(round {self.metrics['round']}: {', '.join(words)})"
 
 
 def reports(

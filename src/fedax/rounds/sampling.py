@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple, TypeAlias, get_args
 import numpy as np
 
 from fedax.data.cohort_data import NOBODY, STAYS
+from fedax.data.splitting import splitmix
 from fedax.mistakes.errors import checked_call, kind_of
 from fedax.validate import check_choice, check_count, check_number
 
@@ -17,7 +18,7 @@ Draw: TypeAlias = Callable[[int], np.ndarray]
 Available: TypeAlias = Callable[[np.ndarray, int], np.ndarray]
 
 # What a random stream is for, so that no two are the same.
-_DROPOUT, _PASS, _REPLACEMENT, _AVAILABLE = range(4)
+_DROPOUT, _PASS, _REPLACEMENT, _AVAILABLE, _PERSONALIZED = range(5)
 
 
 def sample_cohort(
@@ -174,6 +175,18 @@ def sampler(
     return Sampler(draw, available, dropout, seed, cohort_size if sampling == "cyclic" else 0)
 
 
+def sample_clients(seed: int, num_clients: int, count: int) -> np.ndarray:
+    """Draws clients once and for all, for a measurement that is repeated on the same ones.
+
+    Returns:
+      Sorted client indices, int64 [min(count, num_clients)].
+    """
+    if count >= num_clients:
+        return np.arange(num_clients)
+    draw = _generator(seed, 0, _PERSONALIZED)
+    return np.sort(draw.choice(num_clients, count, replace=False))
+
+
 def part_of_the_day(share: float, rounds_per_day: int = 24, seed: int = 0) -> Available:
     """Clients that can be reached during a share of each day, each at its own time of day.
 
@@ -198,12 +211,9 @@ def part_of_the_day(share: float, rounds_per_day: int = 24, seed: int = 0) -> Av
     check_count("rounds_per_day", rounds_per_day)
 
     def available(client_ids: np.ndarray, round_index: int) -> np.ndarray:
-        # A hash of the index (splitmix64), as no array over the population is kept.
+        # A hash of the index, as no array over the population is kept.
         word = np.asarray(client_ids, np.uint64) + np.uint64((seed * 0x632BE59BD9B4E019) % 2**64)
-        word = word * np.uint64(0x9E3779B97F4A7C15)
-        for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-            word = (word ^ (word >> np.uint64(shift))) * np.uint64(factor)
-        phase = ((word ^ (word >> np.uint64(31))) >> np.uint64(11)).astype(np.float64) / 2**53
+        phase = (splitmix(word) >> np.uint64(11)).astype(np.float64) / 2**53
         return (round_index / rounds_per_day + phase) % 1 < share
 
     return available

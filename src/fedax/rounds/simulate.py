@@ -169,12 +169,11 @@ def _rounds(
                 raise
             if store.holds_anything:
                 _keep(store, prepared, done, client_states)
-            if evaluates(number):
-                measure.evaluate(
-                    report.metrics, one_copy(server_state.params), prepared.client_ids[-1],
-                    done, one_copy(key),
-                )
-            yield report._replace(state=TrainingState(server_state, store))
+            found_of_clients = measure.evaluate(
+                report.metrics, one_copy(server_state.params), prepared.client_ids[-1],
+                done, one_copy(key),
+            ) if evaluates(number) else {}
+            yield report._replace(state=TrainingState(server_state, store), **found_of_clients)
     finally:
         if not sys.is_finalizing():  # nothing is left to wait with then
             thread.shutdown(wait=False, cancel_futures=True)

@@ -14,7 +14,7 @@ from fedax.data.task import Task
 from fedax.mistakes.algorithm import call_state_inits, require_algorithm
 from fedax.mistakes.errors import kind_of
 from fedax.mistakes.model import call_init
-from fedax.models.parameters import fitted
+from fedax.models.parameters import counted, fitted
 from fedax.rounds.checks import require_task
 from fedax.rounds.client_store import ClientStore
 from fedax.validate import check_seed
@@ -30,6 +30,15 @@ class TrainingState(NamedTuple):
 
     server_state: Any
     client_store: ClientStore
+
+    def __repr__(self) -> str:
+        leaves = jax.tree.leaves(self.server_state)
+        if any(isinstance(leaf, jax.Array) and leaf.is_deleted() for leaf in leaves):
+            return "TrainingState(given away to the next round)"
+        return (
+            f"TrainingState(after round {int(self.server_state.round_index)}, "
+            f"{counted(self.server_state.params)}, states of {len(self.client_store):,} clients)"
+        )
 
 
 def initial_state(

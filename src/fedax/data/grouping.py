@@ -1,0 +1,201 @@
+"""From rows in any order, each with its client, to clients that own rows side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedax.data.checks import require_arrays
+from fedax.data.rows import as_rows, first_not_finite, is_in_a_file, take_rows
+
+
+class Groups(NamedTuple):
+    """Rows grouped by client, clients in the order of their first row.
+
+    Attributes:
+      order: int64 [num_rows], the rows client by client, each one's in the order in which they
+        stood; None if they stand so already.
+      offsets: int64 [num_clients + 1], where in `order` a client's rows begin.
+      first: int64 [num_clients], a row of each client.
+    """
+
+    order: np.ndarray | None
+    offsets: np.ndarray
+    first: np.ndarray
+
+
+def group(
+    arrays: Mapping[str, Any], clients: np.ndarray, names: np.ndarray | None = None
+) -> tuple[dict[str, Any], np.ndarray, np.ndarray]:
+    """Arrays grouped by client, the clients' offsets and their names.
+
+    Args:
+      arrays: name -> array [num_rows, ...].
+      clients: [num_rows], see `checked_ids`.
+      names: if the clients are codes, what each stands for.
+
+    Raises:
+      TypeError: the arrays are no dictionary of arrays.
+      ValueError: lengths differ, or an array in memory holds NaN or infinity.
+    """
+    require_arrays(arrays)
+    found = {}
+    for key, given in arrays.items():
+        array = as_rows(given)
+        if len(array) != len(clients):
+            raise ValueError(
+                f"The array {key!r} has {len(array)} rows, but there are {len(clients)} client "
+                "ids; each row needs one."
+            )
+        row = None if is_in_a_file(array) else first_not_finite(array)
+        if row is not None:
+            client = clients[row] if names is None else names[clients[row]]
+            raise ValueError(
+                f"The array {key!r} holds a value that is not finite (NaN or infinity), first in "
+                f"row {row}, of client {client.item()!r}. Clean the data or leave the row out."
+            )
+        found[key] = array
+    order, offsets, first = group_rows(clients)
+    if order is not None:
+        found = {key: take_rows(array, order) for key, array in found.items()}
+    own = clients[first]
+    return found, offsets, own if names is None else names[own]
+
+
+def group_rows(client_ids: np.ndarray) -> Groups:
+    """Groups rows by client, stably.
+
+    Example:
+      >>> groups = group_rows(np.array(["b", "b", "a", "b", "a"]))
+      >>> groups.order.tolist(), groups.offsets.tolist(), groups.first.tolist()
+      ([0, 1, 3, 2, 4], [0, 3, 5], [0, 2])
+    """
+    # Runs of rows of one client; where a client has one run, nothing needs to move.
+    starts = np.flatnonzero(np.append(True, client_ids[1:] != client_ids[:-1]))
+    lengths = np.diff(np.append(starts, len(client_ids)))
+    clients, num_clients = _numbered(client_ids[starts])
+    if num_clients == len(starts):
+        return Groups(None, np.append(starts, len(client_ids)), starts)
+    runs = np.argsort(clients, kind="stable")
+    ends = np.cumsum(lengths[runs])
+    order = np.arange(len(client_ids)) + np.repeat(
+        starts[runs] - ends + lengths[runs], lengths[runs]
+    )
+    first = np.flatnonzero(np.diff(clients[runs], prepend=-1))
+    begins = ends[first] - lengths[runs[first]]
+    return Groups(order, np.append(begins, len(client_ids)), starts[runs[first]])
+
+
+def _numbered(ids: np.ndarray) -> tuple[np.ndarray, int]:
+    """Each id's number, in the order in which they first appear, and how many differ.
+
+    By a table, which takes less time than sorting text; blocks keep few Python objects at a time.
+    """
+    numbers: dict[Any, int] = {}
+    numbered = np.empty(len(ids), np.int64)
+    for start in range(0, len(ids), 2**16):
+        block = ids[start : start + 2**16].tolist()
+        numbered[start : start + len(block)] = [
+            numbers.setdefault(name, len(numbers)) for name in block
+        ]
+    return numbered, len(numbers)
+
+
+def checked_ids(client_ids: Any) -> np.ndarray:
+    """Client ids as an array of text or of whole numbers, [num_rows].
+
+    Raises:
+      ValueError: they are something else, or one is missing; the sentence says in which row.
+    """
+    if hasattr(client_ids, "to_numpy"):  # a column of pandas, polars or Arrow
+        client_ids = client_ids.to_numpy()
+    if not isinstance(client_ids, np.ndarray):  # as objects, or NaN beside text becomes "nan"
+        client_ids = np.array(client_ids, dtype=object)
+    if client_ids.ndim != 1:
+        raise ValueError(
+            f"client_ids must be one id for each row, but have the shape {list(client_ids.shape)}."
+        )
+    if not len(client_ids):
+        raise ValueError("A data set needs at least one row, and client_ids is empty.")
+    if client_ids.dtype.kind in "OT":
+        client_ids = _of_objects(client_ids)
+    kind = client_ids.dtype.kind
+    if kind == "f" and np.isnan(client_ids).any():
+        raise ValueError(_missing(int(np.isnan(client_ids).argmax())))
+    if kind not in "Uiu":
+        hint = {"f": "; convert them with client_ids.astype(int)",
+                "S": "; decode them with np.char.decode(client_ids)"}.get(kind, "")
+        raise ValueError(
+            f"client_ids must be text or whole numbers, but are {client_ids.dtype}{hint}."
+        )
+    return client_ids
+
+
+def _of_objects(client_ids: np.ndarray) -> np.ndarray:
+    """The same as text or numbers."""
+    values = client_ids.tolist()
+    kinds = {type(value) for value in values}
+    if all(issubclass(kind, str) for kind in kinds):
+        return np.array(values, dtype=str)
+    if all(issubclass(kind, int | np.integer) and kind is not bool for kind in kinds):
+        return np.array(values)
+    for row, value in enumerate(values):
+        if _is_missing(value):
+            raise ValueError(_missing(row))
+    kind = type(values[0])
+    for row, value in enumerate(values):
+        if type(value) is not kind or not issubclass(kind, str | int | np.integer):
+            raise ValueError(
+                "client_ids must be all text or all whole numbers, but the one of row "
+                f"{row} is {value!r}, of type {type(value).__name__}."
+            )
+    raise ValueError(f"client_ids must be text or whole numbers, but are {kind.__name__}.")
+
+
+def _is_missing(value: Any) -> bool:
+    # pandas marks missing values with types of its own, which need no import to be known.
+    return value is None or type(value).__name__ in ("NAType", "NaTType") or (
+        isinstance(value, float) and np.isnan(value)
+    )
+
+
+def _missing(row: int) -> str:
+    return (
+        f"Row {row} has no client: its id is missing (None or NaN). Fill it in or leave the row "
+        "out."
+    )
+
+
+def check_client(
+    label: str | int, rows: Mapping[str, np.ndarray], first: Mapping[str, np.ndarray]
+) -> None:
+    """Raises a sentence if a client's arrays are not like the first client's."""
+    if set(rows) != set(first):
+        raise ValueError(
+            f"Client {label!r} has the arrays {sorted(rows)}, but the first client has "
+            f"{sorted(first)}."
+        )
+    if not rows or any(value.ndim == 0 for value in rows.values()):
+        raise ValueError(f"Client {label!r} needs arrays whose first axis counts its examples.")
+    lengths = {key: len(value) for key, value in rows.items()}
+    if len(set(lengths.values())) > 1:
+        raise ValueError(f"Client {label!r} has arrays of unequal lengths: {lengths}.")
+    if 0 in lengths.values():
+        raise ValueError(
+            f"Client {label!r} has no examples. Leave empty clients out of the data set."
+        )
+    for key, value in rows.items():
+        expected = first[key]
+        if value.dtype != expected.dtype or value.shape[1:] != expected.shape[1:]:
+            raise ValueError(
+                f"Client {label!r}: array {key!r} is {value.dtype}{list(value.shape[1:])} an "
+                f"example, but the first client's is {expected.dtype}{list(expected.shape[1:])}."
+            )
+        row = first_not_finite(value)
+        if row is not None:
+            raise ValueError(
+                f"Client {label!r}: array {key!r} holds a value that is not finite (NaN or "
+                f"infinity), first in example {row}. Clean the data or leave the client out."
+            )

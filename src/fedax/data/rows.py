@@ -1,0 +1,156 @@
+"""Arrays that a data set reads a few rows at a time: sparse ones, and rows of a file.
+
+Both have an array's shape, dtype and indexing by rows, and give ordinary arrays. What a round
+needs is read when its cohort is, so memory holds the cohort's rows and not the whole.
+"""
+
+from __future__ import annotations
+
+import abc
+import mmap
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+
+
+class LazyRows(abc.ABC):
+    """Reads like an array [rows, ...]; `array[rows]` is an ordinary one.
+
+    Attributes:
+      shape, dtype: of the whole.
+    """
+
+    def __init__(self, shape: tuple[int, ...], dtype: np.dtype) -> None:
+        self.shape = shape
+        self.dtype = dtype
+
+    @abc.abstractmethod
+    def __getitem__(self, rows: Any) -> np.ndarray:
+        """The rows at a slice or at indices, copied."""
+
+    @abc.abstractmethod
+    def take(self, rows: np.ndarray | slice) -> LazyRows:
+        """These rows, still to be read."""
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes."""
+        return len(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """The size in bytes as an ordinary array."""
+        return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        if copy is False:
+            raise ValueError(f"{self!r} becomes an array by reading all of it, which copies.")
+        return self[:] if dtype is None else self[:].astype(dtype, copy=False)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.dtype}{list(self.shape)})"
+
+
+class SparseRows(LazyRows):
+    """A SciPy sparse matrix [rows, columns], kept in the CSR format; rows are read dense.
+
+    Example:
+      >>> rows = SparseRows(scipy.sparse.csr_array(np.diag([1.0, 2.0, 3.0])))
+      >>> rows[1:].tolist()
+      [[0.0, 2.0, 0.0], [0.0, 0.0, 3.0]]
+    """
+
+    def __init__(self, matrix: Any) -> None:
+        self.matrix = matrix.tocsr()
+        super().__init__(tuple(self.matrix.shape), self.matrix.dtype)
+
+    def __getitem__(self, rows: Any) -> np.ndarray:
+        if isinstance(rows, slice) or np.ndim(rows):
+            return self.matrix[rows].toarray()
+        return self.matrix[[rows]].toarray()[0]
+
+    def take(self, rows: np.ndarray | slice) -> SparseRows:
+        """These rows, sparse, copied."""
+        return SparseRows(self.matrix[rows])
+
+
+class SelectedRows(LazyRows):
+    """Rows of an array in a file, in any order; reads those that are asked for.
+
+    Example:
+      >>> SelectedRows(np.arange(10.0), np.array([7, 2, 5]))[1:].tolist()
+      [2.0, 5.0]
+    """
+
+    def __init__(self, array: np.ndarray, rows: np.ndarray) -> None:
+        self._array = np.asarray(array)
+        self._rows = rows
+        super().__init__((len(rows), *array.shape[1:]), array.dtype)
+
+    def __getitem__(self, rows: Any) -> np.ndarray:
+        return self._array[self._rows[rows]]
+
+    def take(self, rows: np.ndarray | slice) -> SelectedRows:
+        """These rows of it."""
+        return SelectedRows(self._array, self._rows[rows])
+
+
+def as_rows(value: Any) -> Any:
+    """An array; a SciPy sparse matrix as `SparseRows`.
+
+    Raises:
+      ValueError: the sparse array has not two axes.
+    """
+    if isinstance(value, np.ndarray | LazyRows):
+        return value
+    if not scipy.sparse.issparse(value):
+        return np.asarray(value)
+    if value.ndim != 2:
+        raise ValueError(
+            f"A sparse array needs two axes, examples and columns, but has {value.ndim}."
+        )
+    return SparseRows(value)
+
+
+def take_rows(array: Any, rows: np.ndarray | slice) -> Any:
+    """These rows: of an array in memory a copy, of one in a file what reads them when asked."""
+    if isinstance(array, LazyRows):
+        return array.take(rows)
+    if isinstance(rows, slice) or not is_in_a_file(array):
+        return array[rows]
+    return SelectedRows(array, rows)
+
+
+def join_rows(parts: list[Any]) -> Any:
+    """The rows of all parts, one after the other; sparse if a part is."""
+    if any(isinstance(part, SparseRows) for part in parts):
+        return SparseRows(scipy.sparse.vstack(
+            [p.matrix if isinstance(p, SparseRows) else scipy.sparse.csr_array(p) for p in parts],
+            format="csr",
+        ))
+    return np.concatenate(parts)
+
+
+def is_in_a_file(array: Any) -> bool:
+    """Whether an array is mapped from a file, itself or what it is a view of."""
+    while isinstance(array, np.ndarray) and not isinstance(array, np.memmap):
+        array = array.base
+    return isinstance(array, np.memmap | mmap.mmap | SelectedRows)
+
+
+def first_not_finite(array: Any) -> int | None:
+    """The first row with NaN or infinity; None if there is none."""
+    values = array.matrix.data if isinstance(array, SparseRows) else np.asarray(array)
+    if not np.issubdtype(values.dtype, np.inexact):
+        return None
+    finite = np.isfinite(values)
+    if finite.all():
+        return None
+    place = int(np.argwhere(~finite)[0][0])
+    if isinstance(array, SparseRows):
+        return int(np.searchsorted(array.matrix.indptr, place, side="right")) - 1
+    return place

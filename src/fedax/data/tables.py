@@ -1,0 +1,251 @@
+"""The columns of a data frame or of a Hugging Face data set as arrays."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from fedax.validate import unknown
+
+# Array name -> the column, or the columns that stand side by side in it.
+Columns: TypeAlias = Sequence[str] | Mapping[str, str | Sequence[str]]
+
+
+def frame_arrays(
+    frame: Any, client_column: str, columns: Columns | None
+) -> tuple[dict[str, np.ndarray], Any]:
+    """The arrays of a pandas or polars frame, and its client column; see `from_frame`."""
+    is_lazy = hasattr(frame, "collect") and not hasattr(frame, "__len__")
+    if is_lazy or not (hasattr(frame, "columns") and hasattr(frame, "__getitem__")):
+        hint = "; call its collect() first" if is_lazy else ""
+        raise ValueError(
+            f"from_frame takes a data frame of pandas or polars, not a {_kind(frame)}{hint}."
+        )
+    chosen = _choose(list(frame.columns), client_column, columns)
+    _refuse_missing(frame[client_column], client_column)
+    return _stacked(chosen, lambda name: _of_series(frame[name], name)), frame[client_column]
+
+
+def dataset_arrays(
+    dataset: Any, client_column: str, columns: Columns | None
+) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray | None]:
+    """The arrays of a `datasets.Dataset`, its clients, and their names if those are codes."""
+    names = getattr(dataset, "column_names", None)
+    if isinstance(names, Mapping):
+        raise ValueError(
+            f"from_huggingface takes one split, not a {_kind(dataset)}: pass one of "
+            + ", ".join(f"dataset[{split!r}]" for split in names) + "."
+        )
+    if not (names and hasattr(dataset, "select_columns") and hasattr(dataset, "__len__")):
+        raise ValueError(
+            "from_huggingface takes a datasets.Dataset (not a streamed one), such as "
+            f"datasets.load_dataset(..., split='train') gives, not a {_kind(dataset)}."
+        )
+    chosen = _choose(list(names), client_column, columns)
+    wanted = {client_column, *(name for group in chosen.values() for name in _listed(group))}
+    table = dataset.select_columns([n for n in names if n in wanted]).with_format("arrow")[:]
+    ids, clients = _arrow_ids(table.column(client_column), client_column)
+    return _stacked(chosen, lambda name: _of_arrow(table.column(name), name)), ids, clients
+
+
+def _choose(
+    names: list[Any], client_column: str, columns: Columns | None
+) -> Mapping[str, str | Sequence[str]]:
+    """Array name -> its column or columns, all of which are there."""
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise ValueError(f"Two columns have the name {twice[0]!r}; names must differ.")
+    if client_column not in names:
+        raise ValueError(unknown("client column", client_column, map(str, names)))
+    if columns is None:
+        columns = [name for name in names if name != client_column]
+    if isinstance(columns, str):
+        columns = [columns]
+    chosen = columns if isinstance(columns, Mapping) else {name: name for name in columns}
+    if not chosen:
+        raise ValueError("No column is left for the examples beside the clients'.")
+    for array, group in chosen.items():
+        if not isinstance(array, str):
+            raise ValueError(f"An array's name must be text, but a column's is {array!r}.")
+        for name in _listed(group):
+            if name not in names:
+                raise ValueError(unknown("column", name, map(str, names)))
+    return chosen
+
+
+def _stacked(
+    chosen: Mapping[str, str | Sequence[str]], read: Callable[[str], np.ndarray]
+) -> dict[str, np.ndarray]:
+    """Array name -> its column, or its columns side by side [num_rows, num_columns]."""
+    arrays = {}
+    for array, group in chosen.items():
+        parts = [read(name) for name in _listed(group)]
+        for name, part in zip(_listed(group), parts, strict=True):
+            if part.ndim > 1 and not isinstance(group, str):
+                raise ValueError(
+                    f"The array {array!r} joins columns of single numbers, but the column "
+                    f"{name!r} has {list(part.shape[1:])} in a row."
+                )
+        arrays[array] = parts[0] if isinstance(group, str) else np.stack(parts, axis=1)
+    return arrays
+
+
+def _of_series(series: Any, name: str) -> np.ndarray:
+    """A column of a frame."""
+    _refuse_missing(series, name)
+    kind = str(series.dtype)
+    if kind == "category":  # of pandas
+        values = series.cat.codes.to_numpy().astype(np.int32)
+    elif kind.startswith("Enum"):  # of polars
+        values = series.to_physical().to_numpy().astype(np.int32)
+    else:
+        values = series.to_numpy()
+    if values.dtype.kind == "O" and not isinstance(values[0], str):
+        values = _of_objects(values, name)
+    return _numbers(values, name, "frame[{0!r}].astype('category') (polars: cast to pl.Enum)")
+
+
+def _of_objects(values: np.ndarray, name: str) -> np.ndarray:
+    """A column whose rows are lists or arrays, which must be of one shape."""
+    rows = [np.asarray(value) for value in values]
+    for place, row in enumerate(rows):
+        if row.shape != rows[0].shape:
+            raise ValueError(_ragged(name, rows[0].shape, place, row.shape))
+    return np.stack(rows)
+
+
+def _of_arrow(column: Any, name: str) -> np.ndarray:
+    """A column of an Arrow table, without Python objects (but for images, which are decoded)."""
+    _refuse_missing(column, name)
+    chunks: list[np.ndarray] = []
+    start = 0
+    for chunk in column.chunks:
+        if len(chunk):
+            values = _of_chunk(chunk, name, lambda place, start=start: start + place)
+            if chunks and values.shape[1:] != chunks[0].shape[1:]:
+                raise ValueError(_ragged(name, chunks[0].shape[1:], start, values.shape[1:]))
+            chunks.append(values)
+            start += len(chunk)
+    values = chunks[0] if len(chunks) == 1 else np.concatenate(chunks)
+    return _numbers(values, name, "dataset.class_encode_column({0!r})")
+
+
+def _of_chunk(chunk: Any, name: str, row_of: Callable[[int], int]) -> np.ndarray:
+    """An Arrow array; `row_of` says to which row of the column an element belongs."""
+    import pyarrow as arrow  # noqa: PLC0415 - there if a data set of Arrow's is
+
+    kind = chunk.type
+    if isinstance(kind, arrow.BaseExtensionType):  # `datasets.Array2D` and the like
+        return _of_chunk(chunk.storage, name, row_of)
+    if arrow.types.is_struct(kind) and {"bytes", "path"} == {field.name for field in kind}:
+        return _images(chunk, name, row_of)
+    is_list = (
+        arrow.types.is_list(kind) or arrow.types.is_large_list(kind)
+        or arrow.types.is_fixed_size_list(kind)
+    )
+    if not is_list:
+        return chunk.to_numpy(zero_copy_only=False)
+    lengths = chunk.value_lengths().to_numpy(zero_copy_only=False)
+    length = int(lengths[0])
+    odd = np.flatnonzero(lengths != length)
+    if odd.size:
+        raise ValueError(_ragged(name, [length], row_of(int(odd[0])), [int(lengths[odd[0]])]))
+    inner = chunk.flatten()
+    if inner.null_count:
+        place = int(inner.is_null().to_numpy(zero_copy_only=False).argmax())
+        raise ValueError(_missing(name, row_of(place // length)))
+    if not length:
+        return np.zeros((len(chunk), 0))
+    values = _of_chunk(inner, name, lambda place: row_of(place // length))
+    return values.reshape(len(chunk), length, *values.shape[1:])
+
+
+def _images(chunk: Any, name: str, row_of: Callable[[int], int]) -> np.ndarray:
+    """Encoded images as uint8 [num_rows, height, width] or [num_rows, height, width, channels]."""
+    from PIL import Image  # noqa: PLC0415 - comes with Matplotlib; few data sets need it
+
+    images = np.zeros(0)
+    contents = zip(chunk.field("bytes"), chunk.field("path"), strict=True)
+    for place, (content, path) in enumerate(contents):
+        encoded = content.as_py()
+        with Image.open(path.as_py() if encoded is None else io.BytesIO(encoded)) as image:
+            pixels = np.asarray(image)
+        if not place:
+            images = np.empty((len(chunk), *pixels.shape), pixels.dtype)
+        if pixels.shape != images.shape[1:]:
+            raise ValueError(_ragged(name, images.shape[1:], row_of(place), pixels.shape))
+        images[place] = pixels
+    return images
+
+
+def _arrow_ids(column: Any, name: str) -> tuple[np.ndarray, np.ndarray | None]:
+    """A client column: codes and the names that they stand for, or the ids and None."""
+    import pyarrow as arrow  # noqa: PLC0415
+
+    _refuse_missing(column, name)
+    if arrow.types.is_string(column.type) or arrow.types.is_large_string(column.type):
+        encoded = column.combine_chunks().dictionary_encode()
+        if isinstance(encoded, arrow.ChunkedArray):
+            encoded = encoded.combine_chunks()
+        names = np.array(encoded.dictionary.to_pylist(), dtype=str)
+        return encoded.indices.to_numpy(zero_copy_only=False), names
+    return column.to_numpy(), None
+
+
+def _numbers(values: np.ndarray, name: str, encode: str) -> np.ndarray:
+    """The values, if a model can take them."""
+    if values.dtype.kind == "O" or values.dtype.kind in "UST":
+        raise ValueError(
+            f"The column {name!r} holds text, which a model cannot take. Encode it as whole "
+            f"numbers, for example by {encode.format(name)}, or as token ids (fedax.Vocabulary), "
+            "or name the columns to take: columns=[...]."
+        )
+    if values.dtype.kind not in "biuf":
+        raise ValueError(
+            f"The column {name!r} holds {values.dtype}, which a model cannot take. Convert it to "
+            "numbers, or name the columns to take: columns=[...]."
+        )
+    if values.dtype.kind == "f":
+        finite = np.isfinite(values)
+        if not finite.all():
+            row = int(np.argwhere(~finite)[0][0])
+            if np.isnan(values[row]).any():
+                raise ValueError(_missing(name, row))
+            raise ValueError(f"The column {name!r} holds infinity, first in row {row}.")
+    return values
+
+
+def _refuse_missing(column: Any, name: str) -> None:
+    """Raises a sentence if a column of pandas, polars or Arrow has a null."""
+    nulls = column.isna() if hasattr(column, "isna") else column.is_null()
+    nulls = np.asarray(nulls.to_numpy(), bool)
+    if not len(nulls):
+        raise ValueError("A data set needs at least one row, and got none.")
+    if nulls.any():
+        raise ValueError(_missing(name, int(nulls.argmax())))
+
+
+def _missing(name: str, row: int) -> str:
+    return (
+        f"The column {name!r} has a missing value (null or NaN), first in row {row}. Fill missing "
+        "values in or leave their rows out."
+    )
+
+
+def _ragged(name: str, first: Sequence[int], row: int, shape: Sequence[int]) -> str:
+    return (
+        f"All rows of the column {name!r} need one shape, but the first has "
+        f"{list(first)} and row {row} has {list(shape)}. Cut or pad them "
+        "(images: resize them)."
+    )
+
+
+def _listed(group: str | Sequence[str]) -> Sequence[str]:
+    return [group] if isinstance(group, str) else group
+
+
+def _kind(value: Any) -> str:
+    return f"{type(value).__module__.split('.')[0]}.{type(value).__name__}"

@@ -1,0 +1,215 @@
+"""A run on disk, read."""
+
+from __future__ import annotations
+
+import functools
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from fedax.algorithm import FederatedAlgorithm, Params
+from fedax.data.task import Task
+from fedax.experiment import checkpoint
+from fedax.experiment.describing import (
+    MODEL,
+    Describer,
+    NotMadeAgainError,
+    describe_task,
+    digest,
+    made_again,
+    short,
+)
+from fedax.experiment.folder import CONFIG, RunError, read_config, read_history, read_summary
+from fedax.models.parameters import fitted
+from fedax.rounds.history import History
+from fedax.rounds.state import TrainingState, initial_state
+from fedax.tasks.registry import TASKS, load_task
+
+
+def load_run(
+    path: str | Path, *, task: Task | None = None, algorithm: FederatedAlgorithm | None = None
+) -> LoadedRun:
+    """Reads a run folder, of a finished run or one that was stopped or killed.
+
+    What a run needs to be read is read when it is asked for: a history loads no data.
+
+    Args:
+      path: the folder, made by `fedax run` or by `fedax.train(..., out=path)`.
+      task, algorithm: the run's, which a run that Python made from objects of its own needs for
+        its `task`, `algorithm` and `state`; everything else comes without. None: they are loaded
+        and made again by their names.
+
+    Raises:
+      RunError: there is no such folder, or it holds no run.
+
+    Example:
+      >>> import fedax, tempfile
+      >>> task = fedax.load_task("quadratics")
+      >>> out = tempfile.mkdtemp()
+      >>> result = fedax.train(task, fedax.fedavg(task.model, 0.1), num_rounds=3, out=out)
+      >>> run = load_run(out)
+      >>> len(run.history), run.finished, run.task.name, len(run.algorithm.exchanges)
+      (3, True, 'quadratics', 1)
+    """
+    return LoadedRun(Path(path), task, algorithm)
+
+
+class LoadedRun:
+    """A run as its folder has it, see `load_run`.
+
+    Attributes:
+      path: the folder.
+      config: what config.json holds: every setting, and the versions that it was made by.
+      history: the rounds that were run, of which those after the newest checkpoint will be run
+        again when the run goes on.
+      summary: what a finished run came to, else None.
+    """
+
+    def __init__(
+        self, path: Path, task: Task | None, algorithm: FederatedAlgorithm | None
+    ) -> None:
+        self.path = path
+        self.config: dict[str, Any] = read_config(path)
+        self.history: History = read_history(path)
+        self.summary: dict[str, Any] | None = read_summary(path)
+        self._given_task = task
+        self._given_algorithm = algorithm
+
+    def __repr__(self) -> str:
+        done = f"{len(self.history)} of {self.config['num_rounds']} rounds"
+        state = "finished" if self.finished else "not finished"
+        return (
+            f"LoadedRun({self.config['algorithm']} on {self.config['task']}, {done}, {state}, "
+            f"in {self.path})"
+        )
+
+    @property
+    def finished(self) -> bool:
+        """Whether it came to its end, or was stopped early by its own rule."""
+        return self.summary is not None
+
+    @functools.cached_property
+    def task(self) -> Task:
+        """The task.
+
+        Raises:
+          RunError: it cannot be loaded by its name, or the one that was given is another.
+        """
+        if self._given_task is not None:
+            if not self._is_the_task(self._given_task):
+                raise RunError(
+                    f"The task that was given is not the one of the run in {self.path}: its model "
+                    "or its data are others."
+                )
+            return self._given_task
+        if not self._of_python:
+            return self._built.task
+        name = self.config["task"]
+        for model in TASKS[name].models if name in TASKS else ():
+            task = load_task(name, model)
+            if self._is_the_task(task):
+                return task
+        raise RunError(
+            f"The task {name!r} of the run in {self.path} was made in Python and cannot be made "
+            "from its name; give it: fedax.load_run(path, task=...)."
+        )
+
+    @functools.cached_property
+    def algorithm(self) -> FederatedAlgorithm:
+        """The algorithm.
+
+        Raises:
+          RunError: it cannot be made by its name, or the one that was given is another.
+        """
+        if not self._of_python:
+            return self._given_algorithm or self._built.algorithm
+        python, algorithm = self.config["python"], self._given_algorithm
+        if algorithm is None:
+            arguments = {"model": MODEL, **self.config["algorithm_options"]}
+            description = {"factory": python["algorithm"] or "", "arguments": arguments}
+            try:
+                algorithm = made_again(description, self.task.model)
+            except (NotMadeAgainError, TypeError, ValueError) as error:
+                raise RunError(
+                    f"The algorithm {self.config['algorithm']!r} of the run in {self.path} cannot "
+                    f"be made again ({error}); give it: fedax.load_run(path, algorithm=...)."
+                ) from None
+        if digest(Describer()(algorithm)) != python["method"]:
+            raise RunError(
+                f"The algorithm is not the one of the run in {self.path}: that is "
+                f"{self.config['algorithm']}{short({'dict': self.config['algorithm_options']})}."
+            )
+        return algorithm
+
+    @functools.cached_property
+    def state(self) -> TrainingState:
+        """The state of the newest whole checkpoint, or the initial one if there is none.
+
+        Raises:
+          RunError: as for `task` and `algorithm`; or there are checkpoints, but none can be used.
+        """
+        initial = initial_state(self.task, self.algorithm, self.config["seed"])
+        return checkpoint.restore_latest(self._checkpoints, initial, self._fingerprint).state
+
+    @functools.cached_property
+    def params(self) -> Params:
+        """The parameters of the newest whole checkpoint, or the initial ones if there is none.
+
+        In dictionaries, lists and tuples as they were, and in classes of their own if `task` was
+        given, see `fedax.load_params`.
+
+        Raises:
+          RunError: there are checkpoints, but none can be used.
+        """
+        stored = self._stored
+        if stored is None or stored.params is None:
+            return self.state.server_state.params
+        return self._as_the_model(stored.params)
+
+    @property
+    def best_params(self) -> Params | None:
+        """The parameters that keep_best kept, up to the newest whole checkpoint; None if none."""
+        best = None if self._stored is None else self._stored.best
+        return None if best is None else self._as_the_model(best.params)
+
+    @property
+    def best_round(self) -> int | None:
+        """The round that they are of."""
+        best = None if self._stored is None else self._stored.best
+        return None if best is None else best.round
+
+    @functools.cached_property
+    def _stored(self) -> checkpoint.Stored | None:
+        return checkpoint.read_latest(self._checkpoints, self._fingerprint)
+
+    @functools.cached_property
+    def _built(self) -> Any:
+        from fedax.experiment import run  # noqa: PLC0415 - it imports matplotlib, which is slow
+        from fedax.experiment.config import load_config  # noqa: PLC0415 - likewise
+
+        return run.build(load_config(self.path / CONFIG))
+
+    @property
+    def _of_python(self) -> bool:
+        return "python" in self.config
+
+    @property
+    def _checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def _fingerprint(self) -> str:
+        return checkpoint.fingerprint(self.config)
+
+    def _is_the_task(self, task: Task) -> bool:
+        described = json.loads(json.dumps(describe_task(task)))
+        return not self._of_python or described.items() <= self.config["python"].items()
+
+    def _as_the_model(self, params: Params) -> Params:
+        """Parameters in the containers that the given task's model has them in."""
+        if self._given_task is None:
+            return params
+        like = self._given_task.model.init(jax.random.key(0))
+        return fitted(params, like, f"The run in {self.path}", "the task's model")

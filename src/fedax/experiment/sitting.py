@@ -1,0 +1,216 @@
+"""A run's rounds from where it stands to its end, kept in its folder.
+
+The one loop that writes a run folder, for the command line's runs and for Python's.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import optax
+
+import fedax
+from fedax.algorithm import FederatedAlgorithm
+from fedax.data.task import Task
+from fedax.experiment import checkpoint
+from fedax.experiment.checkpoint import BEST, Restored, fingerprint
+from fedax.experiment.display import Display
+from fedax.experiment.folder import (
+    CONFIG,
+    RunError,
+    explained,
+    read_metrics,
+    to_json,
+    truncate_metrics,
+    write_atomically,
+    write_json,
+)
+from fedax.experiment.profiling import Trace, describe_time
+from fedax.experiment.signals import stop_on_signal
+from fedax.experiment.summary import closing, opening, write_summary
+from fedax.measures.communication import Communication
+from fedax.report.clients import CLIENTS, clients_table
+from fedax.report.page import write_report
+from fedax.rounds.rejections import Rejections
+from fedax.rounds.report import RoundReport
+from fedax.rounds.state import TrainingState, population
+from fedax.rounds.stopping import Watch
+from fedax.rounds.timing import Stopwatch
+
+
+class StoppedError(RunError):
+    """A signal stopped the run after a round, with a checkpoint.
+
+    Attributes:
+      by: the signal's number.
+    """
+
+    def __init__(self, message: str, by: int | None) -> None:
+        super().__init__(message)
+        self.by = by
+
+
+class Job(NamedTuple):
+    """A run, whoever described it: the command line's configuration or a call from Python.
+
+    Attributes:
+      folder: where it is kept.
+      config: what its config.json holds, but for what it was made by.
+      task, algorithm: what is learned, and how.
+      sent: what a client sends and gets in a round.
+      rounds: (state) -> the reports of the rounds that are left.
+      watch: when to stop, and which model is the best.
+      go_on: how to go on when it was stopped, the end of a sentence.
+    """
+
+    folder: Path
+    config: Mapping[str, Any]
+    task: Task
+    algorithm: FederatedAlgorithm
+    sent: Communication
+    rounds: Callable[[TrainingState], Iterator[RoundReport]]
+    watch: Watch
+    go_on: str
+
+    @property
+    def num_rounds(self) -> int:
+        """T."""
+        return self.config["num_rounds"]
+
+
+def write_config(job: Job, **made_by: Any) -> None:
+    """Writes the configuration, with the versions of what it runs on."""
+    versions = {
+        "fedax": fedax.__version__,
+        "python": platform.python_version(),
+        "jax": jax.__version__,
+        "numpy": np.__version__,
+        "optax": optax.__version__,
+        "platform": platform.platform(),
+        "device": jax.devices()[0].device_kind,
+        "num_devices": jax.device_count(),
+    }
+    write_json(job.folder / CONFIG, {**job.config, "made_by": versions | made_by})
+
+
+def take_part(job: Job, restored: Restored) -> TrainingState:
+    """Runs the rounds as one of several processes, of which another one writes."""
+    remember(job, restored)
+    state = restored.state
+    if job.watch.why is None:
+        for report in job.rounds(state):
+            job.watch.see(report)
+            state = report.state or state
+            if job.watch.why and report.state is not None:
+                break
+    return state
+
+
+def remember(job: Job, restored: Restored) -> None:
+    """Has the watch take notice of the rounds that are done."""
+    done = int(restored.state.server_state.round_index)
+    job.watch.replay(read_metrics(job.folder)[:done], restored.best)
+
+
+def sit(
+    job: Job, restored: Restored, notes: list[str], display: Display, *, profile: bool = False
+) -> TrainingState:
+    """Runs the rounds that are left, writing metrics and checkpoints, then summary and report.
+
+    Args:
+      job: the run; its folder is locked by the caller, and holds its configuration.
+      restored: where the run stands, of which the watch knows, see `remember`.
+      notes: said before the first round.
+      display: shows the rounds.
+      profile: write a trace of some rounds, and say where time went.
+
+    Returns:
+      The state after the last round.
+
+    Raises:
+      StoppedError: Ctrl-C or SIGTERM asked to stop.
+      RunError: the folder cannot be written.
+      DivergedError: see `fedax.simulate`.
+    """
+    folder, watch, state = job.folder, job.watch, restored.state
+    done = int(state.server_state.round_index)
+    with explained(folder, job.go_on):
+        truncate_metrics(folder, done)
+        if done < job.num_rounds and watch.why is None:  # a longer run is not finished any more
+            (folder / "summary.json").unlink(missing_ok=True)
+    rejections = Rejections(
+        job.task.model, population(job.task, job.algorithm), read_metrics(folder)
+    )
+    references = {text: dict(compute()) for text, compute in job.task.references.items()}
+    trace = Trace(folder / "profile" if profile else None, job.num_rounds - done)
+    saving = 0.0
+    with explained(folder, job.go_on):
+        log = (folder / "metrics.jsonl").open("a", encoding="utf-8", newline="\n")
+    with log, display, stop_on_signal() as asked:
+        for line in [*opening(folder, job.config, job.task, state, references), *notes]:
+            display.say(line)
+        with trace:
+            for report in iter(()) if watch.why else job.rounds(state):
+                done = int(report.metrics["round"])
+                if saving:
+                    report.metrics["checkpoint_seconds"], saving = saving, 0.0
+                with explained(folder, job.go_on):
+                    rejected = {"rejected": report.rejected} if report.rejected else {}
+                    log.write(to_json(report.metrics | rejected) + "\n")
+                    log.flush()
+                    _keep_clients(folder, report)
+                watch.see(report)
+                display.show(report)
+                params = (report.state or restored.state).server_state.params
+                for sentence in rejections.add(report.rejected, params):
+                    display.say(sentence)
+                trace.round_done()
+                if report.state is None:
+                    continue
+                state = report.state
+                last = done == job.num_rounds or asked or watch.why
+                if last or done % job.config["checkpoint_every"] == 0:
+                    stopwatch = Stopwatch()
+                    with explained(folder, job.go_on):
+                        os.fsync(log.fileno())
+                        save(job, state)
+                    saving = stopwatch.lap().seconds
+                if watch.why:
+                    break
+                if asked and done < job.num_rounds:
+                    raise StoppedError(
+                        f"Stopped after round {done} of {job.num_rounds}. "
+                        f"{job.go_on[0].upper()}{job.go_on[1:]}", asked.by,
+                    )
+        with explained(folder, job.go_on):
+            summary = write_summary(
+                folder, job.config, job.task, job.sent, references, watch, saving,
+                rejections.counts.most_common(),
+            )
+            write_report(folder)
+        display.say(closing(folder, summary, references))
+        if profile:
+            display.say(describe_time(summary["time"]))
+            display.say(trace.outcome)
+    return state
+
+
+def save(job: Job, state: TrainingState) -> None:
+    """Writes a checkpoint, and the best model beside the checkpoints."""
+    best = None if job.watch.best is None else checkpoint.encoded_best(job.watch.best)
+    checkpoint.save(job.folder / "checkpoints", state, fingerprint(job.config), best)
+    if best is not None:
+        write_atomically(job.folder / BEST, best)
+
+
+def _keep_clients(folder: Path, report: RoundReport) -> None:
+    """Writes the table of the clients if the round measured them, over the one before."""
+    if report.clients is not None:
+        table = clients_table(report.clients, report.personal)
+        write_atomically(folder / CLIENTS, table.encode())

@@ -1,0 +1,102 @@
+"""What a run came to: its summary.json, and what is said at its beginning and its end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from fedax.data.task import Task
+from fedax.experiment.display import describe_test
+from fedax.experiment.folder import read_metrics, write_json
+from fedax.experiment.profiling import time_parts
+from fedax.measures.communication import Communication
+from fedax.rounds.state import TrainingState
+from fedax.rounds.stopping import Watch
+
+References = Mapping[str, Mapping[str, float]]
+
+
+def write_summary(
+    folder: Path,
+    config: Mapping[str, Any],
+    task: Task,
+    sent: Communication,
+    references: References,
+    watch: Watch,
+    saving: float,
+    rejected_clients: list[tuple[str, int]],
+) -> dict[str, Any]:
+    """Writes what the whole run came to, over all its sittings.
+
+    Args:
+      folder: the run's.
+      config: its configuration.
+      task: what was learned.
+      sent: what a client sends and gets.
+      references: what to compare with.
+      watch: why training stopped, and which model was the best.
+      saving: the last checkpoint's seconds, which no round after it reports.
+      rejected_clients: names of clients and how often their uploads were rejected.
+    """
+    rounds = read_metrics(folder)
+    parts = time_parts(rounds, saving)
+    losses = [m["train_loss"] for m in rounds[-100:] if m.get("train_loss") is not None]
+    tested = [metrics for metrics in rounds if any(key.startswith("test_") for key in metrics)]
+    best = watch.best
+    summary = {
+        "rounds": len(rounds),
+        "stopped": watch.why,
+        "best": best and {"metric": best.goal.metric, "round": best.round, "value": best.value},
+        "seconds": sum(parts.values()),
+        "time": parts,
+        "num_clients": task.train.num_clients,
+        "num_rejected": sum(metrics["num_rejected"] for metrics in rounds),
+        "rejected_clients": dict(rejected_clients),
+        "train_loss_last_100_rounds": float(np.mean(losses)) if losses else None,
+        "final": {k: v for k, v in tested[-1].items() if k.startswith("test_")} if tested else {},
+        "references": references,
+        "algorithm": config["algorithm"],
+        "total_local_steps": sum(metrics.get("total_local_steps", 0) for metrics in rounds),
+        "num_dropped": sum(metrics["num_dropped"] for metrics in rounds),
+        "bytes_down_per_client": sent.bytes_down,
+        "bytes_up_per_client": sent.bytes_up,
+    }
+    write_json(folder / "summary.json", summary)
+    return summary
+
+
+def opening(
+    folder: Path,
+    config: Mapping[str, Any],
+    task: Task,
+    state: TrainingState,
+    references: References,
+) -> list[str]:
+    """What a run says of itself before its first round."""
+    num_parameters = sum(leaf.size for leaf in jax.tree.leaves(state.server_state.params))
+    lines = [
+        f"{config['algorithm']} on {config['task']}: {task.train.num_clients:,} clients, "
+        f"{task.train.num_examples:,} training examples, {num_parameters:,} parameters",
+        f"{config['num_rounds']} rounds of {config['cohort_size']} clients, preset "
+        f"{config['preset']}, seed {config['seed']}, in {folder}",
+    ]
+    return lines + [f"For comparison, {text}: {describe_test(m)}" for text, m in references.items()]
+
+
+def closing(folder: Path, summary: Mapping[str, Any], references: References) -> str:
+    """What it says after the last."""
+    words = [f"Done: {summary['rounds']} rounds in {summary['seconds']:.0f} s."]
+    if summary["stopped"]:
+        words = [summary["stopped"], *words]
+    result = describe_test(summary["final"])
+    if result:
+        compare = "".join(f" ({text}: {describe_test(m)})" for text, m in references.items())
+        words.append(f"{result[0].upper()}{result[1:]}{compare}.")
+    if summary["best"]:
+        best = summary["best"]
+        words.append(f"Best {best['metric']}: {best['value']:.6g} in round {best['round']}.")
+    return " ".join([*words, f"Report: {folder / 'report.html'}"])

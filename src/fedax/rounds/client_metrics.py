@@ -1,0 +1,148 @@
+"""What a model is worth to each client, and to those for whom it is worst."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedax.rounds.directions import direction
+from fedax.rounds.history import as_frame
+from fedax.validate import check_number
+
+if TYPE_CHECKING:
+    import pandas
+
+# With fewer clients a tenth of them is no client.
+CLIENTS_FOR_A_TENTH = 10
+# So many clients are named when the metrics are shown.
+SHOWN = 3
+
+
+class ClientMetrics(Mapping[str, np.ndarray]):
+    """Metric name -> each client's mean over its examples, float64 [num_clients].
+
+    NaN where nothing of a client weighs.
+
+    Attributes:
+      names: the clients', [num_clients], text or whole numbers.
+      num_examples: int64 [num_clients], on which the metrics were measured.
+      before: the same before fine-tuning, from `fedax.evaluate_personalized`; otherwise None.
+      num_left_out: clients that could not be measured, see there.
+
+    Example:
+      >>> sums = {"loss": (np.array([3.0, 5.0, 2.0]), np.array([3.0, 1.0, 1.0]))}
+      >>> clients = ClientMetrics(sums, np.array(["ada", "bob", "eve"]), np.array([3, 1, 1]))
+      >>> clients["loss"].tolist()
+      [1.0, 5.0, 2.0]
+      >>> clients
+      ClientMetrics of 3 clients
+        loss: mean 2.667, worst tenth 5; worst bob 5, eve 2, ada 1
+      >>> clients.overall()  # over all examples
+      {'loss': 2.0}
+    """
+
+    def __init__(
+        self,
+        sums: Mapping[str, tuple[np.ndarray, np.ndarray]],
+        names: np.ndarray,
+        num_examples: np.ndarray,
+        before: ClientMetrics | None = None,
+        num_left_out: int = 0,
+    ) -> None:
+        """From metric name -> each client's sums of weight * value and of the weights."""
+        self._sums = dict(sums)
+        self.names = names
+        self.num_examples = num_examples
+        self.before = before
+        self.num_left_out = num_left_out
+
+    def __getitem__(self, metric: str) -> np.ndarray:
+        totals, weights = self._sums[metric]
+        return np.divide(totals, weights, out=np.full_like(totals, np.nan), where=weights > 0)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._sums)
+
+    def __len__(self) -> int:
+        """The number of metrics."""
+        return len(self._sums)
+
+    def overall(self) -> dict[str, float]:
+        """Metric name -> mean over the examples of all clients together, as `fedax.evaluate`."""
+        return {
+            metric: float(totals.sum() / weights.sum()) if weights.sum() else math.nan
+            for metric, (totals, weights) in self._sums.items()
+        }
+
+    def worst(self, fraction: float = 0.1) -> dict[str, float]:
+        """Metric name -> mean over the clients for whom it is worst.
+
+        Each of these clients counts once, however many examples it has. They are the given part
+        of the clients with a value, rounded up. Low values are the worse ones of metrics with
+        one of these words in their name: accuracy, auc, bleu, cosine, correct, f1, precision, r2,
+        recall, reward, score. Of all others it is the high ones.
+
+        Args:
+          fraction: of the clients, in (0, 1].
+
+        Raises:
+          ValueError: the fraction is out of its range.
+        """
+        check_number("fraction", fraction, above=0, at_most=1)
+        worst = {}
+        for metric, values in self.items():
+            order = self._worst_first(metric)
+            # Rounding may lift a product such as 0.1 * 30 above the whole number that it is.
+            few = order[: math.ceil(fraction * len(order) * (1 - 1e-12))]
+            worst[metric] = float(values[few].mean()) if len(few) else math.nan
+        return worst
+
+    def worst_clients(self, metric: str, count: int = 10) -> dict[str, float]:
+        """Client name -> value, of those for whom the metric is worst, worst first."""
+        values = self[metric]
+        few = self._worst_first(metric)[:count]
+        return {str(self.names[i]): float(values[i]) for i in few}
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """A data frame with a row a client, by name, and `num_examples` and the metrics.
+
+        After fine-tuning, values from before have names that end in `_before`.
+
+        Raises:
+          ModuleNotFoundError: pandas is not installed; the sentence says how to get it.
+        """
+        columns = {"client": self.names, "num_examples": self.num_examples, **self}
+        if self.before is not None:
+            columns |= {f"{metric}_before": values for metric, values in self.before.items()}
+        return as_frame("The table of clients", columns).set_index("client")
+
+    def __repr__(self) -> str:
+        lines = [f"ClientMetrics of {len(self.names):,} clients"]
+        if self.before is not None:
+            lines[0] += " after fine-tuning (before)"
+        if self.num_left_out:
+            lines[0] += f", {self.num_left_out:,} without test examples left out"
+        tails = self.worst()
+        means = self._means()
+        for metric in self:
+            mean, tail = f"{means[metric]:.4g}", f"{tails[metric]:.4g}"
+            if self.before is not None:
+                mean += f" ({self.before._means()[metric]:.4g})"
+                tail += f" ({self.before.worst()[metric]:.4g})"
+            named = self.worst_clients(metric, SHOWN).items()
+            few = ", ".join(f"{name} {value:.4g}" for name, value in named)
+            lines.append(f"  {metric}: mean {mean}, worst tenth {tail}; worst {few}")
+        return "\n".join(lines)
+
+    def _means(self) -> dict[str, float]:
+        """Metric name -> mean over clients, each of which counts once."""
+        return self.worst(1.0)
+
+    def _worst_first(self, metric: str) -> np.ndarray:
+        """The clients with a value, the worst first, equal ones in their order."""
+        values = self[metric]
+        order = np.argsort(-values if direction(metric) != "max" else values, kind="stable")
+        return order[: len(values) - int(np.isnan(values).sum())]  # NaN comes last

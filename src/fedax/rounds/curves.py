@@ -1,0 +1,73 @@
+"""A picture of a history: metrics against the round."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, PercentFormatter
+
+# Colours that stay apart for the colour-blind (Okabe and Ito 2008), the darker ones first.
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00")
+# A line of fewer points is drawn with them.
+MOST_MARKERS = 60
+
+
+class Picture(Figure):
+    """A figure that a notebook shows also when nothing has imported pyplot."""
+
+    def _repr_png_(self) -> bytes:
+        content = io.BytesIO()
+        self.savefig(content, format="png")
+        return content.getvalue()
+
+
+def draw(rounds: np.ndarray, curves: Mapping[str, np.ndarray], figure: Any = None) -> Figure:
+    """Draws curves, those of one kind in one panel.
+
+    Args:
+      rounds: [num_rounds].
+      curves: name -> values [num_rounds]; what is not finite is passed over.
+      figure: to draw into; None: a new one.
+    """
+    panels: dict[str, list[str]] = {}
+    for name in curves:
+        panels.setdefault(panel_of(name), []).append(name)
+    if figure is None:
+        figure = Picture(figsize=(7, 0.6 + 2.4 * len(panels)), layout="constrained")
+    places = np.atleast_1d(figure.subplots(len(panels), sharex=True))
+    for axes, (kind, names) in zip(places, panels.items(), strict=True):
+        for name, colour in zip(names, COLOURS * len(names), strict=False):
+            there = np.isfinite(curves[name])
+            axes.plot(
+                rounds[there], curves[name][there], color=colour, label=name.replace("_", " "),
+                marker="o" if there.sum() < MOST_MARKERS else None, markersize=3,
+            )
+        _finish(axes, kind, len(names))
+    places[-1].set_xlabel("round")
+    return figure
+
+
+def panel_of(name: str) -> str:
+    """What a metric measures, the last word of its name.
+
+    Example:
+      >>> panel_of("test_top_5_accuracy"), panel_of("train_loss")
+      ('accuracy', 'loss')
+    """
+    return name.rsplit("_", 1)[-1]
+
+
+def _finish(axes: Axes, kind: str, count: int) -> None:
+    axes.set_ylabel(kind)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    if kind == "accuracy":
+        axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+    axes.grid(alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+    if count > 1 or axes.get_lines()[0].get_label() != kind:
+        axes.legend(frameon=False)

@@ -1,0 +1,378 @@
+"""What a model is worth to clients that fine-tune it first."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+from fedax.algorithm import Array, FederatedAlgorithm, Model, Params
+from fedax.clients.local_training import LocalMessage, LocalTraining
+from fedax.clients.minibatches import Minibatch, fold_minibatches, steps_per_epoch
+from fedax.clients.precision import sum_dtype, widen
+from fedax.data.cohort_data import ClientData, CohortData, CohortReader
+from fedax.data.federated_dataset import FederatedDataset
+from fedax.data.task import Task
+from fedax.devices.mesh import REPLICATED, SPREAD, replicate
+from fedax.factories import PROGRAMS, Structure, factory, partition, recipe
+from fedax.mistakes.model import call_metric, call_outputs
+from fedax.rounds.checks import check_examples, require_params, require_task
+from fedax.rounds.chunks import automatic_chunk
+from fedax.rounds.client_metrics import ClientMetrics
+from fedax.rounds.sampling import sample_clients
+from fedax.rounds.state import run_key
+from fedax.validate import check_count, check_seed
+
+# Clients that go to the device together, whose examples it holds at a time.
+CLIENTS_AT_A_TIME = 64
+# What the run's key is folded with: 0 draws the initial parameters, 1 is for the rounds.
+_TAG = 2
+
+# Metric name -> (sum of weight * value, sum of weights).
+Sums: TypeAlias = dict[str, tuple[Array, Array]]
+
+
+class FineTuning(NamedTuple):
+    """How a client fine-tunes; K steps, E epochs, or the smaller count if both are given."""
+
+    client_learning_rate: float
+    num_local_steps: int | None
+    num_local_epochs: int | None
+    batch_size: int
+
+
+class Personalizer:
+    """Fine-tunes the clients of a task and measures them; compiles once.
+
+    Args:
+      task: with test examples.
+      clients: at most so many are drawn; None: all.
+      seed: of that draw and of the minibatches.
+      clients_per_chunk, mesh: as for `simulate`; of a mesh the devices of this process are used.
+      reader: of the training examples over that mesh, if there is one.
+
+    Attributes:
+      test: the task's test data.
+
+    Raises:
+      ValueError: an argument is out of its range, or no client has training and test examples.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        clients: int | None,
+        seed: int,
+        clients_per_chunk: int | None = None,
+        mesh: Mesh | None = None,
+        reader: CohortReader | None = None,
+    ) -> None:
+        if clients is not None:
+            check_count("The number of clients", clients)
+        check_seed(seed)
+        test, in_train = matched_clients(task)
+        matched = np.flatnonzero(in_train >= 0)
+        self._num_left_out = task.train.num_clients - len(matched)
+        if clients is not None:
+            matched = matched[sample_clients(seed, len(matched), clients)]
+        self._model = task.model
+        self.test, self._in_test, self._in_train = test, matched, in_train[matched]
+        # Like sizes together: a chunk takes as long as its largest client.
+        self._order = np.argsort(task.train.client_sizes[self._in_train], kind="stable")
+        self._mesh = None if mesh is None else mesh.local_mesh
+        self._train_reader = reader or CohortReader(task.train, mesh=self._mesh)
+        self._test_reader = CohortReader(test, mesh=self._mesh)
+        self._key = replicate(jax.random.fold_in(run_key(seed), _TAG), self._mesh)
+        self._chunk = clients_per_chunk
+
+    def __call__(self, params: Params, tuning: FineTuning) -> ClientMetrics:
+        """The clients' metrics after fine-tuning, with those from before."""
+        numbers, structure = partition(_fine_tuning(self._model, *tuning))
+        sums = [
+            {name: np.zeros((2, len(self._order))) for name in self._model.metrics}
+            for _ in range(2)
+        ]
+        under_way: collections.deque[tuple[np.ndarray, Any]] = collections.deque()
+
+        def take() -> None:
+            places, found = under_way.popleft()
+            present = places >= 0
+            for total, of_group in zip(sums, jax.device_get(found), strict=True):
+                for name, pair in of_group.items():
+                    total[name][:, places[present]] = np.asarray(pair)[:, present]
+
+        params = replicate(params, self._mesh)
+        for places, train, test in self._groups():
+            arguments = (numbers, params, self._key, train, test)
+            if self._chunk is None:
+                self._chunk = automatic_chunk(
+                    lambda chunk: _program(structure, chunk, self._mesh), arguments,
+                    len(places) // self._devices, jax.local_devices()[0],
+                )
+            under_way.append((places, _program(structure, self._chunk, self._mesh)(*arguments)))
+            if len(under_way) > 1:  # the device has its next group before this one is looked at
+                take()
+        while under_way:
+            take()
+        names = self.test.client_names[self._in_test]
+        sizes = self.test.client_sizes[self._in_test]
+        before, after = ({name: (p[0], p[1]) for name, p in total.items()} for total in sums)
+        return ClientMetrics(
+            after, names, sizes, ClientMetrics(before, names, sizes), self._num_left_out
+        )
+
+    @property
+    def _devices(self) -> int:
+        return 1 if self._mesh is None else self._mesh.size
+
+    def _groups(self) -> Iterator[tuple[np.ndarray, CohortData, CohortData]]:
+        """Where clients stand among all (-1: nobody), and their training and test examples."""
+        length = -(-min(CLIENTS_AT_A_TIME, len(self._order)) // self._devices) * self._devices
+        for first in range(0, len(self._order), length):
+            group = self._order[first : first + length]
+            group = np.append(group, np.full(length - len(group), -1))
+            places = group.reshape(-1, self._devices).T.ravel()  # each device has small and large
+            train, test = (
+                dataclasses.replace(
+                    cohort, num_examples=np.where(places < 0, 0, np.asarray(cohort.num_examples))
+                )
+                for cohort in (
+                    self._train_reader(self._in_train[places]),
+                    self._test_reader(self._in_test[places]),
+                )
+            )
+            yield places, train, test
+
+
+def evaluate_personalized(
+    task: Task,
+    params: Params,
+    *,
+    client_learning_rate: float,
+    num_local_steps: int | None = None,
+    num_local_epochs: int | None = None,
+    batch_size: int = 20,
+    clients: int | None = None,
+    seed: int = 0,
+    clients_per_chunk: int | None = None,
+) -> ClientMetrics:
+    r"""Each client fine-tunes the model on its training examples, and is then tested on its own.
+
+    .. math:: x_{i,0} = x, \quad x_{i,k+1} = x_{i,k} - \gamma\, g_{i,k}(x_{i,k}), \quad
+              m_i(x_{i,K}) \text{ beside } m_i(x)
+
+    Clients of `task.train` and `task.test` are the same if their names are, as `data.split()`
+    gives them; the others are left out. It costs each client its K local steps and two walks over
+    its test examples, so all N clients cost about as much as N / cohort_size rounds.
+
+    Args:
+      task: model and data, with test examples.
+      params: x, where fine-tuning begins, such as `result.params`.
+      client_learning_rate: gamma >= 0.
+      num_local_steps: K >= 0 minibatches.
+      num_local_epochs: E >= 0 passes over the client's examples, each in a fresh random order. Of
+        steps and epochs give one, or both for the smaller count.
+      batch_size: B >= 1 examples a step.
+      clients: at most so many clients are drawn, by the seed; None: all.
+      seed: >= 0, of that draw and of the order of examples, which depends on the seed and the
+        client only.
+      clients_per_chunk: clients that train batched at a time; None as for `simulate`.
+
+    Returns:
+      The metrics client by client, in the order of `task.test`: after fine-tuning, with those
+      from before in `.before`. `.num_left_out` counts training clients without test examples.
+
+    Raises:
+      TypeError: the task or the parameters are something else.
+      ValueError: an argument is out of its range, or no client has training and test examples.
+      ModelError: the model fails, or does not take the examples.
+
+    Example:
+      >>> import fedax
+      >>> data = fedax.FederatedDataset.from_clients({
+      ...     name: {"x": np.ones((4, 1)), "y": np.full(4, y)}
+      ...     for name, y in (("ada", 1.0), ("bob", 3.0))})
+      >>> model = fedax.regression(lambda key: jnp.zeros(1), lambda params, x: x @ params)
+      >>> task = fedax.Task(model, *data.split(0.5))
+      >>> found = evaluate_personalized(
+      ...     task, jnp.full(1, 2.0), client_learning_rate=0.5, num_local_steps=1)
+      >>> found.before["loss"].tolist(), found["loss"].tolist()  # half of the way to y
+      ([0.5, 0.5], [0.125, 0.125])
+    """
+    tuning = checked_tuning(client_learning_rate, num_local_steps, num_local_epochs, batch_size)
+    if clients_per_chunk is not None:
+        check_count("clients_per_chunk", clients_per_chunk)
+    require_task(task)
+    require_params(params)
+    personalizer = Personalizer(task, clients, seed, clients_per_chunk)
+    check_examples(task.model, params, "task.train", task.train)
+    check_examples(task.model, params, "task.test", personalizer.test)
+    return personalizer(params, tuning)
+
+
+def matched_clients(task: Task) -> tuple[FederatedDataset, np.ndarray]:
+    """The test data, and each test client's index among the training clients; -1 where none.
+
+    Raises:
+      ValueError: there are no test data, or no client is in both.
+    """
+    if task.test is None:
+        raise ValueError(
+            "Personalised evaluation needs test examples of the clients that train: a task with "
+            "test data, such as data.split() gives."
+        )
+    in_train = task.train.places_of(task.test)
+    if in_train.max() < 0:
+        raise ValueError(
+            "No client has examples in both task.train and task.test, so none can fine-tune and "
+            f"be tested: names are such as {task.train.name(0)!r} there and "
+            f"{task.test.name(0)!r} here. data.split() gives both parts the same names."
+        )
+    return task.test, in_train
+
+
+def checked_tuning(
+    client_learning_rate: Any,
+    num_local_steps: Any,
+    num_local_epochs: Any,
+    batch_size: Any,
+) -> FineTuning:
+    """How clients fine-tune; what the local training checks is left to it.
+
+    Raises:
+      ValueError: a count is out of its range, or neither steps nor epochs are given.
+    """
+    if num_local_steps is None and num_local_epochs is None:
+        raise ValueError(
+            "Say how long clients fine-tune: num_local_steps or num_local_epochs, such as 10 and 1."
+        )
+    for name, value in (
+        ("num_local_steps", num_local_steps), ("num_local_epochs", num_local_epochs),
+    ):
+        if value is not None:
+            check_count(name, value, at_least=0)
+    return FineTuning(client_learning_rate, num_local_steps, num_local_epochs, batch_size)
+
+
+def setting_of(algorithm: Any, name: str) -> Any:
+    """What a method, or the one that it wraps, was made with; None if it does not say.
+
+    Example:
+      >>> import fedax
+      >>> model = fedax.models.character_lstm(4, 1)
+      >>> inner = fedax.fedavg(model, 0.3, batch_size=4)
+      >>> setting_of(fedax.elastic(inner, model), "client_learning_rate")
+      0.3
+    """
+    found = recipe(algorithm)
+    if found is None:
+        return None
+    if found.arguments.get(name) is not None:
+        return found.arguments[name]
+    inner = (a for a in found.arguments.values() if isinstance(a, FederatedAlgorithm))
+    return next((setting_of(algorithm, name) for algorithm in inner), None)
+
+
+@factory
+def _fine_tuning(
+    model: Model,
+    client_learning_rate: float | Array,
+    num_local_steps: int | None,
+    num_local_epochs: int | None,
+    batch_size: int,
+) -> Callable[[Params, ClientData, ClientData, Array], tuple[Sums, Sums]]:
+    """One client's part: its metrics before and after."""
+    local = LocalTraining.checked(model, client_learning_rate, {
+        "num_local_steps": num_local_steps, "num_local_epochs": num_local_epochs,
+        "batch_size": batch_size,
+    })
+
+    def before_and_after(
+        params: Params, train: ClientData, test: ClientData, key: Array
+    ) -> tuple[Sums, Sums]:
+        rate = local.client_learning_rate(jnp.int32(0))
+        message = LocalMessage(params, rate, local.num_local_steps, None)
+        tuned = local.train(message, train, key).params
+        before = _sums(model, params, test, key, batch_size)
+        return before, _sums(model, tuned, test, key, batch_size)
+
+    return before_and_after
+
+
+def _sums(model: Model, params: Params, data: ClientData, key: Array, batch_size: int) -> Sums:
+    """The metrics summed over a client's examples."""
+    dtype = sum_dtype(jax.tree.leaves(params)[0])
+
+    def step(sums: Sums, batch: Minibatch, key: Array) -> Sums:
+        del key
+        outputs = call_outputs(model.outputs, params, batch.examples)
+        return {
+            name: _added(
+                sums[name], call_metric(name, metric, outputs, batch.examples), batch.mask
+            )
+            for name, metric in model.metrics.items()
+        }
+
+    zeros = {name: (jnp.zeros((), dtype), jnp.zeros((), dtype)) for name in model.metrics}
+    return fold_minibatches(
+        step, zeros, data, key, batch_size=batch_size,
+        num_steps=steps_per_epoch(data.num_examples, batch_size), order="sequential",
+    )
+
+
+def _added(
+    sums: tuple[Array, Array], measured: tuple[Array, Array], mask: Array
+) -> tuple[Array, Array]:
+    """The sums with a minibatch's values; padding weighs 0, and what weighs 0 may be NaN."""
+    values, weights = map(widen, measured)
+    weights = jnp.where(mask, weights, 0)
+    values = jnp.where(weights > 0, values * weights.astype(values.dtype), 0)
+    total, weight = sums
+    return total + values.sum().astype(total.dtype), weight + weights.sum().astype(weight.dtype)
+
+
+@functools.lru_cache(maxsize=PROGRAMS)
+def _program(structure: Structure, clients_per_chunk: int, mesh: Mesh | None) -> Any:
+    """A group of clients, of all fine-tunings of a structure, which their numbers tell apart."""
+
+    def group(
+        numbers: list[Array], params: Params, key: Array, train: CohortData, test: CohortData
+    ) -> tuple[Sums, Sums]:
+
+        def share(
+            numbers: list[Array], params: Params, key: Array, arrays: tuple[Any, Any], clients: Any
+        ) -> tuple[Sums, Sums]:
+            before_and_after = structure(numbers)
+            if mesh is not None:  # the device's own
+                arrays = jax.tree.map(lambda array: array[0], arrays)
+            in_train, in_test = arrays
+
+            def one(client: tuple[Array, ...]) -> tuple[Sums, Sums]:
+                client_id, start, size, test_start, test_size = client
+                return before_and_after(
+                    params, ClientData(in_train, start, size, train.capacity),
+                    ClientData(in_test, test_start, test_size, test.capacity),
+                    jax.random.fold_in(key, client_id),
+                )
+
+            # No batching of one: a loop's length is then that client's own.
+            chunk = None if clients_per_chunk == 1 else clients_per_chunk
+            return jax.lax.map(one, clients, batch_size=chunk)
+
+        run = share if mesh is None else jax.shard_map(
+            share, mesh=mesh, in_specs=(REPLICATED, REPLICATED, REPLICATED, SPREAD, SPREAD),
+            out_specs=SPREAD, check_vma=False,
+        )
+        clients = (
+            train.client_ids, train.starts, train.num_examples, test.starts, test.num_examples,
+        )
+        return run(numbers, params, key, (train.arrays, test.arrays), clients)
+
+    return jax.jit(group)

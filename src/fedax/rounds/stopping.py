@@ -1,0 +1,262 @@
+"""When training ends before its last round, and which of its models was the best."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple, get_args
+
+import jax
+import numpy as np
+
+from fedax.algorithm import Params
+from fedax.devices.mesh import one_copy
+from fedax.devices.processes import agreed
+from fedax.rounds.directions import Mode, direction
+from fedax.rounds.report import RoundReport
+from fedax.validate import check_choice, check_count, check_number, unknown
+
+# How the reason begins if it was the caller's.
+ON_ROUND = "on_round returned True after round"
+
+
+@dataclasses.dataclass(frozen=True)
+class EarlyStopping:
+    """Stops training when a metric has not improved for a while.
+
+    Attributes:
+      metric: its name in the history. `test_*` is measured in evaluation rounds, so give
+        `evaluate_every`; `train_loss` and others in every round.
+      patience: >= 1, after so many measurements without an improvement training stops. So it
+        counts evaluations for `test_*`, and rounds for what every round has.
+      min_delta: >= 0; a change counts if it is larger. NaN and infinity are no improvement.
+      mode: "max" or "min". None goes by the words of the name: accuracy, auc, bleu, cosine,
+        correct, f1, precision, r2, recall, reward and score should be high; bpc, bytes,
+        dissimilarity, distance, drift, error, loss, mae, mse, nll, norm, perplexity, regret, rmse
+        and seconds low. "name:max" for the metric says it as well.
+
+    Raises:
+      ValueError: an argument is out of its range, or the name says no direction and mode is None.
+
+    Example:
+      >>> EarlyStopping("test_accuracy", patience=3).mode
+      'max'
+    """
+
+    metric: str
+    patience: int = 5
+    min_delta: float = 0.0
+    mode: Mode | None = None
+
+    def __post_init__(self) -> None:
+        goal = Goal.of(self.metric, self.mode, "early_stopping")
+        object.__setattr__(self, "metric", goal.metric)
+        object.__setattr__(self, "mode", goal.mode)
+        check_count("patience", self.patience)
+        check_number("min_delta", self.min_delta, at_least=0)
+
+
+class Goal(NamedTuple):
+    """A metric and where it should go."""
+
+    metric: str
+    mode: Mode
+
+    @classmethod
+    def of(cls, text: Any, mode: Any, what: str) -> Goal:
+        """From "name" or "name:mode".
+
+        Raises:
+          ValueError: it says no direction.
+
+        Example:
+          >>> Goal.of("test_loss", None, "keep_best"), Goal.of("lift:max", None, "keep_best").mode
+          (Goal(metric='test_loss', mode='min'), 'max')
+        """
+        if not isinstance(text, str) or not text:
+            raise ValueError(f"{what} must be a metric's name, such as 'test_loss', not {text!r}.")
+        name, _, said = text.partition(":")
+        mode = mode or said or None
+        if mode is not None:
+            check_choice(f"direction for {name}", mode, get_args(Mode))
+            return cls(name, mode)
+        mode = direction(name)
+        if mode is None:
+            raise ValueError(
+                f"{what}: the name {name!r} does not say whether it should be high or low; write "
+                f"'{name}:max' or '{name}:min'."
+            )
+        return cls(name, mode)
+
+    def improves(self, value: float | None, best: float | None, min_delta: float = 0.0) -> bool:
+        """Whether the value is better than the best so far by more than min_delta."""
+        if value is None or not math.isfinite(value):
+            return False
+        gain = 0.0 if best is None else value - best if self.mode == "max" else best - value
+        return best is None or gain > min_delta
+
+
+class Best(NamedTuple):
+    """The model of the round in which a metric was best, and where the metric should go.
+
+    Attributes:
+      goal: the metric.
+      round: its round, 1 after the first.
+      value: the metric's.
+      params: copies on the host.
+    """
+
+    goal: Goal
+    round: int
+    value: float
+    params: Params
+
+
+class Watch:
+    """Looks at every round's report: whether to stop, and whether the model is the best so far.
+
+    Args:
+      early_stopping: when to stop; None: never.
+      keep_best: a metric as in `EarlyStopping`; None: no model is kept.
+      on_round: is called with every report; returns True to stop.
+      evaluate_every: as for `simulate`.
+
+    Attributes:
+      why: a sentence once training is to stop, until then None.
+      best: the best model, or None.
+
+    Raises:
+      TypeError, ValueError: an argument is not what it should be, or a metric of the test data is
+        never measured, or for early stopping only once.
+    """
+
+    def __init__(
+        self,
+        early_stopping: EarlyStopping | None = None,
+        keep_best: str | None = None,
+        on_round: Callable[[RoundReport], Any] | None = None,
+        *,
+        evaluate_every: int | None = None,
+    ) -> None:
+        if not (early_stopping is None or isinstance(early_stopping, EarlyStopping)):
+            raise TypeError(
+                "early_stopping must be None or such as fedax.EarlyStopping('test_loss', "
+                f"patience=5), but is {early_stopping!r}."
+            )
+        if not (on_round is None or callable(on_round)):
+            raise TypeError(
+                f"on_round must be a function of a fedax.RoundReport, but is {on_round!r}."
+            )
+        self._stopping = early_stopping
+        self._goal = None if keep_best is None else Goal.of(keep_best, None, "keep_best")
+        self._on_round = on_round
+        self._evaluates_often = bool(evaluate_every)
+        self._record: float | None = None  # the best value for early stopping
+        self._since_record = 0  # measurements
+        self._seen: set[str] = set()
+        self.why: str | None = None
+        self.best: Best | None = None
+        self._check_evaluation(evaluate_every)
+
+    @property
+    def needs_every_state(self) -> bool:
+        """Whether the state after every round may be asked for, not those of evaluations only."""
+        return any(not _is_tested(name) for name in self._metrics())
+
+    def replay(self, rounds: Iterable[Mapping[str, Any]], best: Best | None) -> None:
+        """Takes notice of rounds that were run before, and of the best model of these."""
+        for metrics in rounds:
+            if self.why is None:
+                self.why = self._learn(metrics)
+        if best is not None and best.goal == self._goal:
+            self.best = best
+
+    def see(self, report: RoundReport) -> None:
+        """Takes notice of a round.
+
+        Raises:
+          TypeError: on_round returned neither True, nor False, nor None.
+          ValueError: a metric is not measured; the sentence says which are.
+        """
+        self._require(report.metrics)
+        if self._stopping is not None:
+            self.why = self._decided(self.why or self._learn(report.metrics))
+        if self._goal is not None:
+            self._keep(self._goal, report)
+        if self._on_round is None:
+            return
+        answer = self._on_round(report)
+        number = int(report.metrics["round"])
+        if not (answer is None or isinstance(answer, bool | np.bool_)):
+            raise TypeError(
+                "on_round must return True to stop, and False or None to go on, but returned "
+                f"{answer!r} after round {number}."
+            )
+        self.why = self._decided(self.why or (f"{ON_ROUND} {number}." if answer else None))
+
+    def _decided(self, why: str | None) -> str | None:
+        """The reason to stop, if the first of several processes has one."""
+        return (why or "Another process stopped.") if agreed(why is not None) else None
+
+    def _learn(self, metrics: Mapping[str, Any]) -> str | None:
+        """Counts measurements without an improvement; why to stop, if they are enough."""
+        stopping = self._stopping
+        if stopping is None or stopping.metric not in metrics:
+            return None
+        name, value = stopping.metric, metrics[stopping.metric]
+        if Goal.of(name, stopping.mode, "").improves(value, self._record, stopping.min_delta):
+            self._record, self._since_record = value, 0
+            return None
+        self._since_record += 1
+        if self._since_record < stopping.patience:
+            return None
+        by = f" by more than {stopping.min_delta:g}" if stopping.min_delta else ""
+        record = "never finite" if self._record is None else f"{self._record:.6g} at best"
+        return (
+            f"{name}, {record}, did not improve{by} in {stopping.patience} "
+            f"{'evaluations' if _is_tested(name) else 'rounds'} up to round {metrics['round']}."
+        )
+
+    def _keep(self, goal: Goal, report: RoundReport) -> None:
+        """Copies the model if it is the best so far."""
+        value = report.metrics.get(goal.metric)
+        if value is None or not goal.improves(value, self.best and self.best.value):
+            return
+        assert report.state is not None  # see `needs_every_state`
+        params = one_copy(report.state.server_state.params)
+        copies = jax.tree.map(lambda leaf: np.array(leaf, copy=True), params)
+        self.best = Best(goal, int(report.metrics["round"]), float(value), copies)
+
+    def _metrics(self) -> list[str]:
+        """The names of the metrics that are watched."""
+        return [part.metric for part in (self._stopping, self._goal) if part is not None]
+
+    def _check_evaluation(self, evaluate_every: int | None) -> None:
+        for name in filter(_is_tested, self._metrics()):
+            if evaluate_every == 0:
+                raise ValueError(
+                    f"{name} is watched, but evaluate_every=0 says never to evaluate; give the "
+                    "number of rounds between evaluations."
+                )
+        stopping = self._stopping
+        if stopping is not None and _is_tested(stopping.metric) and evaluate_every is None:
+            raise ValueError(
+                f"Early stopping watches {stopping.metric}, but only the last round is evaluated; "
+                "give evaluate_every, the number of rounds between evaluations."
+            )
+
+    def _require(self, metrics: Mapping[str, Any]) -> None:
+        """Raises a sentence if a metric is not measured where it should be."""
+        evaluated = "evaluation_seconds" in metrics
+        for name in self._metrics():
+            if name in metrics:
+                self._seen.add(name)
+            waits = not evaluated and (self._evaluates_often or _is_tested(name))
+            if name not in self._seen and not waits:
+                there = [key for key in metrics if key != "round" and "seconds" not in key]
+                raise ValueError(unknown("metric to watch", name, there))
+
+
+def _is_tested(name: str) -> bool:
+    return name.startswith("test_")
