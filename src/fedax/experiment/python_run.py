@@ -48,8 +48,8 @@ from fedax.experiment.sitting import (
     write_config,
 )
 from fedax.factories import recipe
-from fedax.measures.communication import communication
 from fedax.models.parameters import named_leaves
+from fedax.rounds.measurements import rehearse
 from fedax.rounds.options import PERSONALIZE, Settings, SimulateOptions
 from fedax.rounds.report import RoundReport
 from fedax.rounds.simulate import simulate
@@ -88,9 +88,7 @@ def train_in_folder(folder: Path, call: Call, watch: Watch) -> TrainingState:
     """
     config, code = describe_call(call)
     initial = initial_state(call.task, call.algorithm, call.settings.seed, call.initial_params)
-    sent = communication(
-        call.algorithm, call.task.model, call.task.train.client(0), initial.server_state.params
-    )
+    sent = rehearse(call.task, call.algorithm, initial.server_state.params)
     job = Job(
         folder, config, call.task, call.algorithm, sent,
         lambda state: _rounds(call, watch, state), watch,

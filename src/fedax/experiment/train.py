@@ -14,7 +14,9 @@ from fedax.algorithm import FederatedAlgorithm, Params
 from fedax.data.task import Task
 from fedax.devices.mesh import one_copy
 from fedax.experiment.folder import read_history
+from fedax.mistakes.algorithm import require_algorithm
 from fedax.models.parameters import counted
+from fedax.rounds.checks import require_task
 from fedax.rounds.history import History
 from fedax.rounds.options import Settings, SimulateOptions
 from fedax.rounds.rejections import Rejections
@@ -117,6 +119,8 @@ def train(
       >>> len(result.history)
       2
     """
+    require_task(task)
+    require_algorithm(algorithm)
     settings = Settings.checked(num_rounds, options)
     check_count("checkpoint_every", checkpoint_every)
     watch = Watch(early_stopping, keep_best, on_round, evaluate_every=settings.evaluate_every)
