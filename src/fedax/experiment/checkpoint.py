@@ -51,12 +51,13 @@ STATE = "state.npz"
 BEST = "best.safetensors"
 ROWS = "client_row_"  # how the names of arrays begin that have a file of their own
 # Settings that a run may change between its sittings: how long it is, how often it evaluates or
-# checkpoints, when it stops early and how it is chunked. And what is no setting; of a user's
-# sources the run folder says more.
+# checkpoints and what it measures, when it stops early and how it is chunked. And what is no
+# setting; of a user's sources the run folder says more.
 FREE = {
     "num_rounds", "evaluate_every", "checkpoint_every", "clients_per_chunk", "preset",
     "diagnostics", "early_stopping", "early_stopping_patience", "early_stopping_min_delta",
-    "keep_best", "made_by", "task_source", "algorithm_source",
+    "keep_best", "personalize_steps", "personalize_epochs", "personalize_learning_rate",
+    "personalize_clients", "made_by", "task_source", "algorithm_source",
 }
 
 
