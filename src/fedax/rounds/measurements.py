@@ -38,8 +38,14 @@ MEASURED_CLIENTS = 5
 MEASURED_EXAMPLES = 32
 
 
-def rehearse(task: Task, algorithm: FederatedAlgorithm) -> Communication:
+def rehearse(
+    task: Task, algorithm: FederatedAlgorithm, params: Params | None = None
+) -> Communication:
     """Says what can be said before a run: traces a round and an evaluation, looks at the labels.
+
+    Args:
+      task, algorithm: of the run.
+      params: like its parameters; None: as the model's init gives them, which is then traced.
 
     Returns:
       What the algorithm sends.
@@ -49,8 +55,9 @@ def rehearse(task: Task, algorithm: FederatedAlgorithm) -> Communication:
       ModelError, AlgorithmError, ValueError: as `simulate` raises them before its first round.
     """
     require_task(task)
-    sent = communication(algorithm, task.model, task.train.client(0))
-    params = jax.eval_shape(task.model.init, jax.random.key(0))
+    sent = communication(algorithm, task.model, task.train.client(0), params)
+    if params is None:
+        params = jax.eval_shape(task.model.init, jax.random.key(0))
     check_examples(task.model, params, "task.train", task.train)
     if task.test is not None:
         check_examples(task.model, params, "task.test", task.test)
