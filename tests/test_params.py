@@ -15,6 +15,8 @@ import fedax
 from fedax.experiment import params as params_module
 from problems import identical, quadratic_task
 
+pytestmark = pytest.mark.shares_programs
+
 Layer = namedtuple("Layer", ["w", "b"])
 
 TREE = {

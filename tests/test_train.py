@@ -33,6 +33,8 @@ from fedax.tasks import registry as tasks
 from problems import identical, quadratic_task
 from test_run import Killed, assert_same_run, config, final_arrays, stateful, timeless
 
+pytestmark = pytest.mark.shares_programs
+
 TASK = quadratic_task()
 OPTIONS = {"cohort_size": 3, "evaluate_every": 2, "checkpoint_every": 3}
 
@@ -118,11 +120,7 @@ def test_killed_and_called_again_equals_uninterrupted(tmp_path, monkeypatch, mom
 
 SCRIPT = """
 import sys, time
-import jax
-from quick import quick_jit
 from test_train import train
-jax.config.update("jax_enable_x64", True)
-jax.jit = quick_jit  # as in this process
 print(train(sys.argv[1], 40, keep_best="test_distance", on_round=lambda report: time.sleep(0.02)))
 """
 
@@ -131,7 +129,10 @@ def test_sigkill_and_called_again_equals_uninterrupted(tmp_path):
     tests = str(Path(__file__).parent)
     process = subprocess.Popen(
         [sys.executable, "-c", SCRIPT, str(tmp_path / "killed")], stdout=subprocess.DEVNULL,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([tests, *filter(None, sys.path)])},
+        env={
+            **os.environ, "PYTHONPATH": os.pathsep.join([tests, *filter(None, sys.path)]),
+            **dict.fromkeys(("JAX_ENABLE_X64", "JAX_DISABLE_MOST_OPTIMIZATIONS"), "1"),
+        },
     )
     lines = tmp_path / "killed" / "metrics.jsonl"
     with process:
@@ -187,7 +188,7 @@ def test_more_rounds_go_on(finished, tmp_path):
 
 def own_method(rate, model=TASK.model):
     """Not of a factory that notes what it is called with."""
-    return stateful(model, rate)
+    return stateful.__wrapped__(model, rate)
 
 
 OTHERS = {
@@ -843,6 +844,32 @@ class TestHelp:
                 for options in ({}, shown(factory))
             ]
             assert identical(results[0].params, results[1].params)
+
+
+def test_a_client_that_is_rejected_again_and_again_is_named_in_a_warning(tmp_path):
+    data = fedax.FederatedDataset.from_clients(
+        {name: {"x": np.full((3, 2), 1e200 if name == "bob" else 1.0), "y": np.zeros((3, 1))}
+         for name in ("ada", "bob", "eve")}
+    )
+    model = fedax.regression(init=lambda key: jnp.ones((2, 1)), apply=lambda w, x: x @ w)
+    for out in (None, tmp_path / "run"):
+        with pytest.warns(RuntimeWarning, match="Client 'bob' was rejected in 3 rounds") as warned:
+            result = fedax.train(
+                fedax.Task(model, data), fedax.fedavg(model, 0.1), num_rounds=4, cohort_size=3,
+                out=out,
+            )
+        assert {Path(w.filename).name for w in warned} == {"test_train.py"}
+        assert result.history["num_rejected"].tolist() == [1] * 4
+        assert "rejected" not in result.history.rounds[0]
+    assert fedax.load_run(tmp_path / "run").summary["rejected_clients"] == {"bob": 4}
+
+
+def test_numbers_of_numpy_are_numbers(tmp_path):
+    options = {"seed": np.int64(0), "cohort_size": np.int32(3), "dropout": np.float64(0.0)}
+    train(tmp_path / "run", np.int64(2), checkpoint_every=np.int64(3), **options)
+    assert len(train(tmp_path / "run", 2).history) == 2
+    stopping = EarlyStopping("test_distance", np.int64(2), np.float32(0.5))
+    assert json.dumps(dataclasses.asdict(stopping))
 
 
 def test_the_result_is_a_tuple_of_six(finished):

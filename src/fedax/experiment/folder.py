@@ -95,9 +95,10 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
 
 
 def read_history(folder: Path) -> History:
-    """The rounds in metrics.jsonl; what JSON has no word for, and so is null there, is NaN."""
+    """The numbers in metrics.jsonl; what JSON has no word for, and so is null there, is NaN."""
     return History([
-        {name: math.nan if value is None else value for name, value in metrics.items()}
+        {name: math.nan if value is None else value for name, value in metrics.items()
+         if not isinstance(value, list)}  # the names of rejected clients
         for metrics in read_metrics(folder)
     ])
 

@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import json
 import math
+import platform
 import signal
 import warnings
 from collections.abc import Iterator, Mapping
@@ -36,6 +37,7 @@ from fedax.experiment.folder import (
     locked,
     make_folder,
     read_config,
+    read_history,
     read_summary,
 )
 from fedax.experiment.sitting import (
@@ -49,8 +51,9 @@ from fedax.experiment.sitting import (
 )
 from fedax.factories import recipe
 from fedax.models.parameters import named_leaves
+from fedax.rounds.history import History
 from fedax.rounds.measurements import rehearse
-from fedax.rounds.options import PERSONALIZE, Settings, SimulateOptions
+from fedax.rounds.options import Settings, SimulateOptions
 from fedax.rounds.report import RoundReport
 from fedax.rounds.simulate import simulate
 from fedax.rounds.state import TrainingState, initial_state
@@ -59,6 +62,10 @@ from fedax.rounds.stopping import ON_ROUND, EarlyStopping, Watch
 # How differences are told: so many, without the words that only structure a description.
 MOST_DIFFERENCES = 3
 STRUCTURAL = {"arguments", "arrays", "dict", "fields", "holds", "values"}
+
+
+# Options of `simulate` that are no settings of a run.
+NOT_WRITTEN = {"state", "state_every", "donate", "mesh"}
 
 
 class Call(NamedTuple):
@@ -77,8 +84,8 @@ class Call(NamedTuple):
     settings: Settings
 
 
-def train_in_folder(folder: Path, call: Call, watch: Watch) -> TrainingState:
-    """Trains to the end, from where the folder stands; returns the last state.
+def train_in_folder(folder: Path, call: Call, watch: Watch) -> tuple[TrainingState, History]:
+    """Trains to the end, from where the folder stands; returns the last state and all rounds.
 
     Raises:
       RunError: the folder holds another run or cannot be used, or is in use.
@@ -88,47 +95,50 @@ def train_in_folder(folder: Path, call: Call, watch: Watch) -> TrainingState:
     """
     config, code = describe_call(call)
     initial = initial_state(call.task, call.algorithm, call.settings.seed, call.initial_params)
-    sent = rehearse(call.task, call.algorithm, initial.server_state.params)
+    tested = call.settings.evaluate_every != 0
+    task = call.task if tested else call.task._replace(test=None)
+    sent = rehearse(task, call.algorithm, initial.server_state.params)
     job = Job(
         folder, config, call.task, call.algorithm, sent,
         lambda state: _rounds(call, watch, state), watch,
         f"call fedax.train again with the same arguments and out={str(folder)!r} to go on.",
+        lambda sentence: warnings.warn(sentence, RuntimeWarning, stacklevel=6),
     )
-    if not is_first():
-        return take_part(job, _restored(job, initial))
     before = read_config(folder) if (folder / CONFIG).exists() else None
+    if before is not None:
+        _require_same(folder, before, config, code)
+    if not is_first():
+        restored = _restored(job, initial)
+        history = History(read_history(folder).rounds[: _done(restored)])
+        if before is not None and _is_finished(job, restored, before, call.looks):
+            return restored.state, history
+        return take_part(job, restored, history), history
     if before is None:
         make_folder(folder, "out=")
-    else:
-        _require_same(folder, before, config, code)
     with locked(folder, job.go_on):
         if before is None:
             with explained(folder, job.go_on):
                 write_config(job, code=code)
                 save(job, initial)
         restored = _restored(job, initial)
-        done = int(restored.state.server_state.round_index)
-        if call.num_rounds < done:
-            raise RunError(
-                f"The run in {folder} has done {done} rounds already; num_rounds="
-                f"{call.num_rounds} is less."
-            )
-        remember(job, restored)
-        if before is not None and _is_finished(job, before, done, call.looks):
-            return restored.state
+        if before is not None and _is_finished(job, restored, before, call.looks):
+            return restored.state, read_history(folder)
         if before is not None:
             with explained(folder, job.go_on):
                 write_config(job, code=code)
-        console = make_console()
-        display = Display(
-            call.num_rounds, done, console, style_of_python(console, call.progress)
-        )
-        notes = [*restored.refused, *([f"Going on after round {done}."] if done else [])]
-        try:
-            return sit(job, restored, notes, display)
-        except StoppedError as stopped:
-            kind = KeyboardInterrupt if stopped.by == signal.SIGINT else SystemExit
-            raise kind(str(stopped)) from None
+        return _sit(job, restored, call.progress), read_history(folder)
+
+
+def _sit(job: Job, restored: Restored, progress: bool) -> TrainingState:
+    """Runs the rounds that are left, and tells of a signal as Python does."""
+    console, done = make_console(), _done(restored)
+    display = Display(job.num_rounds, done, console, style_of_python(console, progress))
+    notes = [*restored.refused, *([f"Going on after round {done}."] if done else [])]
+    try:
+        return sit(job, restored, notes, display)
+    except StoppedError as stopped:
+        kind = KeyboardInterrupt if stopped.by == signal.SIGINT else SystemExit
+        raise kind(str(stopped)) from None
 
 
 def describe_call(call: Call) -> tuple[dict[str, Any], str]:
@@ -143,14 +153,10 @@ def describe_call(call: Call) -> tuple[dict[str, Any], str]:
         "task": call.task.name,
         "algorithm": _method_name(call.algorithm) if made is None else made.factory.__name__,
         "preset": "none",
-        **{name: getattr(settings, name) for name in (
-            "seed", "cohort_size", "evaluate_every", "clients_per_chunk", "dropout", "diagnostics",
-            *PERSONALIZE,
-        )},
-        "num_rounds": call.num_rounds,
-        "checkpoint_every": call.checkpoint_every,
-        "sampling": describe(settings.sampling),
-        "available": describe(settings.available),
+        "num_rounds": _plain(call.num_rounds),
+        "checkpoint_every": _plain(call.checkpoint_every),
+        **{name: describe(_plain(value)) for name, value in settings._asdict().items()
+           if name not in NOT_WRITTEN},
         "early_stopping": None if stopping is None else dataclasses.asdict(stopping),
         "keep_best": call.keep_best,
         "algorithm_options": plain_values(algorithm) if made is None else arguments,
@@ -229,16 +235,24 @@ def _require_same(
             "out=, or call with what config.json there says."
         )
     made_by = before["made_by"]
-    if made_by.get("code") != code:
+    same_python = made_by["python"].split(".")[:2] == platform.python_version().split(".")[:2]
+    if same_python and made_by.get("code") != code:
         warnings.warn(
             f"The code of the model or the method is not what it was when the run in {folder} was "
             "begun. Training goes on with the new code; choose another out= to begin anew.",
-            stacklevel=4,
+            UserWarning, stacklevel=4,
         )
 
 
-def _is_finished(job: Job, before: Mapping[str, Any], done: int, looks: bool) -> bool:
-    """Whether nothing is left to do for this call."""
+def _is_finished(job: Job, restored: Restored, before: Mapping[str, Any], looks: bool) -> bool:
+    """Whether nothing is left to do for this call; has the watch take notice of what is done."""
+    done = _done(restored)
+    if job.num_rounds < done:
+        raise RunError(
+            f"The run in {job.folder} has done {done} rounds already; num_rounds="
+            f"{job.num_rounds} is less."
+        )
+    remember(job, restored)
     summary = read_summary(job.folder)
     if summary is None or summary["rounds"] != done:
         return False
@@ -255,6 +269,10 @@ def _restored(job: Job, initial: TrainingState) -> Restored:
     )
 
 
+def _done(restored: Restored) -> int:
+    return int(restored.state.server_state.round_index)
+
+
 def _rounds(call: Call, watch: Watch, state: TrainingState) -> Iterator[RoundReport]:
     every = 1 if watch.needs_every_state else call.options.get(
         "state_every", 1 if call.looks else call.checkpoint_every
@@ -264,6 +282,11 @@ def _rounds(call: Call, watch: Watch, state: TrainingState) -> Iterator[RoundRep
         "state_every": math.gcd(every, call.checkpoint_every),
     }
     return simulate(call.task, call.algorithm, num_rounds=call.num_rounds, **options)
+
+
+def _plain(value: Any) -> Any:
+    """NumPy's numbers as Python's."""
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def _method_name(algorithm: FederatedAlgorithm) -> str:

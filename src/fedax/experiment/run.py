@@ -99,7 +99,9 @@ def resume(
     if not is_first():
         config, built, restored = read_run(folder, force=force)
         config = dataclasses.replace(config, num_rounds=num_rounds or config.num_rounds)
-        take_part(_job(folder, config, built), restored)
+        job = _job(folder, config, built)
+        remember(job, restored)
+        take_part(job, restored)
         return folder
     with locked(folder):
         config, built, restored = read_run(folder, force=force)

@@ -37,6 +37,7 @@ from fedax.experiment.summary import closing, opening, write_summary
 from fedax.measures.communication import Communication
 from fedax.report.clients import CLIENTS, clients_table
 from fedax.report.page import write_report
+from fedax.rounds.history import History
 from fedax.rounds.rejections import Rejections
 from fedax.rounds.report import RoundReport
 from fedax.rounds.state import TrainingState, population
@@ -67,6 +68,7 @@ class Job(NamedTuple):
       rounds: (state) -> the reports of the rounds that are left.
       watch: when to stop, and which model is the best.
       go_on: how to go on when it was stopped, the end of a sentence.
+      warn: tells of a client that is rejected again and again; None: the display does.
     """
 
     folder: Path
@@ -77,6 +79,7 @@ class Job(NamedTuple):
     rounds: Callable[[TrainingState], Iterator[RoundReport]]
     watch: Watch
     go_on: str
+    warn: Callable[[str], None] | None = None
 
     @property
     def num_rounds(self) -> int:
@@ -99,12 +102,19 @@ def write_config(job: Job, **made_by: Any) -> None:
     write_json(job.folder / CONFIG, {**job.config, "made_by": versions | made_by})
 
 
-def take_part(job: Job, restored: Restored) -> TrainingState:
-    """Runs the rounds as one of several processes, of which another one writes."""
-    remember(job, restored)
+def take_part(job: Job, restored: Restored, history: History | None = None) -> TrainingState:
+    """Runs the rounds as one of several processes, of which another one writes.
+
+    Args:
+      job: the run, of which the watch knows, see `remember`.
+      restored: where it stands.
+      history: gets the rounds' metrics.
+    """
     state = restored.state
     if job.watch.why is None:
         for report in job.rounds(state):
+            if history is not None:
+                history.append(report.metrics)
             job.watch.see(report)
             state = report.state or state
             if job.watch.why and report.state is not None:
@@ -169,7 +179,7 @@ def sit(
                 display.show(report)
                 params = (report.state or restored.state).server_state.params
                 for sentence in rejections.add(report.rejected, params):
-                    display.say(sentence)
+                    (job.warn or display.say)(sentence)
                 trace.round_done()
                 if report.state is None:
                     continue

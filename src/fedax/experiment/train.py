@@ -13,7 +13,6 @@ import jax.numpy as jnp
 from fedax.algorithm import FederatedAlgorithm, Params
 from fedax.data.task import Task
 from fedax.devices.mesh import one_copy
-from fedax.experiment.folder import read_history
 from fedax.mistakes.algorithm import require_algorithm
 from fedax.models.parameters import counted
 from fedax.rounds.checks import require_task
@@ -138,8 +137,8 @@ def train(
             task, algorithm, num_rounds, checkpoint_every, progress, on_round is not None,
             early_stopping, keep_best, initial_params, options, settings,
         )
-        state = train_in_folder(Path(out), call, watch)
-        return _result(read_history(Path(out)), state, watch)
+        state, history = train_in_folder(Path(out), call, watch)
+        return _result(history, state, watch)
     return _train_in_memory(
         task, algorithm, num_rounds, progress, on_round is not None, watch,
         settings.state or initial_state(task, algorithm, settings.seed, initial_params), options,

@@ -55,6 +55,8 @@ class EarlyStopping:
         object.__setattr__(self, "mode", goal.mode)
         check_count("patience", self.patience)
         check_number("min_delta", self.min_delta, at_least=0)
+        object.__setattr__(self, "patience", int(self.patience))
+        object.__setattr__(self, "min_delta", float(self.min_delta))
 
 
 class Goal(NamedTuple):
