@@ -20,6 +20,7 @@ def main(dtype_name):  # noqa: PLR0915
     from fedax.data import cohort_data
     from fedax.devices.mesh import client_mesh
     from fedax.rounds.evaluation import Evaluator
+    from fedax.rounds.personalization import FineTuning, Personalizer
     from problems import largest_difference, quadratic_clients, quadratic_model
 
     SIZES = (3, 7, 1, 12, 5, 8, 2, 9, 4, 6, 11, 3, 20)
@@ -71,6 +72,12 @@ def main(dtype_name):  # noqa: PLR0915
     ]
     assert each[0].shape == (len(SIZES),)
     found["evaluation, client by client"] = float(np.abs(each[0] / each[1] - 1).max())
+
+    # 13 clients that fine-tune, dealt to 4 devices.
+    tuning = FineTuning(0.05, None, 2, 2)
+    each = [Personalizer(task, None, 0, mesh=where)(one.params, tuning) for where in (mesh, None)]
+    assert (each[0]["distance"] != each[0].before["distance"]).all()
+    found["fine-tuning"] = float(np.abs(each[0]["distance"] / each[1]["distance"] - 1).max())
 
     # Of clients of one size the same ones are measured, and a mesh's state goes on without it.
     even = quadratic_clients((5,) * 8, dtype=np.dtype(dtype))

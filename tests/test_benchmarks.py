@@ -26,6 +26,7 @@ def benchmark(monkeypatch):
     return importlib.import_module
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     ("model", "num_parameters", "products"),
     [
@@ -58,6 +59,7 @@ def make(workloads, name, path):
     return f"{path}.npz"
 
 
+@pytest.mark.quick
 def test_fastest_repeats_and_ratios(benchmark):
     run = benchmark("run")
     # Five cohorts, twice each: the faster of each is 1, 2, 3, 4, 5.
@@ -73,6 +75,7 @@ def test_warm_up_ends_where_a_turn_does(benchmark, turn, wanted, rounds):
     assert benchmark("run").warm_up(turn, SimpleNamespace(warm_up=wanted)) == rounds
 
 
+@pytest.mark.quick
 def test_turns_have_whole_sets_of_cohorts(benchmark):
     workloads = benchmark("workloads")
     turns = {w.rounds_a_turn for w in workloads.WORKLOADS.values()}

@@ -43,6 +43,7 @@ def assert_same(actual: PyTree, expected: PyTree, tolerance: float = 1e-12) -> N
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=tolerance), actual, expected)
 
 
+@pytest.mark.quick
 def test_number_of_parameters():
     # Embedding 90 x 8; per layer 4 gates x 256 units x (inputs + 256 + 1 bias); dense 257 x 90.
     expected = 90 * 8 + 4 * 256 * (8 + 256 + 1) + 4 * 256 * (256 + 256 + 1) + 257 * 90
@@ -82,6 +83,7 @@ def test_loss_and_metrics_by_hand():
     assert_same(MODEL.metrics["accuracy"](outputs, batch), (expected_accuracy, expected_weights))
 
 
+@pytest.mark.quick
 def test_outputs_are_causal():
     params, tokens = draw_params(), draw_tokens()
     changed = tokens.copy()

@@ -270,6 +270,7 @@ def test_every_check_that_can_fail_has_its_fault():
     assert {name for name, *_ in FAULTS.values()} == set(CHECKS) - by_the_engine
 
 
+@pytest.mark.quick
 def test_what_needs_a_failed_check_is_not_run():
     checks = fedax.check_algorithm(lambda model: 3)
     assert [check.passed for check in checks] == [False] + [None] * (len(CHECKS) - 1)
@@ -289,6 +290,7 @@ def test_what_says_nothing_about_a_method_is_not_run():
     assert "client_learning_rate" in check.sentence
 
 
+@pytest.mark.quick
 def test_a_table_is_what_it_prints():
     found = run_checks(branches_on_its_rate, {}, ["factory", "traced", "vmap"])
     assert isinstance(found, Checks)

@@ -71,6 +71,7 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("zeros", [False, True], ids=["reserved", "zeros written"])
 def test_memory_and_disk_agree_to_the_bit(seed, zeros, monkeypatch):
@@ -134,6 +135,7 @@ def test_a_client_named_twice_has_one_row_and_its_last_state(memory_bytes):
     assert len(store.snapshot()["client_ids"]) == 2
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("memory_bytes", [0, 10**9])
 def test_a_snapshot_is_the_stores_own_rows(memory_bytes):
     store = ClientStore(INITIAL, 50, memory_bytes)
@@ -356,6 +358,7 @@ FULL = (
 )
 
 
+@pytest.mark.quick
 @ON_POSIX
 @pytest.mark.parametrize("when", ["first", "growing"])
 def test_a_full_disk_is_a_sentence_and_changes_nothing(folder, monkeypatch, when):

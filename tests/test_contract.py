@@ -349,6 +349,7 @@ def factory(name):
     return name.split(",")[0]
 
 
+@pytest.mark.quick
 def test_the_table_has_every_public_factory():
     known = {*map(factory, CONTRACT), *ELSEWHERE}
     assert set(public_factories()) | set(ELSEWHERE) == known
@@ -357,6 +358,7 @@ def test_the_table_has_every_public_factory():
         assert getattr(fedax, name) is getattr(algorithms, name)
 
 
+@pytest.mark.quick
 def test_every_numeric_option_is_traced():
     """By the test below: all that is not of STATIC is among a factory's options here."""
     local = set(inspect.get_annotations(LocalOptions)) - STATIC
@@ -506,6 +508,7 @@ def test_bad_options_are_refused_with_the_value(name):
         build(name, client_lr=0.1)
 
 
+@pytest.mark.quick
 def test_sentences_of_refused_values():
     with pytest.raises(ValueError, match=r"momentum must be .* below 1, but is 1\.5\.$"):
         fedax.fedavgm(MODEL, momentum=1.5)
@@ -536,6 +539,7 @@ FILES = sorted(
 )
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_an_algorithm_loops_over_neither_clients_nor_local_steps(path):
     """That is done once, in `fedax.rounds.cohort` and `fedax.clients`."""
@@ -550,6 +554,7 @@ def test_an_algorithm_loops_over_neither_clients_nor_local_steps(path):
             assert "range(" not in ast.unparse(node.iter), where
 
 
+@pytest.mark.quick
 def test_a_file_of_a_method_is_short():
     """The average is under 200 lines, docstrings and all."""
     assert np.mean([len(path.read_text().splitlines()) for path in FILES]) < 200

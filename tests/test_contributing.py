@@ -9,6 +9,8 @@ import pytest
 
 import fedax
 
+pytestmark = pytest.mark.quick
+
 ROOT = Path(__file__).parent.parent
 HOUSE = ROOT / "src" / "fedax"
 PAGE = (ROOT / "CONTRIBUTING.md").read_text("utf-8")

@@ -119,6 +119,7 @@ def test_odd_shapes(shape):
     assert_close(value_and_gradients(fast, x, kernel), value_and_gradients(slow, x, kernel))
 
 
+@pytest.mark.quick
 def test_by_hand():
     # Row [1, 2, 4] under the kernel [10, 1]: no flip, so 10 * 1 + 2 and 10 * 2 + 4.
     x = jnp.array([1.0, 2.0, 4.0]).reshape(1, 1, 3, 1)
@@ -287,6 +288,7 @@ def test_what_the_product_cannot_do_goes_to_jax(options):
     assert num_convolutions(lambda x: matmul(x, *args[1:]), x) == (0 if is_fast else 1)
 
 
+@pytest.mark.quick
 def test_choice_of_implementation(monkeypatch):
     x, kernel = normal(0, 1, 5, 5, 2), normal(1, 3, 3, 2, 2)
 
@@ -303,6 +305,7 @@ def test_choice_of_implementation(monkeypatch):
         num("matmull")
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [

@@ -23,6 +23,7 @@ def clients(**changes):
     return tables | changes
 
 
+@pytest.mark.quick
 def test_clients_are_views_of_flat_arrays():
     data = FederatedDataset.from_clients(clients())
     assert (data.num_clients, data.num_examples, data.nbytes) == (2, 4, 4 * 24)
@@ -69,6 +70,7 @@ WRONG = {
 }
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("case", WRONG)
 def test_wrong_clients_are_named(case):
     tables, sentence = WRONG[case]
@@ -96,6 +98,7 @@ def test_wrong_flat_arrays():
         FederatedDataset({}, np.array([0, 4]))
 
 
+@pytest.mark.quick
 def test_an_unknown_client_gets_the_nearest_name():
     data = FederatedDataset.from_clients(clients())
     with pytest.raises(KeyError, match=r"no client 'adda'\. Did you mean 'ada'\?"):
@@ -165,6 +168,7 @@ def test_shakespeare_has_a_test_set_per_client_and_one_over_all():
     assert overall["accuracy"] == pytest.approx((own["accuracy"] * weights).sum() / weights.sum())
 
 
+@pytest.mark.quick
 def test_cohorts():
     assert sample_cohort(0, 0, 10, 10).tolist() == list(range(10))
     one = sample_cohort(3, 7, 342_477, 50)
@@ -179,6 +183,7 @@ def test_cohorts():
             sample_cohort(0, 0, 10, size)
 
 
+@pytest.mark.quick
 def test_schedules():
     t = jnp.arange(4) * 400
     np.testing.assert_allclose(
@@ -224,6 +229,7 @@ def test_learning_rate_schedules_are_those_of_separate_rounds(side):
     np.testing.assert_allclose(whole.params["x"], state.server_state.params["x"], rtol=1e-12)
 
 
+@pytest.mark.quick
 def test_history_becomes_a_frame(monkeypatch):
     history = History([{"round": 1, "loss": 2.0}, {"round": 2, "loss": 1.0, "test": 0.5}])
     frame = history.to_pandas()
@@ -245,6 +251,7 @@ def test_history_becomes_a_frame(monkeypatch):
         history.to_pandas()
 
 
+@pytest.mark.quick
 def test_public_names_are_sorted_and_exist():
     assert fedax.__all__ == sorted(fedax.__all__)
     for name in fedax.__all__:
@@ -306,6 +313,7 @@ def test_divergence_is_told_in_its_own_round():
         list(reports)
 
 
+@pytest.mark.quick
 def test_a_round_without_local_steps_has_no_training_loss():
     task = quadratic_task()
     algorithm = fedax.fedavg(task.model, num_local_steps=0)

@@ -35,6 +35,7 @@ def check(data, names=("eve", "ada", "bob")):
         assert np.asarray(client["x"]).tolist() == X[own].tolist()
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("ids", [
     IDS, tuple(IDS), np.array(IDS), np.array(IDS, object), pandas.Series(IDS),
     pandas.Series(IDS, dtype="category"), polars.Series(IDS),
@@ -127,6 +128,7 @@ def frame(kind, **changes):
     return {"pandas": pandas, "polars": polars}[kind].DataFrame(columns)
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("kind", ["pandas", "polars"])
 def test_a_frame_becomes_clients(kind):
     table = frame(kind)
@@ -399,6 +401,7 @@ def sizes_data(sizes=(1, 2, 3, 10, 25), names=None):
     return FederatedDataset({"x": np.arange(offsets[-1])}, offsets, names)
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("fraction", [0.01, 0.2, 0.5, 0.99])
 def test_a_split_parts_each_client_s_examples(fraction):
     data = sizes_data()

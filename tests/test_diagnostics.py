@@ -465,6 +465,7 @@ def test_what_algorithms_send_is_counted_as_in_the_papers():
         )
 
 
+@pytest.mark.quick
 def test_server_only_reports_its_step_and_no_drift():
     task = quadratic_task()
     algorithm = fedax.server_only(task.model, 0.3, fedax.base_optimizers.sgd())

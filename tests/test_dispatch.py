@@ -66,6 +66,7 @@ def test_client_states_go_round_by_round():
     assert identical(a.client_store.read(np.arange(10)), b.client_store.read(np.arange(10)))
 
 
+@pytest.mark.quick
 def test_train_leaves_the_callers_state_alone():
     algorithm = fedax.fedavgm(TASK.model, 0.05, **LOCAL)
     first = fedax.train(TASK, algorithm, num_rounds=3, cohort_size=4)

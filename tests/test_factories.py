@@ -105,6 +105,7 @@ def test_another_number_is_no_new_program(way, compiled):
     assert largest_difference(first.params, again.params) > 1e-3
 
 
+@pytest.mark.quick
 def test_nor_are_another_seed_or_number_of_rounds(compiled):
     trained(fedax.fedavg(model(), 0.1))
     count = len(compiled)

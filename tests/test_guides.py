@@ -59,6 +59,7 @@ def test_a_guide_runs(page, tmp_path, monkeypatch):
     CLAIMS.get(page, lambda session: None)(session)
 
 
+@pytest.mark.quick
 def test_the_guides_methods_are_the_examples():
     """Copied word for word, so the one is tested with the other."""
     source = (ROOT / "examples" / "methods.py").read_text("utf-8")
@@ -70,11 +71,13 @@ def test_the_guides_methods_are_the_examples():
     assert kept == rest  # nothing of the file is missing in the guide
 
 
+@pytest.mark.quick
 def test_the_page_of_the_contract_has_a_row_for_each_check():
     page = (GUIDES / "contract.md").read_text("utf-8")
     assert re.findall(r"^\| `([\w -]+)` \|", page, re.MULTILINE) == list(CHECKS)
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("page", [GUIDES / f"{page}.md" for page in PAGES] + [
     ROOT / "README.md", ROOT / "CONTRIBUTING.md"], ids=lambda path: path.name)
 def test_links_lead_somewhere(page):
@@ -83,6 +86,7 @@ def test_links_lead_somewhere(page):
             assert (page.parent / target).exists(), target
 
 
+@pytest.mark.quick
 def test_the_readme_lists_every_guide():
     text = (ROOT / "README.md").read_text("utf-8")
     assert [page for page in PAGES if f"docs/guides/{page}.md" not in text] == []

@@ -132,6 +132,7 @@ def scaffold(model: Model, learning_rate: Any, num_local_steps: Any, batch_size:
 
 
 
+@pytest.mark.quick
 def test_control_variates_sum_to_the_servers() -> None:
     # With c_i starting at 0, c = (1/N) sum_i c_i after every round, whoever took part.
     model, dataset = quadratic(3), ragged(SIZES)

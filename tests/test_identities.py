@@ -181,6 +181,7 @@ A2 = {
 }
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("form", A2)
 def test_a2_first_steps_of_fedadam(form):
     options, expected = A2[form]
@@ -197,6 +198,7 @@ def test_a2_tells_the_three_forms_apart():
         assert np.min(np.abs(a - b)) > 4e-5
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     ("optimizer", "expected"),
     [
@@ -334,6 +336,7 @@ def test_fedavg_round_on_quadratics_is_the_closed_form(weighting):
     np.testing.assert_allclose(got, x, rtol=1e-12)
 
 
+@pytest.mark.quick
 def test_fedavg_of_unequal_clients_is_numpys():
     """Two epochs of ragged minibatches in the stored order, weights n_i, written out in NumPy."""
     # Minibatches of 3 leave rests of 1 and 2, which padding would bias if it weighed.

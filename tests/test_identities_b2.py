@@ -80,6 +80,7 @@ def test_f19_fixed_points_of_fedavg_and_mimelite():
     np.testing.assert_allclose(x, fixed, rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.quick
 def test_f19_mime_shrinks_x_by_its_factor_whatever_g():
     G, eta, K = np.array([1.0, 100.0, 1.0, 100.0]), np.repeat([0.3, 0.1], 2), np.repeat([2, 10], 2)
     factor = 1 - ((1 - (1 - 2 * eta) ** K) / 2 + K * eta) / 2

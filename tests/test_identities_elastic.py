@@ -227,6 +227,7 @@ def test_f15_scaling_f_or_mu_on_constant_batches_changes_nothing():
     far(outcomes[0], run(fedax.fedavg(quadratic(3), GAMMA, **WALK), dataset, 3).params["x"])
 
 
+@pytest.mark.quick
 def test_f15_whole_rounds_in_numpy():
     # Weights n_i of the rest, for Omega as well; F = a_zj (j + 1) x_j, momentum over batches of 1.
     dataset, model, tau, mu = ragged(LARGER), with_outputs(unlike), 0.4, 0.8

@@ -149,6 +149,7 @@ def test_f5_one_client_is_lookahead_with_alpha_eta_over_gamma():
 # ----------------------------------------------------------- F6, Lemma 7, Theta
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("K", [1, 4])
 def test_f6_theta_k_is_the_gradient_after_k_minus_1_steps(K):
     dataset = ragged([7])

@@ -146,6 +146,7 @@ def test_b1_server_only_and_fedavg_with_a_server_base_in_numpy(base):
         check_statistics(average.optimizer_state, r, t)
 
 
+@pytest.mark.quick
 def test_b1_defaults_and_v_0():
     g = jnp.full(1, 2.0)
     adam, rmsprop, sgdm = (
@@ -313,6 +314,7 @@ def test_f11_mimemvr_of_identical_clients_is_kt_steps_of_gradient_descent():
         far(broken, path[K::K], 1e-2)
 
 
+@pytest.mark.quick
 def test_f11_mimemvr_of_unlike_clients_in_numpy():
     dataset, K, T, a = ragged(SIZES), 3, 4, 0.3
     states = run(fedax.mimemvr(quadratic(3), RATE, a, num_local_steps=K, **WALK), dataset, T)

@@ -102,6 +102,7 @@ def test_f16_algorithm_4_with_sampled_clients_in_numpy(option, weighting):
 # -------------------------------------------------------------------- FedProx
 
 
+@pytest.mark.quick
 def test_f8_fedprox_of_mu_0_is_fedavg_to_the_bit():
     model, dataset, options = quadratic(3), ragged(SIZES), {"num_local_steps": 4, **WALK}
     prox = run(fedax.fedprox(model, GAMMA, proximal_weight=0.0, **options), dataset, 3)
@@ -256,6 +257,7 @@ def test_local_adam_averages_its_moments():
 # ----------------------------------------------------------- adaptive servers
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("name", ["fedamsgrad", "fedadabound", "001's FedAdam"])
 def test_adaptive_servers_in_numpy(name):
     dataset, K, rounds = ragged(SIZES), 3, 12

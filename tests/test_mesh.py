@@ -31,7 +31,7 @@ def test_four_devices_give_the_numbers_of_one(dtype, tolerance):
     found = json.loads(done.stdout.splitlines()[-1])
     assert found.pop("devices") == 4
     assert found.pop("rows on a device") == [[1, 1024]] * 4  # each has its own clients' only
-    assert len(found) == 18
+    assert len(found) == 19
     assert max(found.values()) < tolerance, found
 
 
@@ -104,6 +104,7 @@ def test_two_processes_give_the_numbers_of_one_and_survive_a_loss(tmp_path):
         assert a["train_loss"] == pytest.approx(b["train_loss"], rel=1e-9)
 
 
+@pytest.mark.quick
 def test_what_is_wrong_with_processes_is_said(capsys):
     from fedax.cli.main import run_command
 

@@ -40,11 +40,13 @@ def test_fifty_rounds_by_name(name, tmp_path, capsys):
     assert (summary["bytes_up_per_client"] > 0) == (name != "centralised")
 
 
+@pytest.mark.quick
 def test_every_method_has_settings_of_its_own():
     quick = presets("shakespeare")["quick"]
     assert set(quick) - {"run", "task", "local"} == set(ALGORITHMS) | set(WRAPPERS)
 
 
+@pytest.mark.quick
 def test_names_of_wrapped_algorithms():
     assert algorithm_parts("elastic+scaffold") == ["elastic", "scaffold"]
     assert algorithm_parts("elastic+local_update_decay") == [
@@ -58,6 +60,7 @@ def test_names_of_wrapped_algorithms():
     assert config.algorithm_options["rho"] == 0.1
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(
     ("name", "settings", "sentence"),
     [

@@ -766,6 +766,7 @@ def a_momentum_above_one():
     fedax.fedavgm(MODEL, momentum=1.5)
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("name", MISTAKES)
 def test_a_mistake_meets_a_sentence(name):
     words, function = MISTAKES[name]

@@ -534,6 +534,7 @@ def test_methods_of_every_kind(name):
     assert rate.default == {"partial": 0.2}.get(name, 0.1)
 
 
+@pytest.mark.quick
 def test_optimizers_and_schedules_as_text():
     config = resolve(
         task="my_tasks.py:small", algorithm="my_methods.py:with_optimizer",
@@ -560,6 +561,7 @@ CASES = [
 ]
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(("hint", "given", "expected"), CASES)
 def test_values_by_their_annotation(hint, given, expected):
     value = parse("x", given, hint)
@@ -832,6 +834,7 @@ def test_a_folder_from_before_there_were_sources_is_read(project):
     assert load_config(project / "config.json") == config
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("name", [*ALGORITHMS, *WRAPPERS])
 def test_every_setting_of_ours_has_a_type_and_a_meaning(name):
     for setting in algorithm_settings(name).values():
@@ -902,6 +905,15 @@ def test_docstrings_of_several_styles():
     assert found["steps"].row()["type"] == "number"  # no annotation: 3 may also have been 3.5
     assert found["batch_size"].default == 20
     assert settings_of(functools.partial(method, rate=0.5))["rate"].default == 0.5
+
+    def named(model, proximal_weight: float = 0.1, **options):
+        """An option by a name of its own, and nothing said of it."""
+
+    found = settings_of(named, ("model",), options=LocalOptions)
+    assert found["proximal_weight"].default == 0.1
+    assert found["proximal_weight"].meaning.startswith("mu >= 0 of FedProx")
+    assert list(found) == ["proximal_weight", *(set_ for set_ in LocalOptions.__annotations__
+                                                if set_ != "proximal_weight")]
 
 
 def test_help_of_a_run_shows_what_can_be_set(capsys):

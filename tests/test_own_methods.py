@@ -56,6 +56,7 @@ def locally(x, hessian, centre, linear=0.0, weight=0.0):
     return y
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("epsilon", [1e-3, 0.5])
 def test_fedexp_takes_the_papers_server_step(epsilon):
     """eta_g = max(1, sum |Delta_i|^2 / (2 M (|mean Delta|^2 + epsilon))), w - eta_g mean Delta."""
@@ -136,6 +137,7 @@ def test_the_contract_holds(name):
     assert [check.name for check in checks if check.passed is None] == []
 
 
+@pytest.mark.quick
 def test_each_is_under_20_lines():
     tree = ast.parse((EXAMPLES / "methods.py").read_text())
     for function in tree.body:

@@ -28,6 +28,7 @@ TREE = {
 }
 
 
+@pytest.mark.quick
 def test_what_is_saved_comes_back_with_its_containers_and_bits(tmp_path):
     fedax.save_params(TREE, tmp_path / "model.safetensors")
     found = fedax.load_params(tmp_path / "model.safetensors")

@@ -72,6 +72,7 @@ def draw_atoms(places, size, num_clients, seed=3):
 # The scores and the assignment
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("popularity", ["derived", "released"])
 def test_scores_by_hand(popularity):
     num_clients, mass, prior = 14, 3.0, 0.5
@@ -191,6 +192,7 @@ def test_units_far_apart_are_kept_side_by_side(prior_variance):
         np.testing.assert_array_equal(leaf, 0)
 
 
+@pytest.mark.quick
 def test_two_hidden_layers_far_apart_stand_side_by_side():
     first, second = (draw_network((4, 3, 3, 2), seed, scale=10.0) for seed in (1, 2))
     # sigma^2 is small and the prior flat, so that nothing is worth sharing; but what a client
@@ -245,6 +247,7 @@ def upload(networks, weights, class_counts=None):
 MODEL = classification(*mlp((5, 6, 3)))
 
 
+@pytest.mark.quick
 def test_the_server_leaves_out_clients_without_weight():
     networks = [permuted(draw_network((5, 6, 3)), 1), draw_network((5, 6, 3), 8),
                 permuted(draw_network((5, 6, 3)), 2)]

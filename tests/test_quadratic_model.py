@@ -76,6 +76,7 @@ def least_squares():
     return Task(model, FederatedDataset.from_clients(clients), None, "regression"), clients
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("weighting", ["num_examples", "uniform"])
 def test_linear_regression_is_modelled_exactly(weighting):
     task, clients = least_squares()
@@ -202,6 +203,7 @@ def test_rows_are_half_and_double_without_repeats():
     assert [row[:2] for row in advise(found, 0.0, 1)] == [(0.0, 1), (0.0, 2)]
 
 
+@pytest.mark.quick
 def test_rows_by_hand():
     """Curvatures 1 and 3 and centres 1 and 0 on a line, gamma = 1/4, K = 2."""
     found = measure(np.array([[[1.0]], [[3.0]]]), np.array([[-1.0], [0.0]]))

@@ -41,6 +41,7 @@ def test_a_page_prints_what_it_says(name, least):
     assert found.attempted > least
 
 
+@pytest.mark.quick
 def test_the_page_on_models_names_all():
     text = (README.parent / "docs" / "models.md").read_text("utf-8")
     assert not [name for name in models.__all__ if name not in text]
@@ -68,6 +69,7 @@ def test_readme_code_runs_and_learns(capsys):
     assert min(accuracies) > 0.8
 
 
+@pytest.mark.quick
 def test_readme_counts_are_the_packages():
     text = README.read_text("utf-8")
     task = fedax.load_task("shakespeare")
@@ -78,6 +80,7 @@ def test_readme_counts_are_the_packages():
     assert np.isfinite(bigram)
 
 
+@pytest.mark.quick
 def test_ten_lines_are_ten():
     block = re.findall(r"```python\n(.*?)```", README.read_text("utf-8"), re.DOTALL)[0]
     statements = [line for line in block.splitlines() if line.strip()]

@@ -97,6 +97,7 @@ def test_comparison_notices_a_wrong_gate_order(gate_order: tuple[int, ...]):
         assert_close(value_and_gradients(lstm, *arguments), expected, 1e-12)
 
 
+@pytest.mark.quick
 def test_two_positions_by_hand():
     # W = 0, U = 0 and b = 0 except g: i = f = o = 1/2, g = tanh(b_g), so that
     # c_1 = g/2, c_2 = g/4 + g/2, and h_t = tanh(c_t)/2.

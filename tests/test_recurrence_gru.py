@@ -112,6 +112,7 @@ def test_equals_the_cell_of_flax():
     assert_close(gru(inputs, parameters), layer.apply({"params": {"cell": parts}}, inputs))
 
 
+@pytest.mark.quick
 def test_two_positions_by_hand():
     # W = U = 0, so that r = sigma(b_r + c_r) = 1/4, z = sigma(b_z + c_z) = 1/3 and
     # n = tanh(b_n + r c_n) = tanh(0.5 + 0.8 / 4); h_1 = 2n/3 and h_2 = 2n/3 + h_1/3.

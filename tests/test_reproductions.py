@@ -70,6 +70,7 @@ def test_decaying_steps():
     assert drawn.minimiser[0] == pytest.approx(0.5233729, abs=1e-6)
 
 
+@pytest.mark.quick
 def test_section_4_of_outsized_rates():
     """FACTS F17: FedAvg, the toolkit and the paper's formulas agree."""
     (table,) = compute("outsized-rates-section-4")
@@ -99,6 +100,7 @@ def test_figure_1_of_outsized_rates(monkeypatch):
     assert spread["0", "20"] > spread["0.5", "20"]  # section 4 says so
 
 
+@pytest.mark.quick
 def test_the_predicted_spread_is_that_of_many_runs():
     """`deviation_after` against the spread of 4,000 independent runs by NumPy."""
     setting, clients = outsized_rates.Setting(0.5, 5), outsized_rates.density_clients()

@@ -114,6 +114,7 @@ class Killed(BaseException):
     """Stands for SIGKILL: nothing catches it, nothing is cleaned up after it."""
 
 
+@pytest.mark.quick
 def test_the_run_folder_holds_what_the_contract_says(tmp_path, capsys):
     folder = run.start(config(), tmp_path / "run")
     out = capsys.readouterr().out
@@ -149,6 +150,7 @@ def test_a_run_that_measures_nothing_still_ends(tmp_path):
     assert json.loads((empty / "summary.json").read_text())["rounds"] == 0
 
 
+@pytest.mark.quick
 def test_report_is_one_file_with_the_curves(tmp_path):
     page = (run.start(config(), tmp_path / "run") / "report.html").read_text("utf-8")
     assert page.count("<svg") == 2  # training loss, test distance
@@ -256,6 +258,7 @@ def test_killed_anywhere_and_resumed_equals_uninterrupted(tmp_path, monkeypatch,
     assert not list((tmp_path / "killed" / "checkpoints").glob("partial-*"))
 
 
+@pytest.mark.quick
 def test_a_longer_run_continues_a_shorter_one(tmp_path):
     expected = run.start(config(num_rounds=12), tmp_path / "long")
     folder = run.start(config(num_rounds=8), tmp_path / "short")
@@ -557,6 +560,7 @@ COMMANDS = {
 }
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("case", COMMANDS)
 def test_a_wrong_command_line_is_one_sentence(tmp_path, monkeypatch, capsys, case):
     monkeypatch.chdir(tmp_path)
@@ -570,6 +574,7 @@ def test_a_wrong_command_line_is_one_sentence(tmp_path, monkeypatch, capsys, cas
     assert list(tmp_path.iterdir()) == []  # nothing was begun
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("line", ["run --rounds many", "ran", "list everything", "run a b c"])
 def test_the_parser_exits_with_two(line, capsys):
     with pytest.raises(SystemExit) as stopped:
@@ -578,6 +583,7 @@ def test_the_parser_exits_with_two(line, capsys):
     assert "Traceback" not in capsys.readouterr().err
 
 
+@pytest.mark.quick
 def test_out_that_cannot_be_used(tmp_path, capsys):
     file = tmp_path / "file"
     file.write_text("kept")
@@ -603,6 +609,7 @@ def test_a_defect_is_named_as_one(monkeypatch, capsys):
     assert "A defect of fedax: ZeroDivisionError" in capsys.readouterr().err
 
 
+@pytest.mark.quick
 def test_settings_win_over_file_over_preset(tmp_path):
     file = tmp_path / "run.toml"
     file.write_text(
@@ -621,6 +628,7 @@ def test_settings_win_over_file_over_preset(tmp_path):
     assert resolve(algorithm="fedavg", config_file=None).algorithm == "fedavg"
 
 
+@pytest.mark.quick
 def test_paper_preset_has_the_published_numbers():
     """FACTS A3: Shakespeare's row of the best values, batch 4, 10 clients, 1200 rounds, E = 1."""
     published = {
@@ -639,6 +647,7 @@ def test_paper_preset_has_the_published_numbers():
         assert resolved.task_options == {"model": "paper"}
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("what", ["tasks", "algorithms", "datasets", "reproductions"])
 def test_list(what, capsys, monkeypatch):
     monkeypatch.delitem(ALGORITHMS, "stateful")  # which has no settings for the embedded task

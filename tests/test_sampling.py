@@ -98,6 +98,7 @@ def test_draws_with_replacement_are_multinomial(way):
     assert abs(same.mean() - (p**2).sum()) < 4.5 * error
 
 
+@pytest.mark.quick
 def test_cyclic_passes_ask_everyone_once_in_a_new_order():
     draw = sampler("cyclic", np.ones(10), cohort_size=4, seed=3)
     rounds = [asked(draw(t, 1)).tolist() for t in range(3 * 200)]
@@ -111,6 +112,7 @@ def test_cyclic_passes_ask_everyone_once_in_a_new_order():
     assert ((first - 80) ** 2).sum() / (200 * 0.4 * 0.6) * 0.9 < chi_square_limit(9)
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("way", WAYS)
 def test_a_cohort_depends_on_seed_and_round_alone(way):
     def cohorts(seed, rounds):
@@ -356,6 +358,7 @@ def test_a_client_that_drops_between_the_exchanges_of_mime_gave_its_gradient_onl
     assert int(info.num_local_steps) == 6
 
 
+@pytest.mark.quick
 def test_a_client_that_drops_out_keeps_its_state():
     task = quadratic_task()
     algorithm = fedax.scaffold(task.model)

@@ -332,6 +332,7 @@ def test_lines_are_stripped_speech(clients: dict[str, list[str]]) -> None:
             assert not set(line) & set("[]{}@")
 
 
+@pytest.mark.quick
 def test_known_facts(clients: dict[str, list[str]]) -> None:
     hamlet = clients["hamlet/HAMLET"]
     assert len(hamlet) > 1000
@@ -400,6 +401,7 @@ def test_the_vocabulary_has_90_tokens() -> None:
     assert shakespeare.VOCABULARY_SIZE == 90
 
 
+@pytest.mark.quick
 def test_encode_and_decode() -> None:
     text = "".join(TFF_CHARACTERS)
     tokens = shakespeare.encode(text)
@@ -419,6 +421,7 @@ def test_decode_refuses_what_is_no_token(token: int) -> None:
         shakespeare.decode([5, token])
 
 
+@pytest.mark.quick
 def test_sequences_by_hand() -> None:
     # "dh" and "l" are tokens 1 2 and 3, the newline between them is token 63.
     newline = TFF_CHARACTERS.index("\n") + 1
@@ -507,6 +510,7 @@ def test_number_of_sequences(
 # The bigram floor.
 
 
+@pytest.mark.quick
 def test_bigram_accuracy_by_hand() -> None:
     # Successors in training: 1 -> 2 twice, 3 once; 2 -> 1 twice; 3 none, so it predicts the most
     # frequent target. Targets: 2 and 1 twice each, 3 once; the tie goes to the smaller, 1.

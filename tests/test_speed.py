@@ -76,6 +76,7 @@ def test_steps_of_a_narrow_matrix_are_those_of_plain_gradients(shape, optimizer)
     np.testing.assert_allclose(forward, difference, rtol=1e-5)
 
 
+@pytest.mark.quick
 def test_only_narrow_matrices_are_held_transposed():
     shapes = {(784, 10), (128, 2), (4096, 16), (127, 10), (784, 17), (784, 1), (4097, 16), (784,)}
     narrow = {shape for shape in shapes if narrow_module._is_narrow(jnp.zeros(shape))}
@@ -110,6 +111,7 @@ def test_batched_shuffles_take_the_longest_lane():
     assert str(jax.make_jaxpr(shuffle)(keys, sizes)).count("cond[") == 1
 
 
+@pytest.mark.quick
 def test_clients_are_dealt_to_devices():
     """9 + 2 and 5 + 4 + 1: the best that two devices with at most three clients each can have."""
     sizes = np.array([5, 9, 1, 2, 4])
@@ -129,6 +131,7 @@ def test_clients_are_dealt_to_devices():
         assert max(loads) <= 1.1 * sum(loads) / devices
 
 
+@pytest.mark.quick
 def test_whole_numbers_survive_as_halves():
     numbers = jnp.array([0, 1, -1, 65535, 65536, 16_777_217, 2**31 - 1, -(2**31)], jnp.int32)
     assert (_joined(*_halves(numbers)) == numbers).all()
@@ -166,6 +169,7 @@ def test_chunks_follow_the_memory():
     assert asked == [1, 1, 1]
 
 
+@pytest.mark.quick
 def test_nested_compilations_count_once(monkeypatch):
     now = iter([1.0, 2.5, 3.0, 10.0, 11.0])
     monkeypatch.setattr("time.perf_counter", lambda: next(now))

@@ -18,6 +18,7 @@ def build(size=3, **options):
     return Vocabulary.build((text for own in TEXTS.values() for text in own), size, **options)
 
 
+@pytest.mark.quick
 def test_the_most_frequent_tokens_are_known_ties_by_the_alphabet():
     vocabulary = build()
     assert vocabulary.known == ("a", "b", "c")
@@ -64,6 +65,7 @@ def bigrams(size, **options):
     )
 
 
+@pytest.mark.quick
 def test_losses_and_accuracies_by_hand():
     vocabulary = build()
     model = bigrams(len(vocabulary), leave_out=(vocabulary.unknown, vocabulary.end))

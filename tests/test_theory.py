@@ -27,6 +27,7 @@ TWO = QuadraticPopulation.from_centres([1.0, 2.0], [1.0, 0.5])
 MIME = QuadraticPopulation.from_linear([2.0, 0.0], [1.0, -1.0])
 
 
+@pytest.mark.quick
 def test_two_clients_with_a_point_each():
     """FACTS F17."""
     assert TWO.minimiser[0] == pytest.approx(2 / 3, abs=1e-15)
@@ -48,6 +49,7 @@ def test_two_clients_with_a_point_each():
     assert surrogate(TWO, 1.01, 2).ill_behaved.tolist() == [1]
 
 
+@pytest.mark.quick
 def test_figure_1_of_2020():
     """FACTS F18."""
     clients = QuadraticPopulation.from_density(lambda z: 8 * z / 15, (0.5, 2.0))
@@ -60,6 +62,7 @@ def test_figure_1_of_2020():
     assert by_rate == pytest.approx([0.7739411, 0.7221574, 0.7150843, 5 / 7], abs=5e-8)
 
 
+@pytest.mark.quick
 def test_figure_1_of_2021():
     """FACTS F20 and E2, as trajectories of the mean."""
     clients = QuadraticPopulation.from_density(lambda z: z**-0.5, (1.0, 3.0))
@@ -96,6 +99,7 @@ def test_figure_1_of_2021():
     assert int(np.argmax(steps == 1)) == 460
 
 
+@pytest.mark.quick
 def test_mimes_quadratics():
     """FACTS F19 and B2: fixed points to 1e-10, round counts, independence of G."""
     assert (MIME.L, MIME.delta) == (2.0, 1.0)
@@ -534,6 +538,7 @@ def test_claims_compare_up_to_rounding():
     assert Claim("s", "t", np.array([1.0, 0.0]), "<=", np.array([4.0, 0.0])).ratio == 0.25
 
 
+@pytest.mark.quick
 def test_theory_imports_nothing_of_the_engine():
     folder = Path(dynamics.__file__).parent
     for path in folder.rglob("*.py"):

@@ -21,6 +21,7 @@ def tables(capsys, *words):
     ]
 
 
+@pytest.mark.quick
 def test_two_clients_by_default(capsys):
     clients, place, methods, bounds, ways = tables(capsys, "--gamma", "0.5", "--local-steps", "2")
     assert float(clients["sigma_A"]["value"]) == 0.5
@@ -41,6 +42,7 @@ def test_two_clients_by_default(capsys):
     assert ways["largest K for gamma = 0.5, exactly"]["prescription"] == "K = 1"
 
 
+@pytest.mark.quick
 def test_bounds_and_prescriptions(capsys):
     words = ["--random", "6", "3", "--L", "4", "--noise", "0.5", "--seed", "3"]
     p = QuadraticPopulation.random(6, 3, L=4, noise=0.5, seed=3)

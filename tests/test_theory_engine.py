@@ -101,6 +101,7 @@ def trained(build, population=CLIENTS, num_rounds=ROUNDS):
     return np.stack(path)
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("name", METHODS)
 def test_full_batch_trajectories_are_the_toolkits(name):
     """50 rounds of `fedax.train` in float64, unequal p_i, to 1e-10."""

@@ -554,6 +554,7 @@ def of_random_populations(name):
         yield from CASES[name](population, np.random.default_rng([index, len(name)]))
 
 
+@pytest.mark.quick
 def test_every_statement_has_a_case():
     names = {name for name in ck.__all__ if re.fullmatch(r"(lemma|theorem|corollary)_\d+", name)}
     names |= {
@@ -662,6 +663,7 @@ def right_sides():
     ]
 
 
+@pytest.mark.quick
 def test_right_sides_by_hand():
     for claims, bounds in right_sides():
         for claim, bound in zip(claims, bounds, strict=True):
@@ -670,6 +672,7 @@ def test_right_sides_by_hand():
             )
 
 
+@pytest.mark.quick
 def test_schedules_by_hand():
     later = 48 + np.arange(1, 5)
     gammas, etas = ck.theorem_29_schedules(SKEWED, 3, 4)

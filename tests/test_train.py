@@ -452,6 +452,7 @@ class TestEarlyStopping:
         assert identical(result.params, train(num_rounds=3).params)
 
 
+@pytest.mark.quick
 def test_the_best_is_what_training_to_its_round_gives():
     result = train(algorithm=fedax.fedavg(TASK.model, 0.6, batch_size=2), keep_best="test_distance")
     distances = result.history["test_distance"]

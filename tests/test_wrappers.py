@@ -136,6 +136,7 @@ def test_adaalter_shares_one_accumulator():
     assert (sent.bytes_down - 8, sent.bytes_up) == (2 * size, 2 * size)
 
 
+@pytest.mark.quick
 def test_rho_at_a_client_rate_of_zero_is_no_term():
     task = quadratic_task()
     start = train(task, fedax.fedavg(task.model), num_rounds=0).params
@@ -143,6 +144,7 @@ def test_rho_at_a_client_rate_of_zero_is_no_term():
     assert largest_difference(still, start) == 0
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
 def test_whole_numbers_of_steps_are_not_rounded_up(dtype):
     data = fedax.ClientData({"x": jnp.zeros(5)}, jnp.int32(0), jnp.int32(5), 5)

@@ -136,7 +136,7 @@ def is_one_program(bench: Bench) -> str:
             )
     several = np.repeat(clients, 4)
     many = len(_operations(bench, several, capacity))
-    if many - len(names) >= len(several) - len(clients):
+    if not bench.algorithm.pooled and many - len(names) >= len(several) - len(clients):
         raise Broken(
             f"A round of {len(clients)} clients is a program of {len(names)} operations, and one "
             f"of {len(several)} clients of {many}: a Python loop runs over the cohort. Use "

@@ -40,6 +40,7 @@ from fedax.experiment.params import (
 )
 from fedax.models.parameters import fitted
 from fedax.rounds.client_store import row_blocks
+from fedax.rounds.options import PERSONALIZE
 from fedax.rounds.state import TrainingState
 from fedax.rounds.stopping import Best, Goal
 
@@ -51,13 +52,12 @@ STATE = "state.npz"
 BEST = "best.safetensors"
 ROWS = "client_row_"  # how the names of arrays begin that have a file of their own
 # Settings that a run may change between its sittings: how long it is, how often it evaluates or
-# checkpoints and what it measures, when it stops early and how it is chunked. And what is no
-# setting; of a user's sources the run folder says more.
+# checkpoints, for what clients fine-tune then, when it stops early and how it is chunked. And what
+# is no setting; of a user's sources the run folder says more.
 FREE = {
     "num_rounds", "evaluate_every", "checkpoint_every", "clients_per_chunk", "preset",
     "diagnostics", "early_stopping", "early_stopping_patience", "early_stopping_min_delta",
-    "keep_best", "personalize_steps", "personalize_epochs", "personalize_learning_rate",
-    "personalize_clients", "made_by", "task_source", "algorithm_source",
+    "keep_best", "made_by", "task_source", "algorithm_source", *PERSONALIZE,
 }
 
 

@@ -22,6 +22,7 @@ from fedax.experiment.errors import ConfigError
 from fedax.experiment.folder import resume_command
 from fedax.experiment.settings import Setting, entries, section
 from fedax.experiment.sources import Source
+from fedax.rounds.options import PERSONALIZE, Settings
 from fedax.rounds.sampling import Sampling
 from fedax.rounds.stopping import Goal
 from fedax.tasks.registry import TASKS, presets
@@ -50,6 +51,10 @@ class RunConfig:
       availability: share of a day of 24 rounds in which a client can be reached, in (0, 1].
       dropout: probability that a client drops out in the middle of a round, in [0, 1).
       diagnostics: whether every round reports how the clients' updates lie to each other.
+      personalize_steps, personalize_epochs: how long clients fine-tune in evaluation rounds, see
+        `fedax.simulate`; None: not at all.
+      personalize_learning_rate: at which rate; None: the method's client_learning_rate.
+      personalize_clients: how many clients at most; None: all.
       early_stopping: a metric, such as test_accuracy; training stops when it does not improve any
         more, see `fedax.EarlyStopping`.
       early_stopping_patience: after so many measurements without an improvement.
@@ -72,6 +77,10 @@ class RunConfig:
     availability: float = 1.0
     dropout: float = 0.0
     diagnostics: bool = False
+    personalize_steps: int | None = None
+    personalize_epochs: int | None = None
+    personalize_learning_rate: float | None = None
+    personalize_clients: int | None = 100
     early_stopping: str | None = None
     early_stopping_patience: int = 5
     early_stopping_min_delta: float = 0.0
@@ -93,7 +102,7 @@ COUNTS = ("seed", "num_rounds", "cohort_size", "evaluate_every", "checkpoint_eve
           "clients_per_chunk", "early_stopping_patience")
 # Folders that were made before 0.5 lack these.
 STOPPING = ("early_stopping", "early_stopping_patience", "early_stopping_min_delta", "keep_best")
-RUN_KEYS = (*COUNTS, "sampling", "availability", "dropout", "diagnostics", *STOPPING)
+RUN_KEYS = (*COUNTS, "sampling", "availability", "dropout", "diagnostics", *STOPPING, *PERSONALIZE)
 
 
 def resolve(
@@ -210,7 +219,7 @@ def load_config(path: Path, *, force: bool = False) -> RunConfig:
     """
     values = _read_file(path)
     fields = {field.name for field in dataclasses.fields(RunConfig)}
-    missing = fields - {*SOURCES, *STOPPING} - set(values)
+    missing = fields - {*SOURCES, *STOPPING, *PERSONALIZE} - set(values)
     if missing:
         raise ConfigError(f"{path} lacks {sorted(missing)[0]!r}, so it is no run's configuration.")
     names: dict[str, Any] = {name: values.pop(name) for name in NAMES}
@@ -306,6 +315,7 @@ def _check_values(config: RunConfig) -> None:
                 Goal.of(getattr(config, key), None, key)
         if not isinstance(config.diagnostics, bool):
             raise ValueError(f"diagnostics must be true or false, but is {config.diagnostics!r}.")
+        personalization(config).check_personalization()
     except ValueError as error:
         raise ConfigError(str(error)) from None
     if config.task_source is not None:
@@ -315,6 +325,11 @@ def _check_values(config: RunConfig) -> None:
     source = config.algorithm_source
     what = source.label if source else f"Algorithm {config.algorithm}"
     check_options(what, config.algorithm_options, settings)
+
+
+def personalization(config: RunConfig) -> Settings:
+    """What the configuration says of fine-tuning, as `simulate` takes it."""
+    return Settings(**{key: getattr(config, key) for key in PERSONALIZE})
 
 
 def _with(config: RunConfig, values: Mapping[str, Any]) -> RunConfig:

@@ -21,6 +21,8 @@ Style: TypeAlias = Literal["bar", "lines", "nothing"]
 
 # Plain lines come at evaluations, and in between at least this often.
 SECONDS_BETWEEN_LINES = 10.0
+# Test metrics that the report shows and a line has no room for.
+REPORTED_ONLY = ("test_worst_tenth_", "test_personal_before_")
 # The bar is drawn at most so often, and drawing takes at most this share of the time.
 SECONDS_BETWEEN_BARS = 0.1
 DRAWING_SHARE = 0.01
@@ -190,7 +192,7 @@ def describe_test(metrics: Mapping[str, float | None]) -> str:
     """The test metrics in words, accuracies in percent: 'test accuracy 48.9%'; None is NaN."""
     words = []
     for name, value in metrics.items():
-        if name.startswith("test_"):
+        if name.startswith("test_") and not name.startswith(REPORTED_ONLY):
             label = name.removeprefix("test_").replace("_", " ")
             known = math.nan if value is None else value
             number = f"{100 * known:.1f}%" if "accuracy" in name else f"{known:.4f}"

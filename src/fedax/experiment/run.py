@@ -20,7 +20,13 @@ from fedax.devices.processes import are_several, is_first
 from fedax.experiment import checkpoint, sources
 from fedax.experiment.build import build_algorithm, build_task
 from fedax.experiment.checkpoint import Restored, fingerprint
-from fedax.experiment.config import RunConfig, describe_sources, load_config, with_sources_of_now
+from fedax.experiment.config import (
+    RunConfig,
+    describe_sources,
+    load_config,
+    personalization,
+    with_sources_of_now,
+)
 from fedax.experiment.display import Display
 from fedax.experiment.errors import ConfigError
 from fedax.experiment.folder import (
@@ -33,7 +39,8 @@ from fedax.experiment.folder import (
 )
 from fedax.experiment.sitting import Job, remember, sit, take_part, write_config
 from fedax.measures.communication import Communication
-from fedax.rounds.measurements import rehearse
+from fedax.rounds.measurements import rehearse, require_personalization
+from fedax.rounds.options import PERSONALIZE
 from fedax.rounds.report import RoundReport
 from fedax.rounds.sampling import part_of_the_day
 from fedax.rounds.simulate import simulate
@@ -185,6 +192,7 @@ def build(config: RunConfig) -> Built:
             for source in config.sources:
                 stack.enter_context(sources.beside(source))
             sent = rehearse(task, algorithm)
+            require_personalization(task, algorithm, personalization(config))
     except (TypeError, ValueError) as error:
         raise ConfigError(f"Algorithm {config.algorithm} on {config.task}: {error}") from error
     return Built(task, algorithm, sent)
@@ -227,6 +235,7 @@ def _rounds(
             None if config.availability == 1
             else part_of_the_day(config.availability, seed=config.seed)
         ),
+        **{key: getattr(config, key) for key in PERSONALIZE},
     )
 
 

@@ -83,7 +83,8 @@ def settings_of(
         else:
             hint = hints.get(name, parameter.annotation)
             hint = _likely(parameter.default) if hint is NEEDED else hint
-            found[name] = Setting(name, hint, parameter.default, meant.get(name, ""))
+            meaning = meant.get(name) or (behind[name].meaning if name in behind else "")
+            found[name] = Setting(name, hint, parameter.default, meaning)
     order = [*(name for name in parameters if name in found), *behind]
     return {name: found[name] for name in order if name in found}
 

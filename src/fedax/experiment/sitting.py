@@ -35,6 +35,7 @@ from fedax.experiment.profiling import Trace, describe_time
 from fedax.experiment.signals import stop_on_signal
 from fedax.experiment.summary import closing, opening, write_summary
 from fedax.measures.communication import Communication
+from fedax.report.clients import CLIENTS, clients_table
 from fedax.report.page import write_report
 from fedax.rounds.history import History
 from fedax.rounds.rejections import Rejections
@@ -173,6 +174,7 @@ def sit(
                     rejected = {"rejected": report.rejected} if report.rejected else {}
                     log.write(to_json(report.metrics | rejected) + "\n")
                     log.flush()
+                    _keep_clients(folder, report)
                 watch.see(report)
                 display.show(report)
                 params = (report.state or restored.state).server_state.params
@@ -215,3 +217,10 @@ def save(job: Job, state: TrainingState) -> None:
     checkpoint.save(job.folder / "checkpoints", state, fingerprint(job.config), best)
     if best is not None:
         write_atomically(job.folder / BEST, best)
+
+
+def _keep_clients(folder: Path, report: RoundReport) -> None:
+    """Writes the table of the clients if the round measured them, over the one before."""
+    if report.clients is not None:
+        table = clients_table(report.clients, report.personal)
+        write_atomically(folder / CLIENTS, table.encode())

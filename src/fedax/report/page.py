@@ -13,6 +13,15 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
+from fedax.report.clients import CLIENTS, worst_of_run
+
+# What a metric's name begins with -> what its line shows, and in which colour.
+LINES = {
+    "test_": ("all examples", "#1f6fb2"),
+    "test_worst_tenth_": ("mean of the worst tenth of the clients", "#c0504d"),
+    "test_personal_": ("some clients after fine-tuning", "#2a8f5b"),
+    "test_personal_before_": ("the same clients before", "#8fc7a8"),
+}
 # So many clients that were rejected are named.
 MOST_REJECTED = 20
 
@@ -40,8 +49,8 @@ def write_report(folder: Path) -> Path:
     made_by = config.pop("made_by", {})
     config.pop("python", None)  # digests, which say nothing to a reader
     figures = "\n".join(
-        f"<figure>{_curve(name, rounds, summary['references'])}</figure>"
-        for name in _curves(rounds)
+        f"<figure>{_curve(names, rounds, summary['references'])}</figure>"
+        for names in _curves(rounds)
     )
     page = f"""<!doctype html>
 <html lang="en">
@@ -51,7 +60,7 @@ def write_report(folder: Path) -> Path:
 {_table(_headline(summary))}
 {_rejected(summary)}<h2>Curves</h2>
 {figures}
-<h2>Settings</h2>
+{_worst_clients(folder)}<h2>Settings</h2>
 {_table(_flat(config))}
 <h2>Made by</h2>
 {_table(made_by)}
@@ -63,34 +72,53 @@ def write_report(folder: Path) -> Path:
     return path
 
 
-def _curves(rounds: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The metrics worth a picture: training loss, then the test metrics."""
+def _curves(rounds: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """The metrics worth a picture: training loss, then the test metrics with their variants."""
     names = {key for metrics in rounds for key in metrics}
-    tests = sorted(name for name in names if name.startswith("test_"))
-    return (["train_loss"] if "train_loss" in names else []) + tests
+    variants = [prefix for prefix in LINES if prefix != "test_"]
+    tests = sorted(
+        name for name in names if name.startswith("test_") and not name.startswith(tuple(variants))
+    )
+    groups = [
+        [prefix + name.removeprefix("test_") for prefix in LINES] for name in tests
+    ]
+    shown = [[name for name in group if name in names] for group in groups]
+    return ([["train_loss"]] if "train_loss" in names else []) + shown
 
 
 def _curve(
-    name: str,
+    names: Sequence[str],
     rounds: Sequence[Mapping[str, Any]],
     references: Mapping[str, Mapping[str, float]],
 ) -> str:
-    """One metric against the round, as inline SVG; what to compare with is a dashed line."""
-    points = [(m["round"], m[name]) for m in rounds if m.get(name) is not None]
-    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": name, "font.size": 10}):
+    """A metric and its variants against the round, as inline SVG.
+
+    What to compare with is a dashed line.
+    """
+    first = names[0]
+    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": first, "font.size": 10}):
         figure = Figure(figsize=(8, 3.2), layout="constrained")
         axes = figure.add_subplot()
-        marker = "o" if len(points) < 60 else None
-        axes.plot(*zip(*points, strict=True), marker=marker, markersize=3, color="#1f6fb2")
+        for name in names:
+            points = [(m["round"], m[name]) for m in rounds if m.get(name) is not None]
+            label, colour = LINES.get(
+                name.removesuffix(first.removeprefix("test_")), LINES["test_"]
+            )
+            marker = "o" if len(points) < 60 else None
+            axes.plot(
+                *zip(*points, strict=True), marker=marker, markersize=3, color=colour, label=label
+            )
         for text, metrics in references.items():
-            if name in metrics:
-                axes.axhline(metrics[name], color="#777", linestyle="--", linewidth=1)
+            if first in metrics:
+                axes.axhline(metrics[first], color="#777", linestyle="--", linewidth=1)
                 axes.annotate(
-                    text, (1, metrics[name]), xycoords=("axes fraction", "data"),
+                    text, (1, metrics[first]), xycoords=("axes fraction", "data"),
                     xytext=(-4, 4), textcoords="offset points", ha="right", color="#555",
                 )
-        axes.set(xlabel="round", title=name.replace("_", " "))
-        if "accuracy" in name:
+        axes.set(xlabel="round", title=first.replace("_", " "))
+        if len(names) > 1:
+            axes.legend(frameon=False, fontsize="small")
+        if "accuracy" in first:
             axes.yaxis.set_major_formatter(PercentFormatter(1.0))
         axes.grid(alpha=0.3)
         axes.spines[["top", "right"]].set_visible(False)
@@ -120,6 +148,23 @@ def _rejected(summary: Mapping[str, Any]) -> str:
     if len(clients) > MOST_REJECTED:
         rows["others"] = f"{len(clients) - MOST_REJECTED} clients"
     return f"<h2>Clients that were rejected</h2>\n{_table(rows)}\n"
+
+
+def _worst_clients(folder: Path) -> str:
+    """The clients for whom the model is worst, if the run measured them."""
+    metric, clients = worst_of_run(folder)
+    if not clients:
+        return ""
+    head = "".join(f"<th>{html.escape(name.replace('_', ' '))}</th>" for name in clients[0])
+    rows = "".join(
+        f"<tr>{''.join(f'<td>{html.escape(_text(value))}</td>' for value in row.values())}</tr>"
+        for row in clients
+    )
+    return (
+        f"<h2>Clients for whom it is worst</h2>\n<p>By their test {html.escape(metric)} in the "
+        f"last evaluation; all clients are in <code>{CLIENTS}</code>.</p>\n"
+        f"<table><tr>{head}</tr>{rows}</table>\n"
+    )
 
 
 def _flat(config: Mapping[str, Any]) -> dict[str, Any]:

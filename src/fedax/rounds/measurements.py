@@ -19,12 +19,18 @@ from fedax.factories import PROGRAMS, Structure, partition
 from fedax.measures.communication import Communication, communication
 from fedax.measures.dissimilarity import dissimilarity
 from fedax.mistakes.errors import ModelError
-from fedax.optimizers.schedules import as_schedule
+from fedax.optimizers.schedules import Schedule, as_schedule
 from fedax.rounds.checks import check_examples, require_task
 from fedax.rounds.client_metrics import CLIENTS_FOR_A_TENTH, ClientMetrics
 from fedax.rounds.evaluation import Evaluator
 from fedax.rounds.options import Settings
-from fedax.rounds.personalization import Personalizer, checked_tuning, setting_of
+from fedax.rounds.personalization import (
+    FineTuning,
+    Personalizer,
+    checked_tuning,
+    matched_clients,
+    setting_of,
+)
 from fedax.rounds.timing import Stopwatch
 
 # On so many clients, and examples of each, the diagnostics estimate dissimilarity.
@@ -84,7 +90,7 @@ class Measurements:
         )
         self._personal: _Personal | None = None
         if settings.personalizes and settings.evaluate_every != 0:
-            own = reader if settings.mesh is None and not algorithm.pooled else None
+            own = None if algorithm.pooled or jax.process_count() > 1 else reader
             self._personal = _Personal(task, algorithm, settings, own)
         self._sent = None
         if settings.diagnostics:
@@ -155,6 +161,35 @@ class Measurements:
         return {name: float(value) for name, value in found._asdict().items()}
 
 
+def require_personalization(
+    task: Task, algorithm: FederatedAlgorithm, settings: Settings
+) -> None:
+    """Raises a sentence if clients are to fine-tune and cannot.
+
+    Raises:
+      ValueError: the method has no rate for it, or no client has training and test examples.
+    """
+    if settings.personalizes:
+        _tuning_of(algorithm, settings)
+        matched_clients(task)
+
+
+def _tuning_of(algorithm: FederatedAlgorithm, settings: Settings) -> tuple[Schedule, FineTuning]:
+    """The rate that clients fine-tune with, as a schedule, and the rest."""
+    rate = settings.personalize_learning_rate
+    if rate is None:
+        rate = setting_of(algorithm, "client_learning_rate")
+    if rate is None:
+        raise ValueError(
+            "Clients fine-tune with the method's client_learning_rate, but this method does not "
+            "say one; give personalize_learning_rate, such as 0.1."
+        )
+    batch_size = setting_of(algorithm, "batch_size") or LocalTraining._field_defaults["batch_size"]
+    return as_schedule(rate), checked_tuning(
+        None, settings.personalize_steps, settings.personalize_epochs, batch_size
+    )
+
+
 class _Personal:
     """The clients' fine-tuning in evaluation rounds, as the options say."""
 
@@ -162,21 +197,10 @@ class _Personal:
         self, task: Task, algorithm: FederatedAlgorithm, settings: Settings,
         reader: CohortReader | None,
     ) -> None:
-        rate = settings.personalize_learning_rate
-        if rate is None:
-            rate = setting_of(algorithm, "client_learning_rate")
-        if rate is None:
-            raise ValueError(
-                "Clients fine-tune with the method's client_learning_rate, but this method does "
-                "not say one; give personalize_learning_rate, such as 0.1."
-            )
-        self._rate = as_schedule(rate)
-        self._tuning = checked_tuning(
-            None, settings.personalize_steps, settings.personalize_epochs,
-            setting_of(algorithm, "batch_size") or LocalTraining._field_defaults["batch_size"],
-        )
+        self._rate, self._tuning = _tuning_of(algorithm, settings)
         self._personalizer = Personalizer(
-            task, settings.personalize_clients, settings.seed, settings.clients_per_chunk, reader
+            task, settings.personalize_clients, settings.seed, settings.clients_per_chunk,
+            settings.mesh, reader,
         )
 
     def __call__(

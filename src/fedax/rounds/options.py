@@ -14,6 +14,10 @@ from fedax.rounds.state import TrainingState
 from fedax.signatures import has_defaults
 from fedax.validate import check_count, check_number, check_seed, unknown
 
+# What clients fine-tune for in evaluation rounds is no part of the training.
+PERSONALIZE = ("personalize_steps", "personalize_epochs", "personalize_learning_rate",
+               "personalize_clients")
+
 
 class SimulateOptions(TypedDict, total=False):
     """How `simulate` runs, besides the number of rounds.

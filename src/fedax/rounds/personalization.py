@@ -11,13 +11,16 @@ from typing import Any, NamedTuple, TypeAlias
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 
 from fedax.algorithm import Array, FederatedAlgorithm, Model, Params
 from fedax.clients.local_training import LocalMessage, LocalTraining
 from fedax.clients.minibatches import Minibatch, fold_minibatches, steps_per_epoch
 from fedax.clients.precision import sum_dtype, widen
 from fedax.data.cohort_data import ClientData, CohortData, CohortReader
+from fedax.data.federated_dataset import FederatedDataset
 from fedax.data.task import Task
+from fedax.devices.mesh import REPLICATED, SPREAD, replicate
 from fedax.factories import PROGRAMS, Structure, factory, partition, recipe
 from fedax.mistakes.model import call_metric, call_outputs
 from fedax.rounds.checks import check_examples, require_params, require_task
@@ -52,8 +55,11 @@ class Personalizer:
       task: with test examples.
       clients: at most so many are drawn; None: all.
       seed: of that draw and of the minibatches.
-      clients_per_chunk: as for `simulate`.
-      reader: of the training examples, if there is one.
+      clients_per_chunk, mesh: as for `simulate`; of a mesh the devices of this process are used.
+      reader: of the training examples over that mesh, if there is one.
+
+    Attributes:
+      test: the task's test data.
 
     Raises:
       ValueError: an argument is out of its range, or no client has training and test examples.
@@ -65,34 +71,25 @@ class Personalizer:
         clients: int | None,
         seed: int,
         clients_per_chunk: int | None = None,
+        mesh: Mesh | None = None,
         reader: CohortReader | None = None,
     ) -> None:
         if clients is not None:
             check_count("The number of clients", clients)
         check_seed(seed)
-        if task.test is None:
-            raise ValueError(
-                "Personalised evaluation needs test examples of the clients that train: a task "
-                "with test data, such as data.split() gives."
-            )
-        in_train = task.train.places_of(task.test)
+        test, in_train = matched_clients(task)
         matched = np.flatnonzero(in_train >= 0)
-        if not len(matched):
-            raise ValueError(
-                "No client has examples in both task.train and task.test, so none can fine-tune "
-                f"and be tested: names are such as {task.train.name(0)!r} there and "
-                f"{task.test.name(0)!r} here. data.split() gives both parts the same names."
-            )
+        self._num_left_out = task.train.num_clients - len(matched)
         if clients is not None:
             matched = matched[sample_clients(seed, len(matched), clients)]
         self._model = task.model
-        self._test, self._in_test, self._in_train = task.test, matched, in_train[matched]
+        self.test, self._in_test, self._in_train = test, matched, in_train[matched]
         # Like sizes together: a chunk takes as long as its largest client.
         self._order = np.argsort(task.train.client_sizes[self._in_train], kind="stable")
-        self._num_left_out = task.train.num_clients - int((in_train >= 0).sum())
-        self._train_reader = CohortReader(task.train) if reader is None else reader
-        self._test_reader = CohortReader(task.test)
-        self._key = jax.random.fold_in(run_key(seed), _TAG)
+        self._mesh = None if mesh is None else mesh.local_mesh
+        self._train_reader = reader or CohortReader(task.train, mesh=self._mesh)
+        self._test_reader = CohortReader(test, mesh=self._mesh)
+        self._key = replicate(jax.random.fold_in(run_key(seed), _TAG), self._mesh)
         self._chunk = clients_per_chunk
 
     def __call__(self, params: Params, tuning: FineTuning) -> ClientMetrics:
@@ -106,49 +103,52 @@ class Personalizer:
 
         def take() -> None:
             places, found = under_way.popleft()
+            present = places >= 0
             for total, of_group in zip(sums, jax.device_get(found), strict=True):
                 for name, pair in of_group.items():
-                    total[name][:, places] = np.asarray(pair)[:, : len(places)]
+                    total[name][:, places[present]] = np.asarray(pair)[:, present]
 
+        params = replicate(params, self._mesh)
         for places, train, test in self._groups():
-            arguments = (numbers, params, train, test, self._key)
+            arguments = (numbers, params, self._key, train, test)
             if self._chunk is None:
                 self._chunk = automatic_chunk(
-                    functools.partial(_program, structure), arguments, train.client_ids.shape[0],
-                    jax.local_devices()[0],
+                    lambda chunk: _program(structure, chunk, self._mesh), arguments,
+                    len(places) // self._devices, jax.local_devices()[0],
                 )
-            under_way.append((places, _program(structure, self._chunk)(*arguments)))
+            under_way.append((places, _program(structure, self._chunk, self._mesh)(*arguments)))
             if len(under_way) > 1:  # the device has its next group before this one is looked at
                 take()
         while under_way:
             take()
-        names = self._test.client_names[self._in_test]
-        sizes = self._test.client_sizes[self._in_test]
+        names = self.test.client_names[self._in_test]
+        sizes = self.test.client_sizes[self._in_test]
         before, after = ({name: (p[0], p[1]) for name, p in total.items()} for total in sums)
         return ClientMetrics(
             after, names, sizes, ClientMetrics(before, names, sizes), self._num_left_out
         )
 
+    @property
+    def _devices(self) -> int:
+        return 1 if self._mesh is None else self._mesh.size
+
     def _groups(self) -> Iterator[tuple[np.ndarray, CohortData, CohortData]]:
-        """Where clients stand among all, and their training and test examples; of one length."""
-        length = min(CLIENTS_AT_A_TIME, len(self._order))
+        """Where clients stand among all (-1: nobody), and their training and test examples."""
+        length = -(-min(CLIENTS_AT_A_TIME, len(self._order)) // self._devices) * self._devices
         for first in range(0, len(self._order), length):
-            places = self._order[first : first + length]
-            filled = np.append(places, np.full(length - len(places), places[-1]))
-            present = jnp.asarray(np.arange(length) < len(places))
-
-            def read(
-                reader: CohortReader, ids: np.ndarray, present: Array = present
-            ) -> CohortData:
-                cohort = reader(ids)
-                return dataclasses.replace(
-                    cohort, num_examples=jnp.where(present, cohort.num_examples, 0)
+            group = self._order[first : first + length]
+            group = np.append(group, np.full(length - len(group), -1))
+            places = group.reshape(-1, self._devices).T.ravel()  # each device has small and large
+            train, test = (
+                dataclasses.replace(
+                    cohort, num_examples=np.where(places < 0, 0, np.asarray(cohort.num_examples))
                 )
-
-            yield (
-                places, read(self._train_reader, self._in_train[filled]),
-                read(self._test_reader, self._in_test[filled]),
+                for cohort in (
+                    self._train_reader(self._in_train[places]),
+                    self._test_reader(self._in_test[places]),
+                )
             )
+            yield places, train, test
 
 
 def evaluate_personalized(
@@ -212,10 +212,30 @@ def evaluate_personalized(
     require_task(task)
     require_params(params)
     personalizer = Personalizer(task, clients, seed, clients_per_chunk)
-    for name, data in (("task.train", task.train), ("task.test", task.test)):
-        if data is not None:
-            check_examples(task.model, params, name, data)
+    check_examples(task.model, params, "task.train", task.train)
+    check_examples(task.model, params, "task.test", personalizer.test)
     return personalizer(params, tuning)
+
+
+def matched_clients(task: Task) -> tuple[FederatedDataset, np.ndarray]:
+    """The test data, and each test client's index among the training clients; -1 where none.
+
+    Raises:
+      ValueError: there are no test data, or no client is in both.
+    """
+    if task.test is None:
+        raise ValueError(
+            "Personalised evaluation needs test examples of the clients that train: a task with "
+            "test data, such as data.split() gives."
+        )
+    in_train = task.train.places_of(task.test)
+    if in_train.max() < 0:
+        raise ValueError(
+            "No client has examples in both task.train and task.test, so none can fine-tune and "
+            f"be tested: names are such as {task.train.name(0)!r} there and "
+            f"{task.test.name(0)!r} here. data.split() gives both parts the same names."
+        )
+    return task.test, in_train
 
 
 def checked_tuning(
@@ -319,27 +339,40 @@ def _added(
 
 
 @functools.lru_cache(maxsize=PROGRAMS)
-def _program(structure: Structure, clients_per_chunk: int) -> Any:
+def _program(structure: Structure, clients_per_chunk: int, mesh: Mesh | None) -> Any:
     """A group of clients, of all fine-tunings of a structure, which their numbers tell apart."""
 
     def group(
-        numbers: list[Array], params: Params, train: CohortData, test: CohortData, key: Array
+        numbers: list[Array], params: Params, key: Array, train: CohortData, test: CohortData
     ) -> tuple[Sums, Sums]:
-        before_and_after = structure(numbers)
 
-        def one(client: tuple[Array, ...]) -> tuple[Sums, Sums]:
-            client_id, start, size, test_start, test_size = client
-            return before_and_after(
-                params, ClientData(train.arrays, start, size, train.capacity),
-                ClientData(test.arrays, test_start, test_size, test.capacity),
-                jax.random.fold_in(key, client_id),
-            )
+        def share(
+            numbers: list[Array], params: Params, key: Array, arrays: tuple[Any, Any], clients: Any
+        ) -> tuple[Sums, Sums]:
+            before_and_after = structure(numbers)
+            if mesh is not None:  # the device's own
+                arrays = jax.tree.map(lambda array: array[0], arrays)
+            in_train, in_test = arrays
 
+            def one(client: tuple[Array, ...]) -> tuple[Sums, Sums]:
+                client_id, start, size, test_start, test_size = client
+                return before_and_after(
+                    params, ClientData(in_train, start, size, train.capacity),
+                    ClientData(in_test, test_start, test_size, test.capacity),
+                    jax.random.fold_in(key, client_id),
+                )
+
+            # No batching of one: a loop's length is then that client's own.
+            chunk = None if clients_per_chunk == 1 else clients_per_chunk
+            return jax.lax.map(one, clients, batch_size=chunk)
+
+        run = share if mesh is None else jax.shard_map(
+            share, mesh=mesh, in_specs=(REPLICATED, REPLICATED, REPLICATED, SPREAD, SPREAD),
+            out_specs=SPREAD, check_vma=False,
+        )
         clients = (
             train.client_ids, train.starts, train.num_examples, test.starts, test.num_examples,
         )
-        # No batching of one: a loop's length is then that client's own.
-        chunk = None if clients_per_chunk == 1 else clients_per_chunk
-        return jax.lax.map(one, clients, batch_size=chunk)
+        return run(numbers, params, key, (train.arrays, test.arrays), clients)
 
     return jax.jit(group)

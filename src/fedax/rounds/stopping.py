@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Literal, NamedTuple, TypeAlias, get_args
+from typing import Any, NamedTuple, get_args
 
 import jax
 import numpy as np
@@ -13,16 +13,10 @@ import numpy as np
 from fedax.algorithm import Params
 from fedax.devices.mesh import one_copy
 from fedax.devices.processes import agreed
+from fedax.rounds.directions import Mode, direction
 from fedax.rounds.report import RoundReport
 from fedax.validate import check_choice, check_count, check_number, unknown
 
-Mode: TypeAlias = Literal["max", "min"]
-
-# What a metric's name says of its direction, in a word of it.
-HIGH = {"accuracy", "auc", "bleu", "cosine", "correct", "f1", "precision", "r2", "recall",
-        "reward", "score"}
-LOW = {"bpc", "bytes", "dissimilarity", "distance", "drift", "error", "loss", "mae", "mse", "nll",
-       "norm", "perplexity", "regret", "rmse", "seconds"}
 # How the reason begins if it was the caller's.
 ON_ROUND = "on_round returned True after round"
 
@@ -89,13 +83,13 @@ class Goal(NamedTuple):
         if mode is not None:
             check_choice(f"direction for {name}", mode, get_args(Mode))
             return cls(name, mode)
-        words = set(name.split("_"))
-        if bool(words & HIGH) == bool(words & LOW):
+        mode = direction(name)
+        if mode is None:
             raise ValueError(
                 f"{what}: the name {name!r} does not say whether it should be high or low; write "
                 f"'{name}:max' or '{name}:min'."
             )
-        return cls(name, "max" if words & HIGH else "min")
+        return cls(name, mode)
 
     def improves(self, value: float | None, best: float | None, min_delta: float = 0.0) -> bool:
         """Whether the value is better than the best so far by more than min_delta."""

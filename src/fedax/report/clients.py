@@ -1,0 +1,69 @@
+"""The table of a run's clients: written as a file, and the worst of them for the page."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from pathlib import Path
+from typing import Any
+
+from fedax.rounds.client_metrics import ClientMetrics
+from fedax.rounds.directions import direction
+
+CLIENTS = "clients.csv"
+PERSONAL = "personal_"
+# So many clients are on the page.
+SHOWN = 10
+
+
+def clients_table(clients: ClientMetrics, personal: ClientMetrics | None = None) -> str:
+    r"""The metrics client by client, as CSV.
+
+    Columns: client, num_examples (for testing), each metric, and `personal_*`, the same after
+    fine-tuning; a value that a client does not have is empty.
+
+    Example:
+      >>> import numpy as np
+      >>> sums = {"loss": (np.array([3.0, 5.0]), np.array([3.0, 1.0]))}
+      >>> clients_table(ClientMetrics(sums, np.array(["ada", "bob"]), np.array([3, 1])))
+      'client,num_examples,loss\nada,3,1.0\nbob,1,5.0\n'
+    """
+    columns: dict[str, Any] = {metric: values.tolist() for metric, values in clients.items()}
+    names = clients.names.tolist()
+    for metric, values in (personal or {}).items():
+        assert personal is not None
+        own = dict(zip(personal.names.tolist(), values.tolist(), strict=True))
+        columns[PERSONAL + metric] = [own.get(name, math.nan) for name in names]
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(["client", "num_examples", *columns])
+    for name, size, *values in zip(
+        names, clients.num_examples.tolist(), *columns.values(), strict=True
+    ):
+        writer.writerow([name, size, *("" if math.isnan(value) else value for value in values)])
+    return file.getvalue()
+
+
+def worst_of_run(folder: Path) -> tuple[str, list[dict[str, Any]]]:
+    """The metric by which clients are compared, and the worst clients' rows, worst first.
+
+    It is the model's first metric. There are no rows if the run has no table of clients.
+    """
+    path = folder / CLIENTS
+    if not path.exists():
+        return "", []
+    with path.open(encoding="utf-8", newline="") as file:
+        (_, _, *metrics), *lines = csv.reader(file)
+    if not metrics:
+        return "", []
+    rows = [
+        {"client": name, "test examples": size}
+        | {metric: float(v) if v else "" for metric, v in zip(metrics, values, strict=True)}
+        for name, size, *values in lines
+    ]
+    sign = 1 if direction(metrics[0]) == "max" else -1
+    worst = sorted(
+        (row for row in rows if row[metrics[0]] != ""), key=lambda row: sign * row[metrics[0]]
+    )
+    return metrics[0], worst[:SHOWN]
