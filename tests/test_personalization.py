@@ -153,6 +153,7 @@ def some_metrics():
     return ClientMetrics(sums, np.arange(12) + 100, np.arange(12) + 1), values, weights
 
 
+@pytest.mark.quick
 def test_the_worst_tenth_by_hand():
     clients, values, weights = some_metrics()
     np.testing.assert_allclose(clients["accuracy"], values, rtol=1e-15)
@@ -172,6 +173,7 @@ def test_the_worst_tenth_by_hand():
     assert thirty.worst()["loss"] == 28  # of 3, though 0.1 * 30 is above 3 in floating point
 
 
+@pytest.mark.quick
 def test_how_they_are_shown():
     clients, _, _ = some_metrics()
     lines = repr(clients).splitlines()

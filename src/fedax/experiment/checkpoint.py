@@ -52,8 +52,8 @@ STATE = "state.npz"
 BEST = "best.safetensors"
 ROWS = "client_row_"  # how the names of arrays begin that have a file of their own
 # Settings that a run may change between its sittings: how long it is, how often it evaluates or
-# checkpoints, for what clients fine-tune then, when it stops early and how it is chunked. And what
-# is no setting; of a user's sources the run folder says more.
+# checkpoints and what it measures, when it stops early and how it is chunked. And what is no
+# setting; of a user's sources the run folder says more.
 FREE = {
     "num_rounds", "evaluate_every", "checkpoint_every", "clients_per_chunk", "preset",
     "diagnostics", "early_stopping", "early_stopping_patience", "early_stopping_min_delta",
