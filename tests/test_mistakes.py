@@ -15,6 +15,7 @@ import pytest
 import fedax
 from fedax import FederatedDataset, Model, Task
 from fedax.cli.main import run_command
+from fedax.rounds import checks
 
 X = np.linspace(-1, 1, 24).reshape(8, 3)
 Y = np.arange(8) % 3
@@ -537,6 +538,11 @@ def parameters_as_state():
     train(state={"w": jnp.zeros((3, 3))})
 
 
+@mistake("task", "'shakespeare'", "fedax.load_task")
+def the_name_of_a_task_with_a_state():
+    fedax.train("shakespeare", fedax.fedavg(MODEL), num_rounds=1, state=train(num_rounds=0).state)
+
+
 @mistake("state", "10 clients", "4")
 def a_state_of_another_population():
     few = data()
@@ -800,9 +806,10 @@ def test_looking_before_the_first_round_traces_an_evaluation_once():
     assert len(traced) == 1
 
 
-def test_examples_on_a_disk_are_looked_at_here_and_there(tmp_path):
+def test_examples_on_a_disk_are_looked_at_here_and_there(tmp_path, monkeypatch):
     """Of 5,000 mapped examples every fifth: those say so, the others make the client's loss NaN."""
     count = 5000
+    monkeypatch.setattr(checks, "MOST_READ_BYTES", 1000 * 4 * 8)  # of 3 features and a label
     for wrong, found in ((slice(None), True), (slice(3, 4), False)):
         labels = np.lib.format.open_memmap(tmp_path / "y.npy", "w+", np.int64, (count,))
         labels[wrong] = 7
@@ -881,6 +888,15 @@ def test_a_mistake_in_a_users_file_is_one_line(tmp_path, monkeypatch, capsys, ki
     missing = [word for word in AT_THE_COMMAND_LINE[kind] if word.lower() not in said.lower()]
     assert not missing, f"{missing} not in: {said}"
     assert "defect" not in said
+    assert not (tmp_path / "folder").exists()
+
+
+@pytest.mark.parametrize("words", ["labels 'y'", "metric 'right'"])
+def test_no_folder_is_made_before_a_mistake_is_said(tmp_path, words):
+    metrics = {"right": lambda o, b: right(o, b)[0]}
+    model, y = (MODEL, Y + 1) if "labels" in words else (OWN._replace(metrics=metrics), Y)
+    with pytest.raises(fedax.ModelError, match=words):
+        train(model, data(y=y), data(), out=tmp_path / "folder")
     assert not (tmp_path / "folder").exists()
 
 

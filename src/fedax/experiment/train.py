@@ -13,7 +13,9 @@ import jax.numpy as jnp
 from fedax.algorithm import FederatedAlgorithm, Params
 from fedax.data.task import Task
 from fedax.devices.mesh import one_copy
+from fedax.mistakes.algorithm import require_algorithm
 from fedax.models.parameters import counted
+from fedax.rounds.checks import require_task
 from fedax.rounds.history import History
 from fedax.rounds.options import Settings, SimulateOptions
 from fedax.rounds.rejections import Rejections
@@ -116,6 +118,8 @@ def train(
       >>> len(result.history)
       2
     """
+    require_task(task)
+    require_algorithm(algorithm)
     settings = Settings.checked(num_rounds, options)
     check_count("checkpoint_every", checkpoint_every)
     watch = Watch(early_stopping, keep_best, on_round, evaluate_every=settings.evaluate_every)

@@ -80,15 +80,16 @@ def classification(
         return logits
 
     def check(params: Params, arrays: Mapping[str, Any]) -> None:
+        found = {name: arrays[name] for name in (inputs, labels) if name in arrays}
         one = {
             name: jax.ShapeDtypeStruct((1, *array.shape[1:]), canonicalize_dtype(array.dtype))
-            for name, array in arrays.items() if name in (inputs, labels)
+            for name, array in found.items()
         }
         try:
             logits = jax.eval_shape(fitting, params, one)
         except ModelError:  # the loss is traced too, and says so there
             return
-        check_range(f"The labels {labels!r}", arrays[labels], logits.shape[1], "classes")
+        check_range(f"The labels {labels!r}", found[labels], logits.shape[1], "classes")
 
     return Model(
         init=init,

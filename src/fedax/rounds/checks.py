@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
@@ -95,10 +95,9 @@ def check_examples(model: Model, params: Params, name: str, data: FederatedDatas
     shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), params)
 
     def check(rows: slice) -> None:
-        arrays = {key: array[rows] for key, array in data.arrays.items()}
         checked_call(
             ModelError, "The model's check", "check(params, arrays)", look,
-            (shapes, arrays), {"arrays": arrays},
+            (shapes, _Rows(data.arrays, rows)), {},
         )
 
     most = MOST_EXAMPLES
@@ -112,6 +111,26 @@ def check_examples(model: Model, params: Params, name: str, data: FederatedDatas
             raise ModelError(f"In {name}: {error}") from error.__cause__
         client, error = _first_client(check, data, error)
         raise ModelError(f"In {name}, client {client!r}: {error}") from error.__cause__
+
+
+class _Rows(Mapping[str, Any]):
+    """Some rows of each array, read when they are asked for: a check looks at few arrays."""
+
+    def __init__(self, arrays: Mapping[str, Any], rows: slice) -> None:
+        self._arrays = arrays
+        self._rows = rows
+
+    def __getitem__(self, name: str) -> Any:
+        return self._arrays[name][self._rows]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._arrays
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._arrays)
+
+    def __len__(self) -> int:
+        return len(self._arrays)
 
 
 def _first_client(
@@ -129,18 +148,25 @@ def _first_client(
     return data.name(first), error
 
 
-def require_state(state: Any, algorithm: FederatedAlgorithm, data: FederatedDataset) -> None:
-    """Raises a sentence unless it is a state of this algorithm over as many clients.
+def require_training_state(state: Any) -> None:
+    """Raises a sentence unless it is a `TrainingState`.
 
     Raises:
-      TypeError: it is no `TrainingState`.
-      ValueError: it is one of another algorithm or population.
+      TypeError: it is something else.
     """
     if not (hasattr(state, "server_state") and hasattr(state, "client_store")):
         raise TypeError(
             "state must be a TrainingState, as fedax.train(...).state or a report's .state, but is "
             f"{kind_of(state)}."
         )
+
+
+def require_state(state: Any, algorithm: FederatedAlgorithm, data: FederatedDataset) -> None:
+    """Raises a sentence unless the state is one of this algorithm over as many clients.
+
+    Raises:
+      ValueError: it is one of another algorithm or population.
+    """
     server_state, store = state.server_state, state.client_store
     if store.num_clients not in (0, data.num_clients):
         raise ValueError(

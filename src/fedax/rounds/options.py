@@ -9,6 +9,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from fedax.devices.mesh import AXIS
+from fedax.rounds.checks import require_training_state
 from fedax.rounds.sampling import Available, Sampling
 from fedax.rounds.state import TrainingState
 from fedax.signatures import has_defaults
@@ -116,6 +117,8 @@ class Settings(NamedTuple):
         if settings.clients_per_chunk is not None:
             check_count("clients_per_chunk", settings.clients_per_chunk)
         settings.check_personalization()
+        if settings.state is not None:
+            require_training_state(settings.state)
         mesh = settings.mesh
         if mesh is not None and (not isinstance(mesh, Mesh) or mesh.axis_names != (AXIS,)):
             raise ValueError(
