@@ -446,7 +446,7 @@ def test_a_checkpoint_gives_the_store_back_to_the_bit(tmp_path, memory_bytes, nu
     }
     for other_bytes in (0, 10**9):  # where it is kept is no part of the state
         fresh = TrainingState(server(), ClientStore(INITIAL, 1000, other_bytes))
-        restored, refused = checkpoint.restore_latest(tmp_path, fresh, "run")
+        restored, refused, _ = checkpoint.restore_latest(tmp_path, fresh, "run")
         assert refused == []
         assert bits(restored.server_state) == bits(server())
         everyone = np.arange(1000)
@@ -491,7 +491,8 @@ def test_damaged_or_foreign_rows_are_refused_and_the_checkpoint_before_used(tmp_
         "of float64": "is of another model or algorithm: its array client_row_00000 is "
                       "float64[2, 2], and this run's is float32[0, 4].",
     }[how]
-    state, refused = checkpoint.restore_latest(tmp_path, TrainingState(server(), store()), "run")
+    fresh = TrainingState(server(), store())
+    state, refused, _ = checkpoint.restore_latest(tmp_path, fresh, "run")
     assert len(refused) == 1
     assert f"Checkpoint {newest} {sentence}" in refused[0]
     assert int(state.server_state.round_index) == 1

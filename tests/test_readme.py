@@ -49,10 +49,11 @@ def test_the_page_on_models_names_all():
 
 @pytest.mark.optimised
 @pytest.mark.slow
-def test_readme_code_runs_and_learns(capsys):
+def test_readme_code_runs_and_learns(capsys, tmp_path, monkeypatch):
     """As a user would: float32, default promotion, block after block in one session."""
     blocks = re.findall(r"```python\n(.*?)```", README.read_text("utf-8"), re.DOTALL)
-    assert len(blocks) == 3
+    assert len(blocks) == 4
+    monkeypatch.chdir(tmp_path)  # where the run folder and the files go
     session = {}
     with jax.enable_x64(False), jax.numpy_dtype_promotion("standard"), \
             jax.numpy_rank_promotion("allow"):
@@ -65,6 +66,11 @@ def test_readme_code_runs_and_learns(capsys):
         accuracy = fedax.evaluate(session["model"], session["result"].params, session["data"])
         assert accuracy["accuracy"] > 0.9
         exec(compile(blocks[2], "README block 3", "exec"), session)
+        assert session["run"].finished
+        assert {path.name for path in tmp_path.iterdir()} == {
+            "fedax-runs", "best.safetensors", "curves.png"
+        }
+        exec(compile(blocks[3], "README block 4", "exec"), session)
     accuracies = [float(line) for line in capsys.readouterr().out.splitlines()[-2:]]
     assert min(accuracies) > 0.8
 

@@ -44,8 +44,8 @@ def rehearse(
     """Says what can be said before a run: traces a round and an evaluation, looks at the labels.
 
     Args:
-      task, algorithm: of the run.
-      params: like its parameters; None: as the model's init gives them, which is then traced.
+      task, algorithm: as for `simulate`.
+      params: like the parameters that are trained; None: as the model's init gives them.
 
     Returns:
       What the algorithm sends.
