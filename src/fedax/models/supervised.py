@@ -63,9 +63,9 @@ def classification(
 
     def losses(logits: Array, batch: Batch) -> tuple[Array, Array]:
         found = labels_of(logits, batch)
-        # Beyond the classes it is NaN. So it is for a negative label, which without a sign is large
-        # and with one would be another class.
-        found = found.astype(jnp.uint32)
+        # The loss of a label beyond the classes is NaN; a negative one would count from their end.
+        found = found.astype(int)
+        found = jnp.where(found < 0, logits.shape[1], found)
         values = optax.softmax_cross_entropy_with_integer_labels(logits, found)
         return values, jnp.ones_like(values)
 
