@@ -235,7 +235,8 @@ def test_history_becomes_a_frame(monkeypatch):
     frame = history.to_pandas()
     assert frame.shape == (2, 3)
     assert history["loss"].tolist() == [2.0, 1.0]
-    assert repr(history) == "History(2 rounds, last {'round': 2, 'loss': 1.0, 'test': 0.5})"
+    shown = History([{"round": 1, "train_loss": 2.0}, {"train_loss": 1.0, "test_loss": 0.5}])
+    assert repr(shown) == "History(2 rounds: train_loss 2 -> 1, test_loss 0.5)"
     assert np.isnan(history["test"][0])
     with pytest.raises(KeyError, match="No round has a metric 'accuracy'; there are"):
         history["accuracy"]
