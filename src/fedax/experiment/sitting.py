@@ -5,6 +5,7 @@ The one loop that writes a run folder, for the command line's runs and for Pytho
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 from collections.abc import Callable, Iterator, Mapping
@@ -165,7 +166,9 @@ def sit(
     with log, display, stop_on_signal() as asked:
         for line in [*opening(folder, job.config, job.task, state, references), *notes]:
             display.say(line)
-        with trace:
+        with contextlib.ExitStack() as tracing:
+            with explained(folder, job.go_on):
+                tracing.enter_context(trace)
             for report in iter(()) if watch.why else job.rounds(state):
                 done = int(report.metrics["round"])
                 if saving:

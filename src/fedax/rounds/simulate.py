@@ -227,6 +227,7 @@ def _program(
             clients_per_chunk=clients_per_chunk, diagnostics=diagnostics, mesh=mesh,
         )
 
+    rounds.__name__ = run_rounds.__name__  # as which profiles and kept programs have it
     return jax.jit(
         rounds,
         out_shardings=None if mesh is None else NamedSharding(mesh, REPLICATED),
