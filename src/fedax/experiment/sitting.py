@@ -166,9 +166,7 @@ def sit(
     with log, display, stop_on_signal() as asked:
         for line in [*opening(folder, job.config, job.task, state, references), *notes]:
             display.say(line)
-        with contextlib.ExitStack() as tracing:
-            with explained(folder, job.go_on):
-                tracing.enter_context(trace)
+        with _begun(trace, job):
             for report in iter(()) if watch.why else job.rounds(state):
                 done = int(report.metrics["round"])
                 if saving:
@@ -212,6 +210,13 @@ def sit(
             display.say(describe_time(summary["time"]))
             display.say(trace.outcome)
     return state
+
+
+def _begun(trace: Trace, job: Job) -> contextlib.ExitStack:
+    """The trace, begun; a sentence if it cannot be written."""
+    with contextlib.ExitStack() as tracing, explained(job.folder, job.go_on):
+        tracing.enter_context(trace)
+        return tracing.pop_all()
 
 
 def save(job: Job, state: TrainingState) -> None:
