@@ -5,6 +5,7 @@ compile. What measures time is marked `alone` and runs while the other processes
 """
 
 import contextlib
+import gc
 import importlib
 import os
 import shutil
@@ -22,6 +23,9 @@ simulation = importlib.import_module("fedax.rounds.simulate")  # fedax.simulate 
 jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
+
+# Programs are large graphs of objects, and looking for cycles in them is a tenth of the time.
+gc.set_threshold(100_000, 50, 100)
 
 # Programs that are compiled in a third of the time, with the same numbers up to rounding, and that
 # run as fast as usual. Set before the first program; the processes that tests start inherit it.
