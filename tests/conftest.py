@@ -40,6 +40,7 @@ os.environ.setdefault(
 if "PYTEST_XDIST_WORKER" not in os.environ:
     os.environ["FEDAX_TEST_FOLDER"] = tempfile.mkdtemp(prefix="fedax-tests-")
 SHARED = Path(os.environ["FEDAX_TEST_FOLDER"])
+os.environ["XDG_DATA_HOME"] = str(SHARED / "data")  # this user's key
 for _name, _value in {
     "jax_enable_compilation_cache": True,
     "jax_compilation_cache_dir": str(SHARED / "programs"),
