@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from fedax.algorithm import Array, Batch
 from fedax.clients.shuffles import largest_lane, random_order
 from fedax.data.cohort_data import ClientExamples
+from fedax.optimizers.decaying_counts import rounded_up
 
 Order: TypeAlias = Literal["shuffled", "iid", "sequential"]
 Carry = TypeVar("Carry")
@@ -153,6 +154,5 @@ def _whole(count: int | Array) -> Array:
     """A number of steps as int32, fractions rounded up."""
     count = jnp.asarray(count)
     if jnp.issubdtype(count.dtype, jnp.inexact):
-        # Rounding may lift a whole number, such as 27 / 3^2, above itself.
-        count = jnp.ceil(count * (1 - 4 * jnp.finfo(count.dtype).eps))
+        return rounded_up(count)
     return count.astype(jnp.int32)
