@@ -91,7 +91,7 @@ def constant(value: float | Array) -> Schedule:
 @factory
 def staircase_decay(
     initial_value: float | Array, decay_rate: float | Array = 0.1, decay_every: int | Array = 500
-) -> Schedule:
+) -> Decay:
     """Staircase exponential decay, ExpDecay of paper 004 (section 5.4): v(t) = v_0 r^floor(t / n).
 
     Args:
@@ -111,7 +111,7 @@ def staircase_decay(
 
 
 @factory
-def exponential_decay(initial_value: float | Array, decay_rate: float | Array) -> Schedule:
+def exponential_decay(initial_value: float | Array, decay_rate: float | Array) -> Decay:
     """Exponential decay (paper 001, section 3 and Table 5): v(t) = v_0 d^t.
 
     As a number of local steps it is K_t = ceil(K_0 d^t), exactly: see `decaying_count`.
