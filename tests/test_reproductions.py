@@ -21,7 +21,7 @@ def compute(name):
 
 def test_mimes_quadratics():
     """FACTS B2: best f after 60 rounds over the grid of rates, for G = 1, 10, 100."""
-    best, fixed = compute("mime-section-6.1")
+    best, speeds, fixed = compute("mime-section-6.1")
     found = {
         (row[0], int(row[1])): [float(cell.split()[0]) for cell in row[2:5]] for row in best.rows
     }
@@ -42,6 +42,13 @@ def test_mimes_quadratics():
         assert float(deviation) < 1e-10, method
         if method == "MimeLite" and dissimilarity == "1":
             assert float(closed_form) == pytest.approx(0.05795138, abs=5e-9)
+    # At the rate 0.05 rounds to f <= 1e-8 are 165, 76, 25 for K = 1, 2, 10, whatever G.
+    rounds = {(row[0], row[1]): row[2:5] for row in speeds.rows}
+    assert rounds["server-only", "1"] == ["165"] * 3
+    assert (rounds["Mime", "2"], rounds["Mime", "10"]) == (["76"] * 3, ["25"] * 3)
+    assert rounds["FedAvg", "10"] == rounds["MimeLite", "10"] == ["never"] * 3
+    assert {row[5] for row in speeds.rows} == {"none"}
+    assert "SCAFFOLD" not in {row[0] for row in best.rows}  # it is not in the section
 
 
 @pytest.mark.optimised
