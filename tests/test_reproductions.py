@@ -54,12 +54,13 @@ def test_mimes_quadratics():
 @pytest.mark.optimised
 def test_decaying_steps():
     """FACTS E2: Figure 1 of the paper on decaying K."""
-    (table,) = compute("decaying-steps-figure-1")
+    table, by_algorithm_2 = compute("decaying-steps-figure-1")
     rows = {row[0]: row[1:] for row in table.rows}
     # FACTS gives .5571 for K = 10, whose own fixed point is .5570331.
     expected = {
-        "K = 1": 0.5230, "K = 10": 0.5570331, "K = 10, d_gamma = 0.995": 0.5234,
-        "K = 10, d_K = 0.995": 0.5234, "K = 10, d_K = 0.9995": 0.5336,
+        "K = 1": 0.5230, "K = 5": 0.5416882, "K = 10": 0.5570331,
+        "K = 10, d_gamma = 0.995": 0.5234, "K = 10, d_K = 0.995": 0.5234,
+        "K = 10, d_K = 0.9995": 0.5336,
     }
     for name, value in expected.items():
         assert float(rows[name][2]) == pytest.approx(value, abs=6e-5), name
@@ -71,6 +72,12 @@ def test_decaying_steps():
     assert float(decaying[1]) == pytest.approx(0.5327, abs=5.1e-5)
     assert float(decaying[0]) == pytest.approx(0.5280, abs=1.1e-4)
     assert rows["K = 10, d_K = 0.995"][6:] == ["4,586", "84.7%"]
+    assert rows["K = 10, d_K = 0.99"][7] == "87.4%"
+    ends = {row[0]: float(row[1]) for row in by_algorithm_2.rows}
+    for name, value in (("K = 1", 0.4538), ("K = 10, d_gamma = 0.995", 0.4314),
+                        ("K = 10, d_K = 0.995", 0.4668)):
+        assert ends[name] == pytest.approx(value, abs=1e-9), name
+    assert max(float(row[3]) for row in by_algorithm_2.rows) < 1e-12
     continuum, drawn = decaying_steps.population(), decaying_steps.equally_likely()
     assert continuum.minimiser[0] == pytest.approx(0.5233729, abs=5e-8)
     assert continuum.mean(continuum.centres)[0] == pytest.approx(0.5773503, abs=5e-8)
