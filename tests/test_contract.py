@@ -30,6 +30,7 @@ TRACED = {
     "server_learning_rate": (0.5, 0.1),
     "adaptivity": (0.1, 0.01),
     "momentum": (0.5, 0.9),
+    "dampening": (0.1, 0.6),
     "second_moment_decay": (0.9, 0.5),
     "initial_accumulator": (0.1, 1.0),
     "final_scale": (1.0, 3.0),
@@ -60,7 +61,8 @@ STATIC = {
 # Values that are refused, and quoted.
 REFUSED = {
     "num_local_steps": (-1,), "num_local_epochs": (-1, 1.5, abs), "batch_size": (0, 2.5),
-    "patience": (0, 1.5), "cooldown": (-1,), "momentum": (-0.1, 1.0), "momentum_weight": (1.5,),
+    "patience": (0, 1.5), "cooldown": (-1,), "momentum": (-0.1, 1.0), "dampening": (-0.1, 1.0),
+    "momentum_weight": (1.5,),
     "second_moment_decay": (-1, 1.0), "sensitivity_decay": (1.0,), "held_out_fraction": (0.0, 1),
     "client_decay": (0.0,), "server_decay": (0.0,), "steps_decay": (0.0,), "adaptivity": (0.0,),
     "gradient_weights": ((), (1.0, float("inf")), "al"), "final_scale": (0.0,),
@@ -192,7 +194,7 @@ CONTRACT = {
     "fedadam": Case(algorithms.fedadam, (*RATES, *MOMENTS), convergence=SERVER_STEP),
     "fedamsgrad": Case(algorithms.fedamsgrad, (*RATES, *MOMENTS), convergence=SERVER_STEP),
     "fedavg": Case(algorithms.fedavg, RATES),
-    "fedavgm": Case(algorithms.fedavgm, (*RATES, "momentum")),
+    "fedavgm": Case(algorithms.fedavgm, (*RATES, "momentum", "dampening")),
     "fedopt": Case(fedopt, (*RATES, "momentum")),
     "fedprox": Case(algorithms.fedprox, RATES),
     "fedprox, rho": Case(

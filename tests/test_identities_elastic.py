@@ -227,30 +227,56 @@ def test_f15_scaling_f_or_mu_on_constant_batches_changes_nothing():
     far(outcomes[0], run(fedax.fedavg(quadratic(3), GAMMA, **WALK), dataset, 3).params["x"])
 
 
+def elastic_move(x, held, rest, tau, mu):
+    """The mean move of FedAvg's clients times zeta: 4 full-batch steps, weights n_i of the rest.
+
+    Outputs are those of `unlike`, so F = a_zj (j + 1) x_j; Omega_k with momentum over batches of 1.
+    """
+    moves, omegas = [], []
+    for i in range(held.num_clients):
+        a, b = (rest.client(i)[name].mean(0) for name in "ab")
+        y, omega = x, 0.0
+        for _ in range(4):
+            y = y - GAMMA * (a * y + b)
+        for a in held.client(i)["a"]:
+            omega = mu * omega + (1 - mu) * np.abs(2 * (np.arange(1, 4) * a) ** 2 * x)
+        moves.append(y - x)
+        omegas.append(omega)
+    move, omega = (np.average(v, axis=0, weights=rest.client_sizes) for v in (moves, omegas))
+    return (1 + tau - omega / omega.max()) * move
+
+
+FOUR_STEPS = {"num_local_steps": 4, "batch_size": 50, "order": "sequential"}
+
+
 @pytest.mark.quick
 def test_f15_whole_rounds_in_numpy():
-    # Weights n_i of the rest, for Omega as well; F = a_zj (j + 1) x_j, momentum over batches of 1.
     dataset, model, tau, mu = ragged(LARGER), with_outputs(unlike), 0.4, 0.8
     algorithm = fedax.elastic(
-        fedax.fedavg(model, GAMMA, 0.9, num_local_steps=4, batch_size=50, order="sequential"),
-        model, tau, mu, 0.25, sensitivity_batch_size=1,
+        fedax.fedavg(model, GAMMA, 0.9, **FOUR_STEPS), model, tau, mu, 0.25,
+        sensitivity_batch_size=1,
     )
     got = run(algorithm, dataset, 4).params["x"]
     held, rest = parts(dataset, 0.25)
     x = np.ones(3)
     for t in range(4):
-        moves, omegas = [], []
-        for i in range(len(LARGER)):
-            a, b = (rest.client(i)[name].mean(0) for name in "ab")
-            y, omega = x, 0.0
-            for _ in range(4):
-                y = y - GAMMA * (a * y + b)
-            for a in held.client(i)["a"]:
-                omega = mu * omega + (1 - mu) * np.abs(2 * (np.arange(1, 4) * a) ** 2 * x)
-            moves.append(y - x)
-            omegas.append(omega)
-        move, omega = (np.average(v, axis=0, weights=rest.client_sizes) for v in (moves, omegas))
-        x = x + 0.9 * (1 + tau - omega / omega.max()) * move
+        x = x + 0.9 * elastic_move(x, held, rest, tau, mu)
+        close(got[t], x)
+
+
+def test_elastic_over_fedavgm_is_algorithm_1():
+    """m <- mu' m + (1 - mu') Delta and x <- x + eta m, with the sign put right."""
+    dataset, model, tau, mu = ragged(LARGER), with_outputs(unlike), 0.4, 0.8
+    held, rest = parts(dataset, 0.25)
+    decay, eta, x, m = 0.7, 0.9, np.ones(3), 0.0
+    algorithm = fedax.elastic(
+        fedax.fedavgm(model, GAMMA, eta, decay, dampening=decay, **FOUR_STEPS), model, tau, mu,
+        0.25, sensitivity_batch_size=1,
+    )
+    got = run(algorithm, dataset, 4).params["x"]
+    for t in range(4):
+        m = decay * m + (1 - decay) * elastic_move(x, held, rest, tau, mu)
+        x = x + eta * m
         close(got[t], x)
 
 

@@ -257,6 +257,24 @@ def test_f7_the_k_maml_gradient_is_the_derivative(K):
     np.testing.assert_allclose(output, differences, rtol=1e-7)
 
 
+@pytest.mark.parametrize("K", [0, 1, 2, 3, 4])
+def test_in_sequence_the_outer_minibatch_follows_the_inner_ones(K):
+    """Batches of 2 of 5 examples: inner 0 to K - 1, outer the next, from the start after the last.
+
+    The paper draws S_1, ..., S_K and z from the client's examples, each on its own.
+    """
+    dataset, options = ragged([5]), {"batch_size": 2, "order": "sequential"}
+    x = last_x(fedax.maml(quadratic(3), GAMMA, 1.0, num_local_steps=K, **options), dataset, 1)
+    client = dataset.client(0)
+    batches = [[client[name][rows].mean(0) for name in "ab"] for rows in ([0, 1], [2, 3], [4])]
+    y, derivative = np.ones(3), np.ones(3)
+    for k in range(K):
+        a, b = batches[k % 3]
+        y, derivative = y - GAMMA * (a * y + b), derivative * (1 - GAMMA * a)
+    a, b = batches[K % 3]
+    close(1 - x, derivative * (a * y + b))
+
+
 def test_f7_breaks_with_random_minibatches():
     # Scalar A_z in {.5, 1.5}, c = 0, gamma = .4, K = 1, one example a minibatch, x = 1. MAML's step
     # and its derivative share z, the outer minibatch is fresh; Theta_3 has three; all shared: .28.

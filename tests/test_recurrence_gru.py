@@ -212,6 +212,10 @@ def test_character_model_of_gru_layers_has_its_size():
     expected = 90 * 8 + 3 * 256 * (8 + 256 + 2) + 3 * 256 * (256 + 256 + 2) + 257 * 90
     shapes = jax.eval_shape(character_lstm(cell="gru").init, jax.random.key(0))
     assert sum(leaf.size for leaf in jax.tree.leaves(shapes)) == expected == 622_890
+    of_001 = character_lstm(vocabulary_size=77, cell="gru")  # its Table 3: 77 tokens
+    shapes = jax.eval_shape(of_001.init, jax.random.key(0))
+    fewer = 13 * (8 + 257)
+    assert sum(leaf.size for leaf in jax.tree.leaves(shapes)) == expected - fewer == 619_445
     with pytest.raises(ValueError, match="Unknown cell 'rnn'"):
         character_lstm(cell="rnn")  # pyright: ignore[reportArgumentType]
 

@@ -21,7 +21,7 @@ def compute(name):
 
 def test_mimes_quadratics():
     """FACTS B2: best f after 60 rounds over the grid of rates, for G = 1, 10, 100."""
-    best, fixed = compute("mime-section-6.1")
+    best, speeds, fixed = compute("mime-section-6.1")
     found = {
         (row[0], int(row[1])): [float(cell.split()[0]) for cell in row[2:5]] for row in best.rows
     }
@@ -42,17 +42,25 @@ def test_mimes_quadratics():
         assert float(deviation) < 1e-10, method
         if method == "MimeLite" and dissimilarity == "1":
             assert float(closed_form) == pytest.approx(0.05795138, abs=5e-9)
+    # At the rate 0.05 rounds to f <= 1e-8 are 165, 76, 25 for K = 1, 2, 10, whatever G.
+    rounds = {(row[0], row[1]): row[2:5] for row in speeds.rows}
+    assert rounds["server-only", "1"] == ["165"] * 3
+    assert (rounds["Mime", "2"], rounds["Mime", "10"]) == (["76"] * 3, ["25"] * 3)
+    assert rounds["FedAvg", "10"] == rounds["MimeLite", "10"] == ["never"] * 3
+    assert {row[5] for row in speeds.rows} == {"none"}
+    assert "SCAFFOLD" not in {row[0] for row in best.rows}  # it is not in the section
 
 
 @pytest.mark.optimised
 def test_decaying_steps():
     """FACTS E2: Figure 1 of the paper on decaying K."""
-    (table,) = compute("decaying-steps-figure-1")
+    table, by_algorithm_2 = compute("decaying-steps-figure-1")
     rows = {row[0]: row[1:] for row in table.rows}
     # FACTS gives .5571 for K = 10, whose own fixed point is .5570331.
     expected = {
-        "K = 1": 0.5230, "K = 10": 0.5570331, "K = 10, d_gamma = 0.995": 0.5234,
-        "K = 10, d_K = 0.995": 0.5234, "K = 10, d_K = 0.9995": 0.5336,
+        "K = 1": 0.5230, "K = 5": 0.5416882, "K = 10": 0.5570331,
+        "K = 10, d_gamma = 0.995": 0.5234, "K = 10, d_K = 0.995": 0.5234,
+        "K = 10, d_K = 0.9995": 0.5336,
     }
     for name, value in expected.items():
         assert float(rows[name][2]) == pytest.approx(value, abs=6e-5), name
@@ -64,6 +72,12 @@ def test_decaying_steps():
     assert float(decaying[1]) == pytest.approx(0.5327, abs=5.1e-5)
     assert float(decaying[0]) == pytest.approx(0.5280, abs=1.1e-4)
     assert rows["K = 10, d_K = 0.995"][6:] == ["4,586", "84.7%"]
+    assert rows["K = 10, d_K = 0.99"][7] == "87.4%"
+    ends = {row[0]: float(row[1]) for row in by_algorithm_2.rows}
+    for name, value in (("K = 1", 0.4538), ("K = 10, d_gamma = 0.995", 0.4314),
+                        ("K = 10, d_K = 0.995", 0.4668)):
+        assert ends[name] == pytest.approx(value, abs=1e-9), name
+    assert max(float(row[3]) for row in by_algorithm_2.rows) < 1e-12
     continuum, drawn = decaying_steps.population(), decaying_steps.equally_likely()
     assert continuum.minimiser[0] == pytest.approx(0.5233729, abs=5e-8)
     assert continuum.mean(continuum.centres)[0] == pytest.approx(0.5773503, abs=5e-8)

@@ -83,7 +83,8 @@ def elastic(
 
     The paper's Algorithms 1 and 2 print the server's step with the wrong sign; its Algorithm 3
     and equation (14) have the right one, which is used here. If nothing is sensitive
-    (max Omega = 0), zeta = 1 + tau.
+    (max Omega = 0), zeta = 1 + tau. The server momentum of Algorithm 1 is an exponential average:
+    `elastic(fedavgm(model, momentum=0.9, dampening=0.9), model)`.
 
     Args:
       algorithm: what is wrapped; the upload of its last exchange has a `pseudo_gradient`.

@@ -130,19 +130,23 @@ def fedavgm(
     client_learning_rate: ScheduleOrNumber = 0.1,
     server_learning_rate: ScheduleOrNumber = 1.0,
     momentum: float | Array = 0.9,
+    dampening: float | Array = 0.0,
     **local_options: Unpack[LocalOptions],
 ) -> FederatedAlgorithm:
     r"""FedAvgM: FedAvg with heavy-ball server momentum (Hsu et al. 2019; paper 004, section 4).
 
-    .. math:: m_t = \beta m_{t-1} + \Delta_t, \quad x_{t+1} = x_t + \eta\, m_t
+    .. math:: m_t = \beta m_{t-1} + (1 - d) \Delta_t, \quad x_{t+1} = x_t + \eta\, m_t
 
-    There is no factor 1 - beta, so beta = 0.9 moves about ten times as far as FedAvg.
+    With the default d = 0 there is no factor 1 - beta, so beta = 0.9 moves about ten times as far
+    as FedAvg. With d = beta, m is an exponential moving average, which is the FedAvgM of elastic
+    aggregation (paper 002, Algorithm 1).
 
     Args:
       model: the learning problem.
       client_learning_rate: eta_l >= 0, a number or a schedule of the round.
       server_learning_rate: eta >= 0, likewise.
       momentum: beta in [0, 1).
+      dampening: d in [0, 1), see `fedax.optimizers.heavy_ball`.
       **local_options: see `LocalOptions`.
 
     Raises:
@@ -153,7 +157,7 @@ def fedavgm(
       >>> algorithm = fedavgm(character_lstm(16, 1), server_learning_rate=0.3, momentum=0.9)
     """
     return fedopt(
-        model, None, optimizers.heavy_ball(momentum),
+        model, None, optimizers.heavy_ball(momentum, dampening),
         client_learning_rate=client_learning_rate,
         server_learning_rate=server_learning_rate,
         **local_options,

@@ -1,7 +1,7 @@
 """FedSGD with a decaying number of local steps, decaying client rate, decaying server rate.
 
 Paper 001: "Faster Federated Learning with Decaying Number of Local SGD Steps" (anonymous
-submission to ICLR 2021), Algorithms 1, 2 and 3, section 5.
+submission to ICLR 2021), Algorithms 1 and 2 (section 2.1), Algorithm 3 and Table 5 (Appendix B).
 """
 
 from __future__ import annotations
@@ -39,16 +39,18 @@ def fedsgd(
         \eta_t = \eta_0 d_\eta^t, \qquad
         x_{t+1} = x_t - \eta_t \textstyle\sum_i p_i (x_t - x_{i,K_t})
 
-    Fewer local steps cost less time. Each of the three is a schedule, so any of
-    `fedax.schedules` can take its place (the theorems' 1/t is `inverse_time_decay`), in this
-    method or in any other; this factory only says it as the paper does.
+    with t = 0, 1, ... Fewer local steps cost less time. Each of the three is a schedule, so any of
+    `fedax.schedules` can take its place (the 1/t of the paper's Theorem 2 is
+    `inverse_time_decay`), in this method or in any other; this factory only says it as the paper
+    does.
 
     Args:
       model: the learning problem.
       client_learning_rate: gamma_0 >= 0, or a schedule that is multiplied by the decay.
       server_learning_rate: eta_0 >= 0, likewise.
-      steps_decay, client_decay, server_decay: d_K, d_gamma, d_eta > 0; 1 is no decay. The paper
-        uses 0.9996 to 0.999.
+      steps_decay, client_decay, server_decay: d_K, d_gamma, d_eta > 0; 1 is no decay. Published
+        (Table 5): d_K and d_gamma 0.9996 and 0.999, and d_gamma 0.996; d_eta 0.9996, 0.999 and
+        0.996. In the example of section 3 d_K is 0.99, 0.995 and 0.9995, and d_gamma 0.995.
       server_optimizer: an optax transformation; None is SGD. The paper's FedAdam (Algorithm 3) is
         `optimizers.adam(1e-8, 0.9, 0.999, 0.0, "standard")` with weighting="uniform".
       **local_options: see `LocalOptions`; num_local_steps, here 10 by default, is K_0 or a
@@ -82,5 +84,7 @@ def fedsgd(
 
 def _decayed(value: ScheduleOrNumber, decay: float | Array) -> ScheduleOrNumber:
     """value(t) * decay^t."""
+    if not callable(value):
+        return exponential_decay(value, decay)
     schedule, factor = as_schedule(value), exponential_decay(1.0, decay)
     return lambda t: jnp.asarray(schedule(t)).astype(factor(t).dtype) * factor(t)

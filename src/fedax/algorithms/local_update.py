@@ -31,7 +31,7 @@ from fedax.algorithms.server import Server, ServerState
 from fedax.clients.local_training import LocalMessage, LocalOptions, LocalTraining
 from fedax.data.cohort_data import ClientExamples
 from fedax.factories import factory
-from fedax.optimizers.schedules import ScheduleOrNumber, as_schedule
+from fedax.optimizers.schedules import ScheduleOrNumber, as_schedule, steps_at
 from fedax.signatures import own_defaults
 from fedax.validate import check_choice, check_count, check_number
 
@@ -240,7 +240,7 @@ def _at_most(options: LocalOptions, most: int) -> LocalOptions:
         return {**options, "num_local_steps": most}
     check_count("num_local_steps", steps, at_least=0, schedule=True)
     if callable(steps):
-        return {**options, "num_local_steps": lambda t: jnp.minimum(jnp.asarray(steps(t)), most)}
+        return {**options, "num_local_steps": lambda t: jnp.minimum(steps_at(steps, t), most)}
     if isinstance(steps, int):
         return {**options, "num_local_steps": min(steps, most)}
     return {**options, "num_local_steps": jnp.minimum(steps, most)}

@@ -7,7 +7,7 @@ Finn, Abbeel, Levine, "Model-Agnostic Meta-Learning", ICML 2017; as a federated 
 
 from __future__ import annotations
 
-from typing import Any, Unpack
+from typing import Any, Unpack, cast
 
 import jax
 import jax.numpy as jnp
@@ -53,8 +53,10 @@ def maml(
         x_{t+1} = x_t - \eta \textstyle\sum_i p_i \nabla m_i^K(x_t)
 
     with the exact gradient, through the local steps (second order), and a fresh minibatch z' for
-    the outer loss. The model's loss must be twice differentiable in reverse mode. On quadratics
-    with full batches it is LocalUpdate with Theta_{2K+1}; `fomaml` leaves the second order out.
+    the outer loss: with order="sequential" the one that follows the K inner ones (the first again
+    after the last), otherwise drawn on its own, as in the paper. The model's loss must be twice
+    differentiable in reverse mode. On quadratics with full batches it is LocalUpdate with
+    Theta_{2K+1}; `fomaml` leaves the second order out.
 
     Args:
       model: the learning problem.
@@ -94,7 +96,10 @@ def maml(
 
     def client(message: LocalMessage, state: Any, data: ClientExamples, key: Array) -> Reply:
         inner_key, outer_key, loss_key = jax.random.split(key, 3)
-        batch = draw_minibatch(data, outer_key, batch_size=local.batch_size, order=local.order)
+        batch = draw_minibatch(
+            data, outer_key, batch_size=local.batch_size, order=local.order,
+            after=cast(int, num_local_steps),
+        )
 
         def meta_loss(params: Params) -> tuple[Array, Any]:
             start = message._replace(params=params, num_local_steps=num_local_steps)

@@ -81,7 +81,7 @@ class List:
 
 @dataclasses.dataclass(frozen=True)
 class Reproduce:
-    """Compute a published table or figure anew and print it with the deviation."""
+    """Compute a published table or figure anew, with the deviation from it or from theory."""
 
     name: Annotated[Positional[str | None], _option("[NAME]")] = None
     """Which, see --list."""

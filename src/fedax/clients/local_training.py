@@ -15,7 +15,7 @@ from fedax.clients.local_steps import LocalResult, train_locally
 from fedax.clients.minibatches import Minibatch, Order, count_local_steps, within_one_epoch
 from fedax.data.cohort_data import ClientExamples
 from fedax.mistakes.model import require_model
-from fedax.optimizers.schedules import Schedule, ScheduleOrNumber, as_schedule
+from fedax.optimizers.schedules import Schedule, ScheduleOrNumber, as_schedule, steps_at
 from fedax.signatures import has_defaults
 from fedax.validate import check_choice, check_count, check_number, unknown
 
@@ -110,11 +110,12 @@ class LocalTraining(NamedTuple):
 
     def message(self, state: Any) -> LocalMessage:
         """What to broadcast, from a server state."""
-        steps, proximal = (
-            as_schedule(cast(Schedule, value))(state.round_index) if callable(value) else value
-            for value in (self.num_local_steps, self.proximal_weight)
-        )
-        rate = self.client_learning_rate(state.round_index)
+        t, steps, proximal = state.round_index, self.num_local_steps, self.proximal_weight
+        if callable(steps):
+            steps = steps_at(cast(Schedule, steps), t)
+        if callable(proximal):
+            proximal = as_schedule(cast(Schedule, proximal))(t)
+        rate = self.client_learning_rate(t)
         return LocalMessage(state.params, rate, steps, proximal)
 
     def train(

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from fedax.algorithm import Array, Batch
 from fedax.clients.shuffles import largest_lane, random_order
 from fedax.data.cohort_data import ClientExamples
+from fedax.optimizers.decaying_counts import rounded_up
 
 Order: TypeAlias = Literal["shuffled", "iid", "sequential"]
 Carry = TypeVar("Carry")
@@ -87,8 +88,6 @@ def fold_minibatches(
     """
     order_key, step_key = jax.random.split(key)
     per_epoch = jnp.maximum(steps_per_epoch(data.num_examples, batch_size), 1)
-    slots = jnp.arange(batch_size, dtype=jnp.int32)
-    last = jnp.maximum(data.num_examples - 1, 0)
 
     def shuffle(epoch: int | Array) -> Array:
         return random_order(
@@ -99,8 +98,8 @@ def fold_minibatches(
         permutation, carry = state
         k = jnp.asarray(k, jnp.int32)
         if order == "iid":
-            draws = jax.random.randint(jax.random.fold_in(order_key, k), (batch_size,), 0, last + 1,
-                                       dtype=jnp.int32)
+            draws = jax.random.randint(jax.random.fold_in(order_key, k), (batch_size,), 0,
+                                       jnp.maximum(data.num_examples, 1), dtype=jnp.int32)
             batch = Minibatch(data.examples(draws), jnp.full(batch_size, data.num_examples > 0))
         else:
             epoch, position = (0, k) if one_epoch else (k // per_epoch, k % per_epoch)
@@ -112,11 +111,7 @@ def fold_minibatches(
                     lambda: jnp.where(begins, shuffle(epoch), permutation),
                     lambda: permutation,
                 )
-            places = position * batch_size + slots
-            mask = places < data.num_examples
-            places = jnp.minimum(places, last)
-            indices = permutation[places] if order == "shuffled" else places
-            batch = Minibatch(data.examples(indices), mask)
+            batch = _at(data, position, batch_size, permutation if order == "shuffled" else None)
         return permutation, step(carry, batch, jax.random.fold_in(step_key, k))
 
     permutation = jnp.zeros(data.capacity if order == "shuffled" else 0, jnp.int32)
@@ -133,9 +128,15 @@ def within_one_epoch(num_local_epochs: Any, num_local_steps: Any) -> bool:
 
 
 def draw_minibatch(
-    data: ClientExamples, key: Array, *, batch_size: int, order: Order = "shuffled"
+    data: ClientExamples, key: Array, *, batch_size: int, order: Order = "shuffled", after: int = 0
 ) -> Minibatch:
-    """The first minibatch of a fresh walk, see `fold_minibatches`."""
+    """The first minibatch of a fresh walk, see `fold_minibatches`.
+
+    Every walk in sequence is the same; there it is the minibatch that follows the `after` first.
+    """
+    if order == "sequential":
+        per_epoch = jnp.maximum(steps_per_epoch(data.num_examples, batch_size), 1)
+        return _at(data, jnp.int32(after) % per_epoch, batch_size)
     places = jnp.zeros(batch_size, jnp.int32)
     nothing = Minibatch(data.examples(places), jnp.zeros(batch_size, bool))
     return fold_minibatches(
@@ -149,10 +150,19 @@ def steps_per_epoch(num_examples: Array, batch_size: int) -> Array:
     return (num_examples + (batch_size - 1)) // batch_size
 
 
+def _at(
+    data: ClientExamples, position: Array, batch_size: int, permutation: Array | None = None
+) -> Minibatch:
+    """The minibatch at a position of an epoch, in the stored order or a permutation of it."""
+    places = position * batch_size + jnp.arange(batch_size, dtype=jnp.int32)
+    mask = places < data.num_examples
+    places = jnp.minimum(places, jnp.maximum(data.num_examples - 1, 0))
+    return Minibatch(data.examples(places if permutation is None else permutation[places]), mask)
+
+
 def _whole(count: int | Array) -> Array:
     """A number of steps as int32, fractions rounded up."""
     count = jnp.asarray(count)
     if jnp.issubdtype(count.dtype, jnp.inexact):
-        # Rounding may lift a whole number, such as 27 / 3^2, above itself.
-        count = jnp.ceil(count * (1 - 4 * jnp.finfo(count.dtype).eps))
+        return rounded_up(count)
     return count.astype(jnp.int32)

@@ -1,4 +1,4 @@
-"""The convolutional network of the papers' EMNIST and CIFAR-10 experiments."""
+"""The convolutional network of paper 004's EMNIST experiments, and a CIFAR-10 benchmark's."""
 
 from __future__ import annotations
 
@@ -37,11 +37,13 @@ def image_cnn(
     d: in training a number is set to 0 with its layer's rate p and divided by 1 - p otherwise; in
     evaluation it is left alone. Weights are drawn Glorot uniform, biases are 0, both float32.
 
-    With the default arguments it is the network of Reddi et al., "Adaptive federated optimization"
-    (ICLR 2021, paper 001), for EMNIST with 62 classes: 1,206,590 parameters. `image_cnn((32, 32,
-    3), 10)` is that of the CIFAR-10 benchmark of pfl-research (Granqvist et al., "pfl-research:
-    simulation framework for accelerating research in private federated learning", 2024), with
-    1,626,442 parameters.
+    With the default arguments it is the network for EMNIST with 62 classes in the code released
+    with Reddi et al., "Adaptive federated optimization" (ICLR 2021, paper 004): 1,206,590
+    parameters. `image_cnn((32, 32, 3), 10)` is that of the CIFAR-10 benchmark of pfl-research
+    (Granqvist et al., "pfl-research: simulation framework for accelerating research in private
+    federated learning", 2024), with 1,626,442 parameters. Not this one are the CNNs of paper 000
+    (McMahan's, with 5x5 kernels and 512 units: 1,690,046 parameters) and of paper 001 (pooling
+    after each convolution, 512 units), and on CIFAR the papers train ResNets.
 
     Args:
       image_shape: [H, W, C], H and W >= 6.

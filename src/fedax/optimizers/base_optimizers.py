@@ -1,8 +1,8 @@
 """Centralised optimizers as Mime needs them: a direction U and an update V of the statistics.
 
 Paper 003: Karimireddy, Jaggi, Kale, Mohri, Reddi, Stich, Suresh, "Mime: Mimicking Centralized
-Stochastic Algorithms in Federated Learning" (2020), Table 4 (where the printed "tau + sqrt v" is
-epsilon + sqrt v). A step at the gradient g with statistics s is
+Stochastic Algorithms in Federated Learning" (2020), Table 4 (whose denominator, garbled in the text
+that was at hand, is taken to be epsilon + sqrt v). A step at the gradient g with statistics s is
 
     x <- x - eta U(g, s),    then    s <- V(g, s).
 
@@ -13,7 +13,8 @@ epsilon   adaptivity            added to sqrt(v)
 v_0       initial_accumulator   v before the first round; None means epsilon^2
 
 The paper does not say what v_0 is. With v_0 = 0 the first round's steps are divided by epsilon
-alone, a thousandfold; with epsilon^2 (the rule of paper 004) by twice that, and less as v grows.
+alone; with epsilon^2 (the rule of paper 004) by 2 epsilon, so they are half as long. Later v has
+grown, and both are alike.
 """
 
 from __future__ import annotations

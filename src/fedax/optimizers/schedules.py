@@ -1,14 +1,15 @@
 """Schedules: a value for each round, from the round's index t = 0, 1, 2, ...
 
 A schedule is any function of `round_index`, so every optax schedule is one. All of them are
-pure and may be traced; wherever fedax takes a schedule it takes a number as well.
+pure and may be traced; wherever fedax takes a schedule it takes a number as well. The first
+round has t = 0 here; the theorems of papers 000 and 001 count their rounds from t = 1.
 """
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -17,10 +18,38 @@ import numpy as np
 from fedax.algorithm import Array
 from fedax.factories import factory
 from fedax.mistakes.errors import AlgorithmError, array_words, checked_call, defined_at
+from fedax.optimizers.decaying_counts import decaying_count
 from fedax.validate import check_count, check_number, unknown
 
 Schedule: TypeAlias = Callable[[Array], Array]
 ScheduleOrNumber: TypeAlias = float | Array | Schedule
+
+
+class Decay(NamedTuple):
+    """A schedule v_0 r^n(t), which knows its whole numbers better than its float32 value says.
+
+    Attributes:
+      value: round_index -> v(t).
+      steps: round_index -> ceil(v(t)), an int32 scalar, see `decaying_count`.
+    """
+
+    value: Schedule
+    steps: Schedule
+
+    def __call__(self, round_index: Array) -> Array:
+        """v(t)."""
+        return self.value(round_index)
+
+
+def steps_at(schedule: Schedule, round_index: Array) -> Array:
+    """A number of local steps from a schedule: a whole one, or a number that is yet to round up.
+
+    Raises:
+      AlgorithmError: the schedule fails or does not give one number.
+    """
+    if isinstance(schedule, Decay):
+        return schedule.steps(round_index)
+    return as_schedule(schedule)(round_index)
 
 
 def as_schedule(value: ScheduleOrNumber) -> Schedule:
@@ -62,7 +91,7 @@ def constant(value: float | Array) -> Schedule:
 @factory
 def staircase_decay(
     initial_value: float | Array, decay_rate: float | Array = 0.1, decay_every: int | Array = 500
-) -> Schedule:
+) -> Decay:
     """Staircase exponential decay, ExpDecay of paper 004 (section 5.4): v(t) = v_0 r^floor(t / n).
 
     Args:
@@ -78,12 +107,14 @@ def staircase_decay(
     check_number("initial_value", initial_value, at_least=0)
     check_number("decay_rate", decay_rate, above=0)
     check_count("decay_every", decay_every)
-    return lambda round_index: _power(initial_value, decay_rate, round_index // decay_every)
+    return _decay(initial_value, decay_rate, lambda round_index: round_index // decay_every)
 
 
 @factory
-def exponential_decay(initial_value: float | Array, decay_rate: float | Array) -> Schedule:
-    """Exponential decay (paper 001, section 5): v(t) = v_0 d^t.
+def exponential_decay(initial_value: float | Array, decay_rate: float | Array) -> Decay:
+    """Exponential decay (paper 001, section 3 and Table 5): v(t) = v_0 d^t.
+
+    As a number of local steps it is K_t = ceil(K_0 d^t), exactly: see `decaying_count`.
 
     Args:
       initial_value: v_0 >= 0.
@@ -95,14 +126,15 @@ def exponential_decay(initial_value: float | Array, decay_rate: float | Array) -
     """
     check_number("initial_value", initial_value, at_least=0)
     check_number("decay_rate", decay_rate, above=0)
-    return lambda round_index: _power(initial_value, decay_rate, round_index)
+    return _decay(initial_value, decay_rate, lambda round_index: round_index)
 
 
 @factory
 def inverse_time_decay(initial_value: float | Array, offset: float | Array = 1.0) -> Schedule:
-    """Decay by 1/t (paper 000, Theorem 27; paper 001, Theorem 2): v(t) = v_0 b / (b + t).
+    """Decay by 1/t, as in paper 000 (Theorem 27) and paper 001 (Theorem 2): v(t) = v_0 b / (b + t).
 
-    With a = v_0 b it is the theorems' a / (b + t).
+    The theorems' a / (b + t) has its first round at t = 1; here that is t = 0, so their schedule is
+    `inverse_time_decay(a / (b + 1), b + 1)`.
 
     Args:
       initial_value: v_0 >= 0.
@@ -191,7 +223,12 @@ def parse_call(text: str, choices: Mapping[str, Callable[..., Any]], what: str) 
         raise ValueError(f"{text!r} is not a valid {what}: {error}.") from None
 
 
-def _power(initial_value: float | Array, rate: float | Array, exponent: Array) -> Array:
-    dtype = jnp.result_type(float)
-    value, base = (jnp.asarray(number).astype(dtype) for number in (initial_value, rate))
-    return value * base ** jnp.asarray(exponent).astype(dtype)
+def _decay(
+    initial_value: float | Array, rate: float | Array, exponent: Callable[[Array], Array]
+) -> Decay:
+    def value(round_index: Array) -> Array:
+        dtype = jnp.result_type(float)
+        start, base = (jnp.asarray(number).astype(dtype) for number in (initial_value, rate))
+        return start * base ** jnp.asarray(exponent(round_index)).astype(dtype)
+
+    return Decay(value, lambda t: decaying_count(initial_value, rate, exponent(t)))

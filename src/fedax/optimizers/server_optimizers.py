@@ -248,16 +248,20 @@ def adabound(
 
 
 @factory
-def heavy_ball(momentum: float | Array = 0.9) -> optax.GradientTransformation:
-    r"""FedAvgM's server optimizer: :math:`m_t = \beta m_{t-1} + g_t`, :math:`u_t = -m_t`.
+def heavy_ball(
+    momentum: float | Array = 0.9, dampening: float | Array = 0.0
+) -> optax.GradientTransformation:
+    r"""FedAvgM's server optimizer: :math:`m_t = \beta m_{t-1} + (1 - d) g_t`, :math:`u_t = -m_t`.
 
-    The heavy ball without a factor 1 - beta, as in the code of paper 004.
+    With d = 0 the heavy ball without a factor 1 - beta, as in the code of paper 004; with d = beta
+    m is the exponential moving average of the pseudo-gradients (paper 002, Algorithm 1).
 
     Args:
       momentum: beta in [0, 1).
+      dampening: d in [0, 1); the name is PyTorch's, whose first m is g_0 without the factor.
 
     Raises:
-      ValueError: a concrete momentum is out of its range.
+      ValueError: a concrete value is out of its range.
 
     Example:
       >>> server = heavy_ball(0.9)
@@ -267,12 +271,16 @@ def heavy_ball(momentum: float | Array = 0.9) -> optax.GradientTransformation:
       -1.9
     """
     check_number("momentum", momentum, at_least=0, below=1)
+    check_number("dampening", dampening, at_least=0, below=1)
 
     def update(updates: optax.Updates, state: Any, params: Any = None) -> Any:
         del params
-        trace = jax.tree.map(
-            lambda m, g: jnp.asarray(momentum, g.dtype) * m + g, state.trace, updates
-        )
+
+        def average(m: Array, g: Array) -> Array:
+            beta, d = (jnp.asarray(number, g.dtype) for number in (momentum, dampening))
+            return beta * m + (1 - d) * g
+
+        trace = jax.tree.map(average, state.trace, updates)
         return jax.tree.map(jnp.negative, trace), optax.TraceState(trace)
 
     return optax.GradientTransformation(optax.trace(momentum).init, update)
