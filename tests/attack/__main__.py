@@ -178,12 +178,12 @@ def page(parts: list[Part], command: str) -> str:
     today = datetime.date.today().isoformat()
     rows = "\n".join(part.row() for part in parts)
     found = "\n".join(f"- {part.name}: `{what[:500]}`" for part in parts for what in part.found)
+    minutes = sum(part.seconds for part in parts) / 60
     return f"""# What an attack found
 
-`{command}`, {today}, {platform.system()}, Python {platform.python_version()}, {sum(
-    part.seconds for part in parts) / 60:.0f} minutes. A finding is a wrong bit, a traceback, "a defect of fedax", more
-than one sentence, or more time or memory than its limit. [security.md](security.md) says what is
-defended against.
+`{command}`, {today}, {platform.system()}, Python {platform.python_version()}, {minutes:.0f} minutes.
+A finding is a wrong bit, a traceback, "a defect of fedax", more than one sentence, or more time or
+memory than its limit. [security.md](security.md) says what is defended against.
 
 | what | trials | findings | seconds | how they ended |
 |---|---|---|---|---|
@@ -204,8 +204,8 @@ def main() -> int:
     parser.add_argument("--only", default="", help="kills, disks, files, inputs or processes")
     parser.add_argument("--out", type=Path, help="writes a page of the docs")
     asked = parser.parse_args()
-    with tempfile.TemporaryDirectory() as name:
-        places = {key: Path(name) / key for key in ("kills", "disks", "files", "processes")}
+    with tempfile.TemporaryDirectory() as parent:
+        places = {key: Path(parent) / key for key in ("kills", "disks", "files", "processes")}
         for place in places.values():
             place.mkdir()
         attacks = {
@@ -216,9 +216,9 @@ def main() -> int:
             "processes": processes_lost(asked.losses, asked.seed, places["processes"]),
         }
         parts = []
-        for attack in attacks:
-            if asked.only in ("", attack):
-                for part in attacks[attack]:
+        for name, attack in attacks.items():
+            if asked.only in ("", name):
+                for part in attack:
                     parts.append(part)
                     print(part.row(), flush=True)
     if asked.out:
