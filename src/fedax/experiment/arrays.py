@@ -89,10 +89,10 @@ def _read_state(path: Path, declared: Mapping[str, Declared]) -> Arrays:
                 with archive.open(f"{name}.npy") as stored:
                     size = archive.getinfo(f"{name}.npy").file_size
                     _require_header(stored, (what.nbytes,), size)
-                    content = np.empty(what.nbytes, np.uint8)
-                    if stored.readinto(memoryview(content)) < what.nbytes:
+                    content = stored.read(what.nbytes)
+                    if len(content) < what.nbytes:
                         raise ValueError("it is truncated")
-                    arrays[name] = content
+                    arrays[name] = np.frombuffer(content, np.uint8)
     except (OSError, MemoryError):
         raise
     except Exception as error:  # zipfile has many ways to say that it is none

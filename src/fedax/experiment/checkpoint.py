@@ -4,9 +4,9 @@ A checkpoint is a folder `round-00000040`: the server's arrays and the clients' 
 `state.npz`, each leaf of the clients' states in a `client_row_00000.npy`, a row for each of those
 ids, the best model so far in `best.safetensors` if one is kept, and a `manifest.json` with the
 format, the run's fingerprint, the shape and dtype of every array, which of them are the parameters
-and digests of every file and of the metrics until then. It is written under another name and
-renamed when complete, so a run killed at any moment leaves whole checkpoints only. Clients' rows
-are written and read a block at a time, so that they may be larger than memory.
+and digests of every file, of the metrics until then and of itself. It is written under another
+name and renamed when complete, so a run killed at any moment leaves whole checkpoints only.
+Clients' rows are written and read a block at a time, so that they may be larger than memory.
 
 What else lies among the checkpoints, such as a copy with a name of its own, is left alone.
 
@@ -23,7 +23,7 @@ import re
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, get_args
+from typing import Any, NamedTuple, TypeGuard, TypeVar, get_args
 
 import jax
 import jax.numpy as jnp
@@ -43,6 +43,7 @@ from fedax.experiment.manifest import (
     CheckpointError,
     Declared,
     Manifest,
+    digest_of,
     read_manifest,
 )
 from fedax.experiment.metrics import Prefix, wrong_with_metrics
@@ -136,7 +137,7 @@ def save(
     write_arrays(partial, arrays)
     if best is not None:
         write_atomically(partial / BEST, best)
-    manifest = {
+    manifest: dict[str, Any] = {
         "format": FORMAT,
         "fedax": fedax.__version__,
         "fingerprint": fingerprint,
@@ -145,7 +146,9 @@ def save(
         "params": _places_of_params(state.server_state),
         "files": _digests(partial),
         "metrics": None if metrics is None else metrics._asdict(),
+        "digest": None,
     }
+    manifest["digest"] = digest_of(manifest)
     with (partial / MANIFEST).open("x", encoding="utf-8", newline="\n") as file:
         json.dump(manifest, file)
         file.flush()
@@ -287,12 +290,10 @@ def _read_best(path: Path, manifest: Manifest, params: Params | None) -> Best | 
     file = path / BEST
     try:
         arrays, said = decoded(read_file(file), str(file))
-        metric, mode, best_round, value = (
-            said.get(key) for key in ("metric", "mode", "round", "value")
-        )
+        metric, mode, best_round, value = map(said.get, ("metric", "mode", "round", "value"))
         if not (
-            isinstance(metric, str) and mode in get_args(Mode) and type(best_round) is int
-            and 1 <= best_round <= manifest.round_index and type(value) in (int, float)
+            isinstance(metric, str) and _is_mode(mode) and type(best_round) is int
+            and 1 <= best_round <= manifest.round_index and isinstance(value, float)
         ):
             raise ValueError(f"{file} does not say of which round and metric it is.")
         return Best(
@@ -302,6 +303,10 @@ def _read_best(path: Path, manifest: Manifest, params: Params | None) -> Best | 
         )
     except (OSError, ValueError) as error:
         raise CheckpointError(f"Checkpoint {path} cannot be used: {error}") from None
+
+
+def _is_mode(value: Any) -> TypeGuard[Mode]:
+    return value in get_args(Mode)
 
 
 def _places_of_params(server_state: Any) -> Any:
@@ -326,7 +331,7 @@ def _state(
             f"Checkpoint {path} is damaged: its arrays are of round {server_state.round_index}."
         )
     ids, store = arrays[CLIENT_IDS], initial.client_store
-    if len(np.unique(ids)) < len(ids) or not _all_clients(ids, store):
+    if not _are_clients(ids, store):
         raise CheckpointError(f"Checkpoint {path} is damaged: its clients are none of this run's.")
     count = sum(name.startswith(ROWS) for name in arrays)
     rows = [arrays[f"{ROWS}{i:05d}"] for i in range(count)]
@@ -334,8 +339,10 @@ def _state(
     return TrainingState(server_state, store)
 
 
-def _all_clients(ids: np.ndarray, store: ClientStore) -> bool:
-    return not len(ids) or (ids.min() >= 0 and ids.max() < store.num_clients)
+def _are_clients(ids: np.ndarray, store: ClientStore) -> bool:
+    """Whether these are ids of the population, each once."""
+    known = np.unique(ids)
+    return len(known) == len(ids) and not ((known < 0) | (known >= store.num_clients)).any()
 
 
 def _arrays(state: TrainingState) -> Arrays:

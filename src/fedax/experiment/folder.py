@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import json
 import os
 import shlex
 import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from filelock import FileLock, Timeout
@@ -129,7 +130,7 @@ def write_atomically(path: Path, content: bytes) -> None:
         raise
 
 
-def open_file(path: Path) -> BinaryIO:
+def open_file(path: Path) -> io.BufferedReader:
     """Opens a file of a run folder to read; a link, a pipe or a device is not opened.
 
     Raises:

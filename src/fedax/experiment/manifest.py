@@ -6,6 +6,7 @@ before what it asks for was compared with the files' sizes.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import re
@@ -28,7 +29,7 @@ SERVER = "server_"
 ROWS = "client_row_"  # how the names of arrays begin that have a file of their own
 MOST_BYTES = 16 * 2**20
 MOST_ROUNDS = 2**31 - 1
-MOST_DIMENSIONS, MOST_ELEMENTS = 32, 2**62
+MOST_DIMENSIONS, MOST_ELEMENTS, MOST_FORMATS = 32, 2**62, 1000
 
 _ARRAY = re.compile(rf"{SERVER}\d{{5,}}|{CLIENT_IDS}|{ROWS}\d{{5,}}", re.ASCII)
 _DTYPE = re.compile(r"bool|bfloat16|u?int\d{1,2}|complex\d{2,3}|float\d{1,2}(_e\dm\d\w{0,6})?",
@@ -76,6 +77,11 @@ class Manifest(NamedTuple):
     metrics: Prefix | None
 
 
+def digest_of(manifest: dict[str, Any]) -> str:
+    """The digest of a manifest whose own is None; those of fedax 0.5 and before have none."""
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+
+
 def file_of(array: str) -> str:
     """The file that an array is in."""
     return f"{array}.npy" if array.startswith(ROWS) else STATE
@@ -92,11 +98,15 @@ def read_manifest(path: Path) -> Manifest:
     """
     try:
         said = json.loads(read_file(path / MANIFEST, MOST_BYTES))
+        rest = said | {"digest": None} if isinstance(said, dict) else None
+        digest = rest and digest_of(rest)
     except (OSError, ValueError, RecursionError):
         raise _damaged(path) from None
-    if not isinstance(said, dict):
+    if rest is None:
         raise _damaged(path)
     _require_format(path, said)
+    if said.get("digest", digest) != digest:
+        raise _damaged(path, ": it was changed")
     try:
         manifest = Manifest(
             _text(said, "fingerprint"), _whole(said, "round", MOST_ROUNDS),
@@ -117,7 +127,7 @@ def _damaged(path: Path, why: str = "") -> CheckpointError:
 
 def _require_format(path: Path, said: dict[str, Any]) -> None:
     found, version = said.get("format"), said.get("fedax")
-    if not _is_whole(found):
+    if not _is_whole(found) or not 0 < found < MOST_FORMATS:
         raise _damaged(path)
     if found != FORMAT:
         by = version if isinstance(version, str) and len(version) < 40 else "an unknown version"
