@@ -17,13 +17,14 @@ import numpy as np
 import pytest
 
 import fedax
-from fedax.experiment import checkpoint, folder, run
+from fedax.experiment import checkpoint, folder, run, sources
 from fedax.experiment.checkpoint import CheckpointError, read_latest, restore_latest
 from fedax.experiment.display import Display
 from fedax.experiment.folder import RunError, new_folder, write_atomically
 from fedax.experiment.manifest import MOST_BYTES, digest_of
 from fedax.experiment.metrics import MetricsLog, read_metrics, whole_lines
 from fedax.experiment.params import decoded, encoded, rebuilt
+from fedax.report.clients import worst_of_run
 from fedax.rounds.client_store import ClientStore
 from fedax.rounds.state import TrainingState
 from fedax.rounds.stopping import Best, Goal
@@ -596,3 +597,30 @@ def test_writing_a_file_replaces_what_lies_where_it_is_begun(tmp_path):
     with pytest.raises(OSError, match=r"file\.partial"):
         write_atomically(tmp_path / "file", b"newer")
     assert (tmp_path / "file").read_bytes() == b"new"
+
+
+@pytest.mark.parametrize("content", [
+    b"", b"client", b"client,num_examples,loss\nada,3\n", b"client,num_examples,loss\nada,3,low\n",
+    b"\xff\xfe", b"client,num_examples,loss\nada,3," + b"1" * 200_000, "a pipe",
+])
+def test_a_damaged_table_of_clients_is_no_table(tmp_path, content):
+    if content == "a pipe" and sys.platform != "win32":
+        os.mkfifo(tmp_path / "clients.csv")
+    else:
+        (tmp_path / "clients.csv").write_bytes(content)
+    assert worst_of_run(tmp_path) == ("", [])
+
+
+@ON_POSIX
+def test_a_copy_of_a_source_is_whole_and_in_the_folder(tmp_path):
+    source = tmp_path / "mine.py"
+    source.write_text("RATE = 1\n")
+    digest = hashlib.sha256(source.read_bytes()).hexdigest()
+    path = tmp_path / "run"
+    copy = sources.copy_of(path, str(source), digest)
+    copy.parent.mkdir(parents=True)
+    copy.symlink_to(tmp_path / "outside")
+    sources.keep_copies(path, [sources.Source("f", str(source), digest)])
+    assert copy.read_text() == "RATE = 1\n"
+    assert not copy.is_symlink()
+    assert not (tmp_path / "outside").exists()

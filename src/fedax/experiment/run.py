@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import datetime
 import functools
-import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -248,16 +247,18 @@ def _unused_folder(config: RunConfig) -> Path:
     """Makes a folder under fedax-runs/ that no other run has."""
     stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
     first = Path("fedax-runs") / f"{config.task}-{config.algorithm}-{stamp}"
+    folder, number = first, 1
     try:
-        first.parent.mkdir(exist_ok=True)
-        for number in itertools.count(1):
-            folder = first if number == 1 else first.with_name(f"{first.name}-{number}")
-            with contextlib.suppress(FileExistsError):
+        folder.parent.mkdir(exist_ok=True)
+        while True:
+            try:
                 folder.mkdir()
                 return folder
+            except FileExistsError:
+                number += 1
+                folder = first.with_name(f"{first.name}-{number}")
     except OSError as error:
-        raise RunError(f"Cannot make the run folder {first}: {error.strerror}.") from None
-    raise AssertionError  # the numbers do not end
+        raise RunError(f"Cannot make the run folder {folder}: {error.strerror}.") from None
 
 
 def _write_config(job: Job, config: RunConfig) -> None:
