@@ -10,7 +10,7 @@ from fedax.cli.main import run_command
 from fedax.experiment.build import algorithm_parts, algorithm_settings
 from fedax.experiment.config import resolve
 from fedax.experiment.errors import ConfigError
-from fedax.experiment.folder import read_metrics
+from fedax.experiment.metrics import read_metrics
 from fedax.tasks.registry import presets
 
 NAMES = [*ALGORITHMS, *WRAPPERS, "local_update_decay+elastic+fedprox"]

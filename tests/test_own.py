@@ -25,7 +25,7 @@ from fedax.experiment.build import algorithm_parts, algorithm_settings, build_al
 from fedax.experiment.config import load_config, parse_settings, resolve, run_settings
 from fedax.experiment.display import Display
 from fedax.experiment.errors import ConfigError
-from fedax.experiment.folder import read_metrics
+from fedax.experiment.metrics import read_metrics
 from fedax.experiment.settings import NEEDED, settings_of
 from fedax.experiment.values import check_kind, describe, parse
 from problems import quadratic_model, quadratic_task

@@ -15,7 +15,7 @@ from fedax import ClientMetrics, FederatedDataset
 from fedax.cli.main import run_command
 from fedax.experiment import run
 from fedax.experiment.config import ConfigError, RunConfig, load_config, resolve
-from fedax.experiment.folder import read_metrics
+from fedax.experiment.metrics import read_metrics
 from fedax.report.clients import clients_table
 from fedax.tasks import registry as tasks
 from problems import identical, quadratic_task

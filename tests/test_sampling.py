@@ -23,7 +23,7 @@ from fedax.algorithm import advance_round
 from fedax.cli.main import run_command
 from fedax.data import CohortReader
 from fedax.data.cohort_data import NOBODY, STAYS
-from fedax.experiment.folder import read_metrics
+from fedax.experiment.metrics import read_metrics
 from fedax.rounds.cohort import client_key, run_round, run_rounds
 from fedax.rounds.sampling import part_of_the_day, sample_cohort, sampler
 from fedax.rounds.state import initial_state, run_key

@@ -4,9 +4,11 @@ A checkpoint is a folder `round-00000040`: the server's arrays and the clients' 
 `state.npz`, each leaf of the clients' states in a `client_row_00000.npy`, a row for each of those
 ids, the best model so far in `best.safetensors` if one is kept, and a `manifest.json` with the
 format, the run's fingerprint, the shape and dtype of every array, which of them are the parameters
-and a digest of every file. It is written under another name and renamed when complete, so a
-run killed at any moment leaves whole checkpoints only. Clients' rows are written and read a block
-at a time, so that they may be larger than memory.
+and digests of every file, of the metrics until then and of itself. It is written under another
+name and renamed when complete, so a run killed at any moment leaves whole checkpoints only.
+Clients' rows are written and read a block at a time, so that they may be larger than memory.
+
+What else lies among the checkpoints, such as a copy with a name of its own, is left alone.
 
 NumPy writes it and not Orbax, because a full disk is then an `OSError` in the thread that asked,
 and no log of another library's threads (docs/log.md).
@@ -14,15 +16,14 @@ and no log of another library's threads (docs/log.md).
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
-import math
 import os
+import re
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeGuard, TypeVar, get_args
 
 import jax
 import jax.numpy as jnp
@@ -30,7 +31,22 @@ import numpy as np
 
 import fedax
 from fedax.algorithm import Params
-from fedax.experiment.folder import RunError, write_atomically
+from fedax.experiment.arrays import Arrays, read_arrays, write_arrays
+from fedax.experiment.folder import open_file, read_file, write_atomically
+from fedax.experiment.manifest import (
+    BEST,
+    CLIENT_IDS,
+    FORMAT,
+    MANIFEST,
+    ROWS,
+    SERVER,
+    CheckpointError,
+    Declared,
+    Manifest,
+    digest_of,
+    read_manifest,
+)
+from fedax.experiment.metrics import Prefix, wrong_with_metrics
 from fedax.experiment.params import (
     decoded,
     encoded,
@@ -39,18 +55,18 @@ from fedax.experiment.params import (
     structure,
 )
 from fedax.models.parameters import fitted
-from fedax.rounds.client_store import row_blocks
+from fedax.rounds.client_store import ClientStore
 from fedax.rounds.options import PERSONALIZE
 from fedax.rounds.state import TrainingState
-from fedax.rounds.stopping import Best, Goal
+from fedax.rounds.stopping import Best, Goal, Mode
 
 Found = TypeVar("Found")
 
-FORMAT = 2
 KEEP = 2
-STATE = "state.npz"
-BEST = "best.safetensors"
-ROWS = "client_row_"  # how the names of arrays begin that have a file of their own
+# How this module names folders: whole ones, and those that are not yet or no longer whole.
+NAME = re.compile(r"round-\d{8,}", re.ASCII)
+PARTIAL = re.compile(r"(partial|removed)-\d{8,}", re.ASCII)
+MOST_NAMED = 5  # of what lies among the checkpoints and is none
 # Settings that a run may change between its sittings: how long it is, how often it evaluates or
 # checkpoints and what it measures, when it stops early and how it is chunked. And what is no
 # setting; of a user's sources the run folder says more.
@@ -61,16 +77,12 @@ FREE = {
 }
 
 
-class CheckpointError(RunError):
-    """No checkpoint can be used; the message is a sentence."""
-
-
 class Restored(NamedTuple):
     """What `restore_latest` found.
 
     Attributes:
       state: the run's, or its initial one.
-      refused: a sentence for each checkpoint that was refused.
+      refused: a sentence for each checkpoint that was refused, and one for what is none.
       best: the best model so far, or None.
     """
 
@@ -100,39 +112,32 @@ def fingerprint(config: Mapping[str, Any]) -> str:
 
 
 def save(
-    folder: Path, state: TrainingState, fingerprint: str, best: bytes | None = None
+    folder: Path, state: TrainingState, fingerprint: str, best: bytes | None = None,
+    metrics: Prefix | None = None,
 ) -> None:
-    """Writes the state's checkpoint and removes all but the newest `KEEP`.
+    """Writes the state's checkpoint and removes all before it but the newest `KEEP`, with it.
 
     Args:
-      folder: the run's checkpoints.
+      folder: the run's checkpoints, made in a folder that is there.
       state: what is written.
       fingerprint: the run's.
       best: the content of the file with the best model.
+      metrics: what metrics.jsonl has up to this round.
 
     Raises:
       OSError: the disk is full or not writable; the checkpoints before are untouched.
     """
     round_index = int(state.server_state.round_index)
-    target = folder / f"round-{round_index:08d}"
-    for abandoned in folder.glob("partial-*"):
-        shutil.rmtree(abandoned, ignore_errors=True)
+    for name in _names(folder, PARTIAL):
+        shutil.rmtree(folder / name, ignore_errors=True)
     partial = folder / f"partial-{round_index:08d}"
-    partial.mkdir(parents=True)
+    folder.mkdir(exist_ok=True)  # not its parents: a run folder that was deleted stays deleted
+    partial.mkdir()
     arrays = _arrays(state)
-    rows = {name: arrays[name] for name in arrays if name.startswith(ROWS)}
-    # As bytes: NumPy's format does not know bfloat16, and the manifest knows every dtype.
-    stored: dict[str, Any] = {
-        name: arrays[name].reshape(-1).view(np.uint8) for name in arrays if name not in rows
-    }
-    with (partial / STATE).open("wb") as file:
-        np.savez(file, **stored)
-        file.flush()
-        os.fsync(file.fileno())
-    _write_rows(partial, rows)
+    write_arrays(partial, arrays)
     if best is not None:
         write_atomically(partial / BEST, best)
-    manifest = {
+    manifest: dict[str, Any] = {
         "format": FORMAT,
         "fedax": fedax.__version__,
         "fingerprint": fingerprint,
@@ -140,37 +145,51 @@ def save(
         "arrays": {name: [list(a.shape), str(a.dtype)] for name, a in arrays.items()},
         "params": _places_of_params(state.server_state),
         "files": _digests(partial),
+        "metrics": None if metrics is None else metrics._asdict(),
+        "digest": None,
     }
-    with (partial / "manifest.json").open("w", encoding="utf-8", newline="\n") as file:
+    manifest["digest"] = digest_of(manifest)
+    with (partial / MANIFEST).open("x", encoding="utf-8", newline="\n") as file:
         json.dump(manifest, file)
         file.flush()
         os.fsync(file.fileno())
+    target = folder / f"round-{round_index:08d}"
     if target.exists():  # damaged, and refused when the run was resumed
-        shutil.rmtree(target)
+        _remove(target)
     partial.rename(target)
-    for old in _checkpoints(folder)[KEEP:]:
-        shutil.rmtree(old, ignore_errors=True)
+    for old in _before(folder, round_index)[KEEP - 1 :]:
+        _remove(old)
 
 
-def restore_latest(folder: Path, initial: TrainingState, fingerprint: str) -> Restored:
+def restore_latest(
+    folder: Path, initial: TrainingState, fingerprint: str, run: Path | None = None
+) -> Restored:
     """The newest checkpoint that is whole and of this run; `initial` if there is none at all.
 
     Args:
       folder: the run's checkpoints.
       initial: the run's state before its first round; gives structure, shapes and dtypes.
       fingerprint: the run's.
+      run: the run's folder, whose metrics must be those that the run wrote; None does not look.
 
     Raises:
       CheckpointError: there are checkpoints, but none can be used.
     """
-    refused: list[str] = []
+    foreign, refused = _foreign(folder), []
+    expected = {name: Declared(a.shape, a.dtype) for name, a in _arrays(initial).items()}
 
     def restore(path: Path) -> Restored:
-        _, arrays = _read(path, fingerprint)
-        state = _state(path, arrays, initial)
-        return Restored(state, refused, _read_best(path, state.server_state.params))
+        manifest = _read_manifest(path, fingerprint)
+        _require_expected(path, manifest.arrays, expected)
+        if run is not None:
+            wrong = wrong_with_metrics(run, manifest.round_index, manifest.metrics)
+            if wrong is not None:
+                raise CheckpointError(f"Checkpoint {path} cannot be used: {wrong}")
+        state = _state(path, manifest, _read_arrays(path, manifest), initial)
+        best = _read_best(path, manifest, state.server_state.params)
+        return Restored(state, foreign + refused, best)
 
-    return _newest(folder, restore, refused) or Restored(initial, [])
+    return _newest(folder, restore, refused) or Restored(initial, foreign)
 
 
 def read_latest(folder: Path, fingerprint: str) -> Stored | None:
@@ -180,12 +199,15 @@ def read_latest(folder: Path, fingerprint: str) -> Stored | None:
       CheckpointError: there are checkpoints, but none can be used.
     """
     def read(path: Path) -> Stored:
-        manifest, arrays = _read(path, fingerprint)
-        places = manifest.get("params")  # older checkpoints do not say
-        params = None if places is None else jax.tree.map(
-            lambda array: on_device(array, "A parameter", str(path)), rebuilt(places, arrays)
-        )
-        return Stored(manifest["round"], params, _read_best(path, params))
+        manifest = _read_manifest(path, fingerprint)
+        arrays, places = _read_arrays(path, manifest), manifest.params
+        try:
+            params = None if places is None else jax.tree.map(
+                lambda array: on_device(array, "A parameter", str(path)), rebuilt(places, arrays)
+            )
+        except ValueError as error:
+            raise CheckpointError(f"Checkpoint {path} cannot be used: {error}") from None
+        return Stored(manifest.round_index, params, _read_best(path, manifest, params))
 
     return _newest(folder, read, [])
 
@@ -212,46 +234,79 @@ def _newest(folder: Path, read: Callable[[Path], Found], refused: list[str]) -> 
     return None
 
 
-def _read(path: Path, fingerprint: str) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """The manifest and all arrays of a checkpoint that is whole and of this run."""
-    manifest = _read_manifest(path)
-    if manifest.get("format") != FORMAT:
+def _read_manifest(path: Path, fingerprint: str) -> Manifest:
+    """The manifest of a checkpoint of this run."""
+    manifest = read_manifest(path)
+    if manifest.round_index != _round_of(path):
         raise CheckpointError(
-            f"Checkpoint {path} was written by fedax {manifest.get('fedax')} in format "
-            f"{manifest.get('format')!r}, but fedax {fedax.__version__} reads format {FORMAT}."
+            f"Checkpoint {path} is of round {manifest.round_index}: it was renamed or copied."
         )
-    if manifest["fingerprint"] != fingerprint:
+    if manifest.fingerprint != fingerprint:
         raise CheckpointError(
             f"Checkpoint {path} belongs to another run: its settings are not those of this "
             "folder's config.json."
         )
-    digests = _digests(path)
-    for name, digest in manifest["files"].items():
-        if digests.get(name) != digest:
-            what = "is missing" if name not in digests else "is truncated or changed"
-            raise CheckpointError(f"Checkpoint {path} is damaged: its file {name} {what}.")
-    with np.load(path / STATE) as stored:
-        return manifest, {
-            name: (
-                np.load(path / f"{name}.npy", mmap_mode="r") if name.startswith(ROWS)
-                else stored[name]
-            ).view(jnp.dtype(dtype)).reshape(shape)
-            for name, (shape, dtype) in manifest["arrays"].items()
-        }
+    return manifest
 
 
-def _read_best(path: Path, params: Params | None) -> Best | None:
+def _require_expected(
+    path: Path, declared: Mapping[str, Declared], expected: Mapping[str, Declared]
+) -> None:
+    """Raises a CheckpointError unless the arrays are those that this run has."""
+    count = declared[CLIENT_IDS].shape
+    for name in {**expected, **declared}:
+        found, own = declared.get(name), expected.get(name)
+        if found is None or own is None:
+            what = f"it has an array {name} and this run has none" if own is None else \
+                f"its array {name} is missing, and this run's is {own}"
+        else:
+            # As many rows as clients took part.
+            shape = own.shape if name.startswith(SERVER) else (*count, *own.shape[1:])
+            if found == Declared(shape, own.dtype) and len(count) == 1:
+                continue
+            what = f"its array {name} is {found}, and this run's is {own}"
+        raise CheckpointError(f"Checkpoint {path} is of another model or algorithm: {what}.")
+
+
+def _read_arrays(path: Path, manifest: Manifest) -> Arrays:
+    """All arrays of a checkpoint, whose files are those that were written."""
+    try:
+        for name, digest in manifest.files.items():
+            if not (path / name).exists():
+                raise ValueError(f"its file {name} is missing")
+            if _digest(path / name) != digest:
+                raise ValueError(f"its file {name} is truncated or changed")
+        return read_arrays(path, manifest.arrays)
+    except ValueError as error:
+        raise CheckpointError(f"Checkpoint {path} is damaged: {error}.") from None
+    except OSError as error:
+        raise CheckpointError(f"Checkpoint {path} cannot be read: {error}.") from None
+
+
+def _read_best(path: Path, manifest: Manifest, params: Params | None) -> Best | None:
     """The best model, in the structure of the parameters if these are known."""
-    file = path / BEST
-    if not file.exists():
+    if BEST not in manifest.files:
         return None
-    content = file.read_bytes()
-    arrays, said = decoded(content, str(file))
-    return Best(
-        Goal(said["metric"], said["mode"]), said["round"], said["value"],
-        rebuilt(said["structure"], arrays) if params is None
-        else fitted(arrays, params, str(file), "the run"),
-    )
+    file = path / BEST
+    try:
+        arrays, said = decoded(read_file(file), str(file))
+        metric, mode, best_round, value = map(said.get, ("metric", "mode", "round", "value"))
+        if not (
+            isinstance(metric, str) and _is_mode(mode) and type(best_round) is int
+            and 1 <= best_round <= manifest.round_index and isinstance(value, float)
+        ):
+            raise ValueError(f"{file} does not say of which round and metric it is.")
+        return Best(
+            Goal(metric, mode), best_round, value,
+            rebuilt(said.get("structure"), arrays) if params is None
+            else fitted(arrays, params, str(file), "the run"),
+        )
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"Checkpoint {path} cannot be used: {error}") from None
+
+
+def _is_mode(value: Any) -> TypeGuard[Mode]:
+    return value in get_args(Mode)
 
 
 def _places_of_params(server_state: Any) -> Any:
@@ -264,79 +319,101 @@ def _places_of_params(server_state: Any) -> Any:
         return None
 
 
-def _state(path: Path, arrays: dict[str, np.ndarray], initial: TrainingState) -> TrainingState:
-    """The training state from a checkpoint's arrays, if they are what this run has."""
-    expected = _arrays(initial)
-    for name, array in expected.items():
-        found = arrays.get(name)
-        varies = name.startswith("client_")  # as many rows as clients took part
-        if (
-            found is None
-            or found.dtype != array.dtype
-            or found.shape[varies:] != array.shape[varies:]
-        ):
-            what = "is missing" if found is None else f"is {found.dtype}{list(found.shape)}"
-            raise CheckpointError(
-                f"Checkpoint {path} is of another model or algorithm: its array {name} {what}, "
-                f"and this run's is {array.dtype}{list(array.shape)}."
-            )
+def _state(
+    path: Path, manifest: Manifest, arrays: Arrays, initial: TrainingState
+) -> TrainingState:
+    """The training state from a checkpoint's arrays, which are those that this run has."""
     structure = jax.tree.structure(initial.server_state)
-    leaves = [jnp.asarray(arrays[name]) for name in expected if name.startswith("server_")]
-    rows = [arrays[name] for name in expected if name.startswith(ROWS)]
-    initial.client_store.restore({"client_ids": arrays["client_ids"], "rows": rows})
-    return TrainingState(structure.unflatten(leaves), initial.client_store)
+    leaves = [arrays[f"{SERVER}{i:05d}"] for i in range(structure.num_leaves)]
+    server_state = structure.unflatten(map(jnp.asarray, leaves))
+    if int(server_state.round_index) != manifest.round_index:
+        raise CheckpointError(
+            f"Checkpoint {path} is damaged: its arrays are of round {server_state.round_index}."
+        )
+    ids, store = arrays[CLIENT_IDS], initial.client_store
+    if not _are_clients(ids, store):
+        raise CheckpointError(f"Checkpoint {path} is damaged: its clients are none of this run's.")
+    count = sum(name.startswith(ROWS) for name in arrays)
+    rows = [arrays[f"{ROWS}{i:05d}"] for i in range(count)]
+    store.restore({CLIENT_IDS: ids, "rows": rows})
+    return TrainingState(server_state, store)
 
 
-def _arrays(state: TrainingState) -> dict[str, np.ndarray]:
+def _are_clients(ids: np.ndarray, store: ClientStore) -> bool:
+    """Whether these are ids of the population, each once."""
+    known = np.unique(ids)
+    return len(known) == len(ids) and not ((known < 0) | (known >= store.num_clients)).any()
+
+
+def _arrays(state: TrainingState) -> Arrays:
     """Every array of the state by a name that says where it belongs; the rows are no copies."""
     server = jax.device_get(jax.tree.leaves(state.server_state))
     clients = state.client_store.snapshot()
-    arrays = {f"server_{i:05d}": np.asarray(leaf) for i, leaf in enumerate(server)}
-    arrays["client_ids"] = np.asarray(clients["client_ids"])
+    arrays = {f"{SERVER}{i:05d}": np.asarray(leaf) for i, leaf in enumerate(server)}
+    arrays[CLIENT_IDS] = np.asarray(clients["client_ids"])
     return arrays | {f"{ROWS}{i:05d}": rows for i, rows in enumerate(clients["rows"])}
 
 
-def _write_rows(folder: Path, rows: dict[str, np.ndarray]) -> None:
-    """Writes the clients' rows as bytes, each leaf in a file, all files a block at a time."""
-    with contextlib.ExitStack() as stack:
-        files = {
-            name: stack.enter_context((folder / f"{name}.npy").open("wb")) for name in rows
-        }
-        for name, leaf in rows.items():
-            shape = (len(leaf), math.prod(leaf.shape[1:]) * leaf.itemsize)
-            header = {"descr": "|u1", "fortran_order": False, "shape": shape}
-            np.lib.format.write_array_header_1_0(files[name], header)
-        for block in row_blocks(list(rows.values())):
-            for name, leaf in rows.items():
-                files[name].write(leaf[block].tobytes())
-        for file in files.values():
-            file.flush()
-            os.fsync(file.fileno())
+def _names(folder: Path, pattern: re.Pattern[str]) -> list[str]:
+    """The folders in a folder, no links, whose whole name is of the pattern."""
+    if not folder.is_dir():
+        return []
+    with os.scandir(folder) as entries:
+        return [entry.name for entry in entries
+                if pattern.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False)]
 
 
-def _read_manifest(path: Path) -> dict[str, Any]:
-    try:
-        manifest = json.loads((path / "manifest.json").read_text("utf-8"))
-        if manifest["format"] == FORMAT:  # what other formats hold is not known
-            if not all(isinstance(manifest[key], dict) for key in ("arrays", "files")):
-                raise TypeError
-            _ = manifest["fingerprint"]
-    except (OSError, ValueError, TypeError, KeyError):
-        raise CheckpointError(f"Checkpoint {path} is damaged: its manifest cannot be read.") \
-            from None
-    return manifest
+def _round_of(path: Path) -> int:
+    """The round in the name of a checkpoint; -1 if that is not how it is written."""
+    number = int(path.name.removeprefix("round-"))
+    return number if path.name == f"round-{number:08d}" else -1
 
 
 def _checkpoints(folder: Path) -> list[Path]:
-    """The complete checkpoints, newest first."""
-    return sorted(folder.glob("round-*"), reverse=True)
+    """The checkpoints by their names, newest first."""
+    return sorted((folder / name for name in _names(folder, NAME)), key=_round_of, reverse=True)
+
+
+def _before(folder: Path, round_index: int) -> list[Path]:
+    """The checkpoints of earlier rounds that are what their names say, newest first."""
+    found = []
+    for path in _checkpoints(folder):
+        try:
+            if _round_of(path) == read_manifest(path).round_index < round_index:
+                found.append(path)
+        except CheckpointError:  # damaged: it is of no use, but nobody asked to remove it
+            continue
+    return found
+
+
+def _remove(checkpoint: Path) -> None:
+    """Removes a checkpoint; if that is interrupted, the next save removes the rest."""
+    doomed = checkpoint.with_name(checkpoint.name.replace("round", "removed"))
+    try:
+        checkpoint.rename(doomed)
+    except OSError:  # in use, on Windows
+        return
+    shutil.rmtree(doomed, ignore_errors=True)
+
+
+def _foreign(folder: Path) -> list[str]:
+    """A sentence about what lies among the checkpoints and is none; hidden files are not named."""
+    own = {*_names(folder, NAME), *_names(folder, PARTIAL)}
+    names = sorted(
+        path.name for path in (folder.iterdir() if folder.is_dir() else ())
+        if path.name not in own and not path.name.startswith(".")
+    )
+    if not names:
+        return []
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    named = ", ".join(names[:MOST_NAMED]) + more
+    return [f"What is no checkpoint in {folder} is left alone: {named}."]
 
 
 def _digests(path: Path) -> dict[str, str]:
-    digests = {}
-    for member in sorted(path.rglob("*")):
-        if member.is_file() and member.name != "manifest.json":
-            with member.open("rb") as file:
-                digest = hashlib.file_digest(file, "sha256").hexdigest()
-            digests[member.relative_to(path).as_posix()] = digest
-    return digests
+    return {member.name: _digest(member) for member in sorted(path.iterdir())}
+
+
+def _digest(path: Path) -> str:
+    with open_file(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

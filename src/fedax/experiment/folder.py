@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import json
-import math
 import os
 import shlex
+import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,37 +16,55 @@ from typing import Any
 import numpy as np
 from filelock import FileLock, Timeout
 
-from fedax.rounds.history import History
-
 # How the name of a file ends that is not whole yet.
 PARTIAL = ".partial"
 LOCK = ".lock"
 CONFIG = "config.json"
+# What a process leaves that was killed before it wrote the configuration.
+BEGUN = {LOCK, CONFIG + PARTIAL}
 
 
 class RunError(RuntimeError):
     """A run cannot start or go on; the message is a sentence."""
 
 
-def make_folder(out: Path, option: str = "--out") -> None:
-    """Makes an empty run folder.
+@contextlib.contextmanager
+def new_folder(out: Path, option: str = "--out", go_on: str | None = None) -> Iterator[None]:
+    """Makes an empty run folder, and keeps other processes out of it.
 
     Args:
-      out: the folder.
+      out: the folder; one that a killed start left will do.
       option: how its choice is called where the user is.
+      go_on: as for `explained`.
 
     Raises:
-      RunError: it cannot be made, or holds something.
+      RunError: it cannot be made, holds something, or another process has it.
     """
     try:
         out.mkdir(parents=True, exist_ok=True)
-        # What a process leaves that was killed before it wrote the configuration.
-        begun = {LOCK, CONFIG + PARTIAL}
-        if any(path.name not in begun for path in out.iterdir()):
-            hint = f"go on with --resume {out}, or " if (out / CONFIG).exists() else ""
-            raise RunError(f"The folder {out} is not empty; {hint}choose another {option}.")
+        _require_empty(out, option)
     except OSError as error:
         raise RunError(f"Cannot make the run folder {out}: {error.strerror}.") from None
+    with locked(out, go_on):
+        _require_empty(out, option)  # another may have begun in it, and ended
+        yield
+
+
+def _require_empty(out: Path, option: str) -> None:
+    if any(path.name not in BEGUN for path in out.iterdir()):
+        hint = f"go on with --resume {out}, or " if (out / CONFIG).exists() else ""
+        raise RunError(f"The folder {out} is not empty; {hint}choose another {option}.")
+
+
+def require_run(folder: Path) -> None:
+    """Raises a sentence if no run can go on in a folder."""
+    if (folder / CONFIG).is_file():
+        return
+    message = f"{folder} is not a run folder: it has no config.json."
+    found = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+    if found and found <= BEGUN:
+        message += f" A run was stopped there before it had begun; start it with --out {folder}."
+    raise RunError(message)
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -62,7 +81,7 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise RunError(f"{folder} {what}.")
     try:
         config = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise RunError(f"The configuration {path} cannot be read: {error}.") from None
     if not isinstance(config, dict) or not {"task", "algorithm", "num_rounds"} <= set(config):
         raise RunError(f"{path} is no run's configuration.")
@@ -72,47 +91,10 @@ def read_config(folder: Path) -> dict[str, Any]:
 def read_summary(folder: Path) -> dict[str, Any] | None:
     """What a finished run came to; None while it is not finished."""
     try:
-        summary = json.loads((folder / "summary.json").read_text("utf-8"))
-    except (OSError, ValueError):
+        summary = json.loads(read_file(folder / "summary.json"))
+    except (OSError, ValueError, RecursionError):
         return None
     return summary if isinstance(summary, dict) and "rounds" in summary else None
-
-
-def read_metrics(folder: Path) -> list[dict[str, Any]]:
-    """The rounds in metrics.jsonl, up to the first line that was cut off or is none of ours."""
-    rounds = []
-    path = folder / "metrics.jsonl"
-    lines = path.read_bytes().splitlines() if path.exists() else []
-    for line in lines:
-        try:
-            metrics = json.loads(line)
-        except ValueError:
-            break
-        if not isinstance(metrics, dict) or metrics.get("round") != len(rounds) + 1:
-            break
-        rounds.append(metrics)
-    return rounds
-
-
-def read_history(folder: Path) -> History:
-    """The numbers in metrics.jsonl; what JSON has no word for, and so is null there, is NaN."""
-    return History([
-        {name: math.nan if value is None else value for name, value in metrics.items()
-         if not isinstance(value, list)}  # the names of rejected clients
-        for metrics in read_metrics(folder)
-    ])
-
-
-def truncate_metrics(folder: Path, done: int) -> None:
-    """Leaves the lines of the rounds that the checkpoint has; the others are run again."""
-    kept = [m for m in read_metrics(folder) if m["round"] <= done]
-    if len(kept) < done:
-        raise RunError(
-            f"{folder / 'metrics.jsonl'} has {len(kept)} whole lines, but the checkpoint has done "
-            f"{done} rounds; the file was changed or lost."
-        )
-    lines = "".join(to_json(m) + "\n" for m in kept)
-    write_atomically(folder / "metrics.jsonl", lines.encode())
 
 
 def to_json(value: Any) -> str:
@@ -133,10 +115,11 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Writes a file that is the old one or the new one, never half of it."""
+    """Writes a file that is the old one or the new one, never half of it; follows no link."""
     partial = path.with_name(path.name + PARTIAL)
     try:
-        with partial.open("wb") as file:
+        partial.unlink(missing_ok=True)
+        with partial.open("xb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
@@ -145,6 +128,29 @@ def write_atomically(path: Path, content: bytes) -> None:
         with contextlib.suppress(OSError):
             partial.unlink(missing_ok=True)
         raise
+
+
+def open_file(path: Path) -> io.BufferedReader:
+    """Opens a file of a run folder to read; a link, a pipe or a device is not opened.
+
+    Raises:
+      OSError: it cannot be opened, or is no file.
+    """
+    if not stat.S_ISREG(path.lstat().st_mode):
+        raise OSError(errno.EINVAL, "It is no regular file", str(path))
+    return path.open("rb")
+
+
+def read_file(path: Path, most_bytes: int | None = None) -> bytes:
+    """Reads a file of a run folder, see `open_file`.
+
+    Raises:
+      OSError: it cannot be read, is no file or has more bytes than that.
+    """
+    with open_file(path) as file:
+        if most_bytes is not None and os.fstat(file.fileno()).st_size > most_bytes:
+            raise OSError(errno.EFBIG, f"It has more than {most_bytes:,} bytes", str(path))
+        return file.read()
 
 
 @contextlib.contextmanager
@@ -158,6 +164,12 @@ def explained(folder: Path, go_on: str | None = None) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        if not folder.exists():
+            raise RunError(
+                f"The run folder {folder} is gone: it was deleted or moved while the run was "
+                "writing to it. If it was moved, go on with it at its new place; if it was "
+                "deleted, start the run anew."
+            ) from error
         what = "The disk is full" if error.errno == errno.ENOSPC else (error.strerror or str(error))
         message = f"Cannot write to {folder}: {what}."
         if (folder / CONFIG).exists():
@@ -184,6 +196,8 @@ def locked(folder: Path, go_on: str | None = None) -> Iterator[None]:
     """Keeps a second process out of the folder; the lock goes with the process, however it ends."""
     lock = FileLock(folder / LOCK)
     with explained(folder, go_on):
+        if (folder / LOCK).is_symlink():
+            raise RunError(f"{folder / LOCK} is a link, which fedax did not make; remove it.")
         try:
             lock.acquire(timeout=0)
         except Timeout:  # an OSError too, but not the disk's

@@ -21,7 +21,8 @@ from fedax.experiment.describing import (
     made_again,
     short,
 )
-from fedax.experiment.folder import CONFIG, RunError, read_config, read_history, read_summary
+from fedax.experiment.folder import CONFIG, RunError, read_config, read_summary
+from fedax.experiment.metrics import read_history
 from fedax.models.parameters import fitted
 from fedax.rounds.history import History
 from fedax.rounds.state import TrainingState, initial_state

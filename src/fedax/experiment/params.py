@@ -115,8 +115,13 @@ def decoded(content: bytes, where: str) -> tuple[dict[str, jax.Array], dict[str,
     except safetensors.SafetensorError as error:
         raise ValueError(f"{where} is not a safetensors file, or damaged: {error}.") from None
     length = int.from_bytes(content[:8], "little")
-    metadata = json.loads(content[8 : 8 + length]).get("__metadata__") or {}
-    header = json.loads(metadata.get(HEADER, "{}"))
+    try:
+        metadata = json.loads(content[8 : 8 + length]).get("__metadata__") or {}
+        header = json.loads(metadata.get(HEADER, "{}"))
+    except (ValueError, RecursionError):
+        header = None
+    if not isinstance(header, dict):
+        raise ValueError(f"{where} is damaged: what its header has under {HEADER!r} is no JSON.")
     arrays = {}
     for name, tensor in tensors:
         if tensor["dtype"] not in DTYPES:
@@ -170,22 +175,39 @@ def _structure(node: PyTree, leaf: Callable[[], Any]) -> Any:
 def rebuilt(structure: Any, arrays: Mapping[str, Any]) -> PyTree:
     """The tree of a structure, with these arrays.
 
+    Raises:
+      ValueError: it is no structure, or names an array that there is not.
+
     Example:
       >>> rebuilt({"dict": {"w": {"list": ["w.0"]}, "empty": {"dict": {}}}}, {"w.0": 1.0})
       {'w': [1.0], 'empty': {}}
     """
-    if structure is None:
-        return None
-    if not isinstance(structure, dict):
-        return arrays[structure]
-    ((kind, inner),) = structure.items()
-    if kind == "namedtuple":
-        name, fields = inner
-        return _named_tuple(name, tuple(fields))(*(rebuilt(x, arrays) for x in fields.values()))
-    if kind == "dict":
-        return {key: rebuilt(child, arrays) for key, child in inner.items()}
-    children = (rebuilt(child, arrays) for child in inner)
-    return list(children) if kind == "list" else tuple(children)
+    try:
+        return _rebuilt(structure, arrays)
+    except RecursionError:
+        raise ValueError("A structure of parameters is nested too deeply.") from None
+
+
+def _rebuilt(structure: Any, arrays: Mapping[str, Any]) -> PyTree:
+    match structure:
+        case None:
+            return None
+        case str() if structure in arrays:
+            return arrays[structure]
+        case {"dict": dict(children), **others} if not others:
+            return {key: _rebuilt(child, arrays) for key, child in children.items()}
+        case {"list": list(children), **others} if not others:
+            return [_rebuilt(child, arrays) for child in children]
+        case {"tuple": list(children), **others} if not others:
+            return tuple(_rebuilt(child, arrays) for child in children)
+        case {"namedtuple": [str(name), dict(fields)], **others} if not others:
+            values = [_rebuilt(child, arrays) for child in fields.values()]
+            return _named_tuple(name, tuple(fields))(*values)
+        case _:
+            raise ValueError(
+                f"A structure of parameters has {str(structure)[:40]!r}, which is no container "
+                "and no array's name."
+            )
 
 
 @functools.cache

@@ -35,11 +35,11 @@ from fedax.experiment.folder import (
     RunError,
     explained,
     locked,
-    make_folder,
+    new_folder,
     read_config,
-    read_history,
     read_summary,
 )
+from fedax.experiment.metrics import read_history
 from fedax.experiment.sitting import (
     Job,
     StoppedError,
@@ -113,9 +113,8 @@ def train_in_folder(folder: Path, call: Call, watch: Watch) -> tuple[TrainingSta
         if before is not None and _is_finished(job, restored, before, call.looks):
             return restored.state, history
         return take_part(job, restored, history), history
-    if before is None:
-        make_folder(folder, "out=")
-    with locked(folder, job.go_on):
+    mine = new_folder(folder, "out=", job.go_on) if before is None else locked(folder, job.go_on)
+    with mine:
         if before is None:
             with explained(folder, job.go_on):
                 write_config(job, code=code)
@@ -265,7 +264,7 @@ def _is_finished(job: Job, restored: Restored, before: Mapping[str, Any], looks:
 def _restored(job: Job, initial: TrainingState) -> Restored:
     """Where the run stands."""
     return checkpoint.restore_latest(
-        job.folder / "checkpoints", initial, fingerprint(job.config)
+        job.folder / "checkpoints", initial, fingerprint(job.config), job.folder
     )
 
 

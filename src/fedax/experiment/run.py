@@ -34,7 +34,8 @@ from fedax.experiment.folder import (
     RunError,
     explained,
     locked,
-    make_folder,
+    new_folder,
+    require_run,
     resuming,
 )
 from fedax.experiment.sitting import Job, remember, sit, take_part, write_config
@@ -65,14 +66,14 @@ def start(config: RunConfig, out: Path | None = None, *, profile: bool = False) 
       DivergedError: see `fedax.simulate`.
     """
     built = build(config)
-    folder = out or _unused_folder(config)
-    job = _job(folder, config, built)
+    job = _job(out or Path("fedax-runs"), config, built)
     beginning = Restored(initial_state(built.task, built.algorithm, config.seed), [])
     if not is_first():
         take_part(job, beginning)
-        return folder
-    make_folder(folder)
-    with locked(folder):
+        return job.folder
+    folder = out or _unused_folder(config)
+    job = job._replace(folder=folder, go_on=resuming(folder))
+    with new_folder(folder):
         with explained(folder):
             _write_config(job, config)
         display = Display(config.num_rounds)
@@ -95,7 +96,7 @@ def resume(
       ConfigError, RunError, CheckpointError, DivergedError: as for `start`, or the folder or all
         of its checkpoints are damaged.
     """
-    _require_run(folder)
+    require_run(folder)
     if not is_first():
         config, built, restored = read_run(folder, force=force)
         config = dataclasses.replace(config, num_rounds=num_rounds or config.num_rounds)
@@ -144,19 +145,14 @@ def read_run(folder: Path, *, force: bool = False) -> ReadRun:
     Raises:
       ConfigError, RunError, CheckpointError: it is no run folder, or damaged.
     """
-    _require_run(folder)
+    require_run(folder)
     config = load_config(folder / CONFIG, force=force)
     built = build(config)
     restored = checkpoint.restore_latest(
         folder / "checkpoints", initial_state(built.task, built.algorithm, config.seed),
-        fingerprint(dataclasses.asdict(config)),
+        fingerprint(dataclasses.asdict(config)), folder,
     )
     return ReadRun(config, built, restored)
-
-
-def _require_run(folder: Path) -> None:
-    if not (folder / CONFIG).is_file():
-        raise RunError(f"{folder} is not a run folder: it has no config.json.")
 
 
 class Built(NamedTuple):
@@ -248,10 +244,21 @@ def _mesh(config: RunConfig, built: Built) -> Mesh | None:
 
 
 def _unused_folder(config: RunConfig) -> Path:
+    """Makes a folder under fedax-runs/ that no other run has."""
     stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
-    name = f"{config.task}-{config.algorithm}-{stamp}"
-    numbered = (Path("fedax-runs") / (name + suffix) for suffix in ("", "-2", "-3", "-4", "-5"))
-    return next((path for path in numbered if not path.exists()), Path("fedax-runs") / name)
+    first = Path("fedax-runs") / f"{config.task}-{config.algorithm}-{stamp}"
+    folder, number = first, 1
+    try:
+        folder.parent.mkdir(exist_ok=True)
+        while True:
+            try:
+                folder.mkdir()
+                return folder
+            except FileExistsError:
+                number += 1
+                folder = first.with_name(f"{first.name}-{number}")
+    except OSError as error:
+        raise RunError(f"Cannot make the run folder {folder}: {error.strerror}.") from None
 
 
 def _write_config(job: Job, config: RunConfig) -> None:

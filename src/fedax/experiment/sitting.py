@@ -6,7 +6,6 @@ The one loop that writes a run folder, for the command line's runs and for Pytho
 from __future__ import annotations
 
 import contextlib
-import os
 import platform
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -20,24 +19,23 @@ import fedax
 from fedax.algorithm import FederatedAlgorithm
 from fedax.data.task import Task
 from fedax.experiment import checkpoint
-from fedax.experiment.checkpoint import BEST, Restored, fingerprint
+from fedax.experiment.checkpoint import Restored, fingerprint
 from fedax.experiment.display import Display
 from fedax.experiment.folder import (
     CONFIG,
     RunError,
     explained,
-    read_metrics,
-    to_json,
-    truncate_metrics,
     write_atomically,
     write_json,
 )
+from fedax.experiment.manifest import BEST
+from fedax.experiment.metrics import MetricsLog, Prefix, read_metrics
 from fedax.experiment.profiling import Trace, describe_time
 from fedax.experiment.signals import stop_on_signal
 from fedax.experiment.summary import closing, opening, write_summary
 from fedax.measures.communication import Communication
 from fedax.report.clients import CLIENTS, clients_table
-from fedax.report.page import write_report
+from fedax.report.page import report_page
 from fedax.rounds.history import History
 from fedax.rounds.rejections import Rejections
 from fedax.rounds.report import RoundReport
@@ -151,18 +149,16 @@ def sit(
     """
     folder, watch, state = job.folder, job.watch, restored.state
     done = int(state.server_state.round_index)
-    with explained(folder, job.go_on):
-        truncate_metrics(folder, done)
-        if done < job.num_rounds and watch.why is None:  # a longer run is not finished any more
-            (folder / "summary.json").unlink(missing_ok=True)
     rejections = Rejections(
-        job.task.model, population(job.task, job.algorithm), read_metrics(folder)
+        job.task.model, population(job.task, job.algorithm), read_metrics(folder)[:done]
     )
     references = {text: dict(compute()) for text, compute in job.task.references.items()}
     trace = Trace(folder / "profile" if profile else None, job.num_rounds - done)
     saving = 0.0
     with explained(folder, job.go_on):
-        log = (folder / "metrics.jsonl").open("a", encoding="utf-8", newline="\n")
+        log = MetricsLog(folder, done)
+        if done < job.num_rounds and watch.why is None:  # a longer run is not finished any more
+            (folder / "summary.json").unlink(missing_ok=True)
     with log, display, stop_on_signal() as asked:
         for line in [*opening(folder, job.config, job.task, state, references), *notes]:
             display.say(line)
@@ -173,8 +169,7 @@ def sit(
                     report.metrics["checkpoint_seconds"], saving = saving, 0.0
                 with explained(folder, job.go_on):
                     rejected = {"rejected": report.rejected} if report.rejected else {}
-                    log.write(to_json(report.metrics | rejected) + "\n")
-                    log.flush()
+                    log.write(report.metrics | rejected)
                     _keep_clients(folder, report)
                 watch.see(report)
                 display.show(report)
@@ -189,8 +184,8 @@ def sit(
                 if last or done % job.config["checkpoint_every"] == 0:
                     stopwatch = Stopwatch()
                     with explained(folder, job.go_on):
-                        os.fsync(log.fileno())
-                        save(job, state)
+                        log.flush()
+                        save(job, state, log.prefix)
                     saving = stopwatch.lap().seconds
                 if watch.why:
                     break
@@ -204,7 +199,7 @@ def sit(
                 folder, job.config, job.task, job.sent, references, watch, saving,
                 rejections.counts.most_common(),
             )
-            write_report(folder)
+            write_atomically(folder / "report.html", report_page(folder).encode())
         display.say(closing(folder, summary, references))
         if profile:
             display.say(describe_time(summary["time"]))
@@ -219,10 +214,13 @@ def _begun(trace: Trace, job: Job) -> contextlib.ExitStack:
         return tracing.pop_all()
 
 
-def save(job: Job, state: TrainingState) -> None:
+def save(job: Job, state: TrainingState, metrics: Prefix | None = None) -> None:
     """Writes a checkpoint, and the best model beside the checkpoints."""
     best = None if job.watch.best is None else checkpoint.encoded_best(job.watch.best)
-    checkpoint.save(job.folder / "checkpoints", state, fingerprint(job.config), best)
+    folder = job.folder / "checkpoints"
+    if folder.is_symlink():
+        raise RunError(f"{folder} is a link, which fedax did not make; put the folder there.")
+    checkpoint.save(folder, state, fingerprint(job.config), best, metrics)
     if best is not None:
         write_atomically(job.folder / BEST, best)
 

@@ -12,7 +12,6 @@ import dataclasses
 import difflib
 import functools
 import operator
-import shutil
 from collections.abc import Iterable, Mapping
 from importlib import metadata
 from pathlib import Path
@@ -22,6 +21,7 @@ from typing import Any
 from fedax.data.task import Task
 from fedax.experiment import imports
 from fedax.experiment.errors import ConfigError
+from fedax.experiment.folder import write_atomically
 from fedax.validate import unknown
 
 GROUPS = {"task": "fedax.tasks", "algorithm": "fedax.algorithms"}
@@ -175,7 +175,7 @@ def keep_copies(folder: Path, sources: Iterable[Source]) -> None:
             copy = copy_of(folder, path, digest)
             if digest and not copy.exists():
                 copy.parent.mkdir(exist_ok=True)
-                shutil.copyfile(path, copy)
+                write_atomically(copy, Path(path).read_bytes())
 
 
 def copy_of(folder: Path, path: str, digest: str) -> Path:

@@ -11,7 +11,8 @@ import numpy as np
 
 from fedax.data.task import Task
 from fedax.experiment.display import describe_test
-from fedax.experiment.folder import read_metrics, write_json
+from fedax.experiment.folder import write_json
+from fedax.experiment.metrics import read_metrics
 from fedax.experiment.profiling import time_parts
 from fedax.measures.communication import Communication
 from fedax.rounds.state import TrainingState

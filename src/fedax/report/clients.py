@@ -48,20 +48,24 @@ def clients_table(clients: ClientMetrics, personal: ClientMetrics | None = None)
 def worst_of_run(folder: Path) -> tuple[str, list[dict[str, Any]]]:
     """The metric by which clients are compared, and the worst clients' rows, worst first.
 
-    It is the model's first metric. There are no rows if the run has no table of clients.
+    It is the model's first metric. There are no rows if the run has no table of clients, or one
+    that is damaged.
     """
     path = folder / CLIENTS
-    if not path.exists():
+    if not path.is_file():
         return "", []
-    with path.open(encoding="utf-8", newline="") as file:
-        (_, _, *metrics), *lines = csv.reader(file)
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            (_, _, *metrics), *lines = csv.reader(file)
+        rows = [
+            {"client": name, "test examples": size}
+            | {metric: float(v) if v else "" for metric, v in zip(metrics, values, strict=True)}
+            for name, size, *values in lines
+        ]
+    except (ValueError, csv.Error):
+        return "", []
     if not metrics:
         return "", []
-    rows = [
-        {"client": name, "test examples": size}
-        | {metric: float(v) if v else "" for metric, v in zip(metrics, values, strict=True)}
-        for name, size, *values in lines
-    ]
     sign = 1 if direction(metrics[0]) == "max" else -1
     worst = sorted(
         (row for row in rows if row[metrics[0]] != ""), key=lambda row: sign * row[metrics[0]]

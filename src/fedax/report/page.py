@@ -35,11 +35,10 @@ figure { margin: 1rem 0; } svg { max-width: 100%; height: auto; }
 """
 
 
-def write_report(folder: Path) -> Path:
-    """Writes `report.html` of a run folder from its config.json, summary.json, metrics.jsonl.
+def report_page(folder: Path) -> str:
+    """The page of a run folder from its config.json, summary.json and metrics.jsonl.
 
-    Returns:
-      The path of the page. It needs no network and no other file.
+    It needs no network and no other file.
     """
     config = json.loads((folder / "config.json").read_text("utf-8"))
     summary = json.loads((folder / "summary.json").read_text("utf-8"))
@@ -52,7 +51,7 @@ def write_report(folder: Path) -> Path:
         f"<figure>{_curve(names, rounds, summary['references'])}</figure>"
         for names in _curves(rounds)
     )
-    page = f"""<!doctype html>
+    return f"""<!doctype html>
 <html lang="en">
 <head><meta charset="utf-8"><title>{html.escape(title)}</title><style>{_STYLE}</style></head>
 <body>
@@ -67,9 +66,6 @@ def write_report(folder: Path) -> Path:
 </body>
 </html>
 """
-    path = folder / "report.html"
-    path.write_text(page, encoding="utf-8", newline="\n")
-    return path
 
 
 def _curves(rounds: Sequence[Mapping[str, Any]]) -> list[list[str]]:

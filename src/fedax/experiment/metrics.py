@@ -1,0 +1,167 @@
+"""The metrics of a run in its folder: a line of JSON a round, and the digest that vouches for them.
+
+A checkpoint has the digest of the lines up to its round, so that a resume notices a changed digit.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+from fedax.experiment.folder import RunError, read_file, to_json, write_atomically
+from fedax.rounds.history import History
+
+METRICS = "metrics.jsonl"
+
+
+class Prefix(NamedTuple):
+    """The beginning of metrics.jsonl, up to a checkpoint's round.
+
+    Attributes:
+      num_bytes: how long it is.
+      sha256: its digest, in hexadecimal digits.
+    """
+
+    num_bytes: int
+    sha256: str
+
+
+class MetricsLog:
+    """metrics.jsonl, from which the rounds after a checkpoint are removed, open at its end.
+
+    Args:
+      folder: the run's.
+      done: the rounds that the checkpoint has; the others are run again.
+
+    Raises:
+      RunError: it has fewer whole lines.
+      OSError: it cannot be written.
+    """
+
+    def __init__(self, folder: Path, done: int) -> None:
+        self._path = folder / METRICS
+        lines = whole_lines(folder)
+        if len(lines) < done:
+            raise RunError(_lost(folder, len(lines), done))
+        kept = b"".join(line for line, _ in lines[:done])
+        write_atomically(self._path, kept)
+        self._hash, self._size = hashlib.sha256(kept), len(kept)
+        # Without a buffer, as closing it on a full disk would fail once more.
+        self._file = self._path.open("ab", buffering=0)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._file.close()
+
+    @property
+    def prefix(self) -> Prefix:
+        """What was written so far."""
+        return Prefix(self._size, self._hash.hexdigest())
+
+    def write(self, metrics: Mapping[str, Any]) -> None:
+        """Adds a round."""
+        line = (to_json(metrics) + "\n").encode()
+        written = 0
+        while written < len(line):
+            written += self._file.write(line[written:])
+        self._hash.update(line)
+        self._size += len(line)
+
+    def flush(self) -> None:
+        """Makes sure that what was written is on the disk, and is where it is looked for.
+
+        Raises:
+          RunError: the file was deleted or replaced.
+          OSError: the disk failed, or the folder is gone.
+        """
+        os.fsync(self._file.fileno())
+        if not self._path.parent.exists():
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self._path))
+        own = os.fstat(self._file.fileno())
+        if not (self._path.exists() and os.path.samestat(own, self._path.stat())):
+            raise RunError(
+                f"{self._path} was deleted or replaced while the run was writing to it, so that "
+                "the rounds since then are not in it. Resume the run: it goes on from the newest "
+                "checkpoint whose rounds the file has."
+            )
+
+
+def whole_lines(folder: Path) -> list[tuple[bytes, dict[str, Any]]]:
+    """The lines of metrics.jsonl and what they say, up to one that was cut off or is none of ours.
+
+    Raises:
+      RunError: it is no file, or cannot be read.
+    """
+    lines = []
+    for line in _content(folder).splitlines(keepends=True):
+        try:
+            metrics = json.loads(line)
+        except (ValueError, RecursionError):
+            break
+        ours = isinstance(metrics, dict) and metrics.get("round") == len(lines) + 1
+        if not (ours and line.endswith(b"\n")):
+            break
+        lines.append((line, metrics))
+    return lines
+
+
+def read_metrics(folder: Path) -> list[dict[str, Any]]:
+    """The rounds in metrics.jsonl, see `whole_lines`."""
+    return [metrics for _, metrics in whole_lines(folder)]
+
+
+def read_history(folder: Path) -> History:
+    """The numbers in metrics.jsonl; what JSON has no word for, and so is null there, is NaN."""
+    return History([
+        {name: math.nan if value is None else value for name, value in metrics.items()
+         if not isinstance(value, list)}  # the names of rejected clients
+        for metrics in read_metrics(folder)
+    ])
+
+
+def wrong_with_metrics(folder: Path, done: int, prefix: Prefix | None) -> str | None:
+    """A sentence if metrics.jsonl is not what a checkpoint says; None if it is.
+
+    Args:
+      folder: the run's.
+      done: the checkpoint's round.
+      prefix: what it says; older ones say nothing.
+    """
+    lines = whole_lines(folder)
+    if len(lines) < done:
+        return _lost(folder, len(lines), done)
+    content = b"".join(line for line, _ in lines[:done])
+    if prefix is not None and prefix != Prefix(len(content), hashlib.sha256(content).hexdigest()):
+        return (
+            f"The first {done} lines of {folder / METRICS} are not those that the run wrote before "
+            f"its checkpoint of round {done}; the file was changed."
+        )
+    return None
+
+
+def _lost(folder: Path, count: int, done: int) -> str:
+    return (
+        f"{folder / METRICS} has {count} whole lines, but the checkpoint has done {done} rounds; "
+        "the file was changed or lost."
+    )
+
+
+def _content(folder: Path) -> bytes:
+    try:
+        return read_file(folder / METRICS)
+    except FileNotFoundError:
+        return b""
+    except OSError as error:
+        raise RunError(f"Cannot read {folder / METRICS}: {error.strerror}.") from None
