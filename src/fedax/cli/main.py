@@ -16,10 +16,12 @@ import jax
 import tyro
 from tyro.conf import (
     AvoidSubcommands,
+    DisallowNone,
     FlagCreatePairsOff,
     OmitArgPrefixes,
 )
 
+import fedax
 from fedax.cli import catalogue
 from fedax.cli.commands import Command, List, Reproduce, Run, Theory
 from fedax.cli.manual import explain_run
@@ -33,11 +35,12 @@ from fedax.experiment.errors import ConfigError
 from fedax.experiment.folder import RunError
 from fedax.experiment.imports import line_of, sentence
 from fedax.mistakes import AlgorithmError, ModelError
-from fedax.report.picture import PictureError, save_picture
+from fedax.report.picture import PictureError, require_format, save_picture
 from fedax.report.tables import print_json, print_tables
 from fedax.rounds.client_store import StoreError
 from fedax.rounds.report import DivergedError
 from fedax.theory.errors import TheoryError
+from fedax.validate import check_count
 
 # Their messages are sentences that say what was wrong and what to do.
 EXPLAINED = (
@@ -82,9 +85,13 @@ def run_command(arguments: list[str]) -> int:
 
 
 def _parsed(arguments: list[str]) -> Command:
+    if arguments == ["--version"]:
+        print(f"fedax {fedax.__version__}")
+        raise SystemExit(0)
     return tyro.cli(
-        Command, args=arguments, prog="fedax", description="Federated optimization.",
-        config=(OmitArgPrefixes, AvoidSubcommands, FlagCreatePairsOff),
+        Command, args=arguments, prog="fedax",
+        description="Federated optimization. fedax --version says which fedax this is.",
+        config=(OmitArgPrefixes, AvoidSubcommands, FlagCreatePairsOff, DisallowNone),
     )
 
 
@@ -176,6 +183,8 @@ def _theory(command: Theory) -> int:
 
     if command.run is not None:
         return _advise(command)
+    if command.picture is not None:
+        require_format(command.picture)
     given = {name: getattr(command, name) for name in questions.NUMBERS}
     population = questions.clients_from(
         command.file,
@@ -206,6 +215,10 @@ def _advise(command: Theory) -> int:
             "--run makes a model of that run, with its own gamma and K; only --seed, of the sample "
             "of clients, and --json go with it."
         )
+    try:
+        check_count("seed", command.seed or 0, at_least=0)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
     folder = command.run or Path()
     advice = run_advice(folder, seed=command.seed or 0)
     (print_json if command.json else print_tables)(advice_tables(advice))

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from fedax.algorithm import Array, Batch
 from fedax.clients.shuffles import largest_lane, random_order
 from fedax.data.cohort_data import ClientExamples
+from fedax.validate import MOST
 
 Order: TypeAlias = Literal["shuffled", "iid", "sequential"]
 Carry = TypeVar("Carry")
@@ -46,7 +47,11 @@ def count_local_steps(
     if num_local_epochs is None and num_local_steps is not None:
         return jnp.where(data.num_examples > 0, _whole(num_local_steps), 0)
     epochs = 1 if num_local_epochs is None else num_local_epochs
-    steps = _whole(epochs) * steps_per_epoch(data.num_examples, batch_size)
+    per_epoch = steps_per_epoch(data.num_examples, batch_size)
+    epochs = _whole(epochs)
+    if not within_one_epoch(num_local_epochs, num_local_steps):  # the product is int32 too
+        epochs = jnp.minimum(epochs, MOST // jnp.maximum(per_epoch, 1))
+    steps = epochs * per_epoch
     if num_local_steps is None:
         return steps
     return jnp.minimum(steps, _whole(num_local_steps))

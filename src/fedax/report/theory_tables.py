@@ -141,7 +141,7 @@ def _bounds(question: Question) -> Table:
     population, gamma, K = question.population, question.gamma, question.K
     epsilon = min(-np.expm1(-gamma * K * population.L), 1 - 2**-52)
     statements: dict[str, Callable[[], Any]] = {
-        "Theorem 16": lambda: paper.theorem_16(population, gamma, np.ones(K)),
+        "Theorem 16": lambda: paper.theorem_16(population, gamma, K),
         "Theorem 17": lambda: paper.theorem_17(population, gamma, K),
         "Corollary 20": lambda: paper.corollary_20(population, gamma, K, epsilon),
         "Theorem 21": lambda: paper.theorem_21(population, 0.0, gamma, K),

@@ -11,7 +11,7 @@ from fedax.theory.errors import TheoryError
 from fedax.theory.files import population_from, read_population
 from fedax.theory.given import as_count
 from fedax.theory.population import QuadraticPopulation
-from fedax.theory.prescriptions import check_accuracy
+from fedax.theory.prescriptions import MOST_STEPS, check_accuracy
 from fedax.theory.surrogate import Surrogate, surrogate
 
 
@@ -22,7 +22,7 @@ class Question:
     Attributes:
       population: the clients.
       gamma: client learning rate >= 0.
-      K: local steps >= 1.
+      K: local steps, 1 to `MOST_STEPS`.
       accuracy: wanted distance to x*; None: a tenth of FedAvg's.
       start: x_1, [d] or a number; only rates of convergence depend on it.
       batch_size: B, for the clients' noise.
@@ -36,7 +36,12 @@ class Question:
     batch_size: int = 1
 
     def __post_init__(self) -> None:
-        as_count("K", self.K)
+        if as_count("K", self.K) > MOST_STEPS:
+            raise TheoryError(
+                f"K must be at most {MOST_STEPS:,} local steps, but is {self.K:,}. Where FedAvg "
+                'goes with more and more of them is the row "K to infinity", which stands there '
+                "for any K; or take a smaller gamma, of which gamma K is what matters."
+            )
         as_count("batch_size", self.batch_size)
         if self.accuracy is not None:
             check_accuracy(self.accuracy)
