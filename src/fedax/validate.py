@@ -144,4 +144,4 @@ def unknown(name: str, value: Any, choices: Iterable[str]) -> str:
     near = difflib.get_close_matches(str(value), choices, n=1, cutoff=0.5)
     hint = f" Did you mean {near[0]!r}?" if near else ""
     known = ", ".join(map(repr, choices))
-    return f"Unknown {name} {str(value)!r}.{hint} Known: {known}."
+    return f"Unknown {name} {quoted(str(value))}.{hint} Known: {known}."

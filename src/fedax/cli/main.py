@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import jax
+import numpy as np
 import tyro
 from tyro.conf import (
     AvoidSubcommands,
@@ -186,24 +187,24 @@ def _theory(command: Theory) -> int:
     if command.picture is not None:
         require_format(command.picture)
     given = {name: getattr(command, name) for name in questions.NUMBERS}
-    population = questions.clients_from(
-        command.file,
-        {name: value for name, value in given.items() if value not in (None, ())},
-        {name: getattr(command, name) for name in questions.EXAMPLES},
-    )
-    question = questions.ask(
-        population, command.gamma, command.local_steps,
-        accuracy=command.accuracy, start=command.start, batch_size=command.batch_size,
-    )
-    (print_json if command.json else print_tables)(
-        theory_tables.theory_tables(question)
-    )
-    if command.picture is not None:
-        path = save_picture(
-            lambda figure: theory_picture.draw_theory(figure, question), command.picture
+    with np.errstate(all="ignore"):  # what overflows is said in words, or shown as infinite
+        population = questions.clients_from(
+            command.file,
+            {name: value for name, value in given.items() if value not in (None, ())},
+            {name: getattr(command, name) for name in questions.EXAMPLES},
         )
-        if not command.json:
-            print(f"Picture: {path}")
+        question = questions.ask(
+            population, command.gamma, command.local_steps,
+            accuracy=command.accuracy, start=command.start, batch_size=command.batch_size,
+        )
+        tables = theory_tables.theory_tables(question)
+        (print_json if command.json else print_tables)(tables)
+        if command.picture is not None:
+            path = save_picture(
+                lambda figure: theory_picture.draw_theory(figure, question), command.picture
+            )
+            if not command.json:
+                print(f"Picture: {path}")
     return 0
 
 

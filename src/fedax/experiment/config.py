@@ -25,7 +25,7 @@ from fedax.rounds.sampling import Sampling
 from fedax.rounds.stopping import Goal
 from fedax.tasks.registry import TASKS, presets
 from fedax.theory.tables import read_table
-from fedax.validate import MOST, check_choice, check_count, check_number, quoted, unknown
+from fedax.validate import MOST, check_choice, check_count, check_number, unknown
 
 PRESETS = ("quick", "paper", "none")
 NAMES = ("task", "algorithm", "preset")
@@ -392,9 +392,10 @@ def _preset_values(config: RunConfig) -> dict[str, Any]:
     *wrappers, base = algorithm_parts(config.algorithm, config.algorithm_source)
     own = {} if config.algorithm_source else tables.get(base)
     if own is None:
+        others = [f"--preset {name}" for name, of in presets(config.task).items() if base in of]
         raise ConfigError(
             f"The preset {config.preset!r} of the task {config.task} has no settings for {base}; "
-            "use --preset quick, or --preset none and --set."
+            f"use {' or '.join([*others, '--preset none and --set'])}."
         )
     known = algorithm_settings(config.algorithm, config.algorithm_source)
     values = {f"run.{key}": value for key, value in tables["run"].items()}

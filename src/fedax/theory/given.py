@@ -90,9 +90,12 @@ def as_matrices(name: str, value: Any, num_clients: int, d: int) -> np.ndarray:
 def as_probabilities(value: Any, num_clients: int) -> np.ndarray:
     """Weights >= 0, [N], scaled to sum to 1; None: all alike."""
     p = np.ones(num_clients) if value is None else as_array("probabilities", value)
-    if p.shape != (num_clients,) or (p < 0).any() or p.sum() == 0:
+    with np.errstate(over="ignore"):
+        total = p.sum()
+    if p.shape != (num_clients,) or (p < 0).any() or not 0 < total < np.inf:
         raise TheoryError(
-            f"probabilities must be {num_clients} numbers >= 0, not all 0, but are {p}."
+            f"probabilities must be {num_clients} numbers >= 0, not all 0, whose sum is finite, "
+            f"but are {p}."
         )
     return p / p.sum()
 

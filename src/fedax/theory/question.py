@@ -9,7 +9,7 @@ from typing import Any
 
 from fedax.theory.errors import TheoryError
 from fedax.theory.files import population_from, read_population
-from fedax.theory.given import as_count
+from fedax.theory.given import as_array, as_count
 from fedax.theory.population import QuadraticPopulation
 from fedax.theory.prescriptions import MOST_STEPS, check_accuracy
 from fedax.theory.surrogate import Surrogate, surrogate
@@ -43,6 +43,7 @@ class Question:
                 "for any K; or take a smaller gamma, of which gamma K is what matters."
             )
         as_count("batch_size", self.batch_size)
+        as_array("start", self.start)
         if self.accuracy is not None:
             check_accuracy(self.accuracy)
 
