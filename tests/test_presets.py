@@ -32,4 +32,4 @@ def test_a_preset_can_be_run(task, preset, method):
     algorithm = build_algorithm(config.algorithm, config.algorithm_options, built.model)
     sent = rehearse(built, algorithm)
     assert config.cohort_size <= built.train.num_clients
-    assert sent.bytes_down > 0
+    assert sent.model_bytes > 0
