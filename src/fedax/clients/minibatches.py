@@ -11,10 +11,14 @@ import jax.numpy as jnp
 from fedax.algorithm import Array, Batch
 from fedax.clients.shuffles import largest_lane, random_order
 from fedax.data.cohort_data import ClientExamples
+from fedax.mistakes.errors import AlgorithmError
 from fedax.validate import MOST
 
 Order: TypeAlias = Literal["shuffled", "iid", "sequential"]
 Carry = TypeVar("Carry")
+
+# A minibatch with repetitions may have this size.
+MOST_BYTES = 2**28
 
 
 class Minibatch(NamedTuple):
@@ -27,6 +31,30 @@ class Minibatch(NamedTuple):
 
     examples: Batch
     mask: Array
+
+
+def minibatch_size(data: ClientExamples, batch_size: int, order: Order) -> int:
+    """How many examples a minibatch has room for: B, or the population's largest client if that is
+    smaller, as the rest would be padding in every minibatch of every client.
+
+    The cohort's largest would make it less, but then rounding would depend on who else is there.
+
+    Raises:
+      AlgorithmError: minibatches drawn with replacement, which have no padding, are larger than
+        that client and beyond reason.
+    """  # noqa: D205 - the first sentence is that long
+    largest = data.capacity if data.largest is None else data.largest
+    if order != "iid":
+        return batch_size if data.largest is None else min(batch_size, largest)
+    one = jax.eval_shape(data.examples, jax.ShapeDtypeStruct((1,), jnp.int32))
+    size = batch_size * sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(one))
+    if batch_size > largest and size > MOST_BYTES:
+        raise AlgorithmError(
+            f'With order = "iid" every minibatch has batch_size = {batch_size:,} examples, drawn '
+            f"with replacement from at most {largest:,}, here {size / 2**30:,.1f} GiB. Lower "
+            "batch_size; in another order a minibatch is at most what a client has."
+        )
+    return batch_size
 
 
 def count_local_steps(
@@ -84,12 +112,13 @@ def fold_minibatches(
       carry: initial value.
       data: the client's examples.
       key: this client's key for this exchange.
-      batch_size: B, static.
+      batch_size: B, static; see `minibatch_size`.
       num_steps: int or int32 scalar, see `count_local_steps`.
       order: static.
       one_epoch: the steps end within the first epoch, see `within_one_epoch`; the loop then need
         not ask at every step whether an epoch begins. Static.
     """
+    batch_size = minibatch_size(data, batch_size, order)
     order_key, step_key = jax.random.split(key)
     per_epoch = jnp.maximum(steps_per_epoch(data.num_examples, batch_size), 1)
     slots = jnp.arange(batch_size, dtype=jnp.int32)
@@ -141,8 +170,8 @@ def draw_minibatch(
     data: ClientExamples, key: Array, *, batch_size: int, order: Order = "shuffled"
 ) -> Minibatch:
     """The first minibatch of a fresh walk, see `fold_minibatches`."""
-    places = jnp.zeros(batch_size, jnp.int32)
-    nothing = Minibatch(data.examples(places), jnp.zeros(batch_size, bool))
+    places = jnp.zeros(minibatch_size(data, batch_size, order), jnp.int32)
+    nothing = Minibatch(data.examples(places), jnp.zeros(len(places), bool))
     return fold_minibatches(
         lambda carry, batch, key: batch, nothing, data, key,  # noqa: ARG005
         batch_size=batch_size, num_steps=1, order=order, one_epoch=True,
@@ -151,7 +180,7 @@ def draw_minibatch(
 
 def steps_per_epoch(num_examples: Array, batch_size: int) -> Array:
     """ceil(n / B)."""
-    return (num_examples + (batch_size - 1)) // batch_size
+    return (num_examples - 1) // batch_size + 1  # num_examples + batch_size may not be an int32
 
 
 def _whole(count: int | Array) -> Array:
