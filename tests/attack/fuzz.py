@@ -68,9 +68,11 @@ def _quiet(text: str) -> str:
 
 
 def _peak() -> float:
-    """The most memory that this process ever had, in MiB."""
-    import resource
-
+    """The most memory that this process ever had, in MiB; 0 where that is not known."""
+    try:
+        import resource
+    except ImportError:  # on Windows
+        return 0.0
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 

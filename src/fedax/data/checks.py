@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedax.mistakes.errors import kind_of
+from fedax.validate import quoted
 
 # The most bytes that JAX has for a number of NumPy's kinds; bfloat16 and its like are of kind V.
 _LARGEST = {"b": 1, "i": 8, "u": 8, "f": 8, "c": 16, "V": 8}
@@ -52,7 +53,7 @@ def require_arrays(arrays: Any) -> None:
         if np.isscalar(array) or getattr(array, "ndim", 1) == 0:
             raise TypeError(
                 f"The array {name!r} needs a first axis that counts the examples, but is "
-                f"{array!r}."
+                f"{quoted(array)}."
             )
 
 

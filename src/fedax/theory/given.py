@@ -8,9 +8,9 @@ import numpy as np
 
 from fedax.theory.errors import TheoryError
 
-# So many numbers the clients' matrices may have together, N d^2: 128 MiB, of which a computation
+# So many numbers the clients' matrices may have together, N d^2: 64 MiB, of which a computation
 # holds several at a time.
-MOST_NUMBERS = 2**24
+MOST_NUMBERS = 2**23
 
 # Of a value that is refused so many letters are quoted.
 _MOST_LETTERS = 200

@@ -14,6 +14,9 @@ from fedax.theory.population import QuadraticPopulation
 from fedax.theory.prescriptions import MOST_STEPS, check_accuracy
 from fedax.theory.surrogate import Surrogate, surrogate
 
+# What a matrix function of every client costs, N d^3, of which a question needs dozens.
+MOST_WORK = 2**28
+
 
 @dataclasses.dataclass(frozen=True)
 class Question:
@@ -44,6 +47,13 @@ class Question:
             )
         as_count("batch_size", self.batch_size)
         as_array("start", self.start)
+        num_clients, d = self.population.linear.shape
+        if num_clients * d**3 > MOST_WORK:
+            raise TheoryError(
+                f"{num_clients:,} clients in {d:,} dimensions take too long for all the questions "
+                "that are asked here. Ask single ones of fedax.theory in Python, as "
+                "surrogate(population, gamma, K).minimiser, or take fewer dimensions."
+            )
         if self.accuracy is not None:
             check_accuracy(self.accuracy)
 
