@@ -98,13 +98,13 @@ def test_what_is_beyond_reason_is_a_sentence(line, words, capsys, tmp_path, monk
 
 @pytest.mark.quick
 @pytest.mark.parametrize(("forged", "words"), {
-    "a promise": (dict(shape=(10**9,)), "more than"),
-    "little kept": (dict(shape=(10**6,), held=100), "but has 100"),
-    "zeros": (dict(shape=(2,), held=2**28), "16 bytes, but has 268,435,456"),
-    "axes": (dict(shape=(1,) * 5, held=8), "at most 3 axes"),
-    "objects": (dict(shape=(2,), kind="|O", held=16), "must be numbers"),
-    "a name": (dict(shape=(2,), name="../evil", held=16), "a population has the arrays"),
-    "no end": (dict(shape=(2**62, 4)), "more than"),
+    "a promise": ({"shape": (10**9,)}, "more than"),
+    "little kept": ({"shape": (10**6,), "held": 100}, "but has 100"),
+    "zeros": ({"shape": (2,), "held": 2**28}, "16 bytes, but has 268,435,456"),
+    "axes": ({"shape": (1,) * 5, "held": 8}, "at most 3 axes"),
+    "objects": ({"shape": (2,), "kind": "|O", "held": 16}, "must be numbers"),
+    "a name": ({"shape": (2,), "name": "../evil", "held": 16}, "a population has the arrays"),
+    "no end": ({"shape": (2**62, 4)}, "more than"),
 }.values())
 def test_a_forged_archive_is_refused_before_its_arrays_are_read(forged, words, tmp_path):
     path = tmp_path / "forged.npz"

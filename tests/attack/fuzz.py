@@ -27,7 +27,7 @@ from fedax import FederatedDataset, Task
 from fedax.algorithms.registry import ALGORITHMS, WRAPPERS
 from fedax.cli.main import run_command
 from fedax.experiment import run
-from fedax.experiment.build import algorithm_settings, build_algorithm, build_task
+from fedax.experiment.build import algorithm_settings
 from fedax.experiment.config import RUN_KEYS
 from fedax.measures.communication import communication
 from fedax.rounds.checks import check_examples
@@ -94,7 +94,8 @@ def _sentence(error):
     frames = traceback.extract_tb(error.__traceback__)
     text = str(error)
     if not isinstance(error, expected) or not frames[-1].filename.startswith(FEDAX):
-        return f"{type(error).__name__} from {frames[-1].filename}, line {frames[-1].lineno}: {text}"
+        place = f"{frames[-1].filename}, line {frames[-1].lineno}"
+        return f"{type(error).__name__} from {place}: {text}"
     if len(text) > LONGEST_SENTENCE or not text.strip():
         return f"a sentence of {len(text)} letters"
     return None
@@ -166,7 +167,9 @@ def _keys(method):
     return sorted({*RUN_KEYS, *algorithm_settings(method), "model"})
 
 
-METHODS = st.sampled_from(sorted({*ALGORITHMS, *(f"{name}+fedavg" for name in WRAPPERS)} - {"pfnm"}))
+METHODS = st.sampled_from(
+    sorted({*ALGORITHMS, *(f"{name}+fedavg" for name in WRAPPERS)} - {"pfnm"})
+)
 
 
 def settings(seed, count):
@@ -254,7 +257,10 @@ def files(seed, count):
 
 
 DTYPES = st.sampled_from([
-    *(np.dtype(kind) for kind in ("b1 i1 i8 u4 u8 f2 f4 f8 >f8 c8 U3 S2 M8[D] m8[s] O V4 g G".split())),
+    *map(np.dtype, [
+        "b1", "i1", "i8", "u4", "u8", "f2", "f4", "f8", ">f8", "c8", "U3", "S2", "M8[D]", "m8[s]",
+        "O", "V4", "g", "G",
+    ]),
     np.dtype([("a", float)]), np.dtype(jnp.bfloat16), np.dtypes.StringDType(),
 ])
 SHAPES = st.lists(st.integers(0, 4), max_size=3).map(tuple)
@@ -263,7 +269,7 @@ ARRAYS = st.one_of(
               kind.name == "bfloat16" else np.zeros(shape, kind), SHAPES, DTYPES),
     st.builds(lambda n, value: np.full((n, 3), value), st.integers(1, 4),
               st.sampled_from([0.0, np.nan, np.inf, 1e300, -1, 7, 2**40])),
-    st.builds(lambda n, label: np.full(n, label), st.integers(1, 4),
+    st.builds(np.full, st.integers(1, 4),
               st.sampled_from([0, 1, 4, 5, -1, 2**31, 2**32 + 1, 2**63])),
     VALUES,
 )
@@ -319,7 +325,9 @@ def theory(seed, count):
         ]), floats),
         st.tuples(st.sampled_from(["--curvatures", "--centres", "--probabilities", "--interval",
                                    "--random"]), floats, floats),
-    ), max_size=4, unique_by=lambda option: option[0]).map(lambda found: [w for o in found for w in o])
+    ), max_size=4, unique_by=lambda option: option[0]).map(
+        lambda found: [word for option in found for word in option]
+    )
     shapes = st.sampled_from([(2,), (2, 1), (2, 2), (2, 2, 2), (3, 2, 2), (0,), (1, 1, 1), ()])
     numbers = st.builds(lambda shape, value, row: np.broadcast_to(
         np.eye(shape[-1]) if len(shape) == 3 and row else value, shape

@@ -6,6 +6,7 @@ Exit status: 0 done, 1 a failure explained in one line, 2 a wrong command line.
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import os
 import sys
@@ -232,14 +233,36 @@ def _explain(error: Exception) -> tuple[str, int]:
         return str(error), 2
     if isinstance(error, EXPLAINED):
         return str(error), 1
-    if isinstance(error, RuntimeError) and "Unable to initialize backend" in str(error):
-        return f"JAX has no devices to compute on: {str(error).splitlines()[0]}", 1
+    return _unexpected(error), 1
+
+
+def _unexpected(error: Exception) -> str:
+    """The sentence for an error that says nothing of our own."""
     if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error):
-        return f"Out of memory: {error}. Lower clients_per_chunk or batch_size.", 1
+        return f"Out of memory: {error}. Lower clients_per_chunk or batch_size."
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        return f"Cannot write the output: {error.strerror}."
+    missing = _missing_devices()
+    if missing is not None:
+        return missing
     if line_of(error) is not None:
-        return f"Your code failed: {sentence(error)} (--debug shows more.)", 1
+        return f"Your code failed: {sentence(error)} (--debug shows more.)"
     kind = type(error).__name__
-    return f"A defect of fedax: {kind}: {error} (--debug shows where; please report it).", 1
+    return f"A defect of fedax: {kind}: {error} (--debug shows where; please report it)."
+
+
+def _missing_devices() -> str | None:
+    """The sentence for a machine without the devices that JAX was told to take, if so it is."""
+    try:
+        jax.devices()
+    except Exception as error:  # where the platform is missing, JAX fails in several ways
+        asked = jax.config.jax_platforms  # pyright: ignore[reportAttributeAccessIssue]
+        why = str(error).splitlines()[0] if str(error) else type(error).__name__
+        return (
+            f"JAX has no devices to compute on, as it was told to take {asked!r}: {why}. Unset "
+            "JAX_PLATFORMS, or set it to cpu."
+        )
+    return None
 
 
 def _fail(message: str, status: int) -> int:
