@@ -352,7 +352,7 @@ SENTENCES = {
     "no module": ("mytasks:reviews", "there is no module 'mytasks'"),
     "a module": ("my_tasks.py:np", "my_tasks.py:np is a module, but a task is"),
     "a dictionary": ("my_tasks.py:a_dictionary", "returned a dict, but a task is a fedax.Task"),
-    "objects": ("my_tasks.py:objects", "The array 'name' of task.train holds objects"),
+    "objects": ("my_tasks.py:objects", "The array 'name' holds objects"),
     "file lost": ("my_tasks.py:missing_file", "failed when it was called: FileNotFoundError: "
                   "reviews.csv not found"),
     "method first": ("my_methods.py:fedexp", "it is no task but a method; a task comes first: "

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, ParamSpec, TypeVar, overload
@@ -331,7 +332,7 @@ def _is_function(value: Any) -> bool:
 def _boxed(value: Any, annotation: str) -> Any:
     """The argument with its numbers in boxes."""
     traceable = "Array" in annotation or "ScheduleOrNumber" in annotation
-    if traceable and type(value) is int:
+    if traceable and type(value) is int and abs(value) <= sys.float_info.max:
         return _Number(value if annotation.startswith("int") else float(value))
 
     def box(leaf: Any) -> Any:

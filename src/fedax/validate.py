@@ -9,6 +9,12 @@ from typing import Any
 import numpy as np
 from jax.core import Tracer
 
+# Counts and rounds are int32 where they are computed with.
+MOST = 2**31 - 1
+
+# Of a value that is no number so many letters are quoted.
+_MOST_LETTERS = 100
+
 
 def check_number(
     name: str,
@@ -29,7 +35,7 @@ def check_number(
         return
     bounds = {"at least": at_least, "above": above, "below": below, "at most": at_most}
     wanted = " and ".join(f"{word} {b:g}" for word, b in bounds.items() if b is not None)
-    number = _scalar(value)
+    number = _real(value)
     if (
         number is None
         or not np.isfinite(number)
@@ -44,13 +50,29 @@ def check_number(
                 f"{name} must be a finite number {wanted}{or_schedule}, but is an optimizer. Give "
                 "that to fedax.fedopt, as client_optimizer or server_optimizer."
             )
-        raise ValueError(f"{name} must be a finite number {wanted}{or_schedule}, but is {value!r}.")
+        raise ValueError(
+            f"{name} must be a finite number {wanted}{or_schedule}, but is {quoted(value)}."
+        )
 
 
-def check_count(name: str, value: Any, *, at_least: int = 1, schedule: bool = False) -> None:
+def check_count(
+    name: str,
+    value: Any,
+    *,
+    at_least: int = 1,
+    at_most: int | None = MOST,
+    schedule: bool = False,
+) -> None:
     """Raises a sentence unless the value is a whole number of at least `at_least`.
 
     Traced values pass and, with `schedule`, callables.
+
+    Args:
+      name: what the value is called.
+      value: what was given.
+      at_least: the smallest that is right.
+      at_most: the largest; None: there is none.
+      schedule: whether it may be one.
     """
     if isinstance(value, Tracer) or (schedule and callable(value)):
         return
@@ -58,8 +80,20 @@ def check_count(name: str, value: Any, *, at_least: int = 1, schedule: bool = Fa
     if not isinstance(number, int) or number < at_least:
         or_schedule = " or a schedule" if schedule else ""
         raise ValueError(
-            f"{name} must be a whole number of at least {at_least}{or_schedule}, but is {value!r}."
+            f"{name} must be a whole number of at least {at_least}{or_schedule}, but is "
+            f"{quoted(value)}."
         )
+    if at_most is not None and number > at_most:
+        raise ValueError(f"{name} must be at most {at_most:,}, but is {quoted(value)}.")
+
+
+def quoted(value: Any) -> str:
+    """The value as Python writes it, cut where it is long."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # a number of thousands of digits; a deep nest
+        return f"a very large {type(value).__name__}"
+    return text if len(text) <= _MOST_LETTERS else f"{text[:_MOST_LETTERS]}..."
 
 
 def check_seed(seed: Any) -> None:
@@ -69,7 +103,16 @@ def check_seed(seed: Any) -> None:
             "seed must be a whole number of at least 0, but is a PRNG key; give the number that "
             "the key was made of."
         )
-    check_count("seed", seed, at_least=0)
+    check_count("seed", seed, at_least=0, at_most=None)
+
+
+def _real(value: Any) -> float | None:
+    """The value as a float; infinity where it is beyond float64, None if it is no real scalar."""
+    number = _scalar(value)
+    try:
+        return None if number is None else float(number)
+    except OverflowError:
+        return np.inf
 
 
 def _scalar(value: Any) -> int | float | None:
@@ -101,4 +144,4 @@ def unknown(name: str, value: Any, choices: Iterable[str]) -> str:
     near = difflib.get_close_matches(str(value), choices, n=1, cutoff=0.5)
     hint = f" Did you mean {near[0]!r}?" if near else ""
     known = ", ".join(map(repr, choices))
-    return f"Unknown {name} {str(value)!r}.{hint} Known: {known}."
+    return f"Unknown {name} {quoted(str(value))}.{hint} Known: {known}."

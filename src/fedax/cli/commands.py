@@ -3,15 +3,60 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 from tyro.conf import Positional, UseAppendAction, arg, subcommand
+from tyro.constructors import PrimitiveConstructorSpec
+
+from fedax.experiment.config import PRESETS
+
+Lists: TypeAlias = Literal["tasks", "algorithms", "datasets", "reproductions"]
+
+# Of what was typed so many letters are quoted.
+_MOST_LETTERS = 60
 
 
 def _option(metavar: str) -> Any:
     """An option without the parser's own hint; its help says what None means."""
     return arg(metavar=metavar or None, help_behavior_hint="")
+
+
+def _read_by(
+    convert: Callable[[str], Any], wanted: str, nargs: int | Literal["*"] | None = None
+) -> Any:
+    """How words become the value of an option, and what is said where they cannot.
+
+    Args:
+      convert: of one word.
+      wanted: the sentence's end, as in "--rounds: must be a whole number, but is 'ten'."
+      nargs: how many words make a tuple; None: one word is the value.
+    """
+    def read(words: list[str]) -> Any:
+        values = []
+        for word in words:
+            try:
+                values.append(convert(word))
+            except (ValueError, KeyError):
+                shown = word if len(word) <= _MOST_LETTERS else word[:_MOST_LETTERS] + "..."
+                raise ValueError(f"must be {wanted}, but is {shown!r}.") from None
+        return values[0] if nargs is None else tuple(values)
+
+    return PrimitiveConstructorSpec(
+        nargs=1 if nargs is None else nargs, metavar="", instance_from_str=read,
+        is_instance=lambda value: True,  # noqa: ARG005 - only defaults are asked about
+        str_from_instance=lambda value: [str(value)],
+    )
+
+
+def _one_of(choices: tuple[str, ...]) -> Any:
+    return _read_by({name: name for name in choices}.__getitem__, f"one of {', '.join(choices)}")
+
+
+_WHOLE = _read_by(int, "a whole number")
+_NUMBER = _read_by(float, "a number")
+_NUMBERS = _read_by(float, "numbers", "*")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,15 +72,15 @@ class Run:
     algorithm: Annotated[Positional[str | None], _option("[ALGORITHM]")] = None
     """How: see `fedax list algorithms`; or your own. With both, --help shows all that can be set.
     Default: fedyogi."""
-    rounds: Annotated[int | None, _option("N")] = None
+    rounds: Annotated[int | None, _WHOLE, _option("N")] = None
     """Number of rounds; with --resume, the new total."""
-    cohort_size: Annotated[int | None, _option("N")] = None
+    cohort_size: Annotated[int | None, _WHOLE, _option("N")] = None
     """Clients a round."""
-    seed: Annotated[int | None, _option("N")] = None
+    seed: Annotated[int | None, _WHOLE, _option("N")] = None
     """Fixes everything random. Default: 0."""
     out: Annotated[Path | None, _option("DIR")] = None
     """The run folder to make. Default: one under fedax-runs/."""
-    preset: Annotated[Literal["paper", "quick", "none"] | None, _option("paper|quick|none")] = None
+    preset: Annotated[str | None, _one_of(PRESETS), _option("|".join(PRESETS))] = None
     """Where settings come from that nobody set. Default: quick."""
     set: Annotated[UseAppendAction[tuple[tuple[str, ...], ...]], _option("KEY=VALUE ...")] = ()
     """Settings of the run, the task or the algorithm, such as server_learning_rate=0.03; if a key
@@ -49,13 +94,13 @@ class Run:
     from this machine: the code that it names is run."""
     profile: Annotated[bool, _option("")] = False
     """Trace some rounds into the run folder's profile/, and say where time went."""
-    devices: Annotated[int | None, _option("N")] = None
+    devices: Annotated[int | None, _WHOLE, _option("N")] = None
     """On a CPU: so many cores train clients side by side. Default: all. 1: as one device."""
     coordinator: Annotated[str | None, _option("HOST:PORT")] = None
     """Train with several processes: where process 0 can be reached."""
-    processes: Annotated[int | None, _option("N")] = None
+    processes: Annotated[int | None, _WHOLE, _option("N")] = None
     """How many there are."""
-    process_id: Annotated[int | None, _option("I")] = None
+    process_id: Annotated[int | None, _WHOLE, _option("I")] = None
     """Which one this is, from 0."""
     cluster: Annotated[bool, _option("")] = False
     """Find the other processes from SLURM, Kubernetes or Open MPI."""
@@ -67,7 +112,7 @@ class Run:
 class List:
     """Show what there is."""
 
-    what: Positional[Literal["tasks", "algorithms", "datasets", "reproductions"]]
+    what: Annotated[Positional[Lists], _one_of(get_args(Lists)), _option("|".join(get_args(Lists)))]
     """What to list."""
     name: Annotated[Positional[str | None], _option("[NAME]")] = None
     """Of tasks and algorithms: only this one, with its settings; may be your own."""
@@ -106,45 +151,51 @@ class Theory:
 
     file: Annotated[Positional[Path | None], _option("[FILE]")] = None
     """A population (.json, .toml, .npz) or examples of linear regressions (.csv)."""
-    gamma: Annotated[float | None, _option("RATE")] = None
+    gamma: Annotated[float | None, _NUMBER, _option("RATE")] = None
     """Client learning rate. Default: half of 1/L."""
-    local_steps: Annotated[int | None, _option("K")] = None
+    local_steps: Annotated[int | None, _WHOLE, _option("K")] = None
     """Local steps. Default: 10."""
-    accuracy: Annotated[float | None, _option("DISTANCE")] = None
+    accuracy: Annotated[float | None, _NUMBER, _option("DISTANCE")] = None
     """Wanted distance to the minimiser. Default: a tenth of FedAvg's."""
-    curvatures: Annotated[tuple[float, ...], _option("A ...")] = ()
+    curvatures: Annotated[tuple[float, ...], _NUMBERS, _option("A ...")] = ()
     """Scalar clients f_i(x) = A_i (x - c_i)^2 / 2: the A_i."""
-    centres: Annotated[tuple[float, ...], _option("C ...")] = ()
+    centres: Annotated[tuple[float, ...], _NUMBERS, _option("C ...")] = ()
     """Their minimisers c_i."""
-    probabilities: Annotated[tuple[float, ...], _option("P ...")] = ()
+    probabilities: Annotated[tuple[float, ...], _NUMBERS, _option("P ...")] = ()
     """Their weights. Default: all alike."""
-    density_power: Annotated[float | None, _option("POWER")] = None
+    density_power: Annotated[float | None, _NUMBER, _option("POWER")] = None
     """Clients z (x - 1/z)^2 / 2 with z of density z^POWER on the interval."""
-    interval: Annotated[tuple[float, float] | None, _option("LEFT RIGHT")] = None
+    interval: Annotated[
+        tuple[float, float] | None, _read_by(float, "two numbers", 2), _option("LEFT RIGHT")
+    ] = None
     """The interval."""
-    random: Annotated[tuple[int, int] | None, _option("N D")] = None
+    random: Annotated[
+        tuple[int, int] | None, _read_by(int, "two whole numbers", 2), _option("N D")
+    ] = None
     """N clients in D dimensions at random, with these constants:"""
-    mu: Annotated[float | None, _option("MU")] = None
+    mu: Annotated[float | None, _NUMBER, _option("MU")] = None
     """Smallest eigenvalue. Default: 1."""
-    L: Annotated[float | None, _option("L")] = None
+    L: Annotated[float | None, _NUMBER, _option("L")] = None
     """Largest eigenvalue. Default: 10."""
-    sigma_A: Annotated[float | None, _option("S")] = None  # noqa: N815 - the papers' name
+    sigma_A: Annotated[  # noqa: N815 - the papers' name
+        float | None, _NUMBER, _option("S")
+    ] = None
     """Spread of the matrices. Default: what the draw gives."""
-    sigma_c: Annotated[float | None, _option("S")] = None
+    sigma_c: Annotated[float | None, _NUMBER, _option("S")] = None
     """Spread of the centres. Default: 1."""
-    seed: Annotated[int | None, _option("N")] = None
+    seed: Annotated[int | None, _WHOLE, _option("N")] = None
     """Of the draw. Default: 0."""
-    noise: Annotated[float | None, _option("G2")] = None
+    noise: Annotated[float | None, _NUMBER, _option("G2")] = None
     """Mean square of an example's gradient noise. Default: 0."""
-    batch_size: Annotated[int, _option("B")] = 1
+    batch_size: Annotated[int, _WHOLE, _option("B")] = 1
     """Examples a local step."""
-    start: Annotated[float, _option("X")] = 0.0
+    start: Annotated[float, _NUMBER, _option("X")] = 0.0
     """Where training starts, in every coordinate; only numbers of rounds depend on it."""
     client_column: Annotated[str, _option("NAME")] = "client"
     """Of a .csv, the column of client names."""
     target_column: Annotated[str | None, _option("NAME")] = None
     """Of a .csv, what is regressed on all other columns. Default: the last."""
-    ridge: Annotated[float, _option("LAMBDA")] = 0.0
+    ridge: Annotated[float, _NUMBER, _option("LAMBDA")] = 0.0
     """Of a .csv: adds LAMBDA |x|^2 / 2 to every client's loss."""
     intercept: Annotated[bool, _option("")] = False
     """Of a .csv: adds a constant feature."""

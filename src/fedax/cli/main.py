@@ -6,6 +6,7 @@ Exit status: 0 done, 1 a failure explained in one line, 2 a wrong command line.
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import os
 import sys
@@ -13,13 +14,16 @@ from pathlib import Path
 from typing import NoReturn
 
 import jax
+import numpy as np
 import tyro
 from tyro.conf import (
     AvoidSubcommands,
+    DisallowNone,
     FlagCreatePairsOff,
     OmitArgPrefixes,
 )
 
+import fedax
 from fedax.cli import catalogue
 from fedax.cli.commands import Command, List, Reproduce, Run, Theory
 from fedax.cli.manual import explain_run
@@ -33,11 +37,12 @@ from fedax.experiment.errors import ConfigError
 from fedax.experiment.folder import RunError
 from fedax.experiment.imports import line_of, sentence
 from fedax.mistakes import AlgorithmError, ModelError
-from fedax.report.picture import PictureError, save_picture
+from fedax.report.picture import PictureError, require_format, save_picture
 from fedax.report.tables import print_json, print_tables
 from fedax.rounds.client_store import StoreError
 from fedax.rounds.report import DivergedError
 from fedax.theory.errors import TheoryError
+from fedax.validate import check_count
 
 # Their messages are sentences that say what was wrong and what to do.
 EXPLAINED = (
@@ -82,9 +87,13 @@ def run_command(arguments: list[str]) -> int:
 
 
 def _parsed(arguments: list[str]) -> Command:
+    if arguments == ["--version"]:
+        print(f"fedax {fedax.__version__}")
+        raise SystemExit(0)
     return tyro.cli(
-        Command, args=arguments, prog="fedax", description="Federated optimization.",
-        config=(OmitArgPrefixes, AvoidSubcommands, FlagCreatePairsOff),
+        Command, args=arguments, prog="fedax",
+        description="Federated optimization. fedax --version says which fedax this is.",
+        config=(OmitArgPrefixes, AvoidSubcommands, FlagCreatePairsOff, DisallowNone),
     )
 
 
@@ -176,25 +185,27 @@ def _theory(command: Theory) -> int:
 
     if command.run is not None:
         return _advise(command)
-    given = {name: getattr(command, name) for name in questions.NUMBERS}
-    population = questions.clients_from(
-        command.file,
-        {name: value for name, value in given.items() if value not in (None, ())},
-        {name: getattr(command, name) for name in questions.EXAMPLES},
-    )
-    question = questions.ask(
-        population, command.gamma, command.local_steps,
-        accuracy=command.accuracy, start=command.start, batch_size=command.batch_size,
-    )
-    (print_json if command.json else print_tables)(
-        theory_tables.theory_tables(question)
-    )
     if command.picture is not None:
-        path = save_picture(
-            lambda figure: theory_picture.draw_theory(figure, question), command.picture
+        require_format(command.picture)
+    given = {name: getattr(command, name) for name in questions.NUMBERS}
+    with np.errstate(all="ignore"):  # what overflows is said in words, or shown as infinite
+        population = questions.clients_from(
+            command.file,
+            {name: value for name, value in given.items() if value not in (None, ())},
+            {name: getattr(command, name) for name in questions.EXAMPLES},
         )
-        if not command.json:
-            print(f"Picture: {path}")
+        question = questions.ask(
+            population, command.gamma, command.local_steps,
+            accuracy=command.accuracy, start=command.start, batch_size=command.batch_size,
+        )
+        tables = theory_tables.theory_tables(question)
+        (print_json if command.json else print_tables)(tables)
+        if command.picture is not None:
+            path = save_picture(
+                lambda figure: theory_picture.draw_theory(figure, question), command.picture
+            )
+            if not command.json:
+                print(f"Picture: {path}")
     return 0
 
 
@@ -206,6 +217,10 @@ def _advise(command: Theory) -> int:
             "--run makes a model of that run, with its own gamma and K; only --seed, of the sample "
             "of clients, and --json go with it."
         )
+    try:
+        check_count("seed", command.seed or 0, at_least=0)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
     folder = command.run or Path()
     advice = run_advice(folder, seed=command.seed or 0)
     (print_json if command.json else print_tables)(advice_tables(advice))
@@ -218,14 +233,36 @@ def _explain(error: Exception) -> tuple[str, int]:
         return str(error), 2
     if isinstance(error, EXPLAINED):
         return str(error), 1
-    if isinstance(error, RuntimeError) and "Unable to initialize backend" in str(error):
-        return f"JAX has no devices to compute on: {str(error).splitlines()[0]}", 1
+    return _unexpected(error), 1
+
+
+def _unexpected(error: Exception) -> str:
+    """The sentence for an error that says nothing of our own."""
     if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error):
-        return f"Out of memory: {error}. Lower clients_per_chunk or batch_size.", 1
+        return f"Out of memory: {error}. Lower clients_per_chunk or batch_size."
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        return f"Cannot write the output: {error.strerror}."
+    missing = _missing_devices()
+    if missing is not None:
+        return missing
     if line_of(error) is not None:
-        return f"Your code failed: {sentence(error)} (--debug shows more.)", 1
+        return f"Your code failed: {sentence(error)} (--debug shows more.)"
     kind = type(error).__name__
-    return f"A defect of fedax: {kind}: {error} (--debug shows where; please report it).", 1
+    return f"A defect of fedax: {kind}: {error} (--debug shows where; please report it)."
+
+
+def _missing_devices() -> str | None:
+    """The sentence for a machine without the devices that JAX was told to take, if so it is."""
+    try:
+        jax.devices()
+    except Exception as error:  # where the platform is missing, JAX fails in several ways
+        asked = jax.config.jax_platforms  # pyright: ignore[reportAttributeAccessIssue]
+        why = str(error).splitlines()[0] if str(error) else type(error).__name__
+        return (
+            f"JAX has no devices to compute on, as it was told to take {asked!r}: {why}. Unset "
+            "JAX_PLATFORMS, or set it to cpu."
+        )
+    return None
 
 
 def _fail(message: str, status: int) -> int:

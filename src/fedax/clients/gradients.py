@@ -9,7 +9,12 @@ import jax
 import jax.numpy as jnp
 
 from fedax.algorithm import Array, Model, Params
-from fedax.clients.minibatches import Minibatch, fold_minibatches, steps_per_epoch
+from fedax.clients.minibatches import (
+    Minibatch,
+    fold_minibatches,
+    minibatch_size,
+    steps_per_epoch,
+)
 from fedax.clients.narrow import fast_gradient
 from fedax.clients.precision import widen
 from fedax.data.cohort_data import ClientExamples
@@ -86,7 +91,8 @@ def mean_over_client(
         add = jax.tree.map(lambda s, v: s + weight.astype(v.dtype) * v, values, value)
         return total + weight, add
 
-    first = Minibatch(data.examples(jnp.zeros(batch_size, jnp.int32)), jnp.ones(batch_size, bool))
+    size = minibatch_size(data, batch_size, "sequential")
+    first = Minibatch(data.examples(jnp.zeros(size, jnp.int32)), jnp.ones(size, bool))
     shapes = jax.eval_shape(function, first, key)
     zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
     total, values = fold_minibatches(

@@ -11,10 +11,15 @@ import jax.numpy as jnp
 from fedax.algorithm import Array, Batch
 from fedax.clients.shuffles import largest_lane, random_order
 from fedax.data.cohort_data import ClientExamples
+from fedax.mistakes.errors import AlgorithmError
 from fedax.optimizers.decaying_counts import rounded_up
+from fedax.validate import MOST
 
 Order: TypeAlias = Literal["shuffled", "iid", "sequential"]
 Carry = TypeVar("Carry")
+
+# A minibatch with repetitions may have this size.
+MOST_BYTES = 2**28
 
 
 class Minibatch(NamedTuple):
@@ -27,6 +32,30 @@ class Minibatch(NamedTuple):
 
     examples: Batch
     mask: Array
+
+
+def minibatch_size(data: ClientExamples, batch_size: int, order: Order) -> int:
+    """How many examples a minibatch has room for: B, or the population's largest client if that is
+    smaller, as the rest would be padding in every minibatch of every client.
+
+    The cohort's largest would make it less, but then rounding would depend on who else is there.
+
+    Raises:
+      AlgorithmError: minibatches drawn with replacement, which have no padding, are larger than
+        that client and beyond reason.
+    """  # noqa: D205 - the first sentence is that long
+    largest = data.capacity if data.largest is None else data.largest
+    if order != "iid":
+        return batch_size if data.largest is None else min(batch_size, largest)
+    one = jax.eval_shape(data.examples, jax.ShapeDtypeStruct((1,), jnp.int32))
+    size = batch_size * sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(one))
+    if batch_size > largest and size > MOST_BYTES:
+        raise AlgorithmError(
+            f'With order = "iid" every minibatch has batch_size = {batch_size:,} examples, drawn '
+            f"with replacement from at most {largest:,}, here {size / 2**30:,.1f} GiB. Lower "
+            "batch_size; in another order a minibatch is at most what a client has."
+        )
+    return batch_size
 
 
 def count_local_steps(
@@ -47,7 +76,11 @@ def count_local_steps(
     if num_local_epochs is None and num_local_steps is not None:
         return jnp.where(data.num_examples > 0, _whole(num_local_steps), 0)
     epochs = 1 if num_local_epochs is None else num_local_epochs
-    steps = _whole(epochs) * steps_per_epoch(data.num_examples, batch_size)
+    per_epoch = steps_per_epoch(data.num_examples, batch_size)
+    epochs = _whole(epochs)
+    if not within_one_epoch(num_local_epochs, num_local_steps):  # the product is int32 too
+        epochs = jnp.minimum(epochs, MOST // jnp.maximum(per_epoch, 1))
+    steps = epochs * per_epoch
     if num_local_steps is None:
         return steps
     return jnp.minimum(steps, _whole(num_local_steps))
@@ -80,12 +113,13 @@ def fold_minibatches(
       carry: initial value.
       data: the client's examples.
       key: this client's key for this exchange.
-      batch_size: B, static.
+      batch_size: B, static; see `minibatch_size`.
       num_steps: int or int32 scalar, see `count_local_steps`.
       order: static.
       one_epoch: the steps end within the first epoch, see `within_one_epoch`; the loop then need
         not ask at every step whether an epoch begins. Static.
     """
+    batch_size = minibatch_size(data, batch_size, order)
     order_key, step_key = jax.random.split(key)
     per_epoch = jnp.maximum(steps_per_epoch(data.num_examples, batch_size), 1)
 
@@ -134,6 +168,7 @@ def draw_minibatch(
 
     Every walk in sequence is the same; there it is the minibatch that follows the `after` first.
     """
+    batch_size = minibatch_size(data, batch_size, order)
     if order == "sequential":
         per_epoch = jnp.maximum(steps_per_epoch(data.num_examples, batch_size), 1)
         return _at(data, jnp.int32(after) % per_epoch, batch_size)
@@ -147,7 +182,7 @@ def draw_minibatch(
 
 def steps_per_epoch(num_examples: Array, batch_size: int) -> Array:
     """ceil(n / B)."""
-    return (num_examples + (batch_size - 1)) // batch_size
+    return (num_examples - 1) // batch_size + 1  # num_examples + batch_size may not be an int32
 
 
 def _at(

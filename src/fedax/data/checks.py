@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 from fedax.mistakes.errors import kind_of
+from fedax.validate import quoted
+
+# The most bytes that JAX has for a number of NumPy's kinds; bfloat16 and its like are of kind V.
+_LARGEST = {"b": 1, "i": 8, "u": 8, "f": 8, "c": 16, "V": 8}
 
 _TABLE = '{"x": x, "y": y}'
 
@@ -44,8 +49,47 @@ def require_arrays(arrays: Any) -> None:
             f"{kind_of(arrays)}. Give each array a name, as in {_TABLE}."
         )
     for name, array in arrays.items():
+        require_name(name)
         if np.isscalar(array) or getattr(array, "ndim", 1) == 0:
             raise TypeError(
                 f"The array {name!r} needs a first axis that counts the examples, but is "
-                f"{array!r}."
+                f"{quoted(array)}."
             )
+
+
+def require_name(name: Any) -> None:
+    """Raises a sentence unless an array's name is text.
+
+    Raises:
+      TypeError: it is something else.
+    """
+    if not isinstance(name, str):
+        raise TypeError(f"An array's name must be text, such as 'x', but is {name!r}.")
+
+
+def require_numbers(what: str, dtype: np.dtype) -> None:
+    """Raises a sentence unless a model can compute with arrays of this dtype.
+
+    Args:
+      what: the array, such as "The array 'x'".
+      dtype: of the array.
+
+    Raises:
+      ValueError: it is text, objects, dates, or numbers that JAX has not.
+    """
+    is_number = jnp.issubdtype(dtype, jnp.number) or jnp.issubdtype(dtype, jnp.bool_)
+    if is_number and dtype.isnative and dtype.itemsize <= _LARGEST.get(dtype.kind, 0):
+        return
+    held, cure = f"{dtype}", "Convert it to numbers, as in array.astype(np.float32)"
+    if dtype.kind in "UST":
+        held = f"text ({dtype})"
+        cure = "Number what it says, as in np.unique(text, return_inverse=True)[1]"
+    elif dtype.kind == "O":
+        held = "objects (dtype object), as arrays of unequal lengths become"
+        cure = "Convert them to one array of numbers; pad sequences to one length"
+    elif not dtype.isnative:
+        held = f"{dtype}, numbers in another machine's byte order"
+        cure = "Convert it, as in array.astype(array.dtype.newbyteorder('='))"
+    raise ValueError(
+        f"{what} holds {held}, and models compute with numbers. {cure}, or leave the array out."
+    )

@@ -42,6 +42,11 @@ class ClientExamples(Protocol):
         ...
 
     @property
+    def largest(self) -> int | None:
+        """Static size of the population's largest client, to which minibatches are limited."""
+        ...
+
+    @property
     def repeat(self) -> jax.Array | int:
         """How often the same client stands before this one in the cohort, see `CohortData`."""
         ...
@@ -71,6 +76,8 @@ class ClientData:
       capacity: static upper bound of num_examples, the length of a shuffle.
       repeat: int32 scalar, how often the same client stands before this one in the cohort; not 0
         only in cohorts drawn with replacement. The state of repeat 0 is the one that is kept.
+      largest: static, how many examples the population's largest client has; a larger minibatch
+        would be padding for every client. None: not known.
     """
 
     arrays: Mapping[str, jax.Array]
@@ -78,6 +85,7 @@ class ClientData:
     num_examples: jax.Array
     capacity: int = dataclasses.field(metadata={"static": True})
     repeat: jax.Array | int = 0
+    largest: int | None = dataclasses.field(default=None, metadata={"static": True})
 
     def __repr__(self) -> str:
         return f"ClientData(at most {self.capacity} rows of {_shapes(self.arrays)})"
@@ -119,7 +127,7 @@ class CohortData:
       repeats: int32 [cohort_size], how often the same client stands before this place.
       dropped_at: int32 [cohort_size], the exchange from which on the client is gone; `STAYS` if
         it stays, `NOBODY` if the place is empty.
-      arrays, capacity: as in `ClientData`; over a mesh arrays are [devices, rows, ...].
+      arrays, capacity, largest: as in `ClientData`; over a mesh arrays are [devices, rows, ...].
       num_clients: int32 scalar, the size of the population.
 
     Of several rounds the arrays before `arrays` are [rounds, cohort_size].
@@ -133,6 +141,7 @@ class CohortData:
     num_clients: jax.Array
     arrays: Mapping[str, jax.Array]
     capacity: int = dataclasses.field(metadata={"static": True})
+    largest: int | None = dataclasses.field(default=None, metadata={"static": True})
 
     def __repr__(self) -> str:
         size = " rounds of ".join(map(str, np.shape(self.client_ids)))
@@ -224,6 +233,7 @@ class CohortReader:
             num_clients=to_device(self._dataset.num_clients, jnp.int32),
             arrays=arrays,
             capacity=min(self._largest, rung(int(sizes.max()), factor=4)),
+            largest=self._largest,
         )
 
     def _pack(

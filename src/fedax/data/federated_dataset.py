@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from fedax.data.checks import require_arrays, require_clients
-from fedax.data.grouping import check_client, checked_ids, group
+from fedax.data.grouping import check_client, checked_ids, client_rows, group
 from fedax.data.rows import as_rows, join_rows, take_rows
 from fedax.data.splitting import held_out_rows
 from fedax.data.tables import Columns, dataset_arrays, frame_arrays
@@ -53,7 +53,9 @@ class FederatedDataset:
         require_arrays(self.arrays)
         if not self.arrays:
             raise ValueError("A data set needs at least one array, and got none.")
-        arrays = {name: as_rows(array) for name, array in self.arrays.items()}
+        arrays = {
+            name: as_rows(array, f"The array {name!r}") for name, array in self.arrays.items()
+        }
         object.__setattr__(self, "arrays", arrays)
         lengths = {name: len(array) for name, array in arrays.items()}
         if len(set(lengths.values())) > 1:
@@ -76,7 +78,7 @@ class FederatedDataset:
                 names = names.astype(str)
             if names.shape != (len(offsets) - 1,):
                 raise ValueError(
-                    f"{len(offsets) - 1} clients need as many names, but there are {len(names)}."
+                    f"{len(offsets) - 1} clients need as many names, but there are {names.size}."
                 )
             unique, counts = np.unique(names, return_counts=True)
             if counts.max() > 1:
@@ -122,10 +124,11 @@ class FederatedDataset:
             names, tables = None, list(clients)
         labels = list(clients) if isinstance(clients, Mapping) else list(range(len(clients)))
         sizes = np.zeros(len(tables), np.int64)
-        first = {key: as_rows(value) for key, value in tables[0].items()}
-        columns: dict[str, list[np.ndarray]] = {key: [] for key in first}
+        first: dict[str, Any] = {}
+        columns: dict[str, list[np.ndarray]] = {key: [] for key in tables[0]}
         for index, (label, table) in enumerate(zip(labels, tables, strict=True)):
-            rows = {key: as_rows(value) for key, value in table.items()}
+            rows = client_rows(label, table)
+            first = first or rows
             check_client(label, rows, first)
             sizes[index] = len(next(iter(rows.values())))
             for key, value in rows.items():

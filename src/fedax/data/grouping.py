@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedax.data.checks import require_arrays
+from fedax.data.checks import require_arrays, require_name
 from fedax.data.rows import as_rows, first_not_finite, is_in_a_file, take_rows
 
 
@@ -43,7 +43,7 @@ def group(
     require_arrays(arrays)
     found = {}
     for key, given in arrays.items():
-        array = as_rows(given)
+        array = as_rows(given, f"The array {key!r}")
         if len(array) != len(clients):
             raise ValueError(
                 f"The array {key!r} has {len(array)} rows, but there are {len(clients)} client "
@@ -166,6 +166,15 @@ def _missing(row: int) -> str:
         f"Row {row} has no client: its id is missing (None or NaN). Fill it in or leave the row "
         "out."
     )
+
+
+def client_rows(label: str | int, table: Mapping[str, Any]) -> dict[str, Any]:
+    """A client's arrays, which must have names and hold numbers."""
+    rows = {}
+    for name, value in table.items():
+        require_name(name)
+        rows[name] = as_rows(value, f"Client {label!r}: array {name!r}")
+    return rows
 
 
 def check_client(

@@ -33,6 +33,11 @@ class ClientPart:
         return self.data.capacity
 
     @property
+    def largest(self) -> int | None:
+        """As in `ClientData`."""
+        return self.data.largest
+
+    @property
     def repeat(self) -> jax.Array | int:
         """As in `ClientData`."""
         return self.data.repeat

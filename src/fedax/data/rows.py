@@ -13,6 +13,9 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 
+from fedax.data.checks import require_numbers
+from fedax.mistakes.errors import kind_of
+
 
 class LazyRows(abc.ABC):
     """Reads like an array [rows, ...]; `array[rows]` is an ordinary one.
@@ -99,21 +102,40 @@ class SelectedRows(LazyRows):
         return SelectedRows(self._array, self._rows[rows])
 
 
-def as_rows(value: Any) -> Any:
+def as_rows(value: Any, what: str) -> Any:
     """An array; a SciPy sparse matrix as `SparseRows`.
 
+    Args:
+      value: an array, or what NumPy makes one of.
+      what: the array, such as "The array 'x'".
+
     Raises:
-      ValueError: the sparse array has not two axes.
+      ValueError: no array of numbers can be made of it, or the sparse array has not two axes.
     """
-    if isinstance(value, np.ndarray | LazyRows):
-        return value
-    if not scipy.sparse.issparse(value):
-        return np.asarray(value)
-    if value.ndim != 2:
+    rows = value
+    if scipy.sparse.issparse(value):
+        if value.ndim != 2:
+            raise ValueError(
+                f"{what} is sparse and so needs two axes, examples and columns, but has "
+                f"{value.ndim}."
+            )
+        rows = SparseRows(value)
+    elif not isinstance(value, np.ndarray | LazyRows):
+        try:
+            rows = np.asarray(value)
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"{what} is {kind_of(value)} of which no array can be made: {error}. Its examples "
+                "must have one shape; pad or cut them."
+            ) from None
+    if np.ma.is_masked(rows):
         raise ValueError(
-            f"A sparse array needs two axes, examples and columns, but has {value.ndim}."
+            f"{what} is masked, and a model would compute with what is behind the mask. Fill it, "
+            "as in array.filled(0), or leave these examples out."
         )
-    return SparseRows(value)
+    if rows.ndim:  # of others it is said that they have no examples
+        require_numbers(what, rows.dtype)
+    return rows
 
 
 def take_rows(array: Any, rows: np.ndarray | slice) -> Any:

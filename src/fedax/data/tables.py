@@ -199,9 +199,9 @@ def _numbers(values: np.ndarray, name: str, encode: str) -> np.ndarray:
     """The values, if a model can take them."""
     if values.dtype.kind == "O" or values.dtype.kind in "UST":
         raise ValueError(
-            f"The column {name!r} holds text, which a model cannot take. Encode it as whole "
-            f"numbers, for example by {encode.format(name)}, or as token ids (fedax.Vocabulary), "
-            "or name the columns to take: columns=[...]."
+            f"The column {name!r} holds {_held(values)}, which a model cannot take. Encode it as "
+            f"whole numbers, for example by {encode.format(name)}, or as token ids "
+            "(fedax.Vocabulary), or name the columns to take: columns=[...]."
         )
     if values.dtype.kind not in "biuf":
         raise ValueError(
@@ -216,6 +216,13 @@ def _numbers(values: np.ndarray, name: str, encode: str) -> np.ndarray:
                 raise ValueError(_missing(name, row))
             raise ValueError(f"The column {name!r} holds infinity, first in row {row}.")
     return values
+
+
+def _held(values: np.ndarray) -> str:
+    """What is no number, in words."""
+    if values.dtype.kind == "O" and not isinstance(values[0], str):
+        return f"objects of type {type(values[0]).__name__}"
+    return "text"
 
 
 def _refuse_missing(column: Any, name: str) -> None:

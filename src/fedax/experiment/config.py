@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
@@ -26,7 +24,8 @@ from fedax.rounds.options import PERSONALIZE, Settings
 from fedax.rounds.sampling import Sampling
 from fedax.rounds.stopping import Goal
 from fedax.tasks.registry import TASKS, presets
-from fedax.validate import check_choice, check_count, check_number, unknown
+from fedax.theory.tables import read_table
+from fedax.validate import MOST, check_choice, check_count, check_number, unknown
 
 PRESETS = ("quick", "paper", "none")
 NAMES = ("task", "algorithm", "preset")
@@ -337,7 +336,7 @@ def _check_values(config: RunConfig) -> None:
             value = getattr(config, key)
             if not (key == "clients_per_chunk" and value is None):
                 least = 0 if key in ("seed", "num_rounds", "evaluate_every") else 1
-                check_count(key, value, at_least=least)
+                check_count(key, value, at_least=least, at_most=None if key == "seed" else MOST)
         check_choice("sampling", config.sampling, get_args(Sampling))
         check_number("availability", config.availability, above=0, at_most=1)
         check_number("dropout", config.dropout, at_least=0, below=1)
@@ -425,9 +424,10 @@ def _preset_values(config: RunConfig) -> dict[str, Any]:
     *wrappers, base = algorithm_parts(config.algorithm, config.algorithm_source)
     own = {} if config.algorithm_source else tables.get(base)
     if own is None:
+        others = [f"--preset {name}" for name, of in presets(config.task).items() if base in of]
         raise ConfigError(
             f"The preset {config.preset!r} of the task {config.task} has no settings for {base}; "
-            "use --preset quick, or --preset none and --set."
+            f"use {' or '.join([*others, '--preset none and --set'])}."
         )
     known = algorithm_settings(config.algorithm, config.algorithm_source)
     values = {f"run.{key}": value for key, value in tables["run"].items()}
@@ -443,11 +443,10 @@ def _preset_values(config: RunConfig) -> dict[str, Any]:
 def _read_file(path: Path) -> dict[str, Any]:
     """The values in a TOML file or a config.json."""
     try:
-        text = Path(path).read_text("utf-8-sig")  # some editors begin a file with a mark
-        values = json.loads(text) if Path(path).suffix == ".json" else tomllib.loads(text)
+        values = read_table(Path(path))
     except OSError as error:
         raise ConfigError(f"Cannot read the configuration {path}: {error.strerror}.") from None
-    except (tomllib.TOMLDecodeError, json.JSONDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:
         raise ConfigError(f"The configuration {path} cannot be parsed: {error}.") from None
     if not isinstance(values, dict):
         raise ConfigError(f"The configuration {path} is not a table of names and values.")

@@ -6,6 +6,8 @@ import ast
 import collections.abc
 import functools
 import inspect
+import math
+import sys
 import types
 import typing
 from collections.abc import Callable
@@ -19,7 +21,8 @@ import optax
 from fedax import optimizers
 from fedax.optimizers import base_optimizers
 from fedax.optimizers.base_optimizers import BaseOptimizer
-from fedax.optimizers.schedules import SCHEDULES, parse_call, parse_schedule
+from fedax.optimizers.schedules import SCHEDULES, UNREADABLE, parse_call, parse_schedule
+from fedax.validate import quoted
 
 BASES = {
     "sgd": base_optimizers.sgd,
@@ -143,7 +146,7 @@ def check_kind(name: str, value: Any, hint: Any) -> None:
     known = OTHER not in kinds and isinstance(value, bool | int | float | str | None)
     if not known or f"'{value}'" in kinds or any(_fits(value, kind) for kind in kinds):
         return
-    shown = "none" if value is None else repr(value)
+    shown = "none" if value is None else quoted(value)
     raise ValueError(f"{name} must be {describe(hint, articles=True)}, but is {shown}.")
 
 
@@ -160,7 +163,11 @@ def _converted(value: Any, kinds: set[str]) -> Any:
         return "none" if "'none'" in kinds else None  # where it is one of the choices
     if TEXT in kinds <= {TEXT, NONE}:
         return str(value).lower() if isinstance(value, bool) else str(value)
-    return float(value) if _is_whole(value) and NUMBER in kinds <= {NUMBER, NONE} else value
+    if not (_is_whole(value) and NUMBER in kinds <= {NUMBER, NONE}):
+        return value
+    if abs(value) <= sys.float_info.max:
+        return float(value)
+    return math.inf if value > 0 else -math.inf
 
 
 def _parse_expression(text: str) -> Any:
@@ -168,7 +175,7 @@ def _parse_expression(text: str) -> Any:
     if text.startswith(("(", "[", "{")):
         try:
             return ast.literal_eval(text)
-        except (SyntaxError, ValueError):
+        except UNREADABLE:
             return text
     is_call = text.endswith(")") and text.partition("(")[0].strip() in SCHEDULES
     return parse_schedule(text) if is_call else text
@@ -179,8 +186,8 @@ def _parse_numbers(name: str, text: str, hint: Any) -> tuple[Any, ...]:
     try:
         found = tuple(ast.literal_eval(text))
         return tuple(float(number) for number in found) if floats else found
-    except (SyntaxError, TypeError, ValueError):
-        raise ValueError(f"{name} must be {describe(hint)}, but is {text!r}.") from None
+    except (*UNREADABLE, OverflowError):
+        raise ValueError(f"{name} must be {describe(hint)}, but is {quoted(text)}.") from None
 
 
 def _is_whole(value: Any) -> bool:

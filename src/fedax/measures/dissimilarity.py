@@ -92,7 +92,8 @@ def dissimilarity(
 
     def client_gradient(x: Params, index: Array) -> Params:
         data = ClientData(
-            cohort.arrays, cohort.starts[index], cohort.num_examples[index], cohort.capacity
+            cohort.arrays, cohort.starts[index], cohort.num_examples[index], cohort.capacity,
+            largest=cohort.largest,
         )
         if max_examples is not None:
             data = spread_evenly(data, jnp.minimum(data.num_examples, max_examples))

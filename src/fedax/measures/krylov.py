@@ -58,7 +58,8 @@ class ClientLosses:
 
         def client_gradient(x: Params, place: Array) -> tuple[Loss, Params]:
             data = ClientData(
-                cohort.arrays, cohort.starts[place], cohort.num_examples[place], cohort.capacity
+                cohort.arrays, cohort.starts[place], cohort.num_examples[place], cohort.capacity,
+                largest=cohort.largest,
             )
             if max_examples is not None:
                 data = spread_evenly(data, jnp.minimum(data.num_examples, max_examples))

@@ -19,7 +19,7 @@ from fedax.algorithm import Array
 from fedax.factories import factory
 from fedax.mistakes.errors import AlgorithmError, array_words, checked_call, defined_at
 from fedax.optimizers.decaying_counts import decaying_count
-from fedax.validate import check_count, check_number, unknown
+from fedax.validate import check_count, check_number, quoted, unknown
 
 Schedule: TypeAlias = Callable[[Array], Array]
 ScheduleOrNumber: TypeAlias = float | Array | Schedule
@@ -165,6 +165,10 @@ SCHEDULES: dict[str, Callable[..., Schedule]] = {
 }
 
 
+# What reading Python's words from a text raises that are none, or that nest too deep.
+UNREADABLE = (SyntaxError, TypeError, ValueError, RecursionError, MemoryError)
+
+
 def parse_schedule(text: str) -> float | Schedule:
     """Reads a number or a schedule from a word of a command line or configuration file.
 
@@ -186,7 +190,7 @@ def parse_schedule(text: str) -> float | Schedule:
         return parse_call(text, SCHEDULES, "schedule")
     except SyntaxError:
         raise ValueError(
-            f"{text!r} is neither a number nor a schedule such as "
+            f"{quoted(text)} is neither a number nor a schedule such as "
             "'staircase_decay(0.1, decay_rate=0.1, decay_every=500)'."
         ) from None
 
@@ -210,9 +214,9 @@ def parse_call(text: str, choices: Mapping[str, Callable[..., Any]], what: str) 
             raise TypeError
         arguments: list[Any] = [ast.literal_eval(argument) for argument in node.args]
         named: dict[str, Any] = {str(k.arg): ast.literal_eval(k.value) for k in node.keywords}
-    except (SyntaxError, TypeError, ValueError):
+    except UNREADABLE:
         raise SyntaxError(
-            f"{text!r} is not a {what} such as '{next(iter(choices))}' or "
+            f"{quoted(text)} is not a {what} such as '{next(iter(choices))}' or "
             f"'{list(choices)[-1]}(...)'."
         ) from None
     if node.func.id not in choices:
@@ -220,7 +224,7 @@ def parse_call(text: str, choices: Mapping[str, Callable[..., Any]], what: str) 
     try:
         return choices[node.func.id](*arguments, **named)
     except TypeError as error:
-        raise ValueError(f"{text!r} is not a valid {what}: {error}.") from None
+        raise ValueError(f"{quoted(text)} is not a valid {what}: {error}.") from None
 
 
 def _decay(

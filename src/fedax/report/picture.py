@@ -14,6 +14,22 @@ class PictureError(RuntimeError):
     """A picture cannot be written; the message is a sentence."""
 
 
+def require_format(path: Path) -> None:
+    """Raises a sentence unless a picture can be written with this ending, before it is computed.
+
+    Raises:
+      PictureError: there is no such format, or the name has no ending.
+    """
+    from matplotlib.backend_bases import FigureCanvasBase  # noqa: PLC0415 - as below
+
+    known = FigureCanvasBase.get_supported_filetypes()
+    if path.suffix.lower().removeprefix(".") not in known:
+        raise PictureError(
+            f"Cannot write the picture {path}: its name must end in one of "
+            f"{', '.join(f'.{ending}' for ending in known)}."
+        )
+
+
 def save_picture(draw: Callable[[Figure], None], path: Path) -> Path:
     """Draws on an empty figure and writes it; the folder is made.
 

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
-import jax.numpy as jnp
+import numpy as np
+from jax.dtypes import canonicalize_dtype
 
 from fedax.algorithm import FederatedAlgorithm, Model, Params
 from fedax.data.federated_dataset import FederatedDataset
@@ -27,7 +28,6 @@ def require_task(task: Any) -> None:
 
     Raises:
       TypeError: it is something else, or has something else in its fields.
-      ValueError: an array of its data does not hold numbers.
     """
     if not isinstance(task, Task):
         hint = ""
@@ -43,7 +43,7 @@ def require_task(task: Any) -> None:
 
 
 def require_dataset(name: str, data: Any) -> None:
-    """Raises a sentence unless it is a `FederatedDataset` of numbers.
+    """Raises a sentence unless it is a `FederatedDataset`.
 
     Args:
       name: how the argument is called.
@@ -51,7 +51,6 @@ def require_dataset(name: str, data: Any) -> None:
 
     Raises:
       TypeError: it is something else.
-      ValueError: an array does not hold numbers.
     """
     if not isinstance(data, FederatedDataset):
         hint = (
@@ -60,45 +59,36 @@ def require_dataset(name: str, data: Any) -> None:
             "dictionary of clients."
         )
         raise TypeError(f"{name} must be a fedax.FederatedDataset, but is {kind_of(data)}.{hint}")
-    for key, array in data.arrays.items():
-        dtype = array.dtype
-        if jnp.issubdtype(dtype, jnp.number) or jnp.issubdtype(dtype, jnp.bool_):
-            continue
-        what, cure = f"{dtype}", "Convert it to numbers, as in array.astype(np.float32)"
-        if dtype.kind in "UST":
-            what = f"text ({dtype})"
-            cure = "Number what it says, as in np.unique(text, return_inverse=True)[1]"
-        elif dtype.kind == "O":
-            what = "objects (dtype object), as arrays of unequal lengths become"
-            cure = "Convert them to one array of numbers; pad sequences to one length"
-        raise ValueError(
-            f"The array {key!r} of {name} holds {what}, and models compute with numbers. "
-            f"{cure}, or leave the array out."
-        )
 
 
 def check_examples(model: Model, params: Params, name: str, data: FederatedDataset) -> None:
     """Has the model's `check` look at the examples; the sentence names the first client at fault.
 
+    Whole numbers that JAX would narrow to others are refused whatever the model.
+
     Args:
-      model: whose check it is; one without any passes everything.
+      model: whose check it is; one without any passes everything else.
       params: the model's, of which shapes and dtypes matter.
       name: what the data are called.
       data: the examples, all of them or evenly spaced ones.
 
     Raises:
-      ModelError: the check says so.
+      ModelError: the check says so, or a whole number does not fit into what JAX narrows it to.
     """
     look = model.check
-    if look is None:
+    narrowed = [key for key, array in data.arrays.items() if _is_narrowed(array.dtype)]
+    if look is None and not narrowed:
         return
     shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), params)
 
     def check(rows: slice) -> None:
-        checked_call(
-            ModelError, "The model's check", "check(params, arrays)", look,
-            (shapes, _Rows(data.arrays, rows)), {},
-        )
+        if look is not None:
+            checked_call(
+                ModelError, "The model's check", "check(params, arrays)", look,
+                (shapes, _Rows(data.arrays, rows)), {},
+            )
+        for key in narrowed:
+            _check_narrow(key, data.arrays[key][rows])
 
     most = MOST_EXAMPLES
     if any(is_in_a_file(array) or isinstance(array, LazyRows) for array in data.arrays.values()):
@@ -111,6 +101,22 @@ def check_examples(model: Model, params: Params, name: str, data: FederatedDatas
             raise ModelError(f"In {name}: {error}") from error.__cause__
         client, error = _first_client(check, data, error)
         raise ModelError(f"In {name}, client {client!r}: {error}") from error.__cause__
+
+
+def _is_narrowed(dtype: np.dtype) -> bool:
+    """Whether JAX has whole numbers of this dtype in fewer bits: without x64 those of 64."""
+    return dtype.kind in "iu" and canonicalize_dtype(dtype) != dtype
+
+
+def _check_narrow(name: str, values: np.ndarray) -> None:
+    narrow = canonicalize_dtype(values.dtype)
+    least, most = int(values.min(initial=0)), int(values.max(initial=0))
+    if least < np.iinfo(narrow).min or most > np.iinfo(narrow).max:
+        raise ModelError(
+            f"The array {name!r} has whole numbers from {least} to {most}, which JAX would "
+            f"silently make others, as it has them in {np.iinfo(narrow).bits} bits. Number what "
+            "they stand for from 0, make them floating point, or set JAX_ENABLE_X64=1."
+        )
 
 
 class _Rows(Mapping[str, Any]):

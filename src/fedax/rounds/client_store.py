@@ -55,7 +55,7 @@ class ClientStore:
     def __init__(
         self, initial_state: PyTree, num_clients: int, memory_bytes: int = 2 * 2**30
     ) -> None:
-        check_count("memory_bytes", memory_bytes, at_least=0)
+        check_count("memory_bytes", memory_bytes, at_least=0, at_most=None)
         leaves, self._structure = jax.tree.flatten(initial_state)
         self._initial = [np.asarray(leaf) for leaf in leaves]
         # The client's row, or -1 if it never took part.

@@ -225,7 +225,8 @@ def _run_exchange(
 
     def answer(message: PyTree, arrays: Mapping[str, Array], client: _Client) -> Any:
         data = ClientData(
-            arrays, client.start, client.num_examples, cohort.capacity, client.repeat
+            arrays, client.start, client.num_examples, cohort.capacity, client.repeat,
+            cohort.largest,
         )
         reply = call_client(exchange, place, message, client.state, data, client.key)
         if not diagnostics:

@@ -357,8 +357,9 @@ def _program(structure: Structure, clients_per_chunk: int, mesh: Mesh | None) ->
             def one(client: tuple[Array, ...]) -> tuple[Sums, Sums]:
                 client_id, start, size, test_start, test_size = client
                 return before_and_after(
-                    params, ClientData(in_train, start, size, train.capacity),
-                    ClientData(in_test, test_start, test_size, test.capacity),
+                    params,
+                    ClientData(in_train, start, size, train.capacity, largest=train.largest),
+                    ClientData(in_test, test_start, test_size, test.capacity, largest=test.largest),
                     jax.random.fold_in(key, client_id),
                 )
 

@@ -59,6 +59,7 @@ class Affine(NamedTuple):
         Raises:
           SingularError: there is none, or more than one.
         """
+        self._check_finite()
         rest = np.eye(len(self.matrix)) - self.matrix
         sizes = np.linalg.svd(rest, compute_uv=False)
         if sizes[-1] <= SINGULAR * max(sizes[0], 1):
@@ -71,7 +72,15 @@ class Affine(NamedTuple):
     @property
     def spectral_radius(self) -> float:
         """The factor by which the distance to the fixed point shrinks a round, in the end."""
+        self._check_finite()
         return float(np.abs(np.linalg.eigvals(self.matrix)).max())
+
+    def _check_finite(self) -> None:
+        if not (np.isfinite(self.matrix).all() and np.isfinite(self.offset).all()):
+            raise TheoryError(
+                "A round's numbers are beyond float64: local steps diverge. Lower a learning rate "
+                "or the number of local steps."
+            )
 
 
 def follow(rounds: Iterable[Affine], start: Any) -> np.ndarray:

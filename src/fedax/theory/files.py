@@ -17,9 +17,10 @@ format     content
 from __future__ import annotations
 
 import csv
-import json
-import tomllib
+import io
+import math
 import zipfile
+import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -27,8 +28,23 @@ from typing import Any
 import numpy as np
 
 from fedax.theory.errors import TheoryError
-from fedax.theory.given import as_array, as_number
+from fedax.theory.given import MOST_NUMBERS, as_array, as_number
 from fedax.theory.population import QuadraticPopulation
+from fedax.theory.tables import MOST_BYTES, read_table, read_text
+
+# What a .npz file may hold.
+ARRAYS = ("matrices", "centres", "linear", "probabilities", "noise", "density_power", "interval")
+# Of an array in it; NumPy's own headers have 128 bytes.
+_LONGEST_HEADER = 2**12
+# Of a name in a file so many letters are quoted.
+_MOST_LETTERS = 60
+
+
+# What reading a damaged file of any of these formats raises.
+UNREADABLE = (
+    ValueError, KeyError, EOFError, csv.Error, zipfile.BadZipFile, zlib.error, NotImplementedError,
+    RuntimeError,
+)
 
 
 def population_from(values: Mapping[str, Any]) -> QuadraticPopulation:
@@ -85,8 +101,8 @@ def read_population(
     """
     path = Path(path)
     readers: dict[str, Callable[[Path], Any]] = {
-        ".json": lambda path: json.loads(path.read_text("utf-8-sig")),
-        ".toml": lambda path: tomllib.loads(path.read_text("utf-8-sig")),
+        ".json": read_table,
+        ".toml": read_table,
         ".npz": _read_npz,
         ".csv": _read_csv,
     }
@@ -97,7 +113,7 @@ def read_population(
         content = readers[ending](path)
     except OSError as error:
         raise TheoryError(f"Cannot read {path}: {error.strerror or error}.") from None
-    except (ValueError, KeyError, EOFError) as error:  # of all these formats
+    except UNREADABLE as error:
         raise TheoryError(f"{path} cannot be parsed as {ending}: {error}.") from None
     try:
         if ending == ".csv":
@@ -118,13 +134,53 @@ def _read_npz(path: Path) -> dict[str, np.ndarray]:
     if not zipfile.is_zipfile(path):
         path.open("rb").close()  # so that a missing file is said to be missing
         raise ValueError("it is no whole .npz file")
+    with zipfile.ZipFile(path) as archive:
+        for member in archive.infolist():
+            _check_member(archive, member)
     with np.load(path, allow_pickle=False) as arrays:
         return dict(arrays)
 
 
+def _check_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:
+    """Raises a sentence unless a member is an array that a population may have; reads no numbers.
+
+    Raises:
+      ValueError: its name, its type, its shape or its size is not one of such an array.
+    """
+    name, dot, ending = member.filename.rpartition(".")
+    if not dot or ending != "npy" or name not in ARRAYS:
+        raise ValueError(
+            f"it holds {member.filename[:_MOST_LETTERS]!r}, and a population has the arrays "
+            f"{', '.join(ARRAYS)}"
+        )
+    with archive.open(member) as file:
+        head = io.BytesIO(file.read(_LONGEST_HEADER))
+    version = np.lib.format.read_magic(head)
+    readers = {
+        (1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0
+    }
+    if version not in readers:
+        raise ValueError(f"the array {name!r} is in a format of NumPy's that is not known here")
+    shape, _, dtype = readers[version](head)
+    if dtype.kind not in "biuf" or len(shape) > 3:
+        raise ValueError(
+            f"the array {name!r} is {dtype}{list(shape)}, but must be numbers with at most 3 axes"
+        )
+    size = math.prod(shape) * dtype.itemsize
+    if math.prod(shape) > MOST_NUMBERS:
+        raise ValueError(
+            f"the array {name!r} has the shape {list(shape)}, more than {MOST_NUMBERS:,} numbers"
+        )
+    if member.file_size != head.tell() + size:
+        raise ValueError(
+            f"the array {name!r} says that it is {dtype}{list(shape)}, {size:,} bytes, but has "
+            f"{member.file_size - head.tell():,}"
+        )
+
+
 def _read_csv(path: Path) -> list[tuple[int, list[str]]]:
     """Line numbers and cells of the lines that are not blank; separated by , ; or tabs."""
-    lines = path.read_text("utf-8-sig").splitlines()
+    lines = read_text(path, MOST_BYTES[".json"]).splitlines()
     head = next((line for line in lines if line.strip()), "")
     reader = csv.reader(lines, delimiter=max(",;\t", key=head.count))
     rows = [(reader.line_num, row) for row in reader]

@@ -8,6 +8,13 @@ import numpy as np
 
 from fedax.theory.errors import TheoryError
 
+# So many numbers the clients' matrices may have together, N d^2: 64 MiB, of which a computation
+# holds several at a time.
+MOST_NUMBERS = 2**23
+
+# Of a value that is refused so many letters are quoted.
+_MOST_LETTERS = 200
+
 
 def as_population(value: Any) -> Any:
     """The population, which must be one."""
@@ -23,8 +30,12 @@ def as_array(name: str, value: Any) -> np.ndarray:
     """Finite numbers, as a float64 array of its own."""
     try:
         array = np.array(value, float)
+    except OverflowError:
+        raise TheoryError(f"{name} must be finite, but there is one beyond float64.") from None
     except (TypeError, ValueError) as error:
-        raise TheoryError(f"{name} must be numbers, but is {value!r}: {error}.") from None
+        shown = repr(value)
+        shown = shown if len(shown) <= _MOST_LETTERS else f"{shown[:_MOST_LETTERS]}..."
+        raise TheoryError(f"{name} must be numbers, but is {shown}: {error}.") from None
     if not np.isfinite(array).all():
         raise TheoryError(f"{name} must be finite, but there is a {array[~np.isfinite(array)][0]}.")
     return array
@@ -46,8 +57,25 @@ def as_count(name: str, value: Any, at_least: int = 1) -> int:
     return int(number)
 
 
+def as_size(num_clients: Any, dimension: Any) -> tuple[int, int]:
+    """The number N of clients and the dimension d.
+
+    Raises:
+      TheoryError: they are no counts, or the matrices would be too many numbers, N d^2.
+    """
+    num_clients, d = as_count("num_clients", num_clients), as_count("dimension", dimension)
+    if num_clients * d**2 > MOST_NUMBERS:
+        raise TheoryError(
+            f"{num_clients:,} clients in {d:,} dimensions have matrices of "
+            f"{num_clients * d**2:,} numbers, more than the {MOST_NUMBERS:,} that are computed "
+            "with here. Take fewer clients, or fewer dimensions."
+        )
+    return num_clients, d
+
+
 def as_matrices(name: str, value: Any, num_clients: int, d: int) -> np.ndarray:
     """A matrix for every client, [N, d, d], from numbers [N] where d is 1."""
+    as_size(num_clients, d)
     matrices = as_array(name, value)
     if matrices.ndim == 1 and d == 1:
         matrices = matrices[:, None, None]
@@ -62,9 +90,12 @@ def as_matrices(name: str, value: Any, num_clients: int, d: int) -> np.ndarray:
 def as_probabilities(value: Any, num_clients: int) -> np.ndarray:
     """Weights >= 0, [N], scaled to sum to 1; None: all alike."""
     p = np.ones(num_clients) if value is None else as_array("probabilities", value)
-    if p.shape != (num_clients,) or (p < 0).any() or p.sum() == 0:
+    with np.errstate(over="ignore"):
+        total = p.sum()
+    if p.shape != (num_clients,) or (p < 0).any() or not 0 < total < np.inf:
         raise TheoryError(
-            f"probabilities must be {num_clients} numbers >= 0, not all 0, but are {p}."
+            f"probabilities must be {num_clients} numbers >= 0, not all 0, whose sum is finite, "
+            f"but are {p}."
         )
     return p / p.sum()
 

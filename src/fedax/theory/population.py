@@ -33,6 +33,7 @@ from fedax.theory.given import (
     as_matrices,
     as_number,
     as_probabilities,
+    as_size,
     random_matrices,
     spread,
 )
@@ -198,8 +199,7 @@ class QuadraticPopulation:
           >>> round(clients.mu, 9), round(clients.L, 9), round(clients.sigma_A, 9)
           (0.5, 4.0, 1.0)
         """
-        num_clients = as_count("num_clients", num_clients)
-        dimension = as_count("dimension", dimension)
+        num_clients, dimension = as_size(num_clients, dimension)
         mu, L, sigma_c = (
             as_number(name, value)
             for name, value in (("mu", mu), ("L", L), ("sigma_c", sigma_c))
@@ -277,8 +277,8 @@ class QuadraticPopulation:
                     f"{clients[0][0].shape[1] - intercept}."
                 )
             clients.append((np.hstack([x, np.ones((len(x), 1))]) if intercept else x, y))
+        eye = np.eye(as_size(len(clients), clients[0][0].shape[1])[1])
         sizes = np.array([len(y) for _, y in clients], float)
-        eye = np.eye(clients[0][0].shape[1])
         population = cls.from_linear(
             np.stack([x.T @ x / len(x) + ridge * eye for x, _ in clients]),
             np.stack([-x.T @ y / len(x) for x, y in clients]),

@@ -9,10 +9,13 @@ from typing import Any
 
 from fedax.theory.errors import TheoryError
 from fedax.theory.files import population_from, read_population
-from fedax.theory.given import as_count
+from fedax.theory.given import as_array, as_count
 from fedax.theory.population import QuadraticPopulation
-from fedax.theory.prescriptions import check_accuracy
+from fedax.theory.prescriptions import MOST_STEPS, check_accuracy
 from fedax.theory.surrogate import Surrogate, surrogate
+
+# What a matrix function of every client costs, N d^3, of which a question needs dozens.
+MOST_WORK = 2**28
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,7 +25,7 @@ class Question:
     Attributes:
       population: the clients.
       gamma: client learning rate >= 0.
-      K: local steps >= 1.
+      K: local steps, 1 to `MOST_STEPS`.
       accuracy: wanted distance to x*; None: a tenth of FedAvg's.
       start: x_1, [d] or a number; only rates of convergence depend on it.
       batch_size: B, for the clients' noise.
@@ -36,8 +39,21 @@ class Question:
     batch_size: int = 1
 
     def __post_init__(self) -> None:
-        as_count("K", self.K)
+        if as_count("K", self.K) > MOST_STEPS:
+            raise TheoryError(
+                f"K must be at most {MOST_STEPS:,} local steps, but is {self.K:,}. Where FedAvg "
+                'goes with more and more of them is the row "K to infinity", which stands there '
+                "for any K; or take a smaller gamma, of which gamma K is what matters."
+            )
         as_count("batch_size", self.batch_size)
+        as_array("start", self.start)
+        num_clients, d = self.population.linear.shape
+        if num_clients * d**3 > MOST_WORK:
+            raise TheoryError(
+                f"{num_clients:,} clients in {d:,} dimensions take too long for all the questions "
+                "that are asked here. Ask single ones of fedax.theory in Python, as "
+                "surrogate(population, gamma, K).minimiser, or take fewer dimensions."
+            )
         if self.accuracy is not None:
             check_accuracy(self.accuracy)
 

@@ -1,0 +1,65 @@
+"""Tables of names and values in .json and .toml files, which may be anybody's."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+# A file of more bytes is not read. What JSON becomes in memory is up to twenty times its size, and
+# tomllib, which is Python, reads a megabyte in about a second.
+MOST_BYTES = {".json": 2**26, ".toml": 2**22}
+# So deep tables and lists may stand in each other; Python's recursion ends near a thousand.
+DEEPEST = 50
+
+
+def read_text(path: Path, most: int) -> str:
+    """The text of a file, of which no more than a number of bytes are read.
+
+    Raises:
+      OSError: the file cannot be read.
+      ValueError: it is larger, or no text.
+    """
+    with path.open("rb") as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise ValueError(f"it is larger than {most / 2**20:g} MiB")
+    return content.decode("utf-8-sig")  # some editors begin a file with a mark
+
+
+def read_table(path: Path) -> Any:
+    """What a .json file holds, or a .toml file, as which every other name counts.
+
+    Raises:
+      OSError: the file cannot be read.
+      ValueError: it is too large, or cannot be parsed, or nests too deep.
+    """
+    ending = path.suffix.lower()
+    read, most = (json.loads, MOST_BYTES[ending]) if ending == ".json" else (
+        tomllib.loads, MOST_BYTES[".toml"]
+    )
+    try:
+        value = read(read_text(path, most))
+    except RecursionError:
+        raise ValueError(_TOO_DEEP) from None
+    if _is_deep(value):
+        raise ValueError(_TOO_DEEP)
+    return value
+
+
+_TOO_DEEP = f"its tables and lists stand more than {DEEPEST} deep in each other"
+
+
+def _is_deep(value: Any) -> bool:
+    """Whether it nests deeper than `DEEPEST`."""
+    level = [value]
+    for _ in range(DEEPEST):
+        level = [
+            item for value in level if isinstance(value, dict | list)
+            for item in (value.values() if isinstance(value, dict) else value)
+            if isinstance(item, dict | list)
+        ]
+        if not level:
+            return False
+    return True
