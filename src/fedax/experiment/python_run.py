@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -112,7 +113,8 @@ def train_in_folder(folder: Path, call: Call, watch: Watch) -> tuple[TrainingSta
         history = History(read_history(folder).rounds[: _done(restored)])
         if before is not None and _is_finished(job, restored, before, call.looks):
             return restored.state, history
-        return take_part(job, restored, history), history
+        with _as_python():
+            return take_part(job, restored, history), history
     if before is None:
         make_folder(folder, "out=")
     with locked(folder, job.go_on):
@@ -130,12 +132,19 @@ def train_in_folder(folder: Path, call: Call, watch: Watch) -> tuple[TrainingSta
 
 
 def _sit(job: Job, restored: Restored, progress: bool) -> TrainingState:
-    """Runs the rounds that are left, and tells of a signal as Python does."""
+    """Runs the rounds that are left."""
     console, done = make_console(), _done(restored)
     display = Display(job.num_rounds, done, console, style_of_python(console, progress))
     notes = [*restored.refused, *([f"Going on after round {done}."] if done else [])]
-    try:
+    with _as_python():
         return sit(job, restored, notes, display)
+
+
+@contextlib.contextmanager
+def _as_python() -> Iterator[None]:
+    """Tells of a signal as Python does."""
+    try:
+        yield
     except StoppedError as stopped:
         kind = KeyboardInterrupt if stopped.by == signal.SIGINT else SystemExit
         raise kind(str(stopped)) from None
