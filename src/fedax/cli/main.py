@@ -53,10 +53,17 @@ def main() -> NoReturn:
     """Runs the command line and exits."""
     ending.set_guard()
     status = run_command(sys.argv[1:])
-    # JAX would wait for a process that is gone, and abort; a thread may hang after a signal.
-    if losses.client() is not None or ending.was_asked():
+    if _others_may_speak():
         ending.leave(None, status)
     sys.exit(status)
+
+
+def _others_may_speak() -> bool:
+    """Whether a thread may end this process meanwhile: after a signal, or for a lost process.
+
+    Then JAX would wait for the lost one and abort, or a thread that hangs would be waited for.
+    """
+    return losses.client() is not None or ending.was_asked()
 
 
 def run_command(arguments: list[str]) -> int:
@@ -126,7 +133,7 @@ def _run(command: Run) -> int:
         raise
     except Exception as error:
         known = processes.loss(error)
-        losses.abandon(_explain(known)[0])
+        losses.abandon(_explain(known)[0] if known is error else None)
         raise known from error
     processes.part()
     return status
@@ -265,5 +272,7 @@ def _explain(error: Exception) -> tuple[str, int]:
 
 
 def _fail(message: str, status: int) -> int:
+    if _others_may_speak():
+        ending.leave(message, status)
     print("fedax: " + " ".join(message.split()), file=sys.stderr)
     return status

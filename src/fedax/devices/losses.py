@@ -69,7 +69,7 @@ def _read(reading: int, said: int) -> None:
             if record is not None:
                 ours = record[2].startswith(OF_THE_RUNTIME)
                 if ours and record[1] == b"F":
-                    leave(told() or LOST)
+                    leave(LOST)  # the store may be gone, and would not answer
             if not ours:
                 with contextlib.suppress(OSError):
                     os.write(said, line)
@@ -88,11 +88,16 @@ def _watch() -> None:
 
 
 def told() -> str | None:
-    """The word that another process left, as a sentence."""
-    try:
-        left = client().key_value_dir_get(ENDED)
-    except Exception:  # of the runtime's kinds, if the first process is gone
-        return None
+    """The word that another process left, as a sentence; None if there is none within a second."""
+    left: list[tuple[str, str]] = []
+
+    def look() -> None:
+        with contextlib.suppress(Exception):  # of the runtime's kinds, if the first one is gone
+            left.extend(client().key_value_dir_get(ENDED))
+
+    looking = threading.Thread(target=look, daemon=True)
+    looking.start()
+    looking.join(1)
     for key, sentence in left:
         number = key.rsplit("/", 1)[-1]
         if number != str(state().process_id):
@@ -100,9 +105,11 @@ def told() -> str | None:
     return None
 
 
-def abandon(sentence: str) -> None:
-    """Leaves word for the others that this process fails."""
+def abandon(sentence: str | None) -> None:
+    """Leaves word for the others that this process fails; None: because of another one's loss."""
     _over.set()
+    if sentence is None:
+        return
     with contextlib.suppress(Exception):
         number = state().process_id
         client().key_value_set(f"{ENDED}{number}", sentence, allow_overwrite=True)

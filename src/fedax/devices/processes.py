@@ -7,6 +7,7 @@ import errno
 import json
 import os
 import socket
+import threading
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -17,9 +18,11 @@ from jax.experimental import multihost_utils
 from fedax.devices import losses
 
 # Seconds after which a process that was not heard of is lost.
-HEARTBEAT = 10
+HEARTBEAT = 20
 # Seconds that the processes wait for each other where they come together.
 TIMEOUT = 300
+# Seconds of waiting after which it is said.
+SECONDS_OF_SILENCE = 5
 
 
 class ProcessError(RuntimeError):
@@ -73,6 +76,11 @@ def connect(
             _require_free(bind)
     # Its handler would take SIGTERM away from us.
     jax.config.update("jax_enable_preemption_service", False)
+    waiting = threading.Timer(SECONDS_OF_SILENCE, print, [
+        f"Waiting for all processes at {coordinator or 'the coordinator'}, for up to {timeout} s."
+    ], {"flush": True})
+    waiting.daemon = True
+    waiting.start()
     try:
         jax.distributed.initialize(
             coordinator, num_processes, process_id, initialization_timeout=timeout,
@@ -84,6 +92,8 @@ def connect(
             "Every process needs the same coordinator and number of processes, and an id of its "
             "own."
         ) from None
+    finally:
+        waiting.cancel()
 
 
 def _require_place(coordinator: str) -> tuple[str, int]:
@@ -131,7 +141,7 @@ def _require_free(bind: str) -> None:
             if error.errno == errno.EADDRINUSE:
                 raise ProcessError(
                     f"Process 0 cannot listen at {bind}: the port is in use. Choose another one, "
-                    "the same for all processes."
+                    "the same for all processes; only one of them has the id 0."
                 ) from None
             if error.errno == errno.EADDRNOTAVAIL:
                 raise ProcessError(
@@ -158,7 +168,7 @@ def compare(what: str, settings: Mapping[str, Any]) -> None:
     store = losses.client()
     if store is None:
         return
-    mine = json.loads(json.dumps(settings))
+    mine = _flat(json.loads(json.dumps(settings)))
     me, count = place()
     store.key_value_set(f"fedax/{what}/{me}", json.dumps(mine))
     first: dict[str, Any] = mine
@@ -188,6 +198,15 @@ def _require_same(a: int, first: Mapping[str, Any], b: int, second: Mapping[str,
             f"The processes were not started alike: {'; '.join(told)}. Start all of them with the "
             "same settings."
         )
+
+
+def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings within settings by their own names."""
+    flat: dict[str, Any] = {}
+    for name, value in settings.items():
+        inside = _flat(value) if isinstance(value, Mapping) and value else {}
+        flat |= {f"{name}.{key}": item for key, item in inside.items()} or {name: value}
+    return flat
 
 
 def _short(value: Any) -> str:
@@ -242,14 +261,15 @@ def lost_processes(round_number: int) -> Iterator[None]:
     """Turns what JAX raises when another process is gone into a sentence."""
     try:
         yield
-    except jax.errors.JaxRuntimeError as error:
+    except (jax.errors.JaxRuntimeError, ValueError) as error:
         raise loss(error, f"Round {round_number}: ") from error
 
 
 def loss(error: Exception, where: str = "") -> Exception:
     """The sentence about what JAX raises when another process is gone; other errors as they are."""
+    of_the_runtime = isinstance(error, jax.errors.JaxRuntimeError) or "Gloo" in str(error)
     is_loss = (
-        isinstance(error, jax.errors.JaxRuntimeError) and losses.client() is not None
-        and place()[1] > 1 and "RESOURCE_EXHAUSTED" not in str(error)
+        of_the_runtime and losses.client() is not None and place()[1] > 1
+        and "RESOURCE_EXHAUSTED" not in str(error)
     )
     return ProcessError(where + (losses.told() or losses.LOST)) if is_loss else error
