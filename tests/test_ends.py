@@ -207,6 +207,7 @@ def test_the_runtime_is_heard(monkeypatch, capfd):
         raise EOFError(sentence)
 
     monkeypatch.setattr(losses, "leave", leave)
+    losses._together.clear()
     reading, writing = os.pipe()
     os.write(writing, (
         b"before\n"
@@ -215,7 +216,7 @@ def test_the_runtime_is_heard(monkeypatch, capfd):
         b"F1122 04:35:39.233312   23652 client.h:80] Terminating process because\n"
     ))
     os.close(writing)
-    with pytest.raises(EOFError, match="Another process of the training was lost"):
+    with pytest.raises(EOFError, match="did not come together: one was lost meanwhile"):
         losses._read(reading, 2)
     assert capfd.readouterr().err.splitlines() == [
         "before", "W1122 04:35:33.197695 23546 cpu_client.cc:49] A warning of the compiler",

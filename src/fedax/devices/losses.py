@@ -16,7 +16,7 @@ import threading
 import time
 from typing import Any
 
-from jax._src import distributed  # its key-value store has no public name
+import jax
 
 from fedax.devices.ending import leave, speak_through
 
@@ -24,23 +24,31 @@ LOST = (
     "Another process of the training was lost, or cannot be reached. The last checkpoint is "
     "whole; start all processes again with --resume."
 )
+APART = (
+    "The processes of the training did not come together: one was lost meanwhile, or has another "
+    "one's id. Every process needs the same coordinator and number of processes, and an id of its "
+    "own."
+)
 ENDED = "fedax/ended/"
 SECONDS_BETWEEN_LOOKS = 0.5
 # What the runtime's log begins a record with: its level and the file that it comes from.
 RECORD = re.compile(rb"([IWEF])\d{4} [\d:.]+ +\d+ ([^:\]]+):\d+\] ")
 OF_THE_RUNTIME = (b"coordination_service", b"client.h", b"distributed_runtime")
 
+_together = threading.Event()
 _over = threading.Event()
 
 
 def state() -> Any:
     """What JAX knows of the processes: this one's id, their number, the client of the store."""
+    from jax._src import distributed  # noqa: PLC0415 - no public name; only if there are several
+
     return distributed.global_state
 
 
 def client() -> Any:
     """The client of the key-value store that the processes share, or None."""
-    return state().client
+    return state().client if jax.distributed.is_initialized() else None
 
 
 def read_the_runtime() -> None:
@@ -54,7 +62,7 @@ def read_the_runtime() -> None:
     speak_through(said)
     sys.stderr = os.fdopen(said, "w", buffering=1, errors="backslashreplace", closefd=False)
     threading.Thread(target=_read, args=(reading, said), name="fedax-losses", daemon=True).start()
-    with contextlib.suppress(OSError, AttributeError):  # where there is no such library
+    with contextlib.suppress(OSError, AttributeError, TypeError):  # where there is no such library
         # abort() calls the handler first, which is C's own sleep() and gives us some seconds.
         library = ctypes.CDLL(None)
         library.signal(int(signal.SIGABRT), library.sleep)
@@ -69,7 +77,8 @@ def _read(reading: int, said: int) -> None:
             if record is not None:
                 ours = record[2].startswith(OF_THE_RUNTIME)
                 if ours and record[1] == b"F":
-                    leave(LOST)  # the store may be gone, and would not answer
+                    # The store may be gone, and would not say why.
+                    leave(LOST if _together.is_set() else APART)
             if not ours:
                 with contextlib.suppress(OSError):
                     os.write(said, line)
@@ -77,6 +86,7 @@ def _read(reading: int, said: int) -> None:
 
 def watch_the_others() -> None:
     """Ends this process soon after another one left word that it ended."""
+    _together.set()
     threading.Thread(target=_watch, name="fedax-others", daemon=True).start()
 
 
