@@ -241,3 +241,20 @@ def test_another_seed_is_named_before_the_first_round(tmp_path):
     outcome = processes.disagree(tmp_path / "run", {1: ("--seed", "1")})
     assert processes.faults_of_disagreement(outcome, "seed is 0 in process 0 and 1 in") == []
     assert not (tmp_path / "run").exists()
+
+
+def test_a_python_program_keeps_its_signals(monkeypatch):
+    from fedax.experiment.signals import stop_on_signal
+
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    monkeypatch.setattr(ending, "leave", None)
+    try:
+        with stop_on_signal(lambda: "") as asked:
+            signal.raise_signal(signal.SIGTERM)
+            assert asked.by == signal.SIGTERM
+            with pytest.raises(KeyboardInterrupt):
+                signal.raise_signal(signal.SIGTERM)
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert ending.guard() is None

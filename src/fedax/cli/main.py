@@ -119,9 +119,7 @@ def _run(command: Run) -> int:
     places = (command.coordinator, command.processes, command.process_id)
     if not command.cluster and places == (None, None, None):
         return _train(command, run)
-    losses.read_the_runtime()
-    processes.connect(*places)
-    losses.watch_the_others()
+    processes.connect(*places, ends_with_others=True)
     try:
         processes.compare("versions", {
             "--processes": processes.place()[1], "fedax": fedax.__version__,

@@ -38,6 +38,8 @@ def connect(
     num_processes: int | None = None,
     process_id: int | None = None,
     timeout: int = TIMEOUT,
+    *,
+    ends_with_others: bool = False,
 ) -> None:
     """Joins the processes of one training; call it before anything else of JAX.
 
@@ -51,6 +53,8 @@ def connect(
       num_processes: P >= 1.
       process_id: of this process, 0 to P - 1.
       timeout: seconds to wait for the others.
+      ends_with_others: whether this process ends, as a command line's does, with a sentence and
+        status 1 when another one is lost or fails. Otherwise JAX's runtime aborts it.
 
     Raises:
       PlaceError: only a part of the arguments is given, or one is not what it should be.
@@ -76,6 +80,8 @@ def connect(
             _require_free(bind)
     # Its handler would take SIGTERM away from us.
     jax.config.update("jax_enable_preemption_service", False)
+    if ends_with_others:
+        losses.read_the_runtime()
     waiting = threading.Timer(SECONDS_OF_SILENCE, print, [
         f"Waiting for all processes at {coordinator or 'the coordinator'}, for up to {timeout} s."
     ], {"flush": True})
@@ -94,6 +100,8 @@ def connect(
         ) from None
     finally:
         waiting.cancel()
+    if ends_with_others:
+        losses.watch_the_others()
 
 
 def _require_place(coordinator: str) -> tuple[str, int]:
