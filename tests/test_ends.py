@@ -73,6 +73,15 @@ def test_a_second_signal_ends_a_run_at_once():
     assert seconds < 1
 
 
+def test_a_handler_that_a_user_set_meanwhile_keeps_its_signal():
+    code = GUARD + """
+signal.signal(signal.SIGTERM, lambda *_: print("mine", file=sys.stderr))
+print("waiting", flush=True)
+time.sleep(1)
+"""
+    assert guarded(code, signal.SIGTERM)[:2] == (0, ["mine"])
+
+
 def test_slow_rounds_get_more_time(monkeypatch):
     now = 100.0
     monkeypatch.setattr(ending.time, "monotonic", lambda: now)
@@ -80,6 +89,8 @@ def test_slow_rounds_get_more_time(monkeypatch):
     for seconds in (2, 30, 5):
         now += seconds
         request.round_done()
+    now += 500
+    request.round_done(compiling=499)
     assert request.patience == 90
     assert ending.Request().patience == 10
 

@@ -9,6 +9,7 @@ import dataclasses
 import json
 import os
 import sys
+import traceback
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType
@@ -52,7 +53,13 @@ EXPLAINED = (
 def main() -> NoReturn:
     """Runs the command line and exits."""
     ending.set_guard()
-    status = run_command(sys.argv[1:])
+    try:
+        status = run_command(sys.argv[1:])
+    except Exception:  # --debug
+        if not _others_may_speak():
+            raise
+        traceback.print_exc()
+        status = 1
     if _others_may_speak():
         ending.leave(None, status)
     sys.exit(status)

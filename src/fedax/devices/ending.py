@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import NoReturn
+from typing import Any, NoReturn
 
 STOPPED = "Stopped."
 # Seconds that a run has to end after its round, unless its rounds are longer than a third of it.
@@ -52,10 +52,14 @@ class Request:
         """Seconds that it may take from the first signal on."""
         return max(PATIENCE, LONGEST_ROUNDS * self._longest)
 
-    def round_done(self) -> None:
-        """Takes notice of how long a round took."""
+    def round_done(self, compiling: float = 0.0) -> None:
+        """Takes notice of how long a round took, seconds of compilation left aside."""
         now = time.monotonic()
-        self._longest, self._began = max(self._longest, now - self._began), now
+        self._longest, self._began = max(self._longest, now - self._began - compiling), now
+
+
+def _for_the_thread(number: int, frame: Any) -> None:
+    """The handler of signals that the guard's thread hears."""
 
 
 class Guard:
@@ -66,7 +70,6 @@ class Guard:
 
     Attributes:
       request: what the first signal is told to; None where nothing asks for time.
-      signals: the signals that it hears.
       heard: whether one came.
     """
 
@@ -78,10 +81,10 @@ class Guard:
         self._mouth = mouth
         # What a shell's background job or nohup ignores stays ignored.
         usual = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
-        self.signals = [n for n, handler in usual.items() if signal.getsignal(n) is handler]
+        ours = [number for number, plain in usual.items() if signal.getsignal(number) is plain]
         signal.set_wakeup_fd(mouth.fileno(), warn_on_full_buffer=False)
-        for number in self.signals:
-            signal.signal(number, lambda *_: None)  # the thread does it
+        for number in ours:
+            signal.signal(number, _for_the_thread)
         threading.Thread(target=self._listen, name="fedax-guard", daemon=True).start()
 
     def _listen(self) -> None:
@@ -106,11 +109,13 @@ class Guard:
         while until is None or time.monotonic() < until:
             self._ear.settimeout(None if until is None else max(until - time.monotonic(), 1e-3))
             try:
-                numbers = [n for n in self._ear.recv(64) if n in self.signals]
+                heard = self._ear.recv(64)
             except TimeoutError:
                 return None
-            if numbers:
-                return numbers[-1]
+            # What a user's own code has set a handler for meanwhile is not ours any more.
+            ours = [n for n in heard if signal.getsignal(n) is _for_the_thread]
+            if ours:
+                return ours[-1]
         return None
 
 

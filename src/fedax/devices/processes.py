@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import json
 import os
 import socket
@@ -23,6 +24,8 @@ HEARTBEAT = 20
 TIMEOUT = 300
 # Seconds of waiting after which it is said.
 SECONDS_OF_SILENCE = 5
+
+_comparisons = itertools.count()
 
 
 class ProcessError(RuntimeError):
@@ -167,7 +170,7 @@ def compare(what: str, settings: Mapping[str, Any]) -> None:
     """Makes sure that all processes have the same settings; all of them have to call it.
 
     Args:
-      what: is compared, a word of its own for every comparison.
+      what: is compared, a word for the sentence.
       settings: as JSON has them.
 
     Raises:
@@ -178,11 +181,12 @@ def compare(what: str, settings: Mapping[str, Any]) -> None:
         return
     mine = _flat(json.loads(json.dumps(settings)))
     me, count = place()
-    store.key_value_set(f"fedax/{what}/{me}", json.dumps(mine))
+    place_of = f"fedax/compared/{next(_comparisons)}"
+    store.key_value_set(f"{place_of}/{me}", json.dumps(mine))
     first: dict[str, Any] = mine
     for number in range(count):
         try:
-            text = store.blocking_key_value_get(f"fedax/{what}/{number}", TIMEOUT * 1000)
+            text = store.blocking_key_value_get(f"{place_of}/{number}", TIMEOUT * 1000)
         except jax.errors.JaxRuntimeError as error:
             raise ProcessError(
                 f"Process {number} was not heard of in {TIMEOUT} seconds, before its {what} were "

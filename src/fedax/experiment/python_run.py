@@ -19,7 +19,7 @@ import numpy as np
 
 from fedax.algorithm import FederatedAlgorithm, Params
 from fedax.data.task import Task
-from fedax.devices.processes import is_first
+from fedax.devices.processes import compare, is_first
 from fedax.experiment import checkpoint
 from fedax.experiment.checkpoint import FREE, Restored, fingerprint
 from fedax.experiment.describing import (
@@ -90,11 +90,13 @@ def train_in_folder(folder: Path, call: Call, watch: Watch) -> tuple[TrainingSta
 
     Raises:
       RunError: the folder holds another run or cannot be used, or is in use.
+      ProcessError: this is one of several processes, and another has other arguments.
       KeyboardInterrupt, SystemExit: Ctrl-C or SIGTERM stopped it after a round; the message says
         how to go on.
       DivergedError: see `simulate`.
     """
     config, code = describe_call(call)
+    compare("settings", config)
     initial = initial_state(call.task, call.algorithm, call.settings.seed, call.initial_params)
     tested = call.settings.evaluate_every != 0
     task = call.task if tested else call.task._replace(test=None)

@@ -120,7 +120,7 @@ def take_part(job: Job, restored: Restored, history: History | None = None) -> T
     with stop_on_signal(lambda: _stopped_inside(job, done)) as asked:
         for report in iter(()) if job.watch.why else job.rounds(state):
             done = int(report.metrics["round"])
-            asked.round_done()
+            asked.round_done(report.metrics["compile_seconds"])
             if history is not None:
                 history.append(report.metrics)
             job.watch.see(report)
@@ -195,7 +195,7 @@ def sit(
         with _begun(trace, job):
             for report in iter(()) if watch.why else job.rounds(state):
                 done = int(report.metrics["round"])
-                asked.round_done()
+                asked.round_done(report.metrics["compile_seconds"])
                 if saving:
                     report.metrics["checkpoint_seconds"], saving = saving, 0.0
                 with explained(folder, job.go_on):
