@@ -156,16 +156,19 @@ def listed(port):
     ]
 
 
-def lose(folder, victim, *, after=None, rounds=None, count=2, words=ENDLESS, by=signal.SIGKILL):
+def lose(
+    folder, victim, *, after=0.0, rounds=None, count=2, words=ENDLESS, by=signal.SIGKILL
+):
     """Kills a process so many seconds after all are connected, or after so many rounds."""
     with Processes(folder, *words, count=count) as processes:
         if rounds is not None:
             processes.wait_for(lambda: processes.rounds() >= rounds)
-            what = f"process {victim} lost after round {rounds}"
+            what = f"round {rounds}"
         else:
             processes.wait_for(processes.are_connected)
-            time.sleep(after)
-            what = f"process {victim} lost {after:.2f} s after connecting"
+            what = "connecting"
+        time.sleep(after)
+        what = f"{by.name} to process {victim} of {count}, {after:.3f} s after {what}"
         processes.all[victim].send_signal(by)
         return processes.finish(what)
 
@@ -269,11 +272,15 @@ def random_loss(folder, rng):
     """A loss of any process at any moment: connecting, compiling, between rounds, at the end."""
     count = rng.choice([2, 2, 2, 3])
     victim = rng.randrange(count)
-    kind = rng.choice(["start", "rounds", "rounds", "end"])
+    kind = rng.choice(["start", "rounds", "checkpoints", "end"])
     if kind == "start":
         outcome = lose(folder, victim, after=rng.uniform(0, 3), count=count)
     elif kind == "rounds":
         outcome = lose(folder, victim, rounds=rng.randrange(1, 60), count=count)
+    elif kind == "checkpoints":  # one after every round, so most moments are in one
+        words = (*ENDLESS, "--set", "checkpoint_every=1")
+        rounds, after = rng.randrange(1, 9), rng.uniform(0, 0.05)
+        outcome = lose(folder, victim, rounds=rounds, after=after, count=count, words=words)
     else:
         words = (*JOB, "--rounds", "20")
         outcome = lose(folder, victim, rounds=rng.randrange(17, 21), count=count, words=words)

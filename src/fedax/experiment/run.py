@@ -133,7 +133,7 @@ def _settings(config: RunConfig, done: int) -> dict[str, Any]:
     """What all processes of a training must have alike."""
     x64: Any = jax.config
     return {
-        **dataclasses.asdict(config), "the last round's number": done,
+        **dataclasses.asdict(config), "the round to go on from": done,
         "the number of devices": jax.local_device_count(),
         "JAX_ENABLE_X64": x64.jax_enable_x64,
     }
