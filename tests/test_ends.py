@@ -269,3 +269,26 @@ def test_a_python_program_keeps_its_signals(monkeypatch):
     finally:
         signal.signal(signal.SIGTERM, before)
     assert ending.guard() is None
+
+
+def test_only_what_the_runtime_raises_is_a_loss(monkeypatch):
+    from types import SimpleNamespace
+
+    from jax.errors import JaxRuntimeError
+
+    from fedax.devices import losses
+    from fedax.devices.processes import LossError, loss
+
+    gone, full = JaxRuntimeError("UNAVAILABLE: gone"), JaxRuntimeError("RESOURCE_EXHAUSTED: full")
+    gloo, own = ValueError("UNKNOWN: Gloo AllGather failed: closed by peer"), ValueError("own")
+    assert [loss(error) for error in (gone, gloo)] == [gone, gloo]  # there are no others
+    several = SimpleNamespace(process_id=0, num_processes=2)
+    monkeypatch.setattr(losses, "state", lambda: several)
+    monkeypatch.setattr(losses, "client", lambda: several)
+    monkeypatch.setattr(losses, "told", lambda: None)
+    assert [loss(error) for error in (full, own)] == [full, own]
+    for error in (gone, gloo):
+        assert isinstance(loss(error), LossError)
+        assert str(loss(error, "Round 3: ")) == f"Round 3: {losses.LOST}"
+    monkeypatch.setattr(losses, "told", lambda: "Process 1 of the training ended: full disk.")
+    assert str(loss(gone)) == "Process 1 of the training ended: full disk."

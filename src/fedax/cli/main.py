@@ -29,7 +29,7 @@ from fedax.cli.commands import Command, List, Reproduce, Run, Theory
 from fedax.cli.manual import explain_run
 from fedax.devices import ending, losses, processes
 from fedax.devices.mesh import cores_as_devices, usable_cores
-from fedax.devices.processes import PlaceError, ProcessError
+from fedax.devices.processes import LossError, PlaceError, ProcessError
 from fedax.experiment import config
 from fedax.experiment.checkpoint import CheckpointError
 from fedax.experiment.compile_cache import keep_programs
@@ -138,7 +138,7 @@ def _run(command: Run) -> int:
         raise
     except Exception as error:
         known = processes.loss(error)
-        losses.abandon(_explain(known)[0] if known is error else None)
+        losses.abandon(None if isinstance(known, LossError) else _explain(known)[0])
         raise known from error
     processes.part()
     return status

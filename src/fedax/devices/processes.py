@@ -36,6 +36,10 @@ class PlaceError(ProcessError):
     """Where the processes are was not said as it must be."""
 
 
+class LossError(ProcessError):
+    """Another process was lost."""
+
+
 def connect(
     coordinator: str | None = None,
     num_processes: int | None = None,
@@ -284,4 +288,4 @@ def loss(error: Exception, where: str = "") -> Exception:
         of_the_runtime and losses.client() is not None and place()[1] > 1
         and "RESOURCE_EXHAUSTED" not in str(error)
     )
-    return ProcessError(where + (losses.told() or losses.LOST)) if is_loss else error
+    return LossError(where + (losses.told() or losses.LOST)) if is_loss else error
