@@ -45,8 +45,9 @@ class Run:
     resume: Annotated[Path | None, _option("DIR")] = None
     """Go on with the run in this folder, exactly where it stopped."""
     force: Annotated[bool, _option("")] = False
-    """With --resume: although the file of your task or method has changed since. With --devices:
-    although there are fewer cores."""
+    """With --resume: although the file of your task or method has changed since, or the run is not
+    from this machine: the code that it names is run. With --devices: although there are fewer
+    cores."""
     profile: Annotated[bool, _option("")] = False
     """Trace some rounds into the run folder's profile/, and say where time went."""
     devices: Annotated[int | None, _option("N")] = None

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
-from fedax.experiment import sources
+from fedax.experiment import sources, trust
 from fedax.experiment.build import (
     algorithm_parts,
     algorithm_settings,
@@ -126,6 +126,12 @@ def resolve(
       ConfigError: a name, a key or a value is wrong; the sentence quotes it.
     """
     values = _read_file(config_file) if config_file else {}
+    if config_file and config_file.suffix == ".json":
+        asked_for = {"task": task, "algorithm": algorithm}
+        _require_trust(values, [key for key, name in asked_for.items() if name is None], (
+            f"name your task and method yourself: fedax run TASK METHOD --config {config_file}"
+        ), config_file)
+    values.pop("made_by", None)
     named = {
         "task": _found(find_task, "task", task, values, config_file),
         "algorithm": _found(find_algorithm, "algorithm", algorithm, values, config_file),
@@ -217,7 +223,8 @@ def load_config(path: Path, *, force: bool = False) -> RunConfig:
     Raises:
       ConfigError: it is not one, or a value in it is wrong, or a source has changed.
     """
-    values = _read_file(path)
+    written = _read_file(path)
+    values = {key: value for key, value in written.items() if key != "made_by"}
     fields = {field.name for field in dataclasses.fields(RunConfig)}
     missing = fields - {*SOURCES, *STOPPING, *PERSONALIZE} - set(values)
     if missing:
@@ -227,11 +234,35 @@ def load_config(path: Path, *, force: bool = False) -> RunConfig:
         key: sources.from_record(values.pop(key, None), f"{key} in {path}") for key in SOURCES
     }
     config = RunConfig(**names)
+    if not force:
+        _require_trust(written, list(NAMES[:2]), f"{resume_command(path.parent)} --force", path)
     _require_sources(config, path.parent, force=force)
     _check_names(config)
     config = _with(config, _of_the_run(values))
     _check_values(config)
     return config
+
+
+def _require_trust(values: Mapping[str, Any], keys: list[str], cure: str, path: Path) -> None:
+    """Raises a sentence if a file that this user's fedax has not written would have code run.
+
+    Args:
+      values: what the file holds.
+      keys: of task and algorithm, those that are taken from the file.
+      cure: what to do if the code is trusted.
+      path: the file.
+    """
+    code = [
+        f"{record.get('path')}:{record.get('name')}" if isinstance(record, Mapping) else name
+        for key in keys
+        for name, record in [(values.get(key), values.get(f"{key}_source"))]
+        if record is not None or ":" in str(name)
+    ]
+    if code and not trust.is_own(values):
+        raise ConfigError(
+            f"{path} names code to run, {' and '.join(map(str, code))}, and was not written by "
+            f"fedax for you here, or was changed since. If you know and trust that code: {cure}"
+        )
 
 
 def _require_sources(config: RunConfig, folder: Path, *, force: bool) -> None:
@@ -245,7 +276,8 @@ def _require_sources(config: RunConfig, folder: Path, *, force: bool) -> None:
             if path == source.path and not Path(path).exists():
                 raise ConfigError(
                     f"{path}, where the run's {source.name} comes from, is not there any more"
-                    f"{kept}. Put it back, or write its new place into {folder / 'config.json'}."
+                    f"{kept}. Put it back, or write its new place into "
+                    f"{folder / 'config.json'} and go on with --force."
                 )
             changed.append(f"{path}{kept}")
     if changed and not force:
@@ -409,7 +441,7 @@ def _preset_values(config: RunConfig) -> dict[str, Any]:
 
 
 def _read_file(path: Path) -> dict[str, Any]:
-    """The values in a TOML file or a config.json (whose record of versions is left out)."""
+    """The values in a TOML file or a config.json."""
     try:
         text = Path(path).read_text("utf-8-sig")  # some editors begin a file with a mark
         values = json.loads(text) if Path(path).suffix == ".json" else tomllib.loads(text)
@@ -424,7 +456,6 @@ def _read_file(path: Path) -> dict[str, Any]:
             f"{path} is of a run that a Python program made, with objects of its own. It goes on "
             "when that program calls fedax.train again, and fedax.load_run reads it."
         )
-    values.pop("made_by", None)
     return values
 
 

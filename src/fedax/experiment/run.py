@@ -17,7 +17,7 @@ from fedax.algorithm import FederatedAlgorithm
 from fedax.data.task import Task
 from fedax.devices.mesh import client_mesh
 from fedax.devices.processes import are_several, compare, is_first
-from fedax.experiment import checkpoint, sources
+from fedax.experiment import checkpoint, sources, trust
 from fedax.experiment.build import build_algorithm, build_task
 from fedax.experiment.checkpoint import Restored, fingerprint
 from fedax.experiment.config import (
@@ -268,5 +268,5 @@ def _unused_folder(config: RunConfig) -> Path:
 
 
 def _write_config(job: Job, config: RunConfig) -> None:
-    write_config(job)
+    write_config(job, **{"signature": trust.signature(job.config)} if config.sources else {})
     sources.keep_copies(job.folder, config.sources)

@@ -173,6 +173,7 @@ def run_rounds(
       not finite, are not run; their info is 0.
     """
 
+    @partial(jax.jit, inline=True)  # traced once, for its shapes and in the loop
     def one(server_state: Any, client_states: PyTree, index: Array) -> Any:
         return run_round(
             algorithm, server_state, client_states, cohorts.of_round(index), key,
@@ -329,6 +330,7 @@ def _map_in_chunks(
         lambda leaf: leaf.reshape(num_chunks, clients_per_chunk, *leaf.shape[1:]), clients
     )
 
+    @partial(jax.jit, inline=True)  # traced once, for its shapes and in the loop
     def chunk_answer(chunk: _Client) -> tuple[_Sums, _Kept]:
         if clients_per_chunk == 1:  # no batching: a loop's length is then that client's own
             sums, rest = answer(jax.tree.map(lambda leaf: leaf[0], chunk))

@@ -1,0 +1,67 @@
+"""Whether a configuration that names code was written by this user's own fedax.
+
+A run folder from a stranger may name any file or module, and reading it must run none. So fedax
+signs what it writes with a key that only this user has, and code that a configuration names without
+that signature is run only if the user says so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import hmac
+import json
+import os
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+
+LENGTH = 32
+# What decides which code is run, and what it is called with.
+SIGNED = (
+    "task", "task_source", "task_options", "algorithm", "algorithm_source", "algorithm_options",
+)
+
+
+def signature(config: Mapping[str, Any]) -> str | None:
+    """The signature of what a configuration has run; None if no key can be kept."""
+    key = _key()
+    if key is None:
+        return None
+    signed = json.dumps({name: config.get(name) for name in SIGNED}, sort_keys=True)
+    return hmac.new(key, signed.encode(), hashlib.sha256).hexdigest()
+
+
+def is_own(config: Mapping[str, Any]) -> bool:
+    """Whether this user's fedax wrote the configuration: what config.json holds, `made_by` too."""
+    made_by = config.get("made_by")
+    found = made_by.get("signature") if isinstance(made_by, Mapping) else None
+    expected = signature(config)
+    return isinstance(found, str) and expected is not None and hmac.compare_digest(
+        found.encode("utf-8", "replace"), expected.encode()
+    )
+
+
+def _key() -> bytes | None:
+    """This user's key, made where there is none; None if it can be neither read nor written."""
+    path = Path(platformdirs.user_data_path("fedax", appauthor=False)) / "key"
+    with contextlib.suppress(OSError):
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            # Whole or not there, and never over that of a process that was faster.
+            partial = path.with_name(f"key-{os.getpid()}-{secrets.token_hex(4)}")
+            with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:  # noqa: PTH123
+                file.write(secrets.token_bytes(LENGTH))
+            try:
+                os.link(partial, path)
+            except FileExistsError:
+                pass
+            except OSError:  # a disk without links
+                partial.replace(path)
+            partial.unlink(missing_ok=True)
+        key = path.read_bytes()
+        return key if len(key) == LENGTH else None
+    return None
