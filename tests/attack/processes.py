@@ -1,6 +1,6 @@
 """Trials of several processes: losses, disagreements and strangers at the port, on the loopback.
 
-    python tests/attack/processes.py losses --trials 50 --seed 0
+    python tests/attack/processes.py --trials 50 --seed 0
 
 Every trial starts the processes, does something to them, and gives what came of it; `faults` says
 what of it should not be.
