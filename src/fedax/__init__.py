@@ -9,6 +9,11 @@ Example:
   >>> result = fedax.train(task, algorithm, num_rounds=1, evaluate_every=0)
 """
 
+from fedax.devices import ending
+
+if ending.is_command_line():  # what follows takes seconds to import
+    ending.set_guard()
+
 from fedax import optimizers, theory
 from fedax.algorithm import (
     Exchange,

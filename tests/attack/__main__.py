@@ -179,9 +179,10 @@ def page(parts: list[Part], command: str) -> str:
     rows = "\n".join(part.row() for part in parts)
     found = "\n".join(f"- {part.name}: `{what[:500]}`" for part in parts for what in part.found)
     minutes = sum(part.seconds for part in parts) / 60
+    place = f"{platform.system()}, Python {platform.python_version()}"
     return f"""# What an attack found
 
-`{command}`, {today}, {platform.system()}, Python {platform.python_version()}, {minutes:.0f} minutes.
+`{command}`, {today}, {place}, {minutes:.0f} minutes.
 A finding is a wrong bit, a traceback, "a defect of fedax", more than one sentence, or more time or
 memory than its limit. [security.md](security.md) says what is defended against.
 

@@ -91,7 +91,8 @@ class Run:
     """Go on with the run in this folder, exactly where it stopped."""
     force: Annotated[bool, _option("")] = False
     """With --resume: although the file of your task or method has changed since, or the run is not
-    from this machine: the code that it names is run."""
+    from this machine: the code that it names is run. With --devices: although there are fewer
+    cores."""
     profile: Annotated[bool, _option("")] = False
     """Trace some rounds into the run folder's profile/, and say where time went."""
     devices: Annotated[int | None, _WHOLE, _option("N")] = None

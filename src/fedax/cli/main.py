@@ -10,7 +10,10 @@ import errno
 import json
 import os
 import sys
+import traceback
+from importlib import metadata
 from pathlib import Path
+from types import ModuleType
 from typing import NoReturn
 
 import jax
@@ -27,9 +30,9 @@ import fedax
 from fedax.cli import catalogue
 from fedax.cli.commands import Command, List, Reproduce, Run, Theory
 from fedax.cli.manual import explain_run
-from fedax.devices import processes
-from fedax.devices.mesh import cores_as_devices
-from fedax.devices.processes import ProcessError
+from fedax.devices import ending, losses, processes
+from fedax.devices.mesh import cores_as_devices, usable_cores
+from fedax.devices.processes import LossError, PlaceError, ProcessError
 from fedax.experiment import config
 from fedax.experiment.checkpoint import CheckpointError
 from fedax.experiment.compile_cache import keep_programs
@@ -53,12 +56,25 @@ EXPLAINED = (
 
 def main() -> NoReturn:
     """Runs the command line and exits."""
-    status = run_command(sys.argv[1:])
-    if status and processes.are_several():  # JAX would wait for a process that is gone, and abort
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(status)
+    ending.set_guard()
+    try:
+        status = run_command(sys.argv[1:])
+    except Exception:  # --debug
+        if not _others_may_speak():
+            raise
+        traceback.print_exc()
+        status = 1
+    if _others_may_speak():
+        ending.leave(None, status)
     sys.exit(status)
+
+
+def _others_may_speak() -> bool:
+    """Whether a thread may end this process meanwhile: after a signal, or for a lost process.
+
+    Then JAX would wait for the lost one and abort, or a thread that hangs would be waited for.
+    """
+    return losses.client() is not None or ending.was_asked()
 
 
 def run_command(arguments: list[str]) -> int:
@@ -111,12 +127,33 @@ def _help_on_run(arguments: list[str]) -> int:
 
 def _run(command: Run) -> int:
     from fedax.experiment import run  # noqa: PLC0415 - only a run needs matplotlib, which is slow
+    from fedax.experiment.sitting import StoppedError  # noqa: PLC0415 - likewise
 
     keep_programs()
-    _use_cores(command.devices)
+    _use_cores(command.devices, forced=command.force)
     places = (command.coordinator, command.processes, command.process_id)
-    if command.cluster or places != (None, None, None):
-        processes.connect(*places)
+    if not command.cluster and places == (None, None, None):
+        return _train(command, run)
+    processes.connect(*places, ends_with_others=True)
+    try:
+        processes.compare("versions", {
+            "--processes": processes.place()[1], "fedax": fedax.__version__,
+            "jax": jax.__version__, "jaxlib": metadata.version("jaxlib"),
+        })
+        status = _train(command, run)
+    except StoppedError:
+        processes.part()
+        raise
+    except Exception as error:
+        known = processes.loss(error)
+        losses.abandon(None if isinstance(known, LossError) else _explain(known)[0])
+        raise known from error
+    processes.part()
+    return status
+
+
+def _train(command: Run, run: ModuleType) -> int:
+    """Starts a run, or resumes one."""
     if command.resume is not None:
         allowed = ("resume", "force", "rounds", "profile", "devices", "coordinator", "processes",
                    "process_id", "cluster", "debug")
@@ -130,8 +167,11 @@ def _run(command: Run) -> int:
             command.resume, command.rounds, profile=command.profile, force=command.force
         )
         return 0
-    if command.force:
-        raise ConfigError("--force goes with --resume: it goes on although a source has changed.")
+    if command.force and command.devices is None:
+        raise ConfigError(
+            "--force goes with --resume: it goes on although a source has changed; and with "
+            "--devices: it takes more of them than there are cores."
+        )
     options = {
         "num_rounds": command.rounds, "cohort_size": command.cohort_size, "seed": command.seed,
     }
@@ -148,8 +188,15 @@ def _run(command: Run) -> int:
     return 0
 
 
-def _use_cores(count: int | None) -> None:
+def _use_cores(count: int | None, *, forced: bool = False) -> None:
     """The CPU's cores as devices; left as they are if the user has set them or JAX is in use."""
+    cores = usable_cores()
+    if count is not None and count > cores and not forced:
+        raise ConfigError(
+            f"--devices is {count}, but this process may use {cores} "
+            f"{'core' if cores == 1 else 'cores'}; more devices only slow it down. --force takes "
+            "them nevertheless."
+        )
     asked = jax.config.jax_num_cpu_devices  # pyright: ignore[reportAttributeAccessIssue]
     chosen = asked != -1 or "device_count" in os.environ.get("XLA_FLAGS", "")
     if count is None and chosen:
@@ -229,7 +276,7 @@ def _advise(command: Theory) -> int:
 
 def _explain(error: Exception) -> tuple[str, int]:
     """An error's sentence and exit status; a sentence of our own where we know what it means."""
-    if isinstance(error, ConfigError | TheoryError):
+    if isinstance(error, ConfigError | PlaceError | TheoryError):
         return str(error), 2
     if isinstance(error, EXPLAINED):
         return str(error), 1
@@ -266,5 +313,7 @@ def _missing_devices() -> str | None:
 
 
 def _fail(message: str, status: int) -> int:
+    if _others_may_speak():
+        ending.leave(message, status)
     print("fedax: " + " ".join(message.split()), file=sys.stderr)
     return status

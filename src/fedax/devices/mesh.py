@@ -43,8 +43,7 @@ def cores_as_devices(count: int | None = None) -> int:
       ValueError: the count is less than 1.
     """
     if count is None:
-        usable = getattr(os, "sched_getaffinity", None)
-        count = len(usable(0)) if usable else os.cpu_count() or 1
+        count = usable_cores()
     check_count("The number of devices", count)
     try:
         jax.config.update("jax_num_cpu_devices", count)
@@ -54,6 +53,12 @@ def cores_as_devices(count: int | None = None) -> int:
             "already. Call cores_as_devices() first, before arrays are made or devices asked for."
         ) from None
     return count
+
+
+def usable_cores() -> int:
+    """The cores that this process may use."""
+    usable = getattr(os, "sched_getaffinity", None)
+    return len(usable(0)) if usable else os.cpu_count() or 1
 
 
 def client_mesh(devices: Sequence[Any] | None = None) -> Mesh | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -18,7 +19,7 @@ import numpy as np
 
 from fedax.algorithm import FederatedAlgorithm, Params
 from fedax.data.task import Task
-from fedax.devices.processes import is_first
+from fedax.devices.processes import compare, is_first
 from fedax.experiment import checkpoint
 from fedax.experiment.checkpoint import FREE, Restored, fingerprint
 from fedax.experiment.describing import (
@@ -89,11 +90,13 @@ def train_in_folder(folder: Path, call: Call, watch: Watch) -> tuple[TrainingSta
 
     Raises:
       RunError: the folder holds another run or cannot be used, or is in use.
+      ProcessError: this is one of several processes, and another has other arguments.
       KeyboardInterrupt, SystemExit: Ctrl-C or SIGTERM stopped it after a round; the message says
         how to go on.
       DivergedError: see `simulate`.
     """
     config, code = describe_call(call)
+    compare("settings", config)
     initial = initial_state(call.task, call.algorithm, call.settings.seed, call.initial_params)
     tested = call.settings.evaluate_every != 0
     task = call.task if tested else call.task._replace(test=None)
@@ -112,7 +115,8 @@ def train_in_folder(folder: Path, call: Call, watch: Watch) -> tuple[TrainingSta
         history = History(read_history(folder).rounds[: _done(restored)])
         if before is not None and _is_finished(job, restored, before, call.looks):
             return restored.state, history
-        return take_part(job, restored, history), history
+        with _as_python():
+            return take_part(job, restored, history), history
     mine = new_folder(folder, "out=", job.go_on) if before is None else locked(folder, job.go_on)
     with mine:
         if before is None:
@@ -129,12 +133,19 @@ def train_in_folder(folder: Path, call: Call, watch: Watch) -> tuple[TrainingSta
 
 
 def _sit(job: Job, restored: Restored, progress: bool) -> TrainingState:
-    """Runs the rounds that are left, and tells of a signal as Python does."""
+    """Runs the rounds that are left."""
     console, done = make_console(), _done(restored)
     display = Display(job.num_rounds, done, console, style_of_python(console, progress))
     notes = [*restored.refused, *([f"Going on after round {done}."] if done else [])]
-    try:
+    with _as_python():
         return sit(job, restored, notes, display)
+
+
+@contextlib.contextmanager
+def _as_python() -> Iterator[None]:
+    """Tells of a signal as Python does."""
+    try:
+        yield
     except StoppedError as stopped:
         kind = KeyboardInterrupt if stopped.by == signal.SIGINT else SystemExit
         raise kind(str(stopped)) from None

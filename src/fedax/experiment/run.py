@@ -8,7 +8,7 @@ import datetime
 import functools
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 from jax.sharding import Mesh
@@ -16,7 +16,7 @@ from jax.sharding import Mesh
 from fedax.algorithm import FederatedAlgorithm
 from fedax.data.task import Task
 from fedax.devices.mesh import client_mesh
-from fedax.devices.processes import are_several, is_first
+from fedax.devices.processes import are_several, compare, is_first
 from fedax.experiment import checkpoint, sources, trust
 from fedax.experiment.build import build_algorithm, build_task
 from fedax.experiment.checkpoint import Restored, fingerprint
@@ -66,6 +66,7 @@ def start(config: RunConfig, out: Path | None = None, *, profile: bool = False) 
       DivergedError: see `fedax.simulate`.
     """
     built = build(config)
+    compare("settings", _settings(config, 0))
     job = _job(out or Path("fedax-runs"), config, built)
     beginning = Restored(initial_state(built.task, built.algorithm, config.seed), [])
     if not is_first():
@@ -100,6 +101,7 @@ def resume(
     if not is_first():
         config, built, restored = read_run(folder, force=force)
         config = dataclasses.replace(config, num_rounds=num_rounds or config.num_rounds)
+        compare("settings", _settings(config, int(restored.state.server_state.round_index)))
         job = _job(folder, config, built)
         remember(job, restored)
         take_part(job, restored)
@@ -113,6 +115,7 @@ def resume(
             raise ConfigError(
                 f"The run has done {done} rounds already; --rounds {num_rounds} is less."
             )
+        compare("settings", _settings(config, done))
         if force:
             config = with_sources_of_now(config, done)
         job = _job(folder, config, built)
@@ -125,6 +128,16 @@ def resume(
         notes = [*describe_sources(config), *restored.refused, note]
         sit(job, restored, notes, display, profile=profile)
     return folder
+
+
+def _settings(config: RunConfig, done: int) -> dict[str, Any]:
+    """What all processes of a training must have alike."""
+    x64: Any = jax.config
+    return {
+        **dataclasses.asdict(config), "the round to go on from": done,
+        "the number of devices": jax.local_device_count(),
+        "JAX_ENABLE_X64": x64.jax_enable_x64,
+    }
 
 
 class ReadRun(NamedTuple):

@@ -5,32 +5,32 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
-
-class Asked:
-    """Whether somebody asked to stop.
-
-    Attributes:
-      by: the signal's number, or None.
-    """
-
-    def __init__(self) -> None:
-        self.by: int | None = None
-
-    def __bool__(self) -> bool:
-        return self.by is not None
+from fedax.devices.ending import Request, guard
 
 
 @contextlib.contextmanager
-def stop_on_signal() -> Iterator[Asked]:
+def stop_on_signal(words: Callable[[], str]) -> Iterator[Request]:
     """The first Ctrl-C or SIGTERM asks to stop after the round, the second stops at once.
 
-    Only in the main thread, and only where a signal would do what it does in a plain Python: what
-    the user set, and what a shell's background job or nohup ignores, stays.
+    In the command line's process its guard sees to it, in a Python program handlers do: only in
+    the main thread, and only where a signal would do what it does in a plain Python. What the user
+    set, and what a shell's background job or nohup ignores, stays.
+
+    Args:
+      words: what the guard says if the process ends in the middle of a round.
     """
-    asked = Asked()
+    asked, of_process = Request(words), guard()
+    if of_process is not None:
+        of_process.request = asked
+        try:
+            yield asked
+        finally:
+            if not asked:
+                of_process.request = None
+        return
     if threading.current_thread() is not threading.main_thread():
         yield asked
         return

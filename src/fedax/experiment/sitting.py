@@ -18,6 +18,7 @@ import optax
 import fedax
 from fedax.algorithm import FederatedAlgorithm
 from fedax.data.task import Task
+from fedax.devices.processes import any_of_them
 from fedax.experiment import checkpoint
 from fedax.experiment.checkpoint import Restored, fingerprint
 from fedax.experiment.display import Display
@@ -108,17 +109,42 @@ def take_part(job: Job, restored: Restored, history: History | None = None) -> T
       job: the run, of which the watch knows, see `remember`.
       restored: where it stands.
       history: gets the rounds' metrics.
+
+    Raises:
+      StoppedError: Ctrl-C or SIGTERM asked to stop, here or in another process.
     """
     state = restored.state
-    if job.watch.why is None:
-        for report in job.rounds(state):
+    done = int(state.server_state.round_index)
+    with stop_on_signal(lambda: _stopped_inside(job, done)) as asked:
+        for report in iter(()) if job.watch.why else job.rounds(state):
+            done = int(report.metrics["round"])
+            asked.round_done(report.metrics["compile_seconds"])
             if history is not None:
                 history.append(report.metrics)
             job.watch.see(report)
-            state = report.state or state
-            if job.watch.why and report.state is not None:
+            if report.state is None:
+                continue
+            state = report.state
+            stops = any_of_them(bool(asked))
+            if job.watch.why:
                 break
+            if stops and done < job.num_rounds:
+                raise _stopped(job, done, asked.by)
     return state
+
+
+def _stopped(job: Job, done: int, by: int | None) -> StoppedError:
+    go_on = f"{job.go_on[0].upper()}{job.go_on[1:]}"
+    return StoppedError(f"Stopped after round {done} of {job.num_rounds}. {go_on}", by)
+
+
+def _stopped_inside(job: Job, done: int, kept: int | None = None) -> str:
+    """What is said if a round cannot be waited for."""
+    last = "" if kept is None else (
+        f" The last checkpoint is that of round {kept}." if kept else " There is no checkpoint yet."
+    )
+    inside = f"Stopped inside round {done + 1}" if done < job.num_rounds else "Stopped at the end"
+    return f"{inside} of {job.num_rounds}.{last} {job.go_on[0].upper()}{job.go_on[1:]}"
 
 
 def remember(job: Job, restored: Restored) -> None:
@@ -148,7 +174,7 @@ def sit(
       DivergedError: see `fedax.simulate`.
     """
     folder, watch, state = job.folder, job.watch, restored.state
-    done = int(state.server_state.round_index)
+    done = kept = int(state.server_state.round_index)
     rejections = Rejections(
         job.task.model, population(job.task, job.algorithm), read_metrics(folder)[:done]
     )
@@ -159,12 +185,13 @@ def sit(
         log = MetricsLog(folder, done)
         if done < job.num_rounds and watch.why is None:  # a longer run is not finished any more
             (folder / "summary.json").unlink(missing_ok=True)
-    with log, display, stop_on_signal() as asked:
+    with log, display, stop_on_signal(lambda: _stopped_inside(job, done, kept)) as asked:
         for line in [*opening(folder, job.config, job.task, state, references), *notes]:
             display.say(line)
         with _begun(trace, job):
             for report in iter(()) if watch.why else job.rounds(state):
                 done = int(report.metrics["round"])
+                asked.round_done(report.metrics["compile_seconds"])
                 if saving:
                     report.metrics["checkpoint_seconds"], saving = saving, 0.0
                 with explained(folder, job.go_on):
@@ -180,31 +207,39 @@ def sit(
                 if report.state is None:
                     continue
                 state = report.state
-                last = done == job.num_rounds or asked or watch.why
+                stops = any_of_them(bool(asked))
+                last = done == job.num_rounds or stops or watch.why
                 if last or done % job.config["checkpoint_every"] == 0:
                     stopwatch = Stopwatch()
                     with explained(folder, job.go_on):
                         log.flush()
                         save(job, state, log.prefix)
+                    kept = done
                     saving = stopwatch.lap().seconds
                 if watch.why:
                     break
-                if asked and done < job.num_rounds:
-                    raise StoppedError(
-                        f"Stopped after round {done} of {job.num_rounds}. "
-                        f"{job.go_on[0].upper()}{job.go_on[1:]}", asked.by,
-                    )
-        with explained(folder, job.go_on):
-            summary = write_summary(
-                folder, job.config, job.task, job.sent, references, watch, saving,
-                rejections.counts.most_common(),
-            )
-            write_atomically(folder / "report.html", report_page(folder).encode())
-        display.say(closing(folder, summary, references))
+                if stops and done < job.num_rounds:
+                    raise _stopped(job, done, asked.by)
+        summary = _finish(job, references, saving, rejections, display)
         if profile:
             display.say(describe_time(summary["time"]))
             display.say(trace.outcome)
     return state
+
+
+def _finish(
+    job: Job, references: Mapping[str, Any], saving: float, rejections: Rejections,
+    display: Display,
+) -> dict[str, Any]:
+    """Writes the summary and the page, and says what came out."""
+    with explained(job.folder, job.go_on):
+        summary = write_summary(
+            job.folder, job.config, job.task, job.sent, references, job.watch, saving,
+            rejections.counts.most_common(),
+        )
+        write_atomically(job.folder / "report.html", report_page(job.folder).encode())
+    display.say(closing(job.folder, summary, references))
+    return summary
 
 
 def _begun(trace: Trace, job: Job) -> contextlib.ExitStack:

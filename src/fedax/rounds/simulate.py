@@ -18,7 +18,7 @@ from fedax.data.cohort_data import CohortData, CohortReader
 from fedax.data.federated_dataset import FederatedDataset
 from fedax.data.task import Task
 from fedax.devices.mesh import REPLICATED, one_copy, replicate
-from fedax.devices.processes import lost_processes
+from fedax.devices.processes import are_several, lost_processes
 from fedax.factories import PROGRAMS, Structure, partition
 from fedax.mistakes.algorithm import require_algorithm
 from fedax.rounds.checks import check_examples, require_state, require_task
@@ -126,7 +126,11 @@ def _rounds(
     measure = Measurements(task, algorithm, settings, reader, data)
     measure.check(server_state.params)
     # Packed rows of several rounds would take the host's memory, and compile for each size.
-    together = reader.is_resident and not store.holds_anything and settings.state_every > 1
+    # Of several processes each would find another number of rounds that pays.
+    together = (
+        reader.is_resident and not store.holds_anything and settings.state_every > 1
+        and not are_several()
+    )
     pace = Pace(MOST_ROUNDS if together else 1)
     prepare = Preparer(
         draw, len(algorithm.exchanges), reader, data.client_sizes, pace,
