@@ -148,7 +148,7 @@ def local_update_decay(
         if callable(rate) or isinstance(rate, str):
             raise ValueError(
                 f"{name} must be a number, as local_update_decay itself changes it, but is "
-                f"{rate!r}."
+                f"{quoted(rate)}."
             )
         if rate is not None:
             check_number(name, rate, above=0)
