@@ -27,7 +27,7 @@ from fedax.clients.gradients import full_loss
 from fedax.clients.precision import sum_dtype
 from fedax.data.cohort_data import ClientExamples
 from fedax.factories import factory
-from fedax.validate import check_choice, check_count, check_number
+from fedax.validate import check_choice, check_count, check_number, quoted
 
 PlateauRule = Literal["paper", "released"]
 Build = Callable[[Any, Any], FederatedAlgorithm]
