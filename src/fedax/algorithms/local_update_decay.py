@@ -27,7 +27,7 @@ from fedax.clients.gradients import full_loss
 from fedax.clients.precision import sum_dtype
 from fedax.data.cohort_data import ClientExamples
 from fedax.factories import factory
-from fedax.validate import check_choice, check_count, check_number
+from fedax.validate import check_choice, check_count, check_number, quoted
 
 PlateauRule = Literal["paper", "released"]
 Build = Callable[[Any, Any], FederatedAlgorithm]
@@ -148,7 +148,7 @@ def local_update_decay(
         if callable(rate) or isinstance(rate, str):
             raise ValueError(
                 f"{name} must be a number, as local_update_decay itself changes it, but is "
-                f"{rate!r}."
+                f"{quoted(rate)}."
             )
         if rate is not None:
             check_number(name, rate, above=0)

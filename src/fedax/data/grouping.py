@@ -9,6 +9,7 @@ import numpy as np
 
 from fedax.data.checks import require_arrays, require_name
 from fedax.data.rows import as_rows, first_not_finite, is_in_a_file, take_rows
+from fedax.validate import quoted
 
 
 class Groups(NamedTuple):
@@ -149,7 +150,7 @@ def _of_objects(client_ids: np.ndarray) -> np.ndarray:
         if type(value) is not kind or not issubclass(kind, str | int | np.integer):
             raise ValueError(
                 "client_ids must be all text or all whole numbers, but the one of row "
-                f"{row} is {value!r}, of type {type(value).__name__}."
+                f"{row} is {quoted(value)}, of type {type(value).__name__}."
             )
     raise ValueError(f"client_ids must be text or whole numbers, but are {kind.__name__}.")
 

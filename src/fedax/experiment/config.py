@@ -25,7 +25,7 @@ from fedax.rounds.sampling import Sampling
 from fedax.rounds.stopping import Goal
 from fedax.tasks.registry import TASKS, presets
 from fedax.theory.tables import read_table
-from fedax.validate import MOST, check_choice, check_count, check_number, unknown
+from fedax.validate import MOST, check_choice, check_count, check_number, quoted, unknown
 
 PRESETS = ("quick", "paper", "none")
 NAMES = ("task", "algorithm", "preset")
@@ -207,7 +207,9 @@ def parse_settings(words: Sequence[str]) -> dict[str, Any]:
     for word in words:
         key, equals, value = word.partition("=")
         if not equals or not key.strip():
-            raise ConfigError(f"--set takes KEY=VALUE, such as num_rounds=50, but got {word!r}.")
+            raise ConfigError(
+                f"--set takes KEY=VALUE, such as num_rounds=50, but got {quoted(word)}."
+            )
         settings[key.strip()] = _parse_value(value.strip())
     return settings
 

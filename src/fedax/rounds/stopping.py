@@ -15,10 +15,13 @@ from fedax.devices.mesh import one_copy
 from fedax.devices.processes import agreed
 from fedax.rounds.directions import Mode, direction
 from fedax.rounds.report import RoundReport
-from fedax.validate import check_choice, check_count, check_number, unknown
+from fedax.validate import check_choice, check_count, check_number, quoted, unknown
 
 # How the reason begins if it was the caller's.
 ON_ROUND = "on_round returned True after round"
+
+# Of a metric and its direction; a longer text is a mistake.
+LONGEST_NAME = 200
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,8 +79,10 @@ class Goal(NamedTuple):
           >>> Goal.of("test_loss", None, "keep_best"), Goal.of("lift:max", None, "keep_best").mode
           (Goal(metric='test_loss', mode='min'), 'max')
         """
-        if not isinstance(text, str) or not text:
-            raise ValueError(f"{what} must be a metric's name, such as 'test_loss', not {text!r}.")
+        if not isinstance(text, str) or not 0 < len(text) <= LONGEST_NAME:
+            raise ValueError(
+                f"{what} must be a metric's name, such as 'test_loss', not {quoted(text)}."
+            )
         name, _, said = text.partition(":")
         mode = mode or said or None
         if mode is not None:
