@@ -127,7 +127,7 @@ def resolve(
     values = _read_file(config_file) if config_file else {}
     if config_file and config_file.suffix == ".json":
         asked_for = {"task": task, "algorithm": algorithm}
-        _require_trust(values, [key for key, name in asked_for.items() if name is None], (
+        trust.require_own(values, [key for key, name in asked_for.items() if name is None], (
             f"name your task and method yourself: fedax run TASK METHOD --config {config_file}"
         ), config_file)
     values.pop("made_by", None)
@@ -236,57 +236,12 @@ def load_config(path: Path, *, force: bool = False) -> RunConfig:
     }
     config = RunConfig(**names)
     if not force:
-        _require_trust(written, list(NAMES[:2]), f"{resume_command(path.parent)} --force", path)
-    _require_sources(config, path.parent, force=force)
+        trust.require_own(written, list(NAMES[:2]), f"{resume_command(path.parent)} --force", path)
+    sources.require_unchanged(config.sources, path.parent, force=force)
     _check_names(config)
     config = _with(config, _of_the_run(values))
     _check_values(config)
     return config
-
-
-def _require_trust(values: Mapping[str, Any], keys: list[str], cure: str, path: Path) -> None:
-    """Raises a sentence if a file that this user's fedax has not written would have code run.
-
-    Args:
-      values: what the file holds.
-      keys: of task and algorithm, those that are taken from the file.
-      cure: what to do if the code is trusted.
-      path: the file.
-    """
-    code = [
-        f"{record.get('path')}:{record.get('name')}" if isinstance(record, Mapping) else name
-        for key in keys
-        for name, record in [(values.get(key), values.get(f"{key}_source"))]
-        if record is not None or ":" in str(name)
-    ]
-    if code and not trust.is_own(values):
-        raise ConfigError(
-            f"{path} names code to run, {' and '.join(map(str, code))}, and was not written by "
-            f"fedax for you here, or was changed since. If you know and trust that code: {cure}"
-        )
-
-
-def _require_sources(config: RunConfig, folder: Path, *, force: bool) -> None:
-    """Raises a sentence if a user's file is not there any more, or has changed."""
-    changed = []
-    for source in config.sources:
-        files = source.files
-        for path in sources.changes(source):
-            copy = sources.copy_of(folder, path, files.get(path, ""))
-            kept = f" (as it was: {copy})" if copy.exists() else ""
-            if path == source.path and not Path(path).exists():
-                raise ConfigError(
-                    f"{path}, where the run's {source.name} comes from, is not there any more"
-                    f"{kept}. Put it back, or write its new place into "
-                    f"{folder / 'config.json'} and go on with --force."
-                )
-            changed.append(f"{path}{kept}")
-    if changed and not force:
-        which = " and ".join(dict.fromkeys(changed))
-        raise ConfigError(
-            f"The run's source has changed since: {which}. To go on with it as it is now: "
-            f"{resume_command(folder)} --force"
-        )
 
 
 def with_sources_of_now(config: RunConfig, done: int) -> RunConfig:

@@ -21,7 +21,7 @@ from typing import Any
 from fedax.data.task import Task
 from fedax.experiment import imports
 from fedax.experiment.errors import ConfigError
-from fedax.experiment.folder import write_atomically
+from fedax.experiment.folder import resume_command, write_atomically
 from fedax.validate import unknown
 
 GROUPS = {"task": "fedax.tasks", "algorithm": "fedax.algorithms"}
@@ -166,6 +166,29 @@ def changes(source: Source) -> list[str]:
     if _version(source.distribution) != source.version:
         found.append(f"{source.distribution} {_version(source.distribution)}")
     return found
+
+
+def require_unchanged(recorded: Iterable[Source], folder: Path, *, force: bool) -> None:
+    """Raises a sentence if a user's file is not there any more, or has changed."""
+    changed = []
+    for source in recorded:
+        files = source.files
+        for path in changes(source):
+            copy = copy_of(folder, path, files.get(path, ""))
+            kept = f" (as it was: {copy})" if copy.exists() else ""
+            if path == source.path and not Path(path).exists():
+                raise ConfigError(
+                    f"{path}, where the run's {source.name} comes from, is not there any more"
+                    f"{kept}. Put it back, or write its new place into "
+                    f"{folder / 'config.json'} and go on with --force."
+                )
+            changed.append(f"{path}{kept}")
+    if changed and not force:
+        which = " and ".join(dict.fromkeys(changed))
+        raise ConfigError(
+            f"The run's source has changed since: {which}. To go on with it as it is now: "
+            f"{resume_command(folder)} --force"
+        )
 
 
 def keep_copies(folder: Path, sources: Iterable[Source]) -> None:

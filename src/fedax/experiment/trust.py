@@ -19,6 +19,8 @@ from typing import Any
 
 import platformdirs
 
+from fedax.experiment.errors import ConfigError
+
 LENGTH = 32
 # What decides which code is run, and what it is called with.
 SIGNED = (
@@ -43,6 +45,28 @@ def is_own(config: Mapping[str, Any]) -> bool:
     return isinstance(found, str) and expected is not None and hmac.compare_digest(
         found.encode("utf-8", "replace"), expected.encode()
     )
+
+
+def require_own(values: Mapping[str, Any], keys: list[str], cure: str, path: Path) -> None:
+    """Raises a sentence if a file that this user's fedax has not written would have code run.
+
+    Args:
+      values: what the file holds.
+      keys: of task and algorithm, those that are taken from the file.
+      cure: what to do if the code is trusted.
+      path: the file.
+    """
+    code = [
+        f"{record.get('path')}:{record.get('name')}" if isinstance(record, Mapping) else name
+        for key in keys
+        for name, record in [(values.get(key), values.get(f"{key}_source"))]
+        if record is not None or ":" in str(name)
+    ]
+    if code and not is_own(values):
+        raise ConfigError(
+            f"{path} names code to run, {' and '.join(map(str, code))}, and was not written by "
+            f"fedax for you here, or was changed since. If you know and trust that code: {cure}"
+        )
 
 
 def _key() -> bytes | None:
