@@ -84,6 +84,8 @@ class Disk:
                 return plain_open(file, mode, buffering, encoding, errors, newline, closefd, opener)
             disk.touch(file)
             raw = Raw(file, mode.replace("b", "").replace("t", ""), closefd, opener)
+            if buffering == 0:
+                return raw
             buffered = io.BufferedWriter(raw) if "+" not in mode else io.BufferedRandom(raw)
             if "b" in mode:
                 return buffered

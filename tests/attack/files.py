@@ -213,7 +213,8 @@ def readers(folder: Path) -> list[Reader]:
     from fedax.experiment.checkpoint import CheckpointError
     from fedax.experiment.config import load_config
     from fedax.experiment.errors import ConfigError
-    from fedax.experiment.folder import CONFIG, RunError, read_history, read_summary
+    from fedax.experiment.folder import CONFIG, RunError, read_summary
+    from fedax.experiment.metrics import read_history
 
     ours = (CheckpointError, ConfigError, RunError)
     run = folder / "run"

@@ -1,0 +1,94 @@
+"""The attack's short form: a few trials of every part; docs/attack.md has the long form."""
+
+import errno
+import json
+import os
+import random
+import sys
+from pathlib import Path
+
+import jax
+import pytest
+
+from attack import disks, files, kills
+from attack.outcomes import FoundError, require_equal, require_sentence, results
+
+pytestmark = [
+    pytest.mark.shares_programs,
+    pytest.mark.skipif(sys.platform == "win32", reason="signals, pipes and limits are POSIX"),
+]
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """A run left alone: its folder, what it came to, and its operations on files."""
+    jax.config.update("jax_disable_most_optimizations", True)  # as for the tests: to the bit
+    folder = tmp_path_factory.mktemp("alone")
+    expected, operations = disks.left_alone(folder / "run")
+    return folder, expected, operations
+
+
+@pytest.fixture(scope="module")
+def unfinished(alone, tmp_path_factory):
+    """A run that a full disk stopped between its checkpoints."""
+    folder = tmp_path_factory.mktemp("unfinished") / "run"
+
+    def fails(path):
+        raise OSError(errno.ENOSPC, "full", path)
+
+    with disks.Disk(folder, int(0.7 * alone[2]), fails).watched():
+        disks.run((*disks.RUN, "--out", str(folder)))
+    return folder
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("trial", range(4))
+def test_disks_fail_and_folders_vanish(alone, trial, tmp_path):
+    _, expected, operations = alone
+    disks.failing(random.Random(f"fails {trial}"), tmp_path / "a", expected, operations)
+    disks.vanishing(random.Random(f"vanishes {trial}"), tmp_path / "b", operations)
+
+
+@pytest.mark.parametrize("trial", range(20))
+def test_run_folders_after_accidents(alone, unfinished, trial, tmp_path):
+    files.folder_after_accidents(
+        random.Random(f"accident {trial}"), unfinished, tmp_path / "run", alone[1]
+    )
+
+
+@pytest.mark.parametrize("number", range(5))
+def test_files_that_were_damaged_or_forged(alone, number, tmp_path):
+    reader = files.readers(alone[0])[number]
+    for trial in range(100):
+        reader.attack(random.Random(f"{reader.name} {trial}"), tmp_path / "input")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["states of clients", "from Python"])
+def test_kills(name, tmp_path):
+    expected, seconds = kills.left_alone(name, tmp_path / "alone", tmp_path / "cache")
+    kills.attack(
+        name, 3, random.Random(name), tmp_path / "run", tmp_path / "cache", expected, seconds
+    )
+
+
+@pytest.mark.quick
+def test_the_attack_finds_what_is_there_to_find(alone, tmp_path):
+    """Planted: another bit, a traceback, two sentences, a reader that raises something else."""
+    folder, expected, _ = alone
+    with pytest.raises(FoundError, match="server_00000 differ from the run left alone"):
+        require_equal(folder / "run", expected | {"server_00000": b"other"}, "Planted")
+    for status, said in [(1, "Traceback"), (1, ""), (0, "fedax: no."), (1, "fedax: a\nfedax: b\n"),
+                         (None, ""), (-6, "fedax: a\n"), (1, "fedax: A defect of fedax: x\n")]:
+        with pytest.raises(FoundError):
+            require_sentence(status, said, "Planted")
+    reader = files.Reader("Planted", lambda path: json.loads("{}")["x"], (ValueError,), [b"{}"], files.forge_json)
+    with pytest.raises(FoundError, match="KeyError"):
+        reader.attack(random.Random(0), tmp_path / "input")
+    silent = disks.Disk(tmp_path, 1, lambda path: None)
+    with silent.watched():
+        (tmp_path / "x").write_text("x")
+        os.replace(tmp_path / "x", tmp_path / "y")  # noqa: PTH105
+        Path(os.devnull).write_text("x")
+    assert silent.count >= 3  # opened, written, renamed; not what is elsewhere
+    assert results(folder / "run") == expected
