@@ -110,11 +110,21 @@ def whole_lines(folder: Path) -> list[tuple[bytes, dict[str, Any]]]:
             metrics = json.loads(line)
         except (ValueError, RecursionError):
             break
-        ours = isinstance(metrics, dict) and metrics.get("round") == len(lines) + 1
-        if not (ours and line.endswith(b"\n")):
+        if not (_is_round(metrics, len(lines) + 1) and line.endswith(b"\n")):
             break
         lines.append((line, metrics))
     return lines
+
+
+def _is_round(metrics: Any, number: int) -> bool:
+    """Whether a line says what a round does: its number, numbers and the rejected clients."""
+    if not isinstance(metrics, dict) or metrics.get("round") != number:
+        return False
+    rejected = metrics.get("rejected", [])
+    return isinstance(rejected, list) and all(isinstance(name, str) for name in rejected) and all(
+        value is None or isinstance(value, int | float)
+        for name, value in metrics.items() if name != "rejected"
+    )
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:

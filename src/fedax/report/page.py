@@ -128,7 +128,8 @@ def _headline(summary: Mapping[str, Any]) -> dict[str, Any]:
     rows: dict[str, Any] = {name.replace("_", " "): v for name, v in summary["final"].items()}
     for text, metrics in summary["references"].items():
         rows |= {f"{name.replace('_', ' ')} of {text}": v for name, v in metrics.items()}
-    rows["mean training loss of the last 100 rounds"] = summary["train_loss_last_100_rounds"]
+    last = min(100, summary["rounds"])
+    rows[f"mean training loss of the last {last} rounds"] = summary["train_loss_last_100_rounds"]
     rows["rounds"] = summary["rounds"]
     rows |= {f"seconds: {part.replace('_', ' ')}": s for part, s in summary["time"].items()}
     rows["uploads rejected as not finite"] = summary["num_rejected"]
