@@ -33,8 +33,8 @@ from attack.outcomes import (
 
 KINDS = {"full": errno.ENOSPC, "read-only": errno.EROFS, "broken": errno.EIO,
          "not allowed": errno.EACCES}
-RUN = ("run", "quadratics", "scaffold", "--rounds", "10", "--devices", "1", "--set",
-       "cohort_size=5", "checkpoint_every=2", "evaluate_every=5", "keep_best=test_distance")
+RUN = ("run", "quadratics", "scaffold", "--rounds", "10", "--set", "cohort_size=5",
+       "checkpoint_every=2", "evaluate_every=5", "keep_best=test_distance")
 SECONDS, MEGABYTES = 60.0, 500.0
 CHANGES = ("replace", "rename", "mkdir", "fsync", "unlink", "rmdir", "link", "symlink", "truncate")
 
@@ -129,7 +129,7 @@ def run(words: tuple[str, ...]) -> tuple[int, str]:
 def resumed(folder: Path) -> tuple[str, ...]:
     """The command that goes on with the run, or starts it if it had not begun."""
     if (folder / "config.json").exists():
-        return ("run", "--resume", str(folder), "--devices", "1")
+        return ("run", "--resume", str(folder))
     return (*RUN, "--out", str(folder))
 
 
@@ -138,7 +138,8 @@ def left_alone(folder: Path) -> tuple[dict[str, object], int]:
     disk = Disk(folder)
     with disk.watched():
         status, errors = run((*RUN, "--out", str(folder)))
-    require_sentence(status, errors, "A run left alone")
+    if status:
+        raise FoundError(f"A run left alone ends with {status}: {errors}")
     return results(folder), disk.count
 
 
@@ -208,7 +209,7 @@ def full_disk(
         echo "first $?"
         mount -o remount,size=100m {folder}
         if [ -e {inside}/config.json ]
-        then {command} run --resume {inside} --devices 1
+        then {command} run --resume {inside}
         else {command} {' '.join(RUN)} --out {inside}
         fi
         echo "second $?"

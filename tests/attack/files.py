@@ -130,7 +130,7 @@ def folder_after_accidents(
             done.append(spoiled(path, folder, rng))
     what = f"A run folder with {', '.join(done)}"
     with limits(SECONDS, MEGABYTES, what):
-        status, errors = disks.run(("run", "--resume", str(folder), "--devices", "1"))
+        status, errors = disks.run(disks.resumed(folder))
     require_sentence(status, errors, what)
     if status == 0:
         require_equal(folder, expected, what)
