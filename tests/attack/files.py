@@ -60,11 +60,11 @@ def forged(value: Any, rng: random.Random) -> Any:
     for _ in range(rng.randint(1, 3)):
         holders = list(_holders(value))
         if not holders:
-            return rng.choice(ODD)
+            return copy.deepcopy(rng.choice(ODD))
         holder, key = rng.choice(holders)
         kind = rng.random()
         if kind < 0.6:
-            holder[key] = rng.choice(ODD)
+            holder[key] = copy.deepcopy(rng.choice(ODD))
         elif kind < 0.8:
             del holder[key]
         elif isinstance(holder, dict):
