@@ -461,10 +461,34 @@ def test_lines_are_kept_as_they_are_and_hashed_as_they_come(tmp_path):
         MetricsLog(tmp_path, 4)
 
 
-@pytest.mark.parametrize("content", [b"[" * 100_000, b'{"round": 1}', b"3\n", b'{"round": 2}\n'])
+@pytest.mark.parametrize("content", [
+    b"[" * 100_000, b'{"round": 1}', b"3\n", b'{"round": 2}\n', b'{"round": 1, "a": "x"}\n',
+    b'{"round": 1, "a": {}}\n', b'{"round": 1, "rejected": 3}\n',
+    b'{"round": 1, "rejected": [[]]}\n',
+])
 def test_a_line_that_is_none_ends_the_metrics(tmp_path, content):
     (tmp_path / "metrics.jsonl").write_bytes(content)
     assert read_metrics(tmp_path) == []
+
+
+def test_a_line_without_its_fields_is_summed_up_without_them(tmp_path):
+    """Folders of other versions; a checkpoint's digest notices what was taken out since."""
+    folder = run.start(config(), tmp_path / "run")
+    path = folder / "metrics.jsonl"
+    names = ("num_rejected", "num_dropped", "seconds", "train_loss", "total_local_steps")
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    path.write_text("".join(
+        json.dumps({k: v for k, v in line.items() if k not in names}) + "\n" for line in lines
+    ))
+    for manifest in folder.glob("checkpoints/*/manifest.json"):
+        said = json.loads(manifest.read_text())
+        del said["metrics"], said["digest"]
+        manifest.write_text(json.dumps(said))
+    run.resume(folder)
+    summary = json.loads((folder / "summary.json").read_text())
+    assert (summary["num_rejected"], summary["train_loss_last_100_rounds"]) == (0, None)
+    page = (folder / "report.html").read_text("utf-8")
+    assert f"mean training loss of the last {len(lines)} rounds" in page
 
 
 # -------------------------------------------------------------------------------------- folders
