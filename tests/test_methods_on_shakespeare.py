@@ -93,6 +93,7 @@ def test_names_and_settings_that_are_refused(name, settings, sentence):
         ("elastic+pfnm seed=1", "gets its clients' uploads one by one"),
         ("local_update_decay+pfnm seed=1", "gets its clients' uploads one by one"),
         ("pfnm model=small", "must be those of a multi-layer perceptron"),
+        ("pfnm model=mlp capacity=1000000000", "asks for layers of "),
         ("pfnm labels=foo", "The clients have no array 'foo' of labels"),
         ("local_update_decay client_learning_rate=constant(0.1)", "must be a number, as local"),
     ],

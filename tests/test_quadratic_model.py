@@ -13,11 +13,12 @@ import fedax
 from fedax import FederatedDataset, Model, Task, simulate
 from fedax.algorithms.registry import ALGORITHMS, WRAPPERS
 from fedax.data import CohortReader
-from fedax.experiment import run
+from fedax.experiment import advice, run
 from fedax.experiment.advice import _message, advice_tables, run_advice
 from fedax.experiment.build import algorithm_settings, build_algorithm
 from fedax.experiment.config import RunConfig, resolve
 from fedax.experiment.errors import ConfigError
+from fedax.experiment.folder import RunError
 from fedax.measures.krylov import krylov_space
 from fedax.measures.quadratic_model import advise, quadratic_model
 from fedax.models.quadratic import quadratic
@@ -464,6 +465,15 @@ def test_advice_says_when_it_does_not_fit(quadratic_runs):
     cells = advice_tables(found)[1].rows[0]
     assert cells[3:5] == ["diverges", "diverges"]
     assert cells[6] == "gamma L >= 1"
+
+
+def test_derivatives_that_are_not_finite_are_a_sentence(quadratic_runs, monkeypatch):
+    def fails(*_, **__):
+        raise ValueError("The gradient of client ada is not finite at these parameters.")
+
+    monkeypatch.setattr(advice, "quadratic_model", fails)
+    with pytest.raises(RunError, match=r"no quadratic model of .*: The gradient of client ada"):
+        run_advice(quadratic_runs(client_learning_rate=0.1, num_local_steps=1))
 
 
 @pytest.mark.optimised

@@ -38,6 +38,9 @@ from fedax.optimizers.checks import require_optimizer
 from fedax.optimizers.schedules import ScheduleOrNumber
 from fedax.validate import check_choice, check_count, check_number
 
+# Of a layer of the global network.
+MOST_UNITS = 2**16
+
 
 class PFNMState(NamedTuple):
     """Server state of PFNM.
@@ -167,6 +170,11 @@ def pfnm(
 
     def init(params: Params) -> PFNMState:
         sizes = hidden_sizes(params)
+        if capacity * max(sizes) > MOST_UNITS:
+            raise ValueError(
+                f"capacity = {capacity:,} asks for layers of {capacity * max(sizes):,} units; "
+                f"choose at most {max(MOST_UNITS // max(sizes), 1):,}."
+            )
         network = widen(params, [capacity * size for size in sizes])
         return PFNMState(
             network, jnp.zeros((), jnp.int32), jnp.asarray(sizes, jnp.int32),

@@ -15,6 +15,7 @@ from fedax.clients.minibatches import count_local_steps
 from fedax.data.cohort_data import ClientData, CohortData, CohortReader
 from fedax.experiment.build import algorithm_parts, algorithm_settings
 from fedax.experiment.errors import ConfigError
+from fedax.experiment.folder import RunError
 from fedax.experiment.run import read_run
 from fedax.measures.quadratic_model import HOLDS, AdviceRow, QuadraticModel, advise, quadratic_model
 from fedax.report.tables import Table
@@ -105,8 +106,9 @@ def run_advice(
 
     Raises:
       ConfigError: the run's algorithm has no client learning rate, or trains in one place.
-      ValueError: a number is out of its range, or the run's derivatives are not finite.
-      RunError, CheckpointError: the folder is no run folder, or damaged.
+      ValueError: a number is out of its range.
+      RunError, CheckpointError: the folder is no run folder, or damaged, or the run's derivatives
+        are not finite.
     """
     check_count("num_clients", num_clients)
     check_count("seed", seed, at_least=0)
@@ -126,11 +128,15 @@ def run_advice(
     message = _message(built.algorithm, state)
     gamma, K = float(message.client_learning_rate), _steps(message, options, cohort)
     base = None if config.algorithm_source else algorithm_parts(config.algorithm)[-1]
-    quadratic = quadratic_model(
-        built.task.model, state.params, cohort, jax.random.key(seed),
-        num_directions=num_directions, max_examples=max_examples, batch_size=min(16, max_examples),
-        weighting=options.get("weighting", "uniform" if base == "local_sgd" else "num_examples"),
-    )
+    weighting = options.get("weighting", "uniform" if base == "local_sgd" else "num_examples")
+    try:
+        quadratic = quadratic_model(
+            built.task.model, state.params, cohort, jax.random.key(seed),
+            num_directions=num_directions, max_examples=max_examples,
+            batch_size=min(16, max_examples), weighting=weighting,
+        )
+    except ValueError as error:
+        raise RunError(f"There is no quadratic model of {folder}: {error}") from None
     notes = []
     if base not in LIKE_FEDAVG or not _plain(options):
         notes.append(
