@@ -163,7 +163,7 @@ def _found(
     if asked is not None:
         return find(asked, None)
     if not isinstance(written, str):
-        raise ConfigError(f"{key} in {file} must be a name, but is {written!r}.")
+        raise ConfigError(f"{key} in {file} must be a name, but is {quoted(written)}.")
     if recorded is not None:
         return written, dataclasses.replace(sources.current(recorded), changed_after=())
     return find(written, file.resolve().parent if file else None)
@@ -231,6 +231,9 @@ def load_config(path: Path, *, force: bool = False) -> RunConfig:
     if missing:
         raise ConfigError(f"{path} lacks {sorted(missing)[0]!r}, so it is no run's configuration.")
     names: dict[str, Any] = {name: values.pop(name) for name in NAMES}
+    for key, name in names.items():
+        if not isinstance(name, str):
+            raise ConfigError(f"{key} in {path} must be a name, but is {quoted(name)}.")
     names |= {
         key: sources.from_record(values.pop(key, None), f"{key} in {path}") for key in SOURCES
     }
@@ -302,7 +305,9 @@ def _check_values(config: RunConfig) -> None:
             if getattr(config, key) is not None:
                 Goal.of(getattr(config, key), None, key)
         if not isinstance(config.diagnostics, bool):
-            raise ValueError(f"diagnostics must be true or false, but is {config.diagnostics!r}.")
+            raise ValueError(
+                f"diagnostics must be true or false, but is {quoted(config.diagnostics)}."
+            )
         personalization(config).check_personalization()
     except ValueError as error:
         raise ConfigError(str(error)) from None
@@ -357,7 +362,9 @@ def _flatten(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for key, value in values.items():
         if key in ("task_options", "algorithm_options"):
             if not isinstance(value, Mapping):
-                raise ConfigError(f"{key} must be a table of names and values, but is {value!r}.")
+                raise ConfigError(
+                    f"{key} must be a table of names and values, but is {quoted(value)}."
+                )
             place = key.removesuffix("_options")
             yield from ((f"{place}.{name}", item) for name, item in value.items())
         else:

@@ -115,9 +115,16 @@ def as_covariances(noise: Any, num_clients: int, d: int) -> np.ndarray:
 
 def spread(values: np.ndarray, p: np.ndarray) -> float:
     """Root of E|v_i - E v|^2, with the Euclidean norm of vectors, the operator norm of matrices."""
-    differences = values - np.tensordot(p, values, 1)
-    sizes = np.linalg.norm(differences, 2, axis=tuple(range(1, values.ndim)))
-    return float(np.sqrt(p @ sizes**2))
+    return float(np.sqrt(p @ norms(values - np.tensordot(p, values, 1)) ** 2))
+
+
+def norms(values: np.ndarray) -> np.ndarray:
+    """The norm of each vector or matrix; infinite where one is beyond float64."""
+    axes = tuple(range(1, values.ndim))
+    finite = np.isfinite(values).all(axes)
+    found = np.full(len(values), np.inf)
+    found[finite] = np.linalg.norm(values[finite], 2, axis=axes)
+    return found
 
 
 def random_matrices(

@@ -34,6 +34,7 @@ from fedax.theory.given import (
     as_number,
     as_probabilities,
     as_size,
+    norms,
     random_matrices,
     spread,
 )
@@ -402,8 +403,7 @@ class QuadraticPopulation:
     @functools.cached_property
     def delta(self) -> float:
         """max_i |A_i - A|, the Hessian dissimilarity of paper 003's (A2)."""
-        distances = np.linalg.norm(self.matrices - self.matrix, 2, axis=(1, 2))
-        return float(distances[self.taking_part].max())
+        return float(norms(self.matrices - self.matrix)[self.taking_part].max())
 
 
 def minimise(
