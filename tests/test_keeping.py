@@ -19,7 +19,9 @@ import pytest
 import fedax
 from fedax.experiment import checkpoint, folder, run, sources
 from fedax.experiment.checkpoint import CheckpointError, read_latest, restore_latest
+from fedax.experiment.config import load_config
 from fedax.experiment.display import Display
+from fedax.experiment.errors import ConfigError
 from fedax.experiment.folder import RunError, new_folder, write_atomically
 from fedax.experiment.manifest import MOST_BYTES, digest_of
 from fedax.experiment.metrics import MetricsLog, read_metrics, whole_lines
@@ -491,6 +493,18 @@ def test_a_line_without_its_fields_is_summed_up_without_them(tmp_path):
     assert f"mean training loss of the last {len(lines)} rounds" in page
 
 
+@pytest.mark.parametrize("key", ["task", "algorithm", "preset"])
+@pytest.mark.parametrize("name", [None, 1e308, True, 2**63, [0] * 1000])
+def test_names_in_a_configuration_are_text(tmp_path, key, name):
+    """They ended as TypeErrors; what is long is cut."""
+    folder = run.start(config(num_rounds=1), tmp_path / "run")
+    said = json.loads((folder / "config.json").read_text()) | {key: name}
+    (folder / "config.json").write_text(json.dumps(said))
+    with pytest.raises(ConfigError, match=f"{key} in .* must be a name, but is ") as error:
+        load_config(folder / "config.json")
+    assert len(str(error.value)) < 400
+
+
 # -------------------------------------------------------------------------------------- folders
 
 
@@ -648,3 +662,13 @@ def test_a_copy_of_a_source_is_whole_and_in_the_folder(tmp_path):
     assert copy.read_text() == "RATE = 1\n"
     assert not copy.is_symlink()
     assert not (tmp_path / "outside").exists()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="links need a right of their own there")
+def test_a_trace_does_not_follow_a_link(tmp_path):
+    folder = run.start(config(num_rounds=3), tmp_path / "run")
+    (tmp_path / "elsewhere").mkdir()
+    (folder / "profile").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(RunError, match="its folder for traces is a link"):
+        run.resume(folder, 6, profile=True)
+    assert not any((tmp_path / "elsewhere").iterdir())

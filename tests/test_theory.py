@@ -13,6 +13,7 @@ from fedax.theory.claims import Claim
 from fedax.theory.dynamics import follow
 from fedax.theory.errors import SingularError, TheoryError
 from fedax.theory.files import population_from, read_population
+from fedax.theory.given import norms
 from fedax.theory.moments import mean_square_distances, output_covariances
 from fedax.theory.population import QuadraticPopulation
 from fedax.theory.prescriptions import (
@@ -551,3 +552,13 @@ def test_theory_imports_nothing_of_the_engine():
             for module in modules:
                 assert module.split(".")[0] not in ("jax", "optax", "matplotlib"), path
                 assert not module.startswith("fedax") or module.startswith("fedax.theory"), path
+
+
+def test_differences_beyond_float64_are_infinite():
+    """The mean of two curvatures of 1e308 is none; an SVD of it did not converge."""
+    with np.errstate(all="ignore"):
+        population = QuadraticPopulation.from_centres([1e308, 1e308], [0.0, 0.0])
+        assert (population.sigma_A, population.delta) == (np.inf, np.inf)
+    assert norms(np.array([[[3.0, 0.0], [0.0, 1.0]], np.full((2, 2), np.nan)])).tolist() == [
+        3.0, np.inf
+    ]

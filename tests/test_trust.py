@@ -24,11 +24,16 @@ def mine(model, client_learning_rate: float = 0.1):
 """
 
 
+def keys_in(folder, monkeypatch):
+    """The user's data folder is elsewhere."""
+    monkeypatch.setattr(platformdirs, "user_data_path", lambda *_, **__: folder)
+
+
 @pytest.fixture
 def project(tmp_path, monkeypatch):
     """A working folder, and a user with no key so far."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    keys_in(tmp_path / "data" / "fedax", monkeypatch)
     (tmp_path / "methods.py").write_text(METHOD)
     return tmp_path
 
@@ -121,11 +126,11 @@ def test_the_key_is_the_users_own(project):
 
 def test_without_a_place_for_a_key_nothing_is_trusted(project, monkeypatch):
     (project / "file").touch()
-    monkeypatch.setenv("XDG_DATA_HOME", str(project / "file"))
+    keys_in(project / "file" / "fedax", monkeypatch)
     assert trust.signature({"task": "a"}) is None
     assert not trust.is_own({"task": "a", "made_by": {"signature": None}})
     key = project / "data" / "fedax" / "key"
     key.parent.mkdir(parents=True)
     key.write_bytes(b"")  # a broken one
-    monkeypatch.setenv("XDG_DATA_HOME", str(project / "data"))
+    keys_in(key.parent, monkeypatch)
     assert trust.signature({"task": "a"}) is None

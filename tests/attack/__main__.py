@@ -16,6 +16,7 @@ import errno
 import platform
 import random
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
@@ -24,7 +25,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from attack import disks, files, fuzz, kills, outcomes, processes
+from attack import disks, files, fuzz, kills, processes
 
 ROW = "| {part} | {trials} | {found} | {seconds:.0f} | {ended} |"
 
@@ -46,7 +47,7 @@ class Part:
         self.trials += 1
         try:
             yield
-        except outcomes.FoundError as error:
+        except (AssertionError, subprocess.TimeoutExpired) as error:
             self.find(f"{what}{error}")
         self.seconds = time.perf_counter() - self._began
 

@@ -35,7 +35,7 @@ RUNS = {
     "stopped early, the best kept": (
         *QUADRATICS, "fedavg", "--preset", "none", "--set", "client_learning_rate=0.01",
         "evaluate_every=2", "keep_best=test_distance", "early_stopping=test_distance",
-        "early_stopping_patience=40",
+        "early_stopping_patience=30", "early_stopping_min_delta=1000",
     ),
     "two devices": (
         *QUADRATICS, "fedadam", "--preset", "none", "--set", "cohort_size=6",
@@ -50,8 +50,8 @@ RUNS = {
     "from Python": ("train",),
 }
 DEVICES = {"two devices": "2"}
-LENGTH = ("--rounds", "120", "--set", "checkpoint_every=3")
 ROUNDS = 120
+LENGTH = ("--rounds", str(ROUNDS), "--set", "checkpoint_every=3")
 LIMIT = 180.0  # seconds that a run left alone may take
 END = 20.0  # seconds within which SIGTERM ends it
 

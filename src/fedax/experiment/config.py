@@ -126,10 +126,9 @@ def resolve(
     """
     values = _read_file(config_file) if config_file else {}
     if config_file and config_file.suffix == ".json":
-        asked_for = {"task": task, "algorithm": algorithm}
-        trust.require_own(values, [key for key, name in asked_for.items() if name is None], (
-            f"name your task and method yourself: fedax run TASK METHOD --config {config_file}"
-        ), config_file)
+        written = [key for key, name in zip(NAMES, (task, algorithm), strict=False) if name is None]
+        cure = f"name your task and method yourself: fedax run TASK METHOD --config {config_file}"
+        trust.require_own(values, written, cure, config_file)
     values.pop("made_by", None)
     named = {
         "task": _found(find_task, "task", task, values, config_file),
