@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 from rich.console import Console
 from rich.table import Table
 
+from fedax.algorithm import Batch, Model, Params
 from fedax.algorithms.registry import ALGORITHMS, PAPERS, WRAPPERS
 from fedax.cli.manual import explain_rows
 from fedax.data.task import Task
@@ -140,11 +142,12 @@ def _algorithm(item: Item, on: Callable[[str], Task], settings: bool) -> Row:
 def _sent(item: Item, on: Callable[[str], Task]) -> Row:
     config = resolve(task="shakespeare", algorithm=item.text)
     task = on(config.task_options["model"])
+    model = _of_the_same_size(task.model)
     algorithm = build_algorithm(
-        config.algorithm, config.algorithm_options, task.model, config.algorithm_source
+        config.algorithm, config.algorithm_options, model, config.algorithm_source
     )
-    sent = communication(algorithm, task.model, task.train.client(0))
-    params = jax.eval_shape(task.model.init, jax.random.key(0))
+    sent = communication(algorithm, model, task.train.client(0))
+    params = jax.eval_shape(model.init, jax.random.key(0))
     return {
         "exchanges": len(algorithm.exchanges),
         "client_state": bool(jax.tree.leaves(jax.eval_shape(algorithm.init_client, params))),
@@ -153,6 +156,22 @@ def _sent(item: Item, on: Callable[[str], Task]) -> Row:
         "bytes_up": sent.bytes_up,
         "copies": round(sent.copies, 2),
     }
+
+
+def _of_the_same_size(model: Model) -> Model:
+    """A model with the same parameters that is traced at once: what is sent depends on them."""
+
+    def outputs(params: Params, batch: Batch) -> jax.Array:
+        size = len(next(iter(batch.values())))
+        total = sum((leaf.sum() for leaf in jax.tree.leaves(params)), start=jnp.float32(0))
+        return jnp.broadcast_to(total, (size, 1))
+
+    def loss(params: Params, batch: Batch, key: jax.Array) -> tuple[jax.Array, jax.Array]:
+        del key
+        values = outputs(params, batch)[:, 0]
+        return values, jnp.ones_like(values)
+
+    return Model(model.init, loss, outputs, {})
 
 
 def _completed(
