@@ -68,6 +68,7 @@ def test_a_grid_of_them():
         assert (counts == exact_counts(k, d, 12_000)[rounds]).all(), (k, d)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("x64", [False, True])
 def test_whole_numbers_and_rates_of_every_kind(x64):
     def counts(schedule, rounds):

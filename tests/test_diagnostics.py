@@ -195,6 +195,7 @@ def small_lstm():
     return task._replace(test=None), algorithm
 
 
+@pytest.mark.slow
 @pytest.mark.optimised
 @pytest.mark.alone
 def test_diagnostics_of_the_lstm_change_no_bit_and_cost_little():

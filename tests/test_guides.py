@@ -43,7 +43,12 @@ def check_contract(session):
 CLAIMS = {"precision": check_precision, "contract": check_contract}
 
 
-@pytest.mark.parametrize("page", PAGES)
+LONG = ("contract", "per-client", "your-method")
+
+
+@pytest.mark.parametrize(
+    "page", [pytest.param(p, marks=pytest.mark.slow if p in LONG else ()) for p in PAGES]
+)
 def test_a_guide_runs(page, tmp_path, monkeypatch):
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
     monkeypatch.chdir(tmp_path)

@@ -14,10 +14,13 @@ from fedax.experiment.metrics import read_metrics
 from fedax.tasks.registry import presets
 
 NAMES = [*ALGORITHMS, *WRAPPERS, "local_update_decay+elastic+fedprox"]
+FIRST = ("fedavg", "mimelite", "scaffold")  # the others are slow, all together
 
 
 @pytest.mark.optimised
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=() if n in FIRST else pytest.mark.slow) for n in NAMES]
+)
 def test_fifty_rounds_by_name(name, tmp_path, capsys):
     """Its own settings, with cohorts of 2 and few local steps to save time (docs/log.md has all).
 
@@ -106,6 +109,7 @@ def test_options_that_are_refused_when_built(words, sentence, tmp_path, capsys):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_optimizers_and_weights_from_words(tmp_path):
     for line in (
         "mime base=adam(0.9,0.99,0.001) client_learning_rate=0.03",

@@ -268,6 +268,7 @@ class Killed(BaseException):
     """Stands for SIGKILL: nothing catches it, nothing is cleaned up after it."""
 
 
+@pytest.mark.slow
 def test_feddyn_from_a_file_killed_and_resumed_elsewhere_equals_uninterrupted(
     project, tmp_path, monkeypatch
 ):

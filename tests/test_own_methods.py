@@ -130,6 +130,7 @@ def test_a_setting_out_of_its_range_is_refused_in_a_sentence():
         METHODS.fedexp(model, batchsize=3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["fedexp", "feddyn"])
 def test_the_contract_holds(name):
     checks = fedax.check_algorithm(getattr(METHODS, name))

@@ -410,6 +410,7 @@ fedax.train(task, fedax.pfnm(model), num_rounds=1, cohort_size=2, evaluate_every
 """
 
 
+@pytest.mark.slow
 def test_networks_of_more_than_100_kb_on_one_core():
     """The one thread is busy with the program that waits for the matching."""
     subprocess.run(

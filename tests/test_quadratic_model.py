@@ -476,6 +476,7 @@ def test_derivatives_that_are_not_finite_are_a_sentence(quadratic_runs, monkeypa
         run_advice(quadratic_runs(client_learning_rate=0.1, num_local_steps=1))
 
 
+@pytest.mark.slow
 @pytest.mark.optimised
 def test_advice_on_shakespeare(tmp_path):
     """A real recurrent network with 82,474 parameters, after two rounds."""

@@ -93,6 +93,7 @@ def test_value_and_gradients_equal_the_plain_scan(dtype, sizes, tolerance):
     assert_close(value_and_gradients(gru, *arguments), expected, tolerance)
 
 
+@pytest.mark.slow
 def test_equals_the_cell_of_flax():
     inputs, parameters, _ = draw()
     # Flax has no recurrent bias of r and z, and adds the two.

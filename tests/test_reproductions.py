@@ -19,6 +19,7 @@ def compute(name):
     return found.tables
 
 
+@pytest.mark.slow
 def test_mimes_quadratics():
     """FACTS B2: best f after 60 rounds over the grid of rates, for G = 1, 10, 100."""
     best, speeds, fixed = compute("mime-section-6.1")
@@ -51,6 +52,7 @@ def test_mimes_quadratics():
     assert "SCAFFOLD" not in {row[0] for row in best.rows}  # it is not in the section
 
 
+@pytest.mark.slow
 @pytest.mark.optimised
 def test_decaying_steps():
     """FACTS E2: Figure 1 of the paper on decaying K."""

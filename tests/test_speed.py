@@ -286,6 +286,7 @@ def test_cores_become_devices_before_jax_is_used():
         cores_as_devices(0)
 
 
+@pytest.mark.slow
 def test_the_page_on_speed_runs(tmp_path):
     page = (Path(__file__).parent.parent / "docs" / "speed.md").read_text("utf-8")
     blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
