@@ -210,25 +210,34 @@ def _entries(folder: Path, table: Mapping[str, Any]) -> dict[str, _Entry]:
     found = {}
     for name, said in (*arrays.items(), *((key, table.get(key)) for key in (OFFSETS, NAMES))):
         try:
-            dtype = np.dtype(said["dtype"])
-            shape, digest = tuple(said["shape"]), said["sha256"]
-            good = isinstance(digest, str) and 1 <= len(shape) <= _MOST_AXES and all(
-                type(length) is int and 0 <= length < 2**48 for length in shape
-            ) and dtype.kind in ("U" if name == NAMES else "") + "biufc"
+            found[name] = _entry(said, ("U" if name == NAMES else "") + "biufc")
         except (TypeError, ValueError, KeyError, SyntaxError):
-            good = False
-        if not good:
             raise DataError(
                 f"{folder / TABLE} says of {name!r} what cannot be: {quoted(said)}. Make the store "
                 "anew."
-            )
-        found[name] = _Entry(dtype, shape, digest)
+            ) from None
     if found[OFFSETS].shape != (found[NAMES].shape[0] + 1,) or found[OFFSETS].dtype != np.int64:
         raise DataError(
             f"{folder / TABLE} says that there are {found[NAMES].shape[0]} names and "
             f"{found[OFFSETS].shape[0]} offsets, which do not fit. Make the store anew."
         )
     return found
+
+
+def _entry(said: Any, kinds: str) -> _Entry:
+    """What `store.json` says of a file.
+
+    Raises:
+      ValueError, TypeError, KeyError: it cannot be so.
+    """
+    entry = _Entry(np.dtype(said["dtype"]), tuple(said["shape"]), said["sha256"])
+    if not isinstance(entry.sha256, str) or entry.dtype.kind not in kinds:
+        raise ValueError
+    if not 1 <= len(entry.shape) <= _MOST_AXES or any(
+        type(length) is not int or not 0 <= length < 2**48 for length in entry.shape
+    ):
+        raise ValueError
+    return entry
 
 
 def _size(entry: _Entry) -> int:
