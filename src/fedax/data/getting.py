@@ -1,4 +1,4 @@
-"""Getting a data set: its files, whole or not at all; stores made of them; what must be in these."""
+"""Getting a data set: its files, stores made of them, and what these must hold; or nothing."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
-
-import numpy as np
+from typing import Any, Literal, TypeAlias, get_args
 
 from fedax.data.catalogue import (
     PRODUCTS,
@@ -32,7 +30,7 @@ from fedax.data.downloads.files import (
 )
 from fedax.data.downloads.packages import fetch
 from fedax.data.downloads.web import UnreachableError, download
-from fedax.data.downloads.work import discard, explained, working_folder
+from fedax.data.downloads.work import discard, working_folder
 from fedax.data.errors import DataError
 from fedax.data.folder import EMBEDDED, SPLITS, TABLE, data_folder, is_at_hand, load_dataset
 from fedax.data.store import open_store
@@ -40,6 +38,9 @@ from fedax.data.store_writer import convert
 from fedax.validate import check_choice
 
 Via: TypeAlias = Literal["download", "packages"]
+WAYS = get_args(Via)
+# All names that can be asked for; an embedded data set needs no getting.
+KNOWN = tuple(dict.fromkeys((*EMBEDDED, *SOURCES, *PRODUCTS)))
 # A folder that is given is searched so far, and no further.
 _MOST_FILES = 100_000
 
@@ -75,7 +76,7 @@ def get_dataset(
     """
     names = products_of(name)
     if not names:
-        check_choice("data set", name, [*EMBEDDED, *SOURCES, *PRODUCTS])
+        check_choice("data set", name, KNOWN)
         say(f"{name} is part of fedax: there is nothing to get.")
         return ()
     root = data_folder()

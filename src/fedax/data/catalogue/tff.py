@@ -86,13 +86,13 @@ PRODUCTS: Mapping[str, Product] = {
         description="3,400 writers' digits and letters, 62 classes, 28 x 28, ink dark on white",
         train=Expected(3400, 671_585),
         test=Expected(3400, 77_483),
-        transform=lambda files: emnist_images,
+        transform=lambda _: emnist_images,
     ),
     "shakespeare-tff": Product(
         source="shakespeare",
         description="715 roles of TensorFlow Federated's Shakespeare, 80 characters a sequence",
         train=Expected(715, None),
         test=Expected(715, None),
-        transform=lambda files: shakespeare_tokens,
+        transform=lambda _: shakespeare_tokens,
     ),
 }

@@ -70,7 +70,7 @@ def unpack(
                         )
                     content = cast(BinaryIO, tar.extractfile(member))
                     found.append(path)
-                    with _writing(path) as out:
+                    with _Output(path) as out:
                         while piece := content.read(PIECE_BYTES):
                             out.write(piece)
                             done += len(piece)
@@ -96,7 +96,7 @@ class _DiskError(Exception):
         self.error = error
 
 
-class _writing:
+class _Output:
     """A file whose failures are told from those of the archive."""
 
     def __init__(self, path: Path) -> None:
@@ -105,7 +105,7 @@ class _writing:
         except OSError as error:
             raise _DiskError(error) from None
 
-    def __enter__(self) -> _writing:
+    def __enter__(self) -> _Output:
         return self
 
     def write(self, piece: bytes) -> None:

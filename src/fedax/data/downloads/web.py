@@ -107,8 +107,8 @@ def _fetch_rest(url: str, path: Path, published: Published, progress: Progress) 
         headers["Range"] = f"bytes={got}-"
     most = MOST_BYTES if published.num_bytes is None else published.num_bytes
     try:
-        with contextlib.closing(urllib.request.urlopen(  # noqa: S310 - URLs of the catalogue
-            urllib.request.Request(url, headers=headers), timeout=SILENT_SECONDS  # noqa: S310
+        with contextlib.closing(urllib.request.urlopen(
+            urllib.request.Request(url, headers=headers), timeout=SILENT_SECONDS
         )) as answer:
             if got and answer.status != http.HTTPStatus.PARTIAL_CONTENT:
                 path.unlink()

@@ -66,15 +66,17 @@ def _read(paths: Sequence[Path], labels: Path) -> Iterator[Client]:
 def _images(path: Path) -> np.ndarray:
     image_module: Any = needed("PIL.Image", "png", "PNG sheets")
     errors = (SyntaxError, ValueError, OSError, EOFError, image_module.DecompressionBombError)
-    with reading(path, "a PNG sheet of images", *errors):
-        with image_module.open(path, formats=["PNG"]) as sheet:
-            width, height = sheet.size
-            if sheet.mode != "RGB" or width != _SIDE * _SIDE or not 0 < height <= _MOST_IMAGES:
-                raise ValueError(
-                    f"it is a picture {sheet.mode} of {width} x {height}, and a sheet is RGB and "
-                    f"{_SIDE * _SIDE} wide"
-                )
-            pixels = np.asarray(sheet)
+    with (
+        reading(path, "a PNG sheet of images", *errors),
+        image_module.open(path, formats=["PNG"]) as sheet,
+    ):
+        width, height = sheet.size
+        if sheet.mode != "RGB" or width != _SIDE * _SIDE or not 0 < height <= _MOST_IMAGES:
+            raise ValueError(
+                f"it is a picture {sheet.mode} of {width} x {height}, and a sheet is RGB and "
+                f"{_SIDE * _SIDE} wide"
+            )
+        pixels = np.asarray(sheet)
     return pixels.reshape(-1, _SIDE, _SIDE, 3)
 
 
