@@ -266,7 +266,7 @@ def print_table(title: str, rows: Sequence[Row]) -> None:
     if title == "datasets":
         packaged = [f"{row['name']} ({row['package']})" for row in rows if row["package"]]
         console.print(
-            f"Those that are no part of fedax lie in {data_folder()}. Packages carry some, too, for "
+            f"Those that are no part of fedax lie in {data_folder()}. Packages carry some, for "
             f"fedax data get NAME --via packages: {', '.join(packaged)}.", style="dim",
         )
     if title in NOTES and not described:

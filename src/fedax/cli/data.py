@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
 from fedax.data.checking import check_data
-from fedax.data.getting import KNOWN, Via, get_dataset
+from fedax.data.getting import Via, get_dataset, known_names
 from fedax.experiment.errors import ConfigError
 from fedax.validate import unknown
 
@@ -26,8 +26,8 @@ def get(name: str, via: Via, source: Path | None) -> None:
     Raises:
       ConfigError: there is no such data set.
     """
-    if name not in KNOWN:
-        raise ConfigError(unknown("data set", name, KNOWN))
+    if name not in known_names():
+        raise ConfigError(unknown("data set", name, known_names()))
     with _shown() as told:
         get_dataset(name, via=via, source=source, say=told.say, progress=told.show)
 

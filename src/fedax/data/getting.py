@@ -39,8 +39,6 @@ from fedax.validate import check_choice
 
 Via: TypeAlias = Literal["download", "packages"]
 WAYS = get_args(Via)
-# All names that can be asked for; an embedded data set needs no getting.
-KNOWN = tuple(dict.fromkeys((*EMBEDDED, *SOURCES, *PRODUCTS)))
 # A folder that is given is searched so far, and no further.
 _MOST_FILES = 100_000
 
@@ -76,7 +74,7 @@ def get_dataset(
     """
     names = products_of(name)
     if not names:
-        check_choice("data set", name, KNOWN)
+        check_choice("data set", name, known_names())
         say(f"{name} is part of fedax: there is nothing to get.")
         return ()
     root = data_folder()
@@ -96,6 +94,11 @@ def get_dataset(
                     _install(work / own, root / own)
                     say(_summary(own, root / own))
     return tuple(root / own for own in names)
+
+
+def known_names() -> tuple[str, ...]:
+    """All names that can be asked for; an embedded data set needs no getting."""
+    return tuple(dict.fromkeys((*EMBEDDED, *SOURCES, *PRODUCTS)))
 
 
 def _is_whole(name: str) -> bool:
