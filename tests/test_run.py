@@ -562,7 +562,7 @@ COMMANDS = {
     "not in the preset": (
         "run shakespeare fomaml --preset paper", 2,
         "'paper' of the task shakespeare has no settings for fomaml, for which its source gives "
-        "none. It has fedadam, ",
+        "none. It has fed",
     ),
     "no config": ("run --config nowhere.toml", 2, "Cannot read the configuration nowhere.toml"),
     "no folder": ("run --resume nowhere", 1, "is not a run folder"),
