@@ -133,7 +133,7 @@ BAD = {
     "a byte less": (GIVEN[:-1], rf"has {SIZE - 1} bytes as {IMAGES}.gz, but {SIZE} were publi"),
     "altered": (GIVEN[:50] + bytes([GIVEN[50] ^ 1]) + GIVEN[51:],
                 r"from 127.0.0.1 is not the file that was published: its SHA-256 begins "
-                rf"[0-9a-f]{{16}}, but should begin {serving.digest(GIVEN)[:16]}\. It is broken or altered"),
+                rf"[0-9a-f]{{16}}, but should begin {serving.digest(GIVEN)[:16]}\. It is broken"),
     "no such": (None, rf"127\.0\.0\.1 does not give {IMAGES}\.gz: status 404 \(Not Found\)\. "
                 "--from FILE_OR_DIR takes files that you have .*train-images"),
     "failing": (lambda handler: handler.send_error(503, "Not now"), r"status 503 \(Not now\)"),

@@ -11,7 +11,6 @@ from tyro.conf import Positional, UseAppendAction, arg, subcommand
 from tyro.constructors import PrimitiveConstructorSpec
 
 from fedax.data.getting import WAYS
-from fedax.experiment.config import PRESETS
 
 Lists: TypeAlias = Literal["tasks", "algorithms", "datasets", "reproductions"]
 
@@ -81,8 +80,8 @@ class Run:
     """Fixes everything random. Default: 0."""
     out: Annotated[Path | None, _option("DIR")] = None
     """The run folder to make. Default: one under fedax-runs/."""
-    preset: Annotated[str | None, _one_of(PRESETS), _option("|".join(PRESETS))] = None
-    """Where settings come from that nobody set. Default: quick."""
+    preset: Annotated[str | None, _option("quick|paper|none|...")] = None
+    """Where settings come from that nobody set: see `fedax list tasks`. Default: quick."""
     set: Annotated[UseAppendAction[tuple[tuple[str, ...], ...]], _option("KEY=VALUE ...")] = ()
     """Settings of the run, the task or the algorithm, such as server_learning_rate=0.03; if a key
     fits two of them: task.KEY=VALUE."""

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import cast
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
@@ -20,7 +21,7 @@ from fedax.validate import unknown
 _SECONDS_BETWEEN_BARS = 0.1
 
 
-def get(name: str, via: Via, source: Path | None) -> None:
+def get(name: str, via: str, source: Path | None) -> None:
     """Gets a data set, and says so.
 
     Raises:
@@ -29,7 +30,9 @@ def get(name: str, via: Via, source: Path | None) -> None:
     if name not in known_names():
         raise ConfigError(unknown("data set", name, known_names()))
     with _shown() as told:
-        get_dataset(name, via=via, source=source, say=told.say, progress=told.show)
+        get_dataset(
+            name, via=cast(Via, via), source=source, say=told.say, progress=told.show
+        )
 
 
 def check(path: str, *, as_json: bool = False) -> None:
