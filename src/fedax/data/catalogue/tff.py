@@ -17,6 +17,7 @@ from fedax.data.readers.sqlite import read_sqlite
 from fedax.data.stackoverflow import bags_and_tags, read_tags, read_words, word_sequences
 from fedax.data.tff import emnist_images, shakespeare_tokens
 
+_HDF5 = ("h5py", "hdf5", "HDF5")
 _WORD_COUNT, _TAG_COUNT = "stackoverflow.word_count", "stackoverflow.tag_count"
 _URL = "https://storage.googleapis.com/tff-datasets-public/"
 
@@ -60,6 +61,7 @@ SOURCES: Mapping[str, Source] = {
             ),
         ),
         instead="No package carries EMNIST with its writers.",
+        reader=_HDF5,
     ),
     "shakespeare": Source(
         downloads=(
@@ -79,6 +81,7 @@ SOURCES: Mapping[str, Source] = {
             "No package carries TensorFlow Federated's Shakespeare; the plays of the package "
             "shakespeare are part of fedax, as the data set shakespeare, and need no getting."
         ),
+        reader=_HDF5,
     ),
     "stackoverflow": Source(
         downloads=(
@@ -97,6 +100,7 @@ SOURCES: Mapping[str, Source] = {
         ),
         forms=(_hdf5("stackoverflow"), *_sqlite("stackoverflow", "train", "test")),
         instead="No package carries Stack Overflow.",
+        reader=_HDF5,
     ),
 }
 

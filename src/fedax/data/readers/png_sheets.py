@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -14,7 +13,6 @@ from fedax.data.readers.clients import (
     POOL,
     Client,
     Clients,
-    needed,
     reading,
     regular_file,
     rows_at_a_time,
@@ -64,11 +62,12 @@ def _read(paths: Sequence[Path], labels: Path) -> Iterator[Client]:
 
 
 def _images(path: Path) -> np.ndarray:
-    image_module: Any = needed("PIL.Image", "png", "PNG sheets")
-    errors = (SyntaxError, ValueError, OSError, EOFError, image_module.DecompressionBombError)
+    from PIL import Image  # noqa: PLC0415 - matplotlib brings it; only these sheets need it
+
+    errors = (SyntaxError, ValueError, OSError, EOFError, Image.DecompressionBombError)
     with (
         reading(path, "a PNG sheet of images", *errors),
-        image_module.open(path, formats=["PNG"]) as sheet,
+        Image.open(path, formats=["PNG"]) as sheet,
     ):
         width, height = sheet.size
         if sheet.mode != "RGB" or width != _SIDE * _SIDE or not 0 < height <= _MOST_IMAGES:
