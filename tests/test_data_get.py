@@ -97,7 +97,7 @@ def test_a_data_set_is_downloaded_once_and_mapped(server, capsys):
     assert quiet() == [f"tiny is at hand in {folder}."]
     assert len(server.asked) == asked == 4
     assert run_command(["data", "check", serving.NAME]) == 0
-    assert "1 clients, 40 examples" in capsys.readouterr().out
+    assert "1 client, 40 examples" in capsys.readouterr().out
     assert stat.S_IMODE(folder.stat().st_mode) & 0o055 == 0o055 & ~_umask()
 
 
