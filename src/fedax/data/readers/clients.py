@@ -19,8 +19,10 @@ Client: TypeAlias = tuple[str | int, Mapping[str, Any]]
 
 # Large clients come in parts of about this size.
 PART_BYTES = 2**24
-# Deflate, the best known of them, makes 1,032 bytes of one at most.
-MOST_TIMES = 1100
+# What a packed file may become: so many times its size, and so much in any case. Images become five
+# to twenty times as large, and deflate can make a thousand bytes of one.
+MOST_TIMES = 200
+ALLOWED_BYTES = 2**26
 # The one client of centralised data.
 POOL = "pool"
 _MOST_LETTERS = 300
@@ -78,6 +80,24 @@ def regular_file(path: Path | str) -> Path:
     if not stat.S_ISREG(kind):
         raise DataError(f"Cannot read {path}: it is no file.")
     return path
+
+
+def require_modest(path: Path | str, packed: int, unpacked: int) -> None:
+    """Raises a sentence if a packed file becomes far larger than data do.
+
+    Args:
+      path: the file.
+      packed: its size in bytes.
+      unpacked: what it becomes, or is so far.
+
+    Raises:
+      DataError: it is more than `MOST_TIMES` its size.
+    """
+    if unpacked > MOST_TIMES * packed + ALLOWED_BYTES:
+        raise DataError(
+            f"{path} unpacks to {unpacked:,} bytes or more, of {packed:,}: over {MOST_TIMES} times "
+            "its size, which is refused. If you trust it, unpack it yourself."
+        )
 
 
 @contextlib.contextmanager
