@@ -7,6 +7,7 @@ from fedax.data.cohort_data import ClientData, ClientExamples, CohortData, Cohor
 from fedax.data.errors import DataError
 from fedax.data.federated_dataset import FederatedDataset
 from fedax.data.hold_out import hold_out
+from fedax.data.reading import read_data
 from fedax.data.store import check_store, open_store
 from fedax.data.store_writer import StoreWriter, convert
 
@@ -22,4 +23,5 @@ __all__ = [
     "convert",
     "hold_out",
     "open_store",
+    "read_data",
 ]

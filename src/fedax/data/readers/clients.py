@@ -55,9 +55,23 @@ class Clients:
         """Without the first `count` clients."""
         return Clients(lambda start: self._read(start + count), self._paths, self.num_clients)
 
+    def of_files(self, paths: Sequence[Path]) -> Clients:
+        """The same, which are known to come from these files."""
+        return Clients(self._read, paths, self.num_clients)
+
+    def is_of(self, files: Any) -> bool:
+        """Whether the files have the names, sizes and dates of those that `source` described."""
+        try:
+            said = [(file["name"], file["bytes"], file["modified"]) for file in files]
+        except (TypeError, KeyError):
+            return False
+        return said == [
+            (path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in self._paths
+        ]
+
     @functools.cached_property
     def source(self) -> dict[str, Any]:
-        """Names, sizes and SHA-256 of the files; reads them.
+        """Names, sizes, dates and SHA-256 of the files; reads them.
 
         Raises:
           DataError: one cannot be read.
@@ -154,4 +168,8 @@ def _reason(error: Exception) -> str:
 def _described(path: Path) -> dict[str, Any]:
     with reading(path, "a file"), path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256")
-    return {"name": path.name, "bytes": path.stat().st_size, "sha256": digest.hexdigest()}
+        found = path.stat()
+    return {
+        "name": path.name, "bytes": found.st_size, "modified": found.st_mtime_ns,
+        "sha256": digest.hexdigest(),
+    }
