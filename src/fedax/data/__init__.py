@@ -10,6 +10,7 @@ from fedax.data.federated_dataset import FederatedDataset
 from fedax.data.folder import Splits, data_folder, load_dataset
 from fedax.data.getting import get_dataset
 from fedax.data.hold_out import hold_out
+from fedax.data.reading import read_data
 from fedax.data.store import check_store, open_store
 from fedax.data.store_writer import StoreWriter, convert
 
@@ -30,4 +31,5 @@ __all__ = [
     "hold_out",
     "load_dataset",
     "open_store",
+    "read_data",
 ]
