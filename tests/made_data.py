@@ -206,7 +206,7 @@ def make_cifar_pickle(folder: Path) -> Path:
 
 def make_sheets(folder: Path) -> Path:
     Image.fromarray(CIFAR.reshape(len(CIFAR), 1024, 3)).save(folder / "batch.png")
-    (folder / "labels.json").write_text(json.dumps(COARSE.tolist()))
+    (folder / "labels.json").write_text(json.dumps((COARSE % 10).tolist()))
     return folder / "batch.png"
 
 
@@ -262,7 +262,7 @@ FORMATS = {
         make_cifar_pickle, lambda p: readers.read_cifar_pickle(p, 100), CIFAR100),
     "png sheets": Format(
         make_sheets, lambda p: read_png_sheets([p], p.with_name("labels.json")),
-        {"pool": {"x": CIFAR, "y": COARSE}}),
+        {"pool": {"x": CIFAR, "y": COARSE % 10}}),
     "csv": Format(make_csv, lambda p: readers.read_csv(p, "who", {"x": ["a", "b"], "y": "y"}),
                   SCATTERED),
     "parquet": Format(make_parquet, lambda p: readers.read_parquet(p, "who"), SCATTERED),

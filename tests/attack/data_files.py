@@ -206,7 +206,8 @@ def inside_png(content: bytes, rng: random.Random) -> bytes:
 
 FORGERS: dict[str, Callable[[bytes, random.Random], bytes]] = {
     "sqlite": inside_sqlite, "posts": inside_sqlite, "lzma": inside_lzma, "hdf5": inside_hdf5,
-    "packed idx": inside_gzip, "png sheets": inside_png, "cifar pickle": inside_pickle, "npz": inside_npz,
+    "packed idx": inside_gzip, "png sheets": inside_png, "cifar pickle": inside_pickle,
+    "npz": inside_npz,
 }
 
 
