@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeAlias, get_args
 from fedax.data.catalogue import (
     PRODUCTS,
     SOURCES,
+    Expected,
     Files,
     Form,
     Source,
@@ -270,19 +271,24 @@ def _make(name: str, found: Files, how: str, work: Path, progress: Progress) -> 
     ]
     transform = None if product.transform is None else product.transform(files)
     for split, read in zip(SPLITS, (form.train, form.test), strict=True):
-        clients = read(files)
+        expected: Expected = getattr(product, split)
+
+        def told(
+            num_clients: int, num_examples: int, split: str = split,
+            total: int = expected.num_examples or 0,
+        ) -> None:
+            progress(f"writing {name}/{split}, {num_clients:,} clients", num_examples, total)
+
         try:
             convert(
-                clients, folder / split, transform, source={"data set": name, "files": said},
-                progress=lambda num_clients, num_examples, split=split, total=clients.num_clients:
-                    progress(f"writing {name}/{split}, {num_examples:,} examples",
-                             num_clients, total or 0),
+                read(files), folder / split, transform, progress=told,
+                source={"data set": name, "files": said},
             )
         except DataError as error:
             if isinstance(error.__context__, OSError):  # the disk's, of which nothing is kept here
                 raise error.__context__ from None
             raise
-        require_expected(folder / split, getattr(product, split), f"{name}/{split}", progress)
+        require_expected(folder / split, expected, f"{name}/{split}", progress)
     table: Mapping[str, Any] = {
         "data set": name, "got": how, "files": said,
         "at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
