@@ -330,7 +330,7 @@ def test_a_full_disk_while_writing_is_a_sentence(monkeypatch, tmp_path):
 
     monkeypatch.setattr(store_writer, "_write", full)
     monkeypatch.setattr(store_writer, "SAVE_BYTES", 0)
-    with pytest.raises(DataError, match=r"The disk of .* is full: .* Nothing half-written was"):
+    with pytest.raises(DataError, match=r"The disk of .* filled up\. Nothing half-written was"):
         get_dataset("cifar10", source=tmp_path / "have")
     assert [path for path in data_folder().rglob("*") if path.suffix == ".npy"] == []
 

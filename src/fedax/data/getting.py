@@ -80,15 +80,12 @@ def get_dataset(
         say(f"{name} is part of fedax: there is nothing to get.")
         return ()
     root = data_folder()
-    missing = [own for own in names if not _is_whole(own)]
-    for own in names:
-        if own not in missing:
-            say(f"{own} is at hand in {root / own}.")
+    missing = _missing(names, say)
     if missing:
         origin = PRODUCTS[missing[0]].source
         given = None if source is None else Path(source).expanduser()
         with working_folder(root, origin, say) as work:
-            missing = [own for own in missing if not _is_whole(own)]  # another may have got it
+            missing = _missing(missing, say)  # another process may have got it meanwhile
             if missing:
                 files, how = _files(origin, missing, via, given, work, progress)
                 for own in missing:
@@ -101,6 +98,15 @@ def get_dataset(
 def known_names() -> tuple[str, ...]:
     """All names that can be asked for; an embedded data set needs no getting."""
     return tuple(dict.fromkeys((*EMBEDDED, *SOURCES, *PRODUCTS)))
+
+
+def _missing(names: Sequence[str], say: Callable[[str], object]) -> list[str]:
+    """Those of the data sets that are not at hand; of the others it is said where they are."""
+    missing = [name for name in names if not _is_whole(name)]
+    for name in names:
+        if name not in missing:
+            say(f"{name} is at hand in {data_folder() / name}.")
+    return missing
 
 
 def _is_whole(name: str) -> bool:
