@@ -80,9 +80,7 @@ def test_hdf5_as_published(tmp_path):
             group = file.create_group(f"examples/{name}")
             group["pixels"] = pixels
             group["label"] = np.arange(len(pixels), dtype=np.int32)
-    clients = read_hdf5(tmp_path / "a.h5")
-    assert clients.num_clients == 3
-    folder = convert(clients, tmp_path / "train")
+    folder = convert(read_hdf5(tmp_path / "a.h5"), tmp_path / "train")
     data = check_store(folder)
     assert data.names.tolist() == sorted(made)
     for name, pixels in made.items():
@@ -109,6 +107,7 @@ GOOD = {"x": np.ones((2, 3), np.float32)}
     "label": ([("a", {"y": np.array([0, 1, -3])})], "'y' of example 2 is -3, and labels count"),
     "text": ([("a", {"x": ["x", "y"]})], "'x' is text or of unequal lengths"),
     "objects": ([("a", {"x": np.array([None, 1])})], "holds objects"),
+    "no numbers": ([("a", {"x": np.ones((3, 0))})], "its examples hold no numbers"),
     "scalar": ([("a", {"x": 1.0})], "first axis"),
     "escape": ([("a", {"../x": np.ones(1)})], "cannot have the name '../x'"),
     "reserved": ([("a", {"Names": np.ones(1)})], "cannot have the name 'Names'"),
