@@ -32,9 +32,10 @@ from fedax.data.partitions.ordering import stable_order
 from fedax.data.partitions.partition import Partition, from_owners
 from fedax.validate import check_count, check_number
 
-# `dirichlet_by_class` draws again until no client is too small; after so many Gamma variables,
-# which take some five seconds, it says that this will not happen.
-_MOST_DRAWS = 2 * 10**8
+# `dirichlet_by_class` draws again until no client is too small; after so many draws, or so many
+# Gamma variables in all, which take a few seconds, it says that this will not happen.
+_MOST_ATTEMPTS = 5_000
+_MOST_GAMMAS = 10**8
 
 
 def dirichlet(
@@ -169,7 +170,8 @@ def dirichlet_by_class(
             "num_clients or min_examples."
         )
     rng = generator(seed)
-    attempts = max(1, _MOST_DRAWS // (num_clients * len(classes.counts)))
+    gammas = num_clients * len(classes.counts)
+    attempts = min(_MOST_ATTEMPTS, max(1, _MOST_GAMMAS // gammas))
     for _ in range(attempts):
         counts = _class_counts(classes.counts, num_clients, alpha, rng)
         if counts.sum(0).min() >= min_examples:

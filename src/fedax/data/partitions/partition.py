@@ -154,15 +154,16 @@ class Partition:
         unfinished = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            with unfinished.open("xb") as file:
-                np.savez(file, **arrays)  # pyright: ignore[reportArgumentType] - no allow_pickle
-                file.flush()
-                os.fsync(file.fileno())
-            unfinished.replace(path)
+            try:
+                with unfinished.open("xb") as file:
+                    np.savez(file, **arrays)  # pyright: ignore[reportArgumentType]
+                    file.flush()
+                    os.fsync(file.fileno())
+                unfinished.replace(path)
+            finally:
+                unfinished.unlink(missing_ok=True)
         except OSError as error:
             raise DataError(f"Cannot write the partition {path}: {error.strerror}.") from None
-        finally:
-            unfinished.unlink(missing_ok=True)
         return path
 
     @classmethod
@@ -255,6 +256,10 @@ def _checked(found: dict[str, np.ndarray], made: Any) -> Partition:
         _refuse("a row has two owners")
     if names is not None and (len(names) != len(offsets) - 1 or names.dtype.kind not in "iuU"):
         _refuse("its names are not one for each client")
+    if names is not None:
+        unique, counts = np.unique(names, return_counts=True)
+        if counts.max() > 1:
+            _refuse(f"two clients have the name {quoted(unique[counts.argmax()].item())}")
     return Partition(rows, offsets, names, made)
 
 
