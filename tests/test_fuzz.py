@@ -34,7 +34,6 @@ def test_the_version(capsys):
 @pytest.mark.quick
 @pytest.mark.parametrize(("line", "words"), [
     ("run --rounds ten", "--rounds: must be a whole number, but is 'ten'."),
-    ("run --preset foo", "must be one of quick, paper, none, but is 'foo'."),
     ("theory --interval 1 b", "must be two numbers, but is 'b'."),
     ("theory --curvatures 1 b", "must be numbers, but is 'b'."),
     ("list foo", "must be one of tasks, algorithms, datasets, reproductions, but is 'foo'."),

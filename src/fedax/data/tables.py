@@ -84,10 +84,10 @@ def stacked_columns(
     for array, group in chosen.items():
         parts = [read(name) for name in _listed(group)]
         for name, part in zip(_listed(group), parts, strict=True):
-            if part.ndim > 1 and not isinstance(group, str):
+            if not isinstance(group, str) and np.ndim(part[0]):
                 raise ValueError(
                     f"The array {array!r} joins columns of single numbers, but the column "
-                    f"{name!r} has {list(part.shape[1:])} in a row."
+                    f"{name!r} has {list(np.shape(part[0]))} in a row."
                 )
         arrays[array] = parts[0] if isinstance(group, str) else np.stack(parts, axis=1)
     return arrays

@@ -100,9 +100,11 @@ def algorithm_settings(text: str, source: Source | None = None) -> dict[str, Set
 def task_settings(name: str, source: Source | None = None) -> dict[str, Setting]:
     """The settings of a task by name."""
     if source is None:
-        models = TASKS[name].models
+        info = TASKS[name]
         meaning = "what is trained, one of the models that the task has."
-        return {"model": Setting("model", Literal[*models], models[0], meaning)}
+        model = Setting("model", Literal[*info.models], info.models[0], meaning)
+        first = next(iter(signature_of(info.load).parameters))
+        return {"model": model} | _unchecked(settings_of(info.load, (first,)))
     value = sources.load(source)
     if isinstance(value, Task):
         return {}
@@ -119,6 +121,11 @@ def task_settings(name: str, source: Source | None = None) -> dict[str, Setting]
             f"fedax run TASK {source.label}"
         )
     return found
+
+
+def task_label(name: str, source: Source | None = None) -> str:
+    """How a task is called in a sentence about its settings."""
+    return f"Task {name}" if source is None else source.label
 
 
 def check_options(
@@ -154,9 +161,9 @@ def build_task(name: str, options: Mapping[str, Any], source: Source | None = No
       ConfigError: an option is wrong, or the user's function fails.
       ValueError: the data of a task of ours is damaged.
     """
+    values = check_options(task_label(name, source), options, task_settings(name, source))
     if source is None:
-        return load_task(name, **options)
-    values = check_options(source.label, options, task_settings(name, source))
+        return load_task(name, **values)
     value = sources.load(source)
     task = value if isinstance(value, Task) else _call(source, value, **values)
     if not isinstance(task, Task):
@@ -253,8 +260,12 @@ def _settings(
     source: Source, function: Callable[..., Any], skip: Iterable[str] = (), **options: Any
 ) -> dict[str, Setting]:
     _signature(source, function)
-    found = settings_of(function, skip, **options)
-    return {key: setting._replace(checked=False) for key, setting in found.items()}
+    return _unchecked(settings_of(function, skip, **options))
+
+
+def _unchecked(settings: Mapping[str, Setting]) -> dict[str, Setting]:
+    """The settings, of whose values the factory need not say anything itself."""
+    return {key: setting._replace(checked=False) for key, setting in settings.items()}
 
 
 def _signature(source: Source, function: Callable[..., Any]) -> inspect.Signature:

@@ -14,20 +14,21 @@ from fedax.experiment.build import (
     check_options,
     find_algorithm,
     find_task,
+    task_label,
     task_settings,
 )
 from fedax.experiment.errors import ConfigError
 from fedax.experiment.folder import resume_command
+from fedax.experiment.presets import check_preset, preset_values
 from fedax.experiment.settings import Setting, entries, section
 from fedax.experiment.sources import Source
 from fedax.rounds.options import PERSONALIZE, Settings
 from fedax.rounds.sampling import Sampling
 from fedax.rounds.stopping import Goal
-from fedax.tasks.registry import TASKS, presets
+from fedax.tasks.registry import TASKS
 from fedax.theory.tables import read_table
 from fedax.validate import MOST, check_choice, check_count, check_number, quoted, unknown
 
-PRESETS = ("quick", "paper", "none")
 NAMES = ("task", "algorithm", "preset")
 SOURCES = ("task_source", "algorithm_source")
 
@@ -39,7 +40,8 @@ class RunConfig:
     Attributes:
       task, algorithm: names, see `fedax list`; wrappers are joined to what they wrap by "+".
       task_source, algorithm_source: where they come from if they are a user's.
-      preset: where the values came from that nobody set: "quick", "paper" or "none".
+      preset: where the values came from that nobody set: "quick", "paper", another one of the
+        task's, or "none".
       seed: fixes the initial parameters, the cohorts and all local randomness.
       num_rounds: T, how many rounds of training.
       cohort_size: clients a round.
@@ -140,7 +142,10 @@ def resolve(
     names["preset"] = _preset(names, asked if preset is None else preset)
     config = RunConfig(**names)
     _check_names(config)
-    for source in (_preset_values(config), _of_the_run(values), settings or {}):
+    from_preset = preset_values(
+        config.task, config.preset, config.algorithm, config.algorithm_source
+    )
+    for source in (from_preset, _of_the_run(values), settings or {}):
         config = _with(config, source)
     _check_values(config)
     return config
@@ -285,7 +290,7 @@ def run_settings() -> dict[str, Setting]:
 def _check_names(config: RunConfig) -> None:
     if config.task_source is None:
         _require("task", config.task, TASKS)
-    _require("preset", config.preset, PRESETS)
+        check_preset(config.task, config.preset)
     algorithm_parts(config.algorithm, config.algorithm_source)
 
 
@@ -310,9 +315,8 @@ def _check_values(config: RunConfig) -> None:
         personalization(config).check_personalization()
     except ValueError as error:
         raise ConfigError(str(error)) from None
-    if config.task_source is not None:
-        settings = task_settings(config.task, config.task_source)
-        check_options(config.task_source.label, config.task_options, settings)
+    settings = task_settings(config.task, config.task_source)
+    check_options(task_label(config.task, config.task_source), config.task_options, settings)
     settings = algorithm_settings(config.algorithm, config.algorithm_source)
     source = config.algorithm_source
     what = source.label if source else f"Algorithm {config.algorithm}"
@@ -373,34 +377,6 @@ def _flatten(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 def _of_the_run(values: Mapping[str, Any]) -> dict[str, Any]:
     """A file's values: what can be the run's is, as the others have tables of their own."""
     return {f"run.{key}" if key in RUN_KEYS else key: value for key, value in values.items()}
-
-
-def _preset_values(config: RunConfig) -> dict[str, Any]:
-    """The preset's values for this task and algorithm."""
-    if config.preset == "none":
-        return {}
-    tables = presets(config.task).get(config.preset)
-    if tables is None:
-        raise ConfigError(
-            f"The task {config.task} has no preset {config.preset!r}; use --preset none and --set."
-        )
-    *wrappers, base = algorithm_parts(config.algorithm, config.algorithm_source)
-    own = {} if config.algorithm_source else tables.get(base)
-    if own is None:
-        others = [f"--preset {name}" for name, of in presets(config.task).items() if base in of]
-        raise ConfigError(
-            f"The preset {config.preset!r} of the task {config.task} has no settings for {base}; "
-            f"use {' or '.join([*others, '--preset none and --set'])}."
-        )
-    known = algorithm_settings(config.algorithm, config.algorithm_source)
-    values = {f"run.{key}": value for key, value in tables["run"].items()}
-    values |= {f"task.{key}": value for key, value in tables["task"].items()}
-    chosen = {key: value for key, value in tables["local"].items() if key in known} | own
-    for part in reversed(wrappers):
-        chosen |= tables.get(part, {})
-    return values | {
-        f"algorithm.{key}" if key in known else key: value for key, value in chosen.items()
-    }
 
 
 def _read_file(path: Path) -> dict[str, Any]:

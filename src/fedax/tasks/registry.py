@@ -19,13 +19,14 @@ class TaskInfo(NamedTuple):
       description: one line.
       dataset: the data set's name.
       models: the models that it can be loaded with; the first is the default.
-      load: (model name) -> task.
+      load: (model name, **settings) -> task; its keyword arguments, their annotations and its
+        docstring are what `--set` and `--help` know of the task's settings.
     """
 
     description: str
     dataset: str
     models: tuple[str, ...]
-    load: Callable[[str], Task]
+    load: Callable[..., Task]
 
 
 class DatasetInfo(NamedTuple):
@@ -35,16 +36,18 @@ class DatasetInfo(NamedTuple):
     source: str
 
 
-def load_task(name: str, model: str | None = None) -> Task:
+def load_task(name: str, model: str | None = None, **settings: Any) -> Task:
     """Loads a task by name.
 
     Args:
       name: one of `TASKS`; "shakespeare" is embedded in the package.
       model: one of the task's models; None means its first.
+      **settings: the task's own, such as `partition`: `fedax list tasks NAME` shows them.
 
     Raises:
-      ValueError: there is no such task or model; the sentence suggests the nearest. Or the
-        task's data file is damaged.
+      ValueError: there is no such task or model; the sentence suggests the nearest. Or a setting
+        is out of its range, or the task's data are not at hand, or damaged.
+      TypeError: the task has no such setting.
 
     Example:
       >>> task = load_task("shakespeare", model="small")
@@ -56,17 +59,29 @@ def load_task(name: str, model: str | None = None) -> Task:
     if model is None:
         model = info.models[0]
     check_choice(f"model of the task {name}", model, info.models)
-    return info.load(model)
+    return info.load(model, **settings)
 
 
 def presets(name: str) -> dict[str, Any]:
     """The presets of a task: preset -> table -> setting -> value.
 
-    They stand beside the task, in a file of its name; see there. A task without one has none.
+    They stand beside the task, in a file of its name. A preset's tables are those of `SHARED` and
+    one for each method that it has settings for. One with `like` begins as the preset of that
+    name, to whose tables its own are added. A task without a file has none.
     """
     file = importlib.resources.files("fedax.tasks").joinpath(f"{name}.toml")
-    return tomllib.loads(file.read_text("utf-8")) if file.is_file() else {}
+    written = tomllib.loads(file.read_text("utf-8")) if file.is_file() else {}
+    found: dict[str, Any] = {}
+    for preset, tables in written.items():
+        begun = found[tables.pop("like")] if "like" in tables else {}
+        both: dict[str, Any] = {key: {} for key in SHARED} | begun
+        found[preset] = both | {key: both.get(key, {}) | own for key, own in tables.items()}
+    return found
 
+
+# The tables of a preset that are no method's: settings of the run, of the task, of local training,
+# and the values among which the settings were searched.
+SHARED = ("run", "task", "local", "grid")
 
 TASKS: dict[str, TaskInfo] = {
     "shakespeare": TaskInfo(

@@ -37,6 +37,8 @@ class Source(NamedTuple):
       known: further files that users may have.
       package: which carries the bytes; None: none does.
       instead: a sentence that says what to do where no package does.
+      reader: the module that reads the canonical files, fedax's extra that brings it, and what it
+        reads; None: fedax needs none.
     """
 
     downloads: tuple[Published, ...]
@@ -44,6 +46,7 @@ class Source(NamedTuple):
     known: tuple[Published, ...] = ()
     package: Package | None = None
     instead: str = ""
+    reader: tuple[str, str, str] | None = None
 
 
 class Expected(NamedTuple):

@@ -14,8 +14,11 @@ from fedax.data.catalogue.kinds import Expected, Form, Product, Source
 from fedax.data.downloads.files import Published
 from fedax.data.readers.hdf5 import read_hdf5
 from fedax.data.readers.sqlite import read_sqlite
+from fedax.data.stackoverflow import bags_and_tags, read_tags, read_words, word_sequences
 from fedax.data.tff import emnist_images, shakespeare_tokens
 
+_HDF5 = ("h5py", "hdf5", "HDF5")
+_WORD_COUNT, _TAG_COUNT = "stackoverflow.word_count", "stackoverflow.tag_count"
 _URL = "https://storage.googleapis.com/tff-datasets-public/"
 
 
@@ -58,6 +61,7 @@ SOURCES: Mapping[str, Source] = {
             ),
         ),
         instead="No package carries EMNIST with its writers.",
+        reader=_HDF5,
     ),
     "shakespeare": Source(
         downloads=(
@@ -77,8 +81,30 @@ SOURCES: Mapping[str, Source] = {
             "No package carries TensorFlow Federated's Shakespeare; the plays of the package "
             "shakespeare are part of fedax, as the data set shakespeare, and need no getting."
         ),
+        reader=_HDF5,
+    ),
+    "stackoverflow": Source(
+        downloads=(
+            _archive(
+                "stackoverflow.word_count.tar.bz2",
+                "1dc00256d6e527c54b9756d968118378ae14e6692c0b3b6cad470cdd3f0c519c", 10**9,
+            ),
+            _archive(
+                "stackoverflow.tag_count.tar.bz2",
+                "6fe281cec490d9384a290d560072438e7e2b377bbb823876ce7bd6f82696772d", 10**9,
+            ),
+            _archive(
+                "stackoverflow.tar.bz2",
+                "99eca2f8b8327a09e5fc123979df2d237acbc5e52322f6d86bf523ee47b961a2", 10**11,
+            ),
+        ),
+        forms=(_hdf5("stackoverflow"), *_sqlite("stackoverflow", "train", "test")),
+        instead="No package carries Stack Overflow.",
+        reader=_HDF5,
     ),
 }
+
+_POSTS_TRAIN, _POSTS_TEST = Expected(342_477, 135_818_730), Expected(204_088, 16_586_035)
 
 PRODUCTS: Mapping[str, Product] = {
     "emnist": Product(
@@ -86,13 +112,31 @@ PRODUCTS: Mapping[str, Product] = {
         description="3,400 writers' digits and letters, 62 classes, 28 x 28, ink dark on white",
         train=Expected(3400, 671_585),
         test=Expected(3400, 77_483),
-        transform=lambda files: emnist_images,
+        transform=lambda _: emnist_images,
     ),
     "shakespeare-tff": Product(
         source="shakespeare",
         description="715 roles of TensorFlow Federated's Shakespeare, 80 characters a sequence",
         train=Expected(715, None),
         test=Expected(715, None),
-        transform=lambda files: shakespeare_tokens,
+        transform=lambda _: shakespeare_tokens,
+    ),
+    "stackoverflow-words": Product(
+        source="stackoverflow",
+        description="342,477 users' sentences of 20 words, for next-word prediction",
+        train=_POSTS_TRAIN,
+        test=_POSTS_TEST,
+        transform=lambda files: word_sequences(read_words(files[_WORD_COUNT])),
+        needs=(_WORD_COUNT,),
+    ),
+    "stackoverflow-tags": Product(
+        source="stackoverflow",
+        description="342,477 users' posts as bags of words, with their tags",
+        train=_POSTS_TRAIN,
+        test=_POSTS_TEST,
+        transform=lambda files: bags_and_tags(
+            read_words(files[_WORD_COUNT]), read_tags(files[_TAG_COUNT])
+        ),
+        needs=(_WORD_COUNT, _TAG_COUNT),
     ),
 }

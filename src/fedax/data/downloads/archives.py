@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import lzma
 import tarfile
 import zlib
@@ -47,19 +49,12 @@ def unpack(
     total = done = 0
     try:
         with archive.open("rb") as file:
-            if file.read(len(_DEBIAN)) == _DEBIAN:
-                stream: BinaryIO = _data_of_package(file)
-            else:
-                file.seek(0)
-                stream = file
-            with tarfile.open(fileobj=stream, mode="r|*") as tar:
+            stream = _decompressed(file)
+            with tarfile.open(fileobj=stream, mode="r|") as tar:
                 for member in tar:
                     total += member.size
                     if member.size < 0 or total > most_bytes:
-                        raise DataError(
-                            f"{archive} unpacks to more than {most_bytes:,} bytes, so it is not "
-                            "what it should be. Nothing was taken from it."
-                        )
+                        raise _too_much(archive, most_bytes)
                     name = member.name.rpartition("/")[2]
                     if name not in wanted or not member.isreg():
                         continue
@@ -70,11 +65,16 @@ def unpack(
                         )
                     content = cast(BinaryIO, tar.extractfile(member))
                     found.append(path)
-                    with _writing(path) as out:
+                    with _Output(path) as out:
                         while piece := content.read(PIECE_BYTES):
                             out.write(piece)
                             done += len(piece)
                             progress(f"unpacking {name}", done, 0)
+            # To the end, where checksums stand.
+            while piece := stream.read(PIECE_BYTES):
+                total += len(piece)
+                if total > most_bytes:
+                    raise _too_much(archive, most_bytes)
     except BaseException as error:
         for path in found:
             path.unlink(missing_ok=True)
@@ -88,6 +88,13 @@ def unpack(
     return found
 
 
+def _too_much(archive: Path, most_bytes: int) -> DataError:
+    return DataError(
+        f"{archive} unpacks to more than {most_bytes:,} bytes, so it is not what it should be. "
+        "Nothing was taken from it."
+    )
+
+
 class _DiskError(Exception):
     """The disk failed, which is not the archive's fault."""
 
@@ -96,7 +103,7 @@ class _DiskError(Exception):
         self.error = error
 
 
-class _writing:
+class _Output:
     """A file whose failures are told from those of the archive."""
 
     def __init__(self, path: Path) -> None:
@@ -105,7 +112,7 @@ class _writing:
         except OSError as error:
             raise _DiskError(error) from None
 
-    def __enter__(self) -> _writing:
+    def __enter__(self) -> _Output:
         return self
 
     def write(self, piece: bytes) -> None:
@@ -133,11 +140,29 @@ class _Part:
         return piece
 
 
-def _data_of_package(file: BinaryIO) -> BinaryIO:
-    """The archive `data.tar.*` in a Debian package (an `ar` archive), as a stream."""
+def _decompressed(file: BinaryIO) -> BinaryIO:
+    """The tar archive in a file; of a Debian package, its data."""
+    begin = file.read(len(_DEBIAN))
+    file.seek(0)
+    if begin == _DEBIAN:
+        file.seek(len(_DEBIAN))
+        part, name = _data_of_package(file)
+        packed = {"data.tar": None, "data.tar.gz": gzip, "data.tar.xz": lzma}
+        if name not in packed:
+            raise ValueError(f"it holds {name}, which fedax does not unpack")
+        module = packed[name]
+        return cast(BinaryIO, part if module is None else module.open(cast(BinaryIO, part), "rb"))
+    for magic, module in ((b"\x1f\x8b", gzip), (b"BZh", bz2), (b"\xfd7zXZ", lzma)):
+        if begin.startswith(magic):
+            return cast(BinaryIO, module.open(file, "rb"))
+    return file
+
+
+def _data_of_package(file: BinaryIO) -> tuple[_Part, str]:
+    """The archive `data.tar.*` in a Debian package (an `ar` archive), as a stream; its name."""
     while entry := file.read(_ENTRY_BYTES):
         name, size = entry[:16].decode("ascii", "replace").strip(" /"), int(entry[48:58])
         if name.startswith("data.tar"):
-            return cast(BinaryIO, _Part(file, size))
+            return _Part(file, size), name
         file.seek(size + size % 2, 1)
     raise ValueError("it has no data.tar")

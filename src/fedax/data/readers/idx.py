@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -73,7 +73,7 @@ def _read(images: Path, labels: Path) -> Iterator[Client]:
 def _opened(stack: ExitStack, path: Path) -> tuple[BinaryIO, tuple[int, ...], np.dtype]:
     """A file behind its header, the shape and the dtype that it says."""
     with reading(path, "an IDX file", *_ERRORS):
-        file = stack.enter_context(path.open("rb"))
+        file: Any = stack.enter_context(path.open("rb"))
         is_packed = file.read(2) == b"\x1f\x8b"
         file.seek(0)
         if is_packed:
@@ -90,7 +90,7 @@ def _opened(stack: ExitStack, path: Path) -> tuple[BinaryIO, tuple[int, ...], np
         if not size or (size + 4 + 4 * head[3] != there if not is_packed else
                         size > MOST_TIMES * there):
             raise ValueError(f"its header says {list(shape)}, {size:,} bytes, but it has {there:,}")
-    return file, shape, kind  # pyright: ignore[reportReturnType] - a GzipFile reads as one
+    return file, shape, kind
 
 
 def _exactly(file: BinaryIO, count: int, path: Path) -> bytes:

@@ -119,7 +119,7 @@ def _column(values: list[Any]) -> Any:
         return values
     if array.dtype.kind == "f":
         return array.astype(np.float32)
-    if array.dtype.kind in "iu" and -(2**31) <= array.min(initial=0) and (
+    if array.dtype.kind in "iu" and array.min(initial=0) >= -(2**31) and (
         array.max(initial=0) < 2**31
     ):
         return array.astype(np.int32)

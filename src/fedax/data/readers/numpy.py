@@ -125,7 +125,7 @@ def _opened(stack: ExitStack, path: Path, name: str) -> tuple[BinaryIO, _Array]:
     shape, in_columns, dtype = _HEADERS[version](file, max_header_size=_LONGEST_HEADER)
     size = math.prod(shape) * dtype.itemsize
     if not shape or dtype.hasobject or any(length < 0 for length in shape):
-        raise ValueError(f"the array {name!r} is {dtype}{list(shape)}, but must be numbers [n, ...]")
+        raise ValueError(f"the array {name!r} is {dtype}{list(shape)}, no numbers [n, ...]")
     if in_columns and len(shape) > 1:
         raise ValueError(
             f"the array {name!r} is stored by columns; save np.ascontiguousarray of it"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -14,7 +13,6 @@ from fedax.data.readers.clients import (
     POOL,
     Client,
     Clients,
-    needed,
     reading,
     regular_file,
     rows_at_a_time,
@@ -64,17 +62,20 @@ def _read(paths: Sequence[Path], labels: Path) -> Iterator[Client]:
 
 
 def _images(path: Path) -> np.ndarray:
-    image_module: Any = needed("PIL.Image", "png", "PNG sheets")
-    errors = (SyntaxError, ValueError, OSError, EOFError, image_module.DecompressionBombError)
-    with reading(path, "a PNG sheet of images", *errors):
-        with image_module.open(path, formats=["PNG"]) as sheet:
-            width, height = sheet.size
-            if sheet.mode != "RGB" or width != _SIDE * _SIDE or not 0 < height <= _MOST_IMAGES:
-                raise ValueError(
-                    f"it is a picture {sheet.mode} of {width} x {height}, and a sheet is RGB and "
-                    f"{_SIDE * _SIDE} wide"
-                )
-            pixels = np.asarray(sheet)
+    from PIL import Image  # noqa: PLC0415 - matplotlib brings it; only these sheets need it
+
+    errors = (SyntaxError, ValueError, OSError, EOFError, Image.DecompressionBombError)
+    with (
+        reading(path, "a PNG sheet of images", *errors),
+        Image.open(path, formats=["PNG"]) as sheet,
+    ):
+        width, height = sheet.size
+        if sheet.mode != "RGB" or width != _SIDE * _SIDE or not 0 < height <= _MOST_IMAGES:
+            raise ValueError(
+                f"it is a picture {sheet.mode} of {width} x {height}, and a sheet is RGB and "
+                f"{_SIDE * _SIDE} wide"
+            )
+        pixels = np.asarray(sheet)
     return pixels.reshape(-1, _SIDE, _SIDE, 3)
 
 

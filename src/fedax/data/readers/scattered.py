@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -110,7 +111,7 @@ def _cut(rows: Rows, start: int) -> Iterator[Client]:
         begins = [i for i, name in enumerate(ids) if name != (ids[i - 1] if i else last)]
         bounds = sorted({0, *begins, len(ids)})
         begins_here = set(begins)
-        for begin, end in zip(bounds, bounds[1:], strict=False):
+        for begin, end in itertools.pairwise(bounds):
             seen += begin in begins_here
             if seen > start:
                 yield ids[begin], {key: column[begin:end] for key, column in columns.items()}

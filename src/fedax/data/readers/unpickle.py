@@ -103,7 +103,7 @@ class _Machine:
     def _group(self) -> list[Any]:
         """Takes what stands above the last mark."""
         place = self._marks.pop()
-        group = self.stack[place + 1 :]
+        group = self.stack[place:]
         del self.stack[place:]
         return group
 

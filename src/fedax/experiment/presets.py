@@ -1,0 +1,68 @@
+"""What the presets of a task say, and what is said where they say nothing."""
+
+from __future__ import annotations
+
+import difflib
+from typing import Any
+
+from fedax.experiment.build import algorithm_parts, algorithm_settings
+from fedax.experiment.errors import ConfigError
+from fedax.experiment.sources import Source
+from fedax.tasks.registry import SHARED, presets
+from fedax.validate import quoted
+
+CHOOSE = "with --preset none and --set you choose yourself"
+
+
+def check_preset(task: str, preset: str) -> None:
+    """Raises a sentence unless the task has the preset, or it is "none"."""
+    found = list(presets(task))
+    if preset in (*found, "none"):
+        return
+    near = difflib.get_close_matches(preset, found, 1)
+    hint = f" Did you mean {near[0]}?" if near else ""
+    has = f"It has {', '.join(found)}" if found else "It has none at all"
+    raise ConfigError(f"The task {task} has no preset {quoted(preset)}.{hint} {has}; {CHOOSE}.")
+
+
+def preset_values(
+    task: str, preset: str, algorithm: str, source: Source | None = None
+) -> dict[str, Any]:
+    """The preset's values for a task and an algorithm: place.setting -> value.
+
+    Args:
+      task, preset: names; a user's task has the preset "none".
+      algorithm: what it is called in a run, wrappers included.
+      source: where it comes from if it is a user's, which no preset knows.
+
+    Raises:
+      ConfigError: the preset has no settings for the algorithm.
+    """
+    if preset == "none":
+        return {}
+    tables = presets(task)[preset]
+    *wrappers, base = algorithm_parts(algorithm, source)
+    own = {} if source else tables.get(base)
+    if own is None:
+        raise ConfigError(_not_in(task, preset, base))
+    known = algorithm_settings(algorithm, source)
+    values = {f"run.{key}": value for key, value in tables["run"].items()}
+    values |= {f"task.{key}": value for key, value in tables["task"].items()}
+    chosen = {key: value for key, value in tables["local"].items() if key in known} | own
+    for part in reversed(wrappers):
+        chosen |= tables.get(part, {})
+    return values | {
+        f"algorithm.{key}" if key in known else key: value for key, value in chosen.items()
+    }
+
+
+def _not_in(task: str, preset: str, method: str) -> str:
+    """That a preset lacks a method, what it has, and which presets have the method."""
+    has = [name for name in presets(task)[preset] if name not in SHARED]
+    nearest = difflib.get_close_matches(method, has, len(has), cutoff=0.0)
+    others = [f"--preset {name} has it" for name, of in presets(task).items() if method in of]
+    published = "" if preset == "quick" else ", for which its source gives none"
+    return (
+        f"The preset {preset!r} of the task {task} has no settings for {method}{published}. It has "
+        f"{', '.join(nearest)}; {'; '.join([*others, CHOOSE])}."
+    )
