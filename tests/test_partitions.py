@@ -343,7 +343,7 @@ def test_settings_out_of_range_meet_a_sentence(text):
 
 
 def test_arguments_of_the_data_set_meet_a_sentence():
-    with pytest.raises(ValueError, match="needs a number of clients"):
+    with pytest.raises(ValueError, match="'iid' needs num_clients"):
         parse_partition("iid", DATA)
     with pytest.raises(ValueError, match="Unknown array 'label'"):
         parse_partition("shards(2)", DATA, 3, label="label")
