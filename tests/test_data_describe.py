@@ -92,7 +92,7 @@ def test_plain_text_in_a_pipe_and_in_a_narrow_terminal(capsys, digits, monkeypat
     text = command(capsys, "describe", digits, "--partition", "iid", "--num-clients", "7")
     assert "\x1b" not in text
     line = next(line for line in text.splitlines() if line.startswith("examples "))
-    assert line.split() == ["examples", "17.1429", "17", "17", "17", "18", "18"]
+    assert line.split() == ["examples", "17.1429", "17", "17", "17", "17.7", "18"]
 
 
 def test_names_from_data_reach_no_terminal_as_commands(capsys, digits, tmp_path):

@@ -79,7 +79,7 @@ def dirichlet(
     sizes = even_sizes(len(classes.codes), num_clients, examples_per_client)
     rng = generator(seed)
     logs = log_gammas(alpha, (num_clients, len(classes.counts)), rng)
-    clients = np.repeat(np.arange(num_clients), sizes)
+    clients = np.repeat(np.arange(num_clients, dtype=np.int32), sizes)
     drawn = draw_labels(LabelDistributions(logs), clients, classes.counts, rng)
     owner = np.full(len(classes.codes), -1)
     owner[take_labelled(drawn, classes.codes, classes.counts, rng)] = clients
@@ -122,7 +122,7 @@ def dirichlet_lognormal(
     rng = generator(seed)
     logs = log_gammas(alpha, (num_clients, len(classes.counts)), rng)
     sizes = _lognormal_sizes(num_examples, num_clients, sigma, rng)
-    clients = np.repeat(np.arange(num_clients), sizes)
+    clients = np.repeat(np.arange(num_clients, dtype=np.int32), sizes)
     # A client that is not full, chosen at random again and again: the order of arrivals of
     # Poisson processes, one a client, all of the same rate.
     times = np.cumsum(rng.standard_exponential(num_examples))
