@@ -1,6 +1,9 @@
 """`fedax data describe` and `fedax data partition`, as their users call them."""
 
 import json
+import re
+import shlex
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,6 +12,7 @@ from matplotlib.figure import Figure
 
 from fedax.cli.main import run_command
 from fedax.data import FederatedDataset
+from fedax.data.folder import load_dataset
 from fedax.data.label_skew import label_skew
 from fedax.data.partitions import Partition, by_key, parse_partition
 from fedax.data.store_writer import convert
@@ -16,6 +20,8 @@ from fedax.report.population_picture import draw_population
 from fedax.report.tables import printable
 
 pytestmark = pytest.mark.quick
+
+PAGE = Path(__file__).parent.parent / "docs" / "partitions.md"
 
 rng = np.random.default_rng(0)
 Y = rng.choice([2, 3, 7, 8], size=90, p=[0.5, 0.3, 0.15, 0.05])
@@ -176,3 +182,25 @@ def test_a_picture_of_many_clients_and_labels_has_some_of_them(tmp_path):
     assert axes.get_xlabel() == "client (100 of 1,000)"
     assert axes.get_ylabel() == "label (100 of 500)"
     assert [tick.get_text() for tick in axes.get_xticklabels()][:3] == ["0", "100", "200"]
+
+
+def test_the_page_runs_and_its_numbers_of_the_digits_are_these(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    page = PAGE.read_text("utf-8")
+    for language, code in re.findall(r"^```(\w+)\n(.*?)^```", page, re.MULTILINE | re.DOTALL):
+        if language == "python":
+            exec(compile(code, str(PAGE), "exec"), {})
+            continue
+        for line in code.splitlines():
+            command(capsys, *shlex.split(line)[2:])
+    assert {path.name for path in tmp_path.iterdir()} == {"digits.npz", "digits.png", "train.npz"}
+    data = load_dataset("digits").train
+    rows = re.findall(r"^\| digits \| `(.*?)` \| (.*?) \|$", page, re.MULTILINE)
+    assert len(rows) == 8
+    for text, numbers in rows:
+        clients = parse_partition(text, data, 50).of(data)
+        sizes, skew = clients.client_sizes, label_skew(clients)
+        assert numbers == " | ".join([
+            f"{sizes.min():,} to {sizes.max():,}", f"{skew.num_labels.mean():.2f}",
+            f"{skew.top_share.mean():.3f}", f"{skew.distance.mean():.3f}",
+        ])

@@ -17,8 +17,8 @@ import numpy as np
 
 from fedax.data.partitions.ordering import stable_order
 
-# Probabilities are rounded to 2^-32, so that a last digit that a platform computes otherwise
-# changes no draw; and a draw is a word of 32 bits, of PCG64 as it is, which NumPy keeps as it is.
+# A draw is so many bits of PCG64's words, which NumPy promises to keep as they are; probabilities
+# are rounded to them.
 _BITS = 32
 # Tables of probabilities have about so many entries at a time.
 _TABLE = 2**18
