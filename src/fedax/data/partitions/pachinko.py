@@ -63,7 +63,7 @@ def pachinko(
       >>> fine = np.arange(400) % 20
       >>> partition = pachinko(fine, fine // 5, 4, coarse_alpha=1e-6)
       >>> [len(set(fine[rows] // 5)) for rows in np.split(partition.rows, partition.offsets[1:-1])]
-      [1, 1, 2, 2]
+      [1, 1, 1, 1]
     """
     fine, coarse = classes_of(labels), classes_of(coarse_labels, "coarse_labels")
     if len(fine.codes) != len(coarse.codes):
