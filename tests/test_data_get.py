@@ -97,7 +97,7 @@ def test_a_data_set_is_downloaded_once_and_mapped(server, capsys):
     assert quiet() == [f"tiny is at hand in {folder}."]
     assert len(server.asked) == asked == 4
     assert run_command(["data", "check", serving.NAME]) == 0
-    assert "1 clients, 40 examples" in capsys.readouterr().out
+    assert "1 client, 40 examples" in capsys.readouterr().out
     assert stat.S_IMODE(folder.stat().st_mode) & 0o055 == 0o055 & ~_umask()
 
 
@@ -272,7 +272,8 @@ def test_a_second_process_waits_and_finds_it(server):
         thread.join(20)
     assert second[0].startswith(f"Process {os.getpid()} on ")
     assert second[0].endswith(" is getting tiny already; waiting for it.")
-    assert len(first) == 1
+    assert first == [f"tiny: 40 training and 10 test examples, checked, in {data_folder()}/tiny."]
+    assert second[1:] == [f"tiny is at hand in {data_folder()}/tiny."]
     assert len(server.asked) == 4
     check_loaded()
 
@@ -326,8 +327,7 @@ def test_a_full_disk_is_a_sentence(server, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(getting, "download", full)
-    refused("The disk of .* is full: [0-9,]+ bytes are free. Nothing half-written was left")
-    monkeypatch.undo()
+    refused(r"The disk of .* filled up\. Nothing half-written was left, so [0-9,]+ bytes are free")
 
 
 def test_too_little_room_is_said_before_the_download(server, monkeypatch):

@@ -43,7 +43,10 @@ def check(path: str, *, as_json: bool = False) -> None:
         print(json.dumps(rows, indent=2, ensure_ascii=False))
         return
     for row in rows:
-        words = [f"{row[key]:,} {key}" for key in ("clients", "examples", "bytes") if key in row]
+        words = [
+            f"{row[key]:,} {key if row[key] != 1 else key.removesuffix('s')}"
+            for key in ("clients", "examples", "bytes") if key in row
+        ]
         words += [f"{name} {kind}" for name, kind in row.get("arrays", {}).items()]
         words += [f"sha256 {row['sha256']}"] if "sha256" in row else []
         print(f"{row['path']}: {row['what']}, {', '.join(words)}; it agrees with {row['checked']}.")

@@ -34,7 +34,8 @@ from fedax.validate import quoted
 FORMAT = "fedax store 1"
 TABLE = "store.json"
 OFFSETS, NAMES = "offsets", "names"
-# A header of this size is written first and filled in last, when the shape is known.
+# A header of this size is written first and filled in last, when the shape is known. A multiple of
+# 64, so that JAX computes on a CPU with the mapped file itself, without a copy.
 HEADER_BYTES = 256
 # A file is read and hashed in pieces of this size.
 PIECE_BYTES = 2**24

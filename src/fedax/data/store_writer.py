@@ -17,7 +17,7 @@ import filelock
 import numpy as np
 
 import fedax.data.store as layout
-from fedax.data.checks import require_numbers
+from fedax.data.checks import require_labels, require_numbers
 from fedax.data.errors import DataError
 from fedax.data.grouping import check_client
 from fedax.mistakes.errors import checked_call, kind_of
@@ -35,8 +35,6 @@ _LOCK = "lock"
 # What was written is made safe, to be gone on with, after so many bytes or seconds.
 SAVE_BYTES = 2**28
 SAVE_SECONDS = 10.0
-# Whole numbers in arrays of these names are classes, which count from 0.
-LABELS = ("y", "label", "labels", "coarse", "coarse_label", "fine_label")
 
 
 def convert(
@@ -176,7 +174,7 @@ class StoreWriter:
             check_client(name, rows, self._like or rows)
         except ValueError as error:
             raise DataError(str(error)) from None
-        _check_labels(name, rows)
+        require_labels(name, rows)
         if not self._names or self._names[-1] != name:
             self._save_now_and_then()
             if str(name) in self._known:
@@ -415,18 +413,6 @@ def _transformed(transform: Transform, name: str | int, columns: Columns) -> Col
             f"but gave {kind_of(arrays)} for client {quoted(name)}."
         )
     return arrays
-
-
-def _check_labels(name: str | int, rows: Mapping[str, np.ndarray]) -> None:
-    for key in LABELS:
-        values = rows.get(key)
-        if values is not None and values.dtype.kind == "i" and values.min() < 0:
-            example = int(np.argwhere(values < 0)[0][0])
-            raise DataError(
-                f"Client {quoted(name)}: {key!r} of example {example} is {values.min()}, and "
-                "labels count from 0. Number the classes from 0; if these are numbers to predict, "
-                "give them as floating point."
-            )
 
 
 def _entry(dtype: np.dtype, shape: tuple[int, ...], digest: Any) -> dict[str, Any]:

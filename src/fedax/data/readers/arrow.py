@@ -7,7 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from fedax.data.errors import DataError
-from fedax.data.readers.clients import Client, Clients, needed, reading, regular_file
+from fedax.data.readers.clients import (
+    Client,
+    Clients,
+    needed,
+    reading,
+    regular_file,
+    require_modest,
+)
 from fedax.data.readers.scattered import Batch, Rows, batch_rows, by_client
 from fedax.data.tables import Columns, arrow_column, choose, stacked_columns
 
@@ -59,8 +66,11 @@ def read_parquet(
 
     def tables(wanted: list[str]) -> Iterator[Any]:
         for path in files:
+            packed, unpacked = path.stat().st_size, 0
             with reading(path, "a Parquet file", *errors), opened(path) as file:
                 for batch in file.iter_batches(batch_rows(row_bytes), columns=wanted):
+                    unpacked += batch.nbytes
+                    require_modest(path, packed, unpacked)
                     yield arrow.Table.from_batches([batch])
 
     return _clients(tables, names, client_column, columns, row_bytes, files)

@@ -19,8 +19,10 @@ Client: TypeAlias = tuple[str | int, Mapping[str, Any]]
 
 # Large clients come in parts of about this size.
 PART_BYTES = 2**24
-# Deflate, the best known of them, makes 1,032 bytes of one at most.
-MOST_TIMES = 1100
+# What a packed file may become: so many times its size, and so much in any case. Images become five
+# to twenty times as large, and deflate can make a thousand bytes of one.
+MOST_TIMES = 200
+ALLOWED_BYTES = 2**26
 # The one client of centralised data.
 POOL = "pool"
 _MOST_LETTERS = 300
@@ -53,9 +55,23 @@ class Clients:
         """Without the first `count` clients."""
         return Clients(lambda start: self._read(start + count), self._paths, self.num_clients)
 
+    def of_files(self, paths: Sequence[Path]) -> Clients:
+        """The same, which are known to come from these files."""
+        return Clients(self._read, paths, self.num_clients)
+
+    def is_of(self, files: Any) -> bool:
+        """Whether the files have the names, sizes and dates of those that `source` described."""
+        try:
+            said = [(file["name"], file["bytes"], file["modified"]) for file in files]
+        except (TypeError, KeyError):
+            return False
+        return said == [
+            (path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in self._paths
+        ]
+
     @functools.cached_property
     def source(self) -> dict[str, Any]:
-        """Names, sizes and SHA-256 of the files; reads them.
+        """Names, sizes, dates and SHA-256 of the files; reads them.
 
         Raises:
           DataError: one cannot be read.
@@ -78,6 +94,24 @@ def regular_file(path: Path | str) -> Path:
     if not stat.S_ISREG(kind):
         raise DataError(f"Cannot read {path}: it is no file.")
     return path
+
+
+def require_modest(path: Path | str, packed: int, unpacked: int) -> None:
+    """Raises a sentence if a packed file becomes far larger than data do.
+
+    Args:
+      path: the file.
+      packed: its size in bytes.
+      unpacked: what it becomes, or is so far.
+
+    Raises:
+      DataError: it is more than `MOST_TIMES` its size.
+    """
+    if unpacked > MOST_TIMES * packed + ALLOWED_BYTES:
+        raise DataError(
+            f"{path} unpacks to {unpacked:,} bytes or more, of {packed:,}: over {MOST_TIMES} times "
+            "its size, which is refused. If you trust it, unpack it yourself."
+        )
 
 
 @contextlib.contextmanager
@@ -134,4 +168,8 @@ def _reason(error: Exception) -> str:
 def _described(path: Path) -> dict[str, Any]:
     with reading(path, "a file"), path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256")
-    return {"name": path.name, "bytes": path.stat().st_size, "sha256": digest.hexdigest()}
+        found = path.stat()
+    return {
+        "name": path.name, "bytes": found.st_size, "modified": found.st_mtime_ns,
+        "sha256": digest.hexdigest(),
+    }

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from fedax.data.errors import DataError
-from fedax.data.readers.clients import Client, Clients, reading, regular_file
+from fedax.data.readers.clients import Client, Clients, reading, regular_file, require_modest
 from fedax.data.readers.scattered import Batch, Rows, by_client
 from fedax.data.tables import Columns, choose
 from fedax.validate import quoted
@@ -22,6 +22,7 @@ from fedax.validate import quoted
 _LINES = 2**14
 _LONGEST_LINE = 2**24
 _MOST_COLUMNS = 2**16
+_LONGEST_NAME = 200
 _ERRORS = (csv.Error, ValueError, EOFError, zlib.error, gzip.BadGzipFile)
 
 
@@ -43,6 +44,8 @@ def read_csv(path: Path | str, client_column: str, columns: Columns | None = Non
     path = regular_file(path)
     with reading(path, "a CSV file", *_ERRORS):
         names = next(_lines(path))[1]
+        if max(map(len, names)) > _LONGEST_NAME:
+            raise ValueError(f"its first line names columns of more than {_LONGEST_NAME} letters")
     try:
         chosen = choose(names, client_column, columns)
     except ValueError as error:
@@ -177,7 +180,7 @@ def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
         if not head.strip():
             raise DataError(f"{path} has no line of column names.")
         delimiter = max(",;\t", key=head.count)
-        reader = csv.reader(_bounded(head, text), delimiter=delimiter, strict=True)
+        reader = csv.reader(_bounded(path, head, text), delimiter=delimiter, strict=True)
         for row in reader:
             if len(row) > _MOST_COLUMNS:
                 raise ValueError(f"line {reader.line_num} has {len(row):,} columns")
@@ -185,9 +188,11 @@ def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
                 yield reader.line_num, row
 
 
-def _bounded(head: str, text: io.TextIOBase) -> Iterator[str]:
-    line = head
+def _bounded(path: Path, head: str, text: io.TextIOBase) -> Iterator[str]:
+    line, unpacked, packed = head, 0, path.stat().st_size
     while line:
+        unpacked += len(line)
+        require_modest(path, packed, unpacked)
         if len(line) >= _LONGEST_LINE:
             raise ValueError(f"a line begins with {quoted(line[:40])} and does not end")
         yield line

@@ -14,12 +14,12 @@ import numpy as np
 
 from fedax.data.errors import DataError
 from fedax.data.readers.clients import (
-    MOST_TIMES,
     POOL,
     Client,
     Clients,
     reading,
     regular_file,
+    require_modest,
     rows_at_a_time,
 )
 
@@ -87,8 +87,9 @@ def _opened(stack: ExitStack, path: Path) -> tuple[BinaryIO, tuple[int, ...], np
         )
         size = math.prod(shape) * kind.itemsize
         there = path.stat().st_size
-        if not size or (size + 4 + 4 * head[3] != there if not is_packed else
-                        size > MOST_TIMES * there):
+        if is_packed:
+            require_modest(path, there, size)
+        if not size or (size + 4 + 4 * head[3] != there and not is_packed):
             raise ValueError(f"its header says {list(shape)}, {size:,} bytes, but it has {there:,}")
     return file, shape, kind
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -12,6 +13,10 @@ from fedax.data.errors import DataError
 from fedax.data.readers.clients import Client, Clients, needed, reading, regular_file
 from fedax.validate import quoted
 
+_DEEPEST = 50
+_ESCAPED = re.compile(rb"\\.", re.DOTALL)
+_STEPS = np.zeros(256, np.int32)
+_STEPS[[*b"[{"]], _STEPS[[*b"]}"]] = 1, -1
 _ERRORS = (ValueError, TypeError, OverflowError, RecursionError)
 
 
@@ -50,7 +55,8 @@ def _read(ijson: Any, files: list[Path], start: int) -> Iterator[Client]:
                 continue
             seen: set[str] = set()
             with path.open("rb") as file:
-                for name, table in ijson.kvitems(file, "user_data", use_float=True):
+                shallow = _Shallow(file)
+                for name, table in ijson.kvitems(shallow, "user_data", use_float=True):
                     if name in seen or name not in sizes:
                         raise ValueError(
                             f"user {quoted(name)} "
@@ -72,7 +78,7 @@ def _sizes(ijson: Any, path: Path) -> dict[str, int]:
     users: list[Any] = []
     sizes: list[Any] = []
     with path.open("rb") as file:
-        for prefix, event, value in ijson.parse(file, use_float=True):
+        for prefix, event, value in ijson.parse(_Shallow(file), use_float=True):
             if prefix == "users.item":
                 users.append(value if event == "string" else None)
             elif prefix == "num_samples.item":
@@ -124,3 +130,36 @@ def _column(values: list[Any]) -> Any:
     ):
         return array.astype(np.int32)
     return array if array.dtype.kind in "biu" else values
+
+
+class _Shallow:
+    """A JSON file whose lists and tables do not stand deep in each other.
+
+    Those who write deeper ones want a parser to take long: ijson takes the square of the depth.
+    """
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._depth, self._is_text, self._rest = 0, False, b""
+
+    def read(self, size: int = -1) -> bytes:
+        """The next bytes.
+
+        Raises:
+          ValueError: they go too deep.
+        """
+        content = self._file.read(size)
+        # What a backslash stands before is neither the end of a text nor a backslash.
+        plain = _ESCAPED.sub(b"__", self._rest + content)
+        self._rest = b"\\" if plain.endswith(b"\\") else b""
+        letters = np.frombuffer(plain, np.uint8)
+        is_quote = letters == ord('"')
+        inside = (np.cumsum(is_quote) + self._is_text) % 2 == 1
+        step = _STEPS[letters]
+        step[inside] = 0
+        depths = self._depth + np.cumsum(step)
+        if depths.max(initial=0) > _DEEPEST:
+            raise ValueError(f"its lists stand more than {_DEEPEST} deep in each other")
+        if len(letters):
+            self._depth, self._is_text = int(depths[-1]), bool(inside[-1])
+        return content

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 
 from fedax.data.errors import DataError
-from fedax.data.readers.clients import MOST_TIMES, Client, Clients, reading, regular_file
+from fedax.data.readers.clients import Client, Clients, reading, regular_file, require_modest
 from fedax.data.readers.scattered import Batch, Rows, batch_rows, by_client
 from fedax.validate import unknown
 
@@ -131,11 +131,12 @@ def _opened(stack: ExitStack, path: Path, name: str) -> tuple[BinaryIO, _Array]:
             f"the array {name!r} is stored by columns; save np.ascontiguousarray of it"
         )
     begin = file.tell()
-    if begin + size != whole or size > MOST_TIMES * packed:
+    if begin + size != whole:
         raise ValueError(
             f"the array {name!r} says that it is {dtype}{list(shape)}, {size:,} bytes, but has "
-            f"{whole - begin:,}, in a file of {packed:,}"
+            f"{whole - begin:,}"
         )
+    require_modest(path, packed, size)
     return file, _Array(name, shape, dtype)
 
 

@@ -25,7 +25,7 @@ from fedax.validate import quoted
 Batch: TypeAlias = tuple[list[Any], Mapping[str, Any]]
 
 # A temporary file is read whole. There are at most so many of them, unless one has a client.
-_FILE_BYTES = 2**26
+_FILE_BYTES = 2**25
 _MOST_FILES = 256
 
 

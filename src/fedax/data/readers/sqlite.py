@@ -14,7 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from fedax.data.errors import DataError
-from fedax.data.readers.clients import PART_BYTES, Client, Clients, reading, regular_file
+from fedax.data.readers.clients import (
+    PART_BYTES,
+    Client,
+    Clients,
+    reading,
+    regular_file,
+    require_modest,
+)
 from fedax.data.readers.tf_example import parse_example, stacked
 from fedax.validate import unknown
 
@@ -24,8 +31,6 @@ _COLUMNS = {
     "client_metadata": ("client_id", "split_name", "num_examples"),
 }
 _LARGEST_EXAMPLE = 2**26
-# LZMA makes up to 7,000 bytes of one; of the published files it makes 20 at most.
-_MOST_TIMES = 500
 _LZMA_MEMORY = 2**29
 _ERRORS = (sqlite3.Error, ValueError, OverflowError, lzma.LZMAError, EOFError)
 
@@ -64,8 +69,7 @@ def _unpacked(path: Path, split: str | None, start: int) -> Iterator[Client]:
 
 
 def _unpack(path: Path, to: Path) -> None:
-    size = path.stat().st_size
-    most = min(_MOST_TIMES * size + 2**20, shutil.disk_usage(to.parent).free)
+    size, free = path.stat().st_size, shutil.disk_usage(to.parent).free
     unpacker = lzma.LZMADecompressor(memlimit=_LZMA_MEMORY)
     written = 0
     with path.open("rb") as source, to.open("wb") as target:
@@ -75,11 +79,11 @@ def _unpack(path: Path, to: Path) -> None:
                 raise ValueError("it is cut")
             piece = unpacker.decompress(content, 2**24)
             written += len(piece)
-            if written > most:
+            require_modest(path, size, written)
+            if written > free:
                 raise DataError(
-                    f"{path} unpacks to more than {most:,} bytes: more than {_MOST_TIMES} times "
-                    f"its size, or than is free in {to.parent}. For larger files unpack it "
-                    "yourself (xz -d), or set TMPDIR to a folder on a larger disk."
+                    f"{path} unpacks to more than the {free:,} bytes that are free in {to.parent}. "
+                    "Set TMPDIR to a folder on a larger disk."
                 )
             target.write(piece)
 
