@@ -36,6 +36,8 @@ from fedax.validate import check_count, check_number
 # Gamma variables in all, which take a few seconds, it says that this will not happen.
 _MOST_ATTEMPTS = 5_000
 _MOST_GAMMAS = 10**8
+# Beyond it e^sigma has no meaning, and in the end no number.
+_LARGEST_SIGMA = 1e6
 
 
 def dirichlet(
@@ -103,7 +105,7 @@ def dirichlet_lognormal(
       labels: whole numbers >= 0, [num_rows]; every row is dealt.
       num_clients: n.
       alpha: > 0.
-      sigma: >= 0; 0: all sizes alike.
+      sigma: in [0, 10^6]; 0: all sizes alike.
       seed: of the draw, >= 0.
 
     Raises:
@@ -118,7 +120,7 @@ def dirichlet_lognormal(
     num_examples = len(classes.codes)
     check_population(num_examples, num_clients, seed)
     check_alpha("alpha", alpha)
-    check_number("sigma", sigma, at_least=0)
+    check_number("sigma", sigma, at_least=0, at_most=_LARGEST_SIGMA)
     rng = generator(seed)
     logs = log_gammas(alpha, (num_clients, len(classes.counts)), rng)
     sizes = _lognormal_sizes(num_examples, num_clients, sigma, rng)
