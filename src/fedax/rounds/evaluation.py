@@ -13,6 +13,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from fedax.algorithm import Array, Batch, Model, Params, PyTree
 from fedax.data.federated_dataset import FederatedDataset
+from fedax.devices.compiling import jit
 from fedax.devices.mesh import REPLICATED, SPREAD
 from fedax.factories import PROGRAMS, Structure, partition
 from fedax.mistakes.errors import ModelError, kind_of
@@ -146,7 +147,7 @@ def _program(structure: Structure, names: tuple[str, ...], mesh: Mesh | None) ->
             measure, mesh=mesh, in_specs=(REPLICATED, REPLICATED, SPREAD), out_specs=SPREAD,
             check_vma=False,
         )
-    return jax.jit(measure)
+    return jit(measure)
 
 
 def evaluate(

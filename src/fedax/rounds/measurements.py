@@ -15,6 +15,7 @@ from fedax.clients.local_training import LocalTraining
 from fedax.data.cohort_data import CohortData, CohortReader
 from fedax.data.federated_dataset import FederatedDataset
 from fedax.data.task import Task
+from fedax.devices.compiling import jit
 from fedax.factories import PROGRAMS, Structure, partition
 from fedax.measures.communication import Communication, communication
 from fedax.measures.dissimilarity import dissimilarity
@@ -228,4 +229,4 @@ def _program(structure: Structure) -> Any:
             max_examples=MEASURED_EXAMPLES, num_iterations=3,
         )
 
-    return jax.jit(measure)
+    return jit(measure)

@@ -20,6 +20,7 @@ from fedax.clients.precision import sum_dtype, widen
 from fedax.data.cohort_data import ClientData, CohortData, CohortReader
 from fedax.data.federated_dataset import FederatedDataset
 from fedax.data.task import Task
+from fedax.devices.compiling import jit
 from fedax.devices.mesh import REPLICATED, SPREAD, replicate
 from fedax.factories import PROGRAMS, Structure, factory, partition, recipe
 from fedax.mistakes.model import call_metric, call_outputs
@@ -376,4 +377,4 @@ def _program(structure: Structure, clients_per_chunk: int, mesh: Mesh | None) ->
         )
         return run(numbers, params, key, (train.arrays, test.arrays), clients)
 
-    return jax.jit(group)
+    return jit(group)

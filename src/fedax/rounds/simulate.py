@@ -17,6 +17,7 @@ from fedax.algorithm import FederatedAlgorithm, PyTree
 from fedax.data.cohort_data import CohortData, CohortReader
 from fedax.data.federated_dataset import FederatedDataset
 from fedax.data.task import Task
+from fedax.devices.compiling import jit
 from fedax.devices.mesh import REPLICATED, one_copy, replicate
 from fedax.devices.processes import are_several, lost_processes
 from fedax.factories import PROGRAMS, Structure, partition
@@ -232,7 +233,7 @@ def _program(
         )
 
     rounds.__name__ = run_rounds.__name__  # as which profiles and kept programs have it
-    return jax.jit(
+    return jit(
         rounds,
         out_shardings=None if mesh is None else NamedSharding(mesh, REPLICATED),
         donate_argnums=(0,) if donate else (),
