@@ -25,7 +25,7 @@ from fedax.rounds.state import TrainingState
 from fedax.rounds.timing import Stopwatch
 
 # Of a round's time. A tenth is promised, and a batch may take longer than those before it.
-SHARE = 0.08
+SHARE = 0.075
 # So many reports are kept back with a state; before another one the evaluation is finished.
 MOST_STATES = 4
 
@@ -41,11 +41,11 @@ class Budget:
 
     Example:
       >>> budget = Budget(0.01)
-      >>> budget.batches(1.0), budget.batches(0.1)  # 0.08 s, 0.008 s
-      (8, 0)
+      >>> budget.batches(1.0), budget.batches(0.1)  # 0.075 s, 0.0075 s
+      (7, 0)
       >>> budget = Budget(0.02)
       >>> [budget.batches(0.1) for _ in range(6)]
-      [0, 0, 1, 0, 1, 0]
+      [0, 0, 1, 0, 0, 1]
     """
 
     def __init__(self, batch_seconds: float) -> None:
@@ -67,9 +67,9 @@ class Budget:
         return 1
 
     def learn(self, seconds: float, count: int) -> None:
-        """Takes notice of how long `count` batches took; of slow ones at once."""
-        mean = max(seconds, 1e-6) / count
-        self._batch = max(mean, 0.8 * self._batch + 0.2 * mean)
+        """Takes notice of how long `count` batches took, of slow ones sooner than of fast ones."""
+        mean = min(max(seconds, 1e-6) / count, 2 * self._batch)
+        self._batch = max(mean, 0.95 * self._batch + 0.05 * mean)
 
 
 class Meanwhile:
