@@ -34,8 +34,17 @@ def _small_batches(monkeypatch):
 
 def pieces(monkeypatch, batches):
     """Has `batches(call)` batches go after each round, in place of what the clock says."""
-    calls = iter(range(10**6))
-    monkeypatch.setattr(Budget, "batches", lambda self, seconds: batches(next(calls)))
+    calls, left = iter(range(10**6)), [0]
+
+    def rounds_took(self, seconds):
+        left[0] = batches(next(calls))
+
+    def allows(self, spent):
+        left[0] -= 1
+        return left[0] >= 0
+
+    monkeypatch.setattr(Budget, "rounds_took", rounds_took)
+    monkeypatch.setattr(Budget, "allows", allows)
 
 
 def fedyogi(model=TASK.model):
@@ -144,44 +153,41 @@ def test_few_states_are_kept_back(monkeypatch):
     assert len(kept) == 3  # of the rounds 15 and 30, which are evaluated, and 40
 
 
-@pytest.mark.parametrize("batch_seconds", [0.001, 0.004])
-def test_no_round_waits_for_more_than_a_tenth(batch_seconds):
-    """Rounds from 10 to 200 ms, batches up to a fifth slower or faster than the last ones."""
+def spent_after(budget, seconds, batch_seconds):
+    """What batches take after a round, by a clock that is pretended."""
+    budget.rounds_took(seconds)
+    spent = 0.0
+    while budget.allows(spent):
+        taken = batch_seconds()
+        budget.batch_took(taken)
+        spent += taken
+    return spent
+
+
+@pytest.mark.parametrize("mean", [0.0005, 0.003])
+def test_no_round_waits_for_more_than_a_tenth(mean):
+    """Rounds from 10 to 200 ms, batches up to a quarter slower or faster than usual."""
     rng = np.random.default_rng(0)
-    budget, shares, done = Budget(batch_seconds), [], 0
-    for seconds in np.exp(rng.uniform(np.log(0.01), np.log(0.2), 1000)):
-        count = budget.batches(seconds)
-        taken = count * batch_seconds * rng.uniform(0.8, 1.2)
-        if count:
-            budget.learn(taken, count)
-        shares.append(taken / seconds)
-        done += count
-    assert max(shares) <= 0.1
-    assert np.mean(shares) > 0.02
-    assert done > 300
+    rounds = np.exp(rng.uniform(np.log(0.01), np.log(0.2), 1000))
+    budget = Budget(mean)
+    spent = [spent_after(budget, t, lambda: mean * rng.uniform(0.75, 1.25)) for t in rounds]
+    assert (spent / rounds).max() <= 0.1
+    assert 0.05 < sum(spent) / rounds.sum() < 0.075  # most of what may be used
 
 
 def test_batches_longer_than_every_share_take_a_tenth_on_the_whole():
-    budget, spent = Budget(0.05), 0.0
-    for _ in range(1000):
-        count = budget.batches(0.1)
-        assert count in (0, 1)
-        if count:
-            budget.learn(0.05, count)
-            spent += 0.05
-    assert 0.05 < spent / 100.0 <= 0.1
+    budget = Budget(0.05)
+    spent = np.array([spent_after(budget, 0.1, lambda: 0.05) for _ in range(1000)])
+    assert set(spent.round(6)) == {0.0, 0.05}
+    assert 0.07 < spent.sum() / 100 <= 0.0751
 
 
 def test_a_slow_batch_is_not_the_end_of_evaluation():
-    """One that took half a second, as the machine was busy, between others of a millisecond."""
-    budget, counts = Budget(0.001), []
-    budget.learn(0.5, 1)
-    for _ in range(60):
-        counts.append(budget.batches(0.1))
-        if counts[-1]:
-            budget.learn(0.001 * counts[-1], counts[-1])
-    assert min(counts[:3]) >= 1
-    assert counts[-1] >= 6
+    """Half a second, as the machine was busy, between others of a millisecond."""
+    budget = Budget(0.001)
+    budget.rounds_took(0.1)
+    budget.batch_took(0.5)
+    assert 0.006 < spent_after(budget, 0.1, lambda: 0.001) <= 0.0075
 
 
 def test_reports_that_were_kept_back_come_before_the_sentence(monkeypatch):

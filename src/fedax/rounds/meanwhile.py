@@ -31,45 +31,43 @@ MOST_STATES = 4
 
 
 class Budget:
-    """How many batches of an evaluation go into the time after a round.
+    """How long an evaluation goes on after a round: until its share of the round's time is used up.
 
-    As many as take its share of that round's time. Where even a long round has no room for one, one
-    goes after every few rounds.
+    Where even a long round has no room for one batch, one goes after every few rounds.
 
     Args:
       batch_seconds: what a batch takes, at first.
 
     Example:
-      >>> budget = Budget(0.01)
-      >>> budget.batches(1.0), budget.batches(0.1)  # 0.075 s, 0.0075 s
-      (7, 0)
       >>> budget = Budget(0.02)
-      >>> [budget.batches(0.1) for _ in range(6)]
-      [0, 0, 1, 0, 0, 1]
+      >>> budget.rounds_took(1.0)  # a share of 0.075 s
+      >>> [budget.allows(spent) for spent in (0.0, 0.05, 0.06)]
+      [True, True, False]
+      >>> budget.rounds_took(0.1)
+      >>> budget.allows(0.0)
+      False
     """
 
     def __init__(self, batch_seconds: float) -> None:
         self._batch = batch_seconds
-        self._longest = 0.0  # share of late
-        self._saved = 0.0
+        self._share = self._longest = self._saved = 0.0
 
-    def batches(self, seconds: float) -> int:
-        """How many go after rounds that took so long together."""
-        share = SHARE * seconds
-        self._longest = max(share, 0.98 * self._longest)
-        if self._batch <= self._longest:
-            self._saved = 0.0
-            return int(share / self._batch)
-        self._saved += share
-        if self._saved < self._batch:
-            return 0
-        self._saved -= self._batch
-        return 1
+    def rounds_took(self, seconds: float) -> None:
+        """Takes notice of rounds that took so long together."""
+        self._share = SHARE * seconds
+        self._longest = max(self._share, 0.99 * self._longest)
+        self._saved = self._saved + self._share if self._batch > self._longest else 0.0
 
-    def learn(self, seconds: float, count: int) -> None:
-        """Takes notice of how long `count` batches took, of slow ones sooner than of fast ones."""
-        mean = min(max(seconds, 1e-6) / count, 2 * self._batch)
-        self._batch = max(mean, 0.95 * self._batch + 0.05 * mean)
+    def allows(self, spent: float) -> bool:
+        """Whether one more batch may go after these rounds, on which so much was spent."""
+        if self._saved >= self._batch:
+            self._saved -= self._batch
+            return True
+        return spent + self._batch <= self._share
+
+    def batch_took(self, seconds: float) -> None:
+        """Takes notice of a batch; one that was held up by something else counts for little."""
+        self._batch += 0.1 * (min(seconds, 3 * self._batch) - self._batch)
 
 
 class Meanwhile:
@@ -160,17 +158,19 @@ class Meanwhile:
 
     def _go_on(self, together: list[RoundReport], seconds: float, *, finish: bool = False) -> None:
         """Evaluates some batches, after rounds that took so long."""
-        count = min(self._budget.batches(seconds), self._walk.batches_left)
+        spent, watch = 0.0, Stopwatch()
+        self._budget.rounds_took(seconds)
         if finish or was_asked():
-            count = self._walk.batches_left
-        watch = Stopwatch()
-        self._walk.go_on(count)
-        taken = watch.lap().seconds
-        if count:
-            self._budget.learn(taken, count)
-        self._seconds += taken
+            self._walk.go_on(self._walk.batches_left)
+            spent = watch.lap().seconds
+        while self._walk.batches_left and self._budget.allows(spent):
+            self._walk.go_on(1)
+            taken = watch.lap().seconds
+            self._budget.batch_took(taken)
+            spent += taken
+        self._seconds += spent
         for report in together:
-            report.metrics["delay_seconds"] += taken / len(together)
+            report.metrics["delay_seconds"] += spent / len(together)
 
     def _whole(self) -> Iterator[RoundReport]:
         """The reports that were kept back, the first with its evaluation, finished if need be."""
