@@ -420,6 +420,8 @@ def test_malformed_arrays(tmp_path):
     ]:
         np.savez(path, **arrays)
         assert words in refused(lambda: readers.read_numpy(path), tmp_path)
+    np.savez(path, x=[1], client_ids=np.frombuffer(b"\xff" * 4, "U1"))  # a letter that is none
+    assert "a.npz is damaged" in refused(lambda: readers.read_numpy(path), tmp_path)
     for shape, held in (((1, 2**40), 100), ((1,), 2)):
         forged_npz(path, shape, held)
         assert "'x' says that it is uint8" in refused(lambda: readers.read_numpy(path), tmp_path)
