@@ -387,6 +387,14 @@ def test_malformed_parquet(columns, words, tmp_path):
         lambda: readers.read_parquet(tmp_path / "a.parquet", "who"), tmp_path)
 
 
+def test_parquet_whose_text_is_none(tmp_path):
+    text = pyarrow.Array.from_buffers(pyarrow.string(), 2, [
+        None, pyarrow.py_buffer(np.array([0, 1, 2], np.int32)), pyarrow.py_buffer(b"a\xff")])
+    pyarrow.parquet.write_table(pyarrow.table({"who": text, "x": [1, 2]}), tmp_path / "a.parquet")
+    assert "can't decode" in refused(
+        lambda: readers.read_parquet(tmp_path / "a.parquet", "who"), tmp_path)
+
+
 def forged_npz(path, shape, held):
     """An array whose header promises a shape and which holds so many zeros."""
     head = bytearray(b"\x93NUMPY\x01\x00")
@@ -412,6 +420,8 @@ def test_malformed_arrays(tmp_path):
     ]:
         np.savez(path, **arrays)
         assert words in refused(lambda: readers.read_numpy(path), tmp_path)
+    np.savez(path, x=[1], client_ids=np.frombuffer(b"\xff" * 4, "U1"))  # a letter that is none
+    assert "a.npz is damaged" in refused(lambda: readers.read_numpy(path), tmp_path)
     for shape, held in (((1, 2**40), 100), ((1,), 2)):
         forged_npz(path, shape, held)
         assert "'x' says that it is uint8" in refused(lambda: readers.read_numpy(path), tmp_path)

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 
 import h5py
@@ -277,6 +278,19 @@ def test_a_full_disk_is_a_sentence_and_keeps_what_was_written(tmp_path):
         with pytest.raises(DataError, match=r"No space left on device\. What was written is kept"):
             writer.append("b", GOOD)
     assert (tmp_path / ".s.partial").exists()
+
+
+def test_342477_clients_are_a_data_set_at_once():
+    names = np.array([f"client_{i:08d}" for i in range(342_477)])
+    arrays = {"x": np.zeros(10_000_000, np.uint8)}
+    offsets = np.append(np.arange(342_477) * 29, 10_000_000)
+    began = time.process_time()
+    data = FederatedDataset(arrays, offsets, names)
+    assert time.process_time() - began < 1.0
+    assert data.num_clients == 342_477
+    names[-1] = names[7]
+    with pytest.raises(ValueError, match="Two clients have the name 'client_00000007'"):
+        FederatedDataset(arrays, offsets, names)
 
 
 @pytest.mark.quick

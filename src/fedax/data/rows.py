@@ -194,8 +194,8 @@ def release(array: Any) -> None:
     which otherwise grows towards the size of the file.
     """
     mapped = getattr(array, "_mmap", None)
-    is_only_read = isinstance(mapped, mmap.mmap) and getattr(array, "mode", None) == "r"
-    if is_only_read and hasattr(mmap, "MADV_DONTNEED"):
+    is_only_read = getattr(array, "mode", None) == "r"  # what was written would be lost
+    if isinstance(mapped, mmap.mmap) and is_only_read and hasattr(mmap, "MADV_DONTNEED"):
         mapped.madvise(mmap.MADV_DONTNEED)
 
 

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 import numpy as np
 
@@ -111,7 +111,7 @@ class _Watch:
                 return
 
 
-def _message(path: Path, file: BinaryIO) -> tuple[dict[str, Any] | None, dict[str, Any]]:
+def _message(path: Path, file: IO[bytes]) -> tuple[dict[str, Any] | None, dict[str, Any]]:
     """What the process says next; None if it ended without a word.
 
     Raises:
@@ -129,17 +129,20 @@ def _message(path: Path, file: BinaryIO) -> tuple[dict[str, Any] | None, dict[st
         require_modest(path, path.stat().st_size, head["unpacks"])
     columns: dict[str, Any] = {}
     for field, said in head.get("columns", {}).items():
-        if "lengths" in said:
-            ends = np.cumsum([0, *said["lengths"]]).tolist()
-            content = file.read(ends[-1])
-            columns[field] = [content[a:b] for a, b in itertools.pairwise(ends)]
-            size = ends[-1]
-        else:
-            kind = np.dtype(said["dtype"])
-            size = math.prod(said["shape"]) * kind.itemsize
-            content = file.read(size)
-        if len(content) < size:
+        columns[field] = _column(said, file)
+        if columns[field] is None:
             return None, {}
-        if "lengths" not in said:
-            columns[field] = np.frombuffer(content, kind).reshape(said["shape"])
     return head, columns
+
+
+def _column(said: dict[str, Any], file: IO[bytes]) -> Any:
+    """A column as it was described; None if the process ended within it."""
+    if "lengths" in said:
+        ends = np.cumsum([0, *said["lengths"]]).tolist()
+        content = file.read(ends[-1])
+        whole = len(content) == ends[-1]
+        return [content[a:b] for a, b in itertools.pairwise(ends)] if whole else None
+    kind = np.dtype(said["dtype"])
+    size = math.prod(said["shape"]) * kind.itemsize
+    content = file.read(size)
+    return np.frombuffer(content, kind).reshape(said["shape"]) if len(content) == size else None

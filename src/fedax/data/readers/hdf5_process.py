@@ -138,7 +138,8 @@ def limit_memory() -> None:
         held = int(Path("/proc/self/statm").read_text("ascii").split()[0]) * resource.getpagesize()
     except (ImportError, OSError, ValueError):
         return
-    resource.setrlimit(resource.RLIMIT_AS, (held + _MOST_MEMORY,) * 2)
+    most = held + _MOST_MEMORY
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 

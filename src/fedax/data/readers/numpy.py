@@ -92,9 +92,10 @@ def read_numpy(path: Path | str, client_ids: str = "client_ids") -> Clients:
             yield own.tolist(), dict(zip(arrays, columns, strict=True))
 
     def read(start: int) -> Iterator[Client]:
-        yield from by_client(Rows(
-            lambda: (own.tolist() for (own,) in parts([ids])), batches, row_bytes, str(path),
-        ), start)
+        with reading(path, "whole", *_ERRORS):
+            yield from by_client(Rows(
+                lambda: (own.tolist() for (own,) in parts([ids])), batches, row_bytes, str(path),
+            ), start)
 
     return Clients(read, paths)
 
