@@ -3,6 +3,7 @@
 A model knows its parameters, losses and metrics, and nothing of clients.
 """
 
+from fedax.clients.sparse_steps import sparse_product
 from fedax.models.characters import character_lstm
 from fedax.models.convolution import conv_general_dilated, convolution
 from fedax.models.dense import autoencoder, logistic_regression, mlp_classifier
@@ -14,6 +15,7 @@ from fedax.models.pooling import avg_pool, max_pool
 from fedax.models.recurrence import gru, init_gru, init_lstm, lstm
 from fedax.models.resnet import residual_network, resnet18, resnet20
 from fedax.models.rewriting import fast_convolutions
+from fedax.models.tags import tag_logistic_regression
 from fedax.models.words import word_lstm
 
 __all__ = [
@@ -37,5 +39,7 @@ __all__ = [
     "residual_network",
     "resnet18",
     "resnet20",
+    "sparse_product",
+    "tag_logistic_regression",
     "word_lstm",
 ]
