@@ -359,7 +359,7 @@ def test_a_step_of_the_tag_model_is_five_times_as_fast_as_a_dense_one():
     params = jax.jit(sparse.init)(jax.random.key(0))
     trainings = []
     for of, array in ((sparse, {"words": words.astype(np.int32)}), (model, {"x": x})):
-        algorithm = fedax.fedavg(of, 1e3, batch_size=100, num_local_epochs=4)
+        algorithm = fedax.fedavg(of, 1e3, batch_size=100, num_local_epochs=2)
         arrays = {name: jnp.asarray(values) for name, values in {**array, "tags": tags}.items()}
         data = fedax.ClientData(arrays, jnp.int32(0), jnp.int32(200), 200)
         client, message = algorithm.exchanges[0].client, algorithm.init(params)
