@@ -3,9 +3,15 @@
 A model knows its parameters, losses and metrics, and nothing of clients.
 """
 
+from fedax.clients.sparse_steps import sparse_product
 from fedax.models.characters import character_lstm
 from fedax.models.convolution import conv_general_dilated, convolution
+from fedax.models.dense import autoencoder, logistic_regression, mlp_classifier
+from fedax.models.group_norm import group_norm
 from fedax.models.image_cnn import image_cnn
+from fedax.models.initializers import init_layer
+from fedax.models.metrics import mean_squared_error, recall_at, token_accuracy
+from fedax.models.pooled_cnn import pooled_cnn
 from fedax.models.pooling import avg_pool, max_pool
 from fedax.models.preprocessing import (
     central_crop,
@@ -18,26 +24,44 @@ from fedax.models.preprocessing import (
     standardised_each,
 )
 from fedax.models.recurrence import gru, init_gru, init_lstm, lstm
+from fedax.models.resnet import residual_network, resnet18, resnet20
 from fedax.models.rewriting import fast_convolutions
+from fedax.models.tags import tag_logistic_regression
+from fedax.models.words import word_lstm
 
 __all__ = [
+    "autoencoder",
     "avg_pool",
     "central_crop",
     "character_lstm",
     "conv_general_dilated",
     "convolution",
     "fast_convolutions",
+    "group_norm",
     "gru",
     "image_cnn",
     "init_gru",
+    "init_layer",
     "init_lstm",
     "inverted",
+    "logistic_regression",
     "lstm",
     "max_pool",
+    "mean_squared_error",
+    "mlp_classifier",
+    "pooled_cnn",
     "preprocessed",
     "random_crop",
     "random_flip",
+    "recall_at",
+    "residual_network",
+    "resnet18",
+    "resnet20",
     "scaled",
+    "sparse_product",
     "standardised",
     "standardised_each",
+    "tag_logistic_regression",
+    "token_accuracy",
+    "word_lstm",
 ]
