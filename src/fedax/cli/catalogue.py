@@ -32,7 +32,7 @@ from fedax.measures.communication import communication
 from fedax.report.picture import save_picture
 from fedax.report.tables import print_json, print_tables
 from fedax.reproductions import REPRODUCTIONS
-from fedax.tasks.registry import DATASETS, TASKS, load_task
+from fedax.tasks.registry import DATASETS, TASKS, load_task, presets
 from fedax.validate import unknown
 
 Row = dict[str, Any]
@@ -107,6 +107,7 @@ def _task(item: Item, settings: bool) -> Row:
         "name": item.text,
         "description": info.description if info else _description(item),
         "models": list(info.models) if info else [],
+        "presets": list(presets(item.name)) if info else [],
         "dataset": info.dataset if info else "",
         "from": item.origin,
     }
