@@ -56,7 +56,7 @@ from fedax.algorithms import (
 )
 from fedax.clients.local_training import LocalOptions, LocalTraining
 from fedax.contract import check_algorithm
-from fedax.data import ClientData, CohortReader, FederatedDataset
+from fedax.data import ClientData, CohortReader, DataError, FederatedDataset, read_data
 from fedax.data.task import Task
 from fedax.data.text import Vocabulary
 from fedax.devices.mesh import client_mesh, cores_as_devices
@@ -94,6 +94,7 @@ __all__ = [
     "ClientData",
     "ClientMetrics",
     "CohortReader",
+    "DataError",
     "DivergedError",
     "EarlyStopping",
     "Exchange",
@@ -164,6 +165,7 @@ __all__ = [
     "pfnm",
     "quadratic_model",
     "quadratic_task",
+    "read_data",
     "regression",
     "run_round",
     "sampler",

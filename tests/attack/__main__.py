@@ -25,7 +25,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from attack import disks, files, fuzz, kills, processes
+from attack import data_files, disks, files, fuzz, kills, processes
 
 ROW = "| {part} | {trials} | {found} | {seconds:.0f} | {ended} |"
 
@@ -134,7 +134,7 @@ def files_lie(inputs: int, folders: int, seed: int, folder: Path) -> Iterator[Pa
 
 def inputs_lie(count: int, seed: int) -> Iterator[Part]:
     """Settings, files, data sets and questions that nobody would write."""
-    for name, fuzzer in fuzz.FUZZERS.items():
+    for name, fuzzer in (fuzz.FUZZERS | data_files.FUZZERS).items():
         part = Part(f"inputs: {name}")
         with part.trial():
             for what in dict.fromkeys(fuzzer(seed, count)):

@@ -30,6 +30,7 @@ import fedax
 from fedax.cli import catalogue
 from fedax.cli.commands import Command, List, Reproduce, Run, Theory
 from fedax.cli.manual import explain_run
+from fedax.data.errors import DataError
 from fedax.devices import ending, losses, processes
 from fedax.devices.mesh import cores_as_devices, usable_cores
 from fedax.devices.processes import LossError, PlaceError, ProcessError
@@ -49,7 +50,7 @@ from fedax.validate import check_count
 
 # Their messages are sentences that say what was wrong and what to do.
 EXPLAINED = (
-    AlgorithmError, CheckpointError, DivergedError, ModelError, PictureError, ProcessError,
+    AlgorithmError, CheckpointError, DataError, DivergedError, ModelError, PictureError, ProcessError,
     RunError, StoreError,
 )
 

@@ -4,14 +4,24 @@ From files and arrays to the examples of a cohort on a device; no models and no 
 """
 
 from fedax.data.cohort_data import ClientData, ClientExamples, CohortData, CohortReader
+from fedax.data.errors import DataError
 from fedax.data.federated_dataset import FederatedDataset
 from fedax.data.hold_out import hold_out
+from fedax.data.reading import read_data
+from fedax.data.store import check_store, open_store
+from fedax.data.store_writer import StoreWriter, convert
 
 __all__ = [
     "ClientData",
     "ClientExamples",
     "CohortData",
     "CohortReader",
+    "DataError",
     "FederatedDataset",
+    "StoreWriter",
+    "check_store",
+    "convert",
     "hold_out",
+    "open_store",
+    "read_data",
 ]

@@ -8,11 +8,15 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from fedax.data.errors import DataError
 from fedax.mistakes.errors import kind_of
 from fedax.validate import quoted
 
 # The most bytes that JAX has for a number of NumPy's kinds; bfloat16 and its like are of kind V.
 _LARGEST = {"b": 1, "i": 8, "u": 8, "f": 8, "c": 16, "V": 8}
+
+# Whole numbers in arrays of these names are classes, which count from 0.
+LABELS = ("y", "label", "labels", "coarse", "coarse_label", "fine_label")
 
 _TABLE = '{"x": x, "y": y}'
 
@@ -93,3 +97,24 @@ def require_numbers(what: str, dtype: np.dtype) -> None:
     raise ValueError(
         f"{what} holds {held}, and models compute with numbers. {cure}, or leave the array out."
     )
+
+
+def require_labels(name: str | int, rows: Mapping[str, np.ndarray]) -> None:
+    """Raises a sentence if an array of labels has a negative one.
+
+    Args:
+      name: the client's.
+      rows: its arrays.
+
+    Raises:
+      DataError: the class of an example is below 0.
+    """
+    for key in LABELS:
+        values = rows.get(key)
+        if values is not None and values.dtype.kind == "i" and values.min() < 0:
+            example = int(np.argwhere(values < 0)[0][0])
+            raise DataError(
+                f"Client {quoted(name)}: {key!r} of example {example} is {values.min()}, and "
+                "labels count from 0. Number the classes from 0; if these are numbers to predict, "
+                "give them as floating point."
+            )

@@ -24,9 +24,9 @@ def frame_arrays(
         raise ValueError(
             f"from_frame takes a data frame of pandas or polars, not a {_kind(frame)}{hint}."
         )
-    chosen = _choose(list(frame.columns), client_column, columns)
+    chosen = choose(list(frame.columns), client_column, columns)
     _refuse_missing(frame[client_column], client_column)
-    return _stacked(chosen, lambda name: _of_series(frame[name], name)), frame[client_column]
+    return stacked_columns(chosen, lambda name: _of_series(frame[name], name)), frame[client_column]
 
 
 def dataset_arrays(
@@ -44,14 +44,14 @@ def dataset_arrays(
             "from_huggingface takes a datasets.Dataset (not a streamed one), such as "
             f"datasets.load_dataset(..., split='train') gives, not a {_kind(dataset)}."
         )
-    chosen = _choose(list(names), client_column, columns)
+    chosen = choose(list(names), client_column, columns)
     wanted = {client_column, *(name for group in chosen.values() for name in _listed(group))}
     table = dataset.select_columns([n for n in names if n in wanted]).with_format("arrow")[:]
     ids, clients = _arrow_ids(table.column(client_column), client_column)
-    return _stacked(chosen, lambda name: _of_arrow(table.column(name), name)), ids, clients
+    return stacked_columns(chosen, lambda name: _of_arrow(table.column(name), name)), ids, clients
 
 
-def _choose(
+def choose(
     names: list[Any], client_column: str, columns: Columns | None
 ) -> Mapping[str, str | Sequence[str]]:
     """Array name -> its column or columns, all of which are there."""
@@ -76,7 +76,7 @@ def _choose(
     return chosen
 
 
-def _stacked(
+def stacked_columns(
     chosen: Mapping[str, str | Sequence[str]], read: Callable[[str], np.ndarray]
 ) -> dict[str, np.ndarray]:
     """Array name -> its column, or its columns side by side [num_rows, num_columns]."""
@@ -84,10 +84,10 @@ def _stacked(
     for array, group in chosen.items():
         parts = [read(name) for name in _listed(group)]
         for name, part in zip(_listed(group), parts, strict=True):
-            if part.ndim > 1 and not isinstance(group, str):
+            if not isinstance(group, str) and np.ndim(part[0]):
                 raise ValueError(
                     f"The array {array!r} joins columns of single numbers, but the column "
-                    f"{name!r} has {list(part.shape[1:])} in a row."
+                    f"{name!r} has {list(np.shape(part[0]))} in a row."
                 )
         arrays[array] = parts[0] if isinstance(group, str) else np.stack(parts, axis=1)
     return arrays
@@ -115,6 +115,27 @@ def _of_objects(values: np.ndarray, name: str) -> np.ndarray:
         if row.shape != rows[0].shape:
             raise ValueError(_ragged(name, rows[0].shape, place, row.shape))
     return np.stack(rows)
+
+
+def arrow_column(column: Any, name: str) -> Any:
+    """A column of an Arrow table: an array, or a list of text or of arrays of unequal lengths.
+
+    Raises:
+      ValueError: a value is missing, or is of another kind.
+    """
+    import pyarrow as arrow  # noqa: PLC0415
+
+    _refuse_missing(column, name)
+    kind = column.type
+    if arrow.types.is_string(kind) or arrow.types.is_large_string(kind):
+        return column.to_pylist()
+    if (arrow.types.is_list(kind) or arrow.types.is_large_list(kind)) and (
+        arrow.types.is_primitive(kind.value_type)
+    ):
+        rows = [value.values.to_numpy(zero_copy_only=False) for value in column]
+        if len({len(row) for row in rows}) > 1 and all(row.dtype.kind in "biuf" for row in rows):
+            return rows
+    return _of_arrow(column, name)
 
 
 def _of_arrow(column: Any, name: str) -> np.ndarray:

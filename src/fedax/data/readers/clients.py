@@ -1,0 +1,175 @@
+"""What all readers give, and how they say what is wrong with a file."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import importlib
+import stat
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TypeAlias
+
+from fedax.data.errors import DataError
+
+# Column -> array [n_i, ...], or a list of text, of bytes or of arrays of unequal lengths.
+Client: TypeAlias = tuple[str | int, Mapping[str, Any]]
+
+# Large clients come in parts of about this size.
+PART_BYTES = 2**24
+# What a packed file may become: so many times its size, and so much in any case. Images become five
+# to twenty times as large, and deflate can make a thousand bytes of one.
+MOST_TIMES = 200
+ALLOWED_BYTES = 2**26
+# The one client of centralised data.
+POOL = "pool"
+_MOST_LETTERS = 300
+
+
+class Clients:
+    """The clients of a file, one after the other, from the beginning whenever it is iterated.
+
+    Neighbours of one name are parts of one client.
+
+    Attributes:
+      num_clients: how many there are, if that is known before all are read.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[int], Iterator[Client]],
+        paths: Sequence[Path] = (),
+        num_clients: int | None = None,
+    ) -> None:
+        """Of a function that reads them, without the first so many."""
+        self._read = read
+        self._paths = paths
+        self.num_clients = num_clients
+
+    def __iter__(self) -> Iterator[Client]:
+        return self._read(0)
+
+    def after(self, count: int) -> Clients:
+        """Without the first `count` clients."""
+        return Clients(lambda start: self._read(start + count), self._paths, self.num_clients)
+
+    def of_files(self, paths: Sequence[Path]) -> Clients:
+        """The same, which are known to come from these files."""
+        return Clients(self._read, paths, self.num_clients)
+
+    def is_of(self, files: Any) -> bool:
+        """Whether the files have the names, sizes and dates of those that `source` described."""
+        try:
+            said = [(file["name"], file["bytes"], file["modified"]) for file in files]
+        except (TypeError, KeyError):
+            return False
+        return said == [
+            (path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in self._paths
+        ]
+
+    @functools.cached_property
+    def source(self) -> dict[str, Any]:
+        """Names, sizes, dates and SHA-256 of the files; reads them.
+
+        Raises:
+          DataError: one cannot be read.
+        """
+        return {"files": [_described(path) for path in self._paths]}
+
+
+def regular_file(path: Path | str) -> Path:
+    """The path of a file that is there; a pipe or a device is refused.
+
+    Raises:
+      DataError: there is none.
+    """
+    path = Path(path)
+    try:
+        kind = path.stat().st_mode
+    except (OSError, ValueError) as error:
+        said = error.strerror if isinstance(error, OSError) else error
+        raise DataError(f"Cannot read {path}: {said}.") from None
+    if not stat.S_ISREG(kind):
+        raise DataError(f"Cannot read {path}: it is no file.")
+    return path
+
+
+def require_modest(path: Path | str, packed: int, unpacked: int) -> None:
+    """Raises a sentence if a packed file becomes far larger than data do.
+
+    Args:
+      path: the file.
+      packed: its size in bytes.
+      unpacked: what it becomes, or is so far.
+
+    Raises:
+      DataError: it is more than `MOST_TIMES` its size.
+    """
+    if unpacked > MOST_TIMES * packed + ALLOWED_BYTES:
+        raise DataError(
+            f"{path} unpacks to {unpacked:,} bytes or more, of {packed:,}: over {MOST_TIMES} times "
+            "its size, which is refused. If you trust it, unpack it yourself."
+        )
+
+
+@contextlib.contextmanager
+def reading(path: Path | str, what: str, *errors: type[Exception]) -> Iterator[None]:
+    """What reading a file raises becomes a sentence.
+
+    Args:
+      path: the file.
+      what: it should be, such as "an IDX file".
+      errors: that say that it is not.
+
+    Raises:
+      DataError: one of these errors, or the operating system's.
+    """
+    try:
+        yield
+    except DataError:
+        raise
+    except errors as error:
+        raise DataError(f"{path} is damaged, or not {what}: {_reason(error)}.") from None
+    except MemoryError:
+        raise DataError(
+            f"{path} is damaged, or not {what}: it asks for more memory than there is."
+        ) from None
+    except OSError as error:
+        raise DataError(f"Cannot read {path}: {_reason(error)}.") from None
+
+
+def needed(module: str, extra: str, what: str) -> ModuleType:
+    """A module that an extra brings.
+
+    Raises:
+      DataError: it is not installed; the sentence says how to.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        raise DataError(
+            f"Reading {what} needs {module.partition('.')[0]}: pip install 'fedax[{extra}]'."
+        ) from None
+
+
+def rows_at_a_time(row_bytes: int) -> int:
+    """How many rows a part of a large client has."""
+    return max(1, PART_BYTES // max(1, row_bytes))
+
+
+def _reason(error: Exception) -> str:
+    text = (error.strerror if isinstance(error, OSError) else None) or str(error)
+    text = (text or type(error).__name__).strip().split("\n")[0].rstrip(".")
+    return text if len(text) <= _MOST_LETTERS else text[:_MOST_LETTERS] + "..."
+
+
+def _described(path: Path) -> dict[str, Any]:
+    with reading(path, "a file"), path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256")
+        found = path.stat()
+    return {
+        "name": path.name, "bytes": found.st_size, "modified": found.st_mtime_ns,
+        "sha256": digest.hexdigest(),
+    }

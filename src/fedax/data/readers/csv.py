@@ -1,0 +1,199 @@
+"""CSV: a line an example, a column that says whose it is; numbers become float32 and int32."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import itertools
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedax.data.errors import DataError
+from fedax.data.readers.clients import Client, Clients, reading, regular_file, require_modest
+from fedax.data.readers.scattered import Batch, Rows, by_client
+from fedax.data.tables import Columns, choose
+from fedax.validate import quoted
+
+_LINES = 2**14
+_LONGEST_LINE = 2**24
+_MOST_COLUMNS = 2**16
+_LONGEST_NAME = 200
+_ERRORS = (csv.Error, ValueError, EOFError, zlib.error, gzip.BadGzipFile)
+
+
+def read_csv(path: Path | str, client_column: str, columns: Columns | None = None) -> Clients:
+    """The clients of a table, in the order of their first line; lines may stand in any order.
+
+    The first line names the columns, which are separated by commas, semicolons or tabs. A column
+    of whole numbers becomes int32, one of other numbers float32, and one of text a list, for a
+    transform. The file, which may be packed with gzip, is read twice.
+
+    Args:
+      path: the file, in UTF-8.
+      client_column: says whose example a line is.
+      columns: which to take, as for `FederatedDataset.from_frame`.
+
+    Raises:
+      DataError: there is no such file or column; while it is read: it is malformed.
+    """
+    path = regular_file(path)
+    with reading(path, "a CSV file", *_ERRORS):
+        names = next(_lines(path))[1]
+        if max(map(len, names)) > _LONGEST_NAME:
+            raise ValueError(f"its first line names columns of more than {_LONGEST_NAME} letters")
+    try:
+        chosen = choose(names, client_column, columns)
+    except ValueError as error:
+        raise DataError(f"{path}: {error}") from None
+    table = _Table(path, names, client_column, chosen)
+    return Clients(table.clients, [path])
+
+
+class _Table:
+    """A file, its columns, and of what kind they are."""
+
+    def __init__(
+        self, path: Path, names: list[str], client_column: str,
+        chosen: Mapping[str, str | Sequence[str]],
+    ) -> None:
+        self._path = path
+        self._names = names
+        self._client = names.index(client_column)
+        self._chosen = {
+            array: [names.index(name) for name in ([group] if isinstance(group, str) else group)]
+            for array, group in chosen.items()
+        }
+        self._stacked = {array: not isinstance(group, str) for array, group in chosen.items()}
+        self._kinds = dict.fromkeys({i for group in self._chosen.values() for i in group}, "")
+
+    def clients(self, start: int) -> Iterator[Client]:
+        with reading(self._path, "a CSV file", *_ERRORS):
+            rows = Rows(self._ids, self._batches, 8.0 * len(self._names), str(self._path))
+            yield from by_client(rows, start)
+
+    def _ids(self) -> Iterator[list[str]]:
+        """Whose each line is; notes of what kind the columns are."""
+        for number, block in self._blocks():
+            ids = [row[self._client] for row in block]
+            if "" in ids:
+                raise DataError(
+                    f"{self._path}: a line after {number + ids.index('') - 1} has no client. Fill "
+                    "it in or leave the line out."
+                )
+            for place, before in self._kinds.items():
+                if before != "text":
+                    self._kinds[place] = _wider(before, _kind([row[place] for row in block]))
+            yield ids
+
+    def _batches(self) -> Iterator[Batch]:
+        for number, block in self._blocks():
+            columns = {}
+            for array, places in self._chosen.items():
+                kind = ""
+                for place in places:
+                    kind = _wider(kind, self._kinds[place])
+                parts = [self._column(number, block, place, kind) for place in places]
+                if not self._stacked[array]:
+                    columns[array] = parts[0]
+                elif kind == "text":
+                    raise DataError(
+                        f"{self._path}: the array {array!r} joins columns of numbers, but one of "
+                        f"{', '.join(repr(self._names[i]) for i in places)} holds text."
+                    )
+                else:
+                    columns[array] = np.stack(parts, 1)
+            yield [row[self._client] for row in block], columns
+
+    def _column(self, number: int, block: list[list[str]], place: int, kind: str) -> Any:
+        values = [row[place] for row in block]
+        if kind == "text":
+            if _kind(values) != "text" or "" in values:
+                self._refuse_missing(number, values, place)
+            return values
+        try:
+            return np.array(values).astype(_DTYPES[kind])
+        except (ValueError, OverflowError):
+            self._refuse_missing(number, values, place)
+            raise DataError(
+                f"{self._path} has changed while it was read: column {self._names[place]!r} is "
+                "another one now."
+            ) from None
+
+    def _refuse_missing(self, number: int, values: list[str], place: int) -> None:
+        if "" in values:
+            raise DataError(
+                f"{self._path}: the column {self._names[place]!r} has a missing value, first in "
+                f"line {number + values.index('')}, counted in rows. Fill missing values in or "
+                "leave their lines out."
+            )
+
+    def _blocks(self) -> Iterator[tuple[int, list[list[str]]]]:
+        """The line number of the first row, and rows; each as long as the first line."""
+        lines = itertools.islice(_lines(self._path), 1, None)
+        while found := list(itertools.islice(lines, _LINES)):
+            for number, row in found:
+                if len(row) != len(self._names):
+                    raise DataError(
+                        f"{self._path}: line {number} has {len(row)} values, but the first names "
+                        f"{len(self._names)} columns."
+                    )
+            yield found[0][0], [row for _, row in found]
+
+
+_DTYPES = {"int32": np.int32, "int64": np.int64, "float": np.float32}
+_WIDTH = ["", "int32", "int64", "float", "text"]
+
+
+def _wider(one: str, other: str) -> str:
+    return max(one, other, key=_WIDTH.index)
+
+
+def _kind(values: list[str]) -> str:
+    """Of what kind a column's cells are."""
+    array = np.array(values)
+    try:
+        numbers = array.astype(np.int64)
+    except (ValueError, OverflowError):
+        try:
+            array.astype(np.float64)
+        except ValueError:
+            # A missing number is no text; it is said where it is met again.
+            some = [value for value in values if value]
+            return _kind(some) if len(some) < len(values) and some else "text"
+        return "float"
+    return "int32" if numbers.min() >= -(2**31) and numbers.max() < 2**31 else "int64"
+
+
+def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Line numbers and cells of the lines that are not blank."""
+    with path.open("rb") as raw:
+        is_packed = raw.read(2) == b"\x1f\x8b"
+        raw.seek(0)
+        content: Any = gzip.GzipFile(fileobj=raw) if is_packed else raw
+        text = io.TextIOWrapper(content, "utf-8-sig", newline="")
+        head = text.readline(_LONGEST_LINE)
+        if not head.strip():
+            raise DataError(f"{path} has no line of column names.")
+        delimiter = max(",;\t", key=head.count)
+        reader = csv.reader(_bounded(path, head, text), delimiter=delimiter, strict=True)
+        for row in reader:
+            if len(row) > _MOST_COLUMNS:
+                raise ValueError(f"line {reader.line_num} has {len(row):,} columns")
+            if any(cell.strip() for cell in row):
+                yield reader.line_num, row
+
+
+def _bounded(path: Path, head: str, text: io.TextIOBase) -> Iterator[str]:
+    line, unpacked, packed = head, 0, path.stat().st_size
+    while line:
+        unpacked += len(line)
+        require_modest(path, packed, unpacked)
+        if len(line) >= _LONGEST_LINE:
+            raise ValueError(f"a line begins with {quoted(line[:40])} and does not end")
+        yield line
+        line = text.readline(_LONGEST_LINE)

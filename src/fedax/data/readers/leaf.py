@@ -1,0 +1,165 @@
+"""LEAF's JSON: files of users, how many examples each has, and their data."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from fedax.data.errors import DataError
+from fedax.data.readers.clients import Client, Clients, needed, reading, regular_file
+from fedax.validate import quoted
+
+_DEEPEST = 50
+_ESCAPED = re.compile(rb"\\.", re.DOTALL)
+_STEPS = np.zeros(256, np.int32)
+_STEPS[[*b"[{"]], _STEPS[[*b"]}"]] = 1, -1
+_ERRORS = (ValueError, TypeError, OverflowError, RecursionError)
+
+
+def read_leaf(paths: Sequence[Path | str] | Path | str) -> Clients:
+    """The clients of LEAF's files, in the order in which they stand.
+
+    Files are read as a stream, one user at a time. Where a user's `x` or `y` is no list of
+    numbers of one shape, but text for example, it is given as a list, for a transform.
+
+    Args:
+      paths: a folder of .json files such as `data/train`, which are taken in the order of their
+        names, or such files. Each has `users`, `num_samples` and `user_data`.
+
+    Raises:
+      DataError: there is no such file, or ijson is not installed; while it is read: it is
+        malformed, a user stands twice in it, or has not as many examples as it says.
+    """
+    ijson = needed("ijson", "leaf", "LEAF's JSON")
+    given = [paths] if isinstance(paths, Path | str) else paths
+    files = [
+        regular_file(file) for path in given
+        for file in (sorted(Path(path).glob("*.json")) if Path(path).is_dir() else [Path(path)])
+    ]
+    if not files:
+        raise DataError(f"There is no .json file in {', '.join(map(str, given)) or 'no place'}.")
+    return Clients(lambda start: _read(ijson, files, start), files)
+
+
+def _read(ijson: Any, files: list[Path], start: int) -> Iterator[Client]:
+    errors = (ijson.JSONError, *_ERRORS)
+    for path in files:
+        with reading(path, "one of LEAF's JSON files", *errors):
+            sizes = _sizes(ijson, path)
+            if len(sizes) <= start:  # of a file that was read before
+                start -= len(sizes)
+                continue
+            seen: set[str] = set()
+            with path.open("rb") as file:
+                shallow = _Shallow(file)
+                for name, table in ijson.kvitems(shallow, "user_data", use_float=True):
+                    if name in seen or name not in sizes:
+                        raise ValueError(
+                            f"user {quoted(name)} "
+                            + ("stands twice in user_data" if name in seen else
+                               "of user_data is not in users")
+                        )
+                    seen.add(name)
+                    columns = _columns(name, table, sizes[name])
+                    if len(seen) > start:
+                        yield name, columns
+            start = 0
+            missing = next((name for name in sizes if name not in seen), None)
+            if missing is not None:
+                raise ValueError(f"user {quoted(missing)} has no data")
+
+
+def _sizes(ijson: Any, path: Path) -> dict[str, int]:
+    """How many examples each user has, in the order of `users`."""
+    users: list[Any] = []
+    sizes: list[Any] = []
+    with path.open("rb") as file:
+        for prefix, event, value in ijson.parse(_Shallow(file), use_float=True):
+            if prefix == "users.item":
+                users.append(value if event == "string" else None)
+            elif prefix == "num_samples.item":
+                sizes.append(value if event == "number" else None)
+            elif not prefix and event not in ("start_map", "map_key", "end_map"):
+                raise ValueError("it holds no table with users, num_samples and user_data")
+            elif event == "start_map" and prefix == "user_data" and users and (
+                len(users) == len(sizes)
+            ):
+                break
+    if not users:
+        raise ValueError("it has no users")
+    if len(users) != len(sizes):
+        raise ValueError(f"it has {len(users)} users, but {len(sizes)} num_samples")
+    found: dict[str, int] = {}
+    for name, size in zip(users, sizes, strict=True):
+        if name is None or type(size) is not int:
+            raise ValueError("users must be text and num_samples whole numbers")
+        if name in found:
+            raise ValueError(f"user {quoted(name)} stands twice in users")
+        found[name] = size
+    return found
+
+
+def _columns(name: str, table: Any, size: int) -> Mapping[str, Any]:
+    if not isinstance(table, dict) or not table:
+        raise ValueError(f"the data of user {quoted(name)} are no table of x and y")
+    for key, values in table.items():
+        if not isinstance(values, list) or len(values) != size:
+            held = f"{len(values)} examples" if isinstance(values, list) else "no list"
+            raise ValueError(
+                f"user {quoted(name)} has {held} of {quoted(key)}, but num_samples says {size}"
+            )
+    if not size:
+        raise ValueError(f"user {quoted(name)} has no examples")
+    return {key: _column(values) for key, values in table.items()}
+
+
+def _column(values: list[Any]) -> Any:
+    """Numbers as float32 or int32, if they are of one shape and fit; else the list."""
+    try:
+        array = np.array(values)
+    except (ValueError, OverflowError):
+        return values
+    if array.dtype.kind == "f":
+        return array.astype(np.float32)
+    if array.dtype.kind in "iu" and array.min(initial=0) >= -(2**31) and (
+        array.max(initial=0) < 2**31
+    ):
+        return array.astype(np.int32)
+    return array if array.dtype.kind in "biu" else values
+
+
+class _Shallow:
+    """A JSON file whose lists and tables do not stand deep in each other.
+
+    Those who write deeper ones want a parser to take long: ijson takes the square of the depth.
+    """
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._depth, self._is_text, self._rest = 0, False, b""
+
+    def read(self, size: int = -1) -> bytes:
+        """The next bytes.
+
+        Raises:
+          ValueError: they go too deep.
+        """
+        content = self._file.read(size)
+        # What a backslash stands before is neither the end of a text nor a backslash.
+        plain = _ESCAPED.sub(b"__", self._rest + content)
+        self._rest = b"\\" if plain.endswith(b"\\") else b""
+        letters = np.frombuffer(plain, np.uint8)
+        is_quote = letters == ord('"')
+        inside = (np.cumsum(is_quote) + self._is_text) % 2 == 1
+        step = _STEPS[letters]
+        step[inside] = 0
+        depths = self._depth + np.cumsum(step)
+        if depths.max(initial=0) > _DEEPEST:
+            raise ValueError(f"its lists stand more than {_DEEPEST} deep in each other")
+        if len(letters):
+            self._depth, self._is_text = int(depths[-1]), bool(inside[-1])
+        return content

@@ -1,0 +1,229 @@
+"""SQLite as TensorFlow Federated publishes it: a row an example, serialized, with its client."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import lzma
+import os
+import shutil
+import sqlite3
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from fedax.data.errors import DataError
+from fedax.data.readers.clients import (
+    PART_BYTES,
+    Client,
+    Clients,
+    reading,
+    regular_file,
+    require_modest,
+)
+from fedax.data.readers.tf_example import parse_example, stacked
+from fedax.validate import unknown
+
+_MAGIC = b"SQLite format 3\0"
+_COLUMNS = {
+    "examples": ("split_name", "client_id", "serialized_example_proto"),
+    "client_metadata": ("client_id", "split_name", "num_examples"),
+}
+_LARGEST_EXAMPLE = 2**26
+_LZMA_MEMORY = 2**29
+_ERRORS = (sqlite3.Error, ValueError, OverflowError, lzma.LZMAError, EOFError)
+
+
+def read_sqlite(path: Path | str, split: str | None = None) -> Clients:
+    """The clients of a file such as `emnist_all.sqlite.lzma`, in the order of their names.
+
+    Args:
+      path: a file with the tables `examples(split_name, client_id, serialized_example_proto)` and
+        `client_metadata(client_id, split_name, num_examples)`. One that ends in .lzma or .xz is
+        unpacked while it is read, into the folder for temporary files (`TMPDIR`).
+      split: which one, such as "train"; None: the only one there is.
+
+    Raises:
+      DataError: there is no such file or split; while it is read: it is malformed, or a client
+        has not the number of examples that the file says.
+    """
+    path = regular_file(path)
+    packed = path.suffix.lower() in (".lzma", ".xz")
+    if packed:
+        return Clients(lambda start: _unpacked(path, split, start), [path])
+    with _opened(path) as database:
+        chosen = _chosen(database, path, split)
+        count = "SELECT COUNT(*) FROM client_metadata WHERE split_name = ?"
+        with reading(path, "an SQLite file", *_ERRORS):
+            (num_clients,) = database.execute(count, [chosen]).fetchone()
+    return Clients(lambda start: _read(path, chosen, start), [path], num_clients)
+
+
+def _unpacked(path: Path, split: str | None, start: int) -> Iterator[Client]:
+    with tempfile.TemporaryDirectory(prefix="fedax-") as folder:
+        unpacked = Path(folder) / path.stem
+        with reading(path, "a file packed with LZMA", *_ERRORS):
+            _unpack(path, unpacked)
+        yield from _read(unpacked, split, start, path)
+
+
+def _unpack(path: Path, to: Path) -> None:
+    size, free = path.stat().st_size, shutil.disk_usage(to.parent).free
+    unpacker = lzma.LZMADecompressor(memlimit=_LZMA_MEMORY)
+    written = 0
+    with path.open("rb") as source, to.open("wb") as target:
+        while not unpacker.eof:
+            content = source.read(2**20) if unpacker.needs_input else b""
+            if not content and unpacker.needs_input:
+                raise ValueError("it is cut")
+            piece = unpacker.decompress(content, 2**24)
+            written += len(piece)
+            require_modest(path, size, written)
+            if written > free:
+                raise DataError(
+                    f"{path} unpacks to more than the {free:,} bytes that are free in {to.parent}. "
+                    "Set TMPDIR to a folder on a larger disk."
+                )
+            target.write(piece)
+
+
+@contextlib.contextmanager
+def _opened(path: Path, called: Path | None = None) -> Iterator[sqlite3.Connection]:
+    """A database that is only read, and whose own definitions run no code."""
+    called = called or path
+    with reading(called, "an SQLite file", *_ERRORS), path.open("rb") as file:
+        if file.read(len(_MAGIC)) != _MAGIC:
+            raise DataError(f"{called} is no SQLite file: it does not begin as one does.")
+    for ending in ("-wal", "-journal"):
+        with contextlib.suppress(OSError):
+            if os.path.getsize(f"{path}{ending}"):  # noqa: PTH202 - a name beside it
+                raise DataError(
+                    f"{path} is not whole: {path.name}{ending} has changes that belong into it. "
+                    "Open and close it with sqlite3 first."
+                )
+    with reading(called, "an SQLite file", *_ERRORS):
+        database = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)
+    try:
+        with reading(called, "an SQLite file", *_ERRORS):
+            database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LARGEST_EXAMPLE)
+            database.execute("PRAGMA trusted_schema = OFF")
+            database.execute("PRAGMA cell_size_check = ON")
+            for table, columns in _COLUMNS.items():
+                _check_table(database, called, table, columns)
+        yield database
+    finally:
+        database.close()
+
+
+def _check_table(
+    database: sqlite3.Connection, path: Path, table: str, columns: tuple[str, ...]
+) -> None:
+    """Raises a sentence unless it is an ordinary table with these columns."""
+    found = database.execute(
+        "SELECT type, sql FROM sqlite_master WHERE name = ? COLLATE NOCASE", [table]
+    ).fetchone()
+    if found is None or found[0] != "table" or "VIRTUAL" in str(found[1]).upper()[:20]:
+        raise DataError(f"{path} has no table {table}.")
+    # The last number of a column is 0 unless it is computed.
+    there = {row[1] for row in database.execute(f"PRAGMA table_xinfo({table})") if not row[6]}
+    for column in columns:
+        if column not in there:
+            raise DataError(
+                f"{path}: the table {table} has no column {column!r}; it has "
+                f"{', '.join(sorted(map(str, there))[:20])}."
+            )
+
+
+def _chosen(database: sqlite3.Connection, path: Path, split: str | None) -> str:
+    """The split to read."""
+    with reading(path, "an SQLite file", *_ERRORS):
+        rows = database.execute("SELECT DISTINCT split_name FROM client_metadata").fetchall()
+    splits = sorted(str(row[0]) for row in rows)
+    if split is None and len(splits) != 1:
+        raise DataError(
+            f"{path} has the splits {', '.join(map(repr, splits[:20])) or 'none'}; name one, as in "
+            "split='train'."
+        )
+    if split is not None and split not in splits:
+        raise DataError(f"{path}: {unknown('split', split, splits[:20])}")
+    return splits[0] if split is None else split
+
+
+def _read(
+    path: Path, split: str | None, start: int, called: Path | None = None
+) -> Iterator[Client]:
+    called = called or path
+    with _opened(path, called) as database, reading(called, "an SQLite file", *_ERRORS):
+        chosen = _chosen(database, called, split)
+        # Both in the order of bytes, one beside the other.
+        expected = iter(database.execute(
+            "SELECT client_id, num_examples FROM client_metadata WHERE split_name = ? "
+            "ORDER BY client_id", [chosen],
+        ))
+        after = next(itertools.islice(expected, start - 1, start), None) if start else None
+        rows = database.execute(
+            "SELECT client_id, serialized_example_proto FROM examples WHERE split_name = ? "
+            f"{'AND client_id > ?' if after else ''} ORDER BY client_id, rowid",
+            [chosen, *([after[0]] if after else [])],
+        )
+        for client, own in itertools.groupby(rows, key=lambda row: row[0]):
+            name, promised = next(expected, (None, 0))
+            _check_name(called, client)
+            if name != client:
+                raise DataError(
+                    f"{called}: the table examples has the client {client!r} where the table "
+                    f"client_metadata has {name!r}."
+                )
+            read = 0
+            for columns, number in _parts(called, client, (row[1] for row in own)):
+                read += number
+                yield client, columns
+            if read != promised:
+                raise DataError(
+                    f"{called}: client {client!r} has {read} examples, but the table "
+                    f"client_metadata says {promised!r}."
+                )
+        missing = next(expected, None)
+        if missing is not None:
+            raise DataError(f"{called}: client {missing[0]!r} has no examples.")
+
+
+def _check_name(path: Path, client: Any) -> None:
+    if not isinstance(client, str):
+        raise DataError(f"{path}: a client's name must be text, but one is {client!r:.100}.")
+
+
+def _parts(
+    path: Path, client: str, messages: Iterator[Any]
+) -> Iterator[tuple[dict[str, Any], int]]:
+    """A client's columns, and how many examples they have; of a large client in parts."""
+    examples, size, first = [], 0, 0
+    for number, message in enumerate(messages):
+        if not isinstance(message, bytes):
+            raise DataError(
+                f"{path}: example {number} of client {client!r} is no serialized message."
+            )
+        try:
+            examples.append(parse_example(message))
+        except ValueError as error:
+            raise DataError(
+                f"{path}: example {number} of client {client!r} is no tf.train.Example: {error}."
+            ) from None
+        size += len(message)
+        if size > 4 * PART_BYTES:
+            yield _columns(path, client, examples, first), len(examples)
+            examples, size, first = [], 0, number + 1
+    if examples:
+        yield _columns(path, client, examples, first), len(examples)
+
+
+def _columns(
+    path: Path, client: str, examples: list[dict[str, Any]], first: int
+) -> dict[str, Any]:
+    try:
+        return stacked(examples)
+    except ValueError as error:
+        raise DataError(
+            f"{path}, client {client!r}, counted from example {first}: {error}."
+        ) from None

@@ -1,0 +1,259 @@
+"""Files in a format of the field, recognised and made a data set."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal, TypeAlias, get_args
+
+from fedax.data import readers
+from fedax.data.errors import DataError
+from fedax.data.federated_dataset import FederatedDataset
+from fedax.data.readers.clients import Clients, needed, reading
+from fedax.data.store import TABLE, open_store, read_store_table
+from fedax.data.store_writer import Progress, Transform, convert
+from fedax.data.tables import Columns
+from fedax.validate import check_choice, unknown
+
+Format: TypeAlias = Literal[
+    "sqlite", "hdf5", "leaf", "idx", "cifar", "parquet", "csv", "numpy", "huggingface", "store"
+]
+
+_BEGINNINGS: dict[bytes, Format] = {
+    b"SQLite format 3\0": "sqlite", b"\x89HDF\r\n\x1a\n": "hdf5", b"PAR1": "parquet",
+    b"PK\x03\x04": "numpy",
+}
+_ENDINGS: dict[str, Format] = {
+    ".sqlite": "sqlite", ".sqlite.lzma": "sqlite", ".sqlite.xz": "sqlite", ".h5": "hdf5",
+    ".hdf5": "hdf5", ".json": "leaf", "-ubyte": "idx", "-ubyte.gz": "idx", ".bin": "cifar",
+    ".parquet": "parquet", ".csv": "csv", ".tsv": "csv", ".csv.gz": "csv", ".npz": "numpy",
+}
+# Files in a folder -> its format; the first that is there.
+_FOLDERS: dict[str, Format] = {
+    TABLE: "store", "state.json": "huggingface", "*.json": "leaf", "*-ubyte*": "idx",
+    "data_batch_*": "cifar", "train.bin": "cifar", "train": "cifar", "*.parquet": "parquet",
+    "*.npy": "numpy",
+}
+# The names that MNIST's and CIFAR's files begin with.
+_IDX_NAMES = {"train": "train", "test": "t10k"}
+_CIFAR_NAMES = {"train": ("data_batch_", "train"), "test": ("test_batch", "test")}
+
+
+def read_data(
+    path: Path | str,
+    *,
+    format: Format | None = None,
+    client_column: str | None = None,
+    columns: Columns | None = None,
+    split: str | None = None,
+    transform: Transform | None = None,
+    store: Path | str | None = None,
+    progress: bool | Progress | None = None,
+) -> FederatedDataset:
+    r"""A data set of files in a format of the field, which are read once, in bounded memory.
+
+    What is read is written into a store, a folder of arrays that are mapped from then on; later
+    calls open it in less than a second. It is made anew if you remove it. A call that was killed
+    is gone on with by the next one.
+
+    Args:
+      path: a file or a folder: TensorFlow Federated's SQLite or HDF5, LEAF's JSON, IDX (MNIST),
+        CIFAR's batches, Parquet, CSV, NumPy's .npz or .npy, a data set that Hugging Face's
+        `datasets` saved, or a store.
+      format: None: by the file's beginning and name.
+      client_column: of Parquet, CSV and `datasets`: the column that says whose a row is. Of
+        NumPy's files: the array, None meaning "client_ids".
+      columns: of the former three: which to take; see `FederatedDataset.from_frame`.
+      split: of files with several: "train", "test" or as they call it.
+      transform: from a client's columns to its arrays of numbers, for text and the like; None for
+        a client leaves it out. If you change it, remove the store.
+      store: the store's folder. None: beside the files, NAME.store or NAME-SPLIT.store.
+      progress: whether to show a bar, or a function of the clients and the examples so far. None:
+        a bar if the standard error is a terminal.
+
+    Raises:
+      DataError: the files are malformed or of no known format, an option is missing, or there is
+        a store of other files or options already.
+
+    Example:
+      >>> import tempfile
+      >>> with tempfile.TemporaryDirectory() as folder:
+      ...     path = Path(folder) / "heights.csv"
+      ...     _ = path.write_text("who,height\nada,1.5\nbob,1.75\nada,1.25\n")
+      ...     data = read_data(path, client_column="who")
+      ...     data.client("ada")["height"].tolist()
+      [1.5, 1.25]
+    """
+    path = Path(path)
+    kind = _recognised(path) if format is None else format
+    check_choice("format", kind, get_args(Format))
+    if kind == "store":
+        return open_store(path)
+    clients = _OPENERS[kind](path, client_column, columns, split)
+    name = path.absolute().name + (f"-{split}" if split else "")
+    folder = path.absolute().with_name(f"{name}.store") if store is None else Path(store)
+    conversion = json.dumps({
+        "format": kind, "client_column": client_column, "columns": columns, "split": split,
+        "transform": transform and f"{transform.__module__}.{transform.__qualname__}",
+    })
+    if (folder / TABLE).exists():
+        return _opened(folder, path, clients, conversion)
+    with _shown(progress, name, clients.num_clients) as show:
+        return open_store(convert(
+            clients, folder, transform, conversion=conversion, progress=show
+        ))
+
+
+@contextlib.contextmanager
+def progress_bar(title: str, num_clients: int | None = None) -> Iterator[Progress]:
+    """A bar on the standard error, for `convert(progress=...)`; it goes when the block ends.
+
+    Args:
+      title: what is converted.
+      num_clients: how many there are; None: not known.
+    """
+    from rich.console import Console  # noqa: PLC0415 - few conversions are watched
+    from rich.progress import (  # noqa: PLC0415 - likewise
+        BarColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    words = TextColumn("{task.completed:,} clients, {task.fields[examples]:,} examples")
+    with Progress(
+        TextColumn("{task.description}"), BarColumn(), words, TimeElapsedColumn(),
+        TimeRemainingColumn(), console=Console(stderr=True), transient=True,
+    ) as bar:
+        task = bar.add_task(title, total=num_clients, examples=0)
+        yield lambda clients, examples: bar.update(task, completed=clients, examples=examples)
+
+
+def _shown(
+    progress: bool | Progress | None, title: str, num_clients: int | None
+) -> contextlib.AbstractContextManager[Progress | None]:
+    if callable(progress):
+        return contextlib.nullcontext(progress)
+    if progress or (progress is None and sys.stderr is not None and sys.stderr.isatty()):
+        return progress_bar(title, num_clients)
+    return contextlib.nullcontext()
+
+
+def _opened(
+    folder: Path, path: Path, clients: Clients, conversion: str
+) -> FederatedDataset:
+    """A store that is there, if it is of these files and options."""
+    table = read_store_table(folder)
+    source = table.get("source")
+    files = source.get("files") if isinstance(source, Mapping) else None
+    if table.get("conversion") != conversion or not clients.is_of(files):
+        raise DataError(
+            f"{folder} was made of other files than {path} now holds, or with other options. "
+            "Remove it to have it made anew, or name another folder: store=."
+        )
+    return open_store(folder)
+
+
+def _recognised(path: Path) -> Format:
+    """The format of a file or a folder."""
+    if path.is_dir():
+        for pattern, kind in _FOLDERS.items():
+            if next(path.glob(pattern), None) is not None:
+                return kind
+    else:
+        with reading(path, "a file"), path.open("rb") as file:
+            content = file.read(16)
+        for beginning, kind in _BEGINNINGS.items():
+            if content.startswith(beginning):
+                return kind
+        for ending, kind in _ENDINGS.items():
+            if path.name.lower().endswith(ending):
+                return kind
+        if path.name.startswith(tuple(name for names in _CIFAR_NAMES.values() for name in names)):
+            return "cifar"
+    raise DataError(
+        f"{path} is in none of the formats that are recognised. Name its format: format= one of "
+        f"{', '.join(map(repr, get_args(Format)))}."
+    )
+
+
+def _needs_column(client_column: str | None, kind: str) -> str:
+    if client_column is None:
+        raise DataError(
+            f"{kind} needs client_column=, the name of the column that says whose a row is."
+        )
+    return client_column
+
+
+def _parquet(path: Path, client_column: str | None, columns: Any, split: str | None) -> Clients:
+    paths = sorted(path.glob(f"{split or ''}*.parquet")) if path.is_dir() else [path]
+    return readers.read_parquet(paths, _needs_column(client_column, "Parquet"), columns)
+
+
+def _csv(path: Path, client_column: str | None, columns: Any, _: str | None) -> Clients:
+    return readers.read_csv(path, _needs_column(client_column, "CSV"), columns)
+
+
+def _huggingface(path: Path, client_column: str | None, columns: Any, split: str | None) -> Clients:
+    datasets = needed("datasets", "huggingface", "Hugging Face's data sets")
+    with reading(path, "a data set of Hugging Face's", ValueError, FileNotFoundError):
+        found = datasets.load_from_disk(str(path))
+    if isinstance(found, Mapping):
+        if split not in found:
+            raise DataError(f"{path}: {unknown('split', split, found)} Name one: split=.")
+        found = found[split]
+    clients = readers.read_huggingface(
+        found, _needs_column(client_column, "A data set of Hugging Face's"), columns
+    )
+    return clients.of_files(sorted(path.rglob("*.arrow")))
+
+
+def _idx(path: Path, _: str | None, __: Any, split: str | None) -> Clients:
+    images = path
+    if path.is_dir():
+        split = split or "train"
+        check_choice("split", split, _IDX_NAMES)
+        images = next(iter(sorted(path.glob(f"{_IDX_NAMES[split]}-images*-ubyte*"))), path)
+        if images == path:
+            raise DataError(f"There is no file {_IDX_NAMES[split]}-images-idx3-ubyte in {path}.")
+    labels = images.name.replace("images-idx3", "labels-idx1")
+    if labels == images.name:
+        raise DataError(
+            f"{images} must have a name as train-images-idx3-ubyte, beside which the labels are "
+            "found; otherwise use fedax.data.readers.read_idx(images, labels)."
+        )
+    return readers.read_idx(images, images.with_name(labels))
+
+
+def _cifar(path: Path, _: str | None, __: Any, split: str | None) -> Clients:
+    paths = [path]
+    if path.is_dir():
+        split = split or "train"
+        check_choice("split", split, _CIFAR_NAMES)
+        paths = sorted(
+            file for file in path.iterdir()
+            if file.is_file() and file.name.removesuffix(".bin").startswith(_CIFAR_NAMES[split])
+        )
+        if not paths:
+            raise DataError(f"There is no file {_CIFAR_NAMES[split][0]}... in {path}.")
+    num_classes = 10 if "batch" in paths[0].name else 100
+    if paths[0].suffix == ".bin":
+        return readers.read_cifar_binary(paths, num_classes)
+    return readers.read_cifar_pickle(paths, num_classes)
+
+
+_OPENERS: dict[str, Callable[[Path, str | None, Any, str | None], Clients]] = {
+    "sqlite": lambda path, _, __, split: readers.read_sqlite(path, split),
+    "hdf5": lambda path, *_: readers.read_hdf5(path),
+    "leaf": lambda path, *_: readers.read_leaf(path),
+    "idx": _idx,
+    "cifar": _cifar,
+    "parquet": _parquet,
+    "csv": _csv,
+    "numpy": lambda path, column, *_: readers.read_numpy(path, column or "client_ids"),
+    "huggingface": _huggingface,
+}

@@ -1,0 +1,283 @@
+"""Stores: data sets on a disk that are mapped and not read.
+
+A store is a folder with one split of a data set:
+
+=============  ==================================================================================
+file           content
+=============  ==================================================================================
+NAME.npy       an array [num_examples, ...], client after client
+offsets.npy    int64 [num_clients + 1], where each client's examples begin
+names.npy      the clients' names, text or whole numbers [num_clients]
+store.json     format, dtypes, shapes, SHA-256 of each file's numbers, where they came from
+=============  ==================================================================================
+
+`fedax.data.store_writer` makes them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+import stat
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
+
+from fedax.data.errors import DataError
+from fedax.data.federated_dataset import FederatedDataset
+from fedax.theory.tables import read_table
+from fedax.validate import quoted
+
+FORMAT = "fedax store 1"
+TABLE = "store.json"
+OFFSETS, NAMES = "offsets", "names"
+# A header of this size is written first and filled in last, when the shape is known. A multiple of
+# 64, so that JAX computes on a CPU with the mapped file itself, without a copy.
+HEADER_BYTES = 256
+# A file is read and hashed in pieces of this size.
+PIECE_BYTES = 2**24
+# Of a client's name; all take as much as the longest.
+LONGEST_NAME = 256
+_ARRAY_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}")
+_MOST_AXES = 8
+
+
+class _Entry(NamedTuple):
+    """What store.json says of a file."""
+
+    dtype: np.dtype
+    shape: tuple[int, ...]
+    sha256: str
+
+
+def open_store(folder: Path | str) -> FederatedDataset:
+    """The data set in a store, mapped: nothing is copied, and rows are read when they are used.
+
+    Sizes, dtypes and shapes are compared with what `store.json` says, and offsets are looked at;
+    `check_store` reads all numbers.
+
+    Args:
+      folder: of the store.
+
+    Raises:
+      DataError: there is no store, or it is not whole.
+
+    Example:
+      >>> import tempfile
+      >>> from fedax.data.store_writer import convert
+      >>> with tempfile.TemporaryDirectory() as folder:
+      ...     store = convert([("ada", {"x": np.ones((3, 2))}), ("bob", {"x": np.zeros((1, 2))})],
+      ...                     Path(folder) / "train")
+      ...     data = open_store(store)
+      ...     data.num_clients, data.client("ada")["x"].sum().item()
+      (2, 6.0)
+    """
+    folder = Path(folder)
+    table = read_store_table(folder)
+    entries = _entries(folder, table)
+    arrays = {name: _mapped(folder, name, entry) for name, entry in entries.items()}
+    offsets, names = np.array(arrays.pop(OFFSETS)), np.array(arrays.pop(NAMES))
+    try:
+        return FederatedDataset(arrays, offsets, names)
+    except (TypeError, ValueError) as error:
+        raise DataError(f"The store {folder} is damaged: {error}") from None
+
+
+def check_store(
+    folder: Path | str, progress: Callable[[int, int], object] | None = None
+) -> FederatedDataset:
+    """Reads every number of a store and compares their SHA-256 with what was written.
+
+    Args:
+      folder: of the store.
+      progress: called with the bytes read so far and all that there are.
+
+    Returns:
+      The data set, as `open_store` gives it.
+
+    Raises:
+      DataError: there is no store, it is not whole, or bytes have changed; the sentence names the
+        file.
+    """
+    folder = Path(folder)
+    data = open_store(folder)
+    entries = _entries(folder, read_store_table(folder))
+    total = sum(_size(entry) for entry in entries.values())
+    done = 0
+    for name, entry in entries.items():
+        path = folder / f"{name}.npy"
+        digest = hashlib.sha256()
+        with path.open("rb") as file:
+            file.seek(-_size(entry), 2)
+            while piece := file.read(PIECE_BYTES):
+                digest.update(piece)
+                done += len(piece)
+                if progress is not None:
+                    progress(done, total)
+        if digest.hexdigest() != entry.sha256:
+            raise DataError(
+                f"{path} has changed since it was written: its SHA-256 is {digest.hexdigest()}, "
+                f"but was {entry.sha256}. Make the store anew."
+            )
+    return data
+
+
+def read_store_table(folder: Path) -> Mapping[str, Any]:
+    """What a store's `store.json` says.
+
+    Raises:
+      DataError: there is none, or it cannot be read.
+    """
+    path = folder / TABLE
+    try:
+        table = read_table(_regular(path))
+    except FileNotFoundError:
+        raise DataError(
+            f"There is no store in {folder}: it has no {TABLE}."
+            + (" It has parts train and test; open one of them."
+               if (folder / "train" / TABLE).exists() else "")
+        ) from None
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path} cannot be read: {_reason(error)}.") from None
+    if not isinstance(table, Mapping) or table.get("format") != FORMAT:
+        found = table.get("format") if isinstance(table, Mapping) else table
+        raise DataError(
+            f"{path} is of the format {quoted(found)}, and this fedax reads {FORMAT!r}. Make the "
+            "store anew."
+        )
+    return table
+
+
+def check_array_name(name: Any) -> None:
+    """Raises a sentence unless an array of this name can be a file of a store.
+
+    Raises:
+      DataError: it cannot.
+    """
+    if not isinstance(name, str) or not _ARRAY_NAME.fullmatch(name) or (
+        name.lower() in (OFFSETS, NAMES)
+    ):
+        raise DataError(
+            f"An array of a store cannot have the name {quoted(name)}: take up to 64 letters, "
+            f"digits, _ and -, and neither {OFFSETS!r} nor {NAMES!r}."
+        )
+
+
+def check_client_name(name: Any) -> None:
+    """Raises a sentence unless a client of a store can have this name.
+
+    Raises:
+      DataError: it cannot.
+    """
+    if isinstance(name, int | np.integer) and not isinstance(name, bool):
+        if not -(2**63) <= int(name) < 2**63:
+            raise DataError(f"A client's number must fit into 64 bits, but one is {quoted(name)}.")
+        return
+    if not isinstance(name, str):
+        raise DataError(
+            f"A client's name must be text or a whole number, but one is {quoted(name)}."
+        )
+    if not name or len(name) > LONGEST_NAME or not name.isprintable():
+        raise DataError(
+            f"A client's name must be 1 to {LONGEST_NAME} printable letters, but one is "
+            f"{quoted(name)}."
+        )
+
+
+def write_header(file: BinaryIO, dtype: np.dtype, shape: tuple[int, ...]) -> None:
+    """Writes a .npy header of `HEADER_BYTES` at the beginning of a file."""
+    words = repr({
+        "descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape
+    }).encode()
+    magic = np.lib.format.magic(1, 0)
+    room = HEADER_BYTES - len(magic) - 2
+    file.seek(0)
+    file.write(magic + room.to_bytes(2, "little") + words.ljust(room - 1) + b"\n")
+
+
+def _entries(folder: Path, table: Mapping[str, Any]) -> dict[str, _Entry]:
+    """What `store.json` says of each file, offsets and names last."""
+    arrays = table.get("arrays")
+    if not isinstance(arrays, Mapping) or not arrays:
+        raise DataError(f"{folder / TABLE} names no arrays. Make the store anew.")
+    for name in arrays:
+        try:
+            check_array_name(name)
+        except DataError as error:
+            raise DataError(f"{folder / TABLE} is damaged: {error}") from None
+    found = {}
+    for name, said in (*arrays.items(), *((key, table.get(key)) for key in (OFFSETS, NAMES))):
+        try:
+            found[name] = _entry(said, ("U" if name == NAMES else "") + "biufc")
+        except (TypeError, ValueError, KeyError, SyntaxError):
+            raise DataError(
+                f"{folder / TABLE} says of {name!r} what cannot be: {quoted(said)}. Make the store "
+                "anew."
+            ) from None
+    if found[OFFSETS].shape != (found[NAMES].shape[0] + 1,) or found[OFFSETS].dtype != np.int64:
+        raise DataError(
+            f"{folder / TABLE} says that there are {found[NAMES].shape[0]} names and "
+            f"{found[OFFSETS].shape[0]} offsets, which do not fit. Make the store anew."
+        )
+    return found
+
+
+def _entry(said: Any, kinds: str) -> _Entry:
+    """What `store.json` says of a file.
+
+    Raises:
+      ValueError, TypeError, KeyError: it cannot be so.
+    """
+    entry = _Entry(np.dtype(said["dtype"]), tuple(said["shape"]), said["sha256"])
+    if not isinstance(entry.sha256, str) or entry.dtype.kind not in kinds:
+        raise ValueError
+    if not 1 <= len(entry.shape) <= _MOST_AXES or any(
+        type(length) is not int or not 0 <= length < 2**48 for length in entry.shape
+    ):
+        raise ValueError
+    return entry
+
+
+def _size(entry: _Entry) -> int:
+    return math.prod(entry.shape) * entry.dtype.itemsize
+
+
+def _mapped(folder: Path, name: str, entry: _Entry) -> np.ndarray:
+    """An array of a store, whose header and size are as they were written."""
+    path = folder / f"{name}.npy"
+    try:
+        with _regular(path).open("rb") as file:
+            version = np.lib.format.read_magic(file)
+            if version != (1, 0):
+                raise ValueError("its header is in another format")
+            shape, in_columns, dtype = np.lib.format.read_array_header_1_0(file)
+            begin = file.tell()
+            size = file.seek(0, 2)
+        if (shape, in_columns, dtype) != (entry.shape, False, entry.dtype):
+            raise ValueError(
+                f"it holds {dtype}{list(shape)}, but {TABLE} says {entry.dtype}{list(entry.shape)}"
+            )
+        if size != begin + _size(entry):
+            raise ValueError(f"it has {size:,} bytes instead of {begin + _size(entry):,}")
+        if not _size(entry):
+            raise ValueError("it is empty")
+        return np.memmap(path, entry.dtype, "r", begin, entry.shape)
+    except FileNotFoundError:
+        raise DataError(f"The store {folder} has lost {path.name}. Make it anew.") from None
+    except (OSError, ValueError, SyntaxError) as error:
+        raise DataError(f"{path} is damaged: {_reason(error)}. Make the store anew.") from None
+
+
+def _regular(path: Path) -> Path:
+    """The path, if a file is there; a link, a pipe or a device is not opened."""
+    if not stat.S_ISREG(path.lstat().st_mode):
+        raise ValueError("it is no regular file")
+    return path
+
+
+def _reason(error: Exception) -> str:
+    text = (error.strerror if isinstance(error, OSError) else None) or str(error)
+    return text.split("\n")[0][:300].rstrip(".")

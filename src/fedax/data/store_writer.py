@@ -1,0 +1,439 @@
+"""Making stores, client after client, in bounded memory; a killed process is gone on with."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import math
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO, TypeAlias
+
+import filelock
+import numpy as np
+
+import fedax.data.store as layout
+from fedax.data.checks import require_labels, require_numbers
+from fedax.data.errors import DataError
+from fedax.data.grouping import check_client
+from fedax.mistakes.errors import checked_call, kind_of
+from fedax.theory.tables import read_table
+from fedax.validate import quoted
+
+Columns: TypeAlias = Mapping[str, Any]
+Transform: TypeAlias = Callable[[Columns], Columns | None]
+# Called with the clients and the examples written so far.
+Progress: TypeAlias = Callable[[int, int], object]
+
+_PROGRESS = "progress.json"
+_CLIENTS = "clients.jsonl"
+_LOCK = "lock"
+# What was written is made safe, to be gone on with, after so many bytes or seconds.
+SAVE_BYTES = 2**28
+SAVE_SECONDS = 10.0
+
+
+def convert(
+    clients: Iterable[tuple[str | int, Columns]],
+    folder: Path | str,
+    transform: Transform | None = None,
+    *,
+    source: Mapping[str, Any] | None = None,
+    conversion: str = "",
+    progress: Progress | None = None,
+) -> Path:
+    """Writes the clients of a reader into a store; memory holds one client at a time.
+
+    If the process is killed, or the disk is full, the same call goes on from where it was, as
+    long as `source` and `conversion` are the same. Malformed data leave nothing behind.
+
+    Args:
+      clients: of a reader of `fedax.data.readers`, or (name, its arrays by name) in an order that
+        is the same each time. Neighbours of one name are parts of one client.
+      folder: of the store; must not be there yet.
+      transform: from a client's columns to its arrays of numbers; None for a client leaves it
+        out. None: the columns are such arrays already.
+      source: what the data are made of, such as a file's name, size and SHA-256. None: what the
+        reader says of itself.
+      conversion: how they were made; another one makes a store anew.
+      progress: called with the clients and the examples so far.
+
+    Returns:
+      The folder.
+
+    Raises:
+      DataError: the data are malformed, or the store cannot be written.
+    """
+    if source is None:
+        source = getattr(clients, "source", {})
+    folder = Path(folder)
+    with StoreWriter(folder, source=source, conversion=conversion) as writer:
+        done, number, last = writer.num_read, 0, object()
+        if done and hasattr(clients, "after"):
+            clients = clients.after(done)  # pyright: ignore[reportAttributeAccessIssue]
+            done = 0
+        for name, columns in clients:
+            if done:
+                number, last = number + (name != last), name
+                if number <= done:
+                    continue
+            arrays = columns if transform is None else _transformed(transform, name, columns)
+            if arrays is None:
+                writer.leave_out(name)
+            else:
+                writer.append(name, arrays)
+            if progress is not None:
+                progress(writer.num_clients, writer.num_examples)
+        return writer.finish()
+
+
+class StoreWriter:
+    """A store that is being made, beside its place: `.NAME.partial` until `finish` renames it.
+
+    Used as a context, an error that is not the disk's removes what was written; a kill, Ctrl-C or
+    a full disk leaves it, and a writer with the same `source` and `conversion` goes on with it.
+
+    Attributes:
+      num_clients, num_examples: written so far, by an earlier process too.
+      num_read: clients written or left out so far.
+
+    Args:
+      folder: of the store; must not be there yet.
+      source: what the data are made of; kept in `store.json`.
+      conversion: how they are made; likewise.
+
+    Raises:
+      DataError: the folder is there, another process makes it, or it cannot be written.
+
+    Example:
+      >>> import tempfile
+      >>> with tempfile.TemporaryDirectory() as parent:
+      ...     with StoreWriter(Path(parent) / "train") as writer:
+      ...         writer.append("ada", {"x": np.arange(3.0)})
+      ...         writer.append("bob", {"x": np.arange(2.0)})
+      ...         store = writer.finish()
+      ...     layout.open_store(store).client_sizes.tolist()
+      [3, 2]
+    """
+
+    def __init__(
+        self, folder: Path | str, *, source: Mapping[str, Any] | None = None, conversion: str = ""
+    ) -> None:
+        self.folder = Path(folder).absolute()
+        self._partial = self.folder.with_name(f".{self.folder.name}.partial")
+        self._about = {"source": dict(source or {}), "conversion": conversion}
+        self.num_clients = self.num_examples = self.num_read = 0
+        self._names: list[str | int] = []
+        self._known: set[str] = set()
+        self._sizes: list[int] = []
+        self._like: dict[str, np.ndarray] = {}
+        self._files: dict[str, BinaryIO] = {}
+        self._digests: dict[str, Any] = {}
+        self._unsaved, self._saved_at = 0, time.monotonic()
+        if os.path.lexists(self.folder):
+            raise DataError(
+                f"There is something at {self.folder} already. Remove it, or name another folder."
+            )
+        try:
+            self._partial.mkdir(parents=True, exist_ok=True)
+            self._lock = filelock.FileLock(self._partial / _LOCK, timeout=0)
+            self._lock.acquire()
+            if os.path.lexists(self.folder):  # made by another process a moment ago
+                self.discard()
+                raise DataError(f"Another process has just made {self.folder}.")
+        except filelock.Timeout:
+            raise DataError(f"Another process is making {self.folder}; wait for it.") from None
+        except OSError as error:
+            raise DataError(
+                f"Cannot make the store {self.folder}: {error.strerror or error}."
+            ) from None
+        try:
+            self._resume()
+        except OSError as error:
+            self._close()
+            raise self._failed(error) from None
+
+    def append(self, name: str | int, arrays: Columns) -> None:
+        """Adds a client's examples; again of the client before, more of them.
+
+        Args:
+          name: the client's.
+          arrays: name -> array of numbers [n_i, ...], the same of every client.
+
+        Raises:
+          DataError: the name came before, the arrays are not as the first client's, or hold what
+            no model computes with; the sentence names the client.
+        """
+        layout.check_client_name(name)
+        rows = {key: self._rows(name, key, value) for key, value in arrays.items()}
+        try:
+            check_client(name, rows, self._like or rows)
+        except ValueError as error:
+            raise DataError(str(error)) from None
+        require_labels(name, rows)
+        if not self._names or self._names[-1] != name:
+            self._save_now_and_then()
+            if str(name) in self._known:
+                raise DataError(f"Two clients have the name {name!r}; names must differ.")
+            if self._names and isinstance(name, str) != isinstance(self._names[0], str):
+                raise DataError(
+                    f"Clients' names must be all text or all whole numbers, but {name!r} follows "
+                    f"{self._names[0]!r}."
+                )
+            self._names.append(name if isinstance(name, str) else int(name))
+            self._known.add(str(name))
+            self._sizes.append(0)
+            self.num_clients += 1
+            self.num_read += 1
+        if not self._like:
+            self._begin(rows)
+        for key, value in rows.items():
+            content = value.tobytes()
+            self._write(key, content)
+            self._digests[key].update(content)
+            self._unsaved += len(content)
+        count = len(next(iter(rows.values())))
+        self._sizes[-1] += count
+        self.num_examples += count
+
+    def leave_out(self, name: str | int) -> None:
+        """Notes that the reader's next client is not written.
+
+        Raises:
+          DataError: part of it was written.
+        """
+        if self._names and self._names[-1] == name:
+            raise DataError(f"A part of client {name!r} is to be left out, but another was not.")
+        self.num_read += 1
+
+    def finish(self) -> Path:
+        """Completes the store and puts it into its place, at once.
+
+        Raises:
+          DataError: no client was written, or the disk fails.
+        """
+        if not self._names:
+            raise DataError("A data set needs at least one client, and got none.")
+        try:
+            table = self._completed()
+            content = json.dumps({"format": layout.FORMAT, **table, **self._about}, indent=2)
+            _write(self._partial / layout.TABLE, content.encode())
+            self._close()
+            for name in (_PROGRESS, _CLIENTS, _LOCK):
+                (self._partial / name).unlink(missing_ok=True)
+            self._partial.rename(self.folder)
+            _sync_folder(self.folder.parent)
+        except OSError as error:
+            self._close()
+            raise self._failed(error) from None
+        return self.folder
+
+    def discard(self) -> None:
+        """Removes what was written."""
+        self._close()
+        shutil.rmtree(self._partial, ignore_errors=True)
+
+    def __enter__(self) -> StoreWriter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: Any, traceback: Any) -> None:
+        if isinstance(error, Exception) and not isinstance(error, _DiskError):
+            self.discard()
+        self._close()
+
+    def _rows(self, name: str | int, key: Any, value: Any) -> np.ndarray:
+        """An array of a client in this machine's byte order, one after the other in memory."""
+        layout.check_array_name(key)
+        if isinstance(value, list | tuple) and any(not np.isscalar(v) or isinstance(v, str | bytes)
+                                                   for v in value[:1]):
+            raise DataError(
+                f"Client {quoted(name)}: {key!r} is text or of unequal lengths, and a store holds "
+                "arrays of numbers. Give a transform that makes some, or leave the column out."
+            )
+        try:
+            rows = np.asarray(value)
+            if not rows.dtype.isnative:
+                rows = rows.astype(rows.dtype.newbyteorder("="))
+            require_numbers(f"Client {quoted(name)}: array {key!r}", rows.dtype)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise DataError(str(error)) from None
+        if rows.dtype.kind not in "biufc":
+            raise DataError(
+                f"Client {quoted(name)}: array {key!r} is {rows.dtype}, which a store does not "
+                "hold. Convert it to float32."
+            )
+        return np.ascontiguousarray(rows) if rows.ndim else rows
+
+    def _begin(self, rows: Mapping[str, np.ndarray]) -> None:
+        """Opens files for the first client's arrays."""
+        if len({key.lower() for key in rows}) < len(rows):
+            raise DataError(
+                f"The arrays {sorted(rows)} have names that differ in capitals only, and some "
+                "disks do not tell such files apart. Rename one."
+            )
+        try:
+            for key, value in rows.items():
+                self._like[key] = value[:0]
+                self._files[key] = self._path(key).open("w+b")
+                self._files[key].write(bytes(layout.HEADER_BYTES))
+                self._digests[key] = hashlib.sha256()
+        except OSError as error:
+            raise self._failed(error) from None
+
+    def _write(self, key: str, content: bytes) -> None:
+        try:
+            self._files[key].write(content)
+        except OSError as error:
+            raise self._failed(error) from None
+
+    def _save_now_and_then(self) -> None:
+        """Makes the clients so far safe; a client is not saved in part."""
+        late = time.monotonic() - self._saved_at > SAVE_SECONDS
+        if self._names and (late or self._unsaved > SAVE_BYTES):
+            try:
+                self._save()
+            except OSError as error:
+                raise self._failed(error) from None
+
+    def _save(self) -> None:
+        for file in self._files.values():
+            file.flush()
+            os.fsync(file.fileno())
+        pairs = zip(self._names, self._sizes, strict=True)
+        lines = "".join(json.dumps(pair) + "\n" for pair in pairs)
+        _write(self._partial / _CLIENTS, lines.encode())
+        arrays = {key: [value.dtype.str, value.shape[1:]] for key, value in self._like.items()}
+        _write(self._partial / _PROGRESS, json.dumps({
+            "num_read": self.num_read, "num_clients": self.num_clients, "arrays": arrays,
+            **self._about,
+        }).encode())
+        self._unsaved, self._saved_at = 0, time.monotonic()
+
+    def _resume(self) -> None:
+        """Goes on with what an earlier process saved, if it made the same; else begins anew."""
+        try:
+            saved = read_table(self._partial / _PROGRESS)
+            text = (self._partial / _CLIENTS).read_text("utf-8")
+            pairs = [json.loads(line) for line in text.splitlines()[: saved["num_clients"]]]
+            about = json.loads(json.dumps(self._about))
+            same = all(saved[key] == value for key, value in about.items())
+            if not same or not pairs or len(pairs) != saved["num_clients"]:
+                raise ValueError("it is of something else")
+            names, sizes = [name for name, _ in pairs], [size for _, size in pairs]
+            for key, (kind, shape) in saved["arrays"].items():
+                self._like[key] = np.zeros((0, *shape), np.dtype(kind))
+                self._take_up(key, sum(sizes))
+        except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
+            self._begin_anew()
+            return
+        self._names, self._sizes, self._known = names, sizes, set(map(str, names))
+        self.num_clients, self.num_examples = len(names), sum(sizes)
+        self.num_read = saved["num_read"]
+
+    def _take_up(self, key: str, num_examples: int) -> None:
+        """Opens an array's file behind its first examples, whose digest is computed again.
+
+        Raises:
+          ValueError: the file is shorter.
+        """
+        like = self._like[key]
+        size = num_examples * like.dtype.itemsize * math.prod(like.shape[1:])
+        self._digests[key] = hashlib.sha256()
+        self._files[key] = file = self._path(key).open("r+b")
+        file.seek(layout.HEADER_BYTES)
+        for place in range(0, size, layout.PIECE_BYTES):
+            piece = file.read(min(layout.PIECE_BYTES, size - place))
+            self._digests[key].update(piece)
+        if file.tell() != layout.HEADER_BYTES + size:
+            raise ValueError("it is shorter")
+        file.truncate()
+
+    def _begin_anew(self) -> None:
+        for file in self._files.values():
+            file.close()
+        self._files, self._digests, self._like = {}, {}, {}
+        for path in self._partial.iterdir():
+            if path.name != _LOCK:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+    def _completed(self) -> dict[str, Any]:
+        """Writes headers, offsets and names; what `store.json` says of all files."""
+        table: dict[str, Any] = {"arrays": {}}
+        for key, file in self._files.items():
+            like = self._like[key]
+            shape = (self.num_examples, *like.shape[1:])
+            layout.write_header(file, like.dtype, shape)
+            table["arrays"][key] = _entry(like.dtype, shape, self._digests[key])
+            file.flush()
+            os.fsync(file.fileno())
+        offsets = np.append(0, np.cumsum(self._sizes)).astype(np.int64)
+        for key, array in ((layout.OFFSETS, offsets), (layout.NAMES, np.array(self._names))):
+            with self._path(key).open("wb") as file:
+                layout.write_header(file, array.dtype, array.shape)
+                file.write(array.tobytes())
+                file.flush()
+                os.fsync(file.fileno())
+            table[key] = _entry(array.dtype, array.shape, hashlib.sha256(array.tobytes()))
+        return table
+
+    def _path(self, key: str) -> Path:
+        return self._partial / f"{key}.npy"
+
+    def _close(self) -> None:
+        for file in self._files.values():
+            with contextlib.suppress(OSError):
+                file.close()
+        self._files = {}
+        self._lock.release()
+
+    def _failed(self, error: OSError) -> _DiskError:
+        return _DiskError(
+            f"Cannot write the store {self.folder}: {error.strerror or error}. What was written is "
+            f"kept in {self._partial}, and the same call goes on with it."
+        )
+
+
+class _DiskError(DataError):
+    """The data are well, but the disk is not."""
+
+
+def _transformed(transform: Transform, name: str | int, columns: Columns) -> Columns | None:
+    """What a transform makes of a client; what it raises becomes a sentence."""
+    arrays = checked_call(
+        DataError, f"The transform of client {quoted(name)}", "transform(columns)", transform,
+        (columns,), {},
+    )
+    if arrays is not None and not isinstance(arrays, Mapping):
+        raise DataError(
+            f"The transform must give a dictionary of arrays, or None for a client to leave out, "
+            f"but gave {kind_of(arrays)} for client {quoted(name)}."
+        )
+    return arrays
+
+
+def _entry(dtype: np.dtype, shape: tuple[int, ...], digest: Any) -> dict[str, Any]:
+    return {"dtype": dtype.str, "shape": list(shape), "sha256": digest.hexdigest()}
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Writes a file that is the old one or the new one."""
+    new = path.with_suffix(".new")
+    with new.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    new.replace(path)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Makes a rename in a folder safe, where the system can."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

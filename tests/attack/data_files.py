@@ -1,0 +1,275 @@
+"""Files of data in every format, damaged and forged: a store, or a sentence and nothing left."""
+
+from __future__ import annotations
+
+import functools
+import gzip
+import lzma
+import pickle
+import random
+import shutil
+import sqlite3
+import struct
+import tempfile
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+import made_data
+from attack.files import damaged
+from attack.outcomes import FoundError, limits
+from fedax.data.errors import DataError
+from fedax.data.store import check_store
+from fedax.data.store_writer import convert
+
+SECONDS, MEGABYTES = 20.0, 400.0
+LONGEST_SENTENCE = 2000
+
+NUMBERS = (0, 1, 127, 128, 255, 2**15, 2**16 - 1, 2**31 - 1, 2**31, 2**32 - 1, 2**63 - 1, 2**64 - 1)
+WORDS = (b"-1", b"1e999", b"nan", b"", b"9" * 400, b"null", b'"', b"'", b"[", b"{", b"]" * 50,
+         b"[" * 5000, b"\0", b"\xff\xfe", b"\n", b",,", b"..", b"../../x", b"1.5", b"true",
+         "é".encode("latin-1"), b"\xed\xa0\x80", b"a" * 3000)
+
+
+def changed(content: bytes, rng: random.Random) -> bytes:
+    """After an accident, or with a number or a word in it that nobody would write."""
+    kind = rng.random()
+    if kind < 0.5 or not content:
+        return damaged(content, rng)
+    found = bytearray(content)
+    for _ in range(rng.randint(1, 3)):
+        place = rng.randrange(len(found))
+        if kind < 0.75:
+            size = rng.choice((1, 2, 4, 8))
+            order = rng.choice(("little", "big"))
+            number = rng.choice(NUMBERS) % 2 ** (8 * size)
+            found[place : place + size] = number.to_bytes(size, order)
+        elif kind < 0.9:
+            found[place : place + rng.choice((0, 1, 4))] = rng.choice(WORDS)
+        else:
+            other = rng.randrange(len(found))
+            found[place : place + 32] = found[other : other + 32]
+    return bytes(found)
+
+
+def inside_gzip(content: bytes, rng: random.Random) -> bytes:
+    return gzip.compress(changed(gzip.decompress(content), rng), 1)
+
+
+def inside_lzma(content: bytes, rng: random.Random) -> bytes:
+    inner = inside_sqlite if rng.random() < 0.5 else changed
+    return lzma.compress(inner(lzma.decompress(content), rng), lzma.FORMAT_ALONE, preset=0)
+
+
+def inside_sqlite(content: bytes, rng: random.Random) -> bytes:
+    """A whole database with rows, values and tables that should not be."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "a.sqlite"
+        path.write_bytes(content)
+        database = sqlite3.connect(path)
+        rows = database.execute(
+            "SELECT rowid, serialized_example_proto FROM examples").fetchall()
+        row, message = rng.choice(rows)
+        odd: Any = rng.choice((None, 5, 2**62, "", "x", b"", "a\0b", 1.5, b"\n\x00", "é" * 300))
+        statements: list[tuple[str, list[Any]]] = [
+            ("UPDATE examples SET serialized_example_proto = ? WHERE rowid = ?",
+             [changed(message, rng), row]),
+            ("UPDATE examples SET serialized_example_proto = ? WHERE rowid = ?", [odd, row]),
+            ("UPDATE examples SET client_id = ? WHERE rowid = ?", [odd, row]),
+            ("UPDATE examples SET split_name = ? WHERE rowid = ?", [odd, row]),
+            ("UPDATE client_metadata SET num_examples = ? WHERE rowid = 1", [odd]),
+            ("UPDATE client_metadata SET client_id = ? WHERE rowid = 2", [odd]),
+            ("INSERT INTO client_metadata SELECT * FROM client_metadata LIMIT 1", []),
+            ("DELETE FROM examples WHERE rowid = ?", [row]),
+            ("DELETE FROM client_metadata WHERE rowid = 1", []),
+            ("DROP TABLE client_metadata", []),
+            ("ALTER TABLE examples RENAME COLUMN client_id TO c", []),
+        ]
+        for statement, values in rng.sample(statements, rng.choice((1, 1, 1, 3))):
+            try:
+                database.execute(statement, values)
+            except sqlite3.Error:
+                continue
+        if rng.random() < 0.1:
+            database.execute("DROP TABLE IF EXISTS examples")
+            database.execute(
+                "CREATE VIEW examples(split_name, client_id, serialized_example_proto) AS WITH "
+                "RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) "
+                "SELECT 'all_train', 'a', zeroblob(1000) FROM n"
+            )
+        database.commit()
+        database.close()
+        return path.read_bytes()
+
+
+def inside_hdf5(content: bytes, rng: random.Random) -> bytes:  # noqa: PLR0912
+    """A whole file with groups, links and data sets that should not be."""
+    del content
+    with tempfile.TemporaryDirectory() as folder:
+        path = made_data.make_hdf5(Path(folder))
+        with h5py.File(path, "r+") as file:
+            clients = file["examples"]
+            client = clients[rng.choice(list(clients))]
+            field = rng.choice(list(client))
+            kind = rng.randrange(12)
+            if kind == 0:
+                del client[field]
+            elif kind == 1:
+                client["link"] = h5py.ExternalLink("/etc/passwd", "/")
+            elif kind == 2:
+                clients["link"] = h5py.SoftLink("/examples")
+            elif kind == 3:
+                clients["link"] = clients  # a group in itself
+            elif kind == 4:
+                clients.create_group(rng.choice(("empty", "é", "\x01", "a" * 300)))
+            else:
+                del client[field]
+                length = len(next(iter(client.values())))
+                if kind == 5:
+                    client.create_dataset(field, (length, 2**40), "f4", chunks=(1, 2**16))
+                elif kind == 6:
+                    client.create_dataset(field, data=np.full((length, 4), rng.choice(
+                        (np.nan, np.inf, -1, 2.0**63))))
+                elif kind == 7:
+                    client.create_dataset(field, data=np.zeros(length, rng.choice(
+                        (">f4", "<i8", "f2", "c8", "S3", [("a", "i4")], "b1", "u8"))))
+                elif kind == 8:
+                    client[field] = rng.choice((5, "x", -1))
+                elif kind == 9:
+                    client.create_dataset(field, data=np.zeros((length + 1, 2)))
+                elif kind == 10:
+                    client.create_dataset(
+                        field, (length,), "f8", external=[("/etc/passwd", 0, 8 * length)])
+                else:
+                    client.create_dataset(field, data=np.zeros((length, 2**20)),
+                                          compression="gzip", chunks=(1, 2**20))
+        return path.read_bytes()
+
+
+def inside_pickle(content: bytes, rng: random.Random) -> bytes:
+    """A pickle of what is no batch."""
+    batch = pickle.loads(content)
+    odd: Any = rng.choice((
+        None, [], {}, [[]], "x", b"", 5, -1, 2**100, 1.5, [1, 2, 300, -5], print, np.float64(3),
+        np.zeros((4, 3072)), np.zeros((4, 3072), ">i4"), np.array(["a"]), np.zeros(3, object),
+        np.zeros((0, 3072), np.uint8), np.asfortranarray(made_data.FLAT), np.ma.masked, {1, 2},
+        np.uint8, [2**40] * 4, functools.reduce(lambda v, _: [v, v], range(60), 1),
+        np.zeros(4, [("a", int)]), np.datetime64("now"), ...,
+    ))
+    key = rng.choice([*batch, "data", (1, 2)])
+    batch[key] = odd
+    if rng.random() < 0.1:
+        batch = odd
+    return pickle.dumps(batch, protocol=rng.choice((0, 2, 3, 4, 5)))
+
+
+def inside_npz(content: bytes, rng: random.Random) -> bytes:
+    """Arrays that should not be, under headers that promise anything."""
+    del content
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "a.npz"
+        ids = rng.choice((
+            made_data.IDS, [1, 2, 1, 2, 1, 3], [1.5] * 6, [], ["a"] * 5, [None] * 6, [b"a"] * 6,
+            ["a\n"] * 6, [["a"] * 2] * 3,
+        ))
+        x = rng.choice((
+            made_data.X, np.zeros((6, 0)), np.full(6, np.nan), np.zeros(6, "U2"), np.float64(5),
+            np.zeros(6, ">i2"), np.zeros((6, 2), order="F"), np.zeros(6, object), np.zeros((5, 2)),
+            np.zeros((6, 2**18)), np.zeros(6, "M8[s]"),
+        ))
+        y = rng.choice((made_data.Y, -made_data.Y, made_data.Y.astype(">i8")))
+        names = ("x", rng.choice(("y", "../y", "y/z", "names", "é", "")), rng.choice(
+            ("client_ids", "client_ids", "client_ids", "ids")))
+        np.savez_compressed(path, **dict(zip(names, (x, y, np.array(ids)), strict=True)))
+        return path.read_bytes()
+
+
+FORGERS: dict[str, Callable[[bytes, random.Random], bytes]] = {
+    "sqlite": inside_sqlite, "posts": inside_sqlite, "lzma": inside_lzma, "hdf5": inside_hdf5,
+    "packed idx": inside_gzip, "cifar pickle": inside_pickle, "npz": inside_npz,
+}
+
+
+# How the last attack ended.
+ended = {"stores": 0, "sentences": 0}
+
+
+def bomb(name: str, rng: random.Random) -> bytes | None:
+    """Much in a little file, or a promise of it."""
+    if name == "packed idx":
+        shape = rng.choice(((2**31, 28, 28), (2**20, 28), (6, 5, 2**30)))
+        head = struct.pack(f">HBB{len(shape)}I", 0, 8, len(shape), *shape)
+        return gzip.compress(head + bytes(2**22), 1)
+    if name == "idx":
+        return struct.pack(">HBB3I", 0, 8, 3, *rng.choice(((2**32 - 1,) * 3, (2**31, 1, 1))))
+    return None
+
+
+def numbers(columns: Any) -> dict[str, Any]:
+    """A transform: of what is text, or of unequal lengths, the lengths."""
+    return {
+        key: np.array([len(value) for value in column]) if isinstance(column, list) else column
+        for key, column in columns.items()
+    }
+
+
+def attack(name: str, seed: int, count: int) -> list[str]:
+    """What so many damaged and forged files of a format came to that they must not."""
+    made = made_data.FORMATS[name]
+    problems = []
+    ended["stores"] = ended["sentences"] = 0
+    with tempfile.TemporaryDirectory() as parent:
+        folder = Path(parent)
+        source = folder / "source"
+        source.mkdir()
+        path = made.make(source)
+        files = {file: file.read_bytes() for file in sorted(source.iterdir())}
+        for trial in range(count):
+            rng = random.Random(f"{seed} {name} {trial}")
+            file = rng.choice(list(files))
+            kind = rng.random()
+            content = bomb(name, rng) if kind < 0.02 else None
+            if content is None and kind < 0.5 and name in FORGERS:
+                content = FORGERS[name](files[file], rng)
+            file.write_bytes(changed(files[file], rng) if content is None else content)
+            wrong = _outcome(made, path, folder, f"{name}, trial {trial}")
+            if wrong is not None:
+                problems.append(wrong)
+            file.write_bytes(files[file])
+    return problems
+
+
+def _outcome(made: made_data.Format, path: Path, folder: Path, what: str) -> str | None:
+    store = folder / "store"
+    try:
+        with limits(SECONDS, MEGABYTES, what):
+            check_store(convert(made.read(path), store, numbers))
+    except DataError as error:
+        ended["sentences"] += 1
+        text = str(error)
+        if not text.endswith(".") or len(text) > LONGEST_SENTENCE:
+            return f"{what}: no sentence: {text[:300]!r}"
+    except FoundError as error:
+        return str(error)
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        place = f"{frame.filename}, line {frame.lineno}"
+        return f"{what}: {type(error).__name__} from {place}: {error}"
+    else:
+        ended["stores"] += 1
+        shutil.rmtree(store)
+    left = sorted(found.name for found in folder.iterdir() if found.name != "source")
+    for found in left:
+        shutil.rmtree(folder / found, ignore_errors=True)
+    return f"{what}: left {left}" if left else None
+
+
+FUZZERS = {
+    f"data: {name}": functools.partial(attack, name) for name in made_data.FORMATS
+}

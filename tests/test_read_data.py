@@ -1,0 +1,140 @@
+"""A user points fedax at files in a format of the field and gets a data set."""
+
+import gzip
+import shutil
+import warnings
+
+import numpy as np
+import pytest
+
+import fedax
+import made_data
+from fedax import DataError, read_data
+from fedax.data import readers
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # what its own imports say is not ours
+    import datasets
+
+OPTIONS = {
+    "sqlite": {"split": "all_train"}, "lzma": {"split": "all_train"},
+    "csv": {"client_column": "who", "columns": {"x": ["a", "b"], "y": "y"}},
+    "parquet": {"client_column": "who"},
+}
+NUMBERS = {name for name in made_data.FORMATS if name not in ("posts", "hdf5")}
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("name", sorted(NUMBERS))
+def test_a_format_is_recognised(name, tmp_path):
+    made = made_data.FORMATS[name]
+    folder = tmp_path / "data"
+    folder.mkdir()
+    data = read_data(made.make(folder), **OPTIONS.get(name, {}))
+    assert data.names.tolist() == list(made.holds)
+    for client, columns in made.holds.items():
+        for key, value in columns.items():
+            np.testing.assert_array_equal(data.client(client)[key], value)
+
+
+@pytest.mark.parametrize("name", ["idx", "packed idx", "cifar binary", "cifar pickle", "parquet"])
+def test_folders(name, tmp_path):
+    made = made_data.FORMATS[name]
+    folder = tmp_path / "data"
+    folder.mkdir()
+    made.make(folder)
+    data = read_data(folder, **OPTIONS.get(name, {}), split=None if name == "parquet" else "train")
+    for client, columns in made.holds.items():
+        np.testing.assert_array_equal(data.client(client)["x"], columns["x"])
+    if name != "parquet":
+        with pytest.raises(DataError, match="There is no file t"):
+            read_data(folder, split="test")
+        with pytest.raises(ValueError, match="Did you mean 'train'"):
+            read_data(folder, split="trian")
+
+
+def test_cifar_10_in_five_batches(tmp_path):
+    for number in range(1, 6):
+        labels = np.full((4, 1), number, np.uint8)
+        content = np.concatenate([labels, made_data.FLAT], 1).tobytes()
+        (tmp_path / f"data_batch_{number}.bin").write_bytes(content)
+    data = read_data(tmp_path, store=tmp_path / "store")
+    assert data.client("pool")["y"].tolist() == np.repeat(range(1, 6), 4).tolist()
+    np.testing.assert_array_equal(data.arrays["x"][16:], made_data.CIFAR)
+
+
+def test_a_saved_data_set_of_hugging_face(tmp_path):
+    rows = datasets.Dataset.from_dict({"who": made_data.IDS, "y": made_data.Y})
+    datasets.DatasetDict({"train": rows}).save_to_disk(tmp_path / "both")
+    rows.save_to_disk(tmp_path / "one")
+    with pytest.raises(DataError, match="Unknown split 'None'"):
+        read_data(tmp_path / "both", client_column="who", format="huggingface")
+    for data in (
+        read_data(tmp_path / "one", client_column="who"),
+        read_data(tmp_path / "both", client_column="who", format="huggingface", split="train"),
+    ):
+        assert data.client("eve")["y"].tolist() == [0, 2, 5]
+
+
+def test_text_by_a_transform(tmp_path):
+    path = made_data.make_posts(tmp_path)
+    vocabulary = fedax.Vocabulary.build(["how do i"])
+
+    def transform(columns):
+        texts = [text.decode() for text in columns["tokens"]]
+        return {"tokens": vocabulary.sequences(texts, 4)}
+
+    data = read_data(path, transform=transform)
+    assert data.client("00000001")["tokens"].tolist() == vocabulary.sequences(
+        ["how do i", "no way"], 4).tolist()
+    with pytest.raises(DataError, match="Give a transform"):
+        read_data(path, store=tmp_path / "other")
+
+
+@pytest.mark.quick
+def test_a_store_is_made_once(tmp_path, monkeypatch):
+    path = made_data.make_csv(tmp_path)
+    shown = []
+    data = read_data(path, client_column="who", progress=lambda *counts: shown.append(counts))
+    assert shown == [(1, 3), (2, 5), (3, 6)]
+    assert (tmp_path / "a.csv.store" / "store.json").exists()
+    again = read_data(path, client_column="who", progress=lambda *counts: shown.append(counts))
+    assert len(shown) == 3
+    for key in data.arrays:
+        np.testing.assert_array_equal(again.arrays[key], data.arrays[key])
+    with pytest.raises(DataError, match=r"Remove it to have it made anew.*store="):
+        read_data(path, client_column="y")
+    path.write_text(path.read_text() + "zoe,1,2,3\n")
+    with pytest.raises(DataError, match="other files than"):
+        read_data(path, client_column="who")
+    shutil.rmtree(tmp_path / "a.csv.store")
+    assert read_data(path, client_column="who", progress=True).num_clients == 4
+    assert read_data(tmp_path / "a.csv.store").num_clients == 4
+
+
+@pytest.mark.quick
+def test_what_is_missing_or_not_known(tmp_path):
+    made_data.make_csv(tmp_path)
+    with pytest.raises(DataError, match=r"CSV needs client_column="):
+        read_data(tmp_path / "a.csv")
+    with pytest.raises(DataError, match="No such file"):
+        read_data(tmp_path / "b.csv")
+    with pytest.raises(DataError, match="none of the formats that are recognised"):
+        read_data(tmp_path)
+    with pytest.raises(ValueError, match="Did you mean 'csv'"):
+        read_data(tmp_path / "a.csv", format="cvs")
+    (tmp_path / "images").write_bytes(gzip.compress(made_data.idx(made_data.IMAGES)))
+    with pytest.raises(DataError, match="read_idx"):
+        read_data(tmp_path / "images", format="idx")
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize(("module", "read", "extra"), [
+    ("h5py", lambda: readers.read_hdf5("a"), "hdf5"),
+    ("ijson", lambda: readers.read_leaf("a"), "leaf"),
+    ("pyarrow", lambda: readers.read_parquet("a", "who"), "parquet"),
+])
+def test_a_package_that_is_not_installed(module, read, extra, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, module, None)
+    with pytest.raises(DataError, match=rf"needs {module}: pip install 'fedax\[{extra}\]'"):
+        read()
