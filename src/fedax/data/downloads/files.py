@@ -1,0 +1,85 @@
+"""Published files, and whether a file is one."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
+
+from fedax.data.errors import DataError
+
+# Called with what is done, how much of it is done, and how much there is (0: not known).
+Progress: TypeAlias = Callable[[str, int, int], object]
+PIECE_BYTES = 2**20
+
+
+class Published(NamedTuple):
+    """A file as it was published.
+
+    Attributes:
+      name: what it is called.
+      sha256: of its bytes.
+      num_bytes: its size; None where it is not known.
+      urls: where it can be had, the best first.
+      unpacked_bytes: of an archive, what its files come to at most.
+    """
+
+    name: str
+    sha256: str
+    num_bytes: int | None = None
+    urls: tuple[str, ...] = ()
+    unpacked_bytes: int = 0
+
+
+def nothing(what: str, done: int, total: int) -> None:
+    """Progress that nobody sees."""
+
+
+def sha256_of(path: Path, progress: Progress = nothing) -> str:
+    """The SHA-256 of a file.
+
+    Raises:
+      DataError: it cannot be read.
+    """
+    digest, done = hashlib.sha256(), 0
+    try:
+        total = path.stat().st_size
+        with path.open("rb") as file:
+            while piece := file.read(PIECE_BYTES):
+                digest.update(piece)
+                done += len(piece)
+                progress(f"checking {path.name}", done, total)
+    except OSError as error:
+        raise DataError(f"Cannot read {path}: {error.strerror}.") from None
+    return digest.hexdigest()
+
+
+def require_published(
+    path: Path, published: Published, origin: str, progress: Progress = nothing
+) -> None:
+    """Raises a sentence unless a file has the bytes that were published under its name.
+
+    Args:
+      path: the file.
+      published: what it should be.
+      origin: where it came from, for the sentence.
+      progress: of reading it.
+
+    Raises:
+      DataError: it is cut off, altered, or something else.
+    """
+    size = path.stat().st_size
+    if published.num_bytes is not None and size != published.num_bytes:
+        how = "cut off" if size < published.num_bytes else "altered"
+        raise DataError(
+            f"{published.name} from {origin} has {size:,} bytes, but {published.num_bytes:,} were "
+            f"published: it is {how}, or something else. It was not used."
+        )
+    found = sha256_of(path, progress)
+    if found != published.sha256:
+        raise DataError(
+            f"{published.name} from {origin} is not the file that was published: its SHA-256 "
+            f"begins {found[:16]}, but should begin {published.sha256[:16]}. It is broken or "
+            "altered, and was not used."
+        )
