@@ -14,6 +14,7 @@ else (other whole numbers, which may be lengths, text, None, functions) is struc
 
 from __future__ import annotations
 
+import ast
 import functools
 import inspect
 import sys
@@ -26,7 +27,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedax.signatures import with_options
-from fedax.validate import unknown
+from fedax.validate import quoted, unknown
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -34,6 +35,9 @@ R = TypeVar("R")
 # Of each kind so many compiled programs are kept, with the functions that they are made of; the
 # one that was used longest ago goes first.
 PROGRAMS = 32
+
+# What reading Python's words from a text raises that are none, or that nest too deep.
+UNREADABLE = (SyntaxError, TypeError, ValueError, RecursionError, MemoryError)
 
 
 class Recipe(NamedTuple):
@@ -314,6 +318,38 @@ def _parts(made: Any) -> list[Any]:
     parts: list[Any] = []
     _mapped(parts.append, made)
     return parts
+
+
+def parse_call(text: str, choices: Mapping[str, Callable[..., Any]], what: str) -> Any:
+    """Calls one of the choices by text, such as "sgdm(0.9)"; a name alone is a call without any.
+
+    Example:
+      >>> parse_call("complex(1, imag=2)", {"complex": complex}, "number")
+      (1+2j)
+
+    Raises:
+      SyntaxError: the text is no such call.
+      ValueError: the name is unknown, or it does not take these arguments.
+    """
+    try:
+        node = ast.parse(text.strip(), mode="eval").body
+        if isinstance(node, ast.Name):
+            node = ast.Call(node, [], [])
+        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name)):
+            raise TypeError
+        arguments: list[Any] = [ast.literal_eval(argument) for argument in node.args]
+        named: dict[str, Any] = {str(k.arg): ast.literal_eval(k.value) for k in node.keywords}
+    except UNREADABLE:
+        raise SyntaxError(
+            f"{quoted(text)} is not a {what} such as '{next(iter(choices))}' or "
+            f"'{list(choices)[-1]}(...)'."
+        ) from None
+    if node.func.id not in choices:
+        raise ValueError(unknown(what, node.func.id, choices))
+    try:
+        return choices[node.func.id](*arguments, **named)
+    except TypeError as error:
+        raise ValueError(f"{quoted(text)} is not a valid {what}: {error}.") from None
 
 
 def _is_constant(function: Callable[..., Any]) -> bool:

@@ -19,9 +19,10 @@ import numpy as np
 import optax
 
 from fedax import optimizers
+from fedax.factories import UNREADABLE, parse_call
 from fedax.optimizers import base_optimizers
 from fedax.optimizers.base_optimizers import BaseOptimizer
-from fedax.optimizers.schedules import SCHEDULES, UNREADABLE, parse_call, parse_schedule
+from fedax.optimizers.schedules import SCHEDULES, parse_schedule
 from fedax.validate import quoted
 
 BASES = {

@@ -7,19 +7,18 @@ round has t = 0 here; the theorems of papers 000 and 001 count their rounds from
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Callable
+from typing import NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from fedax.algorithm import Array
-from fedax.factories import factory
+from fedax.factories import factory, parse_call
 from fedax.mistakes.errors import AlgorithmError, array_words, checked_call, defined_at
 from fedax.optimizers.decaying_counts import decaying_count
-from fedax.validate import check_count, check_number, quoted, unknown
+from fedax.validate import check_count, check_number, quoted
 
 Schedule: TypeAlias = Callable[[Array], Array]
 ScheduleOrNumber: TypeAlias = float | Array | Schedule
@@ -165,10 +164,6 @@ SCHEDULES: dict[str, Callable[..., Schedule]] = {
 }
 
 
-# What reading Python's words from a text raises that are none, or that nest too deep.
-UNREADABLE = (SyntaxError, TypeError, ValueError, RecursionError, MemoryError)
-
-
 def parse_schedule(text: str) -> float | Schedule:
     """Reads a number or a schedule from a word of a command line or configuration file.
 
@@ -193,38 +188,6 @@ def parse_schedule(text: str) -> float | Schedule:
             f"{quoted(text)} is neither a number nor a schedule such as "
             "'staircase_decay(0.1, decay_rate=0.1, decay_every=500)'."
         ) from None
-
-
-def parse_call(text: str, choices: Mapping[str, Callable[..., Any]], what: str) -> Any:
-    """Calls one of the choices by text, such as "sgdm(0.9)"; a name alone is a call without any.
-
-    Example:
-      >>> parse_call("complex(1, imag=2)", {"complex": complex}, "number")
-      (1+2j)
-
-    Raises:
-      SyntaxError: the text is no such call.
-      ValueError: the name is unknown, or it does not take these arguments.
-    """
-    try:
-        node = ast.parse(text.strip(), mode="eval").body
-        if isinstance(node, ast.Name):
-            node = ast.Call(node, [], [])
-        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name)):
-            raise TypeError
-        arguments: list[Any] = [ast.literal_eval(argument) for argument in node.args]
-        named: dict[str, Any] = {str(k.arg): ast.literal_eval(k.value) for k in node.keywords}
-    except UNREADABLE:
-        raise SyntaxError(
-            f"{quoted(text)} is not a {what} such as '{next(iter(choices))}' or "
-            f"'{list(choices)[-1]}(...)'."
-        ) from None
-    if node.func.id not in choices:
-        raise ValueError(unknown(what, node.func.id, choices))
-    try:
-        return choices[node.func.id](*arguments, **named)
-    except TypeError as error:
-        raise ValueError(f"{quoted(text)} is not a valid {what}: {error}.") from None
 
 
 def _decay(

@@ -1,0 +1,109 @@
+"""Partitions by text, as a command line or a task's settings have them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from fedax.data.federated_dataset import FederatedDataset
+from fedax.data.partitions import plain
+from fedax.data.partitions.dirichlet import dirichlet, dirichlet_by_class, dirichlet_lognormal
+from fedax.data.partitions.pachinko import pachinko
+from fedax.data.partitions.partition import Partition
+from fedax.factories import parse_call
+from fedax.validate import unknown
+
+# Text -> what it does, one for each function.
+PARTITIONS = {
+    "iid": "at random",
+    "dirichlet(0.1)": "each client's label distribution from Dir(alpha)",
+    "dirichlet_by_class(0.5)": "each label's distribution over clients from Dir(alpha), as in PFNM",
+    "dirichlet_lognormal(0.1, 0.3)": "Dir(alpha), and log-normal sizes of spread sigma",
+    "shards(2)": "shards of the rows sorted by label",
+    "pachinko(0.1, 10)": "coarse labels from Dir(0.1), and the fine ones of each from Dir(10)",
+    "by_key('user')": "by the array of that name; needs no num_clients",
+}
+
+
+def parse_partition(
+    text: str,
+    dataset: FederatedDataset,
+    num_clients: int | None = None,
+    seed: int = 0,
+    *,
+    label: str = "y",
+    coarse: str = "coarse",
+) -> Partition:
+    """The partition of a data set that a text such as "dirichlet(0.1)" stands for.
+
+    It is tied to the arrays that it was made by: `Partition.of` refuses a data set with others.
+
+    Args:
+      text: one of the functions of this room with its settings, see `PARTITIONS`.
+      dataset: whose rows are dealt; which clients it has does not matter.
+      num_clients: how many to make; `by_key` needs none.
+      seed: of the draw, >= 0.
+      label: the array of labels.
+      coarse: the array of coarse labels, for `pachinko`.
+
+    Raises:
+      ValueError: the text is no partition, an array is not there, or an argument is out of its
+        range.
+
+    Example:
+      >>> data = FederatedDataset({"y": np.arange(60) % 3}, np.array([0, 60]))
+      >>> parse_partition("dirichlet(0.5)", data, num_clients=6)
+      Partition(dirichlet(0.5), seed 0: 6 clients, 60 of 60 examples; 10 to 10 a client)
+    """
+    used: dict[str, Any] = {}
+
+    def array(name: str) -> np.ndarray:
+        if name not in dataset.arrays:
+            raise ValueError(unknown("array", name, dataset.arrays))
+        used[name] = np.asarray(dataset.arrays[name])
+        return used[name]
+
+    def clients() -> int:
+        if num_clients is None:
+            raise ValueError(f"{text!r} needs a number of clients: give num_clients.")
+        return num_clients
+
+    def at_random(examples_per_client: int | None = None) -> Partition:
+        return plain.iid(dataset.num_examples, clients(), seed=seed,
+                         examples_per_client=examples_per_client)
+
+    def of_clients(alpha: float, examples_per_client: int | None = None) -> Partition:
+        return dirichlet(array(label), clients(), alpha, seed=seed,
+                         examples_per_client=examples_per_client)
+
+    def of_classes(alpha: float = 0.5, min_examples: int = 10) -> Partition:
+        return dirichlet_by_class(array(label), clients(), alpha, seed=seed,
+                                  min_examples=min_examples)
+
+    def of_sizes(alpha: float, sigma: float) -> Partition:
+        return dirichlet_lognormal(array(label), clients(), alpha, sigma, seed=seed)
+
+    def of_shards(shards_per_client: int = 2) -> Partition:
+        return plain.shards(array(label), clients(), shards_per_client, seed=seed)
+
+    def of_groups(
+        coarse_alpha: float = 0.1, alpha: float = 10.0, examples_per_client: int | None = None
+    ) -> Partition:
+        return pachinko(array(label), array(coarse), clients(), coarse_alpha, alpha, seed=seed,
+                        examples_per_client=examples_per_client)
+
+    def of_keys(key: str) -> Partition:
+        return plain.by_key(array(key), key)
+
+    choices: dict[str, Callable[..., Partition]] = {
+        "iid": at_random, "dirichlet": of_clients, "dirichlet_by_class": of_classes,
+        "dirichlet_lognormal": of_sizes, "shards": of_shards, "pachinko": of_groups,
+        "by_key": of_keys,
+    }
+    try:
+        partition = parse_call(text, choices, "partition")
+    except SyntaxError as error:
+        raise ValueError(str(error)) from None
+    return partition.with_digests(used)
