@@ -41,6 +41,10 @@ class Model(NamedTuple):
       check: `(params, arrays) -> None`, called on the host before the first round, or None:
         raises a `ModelError` if examples [n, ...] have values that the model does not take and
         shapes do not show, such as labels beyond the classes.
+      sparse: a tree of bools like the parameters: True for a matrix that the loss uses in
+        `fedax.models.sparse_product` and in no other way. A client that trains by plain SGD then
+        changes the rows that occur in its minibatch, where they are, and not all of them. None:
+        there is no such matrix.
     """
 
     init: Callable[[Array], Params]
@@ -48,6 +52,7 @@ class Model(NamedTuple):
     outputs: Callable[[Params, Batch], PyTree]
     metrics: Mapping[str, Metric]
     check: Callable[[Params, Mapping[str, Any]], None] | None = None
+    sparse: PyTree | None = None
 
     def __repr__(self) -> str:
         made = written(self) or defined_in(self.loss)

@@ -14,6 +14,7 @@ from fedax.clients.gradients import Gradient, Loss
 from fedax.clients.minibatches import Minibatch, Order, fold_minibatches
 from fedax.clients.narrow import transposition
 from fedax.clients.precision import sum_dtype
+from fedax.clients.sparse_steps import descend
 from fedax.data.cohort_data import ClientExamples
 
 
@@ -41,7 +42,7 @@ def train_locally(
     key: Array,
     *,
     gradient: Gradient,
-    optimizer: optax.GradientTransformation,
+    optimizer: optax.GradientTransformation | None,
     learning_rate: float | Array,
     batch_size: int,
     num_steps: int | Array,
@@ -58,7 +59,8 @@ def train_locally(
       key: this client's key for this exchange.
       gradient: gives the loss and g_k from (params, minibatch, key); `loss_gradient(model)`,
         or that with further terms (proximal, control variates).
-      optimizer: an optax transformation; `optax.sgd(1.0)` is plain SGD.
+      optimizer: an optax transformation; None is plain SGD, whose gradient may be that of
+        `sparse_gradient(model)`.
       learning_rate: multiplies the optimizer's update.
       batch_size, num_steps, order, one_epoch: as for `fold_minibatches`.
       optimizer_state: what the optimizer starts from; None starts it afresh.
@@ -70,11 +72,14 @@ def train_locally(
     def step(carry: Any, batch: Minibatch, key: Array) -> Any:
         k, params, optimizer_state, gradient_sum, loss_sum, weight_sum = restore(carry)
         loss, grads = gradient(params, batch, key)
-        updates, optimizer_state = optimizer.update(grads, optimizer_state, params)
-        params = jax.tree.map(
-            lambda p, u: p + jnp.asarray(learning_rate, p.dtype) * u.astype(p.dtype),
-            params, updates,
-        )
+        if optimizer is None:
+            params = descend(params, grads, learning_rate)
+        else:
+            updates, optimizer_state = optimizer.update(grads, optimizer_state, params)
+            params = jax.tree.map(
+                lambda p, u: p + jnp.asarray(learning_rate, p.dtype) * u.astype(p.dtype),
+                params, updates,
+            )
         if gradient_weight is not None:
             theta = gradient_weight(k)
             gradient_sum = jax.tree.map(
@@ -85,10 +90,12 @@ def train_locally(
         return hold((k + 1, params, optimizer_state, gradient_sum, loss_sum, weight_sum))
 
     zero = jnp.zeros((), dtype)
+    if optimizer_state is None:
+        optimizer_state = () if optimizer is None else optimizer.init(params)
     start = (
         jnp.zeros((), jnp.int32),
         params,
-        optimizer.init(params) if optimizer_state is None else optimizer_state,
+        optimizer_state,
         () if gradient_weight is None else jax.tree.map(jnp.zeros_like, params),
         zero,
         zero,

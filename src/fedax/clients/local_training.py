@@ -13,6 +13,7 @@ from fedax.algorithm import Array, Model, Params, PyTree, Reply
 from fedax.clients.gradients import Gradient, Loss, full_gradient, loss_gradient
 from fedax.clients.local_steps import LocalResult, train_locally
 from fedax.clients.minibatches import Minibatch, Order, count_local_steps, within_one_epoch
+from fedax.clients.sparse_steps import sparse_gradient
 from fedax.data.cohort_data import ClientExamples
 from fedax.mistakes.model import require_model
 from fedax.optimizers.schedules import Schedule, ScheduleOrNumber, as_schedule, steps_at
@@ -68,7 +69,12 @@ class LocalMessage(NamedTuple):
 
 
 class LocalTraining(NamedTuple):
-    """How clients train: `LocalOptions` with their defaults, the model and its learning rate."""
+    """How clients train: `LocalOptions` with their defaults, the model and its learning rate.
+
+    Attributes:
+      sparse_gradient: what plain SGD takes in the place of `gradient`, if the model has sparse
+        parameters.
+    """
 
     gradient: Gradient
     client_learning_rate: Schedule
@@ -78,6 +84,7 @@ class LocalTraining(NamedTuple):
     weighting: Weighting = "num_examples"
     order: Order = "shuffled"
     proximal_weight: Any = None
+    sparse_gradient: Gradient | None = None
 
     @classmethod
     def checked(
@@ -96,7 +103,10 @@ class LocalTraining(NamedTuple):
                 rates = ["client_learning_rate", "server_learning_rate"]
                 raise TypeError(unknown("option", name, [*known, *rates]))
         check_number("client_learning_rate", client_learning_rate, at_least=0, schedule=True)
-        local = cls(loss_gradient(model), as_schedule(client_learning_rate), **options)
+        local = cls(
+            loss_gradient(model), as_schedule(client_learning_rate),
+            sparse_gradient=None if model.sparse is None else sparse_gradient(model), **options,
+        )
         check_count("batch_size", local.batch_size)
         for name in ("num_local_epochs", "num_local_steps"):
             value = getattr(local, name)
@@ -155,14 +165,19 @@ class LocalTraining(NamedTuple):
                 grads = correction(grads, params, batch, key)
             return loss, grads
 
+        is_plain = (
+            optimizer is None and message.proximal_weight is None
+            and correction is None and gradient_weight is None
+        )
+
         def theta(k: Array) -> Array:
             assert gradient_weight is not None
             return gradient_weight(k, jnp.asarray(num_steps, jnp.int32))
 
         return train_locally(
             message.params, data, key,
-            gradient=gradient,
-            optimizer=optax.sgd(1.0) if optimizer is None else optimizer,
+            gradient=self.sparse_gradient if is_plain and self.sparse_gradient else gradient,
+            optimizer=optimizer,
             learning_rate=message.client_learning_rate,
             batch_size=self.batch_size,
             num_steps=num_steps,

@@ -3,23 +3,43 @@
 A model knows its parameters, losses and metrics, and nothing of clients.
 """
 
+from fedax.clients.sparse_steps import sparse_product
 from fedax.models.characters import character_lstm
 from fedax.models.convolution import conv_general_dilated, convolution
+from fedax.models.dense import autoencoder, logistic_regression, mlp_classifier
+from fedax.models.group_norm import group_norm
 from fedax.models.image_cnn import image_cnn
+from fedax.models.initializers import init_layer
+from fedax.models.pooled_cnn import pooled_cnn
 from fedax.models.pooling import avg_pool, max_pool
 from fedax.models.recurrence import gru, init_gru, init_lstm, lstm
+from fedax.models.resnet import residual_network, resnet18, resnet20
 from fedax.models.rewriting import fast_convolutions
+from fedax.models.tags import tag_logistic_regression
+from fedax.models.words import word_lstm
 
 __all__ = [
+    "autoencoder",
     "avg_pool",
     "character_lstm",
     "conv_general_dilated",
     "convolution",
     "fast_convolutions",
+    "group_norm",
     "gru",
     "image_cnn",
     "init_gru",
+    "init_layer",
     "init_lstm",
+    "logistic_regression",
     "lstm",
     "max_pool",
+    "mlp_classifier",
+    "pooled_cnn",
+    "residual_network",
+    "resnet18",
+    "resnet20",
+    "sparse_product",
+    "tag_logistic_regression",
+    "word_lstm",
 ]

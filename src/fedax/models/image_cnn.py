@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Sequence
 
 import jax
@@ -11,8 +10,9 @@ import jax.numpy as jnp
 
 from fedax.algorithm import Array, Batch, Model, Params
 from fedax.factories import factory
-from fedax.mistakes.errors import ModelError
 from fedax.models.convolution import Implementation, convolution, is_fast
+from fedax.models.images import as_images, check_image_shape, rectified
+from fedax.models.initializers import init_layer
 from fedax.models.pooling import max_pool
 from fedax.models.supervised import classification
 from fedax.validate import check_count, check_number
@@ -41,9 +41,8 @@ def image_cnn(
     with Reddi et al., "Adaptive federated optimization" (ICLR 2021, paper 004): 1,206,590
     parameters. `image_cnn((32, 32, 3), 10)` is that of the CIFAR-10 benchmark of pfl-research
     (Granqvist et al., "pfl-research: simulation framework for accelerating research in private
-    federated learning", 2024), with 1,626,442 parameters. Not this one are the CNNs of paper 000
-    (McMahan's, with 5x5 kernels and 512 units: 1,690,046 parameters) and of paper 001 (pooling
-    after each convolution, 512 units), and on CIFAR the papers train ResNets.
+    federated learning", 2024), with 1,626,442 parameters. The CNNs of papers 000, 001 and 002,
+    which pool after each convolution, are `fedax.models.pooled_cnn`.
 
     Args:
       image_shape: [H, W, C], H and W >= 6.
@@ -68,11 +67,7 @@ def image_cnn(
       >>> {name: layer["w"].shape for name, layer in params.items()}["conv_2"]
       (3, 3, 32, 64)
     """
-    shape = tuple(image_shape)
-    if len(shape) != 3:
-        raise ValueError(f"image_shape must be [H, W, C], but is {image_shape!r}.")
-    for name, size, least in zip(("height", "width", "channels"), shape, (6, 6, 1), strict=True):
-        check_count(f"The images' {name}", size, at_least=least)
+    shape = check_image_shape(image_shape, smallest=6)
     check_count("num_classes", num_classes, at_least=2)
     is_fast(implementation)
     after_pooling, after_dense = dropout_rates
@@ -88,26 +83,20 @@ def image_cnn(
     }
 
     def init(key: Array) -> Params:
-        glorot = jax.nn.initializers.glorot_uniform()
         keys = jax.random.split(key, len(kernel_shapes))
         return {
-            name: {"w": glorot(layer_key, s, jnp.float32), "b": jnp.zeros(s[-1], jnp.float32)}
-            for layer_key, (name, s) in zip(keys, kernel_shapes.items(), strict=True)
+            name: init_layer(layer_key, kernel_shape)
+            for layer_key, (name, kernel_shape) in zip(keys, kernel_shapes.items(), strict=True)
         }
 
     def logits(params: Params, x: Array, key: Array | None = None) -> Array:
-        if math.prod(x.shape[1:]) != math.prod(shape):
-            raise ModelError(
-                f"The network takes images of the shape {list(shape)}, but the inputs have the "
-                f"shape {list(x.shape)}."
-            )
         keys = (None, None) if key is None else tuple(jax.random.split(key))
-        images = x.reshape(-1, *shape).astype(params["conv_1"]["w"].dtype)
-        hidden = _rectified(convolve(images, params["conv_1"]["w"]), params["conv_1"])
-        hidden = _rectified(convolve(hidden, params["conv_2"]["w"]), params["conv_2"])
+        images = as_images(x, shape, params["conv_1"]["w"])
+        hidden = rectified(convolve(images, params["conv_1"]["w"]), params["conv_1"])
+        hidden = rectified(convolve(hidden, params["conv_2"]["w"]), params["conv_2"])
         hidden = _dropout(max_pool(hidden), after_pooling, keys[0])
         hidden = hidden.reshape(hidden.shape[0], -1) @ params["dense_1"]["w"]
-        hidden = _dropout(_rectified(hidden, params["dense_1"]), after_dense, keys[1])
+        hidden = _dropout(rectified(hidden, params["dense_1"]), after_dense, keys[1])
         return hidden @ params["dense_2"]["w"] + params["dense_2"]["b"][None]
 
     model = classification(init, logits)
@@ -116,11 +105,6 @@ def image_cnn(
         return model.metrics["loss"](logits(params, batch["x"], key), batch)
 
     return model._replace(loss=loss)
-
-
-def _rectified(hidden: Array, layer: Params) -> Array:
-    """max(0, hidden + b)."""
-    return jax.nn.relu(hidden + layer["b"].reshape((1,) * (hidden.ndim - 1) + (-1,)))
 
 
 def _dropout(hidden: Array, rate: float, key: Array | None) -> Array:

@@ -17,22 +17,26 @@ from fedax.algorithm import Array, Batch, Model, Params
 from fedax.factories import factory
 from fedax.mistakes.errors import ModelError
 from fedax.models.characters import character_accuracy, character_cross_entropy, check_tokens
+from fedax.models.initializers import Initialization, check_initialization, init_layer
 from fedax.validate import check_count
 
 
 @factory
 def mlp(
     layer_sizes: Sequence[int],
+    *,
+    initialization: Initialization = "keras",
 ) -> tuple[Callable[[Array], Params], Callable[[Params, Array], Array]]:
     r"""A multi-layer perceptron, as the two arguments that `fedax.classification` takes.
 
     .. math:: h_0 = x, \quad h_c = \max(0, h_{c-1} W_c + b_c), \quad f(x) = h_{C-1} W_C + b_C
 
-    Weights are drawn Glorot uniform, biases are 0, both float32. A unit whose weights, incoming
-    and outgoing, and bias are 0 stays so: all its gradients are exactly 0.
+    By default weights are drawn Glorot uniform and biases are 0, both float32. A unit whose
+    weights, incoming and outgoing, and bias are 0 stays so: all its gradients are exactly 0.
 
     Args:
       layer_sizes: the sizes of the input, of every hidden layer and of the output, each >= 1.
+      initialization: "keras" or "pytorch", see `fedax.models.init_layer`.
 
     Returns:
       init: `(key) -> params`, a tuple of layers `{'w': [in, out], 'b': [out]}`.
@@ -54,12 +58,12 @@ def mlp(
         raise ValueError(f"An MLP needs the sizes of its input and its output, but got {sizes}.")
     for size in sizes:
         check_count("A layer size", size)
+    check_initialization(initialization)
 
     def init(key: Array) -> Params:
-        glorot = jax.nn.initializers.glorot_uniform()
         keys = jax.random.split(key, len(sizes) - 1)
         return tuple(
-            {"w": glorot(layer_key, shape, jnp.float32), "b": jnp.zeros(shape[1], jnp.float32)}
+            init_layer(layer_key, shape, initialization)
             for layer_key, shape in zip(keys, itertools.pairwise(sizes), strict=True)
         )
 

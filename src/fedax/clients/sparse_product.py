@@ -1,0 +1,214 @@
+r"""Products of sparse rows with a matrix, and their transpose, without making anything dense.
+
+With row b of the sparse matrix x given by its columns :math:`c_{b,1}, \dots, c_{b,m}` and values v,
+
+.. math:: y_b = \sum_j v_{b,j}\, w_{c_{b,j}} \quad (y = x w), \qquad
+    w_{c_{b,j}} \mathrel{+}= v_{b,j}\, g_b \quad (w + x^\top g)
+
+The two are each other's transposes with respect to w, g and y, so they are primitives of JAX with
+derivatives of any order, forward and backward, each again one of the two; many clients under
+`vmap` are one product with their matrices below each other.
+
+How: on a CPU the rows of w are gathered for a few columns of x at a time, and added to w one after
+the other, in the place where w stands. XLA's own gather and scatter, which other platforms take,
+take there 2 and 1.6 times as long (100 rows of 100 columns, w of 10,000 x 500).
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
+
+from fedax.algorithm import Array
+
+# So many columns of x are gathered, or added, in a step of the loop.
+GATHERED_AT_ONCE = 10
+ADDED_AT_ONCE = 4
+
+
+def product(columns: Array, values: Array, matrix: Array) -> Array:
+    """The product x w, [B, C], of x [B, N] in sparse form and w [N, C].
+
+    Args:
+      columns: integers [B, m] below N, a negative one stands for nothing; one beyond N - 1 gives
+        NaN.
+      values: [B, m], of the dtype of `matrix`.
+      matrix: w.
+
+    Example:
+      >>> w = jnp.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
+      >>> product(jnp.array([[2, 0], [1, -1]]), jnp.array([[1.0, 10.0], [1.0, 1.0]]), w).tolist()
+      [[15.0, 26.0], [3.0, 4.0]]
+    """
+    return _product_p.bind(*_cleaned(columns, values, len(matrix)), matrix)
+
+
+def add_product(columns: Array, values: Array, rows: Array, matrix: Array) -> Array:
+    """The sum w + x^T g, [N, C], of x [B, N] in sparse form, g [B, C] and w [N, C].
+
+    Columns and values as for `product`. Inside a loop, a w that is used no more afterwards is
+    changed where it is.
+    """
+    return _add_p.bind(*_cleaned(columns, values, len(matrix)), rows, matrix)
+
+
+def _cleaned(columns: Array, values: Array, count: int) -> tuple[Array, Array]:
+    """Columns in 0 .. count - 1, int32, and values: 0 for nothing, NaN where there is no column."""
+    columns = columns.astype(jnp.int32)
+    values = jnp.where(columns < 0, jnp.zeros_like(values), values)
+    values = jnp.where(columns < count, values, jnp.full_like(values, jnp.nan))
+    return jnp.clip(columns, 0, count - 1), values
+
+
+def _dots(columns: Array, rows: Array, matrix: Array) -> Array:
+    """g_b . w_c for every column c of every row b, [B, m]."""
+    return jnp.einsum("bmc,bc->bm", matrix.at[columns].get(mode="promise_in_bounds"), rows)
+
+
+def _product_everywhere(columns: Array, values: Array, matrix: Array) -> Array:
+    return jnp.einsum("bm,bmc->bc", values, matrix.at[columns].get(mode="promise_in_bounds"))
+
+
+def _product_on_cpu(columns: Array, values: Array, matrix: Array) -> Array:
+    def partial(columns: Array, values: Array) -> Array:
+        terms = (
+            v[:, None] * matrix.at[c].get(mode="promise_in_bounds")
+            for c, v in zip(columns, values, strict=True)
+        )
+        return functools.reduce(operator.add, terms)
+
+    def add(total: Array, some: tuple[Array, Array]) -> tuple[Array, None]:
+        return total + partial(*some), None
+
+    if not columns.size:
+        return jnp.zeros((columns.shape[0], matrix.shape[1]), matrix.dtype)
+    size = min(GATHERED_AT_ONCE, columns.shape[1])
+    chunks = [array.T.reshape(-1, size, len(array)) for array in _padded(columns, values, size)]
+    start = partial(*(chunk[0] for chunk in chunks))
+    return jax.lax.scan(add, start, tuple(chunk[1:] for chunk in chunks))[0]
+
+
+def _add_everywhere(columns: Array, values: Array, rows: Array, matrix: Array) -> Array:
+    return matrix.at[columns].add(values[:, :, None] * rows[:, None, :], mode="promise_in_bounds")
+
+
+def _add_on_cpu(columns: Array, values: Array, rows: Array, matrix: Array) -> Array:
+    if not columns.size:
+        return matrix
+    size = min(ADDED_AT_ONCE, columns.shape[1])
+    columns, values = _padded(columns, values, size)
+    groups = columns.shape[1] // size
+    columns, values = columns.reshape(-1, size), values.reshape(-1, size)
+    width = (1, matrix.shape[1])
+
+    def add(i: Any, matrix: Array) -> Array:
+        i, zero = jnp.asarray(i, jnp.int32), jnp.zeros((), jnp.int32)
+        row = jax.lax.dynamic_slice(rows, (i // groups, zero), width)
+        for j in range(size):
+            place = (columns[i, j], zero)
+            old = jax.lax.dynamic_slice(matrix, place, width)
+            matrix = jax.lax.dynamic_update_slice(matrix, old + values[i, j] * row, place)
+        return matrix
+
+    return jax.lax.fori_loop(0, columns.shape[0], add, matrix)
+
+
+def _padded(columns: Array, values: Array, size: int) -> tuple[Array, Array]:
+    """With as many columns as are a multiple of `size`; those that are new have the value 0."""
+    missing = ((0, 0), (0, -columns.shape[1] % size))
+    return jnp.pad(columns, missing), jnp.pad(values, missing)
+
+
+def _batched(primitive: Primitive, arguments: Any, axes: Any) -> tuple[Array, int]:
+    """Clients' rows below each other; and their matrices, if each has its own."""
+    count = next(
+        array.shape[axis] for array, axis in zip(arguments, axes, strict=True) if axis is not None
+    )
+
+    def in_front(array: Array, axis: int | None) -> Array:
+        if axis is None:
+            return jnp.broadcast_to(array[None], (count, *array.shape))
+        return jnp.moveaxis(array, axis, 0)
+
+    *examples, matrix = arguments
+    columns, *rest = map(in_front, examples, axes[:-1])
+    if axes[-1] is not None or primitive is _add_p:
+        matrix = in_front(matrix, axes[-1])
+        first = matrix.shape[1] * jnp.arange(count, dtype=columns.dtype)
+        columns = columns + first[:, None, None]
+        matrix = matrix.reshape(-1, matrix.shape[2])
+    flat = [array.reshape(-1, array.shape[2]) for array in (columns, *rest)]
+    result = primitive.bind(*flat, matrix)
+    return result.reshape(count, -1, result.shape[1]), 0
+
+
+def _primitive(name: str, shape: Any, everywhere: Callable, on_cpu: Callable) -> Primitive:
+    primitive = Primitive(name)
+    primitive.def_abstract_eval(shape)
+    primitive.def_impl(jax.jit(primitive.bind))
+    mlir.register_lowering(primitive, mlir.lower_fun(everywhere, multiple_results=False))
+    mlir.register_lowering(
+        primitive, mlir.lower_fun(on_cpu, multiple_results=False), platform="cpu"
+    )
+    batching.primitive_batchers[primitive] = functools.partial(_batched, primitive)
+    return primitive
+
+
+_product_p = _primitive(
+    "sparse_product",
+    lambda columns, values, matrix: matrix.update(shape=(columns.shape[0], matrix.shape[1])),  # noqa: ARG005
+    _product_everywhere, _product_on_cpu,
+)
+_add_p = _primitive(
+    "add_sparse_product",
+    lambda columns, values, rows, matrix: matrix,  # noqa: ARG005
+    _add_everywhere, _add_on_cpu,
+)
+
+
+def _transposed_product(
+    cotangent: Any, columns: Array, values: Any, matrix: Any
+) -> tuple[None, Any, Any]:
+    if ad.is_undefined_primal(matrix):
+        zeros = jnp.zeros(matrix.aval.shape, matrix.aval.dtype)
+        return None, None, _add_p.bind(columns, values, cotangent, zeros)
+    return None, _dots(columns, cotangent, matrix), None
+
+
+def _transposed_add(
+    cotangent: Any, columns: Array, values: Any, rows: Any, matrix: Any
+) -> tuple[None, Any, Any, Any]:
+    of_values = of_rows = None
+    if ad.is_undefined_primal(values):
+        of_values = _dots(columns, rows, cotangent)
+    if ad.is_undefined_primal(rows):
+        of_rows = _product_p.bind(columns, values, cotangent)
+    return None, of_values, of_rows, cotangent if ad.is_undefined_primal(matrix) else None
+
+
+ad.defjvp(
+    _product_p,
+    None,
+    lambda tangent, columns, values, matrix: _product_p.bind(columns, tangent, matrix),  # noqa: ARG005
+    lambda tangent, columns, values, matrix: _product_p.bind(columns, values, tangent),  # noqa: ARG005
+)
+ad.defjvp(
+    _add_p,
+    None,
+    lambda tangent, columns, values, rows, matrix: _add_p.bind(  # noqa: ARG005
+        columns, tangent, rows, jnp.zeros_like(matrix)
+    ),
+    lambda tangent, columns, values, rows, matrix: _add_p.bind(  # noqa: ARG005
+        columns, values, tangent, jnp.zeros_like(matrix)
+    ),
+    lambda tangent, columns, values, rows, matrix: tangent,  # noqa: ARG005
+)
+ad.primitive_transposes[_product_p] = _transposed_product
+ad.primitive_transposes[_add_p] = _transposed_add
