@@ -79,6 +79,33 @@ def main(dtype_name):  # noqa: PLR0915
     assert (each[0]["distance"] != each[0].before["distance"]).all()
     found["fine-tuning"] = float(np.abs(each[0]["distance"] / each[1]["distance"] - 1).max())
 
+    # Crops and flips are the client's, and a sample is evaluated between rounds.
+    rng = np.random.default_rng(0)
+    images = data.__class__(
+        {"x": rng.integers(0, 256, (data.num_examples, 6, 6, 1)).astype(np.uint8),
+         "y": rng.integers(0, 3, data.num_examples).astype(np.int32)}, data.offsets,
+    )
+    linear = fedax.classification(
+        lambda key: jax.random.normal(key, (16, 3), dtype),
+        lambda params, x: x.reshape(len(x), 16) @ params,
+    )
+    model = fedax.models.preprocessed(
+        linear,
+        training=[fedax.models.random_crop(4, 1), fedax.models.random_flip(),
+                  fedax.models.standardised_each()],
+        evaluation=[fedax.models.central_crop(4), fedax.models.standardised_each()],
+    )
+    seen = [
+        fedax.train(
+            fedax.Task(model, images, images, "images"), fedax.fedavg(model, 0.1, **local),
+            mesh=where, num_rounds=7, cohort_size=7, evaluate_every=3, evaluation_sample=31,
+        )
+        for where in (mesh, None)
+    ]
+    found["crops and flips"] = largest_difference(seen[0].params, seen[1].params)
+    losses = [result.history["test_loss"][[2, 5, 6]] for result in seen]
+    found["a sample between rounds"] = float(np.abs(losses[0] / losses[1] - 1).max())
+
     # Of clients of one size the same ones are measured, and a mesh's state goes on without it.
     even = quadratic_clients((5,) * 8, dtype=np.dtype(dtype))
     ties = fedax.Task(quadratic_model(3, dtype), even, even, "quadratic")

@@ -71,9 +71,10 @@ MOST_NAMED = 5  # of what lies among the checkpoints and is none
 # checkpoints and what it measures, when it stops early and how it is chunked. And what is no
 # setting; of a user's sources the run folder says more.
 FREE = {
-    "num_rounds", "evaluate_every", "checkpoint_every", "clients_per_chunk", "preset",
-    "diagnostics", "early_stopping", "early_stopping_patience", "early_stopping_min_delta",
-    "keep_best", "made_by", "task_source", "algorithm_source", *PERSONALIZE,
+    "num_rounds", "evaluate_every", "evaluation_sample", "checkpoint_every", "clients_per_chunk",
+    "preset", "diagnostics", "early_stopping", "early_stopping_patience",
+    "early_stopping_min_delta", "keep_best", "made_by", "task_source", "algorithm_source",
+    *PERSONALIZE,
 }
 
 

@@ -46,6 +46,8 @@ class RunConfig:
       num_rounds: T, how many rounds of training.
       cohort_size: clients a round.
       evaluate_every: rounds between evaluations; 0: never.
+      evaluation_sample: on so many test examples, drawn once by the seed, while training goes on;
+        the last round's is on all. None: always on all, and the rounds wait.
       checkpoint_every: rounds between checkpoints.
       clients_per_chunk: clients trained batched at a time; None: chosen by platform.
       sampling: how cohorts are drawn, see `fedax.sampler`.
@@ -72,6 +74,7 @@ class RunConfig:
     num_rounds: int = 100
     cohort_size: int = 10
     evaluate_every: int = 10
+    evaluation_sample: int | None = 2000
     checkpoint_every: int = 20
     clients_per_chunk: int | None = None
     sampling: Sampling = "uniform"
@@ -99,8 +102,8 @@ class RunConfig:
 
 # The run's own keys of --set; the task's and the algorithm's come from their factories. A key that
 # fits several is told apart by what stands before a dot: run.seed, task.seed, algorithm.seed.
-COUNTS = ("seed", "num_rounds", "cohort_size", "evaluate_every", "checkpoint_every",
-          "clients_per_chunk", "early_stopping_patience")
+COUNTS = ("seed", "num_rounds", "cohort_size", "evaluate_every", "evaluation_sample",
+          "checkpoint_every", "clients_per_chunk", "early_stopping_patience")
 # Folders that were made before 0.5 lack these.
 STOPPING = ("early_stopping", "early_stopping_patience", "early_stopping_min_delta", "keep_best")
 RUN_KEYS = (*COUNTS, "sampling", "availability", "dropout", "diagnostics", *STOPPING, *PERSONALIZE)
@@ -231,6 +234,7 @@ def load_config(path: Path, *, force: bool = False) -> RunConfig:
     written = _read_file(path)
     values = {key: value for key, value in written.items() if key != "made_by"}
     fields = {field.name for field in dataclasses.fields(RunConfig)}
+    values.setdefault("evaluation_sample", None)  # as it was before 0.7
     missing = fields - {*SOURCES, *STOPPING, *PERSONALIZE} - set(values)
     if missing:
         raise ConfigError(f"{path} lacks {sorted(missing)[0]!r}, so it is no run's configuration.")
@@ -298,7 +302,7 @@ def _check_values(config: RunConfig) -> None:
     try:
         for key in COUNTS:
             value = getattr(config, key)
-            if not (key == "clients_per_chunk" and value is None):
+            if not (key in ("clients_per_chunk", "evaluation_sample") and value is None):
                 least = 0 if key in ("seed", "num_rounds", "evaluate_every") else 1
                 check_count(key, value, at_least=least, at_most=None if key == "seed" else MOST)
         check_choice("sampling", config.sampling, get_args(Sampling))

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Column
 
+from fedax.rounds.history import describe_sample, is_sampled
 from fedax.rounds.report import RoundReport
 
 Style: TypeAlias = Literal["bar", "lines", "nothing"]
@@ -189,7 +190,10 @@ class Display:
 
 
 def describe_test(metrics: Mapping[str, float | None]) -> str:
-    """The test metrics in words, accuracies in percent: 'test accuracy 48.9%'; None is NaN."""
+    """The test metrics in words, accuracies in percent: 'test accuracy 48.9%'; None is NaN.
+
+    Of a sample, the last has the size behind it: 'test loss 1.2 (1,000 of 9,000 examples)'.
+    """
     words = []
     for name, value in metrics.items():
         if name.startswith("test_") and not name.startswith(REPORTED_ONLY):
@@ -197,4 +201,6 @@ def describe_test(metrics: Mapping[str, float | None]) -> str:
             known = math.nan if value is None else value
             number = f"{100 * known:.1f}%" if "accuracy" in name else f"{known:.4f}"
             words.append(f"test {label} {number}")
+    if words and is_sampled(metrics):
+        words[-1] += f" ({describe_sample(metrics)})"
     return "  ".join(words)

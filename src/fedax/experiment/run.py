@@ -236,6 +236,7 @@ def _rounds(
     return simulate(
         built.task, built.algorithm, num_rounds=config.num_rounds, cohort_size=config.cohort_size,
         seed=config.seed, evaluate_every=config.evaluate_every,
+        evaluation_sample=config.evaluation_sample,
         clients_per_chunk=config.clients_per_chunk, state=state,
         state_every=1 if every_state else config.checkpoint_every, donate=True,
         mesh=_mesh(config, built), sampling=config.sampling, dropout=config.dropout,

@@ -18,6 +18,7 @@ import optax
 import fedax
 from fedax.algorithm import FederatedAlgorithm
 from fedax.data.task import Task
+from fedax.devices.mesh import one_copy
 from fedax.devices.processes import any_of_them
 from fedax.experiment import checkpoint
 from fedax.experiment.checkpoint import Restored, fingerprint
@@ -37,7 +38,9 @@ from fedax.experiment.summary import closing, opening, write_summary
 from fedax.measures.communication import Communication
 from fedax.report.clients import CLIENTS, clients_table
 from fedax.report.page import report_page
+from fedax.rounds.evaluation import Evaluator
 from fedax.rounds.history import History
+from fedax.rounds.measurements import add_tests
 from fedax.rounds.rejections import Rejections
 from fedax.rounds.report import RoundReport
 from fedax.rounds.state import TrainingState, population
@@ -220,7 +223,7 @@ def sit(
                     break
                 if stops and done < job.num_rounds:
                     raise _stopped(job, done, asked.by)
-        summary = _finish(job, references, saving, rejections, display)
+        summary = _finish(job, references, saving, rejections, display, _final(job, state))
         if profile:
             display.say(describe_time(summary["time"]))
             display.say(trace.outcome)
@@ -229,17 +232,28 @@ def sit(
 
 def _finish(
     job: Job, references: Mapping[str, Any], saving: float, rejections: Rejections,
-    display: Display,
+    display: Display, final: Mapping[str, float] | None,
 ) -> dict[str, Any]:
     """Writes the summary and the page, and says what came out."""
     with explained(job.folder, job.go_on):
         summary = write_summary(
             job.folder, job.config, job.task, job.sent, references, job.watch, saving,
-            rejections.counts.most_common(),
+            rejections.counts.most_common(), final,
         )
         write_atomically(job.folder / "report.html", report_page(job.folder).encode())
     display.say(closing(job.folder, summary, references))
     return summary
+
+
+def _final(job: Job, state: TrainingState) -> dict[str, float] | None:
+    """The metrics on all test examples, if training stopped early, on a sample; otherwise None."""
+    tested = job.config["evaluate_every"] and job.config["evaluation_sample"]
+    if job.watch.why is None or not tested or job.task.test is None:
+        return None
+    evaluator = Evaluator(job.task.model, job.task.test)
+    metrics: dict[str, float] = {}
+    add_tests(metrics, evaluator, evaluator.per_client(one_copy(state.server_state.params)))
+    return metrics
 
 
 def _begun(trace: Trace, job: Job) -> contextlib.ExitStack:

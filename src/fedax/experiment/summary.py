@@ -30,6 +30,7 @@ def write_summary(
     watch: Watch,
     saving: float,
     rejected_clients: list[tuple[str, int]],
+    final: Mapping[str, float] | None = None,
 ) -> dict[str, Any]:
     """Writes what the whole run came to, over all its sittings.
 
@@ -42,11 +43,14 @@ def write_summary(
       watch: why training stopped, and which model was the best.
       saving: the last checkpoint's seconds, which no round after it reports.
       rejected_clients: names of clients and how often their uploads were rejected.
+      final: the test metrics at the end, if they are not those of the last evaluation.
     """
     rounds = read_metrics(folder)
     parts = time_parts(rounds, saving)
     losses = [m["train_loss"] for m in rounds[-100:] if m.get("train_loss") is not None]
-    tested = [metrics for metrics in rounds if any(key.startswith("test_") for key in metrics)]
+    if final is None:
+        tested = (m for m in reversed(rounds) if any(key.startswith("test_") for key in m))
+        final = next(tested, {})
     best = watch.best
     summary = {
         "rounds": len(rounds),
@@ -58,7 +62,7 @@ def write_summary(
         "num_rejected": sum(metrics.get("num_rejected", 0) for metrics in rounds),
         "rejected_clients": dict(rejected_clients),
         "train_loss_last_100_rounds": float(np.mean(losses)) if losses else None,
-        "final": {k: v for k, v in tested[-1].items() if k.startswith("test_")} if tested else {},
+        "final": {k: v for k, v in final.items() if k.startswith(("test_", "evaluated_"))},
         "references": references,
         "algorithm": config["algorithm"],
         "total_local_steps": sum(metrics.get("total_local_steps", 0) for metrics in rounds),

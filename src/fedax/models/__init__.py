@@ -12,6 +12,16 @@ from fedax.models.image_cnn import image_cnn
 from fedax.models.initializers import init_layer
 from fedax.models.pooled_cnn import pooled_cnn
 from fedax.models.pooling import avg_pool, max_pool
+from fedax.models.preprocessing import (
+    central_crop,
+    inverted,
+    preprocessed,
+    random_crop,
+    random_flip,
+    scaled,
+    standardised,
+    standardised_each,
+)
 from fedax.models.recurrence import gru, init_gru, init_lstm, lstm
 from fedax.models.resnet import residual_network, resnet18, resnet20
 from fedax.models.rewriting import fast_convolutions
@@ -21,6 +31,7 @@ from fedax.models.words import word_lstm
 __all__ = [
     "autoencoder",
     "avg_pool",
+    "central_crop",
     "character_lstm",
     "conv_general_dilated",
     "convolution",
@@ -31,15 +42,22 @@ __all__ = [
     "init_gru",
     "init_layer",
     "init_lstm",
+    "inverted",
     "logistic_regression",
     "lstm",
     "max_pool",
     "mlp_classifier",
     "pooled_cnn",
+    "preprocessed",
+    "random_crop",
+    "random_flip",
     "residual_network",
     "resnet18",
     "resnet20",
+    "scaled",
     "sparse_product",
+    "standardised",
+    "standardised_each",
     "tag_logistic_regression",
     "word_lstm",
 ]

@@ -10,10 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
+import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
 from fedax.report.clients import CLIENTS, worst_of_run
+from fedax.rounds.curves import hollow
+from fedax.rounds.history import describe_sample, is_sampled
 
 # What a metric's name begins with -> what its line shows, and in which colour.
 LINES = {
@@ -96,14 +99,19 @@ def _curve(
         figure = Figure(figsize=(8, 3.2), layout="constrained")
         axes = figure.add_subplot()
         for name in names:
-            points = [(m["round"], m[name]) for m in rounds if m.get(name) is not None]
+            measured = [m for m in rounds if m.get(name) is not None]
+            points = [(m["round"], m[name]) for m in measured]
+            sampled = np.array([is_sampled(m, name) for m in measured], bool)
             label, colour = LINES.get(
                 name.removesuffix(first.removeprefix("test_")), LINES["test_"]
             )
             marker = "o" if len(points) < 60 else None
-            axes.plot(
+            if sampled.any():
+                label += f"; hollow: {describe_sample(measured[int(sampled.argmax())])}"
+            (line,) = axes.plot(
                 *zip(*points, strict=True), marker=marker, markersize=3, color=colour, label=label
             )
+            hollow(axes, line, sampled)
         for text, metrics in references.items():
             if first in metrics:
                 axes.axhline(metrics[first], color="#777", linestyle="--", linewidth=1)
@@ -112,7 +120,7 @@ def _curve(
                     xytext=(-4, 4), textcoords="offset points", ha="right", color="#555",
                 )
         axes.set(xlabel="round", title=first.replace("_", " "))
-        if len(names) > 1:
+        if len(names) > 1 or any(is_sampled(m, first) for m in rounds):
             axes.legend(frameon=False, fontsize="small")
         if "accuracy" in first:
             axes.yaxis.set_major_formatter(PercentFormatter(1.0))

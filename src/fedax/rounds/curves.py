@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 # Colours that stay apart for the colour-blind (Okabe and Ito 2008), the darker ones first.
@@ -26,13 +27,18 @@ class Picture(Figure):
         return content.getvalue()
 
 
-def draw(rounds: np.ndarray, curves: Mapping[str, np.ndarray], figure: Any = None) -> Figure:
+def draw(
+    rounds: np.ndarray, curves: Mapping[str, np.ndarray], figure: Any = None,
+    sampled: Mapping[str, np.ndarray] | None = None,
+) -> Figure:
     """Draws curves, those of one kind in one panel.
 
     Args:
       rounds: [num_rounds].
       curves: name -> values [num_rounds]; what is not finite is passed over.
       figure: to draw into; None: a new one.
+      sampled: name -> bool [num_rounds], where it is of a sample, which hollow points show; None:
+        nowhere.
     """
     panels: dict[str, list[str]] = {}
     for name in curves:
@@ -43,13 +49,32 @@ def draw(rounds: np.ndarray, curves: Mapping[str, np.ndarray], figure: Any = Non
     for axes, (kind, names) in zip(places, panels.items(), strict=True):
         for name, colour in zip(names, COLOURS * len(names), strict=False):
             there = np.isfinite(curves[name])
-            axes.plot(
+            (line,) = axes.plot(
                 rounds[there], curves[name][there], color=colour, label=name.replace("_", " "),
                 marker="o" if there.sum() < MOST_MARKERS else None, markersize=3,
             )
+            if sampled is not None:
+                hollow(axes, line, sampled[name][there])
         _finish(axes, kind, len(names))
     places[-1].set_xlabel("round")
     return figure
+
+
+def hollow(axes: Axes, line: Line2D, sampled: np.ndarray) -> None:
+    """Shows which points of a line are of a sample: they are hollow, or the others alone are drawn.
+
+    Args:
+      axes: of the line.
+      line: with a marker, or without if it has many points.
+      sampled: bool, for each of its points.
+    """
+    if not sampled.any():
+        return
+    points, colour = line.get_xydata(), line.get_color()
+    if line.get_marker() == "o":
+        axes.plot(*points[sampled].T, "o", color=colour, markersize=3, markerfacecolor="white")
+    else:
+        axes.plot(*points[~sampled].T, "o", color=colour, markersize=3)
 
 
 def panel_of(name: str) -> str:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
 import jax
 import numpy as np
+from jax.dtypes import canonicalize_dtype
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from fedax.algorithm import Array, Batch, Model, Params, PyTree
@@ -19,7 +21,13 @@ from fedax.mistakes.errors import ModelError, kind_of
 from fedax.mistakes.model import call_metric, call_outputs, require_model
 from fedax.rounds.checks import check_examples, require_dataset, require_params
 from fedax.rounds.client_metrics import ClientMetrics
+from fedax.rounds.sampling import sample_examples
 from fedax.validate import check_count
+
+# Between rounds on a CPU: batches of no fewer examples, and where that allows it of no more
+# products of numbers, which take a few milliseconds.
+SMALLEST_BATCH = 8
+SOON = 10**7
 
 
 class Evaluator:
@@ -35,6 +43,13 @@ class Evaluator:
         on a CPU, where the Shakespeare LSTM took 1.4 times as long with 128; 512
         elsewhere (not measured).
       mesh: devices that share the examples, of which those of this process are used; None: one.
+      sample: so many examples, drawn once by the seed, uniformly and without replacement; None,
+        or no fewer than there are: all.
+      seed: of that draw.
+
+    Attributes:
+      num_examples: those that are evaluated.
+      num_all: those of the data set.
 
     Raises:
       TypeError, ValueError: the model or the data set is something else, or not of numbers.
@@ -42,7 +57,7 @@ class Evaluator:
 
     def __init__(
         self, model: Model, dataset: FederatedDataset, batch_size: int | None = None,
-        mesh: Mesh | None = None,
+        mesh: Mesh | None = None, sample: int | None = None, seed: int = 0,
     ) -> None:
         require_model(model, "fedax.evaluate(model, params, dataset)")
         require_dataset("dataset", dataset)
@@ -56,9 +71,13 @@ class Evaluator:
         self._dataset = dataset
         self._mesh = None if mesh is None else mesh.local_mesh
         if batch_size is None:
-            batch_size = 64 if jax.default_backend() == "cpu" else 512
+            batch_size = usual_batch_size()
+        self.num_examples = self.num_all = dataset.num_examples
+        self._drawn: np.ndarray | None = None  # sorted rows, or all
+        if sample is not None and sample < self.num_all:
+            self._drawn, self.num_examples = sample_examples(seed, self.num_all, sample), sample
         devices = 1 if self._mesh is None else self._mesh.size
-        self._batch_size = devices * min(batch_size, -(-dataset.num_examples // devices))
+        self._batch_size = devices * min(batch_size, -(-self.num_examples // devices))
         self._names = list(model.metrics)
         numbers, structure = partition((model.outputs, tuple(model.metrics.values())))
         self._program = _program(structure, tuple(self._names), self._mesh)
@@ -71,7 +90,7 @@ class Evaluator:
         Raises:
           ModelError: the outputs or a metric fail, or give what they must not.
         """
-        self._program.eval_shape(self._numbers, params, self._batch(np.arange(self._batch_size)))
+        self._program.eval_shape(self._numbers, params, self._batch(np.arange(1)))
 
     def overall(self, params: Params) -> dict[str, float]:
         """Metric name -> mean over the examples of all clients together."""
@@ -79,45 +98,17 @@ class Evaluator:
 
     def per_client(self, params: Params) -> ClientMetrics:
         """Metric name -> mean over each client's examples."""
-        data = self._dataset
-        return ClientMetrics(self._sums(params), data.client_names, data.client_sizes)
+        walk = self.begin(params)
+        walk.go_on(walk.batches_left)
+        return walk.result()
 
-    def _sums(self, params: Params) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-        """Metric name -> (sum of weight * value, sum of weights), each float64 [num_clients]."""
-        dataset, size = self._dataset, self._batch_size
-        zeros = np.zeros(dataset.num_clients)
-        sums = {name: (zeros.copy(), zeros.copy()) for name in self._names}
-
-        def add(rows: np.ndarray, measured: list[tuple[Array, Array]]) -> None:
-            owners = np.searchsorted(dataset.offsets, rows, side="right") - 1
-            for name, (values, weights) in zip(
-                self._names, jax.device_get(measured), strict=True
-            ):
-                value = np.asarray(values, np.float64)[: len(rows)]
-                weight = np.asarray(weights, np.float64)[: len(rows)]
-                if (weight < 0).any():
-                    raise ModelError(
-                        f"The metric {name!r} gives the weight {weight.min():g}, and weights must "
-                        "not be negative; an example that does not count weighs 0."
-                    )
-                product = np.where(weight > 0, value * weight, 0.0)
-                np.add.at(sums[name][0], owners, product)
-                np.add.at(sums[name][1], owners, weight)
-
-        params, under_way = self._placed(params, REPLICATED), deque()
-        for first in range(0, dataset.num_examples, size):
-            rows = np.arange(first, min(first + size, dataset.num_examples))
-            batch = self._batch(np.arange(first, first + size))
-            under_way.append((rows, self._measure(params, self._placed(batch, SPREAD))))
-            if len(under_way) > 1:  # the device has its next batch before this one is looked at
-                add(*under_way.popleft())
-        for rows, measured in under_way:
-            add(rows, measured)
-        return sums
+    def begin(self, params: Params) -> Walk:
+        """An evaluation of these parameters, which it holds, that goes on when it is told to."""
+        return Walk(self, self._placed(params, REPLICATED))
 
     def _batch(self, rows: np.ndarray) -> dict[str, np.ndarray]:
-        """The examples of these rows, the last one's where the data end."""
-        rows = np.minimum(rows, self._dataset.num_examples - 1)
+        """The examples of these rows, and the last one's until the batch is full."""
+        rows = np.pad(rows, (0, self._batch_size - len(rows)), mode="edge")
         return {key: array[rows] for key, array in self._dataset.arrays.items()}
 
     def _placed(self, tree: PyTree, spec: PartitionSpec) -> PyTree:
@@ -125,6 +116,89 @@ class Evaluator:
         if self._mesh is None:
             return tree
         return jax.device_put(tree, NamedSharding(self._mesh, spec))
+
+
+def usual_batch_size() -> int:
+    """Examples at a time on a device, if nobody says."""
+    return 64 if jax.default_backend() == "cpu" else 512
+
+
+def small_batch_size(model: Model, params: Params, dataset: FederatedDataset) -> int:
+    """Examples at a time on a device so that a batch is over soon, by the size of the model.
+
+    On a CPU a batch is small where it is work (8 of the Shakespeare LSTM took a tenth longer an
+    example than 64), and a usual one where a dispatch costs more. Elsewhere not measured.
+    """
+    if jax.default_backend() != "cpu":
+        return usual_batch_size() // 4
+    batch = {
+        key: jax.ShapeDtypeStruct((1, *array.shape[1:]), canonicalize_dtype(array.dtype))
+        for key, array in dataset.arrays.items()
+    }
+    outputs = jax.tree.leaves(jax.eval_shape(model.outputs, params, batch))
+    positions = max([math.prod(leaf.shape[1:-1]) for leaf in outputs], default=1)
+    products = positions * sum(leaf.size for leaf in jax.tree.leaves(params))
+    size = usual_batch_size()
+    while size > SMALLEST_BATCH and size * products > SOON:
+        size //= 2
+    return size
+
+
+class Walk:
+    """An evaluation under way. However many batches go together, it comes to the same bits.
+
+    Args:
+      evaluator: whose examples it walks through.
+      params: what is evaluated.
+    """
+
+    def __init__(self, evaluator: Evaluator, params: Params) -> None:
+        self._of, self._params, self._next = evaluator, params, 0
+        zeros = np.zeros(evaluator._dataset.num_clients)
+        self._sums = {name: (zeros.copy(), zeros.copy()) for name in evaluator._names}
+
+    @property
+    def batches_left(self) -> int:
+        """How many are to come."""
+        return -(-(self._of.num_examples - self._next) // self._of._batch_size)
+
+    def go_on(self, count: int) -> None:
+        """Evaluates the next batches, and no more than there are."""
+        of, under_way = self._of, deque[tuple[np.ndarray, list[tuple[Array, Array]]]]()
+        for _ in range(min(count, self.batches_left)):
+            rows = np.arange(self._next, min(self._next + of._batch_size, of.num_examples))
+            self._next += len(rows)
+            if of._drawn is not None:
+                rows = of._drawn[rows]
+            batch = of._placed(of._batch(rows), SPREAD)
+            under_way.append((rows, of._measure(self._params, batch)))
+            if len(under_way) > 1:  # the device has its next batch before this one is looked at
+                self._add(*under_way.popleft())
+        for rows, measured in under_way:
+            self._add(rows, measured)
+
+    def result(self) -> ClientMetrics:
+        """What the batches so far came to."""
+        data, drawn = self._of._dataset, self._of._drawn
+        sizes = data.client_sizes if drawn is None else np.diff(
+            np.searchsorted(drawn, data.offsets)
+        )
+        return ClientMetrics(self._sums, data.client_names, sizes)
+
+    def _add(self, rows: np.ndarray, measured: list[tuple[Array, Array]]) -> None:
+        """Adds a batch to its clients' sums of weight * value and of weights, in float64."""
+        of = self._of
+        owners = np.searchsorted(of._dataset.offsets, rows, side="right") - 1
+        for name, (values, weights) in zip(of._names, jax.device_get(measured), strict=True):
+            value = np.asarray(values, np.float64)[: len(rows)]
+            weight = np.asarray(weights, np.float64)[: len(rows)]
+            if (weight < 0).any():
+                raise ModelError(
+                    f"The metric {name!r} gives the weight {weight.min():g}, and weights must "
+                    "not be negative; an example that does not count weighs 0."
+                )
+            np.add.at(self._sums[name][0], owners, np.where(weight > 0, value * weight, 0.0))
+            np.add.at(self._sums[name][1], owners, weight)
 
 
 @functools.lru_cache(maxsize=PROGRAMS)

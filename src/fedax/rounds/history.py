@@ -54,7 +54,8 @@ class History:
         """Draws metrics against the round, losses in one panel, accuracies in another, and so on.
 
         A notebook shows the figure when it is a cell's last line; `.savefig("curves.png")` writes
-        it. Rounds in which a metric was not measured are passed over.
+        it. Rounds in which a metric was not measured are passed over; what a sample of the test
+        examples gave is a hollow point.
 
         Args:
           metrics: their names; None: the training loss and all `test_*`.
@@ -75,7 +76,11 @@ class History:
         names = self._shown() if metrics is None else list(metrics)
         if not self.rounds or not names:
             raise ValueError("There is nothing to draw: the history has no round with a metric.")
-        return draw(self["round"], {name: self[name] for name in names}, figure)
+        sampled = {
+            name: np.array([is_sampled(metrics, name) for metrics in self.rounds])
+            for name in names
+        }
+        return draw(self["round"], {name: self[name] for name in names}, figure, sampled)
 
     def _shown(self) -> list[str]:
         """The metrics that most want to see, in order."""
@@ -90,6 +95,29 @@ class History:
           ModuleNotFoundError: pandas is not installed; the sentence says how to get it.
         """
         return as_frame("A history", self.rounds)
+
+
+def is_sampled(metrics: Mapping[str, Any], name: str = "test_") -> bool:
+    """Whether a round has a metric, or any, from a sample of the test examples.
+
+    Example:
+      >>> metrics = {"evaluated_examples": 10, "evaluated_of": 20}
+      >>> is_sampled(metrics), is_sampled(metrics, "test_personal_loss"), is_sampled({"round": 1})
+      (True, False, False)
+    """
+    if not name.startswith("test_") or name.startswith("test_personal_"):
+        return False
+    return metrics.get("evaluated_examples", 0) < metrics.get("evaluated_of", 0)
+
+
+def describe_sample(metrics: Mapping[str, Any]) -> str:
+    """On how many examples of how many.
+
+    Example:
+      >>> describe_sample({"evaluated_examples": 1000, "evaluated_of": 11320})
+      '1,000 of 11,320 examples'
+    """
+    return f"{metrics['evaluated_examples']:,} of {metrics['evaluated_of']:,} examples"
 
 
 def as_frame(what: str, values: Any) -> pandas.DataFrame:

@@ -22,7 +22,7 @@ from fedax.mistakes.errors import ModelError
 from fedax.optimizers.schedules import Schedule, as_schedule
 from fedax.rounds.checks import check_examples, require_task
 from fedax.rounds.client_metrics import CLIENTS_FOR_A_TENTH, ClientMetrics
-from fedax.rounds.evaluation import Evaluator
+from fedax.rounds.evaluation import Evaluator, small_batch_size
 from fedax.rounds.options import Settings
 from fedax.rounds.personalization import (
     FineTuning,
@@ -74,7 +74,11 @@ def _check_evaluation(evaluator: Evaluator, params: Params) -> None:
 
 
 class Measurements:
-    """What is measured between rounds: test metrics, and the diagnostics."""
+    """What is measured between rounds: test metrics, and the diagnostics.
+
+    Attributes:
+      sample: evaluates a sample of the test examples between full evaluations, or None.
+    """
 
     def __init__(
         self,
@@ -83,11 +87,18 @@ class Measurements:
         settings: Settings,
         reader: CohortReader,
         data: FederatedDataset,
+        params: Params,
     ) -> None:
-        self._evaluator = (
-            Evaluator(task.model, task.test, mesh=settings.mesh)
-            if task.test and settings.evaluate_every != 0 else None
-        )
+        self._evaluator: Evaluator | None = None
+        self.sample: Evaluator | None = None
+        if task.test is not None and settings.evaluate_every != 0:
+            make = functools.partial(Evaluator, task.model, task.test, mesh=settings.mesh)
+            if settings.evaluation_sample is None or not settings.evaluate_every:
+                self._evaluator = make()
+            else:  # both with one size of batches, which compiles once
+                size = small_batch_size(task.model, params, task.test)
+                self._evaluator = make(size)
+                self.sample = make(size, sample=settings.evaluation_sample, seed=settings.seed)
         self._personal: _Personal | None = None
         if settings.personalizes and settings.evaluate_every != 0:
             own = None if algorithm.pooled or jax.process_count() > 1 else reader
@@ -106,9 +117,15 @@ class Measurements:
         if self._evaluator is not None:
             _check_evaluation(self._evaluator, params)
 
+    def due(self, *, sampled: bool, waits: bool) -> Evaluator | None:
+        """What evaluates a round now; None if nothing does, or if training goes on meanwhile."""
+        if not sampled or self.sample is None:
+            return self._evaluator
+        return self.sample if waits else None
+
     def evaluate(
         self, metrics: dict[str, float], params: Params, client_ids: np.ndarray, done: np.ndarray,
-        key: jax.Array,
+        key: jax.Array, evaluator: Evaluator | None,
     ) -> dict[str, Any]:
         """Adds the test metrics, what the diagnostics measure, and how long it took.
 
@@ -117,12 +134,8 @@ class Measurements:
         """
         watch = Stopwatch()
         clients = personal = None
-        if self._evaluator is not None:
-            clients = self._evaluator.per_client(params)
-            metrics |= {f"test_{name}": value for name, value in clients.overall().items()}
-            if len(clients.names) >= CLIENTS_FOR_A_TENTH:
-                worst = clients.worst()
-                metrics |= {f"test_worst_tenth_{name}": value for name, value in worst.items()}
+        if evaluator is not None:
+            clients = add_tests(metrics, evaluator, evaluator.per_client(params))
         if self._personal is not None:
             personal, of_all = self._personal(params, int(metrics["round"]))
             metrics |= of_all
@@ -159,6 +172,20 @@ class Measurements:
         )
         found = self._dissimilarity(params, cohort, key)
         return {name: float(value) for name, value in found._asdict().items()}
+
+
+def add_tests(
+    metrics: dict[str, float], evaluator: Evaluator, found: ClientMetrics
+) -> ClientMetrics | None:
+    """Adds the test metrics; returns them client by client if they are of all examples."""
+    metrics |= {f"test_{name}": value for name, value in found.overall().items()}
+    metrics |= {"evaluated_examples": evaluator.num_examples, "evaluated_of": evaluator.num_all}
+    if evaluator.num_examples < evaluator.num_all:
+        return None  # of some clients there is no example
+    if len(found.names) >= CLIENTS_FOR_A_TENTH:
+        worst = found.worst()
+        metrics |= {f"test_worst_tenth_{name}": value for name, value in worst.items()}
+    return found
 
 
 def require_personalization(

@@ -28,6 +28,11 @@ class SimulateOptions(TypedDict, total=False):
       randomness.
     evaluate_every: rounds between evaluations on `task.test`; the last round is evaluated too.
       None, the default: the last round only. 0: never.
+    evaluation_sample: None, the default: every evaluation is of all test examples, and the rounds
+      wait for it. A number: of so many of them, drawn once by the seed, while training goes on
+      (see `rounds.meanwhile`); the last round's is of all. Reports come when their evaluation is
+      whole, so some rounds later, with the same numbers in the same order. `evaluated_examples`
+      of `evaluated_of` says what a round's `test_*` rest on.
     clients_per_chunk: clients that train batched at a time. None, the default: 1 on a CPU, where
       a batch gains nothing (docs/log.md), elsewhere as many as the memory takes.
     state: where to go on from, left as it is (client states are copied); None, the default,
@@ -61,6 +66,7 @@ class SimulateOptions(TypedDict, total=False):
     cohort_size: int
     seed: int
     evaluate_every: int | None
+    evaluation_sample: int | None
     clients_per_chunk: int | None
     state: TrainingState | None
     sampling: Sampling | Callable[[int, int], np.ndarray]
@@ -82,6 +88,7 @@ class Settings(NamedTuple):
     cohort_size: int = 10
     seed: int = 0
     evaluate_every: int | None = None
+    evaluation_sample: int | None = None
     clients_per_chunk: int | None = None
     state: TrainingState | None = None
     sampling: Sampling | Callable[[int, int], np.ndarray] = "uniform"
@@ -114,6 +121,8 @@ class Settings(NamedTuple):
         check_count("state_every", settings.state_every)
         if settings.evaluate_every is not None:
             check_count("evaluate_every", settings.evaluate_every, at_least=0)
+        if settings.evaluation_sample is not None:
+            check_count("evaluation_sample", settings.evaluation_sample)
         if settings.clients_per_chunk is not None:
             check_count("clients_per_chunk", settings.clients_per_chunk)
         settings.check_personalization()

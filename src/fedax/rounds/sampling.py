@@ -18,7 +18,7 @@ Draw: TypeAlias = Callable[[int], np.ndarray]
 Available: TypeAlias = Callable[[np.ndarray, int], np.ndarray]
 
 # What a random stream is for, so that no two are the same.
-_DROPOUT, _PASS, _REPLACEMENT, _AVAILABLE, _PERSONALIZED = range(5)
+_DROPOUT, _PASS, _REPLACEMENT, _AVAILABLE, _PERSONALIZED, _TESTED = range(6)
 
 
 def sample_cohort(
@@ -185,6 +185,12 @@ def sample_clients(seed: int, num_clients: int, count: int) -> np.ndarray:
         return np.arange(num_clients)
     draw = _generator(seed, 0, _PERSONALIZED)
     return np.sort(draw.choice(num_clients, count, replace=False))
+
+
+def sample_examples(seed: int, num_examples: int, count: int) -> np.ndarray:
+    """Draws test examples once and for all: `count` sorted indices, int64."""
+    draw = _generator(seed, 0, _TESTED)
+    return np.sort(draw.choice(num_examples, count, replace=False, shuffle=False))
 
 
 def part_of_the_day(share: float, rounds_per_day: int = 24, seed: int = 0) -> Available:

@@ -6,7 +6,7 @@ import functools
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Unpack
+from typing import Any, NamedTuple, Unpack
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +26,7 @@ from fedax.rounds.chunks import automatic_chunk
 from fedax.rounds.client_store import ClientStore
 from fedax.rounds.cohort import RoundInfo, run_rounds
 from fedax.rounds.dispatch import MOST_ROUNDS, Pace, Prepared, Preparer, as_here
+from fedax.rounds.meanwhile import Meanwhile
 from fedax.rounds.measurements import Measurements
 from fedax.rounds.options import Settings, SimulateOptions
 from fedax.rounds.rejections import reason
@@ -104,8 +105,54 @@ def _rounds(
     draw: Sampler,
     state: TrainingState,
 ) -> Iterator[RoundReport]:
-    mesh, every = settings.mesh, settings.evaluate_every
+    """The reports, from which those of sampled rounds are kept back until they are evaluated."""
+    plan = _Plan(num_rounds, settings)
+    reader = CohortReader(data, mesh=settings.mesh)
+    params = one_copy(state.server_state.params)
+    measure = Measurements(task, algorithm, settings, reader, data, params)
+    measure.check(params)
+    # Client states are changed in place. Several processes would keep back to different rounds.
+    waits = measure.sample is None or state.client_store.holds_anything or are_several()
+    rounds = _trained(task, algorithm, plan, data, draw, state, reader, measure, waits=waits)
+    if measure.sample is not None and not waits and state.server_state.round_index < num_rounds:
+        rounds = Meanwhile(
+            measure.sample, params, plan.is_sampled, plan.wants_state, donated=settings.donate
+        )(rounds)
+    yield from rounds
 
+
+class _Plan(NamedTuple):
+    """What is wanted after which round, by its number."""
+
+    num_rounds: int
+    settings: Settings
+
+    def evaluates(self, number: int) -> bool:
+        every = self.settings.evaluate_every
+        return every != 0 and bool(number == self.num_rounds or (every and number % every == 0))
+
+    def is_sampled(self, number: int) -> bool:
+        return self.evaluates(number) and number != self.num_rounds
+
+    def wants_state(self, number: int) -> bool:
+        return number == self.num_rounds or number % self.settings.state_every == 0
+
+
+def _trained(
+    task: Task,
+    algorithm: FederatedAlgorithm,
+    plan: _Plan,
+    data: FederatedDataset,
+    draw: Sampler,
+    state: TrainingState,
+    reader: CohortReader,
+    measure: Measurements,
+    *,
+    waits: bool,
+) -> Iterator[RoundReport]:
+    """The rounds; `waits`: for the evaluation on a sample, too."""
+    settings = plan.settings
+    mesh = settings.mesh
     step = _Step(algorithm, settings)
     key = replicate(jax.random.fold_in(run_key(settings.seed), 1), mesh)
     server_state, store = state
@@ -113,18 +160,9 @@ def _rounds(
         server_state = jax.tree.map(jnp.copy, server_state)
     server_state = replicate(server_state, mesh)
 
-    def evaluates(number: int) -> bool:
-        return every != 0 and bool(number == num_rounds or (every and number % every == 0))
-
-    def state_is_wanted(number: int) -> bool:
-        return number == num_rounds or number % settings.state_every == 0
-
     def why(name: str) -> str:
         return reason(name, task.model, one_copy(server_state.params), data)
 
-    reader = CohortReader(data, mesh=mesh)
-    measure = Measurements(task, algorithm, settings, reader, data)
-    measure.check(server_state.params)
     # Packed rows of several rounds would take the host's memory, and compile for each size.
     # Of several processes each would find another number of rounds that pays.
     together = (
@@ -134,7 +172,7 @@ def _rounds(
     pace = Pace(MOST_ROUNDS if together else 1)
     prepare = Preparer(
         draw, len(algorithm.exchanges), reader, data.client_sizes, pace,
-        lambda number: evaluates(number) or state_is_wanted(number), num_rounds, mesh,
+        lambda number: plan.evaluates(number) or plan.wants_state(number), plan.num_rounds, mesh,
     )
     thread = ThreadPoolExecutor(1, "fedax-data")
     try:
@@ -174,9 +212,9 @@ def _rounds(
             if store.holds_anything:
                 _keep(store, prepared, done, client_states)
             found_of_clients = measure.evaluate(
-                report.metrics, one_copy(server_state.params), prepared.client_ids[-1],
-                done, one_copy(key),
-            ) if evaluates(number) else {}
+                report.metrics, one_copy(server_state.params), prepared.client_ids[-1], done,
+                one_copy(key), measure.due(sampled=plan.is_sampled(number), waits=waits),
+            ) if plan.evaluates(number) else {}
             yield report._replace(state=TrainingState(server_state, store), **found_of_clients)
     finally:
         if not sys.is_finalizing():  # nothing is left to wait with then
