@@ -225,11 +225,15 @@ SHOWN = {
         "get": "how to get it",
     },
     "tasks": {
-        "name": "name", "description": "description", "models": "models", "dataset": "dataset",
+        "name": "name", "description": "description", "models": "models", "presets": "presets",
         "from": "from",
     },
 }
 NOTES = {
+    "tasks": (
+        "Some presets have further ones, such as decayk-33 of decayk: --json shows all. What they "
+        "are, with their sources: docs/tasks.md. What can be set: fedax list tasks NAME."
+    ),
     "algorithms": (
         "ex.: exchanges a round. state: whether clients keep any. sent: bytes down and up for a "
         "client and round, in copies of the parameters; FedAvg's are 2x, pfnm's count the "
@@ -307,6 +311,8 @@ def _cell(key: str, value: Any) -> str:
         return ""
     if isinstance(value, bool):
         return "yes" if value else ""
+    if key == "presets":  # decayk-33, decayk-rate-33, ... are decayk's
+        value = [name for name in value if name.partition("-")[0] not in set(value) - {name}]
     if key == "copies":
         return f"{value:.4g}x"
     return ", ".join(value) if isinstance(value, list) else str(value)

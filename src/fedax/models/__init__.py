@@ -10,6 +10,7 @@ from fedax.models.dense import autoencoder, logistic_regression, mlp_classifier
 from fedax.models.group_norm import group_norm
 from fedax.models.image_cnn import image_cnn
 from fedax.models.initializers import init_layer
+from fedax.models.metrics import mean_squared_error, recall_at, token_accuracy
 from fedax.models.pooled_cnn import pooled_cnn
 from fedax.models.pooling import avg_pool, max_pool
 from fedax.models.preprocessing import (
@@ -46,11 +47,13 @@ __all__ = [
     "logistic_regression",
     "lstm",
     "max_pool",
+    "mean_squared_error",
     "mlp_classifier",
     "pooled_cnn",
     "preprocessed",
     "random_crop",
     "random_flip",
+    "recall_at",
     "residual_network",
     "resnet18",
     "resnet20",
@@ -59,5 +62,6 @@ __all__ = [
     "standardised",
     "standardised_each",
     "tag_logistic_regression",
+    "token_accuracy",
     "word_lstm",
 ]
