@@ -1,5 +1,6 @@
 """Products with sparse rows, and local training that changes the rows that occur, against dense."""
 
+import time
 from functools import partial
 
 import jax
@@ -336,3 +337,45 @@ def test_sparse_matrices_become_bags():
     assert bags_of_words(scipy.sparse.csr_array((0, 7)))[0].shape == (0, 1)
     with pytest.raises(TypeError, match="takes a SciPy sparse matrix"):
         bags_of_words(np.eye(3))
+
+
+@pytest.mark.alone
+@pytest.mark.optimised
+def test_a_step_of_the_tag_model_is_five_times_as_fast_as_a_dense_one():
+    """In a client's local training; 100 of 10,000 words an example, drawn uniformly, batch 100."""
+    random = np.random.default_rng(0)
+    words = np.argpartition(random.random((200, 10_000), np.float32), 100)[:, :100]
+    x = np.zeros((200, 10_000), np.float32)
+    np.put_along_axis(x, words, np.float32(1 / 100), 1)
+    tags = random.integers(0, 500, (200, 3)).astype(np.int32)
+    sparse = tag_logistic_regression()
+
+    def outputs(params, batch):
+        return batch["x"] @ params["w"] + params["b"][None]
+
+    model = sparse._replace(
+        loss=lambda p, batch, key: sparse.metrics["loss"](outputs(p, batch), batch), sparse=None
+    )
+    params = jax.jit(sparse.init)(jax.random.key(0))
+    trainings = []
+    for of, array in ((sparse, {"words": words.astype(np.int32)}), (model, {"x": x})):
+        algorithm = fedax.fedavg(of, 1e3, batch_size=100, num_local_epochs=2)
+        arrays = {name: jnp.asarray(values) for name, values in {**array, "tags": tags}.items()}
+        data = fedax.ClientData(arrays, jnp.int32(0), jnp.int32(200), 200)
+        client, message = algorithm.exchanges[0].client, algorithm.init(params)
+        message = algorithm.exchanges[0].broadcast(message)
+        train = jax.jit(lambda data, client=client, message=message: (
+            client(message, (), data, jax.random.key(0)).upload.pseudo_gradient
+        ))
+        trainings.append((train, data))
+    changes = [jax.block_until_ready(train(data)) for train, data in trainings]
+    for name, change in changes[1].items():
+        largest = float(jnp.abs(change).max())
+        np.testing.assert_allclose(changes[0][name], change, rtol=0, atol=1e-5 * largest)
+    seconds = [[], []]
+    for _ in range(3):
+        for (train, data), times in zip(trainings, seconds, strict=True):
+            start = time.perf_counter()
+            jax.block_until_ready(train(data))
+            times.append(time.perf_counter() - start)
+    assert min(seconds[1]) > 5 * min(seconds[0])
