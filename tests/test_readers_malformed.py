@@ -22,7 +22,7 @@ import made_data
 from attack import data_files
 from fedax.data import readers
 from fedax.data.errors import DataError
-from fedax.data.readers import clients
+from fedax.data.readers import clients, hdf5
 from fedax.data.readers.tf_example import parse_example
 from fedax.data.store_writer import convert
 
@@ -221,6 +221,19 @@ def test_malformed_hdf5(make, words, tmp_path):
     assert words in refused(lambda: readers.read_hdf5(path), tmp_path)
 
 
+@pytest.mark.parametrize(("program", "why"), {
+    "ends": ("import os; os.abort()", "crashes on it"),
+    "hangs": ("while True: pass", "never ends reading it"),
+}.values())
+def test_a_library_that_crashes_or_never_ends(program, why, tmp_path, monkeypatch):
+    """As HDF5's does on some damaged files."""
+    path = made_data.make_hdf5(tmp_path)
+    (tmp_path / "program.py").write_text(program)
+    monkeypatch.setattr(hdf5, "_PROGRAM", tmp_path / "program.py")
+    monkeypatch.setattr(hdf5, "MOST_SECONDS", 0.5)
+    assert why in refused(lambda: readers.read_hdf5(path), tmp_path)
+
+
 def leaf(**changes):
     good = {"users": ["a", "b"], "num_samples": [1, 2],
             "user_data": {"a": {"x": [[1.5]], "y": [0]}, "b": {"x": [[1], [2]], "y": [0, 1]}}}
@@ -250,6 +263,8 @@ def leaf(**changes):
                "is text or of unequal lengths"),
     "label": (leaf(user_data={"a": {"x": [1], "y": [-1]}}, users=["a"], num_samples=[1]),
               "labels count from 0"),
+    "beyond float32": (leaf(user_data={"a": {"x": [1e300]}}, users=["a"], num_samples=[1]),
+                       "not finite"),
     "huge": (leaf(user_data={"a": {"x": [10**400]}}, users=["a"], num_samples=[1]),
              "integer overflow"),
 }.values())
@@ -341,6 +356,7 @@ def test_a_pickle_that_laughs(tmp_path):
     "no column": ("name,x\na,1\n", "Unknown client column 'who'"),
     "twice": ("who,x,x\na,1,2\n", "Two columns have the name 'x'"),
     "not finite": ("who,x\na,1.5\na,inf\n", "not finite"),
+    "beyond float32": ("who,x\na,1.5\na,1e300\n", "not finite"),
     "quote": ('who,x\na,"1\n', "a.csv is damaged"),
     "label": ("who,y\na,0\na,-2\n", "'y' of example 1 is -2"),
     "name": ("who,x\na\x01,1\n", "1 to 256 printable letters"),
@@ -371,6 +387,14 @@ def test_malformed_parquet(columns, words, tmp_path):
         lambda: readers.read_parquet(tmp_path / "a.parquet", "who"), tmp_path)
 
 
+def test_parquet_whose_text_is_none(tmp_path):
+    text = pyarrow.Array.from_buffers(pyarrow.string(), 2, [
+        None, pyarrow.py_buffer(np.array([0, 1, 2], np.int32)), pyarrow.py_buffer(b"a\xff")])
+    pyarrow.parquet.write_table(pyarrow.table({"who": text, "x": [1, 2]}), tmp_path / "a.parquet")
+    assert "can't decode" in refused(
+        lambda: readers.read_parquet(tmp_path / "a.parquet", "who"), tmp_path)
+
+
 def forged_npz(path, shape, held):
     """An array whose header promises a shape and which holds so many zeros."""
     head = bytearray(b"\x93NUMPY\x01\x00")
@@ -396,6 +420,8 @@ def test_malformed_arrays(tmp_path):
     ]:
         np.savez(path, **arrays)
         assert words in refused(lambda: readers.read_numpy(path), tmp_path)
+    np.savez(path, x=[1], client_ids=np.frombuffer(b"\xff" * 4, "U1"))  # a letter that is none
+    assert "a.npz is damaged" in refused(lambda: readers.read_numpy(path), tmp_path)
     for shape, held in (((1, 2**40), 100), ((1,), 2)):
         forged_npz(path, shape, held)
         assert "'x' says that it is uint8" in refused(lambda: readers.read_numpy(path), tmp_path)
@@ -404,7 +430,7 @@ def test_malformed_arrays(tmp_path):
 @pytest.mark.parametrize("name", sorted(made_data.FORMATS))
 def test_damaged_and_forged_files(name):
     """The short form; `python tests/attack --only inputs --inputs 5000` is the long one."""
-    assert data_files.attack(name, 3, 25) == []
+    assert data_files.attack(name, 3, 5 if name == "hdf5" else 25) == []
 
 
 def test_a_file_larger_than_the_memory_that_it_may_take(tmp_path):

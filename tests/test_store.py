@@ -6,13 +6,14 @@ import signal
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 
 import h5py
 import numpy as np
 import pytest
 
-from fedax.data import store_writer
+from fedax.data import FederatedDataset, cohort_data, store_writer
 from fedax.data.errors import DataError
 from fedax.data.readers import read_hdf5
 from fedax.data.store import check_store, open_store
@@ -80,9 +81,7 @@ def test_hdf5_as_published(tmp_path):
             group = file.create_group(f"examples/{name}")
             group["pixels"] = pixels
             group["label"] = np.arange(len(pixels), dtype=np.int32)
-    clients = read_hdf5(tmp_path / "a.h5")
-    assert clients.num_clients == 3
-    folder = convert(clients, tmp_path / "train")
+    folder = convert(read_hdf5(tmp_path / "a.h5"), tmp_path / "train")
     data = check_store(folder)
     assert data.names.tolist() == sorted(made)
     for name, pixels in made.items():
@@ -109,6 +108,7 @@ GOOD = {"x": np.ones((2, 3), np.float32)}
     "label": ([("a", {"y": np.array([0, 1, -3])})], "'y' of example 2 is -3, and labels count"),
     "text": ([("a", {"x": ["x", "y"]})], "'x' is text or of unequal lengths"),
     "objects": ([("a", {"x": np.array([None, 1])})], "holds objects"),
+    "no numbers": ([("a", {"x": np.ones((3, 0))})], "its examples hold no numbers"),
     "scalar": ([("a", {"x": 1.0})], "first axis"),
     "escape": ([("a", {"../x": np.ones(1)})], "cannot have the name '../x'"),
     "reserved": ([("a", {"Names": np.ones(1)})], "cannot have the name 'Names'"),
@@ -247,7 +247,7 @@ def test_a_killed_process_is_gone_on_with(tmp_path):
     code = """
         import os, signal, sys
         import numpy as np
-        from fedax.data import store_writer
+        from fedax.data import FederatedDataset, cohort_data, store_writer
         store_writer.SAVE_BYTES = 1000
         def clients():
             for i in range(200):
@@ -278,3 +278,66 @@ def test_a_full_disk_is_a_sentence_and_keeps_what_was_written(tmp_path):
         with pytest.raises(DataError, match=r"No space left on device\. What was written is kept"):
             writer.append("b", GOOD)
     assert (tmp_path / ".s.partial").exists()
+
+
+def test_342477_clients_are_a_data_set_at_once():
+    names = np.array([f"client_{i:08d}" for i in range(342_477)])
+    arrays = {"x": np.zeros(10_000_000, np.uint8)}
+    offsets = np.append(np.arange(342_477) * 29, 10_000_000)
+    began = time.process_time()
+    data = FederatedDataset(arrays, offsets, names)
+    assert time.process_time() - began < 1.0
+    assert data.num_clients == 342_477
+    names[-1] = names[7]
+    with pytest.raises(ValueError, match="Two clients have the name 'client_00000007'"):
+        FederatedDataset(arrays, offsets, names)
+
+
+@pytest.mark.quick
+def test_cohorts_of_a_mapped_store_are_those_of_its_arrays(tmp_path, monkeypatch):
+    """Read ahead of, and let go again, of the whole and of a view that begins within a page."""
+    monkeypatch.setattr(cohort_data, "MAPPED_BYTES", 0)
+    rng = np.random.default_rng(0)
+    clients = {f"c{i}": {"x": rng.random((i % 9 + 1, 300)), "y": np.arange(i % 9 + 1)}
+               for i in range(200)}
+    data = open_store(convert(clients.items(), tmp_path / "s"))
+    offsets = data.offsets[7:] - data.offsets[7]
+    view = FederatedDataset({k: a[data.offsets[7]:] for k, a in data.arrays.items()}, offsets)
+    for mapped, names in ((data, list(clients)), (view, list(clients)[7:])):
+        reader = cohort_data.CohortReader(mapped, resident_bytes=0)
+        for _ in range(2):
+            chosen = np.array([190, 3, 57])
+            cohort = reader(chosen)
+            for place, client in enumerate(chosen):
+                start, count = int(cohort.starts[place]), int(cohort.num_examples[place])
+                for key, value in clients[names[client]].items():
+                    own = np.asarray(cohort.arrays[key])[start : start + count]
+                    np.testing.assert_array_equal(own, value)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks Linux for the memory")
+def test_memory_does_not_grow_with_what_was_read_of_a_store(tmp_path):
+    """100 MB in cohorts, of which at most 20 are held."""
+    code = """
+        import sys
+        import numpy as np
+        from fedax.data import cohort_data, convert, open_store
+        cohort_data.MAPPED_BYTES = 20 * 2**20
+        row = np.zeros((20, 25_000), np.uint8)
+        convert(((f"c{i}", {"x": row}) for i in range(200)), sys.argv[1])
+        reader = cohort_data.CohortReader(open_store(sys.argv[1]), resident_bytes=0)
+
+        def held():
+            lines = [l.split() for l in open("/proc/self/status")]
+            return sum(int(l[1]) for l in lines if l[0] in ("RssFile:", "RssShmem:")) / 1024
+
+        reader(np.arange(10))
+        before = held()
+        most = max(reader(np.arange(i, i + 10)) and held() for i in range(0, 190, 10))
+        assert most - before < 40, (before, most)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code), str(tmp_path / "s")], capture_output=True,
+        text=True, check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]

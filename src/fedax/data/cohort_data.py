@@ -12,7 +12,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
 from fedax.data.federated_dataset import FederatedDataset
-from fedax.data.rows import SparseRows
+from fedax.data.rows import SparseRows, read_ahead, release
 from fedax.devices.mesh import SPREAD
 from fedax.mistakes.errors import kind_of
 
@@ -20,6 +20,10 @@ from fedax.mistakes.errors import kind_of
 RESIDENT_BYTES = 4 * 2**30
 # One with sparse arrays, which are dense on the device, up to this size.
 SPARSE_RESIDENT_BYTES = 2**28
+# Of a mapped data set so much is held until the process lets it go; and what is read with a client:
+# Linux maps pages in blocks of 64 KiB, of which a stretch begins one and ends one.
+MAPPED_BYTES = 2**28
+_READ_AROUND = 2**17
 # Capacities and packed totals climb a ladder of powers from here, so that ragged cohorts
 # compile a handful of programs in a run, not one a round.
 SMALLEST_RUNG = 1024
@@ -186,6 +190,7 @@ class CohortReader:
         # A CPU's devices share its memory, and each has a copy.
         shared = 1 if mesh is None or jax.default_backend() != "cpu" else mesh.size
         fits = shared * dataset.nbytes <= resident_bytes and dataset.num_examples < 2**31
+        self._mapped = 0  # bytes of files that this process may count as its memory
         self._resident = None
         if fits and jax.process_count() == 1:
             self._resident = self._place(
@@ -254,6 +259,7 @@ class CohortReader:
         def own(key: str, device: int) -> np.ndarray:
             array = self._dataset.arrays[key]
             buffer = np.zeros((rows, *array.shape[1:]), array.dtype)
+            read_ahead(array, first_of[device], sizes_of[device])
             for source, target, size in zip(
                 first_of[device], starts_of[device], sizes_of[device], strict=True
             ):
@@ -264,8 +270,17 @@ class CohortReader:
             key: ((rows, *array.shape[1:]), array.dtype)
             for key, array in self._dataset.arrays.items()
         }
+        packed = self._place(shapes, own)
+        self._mapped += sum(
+            sizes.sum() * (array.nbytes // len(array)) + sizes.size * _READ_AROUND
+            for array in self._dataset.arrays.values()
+        )
+        if self._mapped > MAPPED_BYTES:
+            self._mapped = 0
+            for array in self._dataset.arrays.values():
+                release(array)
         starts = starts_of.reshape(num_devices, -1, sizes.shape[-1] // num_devices)
-        return self._place(shapes, own), starts.swapaxes(0, 1).reshape(sizes.shape)
+        return packed, starts.swapaxes(0, 1).reshape(sizes.shape)
 
     def _place(
         self,

@@ -164,6 +164,41 @@ def is_in_a_file(array: Any) -> bool:
     return isinstance(array, np.memmap | mmap.mmap | SelectedRows)
 
 
+def read_ahead(array: Any, first: np.ndarray, sizes: np.ndarray) -> None:
+    """Has the system read stretches of a mapped file, all at once; of other arrays nothing.
+
+    Who then copies them waits for the disk once and not for each of them, one after the other.
+
+    Args:
+      array: perhaps mapped.
+      first: the first row of each stretch.
+      sizes: its rows.
+    """
+    mapped = getattr(array, "_mmap", None)
+    if not isinstance(mapped, mmap.mmap) or not hasattr(mmap, "MADV_WILLNEED") or (
+        not array.flags.c_contiguous
+    ):
+        return
+    begin = array.ctypes.data - np.frombuffer(mapped, np.uint8).ctypes.data
+    places = begin + first * array.strides[0]
+    pages = places - places % mmap.PAGESIZE
+    lengths = places + sizes * array.strides[0] - pages
+    for page, length in zip(pages.tolist(), lengths.tolist(), strict=True):
+        mapped.madvise(mmap.MADV_WILLNEED, page, length)
+
+
+def release(array: Any) -> None:
+    """Has a process no longer count what it read of a file that it mapped; of others nothing.
+
+    The system keeps what was read as long as it has room, but it is not this process's memory,
+    which otherwise grows towards the size of the file.
+    """
+    mapped = getattr(array, "_mmap", None)
+    is_only_read = isinstance(mapped, mmap.mmap) and getattr(array, "mode", None) == "r"
+    if is_only_read and hasattr(mmap, "MADV_DONTNEED"):
+        mapped.madvise(mmap.MADV_DONTNEED)
+
+
 def first_not_finite(array: Any) -> int | None:
     """The first row with NaN or infinity; None if there is none."""
     values = array.matrix.data if isinstance(array, SparseRows) else np.asarray(array)

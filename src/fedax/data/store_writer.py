@@ -261,6 +261,11 @@ class StoreWriter:
             require_numbers(f"Client {quoted(name)}: array {key!r}", rows.dtype)
         except (TypeError, ValueError, OverflowError) as error:
             raise DataError(str(error)) from None
+        if 0 in rows.shape[1:]:
+            raise DataError(
+                f"Client {quoted(name)}: array {key!r} is {rows.dtype}{list(rows.shape)}, and so "
+                "its examples hold no numbers. Leave it out."
+            )
         if rows.dtype.kind not in "biufc":
             raise DataError(
                 f"Client {quoted(name)}: array {key!r} is {rows.dtype}, which a store does not "

@@ -19,6 +19,7 @@ from fedax.data.readers.scattered import Batch, Rows, batch_rows, by_client
 from fedax.data.tables import Columns, arrow_column, choose, stacked_columns
 
 _MOST_THRIFT = 2**26
+_ERRORS = (ValueError, TypeError, KeyError, IndexError, NotImplementedError)
 
 
 def read_parquet(
@@ -137,7 +138,8 @@ def _clients(
             row += len(table)
 
     def read(start: int) -> Iterator[Client]:
-        yield from by_client(Rows(ids, batches, row_bytes, where), start)
+        with reading(where, "a table of Arrow's", *_ERRORS):
+            yield from by_client(Rows(ids, batches, row_bytes, where), start)
 
     return Clients(read, paths)
 

@@ -116,7 +116,8 @@ class _Table:
                 self._refuse_missing(number, values, place)
             return values
         try:
-            return np.array(values).astype(_DTYPES[kind])
+            with np.errstate(over="ignore"):  # what becomes infinite is refused with its place
+                return np.array(values).astype(_DTYPES[kind])
         except (ValueError, OverflowError):
             self._refuse_missing(number, values, place)
             raise DataError(

@@ -124,7 +124,8 @@ def _column(values: list[Any]) -> Any:
     except (ValueError, OverflowError):
         return values
     if array.dtype.kind == "f":
-        return array.astype(np.float32)
+        with np.errstate(over="ignore"):  # what becomes infinite is refused with its place
+            return array.astype(np.float32)
     if array.dtype.kind in "iu" and array.min(initial=0) >= -(2**31) and (
         array.max(initial=0) < 2**31
     ):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import tokenize
+import warnings
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from fedax.validate import unknown
 _ERRORS = (
     ValueError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError,
     SyntaxError, tokenize.TokenError, KeyError, TypeError, OverflowError,
+    SystemError,  # letters that Unicode has not
 )
 _LONGEST_HEADER = 2**16
 _HEADERS = {
@@ -90,9 +92,10 @@ def read_numpy(path: Path | str, client_ids: str = "client_ids") -> Clients:
             yield own.tolist(), dict(zip(arrays, columns, strict=True))
 
     def read(start: int) -> Iterator[Client]:
-        yield from by_client(Rows(
-            lambda: (own.tolist() for (own,) in parts([ids])), batches, row_bytes, str(path),
-        ), start)
+        with reading(path, "whole", *_ERRORS):
+            yield from by_client(Rows(
+                lambda: (own.tolist() for (own,) in parts([ids])), batches, row_bytes, str(path),
+            ), start)
 
     return Clients(read, paths)
 
@@ -122,7 +125,9 @@ def _opened(stack: ExitStack, path: Path, name: str) -> tuple[BinaryIO, _Array]:
     version = np.lib.format.read_magic(file)
     if version not in _HEADERS:
         raise ValueError(f"the array {name!r} is in a format of NumPy's that is not known here")
-    shape, in_columns, dtype = _HEADERS[version](file, max_header_size=_LONGEST_HEADER)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of headers that Python 2 wrote
+        shape, in_columns, dtype = _HEADERS[version](file, max_header_size=_LONGEST_HEADER)
     size = math.prod(shape) * dtype.itemsize
     if not shape or dtype.hasobject or any(length < 0 for length in shape):
         raise ValueError(f"the array {name!r} is {dtype}{list(shape)}, no numbers [n, ...]")
