@@ -16,8 +16,10 @@ import h5py
 import numpy as np
 import pyarrow
 import pyarrow.parquet
+from PIL import Image
 
 from fedax.data import readers
+from fedax.data.readers.png_sheets import read_png_sheets
 
 RNG = np.random.default_rng(14)
 IDS = ["eve", "ada", "eve", "bob", "ada", "eve"]
@@ -202,6 +204,12 @@ def make_cifar_pickle(folder: Path) -> Path:
     return folder / "train"
 
 
+def make_sheets(folder: Path) -> Path:
+    Image.fromarray(CIFAR.reshape(len(CIFAR), 1024, 3)).save(folder / "batch.png")
+    (folder / "labels.json").write_text(json.dumps((COARSE % 10).tolist()))
+    return folder / "batch.png"
+
+
 def make_csv(folder: Path) -> Path:
     lines = ["who,a,b,y", *(f"{i},{x[0]},{x[1]},{y}" for i, x, y in zip(IDS, X, Y, strict=True))]
     (folder / "a.csv").write_text("\n".join(lines) + "\n")
@@ -252,6 +260,9 @@ FORMATS = {
         make_cifar_binary, lambda p: readers.read_cifar_binary(p, 100), CIFAR100),
     "cifar pickle": Format(
         make_cifar_pickle, lambda p: readers.read_cifar_pickle(p, 100), CIFAR100),
+    "png sheets": Format(
+        make_sheets, lambda p: read_png_sheets([p], p.with_name("labels.json")),
+        {"pool": {"x": CIFAR, "y": COARSE % 10}}),
     "csv": Format(make_csv, lambda p: readers.read_csv(p, "who", {"x": ["a", "b"], "y": "y"}),
                   SCATTERED),
     "parquet": Format(make_parquet, lambda p: readers.read_parquet(p, "who"), SCATTERED),

@@ -35,7 +35,6 @@ IMAGES = "train-images-idx3-ubyte"
 def _own_folder(monkeypatch, tmp_path):
     monkeypatch.setenv("FEDAX_DATA", str(tmp_path / "data"))
     monkeypatch.setattr(web, "PAUSE_SECONDS", 0.0)
-    monkeypatch.setattr(web, "SILENT_SECONDS", 0.2)
     for name in ("http_proxy", "https_proxy", "all_proxy"):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.upper(), raising=False)
@@ -148,13 +147,17 @@ BAD = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_a_bad_download_is_refused_and_named_and_nothing_is_left(case, server):
+def test_a_bad_download_is_refused_and_named_and_nothing_is_left(case, server, monkeypatch):
     answer, sentence = BAD[case]
+    if case == "silent":
+        monkeypatch.setattr(web, "SILENT_SECONDS", 0.2)
     server.files[f"/{IMAGES}.gz"] = answer
     refused(sentence)
 
 
-def test_a_download_that_falls_silent_is_given_up(server):
+def test_a_download_that_falls_silent_is_given_up(server, monkeypatch):
+    monkeypatch.setattr(web, "SILENT_SECONDS", 0.2)
+
     def answer(handler):
         serving.send(handler, GIVEN[:100], SIZE)
         serving.silent(handler)
@@ -162,6 +165,21 @@ def test_a_download_that_falls_silent_is_given_up(server):
     server.files[f"/{IMAGES}.gz"] = answer
     began = time.monotonic()
     refused(r"broke off after 100 bytes.*3 times: it sent nothing for 0\.2 s")
+    assert time.monotonic() - began < 10
+
+
+def test_a_download_that_trickles_is_given_up(server, monkeypatch):
+    monkeypatch.setattr(web, "SILENT_SECONDS", 0.2)
+
+    def answer(handler):
+        serving.send(handler, b"", SIZE)
+        for byte in GIVEN:
+            handler.wfile.write(bytes([byte]))
+            time.sleep(0.05)
+
+    server.files[f"/{IMAGES}.gz"] = answer
+    began = time.monotonic()
+    refused(r"broke off after \d+ bytes.*3 times: it sent only \d+ bytes in 0\.2 s")
     assert time.monotonic() - began < 10
 
 
@@ -256,7 +274,6 @@ def test_a_second_process_waits_and_finds_it(server):
         serving.send(handler, whole)
 
     server.files[f"/{IMAGES}.gz"] = answer
-    web.SILENT_SECONDS = 10  # of this test's fixture
     first, second = [], []
     threads = [
         threading.Thread(target=get_dataset, args=[serving.NAME], kwargs={"say": said.append})
@@ -272,7 +289,8 @@ def test_a_second_process_waits_and_finds_it(server):
         thread.join(20)
     assert second[0].startswith(f"Process {os.getpid()} on ")
     assert second[0].endswith(" is getting tiny already; waiting for it.")
-    assert len(first) == 1
+    assert first == [f"tiny: 40 training and 10 test examples, checked, in {data_folder()}/tiny."]
+    assert second[1:] == [f"tiny is at hand in {data_folder()}/tiny."]
     assert len(server.asked) == 4
     check_loaded()
 
@@ -326,8 +344,7 @@ def test_a_full_disk_is_a_sentence(server, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(getting, "download", full)
-    refused("The disk of .* is full: [0-9,]+ bytes are free. Nothing half-written was left")
-    monkeypatch.undo()
+    refused(r"The disk of .* filled up\. Nothing half-written was left, so [0-9,]+ bytes are free")
 
 
 def test_too_little_room_is_said_before_the_download(server, monkeypatch):

@@ -21,7 +21,7 @@ from fedax.data.errors import DataError
 from fedax.data.folder import data_folder, load_dataset
 from fedax.data.getting import get_dataset
 from fedax.data.readers.png_sheets import read_png_sheets
-from fedax.data.tff import emnist_images, shakespeare_tokens
+from fedax.data.tff import cifar100_images, emnist_images, shakespeare_tokens
 
 RNG = np.random.default_rng(3)
 GREY = RNG.integers(0, 256, (5, 28, 28)).astype(np.uint8)
@@ -112,6 +112,27 @@ def test_emnist(form, monkeypatch, tmp_path):
     assert train.offsets.tolist() == [0, 3, 5]
     assert (train.arrays["x"].dtype, train.arrays["x"].shape) == (np.uint8, (5, 28, 28, 1))
     assert test.arrays["y"].tolist() == LABELS[3:].tolist()
+
+
+def test_federated_cifar100(monkeypatch, tmp_path):
+    x = RNG.integers(0, 256, (4, 32, 32, 3)).astype(np.uint8)
+    labels, coarse = np.array([[99], [0], [5], [7]]), np.array([[19], [0], [1], [1]])
+    have = {"image": x, "label": labels, "coarse_label": coarse}
+    hdf5(tmp_path / "fed_cifar100_train.h5", {
+        "0": {key: value[:1] for key, value in have.items()},
+        "10": {key: value[1:] for key, value in have.items()},
+    })
+    hdf5(tmp_path / "fed_cifar100_test.h5", {"0": have})
+    with pytest.raises(DataError, match="there are 2 clients, but there must be 500"):
+        get_dataset("cifar100-tff", source=tmp_path)
+    expect(monkeypatch, "cifar100-tff", (2, 4), (1, 4))
+    get_dataset("cifar100-tff", source=tmp_path, say=str)
+    train = load_dataset("cifar100-tff").train
+    assert (train.arrays["x"] == x).all()
+    assert train.arrays["y"].tolist() == [99, 0, 5, 7]
+    assert train.client("10")["coarse"].tolist() == [0, 1, 1]
+    with pytest.raises(DataError, match=r"must be uint8\[32, 32, 3\], not int64"):
+        cifar100_images(have | {"image": x.astype(np.int64)})
 
 
 @pytest.mark.parametrize("wrong", [0.1234, -1 / 255, 256 / 255, np.nan])
@@ -309,7 +330,7 @@ def test_a_full_disk_while_writing_is_a_sentence(monkeypatch, tmp_path):
 
     monkeypatch.setattr(store_writer, "_write", full)
     monkeypatch.setattr(store_writer, "SAVE_BYTES", 0)
-    with pytest.raises(DataError, match=r"The disk of .* is full: .* Nothing half-written was"):
+    with pytest.raises(DataError, match=r"The disk of .* filled up\. Nothing half-written was"):
         get_dataset("cifar10", source=tmp_path / "have")
     assert [path for path in data_folder().rglob("*") if path.suffix == ".npy"] == []
 

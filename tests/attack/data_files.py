@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import gzip
+import io
+import json
 import lzma
 import pickle
 import random
@@ -12,12 +14,14 @@ import sqlite3
 import struct
 import tempfile
 import traceback
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import h5py
 import numpy as np
+from PIL import Image
 
 import made_data
 from attack.files import damaged
@@ -189,9 +193,22 @@ def inside_npz(content: bytes, rng: random.Random) -> bytes:
         return path.read_bytes()
 
 
+def inside_png(content: bytes, rng: random.Random) -> bytes:
+    """A whole picture that is no sheet, or labels that are none."""
+    if not content.startswith(b"\x89PNG"):
+        labels = rng.choice(([0] * 3, [0] * 4, [0] * 5, [10] * 4, [-1] * 4, [2**70] * 4, [1.0] * 4,
+                             [True] * 4, {}, None, [[0]] * 4, "0000"))
+        return json.dumps(labels).encode()
+    shape = rng.choice(((4, 1024), (4, 1023, 3), (4, 1024, 4), (1024, 4, 3), (2**14, 1024, 3)))
+    buffer = io.BytesIO()
+    Image.fromarray(np.zeros(shape, np.uint8)).save(buffer, rng.choice(("PNG", "TIFF")))
+    return buffer.getvalue()
+
+
 FORGERS: dict[str, Callable[[bytes, random.Random], bytes]] = {
     "sqlite": inside_sqlite, "posts": inside_sqlite, "lzma": inside_lzma, "hdf5": inside_hdf5,
-    "packed idx": inside_gzip, "cifar pickle": inside_pickle, "npz": inside_npz,
+    "packed idx": inside_gzip, "png sheets": inside_png, "cifar pickle": inside_pickle,
+    "npz": inside_npz,
 }
 
 
@@ -207,6 +224,11 @@ def bomb(name: str, rng: random.Random) -> bytes | None:
         shape = rng.choice(((2**31, 28, 28), (2**20, 28), (6, 5, 2**30)))
         head = struct.pack(f">HBB{len(shape)}I", 0, 8, len(shape), *shape)
         return gzip.compress(head + bytes(2**22), 1)
+    if name == "png sheets":
+        size = rng.choice(((1024, 2**31 - 1), (1024, 10**6), (2**31 - 1, 2**31 - 1)))
+        head = struct.pack(">4s2I5B", b"IHDR", *size, 8, 2, 0, 0, 0)
+        start = b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + head
+        return start + struct.pack(">I", zlib.crc32(head)) + bytes(100)
     if name == "idx":
         return struct.pack(">HBB3I", 0, 8, 3, *rng.choice(((2**32 - 1,) * 3, (2**31, 1, 1))))
     return None

@@ -6,9 +6,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fedax.data.catalogue import PRODUCTS, SOURCES
+from fedax.data.catalogue import PRODUCTS, SOURCES, Source
 from fedax.data.catalogue.expectations import require_expected
-from fedax.data.downloads.files import Progress, nothing, require_published, sha256_of
+from fedax.data.downloads.files import (
+    Progress,
+    Published,
+    nothing,
+    require_published,
+    sha256_of,
+)
 from fedax.data.errors import DataError
 from fedax.data.folder import EMBEDDED, SPLITS, TABLE, data_folder, read_dataset_table
 from fedax.data.store import TABLE as STORE_TABLE
@@ -86,12 +92,20 @@ def _embedded(name: str, split: str) -> Row:
     }
 
 
+def _archive_of(source: Source) -> tuple[Published, ...]:
+    """The archive of the package that carries a source, if its bytes are known."""
+    package = source.package
+    if package is None or package.sha256 is None:
+        return ()
+    return (Published(f"the package {package.label}", package.sha256, package.num_bytes),)
+
+
 def _file(path: Path, progress: Progress) -> Row:
     """A published file, known by its bytes or at least by its name."""
     digest = sha256_of(path, progress)
     named = []
     for origin, source in SOURCES.items():
-        for published in (*source.downloads, *source.known):
+        for published in (*source.downloads, *source.known, *_archive_of(source)):
             if published.sha256 == digest:
                 return {
                     "path": str(path), "what": f"{published.name} of {origin}",

@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeAlias, get_args
 from fedax.data.catalogue import (
     PRODUCTS,
     SOURCES,
+    Expected,
     Files,
     Form,
     Source,
@@ -79,15 +80,12 @@ def get_dataset(
         say(f"{name} is part of fedax: there is nothing to get.")
         return ()
     root = data_folder()
-    missing = [own for own in names if not _is_whole(own)]
-    for own in names:
-        if own not in missing:
-            say(f"{own} is at hand in {root / own}.")
+    missing = _missing(names, say)
     if missing:
         origin = PRODUCTS[missing[0]].source
         given = None if source is None else Path(source).expanduser()
         with working_folder(root, origin, say) as work:
-            missing = [own for own in missing if not _is_whole(own)]  # another may have got it
+            missing = _missing(missing, say)  # another process may have got it meanwhile
             if missing:
                 files, how = _files(origin, missing, via, given, work, progress)
                 for own in missing:
@@ -100,6 +98,15 @@ def get_dataset(
 def known_names() -> tuple[str, ...]:
     """All names that can be asked for; an embedded data set needs no getting."""
     return tuple(dict.fromkeys((*EMBEDDED, *SOURCES, *PRODUCTS)))
+
+
+def _missing(names: Sequence[str], say: Callable[[str], object]) -> list[str]:
+    """Those of the data sets that are not at hand; of the others it is said where they are."""
+    missing = [name for name in names if not _is_whole(name)]
+    for name in names:
+        if name not in missing:
+            say(f"{name} is at hand in {data_folder() / name}.")
+    return missing
 
 
 def _is_whole(name: str) -> bool:
@@ -270,19 +277,24 @@ def _make(name: str, found: Files, how: str, work: Path, progress: Progress) -> 
     ]
     transform = None if product.transform is None else product.transform(files)
     for split, read in zip(SPLITS, (form.train, form.test), strict=True):
-        clients = read(files)
+        expected: Expected = getattr(product, split)
+
+        def told(
+            num_clients: int, num_examples: int, split: str = split,
+            total: int = expected.num_examples or 0,
+        ) -> None:
+            progress(f"writing {name}/{split}, {num_clients:,} clients", num_examples, total)
+
         try:
             convert(
-                clients, folder / split, transform, source={"data set": name, "files": said},
-                progress=lambda num_clients, num_examples, split=split, total=clients.num_clients:
-                    progress(f"writing {name}/{split}, {num_examples:,} examples",
-                             num_clients, total or 0),
+                read(files), folder / split, transform, progress=told,
+                source={"data set": name, "files": said},
             )
         except DataError as error:
             if isinstance(error.__context__, OSError):  # the disk's, of which nothing is kept here
                 raise error.__context__ from None
             raise
-        require_expected(folder / split, getattr(product, split), f"{name}/{split}", progress)
+        require_expected(folder / split, expected, f"{name}/{split}", progress)
     table: Mapping[str, Any] = {
         "data set": name, "got": how, "files": said,
         "at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),

@@ -25,6 +25,17 @@ def emnist_images(columns: Mapping[str, Any]) -> dict[str, np.ndarray]:
     return {"x": grey.astype(np.uint8).reshape(-1, 28, 28, 1), "y": labels}
 
 
+def cifar100_images(columns: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """CIFAR-100's `image` as `x` uint8 [n, 32, 32, 3], `label` as `y` and `coarse_label`."""
+    x = np.asarray(columns["image"])
+    labels = {"y": columns["label"], "coarse": columns["coarse_label"]}
+    if x.dtype != np.uint8 or x.shape[1:] != (32, 32, 3):
+        raise DataError(f"CIFAR-100's images must be uint8[32, 32, 3], not {x.dtype}{x.shape[1:]}.")
+    return {"x": x} | {
+        name: np.asarray(label).reshape(len(x)).astype(np.int32) for name, label in labels.items()
+    }
+
+
 def shakespeare_tokens(columns: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """Shakespeare's `snippets` as `tokens` int32 [n, 81], the tokens of `fedax.data.shakespeare`.
 

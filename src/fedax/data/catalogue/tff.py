@@ -1,4 +1,4 @@
-"""EMNIST, Shakespeare and Stack Overflow as TensorFlow Federated publishes them, by client.
+"""EMNIST, CIFAR-100, Shakespeare, Stack Overflow as TensorFlow Federated has them, by client.
 
 The SHA-256 of the HDF5 archives stand in TensorFlow Federated's source code
 (`simulation/datasets/*.py` before it changed to SQLite, for which it states none); that of
@@ -15,7 +15,7 @@ from fedax.data.downloads.files import Published
 from fedax.data.readers.hdf5 import read_hdf5
 from fedax.data.readers.sqlite import read_sqlite
 from fedax.data.stackoverflow import bags_and_tags, read_tags, read_words, word_sequences
-from fedax.data.tff import emnist_images, shakespeare_tokens
+from fedax.data.tff import cifar100_images, emnist_images, shakespeare_tokens
 
 _HDF5 = ("h5py", "hdf5", "HDF5")
 _WORD_COUNT, _TAG_COUNT = "stackoverflow.word_count", "stackoverflow.tag_count"
@@ -61,6 +61,17 @@ SOURCES: Mapping[str, Source] = {
             ),
         ),
         instead="No package carries EMNIST with its writers.",
+        reader=_HDF5,
+    ),
+    "cifar100-tff": Source(
+        downloads=(
+            _archive(
+                "fed_cifar100.tar.bz2",
+                "e8575e22c038ecef1ce6c7d492d7abee7da13b1e1ba9b70a7fc18531ba7590de", 10**9,
+            ),
+        ),
+        forms=(_hdf5("fed_cifar100"),),
+        instead="No package carries CIFAR-100.",
         reader=_HDF5,
     ),
     "shakespeare": Source(
@@ -113,6 +124,13 @@ PRODUCTS: Mapping[str, Product] = {
         train=Expected(3400, 671_585),
         test=Expected(3400, 77_483),
         transform=lambda _: emnist_images,
+    ),
+    "cifar100-tff": Product(
+        source="cifar100-tff",
+        description="CIFAR-100 dealt to 500 clients by Pachinko allocation, as papers used it",
+        train=Expected(500, 50_000, (500,) * 100),
+        test=Expected(100, 10_000, (100,) * 100),
+        transform=lambda _: cifar100_images,
     ),
     "shakespeare-tff": Product(
         source="shakespeare",

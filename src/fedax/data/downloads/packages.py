@@ -112,7 +112,10 @@ def _run(command: list[str], folder: Path, failed: str) -> None:
 def _ended_with_us(process: subprocess.Popen[bytes]) -> Iterator[None]:
     def end() -> None:
         with contextlib.suppress(OSError):
-            os.killpg(process.pid, signal.SIGKILL)
+            if os.name == "posix":
+                os.killpg(process.pid, signal.SIGKILL)  # with what it has started
+            else:
+                process.kill()
 
     try:
         with before_leaving(end):

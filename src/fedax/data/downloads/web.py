@@ -20,8 +20,9 @@ from fedax.data.downloads.files import (
 )
 from fedax.data.errors import DataError
 
-# A server that sends nothing for so long is given up.
+# A server that sends nothing for so long is given up, or less than this in that time.
 SILENT_SECONDS = 30.0
+FEWEST_BYTES = 1000
 # A connection that breaks is taken up again where it broke, so many times in all.
 ATTEMPTS = 3
 PAUSE_SECONDS = 1.0
@@ -119,9 +120,17 @@ def _fetch_rest(url: str, path: Path, published: Published, progress: Progress) 
                     f"{host_of(url)} has {total:,} bytes as {published.name}, but "
                     f"{published.num_bytes:,} were published: it is another file. It was not used."
                 )
+            since, then = got, time.monotonic()
             with path.open("ab") as file:
                 while piece := _read(answer):
                     got += len(piece)
+                    now = time.monotonic()
+                    if now - then > SILENT_SECONDS:
+                        if got - since < FEWEST_BYTES:
+                            raise _BrokenError(
+                                f"it sent only {got - since} bytes in {SILENT_SECONDS:g} s"
+                            )
+                        since, then = got, now
                     if got > most:
                         raise DataError(
                             f"{host_of(url)} sends more than {most:,} bytes as {published.name}, "

@@ -72,8 +72,8 @@ def explained(root: Path) -> Iterator[None]:
         if error.errno == errno.ENOSPC:
             free = shutil.disk_usage(root).free if root.exists() else 0
             raise DataError(
-                f"The disk of {root} is full: {free:,} bytes are free. Nothing half-written was "
-                "left. Make room, or set FEDAX_DATA to a folder on another disk."
+                f"The disk of {root} filled up. Nothing half-written was left, so {free:,} bytes "
+                "are free again; make room for more, or set FEDAX_DATA to a folder on another disk."
             ) from error
         raise DataError(f"Cannot write to {root}: {error.strerror or error}.") from error
 
