@@ -78,6 +78,15 @@ def test_a_seed_gives_the_same_rows_on_every_platform(text):
     assert zlib.crc32(content) == PINNED[text]
 
 
+@pytest.mark.parametrize("alpha", [0.123456789, 1e-9, 1 / 3, 2, 1e300])
+def test_the_text_of_a_partition_makes_it_again(alpha):
+    made = parse_partition(f"dirichlet({alpha!r}, examples_per_client=50)", DATA, 12, seed=3)
+    again = parse_partition(made.made["partition"], DATA, 12, seed=3)
+    assert again.made == made.made
+    assert (again.rows == made.rows).all()
+    assert float(made.made["partition"].split("(")[1].split(",")[0]) == alpha
+
+
 def test_sizes_that_do_not_divide_and_a_stated_remainder():
     labels = np.arange(103) % 4
     for partition in (iid(103, 10), dirichlet(labels, 10, 0.3), shards(labels, 10, 1)):
@@ -328,6 +337,7 @@ WRONG = {
     "dirichlet(0.1, examples_per_client=200)": "need 2,400, but there are 1,200",
     "dirichlet_lognormal(0.1, -1)": "sigma must be a finite number at least 0",
     "dirichlet_by_class(0.1, 101)": "need 1,212 examples, but there are 1,200",
+    "dirichlet_lognormal(0.1, 1e308)": "sigma must be .* and at most 1e\\+06",
     "shards(0)": "shards_per_client must be a whole number of at least 1",
     "shards(101)": "101 shards each need 1,212 rows",
     "dirichlett(0.1)": "Did you mean 'dirichlet'",
@@ -343,7 +353,7 @@ def test_settings_out_of_range_meet_a_sentence(text):
 
 
 def test_arguments_of_the_data_set_meet_a_sentence():
-    with pytest.raises(ValueError, match="needs a number of clients"):
+    with pytest.raises(ValueError, match="'iid' needs num_clients"):
         parse_partition("iid", DATA)
     with pytest.raises(ValueError, match="Unknown array 'label'"):
         parse_partition("shards(2)", DATA, 3, label="label")

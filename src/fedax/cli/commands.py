@@ -157,14 +157,73 @@ class DataCheck:
     """Show the traceback of a failure."""
 
 
+@dataclasses.dataclass(frozen=True)
+class DataDescribe:
+    """Show clients, their sizes and how their labels differ from the population's.
+
+    Of a data set as it is, or dealt to clients by a partition, see `fedax data partition --help`.
+    """
+
+    name: Annotated[Positional[str], _option("NAME_OR_PATH")]
+    """A data set, see `fedax list datasets`, or the folder of a store."""
+    partition: Annotated[str | None, _option("TEXT_OR_FILE")] = None
+    """Such as 'dirichlet(0.1)', or a file that `fedax data partition` wrote."""
+    num_clients: Annotated[int | None, _WHOLE, _option("N")] = None
+    """Of the partition."""
+    seed: Annotated[int | None, _WHOLE, _option("N")] = None
+    """Of the partition. Default: 0."""
+    test: Annotated[bool, _option("")] = False
+    """The test part of the data set; without it, the training part."""
+    label: Annotated[str | None, _option("NAME")] = None
+    """The array of labels. Default: y, if there are labels there."""
+    out: Annotated[Path | None, _option("FILE")] = None
+    """Draw clients by labels, sizes and distances (.png, .svg, .pdf)."""
+    json: Annotated[bool, _option("")] = False
+    """Print JSON."""
+    debug: Annotated[bool, _option("")] = False
+    """Show the traceback of a failure."""
+
+
+@dataclasses.dataclass(frozen=True)
+class DataPartition:
+    """Deal the examples of a data set to clients, and save which rows each has, with the seed.
+
+    Partitions: iid, 'dirichlet(ALPHA)', 'dirichlet_by_class(ALPHA)', 'dirichlet_lognormal(ALPHA,
+    SIGMA)', 'shards(PER_CLIENT)', 'pachinko(COARSE_ALPHA, ALPHA)', "by_key('ARRAY')".
+    iid, dirichlet and pachinko take examples_per_client=N as well.
+    """
+
+    name: Annotated[Positional[str], _option("NAME_OR_PATH")]
+    """A data set, see `fedax list datasets`, or the folder of a store."""
+    partition: Annotated[Positional[str], _option("PARTITION")]
+    """How, in quotes."""
+    out: Annotated[Path, _option("FILE.npz")]
+    """Where to."""
+    num_clients: Annotated[int | None, _WHOLE, _option("N")] = None
+    """How many; by_key needs none."""
+    seed: Annotated[int, _WHOLE, _option("N")] = 0
+    """Of the draw."""
+    test: Annotated[bool, _option("")] = False
+    """The test part of the data set; without it, the training part."""
+    label: Annotated[str, _option("NAME")] = "y"
+    """The array of labels."""
+    test_fraction: Annotated[float | None, _NUMBER, _option("FRACTION")] = None
+    """Hold this part of each client's examples out, and write it to FILE.test.npz."""
+    debug: Annotated[bool, _option("")] = False
+    """Show the traceback of a failure."""
+
+
 DataCommand: TypeAlias = (
-    Annotated[DataGet, subcommand("get")] | Annotated[DataCheck, subcommand("check")]
+    Annotated[DataGet, subcommand("get")]
+    | Annotated[DataCheck, subcommand("check")]
+    | Annotated[DataDescribe, subcommand("describe")]
+    | Annotated[DataPartition, subcommand("partition")]
 )
 
 
 @dataclasses.dataclass(frozen=True)
 class Data:
-    """Get and check data sets."""
+    """Get, check, describe and partition data sets."""
 
     command: DataCommand
 

@@ -29,7 +29,17 @@ from tyro.conf import (
 
 import fedax
 from fedax.cli import catalogue
-from fedax.cli.commands import Command, Data, DataGet, List, Reproduce, Run, Theory
+from fedax.cli.commands import (
+    Command,
+    Data,
+    DataCheck,
+    DataDescribe,
+    DataGet,
+    List,
+    Reproduce,
+    Run,
+    Theory,
+)
 from fedax.cli.manual import explain_run
 from fedax.data.errors import DataError
 from fedax.devices import ending, losses, processes
@@ -219,13 +229,17 @@ def _list(command: List) -> int:
 
 
 def _data(command: Data) -> int:
-    from fedax.cli import data  # noqa: PLC0415 - only this command
+    from fedax.cli import data, data_partitions  # noqa: PLC0415 - only this command
 
     asked = command.command
     if isinstance(asked, DataGet):
         data.get(asked.name, asked.via, asked.source)
-    else:
+    elif isinstance(asked, DataCheck):
         data.check(asked.path, as_json=asked.json)
+    elif isinstance(asked, DataDescribe):
+        data_partitions.describe(asked)
+    else:
+        data_partitions.partition(asked)
     return 0
 
 

@@ -55,6 +55,19 @@ def print_tables(tables: Sequence[Table]) -> None:
         console.print()
 
 
+def printable(text: str) -> str:
+    r"""The text with what no terminal should get, such as its own commands, written out.
+
+    Example:
+      >>> printable("ada\x1b[2J")
+      'ada\\x1b[2J'
+    """
+    return "".join(
+        letter if letter.isprintable() else letter.encode("unicode_escape").decode()
+        for letter in text
+    )
+
+
 def print_json(tables: Sequence[Table]) -> None:
     """Prints the tables as JSON; numbers that are not finite are null."""
     finite = [
@@ -68,7 +81,7 @@ def _text(cell: Any) -> str:
     if cell is None:
         return ""
     if isinstance(cell, str):
-        return cell
+        return printable(cell)
     return f"{cell:,}" if isinstance(cell, int) else f"{cell:.6g}"
 
 

@@ -108,7 +108,15 @@ def even_sizes(
 
 def call_text(name: str, *values: Any, examples_per_client: int | None = None) -> str:
     """A partition as one would write it."""
-    words = [repr(value) if isinstance(value, str | int) else f"{value:g}" for value in values]
+    words = [repr(value) if isinstance(value, str) else _shortest(value) for value in values]
     if examples_per_client is not None:
         words.append(f"examples_per_client={examples_per_client}")
     return f"{name}({', '.join(words)})" if words else name
+
+
+def _shortest(number: Any) -> str:
+    """The number as text that reads as the same number."""
+    if isinstance(number, int | np.integer):
+        return str(number)
+    short = f"{number:g}"
+    return short if float(short) == number else repr(float(number))

@@ -36,6 +36,8 @@ from fedax.validate import check_count, check_number
 # Gamma variables in all, which take a few seconds, it says that this will not happen.
 _MOST_ATTEMPTS = 5_000
 _MOST_GAMMAS = 10**8
+# Beyond it e^sigma has no meaning, and in the end no number.
+_LARGEST_SIGMA = 1e6
 
 
 def dirichlet(
@@ -79,7 +81,7 @@ def dirichlet(
     sizes = even_sizes(len(classes.codes), num_clients, examples_per_client)
     rng = generator(seed)
     logs = log_gammas(alpha, (num_clients, len(classes.counts)), rng)
-    clients = np.repeat(np.arange(num_clients), sizes)
+    clients = np.repeat(np.arange(num_clients, dtype=np.int32), sizes)
     drawn = draw_labels(LabelDistributions(logs), clients, classes.counts, rng)
     owner = np.full(len(classes.codes), -1)
     owner[take_labelled(drawn, classes.codes, classes.counts, rng)] = clients
@@ -103,7 +105,7 @@ def dirichlet_lognormal(
       labels: whole numbers >= 0, [num_rows]; every row is dealt.
       num_clients: n.
       alpha: > 0.
-      sigma: >= 0; 0: all sizes alike.
+      sigma: in [0, 10^6]; 0: all sizes alike.
       seed: of the draw, >= 0.
 
     Raises:
@@ -118,11 +120,11 @@ def dirichlet_lognormal(
     num_examples = len(classes.codes)
     check_population(num_examples, num_clients, seed)
     check_alpha("alpha", alpha)
-    check_number("sigma", sigma, at_least=0)
+    check_number("sigma", sigma, at_least=0, at_most=_LARGEST_SIGMA)
     rng = generator(seed)
     logs = log_gammas(alpha, (num_clients, len(classes.counts)), rng)
     sizes = _lognormal_sizes(num_examples, num_clients, sigma, rng)
-    clients = np.repeat(np.arange(num_clients), sizes)
+    clients = np.repeat(np.arange(num_clients, dtype=np.int32), sizes)
     # A client that is not full, chosen at random again and again: the order of arrivals of
     # Poisson processes, one a client, all of the same rate.
     times = np.cumsum(rng.standard_exponential(num_examples))

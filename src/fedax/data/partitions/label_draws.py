@@ -17,11 +17,13 @@ import numpy as np
 
 from fedax.data.partitions.ordering import stable_order
 
-# Probabilities are rounded to 2^-32, so that a last digit that a platform computes otherwise
-# changes no draw; and a draw is a word of 32 bits, of PCG64 as it is, which NumPy keeps as it is.
+# A draw is so many bits of PCG64's words, which NumPy promises to keep as they are; probabilities
+# are rounded to them.
 _BITS = 32
 # Tables of probabilities have about so many entries at a time.
 _TABLE = 2**18
+# So many slots draw at a time, which bounds memory.
+_SLOTS = 2**20
 # Slots that are looked at together, at first; in windows without an end they double.
 _WINDOW = 2**12
 
@@ -40,9 +42,12 @@ def log_gammas(alpha: float, shape: tuple[int, ...], rng: Rng) -> np.ndarray:
     alpha is, and what is left of a row after labels were removed can still be normalised.
     """
     with np.errstate(over="ignore"):
-        logs = np.log(rng.standard_gamma(alpha + 1, shape))
-        logs -= rng.standard_exponential(shape) / alpha
-    return np.maximum(logs, -1e300)
+        logs = rng.standard_gamma(alpha + 1, shape)
+        np.log(logs, out=logs)
+        steps = rng.standard_exponential(shape)
+        steps /= alpha
+        logs -= steps
+    return np.maximum(logs, -1e300, out=logs)
 
 
 class LabelDistributions:
@@ -86,6 +91,17 @@ class LabelDistributions:
           rng: where words come from.
           met: [num_slots], labels that ended, which the slots had drawn; None: they draw first.
         """
+        drawn = np.empty(len(clients), np.int32)
+        for start in range(0, len(clients), _SLOTS):
+            some = slice(start, start + _SLOTS)
+            drawn[some] = self._draw(
+                clients[some], is_left, rng, None if met is None else met[some]
+            )
+        return drawn
+
+    def _draw(
+        self, clients: np.ndarray, is_left: np.ndarray, rng: Rng, met: np.ndarray | None
+    ) -> np.ndarray:
         groups = np.zeros(len(clients), np.int64)
         if self._groups is not None:
             has_labels = np.logical_or.reduceat(is_left, self._starts)

@@ -63,7 +63,7 @@ def pachinko(
       >>> fine = np.arange(400) % 20
       >>> partition = pachinko(fine, fine // 5, 4, coarse_alpha=1e-6)
       >>> [len(set(fine[rows] // 5)) for rows in np.split(partition.rows, partition.offsets[1:-1])]
-      [1, 1, 2, 2]
+      [1, 1, 1, 1]
     """
     fine, coarse = classes_of(labels), classes_of(coarse_labels, "coarse_labels")
     if len(fine.codes) != len(coarse.codes):
@@ -83,7 +83,7 @@ def pachinko(
     group_logs = log_gammas(coarse_alpha, (num_clients, len(coarse.counts)), rng)
     label_logs = log_gammas(alpha, (num_clients, len(counts)), rng)
     distributions = LabelDistributions(label_logs, group_logs, parents[ranks])
-    clients = np.repeat(np.arange(num_clients), sizes)
+    clients = np.repeat(np.arange(num_clients, dtype=np.int32), sizes)
     drawn = draw_labels(distributions, clients, counts, rng)
     owner = np.full(len(codes), -1)
     owner[take_labelled(drawn, codes, counts, rng)] = clients

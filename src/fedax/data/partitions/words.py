@@ -67,7 +67,7 @@ def parse_partition(
 
     def clients() -> int:
         if num_clients is None:
-            raise ValueError(f"{text!r} needs a number of clients: give num_clients.")
+            raise ValueError(f"{text!r} needs num_clients, the number of clients.")
         return num_clients
 
     def at_random(examples_per_client: int | None = None) -> Partition:
