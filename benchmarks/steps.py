@@ -1,8 +1,9 @@
 """The time of a local step of the papers' models: python benchmarks/steps.py [NAME ...].
 
 A step as fedavg runs it: in the loop of one client's local training, with the paper's batch size,
-on made-up examples. Prints milliseconds a step and client: the least and the median of several
-trainings, less what a training of one step takes.
+on made-up examples. Prints milliseconds a step and client, of the clock and of the processor (all
+cores together, which other programs disturb less): each the least of several trainings, less what a
+training of one step takes.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import fedax
 from fedax import models
 
 NUM_WORDS, NUM_TAGS = 10_000, 500
-REPETITIONS = 15
+REPETITIONS = 9
 
 
 def images(random: np.random.Generator, n: int, *shape: int, classes: int) -> dict[str, Any]:
@@ -142,27 +143,28 @@ def measure(name: str, clients: int, seconds: float) -> None:
 
     keys = jax.random.split(jax.random.key(1), clients)
 
-    def timed(num_steps: int) -> float:
-        start = time.perf_counter()
+    def timed(num_steps: int) -> np.ndarray:
+        clocks = (time.perf_counter, time.process_time)
+        start = [clock() for clock in clocks]
         jax.block_until_ready(train(params, jnp.int32(num_steps), keys))
-        return time.perf_counter() - start
+        return np.subtract([clock() for clock in clocks], start)
 
     timed(1)
     # What is done once a training does not count.
-    once = min(timed(1) for _ in range(REPETITIONS))
-    num_steps = max(3, round(seconds / REPETITIONS / max(timed(4) / 4, 1e-5)))
-    times = sorted((timed(num_steps + 1) - once) / num_steps for _ in range(REPETITIONS))
-    least, median = (1000 * t / clients for t in (times[0], times[REPETITIONS // 2]))
-    print(f"{name:20} {batch_size:4} {least:9.3f} {median:9.3f}", flush=True)
+    once = np.min([timed(1) for _ in range(REPETITIONS)], axis=0)
+    num_steps = max(2, round(seconds / REPETITIONS / max(timed(3)[1] / 3, 1e-5)))
+    times = [(timed(num_steps + 1) - once) / num_steps for _ in range(REPETITIONS)]
+    clock, processor = 1000 * np.min(times, axis=0) / clients
+    print(f"{name:20} {batch_size:5} {clock:9.3f} {processor:9.3f}", flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("names", nargs="*", help=", ".join(STEPS))
     parser.add_argument("--clients", type=int, default=1, help="under vmap")
-    parser.add_argument("--seconds", type=float, default=2.0)
+    parser.add_argument("--seconds", type=float, default=2.0, help="for each model")
     options = parser.parse_args()
-    print(f"{'model':20} {'batch':>4} {'least':>8} {'median':>9}   ms a step and client")
+    print(f"{'model':20} {'batch':>5} {'clock':>9} {'processor':>9}")
     for name in options.names or STEPS:
         measure(name, options.clients, options.seconds)
 
