@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jax.dtypes import canonicalize_dtype
 
 from fedax.algorithm import Array, Batch, Metric, Model, Params, PyTree
@@ -229,7 +230,7 @@ def standardised(mean: Sequence[float] | Array, std: Sequence[float] | Array) ->
       2.0
     """
     for name, values in (("mean", mean), ("standard deviation", std)):
-        if not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(values)):
+        if not any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(values)):
             for value in np.ravel(np.asarray(values)).tolist():
                 check_number(f"A {name}", value, above=0 if values is std else None)
 

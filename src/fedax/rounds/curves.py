@@ -70,7 +70,7 @@ def hollow(axes: Axes, line: Line2D, sampled: np.ndarray) -> None:
     """
     if not sampled.any():
         return
-    points, colour = line.get_xydata(), line.get_color()
+    points, colour = np.asarray(line.get_xydata()), line.get_color()
     if line.get_marker() == "o":
         axes.plot(*points[sampled].T, "o", color=colour, markersize=3, markerfacecolor="white")
     else:

@@ -10,7 +10,6 @@ that was killed needs nothing of an evaluation that was under way.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -138,9 +137,10 @@ class Meanwhile:
         else:
             yield from before
         if sampled:
-            last = last._replace(state=self._kept(last.state))
+            state = self._kept(last.state)
+            last = last._replace(state=state)
             self._held, self._seconds = [last], 0.0
-            self._walk = self._evaluator.begin(one_copy(last.state.server_state.params))
+            self._walk = self._evaluator.begin(one_copy(state.server_state.params))
             last.metrics["delay_seconds"] += last.metrics["evaluation_seconds"]  # of the rest
             self._go_on([last], seconds)
             if not self._walk.batches_left:
@@ -150,8 +150,9 @@ class Meanwhile:
         else:
             yield last
 
-    def _kept(self, state: Any) -> TrainingState:
+    def _kept(self, state: TrainingState | None) -> TrainingState:
         """A state that the next round leaves alone."""
+        assert state is not None  # that of the last of those that ran together
         if not self._donated:
             return state
         return state._replace(server_state=jax.tree.map(jnp.copy, state.server_state))
