@@ -48,7 +48,7 @@ def test_a_long_post_keeps_its_first_words():
 
 def test_more_tags_than_there_can_be_are_refused():
     tags = tuple("abcdef")
-    with pytest.raises(DataError, match="has 6 tags, 'a|b|c|d|e|f'"):
+    with pytest.raises(DataError, match=r"has 6 tags, 'a\|b\|c\|d\|e\|f'"):
         bags_and_tags((), tags)({"tokens": [""], "title": [""], "tags": ["|".join(tags)]})
 
 

@@ -37,7 +37,7 @@ from fedax.measures.communication import communication
 from fedax.report.picture import save_picture
 from fedax.report.tables import print_json, print_tables
 from fedax.reproductions import REPRODUCTIONS
-from fedax.tasks.registry import DATASETS, TASKS, load_task
+from fedax.tasks.registry import DATASETS, TASKS, load_task, presets
 from fedax.validate import unknown
 
 Row = dict[str, Any]
@@ -112,6 +112,7 @@ def _task(item: Item, settings: bool) -> Row:
         "name": item.text,
         "description": info.description if info else _description(item),
         "models": list(info.models) if info else [],
+        "presets": list(presets(item.name)) if info else [],
         "dataset": info.dataset if info else "",
         "from": item.origin,
     }
@@ -243,11 +244,15 @@ SHOWN = {
         "get": "how to get it",
     },
     "tasks": {
-        "name": "name", "description": "description", "models": "models", "dataset": "dataset",
+        "name": "name", "description": "description", "models": "models", "presets": "presets",
         "from": "from",
     },
 }
 NOTES = {
+    "tasks": (
+        "Some presets have further ones, such as decayk-33 of decayk: --json shows all. What they "
+        "are, with their sources: docs/tasks.md. What can be set: fedax list tasks NAME."
+    ),
     "algorithms": (
         "ex.: exchanges a round. state: whether clients keep any. sent: bytes down and up for a "
         "client and round, in copies of the parameters; FedAvg's are 2x, pfnm's count the "
@@ -325,6 +330,8 @@ def _cell(key: str, value: Any) -> str:
         return ""
     if isinstance(value, bool):
         return "yes" if value else ""
+    if key == "presets":  # decayk-33, decayk-rate-33, ... are decayk's
+        value = [name for name in value if name.partition("-")[0] not in set(value) - {name}]
     if key == "copies":
         return f"{value:.4g}x"
     return ", ".join(value) if isinstance(value, list) else str(value)

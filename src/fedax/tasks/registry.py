@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.resources
 import tomllib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from fedax.data.task import Task
-from fedax.tasks import quadratics, shakespeare
+from fedax.tasks import cifar, emnist, mnist, quadratics, shakespeare, stackoverflow
 from fedax.validate import check_choice
 
 
@@ -21,12 +22,14 @@ class TaskInfo(NamedTuple):
       models: the models that it can be loaded with; the first is the default.
       load: (model name, **settings) -> task; its keyword arguments, their annotations and its
         docstring are what `--set` and `--help` know of the task's settings.
+      presets_of: the task whose presets it has; empty: its own.
     """
 
     description: str
     dataset: str
     models: tuple[str, ...]
     load: Callable[..., Task]
+    presets_of: str = ""
 
 
 class DatasetInfo(NamedTuple):
@@ -69,7 +72,8 @@ def presets(name: str) -> dict[str, Any]:
     one for each method that it has settings for. One with `like` begins as the preset of that
     name, to whose tables its own are added. A task without a file has none.
     """
-    file = importlib.resources.files("fedax.tasks").joinpath(f"{name}.toml")
+    own = TASKS[name].presets_of or name
+    file = importlib.resources.files("fedax.tasks").joinpath(f"{own}.toml")
     written = tomllib.loads(file.read_text("utf-8")) if file.is_file() else {}
     found: dict[str, Any] = {}
     for preset, tables in written.items():
@@ -87,8 +91,70 @@ TASKS: dict[str, TaskInfo] = {
     "shakespeare": TaskInfo(
         description="next character of Shakespeare's plays, a client being a role of a play",
         dataset="shakespeare",
-        models=("small", "paper", "mlp"),
-        load=shakespeare.load,
+        models=tuple(shakespeare.MODELS),
+        load=functools.partial(shakespeare.load, "shakespeare"),
+    ),
+    "shakespeare-tff": TaskInfo(
+        description="the same with the 715 roles of TensorFlow Federated",
+        dataset="shakespeare-tff",
+        models=tuple(shakespeare.MODELS),
+        load=functools.partial(shakespeare.load, "shakespeare-tff"),
+        presets_of="shakespeare",
+    ),
+    "digits": TaskInfo(
+        description="1,797 handwritten digits of 8 x 8 pixels, dealt to clients by label",
+        dataset="digits",
+        models=mnist.MODELS,
+        load=mnist.load_digits,
+    ),
+    "mnist": TaskInfo(
+        description="handwritten digits, dealt to clients by label",
+        dataset="mnist",
+        models=mnist.MODELS,
+        load=functools.partial(mnist.load, "mnist"),
+    ),
+    "fashion-mnist": TaskInfo(
+        description="articles of clothing, dealt to clients by label",
+        dataset="fashion-mnist",
+        models=mnist.MODELS,
+        load=functools.partial(mnist.load, "fashion-mnist"),
+        presets_of="mnist",
+    ),
+    "cifar10": TaskInfo(
+        description="photographs of 10 classes, dealt to clients by label",
+        dataset="cifar10",
+        models=cifar.MODELS,
+        load=cifar.load10,
+    ),
+    "cifar100": TaskInfo(
+        description="photographs of 100 classes, dealt to clients by Pachinko allocation",
+        dataset="cifar100",
+        models=cifar.MODELS,
+        load=cifar.load100,
+    ),
+    "emnist": TaskInfo(
+        description="digits and letters of 62 classes, a client being their writer",
+        dataset="emnist",
+        models=emnist.MODELS,
+        load=emnist.load,
+    ),
+    "emnist-autoencoder": TaskInfo(
+        description="the same images through a bottleneck of 30 numbers",
+        dataset="emnist",
+        models=("autoencoder",),
+        load=emnist.load_autoencoder,
+    ),
+    "stackoverflow-words": TaskInfo(
+        description="the next word of posts, a client being a user",
+        dataset="stackoverflow-words",
+        models=("lstm", "small"),
+        load=stackoverflow.load_words,
+    ),
+    "stackoverflow-tags": TaskInfo(
+        description="the tags of posts by their words, a client being a user",
+        dataset="stackoverflow-tags",
+        models=("logistic",),
+        load=stackoverflow.load_tags,
     ),
     "quadratics": TaskInfo(
         description="quadratic losses, for which fedax theory says where every method goes",

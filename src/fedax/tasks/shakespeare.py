@@ -4,26 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-import numpy as np
-
+from fedax.algorithm import Model
 from fedax.data import shakespeare
-from fedax.data.federated_dataset import FederatedDataset
+from fedax.data.folder import load_dataset
 from fedax.data.task import Task
 from fedax.models import character_lstm
 from fedax.models.mlp import character_mlp
 
+MODELS: Mapping[str, Callable[[], Model]] = {
+    "small": lambda: character_lstm(128, 1),
+    "paper": lambda: character_lstm(256, 2),
+    "gru": lambda: character_lstm(256, 2, cell="gru"),
+    "mlp": lambda: character_mlp(context=4, hidden_sizes=(128,)),
+}
 
-def load(model: str) -> Task:
-    """The task with the model of that name."""
-    train, test = (
-        FederatedDataset(clients.arrays, clients.offsets, np.asarray(clients.names))
-        for clients in shakespeare.load()
-    )
-    models = {
-        "small": lambda: character_lstm(128, 1),
-        "paper": lambda: character_lstm(256, 2),
-        "mlp": lambda: character_mlp(context=4, hidden_sizes=(128,)),
-    }
+
+def load(name: str, model: str) -> Task:
+    """The task of that name, "shakespeare" or "shakespeare-tff", with the model of that name."""
+    train, test = load_dataset(name)
     references: Mapping[str, Callable[[], Mapping[str, float]]] = {
         "a bigram table fitted centrally on the training text": lambda: {
             "test_accuracy": shakespeare.bigram_accuracy(
@@ -31,4 +29,4 @@ def load(model: str) -> Task:
             )
         }
     }
-    return Task(models[model](), train, test, "shakespeare", references)
+    return Task(MODELS[model](), train, test, name, references)

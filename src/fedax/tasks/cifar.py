@@ -1,0 +1,99 @@
+"""CIFAR-10 and CIFAR-100, dealt to clients by label."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal, TypeAlias
+
+from fedax.algorithm import Model
+from fedax.data.folder import load_dataset
+from fedax.data.task import Task
+from fedax.models import logistic_regression, pooled_cnn, resnet18, resnet20
+from fedax.models.preprocessing import (
+    central_crop,
+    preprocessed,
+    random_crop,
+    random_flip,
+    scaled,
+    standardised,
+    standardised_each,
+)
+from fedax.tasks.populations import partitioned
+
+MODELS = ("resnet18", "resnet20", "cnn", "logistic")
+Preprocessing: TypeAlias = Literal["crop24", "pad32", "plain"]
+# Mean and standard deviation of each channel over the training images, scaled to [0, 1]; those of
+# CIFAR-10 were measured, those of CIFAR-100 are the ones in common use.
+CHANNELS = {
+    10: ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
+    100: ((0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761)),
+}
+
+
+def load10(
+    model: str,
+    partition: str = "dirichlet(0.1)",
+    num_clients: int = 500,
+    partition_seed: int = 0,
+    preprocessing: Preprocessing = "crop24",
+) -> Task:
+    """CIFAR-10, 50,000 images in 10 classes.
+
+    Args:
+      model: "resnet18" or "resnet20" with group norm, "cnn" (FedDyn's, 797,962 parameters) or
+        "logistic".
+      partition: how the training images are dealt to clients, such as 'iid', 'dirichlet(0.1)',
+        'dirichlet_by_class(0.5)' or 'shards(2)'; the default is that of paper 004.
+      num_clients: how many clients there are; paper 004 has 500 of 100 images.
+      partition_seed: of the dealing.
+      preprocessing: "crop24", paper 004's: random crops of 24 x 24 and flips, each image
+        standardised, the central crop in evaluation. "pad32", paper 003's: padding by 4, random
+        crops of 32 x 32 and flips, standardised by the training set's channels. "plain": only that.
+    """
+    data = partitioned(load_dataset("cifar10"), partition, num_clients, partition_seed)
+    return Task(_model(model, 10, preprocessing), data.train, data.test, "cifar10")
+
+
+def load100(
+    model: str,
+    partition: str = "pachinko(0.1, 10)",
+    num_clients: int = 500,
+    partition_seed: int = 0,
+    preprocessing: Preprocessing = "crop24",
+) -> Task:
+    """CIFAR-100, 50,000 images in 100 classes of 20 groups.
+
+    Args:
+      model: "resnet18" or "resnet20" with group norm, "cnn" (FedDyn's) or "logistic".
+      partition: how the training images are dealt to clients; the default is the Pachinko
+        allocation of papers 000, 002, 003 and 004.
+      num_clients: how many clients there are; those papers have 500 of 100 images.
+      partition_seed: of the dealing.
+      preprocessing: as for `load10`.
+    """
+    data = partitioned(load_dataset("cifar100"), partition, num_clients, partition_seed)
+    return Task(_model(model, 100, preprocessing), data.train, data.test, "cifar100")
+
+
+def _model(name: str, num_classes: int, preprocessing: Preprocessing) -> Model:
+    """The network of that name behind the preprocessing of that name."""
+    shape = (24, 24, 3) if preprocessing == "crop24" else (32, 32, 3)
+    models = {
+        "resnet18": lambda: resnet18(shape, num_classes),
+        "resnet20": lambda: resnet20(shape, num_classes),
+        "cnn": lambda: pooled_cnn(
+            shape, num_classes, num_filters=(64, 64), padding="VALID", hidden_sizes=(384, 192),
+            initialization="pytorch",
+        ),
+        "logistic": lambda: logistic_regression(math.prod(shape), num_classes),
+    }
+    by_channel = [scaled(255.0), standardised(*CHANNELS[num_classes])]
+    training, evaluation = {
+        "crop24": (
+            [random_crop(24), random_flip(), standardised_each()],
+            [central_crop(24), standardised_each()],
+        ),
+        "pad32": ([random_crop(32, padding=4), random_flip(), *by_channel], by_channel),
+        "plain": (by_channel, by_channel),
+    }[preprocessing]
+    return preprocessed(models[name](), training=training, evaluation=evaluation)

@@ -1,0 +1,66 @@
+"""MNIST, Fashion-MNIST and small digits, dealt to clients by label."""
+
+from __future__ import annotations
+
+from fedax.data.folder import load_dataset
+from fedax.data.task import Task
+from fedax.models import image_cnn, logistic_regression, mlp_classifier, pooled_cnn
+from fedax.models.preprocessing import preprocessed, scaled
+from fedax.tasks.populations import partitioned
+
+MODELS = ("mlp", "logistic", "cnn")
+
+
+def load(
+    name: str,
+    model: str,
+    partition: str = "dirichlet(0.1)",
+    num_clients: int = 100,
+    partition_seed: int = 0,
+) -> Task:
+    """MNIST or Fashion-MNIST, 60,000 images in 10 classes.
+
+    Args:
+      name: of the data set.
+      model: "mlp" (784-200-200-10, 199,210 parameters, of McMahan et al. 2017 and of FedDyn),
+        "logistic" (7,850) or "cnn" (McMahan's, two 5x5 convolutions and 512 units).
+      partition: how the training images are dealt to clients, such as 'iid', 'dirichlet(0.1)',
+        'dirichlet_by_class(0.5)' or 'shards(2)'. The default is that of paper 004's CIFAR-10.
+      num_clients: how many clients there are.
+      partition_seed: of the dealing.
+    """
+    models = {
+        "mlp": lambda: mlp_classifier(784, (200, 200), 10, initialization="pytorch"),
+        "logistic": lambda: logistic_regression(784, 10),
+        "cnn": lambda: pooled_cnn((28, 28, 1), 10),
+    }
+    data = partitioned(load_dataset(name), partition, num_clients, partition_seed)
+    steps = [scaled(255.0)]
+    made = preprocessed(models[model](), training=steps, evaluation=steps)
+    return Task(made, data.train, data.test, name)
+
+
+def load_digits(
+    model: str,
+    partition: str = "dirichlet(0.1)",
+    num_clients: int = 20,
+    partition_seed: int = 0,
+) -> Task:
+    """1,797 digits of 8 x 8 pixels, part of fedax.
+
+    Args:
+      model: "mlp" (64-64-10), "logistic" or "cnn" (that of paper 004, at this size).
+      partition: how the training images are dealt to clients, such as 'iid', 'dirichlet(0.1)',
+        'dirichlet_by_class(0.5)' or 'shards(2)'.
+      num_clients: how many clients there are.
+      partition_seed: of the dealing.
+    """
+    models = {
+        "mlp": lambda: mlp_classifier(64, (64,), 10),
+        "logistic": lambda: logistic_regression(64, 10),
+        "cnn": lambda: image_cnn((8, 8, 1), 10),
+    }
+    data = partitioned(load_dataset("digits"), partition, num_clients, partition_seed)
+    steps = [scaled(16.0)]
+    made = preprocessed(models[model](), training=steps, evaluation=steps)
+    return Task(made, data.train, data.test, "digits")

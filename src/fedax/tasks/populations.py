@@ -1,0 +1,84 @@
+"""Which clients and examples of a data set a task trains on."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fedax.data.federated_dataset import FederatedDataset
+from fedax.data.folder import Splits
+from fedax.data.partitions import parse_partition
+from fedax.data.rows import take_rows
+from fedax.validate import check_count, check_seed
+
+
+def partitioned(splits: Splits, partition: str, num_clients: int, seed: int) -> Splits:
+    """Centralised data with the training examples dealt to clients, and the test set whole.
+
+    Args:
+      splits: of one client each.
+      partition: text, see `fedax.data.partitions.PARTITIONS`.
+      num_clients: how many to make.
+      seed: of the draw.
+
+    Raises:
+      ValueError: the partition cannot be had.
+    """
+    made = parse_partition(partition, splits.train, num_clients, seed)
+    return Splits(made.of(splits.train), splits.test)
+
+
+def sampled(
+    splits: Splits, num_clients: int | None, max_examples: int | None, seed: int
+) -> Splits:
+    """Some of the clients, drawn at random, and some of the training examples of each.
+
+    Test examples are those of the same clients where both parts have the same ones, and else all.
+
+    Args:
+      splits: a population by its nature.
+      num_clients: how many are drawn without replacement, in their order; None: all are taken.
+      max_examples: so many of a client's first training examples at most; None: all.
+      seed: of the draw.
+
+    Raises:
+      ValueError: a number is out of its range, or there are fewer clients.
+
+    Example:
+      >>> data = FederatedDataset.from_clients({
+      ...     name: {"x": np.arange(n)} for name, n in (("ada", 3), ("bob", 2), ("eve", 4))})
+      >>> train, test = sampled(Splits(data, data), 2, 3, seed=0)
+      >>> train.names.tolist(), train.client_sizes.tolist(), test.client_sizes.tolist()
+      (['bob', 'eve'], [2, 3], [2, 4])
+    """
+    train, test = splits
+    for name, value in (("num_clients", num_clients), ("max_examples", max_examples)):
+        if value is not None:
+            check_count(name, value)
+    check_seed(seed)
+    if num_clients is not None and num_clients > train.num_clients:
+        raise ValueError(
+            f"num_clients is {num_clients:,}, but there are {train.num_clients:,} clients; choose "
+            "at most that many, or none for all."
+        )
+    chosen = np.arange(train.num_clients)
+    if num_clients is not None:
+        rng = np.random.Generator(np.random.PCG64(seed))
+        chosen = np.sort(rng.choice(train.num_clients, num_clients, replace=False))
+        if np.array_equal(train.client_names, test.client_names):
+            test = _some(test, chosen, None)
+    return Splits(_some(train, chosen, max_examples), test)
+
+
+def _some(
+    dataset: FederatedDataset, chosen: np.ndarray, max_examples: int | None
+) -> FederatedDataset:
+    """The first examples of these clients, read in place where they are in a file."""
+    sizes = dataset.client_sizes[chosen]
+    if max_examples is not None:
+        sizes = np.minimum(sizes, max_examples)
+    if len(chosen) == dataset.num_clients and sizes.sum() == dataset.num_examples:
+        return dataset
+    offsets = np.append(0, np.cumsum(sizes))
+    rows = np.arange(offsets[-1]) + np.repeat(dataset.offsets[chosen] - offsets[:-1], sizes)
+    arrays = {name: take_rows(array, rows) for name, array in dataset.arrays.items()}
+    return FederatedDataset(arrays, offsets, dataset.client_names[chosen])

@@ -1,0 +1,70 @@
+"""Stack Overflow: the next word of a user's posts, or their tags."""
+
+from __future__ import annotations
+
+from fedax.data.folder import load_dataset
+from fedax.data.stackoverflow import NUM_TAGS, NUM_WORDS
+from fedax.data.task import Task
+from fedax.models import tag_logistic_regression, word_lstm
+from fedax.models.metrics import recall_at, token_accuracy
+from fedax.tasks.populations import sampled
+
+# After padding, 0, and the words, 1 to 10,000: see `fedax.Vocabulary`.
+UNKNOWN, END = NUM_WORDS + 1, NUM_WORDS + 3
+
+
+def load_words(
+    model: str,
+    max_examples: int | None = None,
+    num_clients: int | None = None,
+    client_seed: int = 0,
+) -> Task:
+    """The next word of posts, of 10,000; 342,477 users.
+
+    The metric `accuracy` leaves out padding, unknown words and the end of a sentence as targets;
+    `accuracy_no_oov` counts the end, and `accuracy_with_oov` unknown words too, as in the code
+    released with paper 004.
+
+    Args:
+      model: "lstm" (papers 000 and 004, 4,050,748 parameters) or "small".
+      max_examples: so many of a user's first posts at most; none: all.
+      num_clients: so many users, drawn at random; none: all.
+      client_seed: of that draw.
+    """
+    left_out = (UNKNOWN, END)
+    models = {
+        "lstm": lambda: word_lstm(leave_out=left_out),
+        "small": lambda: word_lstm(
+            embedding_size=16, num_units=32, leave_out=left_out
+        ),
+    }
+    made = models[model]()
+    made = made._replace(metrics={
+        **made.metrics,
+        "accuracy_no_oov": token_accuracy((UNKNOWN,)), "accuracy_with_oov": token_accuracy(),
+    })
+    data = sampled(load_dataset("stackoverflow-words"), num_clients, max_examples, client_seed)
+    return Task(made, data.train, data.test, "stackoverflow-words")
+
+
+def load_tags(
+    model: str,
+    max_examples: int | None = None,
+    num_clients: int | None = None,
+    client_seed: int = 0,
+) -> Task:
+    """The tags of posts, of 500, by their bags of 10,000 words; 342,477 users.
+
+    The metric `recall_at_5` is that of papers 001 and 004.
+
+    Args:
+      model: "logistic", one regression a tag, 5,000,500 parameters.
+      max_examples: so many of a user's first posts at most; none: all.
+      num_clients: so many users, drawn at random; none: all.
+      client_seed: of that draw.
+    """
+    del model  # there is one
+    made = tag_logistic_regression(NUM_WORDS, NUM_TAGS)
+    made = made._replace(metrics={**made.metrics, "recall_at_5": recall_at(5)})
+    data = sampled(load_dataset("stackoverflow-tags"), num_clients, max_examples, client_seed)
+    return Task(made, data.train, data.test, "stackoverflow-tags")

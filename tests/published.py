@@ -1,0 +1,111 @@
+"""Tiny data sets in the layouts in which the real ones are published, got as a user gets them."""
+
+import json
+import struct
+
+import h5py
+import numpy as np
+
+from fedax.data.catalogue import PRODUCTS, SOURCES, Expected
+from fedax.data.getting import get_dataset
+
+WRITERS, ROLES, USERS = 3, 2, 3
+
+
+def put(name, tmp_path, monkeypatch):
+    """Writes the files of a data set, and gets it from them into a FEDAX_DATA of its own."""
+    monkeypatch.setenv("FEDAX_DATA", str(tmp_path / "data"))
+    product = PRODUCTS[name]
+    source = product.source
+    files = tmp_path / f"files of {source}"
+    files.mkdir(exist_ok=True)
+    num_clients = WRITE[source](files, np.random.default_rng(14))
+    any_number = Expected(num_clients, None)
+    monkeypatch.setitem(PRODUCTS, name, product._replace(train=any_number, test=any_number))
+    for other, own in PRODUCTS.items():
+        if own.source == source and other != name:
+            monkeypatch.setitem(PRODUCTS, other, own._replace(train=any_number, test=any_number))
+    monkeypatch.setitem(SOURCES, source, SOURCES[source]._replace(known=()))
+    get_dataset(name, source=files, say=lambda words: None)
+
+
+def idx(folder, rng):
+    for part, count in (("train", 80), ("t10k", 20)):
+        images = rng.integers(0, 256, (count, 28, 28), np.uint8)
+        labels = np.arange(count, dtype=np.uint8) % 10
+        head = struct.pack(">HBBIII", 0, 8, 3, count, 28, 28)
+        (folder / f"{part}-images-idx3-ubyte").write_bytes(head + images.tobytes())
+        head = struct.pack(">HBBI", 0, 8, 1, count)
+        (folder / f"{part}-labels-idx1-ubyte").write_bytes(head + labels.tobytes())
+    return 1
+
+
+def cifar10(folder, rng):
+    for batch in (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"):
+        records = rng.integers(0, 256, (20, 3073), np.uint8)
+        records[:, 0] = np.arange(20) % 10
+        (folder / f"{batch}.bin").write_bytes(records.tobytes())
+    return 1
+
+
+def cifar100(folder, rng):
+    for part in ("train", "test"):
+        records = rng.integers(0, 256, (100, 3074), np.uint8)
+        records[:, 1] = np.arange(100)
+        records[:, 0] = np.arange(100) // 5
+        (folder / f"{part}.bin").write_bytes(records.tobytes())
+    return 1
+
+
+def emnist(folder, rng):
+    for part in ("train", "test"):
+        with h5py.File(folder / f"fed_emnist_{part}.h5", "w") as file:
+            for writer in range(WRITERS):
+                group = file.create_group(f"examples/f{writer:04}_01")
+                count = 8 + writer
+                grey = rng.integers(0, 256, (count, 28, 28))
+                group["pixels"] = (grey / 255).astype(np.float32)
+                group["label"] = rng.integers(0, 62, count).astype(np.int32)
+    return WRITERS
+
+
+def shakespeare(folder, rng):
+    for part in ("train", "test"):
+        with h5py.File(folder / f"shakespeare_{part}.h5", "w") as file:
+            for role in range(ROLES):
+                said = ["To be, or not to be: that is the question.", "Words, words, words. " * 6]
+                group = file.create_group(f"examples/THE_PLAY_{role}")
+                group.create_dataset("snippets", data=said, dtype=h5py.string_dtype())
+    return ROLES
+
+
+def stackoverflow(folder, rng):
+    words = [f"w{i}" for i in range(10_000)]
+    (folder / "stackoverflow.word_count").write_text(
+        "".join(f"{word} {10**6 - i}\n" for i, word in enumerate(words))
+    )
+    tags = {f"t{i}": 10**6 - i for i in range(500)}
+    (folder / "stackoverflow.tag_count").write_text(json.dumps(tags))
+    text = h5py.string_dtype()
+    for part in ("train", "test"):
+        with h5py.File(folder / f"stackoverflow_{part}.h5", "w") as file:
+            for user in range(USERS):
+                group = file.create_group(f"examples/{1000 + user:08}")
+                posts = [
+                    " ".join(f"w{i}" for i in rng.integers(0, 10_200, rng.integers(1, 30)))
+                    for _ in range(6)
+                ]
+                columns = {
+                    "tokens": posts, "title": ["w1 w2"] * 6, "tags": ["t3|t4", "t499|none"] * 3,
+                    "creation_date": ["2010"] * 6, "type": ["question"] * 6,
+                }
+                for name, values in columns.items():
+                    group.create_dataset(name, data=values, dtype=text)
+                group["score"] = np.zeros(6, np.int64)
+    return USERS
+
+
+WRITE = {
+    "mnist": idx, "fashion-mnist": idx, "cifar10": cifar10, "cifar100": cifar100,
+    "emnist": emnist, "shakespeare": shakespeare, "stackoverflow": stackoverflow,
+}
