@@ -2,13 +2,17 @@
 
 import functools
 
+import numpy as np
 import pytest
 
+import fedax
+from fedax.data.task import Task
 from fedax.experiment.build import build_algorithm
 from fedax.experiment.config import resolve
+from fedax.models import autoencoder, tag_logistic_regression
 from fedax.rounds.measurements import rehearse
 from fedax.tasks.registry import SHARED, TASKS, load_task, presets
-from problems import quadratic_model
+from problems import largest_difference, quadratic_model
 
 METHODS = [
     (task, preset, method)
@@ -87,3 +91,55 @@ def test_a_preset_begins_as_the_one_that_it_is_like():
     changed = {"client_learning_rate": "staircase_decay(0.1, 0.1, 500)"}
     assert of["paper-decay"]["fedavg"] == of["paper"]["fedavg"] | changed
     assert of["paper"]["fedavg"]["client_learning_rate"] == 0.1
+
+
+# What is published for losses that are summed over a batch: batch size, client rate, the rest.
+YOGI = "yogi(1e-05, 0.9, 0.99, 0.0)"
+AT_ONCE = {"window": 1, "patience": 1, "cooldown": 0}
+SUMMED = {
+    ("stackoverflow-tags", "paper", "fedavg"): (100, 10**2, {}),
+    ("stackoverflow-tags", "paper", "fedadam"): (100, 10**2, {"adaptivity": 1e-5}),
+    ("stackoverflow-tags", "charles", "local_update"): (16, 0.1, {"server_optimizer": YOGI}),
+    ("stackoverflow-tags", "charles", "local_update_decay"): (
+        16, 10**2, {"server_optimizer": YOGI, "threshold": 1e-4} | AT_ONCE
+    ),
+    ("emnist-autoencoder", "paper", "fedadagrad"): (20, 10**1.5, {"adaptivity": 1e-3}),
+}
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize(("task", "preset", "method"), SUMMED, ids=map("-".join, SUMMED))
+def test_the_rates_of_summed_losses_are_those_of_their_means(task, preset, method):
+    batch_size, rate, published = SUMMED[task, preset, method]
+    rng = np.random.default_rng(0)
+    if task == "emnist-autoencoder":
+        model = autoencoder(4, (3,), 2)
+        clients = [{"x": rng.uniform(size=(batch_size, 4))} for _ in range(2)]
+    else:
+        model = tag_logistic_regression(7, 3)
+        clients = [
+            {name: rng.integers(-1, most, (batch_size, 2)) for name, most in
+             (("words", 7), ("tags", 3))}
+            for _ in range(2)
+        ]
+    data = fedax.FederatedDataset.from_clients(clients)
+
+    def summed(params, batch, key):
+        values, weights = model.loss(params, batch, key)
+        return batch_size * values, weights
+
+    def trained(model, own):
+        config = resolve(task=task, algorithm=method, preset=preset)
+        options = {**config.algorithm_options, **own}
+        assert options["batch_size"] == batch_size
+        algorithm = build_algorithm(config.algorithm, options, model)
+        return fedax.train(
+            Task(model, data, data, "made"), algorithm, num_rounds=4, cohort_size=2,
+            progress=False, evaluate_every=0,
+        ).params
+
+    again = AT_ONCE if method == "local_update_decay" else {}
+    as_published = trained(
+        model._replace(loss=summed), {"client_learning_rate": rate, **published}
+    )
+    assert largest_difference(trained(model, again), as_published) < 1e-4  # of float32
