@@ -681,7 +681,7 @@ def test_entry_points_run_by_name(installed, project, tmp_path, monkeypatch, cap
 def test_entry_points_are_listed_with_where_they_come_from(installed, capsys):
     fed("list", "tasks")
     out = " ".join(capsys.readouterr().out.split())
-    assert "description models dataset from" in out
+    assert "description models presets from" in out
     assert "broken, from broken-things 0.1: broken of broken-things 0.1 needs the module " \
         "'nowhere_to_be_found'" in out
     fed("list", "tasks", "--json")
