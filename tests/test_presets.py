@@ -72,7 +72,7 @@ def test_the_values_lie_in_the_grids_that_were_searched(task):
         if preset == "quick" or not grid:
             continue
         for method, settings in tables.items():
-            if method in SHARED or method == "local_update_decay":  # whose grid is another
+            if method in SHARED:
                 continue
             for name in ("client_learning_rate", "server_learning_rate", "adaptivity"):
                 value = settings.get(name)
