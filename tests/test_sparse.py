@@ -342,7 +342,7 @@ def test_sparse_matrices_become_bags():
 @pytest.mark.alone
 @pytest.mark.optimised
 def test_a_step_of_the_tag_model_is_five_times_as_fast_as_a_dense_one():
-    """Processor time of a client's local training; 100 of 10,000 Zipf distributed words an example."""
+    """Processor time of local steps; 100 of 10,000 Zipf distributed words an example."""
     random = np.random.default_rng(0)
     # The first of exponential times whose rates are the words' chances.
     times = random.exponential(size=(200, 10_000)) * np.arange(1, 10_001)
