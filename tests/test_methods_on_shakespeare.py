@@ -14,7 +14,7 @@ from fedax.experiment.metrics import read_metrics
 from fedax.tasks.registry import SHARED, presets
 
 NAMES = [*ALGORITHMS, *WRAPPERS, "local_update_decay+elastic+fedprox"]
-FIRST = ("fedavg", "mimelite", "scaffold")  # the others are slow, all together
+FIRST = ("fedavg",)  # the others are slow, all together
 
 
 @pytest.mark.optimised

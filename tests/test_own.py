@@ -300,6 +300,7 @@ def test_feddyn_from_a_file_killed_and_resumed_elsewhere_equals_uninterrupted(
     assert_same_run(elsewhere / "again", project / "whole")
 
 
+@pytest.mark.slow
 def test_changed_source_is_a_sentence_and_force_goes_on(project, capsys):
     fed("run", "my_tasks.py:reviews", "my_methods.py:fedexp", *SHORT, "--out", "r")
     old = sha256(project / "my_methods.py")
