@@ -50,6 +50,16 @@ def test_recall_is_that_of_all_tags_together():
     assert float(values[3]) == float(weights[3]) == 0.0  # no tags: no NaN, no weight
 
 
+def test_labels_stored_in_few_bits_are_not_mistaken_for_others():
+    """Label 300 is none that 8 bits hold, modulo 256 it is 44."""
+    scores = jnp.zeros((1, 301)).at[0, 300].set(1.0)
+    values, weights = recall_at(1)(scores, {"tags": jnp.array([[44, -1]], jnp.int8)})
+    assert (values.tolist(), weights.tolist()) == ([0.0], [1.0])
+    batch = {"tokens": jnp.array([[1, 44]], jnp.uint8)}
+    values, weights = token_accuracy((299,))(scores[:, None], batch)
+    assert (values.tolist(), weights.tolist()) == ([0.0], [1.0])
+
+
 def test_recall_needs_as_many_scores():
     with pytest.raises(ModelError, match="at least 5 labels"):
         recall_at(5)(jnp.zeros((2, 4)), {"tags": jnp.zeros((2, 1), int)})
