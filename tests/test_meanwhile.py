@@ -1,6 +1,7 @@
 """Evaluation on a sample while training goes on: the same numbers whatever the clock says."""
 
 import json
+import time
 
 import jax
 import numpy as np
@@ -204,6 +205,45 @@ def test_reports_that_were_kept_back_come_before_the_sentence(monkeypatch):
     assert found[1].metrics["evaluated_examples"] == 5
     with pytest.raises(DivergedError, match="Round 4: none of the 3 clients"):
         next(rounds)
+
+
+def test_what_was_trained_is_reported_before_a_failure(monkeypatch):
+    pieces(monkeypatch, lambda call: 0)
+
+    def draw(seed, round_index):
+        if round_index == 8:
+            raise RuntimeError("the table of clients is gone")
+        return np.arange(3)
+
+    found = {}
+    for sample in (None, SAMPLE):
+        found[sample] = []
+        with pytest.raises(ValueError, match="the table of clients is gone"):
+            for report in simulate(
+                TASK, fedyogi(), num_rounds=20, sampling=draw, state_every=3,
+                **OPTIONS | {"evaluation_sample": sample},
+            ):
+                found[sample].append(report.metrics["round"])
+    assert found[SAMPLE] == found[None] == list(range(1, 9))
+
+
+def test_outputs_that_fail_are_a_sentence_with_a_sample_too():
+    task = TASK._replace(model=TASK.model._replace(outputs=lambda params, batch: batch["z"]))
+    for sample in (None, SAMPLE):
+        with pytest.raises(fedax.ModelError, match="^Evaluation on task.test: .* asks .* for 'z'"):
+            reports(task=task, evaluation_sample=sample)
+
+
+def test_the_only_batch_is_timed(monkeypatch):
+    """Otherwise a batch of a second would pass for one of a microsecond."""
+    timed = []
+    monkeypatch.setattr(meanwhile, "Budget", lambda seconds: timed.append(seconds) or Budget(0.1))
+    batch = Evaluator._batch
+    monkeypatch.setattr(
+        Evaluator, "_batch", lambda self, rows: time.sleep(0.02) or batch(self, rows)
+    )
+    reports(num_rounds=6, evaluation_sample=3)
+    assert timed[0] >= 0.02
 
 
 def test_methods_with_client_states_have_the_same_sample_at_once():

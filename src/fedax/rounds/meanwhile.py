@@ -19,7 +19,7 @@ from fedax.devices.ending import was_asked
 from fedax.devices.mesh import one_copy
 from fedax.rounds.evaluation import Evaluator
 from fedax.rounds.measurements import add_tests
-from fedax.rounds.report import DivergedError, RoundReport
+from fedax.rounds.report import RoundReport
 from fedax.rounds.state import TrainingState
 from fedax.rounds.timing import Stopwatch
 
@@ -98,11 +98,10 @@ class Meanwhile:
         self._donated = donated
         self._held: list[RoundReport] = []  # the first is evaluated
         self._seconds = 0.0  # of its evaluation, so far
-        watch, walk = Stopwatch(), evaluator.begin(params)
-        self._walk = walk
-        walk.go_on(1)
+        watch, self._walk = Stopwatch(), evaluator.begin(params)
+        self._walk.go_on(1)
         self._compiling = watch.lap().compiling
-        walk.go_on(1)
+        evaluator.begin(params).go_on(1)  # of one batch there is no second
         self._budget = Budget(max(watch.lap().seconds, 1e-6))
 
     def __call__(self, rounds: Iterator[RoundReport]) -> Iterator[RoundReport]:
@@ -117,7 +116,7 @@ class Meanwhile:
                     yield from self._after(together)
                     together = []
             yield from self._whole()
-        except DivergedError:
+        except Exception:  # such as a DivergedError, or what a sampler of the caller's raises
             yield from self._whole()
             yield from together
             raise
