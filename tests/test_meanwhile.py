@@ -230,7 +230,7 @@ def test_what_was_trained_is_reported_before_a_failure(monkeypatch):
 def test_outputs_that_fail_are_a_sentence_with_a_sample_too():
     task = TASK._replace(model=TASK.model._replace(outputs=lambda params, batch: batch["z"]))
     for sample in (None, SAMPLE):
-        with pytest.raises(fedax.ModelError, match="^Evaluation on task.test: .* asks .* for 'z'"):
+        with pytest.raises(fedax.ModelError, match=r"^Evaluation on task\.test: .* asks .* for 'z'"):
             reports(task=task, evaluation_sample=sample)
 
 

@@ -289,14 +289,14 @@ def test_a_sparse_matrix_that_is_used_otherwise_is_a_sentence(use):
         {name: jnp.asarray(array) for name, array in bags(0, 4).items()}, jnp.ones(4, bool)
     )
     params, key = model.init(jax.random.key(0)), jax.random.key(0)
-    with pytest.raises(fedax.ModelError, match="used by fedax.models.sparse_product only, in the"):
+    with pytest.raises(fedax.ModelError, match=r"used by fedax\.models\.sparse_product only"):
         sparse_steps.sparse_gradient(model)(params, minibatch, key)
     loss_gradient(model)(params, minibatch, key)  # which has no such matrix
 
 
 def test_a_loss_that_fails_anyhow_says_so_alone():
     model = tag_logistic_regression(NUM_WORDS, NUM_TAGS)
-    with pytest.raises(fedax.ModelError, match="^The model looks for the array 'words'"):
+    with pytest.raises(fedax.ModelError, match=r"^The model looks for the array 'words'"):
         sparse_steps.sparse_gradient(model)(
             model.init(jax.random.key(0)), Minibatch({"x": jnp.ones(4)}, jnp.ones(4, bool)),
             jax.random.key(0),
