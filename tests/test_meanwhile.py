@@ -1,6 +1,7 @@
 """Evaluation on a sample while training goes on: the same numbers whatever the clock says."""
 
 import json
+import signal
 import time
 
 import jax
@@ -215,22 +216,18 @@ def test_what_was_trained_is_reported_before_a_failure(monkeypatch):
             raise RuntimeError("the table of clients is gone")
         return np.arange(3)
 
-    found = {}
     for sample in (None, SAMPLE):
-        found[sample] = []
+        options = OPTIONS | {"num_rounds": 20, "state_every": 3, "evaluation_sample": sample}
+        rounds = simulate(TASK, fedyogi(), sampling=draw, **options)
+        assert [next(rounds).metrics["round"] for _ in range(8)] == list(range(1, 9))
         with pytest.raises(ValueError, match="the table of clients is gone"):
-            for report in simulate(
-                TASK, fedyogi(), num_rounds=20, sampling=draw, state_every=3,
-                **OPTIONS | {"evaluation_sample": sample},
-            ):
-                found[sample].append(report.metrics["round"])
-    assert found[SAMPLE] == found[None] == list(range(1, 9))
+            next(rounds)
 
 
 def test_outputs_that_fail_are_a_sentence_with_a_sample_too():
     task = TASK._replace(model=TASK.model._replace(outputs=lambda params, batch: batch["z"]))
     for sample in (None, SAMPLE):
-        with pytest.raises(fedax.ModelError, match=r"^Evaluation on task\.test: .* asks .* for 'z'"):
+        with pytest.raises(fedax.ModelError, match=r"^Evaluation on task\.test: .* for 'z'"):
             reports(task=task, evaluation_sample=sample)
 
 
@@ -332,6 +329,26 @@ def test_killed_with_an_evaluation_under_way_and_resumed(tmp_path, monkeypatch, 
     assert_same_run(tmp_path / "killed", expected)
     best = [(tmp_path / name / "best.safetensors").read_bytes() for name in ("killed", "expected")]
     assert best[0] == best[1]
+
+
+@pytest.mark.usefixtures("named")
+def test_asked_to_stop_it_keeps_the_rounds_that_are_done(tmp_path, monkeypatch):
+    """In round 8, of which those from 5 on are kept back: it does not wait for their evaluation."""
+    settings = config(
+        evaluate_every=5, evaluation_sample=SAMPLE, num_rounds=12, checkpoint_every=1
+    )
+    expected = run.start(settings, tmp_path / "expected")
+    pieces(monkeypatch, lambda call: signal.raise_signal(signal.SIGTERM) or 0 if call == 3 else 0)
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        with pytest.raises(sitting.StoppedError, match="Stopped after round 8 of 12"):
+            run.start(settings, tmp_path / "run")
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert len(timeless(tmp_path / "run")) == 8
+    pieces(monkeypatch, SCHEDULES["never"])
+    run.resume(tmp_path / "run")
+    assert_same_run(tmp_path / "run", expected)
 
 
 @pytest.mark.usefixtures("named")

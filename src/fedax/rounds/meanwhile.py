@@ -132,7 +132,7 @@ class Meanwhile:
             states = sum(report.state is not None for report in self._held[1:])
             self._go_on(together, seconds, finish=sampled or (wanted and states == MOST_STATES))
             if not self._walk.batches_left:
-                yield from self._whole()
+                yield from self._whole(followed=True)
         else:
             yield from before
         if sampled:
@@ -172,8 +172,12 @@ class Meanwhile:
         for report in together:
             report.metrics["delay_seconds"] += spent / len(together)
 
-    def _whole(self) -> Iterator[RoundReport]:
-        """The reports that were kept back, the first with its evaluation, finished if need be."""
+    def _whole(self, *, followed: bool = False) -> Iterator[RoundReport]:
+        """The reports that were kept back, the first with its evaluation, finished if need be.
+
+        Args:
+          followed: whether another one comes at once after the last of them.
+        """
         if not self._held:
             return
         watch = Stopwatch()
@@ -181,5 +185,7 @@ class Meanwhile:
         (first, *others), self._held = self._held, []
         clients = add_tests(first.metrics, self._evaluator, self._walk.result())
         first.metrics["evaluation_seconds"] += self._seconds + watch.lap().seconds
-        yield first._replace(clients=clients)
-        yield from others
+        *others, last = first._replace(clients=clients), *others
+        for report in others:
+            yield report._replace(followed=True)
+        yield last._replace(followed=followed)
