@@ -53,6 +53,7 @@ def test_float32_counts_are_those_of_exact_arithmetic(initial, rate, num_rounds)
     assert (counts == exact_counts(initial, rate, num_rounds)).all()
 
 
+@pytest.mark.slow
 def test_a_grid_of_them():
     """K_0 and d are arguments of the program, each pair one of a batch."""
     rounds = np.r_[0:400, 400:12_000:7]

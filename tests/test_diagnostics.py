@@ -329,6 +329,7 @@ def test_batches_empty_clients_and_packing_change_only_rounding():
     assert np.isnan(measure(x, counting(cohort, [0] * 4), 5)).all()
 
 
+@pytest.mark.slow
 def test_dissimilarity_of_the_lstm_with_its_own_gradient():
     """Against the whole Hessian by central differences of the gradient, in float64."""
     model = character_lstm(num_units=2, num_layers=1, embedding_size=2, vocabulary_size=4)

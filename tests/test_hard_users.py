@@ -215,6 +215,7 @@ def test_a_grid_with_traced_steps_is_one_program() -> None:
     close(together.params["x"][3], np.ones((4, 3)))  # K = 0 stays where it is
 
 
+@pytest.mark.slow
 def test_a_grid_of_mime_and_of_scaffold() -> None:
     model, dataset = quadratic(3), ragged(SIZES)
     rates = jnp.asarray([0.05, 0.3])
@@ -532,6 +533,7 @@ def test_an_epoch_of_n_over_b_steps_sees_every_example_once() -> None:
         assert seen.tolist() == expected.tolist()
 
 
+@pytest.mark.slow
 def test_without_jit_the_numbers_are_the_same() -> None:
     model, dataset = quadratic(3), ragged([1, 3])
     algorithm = mime(model, 0.1, 1, 2)

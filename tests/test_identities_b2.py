@@ -101,6 +101,7 @@ def test_f19_rounds_to_an_accuracy_at_a_fixed_rate():
     assert rounds[1] == [173] * 3 + [165] * 3  # server-only is Mime at K = 1
 
 
+@pytest.mark.slow
 def test_f19_best_loss_after_60_rounds_over_the_grid_of_rates():
     rates, G, K = np.meshgrid(0.005 * np.arange(1, 401), [1.0, 10.0, 100.0], [2, 10])
     grid = (G.ravel(), rates.ravel(), K.ravel(), np.full(G.size, 0.5))

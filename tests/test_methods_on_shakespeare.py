@@ -11,10 +11,10 @@ from fedax.experiment.build import algorithm_parts, algorithm_settings
 from fedax.experiment.config import resolve
 from fedax.experiment.errors import ConfigError
 from fedax.experiment.metrics import read_metrics
-from fedax.tasks.registry import presets
+from fedax.tasks.registry import SHARED, presets
 
 NAMES = [*ALGORITHMS, *WRAPPERS, "local_update_decay+elastic+fedprox"]
-FIRST = ("fedavg", "mimelite", "scaffold")  # the others are slow, all together
+FIRST = ("fedavg",)  # the others are slow, all together
 
 
 @pytest.mark.optimised
@@ -46,7 +46,7 @@ def test_fifty_rounds_by_name(name, tmp_path, capsys):
 @pytest.mark.quick
 def test_every_method_has_settings_of_its_own():
     quick = presets("shakespeare")["quick"]
-    assert set(quick) - {"run", "task", "local"} == set(ALGORITHMS) | set(WRAPPERS)
+    assert set(quick) - set(SHARED) == set(ALGORITHMS) | set(WRAPPERS)
 
 
 @pytest.mark.quick

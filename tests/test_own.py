@@ -300,6 +300,7 @@ def test_feddyn_from_a_file_killed_and_resumed_elsewhere_equals_uninterrupted(
     assert_same_run(elsewhere / "again", project / "whole")
 
 
+@pytest.mark.slow
 def test_changed_source_is_a_sentence_and_force_goes_on(project, capsys):
     fed("run", "my_tasks.py:reviews", "my_methods.py:fedexp", *SHORT, "--out", "r")
     old = sha256(project / "my_methods.py")
@@ -681,7 +682,7 @@ def test_entry_points_run_by_name(installed, project, tmp_path, monkeypatch, cap
 def test_entry_points_are_listed_with_where_they_come_from(installed, capsys):
     fed("list", "tasks")
     out = " ".join(capsys.readouterr().out.split())
-    assert "description models dataset from" in out
+    assert "description models presets from" in out
     assert "broken, from broken-things 0.1: broken of broken-things 0.1 needs the module " \
         "'nowhere_to_be_found'" in out
     fed("list", "tasks", "--json")
@@ -928,7 +929,7 @@ def test_help_of_a_run_shows_what_can_be_set(capsys):
     assert "--cohort-size N" in out
     assert "  adaptivity  number; default 0.001\n      tau > 0.\n" in out
     assert "  client_learning_rate  number or schedule; default 0.1; preset quick: 1.0\n" in out
-    assert "  model  small, paper or mlp; default small\n" in out
+    assert "  model  small, paper, gru or mlp; default small\n" in out
     assert "  dropout  number; default 0.0\n" in out
     with pytest.raises(SystemExit) as stopped:
         run_command(["run", "my_tasks.py:reviews", "my_methods.py:needs", "-h"])

@@ -447,6 +447,7 @@ def test_advice_is_of_the_newest_checkpoint_and_its_round(quadratic_runs):
     assert run_advice(folder, num_clients=4, seed=6).distance != found.distance
 
 
+@pytest.mark.slow
 def test_advice_says_when_it_does_not_fit(quadratic_runs):
     for name in ("minibatch_sgd", "server_only"):
         with pytest.raises(ConfigError, match=f"no advice for {name}: it has no client_learning"):

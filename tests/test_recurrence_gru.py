@@ -221,6 +221,7 @@ def test_character_model_of_gru_layers_has_its_size():
         character_lstm(cell="rnn")  # pyright: ignore[reportArgumentType]
 
 
+@pytest.mark.slow
 def test_character_model_of_gru_layers_equals_its_equations_and_trains():
     model = character_lstm(32, 1, cell="gru")
     params = jax.tree.map(lambda a: a.astype("float64"), model.init(jax.random.key(0)))

@@ -27,6 +27,7 @@ from fedax.rounds.timing import Stopwatch, _Compilations
 from problems import quadratic_task
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", [optax.sgd(1.0), optax.sgd(1.0, momentum=0.9)])
 @pytest.mark.parametrize("shape", [(200, 3), (784, 10), (128, 16)])
 def test_steps_of_a_narrow_matrix_are_those_of_plain_gradients(shape, optimizer):

@@ -86,7 +86,7 @@ from fedax.rounds.stopping import EarlyStopping
 from fedax.tasks.quadratics import quadratic_task
 from fedax.tasks.registry import load_task
 
-__version__ = "0.6.0"
+__version__ = "0.7.0"
 
 __all__ = [
     "AlgorithmError",

@@ -60,9 +60,10 @@ def _not_in(task: str, preset: str, method: str) -> str:
     """That a preset lacks a method, what it has, and which presets have the method."""
     has = [name for name in presets(task)[preset] if name not in SHARED]
     nearest = difflib.get_close_matches(method, has, len(has), cutoff=0.0)
-    others = [f"--preset {name} has it" for name, of in presets(task).items() if method in of]
+    others = [f"--preset {name}" for name, of in presets(task).items() if method in of]
     published = "" if preset == "quick" else ", for which its source gives none"
     return (
         f"The preset {preset!r} of the task {task} has no settings for {method}{published}. It has "
-        f"{', '.join(nearest)}; {'; '.join([*others, CHOOSE])}."
+        f"{', '.join(nearest)}. For {method} use "
+        f"{' or '.join([*others, '--preset none and --set'])}."
     )

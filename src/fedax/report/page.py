@@ -100,16 +100,16 @@ def _curve(
         axes = figure.add_subplot()
         for name in names:
             measured = [m for m in rounds if m.get(name) is not None]
-            points = [(m["round"], m[name]) for m in measured]
+            points = [m["round"] for m in measured], [m[name] for m in measured]
             sampled = np.array([is_sampled(m, name) for m in measured], bool)
             label, colour = LINES.get(
                 name.removesuffix(first.removeprefix("test_")), LINES["test_"]
             )
-            marker = "o" if len(points) < 60 else None
+            marker = "o" if len(measured) < 60 else None
             if sampled.any():
                 label += f"; hollow: {describe_sample(measured[int(sampled.argmax())])}"
             (line,) = axes.plot(
-                *zip(*points, strict=True), marker=marker, markersize=3, color=colour, label=label
+                *points, marker=marker, markersize=3, color=colour, label=label
             )
             hollow(axes, line, sampled)
         for text, metrics in references.items():
