@@ -396,7 +396,7 @@ def test_ctrl_c_stops_after_the_round_with_a_checkpoint(tmp_path, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(Display, "show", interrupt)
-        # Rounds that were over are kept: up to 8 they may have waited for the evaluation of round 4.
+        # Rounds up to 8 may be over, and kept back while round 4 is evaluated.
         sentence = r"Stopped after round [5-8] of 12\. Go on with: fedax run --resume"
         with pytest.raises(RunError, match=sentence) as stop:
             run.start(config(), tmp_path / "stopped")
