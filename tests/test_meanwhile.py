@@ -1,6 +1,8 @@
 """Evaluation on a sample while training goes on: the same numbers whatever the clock says."""
 
 import json
+import signal
+import time
 
 import jax
 import numpy as np
@@ -206,6 +208,41 @@ def test_reports_that_were_kept_back_come_before_the_sentence(monkeypatch):
         next(rounds)
 
 
+def test_what_was_trained_is_reported_before_a_failure(monkeypatch):
+    pieces(monkeypatch, lambda call: 0)
+
+    def draw(seed, round_index):
+        if round_index == 8:
+            raise RuntimeError("the table of clients is gone")
+        return np.arange(3)
+
+    for sample in (None, SAMPLE):
+        options = OPTIONS | {"num_rounds": 20, "state_every": 3, "evaluation_sample": sample}
+        rounds = simulate(TASK, fedyogi(), sampling=draw, **options)
+        assert [next(rounds).metrics["round"] for _ in range(8)] == list(range(1, 9))
+        with pytest.raises(ValueError, match="the table of clients is gone"):
+            next(rounds)
+
+
+def test_outputs_that_fail_are_a_sentence_with_a_sample_too():
+    task = TASK._replace(model=TASK.model._replace(outputs=lambda params, batch: batch["z"]))
+    for sample in (None, SAMPLE):
+        with pytest.raises(fedax.ModelError, match=r"^Evaluation on task\.test: .* for 'z'"):
+            reports(task=task, evaluation_sample=sample)
+
+
+def test_the_only_batch_is_timed(monkeypatch):
+    """Otherwise a batch of a second would pass for one of a microsecond."""
+    timed = []
+    monkeypatch.setattr(meanwhile, "Budget", lambda seconds: timed.append(seconds) or Budget(0.1))
+    batch = Evaluator._batch
+    monkeypatch.setattr(
+        Evaluator, "_batch", lambda self, rows: time.sleep(0.02) or batch(self, rows)
+    )
+    reports(num_rounds=6, evaluation_sample=3)
+    assert timed[0] >= 0.02
+
+
 def test_methods_with_client_states_have_the_same_sample_at_once():
     algorithm = fedax.scaffold(TASK.model, 0.05, batch_size=2, num_local_epochs=1)
     found = reports(algorithm, num_rounds=7)
@@ -292,6 +329,26 @@ def test_killed_with_an_evaluation_under_way_and_resumed(tmp_path, monkeypatch, 
     assert_same_run(tmp_path / "killed", expected)
     best = [(tmp_path / name / "best.safetensors").read_bytes() for name in ("killed", "expected")]
     assert best[0] == best[1]
+
+
+@pytest.mark.usefixtures("named")
+def test_asked_to_stop_it_keeps_the_rounds_that_are_done(tmp_path, monkeypatch):
+    """In round 8, of which those from 5 on are kept back: it does not wait for their evaluation."""
+    settings = config(
+        evaluate_every=5, evaluation_sample=SAMPLE, num_rounds=12, checkpoint_every=1
+    )
+    expected = run.start(settings, tmp_path / "expected")
+    pieces(monkeypatch, lambda call: signal.raise_signal(signal.SIGTERM) or 0 if call == 3 else 0)
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        with pytest.raises(sitting.StoppedError, match="Stopped after round 8 of 12"):
+            run.start(settings, tmp_path / "run")
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert len(timeless(tmp_path / "run")) == 8
+    pieces(monkeypatch, SCHEDULES["never"])
+    run.resume(tmp_path / "run")
+    assert_same_run(tmp_path / "run", expected)
 
 
 @pytest.mark.usefixtures("named")

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fedax import ModelError
+from fedax import ModelError, classification
 from fedax.models.metrics import mean_squared_error, recall_at, token_accuracy
 
 pytestmark = pytest.mark.quick
@@ -48,6 +48,19 @@ def test_recall_is_that_of_all_tags_together():
     values, weights = recall_at(5)(jnp.asarray(scores), {"tags": jnp.asarray(tags)})
     assert mean((values, weights)) == pytest.approx(found / of, rel=1e-12)
     assert float(values[3]) == float(weights[3]) == 0.0  # no tags: no NaN, no weight
+
+
+def test_labels_stored_in_few_bits_are_not_mistaken_for_others():
+    """Label 300 is none that 8 bits hold, modulo 256 it is 44."""
+    scores = jnp.zeros((1, 301)).at[0, 300].set(1.0)
+    values, weights = recall_at(1)(scores, {"tags": jnp.array([[44, -1]], jnp.int8)})
+    assert (values.tolist(), weights.tolist()) == ([0.0], [1.0])
+    labelled = classification(lambda key: (), lambda params, x: x)
+    hits, _ = labelled.metrics["accuracy"](scores, {"y": jnp.array([44], jnp.uint8)})
+    assert hits.tolist() == [0.0]
+    batch = {"tokens": jnp.array([[1, 44]], jnp.uint8)}
+    values, weights = token_accuracy((299,))(scores[:, None], batch)
+    assert (values.tolist(), weights.tolist()) == ([0.0], [1.0])
 
 
 def test_recall_needs_as_many_scores():

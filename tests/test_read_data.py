@@ -11,6 +11,7 @@ import fedax
 import made_data
 from fedax import DataError, read_data
 from fedax.data import readers
+from fedax.data.store_writer import convert
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # what its own imports say is not ours
@@ -68,12 +69,21 @@ def test_a_saved_data_set_of_hugging_face(tmp_path):
     datasets.DatasetDict({"train": rows}).save_to_disk(tmp_path / "both")
     rows.save_to_disk(tmp_path / "one")
     with pytest.raises(DataError, match="Unknown split 'None'"):
-        read_data(tmp_path / "both", client_column="who", format="huggingface")
+        read_data(tmp_path / "both", client_column="who")
     for data in (
         read_data(tmp_path / "one", client_column="who"),
-        read_data(tmp_path / "both", client_column="who", format="huggingface", split="train"),
+        read_data(tmp_path / "both", client_column="who", split="train"),
     ):
         assert data.client("eve")["y"].tolist() == [0, 2, 5]
+
+
+def test_a_folder_named_train_is_not_taken_for_cifar(tmp_path):
+    (tmp_path / "leaf" / "train").mkdir(parents=True)
+    with pytest.raises(DataError, match="leaf is in none of the formats"):
+        read_data(tmp_path / "leaf")
+    convert([("ada", {"x": np.ones((2, 1))})], tmp_path / "got" / "train")
+    with pytest.raises(DataError, match="It has parts train and test; open one of them"):
+        read_data(tmp_path / "got")
 
 
 def test_text_by_a_transform(tmp_path):

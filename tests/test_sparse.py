@@ -271,6 +271,63 @@ def test_what_is_wrongly_called_sparse_is_a_sentence(sparse, message):
         )
 
 
+@pytest.mark.parametrize("use", [
+    lambda w, c, v: jax.jit(sparse_product)(c, v, w),
+    lambda w, c, v: jax.jit(lambda c: sparse_product(c, v, w))(c),
+    lambda w, c, v: jax.vmap(lambda c, v: sparse_product(c[None], v[None], w)[0])(c, v),
+    lambda w, c, v: jax.checkpoint(lambda: sparse_product(c, v, w))(),
+    lambda w, c, v: sparse_product(c, v, w) + (w**2).sum(),
+    lambda w, c, v: sparse_product(c, v, w) + jnp.vdot(w, w),
+], ids=["jit of it", "in jit", "in vmap", "in checkpoint", "w**2", "vdot"])
+def test_a_sparse_matrix_that_is_used_otherwise_is_a_sentence(use):
+    def loss(params, batch, key):
+        losses = use(params["w"], batch["words"], batch["counts"] * 1.0).sum(1)
+        return losses, jnp.ones_like(losses)
+
+    model = tag_logistic_regression(NUM_WORDS, NUM_TAGS)._replace(loss=loss)
+    minibatch = Minibatch(
+        {name: jnp.asarray(array) for name, array in bags(0, 4).items()}, jnp.ones(4, bool)
+    )
+    params, key = model.init(jax.random.key(0)), jax.random.key(0)
+    with pytest.raises(fedax.ModelError, match=r"used by fedax\.models\.sparse_product only"):
+        sparse_steps.sparse_gradient(model)(params, minibatch, key)
+    loss_gradient(model)(params, minibatch, key)  # which has no such matrix
+
+
+def test_a_loss_that_fails_anyhow_says_so_alone():
+    model = tag_logistic_regression(NUM_WORDS, NUM_TAGS)
+    with pytest.raises(fedax.ModelError, match=r"^The model looks for the array 'words'"):
+        sparse_steps.sparse_gradient(model)(
+            model.init(jax.random.key(0)), Minibatch({"x": jnp.ones(4)}, jnp.ones(4, bool)),
+            jax.random.key(0),
+        )
+
+
+@pytest.mark.parametrize("dtype", ["int32", "float32", "bfloat16"])
+def test_values_take_the_type_of_the_matrix(dtype):
+    w = jnp.arange(12.0, dtype="bfloat16").reshape(4, 3)
+    y = sparse_product(jnp.array([[1, 3, -1], [4, 0, 0]]), jnp.array([[2, 1, 9]] * 2, dtype), w)
+    assert y.dtype == w.dtype
+    np.testing.assert_array_equal(y[0].astype(float), [15, 18, 21])
+    assert bool(jnp.isnan(y[1]).all())  # there is no column 4
+
+
+def test_a_wrapped_model_keeps_its_sparse_matrix():
+    model = tag_logistic_regression(NUM_WORDS, NUM_TAGS)
+    assert fedax.models.preprocessed(model).sparse == model.sparse
+
+
+def test_tags_may_be_stored_in_few_bits():
+    """300 modulo 256 is 44, which is no tag of this post."""
+    model = tag_logistic_regression(5, 301)
+    logits = jnp.zeros((1, 301)).at[0, 300].set(9.0)
+    for dtype in ("int8", "int16", "int32"):
+        batch = {"tags": jnp.array([[44, -1]], dtype)}
+        values, _ = model.metrics["loss"](logits, batch)
+        expected = (300 * np.log(2) + np.log1p(np.exp(9.0))) / 301
+        np.testing.assert_allclose(values, [expected], rtol=1e-6)
+
+
 def test_bags_are_counted_or_not():
     model = tag_logistic_regression(6, 2)
     counted = tag_logistic_regression(6, 2, normalize=False)

@@ -71,6 +71,66 @@ def test_a_transform_makes_arrays_and_leaves_clients_out(tmp_path):
     assert data.arrays["n"].tolist() == [2, 1, 3]
 
 
+@pytest.mark.parametrize("stop", [5, 6, 7, 8])
+def test_a_client_of_two_parts_that_is_left_out_is_one(stop, tmp_path, monkeypatch):
+    """Counted twice, another one would be missing from what is gone on with."""
+    monkeypatch.setattr(store_writer, "SAVE_BYTES", 0)
+    parts = [(f"c{i // 2}", {"x": np.full((2, 1), i)}) for i in range(12)]
+
+    def transform(columns):
+        if columns["x"][0, 0] == stop and not (tmp_path / "killed").exists():
+            (tmp_path / "killed").touch()
+            raise KeyboardInterrupt
+        return None if columns["x"][0, 0] in (2, 3) else columns
+
+    with pytest.raises(KeyboardInterrupt):
+        convert(parts, tmp_path / "s", transform)
+    data = open_store(convert(parts, tmp_path / "s", transform))
+    assert data.names.tolist() == ["c0", "c2", "c3", "c4", "c5"]
+    assert data.client("c2")["x"].ravel().tolist() == [4, 4, 5, 5]
+
+
+@pytest.mark.parametrize(("left_out", "words"), [
+    ({0}, "A part of client 'a' is to be left out"), ({1}, "A part of client 'a' is to be left ou"),
+    ({2}, "Two clients have the name 'a'"),
+])
+def test_a_part_of_a_client_is_not_left_out(left_out, words, tmp_path):
+    parts = [("a", {"x": np.full(1, i)}) for i in range(2)]
+    parts += [("b", {"x": np.full(1, 2)}), ("a", {"x": np.full(1, 3)})]
+    with pytest.raises(DataError, match=words):
+        convert(
+            parts, tmp_path / "s",
+            lambda columns: None if int(columns["x"][0]) in left_out else columns,
+        )
+
+
+def test_another_process_comes_when_a_store_is_finished(tmp_path, monkeypatch):
+    """It neither takes up what is done nor empties it."""
+    rename = Path.rename
+    said = []
+
+    def with_another(self, target):
+        if self.name == ".s.partial":
+            with pytest.raises(DataError, match="Another process is making") as error:
+                StoreWriter(tmp_path / "s")
+            said.append(str(error.value))
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", with_another)
+    check(check_store(convert(CLIENTS.items(), tmp_path / "s")))
+    assert said
+    assert not (tmp_path / "s" / "lock").exists()
+
+
+def test_what_a_link_leads_to_is_left_alone(tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "letter.txt").touch()
+    (tmp_path / ".s.partial").symlink_to(tmp_path / "mine")
+    with pytest.raises(DataError, match="is a link, which fedax did not make"):
+        convert(CLIENTS.items(), tmp_path / "s")
+    assert (tmp_path / "mine" / "letter.txt").exists()
+
+
 @pytest.mark.quick
 def test_hdf5_as_published(tmp_path):
     """The layout of fed_emnist_train.h5: float32 [n, 28, 28] and int32 [n]."""

@@ -39,7 +39,7 @@ def product(columns: Array, values: Array, matrix: Array) -> Array:
     Args:
       columns: integers [B, m] below N, a negative one stands for nothing; one beyond N - 1 gives
         NaN.
-      values: [B, m], of the dtype of `matrix`.
+      values: [B, m]; cast to the dtype of `matrix`.
       matrix: w.
 
     Example:
@@ -47,7 +47,7 @@ def product(columns: Array, values: Array, matrix: Array) -> Array:
       >>> product(jnp.array([[2, 0], [1, -1]]), jnp.array([[1.0, 10.0], [1.0, 1.0]]), w).tolist()
       [[15.0, 26.0], [3.0, 4.0]]
     """
-    return _product_p.bind(*_cleaned(columns, values, len(matrix)), matrix)
+    return _product_p.bind(*_cleaned(columns, values, matrix), matrix)
 
 
 def add_product(columns: Array, values: Array, rows: Array, matrix: Array) -> Array:
@@ -56,12 +56,13 @@ def add_product(columns: Array, values: Array, rows: Array, matrix: Array) -> Ar
     Columns and values as for `product`. Inside a loop, a w that is used no more afterwards is
     changed where it is.
     """
-    return _add_p.bind(*_cleaned(columns, values, len(matrix)), rows, matrix)
+    return _add_p.bind(*_cleaned(columns, values, matrix), rows, matrix)
 
 
-def _cleaned(columns: Array, values: Array, count: int) -> tuple[Array, Array]:
-    """Columns in 0 .. count - 1, int32, and values: 0 for nothing, NaN where there is no column."""
-    columns = columns.astype(jnp.int32)
+def _cleaned(columns: Array, values: Array, matrix: Array) -> tuple[Array, Array]:
+    """Columns in 0 .. N - 1, int32, and values: 0 for nothing, NaN where there is no column."""
+    count = len(matrix)
+    columns, values = columns.astype(jnp.int32), values.astype(matrix.dtype)
     values = jnp.where(columns < 0, jnp.zeros_like(values), values)
     values = jnp.where(columns < count, values, jnp.full_like(values, jnp.nan))
     return jnp.clip(columns, 0, count - 1), values
@@ -143,10 +144,13 @@ def _batched(primitive: Primitive, arguments: Any, axes: Any) -> tuple[Array, in
         matrix = in_front(matrix, axes[-1])
         first = matrix.shape[1] * jnp.arange(count, dtype=columns.dtype)
         columns = columns + first[:, None, None]
-        matrix = matrix.reshape(-1, matrix.shape[2])
-    flat = [array.reshape(-1, array.shape[2]) for array in (columns, *rest)]
-    result = primitive.bind(*flat, matrix)
-    return result.reshape(count, -1, result.shape[1]), 0
+        matrix = _below_each_other(matrix)
+    result = primitive.bind(*map(_below_each_other, (columns, *rest)), matrix)
+    return result.reshape(count, len(result) // count, result.shape[1]), 0
+
+
+def _below_each_other(array: Array) -> Array:
+    return array.reshape(array.shape[0] * array.shape[1], array.shape[2])
 
 
 def _primitive(name: str, shape: Any, everywhere: Callable, on_cpu: Callable) -> Primitive:

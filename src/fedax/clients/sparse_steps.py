@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.extend.core import get_opaque_trace_state
 
 from fedax.algorithm import Array, Model, Params
 from fedax.clients.gradients import Gradient, Loss, mean_loss
@@ -47,15 +48,22 @@ class Multiplied:
         self.matrix = matrix
         self.uses: list[tuple[Array, Array, Array]] = []
         self.shape, self.dtype, self.ndim = matrix.shape, matrix.dtype, matrix.ndim
-        self._offsets = offsets
+        self._offsets, self._trace = offsets, _trace()
 
     def product(self, columns: Array, values: Array) -> Array:
         """The product, plus an offset with respect to which its derivative is taken."""
+        if _trace() != self._trace:
+            raise ModelError("The model's loss multiplies it inside such a function.")
         result = product(columns, values, self.matrix)
         if self._offsets is not None:
             result = result + self._offsets[len(self.uses)]
         self.uses.append((columns, values, result))
         return result
+
+
+def _trace() -> Any:
+    """Of which function's trace JAX computes a part."""
+    return get_opaque_trace_state(convention="nnx")
 
 
 def sparse_product(columns: Array, values: Array, matrix: Array | Multiplied) -> Array:
@@ -67,7 +75,7 @@ def sparse_product(columns: Array, values: Array, matrix: Array | Multiplied) ->
 
     Args:
       columns: c, integers [B, m] below N; a negative one is padding. One beyond N - 1 gives NaN.
-      values: v, [B, m], of the dtype of `matrix`.
+      values: v, [B, m]; cast to the dtype of `matrix`.
       matrix: w, [N, C].
 
     Returns:
@@ -107,7 +115,16 @@ def sparse_gradient(model: Model) -> Gradient:
             return loss.mean, (loss.weight, {place: full[place].uses for place in places})
 
         # First what is multiplied, then the derivative at offsets of 0.
-        _, (_, uses) = jax.eval_shape(objective, dense, None)
+        try:
+            _, (_, uses) = jax.eval_shape(objective, dense, None)
+        except ModelError as error:
+            jax.eval_shape(lambda: mean_loss(model, params, batch, key))  # what fails anyhow
+            raise ModelError(
+                "A parameter that the model's sparse names may be used by "
+                "fedax.models.sparse_product only, in the loss itself and not inside jax.jit, "
+                "jax.vmap, jax.checkpoint, jax.lax.cond and the like. Use it so, or make the model "
+                f"with sparse=None. {error}"
+            ) from error.__cause__
         offsets = {
             place: tuple(jnp.zeros(y.shape, y.dtype) for *_, y in of_place)
             for place, of_place in uses.items()

@@ -33,7 +33,8 @@ _ENDINGS: dict[str, Format] = {
 }
 # Files in a folder -> its format; the first that is there.
 _FOLDERS: dict[str, Format] = {
-    TABLE: "store", "state.json": "huggingface", "*.json": "leaf", "*-ubyte*": "idx",
+    TABLE: "store", f"train/{TABLE}": "store", "state.json": "huggingface",
+    "dataset_dict.json": "huggingface", "*.json": "leaf", "*-ubyte*": "idx",
     "data_batch_*": "cifar", "train.bin": "cifar", "train": "cifar", "*.parquet": "parquet",
     "*.npy": "numpy",
 }
@@ -162,7 +163,7 @@ def _recognised(path: Path) -> Format:
     """The format of a file or a folder."""
     if path.is_dir():
         for pattern, kind in _FOLDERS.items():
-            if next(path.glob(pattern), None) is not None:
+            if any(file.is_file() for file in path.glob(pattern)):
                 return kind
     else:
         with reading(path, "a file"), path.open("rb") as file:

@@ -16,8 +16,10 @@ store.json     format, dtypes, shapes, SHA-256 of each file's numbers, where the
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import math
+import os
 import re
 import stat
 from collections.abc import Callable, Mapping
@@ -196,6 +198,26 @@ def write_header(file: BinaryIO, dtype: np.dtype, shape: tuple[int, ...]) -> Non
     room = HEADER_BYTES - len(magic) - 2
     file.seek(0)
     file.write(magic + room.to_bytes(2, "little") + words.ljust(room - 1) + b"\n")
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Writes a file that is the old one or the new one."""
+    new = path.with_suffix(".new")
+    with new.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    new.replace(path)
+
+
+def sync_folder(folder: Path) -> None:
+    """Makes a rename in a folder safe, where the system can."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def _entries(folder: Path, table: Mapping[str, Any]) -> dict[str, _Entry]:

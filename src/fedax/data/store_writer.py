@@ -128,6 +128,7 @@ class StoreWriter:
         self._about = {"source": dict(source or {}), "conversion": conversion}
         self.num_clients = self.num_examples = self.num_read = 0
         self._names: list[str | int] = []
+        self._left_out: str | int | None = None  # the reader's last client, if it is not written
         self._known: set[str] = set()
         self._sizes: list[int] = []
         self._like: dict[str, np.ndarray] = {}
@@ -138,6 +139,8 @@ class StoreWriter:
             raise DataError(
                 f"There is something at {self.folder} already. Remove it, or name another folder."
             )
+        if self._partial.is_symlink():  # what it leads to would be emptied
+            raise DataError(f"{self._partial} is a link, which fedax did not make; remove it.")
         try:
             self._partial.mkdir(parents=True, exist_ok=True)
             self._lock = filelock.FileLock(self._partial / _LOCK, timeout=0)
@@ -175,7 +178,9 @@ class StoreWriter:
         except ValueError as error:
             raise DataError(str(error)) from None
         require_labels(name, rows)
-        if not self._names or self._names[-1] != name:
+        if name == self._left_out:
+            raise _left_out_in_part(name)
+        if not self._names or self._names[-1] != name or self._left_out is not None:
             self._save_now_and_then()
             if str(name) in self._known:
                 raise DataError(f"Two clients have the name {name!r}; names must differ.")
@@ -187,6 +192,7 @@ class StoreWriter:
             self._names.append(name if isinstance(name, str) else int(name))
             self._known.add(str(name))
             self._sizes.append(0)
+            self._left_out = None
             self.num_clients += 1
             self.num_read += 1
         if not self._like:
@@ -201,14 +207,16 @@ class StoreWriter:
         self.num_examples += count
 
     def leave_out(self, name: str | int) -> None:
-        """Notes that the reader's next client is not written.
+        """Notes that the reader's next client, or another part of it, is not written.
 
         Raises:
           DataError: part of it was written.
         """
-        if self._names and self._names[-1] == name:
-            raise DataError(f"A part of client {name!r} is to be left out, but another was not.")
-        self.num_read += 1
+        if self._left_out is None and self._names and self._names[-1] == name:
+            raise _left_out_in_part(name)
+        if name != self._left_out:
+            self._left_out = name
+            self.num_read += 1
 
     def finish(self) -> Path:
         """Completes the store and puts it into its place, at once.
@@ -221,12 +229,16 @@ class StoreWriter:
         try:
             table = self._completed()
             content = json.dumps({"format": layout.FORMAT, **table, **self._about}, indent=2)
-            _write(self._partial / layout.TABLE, content.encode())
-            self._close()
-            for name in (_PROGRESS, _CLIENTS, _LOCK):
+            layout.write_whole(self._partial / layout.TABLE, content.encode())
+            self._close_files()
+            for name in (_PROGRESS, _CLIENTS):
                 (self._partial / name).unlink(missing_ok=True)
+            if os.name == "nt":  # where a folder with an open file has its name for good
+                self._close()
             self._partial.rename(self.folder)
-            _sync_folder(self.folder.parent)
+            (self.folder / _LOCK).unlink(missing_ok=True)
+            self._close()
+            layout.sync_folder(self.folder.parent)
         except OSError as error:
             self._close()
             raise self._failed(error) from None
@@ -310,9 +322,9 @@ class StoreWriter:
             os.fsync(file.fileno())
         pairs = zip(self._names, self._sizes, strict=True)
         lines = "".join(json.dumps(pair) + "\n" for pair in pairs)
-        _write(self._partial / _CLIENTS, lines.encode())
+        layout.write_whole(self._partial / _CLIENTS, lines.encode())
         arrays = {key: [value.dtype.str, value.shape[1:]] for key, value in self._like.items()}
-        _write(self._partial / _PROGRESS, json.dumps({
+        layout.write_whole(self._partial / _PROGRESS, json.dumps({
             "num_read": self.num_read, "num_clients": self.num_clients, "arrays": arrays,
             **self._about,
         }).encode())
@@ -389,17 +401,24 @@ class StoreWriter:
         return self._partial / f"{key}.npy"
 
     def _close(self) -> None:
+        self._close_files()
+        self._lock.release()
+
+    def _close_files(self) -> None:
         for file in self._files.values():
             with contextlib.suppress(OSError):
                 file.close()
         self._files = {}
-        self._lock.release()
 
     def _failed(self, error: OSError) -> _DiskError:
         return _DiskError(
             f"Cannot write the store {self.folder}: {error.strerror or error}. What was written is "
             f"kept in {self._partial}, and the same call goes on with it."
         )
+
+
+def _left_out_in_part(name: str | int) -> DataError:
+    return DataError(f"A part of client {name!r} is to be left out, but another was not.")
 
 
 class _DiskError(DataError):
@@ -422,23 +441,3 @@ def _transformed(transform: Transform, name: str | int, columns: Columns) -> Col
 
 def _entry(dtype: np.dtype, shape: tuple[int, ...], digest: Any) -> dict[str, Any]:
     return {"dtype": dtype.str, "shape": list(shape), "sha256": digest.hexdigest()}
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Writes a file that is the old one or the new one."""
-    new = path.with_suffix(".new")
-    with new.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    new.replace(path)
-
-
-def _sync_folder(folder: Path) -> None:
-    """Makes a rename in a folder safe, where the system can."""
-    with contextlib.suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

@@ -27,6 +27,7 @@ SAME = 0.3
 _leaving = threading.Lock()
 _stderr = 2
 _last_acts: list[Callable[[], object]] = []
+_requests: list[Request] = []
 
 
 class Request:
@@ -135,9 +136,19 @@ def set_guard() -> None:
         _guard = Guard()
 
 
+@contextlib.contextmanager
+def listening(request: Request) -> Iterator[None]:
+    """Has `was_asked` know of a request to a Python program, which has no guard."""
+    _requests.append(request)
+    try:
+        yield
+    finally:
+        _requests.remove(request)
+
+
 def was_asked() -> bool:
-    """Whether a signal asked this command line to end."""
-    return _guard is not None and _guard.heard
+    """Whether a signal asked this command line, or a run of this program, to end."""
+    return (_guard is not None and _guard.heard) or any(_requests)
 
 
 def is_command_line() -> bool:

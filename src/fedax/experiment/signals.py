@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from fedax.devices.ending import Request, guard
+from fedax.devices.ending import Request, guard, listening
 
 
 @contextlib.contextmanager
@@ -46,7 +46,8 @@ def stop_on_signal(words: Callable[[], str]) -> Iterator[Request]:
     try:
         for number in ours:
             signal.signal(number, handle)
-        yield asked
+        with listening(asked):
+            yield asked
     finally:
         for number in ours:
             signal.signal(number, plain[number])

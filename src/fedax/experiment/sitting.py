@@ -210,7 +210,7 @@ def sit(
                 if report.state is None:
                     continue
                 state = report.state
-                stops = any_of_them(bool(asked))
+                stops = any_of_them(bool(asked)) and not report.followed
                 last = done == job.num_rounds or stops or watch.why
                 if last or done % job.config["checkpoint_every"] == 0:
                     stopwatch = Stopwatch()

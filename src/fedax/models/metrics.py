@@ -44,7 +44,7 @@ def token_accuracy(
     left_out = (padding, *(int(token) for token in leave_out))
 
     def accuracy(logits: Array, batch: Batch) -> tuple[Array, Array]:
-        y = array_of(batch, tokens, "tokens")[:, 1:]
+        y = array_of(batch, tokens, "tokens")[:, 1:].astype(jnp.int32)
         counted = jnp.ones(y.shape, logits.dtype)
         for token in left_out:
             counted = jnp.where(y == token, 0, counted)
@@ -82,7 +82,7 @@ def recall_at(k: int = 5, *, labels: str = "tags") -> Metric:
     check_count("k", k)
 
     def recall(scores: Array, batch: Batch) -> tuple[Array, Array]:
-        own = array_of(batch, labels, "labels")
+        own = array_of(batch, labels, "labels").astype(jnp.int32)
         if scores.ndim != 2 or scores.shape[1] < k:
             raise ModelError(
                 f"recall_at({k}) needs scores [B, C] of at least {k} labels, but the outputs are "

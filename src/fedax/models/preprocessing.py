@@ -119,9 +119,8 @@ def preprocessed(
         shown = jax.ShapeDtypeStruct((len(stored), *seen.shape[1:]), seen.dtype)
         model.check(params, {**arrays, images: shown})
 
-    return Model(
-        model.init, loss, outputs, {name: behind(of) for name, of in model.metrics.items()}, check
-    )
+    metrics = {name: behind(of) for name, of in model.metrics.items()}
+    return model._replace(loss=loss, outputs=outputs, metrics=metrics, check=check)
 
 
 @factory

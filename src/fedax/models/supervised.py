@@ -71,7 +71,7 @@ def classification(
 
     def accuracy(logits: Array, batch: Batch) -> tuple[Array, Array]:
         found = labels_of(logits, batch)
-        hits = (logits.argmax(-1).astype(found.dtype) == found).astype(logits.dtype)
+        hits = (logits.argmax(-1).astype(int) == found.astype(int)).astype(logits.dtype)
         return hits, jnp.ones_like(hits)
 
     def fitting(params: Params, batch: Batch) -> Array:

@@ -92,7 +92,7 @@ def tag_logistic_regression(
         return sparse_product(columns, values, params["w"]) + params["b"][None]
 
     def losses(logits: Array, batch: Batch) -> tuple[Array, Array]:
-        found = whole(batch, tags, "tags")
+        found = whole(batch, tags, "tags").astype(jnp.int32)
         every = jnp.arange(num_tags, dtype=found.dtype)
         targets = (found[:, :, None] == every[None, None, :]).any(1)
         values = jax.nn.softplus(logits) - jnp.where(targets, logits, 0)

@@ -136,7 +136,8 @@ def small_batch_size(model: Model, params: Params, dataset: FederatedDataset) ->
         key: jax.ShapeDtypeStruct((1, *array.shape[1:]), canonicalize_dtype(array.dtype))
         for key, array in dataset.arrays.items()
     }
-    outputs = jax.tree.leaves(jax.eval_shape(model.outputs, params, batch))
+    traced = jax.eval_shape(functools.partial(call_outputs, model.outputs), params, batch)
+    outputs = jax.tree.leaves(traced)
     positions = max([math.prod(leaf.shape[1:-1]) for leaf in outputs], default=1)
     products = positions * sum(leaf.size for leaf in jax.tree.leaves(params))
     size = usual_batch_size()

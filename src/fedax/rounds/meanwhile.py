@@ -19,7 +19,7 @@ from fedax.devices.ending import was_asked
 from fedax.devices.mesh import one_copy
 from fedax.rounds.evaluation import Evaluator
 from fedax.rounds.measurements import add_tests
-from fedax.rounds.report import DivergedError, RoundReport
+from fedax.rounds.report import RoundReport
 from fedax.rounds.state import TrainingState
 from fedax.rounds.timing import Stopwatch
 
@@ -98,11 +98,10 @@ class Meanwhile:
         self._donated = donated
         self._held: list[RoundReport] = []  # the first is evaluated
         self._seconds = 0.0  # of its evaluation, so far
-        watch, walk = Stopwatch(), evaluator.begin(params)
-        self._walk = walk
-        walk.go_on(1)
+        watch, self._walk = Stopwatch(), evaluator.begin(params)
+        self._walk.go_on(1)
         self._compiling = watch.lap().compiling
-        walk.go_on(1)
+        evaluator.begin(params).go_on(1)  # of one batch there is no second
         self._budget = Budget(max(watch.lap().seconds, 1e-6))
 
     def __call__(self, rounds: Iterator[RoundReport]) -> Iterator[RoundReport]:
@@ -117,7 +116,7 @@ class Meanwhile:
                     yield from self._after(together)
                     together = []
             yield from self._whole()
-        except DivergedError:
+        except Exception:  # such as a DivergedError, or what a sampler of the caller's raises
             yield from self._whole()
             yield from together
             raise
@@ -133,7 +132,7 @@ class Meanwhile:
             states = sum(report.state is not None for report in self._held[1:])
             self._go_on(together, seconds, finish=sampled or (wanted and states == MOST_STATES))
             if not self._walk.batches_left:
-                yield from self._whole()
+                yield from self._whole(followed=True)
         else:
             yield from before
         if sampled:
@@ -173,8 +172,12 @@ class Meanwhile:
         for report in together:
             report.metrics["delay_seconds"] += spent / len(together)
 
-    def _whole(self) -> Iterator[RoundReport]:
-        """The reports that were kept back, the first with its evaluation, finished if need be."""
+    def _whole(self, *, followed: bool = False) -> Iterator[RoundReport]:
+        """The reports that were kept back, the first with its evaluation, finished if need be.
+
+        Args:
+          followed: whether another one comes at once after the last of them.
+        """
         if not self._held:
             return
         watch = Stopwatch()
@@ -182,5 +185,7 @@ class Meanwhile:
         (first, *others), self._held = self._held, []
         clients = add_tests(first.metrics, self._evaluator, self._walk.result())
         first.metrics["evaluation_seconds"] += self._seconds + watch.lap().seconds
-        yield first._replace(clients=clients)
-        yield from others
+        *others, last = first._replace(clients=clients), *others
+        for report in others:
+            yield report._replace(followed=True)
+        yield last._replace(followed=followed)

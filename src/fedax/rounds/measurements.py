@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -68,8 +70,15 @@ def rehearse(
 
 def _check_evaluation(evaluator: Evaluator, params: Params) -> None:
     """Says before the first round what evaluation would say after the last."""
-    try:
+    with _evaluating():
         evaluator.check(params)
+
+
+@contextlib.contextmanager
+def _evaluating() -> Iterator[None]:
+    """Says of a mistake that evaluation met it."""
+    try:
+        yield
     except ModelError as error:
         raise ModelError(f"Evaluation on task.test: {error}") from error.__cause__
 
@@ -97,7 +106,8 @@ class Measurements:
             if settings.evaluation_sample is None or not settings.evaluate_every:
                 self._evaluator = make()
             else:  # both with one size of batches, which compiles once
-                size = small_batch_size(task.model, params, task.test)
+                with _evaluating():
+                    size = small_batch_size(task.model, params, task.test)
                 self._evaluator = make(size)
                 self.sample = make(size, sample=settings.evaluation_sample, seed=settings.seed)
         self._personal: _Personal | None = None

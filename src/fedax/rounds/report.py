@@ -37,6 +37,8 @@ class RoundReport(NamedTuple):
         in place.
       clients: on evaluation rounds the test metrics client by client, otherwise None.
       personal: the same after fine-tuning, with `personalize_steps` or `personalize_epochs`.
+      followed: whether the next round is over, too, and its report there at once, as both were kept
+        back with `evaluation_sample`.
     """
 
     metrics: dict[str, float]
@@ -45,6 +47,7 @@ class RoundReport(NamedTuple):
     state: TrainingState | None
     clients: ClientMetrics | None = None
     personal: ClientMetrics | None = None
+    followed: bool = False
 
     def __repr__(self) -> str:
         names = [name for name in self.metrics if name == "train_loss" or name.startswith("test_")]
