@@ -1,0 +1,34 @@
+"""The page on clients of few labels says what its results say."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+def script():
+    spec = importlib.util.spec_from_file_location("label_skew", ROOT / "scripts" / "label_skew.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.quick
+def test_the_tables_are_those_of_the_results():
+    module = script()
+    rows = module.read(ROOT / "docs" / "label-skew.jsonl")
+    assert module.page(rows).strip() in (ROOT / "docs" / "label-skew.md").read_text("utf-8")
+
+
+def test_the_rates_are_the_best_of_the_search():
+    rows = script().read(ROOT / "docs" / "label-skew.jsonl")
+    kept = [row for row in rows if row["seed"]]
+    assert len(kept) == 4 * 7 * 3
+    for row in kept:
+        tried = [
+            other for other in rows
+            if not other["seed"] and all(other[k] == row[k] for k in ("dataset", "model", "method"))
+        ]
+        assert row["rates"] == min(tried, key=lambda other: other["loss"])["rates"]
