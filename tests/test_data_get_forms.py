@@ -328,7 +328,7 @@ def test_a_full_disk_while_writing_is_a_sentence(monkeypatch, tmp_path):
     def full(digest, *piece):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(store_writer, "_write", full)
+    monkeypatch.setattr(store_writer.layout, "write_whole", full)
     monkeypatch.setattr(store_writer, "SAVE_BYTES", 0)
     with pytest.raises(DataError, match=r"The disk of .* filled up\. Nothing half-written was"):
         get_dataset("cifar10", source=tmp_path / "have")
