@@ -9,7 +9,7 @@ import numpy as np
 from fedax.data.catalogue import PRODUCTS, SOURCES, Expected
 from fedax.data.getting import get_dataset
 
-WRITERS, ROLES, USERS = 3, 2, 3
+WRITERS, ROLES, USERS, DEALT = 3, 2, 3, 4
 
 
 def put(name, tmp_path, monkeypatch):
@@ -55,6 +55,17 @@ def cifar100(folder, rng):
         records[:, 0] = np.arange(100) // 5
         (folder / f"{part}.bin").write_bytes(records.tobytes())
     return 1
+
+
+def cifar100_tff(folder, rng):
+    for part in ("train", "test"):
+        with h5py.File(folder / f"fed_cifar100_{part}.h5", "w") as file:
+            for client in range(DEALT):
+                group = file.create_group(f"examples/{client}")
+                group["image"] = rng.integers(0, 256, (6, 32, 32, 3), np.uint8)
+                label = rng.integers(0, 100, (6, 1))
+                group["label"], group["coarse_label"] = label, label // 5
+    return DEALT
 
 
 def emnist(folder, rng):
@@ -107,5 +118,6 @@ def stackoverflow(folder, rng):
 
 WRITE = {
     "mnist": idx, "fashion-mnist": idx, "cifar10": cifar10, "cifar100": cifar100,
+    "cifar100-tff": cifar100_tff,
     "emnist": emnist, "shakespeare": shakespeare, "stackoverflow": stackoverflow,
 }

@@ -23,6 +23,7 @@ TASKS_OF_FILES = {
     ),
     "cifar10": ("cifar10", {"model": "logistic", "num_clients": 5}, LOSS),
     "cifar100": ("cifar100", {"model": "logistic", "num_clients": 5}, LOSS),
+    "cifar100-tff": ("cifar100-tff", {"model": "logistic", "num_clients": 3}, LOSS),
     "emnist": ("emnist", {"model": "logistic", "num_clients": 2}, LOSS),
     "emnist-autoencoder": ("emnist", {}, {"loss", "mean_squared_error"}),
     "shakespeare-tff": ("shakespeare-tff", {"model": "mlp"}, LOSS),

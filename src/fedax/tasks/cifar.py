@@ -18,7 +18,7 @@ from fedax.models.preprocessing import (
     standardised,
     standardised_each,
 )
-from fedax.tasks.populations import partitioned
+from fedax.tasks.populations import partitioned, sampled
 
 MODELS = ("resnet18", "resnet20", "cnn", "logistic")
 Preprocessing: TypeAlias = Literal["crop24", "pad32", "plain"]
@@ -73,6 +73,24 @@ def load100(
     """
     data = partitioned(load_dataset("cifar100"), partition, num_clients, partition_seed)
     return Task(_model(model, 100, preprocessing), data.train, data.test, "cifar100")
+
+
+def load100_tff(
+    model: str,
+    num_clients: int | None = None,
+    client_seed: int = 0,
+    preprocessing: Preprocessing = "crop24",
+) -> Task:
+    """CIFAR-100 with TensorFlow Federated's 500 clients, which are those of papers 000, 003, 004.
+
+    Args:
+      model: as for `load100`.
+      num_clients: so many of them, drawn at random; none: all 500.
+      client_seed: of that draw.
+      preprocessing: as for `load10`.
+    """
+    data = sampled(load_dataset("cifar100-tff"), num_clients, None, client_seed)
+    return Task(_model(model, 100, preprocessing), data.train, data.test, "cifar100-tff")
 
 
 def _model(name: str, num_classes: int, preprocessing: Preprocessing) -> Model:

@@ -132,6 +132,13 @@ TASKS: dict[str, TaskInfo] = {
         models=cifar.MODELS,
         load=cifar.load100,
     ),
+    "cifar100-tff": TaskInfo(
+        description="the same with the 500 clients of TensorFlow Federated",
+        dataset="cifar100-tff",
+        models=cifar.MODELS,
+        load=cifar.load100_tff,
+        presets_of="cifar100",
+    ),
     "emnist": TaskInfo(
         description="digits and letters of 62 classes, a client being their writer",
         dataset="emnist",
