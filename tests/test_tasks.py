@@ -189,7 +189,7 @@ def test_methods_of_the_paper_have_its_numbers():
     }
     assert sizes == {
         "shakespeare": (10, 4, 1200), "shakespeare-tff": (10, 4, 1200),
-        "cifar10": (10, 20, 4000), "cifar100": (10, 20, 4000),
+        "cifar10": (10, 20, 4000), "cifar100": (10, 20, 4000), "cifar100-tff": (10, 20, 4000),
         "emnist": (10, 20, 1500), "emnist-autoencoder": (10, 20, 3000),
         "stackoverflow-words": (50, 16, 1500), "stackoverflow-tags": (10, 100, 1500),
     }
