@@ -20,9 +20,11 @@ QUICK = {
     "algorithms": "test_identities_scaffold", "cli": "test_run", "clients": "test_identities",
     "contract": "test_check_algorithm", "data": "test_data", "devices": "test_speed",
     "experiment": "test_run", "measures": "test_quadratic_model", "mistakes": "test_mistakes",
-    "models": "test_characters", "optimizers": "test_identities", "report": "test_run",
+    "models": "test_characters", "optimizers": "test_identities", "pictures": "test_pictures",
+    "report": "test_run",
     "reproductions": "test_reproductions", "rounds": "test_sampling", "tasks": "test_shakespeare",
-    "theory": "test_theory_engine",
+    "sinks": "test_sinks", "sweeps": "test_sweeps", "theory": "test_theory_engine",
+    "tuning": "test_sweep_folder",
 }
 # Test file -> why none of its tests is quick.
 NOT_QUICK = {"test_combinations": "compiles an expression of several methods in every test"}

@@ -1,0 +1,126 @@
+"""What a sweep came to: every round of every setting and seed, as columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from fedax.rounds.history import History, as_frame
+
+if TYPE_CHECKING:
+    import pandas
+
+
+class Setting(NamedTuple):
+    """A method with its hyperparameters; with a seed it is a run.
+
+    Attributes:
+      index: its number in the sweep, from 0; kept when a sweep is extended.
+      algorithm: the method's name.
+      values: the hyperparameters that the sweep varies, name -> number or text, in the grid's order.
+    """
+
+    index: int
+    algorithm: str
+    values: Mapping[str, Any]
+
+    @property
+    def label(self) -> str:
+        """Its values in words.
+
+        Example:
+          >>> Setting(0, "fedavg", {"client_learning_rate": 0.1, "num_local_steps": 5}).label
+          'client_learning_rate=0.1 num_local_steps=5'
+        """
+        return " ".join(
+            f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}"
+            for name, value in self.values.items()
+        )
+
+
+class Record(NamedTuple):
+    """Every round of every run of a sweep; a row is a run, a setting with a seed.
+
+    Attributes:
+      settings: all of them, in order of `index`.
+      setting: int [runs], which one a row is of.
+      seed: int [runs].
+      diverged: int [runs], the round in which the run diverged, from 1; 0: it did not.
+      done: int [runs], how many rounds it has; fewer than were asked for if it diverged or was
+        given up early.
+      metrics: name -> float64 [runs, rounds]; NaN in rounds that have none, and after the last.
+    """
+
+    settings: Sequence[Setting]
+    setting: np.ndarray
+    seed: np.ndarray
+    diverged: np.ndarray
+    done: np.ndarray
+    metrics: Mapping[str, np.ndarray]
+
+    @property
+    def num_rounds(self) -> int:
+        """The most rounds that a run has."""
+        return max((values.shape[1] for values in self.metrics.values()), default=0)
+
+    @property
+    def algorithms(self) -> list[str]:
+        """The methods, in order."""
+        return list(dict.fromkeys(setting.algorithm for setting in self.settings))
+
+    @property
+    def names(self) -> list[str]:
+        """The hyperparameters that are varied, in order."""
+        return list(dict.fromkeys(name for setting in self.settings for name in setting.values))
+
+    def rows_of(self, setting: int) -> np.ndarray:
+        """The rows of a setting, in order of their seeds."""
+        rows = np.flatnonzero(self.setting == setting)
+        return rows[np.argsort(self.seed[rows], kind="stable")]
+
+    def history(self, row: int) -> History:
+        """The rounds of a run, as a single run has them."""
+        return History([
+            {"round": number + 1} | {
+                name: float(values[row, number]) for name, values in self.metrics.items()
+                if not np.isnan(values[row, number])
+            }
+            for number in range(int(self.done[row]))
+        ])
+
+    def results(self) -> pandas.DataFrame:
+        """A data frame with a row a run: its setting and seed, and the last value of each metric.
+
+        Raises:
+          ModuleNotFoundError: pandas is not installed; the sentence says how to get it.
+        """
+        rows = []
+        for row, (index, seed) in enumerate(zip(self.setting, self.seed, strict=True)):
+            setting = self.settings[index]
+            found = {
+                "setting": int(index), "algorithm": setting.algorithm,
+                **{name: setting.values.get(name) for name in self.names}, "seed": int(seed),
+                "rounds": int(self.done[row]), "diverged": int(self.diverged[row]),
+            }
+            for name, values in self.metrics.items():
+                known = np.flatnonzero(~np.isnan(values[row]))
+                found[name] = float(values[row, known[-1]]) if len(known) else np.nan
+            rows.append(found)
+        return as_frame("A sweep's results", rows)
+
+    def rounds(self) -> pandas.DataFrame:
+        """A data frame with a row a round of a run.
+
+        Raises:
+          ModuleNotFoundError: pandas is not installed; the sentence says how to get it.
+        """
+        rows = [
+            {"setting": int(index), "algorithm": self.settings[index].algorithm,
+             **{name: self.settings[index].values.get(name) for name in self.names},
+             "seed": int(seed), **metrics}
+            for row, (index, seed) in enumerate(zip(self.setting, self.seed, strict=True))
+            for metrics in self.history(row).rounds
+        ]
+        return as_frame("A sweep's rounds", rows)
