@@ -5,8 +5,8 @@
 
 A panel first tries each method's rates (`RATES`) with one seed and takes those whose model ends
 with the smallest loss on 10,000 of all clients' training images; then it trains with three other
-seeds, which deal the images anew too. The convolutional network takes the rates of the perceptron,
-whose panel comes first: python scripts/label_skew.py mnist cnn docs/label-skew.jsonl
+seeds, which deal the images anew too. The convolutional network's rates are tried on MNIST, and its
+panel on Fashion-MNIST takes them: python scripts/label_skew.py fashion-mnist cnn MNIST.jsonl
 """
 
 from __future__ import annotations
@@ -63,8 +63,6 @@ RATES: dict[str, tuple[Callable[..., Any], dict[str, tuple[float, ...]]]] = {
 }
 
 
-
-
 def training_sample(dataset: str) -> fedax.FederatedDataset:
     """Training images of all clients together, on which rates are compared."""
     arrays = load_dataset(dataset).train.arrays
@@ -112,7 +110,7 @@ def panel(dataset: str, model: str, known: Rows) -> Iterator[dict[str, Any]]:
 
         trials = [
             row for row in known
-            if (row["dataset"], row["method"], row["seed"]) == (dataset, method, 0)
+            if (row["model"], row["method"], row["seed"]) == (model, method, 0)
         ]
         for rates in () if trials else grid(method):
             trials.append(run(rates, 0))
@@ -165,7 +163,7 @@ def main(words: list[str]) -> None:
         print(page(read(words[1])))
         return
     dataset, model, *others = words
-    known = [row for path in others for row in read(path) if row["model"] == "mlp"]
+    known = [row for path in others for row in read(path)]
     for row in panel(dataset, model, known):
         print(json.dumps(row), flush=True)
 
