@@ -17,12 +17,12 @@ class Setting(NamedTuple):
     """A method with its hyperparameters; with a seed it is a run.
 
     Attributes:
-      index: its number in the sweep, from 0; kept when a sweep is extended.
+      number: from 0, in the sweep; kept when it is extended.
       algorithm: the method's name.
-      values: the hyperparameters that the sweep varies, name -> number or text, in the grid's order.
+      values: the hyperparameters that the sweep varies, name -> value, in the grid's order.
     """
 
-    index: int
+    number: int
     algorithm: str
     values: Mapping[str, Any]
 
@@ -44,7 +44,7 @@ class Record(NamedTuple):
     """Every round of every run of a sweep; a row is a run, a setting with a seed.
 
     Attributes:
-      settings: all of them, in order of `index`.
+      settings: all of them, in order of their numbers.
       setting: int [runs], which one a row is of.
       seed: int [runs].
       diverged: int [runs], the round in which the run diverged, from 1; 0: it did not.
@@ -97,10 +97,10 @@ class Record(NamedTuple):
           ModuleNotFoundError: pandas is not installed; the sentence says how to get it.
         """
         rows = []
-        for row, (index, seed) in enumerate(zip(self.setting, self.seed, strict=True)):
-            setting = self.settings[index]
+        for row, (number, seed) in enumerate(zip(self.setting, self.seed, strict=True)):
+            setting = self.settings[number]
             found = {
-                "setting": int(index), "algorithm": setting.algorithm,
+                "setting": int(number), "algorithm": setting.algorithm,
                 **{name: setting.values.get(name) for name in self.names}, "seed": int(seed),
                 "rounds": int(self.done[row]), "diverged": int(self.diverged[row]),
             }
@@ -117,10 +117,10 @@ class Record(NamedTuple):
           ModuleNotFoundError: pandas is not installed; the sentence says how to get it.
         """
         rows = [
-            {"setting": int(index), "algorithm": self.settings[index].algorithm,
-             **{name: self.settings[index].values.get(name) for name in self.names},
+            {"setting": int(number), "algorithm": self.settings[number].algorithm,
+             **{name: self.settings[number].values.get(name) for name in self.names},
              "seed": int(seed), **metrics}
-            for row, (index, seed) in enumerate(zip(self.setting, self.seed, strict=True))
+            for row, (number, seed) in enumerate(zip(self.setting, self.seed, strict=True))
             for metrics in self.history(row).rounds
         ]
         return as_frame("A sweep's rounds", rows)
