@@ -127,7 +127,7 @@ def progress_bar(title: str, num_clients: int | None = None) -> Iterator[Progres
 
     words = TextColumn("{task.completed:,} clients, {task.fields[examples]:,} examples")
     with Progress(
-        TextColumn("{task.description}"), BarColumn(), words, TimeElapsedColumn(),
+        TextColumn("{task.description}", markup=False), BarColumn(), words, TimeElapsedColumn(),
         TimeRemainingColumn(), console=Console(stderr=True), transient=True,
     ) as bar:
         task = bar.add_task(title, total=num_clients, examples=0)
