@@ -125,6 +125,14 @@ def test_a_store_is_made_once(tmp_path, monkeypatch):
 
 
 @pytest.mark.quick
+def test_a_store_has_a_name_that_any_disk_takes(tmp_path):
+    """A split is a word of the user's or of a database."""
+    path = made_data.make_csv(tmp_path)
+    read_data(path, client_column="who", split="all:train/x?")
+    assert (tmp_path / "a.csv-all_train_x_.store" / "store.json").exists()
+
+
+@pytest.mark.quick
 def test_a_bar_shows_any_name_as_it_is(monkeypatch, capsys):
     monkeypatch.setenv("FORCE_COLOR", "1")  # as if to a terminal
     with progress_bar("made[/b] in [red].csv", 3) as show:
