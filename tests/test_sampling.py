@@ -223,6 +223,15 @@ def remembering(task, exchanges=1):
     )
 
 
+@pytest.mark.quick
+@pytest.mark.parametrize("repeat", [0, 2])
+def test_a_clients_key_is_folded_of_round_client_exchange_and_repeat(repeat):
+    numbers = (7, 2**31 - 1, 1, *([repeat] if repeat else []))
+    expected = functools.reduce(jax.random.fold_in, numbers, KEY)
+    found = jax.jit(client_key)(KEY, jnp.int32(7), jnp.int32(2**31 - 1), 1, jnp.int32(repeat))
+    assert jax.random.key_data(found).tolist() == jax.random.key_data(expected).tolist()
+
+
 def test_of_a_client_drawn_twice_the_first_state_is_kept_if_it_came_back():
     task = quadratic_task()
     algorithm = remembering(task)
@@ -237,7 +246,7 @@ def test_of_a_client_drawn_twice_the_first_state_is_kept_if_it_came_back():
         seed = next(seed for seed in range(200) if dropped_at(seed) == pattern)
         options = {"num_rounds": 1, "sampling": own, "seed": seed, "evaluate_every": 0}
         result = train(task, algorithm, dropout=0.5, **options)
-        key = jax.random.fold_in(run_key(seed), 1)
+        key = run_key(seed, 1)
         drawn = float(jax.random.uniform(client_key(key, 0, 3, 0, 0)))
         kept = float(result.state.client_store.read(np.array([3]))[0])
         assert kept == (drawn if pattern[0] == STAYS else 0.0)

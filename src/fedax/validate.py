@@ -96,11 +96,11 @@ def quoted(value: Any) -> str:
     return text if len(text) <= _MOST_LETTERS else f"{text[:_MOST_LETTERS]}..."
 
 
-def counted(number: int, thing: str) -> str:
+def so_many(number: int, thing: str) -> str:
     """So many of a thing.
 
     Example:
-      >>> counted(1, "client"), counted(2_000, "client")
+      >>> so_many(1, "client"), so_many(2_000, "client")
       ('1 client', '2,000 clients')
     """
     return f"{number:,} {thing}{'' if number == 1 else 's'}"

@@ -155,7 +155,7 @@ def _trained(
     settings = plan.settings
     mesh = settings.mesh
     step = _Step(algorithm, settings, sparse=task.model.sparse is not None)
-    key = replicate(jax.random.fold_in(run_key(settings.seed), 1), mesh)
+    key = replicate(run_key(settings.seed, 1), mesh)
     server_state, store = state
     if settings.donate:  # the caller's own is left alone
         server_state = jax.tree.map(jnp.copy, server_state)
