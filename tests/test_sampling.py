@@ -134,10 +134,10 @@ KEY = jax.random.key(5)
 def seconds_each(function, repeats=7, calls=100):
     times = []
     for _ in range(repeats):
-        start = time.perf_counter()
+        start = time.process_time()
         for t in range(calls):
             function(t)
-        times.append((time.perf_counter() - start) / calls)
+        times.append((time.process_time() - start) / calls)
     return min(times)
 
 
@@ -155,17 +155,20 @@ def test_the_cost_of_a_cohort_does_not_grow_with_the_population(way):
 
 
 def test_nor_does_the_cost_of_a_round():
-    seconds = {}
+    runs = []
     for num_clients in (1_000, 342_477):
         task = quadratic_task(sizes=(1,), dimension=1)
         arrays = {k: np.repeat(a, num_clients, axis=0) for k, a in task.train.arrays.items()}
         data = FederatedDataset(arrays, np.arange(num_clients + 1))
         algorithm = fedax.scaffold(task.model)
-        rounds = simulate(
+        runs.append(simulate(
             task._replace(train=data, test=None), algorithm, num_rounds=60, dropout=0.1
-        )
-        seconds[num_clients] = min(report.metrics["seconds"] for report in rounds)
-    assert seconds[342_477] < 2 * seconds[1_000]
+        ))
+    # In turns, so that both meet whatever else the machine does.
+    reports = zip(*runs, strict=True)
+    seconds = [[report.metrics["seconds"] for report in pair] for pair in reports]
+    few, many = np.min(seconds, axis=0)
+    assert many < 2 * few
 
 
 @functools.cache
