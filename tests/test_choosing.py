@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from fedax.sweeps.choosing import choose, extended
+from fedax.sweeps.closing import closing_words
 from fedax.sweeps.edges import ADDED, Bounds, bounds_of, continued, edge
 from fedax.sweeps.grid import different, product, settings_of
 from fedax.sweeps.record import Record
@@ -276,3 +277,35 @@ def test_an_extension_fills_no_other_gaps():
     assert [dict(one.values) for one in extended(settings, choice)] == product(
         {"client_learning_rate": [8, 16], "momentum": [0, 1]}
     )
+
+
+def test_the_closing_words_say_all_of_it():
+    grids = {"fedavg": {"client_learning_rate": [0.1, 1.0], "weighting": ["uniform", "n"]},
+             "fedavgm": {"momentum": [0.0, 0.9]}, "fedsgd": {}}
+    losses = [[9.0, 9.0], [9.0, 9.0], [1.0, 1.5], [1.3, 1.3], [1.0, 1.0], [2.0, 2.0], [3.0, 4.0]]
+    record = recorded(grids, losses, diverged={
+        (0, 0): 1, (1, 1): 1, (4, 0): 1, (5, 0): 1
+    })
+    assert closing_words(record, choose(record)) == [
+        "Chosen by the mean train_loss over all 1 rounds; lower is better.",
+        "fedavg: the best setting is client_learning_rate=1 weighting=uniform, with 1.25 ± 0.35 "
+        "(2 seeds).",
+        "fedavg: client_learning_rate 1 is the largest of its grid; add 10, 100.",
+        "fedavg: 50% of its settings (2 of 4) are within 5% of the best.",
+        "fedavg: 2 of 4 settings diverged: client_learning_rate=0.1 weighting=uniform; "
+        "client_learning_rate=0.1 weighting=n.",
+        "fedavgm: no setting is best, as all that were run diverged; try lower rates.",
+        "fedsgd: the best setting is the only one, with 3.5 ± 0.71 (2 seeds).",
+    ]
+
+
+def test_the_rule_in_words():
+    long = recorded(RATES, [[np.ones(101)]] * 3, test_loss=np.ones((3, 101)))
+    assert "the mean train_loss over the last 100 rounds; lower" in closing_words(
+        long, choose(long))[0]
+    assert "Chosen by the last test_loss; lower" in closing_words(long, choose(long, "test_loss"))[0]
+
+    def first(history):
+        return history["train_loss"][0]
+
+    assert "Chosen by first; higher" in closing_words(long, choose(long, first, maximise=True))[0]

@@ -164,7 +164,7 @@ def _score(record: Record, row: int, rule: Rule, name: str, rounds: int, worst: 
         values = record.metrics[name][:, :rounds]
         # All are evaluated in the same rounds, so where one has a gap it was not finite.
         measured = ~np.isnan(values if name.startswith("test_") else values[[row]]).all(axis=0)
-        last = values[row, measured][-LAST_ROUNDS if rule == PAPER_RULE else -1:]
+        last = values[row, measured][-LAST_ROUNDS if name == PAPER_RULE else -1:]
     if not len(last):
         return np.nan
     return float(last.mean()) if np.isfinite(last).all() else worst
