@@ -205,6 +205,7 @@ LOGS = [float(value) for value in np.logspace(-3, 0.5, 8)]
     ("client_decay", [0.9, 1.0], [0.81, 0.729], None),
     ("momentum_weight", [0.1, 0.5], [0.02, 0.004], [0.5 + 0.5 * 4 / 9, 1 - 0.5 * (5 / 9) ** 2]),
     ("shift", [-1, 0, 1], [-2, -3], [2, 3]),
+    ("algorithm.momentum", [0.0, 0.9], None, [0.99, 0.999]),
     ("offset", [0.2, 0.4, 0.6], [0.1, 0.05], [0.8, 1.0]),  # positive stays positive
 ])
 def test_a_grid_goes_on_in_its_own_steps(name, values, below, above):
@@ -303,7 +304,8 @@ def test_the_rule_in_words():
     long = recorded(RATES, [[np.ones(101)]] * 3, test_loss=np.ones((3, 101)))
     assert "the mean train_loss over the last 100 rounds; lower" in closing_words(
         long, choose(long))[0]
-    assert "Chosen by the last test_loss; lower" in closing_words(long, choose(long, "test_loss"))[0]
+    last = choose(long, "test_loss")
+    assert "Chosen by the last test_loss; lower" in closing_words(long, last)[0]
 
     def first(history):
         return history["train_loss"][0]

@@ -185,11 +185,11 @@ def _grid(
                 f"{key} has values in --grid and one in --set for {method.name}; leave one out."
             )
     has = method.places["algorithm"]
-    start = {
+    start: Grid = {
         key: list(values) for key, values in published.items()
         if key in has and key not in fixed[method.name]
     }
-    return start | own
+    return {**start, **own}
 
 
 def _base(
