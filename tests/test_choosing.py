@@ -5,8 +5,9 @@ import math
 import numpy as np
 import pytest
 
+from fedax.report.sweep_tables import best_table
 from fedax.sweeps.choosing import choose, extended
-from fedax.sweeps.closing import closing_words
+from fedax.sweeps.closing import closing_words, remarks
 from fedax.sweeps.edges import ADDED, Bounds, bounds_of, continued, edge
 from fedax.sweeps.grid import different, product, settings_of
 from fedax.sweeps.record import Record
@@ -287,16 +288,26 @@ def test_the_closing_words_say_all_of_it():
     record = recorded(grids, losses, diverged={
         (0, 0): 1, (1, 1): 1, (4, 0): 1, (5, 0): 1
     })
-    assert closing_words(record, choose(record)) == [
+    choice = choose(record)
+    words = closing_words(record, choice)
+    assert words == [
         "Chosen by the mean train_loss over all 1 rounds; lower is better.",
         "fedavg: the best setting is client_learning_rate=1 weighting=uniform, with 1.25 ± 0.35 "
         "(2 seeds).",
-        "fedavg: client_learning_rate 1 is the largest of its grid; add 10, 100.",
         "fedavg: 50% of its settings (2 of 4) are within 5% of the best.",
+        "fedavg: client_learning_rate 1 is the largest of its grid; add 10, 100.",
         "fedavg: 2 of 4 settings diverged: client_learning_rate=0.1 weighting=uniform; "
         "client_learning_rate=0.1 weighting=n.",
         "fedavgm: no setting is best, as all that were run diverged; try lower rates.",
         "fedsgd: the best setting is the only one, with 3.5 ± 0.71 (2 seeds).",
+    ]
+    assert remarks(record, choice) == words[3:5]
+    table = best_table(record, choice)
+    assert table.headings[2:] == ["train_loss", "within 5%", "diverged"]
+    assert table.rows == [
+        ["fedavg", "client_learning_rate=1 weighting=uniform", "1.25 ± 0.35", "2 of 4", "2"],
+        ["fedavgm", "none", "", "", "2"],
+        ["fedsgd", "", "3.5 ± 0.71", "", ""],
     ]
 
 

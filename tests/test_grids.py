@@ -2,12 +2,15 @@
 
 import dataclasses
 import re
+import shlex
 import tomllib
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from fedax.cli.main import _parsed
+from fedax.cli.sweeps import asked, describe, print_outcome, require_alone
 from fedax.experiment.config import SOURCES, RunConfig, changed_since, resolve
 from fedax.experiment.errors import ConfigError
 from fedax.sweeps.choosing import choose
@@ -269,8 +272,8 @@ def test_the_best_setting_as_a_file_repeats_its_run(tmp_path):
         run = config.run(config.settings[best])
         assert resolve(config_file=path) == dataclasses.replace(run, preset="none")
     assert re.match(r"# The best of 4 settings of fedavgm on quadratics: client_learning_rate=0\.1 "
-                    r"momentum=0\.9\.\n# Chosen by the mean train_loss over all 1 rounds: 1 \(one "
-                    r"seed\)\.\n# fedax run --config", text)
+                    r"momentum=0\.9\.\n# It has 1 \(one seed\), by the mean train_loss over all 1 "
+                    r"rounds; lower is better\.\n# fedax run --config", text)
     lost = choose(record._replace(diverged=np.ones(6, int)))
     assert best_toml(config, record, lost, "fedavg") is None
 
@@ -300,3 +303,67 @@ def test_a_key_that_fits_two_places_is_told_apart(tmp_path):
     both = sweep(f"{method},fedavg", f"{method}.algorithm.seed=1,2", "mine.cohort_size=3,4",
                  preset="none")
     assert both.grid["mine"] == {"algorithm.seed": [1, 2], "cohort_size": [3, 4]}
+
+
+def asked_by(line):
+    return asked(_parsed(["sweep", *shlex.split(line)]))
+
+
+@pytest.mark.quick
+def test_a_command_line_is_a_sweep():
+    config = asked_by(
+        'quadratics fedavg,fedavgm --grid client_learning_rate="logspace(-1, 0, 2)" momentum=0,0.9 '
+        "--grid fedavg.num_local_steps=1,5 --seeds 2 --rounds 3 --cohort-size 4 --set "
+        "fedavgm.num_local_steps=7 --choose test_loss"
+    )
+    assert config.grid == {
+        "fedavg": {"client_learning_rate": [0.1, 1.0], "num_local_steps": [1, 5]},
+        "fedavgm": {"client_learning_rate": [0.1, 1.0], "momentum": [0.0, 0.9]},
+    }
+    base = config.bases["fedavgm"]
+    assert (base.num_rounds, base.cohort_size, base.algorithm_options["num_local_steps"]) == (
+        3, 4, 7)
+    assert (config.seeds, config.choose) == ((0, 1), "test_loss")
+    assert describe(config) == [
+        "fedavg: 4 settings (2 client_learning_rate x 2 num_local_steps)",
+        "fedavgm: 4 settings (2 client_learning_rate x 2 momentum)",
+        "16 runs of 3 rounds on quadratics, 2 seeds each",
+    ]
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize(("line", "message"), [
+    ("", r"fedax sweep needs a task and methods, such as: fedax sweep shakespeare"),
+    ("quadratics", r"needs a task and methods"),
+    ("quadratics fedavg --grid", r"--grid takes KEY=VALUE,VALUE,\.\.\. .* but got ''"),
+    ("quadratics fedavg --set", r"--set takes KEY=VALUE"),
+    ("quadratics fedavg --grid cohort_size=1,2 --seeds 0", r"seeds must be a whole number"),
+    ("quadratics fedavg --grid cohort_size=1,2 --rounds -1", r"num_rounds must be a whole"),
+])
+def test_a_wrong_command_line(line, message):
+    with pytest.raises(ConfigError, match=message):
+        asked_by(line)
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize(("line", "message"), [
+    ("--resume a --extend a", r"finish it with --resume, then widen it"),
+    ("--resume a --rounds 5", r"--resume takes the sweep from its folder"),
+    ("quadratics --extend a", r"--extend takes the sweep from its folder"),
+])
+def test_what_cannot_go_with_a_folder(line, message):
+    with pytest.raises(ConfigError, match=message):
+        require_alone(_parsed(["sweep", *line.split()]))
+    require_alone(_parsed(["sweep", "--resume", "a", "--settings-per-batch", "2", "--log", "csv"]))
+
+
+@pytest.mark.quick
+def test_the_end_of_a_sweep_is_printed(capsys):
+    config = asked_by("quadratics fedavg --grid client_learning_rate=0.1,1 cohort_size=2,3")
+    record = recorded(config, [1.5, 2, 2, 2])
+    print_outcome(record, choose(record), Path("a sweep"))
+    out = " ".join(capsys.readouterr().out.split())
+    assert "fedavg client_learning_rate=0.1 cohort_size=2 1.5 1 of 4" in out
+    assert "fedavg: client_learning_rate 0.1 is the smallest of its grid; add 0.01, 0.001." in out
+    assert "fedavg: cohort_size 2 is the smallest of its grid; add 1." in out
+    assert re.search("fedax sweep --extend ['\"]a sweep['\"]$", out)

@@ -36,7 +36,7 @@ def best_toml(config: SweepConfig, record: Record, choice: Choice, algorithm: st
     remarks = [
         f"The best of {len(chosen.order)} settings of {algorithm} on {config.task}: "
         f"{setting.label or 'the only one'}.",
-        f"Chosen by {rule_in_words(record, choice)}: {score_in_words(choice, chosen.best)}.",
+        f"It has {score_in_words(choice, chosen.best)}, by {rule_in_words(record, choice)}.",
         "fedax run --config FILE trains with it.",
     ]
     return "".join(f"# {printable(remark)}\n" for remark in remarks) + "\n" + as_toml(
