@@ -1,11 +1,13 @@
 """Grids as text, what a sweep runs of them, and the best setting as a file."""
 
 import dataclasses
+import doctest
 import re
 import shlex
 import tomllib
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
@@ -22,6 +24,7 @@ from fedax.tuning.config import sweep_config
 from fedax.tuning.grids import parse_grid, parse_values
 
 ROOT = Path(__file__).parent.parent
+PAGE = ROOT / "docs" / "sweeps.md"
 METHODS = str(ROOT / "examples" / "methods.py")
 
 
@@ -367,3 +370,20 @@ def test_the_end_of_a_sweep_is_printed(capsys):
     assert "fedavg: client_learning_rate 0.1 is the smallest of its grid; add 0.01, 0.001." in out
     assert "fedavg: cohort_size 2 is the smallest of its grid; add 1." in out
     assert re.search("fedax sweep --extend ['\"]a sweep['\"]$", out)
+
+
+@pytest.mark.quick
+def test_the_page_on_sweeps_prints_what_it_says():
+    with jax.enable_x64(False), jax.numpy_dtype_promotion("standard"):
+        found = doctest.testfile(str(PAGE), module_relative=False, encoding="utf-8")
+    assert found.failed == 0
+    assert found.attempted > 20
+
+
+@pytest.mark.quick
+def test_the_commands_of_the_page_on_sweeps_are_read():
+    lines = re.findall(r"^fedax sweep (.*)$", PAGE.read_text("utf-8"), re.MULTILINE)
+    sizes = [len(asked_by(line).settings) for line in lines
+             if "--resume" not in line and "--extend" not in line]
+    assert sizes[:2] == [4 * 3 + 4 * 3 * 2 + 4 * 3, 8 * 3 + 8 * 3]
+    assert len(sweep("fedsgd", "decayk", task="shakespeare").settings) == 9216
