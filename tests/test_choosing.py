@@ -133,6 +133,13 @@ def test_a_function_of_the_history():
     assert choose(record, lambda history: NAN).methods["fedavg"].best is None
 
 
+def test_a_last_evaluation_of_what_was_given_up_is_no_gap_of_the_others():
+    losses = np.array([[NAN, 4, NAN, NAN], [NAN, 3, 9, NAN], [NAN, 2, NAN, 1]])
+    record = recorded(RATES, [[[1] * 4], [[1] * 3], [[1] * 4]], test_loss=losses)
+    assert choose(record, "test_loss", num_rounds=3).mean.tolist() == [4, 3, 2]
+    np.testing.assert_array_equal(choose(record, "test_loss").mean, [INF, NAN, 1])
+
+
 @pytest.mark.parametrize("answer", [None, "1.0", True, [1.0, 2.0]])
 def test_a_function_that_returns_no_number(answer):
     with pytest.raises(TypeError, match=r"must return a number for a run's history, but returned"):

@@ -112,12 +112,17 @@ def choose(
     rounds = int(record.done.max(initial=0)) if num_rounds is None else num_rounds
     diverged = (record.diverged > 0) & (record.diverged <= rounds)
     there = ~diverged & (record.done >= max(rounds, 1))
-    if there.any() and not callable(rule):
-        _require_measured(record, name, rounds)
     worst = -np.inf if maximise else np.inf
     of_runs = np.where(diverged, worst, np.nan)
-    for row in map(int, np.flatnonzero(there)):
-        of_runs[row] = _score(record, row, rule, name, rounds, worst)
+    if there.any() and callable(rule):
+        of_runs[there] = [
+            _called(rule, History(record.history(int(row)).rounds[:rounds]), name)
+            for row in np.flatnonzero(there)
+        ]
+    elif there.any():
+        _require_measured(record, name, rounds)
+        of_runs[there] = _last_values(record, name, rounds, there)
+    of_runs[there & np.isinf(of_runs)] = worst
     seeds = np.unique(record.seed)
     scores = np.full((len(record.settings), len(seeds)), np.nan)
     scores[record.setting, np.searchsorted(seeds, record.seed)] = of_runs
@@ -156,18 +161,26 @@ def _require_measured(record: Record, name: str, rounds: int) -> None:
         raise ValueError(unknown("metric to choose by", name, sorted(measured)))
 
 
-def _score(record: Record, row: int, rule: Rule, name: str, rounds: int, worst: float) -> float:
-    """The score of a run that did not diverge; NaN if it has none, the worst if not finite."""
-    if callable(rule):
-        last = np.array([_called(rule, History(record.history(row).rounds[:rounds]), name)])
-    else:
-        values = record.metrics[name][:, :rounds]
-        # All are evaluated in the same rounds, so where one has a gap it was not finite.
-        measured = ~np.isnan(values if name.startswith("test_") else values[[row]]).all(axis=0)
-        last = values[row, measured][-LAST_ROUNDS if name == PAPER_RULE else -1:]
-    if not len(last):
-        return np.nan
-    return float(last.mean()) if np.isfinite(last).all() else worst
+def _last_values(record: Record, name: str, rounds: int, there: np.ndarray) -> list[float]:
+    """The last value of a metric for each run that is there, or the mean of the last ones.
+
+    NaN if a run has none, infinite if it is not finite.
+    """
+    values = record.metrics[name][there, :rounds]
+    measured = ~np.isnan(values)
+    if name.startswith("test_"):
+        # All are evaluated in the same rounds, so where one has a gap it was not finite. Only what
+        # is given up early is evaluated at its end as well.
+        done = np.where(there, record.done, 0)
+        longest = record.metrics[name][done == done.max(), :rounds]
+        measured[:] = ~np.isnan(longest).all(axis=0)
+    found: list[float] = []
+    for of_run, has in zip(values, measured, strict=True):
+        last = of_run[has][-LAST_ROUNDS if name == PAPER_RULE else -1:]
+        found.append(
+            np.nan if not len(last) else float(last.mean()) if np.isfinite(last).all() else np.inf
+        )
+    return found
 
 
 def _called(rule: Callable[[History], Any], history: History, name: str) -> float:
@@ -175,11 +188,12 @@ def _called(rule: Callable[[History], Any], history: History, name: str) -> floa
     try:
         if isinstance(score, str | bytes | bool):
             raise TypeError
-        return float(score)
+        number = float(score)
     except (TypeError, ValueError):
         raise TypeError(
             f"{name} must return a number for a run's history, but returned {quoted(score)}."
         ) from None
+    return number if np.isfinite(number) else np.inf
 
 
 def _mean_and_spread(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
