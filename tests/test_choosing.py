@@ -233,10 +233,13 @@ def test_what_is_no_edge():
     assert edge("base", "sgdm(0.9)", ["sgdm(0.9)", "adam(0.001)"]) is None
     assert edge("switch", True, [True, False]) is None
     assert edge("num_local_steps", None, [None, 5]) is None
+    for situation in ("task.seed", "partition_seed", "cohort_size", "dropout", "num_clients"):
+        assert edge(situation, 0.5, [0.1, 0.5]) is None
 
 
 def test_no_value_leaves_what_a_hyperparameter_can_be():
-    for name in ("momentum", "dropout", "num_local_steps", "client_learning_rate", "window"):
+    below_one = ("momentum", "sensitivity_decay")
+    for name in (*below_one, "num_local_steps", "client_learning_rate", "window"):
         whole = bounds_of(name, [1]).whole
         for low, high in ((0.0, 0.1), (0.1, 0.2), (0.9, 0.999999), (1, 2), (1, 100)):
             values = [max(round(low), 1), max(round(high), 2)] if whole else [low, high]
@@ -244,7 +247,7 @@ def test_no_value_leaves_what_a_hyperparameter_can_be():
                 continue
             for side in ("smallest", "largest"):
                 for value in continued(values, side, bounds_of(name, values)):
-                    assert value < 1 if name in ("momentum", "dropout") else value >= whole
+                    assert value < 1 if name in below_one else value >= whole
                     assert isinstance(value, int) == whole
                     assert value not in values
     assert continued([1e300, 1e308], "largest", Bounds()) == []
@@ -323,7 +326,11 @@ def test_the_rule_in_words():
     assert "the mean train_loss over the last 100 rounds; lower" in closing_words(
         long, choose(long))[0]
     last = choose(long, "test_loss")
-    assert "Chosen by the last test_loss; lower" in closing_words(long, last)[0]
+    first_word, *_, last_word = closing_words(long, last)
+    assert "Chosen by the last test_loss; lower" in first_word
+    assert last_word == remarks(long, last)[-1]
+    assert last_word.startswith("The test data chose")
+    assert "The test data" not in " ".join(closing_words(long, choose(long)))
 
     def first(history):
         return history["train_loss"][0]
