@@ -16,7 +16,7 @@ from fedax.validate import check_count, quoted, unknown
 
 Rule: TypeAlias = str | Callable[[History], float]
 
-# Paper 004, appendix D.2: hyperparameters are chosen by the training loss, averaged over so many
+# Paper 004, section 4: hyperparameters are chosen by the training loss, averaged over so many
 # rounds at the end.
 PAPER_RULE = "train_loss"
 LAST_ROUNDS = 100
@@ -81,7 +81,7 @@ def choose(
 
     Args:
       record: the rounds of the sweep.
-      rule: "train_loss" is paper 004's rule (appendix D.2): the mean training loss over the last
+      rule: "train_loss" is paper 004's rule (section 4): the mean training loss over the last
         100 rounds, or over all if there are fewer. Any other name of a metric stands for its last
         measured value, the higher or the lower the better as its name says, see
         `fedax.EarlyStopping`; "name:max" and "name:min" say it themselves. A metric of the test
