@@ -7,9 +7,11 @@ import shlex
 import tomllib
 from pathlib import Path
 
+import hypothesis
 import jax
 import numpy as np
 import pytest
+from hypothesis import strategies as st
 
 from fedax.cli.main import _parsed
 from fedax.cli.sweeps import asked, describe, print_outcome, require_alone
@@ -69,7 +71,7 @@ def test_values_are_read(text, values):
     (["rate=0.1,", "0.2"], r"has an empty value"),
     (["rate=1,2,1.0"], r"--grid rate has the value 1\.0 twice"),
     (["rate=logspace(0,0,2)"], r"has the value 1\.0 twice"),
-    (["rate=logspace(-3,1)"], r"logspace\(FIRST, LAST, HOW_MANY\) gives powers of ten"),
+    (["rate=logspace(-3,1)"], r"read; logspace\(FIRST, LAST, HOW_MANY\) gives powers of ten"),
     (["rate=linspace(0,one,3)"], r"linspace\(FIRST, LAST, HOW_MANY\) gives evenly spaced"),
     (["rate=logspace(0,400,3)"], r"cannot be read"),
     (["rate=logspace(0,1,0)"], r"cannot be read"),
@@ -388,3 +390,21 @@ def test_the_commands_of_the_page_on_sweeps_are_read():
              if "--resume" not in line and "--extend" not in line]
     assert sizes[:2] == [4 * 3 + 4 * 3 * 2 + 4 * 3, 8 * 3 + 8 * 3]
     assert len(sweep("fedsgd", "decayk", task="shakespeare").settings) == 9216
+
+
+PIECES = ["=", ",", "(", ")", "[", "]", ".", " ", "logspace(", "linspace(0,1,3)", "0.1", "1e999",
+          "nan", "-1", "none", "true", "momentum=", "task.", "fedavgm.", "run.", "quick", "x" * 90,
+          "1" * 5000, "\x00", "é"]
+
+
+@pytest.mark.quick
+@hypothesis.given(st.lists(st.lists(st.sampled_from(PIECES), max_size=8).map("".join), max_size=3))
+@hypothesis.settings(max_examples=150, derandomize=True, deadline=None)
+def test_any_text_is_a_grid_or_a_sentence(words):
+    grid, sentence = {}, ""
+    try:
+        _, grid = parse_grid(words)
+    except ConfigError as error:
+        sentence = str(error)
+    assert all(grid.values())
+    assert len(sentence) < 400  # what was typed is cut
