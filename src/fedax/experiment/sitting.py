@@ -92,7 +92,12 @@ class Job(NamedTuple):
 
 def write_config(job: Job, **made_by: Any) -> None:
     """Writes the configuration, with the versions of what it runs on."""
-    versions = {
+    write_json(job.folder / CONFIG, {**job.config, "made_by": versions() | made_by})
+
+
+def versions() -> dict[str, Any]:
+    """What a run runs on."""
+    return {
         "fedax": fedax.__version__,
         "python": platform.python_version(),
         "jax": jax.__version__,
@@ -102,7 +107,6 @@ def write_config(job: Job, **made_by: Any) -> None:
         "device": jax.devices()[0].device_kind,
         "num_devices": jax.device_count(),
     }
-    write_json(job.folder / CONFIG, {**job.config, "made_by": versions | made_by})
 
 
 def take_part(job: Job, restored: Restored, history: History | None = None) -> TrainingState:
