@@ -28,7 +28,7 @@ from fedax.experiment.folder import (
     write_atomically,
     write_json,
 )
-from fedax.experiment.sitting import versions
+from fedax.experiment.versions import versions
 from fedax.sweeps.choosing import Choice
 from fedax.sweeps.closing import closing_words
 from fedax.sweeps.planning import Unit
