@@ -30,7 +30,8 @@ def recorded(grids, losses, *, metric="train_loss", diverged=None, done=None, dr
     number, seed = (np.array(column, int) for column in zip(*runs, strict=True))
     at = np.array([(diverged or {}).get(run, 0) for run in runs])
     finished = np.array([
-        (done or {}).get(run, at[row] or len(rows[row])) for row, run in enumerate(runs)
+        (done or {}).get(run, at[row] - 1 if at[row] else len(rows[row]))
+        for row, run in enumerate(runs)
     ])
     return Record(settings, number, seed, at, finished, {metric: values, **others})
 
@@ -301,7 +302,7 @@ def test_the_closing_words_say_all_of_it():
     choice = choose(record)
     words = closing_words(record, choice)
     assert words == [
-        "Chosen by the mean train_loss over all 1 rounds; lower is better.",
+        "Chosen by the mean train_loss over one round; lower is better.",
         "fedavg: the best setting is client_learning_rate=1 weighting=uniform, with 1.25 ± 0.35 "
         "(2 seeds).",
         "fedavg: 50% of its settings (2 of 4) are within 5% of the best.",
@@ -311,7 +312,7 @@ def test_the_closing_words_say_all_of_it():
         "fedavgm: no setting is best, as all that were run diverged; try lower rates.",
         "fedsgd: the best setting is the only one, with 3.5 ± 0.71 (2 seeds).",
     ]
-    assert remarks(record, choice) == words[3:5]
+    assert remarks(record, choice) == words[3:6]
     table = best_table(record, choice)
     assert table.headings[2:] == ["train_loss", "within 5%", "diverged"]
     assert table.rows == [

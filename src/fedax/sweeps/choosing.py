@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from fedax.data.task import Task
 from fedax.rounds.history import History
 from fedax.rounds.stopping import Goal
 from fedax.sweeps.edges import Edge, edge
@@ -22,6 +23,10 @@ PAPER_RULE = "train_loss"
 LAST_ROUNDS = 100
 # What lies within this part of the best value is as good as it, see `MethodChoice.sensitivity`.
 CLOSE = 0.05
+
+
+class RuleError(ValueError):
+    """Nothing can be chosen by this rule, as no run has what it asks for."""
 
 
 class MethodChoice(NamedTuple):
@@ -95,7 +100,7 @@ def choose(
 
     Raises:
       TypeError: the function returned no number, or maximise was given for a metric.
-      ValueError: no run has the metric, or its name does not say a direction.
+      ValueError: no run has the metric, or its name says no direction.
 
     Example:
       >>> settings = [Setting(n, "fedavg", {"client_learning_rate": 10.0**n}) for n in range(3)]
@@ -109,7 +114,7 @@ def choose(
     if num_rounds is not None:
         check_count("num_rounds", num_rounds)
     name, maximise = _named(rule, maximise)
-    rounds = int(record.done.max(initial=0)) if num_rounds is None else num_rounds
+    rounds = rounds_of(record) if num_rounds is None else num_rounds
     diverged = (record.diverged > 0) & (record.diverged <= rounds)
     there = ~diverged & (record.done >= max(rounds, 1))
     worst = -np.inf if maximise else np.inf
@@ -136,6 +141,36 @@ def choose(
     return Choice(name, maximise, scores, mean, spread, methods)
 
 
+def rounds_of(record: Record) -> int:
+    """How many rounds the longest run has, one in which it diverged included."""
+    return int(max(record.done.max(initial=0), record.diverged.max(initial=0)))
+
+
+def require_choosable(rule: Rule, task: Task, evaluates: bool) -> None:
+    """Raises a sentence, before anything is trained, if a rule cannot be followed after it.
+
+    Args:
+      rule: as for `choose`.
+      task: on which the runs are.
+      evaluates: whether they are evaluated at all.
+
+    Raises:
+      ValueError: the name of the metric says no direction, or it will not be measured.
+    """
+    if callable(rule):
+        return
+    name = Goal.of(rule, None, "choose").metric
+    if not name.startswith("test_"):
+        return
+    if task.test is None or not evaluates:
+        why = "evaluate_every is 0" if task.test is not None else f"{task.name} has no test data"
+        raise ValueError(f"Cannot choose by {name}: {why}. Choose by train_loss.")
+    measured = [f"{part}_{metric}" for part in ("test", "test_worst_tenth")
+                for metric in task.model.metrics]
+    if name not in measured:
+        raise ValueError(unknown("metric to choose by", name, [PAPER_RULE, *measured]))
+
+
 def _named(rule: Rule, maximise: bool | None) -> tuple[str, bool]:
     """The rule's name, and whether a higher score is better."""
     if callable(rule):
@@ -154,11 +189,11 @@ def _require_measured(record: Record, name: str, rounds: int) -> None:
         known for known, values in record.metrics.items() if not np.isnan(values[:, :rounds]).all()
     }
     if name in record.metrics and name not in measured:
-        raise ValueError(
+        raise RuleError(
             f"Cannot choose by {name}: it was not measured in the first {rounds} rounds."
         )
     if name not in measured:
-        raise ValueError(unknown("metric to choose by", name, sorted(measured)))
+        raise RuleError(unknown("metric to choose by", name, sorted(measured)))
 
 
 def _last_values(record: Record, name: str, rounds: int, there: np.ndarray) -> list[float]:
