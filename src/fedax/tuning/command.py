@@ -32,7 +32,7 @@ from fedax.sweeps.choosing import Choice, RuleError, choose
 from fedax.sweeps.planning import Entry, Unit, plan
 from fedax.sweeps.record import Record
 from fedax.tuning.best import best_toml
-from fedax.tuning.building import built
+from fedax.tuning.building import built, possible
 from fedax.tuning.config import SweepConfig
 from fedax.tuning.folder import (
     BEST,
@@ -127,19 +127,17 @@ def extend_sweep(
         done = _finished(folder, config)
         if done is None:
             raise ConfigError(f"The sweep in {folder} is not finished; {_go_on(folder)}")
-        wider = config.wider(done.choice)
+        wider, left_out = possible(config.wider(done.choice), len(config.settings))
         if len(wider.settings) == len(config.settings):
-            raise ConfigError(
-                f"No best setting of the sweep in {folder} lies at the edge of its grid, so there "
-                "is nothing to add."
-            )
+            why = " ".join(left_out) or "No best setting lies at the edge of its grid."
+            raise ConfigError(f"There is nothing to add to the sweep in {folder}. {why}")
         entries = _entries(wider)
         new = range(len(config.settings), len(entries))
         units = [*units, *_planned(wider, entries, settings_per_batch, new)]
         with explained(folder, _go_on(folder)):
             (folder / "summary.json").unlink(missing_ok=True)
             _write_config(folder, wider, units, identity, command)
-        return _sat(folder, wider, entries, units, identity, notes)
+        return _sat(folder, wider, entries, units, identity, [*notes, *left_out])
 
 
 def read_sweep(folder: Path) -> tuple[SweepConfig, str, list[Unit], str | None]:
