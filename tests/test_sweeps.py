@@ -131,7 +131,7 @@ def test_a_whole_grid_compiles_once(task, compiled):
         task, {"m": method}, grid, num_rounds=3, seeds=2, settings_per_batch=3,
         cohort_size=3, evaluate_every=0, progress=False,
     )
-    assert [name for name in compiled if name == "rounds_of_settings"] == ["rounds_of_settings"]
+    assert compiled.count("jit(rounds_of_settings)") == 1
     assert result.record.metrics["train_loss"].shape == (16, 3)
 
 

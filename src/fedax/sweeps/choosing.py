@@ -237,9 +237,11 @@ def _mean_and_spread(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     for setting, of_seeds in enumerate(scores):
         known = of_seeds[~np.isnan(of_seeds)]
         if len(known):
-            mean[setting] = known.mean()
+            with np.errstate(over="ignore"):  # losses on their way to infinity
+                mean[setting] = known.mean()
         if len(known) > 1 and np.isfinite(known).all():
-            spread[setting] = known.std(ddof=1)
+            with np.errstate(over="ignore"):  # losses on their way to infinity
+                spread[setting] = known.std(ddof=1)
     return mean, spread
 
 

@@ -243,8 +243,13 @@ def _methods(algorithms: Method | Sequence[str] | Mapping[str, Method]) -> dict[
         found = {algorithms: algorithms}
     elif callable(algorithms):
         found = {getattr(algorithms, "__name__", "method"): algorithms}
+    elif isinstance(algorithms, Sequence):
+        found = {str(name): name for name in algorithms}
     else:
-        found = {name: name for name in algorithms}
+        raise TypeError(
+            "algorithms must be a method, a list of names or a dictionary of methods by name, but "
+            f"is {quoted(algorithms)}."
+        )
     for name, method in found.items():
         if isinstance(method, FederatedAlgorithm) or not (
             callable(method) or isinstance(method, str)
