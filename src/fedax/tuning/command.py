@@ -252,7 +252,7 @@ def _go_on(folder: Path) -> str:
 
 def _typed() -> str:
     """The command line of this process, for the page."""
-    return "fedax " + " ".join(for_shell(Path(word)) for word in sys.argv[1:])
+    return "fedax " + " ".join(for_shell(word) for word in sys.argv[1:])
 
 
 def _unused_folder(config: SweepConfig) -> Path:
