@@ -126,9 +126,9 @@ def sweep(
       >>> import fedax
       >>> task = fedax.load_task("quadratics")
       >>> result = fedax.sweep(
-      ...     task, fedax.fedavg, {"client_learning_rate": [0.001, 0.1, 1e9]}, num_rounds=5)
-      >>> dict(result.best().values), result.record.diverged.tolist()
-      ({'client_learning_rate': 0.1}, [0, 0, 2])
+      ...     task, fedax.fedavg, {"client_learning_rate": [0.001, 0.1, 1e9]}, num_rounds=12)
+      >>> dict(result.best().values), (result.record.diverged > 0).tolist()
+      ({'client_learning_rate': 0.1}, [False, False, True])
     """
     from fedax.experiment.display import (  # noqa: PLC0415 - rich is slow to import
         make_console,
