@@ -181,7 +181,7 @@ def figure(number: int, chart: Chart) -> str:
         if len(chart.views) > 1 else ""
     )
     several = (
-        '<button type="button" class="all">Show all rows</button>'
+        '<button type="button" class="all">Show every row below</button>'
         '<button type="button" class="nothing">Hide all</button>'
         '<button type="button" class="first">As at first</button>' if chart.in_table else ""
     )
@@ -194,8 +194,9 @@ def figure(number: int, chart: Chart) -> str:
 <div class="tools">{choose}<label>Smoothing <select class="smooth"><option value="1">none</option>\
 <option value="10">mean of 10 rounds</option><option value="100">mean of 100 rounds</option>\
 </select></label><label><input type="checkbox" class="log"> log scale</label>\
-<button type="button" class="in">Zoom in</button><button type="button" class="out">Zoom out</button>\
-<button type="button" class="whole">All rounds</button>{several}</div>
+<span>Zoom <button type="button" class="in" aria-label="Zoom in">+</button> \
+<button type="button" class="out" aria-label="Zoom out">&minus;</button> \
+<button type="button" class="whole" aria-label="Show all rounds">all</button></span>{several}</div>
 <div class="plot" tabindex="0" role="group" aria-label="{text(chart.title)} against the round. \
 Arrow keys read values, plus and minus zoom, 0 shows all rounds."></div>
 {boxes}<p class="note"></p>

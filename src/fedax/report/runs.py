@@ -111,7 +111,7 @@ def _source(source: Mapping[str, Any]) -> str:
 
 
 def warnings(run: Run) -> Iterator[str]:
-    """Sentences about what a reader of the result must know."""
+    """Sentences about what a reader of the result must know; before a colon their kind."""
     if run.summary is None:
         yield (
             f"Not finished: {len(run.rounds)} of {run.config['num_rounds']} rounds are here."
@@ -176,8 +176,8 @@ def _of_rejections(run: Run) -> Iterator[str]:
         clients = (run.summary or {}).get("rejected_clients", {})
         named = f", of {listed(clients)}" if clients else ""
         yield (
-            f"{count:,} upload{'s were' if count > 1 else ' was'} rejected as not finite{named}. "
-            "Such uploads have weight 0."
+            f"Uploads rejected: {count:,} {'were' if count > 1 else 'was'} not finite{named}, and "
+            f"weighed 0."
         )
 
 
@@ -185,7 +185,7 @@ def _of_tests(run: Run) -> Iterator[str]:
     tested = [m for m in run.rounds if any(name.startswith("test_") for name in m)]
     if not tested:
         if run.rounds:
-            yield "Nothing was measured on test data, so only the training loss is here."
+            yield "No test metrics: nothing was measured on test data."
         return
     sampled = next((metrics for metrics in reversed(tested) if is_sampled(metrics)), None)
     if sampled is not None:
@@ -201,6 +201,6 @@ def _of_tests(run: Run) -> Iterator[str]:
             own, goal = run.final.get(name), direction(name)
             if own is not None and goal and (own < value if goal == "max" else own > value):
                 yield (
-                    f"The {words(name)}, {in_units(name, own)}, is worse than that of {text}, "
+                    f"Worse than {text}: a {words(name)} of {in_units(name, own)}, where that has "
                     f"{in_units(name, value)}."
                 )
