@@ -25,7 +25,10 @@ _MARKERS = ("o", "s", "^", "D", "v", "P")
 MOST_MARKERS = 60
 # An axis of positive values that spans such a factor is logarithmic.
 _DECADES = 100.0
-_MOST_LETTERS = 70
+# Of a label so many letters are shown, in lines of so many; of a note so many are an inch wide.
+_MOST_LETTERS = 150
+_LABEL_LETTERS = 56
+_LETTERS_AN_INCH = 13
 # What a metric with one of these words in its name counts in parts of 1.
 _SHARES = {"accuracy", "precision", "recall"}
 
@@ -62,11 +65,20 @@ def tidy(axes: Axes) -> None:
 
 def units(axis: Axis, metric: str) -> None:
     """Shows a metric's values with its unit, as far as its name says it."""
-    words = set(metric.split("_"))
-    if words & _SHARES:
-        axis.set_major_formatter(PercentFormatter(1.0, decimals=None))
-    elif "bytes" in words:
+    if is_share(metric):
+        axis.set_major_formatter(PercentFormatter(1.0))
+    elif "bytes" in metric.split("_"):
         axis.set_major_formatter(EngFormatter("B"))
+
+
+def is_share(metric: str) -> bool:
+    """Whether a metric is counted in parts of 1, so that per cent are its unit.
+
+    Example:
+      >>> is_share("test_accuracy"), is_share("train_loss")
+      (True, False)
+    """
+    return bool(_SHARES & set(metric.split("_")))
 
 
 def spans_decades(values: np.ndarray) -> bool:
@@ -81,29 +93,34 @@ def spans_decades(values: np.ndarray) -> bool:
 
 
 def note(axes: Axes, sentences: Sequence[str]) -> None:
-    """Says above the picture how to read it."""
+    """Says above the picture how to read it, in lines as wide as its place."""
     if sentences:
-        text = "\n".join(textwrap.wrap("; ".join(sentences) + ".", 84))
+        place = axes.get_subplotspec()
+        figure = axes.figure
+        share = 1.0 if place is None else place.get_position(figure).width / 0.775
+        width = figure.get_figwidth() * share * _LETTERS_AN_INCH
+        text = "\n".join(textwrap.wrap(plain("; ".join(sentences) + ".", 1000), max(int(width), 24)))
         axes.set_title(text, fontsize=8, loc="left", color="#444", parse_math=False)
 
 
 def legend(axes: Axes, handles: Sequence[Any], labels: Sequence[str]) -> None:
     """A legend in which names stand as they are, whatever they are."""
     shown = axes.legend(
-        handles, [plain(label) for label in labels], frameon=True, framealpha=0.8,
+        handles, ["\n".join(textwrap.wrap(plain(label), _LABEL_LETTERS, drop_whitespace=False))
+                  for label in labels], frameon=True, framealpha=0.8,
         edgecolor="none", fontsize="small", ncols=1 if len(labels) <= 8 else 2, handlelength=3.5,
     )
     for text in shown.get_texts():
         text.set_parse_math(False)
 
 
-def plain(text: str) -> str:
+def plain(text: str, most: int = _MOST_LETTERS) -> str:
     r"""A text that Matplotlib draws as it is: printable, short and no private label.
 
     Example:
-      >>> plain("_a\n"), len(plain("b" * 100))
-      (' _a?', 73)
+      >>> plain("_a\n"), plain("b" * 10, 4)
+      (' _a?', 'bbbb...')
     """
     text = "".join(letter if letter.isprintable() else "?" for letter in text)
-    text = text if len(text) <= _MOST_LETTERS else f"{text[:_MOST_LETTERS]}..."
+    text = text if len(text) <= most else f"{text[:most]}..."
     return f" {text}" if text.startswith("_") else text
