@@ -102,7 +102,7 @@ def heat_map(
         [cell(record, choice, algorithm, {x: column, y: row}) for column in columns] for row in rows
     ]
     if axes is None:
-        axes = new_axes(2.6 + 0.75 * max(len(columns), 3), 1.9 + 0.5 * max(len(rows), 3))
+        axes = new_axes(*heat_map_size(len(columns), len(rows)))
     draw_cells(axes, cells, choice, rule_in_words(record, choice))
     for axis, values in ((axes.xaxis, columns), (axes.yaxis, rows)):
         axis.set_ticks(range(len(values)), [_number(value) for value in values])
@@ -119,6 +119,16 @@ def heat_map(
         told.append("hatched: diverged")
     note(axes, told)
     return axes
+
+
+def heat_map_size(columns: int, rows: int) -> tuple[float, float]:
+    """Width and height in inches of a heat map with so many cells.
+
+    Example:
+      >>> heat_map_size(4, 6)
+      (5.6, 4.9)
+    """
+    return 2.6 + 0.75 * max(columns, 3), 1.9 + 0.5 * max(rows, 3)
 
 
 def best_server_rate(

@@ -10,11 +10,12 @@ from typing import TypeAlias
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
 
 from fedax.pictures.errors import DrawingError
 from fedax.rounds.client_metrics import CLIENTS_FOR_A_TENTH, ClientMetrics
 from fedax.rounds.directions import direction
-from fedax.rounds.style import COLOURS, legend, new_axes, note, tidy, units
+from fedax.rounds.style import COLOURS, is_share, legend, new_axes, note, tidy, units
 from fedax.validate import unknown
 
 Clients: TypeAlias = ClientMetrics | str | Path
@@ -57,7 +58,7 @@ def clients(data: Clients, metric: str | None = None, axes: Axes | None = None) 
     order = np.sort(known) if high else np.sort(known)[::-1]
     few = math.ceil(_WORST * len(known) * (1 - 1e-12)) if len(known) >= CLIENTS_FOR_A_TENTH else 0
     bins = _bins(known)
-    count, name = f"{len(known):,} clients", metric.replace("_", " ")
+    count = f"{len(known):,} client{'' if len(known) == 1 else 's'}"
     look = {"edgecolor": "white", "linewidth": 0.4}
     groups = [(order[few:], "the others" if few else count, {"color": "#9ecae1"})]
     if few:
@@ -76,8 +77,9 @@ def clients(data: Clients, metric: str | None = None, axes: Axes | None = None) 
     lines += [(float(order[:few].mean()), "mean over the worst tenth", (0, (5, 1.5)))] if few else []
     for value, label, dashes in lines:
         handles.append(axes.axvline(value, color="black", linestyle=dashes, linewidth=1.6))
-        labels.append(f"{label}: {value:.4g}")
-    axes.set(xlabel=f"{name} of a client", ylabel="clients")
+        labels.append(f"{label}: {value:.1%}" if is_share(metric) else f"{label}: {value:.4g}")
+    axes.set(xlabel=f"{metric.replace('_', ' ')} of a client", ylabel="clients")
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     units(axes.xaxis, metric)
     tidy(axes)
     legend(axes, handles, labels)

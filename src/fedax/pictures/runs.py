@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -153,7 +154,7 @@ def _of_frame(frame: Any) -> dict[str, list[Run]]:
 
 
 def _repeated(numbers: Sequence[float]) -> float:
-    return next(a for a, b in zip(numbers, numbers[1:], strict=False) if a == b)
+    return next(a for a, b in itertools.pairwise(numbers) if a == b)
 
 
 def values_of(history: History, metric: str) -> Series:

@@ -99,7 +99,8 @@ def note(axes: Axes, sentences: Sequence[str]) -> None:
         figure = axes.figure
         share = 1.0 if place is None else place.get_position(figure).width / 0.775
         width = figure.get_figwidth() * share * _LETTERS_AN_INCH
-        text = "\n".join(textwrap.wrap(plain("; ".join(sentences) + ".", 1000), max(int(width), 24)))
+        words = plain("; ".join(sentences) + ".", 1000)
+        text = "\n".join(textwrap.wrap(words, max(int(width), 24)))
         axes.set_title(text, fontsize=8, loc="left", color="#444", parse_math=False)
 
 
@@ -107,7 +108,7 @@ def legend(axes: Axes, handles: Sequence[Any], labels: Sequence[str]) -> None:
     """A legend in which names stand as they are, whatever they are."""
     shown = axes.legend(
         handles, ["\n".join(textwrap.wrap(plain(label), _LABEL_LETTERS, drop_whitespace=False))
-                  for label in labels], frameon=True, framealpha=0.8,
+                  for label in labels], frameon=True, framealpha=0.9,
         edgecolor="none", fontsize="small", ncols=1 if len(labels) <= 8 else 2, handlelength=3.5,
     )
     for text in shown.get_texts():
