@@ -36,6 +36,7 @@ from fedax.cli.commands import (
     DataDescribe,
     DataGet,
     List,
+    Plot,
     Reproduce,
     Run,
     Theory,
@@ -52,6 +53,7 @@ from fedax.experiment.errors import ConfigError
 from fedax.experiment.folder import RunError
 from fedax.experiment.imports import line_of, sentence
 from fedax.mistakes import AlgorithmError, ModelError
+from fedax.pictures.errors import DrawingError
 from fedax.report.picture import PictureError, require_format, save_picture
 from fedax.report.tables import print_json, print_tables
 from fedax.rounds.client_store import StoreError
@@ -61,7 +63,7 @@ from fedax.validate import check_count
 
 # Their messages are sentences that say what was wrong and what to do.
 EXPLAINED = (
-    AlgorithmError, CheckpointError, DataError, DivergedError, ModelError, PictureError,
+    AlgorithmError, CheckpointError, DataError, DivergedError, DrawingError, ModelError, PictureError,
     ProcessError, RunError, StoreError,
 )
 
@@ -98,7 +100,8 @@ def run_command(arguments: list[str]) -> int:
             stop.code = _help_on_run([w for w in arguments if w not in ("--help", "-h")])
         raise
     do: dict[type, Callable[[Any], int]] = {
-        Run: _run, List: _list, Data: _data, Reproduce: _reproduce, Theory: _theory,
+        Run: _run, List: _list, Data: _data, Plot: _plot, Reproduce: _reproduce,
+        Theory: _theory,
     }
     try:
         return do[type(command)](command)
@@ -240,6 +243,13 @@ def _data(command: Data) -> int:
         data_partitions.describe(asked)
     else:
         data_partitions.partition(asked)
+    return 0
+
+
+def _plot(command: Plot) -> int:
+    from fedax.cli import plots  # noqa: PLC0415 - only this command, and Matplotlib is slow
+
+    plots.plot(command)
     return 0
 
 
