@@ -234,6 +234,21 @@ class Data:
 
 
 @dataclasses.dataclass(frozen=True)
+class Report:
+    """Write one page that shows a run or a sweep, or compares several; it works offline.
+
+    Of one folder it is that folder's report.html, which a finished run or sweep has already.
+    """
+
+    dirs: Annotated[Positional[tuple[Path, ...]], _option("DIR ...")] = ()
+    """Folders of runs and sweeps, finished or not."""
+    out: Annotated[Path | None, _option("FILE")] = None
+    """The page to write. Default: DIR/report.html of one folder, fedax-report.html of several."""
+    debug: Annotated[bool, _option("")] = False
+    """Show the traceback of a failure."""
+
+
+@dataclasses.dataclass(frozen=True)
 class Reproduce:
     """Compute a published table or figure anew, with the deviation from it or from theory."""
 
@@ -363,6 +378,7 @@ Command: TypeAlias = (
     | Annotated[List, subcommand("list")]
     | Annotated[Data, subcommand("data")]
     | Annotated[Plot, subcommand("plot")]
+    | Annotated[Report, subcommand("report")]
     | Annotated[Reproduce, subcommand("reproduce")]
     | Annotated[Theory, subcommand("theory")]
 )

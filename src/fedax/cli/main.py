@@ -37,6 +37,7 @@ from fedax.cli.commands import (
     DataGet,
     List,
     Plot,
+    Report,
     Reproduce,
     Run,
     Theory,
@@ -100,7 +101,8 @@ def run_command(arguments: list[str]) -> int:
             stop.code = _help_on_run([w for w in arguments if w not in ("--help", "-h")])
         raise
     do: dict[type, Callable[[Any], int]] = {
-        Run: _run, List: _list, Data: _data, Plot: _plot, Reproduce: _reproduce,
+        Run: _run, List: _list, Data: _data, Plot: _plot, Report: _report,
+        Reproduce: _reproduce,
         Theory: _theory,
     }
     try:
@@ -243,6 +245,13 @@ def _data(command: Data) -> int:
         data_partitions.describe(asked)
     else:
         data_partitions.partition(asked)
+    return 0
+
+
+def _report(command: Report) -> int:
+    from fedax.cli import reports  # noqa: PLC0415 - only this command
+
+    reports.report(command)
     return 0
 
 

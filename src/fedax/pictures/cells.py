@@ -13,6 +13,9 @@ from fedax.sweeps.grid import same
 from fedax.sweeps.record import Record
 from fedax.validate import unknown
 
+# The colours' scale ends where a value is so many times as far from the best as the middle one is.
+_REACH = 3.0
+
 
 class Cell(NamedTuple):
     """The settings of a method that have the same values of some hyperparameters.
@@ -107,3 +110,20 @@ def cell(record: Record, choice: Choice, algorithm: str, values: dict[str, Any])
         int(first) if known else None,
         int(np.isinf(scores).sum()), int((~np.isnan(scores)).sum()),
     )
+
+
+def scale_ends(scores: np.ndarray, maximise: bool) -> tuple[float, float]:
+    """The best score, and the one where the colours' scale ends; what is worse has its last colour.
+
+    It ends where far worse values do not hide the differences between good ones.
+
+    Example:
+      >>> scale_ends(np.array([1.0, 2.0, 3.0, 100.0, np.inf]), False)
+      (1.0, 5.5)
+    """
+    known = scores[np.isfinite(scores)]
+    if not len(known):
+        return (1.0, 0.0) if maximise else (0.0, 1.0)
+    best, worst = (known.max(), known.min()) if maximise else (known.min(), known.max())
+    far = best + _REACH * (np.median(known) - best)
+    return float(best), float(max(far, worst) if maximise else min(far, worst))

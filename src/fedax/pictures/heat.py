@@ -10,13 +10,12 @@ from matplotlib.axes import Axes
 from matplotlib.colors import Normalize
 from matplotlib.patches import Rectangle
 
-from fedax.pictures.cells import Cell
-from fedax.rounds.style import COLOURS, is_share, units
+from fedax.pictures.cells import Cell, scale_ends
+from fedax.rounds.directions import is_share
+from fedax.rounds.style import COLOURS, units
 from fedax.sweeps.choosing import Choice
 from fedax.sweeps.edges import Edge
 
-# The scale ends where a value is so many times as far from the best as the middle one is.
-_REACH = 3.0
 # From this lightness on, a cell's number is black.
 _LIGHT = 0.45
 
@@ -69,14 +68,11 @@ def draw_cells(
 
 def _scale(scores: np.ndarray, maximise: bool) -> tuple[Normalize, str]:
     """The colours' scale, and at which ends values lie beyond it."""
+    best, end = scale_ends(scores, maximise)
     known = scores[np.isfinite(scores)]
-    if not len(known):
-        return Normalize(0, 1), "neither"
-    best, worst = (known.max(), known.min()) if maximise else (known.min(), known.max())
-    far = best + _REACH * (np.median(known) - best)
     if maximise:
-        return Normalize(max(far, worst), best), "min" if far > worst else "neither"
-    return Normalize(best, min(far, worst)), "max" if far < worst else "neither"
+        return Normalize(end, best), "min" if (known < end).any() else "neither"
+    return Normalize(best, end), "max" if (known > end).any() else "neither"
 
 
 def _hatch(axes: Axes, column: int, row: int) -> None:

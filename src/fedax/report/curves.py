@@ -10,14 +10,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedax.report.marks import text, ticked, words
+from fedax.rounds.directions import is_share
 
 # Curves have so many points together, at most; of longer ones each stretch of rounds keeps its
 # lowest and its highest value.
 MOST_POINTS = 400_000
 # ... and each keeps so many stretches, whatever their number.
 FEWEST_STRETCHES = 100
-# What a metric with one of these words in its name counts in parts of 1.
-SHARES = {"accuracy", "precision", "recall"}
 
 
 class View(NamedTuple):
@@ -150,11 +149,6 @@ def _rounded(values: np.ndarray) -> list[float | None]:
 
 def _plain(label: str) -> str:
     return label.encode("utf-8", "replace").decode()
-
-
-def is_share(metric: str) -> bool:
-    """Whether a metric is counted in parts of 1, so that per cent are its unit."""
-    return bool(SHARES & set(metric.split("_")))
 
 
 def in_units(metric: str, value: Any) -> str:

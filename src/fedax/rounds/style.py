@@ -13,6 +13,8 @@ from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, PercentFormatter
 
+from fedax.rounds.directions import is_share
+
 # Colours that stay apart for the colour-blind (Okabe and Ito 2008), the darker ones first.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00")
 # Where colours are not seen, these keep lines apart, and these the points.
@@ -29,8 +31,6 @@ _DECADES = 100.0
 _MOST_LETTERS = 150
 _LABEL_LETTERS = 56
 _LETTERS_AN_INCH = 13
-# What a metric with one of these words in its name counts in parts of 1.
-_SHARES = {"accuracy", "precision", "recall"}
 
 
 class Picture(Figure):
@@ -69,16 +69,6 @@ def units(axis: Axis, metric: str) -> None:
         axis.set_major_formatter(PercentFormatter(1.0))
     elif "bytes" in metric.split("_"):
         axis.set_major_formatter(EngFormatter("B"))
-
-
-def is_share(metric: str) -> bool:
-    """Whether a metric is counted in parts of 1, so that per cent are its unit.
-
-    Example:
-      >>> is_share("test_accuracy"), is_share("train_loss")
-      (True, False)
-    """
-    return bool(_SHARES & set(metric.split("_")))
 
 
 def spans_decades(values: np.ndarray) -> bool:

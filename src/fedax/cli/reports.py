@@ -1,0 +1,72 @@
+"""`fedax report`: the page of a run or of a sweep, and the page that compares several."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+import fedax
+from fedax.cli.commands import Report
+from fedax.cli.folders import distinct_names, is_sweep
+from fedax.experiment.errors import ConfigError
+from fedax.experiment.folder import RunError, explained, write_atomically
+from fedax.experiment.pages import read_run, report_page
+from fedax.report.comparison import comparison_page
+from fedax.report.runs import Run
+from fedax.report.sweep_page import best_runs, sweep_page
+from fedax.report.tables import printable
+
+DEFAULT = Path("fedax-report.html")
+PAGE = "report.html"
+
+
+def report(command: Report) -> None:
+    """Writes the page and says where it is.
+
+    Raises:
+      ConfigError: no folder was given.
+      RunError: a folder holds neither a run nor a sweep, or the page cannot be written.
+    """
+    folders = list({folder.resolve(): folder for folder in command.dirs}.values())
+    if not folders:
+        raise ConfigError(
+            "fedax report needs a folder of a run or a sweep, or several: fedax report DIR ..."
+        )
+    if command.out is not None and command.out.is_dir():
+        raise ConfigError(
+            f"--out is {command.out}, which is a folder; name the file to write: "
+            f"{command.out / PAGE}."
+        )
+    page = _one(folders[0]) if len(folders) == 1 else _several(folders, command)
+    out = command.out or (folders[0] / PAGE if len(folders) == 1 else DEFAULT)
+    with explained(out.parent if out.parent.exists() else Path()):
+        out.parent.mkdir(parents=True, exist_ok=True)
+        content = page.encode()
+        write_atomically(out, content)
+    print(f"Report: {printable(str(out))} ({len(content) / 1e6:.1f} MB)")
+
+
+def _one(folder: Path) -> str:
+    if not is_sweep(folder):
+        return report_page(folder)
+    sweep = fedax.load_sweep(folder)
+    return sweep_page(sweep.record, sweep.choice, sweep.config, sweep.summary)
+
+
+def _several(folders: Sequence[Path], command: Report) -> str:
+    """Runs, and the best settings of sweeps."""
+    runs: list[Run] = []
+    for folder, name in zip(folders, distinct_names(folders), strict=True):
+        if is_sweep(folder):
+            sweep = fedax.load_sweep(folder)
+            found = best_runs(sweep.record, sweep.choice, sweep.config)
+            if not found:
+                raise RunError(f"The sweep in {folder} has no setting with a finite score yet.")
+            runs += [run._replace(name=f"{name}: {run.name}") for run in found]
+        else:
+            runs.append(read_run(folder)._replace(name=name))
+    words = ["fedax", "report", *map(str, command.dirs)]
+    if command.out is not None:
+        words += ["--out", str(command.out)]
+    return comparison_page(runs, " ".join(map(shlex.quote, words)))
