@@ -102,8 +102,7 @@ def run_command(arguments: list[str]) -> int:
         raise
     do: dict[type, Callable[[Any], int]] = {
         Run: _run, List: _list, Data: _data, Plot: _plot, Report: _report,
-        Reproduce: _reproduce,
-        Theory: _theory,
+        Reproduce: _reproduce, Theory: _theory,
     }
     try:
         return do[type(command)](command)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +11,7 @@ import fedax
 from fedax.cli.commands import Report
 from fedax.cli.folders import distinct_names, is_sweep
 from fedax.experiment.errors import ConfigError
-from fedax.experiment.folder import RunError, explained, write_atomically
+from fedax.experiment.folder import RunError, write_atomically
 from fedax.experiment.pages import read_run, report_page
 from fedax.report.comparison import comparison_page
 from fedax.report.runs import Run
@@ -40,10 +41,14 @@ def report(command: Report) -> None:
         )
     page = _one(folders[0]) if len(folders) == 1 else _several(folders, command)
     out = command.out or (folders[0] / PAGE if len(folders) == 1 else DEFAULT)
-    with explained(out.parent if out.parent.exists() else Path()):
+    content = page.encode()
+    try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        content = page.encode()
         write_atomically(out, content)
+    except OSError as error:
+        full = error.errno == errno.ENOSPC
+        why = "the disk is full" if full else error.strerror or str(error)
+        raise RunError(f"Cannot write the page {out}: {why}.") from None
     print(f"Report: {printable(str(out))} ({len(content) / 1e6:.1f} MB)")
 
 
@@ -69,4 +74,4 @@ def _several(folders: Sequence[Path], command: Report) -> str:
     words = ["fedax", "report", *map(str, command.dirs)]
     if command.out is not None:
         words += ["--out", str(command.out)]
-    return comparison_page(runs, " ".join(map(shlex.quote, words)))
+    return comparison_page(runs, shlex.join(words))

@@ -50,9 +50,8 @@ def _commands(name: str, config: Mapping[str, Any]) -> dict[str, str]:
             "A Python program made this run with fedax.train, and makes it again with the settings "
             "above.": ""
         }
-    found = {
-        f"With the run folder {name} at hand:": f"fedax run --config {shlex.quote(f'{name}/{CONFIG}')}"
-    }
+    repeat = shlex.join(["fedax", "run", "--config", f"{name}/{CONFIG}"])
+    found = {f"With the run folder {name} at hand:": repeat}
     written = written_out(config)
     return found | {"Without it, every setting written out:": written} if written else found
 
@@ -69,11 +68,12 @@ def written_out(config: Mapping[str, Any]) -> str:
     for place in ("task", "algorithm"):
         options = config.get(f"{place}_options", {})
         settings |= {f"{place}.{key}": value for key, value in options.items()}
-    if not all(value is None or isinstance(value, int | float | str) for value in settings.values()):
+    if not all(value is None or isinstance(value, int | float | str) for value in
+               settings.values()):
         return ""
     names = [_place(config, key) for key in ("task", "algorithm")]
     pairs = [f"{key}={_word(value)}" for key, value in settings.items()]
-    return " ".join(map(shlex.quote, ["fedax", "run", *names, "--preset", "none", "--set", *pairs]))
+    return shlex.join(["fedax", "run", *names, "--preset", "none", "--set", *pairs])
 
 
 def _place(config: Mapping[str, Any], key: str) -> str:
@@ -83,5 +83,7 @@ def _place(config: Mapping[str, Any], key: str) -> str:
 
 
 def _word(value: Any) -> str:
-    return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+    if value is None:
+        return "none"
+    return str(value).lower() if isinstance(value, bool) else str(value)
 

@@ -14,8 +14,7 @@ from matplotlib.ticker import MaxNLocator
 
 from fedax.pictures.errors import DrawingError
 from fedax.rounds.client_metrics import CLIENTS_FOR_A_TENTH, ClientMetrics
-from fedax.rounds.directions import direction
-from fedax.rounds.directions import is_share
+from fedax.rounds.directions import direction, is_share
 from fedax.rounds.style import COLOURS, legend, new_axes, note, tidy, units
 from fedax.validate import unknown
 

@@ -11,14 +11,15 @@ import numpy as np
 
 from fedax.report.curves import MOST_POINTS, Chart, View, in_units, view_of
 from fedax.report.document import Page
-from fedax.report.marks import Cell, Column, cell, listed, pairs, sorted_table, text, ticked, words
+from fedax.report.marks import Cell, Column, cell, listed, pairs, plain, sorted_table, ticked, words
 from fedax.report.runs import LAST_ROUNDS, Run, warnings
-from fedax.rounds.directions import direction
 
 # Of more runs only the best few are drawn at first.
 MOST_AT_FIRST, BEST_AT_FIRST = 24, 8
-# So many warnings stand one by one; of more, each kind once, with the runs that it is about.
-_MOST_WARNINGS = 6
+# Of so many runs a kind of warning stands with each; of more, once, with their names.
+_FEW = 2
+# A curve's name has so many of the settings that differ.
+_MOST_SETTINGS = 3
 
 
 def comparison_page(runs: Sequence[Run], command: str = "") -> str:
@@ -31,16 +32,17 @@ def comparison_page(runs: Sequence[Run], command: str = "") -> str:
     differing, common = _settings(runs)
     shown = _at_first(runs)
     title = f"{len(runs)} runs: {listed(dict.fromkeys(run.title for run in runs), 3)}"
-    table = _table(runs, differing, shown)
+    labels = _labels(runs, differing)
+    table = _table(runs, labels, differing, shown)
     key = ' <span class="key">Settings that differ</span> are coloured, and bold where a run has ' \
         "not what most have." if differing else " All settings are the same."
+    views = _views(runs)
     return Page(
         title=title,
         state=f"{sum(run.summary is not None for run in runs)} of {len(runs)} are finished",
         warnings=list(_warnings(runs)),
         before="",
-        charts=[Chart("Runs", [run.name for run in runs], views, shown, in_table=True)]
-        if (views := _views(runs)) else [],
+        charts=[Chart("Runs", labels, views, shown, in_table=True)] if views else [],
         after=(
             f"<h2>Runs</h2>\n<p>Click a heading to sort; tick a run to see its curve.{key}</p>\n"
             f"{table}\n<h2>Settings that all have</h2>\n{pairs(common)}"
@@ -110,11 +112,25 @@ def merged(names: Iterator[Sequence[str]]) -> list[str]:
     return sorted(known, key=lambda name: (name != "train_loss", not name.startswith("test_")))
 
 
-def _table(runs: Sequence[Run], differing: Mapping[str, list[Any]], shown: Sequence[bool]) -> str:
+def _labels(runs: Sequence[Run], differing: Mapping[str, list[Any]]) -> list[str]:
+    """The curves' names: the runs', with some of what differs."""
+    said = list(differing.items())[:_MOST_SETTINGS]
+    return [
+        " ".join([run.name, *(
+            f"{name}={plain(values[row])}" for name, values in said
+            if not isinstance(values[row], Cell)
+        )]) for row, run in enumerate(runs)
+    ]
+
+
+def _table(
+    runs: Sequence[Run], labels: Sequence[str], differing: Mapping[str, list[Any]],
+    shown: Sequence[bool],
+) -> str:
     columns = [
         Column("curve", [
-            Cell(ticked("chart-0", i, run.name, shown=shown[i], named=False), float(i))
-            for i, run in enumerate(runs)
+            Cell(ticked("chart-0", i, label, shown=shown[i], named=False), float(i))
+            for i, label in enumerate(labels)
         ]),
         Column("run", [run.name for run in runs]),
         *(Column(name, _odd(values), "differs") for name, values in differing.items()),
@@ -167,9 +183,8 @@ def _warnings(runs: Sequence[Run]) -> Iterator[str]:
     for run in runs:
         for sentence in warnings(run):
             kinds.setdefault(sentence.partition(":")[0], []).append((run.name, sentence))
-    one_by_one = sum(map(len, kinds.values())) <= _MOST_WARNINGS
     for kind, found in kinds.items():
-        if one_by_one or len(found) == 1:
+        if len(found) <= _FEW:
             yield from (f"{name}: {sentence}" for name, sentence in found)
         else:
             yield f"{kind}: {listed(name for name, _ in found)}."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -9,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedax.report.marks import text, ticked, words
+from fedax.report.marks import plain, text, ticked, words
 from fedax.rounds.directions import is_share
 
 # Curves have so many points together, at most; of longer ones each stretch of rounds keeps its
@@ -91,7 +92,7 @@ def view_of(
     kept = np.stack([edges[:-1], edges[:-1] + np.diff(edges) // 2], axis=1).ravel()
     thin = np.full((len(values), len(kept)), np.nan)
     width = None if spread is None else np.full(thin.shape, np.nan)
-    for number, (first, end) in enumerate(zip(edges[:-1], edges[1:], strict=True)):
+    for number, (first, end) in enumerate(itertools.pairwise(edges.tolist())):
         for curve, part in enumerate(values[:, first:end]):
             known = np.flatnonzero(np.isfinite(part))
             if not len(known):
@@ -104,7 +105,8 @@ def view_of(
     stretch = math.ceil(len(rounds) / stretches)
     return View(
         metric, rounds[kept], thin, width,
-        note=f"Thinned out: of each {stretch} measured rounds the lowest and the highest are drawn.",
+        note=f"Thinned out: of each {stretch} measured rounds the lowest and the highest value are "
+        "drawn.",
     )
 
 
@@ -117,7 +119,7 @@ def payload(charts: Sequence[Chart]) -> str:
       '{"charts":[{"labels":["\\u003c/script>"],"views":[{"x":[1,2],'
     """
     found = [
-        {"labels": [_plain(label) for label in chart.labels],
+        {"labels": [plain(label) for label in chart.labels],
          "views": [_view(view) for view in chart.views]}
         for chart in charts
     ]
@@ -130,7 +132,7 @@ def _view(view: View) -> dict[str, Any]:
         "x": view.rounds.tolist(), "y": [_rounded(curve) for curve in view.values],
         "percent": is_share(view.metric), "note": view.note,
         "references": [
-            {"label": _plain(label), "value": value} for label, value in view.references.items()
+            {"label": plain(label), "value": value} for label, value in view.references.items()
             if math.isfinite(value)
         ],
     }
@@ -145,10 +147,6 @@ def _view(view: View) -> dict[str, Any]:
 
 def _rounded(values: np.ndarray) -> list[float | None]:
     return [float(f"{v:.6g}") if math.isfinite(v) else None for v in values.tolist()]
-
-
-def _plain(label: str) -> str:
-    return label.encode("utf-8", "replace").decode()
 
 
 def in_units(metric: str, value: Any) -> str:

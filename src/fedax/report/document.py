@@ -45,12 +45,12 @@ class Page(NamedTuple):
         """
         drawn = "\n".join(figure(number, chart) for number, chart in enumerate(self.charts))
         several = ' class="several"' if len(self.charts) > 1 else ""
-        curves = f'<h2>Curves</h2>\n<div{several}>{drawn}</div>' if drawn else "<p>There are no curves yet.</p>"
+        curves = f"<div{several}>{drawn}</div>" if drawn else "<p>There are none yet.</p>"
         scripts = [_read("uPlot.iife.min.js"), _read("page.js")]
         allowed = " ".join(f"'sha256-{_digest(script)}'" for script in scripts)
         warned = "\n".join(f"<li>{text(sentence)}</li>" for sentence in self.warnings)
         repeated = "\n".join(
-            f"<p>{text(sentence)}</p>" + (f'<pre class="command">{_whole(command)}</pre>' if command else "")
+            f"<p>{text(sentence)}</p>{_command(command) if command else ''}"
             for sentence, command in self.commands.items()
         )
         made_by = f"<h2>Made by</h2>\n{pairs(self.made_by)}" if self.made_by else ""
@@ -71,13 +71,14 @@ script-src {allowed}; base-uri 'none'; form-action 'none'">
 <p class="quiet">{text(self.state)}</p>
 {f'<ul class="warnings" aria-label="Warnings">{warned}</ul>' if warned else ""}
 {self.before}
+<h2>Curves</h2>
 {curves}
 {self.after}
 <h2>Repeat it</h2>
 {repeated}
 {made_by}
 </main>
-<noscript><p>Curves, sorting and filtering need JavaScript, which is part of this file.</p></noscript>
+<noscript><p>Curves, sorting and filtering need JavaScript, which is in this file.</p></noscript>
 <script type="application/json" id="data">{payload(self.charts)}</script>
 {"".join(f"<script>{script}</script>" for script in scripts)}
 </body>
@@ -85,9 +86,9 @@ script-src {allowed}; base-uri 'none'; form-action 'none'">
 """
 
 
-def _whole(command: str) -> str:
+def _command(command: str) -> str:
     """A command, of which nothing is cut."""
-    return html.escape(printable(command))
+    return f'<pre class="command">{html.escape(printable(command))}</pre>'
 
 
 def _read(name: str) -> str:

@@ -52,10 +52,10 @@ def heat_map(record: Record, choice: Choice, algorithm: str) -> str:
     corner = "" if down is None else "<td></td>"
     described = f"{words(across)} across" + (f", {words(down)} down" if down else "")
     return (
-        f'<h3>{text(algorithm)}</h3>\n<p class="note">{text(described + best_over)}.</p>\n'
+        f'<div><h3>{text(algorithm)}</h3>\n<p class="note">{text(described + best_over)}.</p>\n'
         f'<div class="scroll" tabindex="0"><table class="heat"><caption class="hidden">'
         f"{text(f'{algorithm}: {described}')}</caption><thead><tr>{corner}{head}</tr></thead>"
-        f"<tbody>{''.join(rows)}</tbody></table></div>\n"
+        f"<tbody>{''.join(rows)}</tbody></table></div></div>\n"
     )
 
 

@@ -57,6 +57,11 @@ def text(value: Any) -> str:
       >>> text("</script>\n"), text(0.123456789), text(None), text(1234567)
       ('&lt;/script&gt;\\n', '0.12346', 'none', '1,234,567')
     """
+    return html.escape(plain(value))
+
+
+def plain(value: Any) -> str:
+    """A value as text, see `text`, which is not yet HTML."""
     if value is None:
         return "none"
     if isinstance(value, bool):
@@ -65,8 +70,8 @@ def text(value: Any) -> str:
         return f"{int(value):,}"
     if isinstance(value, numbers.Real):
         return f"{float(value):.5g}"
-    words = printable(str(value))
-    return html.escape(words if len(words) <= MOST_LETTERS else words[:MOST_LETTERS] + "...")
+    letters = printable(str(value))
+    return letters if len(letters) <= MOST_LETTERS else letters[:MOST_LETTERS] + "..."
 
 
 def cell(value: Any) -> Cell:
@@ -102,7 +107,8 @@ def plain_table(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def sorted_table(
-    caption: str, columns: Sequence[Column], classes: Sequence[str] = (), found_by: Sequence[str] = ()
+    caption: str, columns: Sequence[Column], classes: Sequence[str] = (),
+    found_by: Sequence[str] = (),
 ) -> str:
     """A table that the page's script makes sort and filter.
 
@@ -173,8 +179,8 @@ def swatch(series: int) -> str:
     """A piece of the line by which a curve is drawn."""
     dash = DASHES[series // NUM_COLOURS % len(DASHES)]
     return (
-        '<svg class="swatch" aria-hidden="true"><line x1="0" x2="26" y1="4" y2="4" '
-        f'stroke-width="3" stroke="var(--c{series % NUM_COLOURS})" stroke-dasharray="{dash}"/></svg>'
+        '<svg class="swatch" aria-hidden="true"><line x2="26" y1="4" y2="4" stroke-width="3" '
+        f'stroke="var(--c{series % NUM_COLOURS})" stroke-dasharray="{dash}"/></svg>'
     )
 
 

@@ -41,7 +41,7 @@ def run_page(run: Run) -> str:
 
 
 def _charts(run: Run) -> list[Chart]:
-    """The metrics worth a picture, test metrics with their variants; the others in one to choose."""
+    """Training loss, test metrics with their variants, and one to choose from the others."""
     names = run.metrics
     variants = tuple(prefix for prefix in LINES if prefix != "test_")
     tests = sorted(n for n in names if n.startswith("test_") and not n.startswith(variants))
@@ -55,7 +55,9 @@ def _charts(run: Run) -> list[Chart]:
     rounds = np.array([metrics["round"] for metrics in run.rounds], int)
     others = [view_of(name, rounds, run.values(name)[None]) for name in names if name not in known]
     views = [view for view in others if view is not None]
-    return [*charts, Chart("What else was measured", [run.name], views, [True])] if views else charts
+    if views:
+        charts.append(Chart("What else was measured", [run.name], views, [True]))
+    return charts
 
 
 def _chart(run: Run, names: Sequence[str]) -> Chart | None:
@@ -67,9 +69,9 @@ def _chart(run: Run, names: Sequence[str]) -> Chart | None:
     if view is None:
         return None
     references = (run.summary or {}).get("references", {})
-    view = view._replace(
-        references={k: metrics[names[0]] for k, metrics in references.items() if names[0] in metrics}
-    )
+    view = view._replace(references={
+        text: metrics[names[0]] for text, metrics in references.items() if names[0] in metrics
+    })
     first = names[0].removeprefix("test_")
     labels = [LINES.get(name.removesuffix(first), "train loss") for name in names]
     if not view.note:  # all rounds are there
@@ -99,7 +101,8 @@ def _headline(run: Run) -> dict[str, Any]:
         rows |= {f"{words(name)} of {reference}": in_units(name, v) for name, v in metrics.items()}
     if summary.get("best"):
         best = summary["best"]
-        rows[f"best {words(best['metric'])}"] = f"{in_units(best['metric'], best['value'])} in round {best['round']}"
+        value = in_units(best["metric"], best["value"])
+        rows[f"best {words(best['metric'])}"] = f"{value} in round {best['round']}"
     last = min(LAST_ROUNDS, len(run.rounds))
     loss = run.train_loss
     rows[f"mean training loss of the last {last} rounds"] = None if np.isnan(loss) else loss

@@ -192,9 +192,8 @@ def _of_tests(run: Run) -> Iterator[str]:
         final = run.final
         all_at_end = final.get("evaluated_examples", 0) >= final.get("evaluated_of", 1)
         yield (
-            f"Evaluated on a sample: hollow points of test metrics rest on "
-            f"{describe_sample(sampled)}; "
-            + ("the result above is of all." if all_at_end else "so does the result above.")
+            f"Evaluated on a sample: test metrics on the way are of {describe_sample(sampled)}; "
+            + ("those at the end are of all." if all_at_end else "those at the end, too.")
         )
     for text, metrics in (run.summary or {}).get("references", {}).items():
         for name, value in metrics.items():

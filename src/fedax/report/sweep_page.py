@@ -42,6 +42,8 @@ def sweep_page(
         + ("finished" if summary is not None else "not finished")
     )
     maps = "".join(heat_map(record, choice, method) for method in record.algorithms)
+    if maps:
+        maps = f'<h2>Heat maps</h2>\n{_legend(record, choice)}\n<div class="maps">{maps}</div>'
     shown = _at_first(record, choice, order)
     views = _views(record, order)
     labels = [_label(record, number) for number in order]
@@ -49,8 +51,7 @@ def sweep_page(
         title=f"Sweep of {listed(record.algorithms)} on {config.get('task', '?')}",
         state=state,
         warnings=list(_warnings(record, choice, config, summary)),
-        before=f"<h2>The best of each method</h2>\n{_methods(record, choice)}\n"
-        + (f"<h2>Heat maps</h2>\n{_legend(record, choice)}\n{maps}" if maps else ""),
+        before=f"<h2>The best of each method</h2>\n{_methods(record, choice)}\n{maps}",
         charts=[Chart("Settings", labels, views, shown, in_table=True)] if views else [],
         after=(
             "<h2>Settings</h2>\n<p>Click a heading to sort; tick a setting to see its curve. The "

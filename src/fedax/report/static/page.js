@@ -7,7 +7,7 @@
   const charts = [];
   const NUM_COLOURS = 6;
   const DASHES = [[], [9, 4], [2, 3], [11, 3, 2, 3]];  // as the swatches, see marks.py
-  const FEW_POINTS = 60, FEW_BANDS = 8, FEW_CURVES = 40, MOST_READ = 7, HEIGHT = 320;
+  const FEW_POINTS = 60, FEW_BANDS = 8, FEW_CURVES = 40, MOST_READ = 7, FEWEST_TO_FILTER = 6, HEIGHT = 320;
 
   const css = (name) => getComputedStyle(root).getPropertyValue(name).trim();
   const make = (tag, text = "", properties = {}) =>
@@ -70,7 +70,7 @@
 
   function filters(table) {
     const rows = [...table.tBodies[0].rows];
-    if (rows.length < 2) return;
+    if (rows.length < FEWEST_TO_FILTER) return;
     const words = make("input", "", { type: "search", placeholder: "words" });
     const label = make("label", "Filter rows: ");
     label.append(words);
@@ -173,7 +173,7 @@
           y: { distr: log ? 3 : 1, range: (plot, low, high) => this.range(plot, low, high, log) },
         },
         axes: [
-          { ...axis, label: "round", labelSize: 20, incrs: stepped, space: 60 },
+          { ...axis, label: "round", labelSize: 18, labelGap: 0, labelFont: "12px system-ui", incrs: stepped, space: 60 },
           {
             ...axis,
             values: (_, splits) => splits.map((value) => value === null ? null : this.format(value)),
@@ -182,7 +182,7 @@
         ],
         series: [{}, ...y.map((_, i) => ({
           label: this.given.labels[i], show: this.shown[i], stroke: () => colour(i), width: 1.6,
-          dash: dash(i), spanGaps: true, points: { show: false },
+          dash: this.dash(i), spanGaps: true, points: { show: false },
         }))],
         hooks: {
           drawAxes: [(plot) => this.inside(plot, () => this.drawBands(plot))],
@@ -196,6 +196,11 @@
       this.plot.over.append(this.readout);
       if (old) this.plot.setScale("x", { min: old.min, max: old.max });
       this.say();
+    }
+
+    // Among very many curves no dashes are seen, and they are slow to draw.
+    dash(series) {
+      return this.shown.filter(Boolean).length > FEW_CURVES ? [] : dash(series);
     }
 
     // What diverges would leave nothing to see of the others: there the picture ends.
@@ -357,6 +362,7 @@
           if (this.shown[series] !== wanted(box)) this.show(series, wanted(box));
         }
       });
+      this.shown.forEach((_, i) => { this.plot.series[i + 1].dash = this.dash(i); });
       queueMicrotask(() => this.say());
     }
 
