@@ -1,15 +1,19 @@
 """The pages in a real browser: what they show, how they are handled, that they ask nobody."""
 
+import hashlib
 import json
 import math
 import shlex
 import time
 from dataclasses import asdict
+from importlib import resources
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import browsers
+import fedax
 from browsers import opened, painted
 from fedax.cli.main import run_command
 from fedax.experiment import config as configs
@@ -280,6 +284,9 @@ def test_a_sweep_shows_the_best_the_edges_and_what_diverged(browser, tmp_path):
         assert "1 of 2 seeds, round 11" in rows.last.inner_text()
         assert chart(page, "c.shown.slice(0, 2)") == [True, True]
         assert chart(page, "c.shown.filter(Boolean).length") == 6  # the best three of either
+        maps.first.locator("tr").nth(1).locator("button").last.click()  # its worst, not yet shown
+        assert chart(page, "c.shown.filter(Boolean).length") == 7
+        assert page.locator("[aria-pressed=true]").count() == 7
         # A curve is the mean over the seeds, up to the round in which one diverged.
         curve = chart(page, "c.plot.data[c.given.labels.length]")
         assert curve[:10] == pytest.approx([18.05 + 3 / r for r in range(1, 11)], rel=1e-5)
@@ -340,6 +347,21 @@ def test_two_hundred_runs_of_a_thousand_rounds_open_in_three_seconds(browser, tm
         page.get_by_role("button", name="Show every row below").click()
         painted(page)
         assert chart(page, "c.shown.every(Boolean)")
+
+
+@pytest.mark.quick
+def test_the_charting_library_is_the_published_one_with_its_licence():
+    """The digests of npm's uplot 1.6.32."""
+    static = resources.files("fedax.report") / "static"
+    script = (static / "uPlot.iife.min.js").read_bytes()
+    style = (static / "uPlot.min.css").read_bytes()
+    assert hashlib.sha256(script).hexdigest() == (
+        "19c8d4c6ad88929a79f4ae49d6f7161566dfd0ba3d15cc495e974f787eb78f1f")
+    assert hashlib.sha256(style).hexdigest() == (
+        "df630c6a8d6f8eeaff264b50f73ce5b114f646ffd9a0bb74f049b0a00135fa04")
+    assert "Copyright (c) 2022 Leon Sorokin" in (static / "uPlot.LICENSE.md").read_text("utf-8")
+    said = (static / "README.md").read_text("utf-8")
+    assert f"{len(script):,} and {len(style):,}" in said
 
 
 @pytest.mark.quick
@@ -449,6 +471,24 @@ def test_the_command_writes_pages_of_runs(tmp_path, capsys, monkeypatch):
     ):
         assert run_command(["report", *arguments]) == status
         assert sentence in capsys.readouterr().err
+
+
+@pytest.mark.quick
+def test_the_command_writes_pages_of_sweeps(tmp_path, capsys, monkeypatch):
+    record, choice, config = sweep()
+    folder_of(tmp_path / "a", run_of("a", 0.3))
+    (tmp_path / "s").mkdir()
+    (tmp_path / "s" / "config.json").write_text(json.dumps(config))
+    loaded = SimpleNamespace(record=record, choice=choice, config=config, summary={})
+    monkeypatch.setattr(fedax, "load_sweep", lambda folder: loaded, raising=False)
+    assert run_command(["report", str(tmp_path / "s")]) == 0
+    page = (tmp_path / "s" / "report.html").read_text("utf-8")
+    assert page == sweep_page(record, choice, config, {})
+    out = tmp_path / "both.html"
+    assert run_command(["report", str(tmp_path / "a"), str(tmp_path / "s"), "--out", str(out)]) == 0
+    page = out.read_text("utf-8")
+    assert "<h1>5 runs: " in page
+    assert "s: best fedyogi, seed 1" in page
 
 
 def test_a_run_without_rounds_and_one_of_one_round_have_a_page(browser, tmp_path):

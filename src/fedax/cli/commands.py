@@ -240,7 +240,9 @@ class Report:
     Of one folder it is that folder's report.html, which a finished run or sweep has already.
     """
 
-    dirs: Annotated[Positional[tuple[Path, ...]], _option("DIR ...")] = ()
+    dirs: Annotated[
+        Positional[tuple[Path, ...]], _read_by(Path, "folders", "*"), _option("DIR ...")
+    ] = ()
     """Folders of runs and sweeps, finished or not."""
     out: Annotated[Path | None, _option("FILE")] = None
     """The page to write. Default: DIR/report.html of one folder, fedax-report.html of several."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedax.pictures.cells import Cell, cell, others, scale_ends
@@ -21,13 +21,16 @@ _LIGHT = 0.45
 _RATES = ("server_learning_rate", "client_learning_rate")
 
 
-def heat_map(record: Record, choice: Choice, algorithm: str) -> str:
+def heat_map(
+    record: Record, choice: Choice, algorithm: str, curves: Mapping[int, int]
+) -> str:
     """A table of what each pair of two hyperparameters came to; "" if the sweep varies none.
 
     Args:
       record: the sweep's rounds.
       choice: what was chosen of it.
       algorithm: the method.
+      curves: setting's number -> the place of its curve, which a click on its cell shows or hides.
     """
     grid = choice.methods[algorithm].grid
     varied = [name for name, values in grid.items() if len(values) > 1]
@@ -42,7 +45,7 @@ def heat_map(record: Record, choice: Choice, algorithm: str) -> str:
     rows = []
     for value in reversed(grid[down]) if down else [None]:
         cells = "".join(
-            _cell(choice, algorithm, names, ends, cell(
+            _cell(choice, algorithm, names, ends, curves, cell(
                 record, choice, algorithm,
                 {across: x} if down is None else {across: x, down: value},
             )) for x in grid[across]
@@ -61,13 +64,13 @@ def heat_map(record: Record, choice: Choice, algorithm: str) -> str:
 
 def _cell(
     choice: Choice, algorithm: str, names: Sequence[str], ends: tuple[float, float],
-    found: Cell | None,
+    curves: Mapping[int, int], found: Cell | None,
 ) -> str:
-    if found is None or (math.isnan(found.score) and not found.diverged):
-        return '<td class="none">-</td>'
-    if found.diverged:
+    if found is not None and found.diverged:
         few = f"{found.diverged} of {found.runs} " if found.diverged < found.runs else ""
         return f'<td class="diverged">{few}diverged</td>'
+    if found is None or found.setting is None:
+        return '<td class="none">-</td>'
     method = choice.methods[algorithm]
     classes, marks = [], ""
     if found.setting == method.best:
@@ -79,8 +82,9 @@ def _cell(
     spread = "" if math.isnan(found.spread) else f"<small>&plusmn; {_spread(choice, found)}</small>"
     named = f' class="{" ".join(classes)}"' if classes else ""
     return (
-        f'<td{named} style="{_style(found.score, ends)}">'
-        f"{in_units(choice.rule, found.score)}{spread}{marks}</td>"
+        f'<td{named} style="{_style(found.score, ends)}"><button type="button" '
+        f'data-curve="{curves[found.setting]}">{in_units(choice.rule, found.score)}{spread}{marks}'
+        "</button></td>"
     )
 
 

@@ -41,7 +41,8 @@ def sweep_page(
         f"{int(record.done.max(initial=0))} rounds, "
         + ("finished" if summary is not None else "not finished")
     )
-    maps = "".join(heat_map(record, choice, method) for method in record.algorithms)
+    curves = {number: place for place, number in enumerate(order)}
+    maps = "".join(heat_map(record, choice, method, curves) for method in record.algorithms)
     if maps:
         maps = f'<h2>Heat maps</h2>\n{_legend(record, choice)}\n<div class="maps">{maps}</div>'
     shown = _at_first(record, choice, order)
@@ -186,7 +187,7 @@ def _legend(record: Record, choice: Choice) -> str:
         f'<p class="note">In each cell {text(rule_in_words(record, choice))}; the lighter the '
         "better, on one scale for all methods, whose last colour has all that is far worse. "
         "\N{BLACK STAR}: the best of the method; a dashed frame: it lies at the edge of the grid; "
-        "hatched: diverged.</p>"
+        "hatched: diverged. A click on a cell shows or hides its curve.</p>"
     )
 
 

@@ -141,8 +141,13 @@
       this.readout.setAttribute("aria-live", "polite");
       this.boxes = [...document.querySelectorAll(`input[data-chart="${figure.id}"]`)];
       this.shown = given.labels.map(() => false);
+      this.cells = new Map();  // of the heat maps
+      for (const cell of document.querySelectorAll("[data-curve]")) {
+        this.cells.set(Number(cell.dataset.curve), cell);
+      }
       for (const box of this.boxes) this.shown[box.dataset.series] = box.checked;
       if (!this.boxes.length) this.shown.fill(true);
+      for (const [series, cell] of this.cells) cell.setAttribute("aria-pressed", this.shown[series]);
       this.draw();
       this.listen();
       figure.chart = this;
@@ -351,6 +356,7 @@
 
     show(series, shown) {
       this.shown[series] = shown;
+      this.cells.get(series)?.setAttribute("aria-pressed", shown);
       for (const box of this.boxes) if (Number(box.dataset.series) === series) box.checked = shown;
       this.plot.setSeries(series + 1, { show: shown });
     }
@@ -431,9 +437,15 @@
       on(".view", "change", (event) => { this.view = this.given.views[event.target.value]; this.draw(); });
       for (const box of this.boxes) {
         box.addEventListener("change", () => {
-          this.show(Number(box.dataset.series), box.checked);
-          queueMicrotask(() => this.say());
+          const ticked = new Set(this.boxes.filter((b) => b.checked));
+          this.showAll((b) => ticked.has(b));
         });
+      }
+      for (const [series, cell] of this.cells) {
+        cell.addEventListener("click", () => this.showAll((box) => {
+          const own = Number(box.dataset.series);
+          return own === series ? !this.shown[own] : this.shown[own];
+        }));
       }
       const first = this.shown.slice();
       on(".all", "click", () => this.showAll((box) => !box.closest("tr")?.hidden));
