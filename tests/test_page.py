@@ -3,12 +3,15 @@
 import hashlib
 import json
 import math
+import re
 import shlex
 import time
 from dataclasses import asdict
 from importlib import resources
+from pathlib import Path
 from types import SimpleNamespace
 
+import jax
 import numpy as np
 import pytest
 
@@ -362,6 +365,14 @@ def test_the_charting_library_is_the_published_one_with_its_licence():
     assert "Copyright (c) 2022 Leon Sorokin" in (static / "uPlot.LICENSE.md").read_text("utf-8")
     said = (static / "README.md").read_text("utf-8")
     assert f"{len(script):,} and {len(style):,}" in said
+
+
+def test_the_docs_python_runs():
+    text = (Path(__file__).parent.parent / "docs" / "report.md").read_text("utf-8")
+    (block,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    with jax.enable_x64(False), jax.numpy_dtype_promotion("standard"), \
+            jax.numpy_rank_promotion("allow"):
+        exec(compile(block, "report.md", "exec"), {})
 
 
 @pytest.mark.quick

@@ -141,7 +141,7 @@ def _help_on_run(arguments: list[str]) -> int:
 
 
 def _run(command: Run) -> int:
-    from fedax.experiment import run  # noqa: PLC0415 - only a run needs matplotlib, which is slow
+    from fedax.experiment import run  # noqa: PLC0415 - only this command
     from fedax.experiment.sitting import StoppedError  # noqa: PLC0415 - likewise
 
     keep_programs()

@@ -56,7 +56,7 @@ def heat_map(
     described = f"{words(across)} across" + (f", {words(down)} down" if down else "")
     return (
         f'<div><h3>{text(algorithm)}</h3>\n<p class="note">{text(described + best_over)}.</p>\n'
-        f'<div class="scroll" tabindex="0"><table class="heat"><caption class="hidden">'
+        f'<div class="scroll"><table class="heat"><caption class="hidden">'
         f"{text(f'{algorithm}: {described}')}</caption><thead><tr>{corner}{head}</tr></thead>"
         f"<tbody>{''.join(rows)}</tbody></table></div></div>\n"
     )

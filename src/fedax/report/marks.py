@@ -101,7 +101,7 @@ def plain_table(rows: Sequence[Mapping[str, Any]]) -> str:
         f"<tr>{''.join(f'<td>{text(value)}</td>' for value in row.values())}</tr>" for row in rows
     )
     return (
-        f'<div class="scroll" tabindex="0"><table class="listed"><thead><tr>{head}</tr></thead>'
+        f'<div class="scroll"><table class="listed"><thead><tr>{head}</tr></thead>'
         f"<tbody>{body}</tbody></table></div>"
     )
 
@@ -138,8 +138,9 @@ def sorted_table(
         found = f' data-words="{text(found_by[number])}"' if found_by else ""
         rows.append(f"<tr{_classes(classes[number] if classes else '')}{found}>{tds}</tr>")
     return (
-        f'<div class="scroll" tabindex="0"><table class="sorts"><caption class="hidden">'
-        f"{text(caption)}</caption><thead><tr>{head}</tr></thead>\n<tbody>"
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{text(caption)}">'
+        f'<table class="sorts"><caption class="hidden">{text(caption)}</caption>'
+        f"<thead><tr>{head}</tr></thead>\n<tbody>"
         + "\n".join(rows) + "</tbody></table></div>"
     )
 

@@ -94,7 +94,9 @@ def _with_samples(view: View, run: Run, names: Sequence[str]) -> View:
 
 def _headline(run: Run) -> dict[str, Any]:
     final, summary = run.final, run.summary or {}
-    rows = {words(name): in_units(name, v) for name, v in final.items() if "evaluated_" not in name}
+    rows: dict[str, Any] = {
+        words(name): in_units(name, v) for name, v in final.items() if "evaluated_" not in name
+    }
     if "evaluated_of" in final:
         rows["evaluated on"] = describe_sample(final)
     for reference, metrics in summary.get("references", {}).items():

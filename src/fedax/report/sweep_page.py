@@ -82,7 +82,7 @@ def best_runs(record: Record, choice: Choice, config: Mapping[str, Any]) -> list
                  "num_rounds": config.get("num_rounds", len(rounds)),
                  "algorithm_options": dict(record.settings[chosen.best].values),
                  "made_by": config.get("made_by", {})},
-                [m | {"round": int(m["round"])} for m in rounds],
+                [{**m, "round": int(m["round"])} for m in rounds],
                 {"final": final, "stopped": None, "references": {}} if finished else None, {},
             ))
     return found

@@ -301,7 +301,12 @@
         ctx.stroke();
         ctx.font = `${12 * uPlot.pxRatio}px system-ui, sans-serif`;
         ctx.textAlign = "right";
-        ctx.fillText(label, bbox.left + bbox.width - 6, at - 5 * uPlot.pxRatio);
+        const place = [label, bbox.left + bbox.width - 6, at - 5 * uPlot.pxRatio];
+        ctx.setLineDash([]);
+        ctx.strokeStyle = css("--paper");  // so that it is read on curves
+        ctx.lineWidth = 4 * uPlot.pxRatio;
+        ctx.strokeText(...place);
+        ctx.fillText(...place);
       }
     }
 
