@@ -5,8 +5,9 @@ import math
 import numpy as np
 import pytest
 
+from fedax.report.sweep_tables import best_table
 from fedax.sweeps.choosing import choose, extended
-from fedax.sweeps.closing import closing_words
+from fedax.sweeps.closing import closing_words, remarks
 from fedax.sweeps.edges import ADDED, Bounds, bounds_of, continued, edge
 from fedax.sweeps.grid import different, product, settings_of
 from fedax.sweeps.record import Record
@@ -29,7 +30,8 @@ def recorded(grids, losses, *, metric="train_loss", diverged=None, done=None, dr
     number, seed = (np.array(column, int) for column in zip(*runs, strict=True))
     at = np.array([(diverged or {}).get(run, 0) for run in runs])
     finished = np.array([
-        (done or {}).get(run, at[row] or len(rows[row])) for row, run in enumerate(runs)
+        (done or {}).get(run, at[row] - 1 if at[row] else len(rows[row]))
+        for row, run in enumerate(runs)
     ])
     return Record(settings, number, seed, at, finished, {metric: values, **others})
 
@@ -132,6 +134,13 @@ def test_a_function_of_the_history():
     assert choose(record, lambda history: NAN).methods["fedavg"].best is None
 
 
+def test_a_last_evaluation_of_what_was_given_up_is_no_gap_of_the_others():
+    losses = np.array([[NAN, 4, NAN, NAN], [NAN, 3, 9, NAN], [NAN, 2, NAN, 1]])
+    record = recorded(RATES, [[[1] * 4], [[1] * 3], [[1] * 4]], test_loss=losses)
+    assert choose(record, "test_loss", num_rounds=3).mean.tolist() == [4, 3, 2]
+    np.testing.assert_array_equal(choose(record, "test_loss").mean, [INF, NAN, 1])
+
+
 @pytest.mark.parametrize("answer", [None, "1.0", True, [1.0, 2.0]])
 def test_a_function_that_returns_no_number(answer):
     with pytest.raises(TypeError, match=r"must return a number for a run's history, but returned"):
@@ -205,6 +214,7 @@ LOGS = [float(value) for value in np.logspace(-3, 0.5, 8)]
     ("client_decay", [0.9, 1.0], [0.81, 0.729], None),
     ("momentum_weight", [0.1, 0.5], [0.02, 0.004], [0.5 + 0.5 * 4 / 9, 1 - 0.5 * (5 / 9) ** 2]),
     ("shift", [-1, 0, 1], [-2, -3], [2, 3]),
+    ("algorithm.momentum", [0.0, 0.9], None, [0.99, 0.999]),
     ("offset", [0.2, 0.4, 0.6], [0.1, 0.05], [0.8, 1.0]),  # positive stays positive
 ])
 def test_a_grid_goes_on_in_its_own_steps(name, values, below, above):
@@ -224,10 +234,13 @@ def test_what_is_no_edge():
     assert edge("base", "sgdm(0.9)", ["sgdm(0.9)", "adam(0.001)"]) is None
     assert edge("switch", True, [True, False]) is None
     assert edge("num_local_steps", None, [None, 5]) is None
+    for situation in ("task.seed", "partition_seed", "cohort_size", "dropout", "num_clients"):
+        assert edge(situation, 0.5, [0.1, 0.5]) is None
 
 
 def test_no_value_leaves_what_a_hyperparameter_can_be():
-    for name in ("momentum", "dropout", "num_local_steps", "client_learning_rate", "window"):
+    below_one = ("momentum", "sensitivity_decay")
+    for name in (*below_one, "num_local_steps", "client_learning_rate", "window"):
         whole = bounds_of(name, [1]).whole
         for low, high in ((0.0, 0.1), (0.1, 0.2), (0.9, 0.999999), (1, 2), (1, 100)):
             values = [max(round(low), 1), max(round(high), 2)] if whole else [low, high]
@@ -235,7 +248,7 @@ def test_no_value_leaves_what_a_hyperparameter_can_be():
                 continue
             for side in ("smallest", "largest"):
                 for value in continued(values, side, bounds_of(name, values)):
-                    assert value < 1 if name in ("momentum", "dropout") else value >= whole
+                    assert value < 1 if name in below_one else value >= whole
                     assert isinstance(value, int) == whole
                     assert value not in values
     assert continued([1e300, 1e308], "largest", Bounds()) == []
@@ -286,16 +299,26 @@ def test_the_closing_words_say_all_of_it():
     record = recorded(grids, losses, diverged={
         (0, 0): 1, (1, 1): 1, (4, 0): 1, (5, 0): 1
     })
-    assert closing_words(record, choose(record)) == [
-        "Chosen by the mean train_loss over all 1 rounds; lower is better.",
+    choice = choose(record)
+    words = closing_words(record, choice)
+    assert words == [
+        "Chosen by the mean train_loss over one round; lower is better.",
         "fedavg: the best setting is client_learning_rate=1 weighting=uniform, with 1.25 ± 0.35 "
         "(2 seeds).",
-        "fedavg: client_learning_rate 1 is the largest of its grid; add 10, 100.",
         "fedavg: 50% of its settings (2 of 4) are within 5% of the best.",
+        "fedavg: client_learning_rate 1 is the largest of its grid; add 10, 100.",
         "fedavg: 2 of 4 settings diverged: client_learning_rate=0.1 weighting=uniform; "
         "client_learning_rate=0.1 weighting=n.",
         "fedavgm: no setting is best, as all that were run diverged; try lower rates.",
         "fedsgd: the best setting is the only one, with 3.5 ± 0.71 (2 seeds).",
+    ]
+    assert remarks(record, choice) == words[3:6]
+    table = best_table(record, choice)
+    assert table.headings[2:] == ["train_loss", "within 5%", "diverged"]
+    assert table.rows == [
+        ["fedavg", "client_learning_rate=1 weighting=uniform", "1.25 ± 0.35", "2 of 4", "2"],
+        ["fedavgm", "none", "", "", "2"],
+        ["fedsgd", "", "3.5 ± 0.71", "", ""],
     ]
 
 
@@ -303,7 +326,12 @@ def test_the_rule_in_words():
     long = recorded(RATES, [[np.ones(101)]] * 3, test_loss=np.ones((3, 101)))
     assert "the mean train_loss over the last 100 rounds; lower" in closing_words(
         long, choose(long))[0]
-    assert "Chosen by the last test_loss; lower" in closing_words(long, choose(long, "test_loss"))[0]
+    last = choose(long, "test_loss")
+    first_word, *_, last_word = closing_words(long, last)
+    assert "Chosen by the last test_loss; lower" in first_word
+    assert last_word == remarks(long, last)[-1]
+    assert last_word.startswith("The test data chose")
+    assert "The test data" not in " ".join(closing_words(long, choose(long)))
 
     def first(history):
         return history["train_loss"][0]

@@ -150,7 +150,7 @@ def still_improving(losses: np.ndarray) -> str:
 
     Example:
       >>> still_improving(1 / np.arange(1.0, 101))
-      'the mean training loss of the last 10 rounds is 9.9% below that of the 10 before.'
+      'the mean training loss of the last 10 rounds is 10.5% below that of the 10 before.'
       >>> still_improving(np.ones(100)), still_improving(np.array([2.0, 1.0]))
       ('', '')
     """

@@ -119,7 +119,7 @@ def sweep_config(
     """
     try:
         check_count("seeds", num_seeds, at_most=10_000)
-        goal = Goal.of(choose, None, "choose")
+        Goal.of(choose, None, "choose")
     except ValueError as error:
         raise ConfigError(str(error)) from None
     of, written = (None, {key: list(values) for key, values in grid.items()}) if isinstance(
@@ -139,11 +139,6 @@ def sweep_config(
     for name, values in grids.items():
         _check_values(bases[name], values)
     first = next(iter(bases.values()))
-    if goal.metric.startswith("test_") and not first.evaluate_every:
-        raise ConfigError(
-            f"--choose {goal.metric} needs evaluations, but evaluate_every is 0, which says never "
-            "to evaluate; give the number of rounds between them."
-        )
     seeds = tuple(range(first.seed, first.seed + num_seeds))
     return SweepConfig(grids, tuple(settings_of(grids)), seeds, choose, bases)
 
@@ -185,11 +180,11 @@ def _grid(
                 f"{key} has values in --grid and one in --set for {method.name}; leave one out."
             )
     has = method.places["algorithm"]
-    start = {
+    start: Grid = {
         key: list(values) for key, values in published.items()
         if key in has and key not in fixed[method.name]
     }
-    return start | own
+    return {**start, **own}
 
 
 def _base(
@@ -208,7 +203,7 @@ def _base(
     config = resolve(
         task=task, algorithm=method.text, preset=preset, settings={**fixed[method.name], **first}
     )
-    for name in ("early_stopping", "keep_best"):
+    for name in ("early_stopping", "keep_best", "personalize_steps", "personalize_epochs"):
         if getattr(config, name) is not None:
             raise ConfigError(
                 f"{name} is for a run: all settings of a sweep run the same rounds, and their "
