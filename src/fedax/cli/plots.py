@@ -80,7 +80,7 @@ def plot(command: Plot) -> None:
       PictureError: the picture cannot be written.
     """
     if command.list:
-        rows = [[name, kind.of, kind.shows, " ".join(f"--{o}" for o in kind.options)]
+        rows = [[name, kind.of, kind.shows, ", ".join(kind.options)]
                 for name, kind in KINDS.items()]
         table = Table("fedax plot KIND DIR ... --out FILE draws:",
                       ["kind", "of", "what it shows", "options"], rows)
@@ -240,7 +240,7 @@ def _panels(figure: Figure, count: int, width: float, height: float) -> list[Any
     return [figure.add_subplot(down, across, place + 1) for place in range(count)]
 
 
-_ROUNDS = "runs, or the best settings of sweeps"
+_ROUNDS = "runs, sweeps"
 
 KINDS = {
     "curves": Kind(
@@ -249,20 +249,20 @@ KINDS = {
         ("metric", "against", "smoothing"),
     ),
     "heat-map": Kind(
-        _heat_maps, "a sweep", "client against server rate (paper 004, Figure 2)",
+        _heat_maps, "a sweep", "client against server rate, as 004's Figure 2",
         ("metric", "algorithm", "x", "y"),
     ),
     "best-server-rate": Kind(
         _of_sweep(pictures.best_server_rate), "a sweep",
-        "the best server rate for each client rate (paper 004, Figure 4)", ("metric",),
+        "the best server rate for each client rate, as 004's Figure 4", ("metric",),
     ),
     "adaptivity": Kind(
         _of_sweep(pictures.adaptivity), "a sweep",
-        "the best score at each adaptivity (paper 004, Figure 3)", ("metric",),
+        "the best score at each adaptivity, as 004's Figure 3", ("metric",),
     ),
     "update-norms": Kind(
         _over_rounds(pictures.update_norms), _ROUNDS,
-        "norm of the server's update and its spread (paper 000, Figure 3)", ("window",),
+        "norm of the server's update and its spread, as 000's Figure 3", ("window",),
     ),
     "drift": Kind(
         _over_rounds(pictures.drift), _ROUNDS, "how far clients go from the server's model",

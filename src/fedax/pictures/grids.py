@@ -15,8 +15,9 @@ from matplotlib.transforms import ScaledTranslation
 from fedax.pictures.cells import Cell, cell, chosen, method_of, others, require_varied
 from fedax.pictures.errors import DrawingError
 from fedax.pictures.heat import draw_cells, mark_best, mark_edges
+from fedax.rounds.curves import new_axes
 from fedax.rounds.history import History
-from fedax.rounds.style import legend, line_style, new_axes, note, spans_decades, tidy, units
+from fedax.rounds.style import legend, line_style, note, spans_decades, tidy, units
 from fedax.sweeps.choosing import Choice
 from fedax.sweeps.closing import rule_in_words
 from fedax.sweeps.grid import is_number

@@ -11,12 +11,11 @@ from matplotlib.ticker import EngFormatter, MaxNLocator
 from fedax.pictures.errors import DrawingError
 from fedax.pictures.lines import SPENT, Against, Line, line_of
 from fedax.pictures.runs import Rounds, Run, require_metric, runs_by_label, values_of
-from fedax.rounds.curves import hollow
+from fedax.rounds.curves import hollow, new_axes
 from fedax.rounds.style import (
     MOST_MARKERS,
     legend,
     line_style,
-    new_axes,
     note,
     spans_decades,
     tidy,
