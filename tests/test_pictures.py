@@ -224,7 +224,7 @@ class TestCurves:
         ({"a": history([1.0])}, {"against": "bytes"},
          r"'a' has no metric 'bytes_down' \(it is measured with diagnostics=True"),
         (history([1.0]), {"against": "bites"}, "Unknown against 'bites'. Did you mean 'bytes'"),
-        (history([1.0]), {"smoothing": 0}, "smoothing must be a whole number of at least 1, but is 0"),
+        (history([1.0]), {"smoothing": 0}, "smoothing must be a whole number of at least 1, but"),
         (history([np.nan, np.inf]), {}, "'train_loss' is finite in no round"),
         (fedax.History(), {}, "the history has no rounds"),
         ({}, {}, "no run was given"),
