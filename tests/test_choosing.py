@@ -5,8 +5,9 @@ import math
 import numpy as np
 import pytest
 
+from fedax.report.sweep_tables import best_table
 from fedax.sweeps.choosing import choose, extended
-from fedax.sweeps.closing import closing_words
+from fedax.sweeps.closing import closing_words, remarks
 from fedax.sweeps.edges import ADDED, Bounds, bounds_of, continued, edge
 from fedax.sweeps.grid import different, product, settings_of
 from fedax.sweeps.record import Record
@@ -205,6 +206,7 @@ LOGS = [float(value) for value in np.logspace(-3, 0.5, 8)]
     ("client_decay", [0.9, 1.0], [0.81, 0.729], None),
     ("momentum_weight", [0.1, 0.5], [0.02, 0.004], [0.5 + 0.5 * 4 / 9, 1 - 0.5 * (5 / 9) ** 2]),
     ("shift", [-1, 0, 1], [-2, -3], [2, 3]),
+    ("algorithm.momentum", [0.0, 0.9], None, [0.99, 0.999]),
     ("offset", [0.2, 0.4, 0.6], [0.1, 0.05], [0.8, 1.0]),  # positive stays positive
 ])
 def test_a_grid_goes_on_in_its_own_steps(name, values, below, above):
@@ -286,16 +288,26 @@ def test_the_closing_words_say_all_of_it():
     record = recorded(grids, losses, diverged={
         (0, 0): 1, (1, 1): 1, (4, 0): 1, (5, 0): 1
     })
-    assert closing_words(record, choose(record)) == [
+    choice = choose(record)
+    words = closing_words(record, choice)
+    assert words == [
         "Chosen by the mean train_loss over all 1 rounds; lower is better.",
         "fedavg: the best setting is client_learning_rate=1 weighting=uniform, with 1.25 ± 0.35 "
         "(2 seeds).",
-        "fedavg: client_learning_rate 1 is the largest of its grid; add 10, 100.",
         "fedavg: 50% of its settings (2 of 4) are within 5% of the best.",
+        "fedavg: client_learning_rate 1 is the largest of its grid; add 10, 100.",
         "fedavg: 2 of 4 settings diverged: client_learning_rate=0.1 weighting=uniform; "
         "client_learning_rate=0.1 weighting=n.",
         "fedavgm: no setting is best, as all that were run diverged; try lower rates.",
         "fedsgd: the best setting is the only one, with 3.5 ± 0.71 (2 seeds).",
+    ]
+    assert remarks(record, choice) == words[3:5]
+    table = best_table(record, choice)
+    assert table.headings[2:] == ["train_loss", "within 5%", "diverged"]
+    assert table.rows == [
+        ["fedavg", "client_learning_rate=1 weighting=uniform", "1.25 ± 0.35", "2 of 4", "2"],
+        ["fedavgm", "none", "", "", "2"],
+        ["fedsgd", "", "3.5 ± 0.71", "", ""],
     ]
 
 
@@ -303,7 +315,8 @@ def test_the_rule_in_words():
     long = recorded(RATES, [[np.ones(101)]] * 3, test_loss=np.ones((3, 101)))
     assert "the mean train_loss over the last 100 rounds; lower" in closing_words(
         long, choose(long))[0]
-    assert "Chosen by the last test_loss; lower" in closing_words(long, choose(long, "test_loss"))[0]
+    last = choose(long, "test_loss")
+    assert "Chosen by the last test_loss; lower" in closing_words(long, last)[0]
 
     def first(history):
         return history["train_loss"][0]

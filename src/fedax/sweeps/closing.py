@@ -28,24 +28,34 @@ def closing_words(record: Record, choice: Choice) -> list[str]:
       ...     print(sentence)
       Chosen by the mean train_loss over all 1 rounds; lower is better.
       fedavg: the best setting is client_learning_rate=0.1, with 1.5 (one seed).
-      fedavg: client_learning_rate 0.1 is the smallest of its grid; add 0.01, 0.001.
       fedavg: 33% of its settings (1 of 3) are within 5% of the best.
+      fedavg: client_learning_rate 0.1 is the smallest of its grid; add 0.01, 0.001.
       fedavg: 1 of 3 settings diverged: client_learning_rate=10.
     """
-    words = [f"Chosen by {rule_in_words(record, choice)}; "
-             f"{'higher' if choice.maximise else 'lower'} is better."]
+    words = [f"Chosen by {rule_in_words(record, choice)}."]
     for method, chosen in choice.methods.items():
-        words += [f"{method}: {sentence}" for sentence in _of_method(record, choice, chosen)]
+        words += [f"{method}: {sentence}" for sentence in _best(record, choice, chosen)]
+        words += [f"{method}: {sentence}" for sentence in _remarks(record, chosen)]
     return words
 
 
+def remarks(record: Record, choice: Choice) -> list[str]:
+    """Of the closing words those that a table of the best settings does not show."""
+    return [
+        f"{method}: {sentence}" for method, chosen in choice.methods.items()
+        for sentence in _remarks(record, chosen)
+    ]
+
+
 def rule_in_words(record: Record, choice: Choice) -> str:
-    """What the settings were chosen by, such as "the last test_accuracy"."""
-    rounds = int(record.done.max(initial=0))
-    if choice.rule == PAPER_RULE:
+    """What the settings were chosen by, such as "the last test_loss; lower is better"."""
+    rounds, rule = int(record.done.max(initial=0)), choice.rule
+    if rule == PAPER_RULE:
         over = f"the last {LAST_ROUNDS}" if rounds > LAST_ROUNDS else f"all {rounds}"
-        return f"the mean train_loss over {over} rounds"
-    return f"the last {choice.rule}" if choice.rule in record.metrics else choice.rule
+        rule = f"the mean train_loss over {over} rounds"
+    elif rule in record.metrics:
+        rule = f"the last {rule}"
+    return f"{rule}; {'higher' if choice.maximise else 'lower'} is better"
 
 
 def score_in_words(choice: Choice, setting: int) -> str:
@@ -65,32 +75,33 @@ def score_in_words(choice: Choice, setting: int) -> str:
     )
 
 
-def _of_method(record: Record, choice: Choice, chosen: MethodChoice) -> list[str]:
-    count, diverged = len(chosen.order), chosen.diverged
+def _best(record: Record, choice: Choice, chosen: MethodChoice) -> list[str]:
     if chosen.best is None:
         return [
-            "no setting is best, as all that were run diverged; try lower rates." if diverged
+            "no setting is best, as all that were run diverged; try lower rates." if chosen.diverged
             else "no setting is best, as none has run all rounds."
         ]
-    best = record.settings[chosen.best].label
-    words = [f"the best setting is {best or 'the only one'}, with "
+    label, count = record.settings[chosen.best].label, len(chosen.order)
+    words = [f"the best setting is {label or 'the only one'}, with "
              f"{score_in_words(choice, chosen.best)}."]
-    words += [
-        f"{edge.name} {_written(edge.value)} is the {edge.side} of its grid; add "
-        f"{', '.join(map(_written, edge.add))}." for edge in chosen.edges
-    ]
     if count > 1:
-        close = round(chosen.sensitivity * count)
         words.append(
-            f"{chosen.sensitivity:.0%} of its settings ({close} of {count}) are within "
-            f"{CLOSE:.0%} of the best."
+            f"{chosen.sensitivity:.0%} of its settings ({round(chosen.sensitivity * count)} of "
+            f"{count}) are within {CLOSE:.0%} of the best."
         )
-    if diverged:
-        named = [record.settings[number].label for number in diverged[:NAMED]]
-        more = ["..."] if len(diverged) > NAMED else []
-        words.append(f"{len(diverged)} of {count} settings diverged: {'; '.join(named + more)}.")
     return words
 
 
-def _written(value: float) -> str:
-    return f"{value:.6g}"
+def _remarks(record: Record, chosen: MethodChoice) -> list[str]:
+    words = [
+        f"{edge.name} {edge.value:.6g} is the {edge.side} of its grid; add "
+        f"{', '.join(f'{value:.6g}' for value in edge.add)}." for edge in chosen.edges
+    ]
+    if chosen.diverged and chosen.best is not None:
+        named = [record.settings[number].label for number in chosen.diverged[:NAMED]]
+        more = [f"and {len(chosen.diverged) - NAMED} more"] * (len(chosen.diverged) > NAMED)
+        words.append(
+            f"{len(chosen.diverged)} of {len(chosen.order)} settings diverged: "
+            f"{'; '.join(named + more)}."
+        )
+    return words

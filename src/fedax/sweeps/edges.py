@@ -91,7 +91,7 @@ def bounds_of(name: str, values: Sequence[Any]) -> Bounds:
     has none below.
     """
     for pattern, bounds in BOUNDS:
-        if re.fullmatch(pattern, name):
+        if re.fullmatch(pattern, name.rpartition(".")[2]):
             return bounds
     return Bounds() if values[0] < 0 else Bounds(least=0.0, has_least=values[0] == 0)
 
