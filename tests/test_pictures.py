@@ -322,7 +322,8 @@ class TestHeatMap:
             "server learning rate", "client learning rate")
         assert [tick.get_text() for tick in axes.get_xticklabels()] == ["0.5", "1", "2"]
         bar = axes.figure.axes[1]
-        assert bar.get_ylabel() == "the mean train loss over all 3 rounds,\nmean over 2 seeds"
+        assert bar.get_ylabel() == (
+            "mean over 2 seeds of the mean train loss over all 3 rounds;\nlower is better")
 
     def test_the_edge_at_which_the_best_lies_is_dashed(self):
         axes = pictures.heat_map(record({"fedavg": GRID}, SCORES))

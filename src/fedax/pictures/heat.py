@@ -62,8 +62,8 @@ def draw_cells(
         )
     bar = axes.figure.colorbar(drawn, ax=axes, pad=0.02, extend=beyond)
     seeds = int((~np.isnan(choice.scores)).sum(1).max(initial=0))
-    over = f",\nmean over {seeds} seeds" if seeds > 1 else ""
-    bar.set_label(words.replace("_", " ") + over)
+    over = f"mean over {seeds} seeds of " if seeds > 1 else ""
+    bar.set_label(over + words.replace("_", " ").replace("; ", ";\n"))
     units(bar.ax.yaxis, choice.rule)
 
 
