@@ -308,7 +308,8 @@ def texts_of(axes, rows, columns):
 class TestHeatMap:
     def test_cells_are_means_over_seeds_and_marks_lie_on_them(self):
         axes = pictures.heat_map(record({"fedavg": GRID}, SCORES))
-        assert texts_of(axes, 2, 3) == [["4", "1.5", "3"], ["2", "1 of 2\ndiverged", "diverged"]]
+        assert texts_of(axes, 2, 3) == [
+            ["4.00", "1.50", "3.00"], ["2.00", "1 of 2\ndiverged", "diverged"]]
         shown = axes.images[0].get_array()
         assert shown.tolist() == [[4, 1.5, 3], [2, None, None]]
         rectangles = [p for p in axes.patches if isinstance(p, Rectangle)]
@@ -322,8 +323,8 @@ class TestHeatMap:
             "server learning rate", "client learning rate")
         assert [tick.get_text() for tick in axes.get_xticklabels()] == ["0.5", "1", "2"]
         bar = axes.figure.axes[1]
-        assert bar.get_ylabel() == (
-            "mean over 2 seeds of the mean train loss over all 3 rounds;\nlower is better")
+        assert bar.get_ylabel().replace("\n", " ") == (
+            "mean over 2 seeds of the mean train loss over all 3 rounds; lower is better")
 
     def test_the_edge_at_which_the_best_lies_is_dashed(self):
         axes = pictures.heat_map(record({"fedavg": GRID}, SCORES))
@@ -334,14 +335,14 @@ class TestHeatMap:
         turned = pictures.heat_map(record({"fedavg": GRID}, SCORES), x=CLIENT, y=SERVER)
         (dashed,) = [line for line in turned.get_lines() if to_hex(line.get_color()) == COLOURS[1]]
         assert points(dashed) == [[-0.5, -0.5], [-0.5, 2.5]]
-        assert texts_of(turned, 3, 2)[1] == ["1.5", "1 of 2\ndiverged"]
+        assert texts_of(turned, 3, 2)[1] == ["1.50", "1 of 2\ndiverged"]
 
     def test_a_cell_is_the_best_over_other_hyperparameters(self):
         grid = {CLIENT: [0.1, 1.0], SERVER: [1.0, 2.0], "momentum": [0.0, 0.9]}
         scores = {(0.1, 1.0, 0.0): [3.0], (0.1, 1.0, 0.9): [2.0], (1.0, 2.0, 0.0): [None],
                   (1.0, 2.0, 0.9): [7.0]}
         axes = pictures.heat_map(record({"fedavgm": grid}, scores))
-        assert texts_of(axes, 2, 2) == [["2", "1"], ["1", "7"]]
+        assert texts_of(axes, 2, 2) == [["2.00", "1.00"], ["1.00", "7.00"]]
         assert "fedavgm; best over momentum" in said(axes)
         assert not [p for p in axes.patches if p.get_hatch()]
 
@@ -362,7 +363,7 @@ class TestHeatMap:
         axes = pictures.heat_map(record({"fedavg": {CLIENT: [0.1], SERVER: rates}}, losses))
         scale = axes.images[0].norm
         assert (scale.vmin, scale.vmax) == (1.0, pytest.approx(1 + 3 * 0.2))
-        assert texts_of(axes, 1, 5)[0][-1] == "1e+09"
+        assert texts_of(axes, 1, 5)[0][-1] == "1.00e+09"
 
     def test_all_methods_have_one_scale(self):
         found = record({"fedavg": GRID, "fedadam": GRID},
@@ -377,7 +378,7 @@ class TestHeatMap:
         axes = pictures.heat_map(whole._replace(setting=whole.setting[1:], seed=whole.seed[1:],
                                                 diverged=whole.diverged[1:], done=whole.done[1:],
                                                 metrics={"train_loss": np.ones((5, 3))}))
-        assert texts_of(axes, 2, 3)[0] == ["-", "1", "1"]
+        assert texts_of(axes, 2, 3)[0] == ["-", "1.00", "1.00"]
 
     def test_a_sweep_that_diverged_everywhere_has_no_best(self):
         found = record({"fedavg": GRID, "fedsgd": {SERVER: [1.0]}}, {key: [None] for key in SCORES})

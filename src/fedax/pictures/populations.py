@@ -70,9 +70,10 @@ def clients(data: Clients, metric: str | None = None, axes: Axes | None = None) 
     below = np.zeros(len(bins) - 1)
     for values_of_group, _, look in groups:
         heights, _ = np.histogram(values_of_group, bins)
+        some = heights > 0
         handles.append(axes.bar(
-            bins[:-1], heights, np.diff(bins), below, align="edge", edgecolor="white",
-            linewidth=0.4, **look,
+            bins[:-1][some], heights[some], np.diff(bins)[some], below[some], align="edge",
+            edgecolor="white", linewidth=0.4, **look,
         ))
         below += heights
     labels = [label for _, label, _ in groups]

@@ -28,8 +28,9 @@ _DECADES = 100.0
 _MOST_LETTERS = 150
 _LABEL_LETTERS = 56
 _LETTERS_AN_INCH = 13
-# Matplotlib's width of a figure's only place, in parts of the figure.
-_WHOLE_WIDTH = 0.775
+_UPRIGHT_LETTERS_AN_INCH = 9
+# Matplotlib's size of a figure's only place, in parts of the figure.
+_WHOLE_WIDTH, _WHOLE_HEIGHT = 0.775, 0.77
 # What a metric with one of these words in its name counts in parts of 1.
 _SHARES = {"accuracy", "precision", "recall"}
 
@@ -91,6 +92,15 @@ def note(axes: Axes, sentences: Sequence[str]) -> None:
         words = plain("; ".join(sentences) + ".", 1000)
         text = "\n".join(textwrap.wrap(words, max(int(width), 24)))
         axes.set_title(text, fontsize=8, loc="left", color="#444", parse_math=False)
+
+
+def upright(axes: Axes, text: str) -> str:
+    """A text in lines as long as the axes are high, for what stands beside them."""
+    place = axes.get_subplotspec()
+    figure: Any = axes.figure
+    share = 1.0 if place is None else place.get_position(figure).height / _WHOLE_HEIGHT
+    letters = figure.bbox.height / figure.dpi * share * _UPRIGHT_LETTERS_AN_INCH
+    return "\n".join(textwrap.wrap(text, max(int(letters), 16)))
 
 
 def legend(axes: Axes, handles: Sequence[Any], labels: Sequence[str]) -> None:
