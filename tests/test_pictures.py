@@ -1,7 +1,10 @@
 """Pictures: what is drawn, by its numbers, and what is said of it."""
 
 import json
+import re
+import shlex
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -26,8 +29,6 @@ from fedax.rounds.style import COLOURS, line_style
 from fedax.sweeps.choosing import choose
 from fedax.sweeps.grid import settings_of
 from fedax.sweeps.record import Record
-
-pytestmark = pytest.mark.quick
 
 CLIENT, SERVER = "client_learning_rate", "server_learning_rate"
 
@@ -65,6 +66,7 @@ def said(axes):
     return axes.get_title(loc="left").replace("\n", " ")
 
 
+@pytest.mark.quick
 class TestCurves:
     def test_the_line_is_the_mean_and_the_band_its_standard_deviation(self):
         losses = np.array([[4.0, 2.0, 1.0], [2.0, 2.0, 0.5], [3.0, 5.0, 0.0]])
@@ -305,6 +307,7 @@ def texts_of(axes, rows, columns):
     return [[cells[column, row] for column in range(columns)] for row in range(rows)]
 
 
+@pytest.mark.quick
 class TestHeatMap:
     def test_cells_are_means_over_seeds_and_marks_lie_on_them(self):
         axes = pictures.heat_map(record({"fedavg": GRID}, SCORES))
@@ -409,6 +412,14 @@ def test_the_best_server_rate_of_each_client_rate():
         [[0.1, 1.0]], [[0.1, 2.0], [1.0, 0.5]]]
     assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["fedavg", "fedadam"]
+    for low, drawn, high in zip((0.1, 0.5), axes.dataLim.get_points().T, (1.0, 2.0), strict=True):
+        assert (drawn >= low).all()
+        assert (drawn <= high).all()
+    with_zero = record({"fedavg": {CLIENT: [0.0, 0.1], SERVER: [0.5, 1.0]}}, {})
+    axes = pictures.best_server_rate(with_zero)
+    assert points(axes.get_lines()[0]) == [[0.0, 0.5], [0.1, 0.5]]
+    assert axes.get_xscale() == "symlog"
+    assert axes.get_xlim()[0] < 0 < 0.1 < axes.get_xlim()[1]
     with pytest.raises(DrawingError, match="varies client_learning_rate and server_learning_rate"):
         pictures.best_server_rate(record({"fedsgd": {SERVER: [1.0]}}, {}))
 
@@ -424,6 +435,10 @@ def test_adaptivity_is_the_best_at_each_with_bars_of_its_spread():
     expected = [(2.25, np.std([2, 2.5], ddof=1)), (2.0, np.std([1, 3], ddof=1))]
     for bar, (mean, spread) in zip(bars, expected, strict=True):
         assert np.allclose(bar[:, 1], [mean - spread, mean + spread], rtol=1e-12)
+        assert axes.get_ylim()[0] < mean - spread
+        assert mean + spread < axes.get_ylim()[1]
+    assert axes.get_xlim()[0] < 0.001
+    assert axes.get_xlim()[1] > 0.1
     assert "best setting with that adaptivity over server learning rate; bars" in said(axes)
     with pytest.raises(DrawingError, match=r"No method .* adaptivity. They vary: fedavg: server_l"):
         pictures.adaptivity(record({"fedavg": {SERVER: [1.0]}}, {}))
@@ -448,6 +463,7 @@ def metrics_of(values, name="accuracy"):
                                np.arange(len(values)).astype(str), np.full(len(values), 4))
 
 
+@pytest.mark.quick
 class TestClients:
     @pytest.mark.parametrize(("name", "worst"), [
         ("accuracy", [0.0, 0.1, 0.2]), ("loss", [0.9, 0.8, 0.7])])
@@ -554,6 +570,7 @@ def drawn(monkeypatch):
     return figures
 
 
+@pytest.mark.quick
 class TestCommand:
     def test_seeds_are_one_line_and_settings_several(self, tmp_path, drawn, capsys):
         folders = [
@@ -648,3 +665,39 @@ class TestCommand:
         (table,) = json.loads(capsys.readouterr().out)
         names = [row[0].replace("-", "_") for row in table["rows"]]
         assert sorted(names) == sorted(set(pictures.__all__) - {"DrawingError", "best_of"})
+
+
+PAGE = Path(__file__).parent.parent / "docs" / "pictures.md"
+
+
+def blocks(language):
+    text = PAGE.read_text("utf-8")
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+
+
+def test_the_pages_code_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (code,) = blocks("python")
+    session = {}
+    exec(compile(code, "pictures.md", "exec"), session)
+    lines = session["axes"].get_lines()
+    # 3 clients a round with 2 and 20 local steps.
+    assert [line.get_xdata()[-1] for line in lines] == [20 * 3 * 2, 20 * 3 * 20]
+    assert (tmp_path / "curves.png").is_file()
+
+
+@pytest.mark.slow
+def test_the_pages_commands_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for line in blocks("sh")[0].splitlines():
+        assert run_command(shlex.split(line)[1:]) == 0, line
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "runs", "curves.png", "accuracy.svg", "drift.pdf"}
+
+
+def test_the_page_has_every_picture():
+    text = PAGE.read_text("utf-8")
+    for name in re.findall(r"\]\((pictures/[\w.-]+)\)", text):
+        assert 1000 < (PAGE.parent / name).stat().st_size < 60_000, name
+    missing = [kind for kind in plots.KINDS if f"`{kind}`" not in text]
+    assert missing == []

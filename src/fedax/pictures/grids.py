@@ -176,6 +176,7 @@ def best_server_rate(
             *np.array(pairs, float).reshape(-1, 2).T, **line_style(number), label=method,
             transform=_aside(axes, number, len(points)), markersize=6, linewidth=1.2,
         )
+        axes.update_datalim(pairs)
     for axis, name, place in (("x", client, 0), ("y", server, 1)):
         grid = sorted({value for method in points for value in choice.methods[method].grid[name]})
         _rates_on(axes, axis, grid, [pair[place] for pairs in points.values() for pair in pairs])
@@ -231,9 +232,13 @@ def adaptivity(record: Record, choice: Choice | None = None, axes: Axes | None =
             transform=_aside(axes, number, len(points)),
         )
         handles.append(drawn)
+        for value, one in cells:
+            reach = 0 if np.isnan(one.spread) else one.spread
+            axes.update_datalim([(value, one.score - reach), (value, one.score + reach)])
     scores = np.array([one.score for cells in points.values() for _, one in cells])
     if spans_decades(scores):
         axes.set_yscale("log")
+    axes.autoscale_view()
     grid = sorted({value for method in points for value in choice.methods[method].grid[name]})
     _rates_on(axes, "x", grid, [value for cells in points.values() for value, _ in cells])
     words = rule_in_words(record, choice).replace("_", " ")
@@ -292,6 +297,12 @@ def _rates_on(axes: Axes, axis: str, grid: Sequence[float], drawn: Sequence[floa
         set_scale("log")
         factor = max(high / low, 1.2) ** 0.06
         set_limits(low / factor, high * factor)
+    elif low == 0 and high > 0:  # a client rate of 0 is FedSGD's
+        least = min(value for value in grid if value > 0)
+        set_scale("symlog", linthresh=least)
+        set_limits(-least / 3, high * 1.5)
+    else:
+        axes.autoscale_view(scalex=axis == "x", scaley=axis == "y")
     shown = grid if len(grid) <= 12 else sorted(set(drawn))
     ticks.set_ticks(list(shown), [_number(value) for value in shown])
     ticks.set_ticks([], minor=True)

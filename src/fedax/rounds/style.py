@@ -100,7 +100,7 @@ def upright(axes: Axes, text: str) -> str:
     figure: Any = axes.figure
     share = 1.0 if place is None else place.get_position(figure).height / _WHOLE_HEIGHT
     letters = figure.bbox.height / figure.dpi * share * _UPRIGHT_LETTERS_AN_INCH
-    return "\n".join(textwrap.wrap(text, max(int(letters), 16)))
+    return "\n".join(textwrap.wrap(text, max(int(letters), 16), break_on_hyphens=False))
 
 
 def legend(axes: Axes, handles: Sequence[Any], labels: Sequence[str]) -> None:
