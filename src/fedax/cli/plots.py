@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import fedax
 from fedax import pictures
 from fedax.cli.commands import Plot
 from fedax.experiment.errors import ConfigError
-from fedax.experiment.folder import CONFIG, RunError, read_file
+from fedax.experiment.folder import RunError, read_config
 from fedax.experiment.load import LoadedRun, load_run
 from fedax.pictures.errors import DrawingError
 from fedax.pictures.grids import heat_map_size
@@ -23,6 +21,8 @@ from fedax.report.tables import Table, print_json, print_tables, printable
 from fedax.rounds.history import History
 from fedax.sweeps.choosing import Choice, choose
 from fedax.sweeps.record import Record
+from fedax.tuning.folder import KIND
+from fedax.tuning.load import LoadedSweep, load_sweep
 from fedax.validate import unknown
 
 if TYPE_CHECKING:
@@ -33,25 +33,11 @@ _ACROSS = 3
 _SIZE = (7.0, 4.2)
 
 
-class Sweep(NamedTuple):
-    """A sweep folder, read.
-
-    Attributes:
-      path: the folder.
-      record: its rounds.
-      choice: what was chosen of it.
-    """
-
-    path: Path
-    record: Record
-    choice: Choice
-
-
 class Given(NamedTuple):
     """What the folders hold."""
 
     runs: list[LoadedRun]
-    sweeps: list[Sweep]
+    sweeps: list[LoadedSweep]
 
 
 class Kind(NamedTuple):
@@ -120,20 +106,11 @@ def _load(folders: Sequence[Path]) -> Given:
     """What the folders hold; one that was given twice is read once."""
     given = Given([], [])
     for folder in {folder.resolve(): folder for folder in folders}.values():
-        if _is_sweep(folder):
-            sweep = fedax.load_sweep(folder)
-            given.sweeps.append(Sweep(folder, sweep.record, sweep.choice))
+        if read_config(folder).get("kind") == KIND:
+            given.sweeps.append(load_sweep(folder))
         else:
             given.runs.append(load_run(folder))
     return given
-
-
-def _is_sweep(folder: Path) -> bool:
-    try:
-        config = json.loads(read_file(folder / CONFIG))
-    except (OSError, ValueError, RecursionError):
-        return False  # of which `load_run` says what is wrong
-    return isinstance(config, dict) and config.get("kind") == "sweep"
 
 
 def _over_rounds(draw: Callable[..., Any]) -> Callable[[Figure, Given, dict[str, Any]], None]:
