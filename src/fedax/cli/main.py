@@ -65,8 +65,8 @@ from fedax.validate import check_count
 
 # Their messages are sentences that say what was wrong and what to do.
 EXPLAINED = (
-    AlgorithmError, CheckpointError, DataError, DivergedError, DrawingError, ModelError, PictureError,
-    ProcessError, RunError, StoreError,
+    AlgorithmError, CheckpointError, DataError, DivergedError, DrawingError, ModelError,
+    PictureError, ProcessError, RunError, StoreError,
 )
 
 

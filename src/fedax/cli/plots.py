@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import fedax
 from fedax import pictures
 from fedax.cli.commands import Plot
 from fedax.experiment.errors import ConfigError
-from fedax.experiment.folder import CONFIG, RunError, read_file
+from fedax.experiment.folder import RunError, read_config
 from fedax.experiment.load import LoadedRun, load_run
 from fedax.pictures.errors import DrawingError
 from fedax.pictures.grids import heat_map_size
@@ -23,6 +21,8 @@ from fedax.report.tables import Table, print_json, print_tables, printable
 from fedax.rounds.history import History
 from fedax.sweeps.choosing import Choice, choose
 from fedax.sweeps.record import Record
+from fedax.tuning.folder import KIND
+from fedax.tuning.load import LoadedSweep, load_sweep
 from fedax.validate import unknown
 
 if TYPE_CHECKING:
@@ -33,25 +33,11 @@ _ACROSS = 3
 _SIZE = (7.0, 4.2)
 
 
-class Sweep(NamedTuple):
-    """A sweep folder, read.
-
-    Attributes:
-      path: the folder.
-      record: its rounds.
-      choice: what was chosen of it.
-    """
-
-    path: Path
-    record: Record
-    choice: Choice
-
-
 class Given(NamedTuple):
     """What the folders hold."""
 
     runs: list[LoadedRun]
-    sweeps: list[Sweep]
+    sweeps: list[LoadedSweep]
 
 
 class Kind(NamedTuple):
@@ -80,7 +66,7 @@ def plot(command: Plot) -> None:
       PictureError: the picture cannot be written.
     """
     if command.list:
-        rows = [[name, kind.of, kind.shows, " ".join(f"--{o}" for o in kind.options)]
+        rows = [[name, kind.of, kind.shows, ", ".join(kind.options)]
                 for name, kind in KINDS.items()]
         table = Table("fedax plot KIND DIR ... --out FILE draws:",
                       ["kind", "of", "what it shows", "options"], rows)
@@ -120,20 +106,11 @@ def _load(folders: Sequence[Path]) -> Given:
     """What the folders hold; one that was given twice is read once."""
     given = Given([], [])
     for folder in {folder.resolve(): folder for folder in folders}.values():
-        if _is_sweep(folder):
-            sweep = fedax.load_sweep(folder)
-            given.sweeps.append(Sweep(folder, sweep.record, sweep.choice))
+        if read_config(folder).get("kind") == KIND:
+            given.sweeps.append(load_sweep(folder))
         else:
             given.runs.append(load_run(folder))
     return given
-
-
-def _is_sweep(folder: Path) -> bool:
-    try:
-        config = json.loads(read_file(folder / CONFIG))
-    except (OSError, ValueError, RecursionError):
-        return False  # of which `load_run` says what is wrong
-    return isinstance(config, dict) and config.get("kind") == "sweep"
 
 
 def _over_rounds(draw: Callable[..., Any]) -> Callable[[Figure, Given, dict[str, Any]], None]:
@@ -240,7 +217,7 @@ def _panels(figure: Figure, count: int, width: float, height: float) -> list[Any
     return [figure.add_subplot(down, across, place + 1) for place in range(count)]
 
 
-_ROUNDS = "runs, or the best settings of sweeps"
+_ROUNDS = "runs, sweeps"
 
 KINDS = {
     "curves": Kind(
@@ -249,20 +226,20 @@ KINDS = {
         ("metric", "against", "smoothing"),
     ),
     "heat-map": Kind(
-        _heat_maps, "a sweep", "client against server rate (paper 004, Figure 2)",
+        _heat_maps, "a sweep", "client against server rate, as 004's Figure 2",
         ("metric", "algorithm", "x", "y"),
     ),
     "best-server-rate": Kind(
         _of_sweep(pictures.best_server_rate), "a sweep",
-        "the best server rate for each client rate (paper 004, Figure 4)", ("metric",),
+        "the best server rate for each client rate, as 004's Figure 4", ("metric",),
     ),
     "adaptivity": Kind(
         _of_sweep(pictures.adaptivity), "a sweep",
-        "the best score at each adaptivity (paper 004, Figure 3)", ("metric",),
+        "the best score at each adaptivity, as 004's Figure 3", ("metric",),
     ),
     "update-norms": Kind(
         _over_rounds(pictures.update_norms), _ROUNDS,
-        "norm of the server's update and its spread (paper 000, Figure 3)", ("window",),
+        "norm of the server's update and its spread, as 000's Figure 3", ("window",),
     ),
     "drift": Kind(
         _over_rounds(pictures.drift), _ROUNDS, "how far clients go from the server's model",

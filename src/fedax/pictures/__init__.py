@@ -1,4 +1,4 @@
-"""Pictures of runs and sweeps, as functions that draw on Matplotlib's Axes and return them.
+"""Pictures of runs and sweeps, as functions that draw on Matplotlib's Axes.
 
 They take histories, records or frames. Nothing here computes rounds or knows of folders.
 """

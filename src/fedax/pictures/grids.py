@@ -10,19 +10,20 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.transforms import ScaledTranslation
+from matplotlib.transforms import ScaledTranslation, Transform
 
 from fedax.pictures.cells import Cell, cell, chosen, method_of, others, require_varied
 from fedax.pictures.errors import DrawingError
 from fedax.pictures.heat import draw_cells, mark_best, mark_edges
+from fedax.rounds.curves import new_axes
 from fedax.rounds.history import History
-from fedax.rounds.style import legend, line_style, new_axes, note, spans_decades, tidy, units
+from fedax.rounds.style import legend, line_style, note, spans_decades, tidy, units, upright
 from fedax.sweeps.choosing import Choice
 from fedax.sweeps.closing import rule_in_words
 from fedax.sweeps.grid import is_number
 from fedax.sweeps.record import Record
 
-# So far apart, in points, are the points of methods with the same best server rate.
+# So far apart, in points, are methods that would cover each other.
 _APART = 3.0
 
 
@@ -89,7 +90,7 @@ def heat_map(
       >>> losses = {"train_loss": np.array([[3.0], [2.0], [4.0], [1.0], [2.5], [9.0]])}
       >>> record = Record(settings_of({"fedavg": grid}), np.arange(6), none, none, none + 1, losses)
       >>> [text.get_text() for text in heat_map(record).texts][:3]
-      ['3', '2', '4']
+      ['3.00', '2.00', '4.00']
     """
     choice = chosen(record, choice)
     algorithm = method_of(record, algorithm)
@@ -171,13 +172,11 @@ def best_server_rate(
     axes = new_axes() if axes is None else axes
     handles = []
     for number, (method, pairs) in enumerate(points.items()):
-        aside = ScaledTranslation(
-            (number - (len(points) - 1) / 2) * _APART / 72, 0, axes.figure.dpi_scale_trans
-        )
         handles += axes.plot(
             *np.array(pairs, float).reshape(-1, 2).T, **line_style(number), label=method,
-            transform=axes.transData + aside, markersize=6, linewidth=1.2,
+            transform=_aside(axes, number, len(points)), markersize=6, linewidth=1.2,
         )
+        axes.update_datalim(pairs)
     for axis, name, place in (("x", client, 0), ("y", server, 1)):
         grid = sorted({value for method in points for value in choice.methods[method].grid[name]})
         _rates_on(axes, axis, grid, [pair[place] for pairs in points.values() for pair in pairs])
@@ -230,14 +229,20 @@ def adaptivity(record: Record, choice: Choice | None = None, axes: Axes | None =
             [value for value, _ in cells], [one.score for _, one in cells],
             [0 if np.isnan(one.spread) else one.spread for _, one in cells],
             **line_style(number), capsize=3, label=method,
+            transform=_aside(axes, number, len(points)),
         )
         handles.append(drawn)
+        for value, one in cells:
+            reach = 0 if np.isnan(one.spread) else one.spread
+            axes.update_datalim([(value, one.score - reach), (value, one.score + reach)])
     scores = np.array([one.score for cells in points.values() for _, one in cells])
     if spans_decades(scores):
         axes.set_yscale("log")
+    axes.autoscale_view()
     grid = sorted({value for method in points for value in choice.methods[method].grid[name]})
     _rates_on(axes, "x", grid, [value for cells in points.values() for value, _ in cells])
-    axes.set(xlabel="adaptivity τ", ylabel=rule_in_words(record, choice).replace("_", " "))
+    words = rule_in_words(record, choice).replace("_", " ")
+    axes.set(xlabel="adaptivity τ", ylabel=upright(axes, words))
     units(axes.yaxis, choice.rule)
     tidy(axes)
     legend(axes, handles, list(points))
@@ -292,9 +297,21 @@ def _rates_on(axes: Axes, axis: str, grid: Sequence[float], drawn: Sequence[floa
         set_scale("log")
         factor = max(high / low, 1.2) ** 0.06
         set_limits(low / factor, high * factor)
+    elif low == 0 and high > 0:  # a client rate of 0 is FedSGD's
+        least = min(value for value in grid if value > 0)
+        set_scale("symlog", linthresh=least)
+        set_limits(-least / 3, high * 1.5)
+    else:
+        axes.autoscale_view(scalex=axis == "x", scaley=axis == "y")
     shown = grid if len(grid) <= 12 else sorted(set(drawn))
     ticks.set_ticks(list(shown), [_number(value) for value in shown])
     ticks.set_ticks([], minor=True)
+
+
+def _aside(axes: Axes, number: int, count: int) -> Transform:
+    """Where a method's points are drawn: some points of a font beside the other methods'."""
+    move = (number - (count - 1) / 2) * _APART / 72
+    return axes.transData + ScaledTranslation(move, 0, axes.figure.dpi_scale_trans)
 
 
 def _others_of(choice: Choice, methods: Sequence[str], names: Sequence[str]) -> list[str]:

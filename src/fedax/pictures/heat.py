@@ -11,8 +11,7 @@ from matplotlib.colors import Normalize
 from matplotlib.patches import Rectangle
 
 from fedax.pictures.cells import Cell, scale_ends
-from fedax.rounds.directions import is_share
-from fedax.rounds.style import COLOURS, units
+from fedax.rounds.style import COLOURS, is_share, units, upright
 from fedax.sweeps.choosing import Choice
 from fedax.sweeps.edges import Edge
 
@@ -51,7 +50,7 @@ def draw_cells(
             few = f"{one.diverged} of {one.runs}\n" if one.diverged < one.runs else ""
             text, colour = f"{few}diverged", "black"
         else:
-            text = f"{score:.1%}" if share else f"{score:.3g}"
+            text = f"{score:.1%}" if share else f"{score:#.3g}".rstrip(".")
             colour = "black" if _lightness(colours(scale(score))) > _LIGHT else "white"
         bad = one is not None and bool(one.diverged)
         axes.text(
@@ -61,8 +60,8 @@ def draw_cells(
         )
     bar = axes.figure.colorbar(drawn, ax=axes, pad=0.02, extend=beyond)
     seeds = int((~np.isnan(choice.scores)).sum(1).max(initial=0))
-    over = f",\nmean over {seeds} seeds" if seeds > 1 else ""
-    bar.set_label(words.replace("_", " ") + over)
+    over = f"mean over {seeds} seeds of " if seeds > 1 else ""
+    bar.set_label(upright(axes, over + words.replace("_", " ")))
     units(bar.ax.yaxis, choice.rule)
 
 

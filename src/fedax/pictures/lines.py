@@ -90,10 +90,10 @@ def line_of(label: str, runs: Sequence[Run], metric: str, against: str, smoothin
         sampled |= np.isin(numbers, list(sampled_rounds(run.history, metric)))
     last = np.array([rounds[-1] if len(rounds) else 0 for rounds, _ in measured])
     kept = (np.isfinite(values) | (numbers > last[:, None])).all(0)
-    if len(numbers) and not kept.any():
+    if kept.sum() < min((len(rounds) for rounds, _ in measured if len(rounds)), default=0) / 2:
         raise DrawingError(
             f"The seeds{f' of {label!r}' if label else ''} measured {metric!r} in different "
-            "rounds, so there is no mean over them; draw them as runs of their own."
+            "rounds, so few have a mean over them; draw them with labels of their own."
         )
     values, x, numbers = values[:, kept], x[:, kept], numbers[kept]
     counts = np.isfinite(values).sum(0)

@@ -11,23 +11,23 @@ from matplotlib.ticker import EngFormatter, MaxNLocator
 from fedax.pictures.errors import DrawingError
 from fedax.pictures.lines import SPENT, Against, Line, line_of
 from fedax.pictures.runs import Rounds, Run, require_metric, runs_by_label, values_of
-from fedax.rounds.curves import hollow
+from fedax.rounds.curves import hollow, new_axes
 from fedax.rounds.style import (
     MOST_MARKERS,
     legend,
     line_style,
-    new_axes,
     note,
     spans_decades,
     tidy,
     units,
+    upright,
 )
 from fedax.validate import check_count
 
 # Axes' words for metrics whose names say too little.
 _WORDS = {
     "pseudo_gradient_norm": "norm of the server's update (pseudo-gradient)",
-    "client_drift": "client drift: mean norm of client minus server model",
+    "client_drift": "client drift, mean norm of client minus server model",
     "num_local_steps": "local steps K",
 }
 # What a run may report of K and of its rates.
@@ -83,7 +83,7 @@ def curves(
     axes = new_axes() if axes is None else axes
     handles = [_draw(axes, line, number) for number, line in enumerate(lines.values())]
     _scale(axes, [line.mean for line in lines.values()])
-    axes.set(xlabel=SPENT[against][1], ylabel=_words(metric))
+    axes.set(xlabel=SPENT[against][1], ylabel=upright(axes, _words(metric)))
     units(axes.yaxis, metric)
     _label_x(axes, against)
     tidy(axes)
@@ -131,7 +131,7 @@ def update_norms(data: Rounds, window: int | None = None, axes: Axes | None = No
     axes = new_axes() if axes is None else axes
     handles = [_draw(axes, line, number) for number, line in enumerate(lines.values())]
     _scale(axes, [line.mean for line in lines.values()])
-    axes.set(xlabel="round", ylabel=_WORDS[metric])
+    axes.set(xlabel="round", ylabel=upright(axes, _WORDS[metric]))
     _label_x(axes, "round")
     tidy(axes)
     _name(axes, handles, lines)
@@ -196,7 +196,7 @@ def rates(data: Rounds, axes: Axes | None = None) -> Axes:
     axes = new_axes() if axes is None else axes
     handles = [_draw(axes, line, number) for number, line in enumerate(lines.values())]
     _scale(axes, [line.mean for line in lines.values()])
-    axes.set(xlabel="round", ylabel=", ".join(shown))
+    axes.set(xlabel="round", ylabel=upright(axes, ", ".join(shown)))
     _label_x(axes, "round")
     tidy(axes)
     if len(lines) > 1:
@@ -266,7 +266,7 @@ def _scale(axes: Axes, means: Sequence[np.ndarray]) -> None:
 
 def _label_x(axes: Axes, against: str) -> None:
     if against == "round":
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
         axes.xaxis.set_major_formatter("{x:,g}")
     elif against == "bytes":
         axes.xaxis.set_major_formatter(EngFormatter("B"))

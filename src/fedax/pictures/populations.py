@@ -6,7 +6,7 @@ import csv
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -14,8 +14,9 @@ from matplotlib.ticker import MaxNLocator
 
 from fedax.pictures.errors import DrawingError
 from fedax.rounds.client_metrics import CLIENTS_FOR_A_TENTH, ClientMetrics
-from fedax.rounds.directions import direction, is_share
-from fedax.rounds.style import COLOURS, legend, new_axes, note, tidy, units
+from fedax.rounds.curves import new_axes
+from fedax.rounds.directions import direction
+from fedax.rounds.style import COLOURS, is_share, legend, note, tidy, units
 from fedax.validate import unknown
 
 Clients: TypeAlias = ClientMetrics | str | Path
@@ -57,24 +58,28 @@ def clients(data: Clients, metric: str | None = None, axes: Axes | None = None) 
     high = direction(metric) == "max"
     order = np.sort(known) if high else np.sort(known)[::-1]
     few = math.ceil(_WORST * len(known) * (1 - 1e-12)) if len(known) >= CLIENTS_FOR_A_TENTH else 0
-    bins = _bins(known)
     count = f"{len(known):,} client{'' if len(known) == 1 else 's'}"
-    look = {"edgecolor": "white", "linewidth": 0.4}
-    groups = [(order[few:], "the others" if few else count, {"color": "#9ecae1"})]
+    groups: list[tuple[np.ndarray, str, dict[str, Any]]] = [
+        (order[few:], "the others" if few else count, {"color": "#9ecae1"}),
+    ]
     if few:
         worst = {"color": COLOURS[1], "hatch": "////"}
         groups.append((order[:few], f"worst tenth: {few:,} of {count}", worst))
-    _, _, bars = axes.hist(
-        [values for values, _, _ in groups], bins=bins.tolist(), stacked=True,
-        color=[shown["color"] for _, _, shown in groups], **look,
-    )
-    handles = [bars] if len(groups) == 1 else list(bars)
-    for container, (_, _, shown) in zip(handles, groups, strict=True):
-        for bar in container:
-            bar.set_hatch(shown.get("hatch"))
+    bins = _bins(known)
+    handles: list[Any] = []
+    below = np.zeros(len(bins) - 1)
+    for values_of_group, _, look in groups:
+        heights, _ = np.histogram(values_of_group, bins)
+        some = heights > 0
+        handles.append(axes.bar(
+            bins[:-1][some], heights[some], np.diff(bins)[some], below[some], align="edge",
+            edgecolor="white", linewidth=0.4, **look,
+        ))
+        below += heights
     labels = [label for _, label, _ in groups]
-    lines = [(float(known.mean()), "mean over clients", "-")]
-    lines += [(float(order[:few].mean()), "mean over the worst tenth", (0, (5, 1.5)))] if few else []
+    lines: list[tuple[float, str, Any]] = [(float(known.mean()), "mean over clients", "-")]
+    if few:
+        lines.append((float(order[:few].mean()), "mean over the worst tenth", (0, (5, 1.5))))
     for value, label, dashes in lines:
         handles.append(axes.axvline(value, color="black", linestyle=dashes, linewidth=1.6))
         labels.append(f"{label}: {value:.1%}" if is_share(metric) else f"{label}: {value:.4g}")
@@ -84,7 +89,7 @@ def clients(data: Clients, metric: str | None = None, axes: Axes | None = None) 
     tidy(axes)
     legend(axes, handles, labels)
     left = len(values) - len(known)
-    note(axes, [f"{left:,} more clients have no finite value"] if left else [])
+    note(axes, [f"clients without a finite value: {left:,}"] if left else [])
     return axes
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
@@ -15,10 +15,15 @@ from fedax.sweeps.record import Record
 if TYPE_CHECKING:
     import pandas
 
-Rounds: TypeAlias = (
-    "History | Sequence[History] | Mapping[str, History | Sequence[History]] | Record"
-    " | pandas.DataFrame"
-)
+
+class WithHistory(Protocol):
+    """What `fedax.train` and `fedax.load_run` return."""
+
+    history: History
+
+
+Seeds: TypeAlias = History | WithHistory | Sequence[History | WithHistory]
+Rounds: TypeAlias = "Seeds | Mapping[str, Seeds] | Record | pandas.DataFrame"
 Series: TypeAlias = tuple[np.ndarray, np.ndarray]
 
 # More settings of a sweep than these are no picture of lines.
@@ -30,8 +35,8 @@ _HOW = {
     "effective_server_step": _MEASURED, "bytes_up": _MEASURED, "bytes_down": _MEASURED,
     "gradient_dissimilarity": _MEASURED, "hessian_dissimilarity": _MEASURED,
 }
-# Of what a method or a server's data may lack.
-_NAMES_NO_SETTING = ("round", "seed", "label", "setting", "algorithm")
+# Columns of a frame that are no metrics.
+_NO_METRICS = ("seed", "label", "setting", "algorithm")
 
 
 class Run(NamedTuple):
@@ -77,7 +82,6 @@ def _seeds(histories: Any) -> list[Run]:
     """The runs of one setting."""
     if not isinstance(histories, Sequence) or isinstance(histories, str):
         histories = [histories]
-    # What `fedax.train` and `fedax.load_run` return has its history with it.
     known = [getattr(history, "history", history) for history in histories]
     for history in known:
         if not isinstance(history, History):
@@ -135,7 +139,7 @@ def _of_frame(frame: Any) -> dict[str, list[Run]]:
         label = " ".join(str(row[name]) for name in names)
         metrics = {
             str(name): value for name, value in row.items()
-            if name not in _NAMES_NO_SETTING[1:] and isinstance(value, int | float)
+            if name not in _NO_METRICS and isinstance(value, int | float)
             and not np.isnan(value)
         }
         runs.setdefault(label, {}).setdefault(row.get("seed"), []).append(metrics)

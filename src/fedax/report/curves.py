@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedax.report.marks import plain, text, ticked, words
-from fedax.rounds.directions import is_share
+from fedax.rounds.style import is_share
 
 # Curves have so many points together, at most; of longer ones each stretch of rounds keeps its
 # lowest and its highest value.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,7 +12,21 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from fedax.rounds.style import COLOURS, MOST_MARKERS, Picture, tidy, units
+from fedax.rounds.style import COLOURS, MOST_MARKERS, tidy, units
+
+
+class Picture(Figure):
+    """A figure that a notebook shows also when nothing has imported pyplot."""
+
+    def _repr_png_(self) -> bytes:
+        content = io.BytesIO()
+        self.savefig(content, format="png")
+        return content.getvalue()
+
+
+def new_axes(width: float = 7, height: float = 4.2) -> Axes:
+    """Axes in a new figure, of which pyplot knows nothing."""
+    return Picture(figsize=(width, height), layout="constrained").add_subplot()
 
 
 def draw(

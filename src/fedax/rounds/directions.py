@@ -1,4 +1,4 @@
-"""What a metric's name says of it: whether it should be high or low, and its unit."""
+"""Whether a metric should be high or low, which its name says."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ HIGH = {"accuracy", "auc", "bleu", "cosine", "correct", "f1", "precision", "r2",
         "reward", "score"}
 LOW = {"bpc", "bytes", "dissimilarity", "distance", "drift", "error", "loss", "mae", "mse", "nll",
        "norm", "perplexity", "regret", "rmse", "seconds"}
-# What a metric with one of these words in its name counts in parts of 1.
-SHARES = {"accuracy", "precision", "recall"}
 
 
 def direction(metric: str) -> Mode | None:
@@ -26,13 +24,3 @@ def direction(metric: str) -> Mode | None:
     if bool(words & HIGH) == bool(words & LOW):
         return None
     return "max" if words & HIGH else "min"
-
-
-def is_share(metric: str) -> bool:
-    """Whether a metric is counted in parts of 1, so that per cent are its unit.
-
-    Example:
-      >>> is_share("test_accuracy"), is_share("train_loss")
-      (True, False)
-    """
-    return bool(SHARES & set(metric.split("_")))

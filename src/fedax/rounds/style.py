@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import io
 import textwrap
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.axis import Axis
-from matplotlib.figure import Figure
-from matplotlib.ticker import EngFormatter, PercentFormatter
 
-from fedax.rounds.directions import is_share
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
 
 # Colours that stay apart for the colour-blind (Okabe and Ito 2008), the darker ones first.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00")
@@ -31,20 +28,11 @@ _DECADES = 100.0
 _MOST_LETTERS = 150
 _LABEL_LETTERS = 56
 _LETTERS_AN_INCH = 13
-
-
-class Picture(Figure):
-    """A figure that a notebook shows also when nothing has imported pyplot."""
-
-    def _repr_png_(self) -> bytes:
-        content = io.BytesIO()
-        self.savefig(content, format="png")
-        return content.getvalue()
-
-
-def new_axes(width: float = 7, height: float = 4.2) -> Axes:
-    """Axes in a new figure, of which pyplot knows nothing."""
-    return Picture(figsize=(width, height), layout="constrained").add_subplot()
+_UPRIGHT_LETTERS_AN_INCH = 9
+# Matplotlib's size of a figure's only place, in parts of the figure.
+_WHOLE_WIDTH, _WHOLE_HEIGHT = 0.775, 0.77
+# What a metric with one of these words in its name counts in parts of 1.
+_SHARES = {"accuracy", "precision", "recall"}
 
 
 def line_style(number: int) -> dict[str, Any]:
@@ -65,10 +53,22 @@ def tidy(axes: Axes) -> None:
 
 def units(axis: Axis, metric: str) -> None:
     """Shows a metric's values with its unit, as far as its name says it."""
+    from matplotlib.ticker import EngFormatter, PercentFormatter  # noqa: PLC0415 - slow to import
+
     if is_share(metric):
         axis.set_major_formatter(PercentFormatter(1.0))
     elif "bytes" in metric.split("_"):
         axis.set_major_formatter(EngFormatter("B"))
+
+
+def is_share(metric: str) -> bool:
+    """Whether a metric is counted in parts of 1, so that per cent are its unit.
+
+    Example:
+      >>> is_share("test_accuracy"), is_share("train_loss")
+      (True, False)
+    """
+    return bool(_SHARES & set(metric.split("_")))
 
 
 def spans_decades(values: np.ndarray) -> bool:
@@ -86,12 +86,21 @@ def note(axes: Axes, sentences: Sequence[str]) -> None:
     """Says above the picture how to read it, in lines as wide as its place."""
     if sentences:
         place = axes.get_subplotspec()
-        figure = axes.figure
-        share = 1.0 if place is None else place.get_position(figure).width / 0.775
-        width = figure.get_figwidth() * share * _LETTERS_AN_INCH
+        figure: Any = axes.figure
+        share = 1.0 if place is None else place.get_position(figure).width / _WHOLE_WIDTH
+        width = figure.bbox.width / figure.dpi * share * _LETTERS_AN_INCH
         words = plain("; ".join(sentences) + ".", 1000)
         text = "\n".join(textwrap.wrap(words, max(int(width), 24)))
         axes.set_title(text, fontsize=8, loc="left", color="#444", parse_math=False)
+
+
+def upright(axes: Axes, text: str) -> str:
+    """A text in lines as long as the axes are high, for what stands beside them."""
+    place = axes.get_subplotspec()
+    figure: Any = axes.figure
+    share = 1.0 if place is None else place.get_position(figure).height / _WHOLE_HEIGHT
+    letters = figure.bbox.height / figure.dpi * share * _UPRIGHT_LETTERS_AN_INCH
+    return "\n".join(textwrap.wrap(text, max(int(letters), 16), break_on_hyphens=False))
 
 
 def legend(axes: Axes, handles: Sequence[Any], labels: Sequence[str]) -> None:
