@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -16,8 +17,12 @@ from fedax.report.marks import Cell, Column, listed, pairs, sorted_table, text, 
 from fedax.report.runs import Run, still_improving
 from fedax.sweeps.choosing import CLOSE, Choice, MethodChoice
 from fedax.sweeps.closing import rule_in_words
+from fedax.sweeps.edges import Edge
 from fedax.sweeps.record import Record
 
+# What a sweep's configuration holds that stands elsewhere, or that says nothing to a reader.
+_SAID_ELSEWHERE = ("made_by", "command", "kind", "python", "algorithms", "settings", "units",
+                   "identity")
 # So many curves of each method are drawn at first, if there are few methods.
 _FIRST_OF_FEW, _FEW_METHODS = 3, 2
 
@@ -59,7 +64,7 @@ def sweep_page(
             f"best of each method is bold.</p>\n{_table(record, choice, order, shown)}\n"
             f"<h2>What was asked for</h2>\n{pairs(_asked(config))}"
         ),
-        commands=_commands(choice, config),
+        commands=_commands(choice, config, summary),
         made_by={k: v for k, v in config.get("made_by", {}).items() if k != "signature"},
     ).html()
 
@@ -142,23 +147,28 @@ def _methods(record: Record, choice: Choice) -> str:
         Column("method", [name for name, _ in methods]),
         *(Column(n, [None if s is None else s.values.get(n) for s in settings]) for n in names),
         Column(words(choice.rule), [_score(choice, chosen.best) for _, chosen in methods]),
-        Column(f"within {CLOSE:.0%} of the best", [_share(chosen) for _, chosen in methods]),
+        Column(f"within {CLOSE:.0%}", [_share(chosen) for _, chosen in methods]),
         Column("diverged", [
             Cell(f"{len(chosen.diverged)} of {len(chosen.order)}", float(len(chosen.diverged)))
             for _, chosen in methods
         ]),
-        Column("to add to the grid", ["; ".join(
-            f"{edge.name}={','.join(f'{value:.6g}' for value in edge.add)}" for edge in chosen.edges
-        ) for _, chosen in methods]),
+        Column("to add to the grid", [
+            "; ".join(f"{edge.name}: {_added(edge)}" for edge in chosen.edges)
+            for _, chosen in methods
+        ]),
     ])
-    way = "higher" if choice.maximise else "lower"
     seeds = len(np.unique(record.seed))
-    over = f", mean \N{PLUS-MINUS SIGN} sample standard deviation over {seeds} seeds" * (seeds > 1)
+    over = f"; mean \N{PLUS-MINUS SIGN} sample standard deviation over {seeds} seeds" * (seeds > 1)
     return (
-        f"<p>Chosen by {text(rule_in_words(record, choice))}{over}; {way} is better. The share of "
-        f"a method's settings within {CLOSE:.0%} of its best says how easy it is to tune.</p>\n"
+        f"<p>Chosen by {text(rule_in_words(record, choice))}{over}. The share of a "
+        f"method's settings within {CLOSE:.0%} of its best says how easy it is to tune.</p>\n"
         f"{table}"
     )
+
+
+def _added(edge: Edge) -> str:
+    """The values to add to a grid."""
+    return ", ".join(map(_short, edge.add))
 
 
 def _share(chosen: MethodChoice) -> Cell:
@@ -184,7 +194,7 @@ def _score(choice: Choice, number: int | None) -> Cell:
 
 def _legend(record: Record, choice: Choice) -> str:
     return (
-        f'<p class="note">In each cell {text(rule_in_words(record, choice))}; the lighter the '
+        f'<p class="note">In each cell {text(rule_in_words(record, choice))}. The lighter the '
         "better, on one scale for all methods, whose last colour has all that is far worse. "
         "\N{BLACK STAR}: the best of the method; a dashed frame: it lies at the edge of the grid; "
         "hatched: diverged. A click on a cell shows or hides its curve.</p>"
@@ -249,18 +259,22 @@ def _warnings(
     record: Record, choice: Choice, config: Mapping[str, Any], summary: Mapping[str, Any] | None
 ) -> Iterator[str]:
     asked = config.get("num_rounds", record.num_rounds)
-    short = int(((record.done < asked) & (record.diverged == 0)).sum())
     if summary is None:
-        yield f"Not finished: {short} of {len(record.done)} runs have fewer than {asked} rounds."
+        done = int(((record.done >= asked) | (record.diverged > 0)).sum())
+        seeds = len(config.get("seeds", np.unique(record.seed)))
+        yield (
+            f"Not finished: {done} of {len(record.settings) * seeds} runs are done. Go on with: "
+            "fedax sweep --resume and the sweep's folder."
+        )
     for method, chosen in choice.methods.items():
         if chosen.best is None:
             yield f"No best setting: no setting of {method} has a finite score."
             continue
         for edge in chosen.edges:
-            added = ", ".join(f"{value:.6g}" for value in edge.add)
             yield (
                 f"At the grid's edge: the best of {method} has the {edge.side} {edge.name} of its "
-                f"grid, {edge.value:.6g}, so a better one may lie beyond it; add {added}."
+                f"grid, {edge.value:.6g}, so a better one may lie beyond it; add "
+                f"{_added(edge)}."
             )
         rows = record.rows_of(chosen.best)
         losses = record.metrics.get("train_loss", np.empty((len(record.done), 0)))[rows]
@@ -290,7 +304,7 @@ def _asked(config: Mapping[str, Any]) -> dict[str, Any]:
     """The configuration, but for what stands elsewhere."""
     rows: dict[str, Any] = {}
     for name, value in config.items():
-        if name in ("made_by", "command", "kind", "python"):
+        if name in _SAID_ELSEWHERE:
             continue
         if name == "grid" and isinstance(value, Mapping):
             for method, grid in value.items():
@@ -311,10 +325,16 @@ def _short(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
-def _commands(choice: Choice, config: Mapping[str, Any]) -> dict[str, str]:
-    found = {"This sweep:": str(config["command"])} if config.get("command") else {}
+def _commands(
+    choice: Choice, config: Mapping[str, Any], summary: Mapping[str, Any] | None
+) -> dict[str, str]:
+    if not config.get("command"):
+        return {"A Python program made this sweep with fedax.sweep, and makes it again.": ""}
+    found = {"This sweep:": str(config["command"])}
+    if summary is None:
+        return found
     for method, chosen in choice.methods.items():
-        if chosen.best is not None:
+        if chosen.best is not None and re.fullmatch(r"[\w+.-]+", method):  # a file's name as it is
             found[f"The best of {method}, in the sweep's folder:"] = (
                 f"fedax run --config best/{method}.toml"
             )
