@@ -11,14 +11,14 @@ from fedax.experiment.errors import ConfigError
 from fedax.experiment.folder import for_shell
 from fedax.report.sweep_tables import best_table
 from fedax.report.tables import print_tables, printable
-from fedax.sweeps.choosing import Choice
+from fedax.sweeps.choosing import PAPER_RULE, Choice
 from fedax.sweeps.closing import remarks
 from fedax.sweeps.record import Record
 from fedax.tuning.command import extend_sweep, resume_sweep, start_sweep
 from fedax.tuning.config import SweepConfig, sweep_config
 
-# What may go with --resume and --extend, which take all else from the folder.
-WITH_FOLDER = ("resume", "extend", "settings_per_batch", "debug")
+# What may go with --resume and with --extend, which take all else from the folder.
+WITH_FOLDER = {"resume": "choose", "extend": "settings_per_batch"}
 
 
 def sweep(command: Sweep) -> None:
@@ -38,7 +38,7 @@ def sweep(command: Sweep) -> None:
         if command.extend is not None:
             swept = extend_sweep(command.extend, settings_per_batch=command.settings_per_batch)
         else:
-            swept = resume_sweep(command.resume or Path())
+            swept = resume_sweep(command.resume or Path(), rule=command.choose)
     print_outcome(swept.record, swept.choice, swept.folder)
 
 
@@ -60,7 +60,8 @@ def asked(command: Sweep) -> SweepConfig:
     return sweep_config(
         command.task, [name.strip() for name in command.algorithms.split(",")],
         [word for words in command.grid for word in words or ("",)],
-        preset=command.preset, settings=fixed, num_seeds=command.seeds, choose=command.choose,
+        preset=command.preset, settings=fixed, num_seeds=command.seeds,
+        choose=command.choose or PAPER_RULE,
     )
 
 
@@ -71,12 +72,13 @@ def require_alone(command: Sweep) -> None:
             "--resume goes on with a sweep as it was, and --extend widens its grids; finish it "
             "with --resume, then widen it."
         )
-    option = "--resume" if command.extend is None else "--extend"
-    given = {name: getattr(Sweep(), name) for name in WITH_FOLDER}
+    option = "resume" if command.extend is None else "extend"
+    with_it = WITH_FOLDER[option]
+    given = {name: getattr(Sweep(), name) for name in (option, with_it, "debug")}
     if dataclasses.replace(command, **given) != Sweep():
         raise ConfigError(
-            f"{option} takes the sweep from its folder as it was configured; only "
-            "--settings-per-batch and --log can go with it."
+            f"--{option} takes the sweep from its folder as it was configured; only "
+            f"--{with_it.replace('_', '-')} can go with it."
         )
 
 

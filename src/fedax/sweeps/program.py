@@ -123,7 +123,7 @@ def program(
         def body(carry: Any) -> Any:
             index, alive, state, states, infos = carry
             new, new_states, info = round_of_all(state, states, index)
-            done = info.accepted & (cohorts.dropped_at[index] >= num_exchanges)
+            done = info.accepted & (cohorts.dropped_at[index] >= num_exchanges)[None]
             sound = alive & info.finite & (info.accepted.all(1) | done.any(1))
             state = _but_round(_chosen(alive, 0), new, state)
             states = jax.tree.map(_chosen(alive, 1), new_states, states)
@@ -137,6 +137,7 @@ def program(
         )
         return after[2], after[3], after[4]
 
+    rounds.__name__ = "rounds_of_settings"  # as which profiles and kept programs have it
     if mesh is None:
         return jit(rounds, donate_argnums=(0,))
 
@@ -154,6 +155,7 @@ def program(
             out_specs=(of_states, along, along), check_vma=False,
         )(server_state, *others)
 
+    spread.__name__ = rounds.__name__
     return jit(spread, donate_argnums=(0,))
 
 
