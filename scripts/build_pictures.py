@@ -44,12 +44,13 @@ def sweep_with_marks() -> fedax.SweepResult:
     """One in which settings diverge, and the best lies at the edge."""
     task = fedax.load_task("quadratics")
     grid = {
-        "client_learning_rate": [0.003, 0.01, 0.03, 0.1, 0.3, 1.0],
-        "server_learning_rate": [0.01, 0.03, 0.1, 0.3, 1.0],
+        "client_learning_rate": [0.01, 0.03, 0.1, 0.3, 1.0, 3.0],
+        "server_learning_rate": [0.003, 0.01, 0.03, 0.1],
     }
+    methods = {"fedavg": functools.partial(fedax.fedavg, num_local_steps=20)}
     return fedax.sweep(
-        task, functools.partial(fedax.fedavg, num_local_steps=20), grid, num_rounds=100, seeds=3,
-        cohort_size=3, evaluate_every=0, progress=False,
+        task, methods, grid, num_rounds=100, seeds=3, cohort_size=3, evaluate_every=0,
+        progress=False,
     )
 
 
@@ -109,7 +110,8 @@ def main(folder: Path) -> None:
     """Writes the gallery."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, axes in gallery():
-        axes.figure.savefig(folder / f"{name}.png", dpi=80)
+        figure: Any = axes.figure
+        figure.savefig(folder / f"{name}.png", dpi=80)
         print(name, flush=True)
 
 
