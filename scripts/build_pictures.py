@@ -5,60 +5,52 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from matplotlib.axes import Axes
 
 import fedax
 from fedax import pictures
 from fedax.optimizers import schedules
-from fedax.sweeps.grid import settings_of
-from fedax.sweeps.record import Record
 
 SEEDS = (0, 1, 2)
-CLIENT_RATES = [0.01, 0.03, 0.1, 0.3, 1.0, 3.0]
-SERVER_RATES = [0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0]
 TRAINING: Mapping[str, Any] = {"batch_size": 10, "num_local_steps": 10}
 METHODS: Mapping[str, Callable[..., Any]] = {
     "fedavg": fedax.fedavg, "fedadam": fedax.fedadam, "fedyogi": fedax.fedyogi,
 }
 
 
-def rounds_of(task: fedax.Task, algorithm: Any, seed: int, num_rounds: int, **options: Any) -> (
-    list[dict[str, float]]
-):
-    """The rounds of a run, up to one in which it diverges."""
-    rounds = []
-    try:
-        for report in fedax.simulate(
-            task, algorithm, num_rounds=num_rounds, cohort_size=5, seed=seed, **options
-        ):
-            rounds.append(report.metrics)
-    except fedax.DivergedError:
-        pass
-    return rounds
-
-
-def sweep(task: fedax.Task, num_rounds: int) -> Record:
+def sweep(task: fedax.Task) -> fedax.SweepResult:
     """Three methods, each over its grid, with two seeds."""
-    rates = {"client_learning_rate": CLIENT_RATES, "server_learning_rate": SERVER_RATES}
-    adaptive = rates | {"adaptivity": [1e-4, 1e-3, 1e-2, 1e-1]}
-    settings = settings_of({"fedavg": rates, "fedadam": adaptive, "fedyogi": adaptive})
-    runs = [(setting, seed) for setting in settings for seed in SEEDS[:2]]
-    losses = np.full((len(runs), num_rounds), np.nan)
-    for row, (setting, seed) in enumerate(runs):
-        algorithm = METHODS[setting.algorithm](task.model, **setting.values, **TRAINING)
-        rounds = rounds_of(task, algorithm, seed, num_rounds, evaluate_every=0)
-        losses[row, : len(rounds)] = [metrics["train_loss"] for metrics in rounds]
-    done = np.isfinite(losses).sum(1)
-    return Record(
-        settings, np.array([setting.number for setting, _ in runs]),
-        np.array([seed for _, seed in runs]), np.where(done < num_rounds, done + 1, 0), done,
-        {"train_loss": losses},
+    methods = {
+        name: functools.partial(factory, **TRAINING) for name, factory in METHODS.items()
+    }
+    grid = {
+        "client_learning_rate": [0.01, 0.03, 0.1, 0.3, 1.0, 3.0],
+        "server_learning_rate": [0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0],
+        "adaptivity": [1e-4, 1e-3, 1e-2, 1e-1],
+    }
+    return fedax.sweep(
+        task, methods, grid, num_rounds=30, seeds=2, cohort_size=5, evaluate_every=0,
+        progress=False,
+    )
+
+
+def sweep_with_marks() -> fedax.SweepResult:
+    """One in which settings diverge, and the best lies at the edge."""
+    task = fedax.load_task("quadratics")
+    grid = {
+        "client_learning_rate": [0.01, 0.03, 0.1, 0.3, 1.0, 3.0],
+        "server_learning_rate": [0.003, 0.01, 0.03, 0.1],
+    }
+    methods = {"fedavg": functools.partial(fedax.fedavg, num_local_steps=20)}
+    return fedax.sweep(
+        task, methods, grid, num_rounds=100, seeds=3, cohort_size=3, evaluate_every=0,
+        progress=False,
     )
 
 
@@ -68,9 +60,10 @@ def trained(task: fedax.Task, algorithms: Mapping[str, Any], num_rounds: int) ->
     """Label -> the histories of its seeds, with diagnostics."""
     return {
         label: [
-            fedax.History(rounds_of(
-                task, algorithm, seed, num_rounds, evaluate_every=5, diagnostics=True
-            )) for seed in SEEDS
+            fedax.train(
+                task, algorithm, num_rounds=num_rounds, cohort_size=5, seed=seed, progress=False,
+                evaluate_every=5, diagnostics=True,
+            ).history for seed in SEEDS
         ]
         for label, algorithm in algorithms.items()
     }
@@ -105,18 +98,20 @@ def gallery() -> Iterator[tuple[str, Axes]]:
         progress=False,
     )
     yield "clients", pictures.clients(fedax.evaluate_clients(task.model, result.params, task.train))
-    record = sweep(task, 30)
-    yield "heat-map", pictures.heat_map(record, algorithm="fedavg")
-    yield "heat-map-fedyogi", pictures.heat_map(record, algorithm="fedyogi")
-    yield "best-server-rate", pictures.best_server_rate(record)
-    yield "adaptivity", pictures.adaptivity(record)
+    found = sweep(task)
+    for method in ("fedavg", "fedyogi"):
+        yield f"heat-map-{method}", pictures.heat_map(*found, algorithm=method)
+    yield "best-server-rate", pictures.best_server_rate(*found)
+    yield "adaptivity", pictures.adaptivity(*found)
+    yield "heat-map-marks", pictures.heat_map(*sweep_with_marks())
 
 
 def main(folder: Path) -> None:
     """Writes the gallery."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, axes in gallery():
-        axes.figure.savefig(folder / f"{name}.png", dpi=80)
+        figure: Any = axes.figure
+        figure.savefig(folder / f"{name}.png", dpi=80)
         print(name, flush=True)
 
 

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 import browsers
-import fedax
 from browsers import opened, painted
+from fedax.cli import reports
 from fedax.cli.main import run_command
 from fedax.experiment import config as configs
 from fedax.experiment.pages import report_page, written_out
@@ -489,9 +489,9 @@ def test_the_command_writes_pages_of_sweeps(tmp_path, capsys, monkeypatch):
     record, choice, config = sweep()
     folder_of(tmp_path / "a", run_of("a", 0.3))
     (tmp_path / "s").mkdir()
-    (tmp_path / "s" / "config.json").write_text(json.dumps(config))
+    (tmp_path / "s" / "config.json").write_text(json.dumps({"algorithm": "all"} | config))
     loaded = SimpleNamespace(record=record, choice=choice, config=config, summary={})
-    monkeypatch.setattr(fedax, "load_sweep", lambda folder: loaded, raising=False)
+    monkeypatch.setattr(reports, "load_sweep", lambda folder: loaded)
     assert run_command(["report", str(tmp_path / "s")]) == 0
     page = (tmp_path / "s" / "report.html").read_text("utf-8")
     assert page == sweep_page(record, choice, config, {})

@@ -224,7 +224,7 @@ class TestCurves:
     @pytest.mark.parametrize(("data", "options", "words"), [
         (history([1.0]), {"metric": "los"}, "The history has no metric 'los'; it has train_loss."),
         ({"a": history([1.0])}, {"against": "bytes"},
-         r"'a' has no metric 'bytes_down' \(it is measured with diagnostics=True"),
+         "'a' has no metric 'bytes_down', which is measured with diagnostics=True"),
         (history([1.0]), {"against": "bites"}, "Unknown against 'bites'. Did you mean 'bytes'"),
         (history([1.0]), {"smoothing": 0}, "smoothing must be a whole number of at least 1, but"),
         (history([np.nan, np.inf]), {}, "'train_loss' is finite in no round"),
@@ -419,7 +419,9 @@ def test_the_best_server_rate_of_each_client_rate():
     axes = pictures.best_server_rate(with_zero)
     assert points(axes.get_lines()[0]) == [[0.0, 0.5], [0.1, 0.5]]
     assert axes.get_xscale() == "symlog"
-    assert axes.get_xlim()[0] < 0 < 0.1 < axes.get_xlim()[1]
+    left, right = axes.get_xlim()
+    assert left < 0
+    assert right > 0.1
     with pytest.raises(DrawingError, match="varies client_learning_rate and server_learning_rate"):
         pictures.best_server_rate(record({"fedsgd": {SERVER: [1.0]}}, {}))
 
@@ -453,7 +455,7 @@ def test_the_best_setting_of_each_method_as_histories():
     assert [run["train_loss"].tolist() for run in runs] == [[1.0] * 3, [2.0] * 3]
     bad = record({"fedavg": {CLIENT: [1.0]}}, {(1.0,): [None]})
     with pytest.raises(DrawingError, match="no setting of this sweep has a finite score"):
-        pictures.best_of(bad._replace(done=bad.diverged))
+        pictures.best_of(bad)
 
 
 def metrics_of(values, name="accuracy"):
@@ -605,23 +607,34 @@ class TestCommand:
         assert [said(axes) for axes in drawn[0].axes] == ["fedavg, seed 0", "fedavg, seed 1"]
         assert [axes.get_lines()[0].get_xdata()[0] for axes in drawn[0].axes] == [0.25, 0.75]
 
-    def test_a_sweep(self, tmp_path, drawn, monkeypatch):
-        found = record({"fedavg": GRID, "fedadam": GRID | {"adaptivity": [0.1]}}, SCORES)
-        sweep = SimpleNamespace(record=found, choice=choose(found))
-        monkeypatch.setattr(fedax, "load_sweep", lambda path: sweep, raising=False)
-        folder = tmp_path / "sweep"
-        folder.mkdir()
-        (folder / "config.json").write_text('{"kind": "sweep"}')
+    def test_a_sweep(self, tmp_path, drawn):
+        task, folder = fedax.load_task("quadratics"), tmp_path / "sweep"
+        grid = {CLIENT: [0.01, 0.1], SERVER: [0.1, 1.0], "adaptivity": [0.1, 0.01]}
+        found = fedax.sweep(
+            task, ("fedavg", "fedadam"), grid, num_rounds=2, seeds=2, cohort_size=2, out=folder,
+            progress=False,
+        )
         out = ["--out", str(tmp_path / "x.png")]
         for kind in ("heat_map", "best-server-rate", "adaptivity", "curves"):
             assert run_command(["plot", kind, str(folder), *out]) == 0
-        assert [len(figure.axes) for figure in drawn] == [4, 1, 1, 1]  # two maps with their bars
-        assert [said(axes).split(";")[0] for axes in drawn[0].axes[:2]] == ["fedavg", "fedadam"]
+        maps, rates, adaptivity, curves = drawn
+        assert [said(axes).split(";")[0] for axes in maps.axes[:2]] == ["fedavg", "fedadam"]
+        assert len(maps.axes) == 4  # with their bars
+        expected = pictures.heat_map(*found, algorithm="fedadam")
+        assert texts_of(maps.axes[1], 2, 2) == texts_of(expected, 2, 2)
+        assert len(rates.axes[0].get_lines()) == 2
+        assert len(adaptivity.axes[0].get_legend().get_texts()) == 1
+        best = found.best("fedavg")
+        losses = [found.record.metrics["train_loss"][row]
+                  for row in found.record.rows_of(best.number)]
+        line = curves.axes[0].get_lines()[0]
+        assert np.allclose(line.get_ydata(), np.mean(losses, 0), rtol=1e-12)
         own = run_folder(tmp_path / "run", [5.0], "fedavg")
         assert run_command(["plot", "curves", own, str(folder), *out]) == 0
         names = [text.get_text() for text in drawn[-1].axes[0].get_legend().get_texts()]
         assert names[0] == "fedavg"
-        assert names[1].startswith(f"fedavg {CLIENT}=0.1")
+        assert names[1].startswith(f"fedavg {CLIENT}=")
+        assert run_command(["plot", "heat-map", str(folder), "--metric", "train_los", *out]) == 1
 
     @pytest.mark.parametrize(("words", "status", "sentence"), [
         (["curv", "RUN"], 2, "Unknown kind of picture 'curv'. Did you mean 'curves'?"),
@@ -630,7 +643,7 @@ class TestCommand:
         (["curves", "RUN", "--metric", "los"], 1, "'fedavg' has no metric 'los'; it has train"),
         (["curves", "TMP"], 1, "is not a run folder: it has no config.json."),
         (["curves", "TMP/none"], 1, "none does not exist."),
-        (["drift", "RUN"], 1, "measured with diagnostics=True (fedax run ... --set diagnostics=tr"),
+        (["drift", "RUN"], 1, "measured with diagnostics=True, --set diagnostics=true; it has"),
         (["drift", "RUN", "--x", "a"], 2, "--x does not go with drift; what does: --against, "),
         (["heat-map", "RUN"], 2, "is drawn of a sweep, but"),
         (["clients", "RUN"], 1, "has no clients.csv: it is written when a run ends"),

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedax.experiment.folder import CONFIG, read_file
+from fedax.experiment.folder import read_config
+from fedax.tuning.folder import KIND
 
 
 def is_sweep(folder: Path) -> bool:
-    """Whether a folder is a sweep's; of what is neither that nor a run's, reading it says so."""
-    try:
-        config = json.loads(read_file(folder / CONFIG))
-    except (OSError, ValueError, RecursionError):
-        return False
-    return isinstance(config, dict) and config.get("kind") == "sweep"
+    """Whether a folder is a sweep's, or else a run's.
+
+    Raises:
+      RunError: it is neither.
+    """
+    return read_config(folder).get("kind") == KIND
 
 
 def distinct_names(folders: Sequence[Path]) -> list[str]:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fedax import pictures
 from fedax.cli.commands import Plot
+from fedax.cli.folders import distinct_names, is_sweep
 from fedax.experiment.errors import ConfigError
-from fedax.experiment.folder import RunError, read_config
+from fedax.experiment.folder import RunError
 from fedax.experiment.load import LoadedRun, load_run
 from fedax.pictures.errors import DrawingError
 from fedax.pictures.grids import heat_map_size
@@ -21,7 +22,6 @@ from fedax.report.tables import Table, print_json, print_tables, printable
 from fedax.rounds.history import History
 from fedax.sweeps.choosing import Choice, choose
 from fedax.sweeps.record import Record
-from fedax.tuning.folder import KIND
 from fedax.tuning.load import LoadedSweep, load_sweep
 from fedax.validate import unknown
 
@@ -106,7 +106,7 @@ def _load(folders: Sequence[Path]) -> Given:
     """What the folders hold; one that was given twice is read once."""
     given = Given([], [])
     for folder in {folder.resolve(): folder for folder in folders}.values():
-        if read_config(folder).get("kind") == KIND:
+        if is_sweep(folder):
             given.sweeps.append(load_sweep(folder))
         else:
             given.runs.append(load_run(folder))
@@ -123,7 +123,7 @@ def _over_rounds(draw: Callable[..., Any]) -> Callable[[Figure, Given, dict[str,
 
 
 def _histories(given: Given) -> Mapping[str, list[History]]:
-    names = _names([run.path for run in given.runs] + [sweep.path for sweep in given.sweeps])
+    names = distinct_names([run.path for run in given.runs] + [sweep.path for sweep in given.sweeps])
     configs = [run.config for run in given.runs]
     for run in given.runs:
         if not len(run.history):
@@ -136,15 +136,6 @@ def _histories(given: Given) -> Mapping[str, list[History]]:
         for label, histories in pictures.best_of(sweep.record, sweep.choice).items():
             found[label if label not in found else f"{label} ({name})"] = histories
     return found
-
-
-def _names(paths: Sequence[Path]) -> list[str]:
-    """Folders by the last part of their names, or in full where that is not enough."""
-    short = [path.resolve().name for path in paths]
-    return [
-        name if short.count(name) == 1 else str(path)
-        for name, path in zip(short, paths, strict=True)
-    ]
 
 
 def _of_sweep(draw: Callable[..., Any]) -> Callable[[Figure, Given, dict[str, Any]], None]:
@@ -198,7 +189,7 @@ def _clients(figure: Figure, given: Given, options: dict[str, Any]) -> None:
                 f"The run in {path.parent} has no {CLIENTS}: it is written when a run ends that "
                 "has test examples of its clients."
             )
-    names = _names([run.path for run in given.runs])
+    names = distinct_names([run.path for run in given.runs])
     grouped = by_setting([run.config for run in given.runs], names)
     labels = {place: label for label, places in grouped.items() for place in places}
     for place, axes in enumerate(_panels(figure, len(paths), *_SIZE)):

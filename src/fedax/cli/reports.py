@@ -7,7 +7,6 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-import fedax
 from fedax.cli.commands import Report
 from fedax.cli.folders import distinct_names, is_sweep
 from fedax.experiment.errors import ConfigError
@@ -17,9 +16,10 @@ from fedax.report.comparison import comparison_page
 from fedax.report.runs import Run
 from fedax.report.sweep_page import best_runs, sweep_page
 from fedax.report.tables import printable
+from fedax.tuning.load import load_sweep
+from fedax.tuning.page import PAGE
 
 DEFAULT = Path("fedax-report.html")
-PAGE = "report.html"
 
 
 def report(command: Report) -> None:
@@ -55,7 +55,7 @@ def report(command: Report) -> None:
 def _one(folder: Path) -> str:
     if not is_sweep(folder):
         return report_page(folder)
-    sweep = fedax.load_sweep(folder)
+    sweep = load_sweep(folder)
     return sweep_page(sweep.record, sweep.choice, sweep.config, sweep.summary)
 
 
@@ -64,7 +64,7 @@ def _several(folders: Sequence[Path], command: Report) -> str:
     runs: list[Run] = []
     for folder, name in zip(folders, distinct_names(folders), strict=True):
         if is_sweep(folder):
-            sweep = fedax.load_sweep(folder)
+            sweep = load_sweep(folder)
             found = best_runs(sweep.record, sweep.choice, sweep.config)
             if not found:
                 raise RunError(f"The sweep in {folder} has no setting with a finite score yet.")

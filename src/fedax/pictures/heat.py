@@ -11,10 +11,12 @@ from matplotlib.colors import Normalize
 from matplotlib.patches import Rectangle
 
 from fedax.pictures.cells import Cell, scale_ends
-from fedax.rounds.style import COLOURS, is_share, units, upright
+from fedax.rounds.style import COLOURS, inches, is_share, units, upright
 from fedax.sweeps.choosing import Choice
 from fedax.sweeps.edges import Edge
 
+# Points of a number's letters, for an inch of a cell's width.
+_LETTER_POINTS = 14
 # From this lightness on, a cell's number is black.
 _LIGHT = 0.45
 
@@ -38,7 +40,9 @@ def draw_cells(
         np.ma.masked_invalid(scores), cmap=colours, norm=scale, aspect="auto", origin="lower",
         interpolation="nearest",
     )
-    size = float(np.clip(100 / max(scores.shape[1], scores.shape[0] / 2, 1), 4, 9))
+    width, height = inches(axes)
+    cell = min((width - 2.6) / scores.shape[1], 2 * (height - 1.9) / scores.shape[0])
+    size = float(np.clip(_LETTER_POINTS * cell, 3, 9))
     share = is_share(choice.rule)
     for (row, column), score in np.ndenumerate(scores):
         one = cells[row][column]

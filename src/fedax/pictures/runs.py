@@ -29,7 +29,7 @@ Series: TypeAlias = tuple[np.ndarray, np.ndarray]
 # More settings of a sweep than these are no picture of lines.
 MOST_SETTINGS = 12
 # A metric that only some runs measure -> how they come to measure it.
-_MEASURED = "it is measured with diagnostics=True (fedax run ... --set diagnostics=true)"
+_MEASURED = "which is measured with diagnostics=True, --set diagnostics=true"
 _HOW = {
     "pseudo_gradient_norm": _MEASURED, "client_drift": _MEASURED, "update_cosine": _MEASURED,
     "effective_server_step": _MEASURED, "bytes_up": _MEASURED, "bytes_down": _MEASURED,
@@ -186,7 +186,7 @@ def require_metric(runs: Mapping[str, list[Run]], metric: str) -> None:
         known = sorted({name for run in seeds for metrics in run.history.rounds for name in metrics}
                        - {"round", "rejected"})
         if metric not in known:
-            how = f" ({_HOW[metric]})" if metric in _HOW else ""
+            how = f", {_HOW[metric]}" if metric in _HOW else ""
             raise DrawingError(
                 f"{_of(label, 'The history')} has no metric {metric!r}{how}; it has "
                 f"{', '.join(known) or 'none'}."

@@ -82,13 +82,21 @@ def spans_decades(values: np.ndarray) -> bool:
     return bool(len(values) and values.min() > 0 and values.max() / values.min() >= _DECADES)
 
 
+def inches(axes: Axes) -> tuple[float, float]:
+    """Width and height of the axes' place in its figure, words beside them included."""
+    place = axes.get_subplotspec()
+    figure: Any = axes.figure
+    width, height = figure.bbox.width / figure.dpi, figure.bbox.height / figure.dpi
+    if place is None:
+        return width, height
+    part = place.get_position(figure)
+    return width * part.width / _WHOLE_WIDTH, height * part.height / _WHOLE_HEIGHT
+
+
 def note(axes: Axes, sentences: Sequence[str]) -> None:
     """Says above the picture how to read it, in lines as wide as its place."""
     if sentences:
-        place = axes.get_subplotspec()
-        figure: Any = axes.figure
-        share = 1.0 if place is None else place.get_position(figure).width / _WHOLE_WIDTH
-        width = figure.bbox.width / figure.dpi * share * _LETTERS_AN_INCH
+        width = inches(axes)[0] * _LETTERS_AN_INCH
         words = plain("; ".join(sentences) + ".", 1000)
         text = "\n".join(textwrap.wrap(words, max(int(width), 24)))
         axes.set_title(text, fontsize=8, loc="left", color="#444", parse_math=False)
@@ -96,10 +104,7 @@ def note(axes: Axes, sentences: Sequence[str]) -> None:
 
 def upright(axes: Axes, text: str) -> str:
     """A text in lines as long as the axes are high, for what stands beside them."""
-    place = axes.get_subplotspec()
-    figure: Any = axes.figure
-    share = 1.0 if place is None else place.get_position(figure).height / _WHOLE_HEIGHT
-    letters = figure.bbox.height / figure.dpi * share * _UPRIGHT_LETTERS_AN_INCH
+    letters = inches(axes)[1] * _UPRIGHT_LETTERS_AN_INCH
     return "\n".join(textwrap.wrap(text, max(int(letters), 16), break_on_hyphens=False))
 
 
