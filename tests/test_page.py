@@ -473,10 +473,13 @@ def test_the_command_writes_pages_of_runs(tmp_path, capsys, monkeypatch):
     assert "2 runs" in (tmp_path / "new" / "two.html").read_text("utf-8")
     assert "Report: new/two.html (0." in capsys.readouterr().out
     (tmp_path / "empty").mkdir()
+    folder_of(tmp_path / "forged", run_of("f", 0.1, config=config_of(num_rounds="many")))
     for arguments, status, sentence in (
         ([], 2, "fedax report needs a folder of a run or a sweep"),
         (["nowhere"], 1, "nowhere does not exist."),
         (["empty", "a"], 1, "empty is not a run folder: it has no config.json."),
+        (["forged"], 1, "No page can be made of forged, as one of its files holds what no run "),
+        (["a", "forged"], 1, "No page can be made of "),
         (["a", "--out", "empty"], 2, "--out is empty, which is a folder"),
         (["a", "--out", "a/config.json/x.html"], 1, "Cannot write the page a/config.json/x.html: "),
     ):

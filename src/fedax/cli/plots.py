@@ -123,7 +123,7 @@ def _over_rounds(draw: Callable[..., Any]) -> Callable[[Figure, Given, dict[str,
 
 
 def _histories(given: Given) -> Mapping[str, list[History]]:
-    names = distinct_names([run.path for run in given.runs] + [sweep.path for sweep in given.sweeps])
+    names = distinct_names([one.path for one in (*given.runs, *given.sweeps)])
     configs = [run.config for run in given.runs]
     for run in given.runs:
         if not len(run.history):

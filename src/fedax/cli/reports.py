@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from fedax.cli.commands import Report
@@ -53,25 +54,50 @@ def report(command: Report) -> None:
 
 
 def _one(folder: Path) -> str:
-    if not is_sweep(folder):
-        return report_page(folder)
-    sweep = load_sweep(folder)
-    return sweep_page(sweep.record, sweep.choice, sweep.config, sweep.summary)
+    with _understood(folder):
+        if not is_sweep(folder):
+            return report_page(folder)
+        sweep = load_sweep(folder)
+        return sweep_page(sweep.record, sweep.choice, sweep.config, sweep.summary)
+
+
+@contextlib.contextmanager
+def _understood(folder: Path) -> Iterator[None]:
+    """Turns into a sentence what goes wrong with files that hold something else than we write."""
+    try:
+        yield
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise RunError(
+            f"No page can be made of {folder}, as one of its files holds what no run writes there: "
+            f"{type(error).__name__}: {error}. (--debug shows where.)"
+        ) from error
 
 
 def _several(folders: Sequence[Path], command: Report) -> str:
     """Runs, and the best settings of sweeps."""
     runs: list[Run] = []
     for folder, name in zip(folders, distinct_names(folders), strict=True):
-        if is_sweep(folder):
-            sweep = load_sweep(folder)
-            found = best_runs(sweep.record, sweep.choice, sweep.config)
-            if not found:
-                raise RunError(f"The sweep in {folder} has no setting with a finite score yet.")
-            runs += [run._replace(name=f"{name}: {run.name}") for run in found]
-        else:
-            runs.append(read_run(folder)._replace(name=name))
+        with _understood(folder):
+            found = _read(folder)
+        runs += [run._replace(name=f"{name}: {run.name}" if run.name else name) for run in found]
+    with _understood(Path("these folders")):
+        return comparison_page(runs, _repeating(command))
+
+
+def _read(folder: Path) -> list[Run]:
+    """A run, of which the folder's name is name enough, or the best ones of a sweep."""
+    if not is_sweep(folder):
+        return [read_run(folder)._replace(name="")]
+    sweep = load_sweep(folder)
+    found = best_runs(sweep.record, sweep.choice, sweep.config)
+    if not found:
+        raise RunError(f"The sweep in {folder} has no setting with a finite score yet.")
+    return found
+
+
+def _repeating(command: Report) -> str:
+    """The command that makes the page again."""
     words = ["fedax", "report", *map(str, command.dirs)]
     if command.out is not None:
         words += ["--out", str(command.out)]
-    return comparison_page(runs, shlex.join(words))
+    return shlex.join(words)

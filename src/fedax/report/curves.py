@@ -133,7 +133,7 @@ def _view(view: View) -> dict[str, Any]:
         "percent": is_share(view.metric), "note": view.note,
         "references": [
             {"label": plain(label), "value": value} for label, value in view.references.items()
-            if math.isfinite(value)
+            if value is not None and math.isfinite(value)
         ],
     }
     if view.spread is not None:

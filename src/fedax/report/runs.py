@@ -70,7 +70,7 @@ class Run(NamedTuple):
     def final(self) -> dict[str, float]:
         """The test metrics at its end, or so far."""
         if self.summary is not None:
-            return dict(self.summary["final"])
+            return dict(self.summary.get("final", {}))
         tested = (m for m in reversed(self.rounds) if any(k.startswith("test_") for k in m))
         return {
             name: value for name, value in next(tested, {}).items()
@@ -117,7 +117,7 @@ def warnings(run: Run) -> Iterator[str]:
             f"Not finished: {len(run.rounds)} of {run.config['num_rounds']} rounds are here."
             + (f" Go on with: {run.go_on}" if run.go_on else "")
         )
-    elif run.summary["stopped"]:
+    elif run.summary.get("stopped"):
         yield f"Stopped early: {run.summary['stopped']}"
     yield from _of_losses(run)
     yield from _of_rejections(run)
@@ -198,7 +198,9 @@ def _of_tests(run: Run) -> Iterator[str]:
     for text, metrics in (run.summary or {}).get("references", {}).items():
         for name, value in metrics.items():
             own, goal = run.final.get(name), direction(name)
-            if own is not None and goal and (own < value if goal == "max" else own > value):
+            if own is None or value is None or goal is None:
+                continue
+            if own < value if goal == "max" else own > value:
                 yield (
                     f"Worse than {text}: a {words(name)} of {in_units(name, own)}, where that has "
                     f"{in_units(name, value)}."
