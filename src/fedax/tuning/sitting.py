@@ -26,6 +26,7 @@ from fedax.tuning.display import SweepDisplay
 from fedax.tuning.folder import write_record, write_results, write_summary
 from fedax.tuning.halving import Halving, train_rungs
 from fedax.tuning.keeping import Keeper
+from fedax.tuning.page import write_page
 from fedax.tuning.training import train_units
 
 
@@ -97,6 +98,7 @@ def sit(
             write_summary(folder, record, choice, time.perf_counter() - began)
             if finish is not None:
                 finish(record, choice)
+            write_page(folder, record, choice)
     return record, choice
 
 
