@@ -14,7 +14,7 @@ from fedax.devices import ending
 if ending.is_command_line():  # what follows takes seconds to import
     ending.set_guard()
 
-from fedax import optimizers, theory
+from fedax import optimizers, pictures, theory
 from fedax.algorithm import (
     Exchange,
     FederatedAlgorithm,
@@ -64,6 +64,7 @@ from fedax.experiment.folder import RunError
 from fedax.experiment.load import load_run
 from fedax.experiment.params import load_params, save_params
 from fedax.experiment.train import TrainResult, train
+from fedax.experiment.versions import __version__ as __version__
 from fedax.factories import factory, partition
 from fedax.measures.communication import communication
 from fedax.measures.dissimilarity import dissimilarity
@@ -85,8 +86,8 @@ from fedax.rounds.state import TrainingState, initial_state
 from fedax.rounds.stopping import EarlyStopping
 from fedax.tasks.quadratics import quadratic_task
 from fedax.tasks.registry import load_task
-
-__version__ = "0.7.0"
+from fedax.tuning.load import LoadedSweep, load_sweep
+from fedax.tuning.sweep import SweepResult, sweep
 
 __all__ = [
     "AlgorithmError",
@@ -101,6 +102,7 @@ __all__ = [
     "FederatedAlgorithm",
     "FederatedDataset",
     "History",
+    "LoadedSweep",
     "LocalOptions",
     "LocalTraining",
     "Model",
@@ -112,6 +114,7 @@ __all__ = [
     "RoundReport",
     "RunError",
     "SimulateOptions",
+    "SweepResult",
     "Task",
     "TrainResult",
     "TrainingState",
@@ -146,6 +149,7 @@ __all__ = [
     "initial_state",
     "load_params",
     "load_run",
+    "load_sweep",
     "load_task",
     "local_adam",
     "local_adaptive",
@@ -163,6 +167,7 @@ __all__ = [
     "part_of_the_day",
     "partition",
     "pfnm",
+    "pictures",
     "quadratic_model",
     "quadratic_task",
     "read_data",
@@ -174,6 +179,7 @@ __all__ = [
     "schedules",
     "server_only",
     "simulate",
+    "sweep",
     "theory",
     "train",
 ]

@@ -110,6 +110,54 @@ class Run:
 
 
 @dataclasses.dataclass(frozen=True)
+class Sweep:
+    """Tune: methods, each over its own grid, with several seeds; says which setting is best.
+
+    Such as: fedax sweep shakespeare fedavg,fedavgm --grid client_learning_rate=0.1,0.316,1
+    server_learning_rate=0.1,1 fedavgm.momentum=0.5,0.9 --seeds 3 --rounds 200
+    """
+
+    task: Annotated[Positional[str | None], _option("[TASK]")] = None
+    """What to learn: see `fedax list tasks`; or your own, as FILE.py:NAME."""
+    algorithms: Annotated[Positional[str | None], _option("[ALGORITHM,...]")] = None
+    """How, with commas between them: see `fedax list algorithms`; or your own."""
+    grid: Annotated[UseAppendAction[tuple[tuple[str, ...], ...]], _option("KEY=VALUE,... ...")] = ()
+    """What to vary: KEY=VALUE,VALUE,... or "KEY=logspace(-3, 0.5, 8)", of every method that has
+    the setting; METHOD.KEY=... of one. The name of a preset, such as paper, is the grid that its
+    source searched."""
+    seeds: Annotated[int, _WHOLE, _option("N")] = 1
+    """Run every setting with so many seeds. Default: 1."""
+    rounds: Annotated[int | None, _WHOLE, _option("N")] = None
+    """Number of rounds of every run."""
+    cohort_size: Annotated[int | None, _WHOLE, _option("N")] = None
+    """Clients a round."""
+    preset: Annotated[str | None, _option("quick|paper|none|...")] = None
+    """Where settings come from that nobody set. Default: where the grid comes from, or else
+    quick."""
+    set: Annotated[UseAppendAction[tuple[tuple[str, ...], ...]], _option("KEY=VALUE ...")] = ()
+    """Settings that all runs have; METHOD.KEY=VALUE for one method. They take their keys out of a
+    preset's grid."""
+    choose: Annotated[str | None, _option("METRIC")] = None
+    """What is best: by the last value of a metric, such as test_accuracy, or NAME:max. With
+    --resume: choose anew. Default: train_loss, its mean over the last 100 rounds."""
+    out: Annotated[Path | None, _option("DIR")] = None
+    """The sweep folder to make. Default: one under fedax-runs/."""
+    resume: Annotated[Path | None, _option("DIR")] = None
+    """Go on with the sweep in this folder where it stopped."""
+    extend: Annotated[Path | None, _option("DIR")] = None
+    """Go on with a finished sweep beyond the edges of its grids where the best settings lie."""
+    halving: Annotated[int | None, _WHOLE, _option("N")] = None
+    """Successive halving: all settings run for a few rounds, the best one in N of each method for N
+    times as many, and so on. Default: all run to the end."""
+    settings_per_batch: Annotated[int | None, _WHOLE, _option("N")] = None
+    """So many settings are computed side by side. Default: chosen by platform and memory."""
+    log: Annotated[UseAppendAction[tuple[str, ...]], _option("NAME")] = ()
+    """Where metrics go besides the folder, such as tensorboard; may be given several times."""
+    debug: Annotated[bool, _option("")] = False
+    """Show the traceback of a failure."""
+
+
+@dataclasses.dataclass(frozen=True)
 class List:
     """Show what there is."""
 
@@ -234,6 +282,23 @@ class Data:
 
 
 @dataclasses.dataclass(frozen=True)
+class Report:
+    """Write one page that shows a run or a sweep, or compares several; it works offline.
+
+    Of one folder it is that folder's report.html, which a finished run or sweep has already.
+    """
+
+    dirs: Annotated[
+        Positional[tuple[Path, ...]], _read_by(Path, "folders", "*"), _option("DIR ...")
+    ] = ()
+    """Folders of runs and sweeps, finished or not."""
+    out: Annotated[Path | None, _option("FILE")] = None
+    """The page to write. Default: DIR/report.html of one folder, fedax-report.html of several."""
+    debug: Annotated[bool, _option("")] = False
+    """Show the traceback of a failure."""
+
+
+@dataclasses.dataclass(frozen=True)
 class Reproduce:
     """Compute a published table or figure anew, with the deviation from it or from theory."""
 
@@ -245,6 +310,45 @@ class Reproduce:
     """Folder for the picture. Default: fedax-reproductions, and none with --json."""
     json: Annotated[bool, _option("")] = False
     """Print JSON."""
+    debug: Annotated[bool, _option("")] = False
+    """Show the traceback of a failure."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Plot:
+    """Draw a picture of runs or sweeps, as in the papers; --list shows the kinds.
+
+    Runs that differ only in their seeds are one line with its spread, and lines are called by what
+    differs between them. Of a sweep, each method's best setting is drawn.
+    """
+
+    kind: Annotated[Positional[str | None], _option("[KIND]")] = None
+    """What to draw, see --list."""
+    dirs: Annotated[
+        Positional[tuple[Path, ...]], _read_by(Path, "folders", "*"), _option("DIR ...")
+    ] = ()
+    """Run folders, or sweep folders."""
+    out: Annotated[Path | None, _option("FILE")] = None
+    """The file to write (.png, .svg, .pdf)."""
+    metric: Annotated[str | None, _option("NAME")] = None
+    """What is drawn, such as test_accuracy; of a sweep, what its settings are compared by. Default:
+    train_loss; of clients their first metric."""
+    against: Annotated[str | None, _option("round|local_steps|bytes|seconds")] = None
+    """What is on the horizontal axis. Default: round."""
+    smoothing: Annotated[int | None, _WHOLE, _option("N")] = None
+    """Each point is the mean of the last N rounds. Default: 1."""
+    window: Annotated[int | None, _WHOLE, _option("N")] = None
+    """Of update-norms: mean and spread of every N rounds. Default: a twentieth of the rounds."""
+    algorithm: Annotated[str | None, _option("NAME")] = None
+    """Of a heat map: only this method of the sweep."""
+    x: Annotated[str | None, _option("NAME")] = None
+    """Of a heat map: the hyperparameter. Default: server_learning_rate."""
+    y: Annotated[str | None, _option("NAME")] = None
+    """Of a heat map: the other. Default: client_learning_rate."""
+    list: Annotated[bool, _option("")] = False
+    """Show the kinds of pictures."""
+    json: Annotated[bool, _option("")] = False
+    """With --list: print JSON."""
     debug: Annotated[bool, _option("")] = False
     """Show the traceback of a failure."""
 
@@ -321,8 +425,11 @@ class Theory:
 
 Command: TypeAlias = (
     Annotated[Run, subcommand("run")]
+    | Annotated[Sweep, subcommand("sweep")]
     | Annotated[List, subcommand("list")]
     | Annotated[Data, subcommand("data")]
+    | Annotated[Plot, subcommand("plot")]
+    | Annotated[Report, subcommand("report")]
     | Annotated[Reproduce, subcommand("reproduce")]
     | Annotated[Theory, subcommand("theory")]
 )

@@ -181,9 +181,13 @@ def explained(folder: Path, go_on: str | None = None) -> Iterator[None]:
 
 
 def resume_command(folder: Path) -> str:
-    """The command that goes on with a run, quoted for the shell."""
-    quoted = shlex.quote(str(folder)) if os.name == "posix" else f'"{folder}"'
-    return f"fedax run --resume {quoted}"
+    """The command that goes on with a run."""
+    return f"fedax run --resume {for_shell(folder)}"
+
+
+def for_shell(word: Path | str) -> str:
+    """A folder, or another text, as one word of a command line."""
+    return shlex.quote(str(word)) if os.name == "posix" else f'"{word}"'
 
 
 def resuming(folder: Path) -> str:

@@ -42,7 +42,7 @@ from fedax.experiment.folder import (
 from fedax.experiment.sitting import Job, remember, sit, take_part, write_config
 from fedax.measures.communication import Communication
 from fedax.rounds.measurements import rehearse, require_personalization
-from fedax.rounds.options import PERSONALIZE
+from fedax.rounds.options import SimulateOptions
 from fedax.rounds.report import RoundReport
 from fedax.rounds.sampling import part_of_the_day
 from fedax.rounds.simulate import simulate
@@ -183,20 +183,47 @@ def build(config: RunConfig) -> Built:
     Raises:
       ConfigError, RunError: they cannot be had, or do not fit together.
     """
+    task = build_data(config)
+    algorithm = build_method(config, task)
+    return Built(task, algorithm, fitted(config, task, algorithm))
+
+
+def build_data(config: RunConfig) -> Task:
+    """Loads the task.
+
+    Raises:
+      ConfigError, RunError: it cannot be had.
+    """
     try:
-        task = build_task(config.task, config.task_options, config.task_source)
+        return build_task(config.task, config.task_options, config.task_source)
     except ConfigError:
         raise
     except ValueError as error:
         raise RunError(str(error)) from None
+
+
+def build_method(config: RunConfig, task: Task) -> FederatedAlgorithm:
+    """Makes the algorithm for the task.
+
+    Raises:
+      ConfigError: it cannot be had, or the task has too few clients.
+    """
     if config.cohort_size > task.train.num_clients:
         raise ConfigError(
             f"cohort_size is {config.cohort_size}, but the task {config.task} has "
             f"{task.train.num_clients} clients; choose at most that many."
         )
-    algorithm = build_algorithm(
+    return build_algorithm(
         config.algorithm, config.algorithm_options, task.model, config.algorithm_source
     )
+
+
+def fitted(config: RunConfig, task: Task, algorithm: FederatedAlgorithm) -> Communication:
+    """What a client sends and gets, if the task and the algorithm fit together.
+
+    Raises:
+      ConfigError: they do not.
+    """
     try:  # what does not fit together is said before anything is made
         with contextlib.ExitStack() as stack:
             for source in config.sources:
@@ -205,7 +232,7 @@ def build(config: RunConfig) -> Built:
             require_personalization(task, algorithm, personalization(config))
     except (TypeError, ValueError) as error:
         raise ConfigError(f"Algorithm {config.algorithm} on {config.task}: {error}") from error
-    return Built(task, algorithm, sent)
+    return sent
 
 
 def _job(folder: Path, config: RunConfig, built: Built) -> Job:
@@ -234,20 +261,29 @@ def _job(folder: Path, config: RunConfig, built: Built) -> Job:
 def _rounds(
     config: RunConfig, built: Built, every_state: bool, state: TrainingState
 ) -> Iterator[RoundReport]:
-    return simulate(
-        built.task, built.algorithm, num_rounds=config.num_rounds, cohort_size=config.cohort_size,
-        seed=config.seed, evaluate_every=config.evaluate_every,
-        evaluation_sample=config.evaluation_sample,
-        clients_per_chunk=config.clients_per_chunk, state=state,
-        state_every=1 if every_state else config.checkpoint_every, donate=True,
-        mesh=_mesh(config, built), sampling=config.sampling, dropout=config.dropout,
-        diagnostics=config.diagnostics,
-        available=(
+    options: SimulateOptions = {
+        **simulate_options(config), "state": state, "donate": True, "mesh": _mesh(config, built),
+        "state_every": 1 if every_state else config.checkpoint_every,
+    }
+    return simulate(built.task, built.algorithm, num_rounds=config.num_rounds, **options)
+
+
+def simulate_options(config: RunConfig) -> SimulateOptions:
+    """How a configuration's rounds are run, as `fedax.simulate` takes it."""
+    return {
+        "cohort_size": config.cohort_size, "seed": config.seed,
+        "evaluate_every": config.evaluate_every, "evaluation_sample": config.evaluation_sample,
+        "clients_per_chunk": config.clients_per_chunk, "sampling": config.sampling,
+        "dropout": config.dropout, "diagnostics": config.diagnostics,
+        "available": (
             None if config.availability == 1
             else part_of_the_day(config.availability, seed=config.seed)
         ),
-        **{key: getattr(config, key) for key in PERSONALIZE},
-    )
+        "personalize_steps": config.personalize_steps,
+        "personalize_epochs": config.personalize_epochs,
+        "personalize_learning_rate": config.personalize_learning_rate,
+        "personalize_clients": config.personalize_clients,
+    }
 
 
 def _mesh(config: RunConfig, built: Built) -> Mesh | None:

@@ -1,0 +1,316 @@
+"""Sweeps that the command line describes: begun, gone on with, extended."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import functools
+import hashlib
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+
+from fedax.experiment.config import RunConfig
+from fedax.experiment.display import make_console, style_of_command_line
+from fedax.experiment.errors import ConfigError
+from fedax.experiment.folder import (
+    RunError,
+    explained,
+    for_shell,
+    locked,
+    new_folder,
+    read_summary,
+    write_atomically,
+)
+from fedax.experiment.run import simulate_options
+from fedax.rounds.options import Settings
+from fedax.sweeps.choosing import Choice, RuleError, choose
+from fedax.sweeps.planning import Entry, Unit, plan
+from fedax.sweeps.record import Record
+from fedax.tuning.best import best_toml
+from fedax.tuning.building import built, possible
+from fedax.tuning.config import SweepConfig
+from fedax.tuning.folder import (
+    BEST,
+    read_methods,
+    read_record,
+    read_sweep_config,
+    settings_of,
+    units_of,
+    write_methods,
+    write_sweep_config,
+)
+from fedax.tuning.grids import VARIED_OF_RUN
+from fedax.tuning.halving import Halving, halved
+from fedax.tuning.sitting import Work, sit
+
+
+class Swept(NamedTuple):
+    """What a sweep came to, and where."""
+
+    folder: Path
+    record: Record
+    choice: Choice
+
+
+def start_sweep(
+    config: SweepConfig, out: Path | None = None, *, settings_per_batch: int | None = None,
+    halving: int | None = None, notes: Sequence[str] = (),
+) -> Swept:
+    """Runs a sweep in a new folder.
+
+    Args:
+      config: what to run.
+      out: the folder, created; None makes one under fedax-runs/.
+      settings_per_batch: see `fedax.sweeps.planning.plan`.
+      halving: see `fedax.sweep`.
+      notes: sentences to begin with.
+
+    Raises:
+      ConfigError: a value is wrong, or the settings do not fit the task.
+      RunError: the folder cannot be used, or the sweep was stopped.
+    """
+    entries = _entries(config)
+    units = _planned(config, entries, settings_per_batch, range(len(entries)))
+    by_halves = _halved(halving, settings_per_batch, config)
+    folder = out or _unused_folder(config)
+    identity = hashlib.sha256(json.dumps(
+        [config.grid, config.seeds, [str(base) for base in config.bases.values()]], default=str
+    ).encode()).hexdigest()
+    asked = Asked(config, units, identity, _typed(), by_halves)
+    with new_folder(folder, go_on=_go_on(folder)):
+        with explained(folder, _go_on(folder)):
+            write_methods(folder, list(config.bases.values()))
+            _write_config(folder, asked)
+        return _sat(folder, asked, entries, notes)
+
+
+def resume_sweep(
+    folder: Path, *, rule: str | None = None, notes: Sequence[str] = ()
+) -> Swept:
+    """Goes on with a sweep where it stopped; of a finished one it says what came out.
+
+    Args:
+      folder: the sweep's.
+      rule: choose by this one from now on; None: as before.
+      notes: sentences to begin with.
+
+    Raises:
+      ConfigError, RunError: it is no sweep folder, or damaged, or it was stopped again, or the rule
+        cannot be followed.
+    """
+    asked = read_sweep(folder)
+    config = asked.config
+    with locked(folder, _go_on(folder)):
+        done = _finished(folder, config) if rule in (None, config.choose) else None
+        if done is not None:
+            return done
+        if rule is not None and asked.halving is not None:
+            raise ConfigError(
+                f"The sweep in {folder} gives settings up by {config.choose}, so it cannot choose "
+                f"by {rule} any more; begin another sweep."
+            )
+        asked = asked._replace(config=dataclasses.replace(config, choose=rule or config.choose))
+        entries = _entries(asked.config)
+        if rule is not None:
+            with explained(folder, _go_on(folder)):
+                (folder / "summary.json").unlink(missing_ok=True)
+                _write_config(folder, asked)
+        return _sat(folder, asked, entries, notes)
+
+
+def extend_sweep(
+    folder: Path, *, settings_per_batch: int | None = None, notes: Sequence[str] = ()
+) -> Swept:
+    """Goes on with a finished sweep beyond the edges of its grids where the best settings lie.
+
+    Raises:
+      ConfigError: it is not finished, or no best setting lies at an edge.
+      RunError: as for `resume_sweep`.
+    """
+    asked = read_sweep(folder)
+    config = asked.config
+    with locked(folder, _go_on(folder)):
+        done = _finished(folder, config)
+        if done is None:
+            raise ConfigError(f"The sweep in {folder} is not finished; {_go_on(folder)}")
+        if asked.halving is not None:
+            raise ConfigError(
+                f"The sweep in {folder} gave settings up by halving, so new ones cannot join them; "
+                "begin another sweep with a wider grid."
+            )
+        wider, left_out = possible(config.wider(done.choice), len(config.settings))
+        if len(wider.settings) == len(config.settings):
+            why = " ".join(left_out) or "No best setting lies at the edge of its grid."
+            raise ConfigError(f"There is nothing to add to the sweep in {folder}. {why}")
+        entries = _entries(wider)
+        new = range(len(config.settings), len(entries))
+        units = [*asked.units, *_planned(wider, entries, settings_per_batch, new)]
+        asked = asked._replace(config=wider, units=units)
+        with explained(folder, _go_on(folder)):
+            (folder / "summary.json").unlink(missing_ok=True)
+            _write_config(folder, asked)
+        return _sat(folder, asked, entries, [*notes, *left_out])
+
+
+class Asked(NamedTuple):
+    """What a sweep of the command line is.
+
+    Attributes:
+      config: what it runs.
+      units: as planned.
+      identity: what its parts are of.
+      command: how it was begun.
+      halving: how settings are given up; None: all run to the end.
+    """
+
+    config: SweepConfig
+    units: list[Unit]
+    identity: str
+    command: str | None
+    halving: Halving | None
+
+
+def read_sweep(folder: Path) -> Asked:
+    """Reads what a sweep of the command line is.
+
+    Raises:
+      ConfigError, RunError: it is no sweep folder, or damaged, or Python began it.
+    """
+    written = read_sweep_config(folder)
+    if "python" in written:
+        raise RunError(
+            f"The sweep in {folder} was made by Python; it goes on when that program calls "
+            "fedax.sweep again, and fedax.load_sweep reads it."
+        )
+    bases = read_methods(folder, len(written["grid"]))
+    config = SweepConfig(
+        written["grid"], tuple(settings_of(written)), tuple(written["seeds"]), written["choose"],
+        dict(zip(written["grid"], bases, strict=True)),
+    )
+    halving = written.get("halving")
+    return Asked(
+        config, units_of(written), written["identity"], written.get("command"),
+        None if halving is None else Halving(*halving),
+    )
+
+
+def _finished(folder: Path, config: SweepConfig) -> Swept | None:
+    """What a sweep came to; None if it is not finished."""
+    record = read_record(folder, config.settings)
+    if read_summary(folder) is None or record is None:
+        return None
+    return Swept(folder, record, choose(record, config.choose))
+
+
+def _entries(config: SweepConfig) -> list[Entry]:
+    """What every setting stands for."""
+    entries = []
+    for setting, found in zip(config.settings, built(config), strict=True):
+        run = config.run(setting)
+        kind = tuple(getattr(run, name) for name in VARIED_OF_RUN)
+        options = functools.partial(_options, run)
+        entries.append(Entry(found.task, found.algorithm, options, kind))
+    return entries
+
+
+def _options(run: RunConfig, seed: int) -> Settings:
+    """How the rounds of a setting are run."""
+    options = simulate_options(dataclasses.replace(run, seed=seed))
+    return Settings.checked(run.num_rounds, {**options, "state_every": max(run.num_rounds, 1)})
+
+
+def _planned(
+    config: SweepConfig, entries: Sequence[Entry], settings_per_batch: int | None, numbers: range
+) -> list[Unit]:
+    try:
+        return plan(entries, config.seeds, jax.local_device_count(), settings_per_batch, numbers)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+
+
+def _halved(
+    factor: int | None, settings_per_batch: int | None, config: SweepConfig
+) -> Halving | None:
+    try:
+        return None if factor is None else halved(factor, settings_per_batch, config.settings)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+
+
+def _sat(
+    folder: Path, asked: Asked, entries: Sequence[Entry], notes: Sequence[str]
+) -> Swept:
+    """Runs what is left."""
+    config = asked.config
+    work = Work(
+        config.settings, entries, asked.units, config.num_rounds, config.choose, asked.identity,
+        _go_on(folder), config.seeds, asked.halving,
+    )
+
+    def keep_best(record: Record, choice: Choice) -> None:
+        (folder / BEST).mkdir(exist_ok=True)
+        for algorithm in config.algorithms:
+            text = best_toml(config, record, choice, algorithm)
+            path = folder / BEST / f"{file_name(algorithm)}.toml"
+            if text is None:
+                path.unlink(missing_ok=True)
+            else:
+                write_atomically(path, text.encode())
+
+    style = style_of_command_line(make_console())
+    try:
+        record, choice = sit(work, folder, style, notes, keep_best)
+    except RuleError as error:
+        raise ConfigError(
+            f"{error} Choose by another: {_go_on(folder)} --choose METRIC"
+        ) from None
+    return Swept(folder, record, choice)
+
+
+def file_name(algorithm: str) -> str:
+    """A method's name as the name of a file.
+
+    Example:
+      >>> file_name("elastic+fedavg"), file_name("my/methods.py:fedexp")
+      ('elastic+fedavg', 'my-methods.py-fedexp')
+    """
+    return "".join(c if c.isalnum() or c in "+-_." else "-" for c in algorithm)
+
+
+def _write_config(folder: Path, asked: Asked) -> None:
+    config = asked.config
+    first = next(iter(config.bases.values()))
+    said = {
+        "task": config.task, "algorithm": ",".join(config.algorithms),
+        "algorithms": config.algorithms, "preset": first.preset, "num_rounds": config.num_rounds,
+        "seeds": list(config.seeds), "choose": config.choose, "grid": config.grid,
+        "cohort_size": first.cohort_size, "evaluate_every": first.evaluate_every,
+        "evaluation_sample": first.evaluation_sample, "command": asked.command,
+        "identity": asked.identity, "halving": asked.halving,
+    }
+    write_sweep_config(folder, said, asked.units, config.settings)
+
+
+def _go_on(folder: Path) -> str:
+    return f"go on with: fedax sweep --resume {for_shell(folder)}"
+
+
+def _typed() -> str:
+    """The command line of this process, for the page."""
+    return "fedax " + " ".join(for_shell(word) for word in sys.argv[1:])
+
+
+def _unused_folder(config: SweepConfig) -> Path:
+    """A folder under fedax-runs/ that no other run has."""
+    stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
+    first = Path("fedax-runs") / f"{file_name(config.task)}-sweep-{stamp}"
+    folder, number = first, 1
+    while folder.exists():
+        number += 1
+        folder = first.with_name(f"{first.name}-{number}")
+    return folder
