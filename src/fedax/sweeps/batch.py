@@ -99,6 +99,7 @@ class BatchTraining:
         self._program = program(
             parts[0][1], tuple(varies), len(self._algorithm.exchanges),
             settings.clients_per_chunk or 1, settings.diagnostics, self._mesh,
+            task.model.sparse is not None,
         )
         self._numbers = [self._place(n, v) for n, v in zip(*self._batch, strict=True)]
         self._arrays: tuple[Any, Any] = (None, None)
