@@ -21,10 +21,10 @@ from fedax import pictures
 from fedax.cli import plots
 from fedax.cli.main import run_command
 from fedax.pictures import DrawingError
+from fedax.pictures.client_files import read_clients
 from fedax.pictures.labels import by_setting
 from fedax.pictures.lines import running_mean
-from fedax.pictures.populations import read_clients
-from fedax.report.clients import clients_table
+from fedax.report.clients import clients_table, worst_of_run
 from fedax.rounds.style import COLOURS, line_style
 from fedax.sweeps.choosing import choose
 from fedax.sweeps.grid import settings_of
@@ -502,12 +502,17 @@ class TestClients:
         assert read.names.tolist() == found.names.tolist()
         (line,) = pictures.clients(path).get_lines()
         assert line.get_xdata()[0] == 0.5
+        metric, worst = worst_of_run(tmp_path)
+        assert metric == "loss"
+        assert [(row["client"], row["loss"]) for row in worst] == [
+            ("3", 0.75), ("2", 0.5), ("0", 0.25)]
 
     @pytest.mark.parametrize(("text", "words"), [
         ("", "no table of a run's clients"), ("a,b\n1,2\n", "no columns client and num_examples"),
         ("client,num_examples,loss\n", "it has no client"),
         ("client,num_examples,loss\na,1\n", "line 2 has 2 of 3 columns"),
         ("client,num_examples,loss\na,1,x\n", "could not convert"),
+        (f"client,num_examples,loss\na,{10**30},1\n", "no table of a run's clients"),
         ("client,num_examples,loss\na,1,\n", "no client has a finite 'loss'"),
         ("client,num_examples\na,1\n", "the clients have no metric"),
     ])
@@ -520,7 +525,7 @@ class TestClients:
     def test_mistakes_are_sentences(self, tmp_path):
         with pytest.raises(DrawingError, match="Did you mean 'loss'"):
             pictures.clients(metrics_of([1.0], "loss"), "lss")
-        with pytest.raises(DrawingError, match=r"Cannot read .*none.csv: No such file"):
+        with pytest.raises(DrawingError, match=r"Cannot read .*none.csv: there is no such file"):
             pictures.clients(tmp_path / "none.csv")
 
 
