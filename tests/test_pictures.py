@@ -148,6 +148,12 @@ class TestCurves:
         assert points(cross) == [[2, 3]]
         assert "cross: a seed diverged" in said(axes)
 
+    def test_losses_just_before_they_diverge_are_drawn(self):
+        runs = [history([1e-12, 1e150]), history([1e-12, 1e200])]
+        axes = pictures.curves(runs)
+        assert points(axes.get_lines()[0]) == [[1, 1e-12], [2, (1e150 + 1e200) / 2]]
+        axes.figure.canvas.draw()
+
     def test_a_last_round_without_reports_is_no_divergence(self):
         run = history([4.0, np.nan], num_reports=[3, 0])
         axes = pictures.curves(run)
