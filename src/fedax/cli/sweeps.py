@@ -31,7 +31,7 @@ def sweep(command: Sweep) -> None:
         config = asked(command)
         swept = start_sweep(
             config, command.out, settings_per_batch=command.settings_per_batch,
-            notes=describe(config),
+            halving=command.halving, notes=describe(config),
         )
     else:
         require_alone(command)
