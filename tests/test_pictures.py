@@ -388,6 +388,7 @@ class TestHeatMap:
                                                 diverged=whole.diverged[1:], done=whole.done[1:],
                                                 metrics={"train_loss": np.ones((5, 3))}))
         assert texts_of(axes, 2, 3)[0] == ["-", "1.00", "1.00"]
+        assert said(axes).endswith("dash: not run to the end.")
 
     def test_a_sweep_that_diverged_everywhere_has_no_best(self):
         found = record({"fedavg": GRID, "fedsgd": {SERVER: [1.0]}}, {key: [None] for key in SCORES})
