@@ -323,12 +323,37 @@ def test_dark_narrow_and_without_scripts(browser, tmp_path, comparison):
         painted(page)
         assert page.evaluate(lightness, "backgroundColor") < 0.15
         assert chart(page, "c.plot.ctx.canvas.toDataURL()") != before
+        page.evaluate("dispatchEvent(new Event('beforeprint'))")  # paper is light
+        assert page.evaluate(lightness, "backgroundColor") > 0.85
+        page.evaluate("dispatchEvent(new Event('afterprint'))")
+        assert page.evaluate(lightness, "backgroundColor") < 0.15
         page.get_by_role("button", name="Light colours").click()
         assert page.evaluate(lightness, "backgroundColor") > 0.85
     with opened(browser, comparison, java_script_enabled=False) as page:
         assert page.locator("table.sorts tbody tr").count() == 6
         assert "need JavaScript" in page.locator("noscript").inner_text()
         page.evaluate = lambda *_: None  # nothing can be asked of it
+
+
+def test_runs_of_one_setting_are_shown_as_their_mean(browser, tmp_path):
+    def run(name, rate, seed, rounds=40):
+        options = {"client_learning_rate": rate}
+        return run_of(name, rate, config=config_of(seed=seed, algorithm_options=options),
+                      rounds=rounds_of([rate * (1 + seed) / r for r in range(1, rounds + 1)]))
+
+    runs = [run("a", 0.1, 0), run("b", 0.1, 1, rounds=30), run("c", 0.2, 0)]
+    with opened(browser, written(tmp_path, comparison_page(runs))) as page:
+        given = page.evaluate("document.querySelector('#chart-1').chart.given")
+        assert given["labels"] == [
+            "client_learning_rate=0.1 (2 seeds)", "client_learning_rate=0.2 (1 seed)"]
+        view = given["views"][0]
+        expected = {"y": 0.15, "spread": 0.1 / math.sqrt(2)}  # of 0.1 and 0.2, where both are
+        for name, first in expected.items():
+            curve = view[name][0]
+            assert curve[:30] == pytest.approx([first / r for r in range(1, 31)], rel=1e-5)
+            assert curve[30:] == [None] * 10
+        assert view["spread"][1] is None
+    assert "Means over seeds" not in comparison_page(runs[1:])
 
 
 @pytest.mark.slow
