@@ -39,7 +39,7 @@ class Work(NamedTuple):
       num_rounds: T.
       choose: the rule.
       identity: what its parts are of.
-      go_on: how to go on when it was stopped, a sentence.
+      go_on: how to go on when it was stopped, the end of a sentence.
       seeds: with which every setting is run.
       halving: how settings are given up; None: all run to the end.
     """
@@ -83,7 +83,7 @@ def sit(
         for note in notes:
             console.print(note, markup=False)
     with (
-        stop_on_signal(lambda: f"Stopped. {work.go_on}") as asked,
+        stop_on_signal(lambda: f"Stopped; {work.go_on}") as asked,
         explained(folder or Path(), work.go_on),
     ):
         parts = _trained(work, folder, asked, functools.partial(
