@@ -21,10 +21,10 @@ from fedax import pictures
 from fedax.cli import plots
 from fedax.cli.main import run_command
 from fedax.pictures import DrawingError
+from fedax.pictures.client_files import read_clients
 from fedax.pictures.labels import by_setting
 from fedax.pictures.lines import running_mean
-from fedax.pictures.populations import read_clients
-from fedax.report.clients import clients_table
+from fedax.report.clients import clients_table, worst_of_run
 from fedax.rounds.style import COLOURS, line_style
 from fedax.sweeps.choosing import choose
 from fedax.sweeps.grid import settings_of
@@ -147,6 +147,12 @@ class TestCurves:
         (cross,) = [line for line in axes.get_lines() if line.get_marker() == "x"]
         assert points(cross) == [[2, 3]]
         assert "cross: a seed diverged" in said(axes)
+
+    def test_losses_just_before_they_diverge_are_drawn(self):
+        runs = [history([1e-12, 1e150]), history([1e-12, 1e200])]
+        axes = pictures.curves(runs)
+        assert points(axes.get_lines()[0]) == [[1, 1e-12], [2, (1e150 + 1e200) / 2]]
+        axes.figure.canvas.draw()
 
     def test_a_last_round_without_reports_is_no_divergence(self):
         run = history([4.0, np.nan], num_reports=[3, 0])
@@ -382,6 +388,7 @@ class TestHeatMap:
                                                 diverged=whole.diverged[1:], done=whole.done[1:],
                                                 metrics={"train_loss": np.ones((5, 3))}))
         assert texts_of(axes, 2, 3)[0] == ["-", "1.00", "1.00"]
+        assert said(axes).endswith("dash: not run to the end.")
 
     def test_a_sweep_that_diverged_everywhere_has_no_best(self):
         found = record({"fedavg": GRID, "fedsgd": {SERVER: [1.0]}}, {key: [None] for key in SCORES})
@@ -502,12 +509,17 @@ class TestClients:
         assert read.names.tolist() == found.names.tolist()
         (line,) = pictures.clients(path).get_lines()
         assert line.get_xdata()[0] == 0.5
+        metric, worst = worst_of_run(tmp_path)
+        assert metric == "loss"
+        assert [(row["client"], row["loss"]) for row in worst] == [
+            ("3", 0.75), ("2", 0.5), ("0", 0.25)]
 
     @pytest.mark.parametrize(("text", "words"), [
         ("", "no table of a run's clients"), ("a,b\n1,2\n", "no columns client and num_examples"),
         ("client,num_examples,loss\n", "it has no client"),
         ("client,num_examples,loss\na,1\n", "line 2 has 2 of 3 columns"),
         ("client,num_examples,loss\na,1,x\n", "could not convert"),
+        (f"client,num_examples,loss\na,{10**30},1\n", "no table of a run's clients"),
         ("client,num_examples,loss\na,1,\n", "no client has a finite 'loss'"),
         ("client,num_examples\na,1\n", "the clients have no metric"),
     ])
@@ -520,7 +532,7 @@ class TestClients:
     def test_mistakes_are_sentences(self, tmp_path):
         with pytest.raises(DrawingError, match="Did you mean 'loss'"):
             pictures.clients(metrics_of([1.0], "loss"), "lss")
-        with pytest.raises(DrawingError, match=r"Cannot read .*none.csv: No such file"):
+        with pytest.raises(DrawingError, match=r"Cannot read .*none.csv: there is no such file"):
             pictures.clients(tmp_path / "none.csv")
 
 

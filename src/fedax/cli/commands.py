@@ -331,8 +331,9 @@ class Plot:
     out: Annotated[Path | None, _option("FILE")] = None
     """The file to write (.png, .svg, .pdf)."""
     metric: Annotated[str | None, _option("NAME")] = None
-    """What is drawn, such as test_accuracy; of a sweep, what its settings are compared by. Default:
-    train_loss; of clients their first metric."""
+    """What is drawn, such as test_accuracy; of heat-map, best-server-rate and adaptivity, what
+    settings are compared by. Default: train_loss, or what the sweep was; of clients, their first
+    metric."""
     against: Annotated[str | None, _option("round|local_steps|bytes|seconds")] = None
     """What is on the horizontal axis. Default: round."""
     smoothing: Annotated[int | None, _WHOLE, _option("N")] = None

@@ -116,8 +116,11 @@ def heat_map(
         mark_best(axes, columns.index(values[x]), rows.index(values[y]))
         told.append("star: the best")
         told += mark_edges(axes, [edge for edge in found.edges if edge.name in (x, y)], x)
-    if any(one is not None and one.diverged for row in cells for one in row):
+    every = [one for row in cells for one in row]
+    if any(one is not None and one.diverged for one in every):
         told.append("hatched: diverged")
+    if any(one is None or (one.setting is None and not one.diverged) for one in every):
+        told.append("dash: not run to the end")
     note(axes, told)
     return axes
 

@@ -117,8 +117,9 @@ def _spent(run: Run, against: str, rounds: np.ndarray) -> np.ndarray:
 
 def _moments(values: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Mean and sample standard deviation over rows, NaN passed over; NaN of a single value."""
-    mean = np.nansum(values, 0) / counts
-    squares = np.nansum((values - mean) ** 2, 0)
+    with np.errstate(over="ignore"):  # of losses just before they diverge
+        mean = np.nansum(values, 0) / counts
+        squares = np.nansum((values - mean) ** 2, 0)
     spread = np.full(len(mean), np.nan)
     np.divide(squares, counts - 1, out=spread, where=counts > 1)
     return mean, np.sqrt(spread)

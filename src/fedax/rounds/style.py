@@ -79,7 +79,8 @@ def spans_decades(values: np.ndarray) -> bool:
       (True, False)
     """
     values = values[np.isfinite(values)]
-    return bool(len(values) and values.min() > 0 and values.max() / values.min() >= _DECADES)
+    with np.errstate(over="ignore"):
+        return bool(len(values) and values.min() > 0 and values.max() / values.min() >= _DECADES)
 
 
 def inches(axes: Axes) -> tuple[float, float]:
