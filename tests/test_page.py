@@ -516,7 +516,10 @@ def test_the_command_writes_pages_of_runs(tmp_path, capsys, monkeypatch):
 def test_the_command_writes_pages_of_sweeps(tmp_path, capsys, monkeypatch):
     record, choice, config = sweep()
     folder_of(tmp_path / "a", run_of("a", 0.3))
-    (tmp_path / "s").mkdir()
+    for place, method in enumerate(("fedavg", "fedyogi")):
+        base = config_of(algorithm=method, dropout=0.25, algorithm_options={"momentum": 0.5})
+        (tmp_path / "s" / "methods" / str(place)).mkdir(parents=True)
+        (tmp_path / "s" / "methods" / str(place) / "config.json").write_text(json.dumps(base))
     (tmp_path / "s" / "config.json").write_text(json.dumps({"algorithm": "all"} | config))
     loaded = SimpleNamespace(record=record, choice=choice, config=config, summary={})
     monkeypatch.setattr(reports, "load_sweep", lambda folder: loaded)
@@ -528,6 +531,8 @@ def test_the_command_writes_pages_of_sweeps(tmp_path, capsys, monkeypatch):
     page = out.read_text("utf-8")
     assert "<h1>5 runs: " in page
     assert "s: best fedyogi, seed 1" in page
+    assert re.findall(r'<th scope="col" class="differs[^"]*">([^<]*)', page) == [
+        "algorithm", "seed", "client_learning_rate", "dropout", "momentum", "server_learning_rate"]
 
 
 def test_a_run_without_rounds_and_one_of_one_round_have_a_page(browser, tmp_path):

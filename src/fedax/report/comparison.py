@@ -12,7 +12,18 @@ import numpy as np
 from fedax.pictures.labels import by_setting
 from fedax.report.curves import MOST_POINTS, Chart, View, in_units, view_of
 from fedax.report.document import Page
-from fedax.report.marks import Cell, Column, cell, listed, pairs, plain, sorted_table, ticked, words
+from fedax.report.marks import (
+    Cell,
+    Column,
+    cell,
+    listed,
+    pairs,
+    plain,
+    shortened,
+    sorted_table,
+    ticked,
+    words,
+)
 from fedax.report.runs import LAST_ROUNDS, Run, warnings
 
 # Of more runs only the best few are drawn at first.
@@ -112,9 +123,10 @@ def _means(runs: Sequence[Run]) -> list[Chart]:
         np.mean([runs[place].train_loss for place in places]) for places in groups.values()
     ])
     labels = [
-        f"{label} ({len(places)} seed{'s' * (len(places) > 1)})" for label, places in groups.items()
+        f"{shortened(label)} ({len(places)} seed{'s' * (len(places) > 1)})" for label, places in groups.items()
     ]
-    return [Chart("Means over seeds", labels, [v for v in views if v is not None], _best(losses))]
+    known = [view for view in views if view is not None]
+    return [Chart("Means over seeds", labels, known, _best(losses))] if known else []
 
 
 def _views(runs: Sequence[Run]) -> list[View]:
@@ -161,7 +173,7 @@ def _table(
             Cell(ticked("chart-0", i, label, shown=shown[i], named=False), float(i))
             for i, label in enumerate(labels)
         ]),
-        Column("run", [run.name for run in runs]),
+        Column("run", [run.name for run in runs], "name"),
         *(Column(name, _odd(values), "differs") for name, values in differing.items()),
         Column(f"train loss, last {LAST_ROUNDS}", [
             None if math.isnan(run.train_loss) else run.train_loss for run in runs

@@ -70,8 +70,12 @@ def plain(value: Any) -> str:
         return f"{int(value):,}"
     if isinstance(value, numbers.Real):
         return f"{float(value):.5g}"
-    letters = printable(str(value))
-    return letters if len(letters) <= MOST_LETTERS else letters[:MOST_LETTERS] + "..."
+    return shortened(printable(str(value)), MOST_LETTERS)
+
+
+def shortened(letters: str, most: int = 90) -> str:
+    """A text that is cut where it is very long."""
+    return letters if len(letters) <= most else letters[:most] + "..."
 
 
 def cell(value: Any) -> Cell:
