@@ -123,7 +123,8 @@ def _means(runs: Sequence[Run]) -> list[Chart]:
         np.mean([runs[place].train_loss for place in places]) for places in groups.values()
     ])
     labels = [
-        f"{shortened(label)} ({len(places)} seed{'s' * (len(places) > 1)})" for label, places in groups.items()
+        f"{shortened(label)} ({len(places)} seed{'s' * (len(places) > 1)})"
+        for label, places in groups.items()
     ]
     known = [view for view in views if view is not None]
     return [Chart("Means over seeds", labels, known, _best(losses))] if known else []

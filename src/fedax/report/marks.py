@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from fedax.report.tables import printable
 
-# Lines are told apart by so many colours, each with these dashes (as in static/page.js).
+# Lines are told apart by so many colours, each with these dashes (as in static/charts.js).
 NUM_COLOURS = 6
 DASHES = ("", "9 4", "2 3", "11 3 2 3")
 # A text of a table is cut after so many letters.
