@@ -213,7 +213,7 @@ def test_names_from_data_are_text(browser, tmp_path):
             rounds, values = chart(page, "c.plot.data.slice(0, 2)")
             drawn = [pair for pair in zip(rounds, values, strict=True) if pair[1] is not None]
             assert drawn == [(1, 1), (4, 0.5), (5, 0.25)]
-            assert page.locator("script").count() == 3
+            assert page.locator("script").count() == 4  # with the data
 
 
 def test_no_script_but_the_packages_own_can_run(browser, comparison):
@@ -323,12 +323,37 @@ def test_dark_narrow_and_without_scripts(browser, tmp_path, comparison):
         painted(page)
         assert page.evaluate(lightness, "backgroundColor") < 0.15
         assert chart(page, "c.plot.ctx.canvas.toDataURL()") != before
+        page.evaluate("dispatchEvent(new Event('beforeprint'))")  # paper is light
+        assert page.evaluate(lightness, "backgroundColor") > 0.85
+        page.evaluate("dispatchEvent(new Event('afterprint'))")
+        assert page.evaluate(lightness, "backgroundColor") < 0.15
         page.get_by_role("button", name="Light colours").click()
         assert page.evaluate(lightness, "backgroundColor") > 0.85
     with opened(browser, comparison, java_script_enabled=False) as page:
         assert page.locator("table.sorts tbody tr").count() == 6
         assert "need JavaScript" in page.locator("noscript").inner_text()
         page.evaluate = lambda *_: None  # nothing can be asked of it
+
+
+def test_runs_of_one_setting_are_shown_as_their_mean(browser, tmp_path):
+    def run(name, rate, seed, rounds=40):
+        options = {"client_learning_rate": rate}
+        return run_of(name, rate, config=config_of(seed=seed, algorithm_options=options),
+                      rounds=rounds_of([rate * (1 + seed) / r for r in range(1, rounds + 1)]))
+
+    runs = [run("a", 0.1, 0), run("b", 0.1, 1, rounds=30), run("c", 0.2, 0)]
+    with opened(browser, written(tmp_path, comparison_page(runs))) as page:
+        given = page.evaluate("document.querySelector('#chart-1').chart.given")
+        assert given["labels"] == [
+            "client_learning_rate=0.1 (2 seeds)", "client_learning_rate=0.2 (1 seed)"]
+        view = given["views"][0]
+        expected = {"y": 0.15, "spread": 0.1 / math.sqrt(2)}  # of 0.1 and 0.2, where both are
+        for name, first in expected.items():
+            curve = view[name][0]
+            assert curve[:30] == pytest.approx([first / r for r in range(1, 31)], rel=1e-5)
+            assert curve[30:] == [None] * 10
+        assert view["spread"][1] is None
+    assert "Means over seeds" not in comparison_page(runs[1:])
 
 
 @pytest.mark.slow
@@ -491,7 +516,10 @@ def test_the_command_writes_pages_of_runs(tmp_path, capsys, monkeypatch):
 def test_the_command_writes_pages_of_sweeps(tmp_path, capsys, monkeypatch):
     record, choice, config = sweep()
     folder_of(tmp_path / "a", run_of("a", 0.3))
-    (tmp_path / "s").mkdir()
+    for place, method in enumerate(("fedavg", "fedyogi")):
+        base = config_of(algorithm=method, dropout=0.25, algorithm_options={"momentum": 0.5})
+        (tmp_path / "s" / "methods" / str(place)).mkdir(parents=True)
+        (tmp_path / "s" / "methods" / str(place) / "config.json").write_text(json.dumps(base))
     (tmp_path / "s" / "config.json").write_text(json.dumps({"algorithm": "all"} | config))
     loaded = SimpleNamespace(record=record, choice=choice, config=config, summary={})
     monkeypatch.setattr(reports, "load_sweep", lambda folder: loaded)
@@ -503,6 +531,8 @@ def test_the_command_writes_pages_of_sweeps(tmp_path, capsys, monkeypatch):
     page = out.read_text("utf-8")
     assert "<h1>5 runs: " in page
     assert "s: best fedyogi, seed 1" in page
+    assert set(re.findall(r'<th scope="col" class="differs[^"]*">([^<]*)', page)) == {
+        "algorithm", "seed", "client_learning_rate", "dropout", "momentum", "server_learning_rate"}
 
 
 def test_a_run_without_rounds_and_one_of_one_round_have_a_page(browser, tmp_path):

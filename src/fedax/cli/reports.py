@@ -18,7 +18,7 @@ from fedax.report.runs import Run
 from fedax.report.sweep_page import best_runs, sweep_page
 from fedax.report.tables import printable
 from fedax.tuning.load import load_sweep
-from fedax.tuning.page import PAGE
+from fedax.tuning.page import PAGE, bases
 
 DEFAULT = Path("fedax-report.html")
 
@@ -89,7 +89,9 @@ def _read(folder: Path) -> list[Run]:
     if not is_sweep(folder):
         return [read_run(folder)._replace(name="")]
     sweep = load_sweep(folder)
-    found = best_runs(sweep.record, sweep.choice, sweep.config)
+    found = best_runs(
+        sweep.record, sweep.choice, sweep.config, bases(folder, sweep.config)
+    )
     if not found:
         raise RunError(f"The sweep in {folder} has no setting with a finite score yet.")
     return found

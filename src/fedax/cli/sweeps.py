@@ -105,4 +105,4 @@ def print_outcome(record: Record, choice: Choice, folder: Path) -> None:
         print(printable(sentence))
     if any(chosen.edges for chosen in choice.methods.values()):
         print(f"To run what the edges ask for: fedax sweep --extend {for_shell(folder)}")
-    print(f"All of it: {folder}")
+    print(f"All of it: {folder}. Report: {folder / 'report.html'}")

@@ -9,9 +9,21 @@ from typing import Any
 
 import numpy as np
 
+from fedax.pictures.labels import by_setting
 from fedax.report.curves import MOST_POINTS, Chart, View, in_units, view_of
 from fedax.report.document import Page
-from fedax.report.marks import Cell, Column, cell, listed, pairs, plain, sorted_table, ticked, words
+from fedax.report.marks import (
+    Cell,
+    Column,
+    cell,
+    listed,
+    pairs,
+    plain,
+    shortened,
+    sorted_table,
+    ticked,
+    words,
+)
 from fedax.report.runs import LAST_ROUNDS, Run, warnings
 
 # Of more runs only the best few are drawn at first.
@@ -30,7 +42,7 @@ def comparison_page(runs: Sequence[Run], command: str = "") -> str:
       command: that made the page.
     """
     differing, common = _settings(runs)
-    shown = _at_first(runs)
+    shown = _best(np.array([run.train_loss for run in runs]))
     title = f"{len(runs)} runs: {listed(dict.fromkeys(run.title for run in runs), 3)}"
     labels = _labels(runs, differing)
     table = _table(runs, labels, differing, shown)
@@ -42,7 +54,7 @@ def comparison_page(runs: Sequence[Run], command: str = "") -> str:
         state=f"{sum(run.summary is not None for run in runs)} of {len(runs)} are finished",
         warnings=list(_warnings(runs)),
         before="",
-        charts=[Chart("Runs", labels, views, shown, in_table=True)] if views else [],
+        charts=[Chart("Runs", labels, views, shown, in_table=True), *_means(runs)] if views else [],
         after=(
             f"<h2>Runs</h2>\n<p>Click a heading to sort; tick a run to see its curve.{key}</p>\n"
             f"{table}\n<h2>Settings that all have</h2>\n{pairs(common)}"
@@ -80,12 +92,42 @@ def _same(records: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     }
 
 
-def _at_first(runs: Sequence[Run]) -> list[bool]:
-    if len(runs) <= MOST_AT_FIRST:
-        return [True] * len(runs)
-    losses = np.array([run.train_loss for run in runs])
+def _best(losses: np.ndarray) -> list[bool]:
+    """Which curves are there at first, by their training losses."""
+    if len(losses) <= MOST_AT_FIRST:
+        return [True] * len(losses)
     best = set(np.argsort(losses, kind="stable")[:BEST_AT_FIRST].tolist())  # NaN last
-    return [number in best for number in range(len(runs))]
+    return [number in best for number in range(len(losses))]
+
+
+def _means(runs: Sequence[Run]) -> list[Chart]:
+    """A picture of the means over the runs that differ in nothing but their seeds, if any do."""
+    groups = by_setting([run.config for run in runs], [run.name for run in runs])
+    if all(len(places) == 1 for places in groups.values()):
+        return []
+    rounds = np.arange(1, max(len(run.rounds) for run in runs) + 1)
+    views = []
+    for metric in merged(run.metrics for run in runs):
+        if metric != "train_loss" and not metric.startswith("test_"):
+            continue
+        mean, spread = np.full((2, len(groups), len(rounds)), np.nan)
+        for row, places in enumerate(groups.values()):
+            values = [run.values(metric) for run in map(runs.__getitem__, places)]
+            count = min(map(len, values))
+            of_seeds = np.stack([some[:count] for some in values])
+            mean[row, :count] = of_seeds.mean(axis=0)
+            if len(places) > 1:
+                spread[row, :count] = of_seeds.std(axis=0, ddof=1)
+        views.append(view_of(metric, rounds, mean, spread))
+    losses = np.array([
+        np.mean([runs[place].train_loss for place in places]) for places in groups.values()
+    ])
+    labels = [
+        f"{shortened(label)} ({len(places)} seed{'s' * (len(places) > 1)})"
+        for label, places in groups.items()
+    ]
+    known = [view for view in views if view is not None]
+    return [Chart("Means over seeds", labels, known, _best(losses))] if known else []
 
 
 def _views(runs: Sequence[Run]) -> list[View]:
@@ -132,7 +174,7 @@ def _table(
             Cell(ticked("chart-0", i, label, shown=shown[i], named=False), float(i))
             for i, label in enumerate(labels)
         ]),
-        Column("run", [run.name for run in runs]),
+        Column("run", [run.name for run in runs], "name"),
         *(Column(name, _odd(values), "differs") for name, values in differing.items()),
         Column(f"train loss, last {LAST_ROUNDS}", [
             None if math.isnan(run.train_loss) else run.train_loss for run in runs

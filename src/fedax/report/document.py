@@ -40,13 +40,13 @@ class Page(NamedTuple):
     def html(self) -> str:
         """The file's content.
 
-        Its policy lets run the two scripts of the package, known by their digests, and nothing
+        Its policy lets run the three scripts of the package, known by their digests, and nothing
         else: what slipped in by a name could not.
         """
         drawn = "\n".join(figure(number, chart) for number, chart in enumerate(self.charts))
         several = ' class="several"' if len(self.charts) > 1 else ""
         curves = f"<div{several}>{drawn}</div>" if drawn else "<p>There are none yet.</p>"
-        scripts = [_read("uPlot.iife.min.js"), _read("page.js")]
+        scripts = [_read(name) for name in ("uPlot.iife.min.js", "charts.js", "page.js")]
         allowed = " ".join(f"'sha256-{_digest(script)}'" for script in scripts)
         warned = "\n".join(f"<li>{text(sentence)}</li>" for sentence in self.warnings)
         repeated = "\n".join(

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from fedax.report.tables import printable
 
-# Lines are told apart by so many colours, each with these dashes (as in static/page.js).
+# Lines are told apart by so many colours, each with these dashes (as in static/charts.js).
 NUM_COLOURS = 6
 DASHES = ("", "9 4", "2 3", "11 3 2 3")
 # A text of a table is cut after so many letters.
@@ -70,8 +70,12 @@ def plain(value: Any) -> str:
         return f"{int(value):,}"
     if isinstance(value, numbers.Real):
         return f"{float(value):.5g}"
-    letters = printable(str(value))
-    return letters if len(letters) <= MOST_LETTERS else letters[:MOST_LETTERS] + "..."
+    return shortened(printable(str(value)), MOST_LETTERS)
+
+
+def shortened(letters: str, most: int = 90) -> str:
+    """A text that is cut where it is very long."""
+    return letters if len(letters) <= most else letters[:most] + "..."
 
 
 def cell(value: Any) -> Cell:

@@ -69,8 +69,16 @@ def sweep_page(
     ).html()
 
 
-def best_runs(record: Record, choice: Choice, config: Mapping[str, Any]) -> list[Run]:
-    """The runs of each method's best setting, a seed each, as a comparison shows them."""
+def best_runs(
+    record: Record, choice: Choice, config: Mapping[str, Any],
+    bases: Mapping[str, Mapping[str, Any]] = {},
+) -> list[Run]:
+    """The runs of each method's best setting, a seed each, as a comparison shows them.
+
+    Args:
+      record, choice, config: as for `sweep_page`.
+      bases: method -> the configuration of one of its runs, for the settings that do not vary.
+    """
     found = []
     for method, chosen in choice.methods.items():
         if chosen.best is None:
@@ -81,15 +89,30 @@ def best_runs(record: Record, choice: Choice, config: Mapping[str, Any]) -> list
             final = {k: v for k, v in tested[-1].items() if k.startswith("test_")} if tested else {}
             finished = len(rounds) >= config.get("num_rounds", 0)
             seed = int(record.seed[row])
+            known = {
+                "task": config.get("task"), "algorithm": method,
+                "num_rounds": config.get("num_rounds", len(rounds)), **bases.get(method, {}),
+                "seed": seed, "made_by": config.get("made_by", {}),
+            }
             found.append(Run(
-                f"best {method}, seed {seed}",
-                {"task": config.get("task"), "algorithm": method, "seed": seed,
-                 "num_rounds": config.get("num_rounds", len(rounds)),
-                 "algorithm_options": dict(record.settings[chosen.best].values),
-                 "made_by": config.get("made_by", {})},
+                f"best {method}, seed {seed}", _with(known, record.settings[chosen.best].values),
                 [{**m, "round": int(m["round"])} for m in rounds],
                 {"final": final, "stopped": None, "references": {}} if finished else None, {},
             ))
+    return found
+
+
+def _with(config: dict[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """A run's configuration with the values of a setting, each where its name stands."""
+    found = dict(config)
+    for name, value in values.items():
+        key = name.rpartition(".")[2]
+        if key in found:
+            found[key] = value
+        elif key in found.get("task_options", {}):
+            found["task_options"] = found["task_options"] | {key: value}
+        else:
+            found["algorithm_options"] = found.get("algorithm_options", {}) | {key: value}
     return found
 
 

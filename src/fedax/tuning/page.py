@@ -2,15 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from fedax.experiment.folder import read_summary, write_atomically
+from fedax.experiment.folder import read_config, read_summary, write_atomically
 from fedax.report.sweep_page import sweep_page
 from fedax.sweeps.choosing import Choice
 from fedax.sweeps.record import Record
 from fedax.tuning.folder import read_sweep_config
 
 PAGE = "report.html"
+METHODS = "methods"
+
+
+def bases(folder: Path, config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The configuration of each method's first run, as its file has it: no code of it is looked up.
+
+    Args:
+      folder: the sweep's.
+      config: what its config.json holds.
+
+    Returns:
+      Nothing of a sweep that Python made.
+
+    Raises:
+      RunError: a file is damaged.
+    """
+    if "python" in config:
+        return {}
+    return {
+        method: read_config(folder / METHODS / str(place))
+        for place, method in enumerate(config["grid"])
+    }
 
 
 def write_page(folder: Path, record: Record, choice: Choice) -> None:
