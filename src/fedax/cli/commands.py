@@ -11,6 +11,7 @@ from tyro.conf import Positional, UseAppendAction, arg, subcommand
 from tyro.constructors import PrimitiveConstructorSpec
 
 from fedax.data.getting import WAYS
+from fedax.sinks import SINKS
 
 Lists: TypeAlias = Literal["tasks", "algorithms", "datasets", "reproductions"]
 
@@ -93,6 +94,8 @@ class Run:
     """With --resume: although the file of your task or method has changed since, or the run is not
     from this machine: the code that it names is run. With --devices: although there are fewer
     cores."""
+    log: Annotated[UseAppendAction[tuple[str, ...]], _option("|".join(SINKS))] = ()
+    """Write the metrics there, too; may be repeated. With --resume: from now on, all rounds."""
     profile: Annotated[bool, _option("")] = False
     """Trace some rounds into the run folder's profile/, and say where time went."""
     devices: Annotated[int | None, _WHOLE, _option("N")] = None
