@@ -11,11 +11,11 @@ from typing import Any, TypeVar
 # What is trained here is nobody else's business.
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 
-from mlflow import MlflowClient  # noqa: E402
-from mlflow.entities import Metric, Param  # noqa: E402
-from mlflow.exceptions import MlflowException  # noqa: E402
+from mlflow import MlflowClient
+from mlflow.entities import Metric, Param
+from mlflow.exceptions import MlflowException
 
-from fedax.sinks.rows import Place, Plain, Row, outcome  # noqa: E402
+from fedax.sinks.rows import Place, Plain, Row, outcome
 
 Item = TypeVar("Item")
 
@@ -36,8 +36,7 @@ class _Run:
             logging.getLogger(name).setLevel(logging.WARNING)
         place.shared.joinpath("mlflow").mkdir(parents=True, exist_ok=True)
         place.logs.joinpath("mlflow").mkdir(parents=True, exist_ok=True)
-        own = f"sqlite:///{(place.shared / 'mlflow' / 'mlflow.db').resolve().as_posix()}"
-        self._client = MlflowClient(os.environ.get("MLFLOW_TRACKING_URI") or own)
+        self._client = MlflowClient(os.environ.get("MLFLOW_TRACKING_URI") or _store(place))
         known = place.logs / "mlflow" / "run-id"
         if known.exists():
             self._forget(known.read_text("utf-8").strip())
@@ -79,6 +78,14 @@ class _Run:
             self._client.delete_run(run_id)
         except MlflowException:  # of another store, or deleted already
             return
+
+
+def _store(place: Place) -> str:
+    """The address of the folder's own store."""
+    path = (place.shared / "mlflow" / "mlflow.db").resolve().as_posix()
+    if "?" in path:  # an address of SQLite goes no further
+        raise ValueError(f"the folder's name may have no question mark, but is {path}")
+    return f"sqlite:///{path}"
 
 
 def _key(name: str) -> str:

@@ -11,9 +11,9 @@ from typing import Any
 # Offline means that nothing is sent, the library's own failures included.
 os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
 
-import wandb  # noqa: E402
+import wandb
 
-from fedax.sinks.rows import Place, Plain, Row, outcome  # noqa: E402
+from fedax.sinks.rows import Place, Plain, Row, outcome
 
 PROJECT = "fedax"
 
