@@ -108,7 +108,6 @@ def search(
     with explained():
         take_up(study, asked.worker)
         while (left := asked.num_trials - _begun(study)) > 0:
-            take_over(study)
             trials = _ask(study, asked, left)
             with Heartbeat(study, trials):
                 tried = _try(asked, trials, train)
@@ -118,7 +117,8 @@ def search(
 
 
 def _begun(study: optuna.Study) -> int:
-    """How many trials are over, or seem to run; those to be done again wait."""
+    """How many trials are over, or run; those to be done again wait."""
+    take_over(study)
     states = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.RUNNING)
     return len(study.get_trials(deepcopy=False, states=states))
 
@@ -129,7 +129,7 @@ def _ask(study: optuna.Study, asked: Search, left: int) -> list[Trial]:
     with quiet():
         if isinstance(asked.sampler, str):
             # By what the study holds, so that a worker that goes on draws as if it had not stopped.
-            entropy = [asked.seed, _begun(study), zlib.crc32(asked.worker.encode())]
+            entropy = [asked.seed, asked.num_trials - left, zlib.crc32(asked.worker.encode())]
             seed = int(np.random.SeedSequence(entropy).generate_state(1)[0])
             study.sampler = make_sampler(asked.sampler, seed)
         else:

@@ -88,10 +88,11 @@ def open_study(
 
 @contextlib.contextmanager
 def explained(url: str | None = None) -> Iterator[None]:
-    """Turns a failure of the storage into a sentence."""
+    """Turns a failure of the storage into a sentence; where it is opened, a missing driver, too."""
+    kinds = (SQLAlchemyError, StorageInternalError, *(() if url is None else (ImportError,)))
     try:
         yield
-    except (SQLAlchemyError, StorageInternalError, ImportError) as error:
+    except kinds as error:
         cause = error.__cause__ or error
         reason = (str(cause).splitlines() or [type(cause).__name__])[0].rstrip(".")
         where = "" if url is None else f" {_shown(url)}"

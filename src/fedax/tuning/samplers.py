@@ -103,6 +103,7 @@ def quiet() -> Iterator[None]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ExperimentalWarning)
+            warnings.filterwarnings("ignore", "Heartbeat of storage")  # ours is our own
             yield
     finally:
         optuna.logging.set_verbosity(before)

@@ -1,0 +1,301 @@
+"""Searches by Optuna: near the known optimum, after kills, by two workers, with pruning."""
+
+import math
+import threading
+
+import numpy as np
+import optuna
+import pytest
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.trial import TrialState
+from sqlalchemy import create_engine, event
+from sqlalchemy.engine import Engine
+
+import fedax
+from fedax.experiment.errors import ConfigError
+from fedax.experiment.folder import RunError
+from fedax.rounds.history import History
+from fedax.tuning import samplers
+from fedax.tuning.optuna_search import Search, search
+from fedax.tuning.optuna_workers import open_study
+from fedax.tuning.samplers import make_pruner
+from fedax.tuning.space import parse_space
+from problems import quadratic_model
+
+# One client with the loss a x^2 / 2 and one local step a round from x = 1: after a round the loss
+# is a (1 - rate a)^2 / 2, and so on, so the best rate is 1 / a.
+CURVATURE = 4.0
+BEST = 1 / CURVATURE
+SPACE = parse_space(["client_learning_rate=loguniform(0.01, 0.5)"])
+ROUNDS = 4
+
+
+@pytest.fixture(autouse=True)
+def unsynchronised():
+    """SQLite that does not wait for the disk, which tests need not survive."""
+
+    def pragma(connection, record):
+        connection.execute("PRAGMA synchronous=OFF")
+
+    event.listen(Engine, "connect", pragma)
+    yield
+    event.remove(Engine, "connect", pragma)
+
+
+def losses(rate, num_rounds=ROUNDS):
+    """The training losses of the rounds, each before its step."""
+    x = (1 - CURVATURE * rate) ** np.arange(num_rounds)
+    return CURVATURE * x**2 / 2
+
+
+def last(history):
+    return float(history["train_loss"][-1])
+
+
+def train(settings, seed, report, num_rounds=ROUNDS):
+    """Trains in closed form, in lockstep."""
+    curves = [losses(setting["client_learning_rate"], num_rounds) + seed for setting in settings]
+    histories = [History() for _ in settings]
+    running = set(range(len(settings)))
+    for number in range(1, num_rounds + 1):
+        metrics = {}
+        for place in sorted(running):
+            metrics[place] = {"round": number, "train_loss": curves[place][number - 1]}
+            histories[place].append(metrics[place])
+        running -= set(report(number, metrics))
+    return histories
+
+
+def asked(**changes):
+    return Search(**{
+        "space": SPACE, "score": last, "num_rounds": ROUNDS, "num_trials": 30, **changes
+    })
+
+
+def opened(folder, **changes):
+    return open_study("quadratic fedavg", folder / "study.db", **{"space": SPACE, **changes})
+
+
+def rates(study, *states):
+    return [t.params["client_learning_rate"] for t in study.get_trials(states=states or None)]
+
+
+def test_the_best_of_30_trials_is_near_the_known_optimum(tmp_path):
+    matrices, centres = np.full((1, 1, 1), CURVATURE), np.zeros((1, 1))
+    data = fedax.FederatedDataset.from_clients([{"A": matrices, "c": centres}])
+    task = fedax.Task(quadratic_model(1, start=(1.0,)), data, None, "quadratic")
+
+    def train_really(settings, seed, report):
+        runs = {
+            place: fedax.simulate(
+                task, fedax.fedavg(task.model, **setting, batch_size=1, num_local_steps=1),
+                num_rounds=ROUNDS, cohort_size=1, evaluate_every=0, seed=seed,
+            )
+            for place, setting in enumerate(settings)
+        }
+        histories = [History() for _ in settings]
+        for number in range(1, ROUNDS + 1):
+            metrics = {place: next(run).metrics for place, run in runs.items()}
+            for place, found in metrics.items():
+                histories[place].append(found)
+            assert report(number, metrics) == []
+        return histories
+
+    study = opened(tmp_path)
+    search(study, asked(batch_size=5), train_really)
+    trials = study.get_trials(states=(TrialState.COMPLETE,))
+    assert len(trials) == 30
+    assert abs(study.best_params["client_learning_rate"] / BEST - 1) < 0.1
+    for trial in trials[:3]:
+        expected = losses(trial.params["client_learning_rate"])
+        assert trial.value == pytest.approx(expected[-1], rel=1e-9)
+        steps = trial.intermediate_values
+        assert steps == pytest.approx(dict(enumerate(expected[:-1], start=1)), rel=1e-9)
+    with_reloading = optuna.load_study(
+        study_name="quadratic fedavg", storage=f"sqlite:///{tmp_path / 'study.db'}"
+    )  # as the dashboard does
+    assert with_reloading.best_value == study.best_value
+
+
+class KilledError(BaseException):
+    """Stands for SIGKILL."""
+
+
+def test_killed_in_a_batch_and_resumed_equals_uninterrupted(tmp_path):
+    (tmp_path / "whole").mkdir()
+    whole = opened(tmp_path / "whole")
+    search(whole, asked(num_trials=18, batch_size=6), train)
+    batches, kept = [], []
+
+    def train_or_die(settings, seed, report):
+        batches.append(settings)
+        if len(batches) in (1, 4):
+            report(1, {0: {"round": 1, "train_loss": 1.0}})
+            raise KilledError
+        return train(settings, seed, report)
+
+    for _ in range(3):
+        study = opened(tmp_path)
+        try:
+            search(study, asked(num_trials=18, batch_size=6), train_or_die, kept.extend)
+        except KilledError:
+            continue
+        break
+    done = study.get_trials(states=(TrialState.COMPLETE,))
+    assert len(study.get_trials(states=(TrialState.FAIL,))) == 12  # those that were killed
+    assert [t.value for t in done] == [t.value for t in whole.get_trials()]
+    assert rates(study, TrialState.COMPLETE) == rates(whole)
+    assert [tried.values["client_learning_rate"] for tried in kept] == rates(whole)
+    search(study, asked(num_trials=18), None)  # nothing is left to train
+
+
+@pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
+@pytest.mark.filterwarnings("ignore:Heartbeat of storage")  # filters are no thread's own
+def test_two_workers_share_a_file(tmp_path):
+    """Each trial is one worker's, together they are as many as asked for, and none is twice."""
+    errors = []
+    barrier = threading.Barrier(2)
+
+    def work(name):
+        try:
+            study = opened(tmp_path)
+            barrier.wait()
+            search(study, asked(num_trials=16, batch_size=2, sampler="random", worker=name), train)
+        except Exception as error:
+            errors.append(error)
+
+    opened(tmp_path)
+    workers = [threading.Thread(target=work, args=(name,)) for name in ("one", "two")]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert errors == []
+    trials = opened(tmp_path).get_trials()
+    assert {trial.state for trial in trials} == {TrialState.COMPLETE}
+    assert 16 <= len(trials) <= 18  # a batch that the other began at the same moment
+    assert len({trial.params["client_learning_rate"] for trial in trials}) == len(trials)
+    assert {trial.user_attrs["worker"] for trial in trials} == {"one", "two"}
+
+
+def test_trials_of_a_worker_that_is_gone_are_done_by_another(tmp_path):
+    def die(settings, seed, report):
+        raise KilledError
+
+    with pytest.raises(KilledError):
+        search(opened(tmp_path), asked(num_trials=3, worker="gone"), die)
+    left = rates(opened(tmp_path))
+    search(opened(tmp_path), asked(num_trials=4, batch_size=1, worker="other"), train)
+    assert len(rates(opened(tmp_path), TrialState.RUNNING)) == 3  # it may still be alive
+    engine = create_engine(f"sqlite:///{tmp_path / 'study.db'}")
+    with engine.begin() as connection:  # time passes
+        connection.exec_driver_sql("UPDATE trial_heartbeats SET heartbeat = '2020-01-01 00:00:00'")
+    study = opened(tmp_path)
+    search(study, asked(num_trials=4, worker="other"), train)
+    done = study.get_trials(states=(TrialState.COMPLETE,))
+    assert len(done) == 4
+    assert set(left) <= set(rates(study, TrialState.COMPLETE))
+    assert {trial.user_attrs["worker"] for trial in done} == {"other"}
+
+
+@pytest.mark.parametrize("name", ["median", "hyperband", "halving"])
+def test_pruning_gives_bad_settings_up(tmp_path, name):
+    pruner = make_pruner(name, 9, 1)
+    trained = []
+
+    def counting(settings, seed, report):
+        histories = train(settings, seed, report, num_rounds=9)
+        trained.extend(histories)
+        return histories
+
+    study = opened(tmp_path)
+    search(
+        study, asked(num_rounds=9, num_trials=20, batch_size=4, pruner=pruner, sampler="random"),
+        counting,
+    )
+    pruned = study.get_trials(states=(TrialState.PRUNED,))
+    done = study.get_trials(states=(TrialState.COMPLETE,))
+    assert len(pruned) >= 3
+    assert len(pruned) + len(done) == 20
+    assert sum(map(len, trained)) < 20 * 9
+    assert sorted(len(h) for h in trained if len(h) < 9) == sorted(
+        t.user_attrs["rounds"]["0"] for t in pruned
+    )
+    assert np.median([t.intermediate_values[1] for t in pruned]) >= np.median(
+        [t.intermediate_values[1] for t in done]
+    )
+
+
+def test_seeds_are_averaged_and_divergence_is_the_worst(tmp_path):
+    def train_some(settings, seed, report):
+        histories = train(settings, seed, report)
+        for setting, history in zip(settings, histories, strict=True):
+            if setting["client_learning_rate"] > 0.2 and seed == 1:
+                del history.rounds[2:]
+        return histories
+
+    study = opened(tmp_path, about={"num_rounds": ROUNDS})
+    search(study, asked(num_trials=12, seeds=(0, 1, 5), sampler="random"), train_some)
+    trials = study.get_trials()
+    assert {t.state for t in trials} == {TrialState.COMPLETE}
+    for trial in trials:
+        rate, attributes = trial.params["client_learning_rate"], trial.user_attrs
+        value = losses(rate)[-1]
+        if rate > 0.2:
+            assert (trial.value, attributes["diverged"]) == (math.inf, 3)
+            assert attributes["scores"][1] is None
+        else:
+            assert trial.value == pytest.approx(value + 2.0)  # the mean of 0, 1 and 5
+            assert attributes["spread"] == pytest.approx(math.sqrt(7))  # of 0, 1 and 5
+    assert any(t.value == math.inf for t in trials)
+    with pytest.raises(RunError, match="is of another search: num_rounds was 4 and is 5"):
+        opened(tmp_path, about={"num_rounds": 5})
+    with pytest.raises(RunError, match="of another search: direction was minimise and is maximise"):
+        opened(tmp_path, about={"num_rounds": ROUNDS}, maximise=True)
+
+
+@pytest.mark.quick
+def test_ranges_as_text():
+    space = parse_space([
+        "a=loguniform(1e-3, 10)", "b=uniform(-1,2)", "c = int(1, 20)", "d=logint(1,100)",
+        "e=choice(5, 0.5, mean, none)",
+    ])
+    assert space == {
+        "a": FloatDistribution(0.001, 10.0, log=True), "b": FloatDistribution(-1.0, 2.0),
+        "c": IntDistribution(1, 20), "d": IntDistribution(1, 100, log=True),
+        "e": CategoricalDistribution([5, 0.5, "mean", None]),
+    }
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize(("words", "sentence"), [
+    ([], "--search needs ranges"),
+    (["rate"], "takes KEY=RANGE"),
+    (["rate=0.1,1"], "must be uniform"),
+    (["rate=normal(0,1)"], "must be uniform"),
+    (["rate=uniform(1)"], "needs two numbers"),
+    (["rate=uniform(0,inf)"], "needs two numbers"),
+    (["rate=int(1,2.5)"], "needs two whole numbers"),
+    (["rate=loguniform(0,1)"], "number above 0, but is 'loguniform"),
+    (["rate=uniform(2,1)"], "from a lower to a higher number, but"),
+    (["rate=choice(1,,2)"], "a choice that is empty"),
+    (["rate=uniform(0,1)", "rate=uniform(0,2)"], "has rate twice"),
+])
+def test_what_is_no_range_is_a_sentence(words, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        parse_space(words)
+
+
+@pytest.mark.quick
+def test_names_and_storages_that_are_none_are_sentences(tmp_path, monkeypatch):
+    with pytest.raises(ConfigError, match=r"Unknown sampler 'tp'\. Did you mean 'tpe'"):
+        samplers.make_sampler("tp", 0)
+    with pytest.raises(ConfigError, match=r"Unknown pruner 'medain'\. Did you mean 'median'"):
+        make_pruner("medain", 10, 1)
+    monkeypatch.setattr(samplers.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(RunError, match="The sampler cmaes needs cmaes: pip install cmaes"):
+        samplers.make_sampler("cmaes", 0)
+    for url in ("nonsense", "postgresql+none://me:secret@nowhere/db", f"sqlite:///{tmp_path}/no/x"):
+        with pytest.raises(RunError, match=r"The study's storage .* cannot be used") as told:
+            open_study("name", url, space=SPACE)
+        assert "secret" not in str(told.value)
