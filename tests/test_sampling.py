@@ -19,7 +19,7 @@ import pytest
 
 import fedax
 from fedax import FederatedDataset, simulate, train
-from fedax.algorithm import advance_round
+from fedax.algorithm import at_round
 from fedax.cli.main import run_command
 from fedax.data import CohortReader
 from fedax.data.cohort_data import NOBODY, STAYS
@@ -323,7 +323,9 @@ def test_the_round_of_the_others(name):
     before = initial_state(task, algorithm)
     state, states, info = one_round(task, algorithm, [1, 3, 4, 5, 8, 8], [0, 0, 0, 0, 0, NOBODY])
     assert int(state.round_index) == 1
-    assert identical(state, advance_round(before.server_state))
+    assert identical(
+        state, at_round(before.server_state, before.server_state.round_index + 1)
+    )
     assert identical(states, before.client_store.read(np.array([1, 3, 4, 5, 8, 8])))
     assert all(np.isnan(mean) and weight == 0 for mean, weight in info.info.values())
     assert (int(info.num_reports), int(info.num_local_steps)) == (0, 0)

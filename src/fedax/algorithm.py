@@ -185,11 +185,11 @@ class WrapperState(NamedTuple):
         return self.inner.round_index
 
 
-def advance_round(server_state: Any) -> Any:
-    """The server state with `round_index` advanced by one."""
+def at_round(server_state: Any, round_index: PyTree) -> Any:
+    """The server state with this in place of its `round_index`."""
     if isinstance(server_state, WrapperState):
-        return server_state._replace(inner=advance_round(server_state.inner))
-    return server_state._replace(round_index=server_state.round_index + 1)
+        return server_state._replace(inner=at_round(server_state.inner, round_index))
+    return server_state._replace(round_index=round_index)
 
 
 def stateless(params: Params) -> tuple[()]:

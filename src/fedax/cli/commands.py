@@ -113,6 +113,51 @@ class Run:
 
 
 @dataclasses.dataclass(frozen=True)
+class Sweep:
+    """Tune: methods, each over its own grid, with several seeds; says which setting is best.
+
+    Such as: fedax sweep shakespeare fedavg,fedavgm --grid client_learning_rate=0.1,0.316,1
+    server_learning_rate=0.1,1 fedavgm.momentum=0.5,0.9 --seeds 3 --rounds 200
+    """
+
+    task: Annotated[Positional[str | None], _option("[TASK]")] = None
+    """What to learn: see `fedax list tasks`; or your own, as FILE.py:NAME."""
+    algorithms: Annotated[Positional[str | None], _option("[ALGORITHM,...]")] = None
+    """How, with commas between them: see `fedax list algorithms`; or your own."""
+    grid: Annotated[UseAppendAction[tuple[tuple[str, ...], ...]], _option("KEY=VALUE,... ...")] = ()
+    """What to vary: KEY=VALUE,VALUE,... or "KEY=logspace(-3, 0.5, 8)", of every method that has
+    the setting; METHOD.KEY=... of one. The name of a preset, such as paper, is the grid that its
+    source searched."""
+    seeds: Annotated[int, _WHOLE, _option("N")] = 1
+    """Run every setting with so many seeds. Default: 1."""
+    rounds: Annotated[int | None, _WHOLE, _option("N")] = None
+    """Number of rounds of every run."""
+    cohort_size: Annotated[int | None, _WHOLE, _option("N")] = None
+    """Clients a round."""
+    preset: Annotated[str | None, _option("quick|paper|none|...")] = None
+    """Where settings come from that nobody set. Default: where the grid comes from, or else
+    quick."""
+    set: Annotated[UseAppendAction[tuple[tuple[str, ...], ...]], _option("KEY=VALUE ...")] = ()
+    """Settings that all runs have; METHOD.KEY=VALUE for one method. They take their keys out of a
+    preset's grid."""
+    choose: Annotated[str, _option("METRIC")] = "train_loss"
+    """What is best: by the last value of a metric, such as test_accuracy, or NAME:max. Default:
+    train_loss, of which it is the mean over the last 100 rounds."""
+    out: Annotated[Path | None, _option("DIR")] = None
+    """The sweep folder to make. Default: one under fedax-runs/."""
+    resume: Annotated[Path | None, _option("DIR")] = None
+    """Go on with the sweep in this folder where it stopped."""
+    extend: Annotated[Path | None, _option("DIR")] = None
+    """Go on with a finished sweep beyond the edges of its grids where the best settings lie."""
+    settings_per_batch: Annotated[int | None, _WHOLE, _option("N")] = None
+    """So many settings are computed side by side. Default: chosen by platform and memory."""
+    log: Annotated[UseAppendAction[tuple[str, ...]], _option("NAME")] = ()
+    """Where metrics go besides the folder, such as tensorboard; may be given several times."""
+    debug: Annotated[bool, _option("")] = False
+    """Show the traceback of a failure."""
+
+
+@dataclasses.dataclass(frozen=True)
 class List:
     """Show what there is."""
 
@@ -324,6 +369,7 @@ class Theory:
 
 Command: TypeAlias = (
     Annotated[Run, subcommand("run")]
+    | Annotated[Sweep, subcommand("sweep")]
     | Annotated[List, subcommand("list")]
     | Annotated[Data, subcommand("data")]
     | Annotated[Reproduce, subcommand("reproduce")]

@@ -157,6 +157,10 @@ class CohortData:
         names = ("client_ids", "starts", "num_examples", "repeats", "dropped_at")
         return dataclasses.replace(self, **{name: getattr(self, name)[index] for name in names})
 
+    def with_arrays(self, arrays: Mapping[str, jax.Array]) -> CohortData:
+        """The same clients with these arrays, such as copies on other devices."""
+        return dataclasses.replace(self, arrays=arrays)
+
 
 class CohortReader:
     """Brings cohorts of a data set to the device.

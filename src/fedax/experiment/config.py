@@ -159,6 +159,17 @@ def resolve(
     return config
 
 
+def with_settings(config: RunConfig, settings: Mapping[str, Any]) -> RunConfig:
+    """The configuration with other values of some settings.
+
+    Raises:
+      ConfigError: a key or a value is wrong; the sentence quotes it.
+    """
+    changed = _with(config, settings)
+    _check_values(changed)
+    return changed
+
+
 def _found(
     find: Callable[[str, Path | None], tuple[str, Source | None]],
     key: str,
@@ -222,8 +233,21 @@ def parse_settings(words: Sequence[str]) -> dict[str, Any]:
             raise ConfigError(
                 f"--set takes KEY=VALUE, such as num_rounds=50, but got {quoted(word)}."
             )
-        settings[key.strip()] = _parse_value(value.strip())
+        settings[key.strip()] = parse_value(value.strip())
     return settings
+
+
+def parse_value(text: str) -> Any:
+    """What a word stands for: a number, true, false, none, or else itself."""
+    words = {"none": None, "true": True, "false": False}
+    if text.lower() in words:
+        return words[text.lower()]
+    for convert in (int, float):
+        try:
+            return convert(text)
+        except ValueError:
+            continue
+    return text
 
 
 def load_config(path: Path, *, force: bool = False) -> RunConfig:
@@ -418,18 +442,6 @@ def _read_file(path: Path) -> dict[str, Any]:
             "when that program calls fedax.train again, and fedax.load_run reads it."
         )
     return values
-
-
-def _parse_value(text: str) -> Any:
-    words = {"none": None, "true": True, "false": False}
-    if text.lower() in words:
-        return words[text.lower()]
-    for convert in (int, float):
-        try:
-            return convert(text)
-        except ValueError:
-            continue
-    return text
 
 
 def _require(what: str, name: Any, choices: Any) -> None:

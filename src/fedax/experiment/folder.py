@@ -181,9 +181,13 @@ def explained(folder: Path, go_on: str | None = None) -> Iterator[None]:
 
 
 def resume_command(folder: Path) -> str:
-    """The command that goes on with a run, quoted for the shell."""
-    quoted = shlex.quote(str(folder)) if os.name == "posix" else f'"{folder}"'
-    return f"fedax run --resume {quoted}"
+    """The command that goes on with a run."""
+    return f"fedax run --resume {for_shell(folder)}"
+
+
+def for_shell(folder: Path) -> str:
+    """The folder as one word of a command line."""
+    return shlex.quote(str(folder)) if os.name == "posix" else f'"{folder}"'
 
 
 def resuming(folder: Path) -> str:

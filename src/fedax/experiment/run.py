@@ -190,20 +190,47 @@ def build(config: RunConfig) -> Built:
     Raises:
       ConfigError, RunError: they cannot be had, or do not fit together.
     """
+    task = build_data(config)
+    algorithm = build_method(config, task)
+    return Built(task, algorithm, fitted(config, task, algorithm))
+
+
+def build_data(config: RunConfig) -> Task:
+    """Loads the task.
+
+    Raises:
+      ConfigError, RunError: it cannot be had.
+    """
     try:
-        task = build_task(config.task, config.task_options, config.task_source)
+        return build_task(config.task, config.task_options, config.task_source)
     except ConfigError:
         raise
     except ValueError as error:
         raise RunError(str(error)) from None
+
+
+def build_method(config: RunConfig, task: Task) -> FederatedAlgorithm:
+    """Makes the algorithm for the task.
+
+    Raises:
+      ConfigError: it cannot be had, or the task has too few clients.
+    """
     if config.cohort_size > task.train.num_clients:
         raise ConfigError(
             f"cohort_size is {config.cohort_size}, but the task {config.task} has "
             f"{task.train.num_clients} clients; choose at most that many."
         )
-    algorithm = build_algorithm(
+    return build_algorithm(
         config.algorithm, config.algorithm_options, task.model, config.algorithm_source
     )
+
+
+def fitted(config: RunConfig, task: Task, algorithm: FederatedAlgorithm) -> Communication:
+    """What a client sends and gets, if the task and the algorithm fit together.
+
+    Raises:
+      ConfigError: they do not.
+    """
     try:  # what does not fit together is said before anything is made
         with contextlib.ExitStack() as stack:
             for source in config.sources:
@@ -212,7 +239,7 @@ def build(config: RunConfig) -> Built:
             require_personalization(task, algorithm, personalization(config))
     except (TypeError, ValueError) as error:
         raise ConfigError(f"Algorithm {config.algorithm} on {config.task}: {error}") from error
-    return Built(task, algorithm, sent)
+    return sent
 
 
 def _job(folder: Path, config: RunConfig, built: Built) -> Job:

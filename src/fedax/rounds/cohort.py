@@ -19,7 +19,7 @@ from fedax.algorithm import (
     Participation,
     PyTree,
     Reply,
-    advance_round,
+    at_round,
 )
 from fedax.clients.precision import widen
 from fedax.data.cohort_data import NOBODY, ClientData, CohortData
@@ -129,6 +129,8 @@ def run_round(
             clients._replace(key=keys, num_examples=present), cohort,
             clients_per_chunk, diagnostics, mesh,
         )
+        # The engine's, whatever became of the exchange: of many settings side by side it is one.
+        server_state = at_round(server_state, round_index)
         info |= exchange_info
         num_local_steps += steps
     finite = jnp.asarray(True)
@@ -140,7 +142,7 @@ def run_round(
     round_info = RoundInfo(
         info, clients.accepted, dropped, num_reports, num_local_steps, finite
     )
-    return advance_round(server_state), states, round_info
+    return at_round(server_state, round_index + 1), states, round_info
 
 
 def run_rounds(

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-import sys
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, Unpack
 
 import jax
@@ -19,14 +18,14 @@ from fedax.data.federated_dataset import FederatedDataset
 from fedax.data.task import Task
 from fedax.devices.compiling import jit
 from fedax.devices.mesh import REPLICATED, one_copy, replicate
-from fedax.devices.processes import are_several, lost_processes
+from fedax.devices.processes import are_several
 from fedax.factories import PROGRAMS, Structure, partition
 from fedax.mistakes.algorithm import require_algorithm
 from fedax.rounds.checks import check_examples, require_state, require_task
 from fedax.rounds.chunks import automatic_chunk
 from fedax.rounds.client_store import ClientStore
 from fedax.rounds.cohort import RoundInfo, run_rounds
-from fedax.rounds.dispatch import MOST_ROUNDS, Pace, Prepared, Preparer, as_here
+from fedax.rounds.dispatch import MOST_ROUNDS, Pace, Prepared, Preparer
 from fedax.rounds.meanwhile import Meanwhile
 from fedax.rounds.measurements import Measurements
 from fedax.rounds.options import Settings, SimulateOptions
@@ -34,7 +33,7 @@ from fedax.rounds.rejections import reason
 from fedax.rounds.report import DivergedError, RoundReport, reports
 from fedax.rounds.sampling import Sampler, sampler
 from fedax.rounds.state import TrainingState, initial_state, population, run_key
-from fedax.rounds.timing import Stopwatch
+from fedax.rounds.turns import turns
 from fedax.signatures import with_options
 
 
@@ -78,12 +77,7 @@ def simulate(
     require_task(task)
     require_algorithm(algorithm)
     data = population(task, algorithm)
-    draw = sampler(
-        "full" if algorithm.pooled else settings.sampling,
-        data.client_sizes, settings.cohort_size, settings.seed,
-        available=None if algorithm.pooled else settings.available,
-        dropout=0.0 if algorithm.pooled else settings.dropout,
-    )
+    draw = cohorts_of(algorithm, data, settings)
     state = settings.state
     if state is None:
         state = initial_state(task, algorithm, settings.seed)
@@ -95,6 +89,18 @@ def simulate(
         check_examples(task.model, params, "task.test", task.test)
     state = TrainingState(state.server_state, state.client_store.copy())
     return _rounds(task, algorithm, num_rounds, settings, data, draw, state)
+
+
+def cohorts_of(
+    algorithm: FederatedAlgorithm, data: FederatedDataset, settings: Settings
+) -> Sampler:
+    """Who takes part in which round."""
+    return sampler(
+        "full" if algorithm.pooled else settings.sampling,
+        data.client_sizes, settings.cohort_size, settings.seed,
+        available=None if algorithm.pooled else settings.available,
+        dropout=0.0 if algorithm.pooled else settings.dropout,
+    )
 
 
 def _rounds(
@@ -175,32 +181,14 @@ def _trained(
         draw, len(algorithm.exchanges), reader, data.client_sizes, pace,
         lambda number: plan.evaluates(number) or plan.wants_state(number), plan.num_rounds, mesh,
     )
-    thread = ThreadPoolExecutor(1, "fedax-data")
-    try:
-        following = thread.submit(as_here(prepare), int(server_state.round_index))
-        while True:
-            watch = Stopwatch()
-            prepared = following.result()
-            if prepared is None:
-                return
-            waiting = watch.lap()
-            number = prepared.first + prepared.num_rounds
-            following = thread.submit(as_here(prepare), number)  # while the device works
-            ids = prepared.client_ids[0]
-            server_state, client_states, infos = step(
-                server_state, store.read(ids), prepared.data, np.int32(prepared.num_rounds), key
-            )
-            with lost_processes(number):
-                infos = jax.device_get(infos)
-            running = watch.lap()
-            pace.learn(running.seconds - running.compiling, prepared.num_rounds)
-            times = {
-                "seconds": waiting.seconds + running.seconds - running.compiling,
-                "data_seconds": waiting.seconds,
-                "compile_seconds": running.compiling,
-            }
+    with contextlib.closing(turns(
+        step, server_state, int(server_state.round_index), store, key, prepare, pace
+    )) as going:
+        for turn in going:
+            prepared, number = turn.prepared, turn.number
+            server_state = turn.server_state
             found = reports(
-                prepared, infos, times, len(algorithm.exchanges), data, why, measure.sent
+                prepared, turn.infos, turn.times, len(algorithm.exchanges), data, why, measure.sent
             )
             report, done = next(found)
             try:
@@ -211,15 +199,12 @@ def _trained(
                 yield report  # the last one that went well
                 raise
             if store.holds_anything:
-                _keep(store, prepared, done, client_states)
+                _keep(store, prepared, done, turn.client_states)
             found_of_clients = measure.evaluate(
                 report.metrics, one_copy(server_state.params), prepared.client_ids[-1], done,
                 one_copy(key), measure.due(sampled=plan.is_sampled(number), waits=waits),
             ) if plan.evaluates(number) else {}
             yield report._replace(state=TrainingState(server_state, store), **found_of_clients)
-    finally:
-        if not sys.is_finalizing():  # nothing is left to wait with then
-            thread.shutdown(wait=False, cancel_futures=True)
 
 
 class _Step:

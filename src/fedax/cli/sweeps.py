@@ -1,0 +1,83 @@
+"""`fedax sweep`: from its options to the sweep, and what is said at its end."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from fedax.cli.commands import Sweep
+from fedax.experiment.config import parse_settings
+from fedax.experiment.errors import ConfigError
+from fedax.experiment.folder import for_shell
+from fedax.report.sweep_tables import best_table
+from fedax.report.tables import print_tables, printable
+from fedax.sweeps.choosing import Choice
+from fedax.sweeps.closing import remarks
+from fedax.sweeps.record import Record
+from fedax.tuning.config import SweepConfig, sweep_config
+
+# What may go with --resume and --extend, which take all else from the folder.
+WITH_FOLDER = ("resume", "extend", "settings_per_batch", "log", "debug")
+
+
+def asked(command: Sweep) -> SweepConfig:
+    """The sweep that a command line describes.
+
+    Raises:
+      ConfigError: it describes none; the sentence says why.
+    """
+    if command.task is None or command.algorithms is None:
+        raise ConfigError(
+            "fedax sweep needs a task and methods, such as: fedax sweep shakespeare "
+            "fedavg,fedavgm --grid client_learning_rate=0.1,1"
+        )
+    options = {"num_rounds": command.rounds, "cohort_size": command.cohort_size}
+    fixed = {f"run.{key}": value for key, value in options.items() if value is not None}
+    # An option without a word reaches the parser of its words as an empty one, and is refused.
+    fixed |= parse_settings([word for words in command.set for word in words or ("",)])
+    return sweep_config(
+        command.task, [name.strip() for name in command.algorithms.split(",")],
+        [word for words in command.grid for word in words or ("",)],
+        preset=command.preset, settings=fixed, num_seeds=command.seeds, choose=command.choose,
+    )
+
+
+def require_alone(command: Sweep) -> None:
+    """Raises a sentence if something goes with --resume or --extend that a folder knows itself."""
+    if command.resume is not None and command.extend is not None:
+        raise ConfigError(
+            "--resume goes on with a sweep as it was, and --extend widens its grids; finish it "
+            "with --resume, then widen it."
+        )
+    option = "--resume" if command.extend is None else "--extend"
+    given = {name: getattr(Sweep(), name) for name in WITH_FOLDER}
+    if dataclasses.replace(command, **given) != Sweep():
+        raise ConfigError(
+            f"{option} takes the sweep from its folder as it was configured; only "
+            "--settings-per-batch and --log can go with it."
+        )
+
+
+def describe(config: SweepConfig) -> list[str]:
+    """What a sweep says before it begins."""
+    lines = []
+    for name, grid in config.grid.items():
+        count = sum(setting.algorithm == name for setting in config.settings)
+        sizes = " x ".join(f"{len(values)} {key}" for key, values in grid.items())
+        lines.append(f"{name}: {count:,} {'setting' if count == 1 else 'settings'}"
+                     f"{f' ({sizes})' if sizes else ', nothing to vary'}")
+    runs = len(config.settings) * len(config.seeds)
+    lines.append(
+        f"{runs:,} runs of {config.num_rounds:,} rounds on {config.task}, "
+        f"{len(config.seeds)} {'seed' if len(config.seeds) == 1 else 'seeds'} each"
+    )
+    return lines
+
+
+def print_outcome(record: Record, choice: Choice, folder: Path) -> None:
+    """Prints what a sweep says at its end, and how to go on where a grid was too narrow."""
+    print_tables([best_table(record, choice)])
+    for sentence in remarks(record, choice):
+        print(printable(sentence))
+    if any(chosen.edges for chosen in choice.methods.values()):
+        print(f"To run what the edges ask for: fedax sweep --extend {for_shell(folder)}")

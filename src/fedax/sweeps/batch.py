@@ -1,0 +1,265 @@
+"""Training several settings side by side: one cohort, one program, a row of state each."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from fedax.algorithm import Array, FederatedAlgorithm, PyTree
+from fedax.data.cohort_data import CohortData, CohortReader
+from fedax.data.task import Task
+from fedax.devices.mesh import client_mesh, replicate
+from fedax.factories import partition
+from fedax.measures.communication import communication
+from fedax.rounds.client_store import ClientStore
+from fedax.rounds.dispatch import MOST_ROUNDS, Pace, Preparer
+from fedax.rounds.evaluation import Evaluator
+from fedax.rounds.options import Settings
+from fedax.rounds.simulate import cohorts_of
+from fedax.rounds.state import initial_state, population, run_key
+from fedax.rounds.turns import Turn, turns
+from fedax.sweeps.program import (
+    AXIS,
+    BatchInfo,
+    program,
+    stack_states,
+    stacked,
+)
+
+
+class BatchState(NamedTuple):
+    """All that a batch needs to go on.
+
+    Attributes:
+      server_state: leaves [settings, ...], but one `round_index`.
+      client_store: of states with leaves [settings, ...].
+      diverged: int [settings], the round in which one diverged; 0: it did not.
+      alive: bool [settings], False also for what was given up.
+    """
+
+    server_state: Any
+    client_store: ClientStore
+    diverged: np.ndarray
+    alive: np.ndarray
+
+
+class BatchReport(NamedTuple):
+    """Rounds of a batch that went to the device together.
+
+    Attributes:
+      first: the first of them, from 1.
+      metrics: name -> float64 [rounds, settings]; NaN where a setting has none.
+    """
+
+    first: int
+    metrics: dict[str, np.ndarray]
+    state: BatchState
+
+
+class BatchTraining:
+    """Trains settings of one structure side by side, from round to round.
+
+    Iterating runs the rounds and yields a `BatchReport` for those that went to the device together.
+
+    Args:
+      task: model and data.
+      algorithms: one a setting; they differ in numbers only.
+      num_rounds: T.
+      settings: how rounds are run. `state`, `mesh` and `donate` are not looked at.
+      varies: which of the structure's numbers may differ, so that several batches of a grid are
+        one program; see `varying`.
+      devices: over which settings are spread; as many settings as are a multiple of them.
+      state: to go on from; None: the beginning.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        algorithms: Sequence[FederatedAlgorithm],
+        num_rounds: int,
+        settings: Settings,
+        varies: Sequence[bool],
+        devices: Sequence[Any],
+        state: BatchState | None = None,
+    ) -> None:
+        self._task, self._algorithm, self._settings = task, algorithms[0], settings
+        self._num_rounds = num_rounds
+        self._data = population(task, self._algorithm)
+        self._mesh = Mesh(np.array(devices), (AXIS,)) if len(devices) > 1 else None
+        self._devices = devices
+        parts = [partition(algorithm) for algorithm in algorithms]
+        self._batch = stacked([numbers for numbers, _ in parts], varies)
+        self._program = program(
+            parts[0][1], tuple(varies), len(self._algorithm.exchanges),
+            settings.clients_per_chunk or 1, settings.diagnostics, self._mesh,
+        )
+        self._numbers = [self._place(n, v) for n, v in zip(*self._batch, strict=True)]
+        self._arrays: tuple[Any, Any] = (None, None)
+        self.state = state or beginning(task, algorithms, settings.seed)
+
+    def give_up(self, places: Sequence[int]) -> None:
+        """Freezes these settings of the batch after the last round."""
+        alive = self.state.alive.copy()
+        alive[list(places)] = False
+        self.state = self.state._replace(alive=alive)
+
+    def __iter__(self) -> Iterator[BatchReport]:
+        settings, store = self._settings, self.state.client_store
+        reader = CohortReader(self._data)
+        evaluators = self._evaluators()
+        sent = None
+        if settings.diagnostics:
+            sent = communication(self._algorithm, self._task.model, self._task.train.client(0))
+        together = (
+            reader.is_resident and not store.holds_anything and settings.state_every > 1
+        )
+        pace = Pace(MOST_ROUNDS if together else 1)
+        prepare = Preparer(
+            cohorts_of(self._algorithm, self._data, settings), len(self._algorithm.exchanges),
+            reader, self._data.client_sizes, pace, self._stops, self._num_rounds, None,
+        )
+        key = replicate(jax.random.fold_in(run_key(settings.seed), 1), self._mesh)
+        round_index = int(self.state.server_state.round_index)
+        with contextlib.closing(turns(
+            self._step, self._placed(self.state.server_state), round_index, store, key, prepare,
+            pace,
+        )) as going:
+            for turn in going:
+                metrics = self._taken(turn)
+                if sent is not None:
+                    down_up = [sent.with_cohort(row) for row in turn.prepared.dropped_at]
+                    for name, column in zip(("bytes_down", "bytes_up"), zip(*down_up, strict=True),
+                                            strict=True):
+                        metrics[name] = np.where(
+                            np.isnan(metrics["num_reports"]), np.nan, np.array(column)[:, None]
+                        )
+                if self._evaluates(turn.number):
+                    last = turn.number == self._num_rounds
+                    self._evaluate(metrics, evaluators[-1 if last else 0])
+                yield BatchReport(turn.prepared.first + 1, metrics, self.state)
+                if not self.state.alive.any():
+                    return
+
+    def _step(
+        self, server_state: Any, client_states: PyTree, cohorts: CohortData, *others: Any
+    ) -> tuple[Any, PyTree, BatchInfo]:
+        if self._mesh is not None:
+            if self._arrays[0] is not cohorts.arrays:
+                self._arrays = cohorts.arrays, replicate(cohorts.arrays, self._mesh)
+            cohorts = cohorts.with_arrays(self._arrays[1])
+        alive = self._place(jnp.asarray(self.state.alive), True)
+        return self._program(server_state, self._numbers, alive, client_states, cohorts, *others)
+
+    def _taken(self, turn: Turn) -> dict[str, np.ndarray]:
+        """The metrics of a turn, whose state is the batch's from now on."""
+        infos: BatchInfo = jax.tree.map(lambda leaf: leaf[: turn.prepared.num_rounds], turn.infos)
+        sound = infos.sound
+        wrong = infos.ran & ~sound
+        diverged = np.where(
+            wrong.any(0), turn.prepared.first + 1 + wrong.argmax(0), self.state.diverged
+        )
+        store = self.state.client_store
+        if store.holds_anything:
+            keeps = np.flatnonzero(np.asarray(turn.prepared.data.repeats[0]) == 0)
+            states = jax.tree.map(lambda leaf: np.asarray(leaf)[keeps], turn.client_states)
+            store.write(turn.prepared.client_ids[0][keeps], states)
+        self.state = BatchState(turn.server_state, store, diverged, self.state.alive & sound[-1])
+        info = infos.info
+        columns = {name: mean for name, (mean, _) in info.info.items()}
+        if "num_local_steps" in columns:
+            columns["total_local_steps"] = info.num_local_steps
+        columns |= {
+            "num_reports": info.num_reports, "num_rejected": (~info.accepted).sum(2),
+            "num_dropped": info.dropped.sum(2),
+        }
+        running = np.maximum(sound.sum(1, keepdims=True), 1) * turn.prepared.num_rounds
+        columns |= {name: seconds / running for name, seconds in turn.times.items()}
+        return {
+            name: np.where(sound, np.broadcast_to(column, sound.shape), np.nan).astype(np.float64)
+            for name, column in columns.items()
+        }
+
+    def _evaluators(self) -> list[Evaluator]:
+        """On a sample between, and on all test examples at the end; or on all both times."""
+        task, settings = self._task, self._settings
+        if task.test is None or settings.evaluate_every == 0:
+            return []
+        mesh = client_mesh(self._devices)
+        last = Evaluator(task.model, task.test, mesh=mesh)
+        if settings.evaluation_sample is None or not settings.evaluate_every:
+            return [last]
+        sample = Evaluator(
+            task.model, task.test, mesh=mesh, sample=settings.evaluation_sample,
+            seed=settings.seed,
+        )
+        return [sample, last]
+
+    def _evaluate(self, metrics: dict[str, np.ndarray], evaluator: Evaluator) -> None:
+        """Adds the test metrics of the settings that run, one after the other."""
+        params = jax.device_get(self.state.server_state.params)
+        shape = metrics["num_reports"].shape
+        for place in np.flatnonzero(self.state.alive):
+            own = jax.tree.map(lambda leaf, place=place: jnp.asarray(leaf[place]), params)
+            found = {f"test_{name}": value for name, value in evaluator.overall(own).items()}
+            found |= {"evaluated_examples": evaluator.num_examples,
+                      "evaluated_of": evaluator.num_all}
+            for name, value in found.items():
+                metrics.setdefault(name, np.full(shape, np.nan))[-1, place] = value
+
+    def _evaluates(self, number: int) -> bool:
+        every = self._settings.evaluate_every
+        return self._task.test is not None and every != 0 and bool(
+            number == self._num_rounds or (every and number % every == 0)
+        )
+
+    def _stops(self, number: int) -> bool:
+        return self._evaluates(number) or number % self._settings.state_every == 0
+
+    def _placed(self, server_state: Any) -> Any:
+        """The state where it is needed, a copy, as the program takes it away."""
+        return jax.tree.map(
+            lambda leaf: self._place(jnp.array(leaf), leaf.ndim > 0), server_state
+        )
+
+    def _place(self, array: Array, spread: bool) -> Any:
+        """An array of all settings on their devices, or one number on all of them."""
+        if self._mesh is None:
+            return array
+        if not spread and array.weak_type:  # which Python's numbers keep on a mesh
+            return array.item()
+        spec = PartitionSpec(AXIS) if spread else PartitionSpec()
+        return jax.device_put(array, NamedSharding(self._mesh, spec))
+
+
+def beginning(
+    task: Task, algorithms: Sequence[FederatedAlgorithm], seed: int
+) -> BatchState:
+    """The state of a batch before its first round; all settings start from the same parameters."""
+    states = [initial_state(task, algorithm, seed) for algorithm in algorithms]
+    clients = jax.tree.map(
+        lambda *leaves: np.stack(leaves), *(state.client_store.initial_state for state in states)
+    )
+    store = ClientStore(clients, population(task, algorithms[0]).num_clients)
+    none = np.zeros(len(algorithms), np.int64)
+    return BatchState(
+        stack_states([state.server_state for state in states]), store, none, none == 0
+    )
+
+
+def varying(numbers: Sequence[Sequence[Array]]) -> tuple[bool, ...]:
+    """Which numbers of a structure differ between settings.
+
+    Example:
+      >>> varying([[jnp.asarray(0.1), jnp.asarray(0.9)], [jnp.asarray(0.3), jnp.asarray(0.9)]])
+      (True, False)
+    """
+    return tuple(
+        any(not np.array_equal(of_all[0], other) for other in of_all[1:])
+        for of_all in zip(*numbers, strict=True)
+    )

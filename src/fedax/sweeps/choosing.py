@@ -1,0 +1,247 @@
+"""Which setting of a sweep is best, how sure that is, and how hard it was to find."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from fedax.rounds.history import History
+from fedax.rounds.stopping import Goal
+from fedax.sweeps.edges import Edge, edge
+from fedax.sweeps.grid import different, product
+from fedax.sweeps.record import Record, Setting
+from fedax.validate import check_count, quoted, unknown
+
+Rule: TypeAlias = str | Callable[[History], float]
+
+# Paper 004, appendix D.2: hyperparameters are chosen by the training loss, averaged over so many
+# rounds at the end.
+PAPER_RULE = "train_loss"
+LAST_ROUNDS = 100
+# What lies within this part of the best value is as good as it, see `MethodChoice.sensitivity`.
+CLOSE = 0.05
+
+
+class MethodChoice(NamedTuple):
+    """What a sweep says of one method.
+
+    Attributes:
+      best: the number of its best setting; None if all diverged, or none has been run.
+      order: the numbers of its settings, best first; those that diverged, then those without a
+        score come last, and of equal ones the first of the grid comes first.
+      edges: which of the best setting's values lie at the edge of the grid, and what to add there.
+      sensitivity: the share of its settings whose score is within 5% of the best one's, in (0, 1];
+        NaN without a best. Paper 004 (section 5.2) calls a method easy to tune that has many good
+        settings, and shows them as heat maps; this is the number for it. 5% of what: of the best
+        score itself, so a best loss of 2.0 has all losses up to 2.1 beside it, and a best accuracy
+        of 0.60 all from 0.57.
+      diverged: the numbers of the settings that diverged, for one seed at least.
+      grid: the values of each of its hyperparameters, sorted.
+    """
+
+    best: int | None
+    order: list[int]
+    edges: list[Edge]
+    sensitivity: float
+    diverged: list[int]
+    grid: dict[str, list[Any]]
+
+
+class Choice(NamedTuple):
+    """The settings of a sweep by how good they are.
+
+    Attributes:
+      rule: what they were chosen by, in words: the metric's or the function's name.
+      maximise: whether a higher score is better.
+      scores: float64 [settings, seeds], the seeds sorted; NaN where a run is missing or has not
+        come as far, the worst infinity where it diverged.
+      mean: float64 [settings], over the seeds that a setting has.
+      spread: float64 [settings], the sample standard deviation over them; NaN with one.
+      methods: by name, in the order of the sweep.
+    """
+
+    rule: str
+    maximise: bool
+    scores: np.ndarray
+    mean: np.ndarray
+    spread: np.ndarray
+    methods: dict[str, MethodChoice]
+
+
+def choose(
+    record: Record,
+    rule: Rule = PAPER_RULE,
+    num_rounds: int | None = None,
+    *,
+    maximise: bool | None = None,
+) -> Choice:
+    """Finds the best setting of each method, by the mean over the seeds.
+
+    Args:
+      record: the rounds of the sweep.
+      rule: "train_loss" is paper 004's rule (appendix D.2): the mean training loss over the last
+        100 rounds, or over all if there are fewer. Any other name of a metric stands for its last
+        measured value, the higher or the lower the better as its name says, see
+        `fedax.EarlyStopping`; "name:max" and "name:min" say it themselves. A metric of the test
+        data, such as "test_accuracy", makes these data validation data: what they say of the chosen
+        setting is too good, so keep other data for that. A function gets the history of a run and
+        returns its score, the smaller the better.
+      num_rounds: compare after so many rounds, as if there were no more; None: after as many as
+        the longest run has. A run with fewer has no score, unless it diverged; one whose score is
+        not finite counts as diverged.
+      maximise: for a function: whether a higher score is better.
+
+    Raises:
+      TypeError: the function returned no number, or maximise was given for a metric.
+      ValueError: no run has the metric, or its name does not say a direction.
+
+    Example:
+      >>> settings = [Setting(n, "fedavg", {"client_learning_rate": 10.0**n}) for n in range(3)]
+      >>> losses = np.array([[2.0, 1.8], [1.5, 1.0], [9.0, np.nan]])
+      >>> record = Record(settings, np.arange(3), np.zeros(3, int), np.array([0, 0, 2]),
+      ...                 np.array([2, 2, 1]), {"train_loss": losses})
+      >>> choice = choose(record)
+      >>> choice.mean.tolist(), choice.methods["fedavg"].best
+      ([1.9, 1.25, inf], 1)
+    """
+    if num_rounds is not None:
+        check_count("num_rounds", num_rounds)
+    name, maximise = _named(rule, maximise)
+    rounds = int(record.done.max(initial=0)) if num_rounds is None else num_rounds
+    diverged = (record.diverged > 0) & (record.diverged <= rounds)
+    there = ~diverged & (record.done >= max(rounds, 1))
+    if there.any() and not callable(rule):
+        _require_measured(record, name, rounds)
+    worst = -np.inf if maximise else np.inf
+    of_runs = np.where(diverged, worst, np.nan)
+    for row in map(int, np.flatnonzero(there)):
+        of_runs[row] = _score(record, row, rule, name, rounds, worst)
+    seeds = np.unique(record.seed)
+    scores = np.full((len(record.settings), len(seeds)), np.nan)
+    scores[record.setting, np.searchsorted(seeds, record.seed)] = of_runs
+    mean, spread = _mean_and_spread(scores)
+    methods = {
+        method: _of_method(
+            [setting for setting in record.settings if setting.algorithm == method], mean, maximise
+        )
+        for method in record.algorithms
+    }
+    return Choice(name, maximise, scores, mean, spread, methods)
+
+
+def _named(rule: Rule, maximise: bool | None) -> tuple[str, bool]:
+    """The rule's name, and whether a higher score is better."""
+    if callable(rule):
+        return getattr(rule, "__name__", type(rule).__name__), bool(maximise)
+    if maximise is not None:
+        raise TypeError(
+            f"maximise is for a function; of a metric its name says it, or '{rule}:max'."
+        )
+    goal = Goal.of(rule, None, "choose")
+    return goal.metric, goal.mode == "max"
+
+
+def _require_measured(record: Record, name: str, rounds: int) -> None:
+    """Raises a sentence unless a run has the metric."""
+    measured = {
+        known for known, values in record.metrics.items() if not np.isnan(values[:, :rounds]).all()
+    }
+    if name in record.metrics and name not in measured:
+        raise ValueError(
+            f"Cannot choose by {name}: it was not measured in the first {rounds} rounds."
+        )
+    if name not in measured:
+        raise ValueError(unknown("metric to choose by", name, sorted(measured)))
+
+
+def _score(record: Record, row: int, rule: Rule, name: str, rounds: int, worst: float) -> float:
+    """The score of a run that did not diverge; NaN if it has none, the worst if not finite."""
+    if callable(rule):
+        last = np.array([_called(rule, History(record.history(row).rounds[:rounds]), name)])
+    else:
+        values = record.metrics[name][:, :rounds]
+        # All are evaluated in the same rounds, so where one has a gap it was not finite.
+        measured = ~np.isnan(values if name.startswith("test_") else values[[row]]).all(axis=0)
+        last = values[row, measured][-LAST_ROUNDS if name == PAPER_RULE else -1:]
+    if not len(last):
+        return np.nan
+    return float(last.mean()) if np.isfinite(last).all() else worst
+
+
+def _called(rule: Callable[[History], Any], history: History, name: str) -> float:
+    score = rule(history)
+    try:
+        if isinstance(score, str | bytes | bool):
+            raise TypeError
+        return float(score)
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"{name} must return a number for a run's history, but returned {quoted(score)}."
+        ) from None
+
+
+def _mean_and_spread(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Over the seeds of each setting that has any, and over those of each that has two."""
+    mean, spread = np.full((2, len(scores)), np.nan)
+    for setting, of_seeds in enumerate(scores):
+        known = of_seeds[~np.isnan(of_seeds)]
+        if len(known):
+            mean[setting] = known.mean()
+        if len(known) > 1 and np.isfinite(known).all():
+            spread[setting] = known.std(ddof=1)
+    return mean, spread
+
+
+def _of_method(settings: Sequence[Setting], mean: np.ndarray, maximise: bool) -> MethodChoice:
+    numbers = np.array([setting.number for setting in settings])
+    cost = -mean[numbers] if maximise else mean[numbers]
+    order = numbers[np.argsort(cost, kind="stable")]  # NaN last
+    names = dict.fromkeys(name for setting in settings for name in setting.values)
+    grid = {
+        name: different([s.values[name] for s in settings if name in s.values]) for name in names
+    }
+    diverged = numbers[np.isposinf(cost)].tolist()
+    least = np.nanmin(cost, initial=np.inf)
+    if not np.isfinite(least):
+        return MethodChoice(None, order.tolist(), [], np.nan, diverged, grid)
+    best = settings[int(np.flatnonzero(numbers == order[0])[0])]
+    close = cost <= least + CLOSE * abs(least)
+    found = (edge(name, value, grid[name]) for name, value in best.values.items())
+    return MethodChoice(
+        best.number, order.tolist(), [one for one in found if one is not None],
+        float(close.mean()), diverged, grid,
+    )
+
+
+def extended(settings: Sequence[Setting], choice: Choice) -> list[Setting]:
+    """The settings that the edges of the grids ask for: those that have an added value.
+
+    Each is the product of what is added to some hyperparameters with all values of the others.
+
+    Args:
+      settings: those of the sweep, which keep their numbers.
+      choice: what was chosen of them.
+
+    Returns:
+      New settings, numbered on; none if no best setting lies at an edge.
+
+    Example:
+      >>> settings = [Setting(n, "fedavg", {"client_learning_rate": 10.0**n}) for n in range(3)]
+      >>> record = Record(settings, np.arange(3), np.zeros(3, int), np.zeros(3, int),
+      ...                 np.ones(3, int), {"train_loss": np.array([[3.0], [2.0], [1.0]])})
+      >>> [setting.label for setting in extended(settings, choose(record))]
+      ['client_learning_rate=1000', 'client_learning_rate=1e+04']
+    """
+    found: list[Setting] = []
+    for method, chosen in choice.methods.items():
+        added = {one.name: one.add for one in chosen.edges}
+        wider = {
+            name: different([*values, *added.get(name, [])])
+            for name, values in chosen.grid.items()
+        }
+        for values in product(wider):
+            if any(values[name] in new for name, new in added.items()):
+                found.append(Setting(len(settings) + len(found), method, values))
+    return found

@@ -1,0 +1,167 @@
+"""Where the best setting lies at the edge of its grid, and which values to add there."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+
+from fedax.sweeps.grid import is_number
+
+Side: TypeAlias = Literal["smallest", "largest"]
+
+# So many values continue a grid.
+ADDED = 2
+# What differs by no more than this part of itself counts as the same number: 3.16 and 10^0.5.
+ALIKE = 0.02
+
+
+class Edge(NamedTuple):
+    """A best value beyond which the grid has none.
+
+    Attributes:
+      name: the hyperparameter.
+      value: its best value.
+      side: at which end of the grid it lies.
+      add: values that continue the grid, from the edge outwards.
+    """
+
+    name: str
+    value: int | float
+    side: Side
+    add: list[Any]
+
+
+class Bounds(NamedTuple):
+    """The values that a hyperparameter can have.
+
+    Attributes:
+      least, most: the ends.
+      has_least, has_most: whether the end is a value itself.
+      whole: whether it counts something.
+    """
+
+    least: float = -math.inf
+    most: float = math.inf
+    has_least: bool = False
+    has_most: bool = False
+    whole: bool = False
+
+
+# What a name says of its bounds; the first pattern that fits.
+BOUNDS = [
+    (r"num_\w+|(\w+_)?batch_size|cohort_size|window|patience|cooldown|capacity|max_examples",
+     Bounds(least=1, has_least=True, whole=True)),
+    (r"momentum_weight|availability|(client|server|steps)_decay",
+     Bounds(least=0.0, most=1.0, has_most=True)),
+    (r"momentum|dampening|dropout|\w+_decay", Bounds(least=0.0, most=1.0, has_least=True)),
+    (r"\w+_fraction", Bounds(least=0.0, most=1.0)),
+]
+
+
+def edge(name: str, value: Any, values: Sequence[Any]) -> Edge | None:
+    """The edge at which a best value lies; None if it lies at none, or nothing can come behind it.
+
+    Args:
+      name: the hyperparameter, whose name says what values it can have.
+      value: its best value.
+      values: its grid, sorted.
+
+    Example:
+      >>> edge("client_learning_rate", 1.0, [0.01, 0.1, 1.0]).add
+      [10.0, 100.0]
+      >>> edge("momentum", 0.9, [0.0, 0.9]).add
+      [0.99, 0.999]
+      >>> edge("num_local_steps", 1, [1, 2, 5])  # there is no smaller number of steps
+    """
+    if len(values) < 2 or not all(map(is_number, values)) or value not in (values[0], values[-1]):
+        return None
+    side: Side = "smallest" if value == values[0] else "largest"
+    add = continued(values, side, bounds_of(name, values))
+    return Edge(name, value, side, add) if add else None
+
+
+def bounds_of(name: str, values: Sequence[Any]) -> Bounds:
+    """The values that a hyperparameter can have, as its name says.
+
+    Where it says nothing, a grid of positive numbers stays positive, and one that begins with 0
+    has none below.
+    """
+    for pattern, bounds in BOUNDS:
+        if re.fullmatch(pattern, name.rpartition(".")[2]):
+            return bounds
+    return Bounds() if values[0] < 0 else Bounds(least=0.0, has_least=values[0] == 0)
+
+
+def continued(values: Sequence[Any], side: Side, bounds: Bounds) -> list[Any]:
+    """The next values of a grid beyond one of its ends, in the steps that it has there.
+
+    A grid whose differences are all alike goes on by them; one that repeats itself by decades (1,
+    3, 10, 30) does so (100, 300); any other goes on by its last ratio. Numbers below a bound of 1
+    go on by the ratio of what they lack to it (0.9, 0.99: 0.999). Where that leaves the bounds, it
+    ends at the bound, if that is a value.
+
+    Example:
+      >>> continued([0.1, 0.316, 1.0, 3.16], "largest", Bounds())
+      [10.0, 31.6]
+      >>> continued([1, 2, 3, 4], "largest", Bounds(least=1, has_least=True, whole=True))
+      [5, 6]
+    """
+    for candidates in _ways(values, side == "largest", bounds):
+        inside: list[Any] = []
+        for number in candidates:
+            value = round(number) if bounds.whole else float(f"{number:.12g}")
+            value = _clipped(value, bounds)
+            if value is None or value in inside or values[0] <= value <= values[-1]:
+                break
+            inside.append(value)
+        if inside:
+            return inside
+    return []
+
+
+def _clipped(value: float, bounds: Bounds) -> int | float | None:
+    """The value, or the bound where it is beyond; None where that is none."""
+    if not math.isfinite(value):
+        return None
+    if value < bounds.least or (value == bounds.least and not bounds.has_least):
+        return bounds.least if bounds.has_least else None
+    if value > bounds.most or (value == bounds.most and not bounds.has_most):
+        return bounds.most if bounds.has_most else None
+    return value
+
+
+def _ways(values: Sequence[Any], up: bool, bounds: Bounds) -> Iterator[list[float]]:
+    """Candidates beyond an end of the grid, the likeliest way to continue it first."""
+    end, before = (values[-1], values[-2]) if up else (values[0], values[1])
+    by_difference = [end + (end - before) * step for step in range(1, ADDED + 1)]
+    steps = np.diff([float(value) for value in values])
+    even = len(values) > 2 and bool(np.all(np.abs(steps - steps.mean()) <= ALIKE * steps.mean()))
+    if bounds.most == 1 and max(end, before) < 1:
+        ratio = (1 - end) / (1 - before)
+        yield [round(1 - (1 - end) * ratio**step, 12) for step in range(1, ADDED + 1)]
+    elif even:
+        yield by_difference
+    if min(end, before) > 0:
+        yield _by_decades([value for value in values if value > 0], up)
+        yield [end * (end / before) ** step for step in range(1, ADDED + 1)]
+    yield by_difference
+
+
+def _by_decades(values: Sequence[Any], up: bool) -> list[float]:
+    """The next numbers if each ten times another is in the grid as well; otherwise none."""
+    def found(wanted: float) -> bool:
+        return any(abs(value - wanted) <= ALIKE * wanted for value in values)
+
+    largest, smallest = values[-1], values[0]
+    inner = [value for value in values if value * 10 <= largest * (1 + ALIKE)]
+    if not inner or not all(found(value * 10) for value in inner):
+        return []
+    if up:
+        outside = [value * 10 for value in values if value * 10 > largest * (1 + ALIKE)]
+        return [*outside, *(value * 10 for value in outside)][:ADDED]
+    outside = [value / 10 for value in values[::-1] if value / 10 < smallest * (1 - ALIKE)]
+    return [*outside, *(value / 10 for value in outside)][:ADDED]
