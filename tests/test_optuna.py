@@ -1,6 +1,8 @@
 """Searches by Optuna: near the known optimum, after kills, by two workers, with pruning."""
 
 import math
+import signal
+import sys
 import threading
 
 import numpy as np
@@ -15,12 +17,12 @@ import fedax
 from fedax.experiment.errors import ConfigError
 from fedax.experiment.folder import RunError
 from fedax.rounds.history import History
-from fedax.tuning import samplers
-from fedax.tuning.optuna_search import Search, search
+from fedax.tuning import samplers, trials
+from fedax.tuning.optuna_search import Search, explore
 from fedax.tuning.optuna_workers import open_study
 from fedax.tuning.samplers import make_pruner
 from fedax.tuning.space import parse_space
-from problems import quadratic_model
+from problems import quadratic_model, quadratic_task
 
 # One client with the loss a x^2 / 2 and one local step a round from x = 1: after a round the loss
 # is a (1 - rate a)^2 / 2, and so on, so the best rate is 1 / a.
@@ -72,6 +74,10 @@ def asked(**changes):
     })
 
 
+def search(*arguments):
+    return [tried for batch in explore(*arguments) for tried in batch]
+
+
 def opened(folder, **changes):
     return open_study("quadratic fedavg", folder / "study.db", **{"space": SPACE, **changes})
 
@@ -103,10 +109,10 @@ def test_the_best_of_30_trials_is_near_the_known_optimum(tmp_path):
 
     study = opened(tmp_path)
     search(study, asked(batch_size=5), train_really)
-    trials = study.get_trials(states=(TrialState.COMPLETE,))
-    assert len(trials) == 30
+    found = study.get_trials(states=(TrialState.COMPLETE,))
+    assert len(found) == 30
     assert abs(study.best_params["client_learning_rate"] / BEST - 1) < 0.1
-    for trial in trials[:3]:
+    for trial in found[:3]:
         expected = losses(trial.params["client_learning_rate"])
         assert trial.value == pytest.approx(expected[-1], rel=1e-9)
         steps = trial.intermediate_values
@@ -252,6 +258,83 @@ def test_seeds_are_averaged_and_divergence_is_the_worst(tmp_path):
         opened(tmp_path, about={"num_rounds": 5})
     with pytest.raises(RunError, match="of another search: direction was minimise and is maximise"):
         opened(tmp_path, about={"num_rounds": ROUNDS}, maximise=True)
+
+
+TASK = quadratic_task()
+ASKED = {
+    "space": {"client_learning_rate": "loguniform(0.003, 0.3)",
+              "server_learning_rate": FloatDistribution(0.5, 2.0)},
+    "num_rounds": 6, "num_trials": 6, "batch_size": 4, "seeds": 2, "fixed": {"batch_size": 2},
+    "cohort_size": 3, "evaluate_every": 3, "seed": 5, "progress": False,
+}
+
+
+def test_a_search_trains_what_single_runs_train_and_goes_on(tmp_path, monkeypatch, capsys):
+    keep = trials.keep_trials
+
+    def keep_or_die(folder):
+        def kept(tried):
+            keep(folder)(tried)
+            raise KilledError
+        return kept
+
+    with monkeypatch.context() as patch:
+        patch.setattr(trials, "keep_trials", keep_or_die)
+        with pytest.raises(KilledError):
+            fedax.search(TASK, fedax.fedavgm, out=tmp_path, **ASKED)
+    result = fedax.search(TASK, fedax.fedavgm, out=tmp_path, **ASKED | {"progress": True})
+    assert capsys.readouterr().out.splitlines()[-1].startswith("6/6 trials  best ")
+    record, study = result
+    assert [setting.number for setting in record.settings] == list(range(6))
+    assert record.seed.tolist() == [5, 6] * 6
+    assert record.done.tolist() == [6] * 12
+    found = [trial for trial in study.get_trials() if trial.state == TrialState.COMPLETE]
+    assert [setting.values for setting in record.settings] == [trial.params for trial in found]
+    for number in (0, 5):
+        scores = []
+        for row in record.rows_of(number):
+            algorithm = fedax.fedavgm(TASK.model, **found[number].params, batch_size=2)
+            single = fedax.train(
+                TASK, algorithm, num_rounds=6, cohort_size=3, evaluate_every=3, progress=False,
+                seed=int(record.seed[row]),
+            ).history
+            own = record.history(row)
+            for name in ("train_loss", "test_distance"):
+                np.testing.assert_allclose(own[name], single[name], rtol=1e-12)
+            scores.append(single["train_loss"].mean())
+        assert found[number].value == pytest.approx(np.mean(scores), rel=1e-12)
+    with pytest.raises(RunError, match="is of another search: num_rounds was 6 and is 7"):
+        fedax.search(TASK, fedax.fedavgm, out=tmp_path, **ASKED | {"num_rounds": 7})
+
+
+def test_ctrl_c_stops_a_search_after_the_round_and_it_goes_on(tmp_path, monkeypatch):
+    space = {"client_learning_rate": "loguniform(0.003, 0.3)"}
+    given = ASKED | {"space": space, "seeds": 1, "pruner": "median", "choose": "test_distance"}
+    follow = trials._follow
+
+    def follow_and_signal(*arguments):
+        signal.raise_signal(signal.SIGINT)
+        follow(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(trials, "_follow", follow_and_signal)
+        with pytest.raises(KeyboardInterrupt, match="is done again. Call fedax.search again"):
+            fedax.search(TASK, fedax.fedavg, out=tmp_path, **given)
+    left = rates(optuna.load_study(
+        study_name="quadratic fedavg", storage=f"sqlite:///{tmp_path / 'study.db'}"
+    ))
+    study = fedax.search(TASK, fedax.fedavg, out=tmp_path, **given).study
+    over = rates(study, TrialState.COMPLETE, TrialState.PRUNED)
+    assert len(over) == 6
+    assert over[:4] == left
+
+
+@pytest.mark.quick
+def test_optuna_that_is_missing_is_a_sentence(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    with pytest.raises(RunError, match=r"A search needs Optuna: pip install 'fedax\[optuna\]'"):
+        fedax.search(TASK, fedax.fedavg, out=tmp_path / "run", **ASKED)
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.quick

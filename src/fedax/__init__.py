@@ -85,6 +85,7 @@ from fedax.rounds.state import TrainingState, initial_state
 from fedax.rounds.stopping import EarlyStopping
 from fedax.tasks.quadratics import quadratic_task
 from fedax.tasks.registry import load_task
+from fedax.tuning.searching import SearchResult, search
 
 __version__ = "0.7.0"
 
@@ -111,6 +112,7 @@ __all__ = [
     "RoundInfo",
     "RoundReport",
     "RunError",
+    "SearchResult",
     "SimulateOptions",
     "Task",
     "TrainResult",
@@ -172,6 +174,7 @@ __all__ = [
     "save_params",
     "scaffold",
     "schedules",
+    "search",
     "server_only",
     "simulate",
     "theory",

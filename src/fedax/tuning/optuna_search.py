@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -31,6 +31,11 @@ Report: TypeAlias = Callable[[int, Mapping[int, Mapping[str, float]]], Sequence[
 # (settings, seed, report) -> a history for each; one that is shorter than the others and was not
 # given up has diverged.
 TrainBatch: TypeAlias = Callable[[Sequence[Mapping[str, Any]], int, Report], Sequence[History]]
+
+
+def rounds_between_reports(num_rounds: int) -> int:
+    """After how many rounds a trial says how good it is."""
+    return max(1, num_rounds // REPORTS)
 
 
 class Search(NamedTuple):
@@ -89,13 +94,13 @@ class Tried(NamedTuple):
     given_up: bool
 
 
-def search(
+def explore(
     study: optuna.Study,
     asked: Search,
     train: TrainBatch,
     keep: Callable[[Sequence[Tried]], None] = lambda tried: None,  # noqa: ARG005
-) -> None:
-    """Tries settings until the study has as many as asked for.
+) -> Iterator[list[Tried]]:
+    """Tries settings until the study has as many as asked for, and yields them batch by batch.
 
     Args:
       study: see `open_study`.
@@ -114,6 +119,7 @@ def search(
                 keep(tried)
                 for trial, found in zip(trials, tried, strict=True):
                     _tell(study, asked, trial, found)
+            yield tried
 
 
 def _begun(study: optuna.Study) -> int:
@@ -143,7 +149,7 @@ def _ask(study: optuna.Study, asked: Search, left: int) -> list[Trial]:
 
 def _try(asked: Search, trials: Sequence[Trial], train: TrainBatch) -> list[Tried]:
     """Trains the trials with all seeds; with the first, some are given up."""
-    every = max(1, asked.num_rounds // REPORTS)
+    every = rounds_between_reports(asked.num_rounds)
     rounds: list[list[Mapping[str, float]]] = [[] for _ in trials]
     pruned: set[int] = set()
 

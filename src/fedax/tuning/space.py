@@ -39,7 +39,7 @@ def parse_space(words: Sequence[str]) -> dict[str, BaseDistribution]:
             )
         if key in space:
             raise ConfigError(f"--search has {key} twice; give one range.")
-        space[key] = _range(key, text)
+        space[key] = parse_range(key, text)
     if not space:
         raise ConfigError(
             "--search needs ranges, such as client_learning_rate='loguniform(0.001, 10)'."
@@ -47,7 +47,12 @@ def parse_space(words: Sequence[str]) -> dict[str, BaseDistribution]:
     return space
 
 
-def _range(key: str, text: str) -> BaseDistribution:
+def parse_range(key: str, text: str) -> BaseDistribution:
+    """One range, see `parse_space`.
+
+    Raises:
+      ConfigError: it is none; the sentence quotes it.
+    """
     from optuna.distributions import (  # noqa: PLC0415 - optional, and slow to import
         CategoricalDistribution,
         FloatDistribution,
