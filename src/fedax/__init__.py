@@ -64,6 +64,7 @@ from fedax.experiment.folder import RunError
 from fedax.experiment.load import load_run
 from fedax.experiment.params import load_params, save_params
 from fedax.experiment.train import TrainResult, train
+from fedax.experiment.versions import FEDAX as __version__
 from fedax.factories import factory, partition
 from fedax.measures.communication import communication
 from fedax.measures.dissimilarity import dissimilarity
@@ -85,9 +86,9 @@ from fedax.rounds.state import TrainingState, initial_state
 from fedax.rounds.stopping import EarlyStopping
 from fedax.tasks.quadratics import quadratic_task
 from fedax.tasks.registry import load_task
+from fedax.tuning.load import LoadedSweep, load_sweep
 from fedax.tuning.searching import SearchResult, search
-
-__version__ = "0.7.0"
+from fedax.tuning.sweep import SweepResult, sweep
 
 __all__ = [
     "AlgorithmError",
@@ -102,6 +103,7 @@ __all__ = [
     "FederatedAlgorithm",
     "FederatedDataset",
     "History",
+    "LoadedSweep",
     "LocalOptions",
     "LocalTraining",
     "Model",
@@ -114,6 +116,7 @@ __all__ = [
     "RunError",
     "SearchResult",
     "SimulateOptions",
+    "SweepResult",
     "Task",
     "TrainResult",
     "TrainingState",
@@ -148,6 +151,7 @@ __all__ = [
     "initial_state",
     "load_params",
     "load_run",
+    "load_sweep",
     "load_task",
     "local_adam",
     "local_adaptive",
@@ -177,6 +181,7 @@ __all__ = [
     "search",
     "server_only",
     "simulate",
+    "sweep",
     "theory",
     "train",
 ]

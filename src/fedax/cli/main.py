@@ -38,6 +38,7 @@ from fedax.cli.commands import (
     List,
     Reproduce,
     Run,
+    Sweep,
     Theory,
 )
 from fedax.cli.manual import explain_run
@@ -100,6 +101,7 @@ def run_command(arguments: list[str]) -> int:
         raise
     do: dict[type, Callable[[Any], int]] = {
         Run: _run, List: _list, Data: _data, Reproduce: _reproduce, Theory: _theory,
+        Sweep: _sweep,
     }
     try:
         return do[type(command)](command)
@@ -222,6 +224,15 @@ def _use_cores(count: int | None, *, forced: bool = False) -> None:
     except (RuntimeError, ValueError) as error:
         if count is not None:
             raise ConfigError(str(error)) from None
+
+
+def _sweep(command: Sweep) -> int:
+    from fedax.cli import sweeps  # noqa: PLC0415 - likewise
+
+    keep_programs()
+    _use_cores(None)
+    sweeps.sweep(command)
+    return 0
 
 
 def _list(command: List) -> int:

@@ -14,10 +14,32 @@ from fedax.report.tables import print_tables, printable
 from fedax.sweeps.choosing import Choice
 from fedax.sweeps.closing import remarks
 from fedax.sweeps.record import Record
+from fedax.tuning.command import extend_sweep, resume_sweep, start_sweep
 from fedax.tuning.config import SweepConfig, sweep_config
 
 # What may go with --resume and --extend, which take all else from the folder.
-WITH_FOLDER = ("resume", "extend", "settings_per_batch", "log", "debug")
+WITH_FOLDER = ("resume", "extend", "settings_per_batch", "debug")
+
+
+def sweep(command: Sweep) -> None:
+    """Runs a sweep, goes on with one or extends one, and says what came out.
+
+    Raises:
+      ConfigError, RunError: see `fedax.tuning.command`.
+    """
+    if command.resume is None and command.extend is None:
+        config = asked(command)
+        swept = start_sweep(
+            config, command.out, settings_per_batch=command.settings_per_batch,
+            notes=describe(config),
+        )
+    else:
+        require_alone(command)
+        if command.extend is not None:
+            swept = extend_sweep(command.extend, settings_per_batch=command.settings_per_batch)
+        else:
+            swept = resume_sweep(command.resume or Path())
+    print_outcome(swept.record, swept.choice, swept.folder)
 
 
 def asked(command: Sweep) -> SweepConfig:
@@ -81,3 +103,4 @@ def print_outcome(record: Record, choice: Choice, folder: Path) -> None:
         print(printable(sentence))
     if any(chosen.edges for chosen in choice.methods.values()):
         print(f"To run what the edges ask for: fedax sweep --extend {for_shell(folder)}")
+    print(f"All of it: {folder}")

@@ -29,7 +29,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-import fedax
 from fedax.algorithm import Params
 from fedax.experiment.arrays import Arrays, read_arrays, write_arrays
 from fedax.experiment.folder import open_file, read_file, write_atomically
@@ -54,6 +53,7 @@ from fedax.experiment.params import (
     rebuilt,
     structure,
 )
+from fedax.experiment.versions import FEDAX
 from fedax.models.parameters import fitted
 from fedax.rounds.client_store import ClientStore
 from fedax.rounds.options import PERSONALIZE
@@ -140,7 +140,7 @@ def save(
         write_atomically(partial / BEST, best)
     manifest: dict[str, Any] = {
         "format": FORMAT,
-        "fedax": fedax.__version__,
+        "fedax": FEDAX,
         "fingerprint": fingerprint,
         "round": round_index,
         "arrays": {name: [list(a.shape), str(a.dtype)] for name, a in arrays.items()},

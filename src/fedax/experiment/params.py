@@ -19,10 +19,10 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-import fedax
 from fedax.algorithm import Params, PyTree
 from fedax.devices.mesh import one_copy
 from fedax.experiment.folder import write_atomically
+from fedax.experiment.versions import FEDAX
 from fedax.models.parameters import fitted, named_leaves
 
 # The one key of a file's header, whose text is JSON: with several their order would vary.
@@ -104,7 +104,7 @@ def encoded(params: Params, **metadata: Any) -> bytes:
                 f"The array {name!r} is of dtype {dtype}, which a safetensors file cannot hold."
             )
         host[name] = np.asarray(leaf, order="C")
-    header = {"version": fedax.__version__, "structure": structure(params), **metadata}
+    header = {"version": FEDAX, "structure": structure(params), **metadata}
     return safetensors.numpy.save(host, {HEADER: json.dumps(header)})
 
 

@@ -41,7 +41,7 @@ from fedax.experiment.folder import (
 from fedax.experiment.sitting import Job, remember, sit, take_part, write_config
 from fedax.measures.communication import Communication
 from fedax.rounds.measurements import rehearse, require_personalization
-from fedax.rounds.options import PERSONALIZE
+from fedax.rounds.options import SimulateOptions
 from fedax.rounds.report import RoundReport
 from fedax.rounds.sampling import part_of_the_day
 from fedax.rounds.simulate import simulate
@@ -268,20 +268,29 @@ def _job(folder: Path, config: RunConfig, built: Built) -> Job:
 def _rounds(
     config: RunConfig, built: Built, every_state: bool, state: TrainingState
 ) -> Iterator[RoundReport]:
-    return simulate(
-        built.task, built.algorithm, num_rounds=config.num_rounds, cohort_size=config.cohort_size,
-        seed=config.seed, evaluate_every=config.evaluate_every,
-        evaluation_sample=config.evaluation_sample,
-        clients_per_chunk=config.clients_per_chunk, state=state,
-        state_every=1 if every_state else config.checkpoint_every, donate=True,
-        mesh=_mesh(config, built), sampling=config.sampling, dropout=config.dropout,
-        diagnostics=config.diagnostics,
-        available=(
+    options: SimulateOptions = {
+        **simulate_options(config), "state": state, "donate": True, "mesh": _mesh(config, built),
+        "state_every": 1 if every_state else config.checkpoint_every,
+    }
+    return simulate(built.task, built.algorithm, num_rounds=config.num_rounds, **options)
+
+
+def simulate_options(config: RunConfig) -> SimulateOptions:
+    """How a configuration's rounds are run, as `fedax.simulate` takes it."""
+    return {
+        "cohort_size": config.cohort_size, "seed": config.seed,
+        "evaluate_every": config.evaluate_every, "evaluation_sample": config.evaluation_sample,
+        "clients_per_chunk": config.clients_per_chunk, "sampling": config.sampling,
+        "dropout": config.dropout, "diagnostics": config.diagnostics,
+        "available": (
             None if config.availability == 1
             else part_of_the_day(config.availability, seed=config.seed)
         ),
-        **{key: getattr(config, key) for key in PERSONALIZE},
-    )
+        "personalize_steps": config.personalize_steps,
+        "personalize_epochs": config.personalize_epochs,
+        "personalize_learning_rate": config.personalize_learning_rate,
+        "personalize_clients": config.personalize_clients,
+    }
 
 
 def _mesh(config: RunConfig, built: Built) -> Mesh | None:

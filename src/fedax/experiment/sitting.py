@@ -6,16 +6,10 @@ The one loop that writes a run folder, for the command line's runs and for Pytho
 from __future__ import annotations
 
 import contextlib
-import platform
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax
-import numpy as np
-import optax
-
-import fedax
 from fedax.algorithm import FederatedAlgorithm
 from fedax.data.task import Task
 from fedax.devices.mesh import one_copy
@@ -35,6 +29,7 @@ from fedax.experiment.metrics import MetricsLog, Prefix, read_metrics
 from fedax.experiment.profiling import Trace, describe_time
 from fedax.experiment.signals import stop_on_signal
 from fedax.experiment.summary import closing, opening, write_summary
+from fedax.experiment.versions import versions
 from fedax.measures.communication import Communication
 from fedax.report.clients import CLIENTS, clients_table
 from fedax.report.page import report_page
@@ -94,17 +89,7 @@ class Job(NamedTuple):
 
 def write_config(job: Job, **made_by: Any) -> None:
     """Writes the configuration, with the versions of what it runs on."""
-    versions = {
-        "fedax": fedax.__version__,
-        "python": platform.python_version(),
-        "jax": jax.__version__,
-        "numpy": np.__version__,
-        "optax": optax.__version__,
-        "platform": platform.platform(),
-        "device": jax.devices()[0].device_kind,
-        "num_devices": jax.device_count(),
-    }
-    write_json(job.folder / CONFIG, {**job.config, "made_by": versions | made_by})
+    write_json(job.folder / CONFIG, {**job.config, "made_by": versions() | made_by})
 
 
 def take_part(job: Job, restored: Restored, history: History | None = None) -> TrainingState:

@@ -90,6 +90,11 @@ class Record(NamedTuple):
             for number in range(int(self.done[row]))
         ])
 
+    def last(self, row: int) -> dict[str, float]:
+        """The last value of each metric of a run; NaN where it has none."""
+        known = {name: values[row][~np.isnan(values[row])] for name, values in self.metrics.items()}
+        return {name: float(v[-1]) if len(v) else np.nan for name, v in known.items()}
+
     def results(self) -> pandas.DataFrame:
         """A data frame with a row a run: its setting and seed, and the last value of each metric.
 
@@ -104,10 +109,7 @@ class Record(NamedTuple):
                 **{name: setting.values.get(name) for name in self.names}, "seed": int(seed),
                 "rounds": int(self.done[row]), "diverged": int(self.diverged[row]),
             }
-            for name, values in self.metrics.items():
-                known = np.flatnonzero(~np.isnan(values[row]))
-                found[name] = float(values[row, known[-1]]) if len(known) else np.nan
-            rows.append(found)
+            rows.append(found | self.last(row))
         return as_frame("A sweep's results", rows)
 
     def rounds(self) -> pandas.DataFrame:

@@ -208,7 +208,7 @@ def _base(
     config = resolve(
         task=task, algorithm=method.text, preset=preset, settings={**fixed[method.name], **first}
     )
-    for name in ("early_stopping", "keep_best"):
+    for name in ("early_stopping", "keep_best", "personalize_steps", "personalize_epochs"):
         if getattr(config, name) is not None:
             raise ConfigError(
                 f"{name} is for a run: all settings of a sweep run the same rounds, and their "

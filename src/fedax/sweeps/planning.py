@@ -1,0 +1,136 @@
+"""Which settings of a sweep are trained side by side, and which one after the other."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+
+from fedax.algorithm import FederatedAlgorithm
+from fedax.data.task import Task
+from fedax.factories import partition
+from fedax.rounds.options import Settings
+from fedax.sweeps.batch import varying
+from fedax.validate import check_count
+
+# On a CPU: side by side on a device as many settings as have parameters of so many bytes
+# together, which stay in its cache, and no more than so many (docs/log.md).
+CPU_BYTES = 2**17
+CPU_MOST = 16
+
+
+class Entry(NamedTuple):
+    """What a setting stands for.
+
+    Attributes:
+      task: model and data.
+      algorithm: what the rounds do.
+      options: (seed) -> how they are run.
+      kind: equal where that is the same.
+    """
+
+    task: Task
+    algorithm: FederatedAlgorithm
+    options: Callable[[int], Settings]
+    kind: Hashable = None
+
+
+class Unit(NamedTuple):
+    """Settings that are trained side by side with one seed.
+
+    Attributes:
+      settings: their numbers.
+      seed: with which they are trained.
+      size: how many places the program has, at least one a setting; the last is repeated in those
+        that are left over, so that all units of a kind are one program.
+    """
+
+    settings: tuple[int, ...]
+    seed: int
+    size: int
+
+
+class Group(NamedTuple):
+    """The settings that one program is for.
+
+    Attributes:
+      settings: their numbers.
+      varies: which of the structure's numbers differ between them.
+    """
+
+    settings: tuple[int, ...]
+    varies: tuple[bool, ...]
+
+
+def groups(entries: Sequence[Entry], numbers: Iterable[int] | None = None) -> list[Group]:
+    """The programs of a sweep: settings with one task and structure, run in one way.
+
+    Args:
+      entries: of all settings, in the order of their numbers.
+      numbers: of the settings that are looked at; None: all.
+    """
+    found: dict[Any, list[tuple[int, list[jax.Array]]]] = {}
+    for number in range(len(entries)) if numbers is None else numbers:
+        entry = entries[number]
+        values, structure = partition(entry.algorithm)
+        key = (id(entry.task), structure, entry.kind)
+        found.setdefault(key, []).append((number, values))
+    return [
+        Group(tuple(number for number, _ in members), varying([values for _, values in members]))
+        for members in found.values()
+    ]
+
+
+def plan(
+    entries: Sequence[Entry],
+    seeds: Sequence[int],
+    num_devices: int = 1,
+    settings_per_batch: int | None = None,
+    numbers: Iterable[int] | None = None,
+) -> list[Unit]:
+    """The units of a sweep, in the order in which they are trained.
+
+    Args:
+      entries: of all settings.
+      seeds: with which each is trained.
+      num_devices: over which the settings of a unit are spread.
+      settings_per_batch: how many are computed side by side on each; None: chosen by the platform
+        and the size of the model, see `side_by_side`.
+      numbers: of the settings that are planned; None: all.
+
+    Raises:
+      ValueError: settings_per_batch is no whole number >= 1.
+    """
+    if settings_per_batch is not None:
+        check_count("settings_per_batch", settings_per_batch)
+    units = []
+    for group in groups(entries, numbers):
+        most = settings_per_batch or side_by_side(entries[group.settings[0]])
+        most = min(most * num_devices, -(-len(group.settings) // num_devices) * num_devices)
+        count = -(-len(group.settings) // most)
+        size = -(-len(group.settings) // count)
+        size = -(-size // num_devices) * num_devices
+        units += [
+            Unit(group.settings[start : start + size], seed, size)
+            for seed in seeds for start in range(0, len(group.settings), size)
+        ]
+    return units
+
+
+def side_by_side(entry: Entry) -> int:
+    """How many settings a device computes at a time, if nobody says.
+
+    On a CPU a small model's operations cost more to start than to do, so several settings share
+    them; a large one's do not, and side by side they leave the cache (docs/log.md). Elsewhere as
+    many as fit into the memory with a client of each, of which there are at most 64.
+    """
+    params = jax.eval_shape(entry.task.model.init, jax.random.key(0))
+    size = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(params))
+    if jax.default_backend() == "cpu":
+        return max(1, min(CPU_MOST, CPU_BYTES // max(size, 1)))
+    memory = jax.local_devices()[0].memory_stats() or {}
+    free = memory.get("bytes_limit", 2**33) - memory.get("bytes_in_use", 0)
+    # Not measured: a setting's state, its clients' models and what their steps need.
+    return max(1, min(64, free // max(64 * size, 1)))

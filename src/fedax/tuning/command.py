@@ -1,0 +1,246 @@
+"""Sweeps that the command line describes: begun, gone on with, extended."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import functools
+import hashlib
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+
+from fedax.experiment.config import RunConfig
+from fedax.experiment.display import make_console, style_of_command_line
+from fedax.experiment.errors import ConfigError
+from fedax.experiment.folder import (
+    RunError,
+    explained,
+    for_shell,
+    locked,
+    new_folder,
+    read_summary,
+    write_atomically,
+)
+from fedax.experiment.run import simulate_options
+from fedax.rounds.options import Settings
+from fedax.sweeps.choosing import Choice, choose
+from fedax.sweeps.planning import Entry, Unit, plan
+from fedax.sweeps.record import Record
+from fedax.tuning.best import best_toml
+from fedax.tuning.building import built
+from fedax.tuning.config import SweepConfig
+from fedax.tuning.folder import (
+    BEST,
+    read_methods,
+    read_record,
+    read_sweep_config,
+    settings_of,
+    units_of,
+    write_methods,
+    write_sweep_config,
+)
+from fedax.tuning.grids import VARIED_OF_RUN
+from fedax.tuning.sitting import Work, sit
+
+
+class Swept(NamedTuple):
+    """What a sweep came to, and where."""
+
+    folder: Path
+    record: Record
+    choice: Choice
+
+
+def start_sweep(
+    config: SweepConfig, out: Path | None = None, *, settings_per_batch: int | None = None,
+    notes: Sequence[str] = (),
+) -> Swept:
+    """Runs a sweep in a new folder.
+
+    Args:
+      config: what to run.
+      out: the folder, created; None makes one under fedax-runs/.
+      settings_per_batch: see `fedax.sweeps.planning.plan`.
+      notes: sentences to begin with.
+
+    Raises:
+      ConfigError: a value is wrong, or the settings do not fit the task.
+      RunError: the folder cannot be used, or the sweep was stopped.
+    """
+    entries = _entries(config)
+    units = _planned(config, entries, settings_per_batch, range(len(entries)))
+    folder = out or _unused_folder(config)
+    identity = hashlib.sha256(json.dumps(
+        [config.grid, config.seeds, [str(base) for base in config.bases.values()]], default=str
+    ).encode()).hexdigest()
+    with new_folder(folder, go_on=_go_on(folder)):
+        with explained(folder, _go_on(folder)):
+            write_methods(folder, list(config.bases.values()))
+            _write_config(folder, config, units, identity, _typed())
+        return _sat(folder, config, entries, units, identity, notes)
+
+
+def resume_sweep(folder: Path, *, notes: Sequence[str] = ()) -> Swept:
+    """Goes on with a sweep where it stopped; of a finished one it says what came out.
+
+    Raises:
+      ConfigError, RunError: it is no sweep folder, or damaged, or it was stopped again.
+    """
+    config, identity, units, _ = read_sweep(folder)
+    with locked(folder, _go_on(folder)):
+        done = _finished(folder, config)
+        return done or _sat(folder, config, _entries(config), units, identity, notes)
+
+
+def extend_sweep(
+    folder: Path, *, settings_per_batch: int | None = None, notes: Sequence[str] = ()
+) -> Swept:
+    """Goes on with a finished sweep beyond the edges of its grids where the best settings lie.
+
+    Raises:
+      ConfigError: it is not finished, or no best setting lies at an edge.
+      RunError: as for `resume_sweep`.
+    """
+    config, identity, units, command = read_sweep(folder)
+    with locked(folder, _go_on(folder)):
+        done = _finished(folder, config)
+        if done is None:
+            raise ConfigError(f"The sweep in {folder} is not finished; {_go_on(folder)}")
+        wider = config.wider(done.choice)
+        if len(wider.settings) == len(config.settings):
+            raise ConfigError(
+                f"No best setting of the sweep in {folder} lies at the edge of its grid, so there "
+                "is nothing to add."
+            )
+        entries = _entries(wider)
+        new = range(len(config.settings), len(entries))
+        units = [*units, *_planned(wider, entries, settings_per_batch, new)]
+        with explained(folder, _go_on(folder)):
+            (folder / "summary.json").unlink(missing_ok=True)
+            _write_config(folder, wider, units, identity, command)
+        return _sat(folder, wider, entries, units, identity, notes)
+
+
+def read_sweep(folder: Path) -> tuple[SweepConfig, str, list[Unit], str | None]:
+    """A sweep of the command line: its configuration, what its parts are of, its units, how begun.
+
+    Raises:
+      ConfigError, RunError: it is no sweep folder, or damaged, or Python began it.
+    """
+    written = read_sweep_config(folder)
+    if "python" in written:
+        raise RunError(
+            f"The sweep in {folder} was made by Python; it goes on when that program calls "
+            "fedax.sweep again, and fedax.load_sweep reads it."
+        )
+    bases = read_methods(folder, len(written["grid"]))
+    config = SweepConfig(
+        written["grid"], tuple(settings_of(written)), tuple(written["seeds"]), written["choose"],
+        dict(zip(written["grid"], bases, strict=True)),
+    )
+    return config, written["identity"], units_of(written), written.get("command")
+
+
+def _finished(folder: Path, config: SweepConfig) -> Swept | None:
+    """What a sweep came to; None if it is not finished."""
+    record = read_record(folder, config.settings)
+    if read_summary(folder) is None or record is None:
+        return None
+    return Swept(folder, record, choose(record, config.choose))
+
+
+def _entries(config: SweepConfig) -> list[Entry]:
+    """What every setting stands for."""
+    entries = []
+    for setting, found in zip(config.settings, built(config), strict=True):
+        run = config.run(setting)
+        kind = tuple(getattr(run, name) for name in VARIED_OF_RUN)
+        options = functools.partial(_options, run)
+        entries.append(Entry(found.task, found.algorithm, options, kind))
+    return entries
+
+
+def _options(run: RunConfig, seed: int) -> Settings:
+    """How the rounds of a setting are run."""
+    options = simulate_options(dataclasses.replace(run, seed=seed))
+    return Settings.checked(run.num_rounds, {**options, "state_every": max(run.num_rounds, 1)})
+
+
+def _planned(
+    config: SweepConfig, entries: Sequence[Entry], settings_per_batch: int | None, numbers: range
+) -> list[Unit]:
+    try:
+        return plan(entries, config.seeds, jax.local_device_count(), settings_per_batch, numbers)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+
+
+def _sat(
+    folder: Path, config: SweepConfig, entries: Sequence[Entry], units: Sequence[Unit],
+    identity: str, notes: Sequence[str],
+) -> Swept:
+    """Runs what is left."""
+    work = Work(
+        config.settings, entries, units, config.num_rounds, config.choose, identity,
+        _go_on(folder),
+    )
+
+    def keep_best(record: Record, choice: Choice) -> None:
+        (folder / BEST).mkdir(exist_ok=True)
+        for algorithm in config.algorithms:
+            text = best_toml(config, record, choice, algorithm)
+            if text is not None:
+                path = folder / BEST / f"{file_name(algorithm)}.toml"
+                write_atomically(path, text.encode())
+
+    record, choice = sit(work, folder, style_of_command_line(make_console()), notes, keep_best)
+    return Swept(folder, record, choice)
+
+
+def file_name(algorithm: str) -> str:
+    """A method's name as the name of a file.
+
+    Example:
+      >>> file_name("elastic+fedavg"), file_name("my/methods.py:fedexp")
+      ('elastic+fedavg', 'my-methods.py-fedexp')
+    """
+    return "".join(c if c.isalnum() or c in "+-_." else "-" for c in algorithm)
+
+
+def _write_config(
+    folder: Path, config: SweepConfig, units: Sequence[Unit], identity: str, command: str | None
+) -> None:
+    first = next(iter(config.bases.values()))
+    asked = {
+        "task": config.task, "algorithm": ",".join(config.algorithms),
+        "algorithms": config.algorithms, "preset": first.preset, "num_rounds": config.num_rounds,
+        "seeds": list(config.seeds), "choose": config.choose, "grid": config.grid,
+        "cohort_size": first.cohort_size, "evaluate_every": first.evaluate_every,
+        "evaluation_sample": first.evaluation_sample, "command": command, "identity": identity,
+    }
+    write_sweep_config(folder, asked, units, config.settings)
+
+
+def _go_on(folder: Path) -> str:
+    return f"Go on with: fedax sweep --resume {for_shell(folder)}"
+
+
+def _typed() -> str:
+    """The command line of this process, for the page."""
+    return "fedax " + " ".join(for_shell(Path(word)) for word in sys.argv[1:])
+
+
+def _unused_folder(config: SweepConfig) -> Path:
+    """A folder under fedax-runs/ that no other run has."""
+    stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
+    first = Path("fedax-runs") / f"{file_name(config.task)}-sweep-{stamp}"
+    folder, number = first, 1
+    while folder.exists():
+        number += 1
+        folder = first.with_name(f"{first.name}-{number}")
+    return folder

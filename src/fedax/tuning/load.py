@@ -1,0 +1,100 @@
+"""A sweep on disk, read."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedax.experiment.folder import RunError, for_shell, read_summary
+from fedax.sweeps.choosing import Choice, choose
+from fedax.sweeps.columns import joined
+from fedax.sweeps.record import Record
+from fedax.tuning.folder import read_record, read_sweep_config, settings_of, units_of
+from fedax.tuning.keeping import Keeper
+
+if TYPE_CHECKING:
+    import pandas
+
+
+def load_sweep(path: str | Path) -> LoadedSweep:
+    """Reads a sweep folder, of a finished sweep or of one that was stopped or killed.
+
+    Args:
+      path: the folder, made by `fedax sweep` or by `fedax.sweep(..., out=path)`.
+
+    Raises:
+      RunError: there is no such folder, or it holds no sweep, or is damaged.
+
+    Example:
+      >>> import fedax, tempfile
+      >>> task, out = fedax.load_task("quadratics"), tempfile.mkdtemp()
+      >>> rates = {"client_learning_rate": [0.01, 0.1]}
+      >>> result = fedax.sweep(task, fedax.fedavg, rates, num_rounds=3, seeds=2, out=out)
+      >>> sweep = load_sweep(out)
+      >>> sweep.finished, sweep.results.shape[0], len(sweep.rounds)
+      (True, 4, 12)
+    """
+    return LoadedSweep(Path(path))
+
+
+class LoadedSweep:
+    """A sweep as its folder has it, see `load_sweep`.
+
+    Attributes:
+      path: the folder.
+      config: what config.json holds.
+      summary: what a finished sweep came to, else None.
+      record: every round of every run that is done.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config: dict[str, Any] = read_sweep_config(path)
+        self.summary = read_summary(path)
+        settings = settings_of(self.config)
+        record = read_record(path, settings) if self.finished else None
+        if record is None:
+            keeper = Keeper(path, self.config["identity"])
+            parts = (keeper.part(*unit) for unit in enumerate(units_of(self.config)))
+            record = joined(settings, [part for part in parts if part is not None])
+        self.record: Record = record
+
+    def __repr__(self) -> str:
+        runs = sum(len(unit.settings) for unit in units_of(self.config))
+        return (
+            f"LoadedSweep({self.config['algorithm']} on {self.config['task']}, "
+            f"{len(self.record.setting)} of {runs} runs, in {self.path})"
+        )
+
+    @property
+    def finished(self) -> bool:
+        """Whether it came to its end."""
+        return self.summary is not None
+
+    @functools.cached_property
+    def choice(self) -> Choice:
+        """The settings by how good they are.
+
+        Raises:
+          RunError: no run is done yet, or the sweep was chosen by a function of the user's.
+        """
+        if not len(self.record.setting):
+            raise RunError(
+                f"No run of the sweep in {self.path} is done yet; go on with it: fedax sweep "
+                f"--resume {for_shell(self.path)}"
+            )
+        try:
+            return choose(self.record, self.config["choose"])
+        except ValueError as error:
+            raise RunError(f"The sweep in {self.path}: {error}") from None
+
+    @property
+    def results(self) -> pandas.DataFrame:
+        """A data frame with a row a run, see `Record.results`."""
+        return self.record.results()
+
+    @property
+    def rounds(self) -> pandas.DataFrame:
+        """A data frame with a row a round of a run, see `Record.rounds`."""
+        return self.record.rounds()

@@ -1,0 +1,95 @@
+"""A sweep from where it stands to its end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+
+from fedax.devices.processes import are_several
+from fedax.experiment.display import Style, make_console
+from fedax.experiment.errors import ConfigError
+from fedax.experiment.folder import explained
+from fedax.experiment.signals import stop_on_signal
+from fedax.sweeps.choosing import Choice, Rule, choose
+from fedax.sweeps.columns import joined
+from fedax.sweeps.planning import Entry, Unit
+from fedax.sweeps.record import Record, Setting
+from fedax.tuning.display import SweepDisplay
+from fedax.tuning.folder import write_record, write_results, write_summary
+from fedax.tuning.keeping import Keeper
+from fedax.tuning.training import train_units
+
+
+class Work(NamedTuple):
+    """A sweep, whoever described it.
+
+    Attributes:
+      settings, entries: by number.
+      units: as planned.
+      num_rounds: T.
+      choose: the rule.
+      identity: what its parts are of.
+      go_on: how to go on when it was stopped, a sentence.
+    """
+
+    settings: Sequence[Setting]
+    entries: Sequence[Entry]
+    units: Sequence[Unit]
+    num_rounds: int
+    choose: Rule
+    identity: str
+    go_on: str
+
+
+def sit(
+    work: Work, folder: Path | None, style: Style, notes: Sequence[str] = (),
+    finish: Callable[[Record, Choice], None] | None = None,
+) -> tuple[Record, Choice]:
+    """Trains what is left, and writes what came out.
+
+    Args:
+      work: the sweep.
+      folder: where it is kept; None: nowhere.
+      style: what is shown meanwhile.
+      notes: sentences to begin with.
+      finish: writes what only some sweeps have, such as the best settings as files.
+
+    Raises:
+      SweepStopped: Ctrl-C or SIGTERM.
+      RunError: the folder cannot be written.
+      ConfigError: this is one of several processes.
+    """
+    if are_several():
+        raise ConfigError(
+            "A sweep runs in one process; several machines share a search with --storage."
+        )
+    began = time.perf_counter()
+    runs = sum(len(unit.settings) for unit in work.units)
+    display = SweepDisplay(runs, work.num_rounds, make_console(), style)
+    keeper = None if folder is None else Keeper(folder, work.identity)
+    devices = jax.local_devices()
+    for note in notes:
+        display.say(note)
+    with (
+        display, stop_on_signal(lambda: f"Stopped. {work.go_on}") as asked,
+        explained(folder or Path(), work.go_on),
+    ):
+        parts = train_units(
+            work.settings, work.entries, work.units, work.num_rounds, devices, keeper, display,
+            asked, work.go_on,
+        )
+    record = joined(work.settings, parts)
+    choice = choose(record, work.choose)
+    if folder is not None:
+        with explained(folder, work.go_on):
+            write_record(folder, record, work.identity)
+            write_results(folder, record, choice)
+            write_summary(folder, record, choice, time.perf_counter() - began)
+            if finish is not None:
+                finish(record, choice)
+    return record, choice
+

@@ -1,0 +1,347 @@
+"""Sweeps from Python."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Unpack
+
+import jax
+
+from fedax.algorithm import FederatedAlgorithm
+from fedax.data.task import Task
+from fedax.experiment.build import algorithm_settings, build_algorithm
+from fedax.experiment.describing import Describer, describe_task, digest
+from fedax.experiment.folder import CONFIG, RunError, explained, locked, new_folder, read_summary
+from fedax.mistakes.algorithm import require_algorithm
+from fedax.rounds.checks import require_task
+from fedax.rounds.measurements import rehearse
+from fedax.rounds.options import Settings, SimulateOptions
+from fedax.signatures import with_options
+from fedax.sweeps.choosing import PAPER_RULE, Choice, Rule
+from fedax.sweeps.choosing import choose as best_of
+from fedax.sweeps.closing import closing_words
+from fedax.sweeps.grid import different, settings_of
+from fedax.sweeps.planning import Entry, groups, plan
+from fedax.sweeps.record import Record, Setting
+from fedax.tuning.folder import read_record, read_sweep_config, units_of, write_sweep_config
+from fedax.validate import check_count, check_seed, quoted, unknown
+
+Method = str | Callable[..., FederatedAlgorithm]
+# Options of `simulate` that a sweep decides itself, or does not have.
+NOT_TAKEN = ("seed", "state", "state_every", "donate", "mesh", "personalize_steps",
+             "personalize_epochs", "personalize_learning_rate", "personalize_clients")
+
+
+class SweepResult(NamedTuple):
+    """What `sweep` returns.
+
+    Attributes:
+      record: every round of every run.
+      choice: the settings by how good they are.
+    """
+
+    record: Record
+    choice: Choice
+
+    def best(self, algorithm: str | None = None) -> Setting | None:
+        """The best setting of a method; None if all its settings diverged.
+
+        Args:
+          algorithm: the method; None: the only one.
+
+        Raises:
+          ValueError: there is no such method, or there are several.
+        """
+        methods = self.choice.methods
+        if algorithm is None and len(methods) > 1:
+            raise ValueError(f"The sweep has several methods, {', '.join(methods)}; name one.")
+        name = algorithm or next(iter(methods))
+        if name not in methods:
+            raise ValueError(unknown("method of the sweep", name, methods))
+        number = methods[name].best
+        return None if number is None else self.record.settings[number]
+
+    def __repr__(self) -> str:
+        head = (
+            f"SweepResult({len(self.record.settings)} settings, {len(self.record.setting)} runs of "
+            f"{self.record.num_rounds} rounds)"
+        )
+        return "\n  ".join([head, *closing_words(self.record, self.choice)])
+
+
+@with_options
+def sweep(
+    task: Task | Mapping[str, Task],
+    algorithms: Method | Sequence[str] | Mapping[str, Method],
+    grid: Mapping[str, Any],
+    *,
+    num_rounds: int,
+    seeds: int | Sequence[int] = 1,
+    choose: Rule = PAPER_RULE,
+    out: str | Path | None = None,
+    settings_per_batch: int | None = None,
+    progress: bool = True,
+    **options: Unpack[SimulateOptions],
+) -> SweepResult:
+    """Trains every setting of a grid with every seed, and says which is best.
+
+    Settings of one structure, which differ in numbers only, are one program, compiled once; with
+    a seed they share their cohorts, and each has a row of state. What is no number (a method, a
+    batch size, a model) makes a program of its own within the same sweep. A setting that diverges
+    is frozen and stays in the table. Each run has the numbers of `fedax.train` with its setting
+    and seed, up to rounding.
+
+    Args:
+      task: model and data; or several by name, which the grid's `task` names.
+      algorithms: a method, or several by name: a name as in `fedax list algorithms`, or a function
+        of the hyperparameters that returns an algorithm. If it has a parameter `model`, it gets
+        the task's.
+      grid: hyperparameter -> its values, for every method that has it; "METHOD.NAME" is for one.
+        A value alone is fixed.
+      num_rounds: T >= 0.
+      seeds: 0 to seeds - 1, or a list of them.
+      choose: the rule by which the best setting is chosen, see `fedax.sweeps.choosing.choose`.
+      out: a sweep folder; the same call again goes on where it stopped.
+      settings_per_batch: how many settings a device computes side by side; None: chosen by the
+        platform and the size of the model.
+      progress: whether a terminal or a notebook shows a bar.
+      **options: see `SimulateOptions`, but for `seed`, `state`, `state_every`, `donate`, `mesh`
+        and fine-tuning. Settings are spread over all devices of this process.
+
+    Raises:
+      TypeError, ValueError: an argument is not what it should be; the sentence quotes it.
+      RunError: the folder holds another sweep, or cannot be used.
+      KeyboardInterrupt: Ctrl-C; with `out` what is done is kept.
+
+    Example:
+      >>> import fedax
+      >>> task = fedax.load_task("quadratics")
+      >>> result = fedax.sweep(
+      ...     task, fedax.fedavg, {"client_learning_rate": [0.001, 0.1, 1e9]}, num_rounds=5)
+      >>> dict(result.best().values), result.record.diverged.tolist()
+      ({'client_learning_rate': 0.1}, [0, 0, 2])
+    """
+    from fedax.experiment.display import (  # noqa: PLC0415 - rich is slow to import
+        make_console,
+        style_of_python,
+    )
+    from fedax.tuning.sitting import Work, sit  # noqa: PLC0415 - likewise
+
+    call = _call(task, algorithms, grid, num_rounds, seeds, choose, options)
+    units = plan(
+        call.entries, call.seeds, jax.local_device_count(), settings_per_batch
+    )
+    style = style_of_python(make_console(), progress)
+    if out is None:
+        work = Work(call.settings, call.entries, units, num_rounds, choose, "",
+                    "Give out= to keep what is done.")
+        return SweepResult(*_as_python(lambda: sit(work, None, style)))
+    folder = Path(out)
+    go_on = f"Call fedax.sweep again with the same arguments and out={str(folder)!r} to go on."
+    begun = (folder / CONFIG).exists()
+    with locked(folder, go_on) if begun else new_folder(folder, "out=", go_on):
+        if begun:
+            written = read_sweep_config(folder)
+            if written["identity"] != call.identity:
+                raise RunError(
+                    f"The sweep in {folder} is another than this call's; choose another out=, or "
+                    "call with what config.json there says."
+                )
+            units = units_of(written)
+            record = read_record(folder, call.settings)
+            if read_summary(folder) is not None and record is not None:
+                return SweepResult(record, best_of(record, choose))
+        else:
+            with explained(folder, go_on):
+                write_sweep_config(folder, call.config, units, call.settings)
+        work = Work(
+            call.settings, call.entries, units, num_rounds, choose, call.identity, go_on
+        )
+        return SweepResult(*_as_python(lambda: sit(work, folder, style)))
+
+
+class _Call(NamedTuple):
+    """What `sweep` was called with, checked."""
+
+    settings: list[Setting]
+    entries: list[Entry]
+    seeds: list[int]
+    config: dict[str, Any]
+    identity: str
+
+
+def _call(
+    task: Task | Mapping[str, Task], algorithms: Method | Sequence[str] | Mapping[str, Method],
+    grid: Mapping[str, Any], num_rounds: int, seeds: int | Sequence[int], rule: Rule,
+    options: SimulateOptions,
+) -> _Call:
+    for name in NOT_TAKEN:
+        if name in options:
+            raise TypeError(f"fedax.sweep takes no {name}; {_instead(name)}")
+    tasks = dict(task) if isinstance(task, Mapping) else {"": task}
+    for one in tasks.values():
+        require_task(one)
+    run_options = Settings.checked(num_rounds, options)._replace(state_every=max(num_rounds, 1))
+    methods = _methods(algorithms)
+    numbers = _seeds(seeds)
+    grids = _grids(grid, methods, tasks)
+    settings = settings_of({
+        name: {key: values for key, values in own.items() if isinstance(values, list)}
+        for name, own in grids.items()
+    })
+    fixed = {
+        name: {key: value for key, value in own.items() if not isinstance(value, list)}
+        for name, own in grids.items()
+    }
+    entries = []
+    for setting in settings:
+        values = {**fixed[setting.algorithm], **setting.values}
+        which = tasks[values.pop("task", next(iter(tasks)))]
+        algorithm = _made(methods[setting.algorithm], values, which)
+        require_algorithm(algorithm)
+        entries.append(Entry(which, algorithm, lambda seed: run_options._replace(seed=seed)))
+    for group in groups(entries):
+        rehearse(*entries[group.settings[0]][:2])
+    describe = Describer()
+    tested = rule if isinstance(rule, str) else describe(rule)
+    config = {
+        "task": ",".join(filter(None, tasks)) or next(iter(tasks.values())).name,
+        "algorithm": ",".join(methods), "algorithms": list(methods), "preset": "none",
+        "num_rounds": num_rounds, "seeds": numbers,
+        "choose": tested if isinstance(tested, str) else getattr(rule, "__name__", "function"),
+        "grid": {
+            name: {key: values if isinstance(values, list) else [values]
+                   for key, values in own.items()}
+            for name, own in grids.items()
+        },
+        "cohort_size": run_options.cohort_size, "evaluate_every": run_options.evaluate_every,
+        "evaluation_sample": run_options.evaluation_sample,
+        "python": {
+            "tasks": [describe_task(one) for one in tasks.values()],
+            "methods": digest([describe(entry.algorithm) for entry in entries]),
+            "options": describe(dict(options)),
+        },
+    }
+    config = json.loads(json.dumps(config, default=repr))
+    identity = hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()
+    return _Call(settings, entries, numbers, {**config, "identity": identity}, identity)
+
+
+def _methods(algorithms: Method | Sequence[str] | Mapping[str, Method]) -> dict[str, Method]:
+    """The methods by name."""
+    found: dict[str, Method]
+    if isinstance(algorithms, Mapping):
+        found = dict(algorithms)
+    elif isinstance(algorithms, str):
+        found = {algorithms: algorithms}
+    elif callable(algorithms):
+        found = {getattr(algorithms, "__name__", "method"): algorithms}
+    else:
+        found = {name: name for name in algorithms}
+    for name, method in found.items():
+        if isinstance(method, FederatedAlgorithm) or not (
+            callable(method) or isinstance(method, str)
+        ):
+            raise TypeError(
+                f"The method {name} must be a name or a function of the hyperparameters that "
+                f"returns an algorithm, such as fedax.fedavg, but is {quoted(method)}."
+            )
+    if not found:
+        raise ValueError("A sweep needs a method, such as fedax.fedavg.")
+    return found
+
+
+def _parameters(method: Method) -> list[str] | None:
+    """The hyperparameters that a method has; None if any name will do."""
+    if isinstance(method, str):
+        return list(algorithm_settings(method))
+    parameters = inspect.signature(method).parameters
+    if any(one.kind is one.VAR_KEYWORD for one in parameters.values()):
+        return None
+    return [name for name in parameters if name != "model"]
+
+
+def _grids(
+    grid: Mapping[str, Any], methods: Mapping[str, Method], tasks: Mapping[str, Task]
+) -> dict[str, dict[str, Any]]:
+    """Method -> hyperparameter -> a list of values, or a fixed one."""
+    found: dict[str, dict[str, Any]] = {name: {} for name in methods}
+    has = {name: _parameters(method) for name, method in methods.items()}
+    for word, given in grid.items():
+        method, dot, key = word.rpartition(".")
+        if dot and method not in methods:
+            raise ValueError(unknown("method of the sweep", method, methods))
+        if key == "task":
+            fits = list(methods)
+        else:
+            fits = [name for name in methods if (not dot or name == method)
+                    and ((known := has[name]) is None or key in known)]
+        if not fits:
+            known = dict.fromkeys(key for keys in has.values() for key in keys or ())
+            raise ValueError(unknown("hyperparameter", key, known))
+        values = _values(word, given, tasks if key == "task" else None)
+        for name in fits:
+            if dot or key not in found[name]:
+                found[name][key] = values
+    return found
+
+
+def _values(key: str, given: Any, tasks: Mapping[str, Task] | None) -> Any:
+    """The values of a hyperparameter as a list; one alone as it is."""
+    if hasattr(given, "tolist"):  # NumPy's and JAX's
+        given = given.tolist()
+    if not isinstance(given, list | tuple | range):
+        return given
+    values = list(given)
+    if not values:
+        raise ValueError(f"The grid of {key} has no value.")
+    if len(different(values)) < len(values):
+        raise ValueError(f"The grid of {key} has a value twice: {values}.")
+    if tasks is not None:
+        for value in values:
+            if value not in tasks:
+                raise ValueError(unknown("task of the sweep", value, tasks))
+    return values
+
+
+def _made(method: Method, values: dict[str, Any], task: Task) -> FederatedAlgorithm:
+    if isinstance(method, str):
+        return build_algorithm(method, values, task.model)
+    takes_model = "model" in inspect.signature(method).parameters
+    return method(task.model, **values) if takes_model else method(**values)
+
+
+def _seeds(seeds: int | Sequence[int]) -> list[int]:
+    if isinstance(seeds, int):
+        check_count("seeds", seeds)
+        return list(range(seeds))
+    numbers = list(seeds)
+    for seed in numbers:
+        check_seed(seed)
+    if not numbers or len(set(numbers)) < len(numbers):
+        raise ValueError(f"seeds must be different numbers, at least one, but are {numbers}.")
+    return numbers
+
+
+def _instead(name: str) -> str:
+    if name == "seed":
+        return "give seeds=, a number or a list."
+    if name == "mesh":
+        return "its settings are spread over all devices."
+    return "run the best setting with fedax.train for that."
+
+
+def _as_python(sat: Callable[[], tuple[Record, Choice]]) -> tuple[Record, Choice]:
+    """Tells of a signal as Python does."""
+    from fedax.tuning.training import SweepStopped  # noqa: PLC0415 - rich is slow to import
+
+    try:
+        return sat()
+    except SweepStopped as stopped:
+        kind = KeyboardInterrupt if stopped.by == signal.SIGINT else SystemExit
+        raise kind(str(stopped)) from None

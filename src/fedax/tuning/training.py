@@ -1,0 +1,134 @@
+"""Training the units of a sweep one after the other, so that a kill costs little."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from fedax.devices.ending import Request
+from fedax.experiment.folder import RunError
+from fedax.sweeps.batch import BatchTraining, beginning
+from fedax.sweeps.columns import Columns, Part
+from fedax.sweeps.planning import Entry, Unit, groups
+from fedax.sweeps.record import Setting
+from fedax.tuning.display import SweepDisplay
+from fedax.tuning.keeping import Keeper
+
+# The state of a unit under way is written at most so often.
+SECONDS_BETWEEN_CHECKPOINTS = 30.0
+
+
+class SweepStopped(RunError):  # noqa: N818 - it is asked for
+    """A signal stopped the sweep; the message says how to go on.
+
+    Attributes:
+      by: the signal's number.
+    """
+
+    def __init__(self, message: str, by: int | None) -> None:
+        super().__init__(message)
+        self.by = by
+
+
+def train_units(
+    settings: Sequence[Setting],
+    entries: Sequence[Entry],
+    units: Sequence[Unit],
+    num_rounds: int,
+    devices: Sequence[Any],
+    keeper: Keeper | None,
+    display: SweepDisplay,
+    asked: Request,
+    go_on: str,
+) -> list[Part]:
+    """Trains all units that are not done yet; returns the rounds of all.
+
+    Args:
+      settings, entries: of the sweep, by number.
+      units: as planned.
+      num_rounds: T.
+      devices: over which the settings of a unit are spread.
+      keeper: where units are kept; None: nowhere.
+      display: shows how far it is.
+      asked: whether to stop.
+      go_on: how to go on then, a sentence.
+
+    Raises:
+      SweepStopped: Ctrl-C or SIGTERM; what was done is kept.
+      OSError: the disk is full or not writable.
+    """
+    varies = {
+        number: group.varies for group in groups(entries) for number in group.settings
+    }
+    parts = []
+    for index, unit in enumerate(units):
+        own = [settings[number] for number in unit.settings]
+        part = None if keeper is None else keeper.part(index, unit)
+        if part is None:
+            part = _trained(
+                index, unit, entries, varies[unit.settings[0]], num_rounds, devices, keeper,
+                display, asked, go_on,
+            )
+            if keeper is not None:
+                keeper.finish(index, unit, part)
+        parts.append(part)
+        display.finished(own, Columns(len(own), part.metrics), len(own))
+        if asked and index + 1 < len(units):
+            said = f"Stopped after {index + 1} of {len(units)} parts. {go_on}"
+            raise SweepStopped(said, asked.by)
+    return parts
+
+
+def _trained(
+    index: int,
+    unit: Unit,
+    entries: Sequence[Entry],
+    varies: Sequence[bool],
+    num_rounds: int,
+    devices: Sequence[Any],
+    keeper: Keeper | None,
+    display: SweepDisplay,
+    asked: Request,
+    go_on: str,
+) -> Part:
+    """The rounds of a unit, from where it stands."""
+    count = len(unit.settings)
+    filled = [*unit.settings, *[unit.settings[-1]] * (unit.size - count)]
+    first = entries[filled[0]]
+    options = first.options(unit.seed)
+    algorithms = [entries[number].algorithm for number in filled]
+    state = beginning(first.task, algorithms, unit.seed)
+    state.alive[count:] = False  # what fills up is not trained
+    columns = Columns(count)
+    if keeper is not None:
+        state, columns = keeper.restore(index, unit, state)
+    training = BatchTraining(
+        first.task, algorithms, num_rounds, options, varies, devices[: unit.size], state
+    )
+    saved = time.monotonic()
+    for report in training:
+        columns.add(report.metrics)
+        number = columns.num_rounds
+        display.show(number, int(training.state.alive[:count].sum()))
+        compiling = float(np.nansum(report.metrics["compile_seconds"]))
+        asked.round_done(compiling)
+        if number == num_rounds or not training.state.alive.any():
+            break
+        if keeper is not None and (
+            asked or time.monotonic() - saved > SECONDS_BETWEEN_CHECKPOINTS
+        ):
+            keeper.save(index, unit, training.state, columns)
+            saved = time.monotonic()
+        if asked:
+            raise SweepStopped(
+                f"Stopped after round {number} of {num_rounds} of part {index + 1}. {go_on}",
+                asked.by,
+            )
+    reported = columns.metrics.get("num_reports", np.zeros((count, 0)))
+    return Part(
+        np.array(unit.settings), np.full(count, unit.seed),
+        training.state.diverged[:count], (~np.isnan(reported)).sum(axis=1), columns.metrics,
+    )
