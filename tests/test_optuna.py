@@ -284,7 +284,7 @@ def test_a_search_trains_what_single_runs_train_and_goes_on(tmp_path, monkeypatc
             fedax.search(TASK, fedax.fedavgm, out=tmp_path, **ASKED)
     result = fedax.search(TASK, fedax.fedavgm, out=tmp_path, **ASKED | {"progress": True})
     assert capsys.readouterr().out.splitlines()[-1].startswith("6/6 trials  best ")
-    record, study = result
+    study, record = result
     assert [setting.number for setting in record.settings] == list(range(6))
     assert record.seed.tolist() == [5, 6] * 6
     assert record.done.tolist() == [6] * 12
@@ -318,7 +318,7 @@ def test_ctrl_c_stops_a_search_after_the_round_and_it_goes_on(tmp_path, monkeypa
 
     with monkeypatch.context() as patch:
         patch.setattr(trials, "_follow", follow_and_signal)
-        with pytest.raises(KeyboardInterrupt, match="is done again. Call fedax.search again"):
+        with pytest.raises(KeyboardInterrupt, match=r"is done again\. Call fedax.search again"):
             fedax.search(TASK, fedax.fedavg, out=tmp_path, **given)
     left = rates(optuna.load_study(
         study_name="quadratic fedavg", storage=f"sqlite:///{tmp_path / 'study.db'}"

@@ -123,7 +123,7 @@ def program(
         def body(carry: Any) -> Any:
             index, alive, state, states, infos = carry
             new, new_states, info = round_of_all(state, states, index)
-            done = info.accepted & (cohorts.dropped_at[index] >= num_exchanges)
+            done = info.accepted & (cohorts.dropped_at[index] >= num_exchanges)[None]
             sound = alive & info.finite & (info.accepted.all(1) | done.any(1))
             state = _but_round(_chosen(alive, 0), new, state)
             states = jax.tree.map(_chosen(alive, 1), new_states, states)
