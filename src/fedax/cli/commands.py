@@ -128,6 +128,17 @@ class Sweep:
     """What to vary: KEY=VALUE,VALUE,... or "KEY=logspace(-3, 0.5, 8)", of every method that has
     the setting; METHOD.KEY=... of one. The name of a preset, such as paper, is the grid that its
     source searched."""
+    search: Annotated[UseAppendAction[tuple[tuple[str, ...], ...]], _option("KEY=RANGE ...")] = ()
+    """What to search by Optuna, in place of a grid: "KEY=loguniform(0.001, 10)", "uniform(0, 1)",
+    "int(1, 20)", "logint(1, 100)" or "choice(A, B)"."""
+    trials: Annotated[int | None, _WHOLE, _option("N")] = None
+    """Of a search: so many trials of each method; with --resume, the new total. Default: 50."""
+    sampler: Annotated[str | None, _option("tpe|random|qmc|cmaes|gp")] = None
+    """Of a search: how trials are drawn. Default: tpe."""
+    pruner: Annotated[str | None, _option("none|median|hyperband|halving")] = None
+    """Of a search: when trials that are behind are given up. Default: none."""
+    storage: Annotated[str | None, _option("URL")] = None
+    """Of a search: a database that several machines share. Default: SQLite in the folder."""
     seeds: Annotated[int, _WHOLE, _option("N")] = 1
     """Run every setting with so many seeds. Default: 1."""
     rounds: Annotated[int | None, _WHOLE, _option("N")] = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 from fedax.cli.commands import Sweep
 from fedax.experiment.config import parse_settings
@@ -16,8 +17,17 @@ from fedax.sweeps.closing import remarks
 from fedax.sweeps.record import Record
 from fedax.tuning.command import extend_sweep, resume_sweep, start_sweep
 from fedax.tuning.config import SweepConfig, sweep_config
+from fedax.tuning.search_command import (
+    Found,
+    is_search,
+    resume_search,
+    search_config,
+    start_search,
+)
 
-# What may go with --resume and --extend, which take all else from the folder.
+# Options of searches alone, and what may go with --resume and --extend of a sweep, which take all
+# else from the folder.
+OF_SEARCH = ("trials", "sampler", "pruner", "storage")
 WITH_FOLDER = ("resume", "extend", "settings_per_batch", "debug")
 
 
@@ -27,6 +37,12 @@ def sweep(command: Sweep) -> None:
     Raises:
       ConfigError, RunError: see `fedax.tuning.command`.
     """
+    if command.search or (command.resume is not None and is_search(command.resume)):
+        print_found(searched(command))
+        return
+    for option in OF_SEARCH:
+        if getattr(command, option) is not None:
+            raise ConfigError(f"--{option} is of a search; give --search KEY=RANGE, too.")
     if command.resume is None and command.extend is None:
         config = asked(command)
         swept = start_sweep(
@@ -42,11 +58,63 @@ def sweep(command: Sweep) -> None:
     print_outcome(swept.record, swept.choice, swept.folder)
 
 
+def searched(command: Sweep) -> Found:
+    """Runs a search, or goes on with one.
+
+    Raises:
+      ConfigError, RunError: see `fedax.tuning.search_command`.
+    """
+    if command.resume is not None:
+        given = {name: getattr(Sweep(), name) for name in ("resume", "trials", "storage", "debug")}
+        if dataclasses.replace(command, **given) != Sweep():
+            raise ConfigError(
+                "--resume takes the search from its folder as it was configured; only --trials, a "
+                "new total, and --storage can go with it."
+            )
+        return resume_search(command.resume, command.trials, command.storage)
+    if command.grid or command.extend is not None or command.log:
+        raise ConfigError("--search cannot go with --grid, --extend or --log; leave one out.")
+    task, algorithms, fixed = described(command)
+    given = {
+        "num_trials": command.trials, "sampler": command.sampler, "pruner": command.pruner,
+        "batch_size": command.settings_per_batch, "storage": command.storage,
+    }
+    config = search_config(
+        task, algorithms, [word for words in command.search for word in words or ("",)],
+        preset=command.preset, settings=fixed, num_seeds=command.seeds, choose=command.choose,
+        **{name: value for name, value in given.items() if value is not None},
+    )
+    return start_search(config, command.out)
+
+
+def print_found(found: Found) -> None:
+    """Prints what a search says at its end."""
+    if found.choice is not None:
+        print_tables([best_table(found.record, found.choice)])
+        for sentence in remarks(found.record, found.choice):
+            print(printable(sentence))
+    print(f"All of it: {found.folder}")
+
+
 def asked(command: Sweep) -> SweepConfig:
     """The sweep that a command line describes.
 
     Raises:
       ConfigError: it describes none; the sentence says why.
+    """
+    task, algorithms, fixed = described(command)
+    return sweep_config(
+        task, algorithms,
+        [word for words in command.grid for word in words or ("",)],
+        preset=command.preset, settings=fixed, num_seeds=command.seeds, choose=command.choose,
+    )
+
+
+def described(command: Sweep) -> tuple[str, list[str], dict[str, Any]]:
+    """The task, the methods and the fixed settings of a command line.
+
+    Raises:
+      ConfigError: there are none; the sentence says why.
     """
     if command.task is None or command.algorithms is None:
         raise ConfigError(
@@ -57,11 +125,7 @@ def asked(command: Sweep) -> SweepConfig:
     fixed = {f"run.{key}": value for key, value in options.items() if value is not None}
     # An option without a word reaches the parser of its words as an empty one, and is refused.
     fixed |= parse_settings([word for words in command.set for word in words or ("",)])
-    return sweep_config(
-        command.task, [name.strip() for name in command.algorithms.split(",")],
-        [word for words in command.grid for word in words or ("",)],
-        preset=command.preset, settings=fixed, num_seeds=command.seeds, choose=command.choose,
-    )
+    return command.task, [name.strip() for name in command.algorithms.split(",")], fixed
 
 
 def require_alone(command: Sweep) -> None:

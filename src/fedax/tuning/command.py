@@ -74,7 +74,7 @@ def start_sweep(
     """
     entries = _entries(config)
     units = _planned(config, entries, settings_per_batch, range(len(entries)))
-    folder = out or _unused_folder(config)
+    folder = out or unused_folder(config)
     identity = hashlib.sha256(json.dumps(
         [config.grid, config.seeds, [str(base) for base in config.bases.values()]], default=str
     ).encode()).hexdigest()
@@ -235,7 +235,7 @@ def _typed() -> str:
     return "fedax " + " ".join(for_shell(Path(word)) for word in sys.argv[1:])
 
 
-def _unused_folder(config: SweepConfig) -> Path:
+def unused_folder(config: SweepConfig) -> Path:
     """A folder under fedax-runs/ that no other run has."""
     stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
     first = Path("fedax-runs") / f"{file_name(config.task)}-sweep-{stamp}"

@@ -1,7 +1,7 @@
 """Searches of ranges in a folder: what is asked for, tried, kept, and gone on with.
 
 A search's folder has the study, `study.db`, unless that is elsewhere, and the rounds of every
-trial that was trained here, in `trials/`.
+trial that was trained here, in `trials/METHOD/`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from fedax.tuning.optuna_search import Report, TrainBatch, Tried
 
-STUDY, WORKER = "study.db", "worker"
+STUDY, TRIALS, WORKER = "study.db", "trials", "worker"
 
 
 class Plan(NamedTuple):
@@ -183,7 +183,7 @@ def run_search(folder: Path, plan: Plan, say: Callable[[str], None]) -> SearchRe
     from fedax.tuning import optuna_search as trying  # noqa: PLC0415 - optional, slow to import
     from fedax.tuning.optuna_workers import open_study  # noqa: PLC0415
     from fedax.tuning.samplers import check_sampler, make_pruner  # noqa: PLC0415
-    from fedax.tuning.trials import keep_trials, record_of, scorer, side_by_side  # noqa: PLC0415
+    from fedax.tuning.trials import keep_trials, record_of, scorer, trainer  # noqa: PLC0415
 
     try:
         check_count("num_rounds", plan.num_rounds)
@@ -209,17 +209,25 @@ def run_search(folder: Path, plan: Plan, say: Callable[[str], None]) -> SearchRe
         name, plan.storage or folder / STUDY, space=plan.space, maximise=asked.maximise,
         about=about,
     )
-    train = side_by_side(
+    train = trainer(
         plan.made, plan.space, plan.num_rounds, plan.options, every, plan.batch_size
     )
+    trials = trials_of(folder, plan.algorithm)
     with (
         stop_on_signal(lambda: f"Stopped. {plan.go_on}") as stop,
         explained(folder, plan.go_on),
     ):
         stopping = _stopping(train, stop, plan.go_on)
-        for tried in trying.explore(study, asked, stopping, keep_trials(folder)):
+        for tried in trying.explore(study, asked, stopping, keep_trials(trials)):
             say(_line(study, tried, plan.num_trials))
-    return SearchResult(study, record_of(study, folder, plan.algorithm))
+    return SearchResult(study, record_of({plan.algorithm: (study, trials)}))
+
+
+def trials_of(folder: Path, algorithm: str) -> Path:
+    """Where the rounds of a method's trials are."""
+    from fedax.tuning.command import file_name  # noqa: PLC0415 - slow to import
+
+    return folder / TRIALS / file_name(algorithm)
 
 
 def _worker(folder: Path, storage: str | None) -> str:

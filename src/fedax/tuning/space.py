@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fedax.experiment.errors import ConfigError
@@ -85,6 +85,27 @@ def parse_range(key: str, text: str) -> BaseDistribution:
     if wanted is int:
         return IntDistribution(low, high, log=log)
     return FloatDistribution(float(low), float(high), log=log)
+
+
+def ends(of: BaseDistribution) -> list[Any]:
+    """All values of a choice, the lowest and the highest of a range.
+
+    Example:
+      >>> ends(parse_range("rate", "uniform(0, 1)")), ends(parse_range("rate", "choice(a, b)"))
+      ([0.0, 1.0], ['a', 'b'])
+    """
+    from optuna.distributions import CategoricalDistribution  # noqa: PLC0415 - as above
+
+    if isinstance(of, CategoricalDistribution):
+        return list(of.choices)
+    return list(dict.fromkeys(getattr(of, end) for end in ("low", "high")))
+
+
+def space_from_json(space: Mapping[str, str]) -> dict[str, BaseDistribution]:
+    """Ranges that `optuna.distributions.distribution_to_json` has written."""
+    from optuna.distributions import json_to_distribution  # noqa: PLC0415 - as above
+
+    return {key: json_to_distribution(text) for key, text in space.items()}
 
 
 def _value(text: str) -> Any:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 import optuna
-from optuna.distributions import BaseDistribution, CategoricalDistribution
+from optuna.distributions import BaseDistribution
 from optuna.trial import TrialState
 
 from fedax.algorithm import FederatedAlgorithm
@@ -22,14 +23,17 @@ from fedax.rounds.history import History
 from fedax.rounds.options import Settings
 from fedax.sweeps.batch import BatchTraining, beginning, varying
 from fedax.sweeps.choosing import Rule, choose
+from fedax.sweeps.columns import Part, joined
+from fedax.sweeps.planning import Entry, side_by_side
 from fedax.sweeps.record import Record, Setting
 from fedax.tuning.optuna_search import Report, TrainBatch, Tried
+from fedax.tuning.space import ends
 
 Values = Mapping[str, Any]
-TRIALS = "trials"
+OVER = (TrialState.COMPLETE, TrialState.PRUNED)
 
 
-def side_by_side(
+def trainer(
     made: Callable[[Values], tuple[Task, FederatedAlgorithm]],
     space: Mapping[str, BaseDistribution],
     num_rounds: int,
@@ -47,7 +51,7 @@ def side_by_side(
       num_rounds: T.
       options: (setting, seed) -> how its rounds are run.
       every: rounds between those after which settings may be given up.
-      size: so many are computed side by side.
+      size: so many are computed side by side at most, see `fedax.sweeps.planning.side_by_side`.
     """
     known: dict[Any, tuple[bool, ...]] = {}
 
@@ -62,13 +66,15 @@ def side_by_side(
         for key, places in members.items():
             if key not in known:
                 known[key] = _varies(made, space, settings[places[0]])
-            for first in range(0, len(places), size):
-                own = places[first : first + size]
+            entry = Entry(*entries[places[0]], functools.partial(options, settings[places[0]]))
+            most = min(size, side_by_side(entry))
+            for first in range(0, len(places), most):
+                own = places[first : first + most]
                 # So that few sizes are programs of their own.
-                places_of_program = min(size, 1 << (len(own) - 1).bit_length())
+                places_of_program = min(most, 1 << (len(own) - 1).bit_length())
                 filled = [*own, *[own[-1]] * (places_of_program - len(own))]
                 task, algorithms = entries[own[0]][0], [entries[place][1] for place in filled]
-                run = options(settings[own[0]], seed)._replace(state_every=every)
+                run = entry.options(seed)._replace(state_every=every)
                 state = beginning(task, algorithms, seed)
                 state.alive[len(own) :] = False  # what fills up is not trained
                 training = BatchTraining(
@@ -114,18 +120,11 @@ def _varies(
     base, structure = partition(made(values)[1])
     found = [base]
     for name, of in space.items():
-        for other in _ends(of):
+        for other in ends(of):
             numbers, its = partition(made({**values, name: other})[1])
             if its == structure:
                 found.append(numbers)
     return varying(found)
-
-
-def _ends(of: BaseDistribution) -> Sequence[Any]:
-    """All values of a choice, the lowest and the highest of a range."""
-    if isinstance(of, CategoricalDistribution):
-        return of.choices
-    return [getattr(of, end) for end in ("low", "high")]
 
 
 def _kind(run: Settings) -> Any:
@@ -156,19 +155,17 @@ def scorer(rule: Rule) -> Callable[[History], float]:
 
 
 def keep_trials(folder: Path) -> Callable[[Sequence[Tried]], None]:
-    """A function that writes the rounds of trials into a search's folder.
+    """A function that writes the rounds of trials into a folder, a file each.
 
     Raises:
       OSError: the disk is full or not writable.
     """
     def keep(tried: Sequence[Tried]) -> None:
-        (folder / TRIALS).mkdir(exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         for trial in tried:
-            names = {name for history in trial.histories.values()
-                     for metrics in history.rounds for name in metrics}
             arrays: Arrays = {
                 f"{seed}:{name}": history[name] for seed, history in trial.histories.items()
-                for name in sorted(names) if any(name in metrics for metrics in history.rounds)
+                for name in sorted({name for metrics in history.rounds for name in metrics})
             }
             arrays |= {
                 f"{seed}:diverged": np.array(diverged) for seed, diverged in trial.diverged.items()
@@ -180,47 +177,45 @@ def keep_trials(folder: Path) -> Callable[[Sequence[Tried]], None]:
     return keep
 
 
-def record_of(study: optuna.Study, folder: Path, algorithm: str) -> Record:
-    """The trials of a study whose rounds a folder has, as the record of a sweep.
+def record_of(studies: Mapping[str, tuple[optuna.Study, Path]]) -> Record:
+    """The trials whose rounds a folder has, as the record of a sweep.
 
-    A setting's number is its place among them, in the order of the trials.
+    A setting's number is its place among them, in the order of the methods and their trials.
+
+    Args:
+      studies: method -> its study, and the folder of its trials.
 
     Raises:
       RunError: a file is damaged.
     """
-    over = (TrialState.COMPLETE, TrialState.PRUNED)
-    trials = [
-        trial for trial in study.get_trials(deepcopy=False, states=over)
-        if _file(folder, trial.number).exists()
-    ]
-    settings = [
-        Setting(number, algorithm, dict(trial.params)) for number, trial in enumerate(trials)
-    ]
-    rows: list[tuple[int, int, int, dict[str, np.ndarray]]] = []
-    for setting, trial in zip(settings, trials, strict=True):
-        columns: dict[int, dict[str, np.ndarray]] = {}
-        for key, values in _read(_file(folder, trial.number)).items():
-            seed, _, name = key.partition(":")
-            columns.setdefault(int(seed), {})[name] = values
-        rows += [
-            (setting.number, seed, int(own.pop("diverged")), own)
-            for seed, own in sorted(columns.items())
-        ]
-    names = dict.fromkeys(name for *_, own in rows for name in own if name != "round")
-    done = [len(own.get("round", ())) for *_, own in rows]
-    metrics = {name: np.full((len(rows), max(done, default=0)), np.nan) for name in names}
-    for row, (*_, own) in enumerate(rows):
-        for name in names:
-            if name in own:
-                metrics[name][row, : len(own[name])] = own[name]
-    setting, seed, diverged = (
-        np.array([row[at] for row in rows], np.int64) for at in range(3)
-    )
-    return Record(settings, setting, seed, diverged, np.array(done, np.int64), metrics)
+    settings: list[Setting] = []
+    parts: list[Part] = []
+    for algorithm, (study, folder) in studies.items():
+        for trial in study.get_trials(deepcopy=False, states=OVER):
+            path = _file(folder, trial.number)
+            if path.exists():
+                setting = Setting(len(settings), algorithm, dict(trial.params))
+                settings.append(setting)
+                parts += _parts(path, setting.number)
+    return joined(settings, parts)
+
+
+def _parts(path: Path, setting: int) -> Iterator[Part]:
+    """The runs of a trial, one a seed."""
+    columns: dict[int, dict[str, np.ndarray]] = {}
+    for key, values in _read(path).items():
+        seed, _, name = key.partition(":")
+        columns.setdefault(int(seed), {})[name] = values
+    for seed, own in columns.items():
+        diverged, rounds = own.pop("diverged"), own.pop("round", np.zeros(0))
+        yield Part(
+            np.array([setting]), np.array([seed]), diverged[None], np.array([len(rounds)]),
+            {name: values[None] for name, values in own.items()},
+        )
 
 
 def _file(folder: Path, number: int) -> Path:
-    return folder / TRIALS / f"{number:06d}.npz"
+    return folder / f"{number:06d}.npz"
 
 
 def _read(path: Path) -> dict[str, np.ndarray]:
