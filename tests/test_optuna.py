@@ -1,5 +1,6 @@
 """Searches by Optuna: near the known optimum, after kills, by two workers, with pruning."""
 
+import json
 import math
 import signal
 import sys
@@ -14,10 +15,13 @@ from sqlalchemy import create_engine, event
 from sqlalchemy.engine import Engine
 
 import fedax
+from fedax.cli.main import run_command
 from fedax.experiment.errors import ConfigError
 from fedax.experiment.folder import RunError
+from fedax.experiment.metrics import read_history
 from fedax.rounds.history import History
-from fedax.tuning import samplers, trials
+from fedax.tasks.registry import TASKS, TaskInfo
+from fedax.tuning import samplers, search_command, trials
 from fedax.tuning.optuna_search import Search, explore
 from fedax.tuning.optuna_workers import open_study
 from fedax.tuning.samplers import make_pruner
@@ -327,6 +331,65 @@ def test_ctrl_c_stops_a_search_after_the_round_and_it_goes_on(tmp_path, monkeypa
     over = rates(study, TrialState.COMPLETE, TrialState.PRUNED)
     assert len(over) == 6
     assert over[:4] == left
+
+
+def test_the_command_line_searches_goes_on_and_keeps_what_a_sweep_keeps(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setitem(TASKS, "quadratic", TaskInfo(
+        "quadratics", "none", ("small",), lambda model: TASK
+    ))
+    out = str(tmp_path / "search")
+    command = ["sweep", "quadratic", "fedavg,fedavgm", "--preset", "none", "--search",
+               "client_learning_rate=loguniform(0.003, 0.3)", "fedavgm.momentum=uniform(0.5, 0.9)",
+               "--set", "batch_size=2", "evaluate_every=0", "--rounds", "4", "--cohort-size", "3",
+               "--settings-per-batch", "3", "--sampler", "random"]
+    assert run_command([*command, "--trials", "3", "--out", out]) == 0
+    said = capsys.readouterr().out
+    assert "fedavgm:\n3/3 trials  best " in said
+    assert "Best settings, chosen by the mean train_loss over all 4 rounds" in said
+    assert run_command(["sweep", "--resume", out, "--trials", "5"]) == 0
+    found = fedax.load_sweep(tmp_path / "search")
+    assert found.record.algorithms == ["fedavg", "fedavgm"]
+    assert len(found.record.settings) == 10
+    assert json.loads((tmp_path / "search" / "config.json").read_text())["search"]["trials"] == 5
+    study = optuna.load_study(
+        study_name="quadratic fedavgm", storage=f"sqlite:///{out}/study.db"
+    )
+    assert set(study.best_params) == {"client_learning_rate", "momentum"}
+    best = found.choice.methods["fedavgm"].best
+    assert found.record.settings[best].values == study.best_params
+    assert found.choice.mean[best] == study.best_value
+    again = tmp_path / "again"
+    toml = tmp_path / "search" / "best" / "fedavgm.toml"
+    assert run_command(["run", "--config", str(toml), "--out", str(again)]) == 0
+    losses = read_history(again)["train_loss"]
+    assert losses.mean() == pytest.approx(study.best_value, rel=1e-12)
+    capsys.readouterr()
+    for words, sentence in (
+        (["--search", "rate=uniform(0,1)"], "Unknown setting for fedavg and of fedavgm"),
+        (["--search", "momentum=uniform(0,1)"], "--search has nothing that fedavg has"),
+        (["--search", "client_learning_rate=uniform(-1,1)"], "client_learning_rate must be"),
+        (["--search", "client_learning_rate=uniform(0,1)", "--sampler", "tp"], "Unknown sampler"),
+        (["--search", "client_learning_rate=uniform(0,1)", "--grid", "paper"], "leave one out"),
+        (["--search", "client_learning_rate=uniform(0,1)", "--trials", "0"], "num_trials must be"),
+        (["--trials", "3"], "--trials is of a search"),
+        (["--resume", out, "--rounds", "3"], "--resume takes the search from its folder"),
+    ):
+        start = [] if "--resume" in words else ["quadratic", "fedavg,fedavgm", "--preset", "none"]
+        assert run_command(["sweep", *start, *words, *(
+            [] if "--resume" in words else ["--out", str(tmp_path / "none")]
+        )]) == 2
+        assert sentence in capsys.readouterr().err, words
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_password_is_not_kept(tmp_path, monkeypatch):
+    url = f"sqlite://me:secret@/{tmp_path}/study.db"
+    assert search_command._has_password(url)
+    assert not search_command._has_password(f"sqlite:///{tmp_path}/study.db")
+    monkeypatch.setattr(sys, "argv", ["fedax", "sweep", "digits", "--storage", url])
+    assert search_command._typed(url) == "fedax sweep digits --storage URL"
 
 
 @pytest.mark.quick

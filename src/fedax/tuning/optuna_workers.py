@@ -11,6 +11,7 @@ import contextlib
 import datetime
 import json
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -22,13 +23,15 @@ from optuna.exceptions import StorageInternalError
 from optuna.storages import RDBStorage, RetryHeartbeatStaleTrialCallback
 from optuna.trial import FrozenTrial, Trial, TrialState
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from fedax.experiment.folder import RunError
 from fedax.tuning.samplers import quiet
 
 # Seconds between the signs of life of a worker, and after which it is given up.
 HEARTBEAT, GRACE = 20, 120
+# So often a storage is tried to be opened, with so many seconds in between.
+OPENINGS, PAUSE = 4, 0.5
 # Seconds that SQLite waits for another worker to be done with the file.
 PATIENCE = 60
 # User attributes: of the study, what is searched; of a trial, whose it is.
@@ -62,15 +65,8 @@ def open_study(
     }
     what = json.loads(json.dumps(what, default=str))
     with explained(url), quiet():
-        store = RDBStorage(
-            url, heartbeat_interval=HEARTBEAT, grace_period=GRACE,
-            heartbeat_stale_trial_callback=RetryHeartbeatStaleTrialCallback(),
-            engine_kwargs=(
-                {"connect_args": {"timeout": PATIENCE}} if url.startswith("sqlite") else {}
-            ),
-        )
         study = optuna.create_study(
-            storage=store, study_name=name, load_if_exists=True,
+            storage=_storage(url), study_name=name, load_if_exists=True,
             direction="maximize" if maximise else "minimize",
         )
         known = study.user_attrs.get(SEARCH)
@@ -84,6 +80,27 @@ def open_study(
             "search as it was begun."
         )
     return study
+
+
+def _storage(url: str) -> RDBStorage:
+    """The storage; where another worker makes its tables at the same moment, when these are made.
+
+    Raises:
+      SQLAlchemyError, ImportError: it cannot be opened.
+    """
+    sqlite = {"connect_args": {"timeout": PATIENCE}} if url.startswith("sqlite") else {}
+
+    def opened() -> RDBStorage:
+        return RDBStorage(
+            url, heartbeat_interval=HEARTBEAT, grace_period=GRACE, engine_kwargs=sqlite,
+            heartbeat_stale_trial_callback=RetryHeartbeatStaleTrialCallback(),
+        )
+
+    for _ in range(OPENINGS - 1):
+        with contextlib.suppress(DBAPIError):
+            return opened()
+        time.sleep(PAUSE)
+    return opened()
 
 
 @contextlib.contextmanager

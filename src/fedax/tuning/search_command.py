@@ -33,7 +33,7 @@ from fedax.experiment.folder import (
 from fedax.experiment.run import build_data, build_method, simulate_options
 from fedax.experiment.versions import versions
 from fedax.rounds.options import Settings
-from fedax.sweeps.choosing import Choice, choose
+from fedax.sweeps.choosing import PAPER_RULE, Choice, choose
 from fedax.sweeps.record import Record, Setting
 from fedax.tuning.best import as_toml
 from fedax.tuning.building import built
@@ -43,13 +43,14 @@ from fedax.tuning.folder import (
     BEST,
     KIND,
     read_methods,
+    settings_of,
     write_methods,
     write_record,
     write_results,
     write_summary,
 )
 from fedax.tuning.grids import method_of, of_methods
-from fedax.tuning.searching import Plan, require_optuna, run_search, trials_of
+from fedax.tuning.searching import Plan, check_search, require_optuna, run_search, trials_of
 
 if TYPE_CHECKING:
     import optuna
@@ -114,7 +115,7 @@ def search_config(
       ConfigError: a name, a range or a value is wrong; the sentence quotes it.
       RunError: Optuna is not installed.
     """
-    require_optuna()
+    check_search(sampler, pruner, num_trials, batch_size, sweep.get("choose", PAPER_RULE))
     from fedax.tuning.space import ends, parse_space  # noqa: PLC0415 - optional, slow to import
 
     space = parse_space(words)
@@ -183,10 +184,16 @@ def resume_search(
             f"The study of {folder} is in a database with a password, which the folder does not "
             "keep; give --storage URL, too."
         )
-    config = config._replace(
-        num_trials=num_trials or config.num_trials, storage=storage or config.storage
+    if num_trials is not None:
+        config = config._replace(num_trials=num_trials)
+    config = config._replace(storage=storage or config.storage)
+    check_search(
+        config.sampler, config.pruner, config.num_trials, config.batch_size, config.sweep.choose
     )
     with locked(folder, _go_on(folder)):
+        if num_trials is not None:
+            with explained(folder, _go_on(folder)):
+                _write_config(folder, config, settings_of(written), written.get("command"))
         return _searched(folder, config, say)
 
 

@@ -21,7 +21,7 @@ from fedax.experiment.signals import stop_on_signal
 from fedax.rounds.options import Settings, SimulateOptions
 from fedax.rounds.stopping import Goal
 from fedax.sweeps.record import Record
-from fedax.validate import check_count
+from fedax.validate import check_choice, check_count
 
 if TYPE_CHECKING:
     import optuna
@@ -140,12 +140,13 @@ def search(
       RunError: Optuna is missing, the study is of another search or cannot be used.
       KeyboardInterrupt: Ctrl-C; the same call goes on.
     """
-    require_optuna()
+    check_search(sampler, pruner, num_trials, batch_size, choose)
     # Slow to import.
     from fedax.experiment.sitting import StoppedError  # noqa: PLC0415
     from fedax.tuning.space import parse_range  # noqa: PLC0415
 
     check_count("seeds", seeds)
+    check_count("num_rounds", num_rounds)
     settings = Settings.checked(num_rounds, options)
     fixed = dict(fixed or {})
     ranges = {
@@ -173,30 +174,45 @@ def search(
             raise kind(str(stopped)) from None
 
 
+def check_search(
+    sampler: str | BaseSampler, pruner: str, num_trials: int, batch_size: int, choose: str
+) -> None:
+    """Raises a sentence if something that is asked for is not there, or no such thing.
+
+    Raises:
+      ConfigError: there is no such sampler, pruner, number or direction.
+      RunError: Optuna, or what a sampler needs, is not installed.
+    """
+    require_optuna()
+    from fedax.tuning.samplers import PRUNERS, check_sampler  # noqa: PLC0415 - slow to import
+
+    try:
+        check_count("num_trials", num_trials)
+        check_count("batch_size", batch_size)
+        check_choice("pruner", pruner, PRUNERS)
+        Goal.of(choose, None, "choose")
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    if isinstance(sampler, str):
+        check_sampler(sampler)
+
+
 def run_search(folder: Path, plan: Plan, say: Callable[[str], None]) -> SearchResult:
     """Tries settings until there are enough, in a folder that the caller has locked.
 
     Raises:
-      ConfigError, RunError: the plan is none, or the study or the folder cannot be used.
+      RunError: the study or the folder cannot be used, or the study is of another search.
       StoppedError: Ctrl-C or SIGTERM.
     """
     from fedax.tuning import optuna_search as trying  # noqa: PLC0415 - optional, slow to import
     from fedax.tuning.optuna_workers import open_study  # noqa: PLC0415
-    from fedax.tuning.samplers import check_sampler, make_pruner  # noqa: PLC0415
+    from fedax.tuning.samplers import make_pruner  # noqa: PLC0415
     from fedax.tuning.trials import keep_trials, record_of, scorer, trainer  # noqa: PLC0415
 
-    try:
-        check_count("num_rounds", plan.num_rounds)
-        check_count("num_trials", plan.num_trials)
-        check_count("batch_size", plan.batch_size)
-        goal = Goal.of(plan.choose, None, "choose")
-    except ValueError as error:
-        raise ConfigError(str(error)) from None
-    if isinstance(plan.sampler, str):
-        check_sampler(plan.sampler)
+    maximise = Goal.of(plan.choose, None, "choose").mode == "max"
     every = trying.rounds_between_reports(plan.num_rounds)
     asked = trying.Search(
-        plan.space, scorer(plan.choose), plan.num_rounds, plan.num_trials, goal.mode == "max",
+        plan.space, scorer(plan.choose), plan.num_rounds, plan.num_trials, maximise,
         plan.seeds, plan.sampler, make_pruner(plan.pruner, plan.num_rounds, every),
         plan.batch_size, plan.seeds[0], _worker(folder, plan.storage),
     )
@@ -206,7 +222,7 @@ def run_search(folder: Path, plan: Plan, say: Callable[[str], None]) -> SearchRe
     }
     name = f"{plan.about['task']} {plan.algorithm}"
     study = open_study(
-        name, plan.storage or folder / STUDY, space=plan.space, maximise=asked.maximise,
+        name, plan.storage or folder / STUDY, space=plan.space, maximise=maximise,
         about=about,
     )
     train = trainer(
