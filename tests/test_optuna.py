@@ -127,14 +127,25 @@ def test_the_best_of_30_trials_is_near_the_known_optimum(tmp_path):
     assert with_reloading.best_value == study.best_value
 
 
+def test_qmc_spreads_its_trials_evenly(tmp_path):
+    """Of 16 points of a scrambled Sobol sequence each sixteenth of the range has one."""
+    study = opened(tmp_path)
+    search(study, asked(sampler="qmc", num_trials=17, batch_size=6), train)
+    drawn = np.array(rates(study))[1:]  # the first says what is searched
+    at = np.log(drawn / 0.01) / np.log(0.5 / 0.01)
+    assert sorted(np.floor(at * 16).astype(int)) == list(range(16))
+
+
 class KilledError(BaseException):
     """Stands for SIGKILL."""
 
 
-def test_killed_in_a_batch_and_resumed_equals_uninterrupted(tmp_path):
+@pytest.mark.parametrize("sampler", ["tpe", "random", "qmc"])
+def test_killed_in_a_batch_and_resumed_equals_uninterrupted(tmp_path, sampler):
+    given = asked(num_trials=18, batch_size=6, sampler=sampler)
     (tmp_path / "whole").mkdir()
     whole = opened(tmp_path / "whole")
-    search(whole, asked(num_trials=18, batch_size=6), train)
+    search(whole, given, train)
     batches, kept = [], []
 
     def train_or_die(settings, seed, report):
@@ -147,12 +158,13 @@ def test_killed_in_a_batch_and_resumed_equals_uninterrupted(tmp_path):
     for _ in range(3):
         study = opened(tmp_path)
         try:
-            search(study, asked(num_trials=18, batch_size=6), train_or_die, kept.extend)
+            search(study, given, train_or_die, kept.extend)
         except KilledError:
             continue
         break
     done = study.get_trials(states=(TrialState.COMPLETE,))
-    assert len(study.get_trials(states=(TrialState.FAIL,))) == 12  # those that were killed
+    killed = 7 if sampler == "qmc" else 12  # whose first batch is one trial
+    assert len(study.get_trials(states=(TrialState.FAIL,))) == killed
     assert [t.value for t in done] == [t.value for t in whole.get_trials()]
     assert rates(study, TrialState.COMPLETE) == rates(whole)
     assert [tried.values["client_learning_rate"] for tried in kept] == rates(whole)

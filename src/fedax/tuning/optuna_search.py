@@ -21,7 +21,7 @@ from optuna.trial import Trial, TrialState
 
 from fedax.rounds.history import History
 from fedax.tuning.optuna_workers import OWNER, Heartbeat, explained, take_over, take_up
-from fedax.tuning.samplers import asks_for_several, make_sampler, quiet
+from fedax.tuning.samplers import SAMPLERS, batch_of, make_sampler, quiet
 
 # So many times on its way a trial says how good it is, and may be given up.
 REPORTS = 20
@@ -131,13 +131,15 @@ def _begun(study: optuna.Study) -> int:
 
 def _ask(study: optuna.Study, asked: Search, left: int) -> list[Trial]:
     """The next trials of a batch."""
-    size = asked.batch_size if asks_for_several(asked.sampler) else 1
+    first = not study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+    size = batch_of(asked.sampler, asked.batch_size, first=first)
     with quiet():
         if isinstance(asked.sampler, str):
             # By what the study holds, so that a worker that goes on draws as if it had not stopped.
             entropy = [asked.seed, asked.num_trials - left, zlib.crc32(asked.worker.encode())]
             seed = int(np.random.SeedSequence(entropy).generate_state(1)[0])
-            study.sampler = make_sampler(asked.sampler, seed)
+            one = SAMPLERS[asked.sampler].one_sequence
+            study.sampler = make_sampler(asked.sampler, asked.seed if one else seed)
         else:
             study.sampler = asked.sampler
         trials = []

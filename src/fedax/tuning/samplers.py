@@ -25,11 +25,15 @@ class SamplerKind(NamedTuple):
     Attributes:
       make: (seed) -> the sampler.
       several: whether it draws well several trials at a time.
+      begins_alone: whether it learns what is searched from the first trial.
+      one_sequence: whether all draws are of one sequence, which the study counts.
       needs: a package that it needs besides, if any.
     """
 
     make: Callable[[int], BaseSampler]
     several: bool = True
+    begins_alone: bool = False
+    one_sequence: bool = False
     needs: str | None = None
 
 
@@ -37,8 +41,16 @@ SAMPLERS = {
     # Trials that run are taken to be bad ones, so that those of a batch keep their distance.
     "tpe": SamplerKind(lambda seed: samplers.TPESampler(seed=seed, constant_liar=True)),
     "random": SamplerKind(lambda seed: samplers.RandomSampler(seed=seed)),
-    "qmc": SamplerKind(lambda seed: samplers.QMCSampler(seed=seed, scramble=True)),
-    "cmaes": SamplerKind(lambda seed: samplers.CmaEsSampler(seed=seed), needs="cmaes"),
+    "qmc": SamplerKind(
+        lambda seed: samplers.QMCSampler(
+            seed=seed, scramble=True, warn_independent_sampling=False
+        ),
+        begins_alone=True, one_sequence=True,
+    ),
+    "cmaes": SamplerKind(
+        lambda seed: samplers.CmaEsSampler(seed=seed, warn_independent_sampling=False),
+        begins_alone=True, needs="cmaes",
+    ),
     "gp": SamplerKind(lambda seed: samplers.GPSampler(seed=seed), several=False, needs="torch"),
 }
 PRUNERS = ("none", "median", "hyperband", "halving")
@@ -64,12 +76,18 @@ def make_sampler(name: str, seed: int) -> BaseSampler:
         return SAMPLERS[name].make(seed)
 
 
-def asks_for_several(sampler: str | BaseSampler) -> bool:
-    """Whether a sampler draws well several trials at a time."""
+def batch_of(sampler: str | BaseSampler, size: int, *, first: bool) -> int:
+    """How many trials to draw at a time.
+
+    Args:
+      sampler: a name, or one of Optuna's.
+      size: the most.
+      first: whether the study has no trial that is over.
+    """
     if isinstance(sampler, str):
-        check_sampler(sampler)
-        return SAMPLERS[sampler].several
-    return not isinstance(sampler, samplers.GPSampler)
+        kind = SAMPLERS[sampler]
+        return size if kind.several and not (first and kind.begins_alone) else 1
+    return 1 if isinstance(sampler, samplers.GPSampler) else size
 
 
 def make_pruner(name: str, num_rounds: int, every: int) -> BasePruner | None:
