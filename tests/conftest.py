@@ -86,3 +86,18 @@ def _alone_if_it_says_so(request):
 def pytest_unconfigure():
     if "PYTEST_XDIST_WORKER" not in os.environ:
         shutil.rmtree(SHARED, ignore_errors=True)
+
+
+@pytest.fixture
+def compiled():
+    """Names of the programs that were compiled, in order."""
+    names = []
+
+    def listen(event, duration, **kwargs):
+        del duration
+        if event == "/jax/core/compile/backend_compile_duration":
+            names.append(kwargs.get("fun_name", event))
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    yield names
+    jax.monitoring.unregister_event_duration_listener(listen)

@@ -30,7 +30,8 @@ def recorded(grids, losses, *, metric="train_loss", diverged=None, done=None, dr
     number, seed = (np.array(column, int) for column in zip(*runs, strict=True))
     at = np.array([(diverged or {}).get(run, 0) for run in runs])
     finished = np.array([
-        (done or {}).get(run, at[row] or len(rows[row])) for row, run in enumerate(runs)
+        (done or {}).get(run, at[row] - 1 if at[row] else len(rows[row]))
+        for row, run in enumerate(runs)
     ])
     return Record(settings, number, seed, at, finished, {metric: values, **others})
 
@@ -133,6 +134,13 @@ def test_a_function_of_the_history():
     assert choose(record, lambda history: NAN).methods["fedavg"].best is None
 
 
+def test_a_last_evaluation_of_what_was_given_up_is_no_gap_of_the_others():
+    losses = np.array([[NAN, 4, NAN, NAN], [NAN, 3, 9, NAN], [NAN, 2, NAN, 1]])
+    record = recorded(RATES, [[[1] * 4], [[1] * 3], [[1] * 4]], test_loss=losses)
+    assert choose(record, "test_loss", num_rounds=3).mean.tolist() == [4, 3, 2]
+    np.testing.assert_array_equal(choose(record, "test_loss").mean, [INF, NAN, 1])
+
+
 @pytest.mark.parametrize("answer", [None, "1.0", True, [1.0, 2.0]])
 def test_a_function_that_returns_no_number(answer):
     with pytest.raises(TypeError, match=r"must return a number for a run's history, but returned"):
@@ -226,10 +234,13 @@ def test_what_is_no_edge():
     assert edge("base", "sgdm(0.9)", ["sgdm(0.9)", "adam(0.001)"]) is None
     assert edge("switch", True, [True, False]) is None
     assert edge("num_local_steps", None, [None, 5]) is None
+    for situation in ("task.seed", "partition_seed", "cohort_size", "dropout", "num_clients"):
+        assert edge(situation, 0.5, [0.1, 0.5]) is None
 
 
 def test_no_value_leaves_what_a_hyperparameter_can_be():
-    for name in ("momentum", "dropout", "num_local_steps", "client_learning_rate", "window"):
+    below_one = ("momentum", "sensitivity_decay")
+    for name in (*below_one, "num_local_steps", "client_learning_rate", "window"):
         whole = bounds_of(name, [1]).whole
         for low, high in ((0.0, 0.1), (0.1, 0.2), (0.9, 0.999999), (1, 2), (1, 100)):
             values = [max(round(low), 1), max(round(high), 2)] if whole else [low, high]
@@ -237,7 +248,7 @@ def test_no_value_leaves_what_a_hyperparameter_can_be():
                 continue
             for side in ("smallest", "largest"):
                 for value in continued(values, side, bounds_of(name, values)):
-                    assert value < 1 if name in ("momentum", "dropout") else value >= whole
+                    assert value < 1 if name in below_one else value >= whole
                     assert isinstance(value, int) == whole
                     assert value not in values
     assert continued([1e300, 1e308], "largest", Bounds()) == []
@@ -291,7 +302,7 @@ def test_the_closing_words_say_all_of_it():
     choice = choose(record)
     words = closing_words(record, choice)
     assert words == [
-        "Chosen by the mean train_loss over all 1 rounds; lower is better.",
+        "Chosen by the mean train_loss over one round; lower is better.",
         "fedavg: the best setting is client_learning_rate=1 weighting=uniform, with 1.25 ± 0.35 "
         "(2 seeds).",
         "fedavg: 50% of its settings (2 of 4) are within 5% of the best.",
@@ -301,7 +312,7 @@ def test_the_closing_words_say_all_of_it():
         "fedavgm: no setting is best, as all that were run diverged; try lower rates.",
         "fedsgd: the best setting is the only one, with 3.5 ± 0.71 (2 seeds).",
     ]
-    assert remarks(record, choice) == words[3:5]
+    assert remarks(record, choice) == words[3:6]
     table = best_table(record, choice)
     assert table.headings[2:] == ["train_loss", "within 5%", "diverged"]
     assert table.rows == [
@@ -316,7 +327,11 @@ def test_the_rule_in_words():
     assert "the mean train_loss over the last 100 rounds; lower" in closing_words(
         long, choose(long))[0]
     last = choose(long, "test_loss")
-    assert "Chosen by the last test_loss; lower" in closing_words(long, last)[0]
+    first_word, *_, last_word = closing_words(long, last)
+    assert "Chosen by the last test_loss; lower" in first_word
+    assert last_word == remarks(long, last)[-1]
+    assert last_word.startswith("The test data chose")
+    assert "The test data" not in " ".join(closing_words(long, choose(long)))
 
     def first(history):
         return history["train_loss"][0]

@@ -75,21 +75,6 @@ WAYS = {
 }
 
 
-@pytest.fixture
-def compiled():
-    """Names of the programs that were compiled, in order."""
-    names = []
-
-    def listen(event, duration, **kwargs):
-        del duration
-        if event == "/jax/core/compile/backend_compile_duration":
-            names.append(kwargs.get("fun_name", event))
-
-    jax.monitoring.register_event_duration_secs_listener(listen)
-    yield names
-    jax.monitoring.unregister_event_duration_listener(listen)
-
-
 def trained(algorithm, **options):
     task = fedax.Task(model(), DATA, DATA)
     options = {"num_rounds": 2, "cohort_size": 3, **options}

@@ -1,27 +1,34 @@
 """Grids as text, what a sweep runs of them, and the best setting as a file."""
 
 import dataclasses
+import doctest
 import re
 import shlex
 import tomllib
 from pathlib import Path
 
+import hypothesis
+import jax
 import numpy as np
 import pytest
+from hypothesis import strategies as st
 
-from fedax.cli.main import _parsed
+import fedax
+from fedax.cli.main import _parsed, run_command
 from fedax.cli.sweeps import asked, describe, print_outcome, require_alone
 from fedax.experiment.config import SOURCES, RunConfig, changed_since, resolve
 from fedax.experiment.errors import ConfigError
+from fedax.experiment.folder import for_shell
 from fedax.sweeps.choosing import choose
 from fedax.sweeps.record import Record
-from fedax.tasks.registry import presets
+from fedax.tasks.registry import load_task, presets
 from fedax.tuning.best import as_toml, best_toml
 from fedax.tuning.building import built
 from fedax.tuning.config import sweep_config
 from fedax.tuning.grids import parse_grid, parse_values
 
 ROOT = Path(__file__).parent.parent
+PAGE = ROOT / "docs" / "sweeps.md"
 METHODS = str(ROOT / "examples" / "methods.py")
 
 
@@ -66,7 +73,7 @@ def test_values_are_read(text, values):
     (["rate=0.1,", "0.2"], r"has an empty value"),
     (["rate=1,2,1.0"], r"--grid rate has the value 1\.0 twice"),
     (["rate=logspace(0,0,2)"], r"has the value 1\.0 twice"),
-    (["rate=logspace(-3,1)"], r"logspace\(FIRST, LAST, HOW_MANY\) gives powers of ten"),
+    (["rate=logspace(-3,1)"], r"read; logspace\(FIRST, LAST, HOW_MANY\) gives powers of ten"),
     (["rate=linspace(0,one,3)"], r"linspace\(FIRST, LAST, HOW_MANY\) gives evenly spaced"),
     (["rate=logspace(0,400,3)"], r"cannot be read"),
     (["rate=logspace(0,1,0)"], r"cannot be read"),
@@ -191,8 +198,6 @@ def test_a_grid_of_python_values():
     ("fedavg,", [], {}, r"A method's name is empty"),
     ("fedavgg", [], {}, r"Unknown algorithm 'fedavgg'\. Did you mean 'fedavg'\?"),
     ("fedavg", ["cohort_size=1,2"], {"choose": "lift"}, r"'lift' does not say whether"),
-    ("fedavg", ["cohort_size=1,2"], {"choose": "test_loss", "settings": {"evaluate_every": 0}},
-     r"--choose test_loss needs evaluations, but evaluate_every is 0"),
     ("fedavg", ["cohort_size=1,2"], {"settings": {"keep_best": "test_loss"}},
      r"keep_best is for a run"),
     ("fedavg", [f"{key}=linspace(1,2,400)" for key in ("client_learning_rate", "availability")],
@@ -220,6 +225,36 @@ def test_every_setting_is_built_and_each_structure_tried_once():
         built(sweep("fedavgm", "momentum=0.9,1.5"))
     with pytest.raises(ConfigError, match=r"cohort_size is 101, but the task quadratics has 100"):
         built(sweep("fedavgm", "cohort_size=10,101"))
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize(("rule", "settings", "message"), [
+    ("test_loss", {"evaluate_every": 0}, r"Cannot choose by test_loss: evaluate_every is 0"),
+    ("test_accuracy", {}, r"Unknown metric to choose by 'test_accuracy'.* Known: 'train_loss', "
+                          r"'test_loss', 'test_distance'"),
+])
+def test_a_rule_that_cannot_be_followed_is_refused_before_training(rule, settings, message):
+    with pytest.raises(ConfigError, match=message):
+        built(sweep("fedavg", "cohort_size=1,2", choose=rule, settings=settings))
+    built(sweep("fedavg", "cohort_size=1,2", choose="test_worst_tenth_loss"))
+    with pytest.raises(ValueError, match=message):
+        fedax.sweep(load_task("quadratics"), fedax.fedavg, {"client_learning_rate": [1.0, 2.0]},
+                    num_rounds=2, choose=rule, **settings)
+
+
+def test_a_sweep_chooses_anew(tmp_path, capsys):
+    out = str(tmp_path / "sweep")
+    words = "quadratics fedavg --grid client_learning_rate=0.01,1 --rounds 2 --cohort-size 2 --out"
+    with jax.numpy_dtype_promotion("standard"):
+        assert run_command(["sweep", *words.split(), out, "--choose", "drift"]) == 2
+        said = capsys.readouterr().err
+        assert "Unknown metric to choose by 'drift'" in said
+        assert f"fedax sweep --resume {for_shell(Path(out))} --choose METRIC" in said
+        assert run_command(["sweep", "--resume", out, "--choose", "num_reports:max"]) == 0
+    assert "chosen by the last num_reports; higher" in " ".join(capsys.readouterr().out.split())
+    chosen = fedax.load_sweep(out)
+    assert chosen.choice.rule == chosen.summary["choose"] == "num_reports"
+    assert (tmp_path / "sweep" / "best" / "fedavg.toml").exists()
 
 
 @pytest.mark.quick
@@ -272,8 +307,8 @@ def test_the_best_setting_as_a_file_repeats_its_run(tmp_path):
         run = config.run(config.settings[best])
         assert resolve(config_file=path) == dataclasses.replace(run, preset="none")
     assert re.match(r"# The best of 4 settings of fedavgm on quadratics: client_learning_rate=0\.1 "
-                    r"momentum=0\.9\.\n# It has 1 \(one seed\), by the mean train_loss over all 1 "
-                    r"rounds; lower is better\.\n# fedax run --config", text)
+                    r"momentum=0\.9\.\n# It has 1 \(one seed\), by the mean train_loss over one "
+                    r"round; lower is better\.\n# fedax run --config", text)
     lost = choose(record._replace(diverged=np.ones(6, int)))
     assert best_toml(config, record, lost, "fedavg") is None
 
@@ -349,21 +384,58 @@ def test_a_wrong_command_line(line, message):
 @pytest.mark.parametrize(("line", "message"), [
     ("--resume a --extend a", r"finish it with --resume, then widen it"),
     ("--resume a --rounds 5", r"--resume takes the sweep from its folder"),
-    ("quadratics --extend a", r"--extend takes the sweep from its folder"),
+    ("--resume a --settings-per-batch 2", r"only --choose can go with it"),
+    ("quadratics --extend a", r"--extend takes .* only --settings-per-batch can go with it"),
 ])
 def test_what_cannot_go_with_a_folder(line, message):
     with pytest.raises(ConfigError, match=message):
         require_alone(_parsed(["sweep", *line.split()]))
-    require_alone(_parsed(["sweep", "--resume", "a", "--settings-per-batch", "2", "--log", "csv"]))
+    require_alone(_parsed(["sweep", "--resume", "a", "--choose", "test_loss", "--debug"]))
 
 
 @pytest.mark.quick
 def test_the_end_of_a_sweep_is_printed(capsys):
-    config = asked_by("quadratics fedavg --grid client_learning_rate=0.1,1 cohort_size=2,3")
+    config = asked_by("quadratics fedavg --grid client_learning_rate=0.1,1 num_local_steps=2,3")
     record = recorded(config, [1.5, 2, 2, 2])
     print_outcome(record, choose(record), Path("a sweep"))
     out = " ".join(capsys.readouterr().out.split())
-    assert "fedavg client_learning_rate=0.1 cohort_size=2 1.5 1 of 4" in out
+    assert "fedavg client_learning_rate=0.1" in out
+    assert "1.5 1 of 4" in out
     assert "fedavg: client_learning_rate 0.1 is the smallest of its grid; add 0.01, 0.001." in out
-    assert "fedavg: cohort_size 2 is the smallest of its grid; add 1." in out
-    assert re.search("fedax sweep --extend ['\"]a sweep['\"]$", out)
+    assert "fedavg: num_local_steps 2 is the smallest of its grid; add 1." in out
+    assert re.search("fedax sweep --extend ['\"]a sweep['\"] ", out)
+
+
+@pytest.mark.quick
+def test_the_page_on_sweeps_prints_what_it_says():
+    with jax.enable_x64(False), jax.numpy_dtype_promotion("standard"):
+        found = doctest.testfile(str(PAGE), module_relative=False, encoding="utf-8")
+    assert found.failed == 0
+    assert found.attempted > 20
+
+
+@pytest.mark.quick
+def test_the_commands_of_the_page_on_sweeps_are_read():
+    lines = re.findall(r"^fedax sweep (.*)$", PAGE.read_text("utf-8"), re.MULTILINE)
+    sizes = [len(asked_by(line).settings) for line in lines
+             if "--resume" not in line and "--extend" not in line]
+    assert sizes[:2] == [4 * 3 + 4 * 3 * 2 + 4 * 3, 8 * 3 + 8 * 3]
+    assert len(sweep("fedsgd", "decayk", task="shakespeare").settings) == 9216
+
+
+PIECES = ["=", ",", "(", ")", "[", "]", ".", " ", "logspace(", "linspace(0,1,3)", "0.1", "1e999",
+          "nan", "-1", "none", "true", "momentum=", "task.", "fedavgm.", "run.", "quick", "x" * 90,
+          "1" * 5000, "\x00", "é"]
+
+
+@pytest.mark.quick
+@hypothesis.given(st.lists(st.lists(st.sampled_from(PIECES), max_size=8).map("".join), max_size=3))
+@hypothesis.settings(max_examples=150, derandomize=True, deadline=None)
+def test_any_text_is_a_grid_or_a_sentence(words):
+    grid, sentence = {}, ""
+    try:
+        _, grid = parse_grid(words)
+    except ConfigError as error:
+        sentence = str(error)
+    assert all(grid.values())
+    assert len(sentence) < 400  # what was typed is cut

@@ -370,6 +370,8 @@ def test_the_command_line_searches_goes_on_and_keeps_what_a_sweep_keeps(
     )
     assert set(study.best_params) == {"client_learning_rate", "momentum"}
     best = found.choice.methods["fedavgm"].best
+    assert found.choice.methods["fedavgm"].edges == []
+    assert "10 of 10 runs" in repr(found)
     assert found.record.settings[best].values == study.best_params
     assert found.choice.mean[best] == study.best_value
     again = tmp_path / "again"
@@ -387,11 +389,12 @@ def test_the_command_line_searches_goes_on_and_keeps_what_a_sweep_keeps(
         (["--search", "client_learning_rate=uniform(0,1)", "--trials", "0"], "num_trials must be"),
         (["--trials", "3"], "--trials is of a search"),
         (["--resume", out, "--rounds", "3"], "--resume takes the search from its folder"),
+        (["--extend", out], "A search has no grid that could be extended"),
     ):
-        start = [] if "--resume" in words else ["quadratic", "fedavg,fedavgm", "--preset", "none"]
-        assert run_command(["sweep", *start, *words, *(
-            [] if "--resume" in words else ["--out", str(tmp_path / "none")]
-        )]) == 2
+        start = [] if out in words else [
+            "quadratic", "fedavg,fedavgm", "--preset", "none", "--out", str(tmp_path / "none")
+        ]
+        assert run_command(["sweep", *start, *words]) == 2
         assert sentence in capsys.readouterr().err, words
     assert not (tmp_path / "none").exists()
 

@@ -64,7 +64,7 @@ from fedax.experiment.folder import RunError
 from fedax.experiment.load import load_run
 from fedax.experiment.params import load_params, save_params
 from fedax.experiment.train import TrainResult, train
-from fedax.experiment.versions import FEDAX as __version__
+from fedax.experiment.versions import __version__ as __version__
 from fedax.factories import factory, partition
 from fedax.measures.communication import communication
 from fedax.measures.dissimilarity import dissimilarity

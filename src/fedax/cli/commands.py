@@ -151,9 +151,9 @@ class Sweep:
     set: Annotated[UseAppendAction[tuple[tuple[str, ...], ...]], _option("KEY=VALUE ...")] = ()
     """Settings that all runs have; METHOD.KEY=VALUE for one method. They take their keys out of a
     preset's grid."""
-    choose: Annotated[str, _option("METRIC")] = "train_loss"
-    """What is best: by the last value of a metric, such as test_accuracy, or NAME:max. Default:
-    train_loss, of which it is the mean over the last 100 rounds."""
+    choose: Annotated[str | None, _option("METRIC")] = None
+    """What is best: by the last value of a metric, such as test_accuracy, or NAME:max. With
+    --resume: choose anew. Default: train_loss, its mean over the last 100 rounds."""
     out: Annotated[Path | None, _option("DIR")] = None
     """The sweep folder to make. Default: one under fedax-runs/."""
     resume: Annotated[Path | None, _option("DIR")] = None

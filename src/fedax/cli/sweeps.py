@@ -12,7 +12,7 @@ from fedax.experiment.errors import ConfigError
 from fedax.experiment.folder import for_shell
 from fedax.report.sweep_tables import best_table
 from fedax.report.tables import print_tables, printable
-from fedax.sweeps.choosing import Choice
+from fedax.sweeps.choosing import PAPER_RULE, Choice
 from fedax.sweeps.closing import remarks
 from fedax.sweeps.record import Record
 from fedax.tuning.command import extend_sweep, resume_sweep, start_sweep
@@ -25,10 +25,10 @@ from fedax.tuning.search_command import (
     start_search,
 )
 
-# Options of searches alone, and what may go with --resume and --extend of a sweep, which take all
-# else from the folder.
+# Options of searches alone.
 OF_SEARCH = ("trials", "sampler", "pruner", "storage")
-WITH_FOLDER = ("resume", "extend", "settings_per_batch", "debug")
+# What may go with --resume and with --extend, which take all else from the folder.
+WITH_FOLDER = {"resume": "choose", "extend": "settings_per_batch"}
 
 
 def sweep(command: Sweep) -> None:
@@ -40,6 +40,10 @@ def sweep(command: Sweep) -> None:
     if command.search or (command.resume is not None and is_search(command.resume)):
         print_found(searched(command))
         return
+    if command.extend is not None and is_search(command.extend):
+        raise ConfigError(
+            "A search has no grid that could be extended; --resume DIR --trials N adds trials."
+        )
     for option in OF_SEARCH:
         if getattr(command, option) is not None:
             raise ConfigError(f"--{option} is of a search; give --search KEY=RANGE, too.")
@@ -54,7 +58,7 @@ def sweep(command: Sweep) -> None:
         if command.extend is not None:
             swept = extend_sweep(command.extend, settings_per_batch=command.settings_per_batch)
         else:
-            swept = resume_sweep(command.resume or Path())
+            swept = resume_sweep(command.resume or Path(), rule=command.choose)
     print_outcome(swept.record, swept.choice, swept.folder)
 
 
@@ -81,7 +85,8 @@ def searched(command: Sweep) -> Found:
     }
     config = search_config(
         task, algorithms, [word for words in command.search for word in words or ("",)],
-        preset=command.preset, settings=fixed, num_seeds=command.seeds, choose=command.choose,
+        preset=command.preset, settings=fixed, num_seeds=command.seeds,
+        choose=command.choose or PAPER_RULE,
         **{name: value for name, value in given.items() if value is not None},
     )
     return start_search(config, command.out)
@@ -106,7 +111,8 @@ def asked(command: Sweep) -> SweepConfig:
     return sweep_config(
         task, algorithms,
         [word for words in command.grid for word in words or ("",)],
-        preset=command.preset, settings=fixed, num_seeds=command.seeds, choose=command.choose,
+        preset=command.preset, settings=fixed, num_seeds=command.seeds,
+        choose=command.choose or PAPER_RULE,
     )
 
 
@@ -135,12 +141,13 @@ def require_alone(command: Sweep) -> None:
             "--resume goes on with a sweep as it was, and --extend widens its grids; finish it "
             "with --resume, then widen it."
         )
-    option = "--resume" if command.extend is None else "--extend"
-    given = {name: getattr(Sweep(), name) for name in WITH_FOLDER}
+    option = "resume" if command.extend is None else "extend"
+    with_it = WITH_FOLDER[option]
+    given = {name: getattr(Sweep(), name) for name in (option, with_it, "debug")}
     if dataclasses.replace(command, **given) != Sweep():
         raise ConfigError(
-            f"{option} takes the sweep from its folder as it was configured; only "
-            "--settings-per-batch and --log can go with it."
+            f"--{option} takes the sweep from its folder as it was configured; only "
+            f"--{with_it.replace('_', '-')} can go with it."
         )
 
 

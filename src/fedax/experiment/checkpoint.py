@@ -53,7 +53,7 @@ from fedax.experiment.params import (
     rebuilt,
     structure,
 )
-from fedax.experiment.versions import FEDAX
+from fedax.experiment.versions import __version__
 from fedax.models.parameters import fitted
 from fedax.rounds.client_store import ClientStore
 from fedax.rounds.options import PERSONALIZE
@@ -140,7 +140,7 @@ def save(
         write_atomically(partial / BEST, best)
     manifest: dict[str, Any] = {
         "format": FORMAT,
-        "fedax": FEDAX,
+        "fedax": __version__,
         "fingerprint": fingerprint,
         "round": round_index,
         "arrays": {name: [list(a.shape), str(a.dtype)] for name, a in arrays.items()},

@@ -18,7 +18,7 @@ import numpy as np
 
 from fedax.experiment.folder import RunError, read_file
 from fedax.experiment.metrics import Prefix
-from fedax.experiment.versions import FEDAX
+from fedax.experiment.versions import __version__
 
 FORMAT = 2
 MANIFEST = "manifest.json"
@@ -133,7 +133,7 @@ def _require_format(path: Path, said: dict[str, Any]) -> None:
         by = version if isinstance(version, str) and len(version) < 40 else "an unknown version"
         raise CheckpointError(
             f"Checkpoint {path} was written by fedax {by} in format {found}, but fedax "
-            f"{FEDAX} reads format {FORMAT}."
+            f"{__version__} reads format {FORMAT}."
         )
 
 

@@ -22,7 +22,7 @@ import safetensors.numpy
 from fedax.algorithm import Params, PyTree
 from fedax.devices.mesh import one_copy
 from fedax.experiment.folder import write_atomically
-from fedax.experiment.versions import FEDAX
+from fedax.experiment.versions import __version__
 from fedax.models.parameters import fitted, named_leaves
 
 # The one key of a file's header, whose text is JSON: with several their order would vary.
@@ -104,7 +104,7 @@ def encoded(params: Params, **metadata: Any) -> bytes:
                 f"The array {name!r} is of dtype {dtype}, which a safetensors file cannot hold."
             )
         host[name] = np.asarray(leaf, order="C")
-    header = {"version": FEDAX, "structure": structure(params), **metadata}
+    header = {"version": __version__, "structure": structure(params), **metadata}
     return safetensors.numpy.save(host, {HEADER: json.dumps(header)})
 
 

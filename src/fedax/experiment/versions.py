@@ -9,13 +9,13 @@ import jax
 import numpy as np
 import optax
 
-FEDAX = "0.7.0"
+__version__ = "0.7.0"
 
 
 def versions() -> dict[str, Any]:
     """What a run runs on."""
     return {
-        "fedax": FEDAX,
+        "fedax": __version__,
         "python": platform.python_version(),
         "jax": jax.__version__,
         "numpy": np.__version__,

@@ -91,9 +91,10 @@ class Sink:
         writer: Writer | None = None
         try:
             module = importlib.import_module(f"fedax.sinks.{SINKS[self.name].module}")
-            writer = module.open_writer(self._place, hyperparameters(self._config))
-            self._write(writer)
-            writer.close(self._summary)
+            opened: Writer = module.open_writer(self._place, hyperparameters(self._config))
+            writer = opened
+            self._write(opened)
+            opened.close(self._summary)
         except Exception as error:  # whatever a library raises, training goes on
             self.failure = self._failed(_reason(error))
             self._rows.clear()

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from fedax.data.task import Task
 from fedax.rounds.history import History
 from fedax.rounds.stopping import Goal
 from fedax.sweeps.edges import Edge, edge
@@ -16,12 +17,16 @@ from fedax.validate import check_count, quoted, unknown
 
 Rule: TypeAlias = str | Callable[[History], float]
 
-# Paper 004, appendix D.2: hyperparameters are chosen by the training loss, averaged over so many
+# Paper 004, section 4: hyperparameters are chosen by the training loss, averaged over so many
 # rounds at the end.
 PAPER_RULE = "train_loss"
 LAST_ROUNDS = 100
 # What lies within this part of the best value is as good as it, see `MethodChoice.sensitivity`.
 CLOSE = 0.05
+
+
+class RuleError(ValueError):
+    """Nothing can be chosen by this rule, as no run has what it asks for."""
 
 
 class MethodChoice(NamedTuple):
@@ -81,7 +86,7 @@ def choose(
 
     Args:
       record: the rounds of the sweep.
-      rule: "train_loss" is paper 004's rule (appendix D.2): the mean training loss over the last
+      rule: "train_loss" is paper 004's rule (section 4): the mean training loss over the last
         100 rounds, or over all if there are fewer. Any other name of a metric stands for its last
         measured value, the higher or the lower the better as its name says, see
         `fedax.EarlyStopping`; "name:max" and "name:min" say it themselves. A metric of the test
@@ -95,7 +100,7 @@ def choose(
 
     Raises:
       TypeError: the function returned no number, or maximise was given for a metric.
-      ValueError: no run has the metric, or its name does not say a direction.
+      ValueError: no run has the metric, or its name says no direction.
 
     Example:
       >>> settings = [Setting(n, "fedavg", {"client_learning_rate": 10.0**n}) for n in range(3)]
@@ -109,15 +114,20 @@ def choose(
     if num_rounds is not None:
         check_count("num_rounds", num_rounds)
     name, maximise = _named(rule, maximise)
-    rounds = int(record.done.max(initial=0)) if num_rounds is None else num_rounds
+    rounds = rounds_of(record) if num_rounds is None else num_rounds
     diverged = (record.diverged > 0) & (record.diverged <= rounds)
     there = ~diverged & (record.done >= max(rounds, 1))
-    if there.any() and not callable(rule):
-        _require_measured(record, name, rounds)
     worst = -np.inf if maximise else np.inf
     of_runs = np.where(diverged, worst, np.nan)
-    for row in map(int, np.flatnonzero(there)):
-        of_runs[row] = _score(record, row, rule, name, rounds, worst)
+    if there.any() and callable(rule):
+        of_runs[there] = [
+            _called(rule, History(record.history(int(row)).rounds[:rounds]), name)
+            for row in np.flatnonzero(there)
+        ]
+    elif there.any():
+        _require_measured(record, name, rounds)
+        of_runs[there] = _last_values(record, name, rounds, there)
+    of_runs[there & np.isinf(of_runs)] = worst
     seeds = np.unique(record.seed)
     scores = np.full((len(record.settings), len(seeds)), np.nan)
     scores[record.setting, np.searchsorted(seeds, record.seed)] = of_runs
@@ -129,6 +139,36 @@ def choose(
         for method in record.algorithms
     }
     return Choice(name, maximise, scores, mean, spread, methods)
+
+
+def rounds_of(record: Record) -> int:
+    """How many rounds the longest run has, one in which it diverged included."""
+    return int(max(record.done.max(initial=0), record.diverged.max(initial=0)))
+
+
+def require_choosable(rule: Rule, task: Task, evaluates: bool) -> None:
+    """Raises a sentence, before anything is trained, if a rule cannot be followed after it.
+
+    Args:
+      rule: as for `choose`.
+      task: on which the runs are.
+      evaluates: whether they are evaluated at all.
+
+    Raises:
+      ValueError: the name of the metric says no direction, or it will not be measured.
+    """
+    if callable(rule):
+        return
+    name = Goal.of(rule, None, "choose").metric
+    if not name.startswith("test_"):
+        return
+    if task.test is None or not evaluates:
+        why = "evaluate_every is 0" if task.test is not None else f"{task.name} has no test data"
+        raise ValueError(f"Cannot choose by {name}: {why}. Choose by train_loss.")
+    measured = [f"{part}_{metric}" for part in ("test", "test_worst_tenth")
+                for metric in task.model.metrics]
+    if name not in measured:
+        raise ValueError(unknown("metric to choose by", name, [PAPER_RULE, *measured]))
 
 
 def _named(rule: Rule, maximise: bool | None) -> tuple[str, bool]:
@@ -149,25 +189,33 @@ def _require_measured(record: Record, name: str, rounds: int) -> None:
         known for known, values in record.metrics.items() if not np.isnan(values[:, :rounds]).all()
     }
     if name in record.metrics and name not in measured:
-        raise ValueError(
+        raise RuleError(
             f"Cannot choose by {name}: it was not measured in the first {rounds} rounds."
         )
     if name not in measured:
-        raise ValueError(unknown("metric to choose by", name, sorted(measured)))
+        raise RuleError(unknown("metric to choose by", name, sorted(measured)))
 
 
-def _score(record: Record, row: int, rule: Rule, name: str, rounds: int, worst: float) -> float:
-    """The score of a run that did not diverge; NaN if it has none, the worst if not finite."""
-    if callable(rule):
-        last = np.array([_called(rule, History(record.history(row).rounds[:rounds]), name)])
-    else:
-        values = record.metrics[name][:, :rounds]
-        # All are evaluated in the same rounds, so where one has a gap it was not finite.
-        measured = ~np.isnan(values if name.startswith("test_") else values[[row]]).all(axis=0)
-        last = values[row, measured][-LAST_ROUNDS if name == PAPER_RULE else -1:]
-    if not len(last):
-        return np.nan
-    return float(last.mean()) if np.isfinite(last).all() else worst
+def _last_values(record: Record, name: str, rounds: int, there: np.ndarray) -> list[float]:
+    """The last value of a metric for each run that is there, or the mean of the last ones.
+
+    NaN if a run has none, infinite if it is not finite.
+    """
+    values = record.metrics[name][there, :rounds]
+    measured = ~np.isnan(values)
+    if name.startswith("test_"):
+        # All are evaluated in the same rounds, so where one has a gap it was not finite. Only what
+        # is given up early is evaluated at its end as well.
+        done = np.where(there, record.done, 0)
+        longest = record.metrics[name][done == done.max(), :rounds]
+        measured[:] = ~np.isnan(longest).all(axis=0)
+    found: list[float] = []
+    for of_run, has in zip(values, measured, strict=True):
+        last = of_run[has][-LAST_ROUNDS if name == PAPER_RULE else -1:]
+        found.append(
+            np.nan if not len(last) else float(last.mean()) if np.isfinite(last).all() else np.inf
+        )
+    return found
 
 
 def _called(rule: Callable[[History], Any], history: History, name: str) -> float:
@@ -175,11 +223,12 @@ def _called(rule: Callable[[History], Any], history: History, name: str) -> floa
     try:
         if isinstance(score, str | bytes | bool):
             raise TypeError
-        return float(score)
+        number = float(score)
     except (TypeError, ValueError):
         raise TypeError(
             f"{name} must return a number for a run's history, but returned {quoted(score)}."
         ) from None
+    return number if np.isfinite(number) else np.inf
 
 
 def _mean_and_spread(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -188,9 +237,11 @@ def _mean_and_spread(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     for setting, of_seeds in enumerate(scores):
         known = of_seeds[~np.isnan(of_seeds)]
         if len(known):
-            mean[setting] = known.mean()
+            with np.errstate(over="ignore"):  # losses on their way to infinity
+                mean[setting] = known.mean()
         if len(known) > 1 and np.isfinite(known).all():
-            spread[setting] = known.std(ddof=1)
+            with np.errstate(over="ignore"):  # losses on their way to infinity
+                spread[setting] = known.std(ddof=1)
     return mean, spread
 
 
@@ -213,6 +264,13 @@ def _of_method(settings: Sequence[Setting], mean: np.ndarray, maximise: bool) ->
         best.number, order.tolist(), [one for one in found if one is not None],
         float(close.mean()), diverged, grid,
     )
+
+
+def without_edges(choice: Choice) -> Choice:
+    """The choice of a search, which has no grid that could be wider."""
+    return choice._replace(methods={
+        name: chosen._replace(edges=[]) for name, chosen in choice.methods.items()
+    })
 
 
 def extended(settings: Sequence[Setting], choice: Choice) -> list[Setting]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedax.sweeps.choosing import CLOSE, LAST_ROUNDS, PAPER_RULE, Choice, MethodChoice
+from fedax.sweeps.choosing import CLOSE, LAST_ROUNDS, PAPER_RULE, Choice, MethodChoice, rounds_of
 from fedax.sweeps.record import Record
 
 # So many of the settings that diverged are named.
@@ -26,7 +26,7 @@ def closing_words(record: Record, choice: Choice) -> list[str]:
       ...                 np.ones(3, int), {"train_loss": np.array([[1.5], [2.0], [9.0]])})
       >>> for sentence in closing_words(record, choose(record)):
       ...     print(sentence)
-      Chosen by the mean train_loss over all 1 rounds; lower is better.
+      Chosen by the mean train_loss over one round; lower is better.
       fedavg: the best setting is client_learning_rate=0.1, with 1.5 (one seed).
       fedavg: 33% of its settings (1 of 3) are within 5% of the best.
       fedavg: client_learning_rate 0.1 is the smallest of its grid; add 0.01, 0.001.
@@ -36,7 +36,7 @@ def closing_words(record: Record, choice: Choice) -> list[str]:
     for method, chosen in choice.methods.items():
         words += [f"{method}: {sentence}" for sentence in _best(record, choice, chosen)]
         words += [f"{method}: {sentence}" for sentence in _remarks(record, chosen)]
-    return words
+    return words + _warning(choice)
 
 
 def remarks(record: Record, choice: Choice) -> list[str]:
@@ -44,15 +44,17 @@ def remarks(record: Record, choice: Choice) -> list[str]:
     return [
         f"{method}: {sentence}" for method, chosen in choice.methods.items()
         for sentence in _remarks(record, chosen)
-    ]
+    ] + _warning(choice)
 
 
 def rule_in_words(record: Record, choice: Choice) -> str:
     """What the settings were chosen by, such as "the last test_loss; lower is better"."""
-    rounds, rule = int(record.done.max(initial=0)), choice.rule
+    rounds, rule = rounds_of(record), choice.rule
     if rule == PAPER_RULE:
-        over = f"the last {LAST_ROUNDS}" if rounds > LAST_ROUNDS else f"all {rounds}"
-        rule = f"the mean train_loss over {over} rounds"
+        over = f"the last {LAST_ROUNDS} rounds" if rounds > LAST_ROUNDS else (
+            f"all {rounds} rounds" if rounds > 1 else "one round"
+        )
+        rule = f"the mean train_loss over {over}"
     elif rule in record.metrics:
         rule = f"the last {rule}"
     return f"{rule}; {'higher' if choice.maximise else 'lower'} is better"
@@ -77,10 +79,7 @@ def score_in_words(choice: Choice, setting: int) -> str:
 
 def _best(record: Record, choice: Choice, chosen: MethodChoice) -> list[str]:
     if chosen.best is None:
-        return [
-            "no setting is best, as all that were run diverged; try lower rates." if chosen.diverged
-            else "no setting is best, as none has run all rounds."
-        ]
+        return []
     label, count = record.settings[chosen.best].label, len(chosen.order)
     words = [f"the best setting is {label or 'the only one'}, with "
              f"{score_in_words(choice, chosen.best)}."]
@@ -93,11 +92,16 @@ def _best(record: Record, choice: Choice, chosen: MethodChoice) -> list[str]:
 
 
 def _remarks(record: Record, chosen: MethodChoice) -> list[str]:
+    if chosen.best is None:
+        return [
+            "no setting is best, as all that were run diverged; try lower rates." if chosen.diverged
+            else "no setting is best, as none has run all rounds."
+        ]
     words = [
         f"{edge.name} {edge.value:.6g} is the {edge.side} of its grid; add "
         f"{', '.join(f'{value:.6g}' for value in edge.add)}." for edge in chosen.edges
     ]
-    if chosen.diverged and chosen.best is not None:
+    if chosen.diverged:
         named = [record.settings[number].label for number in chosen.diverged[:NAMED]]
         more = [f"and {len(chosen.diverged) - NAMED} more"] * (len(chosen.diverged) > NAMED)
         words.append(
@@ -105,3 +109,12 @@ def _remarks(record: Record, chosen: MethodChoice) -> list[str]:
             f"{'; '.join(named + more)}."
         )
     return words
+
+
+def _warning(choice: Choice) -> list[str]:
+    if not choice.rule.startswith("test_"):
+        return []
+    return [
+        "The test data chose, so what they say of the best settings is too good; keep other data "
+        "for the final word."
+    ]

@@ -51,13 +51,17 @@ class Bounds(NamedTuple):
     whole: bool = False
 
 
+# What is no hyperparameter but the situation that a method is in, so that no edge asks for more.
+SITUATION = (
+    r"(\w+_)?seed|num_clients|examples_per_client|max_examples|cohort_size|availability|dropout"
+)
+
 # What a name says of its bounds; the first pattern that fits.
 BOUNDS = [
-    (r"num_\w+|(\w+_)?batch_size|cohort_size|window|patience|cooldown|capacity|max_examples",
+    (r"num_\w+|(\w+_)?batch_size|window|patience|cooldown|capacity",
      Bounds(least=1, has_least=True, whole=True)),
-    (r"momentum_weight|availability|(client|server|steps)_decay",
-     Bounds(least=0.0, most=1.0, has_most=True)),
-    (r"momentum|dampening|dropout|\w+_decay", Bounds(least=0.0, most=1.0, has_least=True)),
+    (r"momentum_weight|(client|server|steps)_decay", Bounds(least=0.0, most=1.0, has_most=True)),
+    (r"momentum|dampening|\w+_decay", Bounds(least=0.0, most=1.0, has_least=True)),
     (r"\w+_fraction", Bounds(least=0.0, most=1.0)),
 ]
 
@@ -77,10 +81,13 @@ def edge(name: str, value: Any, values: Sequence[Any]) -> Edge | None:
       [0.99, 0.999]
       >>> edge("num_local_steps", 1, [1, 2, 5])  # there is no smaller number of steps
     """
-    if len(values) < 2 or not all(map(is_number, values)) or value not in (values[0], values[-1]):
+    own = name.rpartition(".")[2]  # without its place, as in task.seed
+    if len(values) < 2 or not all(map(is_number, values)) or re.fullmatch(SITUATION, own):
+        return None
+    if value not in (values[0], values[-1]):
         return None
     side: Side = "smallest" if value == values[0] else "largest"
-    add = continued(values, side, bounds_of(name, values))
+    add = continued(values, side, bounds_of(own, values))
     return Edge(name, value, side, add) if add else None
 
 
@@ -91,7 +98,7 @@ def bounds_of(name: str, values: Sequence[Any]) -> Bounds:
     has none below.
     """
     for pattern, bounds in BOUNDS:
-        if re.fullmatch(pattern, name.rpartition(".")[2]):
+        if re.fullmatch(pattern, name):
             return bounds
     return Bounds() if values[0] < 0 else Bounds(least=0.0, has_least=values[0] == 0)
 

@@ -137,6 +137,7 @@ def program(
         )
         return after[2], after[3], after[4]
 
+    rounds.__name__ = "rounds_of_settings"  # as which profiles and kept programs have it
     if mesh is None:
         return jit(rounds, donate_argnums=(0,))
 
@@ -154,6 +155,7 @@ def program(
             out_specs=(of_states, along, along), check_vma=False,
         )(server_state, *others)
 
+    spread.__name__ = rounds.__name__
     return jit(spread, donate_argnums=(0,))
 
 

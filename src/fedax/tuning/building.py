@@ -7,7 +7,7 @@ from fedax.experiment.errors import ConfigError
 from fedax.experiment.run import Built, build_data, build_method, fitted
 from fedax.factories import Structure, partition
 from fedax.measures.communication import Communication
-from fedax.rounds.stopping import Goal
+from fedax.sweeps.choosing import require_choosable
 from fedax.tuning.config import SweepConfig
 
 
@@ -18,24 +18,22 @@ def built(config: SweepConfig) -> list[Built]:
     an algorithm, for all that differ in numbers only.
 
     Raises:
-      ConfigError: a value is out of its range, or a setting does not fit the task, or the task has
-        no test data to choose by.
+      ConfigError: a value is out of its range, or a setting does not fit the task, or what is
+        chosen by will not be measured.
       RunError: a task's data are damaged.
     """
     tasks: dict[str, Task] = {}
     known: dict[tuple[str, Structure], Communication] = {}
     found: list[Built] = []
-    by = Goal.of(config.choose, None, "choose").metric
     for setting in config.settings:
         run = config.run(setting)
         options = repr(sorted(run.task_options.items()))
         if options not in tasks:
             tasks[options] = build_data(run)
-            if by.startswith("test_") and tasks[options].test is None:
-                raise ConfigError(
-                    f"--choose {by} needs test data, which the task {run.task} does not have; "
-                    "choose by train_loss."
-                )
+            try:
+                require_choosable(config.choose, tasks[options], run.evaluate_every > 0)
+            except ValueError as error:
+                raise ConfigError(str(error)) from None
         task = tasks[options]
         algorithm = build_method(run, task)
         kind = options, partition(algorithm)[1]

@@ -28,7 +28,7 @@ from fedax.experiment.folder import (
 )
 from fedax.experiment.run import simulate_options
 from fedax.rounds.options import Settings
-from fedax.sweeps.choosing import Choice, choose
+from fedax.sweeps.choosing import Choice, RuleError, choose
 from fedax.sweeps.planning import Entry, Unit, plan
 from fedax.sweeps.record import Record
 from fedax.tuning.best import best_toml
@@ -85,16 +85,32 @@ def start_sweep(
         return _sat(folder, config, entries, units, identity, notes)
 
 
-def resume_sweep(folder: Path, *, notes: Sequence[str] = ()) -> Swept:
+def resume_sweep(
+    folder: Path, *, rule: str | None = None, notes: Sequence[str] = ()
+) -> Swept:
     """Goes on with a sweep where it stopped; of a finished one it says what came out.
 
+    Args:
+      folder: the sweep's.
+      rule: choose by this one from now on; None: as before.
+      notes: sentences to begin with.
+
     Raises:
-      ConfigError, RunError: it is no sweep folder, or damaged, or it was stopped again.
+      ConfigError, RunError: it is no sweep folder, or damaged, or it was stopped again, or the rule
+        cannot be followed.
     """
-    config, identity, units, _ = read_sweep(folder)
+    config, identity, units, command = read_sweep(folder)
     with locked(folder, _go_on(folder)):
-        done = _finished(folder, config)
-        return done or _sat(folder, config, _entries(config), units, identity, notes)
+        done = _finished(folder, config) if rule in (None, config.choose) else None
+        if done is not None:
+            return done
+        config = dataclasses.replace(config, choose=rule or config.choose)
+        entries = _entries(config)
+        if rule is not None:
+            with explained(folder, _go_on(folder)):
+                (folder / "summary.json").unlink(missing_ok=True)
+                _write_config(folder, config, units, identity, command)
+        return _sat(folder, config, entries, units, identity, notes)
 
 
 def extend_sweep(
@@ -194,11 +210,17 @@ def _sat(
         (folder / BEST).mkdir(exist_ok=True)
         for algorithm in config.algorithms:
             text = best_toml(config, record, choice, algorithm)
-            if text is not None:
-                path = folder / BEST / f"{file_name(algorithm)}.toml"
+            path = folder / BEST / f"{file_name(algorithm)}.toml"
+            if text is None:
+                path.unlink(missing_ok=True)
+            else:
                 write_atomically(path, text.encode())
 
-    record, choice = sit(work, folder, style_of_command_line(make_console()), notes, keep_best)
+    style = style_of_command_line(make_console())
+    try:
+        record, choice = sit(work, folder, style, notes, keep_best)
+    except RuleError as error:
+        raise ConfigError(f"{error} {_go_on(folder)} --choose METRIC") from None
     return Swept(folder, record, choice)
 
 

@@ -25,6 +25,8 @@ SPACES = {
     "logspace": (np.logspace, "powers of ten, the exponents evenly spaced: logspace(-3, 0.5, 8)"),
     "linspace": (np.linspace, "evenly spaced numbers: linspace(0, 1, 5)"),
 }
+# Of what was typed so many letters are shown.
+SHOWN = 100
 # A grid of more values is a mistake, as is a sweep of more settings.
 MOST_VALUES, MOST_SETTINGS = 1_000, 100_000
 
@@ -82,7 +84,8 @@ def parse_grid(words: Sequence[str]) -> tuple[str | None, Grid]:
         if not equals and re.fullmatch(r"[\w-]+", word) and not _is_number(word):
             if preset is not None:
                 raise ConfigError(
-                    f"--grid names two presets, {preset} and {word}; values are KEY=VALUE,..."
+                    f"--grid names two presets, {_cut(preset)} and {_cut(word)}; values are "
+                    "KEY=VALUE,..."
                 )
             preset = word
             continue
@@ -92,7 +95,7 @@ def parse_grid(words: Sequence[str]) -> tuple[str | None, Grid]:
                 f"client_learning_rate=0.1,1, or the name of a preset, but got {quoted(word)}."
             )
         if key in grid:
-            raise ConfigError(f"--grid has {key} twice; give all of its values at once.")
+            raise ConfigError(f"--grid has {_cut(key)} twice; give all of its values at once.")
         grid[key] = parse_values(text, key)
     return preset, grid
 
@@ -114,15 +117,19 @@ def parse_values(text: str, key: str = "KEY") -> list[Any]:
     for item in _split(text, key):
         if not item:
             raise ConfigError(
-                f"--grid {key}={text} has an empty value; write the values with commas between "
-                f"them, without spaces or in quotes: {key}=0.1,1"
+                f"--grid {_cut(f'{key}={text}')} has an empty value; write the values with commas "
+                f"between them, without spaces or in quotes: KEY=0.1,1"
             )
         found += _spaced(item, key)
     if len(found) > MOST_VALUES:
-        raise ConfigError(f"--grid {key} has {len(found):,} values; {MOST_VALUES:,} is the most.")
+        raise ConfigError(
+            f"--grid {_cut(key)} has {len(found):,} values; {MOST_VALUES:,} is the most."
+        )
     for place, value in enumerate(found):
         if any(same(value, other) for other in found[:place]):
-            raise ConfigError(f"--grid {key} has the value {quoted(value)} twice; leave one out.")
+            raise ConfigError(
+                f"--grid {_cut(key)} has the value {quoted(value)} twice; leave one out."
+            )
     return all_floats(found)
 
 
@@ -263,13 +270,13 @@ def _split(text: str, key: str) -> list[str]:
             depth.append(letter)
         elif letter in CLOSING and (not depth or OPENING.index(depth.pop()) !=
                                     CLOSING.index(letter)):
-            raise ConfigError(f"--grid {key}={text}: a {letter!r} closes nothing.")
+            raise ConfigError(f"--grid {_cut(f'{key}={text}')}: a {letter!r} closes nothing.")
         if letter == "," and not depth:
             items.append("")
         else:
             items[-1] += letter
     if depth:
-        raise ConfigError(f"--grid {key}={text}: a {depth[-1]!r} is not closed.")
+        raise ConfigError(f"--grid {_cut(f'{key}={text}')}: a {depth[-1]!r} is not closed.")
     return [item.strip() for item in items]
 
 
@@ -290,10 +297,14 @@ def _spaced(item: str, key: str) -> list[Any]:
             raise ValueError
     except (ValueError, IndexError):
         raise ConfigError(
-            f"--grid {key}: {item} cannot be read; {name.strip()}(FIRST, LAST, HOW_MANY) gives "
-            f"{meaning}."
+            f"--grid {_cut(f'{key}={item}')} cannot be read; {name.strip()}(FIRST, LAST, "
+            f"HOW_MANY) gives {meaning}."
         ) from None
     return values
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
 
 
 def _is_number(word: str) -> bool:

@@ -33,7 +33,7 @@ from fedax.experiment.folder import (
 from fedax.experiment.run import build_data, build_method, simulate_options
 from fedax.experiment.versions import versions
 from fedax.rounds.options import Settings
-from fedax.sweeps.choosing import PAPER_RULE, Choice, choose
+from fedax.sweeps.choosing import PAPER_RULE, Choice, choose, without_edges
 from fedax.sweeps.record import Record, Setting
 from fedax.tuning.best import as_toml
 from fedax.tuning.building import built
@@ -234,12 +234,12 @@ def _searched(folder: Path, config: SearchConfig, say: Callable[[str], None]) ->
     })
     choice = None
     with explained(folder, _go_on(folder)):
+        _write_config(folder, config, record.settings, read_config(folder).get("command"))
         if record.settings:
-            choice = _without_edges(choose(record, config.sweep.choose))
+            choice = without_edges(choose(record, config.sweep.choose))
             write_record(folder, record, _IDENTITY)
             write_results(folder, record, choice)
             write_summary(folder, record, choice, time.perf_counter() - began)
-        _write_config(folder, config, record.settings, read_config(folder).get("command"))
         (folder / BEST).mkdir(exist_ok=True)
         for name, study in studies.items():
             text = _best(config, name, study)
@@ -282,13 +282,6 @@ def _but(options: Mapping[str, Any], space: Space) -> dict[str, Any]:
     """Without what is searched."""
     searched = {key.rpartition(".")[2] for key in space}
     return {key: value for key, value in options.items() if key not in searched}
-
-
-def _without_edges(choice: Choice) -> Choice:
-    """A search has no grid that could be widened."""
-    return choice._replace(methods={
-        name: chosen._replace(edges=[]) for name, chosen in choice.methods.items()
-    })
 
 
 def _best(config: SearchConfig, algorithm: str, study: optuna.Study) -> str | None:

@@ -22,7 +22,7 @@ from fedax.rounds.checks import require_task
 from fedax.rounds.measurements import rehearse
 from fedax.rounds.options import Settings, SimulateOptions
 from fedax.signatures import with_options
-from fedax.sweeps.choosing import PAPER_RULE, Choice, Rule
+from fedax.sweeps.choosing import PAPER_RULE, Choice, Rule, require_choosable
 from fedax.sweeps.choosing import choose as best_of
 from fedax.sweeps.closing import closing_words
 from fedax.sweeps.grid import different, settings_of
@@ -187,6 +187,8 @@ def _call(
     for one in tasks.values():
         require_task(one)
     run_options = Settings.checked(num_rounds, options)._replace(state_every=max(num_rounds, 1))
+    for one in tasks.values():
+        require_choosable(rule, one, run_options.evaluate_every != 0)
     methods = _methods(algorithms)
     numbers = _seeds(seeds)
     grids = _grids(grid, methods, tasks)
@@ -241,8 +243,13 @@ def _methods(algorithms: Method | Sequence[str] | Mapping[str, Method]) -> dict[
         found = {algorithms: algorithms}
     elif callable(algorithms):
         found = {getattr(algorithms, "__name__", "method"): algorithms}
+    elif isinstance(algorithms, Sequence):
+        found = {str(name): name for name in algorithms}
     else:
-        found = {name: name for name in algorithms}
+        raise TypeError(
+            "algorithms must be a method, a list of names or a dictionary of methods by name, but "
+            f"is {quoted(algorithms)}."
+        )
     for name, method in found.items():
         if isinstance(method, FederatedAlgorithm) or not (
             callable(method) or isinstance(method, str)

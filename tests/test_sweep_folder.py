@@ -1,0 +1,243 @@
+"""The sweep folder: going on after a kill with the same table, extending, reading."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fedax
+from fedax.cli.main import run_command
+from fedax.experiment.folder import RunError
+from fedax.sweeps.columns import Columns, Part, joined
+from fedax.sweeps.record import Setting
+from fedax.tuning import training
+from fedax.tuning.display import SweepDisplay
+from fedax.tuning.keeping import Keeper, read_columns, write_columns
+
+GRID = {"client_learning_rate": [0.02, 0.05, 0.1, 1e9], "server_learning_rate": [0.5, 1.0]}
+
+
+@pytest.fixture(scope="module")
+def task():
+    return fedax.load_task("quadratics")
+
+
+def scaffold(model, client_learning_rate, server_learning_rate):
+    return fedax.scaffold(model, client_learning_rate, server_learning_rate, num_local_steps=2)
+
+
+def swept(task, **options):
+    return fedax.sweep(
+        task, {"scaffold": scaffold, "fedavg": fedax.fedavg}, GRID, progress=False,
+        **{"num_rounds": 8, "seeds": 2, "cohort_size": 3, "settings_per_batch": 3, **options},
+    )
+
+
+def same(one, other):
+    """Whether two records are equal to the bit, but for times."""
+    for name in ("setting", "seed", "diverged", "done"):
+        np.testing.assert_array_equal(getattr(one, name), getattr(other, name), err_msg=name)
+    assert set(one.metrics) == set(other.metrics)
+    for name in set(one.metrics) - {"seconds", "data_seconds", "compile_seconds"}:
+        np.testing.assert_array_equal(one.metrics[name], other.metrics[name], err_msg=name)
+
+
+@pytest.mark.slow
+def test_a_sweep_that_is_stopped_anywhere_ends_with_the_same_table(task, tmp_path, monkeypatch):
+    """SCAFFOLD's clients keep states, and units are stopped in the middle and between them."""
+    whole = swept(task)
+    monkeypatch.setattr(training, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
+    show, left = SweepDisplay.show, [0]
+
+    def stop_now_and_then(self, number, running):
+        left[0] -= 1
+        if left[0] == 0:
+            raise MemoryError("killed")
+        show(self, number, running)
+
+    monkeypatch.setattr(SweepDisplay, "show", stop_now_and_then)
+    chance, kills = random.Random(0), 0
+    out = tmp_path / "sweep"
+    while kills < 30:
+        left[0] = chance.randint(2, 25)
+        try:
+            again = swept(task, out=out)
+            break
+        except MemoryError:
+            kills += 1
+    assert kills >= 3
+    same(again.record, whole.record)
+    same(fedax.load_sweep(out).record, whole.record)
+    assert again.choice.methods["scaffold"].best == whole.choice.methods["scaffold"].best
+
+
+@pytest.mark.quick
+def test_a_finished_sweep_is_read_and_not_run_again(task, tmp_path, monkeypatch):
+    first = swept(task, out=tmp_path / "a", num_rounds=3, seeds=1)
+    monkeypatch.setattr(training, "train_units", None)
+    same(swept(task, out=tmp_path / "a", num_rounds=3, seeds=1).record, first.record)
+    sweep = fedax.load_sweep(tmp_path / "a")
+    assert sweep.finished
+    assert sweep.config["grid"]["fedavg"] == GRID
+    assert sweep.results["diverged"].tolist() == first.record.diverged.tolist()
+    assert len(sweep.rounds) == int(first.record.done.sum())
+    assert sweep.choice.methods["fedavg"].best == first.choice.methods["fedavg"].best
+    summary = json.loads((tmp_path / "a" / "summary.json").read_text())
+    assert summary["methods"]["fedavg"]["values"] == dict(first.best("fedavg").values)
+    with pytest.raises(RunError, match="another than this call's"):
+        swept(task, out=tmp_path / "a", num_rounds=4, seeds=1)
+
+
+def test_a_sweep_of_a_user_differs_by_what_its_method_does(task, tmp_path):
+    def method(factor):
+        return lambda rate: fedax.fedavg(task.model, factor * rate)
+
+    def run(factor):
+        return fedax.sweep(task, method(factor), {"rate": [0.1, 0.2]}, num_rounds=1,
+                           progress=False, out=tmp_path / "own", evaluate_every=0)
+
+    run(1.0)
+    run(1.0)
+    with pytest.raises(RunError, match="another than this call's"):
+        run(2.0)
+
+
+@pytest.mark.quick
+def test_a_damaged_part_is_named_and_a_damaged_checkpoint_costs_only_time(task, tmp_path):
+    path = tmp_path / "columns.npz"
+    write_columns(path, {"a": np.arange(3.0)}, "mine")
+    assert read_columns(path, "mine")["a"].tolist() == [0, 1, 2]
+    with pytest.raises(RunError, match="another sweep"):
+        read_columns(path, "yours")
+    content = path.read_bytes()
+    for damaged in (content[:-20], b"", bytes([*content[:200], content[200] ^ 255, *content[201:]])):
+        path.write_bytes(damaged)
+        with pytest.raises(RunError, match="cannot be read"):
+            read_columns(path, "mine")
+    assert Keeper(tmp_path, "mine").part(0, ((0,), 0, 1)) is None
+
+
+@pytest.mark.quick
+def test_parts_become_a_record_in_order():
+    settings = [Setting(0, "a", {"x": 1}), Setting(1, "a", {"x": 2})]
+    late = Columns(1)
+    late.add({"train_loss": np.array([[3.0], [2.0]])})
+    late.add({"train_loss": np.array([[1.0]]), "test_loss": np.array([[5.0]])})
+    parts = [
+        Part(np.array([1]), np.array([7]), np.array([0]), np.array([3]), late.metrics),
+        Part(np.array([0]), np.array([7]), np.array([2]), np.array([1]),
+             {"train_loss": np.array([[9.0]])}),
+    ]
+    record = joined(settings, parts)
+    assert record.setting.tolist() == [0, 1]
+    assert record.diverged.tolist() == [2, 0]
+    np.testing.assert_array_equal(record.metrics["train_loss"], [[9, np.nan, np.nan], [3, 2, 1]])
+    np.testing.assert_array_equal(record.metrics["test_loss"][1], [np.nan, np.nan, 5])
+    assert [len(record.history(row)) for row in (0, 1)] == [1, 3]
+    assert joined(settings, []).num_rounds == 0
+
+
+@pytest.mark.parametrize(("change", "sentence"), [
+    ({"grid": {"client_learning_rte": [0.1]}}, "client_learning_rte"),
+    ({"grid": {"client_learning_rate": []}}, "no value"),
+    ({"grid": {"client_learning_rate": [0.1, 0.1]}}, "a value twice"),
+    ({"seeds": 0}, "seeds"),
+    ({"seeds": [1, 1]}, "seeds must be different"),
+    ({"seed": 3}, "give seeds="),
+    ({"algorithms": 5}, "method"),
+    ({"algorithms": {"a": fedax.fedavg(fedax.load_task("quadratics").model, 0.1)}}, "function"),
+    ({"algorithms": "fedavgg"}, "fedavg"),
+    ({"settings_per_batch": 0}, "settings_per_batch"),
+    ({"task": 3}, "task"),
+    ({"choose": "test_los"}, "test_los"),
+    ({"mesh": None}, "all devices"),
+])
+def test_mistakes_meet_sentences(task, change, sentence):
+    arguments = {
+        "task": task, "algorithms": fedax.fedavg, "grid": {"client_learning_rate": [0.1]},
+        "num_rounds": 1, "progress": False, **change,
+    }
+    with pytest.raises((TypeError, ValueError), match=sentence):
+        fedax.sweep(
+            arguments.pop("task"), arguments.pop("algorithms"), arguments.pop("grid"), **arguments
+        )
+
+
+def test_models_and_batch_sizes_are_groups_of_one_sweep(task):
+    small = fedax.regression(lambda key: jnp.zeros(2), lambda params, x: x @ params)
+    data = fedax.FederatedDataset.from_clients({
+        "a": {"x": np.eye(2), "y": np.ones(2)}, "b": {"x": np.ones((1, 2)), "y": np.zeros(1)},
+    })
+    tasks = {"one": fedax.Task(small, data, name="one"),
+             "two": fedax.Task(small, data.pooled(), name="two")}
+    result = fedax.sweep(
+        tasks, "fedavg", {"task": ["one", "two"], "batch_size": [1, 2],
+                          "client_learning_rate": [0.1, 0.2], "num_local_steps": 1},
+        num_rounds=2, cohort_size=1, progress=False,
+    )
+    assert len(result.record.settings) == 8
+    assert result.record.settings[5].values == {
+        "task": "two", "batch_size": 1, "client_learning_rate": 0.2
+    }
+    assert np.isfinite(result.record.metrics["train_loss"]).all()
+
+
+@pytest.mark.slow
+def test_the_command_line_killed_five_times_ends_with_the_same_table(tmp_path):
+    grid = ["--grid", "client_learning_rate=0.01,0.03,0.1,0.3", "server_learning_rate=0.5,1"]
+    asked = ["sweep", "digits", "fedavg,fedyogi", *grid, "--rounds", "40", "--seeds", "2",
+             "--settings-per-batch", "2"]
+    environment = os.environ | {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+
+    def start(*words):
+        return subprocess.Popen(
+            [sys.executable, "-m", "fedax", *words], env=environment, stdout=subprocess.DEVNULL,
+        )
+
+    whole, out = tmp_path / "whole", tmp_path / "killed"
+    process = start(*asked, "--out", str(whole))
+    assert process.wait() == 0
+    chance = random.Random(1)
+    process, kills = start(*asked, "--out", str(out)), 0
+    while kills < 5:
+        before = {path.name for path in out.glob("parts/*")}
+        deadline = time.monotonic() + 120
+        while {path.name for path in out.glob("parts/*")} == before and process.poll() is None:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        time.sleep(chance.random() * 0.5)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        kills += 1
+        process = start("sweep", "--resume", str(out))
+    assert process.wait() == 0
+    same(fedax.load_sweep(out).record, fedax.load_sweep(whole).record)
+
+
+@pytest.mark.slow
+def test_extending_adds_what_the_edge_asks_for(tmp_path, capsys):
+    out = tmp_path / "sweep"
+    assert run_command([
+        "sweep", "quadratics", "fedavg", "--grid", "client_learning_rate=0.001,0.01",
+        "--rounds", "5", "--out", str(out),
+    ]) == 0
+    assert "--extend" in capsys.readouterr().out
+    before = fedax.load_sweep(out).record
+    assert run_command(["sweep", "--extend", str(out)]) == 0
+    after = fedax.load_sweep(out)
+    rates = [setting.values["client_learning_rate"] for setting in after.record.settings]
+    np.testing.assert_allclose(rates, [0.001, 0.01, 0.1, 1.0])
+    np.testing.assert_array_equal(
+        after.record.metrics["train_loss"][:2], before.metrics["train_loss"]
+    )
+    assert run_command(["sweep", "--resume", str(out)]) == 0
+    assert "fedavg" in capsys.readouterr().out
+    assert run_command(["run", "--config", str(out / "best" / "fedavg.toml"), "--rounds", "1",
+                        "--out", str(tmp_path / "run")]) == 0

@@ -1,0 +1,194 @@
+"""Many settings as one program: every curve is the single run's, and nothing compiles twice."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fedax
+from fedax.factories import partition
+from fedax.optimizers.base_optimizers import adam, sgdm
+from fedax.rounds.options import Settings
+from fedax.sweeps.batch import BatchTraining, varying
+from fedax.sweeps.planning import CPU_BYTES, CPU_MOST, Entry, groups, plan, side_by_side
+
+
+@pytest.fixture(scope="module")
+def task():
+    generator = np.random.default_rng(0)
+    x = generator.normal(size=(60, 3))
+    y = x @ np.array([1.0, -2.0, 0.5]) + 0.1 * generator.normal(size=60)
+    sizes = [4, 9, 2, 12, 7, 8, 10, 8]
+    clients = fedax.FederatedDataset.from_arrays({"x": x, "y": y}, np.repeat(np.arange(8), sizes))
+    model = fedax.regression(lambda key: jnp.zeros(3), lambda params, x: x @ params)
+    return fedax.Task(model, clients, clients, name="line")
+
+
+def trained_together(task, algorithms, num_rounds=6, seed=3, places=None, **options):
+    """The columns of settings side by side, [settings, rounds], and the batch."""
+    settings = Settings.checked(num_rounds, {
+        "cohort_size": 3, "seed": seed, "state_every": num_rounds, "evaluate_every": 0, **options,
+    })
+    varies = varying([partition(algorithm)[0] for algorithm in algorithms])
+    training = BatchTraining(
+        task, algorithms, num_rounds, settings, varies, jax.devices()[:1]
+    )
+    reports = [report.metrics for report in training]
+    names = dict.fromkeys(name for metrics in reports for name in metrics)
+    return {
+        name: np.concatenate([
+            metrics.get(name, np.full_like(metrics["num_reports"], np.nan)) for metrics in reports
+        ]).T
+        for name in names
+    }, training
+
+
+def alone(task, algorithm, num_rounds=6, seed=3, **options):
+    return fedax.train(
+        task, algorithm, num_rounds=num_rounds, seed=seed, cohort_size=3, progress=False,
+        **{"evaluate_every": 0, **options},
+    )
+
+
+METHODS = {
+    "fedavg": lambda model, a, b: fedax.fedavg(model, a, b, batch_size=4, num_local_epochs=1),
+    "fedyogi": lambda model, a, b: fedax.fedyogi(model, a, b, batch_size=4, num_local_steps=3),
+    "scaffold": lambda model, a, b: fedax.scaffold(model, a, b, batch_size=4, num_local_steps=2),
+    "mime with Adam, two exchanges": lambda model, a, b: fedax.mime(
+        model, a, base=adam(adaptivity=b), batch_size=4, num_local_steps=2
+    ),
+    "elastic over FedProx": lambda model, a, b: fedax.elastic(
+        fedax.fedprox(model, a, proximal_weight=b, batch_size=4, num_local_steps=2), model
+    ),
+    "decaying steps": lambda model, a, b: fedax.fedavg(
+        model, fedax.schedules.exponential_decay(a, 0.9), b, batch_size=4,
+        num_local_steps=fedax.schedules.exponential_decay(5, 0.7),
+    ),
+    "another number of steps for each": lambda model, a, b: fedax.fedavg(
+        model, 0.1, batch_size=4, num_local_steps=fedax.schedules.exponential_decay(50 * a, 1.0)
+    ),
+}
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("method", METHODS)
+def test_every_curve_is_the_single_runs(task, method):
+    pairs = [(0.01, 0.5), (0.1, 1.0), (0.05, 0.1)]
+    algorithms = [METHODS[method](task.model, *pair) for pair in pairs]
+    columns, training = trained_together(task, algorithms)
+    for place, algorithm in enumerate(algorithms):
+        result = alone(task, algorithm)
+        for name in ("train_loss", "num_local_steps", "num_reports", "total_local_steps"):
+            np.testing.assert_allclose(
+                columns[name][place], result.history[name], rtol=1e-12, atol=0, err_msg=name
+            )
+        own = jax.tree.map(lambda leaf, p=place: leaf[p], training.state.server_state.params)
+        np.testing.assert_allclose(own, result.params, rtol=1e-12, atol=1e-14)
+
+
+def test_a_setting_that_diverges_is_frozen_and_the_others_are_not_touched(task):
+    rates = [0.05, 1e200, 0.1]
+    algorithms = [fedax.fedavg(task.model, rate, batch_size=4) for rate in rates]
+    columns, training = trained_together(task, algorithms)
+    with pytest.raises(fedax.DivergedError, match="Round") as error:
+        alone(task, algorithms[1])
+    number = int(str(error.value).split()[1].rstrip(":"))
+    assert training.state.diverged.tolist() == [0, number, 0]
+    assert training.state.alive.tolist() == [True, False, True]
+    assert np.isnan(columns["train_loss"][1, number - 1 :]).all()
+    for place in (0, 2):
+        np.testing.assert_allclose(
+            columns["train_loss"][place], alone(task, algorithms[place]).history["train_loss"],
+            rtol=1e-12,
+        )
+
+
+def test_when_all_have_diverged_nothing_is_computed_any_more(task):
+    algorithms = [fedax.fedavg(task.model, rate) for rate in (1e200, 1e250)]
+    columns, training = trained_together(task, algorithms, num_rounds=50)
+    assert (training.state.diverged > 0).all()
+    assert columns["num_reports"].shape[1] < 50
+
+
+def test_a_setting_that_is_given_up_keeps_its_state(task):
+    algorithms = [fedax.fedavg(task.model, rate) for rate in (0.05, 0.1)]
+    settings = Settings.checked(4, {"cohort_size": 3, "evaluate_every": 0})
+    training = BatchTraining(task, algorithms, 4, settings, (True, False), jax.devices()[:1])
+    rounds = iter(training)
+    next(rounds)
+    training.give_up([1])
+    kept = np.asarray(training.state.server_state.params)[1]
+    columns = [report.metrics["train_loss"] for report in rounds]
+    assert np.isnan(np.concatenate(columns)[:, 1]).all()
+    np.testing.assert_array_equal(training.state.server_state.params[1], kept)
+    assert training.state.diverged.tolist() == [0, 0]
+
+
+def test_a_whole_grid_compiles_once(task, compiled):
+    grid = {"client_learning_rate": [0.01, 0.02, 0.05, 0.1], "server_learning_rate": [0.5, 1.0]}
+    method = lambda model, **rates: fedax.fedavgm(model, **rates, batch_size=4)  # noqa: E731
+    result = fedax.sweep(
+        task, {"m": method}, grid, num_rounds=3, seeds=2, settings_per_batch=3,
+        cohort_size=3, evaluate_every=0, progress=False,
+    )
+    assert compiled.count("jit(rounds_of_settings)") == 1
+    assert result.record.metrics["train_loss"].shape == (16, 3)
+
+
+def test_test_metrics_are_those_of_the_single_run(task):
+    algorithms = [fedax.fedavg(task.model, rate) for rate in (0.05, 0.1)]
+    columns, _ = trained_together(task, algorithms, evaluate_every=2)
+    for place, algorithm in enumerate(algorithms):
+        history = alone(task, algorithm, evaluate_every=2).history
+        np.testing.assert_allclose(
+            columns["test_loss"][place], history["test_loss"], rtol=1e-12
+        )
+
+
+def test_diagnostics_and_bytes_are_those_of_the_single_run(task):
+    algorithms = [fedax.fedavg(task.model, rate) for rate in (0.05, 0.1)]
+    columns, _ = trained_together(task, algorithms, diagnostics=True)
+    history = alone(task, algorithms[1], diagnostics=True).history
+    for name in ("pseudo_gradient_norm", "client_drift", "update_cosine", "bytes_up", "bytes_down"):
+        np.testing.assert_allclose(columns[name][1], history[name], rtol=1e-9, err_msg=name)
+
+
+@pytest.mark.quick
+def test_settings_of_one_structure_are_one_program(task):
+    def entry(algorithm, kind=None):
+        return Entry(task, algorithm, lambda seed: Settings(seed=seed), kind)
+
+    entries = [
+        entry(fedax.fedavg(task.model, 0.1)), entry(fedax.fedavg(task.model, 0.2, batch_size=5)),
+        entry(fedax.fedavg(task.model, 0.3)), entry(fedax.fedavg(task.model, 0.3), "other cohorts"),
+        entry(fedax.mimelite(task.model, 0.1, base=sgdm(0.9))),
+    ]
+    assert [group.settings for group in groups(entries)] == [(0, 2), (1,), (3,), (4,)]
+    assert groups(entries)[0].varies == (True, False)
+
+
+@pytest.mark.quick
+def test_units_are_of_one_size_and_hold_every_setting_once_a_seed(task):
+    algorithms = [fedax.fedavg(task.model, rate) for rate in np.linspace(0.1, 0.7, 7).tolist()]
+    entries = [Entry(task, algorithm, lambda seed: Settings(seed=seed)) for algorithm in algorithms]
+    units = plan(entries, [4, 5], settings_per_batch=3)
+    assert [(unit.settings, unit.seed, unit.size) for unit in units] == [
+        ((0, 1, 2), 4, 3), ((3, 4, 5), 4, 3), ((6,), 4, 3),
+        ((0, 1, 2), 5, 3), ((3, 4, 5), 5, 3), ((6,), 5, 3),
+    ]
+    spread = plan(entries, [0], num_devices=2, settings_per_batch=1)
+    assert [unit.size for unit in spread] == [2, 2, 2, 2]
+    assert [unit.size for unit in plan(entries, [0], num_devices=2)] == [8]
+    with pytest.raises(ValueError, match="settings_per_batch"):
+        plan(entries, [0], settings_per_batch=0)
+
+
+@pytest.mark.quick
+def test_small_models_go_side_by_side_and_large_ones_do_not(task):
+    def of(size):
+        model = fedax.regression(lambda key: jnp.zeros(size), lambda params, x: x @ params)
+        return Entry(task._replace(model=model), fedax.fedavg(model, 0.1), Settings)
+
+    assert side_by_side(of(3)) == CPU_MOST
+    assert side_by_side(of(CPU_BYTES // 8 // 4)) == 4
+    assert side_by_side(of(CPU_BYTES)) == 1
