@@ -140,7 +140,10 @@ class KilledError(BaseException):
     """Stands for SIGKILL."""
 
 
-@pytest.mark.parametrize("sampler", ["tpe", "random", "qmc"])
+@pytest.mark.parametrize("sampler", [
+    "tpe", pytest.param("random", marks=pytest.mark.slow),
+    pytest.param("qmc", marks=pytest.mark.slow),
+])
 def test_killed_in_a_batch_and_resumed_equals_uninterrupted(tmp_path, sampler):
     given = asked(num_trials=18, batch_size=6, sampler=sampler)
     (tmp_path / "whole").mkdir()

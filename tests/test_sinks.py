@@ -17,8 +17,18 @@ from fedax.cli.main import run_command
 from fedax.experiment import run
 from fedax.experiment.display import Display
 from fedax.experiment.metrics import read_history, read_metrics
-from fedax.sinks import SINKS, SinkError, Sinks, open_sink, require_libraries, sink, sink_names
+from fedax.sinks import (
+    SINKS,
+    SinkError,
+    Sinks,
+    log_record,
+    open_sink,
+    require_libraries,
+    sink,
+    sink_names,
+)
 from fedax.sinks.rows import dated, hyperparameters, numbers
+from fedax.sweeps.record import Record, Setting
 from fedax.tasks.registry import TASKS, TaskInfo
 from problems import quadratic_task
 from test_run import Killed, assert_same_run, config, final_arrays
@@ -310,6 +320,44 @@ def test_runs_of_a_sweep_have_places_of_their_own(tmp_path):
             opened.log({"round": 1, "train_loss": 0.5})
     found = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.csv"))
     assert found == [str(Path("logs", name, "metrics.csv")) for name in ("3-0", "3-1")]
+
+
+def small_record():
+    """Two settings with two seeds; the last run diverged in its second round."""
+    losses = np.array([[1.0, 0.5], [1.1, 0.6], [2.0, 1.5], [2.1, np.nan]])
+    settings = [Setting(n, "fedavg", {"client_learning_rate": 10.0**n}) for n in range(2)]
+    return Record(settings, np.array([0, 0, 1, 1]), np.array([3, 4, 3, 4]),
+                  np.array([0, 0, 0, 2]), np.array([2, 2, 2, 1]), {"train_loss": losses})
+
+
+@pytest.mark.quick
+def test_the_runs_of_a_sweep_are_logged(tmp_path):
+    assert log_record(["csv"], tmp_path, {"task": "t"}, small_record(), pytest.fail) == ["csv"]
+    tables = {
+        path.parent.name: path.read_text().splitlines()
+        for path in (tmp_path / "logs").glob("*/metrics.csv")
+    }
+    assert tables == {
+        "0-3": ["round,train_loss", "1,1.0", "2,0.5"], "0-4": ["round,train_loss", "1,1.1", "2,0.6"],
+        "1-3": ["round,train_loss", "1,2.0", "2,1.5"], "1-4": ["round,train_loss", "1,2.1"],
+    }
+
+
+def test_the_runs_of_a_sweep_share_a_store_of_mlflow(tmp_path):
+    from mlflow import MlflowClient
+
+    for _ in range(2):  # the second time in place of the first
+        log_record(["mlflow"], tmp_path, {"task": "t"}, small_record(), pytest.fail)
+    client = MlflowClient(f"sqlite:///{tmp_path / 'logs' / 'mlflow' / 'mlflow.db'}")
+    found = client.search_runs([client.get_experiment_by_name("fedax").experiment_id])
+    assert {
+        (run.info.run_name, run.data.params["client_learning_rate"], run.data.params["seed"],
+         run.data.metrics["train_loss"]) for run in found
+    } == {
+        (f"{tmp_path.name}/0-3", "1.0", "3", 0.5), (f"{tmp_path.name}/0-4", "1.0", "4", 0.6),
+        (f"{tmp_path.name}/1-3", "10.0", "3", 1.5), (f"{tmp_path.name}/1-4", "10.0", "4", 2.1),
+    }
+    assert len(found) == 4
 
 
 @pytest.mark.quick

@@ -4,6 +4,7 @@ Each sink writes by its own library, which is an extra. What is measured is deci
 """
 
 from fedax.sinks.names import SINKS, SinkError, require_libraries, sink_names
+from fedax.sinks.runs import log_record
 from fedax.sinks.sink import Sink, Sinks, open_sink
 
 __all__ = [
@@ -11,6 +12,7 @@ __all__ = [
     "Sink",
     "SinkError",
     "Sinks",
+    "log_record",
     "open_sink",
     "require_libraries",
     "sink_names",
