@@ -204,6 +204,13 @@ LOGS = [float(value) for value in np.logspace(-3, 0.5, 8)]
     ("server_learning_rate", [0.1, 0.3, 1, 3], [0.03, 0.01], [10, 30]),
     ("client_learning_rate", [0.0, 0.01, 0.1], None, [1, 10]),
     ("adaptivity", [0.02, 0.05], [0.008, 0.0032], [0.125, 0.3125]),
+    ("client_learning_rate", [0.3, 1], [0.1, 0.03], [3, 10]),
+    ("client_learning_rate", [0.316, 1], [0.1, 0.0316], [3.16, 10]),
+    ("client_learning_rate", [10**-0.5, 1.0], [0.1, 10**-1.5], [10**0.5, 10]),
+    ("client_learning_rate", [0.03, 1], [0.003, 0.0003], [10, 100]),  # a decade at most
+    ("client_learning_rate", [0.002, 0.5], [0.0002, 0.00002], [5, 50]),
+    ("client_learning_rate", [1e-6, 1e-4, 1e-2], [1e-8, 1e-10], [1, 100]),  # but if all are more
+    ("num_local_steps", [3, 10], [1], [30, 100]),
     ("num_local_steps", [1, 2, 4, 8], None, [16, 32]),
     ("num_local_steps", [5, 10, 20], [2, 1], [40, 80]),  # 2.5 and 1.25, whole
     ("num_local_epochs", [1, 2, 3], None, [4, 5]),

@@ -23,7 +23,7 @@ from fedax.sweeps.choosing import choose
 from fedax.sweeps.record import Record
 from fedax.tasks.registry import load_task, presets
 from fedax.tuning.best import as_toml, best_toml
-from fedax.tuning.building import built
+from fedax.tuning.building import built, possible
 from fedax.tuning.config import sweep_config
 from fedax.tuning.grids import parse_grid, parse_values
 
@@ -245,7 +245,7 @@ def test_a_rule_that_cannot_be_followed_is_refused_before_training(rule, setting
 def test_a_sweep_chooses_anew(tmp_path, capsys):
     out = str(tmp_path / "sweep")
     words = "quadratics fedavg --grid client_learning_rate=0.01,1 --rounds 2 --cohort-size 2 --out"
-    with jax.numpy_dtype_promotion("standard"):
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         assert run_command(["sweep", *words.split(), out, "--choose", "drift"]) == 2
         said = capsys.readouterr().err
         assert "Unknown metric to choose by 'drift'" in said
@@ -269,6 +269,28 @@ def test_a_wider_sweep_keeps_its_settings_and_adds_to_the_grid():
     }
     assert [one.number for one in wider.settings[8:]] == list(range(8, 8 + 2 + 6))
     assert wider.run(wider.settings[8]).algorithm_options["client_learning_rate"] == 10.0
+
+
+@pytest.mark.quick
+def test_an_edge_asks_for_nothing_that_a_users_method_refuses(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text("""import fedax
+def mine(model, share: float = 0.5):
+    if not 0 < share < 1:
+        raise ValueError(f"share must be in (0, 1), but is {share}.")
+    return fedax.fedavg(model, share)
+""")
+    for values, added in (("0.4,0.6,0.8", []), ("0.2,0.4", [0.8])):
+        config = sweep(f"{path}:mine", f"share={values}", preset="none")
+        count = len(config.settings)
+        wider = config.wider(choose(recorded(config, -np.arange(count))))
+        assert len(wider.settings) == count + 2
+        possible_ones, why = possible(wider, count)
+        assert [one.values["share"] for one in possible_ones.settings[count:]] == added
+        assert [one.number for one in possible_ones.settings] == list(range(count + len(added)))
+        assert len(why) == 2 - len(added)
+        assert "mine.py:mine: share must be in (0, 1), but is 1" in why[0]
+        assert possible_ones.grid["mine"]["share"] == [*config.grid["mine"]["share"], *added]
 
 
 ODD = 'a "quoted" \\ name\nwith = a line and \x7f, é'

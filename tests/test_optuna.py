@@ -363,7 +363,9 @@ def test_the_command_line_searches_goes_on_and_keeps_what_a_sweep_keeps(
     said = capsys.readouterr().out
     assert "fedavgm:\n3/3 trials  best " in said
     assert "Best settings, chosen by the mean train_loss over all 4 rounds" in said
-    assert run_command(["sweep", "--resume", out, "--trials", "5"]) == 0
+    assert run_command(["sweep", "--resume", out, "--trials", "5", "--log", "csv"]) == 0
+    logged = (tmp_path / "search" / "logs" / "9-0" / "metrics.csv").read_text()
+    assert len(logged.splitlines()) == 5
     found = fedax.load_sweep(tmp_path / "search")
     assert found.record.algorithms == ["fedavg", "fedavgm"]
     assert len(found.record.settings) == 10

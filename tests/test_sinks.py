@@ -330,16 +330,22 @@ def small_record():
                   np.array([0, 0, 0, 2]), np.array([2, 2, 2, 1]), {"train_loss": losses})
 
 
+def config_of(setting, seed):
+    return {"algorithm": setting.algorithm, "seed": seed, "algorithm_options": setting.values}
+
+
 @pytest.mark.quick
 def test_the_runs_of_a_sweep_are_logged(tmp_path):
-    assert log_record(["csv"], tmp_path, {"task": "t"}, small_record(), pytest.fail) == ["csv"]
+    assert log_record(["csv"], tmp_path, config_of, small_record(), pytest.fail) == ["csv"]
     tables = {
         path.parent.name: path.read_text().splitlines()
         for path in (tmp_path / "logs").glob("*/metrics.csv")
     }
     assert tables == {
-        "0-3": ["round,train_loss", "1,1.0", "2,0.5"], "0-4": ["round,train_loss", "1,1.1", "2,0.6"],
-        "1-3": ["round,train_loss", "1,2.0", "2,1.5"], "1-4": ["round,train_loss", "1,2.1"],
+        name: ["round,train_loss", *lines] for name, lines in {
+            "0-3": ["1,1.0", "2,0.5"], "0-4": ["1,1.1", "2,0.6"], "1-3": ["1,2.0", "2,1.5"],
+            "1-4": ["1,2.1"],
+        }.items()
     }
 
 
@@ -347,7 +353,7 @@ def test_the_runs_of_a_sweep_share_a_store_of_mlflow(tmp_path):
     from mlflow import MlflowClient
 
     for _ in range(2):  # the second time in place of the first
-        log_record(["mlflow"], tmp_path, {"task": "t"}, small_record(), pytest.fail)
+        log_record(["mlflow"], tmp_path, config_of, small_record(), pytest.fail)
     client = MlflowClient(f"sqlite:///{tmp_path / 'logs' / 'mlflow' / 'mlflow.db'}")
     found = client.search_runs([client.get_experiment_by_name("fedax").experiment_id])
     assert {

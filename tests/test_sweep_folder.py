@@ -117,7 +117,8 @@ def test_a_damaged_part_is_named_and_a_damaged_checkpoint_costs_only_time(task, 
     with pytest.raises(RunError, match="another sweep"):
         read_columns(path, "yours")
     content = path.read_bytes()
-    for damaged in (content[:-20], b"", bytes([*content[:200], content[200] ^ 255, *content[201:]])):
+    flipped = bytes([*content[:200], content[200] ^ 255, *content[201:]])
+    for damaged in (content[:-20], b"", flipped):
         path.write_bytes(damaged)
         with pytest.raises(RunError, match="cannot be read"):
             read_columns(path, "mine")
@@ -241,3 +242,30 @@ def test_extending_adds_what_the_edge_asks_for(tmp_path, capsys):
     assert "fedavg" in capsys.readouterr().out
     assert run_command(["run", "--config", str(out / "best" / "fedavg.toml"), "--rounds", "1",
                         "--out", str(tmp_path / "run")]) == 0
+
+
+@pytest.mark.parametrize("out", [False, True])
+def test_halving_gives_up_the_worse_and_the_others_are_as_if_nothing_had_been(task, tmp_path, out):
+    """SCAFFOLD's clients keep states, which go along when settings are regrouped."""
+    grid = {"client_learning_rate": [0.003, 0.1, 1e300, 0.01, 0.03], "server_learning_rate": 1.0}
+    options = {"num_rounds": 9, "seeds": 2, "cohort_size": 3, "progress": False,
+               "settings_per_batch": 2}
+    whole = fedax.sweep(task, scaffold, grid, **options)
+    halved = fedax.sweep(
+        task, scaffold, grid, halving=3, **options, out=tmp_path / "h" if out else None
+    )
+    losses = whole.record.metrics["train_loss"]
+    assert whole.record.diverged[whole.record.setting == 2].tolist() == [1, 1]
+    after_one = losses[:, 0].reshape(5, 2).mean(axis=1)
+    good = [number for number in np.argsort(after_one) if number != 2]
+    expected = dict.fromkeys(good, 1) | {2: 0} | dict.fromkeys(good[:2], 3)
+    after_three = losses[:, :3].mean(axis=1).reshape(5, 2).mean(axis=1)
+    expected[min(good[:2], key=lambda number: after_three[number])] = 9
+    done = halved.record.done
+    assert done.tolist() == [expected[number] for number in halved.record.setting]
+    for row, count in enumerate(done):
+        np.testing.assert_allclose(
+            halved.record.metrics["train_loss"][row, :count], losses[row, :count], rtol=1e-12
+        )
+    if out:
+        assert not list((tmp_path / "h").glob("rung-*/part-*/"))

@@ -160,10 +160,13 @@ class Sweep:
     """Go on with the sweep in this folder where it stopped."""
     extend: Annotated[Path | None, _option("DIR")] = None
     """Go on with a finished sweep beyond the edges of its grids where the best settings lie."""
+    halving: Annotated[int | None, _WHOLE, _option("N")] = None
+    """Successive halving: all settings run for a few rounds, the best one in N of each method for N
+    times as many, and so on. Default: all run to the end."""
     settings_per_batch: Annotated[int | None, _WHOLE, _option("N")] = None
     """So many settings are computed side by side. Default: chosen by platform and memory."""
-    log: Annotated[UseAppendAction[tuple[str, ...]], _option("NAME")] = ()
-    """Where metrics go besides the folder, such as tensorboard; may be given several times."""
+    log: Annotated[UseAppendAction[tuple[str, ...]], _option("|".join(SINKS))] = ()
+    """When all is done, write every run there, too; may be repeated."""
     debug: Annotated[bool, _option("")] = False
     """Show the traceback of a failure."""
 

@@ -7,15 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from fedax.cli.commands import Sweep
-from fedax.experiment.config import parse_settings
+from fedax.experiment.config import log_names, parse_settings
 from fedax.experiment.errors import ConfigError
 from fedax.experiment.folder import for_shell
 from fedax.report.sweep_tables import best_table
 from fedax.report.tables import print_tables, printable
+from fedax.sinks import log_record, require_libraries
 from fedax.sweeps.choosing import PAPER_RULE, Choice
 from fedax.sweeps.closing import remarks
 from fedax.sweeps.record import Record
-from fedax.tuning.command import extend_sweep, resume_sweep, start_sweep
+from fedax.tuning.command import extend_sweep, read_sweep, resume_sweep, start_sweep
 from fedax.tuning.config import SweepConfig, sweep_config
 from fedax.tuning.search_command import (
     Found,
@@ -27,6 +28,8 @@ from fedax.tuning.search_command import (
 
 # Options of searches alone.
 OF_SEARCH = ("trials", "sampler", "pruner", "storage")
+# What may go with --resume of a search.
+WITH_SEARCH = ("resume", "trials", "storage", "log", "debug")
 # What may go with --resume and with --extend, which take all else from the folder.
 WITH_FOLDER = {"resume": "choose", "extend": "settings_per_batch"}
 
@@ -37,8 +40,13 @@ def sweep(command: Sweep) -> None:
     Raises:
       ConfigError, RunError: see `fedax.tuning.command`.
     """
+    names = log_names(command.log)
+    require_libraries(names)
     if command.search or (command.resume is not None and is_search(command.resume)):
-        print_found(searched(command))
+        found = searched(command)
+        print_found(found)
+        if names:
+            _log(names, found.folder, found.config.sweep, found.record)
         return
     if command.extend is not None and is_search(command.extend):
         raise ConfigError(
@@ -51,7 +59,7 @@ def sweep(command: Sweep) -> None:
         config = asked(command)
         swept = start_sweep(
             config, command.out, settings_per_batch=command.settings_per_batch,
-            notes=describe(config),
+            halving=command.halving, notes=describe(config),
         )
     else:
         require_alone(command)
@@ -60,6 +68,18 @@ def sweep(command: Sweep) -> None:
         else:
             swept = resume_sweep(command.resume or Path(), rule=command.choose)
     print_outcome(swept.record, swept.choice, swept.folder)
+    if names:
+        _log(names, swept.folder, read_sweep(swept.folder).config, swept.record)
+
+
+def _log(names: tuple[str, ...], folder: Path, config: SweepConfig, record: Record) -> None:
+    """Writes the runs to sinks, all anew."""
+    logged = log_record(
+        names, folder, lambda setting, seed: dataclasses.asdict(config.run(setting, seed)), record,
+        print,
+    )
+    if logged:
+        print(f"The runs are in {folder / 'logs'}, too: {', '.join(logged)}")
 
 
 def searched(command: Sweep) -> Found:
@@ -69,15 +89,15 @@ def searched(command: Sweep) -> Found:
       ConfigError, RunError: see `fedax.tuning.search_command`.
     """
     if command.resume is not None:
-        given = {name: getattr(Sweep(), name) for name in ("resume", "trials", "storage", "debug")}
+        given = {name: getattr(Sweep(), name) for name in WITH_SEARCH}
         if dataclasses.replace(command, **given) != Sweep():
             raise ConfigError(
                 "--resume takes the search from its folder as it was configured; only --trials, a "
-                "new total, and --storage can go with it."
+                "new total, --storage and --log can go with it."
             )
         return resume_search(command.resume, command.trials, command.storage)
-    if command.grid or command.extend is not None or command.log:
-        raise ConfigError("--search cannot go with --grid, --extend or --log; leave one out.")
+    if command.grid or command.extend is not None or command.halving:
+        raise ConfigError("--search cannot go with --grid, --halving or --extend; leave one out.")
     task, algorithms, fixed = described(command)
     given = {
         "num_trials": command.trials, "sampler": command.sampler, "pruner": command.pruner,
@@ -143,11 +163,11 @@ def require_alone(command: Sweep) -> None:
         )
     option = "resume" if command.extend is None else "extend"
     with_it = WITH_FOLDER[option]
-    given = {name: getattr(Sweep(), name) for name in (option, with_it, "debug")}
+    given = {name: getattr(Sweep(), name) for name in (option, with_it, "log", "debug")}
     if dataclasses.replace(command, **given) != Sweep():
         raise ConfigError(
             f"--{option} takes the sweep from its folder as it was configured; only "
-            f"--{with_it.replace('_', '-')} can go with it."
+            f"--{with_it.replace('_', '-')} and --log can go with it."
         )
 
 

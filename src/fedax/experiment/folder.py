@@ -185,9 +185,9 @@ def resume_command(folder: Path) -> str:
     return f"fedax run --resume {for_shell(folder)}"
 
 
-def for_shell(folder: Path) -> str:
-    """The folder as one word of a command line."""
-    return shlex.quote(str(folder)) if os.name == "posix" else f'"{folder}"'
+def for_shell(word: Path | str) -> str:
+    """A folder, or another text, as one word of a command line."""
+    return shlex.quote(str(word)) if os.name == "posix" else f'"{word}"'
 
 
 def resuming(folder: Path) -> str:

@@ -30,6 +30,7 @@ from fedax.sweeps.program import (
     program,
     stack_states,
     stacked,
+    take_states,
 )
 
 
@@ -262,4 +263,31 @@ def varying(numbers: Sequence[Sequence[Array]]) -> tuple[bool, ...]:
     return tuple(
         any(not np.array_equal(of_all[0], other) for other in of_all[1:])
         for of_all in zip(*numbers, strict=True)
+    )
+
+
+def regrouped(
+    found: Sequence[tuple[BatchState, int]], task: Task, algorithms: Sequence[FederatedAlgorithm],
+    seed: int,
+) -> BatchState:
+    """The state of a batch whose settings come from places of others, after the same round.
+
+    Args:
+      found: for each setting of the new batch, where it was.
+      task, algorithms, seed: of the new batch.
+    """
+    state = beginning(task, algorithms, seed)
+    store, stores = state.client_store, {id(one): one.client_store for one, _ in found}
+    if store.holds_anything:
+        known = [np.asarray(other.snapshot()["client_ids"]) for other in stores.values()]
+        ids = np.unique(np.concatenate(known)).astype(np.int64)
+        rows = {key: other.read(ids) for key, other in stores.items()}
+        own = [
+            jax.tree.map(lambda leaf, p=place: leaf[:, p], rows[id(one)]) for one, place in found
+        ]
+        store.write(ids, jax.tree.map(lambda *leaves: np.stack(leaves, axis=1), *own))
+    return BatchState(
+        stack_states([take_states(one.server_state, place) for one, place in found]), store,
+        np.array([one.diverged[place] for one, place in found]),
+        np.array([one.alive[place] for one, place in found]),
     )

@@ -24,6 +24,12 @@ class Part(NamedTuple):
     done: np.ndarray
     metrics: dict[str, np.ndarray]
 
+    def row(self, place: int) -> Part:
+        """One of the runs."""
+        own = slice(place, place + 1)
+        metrics = {name: values[own] for name, values in self.metrics.items()}
+        return Part(self.setting[own], self.seed[own], self.diverged[own], self.done[own], metrics)
+
 
 class Columns:
     """Collects the metrics of a unit, turn by turn.

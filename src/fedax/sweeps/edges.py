@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -17,6 +18,8 @@ Side: TypeAlias = Literal["smallest", "largest"]
 ADDED = 2
 # What differs by no more than this part of itself counts as the same number: 3.16 and 10^0.5.
 ALIKE = 0.02
+# Half a decade is written 3 at least: log10(10^0.5 / 3), in halves of a decade.
+WRITTEN = 0.05
 
 
 class Edge(NamedTuple):
@@ -120,8 +123,10 @@ def continued(values: Sequence[Any], side: Side, bounds: Bounds) -> list[Any]:
     for candidates in _ways(values, side == "largest", bounds):
         inside: list[Any] = []
         for number in candidates:
-            value = round(number) if bounds.whole else float(f"{number:.12g}")
-            value = _clipped(value, bounds)
+            if not math.isfinite(number):
+                break
+            value = float(f"{number:.12g}")
+            value = _clipped(round(value) if bounds.whole else value, bounds)
             if value is None or value in inside or values[0] <= value <= values[-1]:
                 break
             inside.append(value)
@@ -132,8 +137,6 @@ def continued(values: Sequence[Any], side: Side, bounds: Bounds) -> list[Any]:
 
 def _clipped(value: float, bounds: Bounds) -> int | float | None:
     """The value, or the bound where it is beyond; None where that is none."""
-    if not math.isfinite(value):
-        return None
     if value < bounds.least or (value == bounds.least and not bounds.has_least):
         return bounds.least if bounds.has_least else None
     if value > bounds.most or (value == bounds.most and not bounds.has_most):
@@ -145,8 +148,7 @@ def _ways(values: Sequence[Any], up: bool, bounds: Bounds) -> Iterator[list[floa
     """Candidates beyond an end of the grid, the likeliest way to continue it first."""
     end, before = (values[-1], values[-2]) if up else (values[0], values[1])
     by_difference = [end + (end - before) * step for step in range(1, ADDED + 1)]
-    steps = np.diff([float(value) for value in values])
-    even = len(values) > 2 and bool(np.all(np.abs(steps - steps.mean()) <= ALIKE * steps.mean()))
+    even = _are_alike(np.diff([float(value) for value in values]))
     if bounds.most == 1 and max(end, before) < 1:
         ratio = (1 - end) / (1 - before)
         yield [round(1 - (1 - end) * ratio**step, 12) for step in range(1, ADDED + 1)]
@@ -154,8 +156,44 @@ def _ways(values: Sequence[Any], up: bool, bounds: Bounds) -> Iterator[list[floa
         yield by_difference
     if min(end, before) > 0:
         yield _by_decades([value for value in values if value > 0], up)
-        yield [end * (end / before) ** step for step in range(1, ADDED + 1)]
+        yield _by_ratio(values, end, before)
     yield by_difference
+
+
+def _are_alike(steps: np.ndarray) -> bool:
+    """Whether there are several steps, and all are one."""
+    mean = steps.mean()
+    return len(steps) > 1 and bool(np.all(np.abs(steps - mean) <= ALIKE * abs(mean)))
+
+
+def _by_ratio(values: Sequence[Any], end: float, before: float) -> list[float]:
+    """By the last ratio, but at most a decade at once where not all are that one.
+
+    Of halves of a decade (0.3, 1) come the next ones as they are written (3, 10).
+    """
+    last, other = math.log10(end), math.log10(before)
+    step = last - other
+    if not (values[0] > 0 and _are_alike(np.diff(np.log10([float(v) for v in values])))):
+        step = max(min(step, 1.0), -1.0)
+    halves = [(2 * power, value) for power, value in ((last, end), (other, before))]
+    written = all(abs(half - round(half)) <= WRITTEN for half, _ in halves)
+    odd = [_power(-(round(half) // 2)) * value for half, value in halves if round(half) % 2]
+    numbers: list[float] = []
+    for count in range(1, ADDED + 1):
+        power = last + step * count
+        half = round(2 * power)
+        if not written:
+            numbers.append(_power(power))
+        elif half % 2 and odd:
+            numbers.append(_power(half // 2) * odd[0])
+        else:
+            numbers.append(_power(half / 2))
+    return numbers
+
+
+def _power(exponent: float) -> float:
+    """Ten to this power; infinite beyond what a float can be."""
+    return 10.0**exponent if exponent < sys.float_info.max_10_exp else math.inf
 
 
 def _by_decades(values: Sequence[Any], up: bool) -> list[float]:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from fedax.data.task import Task
+from fedax.experiment.config import RunConfig
 from fedax.experiment.errors import ConfigError
 from fedax.experiment.run import Built, build_data, build_method, fitted
 from fedax.factories import Structure, partition
 from fedax.measures.communication import Communication
 from fedax.sweeps.choosing import require_choosable
+from fedax.sweeps.grid import same
 from fedax.tuning.config import SweepConfig
 
 
@@ -27,7 +31,7 @@ def built(config: SweepConfig) -> list[Built]:
     found: list[Built] = []
     for setting in config.settings:
         run = config.run(setting)
-        options = repr(sorted(run.task_options.items()))
+        options = _options(run)
         if options not in tasks:
             tasks[options] = build_data(run)
             try:
@@ -41,3 +45,41 @@ def built(config: SweepConfig) -> list[Built]:
             known[kind] = fitted(run, task, algorithm)
         found.append(Built(task, algorithm, known[kind]))
     return found
+
+
+def possible(config: SweepConfig, known: int) -> tuple[SweepConfig, list[str]]:
+    """The sweep without those new settings that cannot be built, and sentences that say why.
+
+    What a name does not tell of a hyperparameter's range its factory does: an edge may ask for
+    more than there is.
+
+    Args:
+      config: a sweep that was made wider.
+      known: how many of its settings are not new.
+    """
+    tasks: dict[str, Task] = {}
+    kept, why = list(config.settings[:known]), dict[str, None]()
+    for setting in config.settings[known:]:
+        run = config.run(setting)
+        options = _options(run)
+        if options not in tasks:
+            tasks[options] = build_data(run)
+        try:
+            build_method(run, tasks[options])
+        except ConfigError as error:
+            why[f"Left out what cannot be: {error}"] = None
+        else:
+            kept.append(setting._replace(number=len(kept)))
+    grid = {
+        name: {
+            key: [value for value in values if any(
+                one.algorithm == name and same(one.values[key], value) for one in kept
+            )] for key, values in of.items()
+        } for name, of in config.grid.items()
+    }
+    return dataclasses.replace(config, grid=grid, settings=tuple(kept)), list(why)
+
+
+def _options(run: RunConfig) -> str:
+    """What tells the task of a run from that of another one."""
+    return repr(sorted(run.task_options.items()))

@@ -32,7 +32,7 @@ from fedax.sweeps.choosing import Choice, RuleError, choose
 from fedax.sweeps.planning import Entry, Unit, plan
 from fedax.sweeps.record import Record
 from fedax.tuning.best import best_toml
-from fedax.tuning.building import built
+from fedax.tuning.building import built, possible
 from fedax.tuning.config import SweepConfig
 from fedax.tuning.folder import (
     BEST,
@@ -45,6 +45,7 @@ from fedax.tuning.folder import (
     write_sweep_config,
 )
 from fedax.tuning.grids import VARIED_OF_RUN
+from fedax.tuning.halving import Halving, halved
 from fedax.tuning.sitting import Work, sit
 
 
@@ -58,7 +59,7 @@ class Swept(NamedTuple):
 
 def start_sweep(
     config: SweepConfig, out: Path | None = None, *, settings_per_batch: int | None = None,
-    notes: Sequence[str] = (),
+    halving: int | None = None, notes: Sequence[str] = (),
 ) -> Swept:
     """Runs a sweep in a new folder.
 
@@ -66,6 +67,7 @@ def start_sweep(
       config: what to run.
       out: the folder, created; None makes one under fedax-runs/.
       settings_per_batch: see `fedax.sweeps.planning.plan`.
+      halving: see `fedax.sweep`.
       notes: sentences to begin with.
 
     Raises:
@@ -74,15 +76,17 @@ def start_sweep(
     """
     entries = _entries(config)
     units = _planned(config, entries, settings_per_batch, range(len(entries)))
+    by_halves = _halved(halving, settings_per_batch, config)
     folder = out or unused_folder(config)
     identity = hashlib.sha256(json.dumps(
         [config.grid, config.seeds, [str(base) for base in config.bases.values()]], default=str
     ).encode()).hexdigest()
+    asked = Asked(config, units, identity, _typed(), by_halves)
     with new_folder(folder, go_on=_go_on(folder)):
         with explained(folder, _go_on(folder)):
             write_methods(folder, list(config.bases.values()))
-            _write_config(folder, config, units, identity, _typed())
-        return _sat(folder, config, entries, units, identity, notes)
+            _write_config(folder, asked)
+        return _sat(folder, asked, entries, notes)
 
 
 def resume_sweep(
@@ -99,18 +103,24 @@ def resume_sweep(
       ConfigError, RunError: it is no sweep folder, or damaged, or it was stopped again, or the rule
         cannot be followed.
     """
-    config, identity, units, command = read_sweep(folder)
+    asked = read_sweep(folder)
+    config = asked.config
     with locked(folder, _go_on(folder)):
         done = _finished(folder, config) if rule in (None, config.choose) else None
         if done is not None:
             return done
-        config = dataclasses.replace(config, choose=rule or config.choose)
-        entries = _entries(config)
+        if rule is not None and asked.halving is not None:
+            raise ConfigError(
+                f"The sweep in {folder} gives settings up by {config.choose}, so it cannot choose "
+                f"by {rule} any more; begin another sweep."
+            )
+        asked = asked._replace(config=dataclasses.replace(config, choose=rule or config.choose))
+        entries = _entries(asked.config)
         if rule is not None:
             with explained(folder, _go_on(folder)):
                 (folder / "summary.json").unlink(missing_ok=True)
-                _write_config(folder, config, units, identity, command)
-        return _sat(folder, config, entries, units, identity, notes)
+                _write_config(folder, asked)
+        return _sat(folder, asked, entries, notes)
 
 
 def extend_sweep(
@@ -122,28 +132,51 @@ def extend_sweep(
       ConfigError: it is not finished, or no best setting lies at an edge.
       RunError: as for `resume_sweep`.
     """
-    config, identity, units, command = read_sweep(folder)
+    asked = read_sweep(folder)
+    config = asked.config
     with locked(folder, _go_on(folder)):
         done = _finished(folder, config)
         if done is None:
-            raise ConfigError(f"The sweep in {folder} is not finished; {_go_on(folder)}")
-        wider = config.wider(done.choice)
-        if len(wider.settings) == len(config.settings):
+            raise ConfigError(f"The sweep in {folder} is not finished. {_go_on(folder)}")
+        if asked.halving is not None:
             raise ConfigError(
-                f"No best setting of the sweep in {folder} lies at the edge of its grid, so there "
-                "is nothing to add."
+                f"The sweep in {folder} gave settings up by halving, so new ones cannot join them; "
+                "begin another sweep with a wider grid."
             )
+        wider, left_out = possible(config.wider(done.choice), len(config.settings))
+        if len(wider.settings) == len(config.settings):
+            why = " ".join(left_out) or "No best setting lies at the edge of its grid."
+            raise ConfigError(f"There is nothing to add to the sweep in {folder}. {why}")
         entries = _entries(wider)
         new = range(len(config.settings), len(entries))
-        units = [*units, *_planned(wider, entries, settings_per_batch, new)]
+        units = [*asked.units, *_planned(wider, entries, settings_per_batch, new)]
+        asked = asked._replace(config=wider, units=units)
         with explained(folder, _go_on(folder)):
             (folder / "summary.json").unlink(missing_ok=True)
-            _write_config(folder, wider, units, identity, command)
-        return _sat(folder, wider, entries, units, identity, notes)
+            _write_config(folder, asked)
+        return _sat(folder, asked, entries, [*notes, *left_out])
 
 
-def read_sweep(folder: Path) -> tuple[SweepConfig, str, list[Unit], str | None]:
-    """A sweep of the command line: its configuration, what its parts are of, its units, how begun.
+class Asked(NamedTuple):
+    """What a sweep of the command line is.
+
+    Attributes:
+      config: what it runs.
+      units: as planned.
+      identity: what its parts are of.
+      command: how it was begun.
+      halving: how settings are given up; None: all run to the end.
+    """
+
+    config: SweepConfig
+    units: list[Unit]
+    identity: str
+    command: str | None
+    halving: Halving | None
+
+
+def read_sweep(folder: Path) -> Asked:
+    """Reads what a sweep of the command line is.
 
     Raises:
       ConfigError, RunError: it is no sweep folder, or damaged, or Python began it.
@@ -159,7 +192,11 @@ def read_sweep(folder: Path) -> tuple[SweepConfig, str, list[Unit], str | None]:
         written["grid"], tuple(settings_of(written)), tuple(written["seeds"]), written["choose"],
         dict(zip(written["grid"], bases, strict=True)),
     )
-    return config, written["identity"], units_of(written), written.get("command")
+    halving = written.get("halving")
+    return Asked(
+        config, units_of(written), written["identity"], written.get("command"),
+        None if halving is None else Halving(*halving),
+    )
 
 
 def _finished(folder: Path, config: SweepConfig) -> Swept | None:
@@ -196,14 +233,23 @@ def _planned(
         raise ConfigError(str(error)) from None
 
 
+def _halved(
+    factor: int | None, settings_per_batch: int | None, config: SweepConfig
+) -> Halving | None:
+    try:
+        return None if factor is None else halved(factor, settings_per_batch, config.settings)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+
+
 def _sat(
-    folder: Path, config: SweepConfig, entries: Sequence[Entry], units: Sequence[Unit],
-    identity: str, notes: Sequence[str],
+    folder: Path, asked: Asked, entries: Sequence[Entry], notes: Sequence[str]
 ) -> Swept:
     """Runs what is left."""
+    config = asked.config
     work = Work(
-        config.settings, entries, units, config.num_rounds, config.choose, identity,
-        _go_on(folder),
+        config.settings, entries, asked.units, config.num_rounds, config.choose, asked.identity,
+        _go_on(folder), config.seeds, asked.halving,
     )
 
     def keep_best(record: Record, choice: Choice) -> None:
@@ -234,18 +280,18 @@ def file_name(algorithm: str) -> str:
     return "".join(c if c.isalnum() or c in "+-_." else "-" for c in algorithm)
 
 
-def _write_config(
-    folder: Path, config: SweepConfig, units: Sequence[Unit], identity: str, command: str | None
-) -> None:
+def _write_config(folder: Path, asked: Asked) -> None:
+    config = asked.config
     first = next(iter(config.bases.values()))
-    asked = {
+    said = {
         "task": config.task, "algorithm": ",".join(config.algorithms),
         "algorithms": config.algorithms, "preset": first.preset, "num_rounds": config.num_rounds,
         "seeds": list(config.seeds), "choose": config.choose, "grid": config.grid,
         "cohort_size": first.cohort_size, "evaluate_every": first.evaluate_every,
-        "evaluation_sample": first.evaluation_sample, "command": command, "identity": identity,
+        "evaluation_sample": first.evaluation_sample, "command": asked.command,
+        "identity": asked.identity, "halving": asked.halving,
     }
-    write_sweep_config(folder, asked, units, config.settings)
+    write_sweep_config(folder, said, asked.units, config.settings)
 
 
 def _go_on(folder: Path) -> str:
@@ -254,7 +300,7 @@ def _go_on(folder: Path) -> str:
 
 def _typed() -> str:
     """The command line of this process, for the page."""
-    return "fedax " + " ".join(for_shell(Path(word)) for word in sys.argv[1:])
+    return "fedax " + " ".join(for_shell(word) for word in sys.argv[1:])
 
 
 def unused_folder(config: SweepConfig) -> Path:

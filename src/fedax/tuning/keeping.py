@@ -36,10 +36,11 @@ class Keeper:
     Args:
       folder: the sweep's.
       identity: what the parts are of, so that no other sweep's are taken for them.
+      name: of the folder of these parts.
     """
 
-    def __init__(self, folder: Path, identity: str) -> None:
-        self._folder = folder / "parts"
+    def __init__(self, folder: Path, identity: str, name: str = "parts") -> None:
+        self._folder = folder / name
         self._identity = identity
 
     def part(self, index: int, unit: Unit) -> Part | None:
@@ -56,8 +57,8 @@ class Keeper:
             raise RunError(f"{path} is of other settings than the sweep's; delete it.")
         return part
 
-    def finish(self, index: int, unit: Unit, part: Part) -> None:
-        """Writes the rounds of a unit that is done.
+    def finish(self, index: int, unit: Unit, part: Part, *, goes_on: bool = False) -> None:
+        """Writes the rounds of a unit that is done; its last state stays if something goes on.
 
         Raises:
           OSError: the disk is full or not writable.
@@ -66,7 +67,14 @@ class Keeper:
         columns = {name: getattr(part, name) for name in ("setting", "seed", "diverged", "done")}
         columns |= {_METRIC + name: values for name, values in part.metrics.items()}
         write_columns(self._path(index), columns, self._of(unit))
-        shutil.rmtree(self._work(index), ignore_errors=True)
+        if not goes_on:
+            shutil.rmtree(self._work(index), ignore_errors=True)
+
+    def forget(self) -> None:
+        """Removes all states, from which nothing goes on any more."""
+        for path in self._folder.glob("part-*"):
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
 
     def save(self, index: int, unit: Unit, state: BatchState, columns: Columns) -> None:
         """Writes where a unit stands; the state before stays until this one is whole.
@@ -82,26 +90,26 @@ class Keeper:
         checkpoint.save(work / "checkpoints", _whole(state), self._of(unit))
 
     def restore(
-        self, index: int, unit: Unit, beginning: BatchState
+        self, index: int, unit: Unit, beginning: BatchState, rounds: Columns
     ) -> tuple[BatchState, Columns]:
         """Where a unit stands; the beginning, if nothing that can be used is there."""
-        work, new = self._work(index), Columns(len(unit.settings))
+        work = self._work(index)
         if not work.is_dir():
-            return beginning, new
+            return beginning, rounds
         try:
             found = checkpoint.restore_latest(
                 work / "checkpoints", _whole(beginning), self._of(unit)
             )
-            rounds = read_columns(work / "rounds.npz", self._of(unit))
+            stored = read_columns(work / "rounds.npz", self._of(unit))
         except (CheckpointError, RunError):  # it costs the unit's rounds, and no number
             shutil.rmtree(work, ignore_errors=True)
-            return beginning, new
+            return beginning, rounds
         state = found.state.server_state
         done = int(state.round_index)
-        metrics = {name.removeprefix(_METRIC): v[:, :done] for name, v in rounds.items()}
+        metrics = {name.removeprefix(_METRIC): v[:, :done] for name, v in stored.items()}
         if any(values.shape[1] < done for values in metrics.values()):
             shutil.rmtree(work, ignore_errors=True)
-            return beginning, new
+            return beginning, rounds
         diverged, alive = (np.asarray(state.own[name]) for name in ("diverged", "alive"))
         batch = BatchState(state.inner, found.state.client_store, diverged, alive)
         return batch, Columns(len(unit.settings), metrics)
@@ -116,6 +124,22 @@ class Keeper:
 
     def _work(self, index: int) -> Path:
         return self._folder / f"part-{index:05d}"
+
+
+def parts_so_far(folder: Path) -> list[Part]:
+    """The rounds of every run of a sweep that is done, or has come to a rung of halving.
+
+    Raises:
+      RunError: a file is damaged.
+    """
+    latest: dict[tuple[int, int], Part] = {}
+    rungs = sorted(folder.glob("rung-*"), key=lambda path: int(path.name.removeprefix("rung-")))
+    for place in [folder / "parts", *rungs]:
+        for path in sorted(place.glob("part-*.npz")):
+            part = _part(read_columns(path))
+            for row, number in enumerate(part.setting.tolist()):
+                latest[number, int(part.seed[row])] = part.row(row)
+    return list(latest.values())
 
 
 def _whole(state: BatchState) -> TrainingState:

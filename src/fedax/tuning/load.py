@@ -11,7 +11,7 @@ from fedax.sweeps.choosing import Choice, choose, without_edges
 from fedax.sweeps.columns import joined
 from fedax.sweeps.record import Record
 from fedax.tuning.folder import read_record, read_sweep_config, settings_of, units_of
-from fedax.tuning.keeping import Keeper
+from fedax.tuning.keeping import parts_so_far
 
 if TYPE_CHECKING:
     import pandas
@@ -55,9 +55,7 @@ class LoadedSweep:
         settings = settings_of(self.config)
         record = read_record(path, settings) if self.finished else None
         if record is None:
-            keeper = Keeper(path, self.config["identity"])
-            parts = (keeper.part(*unit) for unit in enumerate(units_of(self.config)))
-            record = joined(settings, [part for part in parts if part is not None])
+            record = joined(settings, parts_so_far(path))
         self.record: Record = record
 
     def __repr__(self) -> str:

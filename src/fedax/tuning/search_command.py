@@ -86,6 +86,7 @@ class Found(NamedTuple):
     """What a search came to: its folder, its trials, and the study of each method."""
 
     folder: Path
+    config: SearchConfig
     record: Record
     choice: Choice | None
     studies: Mapping[str, optuna.Study]
@@ -245,7 +246,7 @@ def _searched(folder: Path, config: SearchConfig, say: Callable[[str], None]) ->
             text = _best(config, name, study)
             if text is not None:
                 write_atomically(folder / BEST / f"{file_name(name)}.toml", text.encode())
-    return Found(folder, record, choice, studies)
+    return Found(folder, config, record, choice, studies)
 
 
 def _plan(folder: Path, config: SearchConfig, algorithm: str, space: Space) -> Plan:
@@ -350,4 +351,4 @@ def _go_on(folder: Path) -> str:
 def _typed(storage: str | None) -> str:
     """The command line of this process, for the page; a password is left out."""
     words = ["URL" if word == storage and _has_password(word) else word for word in sys.argv[1:]]
-    return "fedax " + " ".join(for_shell(Path(word)) for word in words)
+    return "fedax " + " ".join(for_shell(word) for word in words)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -9,17 +12,19 @@ from typing import NamedTuple
 
 import jax
 
+from fedax.devices.ending import Request
 from fedax.devices.processes import are_several
 from fedax.experiment.display import Style, make_console
 from fedax.experiment.errors import ConfigError
 from fedax.experiment.folder import explained
 from fedax.experiment.signals import stop_on_signal
 from fedax.sweeps.choosing import Choice, Rule, choose
-from fedax.sweeps.columns import joined
+from fedax.sweeps.columns import Part, joined
 from fedax.sweeps.planning import Entry, Unit
 from fedax.sweeps.record import Record, Setting
 from fedax.tuning.display import SweepDisplay
 from fedax.tuning.folder import write_record, write_results, write_summary
+from fedax.tuning.halving import Halving, train_rungs
 from fedax.tuning.keeping import Keeper
 from fedax.tuning.training import train_units
 
@@ -34,6 +39,8 @@ class Work(NamedTuple):
       choose: the rule.
       identity: what its parts are of.
       go_on: how to go on when it was stopped, a sentence.
+      seeds: with which every setting is run.
+      halving: how settings are given up; None: all run to the end.
     """
 
     settings: Sequence[Setting]
@@ -43,6 +50,8 @@ class Work(NamedTuple):
     choose: Rule
     identity: str
     go_on: str
+    seeds: Sequence[int] = ()
+    halving: Halving | None = None
 
 
 def sit(
@@ -68,20 +77,17 @@ def sit(
             "A sweep runs in one process; several machines share a search with --storage."
         )
     began = time.perf_counter()
-    runs = sum(len(unit.settings) for unit in work.units)
-    display = SweepDisplay(runs, work.num_rounds, make_console(), style)
-    keeper = None if folder is None else Keeper(folder, work.identity)
-    devices = jax.local_devices()
-    for note in notes:
-        display.say(note)
+    console = make_console()
+    if style != "nothing":
+        for note in notes:
+            console.print(note, markup=False)
     with (
-        display, stop_on_signal(lambda: f"Stopped. {work.go_on}") as asked,
+        stop_on_signal(lambda: f"Stopped. {work.go_on}") as asked,
         explained(folder or Path(), work.go_on),
     ):
-        parts = train_units(
-            work.settings, work.entries, work.units, work.num_rounds, devices, keeper, display,
-            asked, work.go_on,
-        )
+        parts = _trained(work, folder, asked, functools.partial(
+            SweepDisplay, console=console, style=style
+        ))
     record = joined(work.settings, parts)
     choice = choose(record, work.choose)
     if folder is not None:
@@ -93,3 +99,23 @@ def sit(
                 finish(record, choice)
     return record, choice
 
+
+def _trained(
+    work: Work, folder: Path | None, asked: Request, display: Callable[[int, int], SweepDisplay]
+) -> list[Part]:
+    """The rounds of all runs."""
+    devices = jax.local_devices()
+    if work.halving is None:
+        runs = sum(len(unit.settings) for unit in work.units)
+        keeper = None if folder is None else Keeper(folder, work.identity)
+        with display(runs, work.num_rounds) as shown:
+            return train_units(
+                work.settings, work.entries, work.units, work.num_rounds, devices, keeper, shown,
+                asked, work.go_on,
+            )
+    with contextlib.ExitStack() as stack:
+        place = folder or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fedax-")))
+        return train_rungs(
+            work.settings, work.entries, work.seeds, work.num_rounds, work.choose, work.halving,
+            devices, place, work.identity, display, asked, work.go_on,
+        )

@@ -85,6 +85,7 @@ def sweep(
     choose: Rule = PAPER_RULE,
     out: str | Path | None = None,
     settings_per_batch: int | None = None,
+    halving: int | None = None,
     progress: bool = True,
     **options: Unpack[SimulateOptions],
 ) -> SweepResult:
@@ -109,6 +110,9 @@ def sweep(
       out: a sweep folder; the same call again goes on where it stopped.
       settings_per_batch: how many settings a device computes side by side; None: chosen by the
         platform and the size of the model.
+      halving: successive halving: all settings run for a few rounds, the best one in so many of
+        each method for as many times more, and so on to the end, see `fedax.tuning.halving`.
+        None: all run to the end.
       progress: whether a terminal or a notebook shows a bar.
       **options: see `SimulateOptions`, but for `seed`, `state`, `state_every`, `donate`, `mesh`
         and fine-tuning. Settings are spread over all devices of this process.
@@ -130,16 +134,18 @@ def sweep(
         make_console,
         style_of_python,
     )
+    from fedax.tuning.halving import halved  # noqa: PLC0415 - likewise
     from fedax.tuning.sitting import Work, sit  # noqa: PLC0415 - likewise
 
-    call = _call(task, algorithms, grid, num_rounds, seeds, choose, options)
+    call = _call(task, algorithms, grid, num_rounds, seeds, choose, halving, options)
     units = plan(
         call.entries, call.seeds, jax.local_device_count(), settings_per_batch
     )
+    by_halves = None if halving is None else halved(halving, settings_per_batch, call.settings)
     style = style_of_python(make_console(), progress)
     if out is None:
         work = Work(call.settings, call.entries, units, num_rounds, choose, "",
-                    "Give out= to keep what is done.")
+                    "Give out= to keep what is done.", call.seeds, by_halves)
         return SweepResult(*_as_python(lambda: sit(work, None, style)))
     folder = Path(out)
     go_on = f"Call fedax.sweep again with the same arguments and out={str(folder)!r} to go on."
@@ -160,7 +166,8 @@ def sweep(
             with explained(folder, go_on):
                 write_sweep_config(folder, call.config, units, call.settings)
         work = Work(
-            call.settings, call.entries, units, num_rounds, choose, call.identity, go_on
+            call.settings, call.entries, units, num_rounds, choose, call.identity, go_on,
+            call.seeds, by_halves,
         )
         return SweepResult(*_as_python(lambda: sit(work, folder, style)))
 
@@ -178,7 +185,7 @@ class _Call(NamedTuple):
 def _call(
     task: Task | Mapping[str, Task], algorithms: Method | Sequence[str] | Mapping[str, Method],
     grid: Mapping[str, Any], num_rounds: int, seeds: int | Sequence[int], rule: Rule,
-    options: SimulateOptions,
+    halving: int | None, options: SimulateOptions,
 ) -> _Call:
     for name in NOT_TAKEN:
         if name in options:
@@ -222,7 +229,7 @@ def _call(
             for name, own in grids.items()
         },
         "cohort_size": run_options.cohort_size, "evaluate_every": run_options.evaluate_every,
-        "evaluation_sample": run_options.evaluation_sample,
+        "evaluation_sample": run_options.evaluation_sample, "halving": halving,
         "python": {
             "tasks": [describe_task(one) for one in tasks.values()],
             "methods": digest([describe(entry.algorithm) for entry in entries]),

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from fedax.devices.ending import Request
 from fedax.experiment.folder import RunError
-from fedax.sweeps.batch import BatchTraining, beginning
+from fedax.sweeps.batch import BatchState, BatchTraining, beginning
 from fedax.sweeps.columns import Columns, Part
 from fedax.sweeps.planning import Entry, Unit, groups
 from fedax.sweeps.record import Setting
@@ -43,6 +43,9 @@ def train_units(
     display: SweepDisplay,
     asked: Request,
     go_on: str,
+    starts: Callable[[Unit], tuple[BatchState, Columns]] | None = None,
+    *,
+    goes_on: bool = False,
 ) -> list[Part]:
     """Trains all units that are not done yet; returns the rounds of all.
 
@@ -55,6 +58,8 @@ def train_units(
       display: shows how far it is.
       asked: whether to stop.
       go_on: how to go on then, a sentence.
+      starts: where units start; None: at the beginning.
+      goes_on: the units' last states are kept for what starts from them.
 
     Raises:
       SweepStopped: Ctrl-C or SIGTERM; what was done is kept.
@@ -70,10 +75,10 @@ def train_units(
         if part is None:
             part = _trained(
                 index, unit, entries, varies[unit.settings[0]], num_rounds, devices, keeper,
-                display, asked, go_on,
+                display, asked, go_on, starts, goes_on=goes_on,
             )
             if keeper is not None:
-                keeper.finish(index, unit, part)
+                keeper.finish(index, unit, part, goes_on=goes_on)
         parts.append(part)
         display.finished(own, Columns(len(own), part.metrics), len(own))
         if asked and index + 1 < len(units):
@@ -93,20 +98,21 @@ def _trained(
     display: SweepDisplay,
     asked: Request,
     go_on: str,
+    starts: Callable[[Unit], tuple[BatchState, Columns]] | None,
+    *,
+    goes_on: bool,
 ) -> Part:
     """The rounds of a unit, from where it stands."""
     count = len(unit.settings)
-    filled = [*unit.settings, *[unit.settings[-1]] * (unit.size - count)]
-    first = entries[filled[0]]
+    first = entries[unit.settings[0]]
     options = first.options(unit.seed)
-    algorithms = [entries[number].algorithm for number in filled]
-    state = beginning(first.task, algorithms, unit.seed)
-    state.alive[count:] = False  # what fills up is not trained
-    columns = Columns(count)
+    algorithms = [entries[number].algorithm for number in filled(unit)]
+    state, columns = begun(unit, entries) if starts is None else starts(unit)
     if keeper is not None:
-        state, columns = keeper.restore(index, unit, state)
+        state, columns = keeper.restore(index, unit, state, columns)
     training = BatchTraining(
-        first.task, algorithms, num_rounds, options, varies, devices[: unit.size], state
+        first.task, algorithms, num_rounds, options, varies, devices[: _sharing(unit, devices)],
+        state,
     )
     saved = time.monotonic()
     for report in training:
@@ -127,8 +133,28 @@ def _trained(
                 f"Stopped after round {number} of {num_rounds} of part {index + 1}. {go_on}",
                 asked.by,
             )
+    if goes_on and keeper is not None:
+        keeper.save(index, unit, training.state, columns)
     reported = columns.metrics.get("num_reports", np.zeros((count, 0)))
     return Part(
         np.array(unit.settings), np.full(count, unit.seed),
         training.state.diverged[:count], (~np.isnan(reported)).sum(axis=1), columns.metrics,
     )
+
+
+def begun(unit: Unit, entries: Sequence[Entry]) -> tuple[BatchState, Columns]:
+    """A unit before its first round."""
+    algorithms = [entries[number].algorithm for number in filled(unit)]
+    state = beginning(entries[unit.settings[0]].task, algorithms, unit.seed)
+    state.alive[len(unit.settings) :] = False  # what fills up is not trained
+    return state, Columns(len(unit.settings))
+
+
+def _sharing(unit: Unit, devices: Sequence[Any]) -> int:
+    """How many devices share a unit equally, which may have been planned for another number."""
+    return max(d for d in range(1, len(devices) + 1) if unit.size % d == 0)
+
+
+def filled(unit: Unit) -> list[int]:
+    """The settings in a unit's places."""
+    return [*unit.settings, *[unit.settings[-1]] * (unit.size - len(unit.settings))]
