@@ -191,7 +191,9 @@ def _train(command: Run, run: ModuleType) -> int:
     options = {
         "num_rounds": command.rounds, "cohort_size": command.cohort_size, "seed": command.seed,
     }
-    settings = {f"run.{key}": value for key, value in options.items() if value is not None}
+    settings: dict[str, Any] = {
+        f"run.{key}": value for key, value in options.items() if value is not None
+    }
     # A --set without a word reaches the parser of settings as an empty word, and is refused.
     settings |= config.parse_settings([word for words in command.set for word in words or ("",)])
     if command.log:

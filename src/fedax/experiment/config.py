@@ -357,11 +357,7 @@ def _check_values(config: RunConfig) -> None:
 
 
 def log_names(given: Any) -> tuple[str, ...]:
-    """The names of sinks, see `fedax.sinks.sink_names`; none for None.
-
-    Raises:
-      ConfigError: there is no such sink.
-    """
+    """The names of sinks, none for None; a `ConfigError` if there is no such sink."""
     try:
         return sink_names(() if given is None else given)
     except ValueError as error:
