@@ -2,10 +2,13 @@
 
 import json
 import math
+import re
 import signal
 import sys
 import threading
+from pathlib import Path
 
+import jax
 import numpy as np
 import optuna
 import pytest
@@ -402,6 +405,16 @@ def test_the_command_line_searches_goes_on_and_keeps_what_a_sweep_keeps(
         assert run_command(["sweep", *start, *words]) == 2
         assert sentence in capsys.readouterr().err, words
     assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.slow
+def test_the_pages_python_runs(tmp_path, monkeypatch, capsys):
+    page = (Path(__file__).parent.parent / "docs" / "search.md").read_text("utf-8")
+    (code,) = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    with jax.enable_x64(False), jax.numpy_dtype_promotion("standard"):
+        exec(code, {})
+    assert "8/8 trials" in capsys.readouterr().out
 
 
 def test_a_password_is_not_kept(tmp_path, monkeypatch):
