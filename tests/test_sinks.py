@@ -17,6 +17,7 @@ from fedax.cli.main import run_command
 from fedax.experiment import run
 from fedax.experiment.display import Display
 from fedax.experiment.metrics import read_history, read_metrics
+from fedax.rounds.report import DivergedError
 from fedax.sinks import (
     SINKS,
     SinkError,
@@ -278,6 +279,33 @@ def test_a_sink_that_hangs_is_left_and_does_not_slow_the_rounds(tmp_path, monkey
     opened.close({})
     hang.set()
     assert "it has not answered for" in opened.failure
+
+
+@pytest.mark.quick
+def test_a_run_that_is_stopped_does_not_wait_for_a_slow_sink_and_one_that_diverged_does(
+    tmp_path, monkeypatch
+):
+    from fedax.sinks import to_csv
+
+    write = to_csv._Csv.write
+
+    def slow(self, rows):
+        time.sleep(0.6)
+        write(self, rows)
+
+    monkeypatch.setattr(to_csv._Csv, "write", slow)
+    monkeypatch.setattr(sink, "HURRY", 0.1)
+    monkeypatch.setattr(sink, "MOST_ROWS", 1)
+    lines = {}
+    for error in (KeyboardInterrupt, DivergedError):
+        folder = tmp_path / error.__name__
+        with pytest.raises(error), Sinks(["csv"], folder, {}, pytest.fail) as sinks:  # noqa: PT012
+            for number in (1, 2, 3):
+                sinks.log({"round": number, "train_loss": 0.5})
+            raise error
+        lines[error] = len((folder / "metrics.csv").read_text().splitlines())
+    assert lines[KeyboardInterrupt] < 4
+    assert lines[DivergedError] == 4
 
 
 @pytest.mark.quick

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from fedax.rounds.report import DivergedError
 from fedax.sinks.names import SINKS, require_libraries, sink_names
 from fedax.sinks.rows import Place, Row, Writer, dated, hyperparameters, numbers
 
@@ -24,6 +25,8 @@ SHARE = 0.05
 # So many rounds are written at a time, and a sink that takes longer than this for them is left.
 MOST_ROWS = 500
 PATIENCE = 60.0
+# So many seconds a run that was stopped waits for it.
+HURRY = 3.0
 
 
 class Sink:
@@ -63,21 +66,25 @@ class Sink:
         """Adds rounds that are over, as if they had been trained up to now."""
         self._add(dated([numbers(metrics) for metrics in rounds], time.time()))
 
-    def close(self, summary: Mapping[str, Any] | None) -> None:
+    def close(self, summary: Mapping[str, Any] | None, *, hurry: bool = False) -> None:
         """Waits until everything is written.
 
         Args:
           summary: what the run came to; None if it did not come to its end.
+          hurry: whether to wait for some seconds only, as a run that goes on writes it all anew.
         """
         with self._turn:
             if not self._ending:
                 self._ending, self._summary = True, summary
             self._turn.notify()
         written, since = -1, time.monotonic()
+        began = since
         while self._thread.is_alive() and self.failure is None:
             self._thread.join(0.5)
-            if self._written != written:
+            if self._written != written and not hurry:
                 written, since = self._written, time.monotonic()
+            elif hurry and time.monotonic() - began > HURRY:
+                return
             elif time.monotonic() - since > PATIENCE:
                 self.failure = self._failed(f"it has not answered for {PATIENCE:.0f} s")
                 return
@@ -171,7 +178,8 @@ class Sinks:
         self, kind: type[BaseException] | None, error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.close(None)
+        # One that diverged does not go on, so its rounds are worth waiting for.
+        self.close(None, hurry=not (kind is None or issubclass(kind, DivergedError)))
 
     def log(self, metrics: Mapping[str, Any]) -> None:
         """Adds a round."""
@@ -179,10 +187,10 @@ class Sinks:
             sink.log(metrics)
         self._tell()
 
-    def close(self, summary: Mapping[str, Any] | None) -> list[str]:
+    def close(self, summary: Mapping[str, Any] | None, *, hurry: bool = False) -> list[str]:
         """Waits until everything is written, and returns the names of those that have it all."""
         for sink in self._sinks:
-            sink.close(summary)
+            sink.close(summary, hurry=hurry)
         self._tell()
         return [sink.name for sink in self._sinks if sink.failure is None]
 
