@@ -12,7 +12,7 @@ import fedax
 from fedax import DivergedError, EarlyStopping, simulate
 from fedax.experiment import run, sitting
 from fedax.experiment.display import describe_test
-from fedax.report.page import report_page
+from fedax.experiment.pages import report_page
 from fedax.rounds import evaluation, meanwhile
 from fedax.rounds.evaluation import Evaluator, small_batch_size
 from fedax.rounds.meanwhile import MOST_STATES, Budget

@@ -154,7 +154,7 @@ def test_a_run_that_measures_nothing_still_ends(tmp_path):
 @pytest.mark.quick
 def test_report_is_one_file_with_the_curves(tmp_path):
     page = (run.start(config(), tmp_path / "run") / "report.html").read_text("utf-8")
-    assert page.count("<svg") == 2  # training loss, test distance
+    assert page.count('<figure class="chart"') == 3  # training loss, test distance, the others
     for text in ("fedyogi on quadratic", "train loss", "test distance", "client_learning_rate",
                  "a table of means"):
         assert text in page

@@ -14,7 +14,7 @@ from fedax.devices import ending
 if ending.is_command_line():  # what follows takes seconds to import
     ending.set_guard()
 
-from fedax import optimizers, theory
+from fedax import optimizers, pictures, theory
 from fedax.algorithm import (
     Exchange,
     FederatedAlgorithm,
@@ -169,6 +169,7 @@ __all__ = [
     "part_of_the_day",
     "partition",
     "pfnm",
+    "pictures",
     "quadratic_model",
     "quadratic_task",
     "read_data",

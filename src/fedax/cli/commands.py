@@ -296,6 +296,23 @@ class Data:
 
 
 @dataclasses.dataclass(frozen=True)
+class Report:
+    """Write one page that shows a run or a sweep, or compares several; it works offline.
+
+    Of one folder it is that folder's report.html, which a finished run or sweep has already.
+    """
+
+    dirs: Annotated[
+        Positional[tuple[Path, ...]], _read_by(Path, "folders", "*"), _option("DIR ...")
+    ] = ()
+    """Folders of runs and sweeps, finished or not."""
+    out: Annotated[Path | None, _option("FILE")] = None
+    """The page to write. Default: DIR/report.html of one folder, fedax-report.html of several."""
+    debug: Annotated[bool, _option("")] = False
+    """Show the traceback of a failure."""
+
+
+@dataclasses.dataclass(frozen=True)
 class Reproduce:
     """Compute a published table or figure anew, with the deviation from it or from theory."""
 
@@ -307,6 +324,46 @@ class Reproduce:
     """Folder for the picture. Default: fedax-reproductions, and none with --json."""
     json: Annotated[bool, _option("")] = False
     """Print JSON."""
+    debug: Annotated[bool, _option("")] = False
+    """Show the traceback of a failure."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Plot:
+    """Draw a picture of runs or sweeps, as in the papers; --list shows the kinds.
+
+    Runs that differ only in their seeds are one line with its spread, and lines are called by what
+    differs between them. Of a sweep, each method's best setting is drawn.
+    """
+
+    kind: Annotated[Positional[str | None], _option("[KIND]")] = None
+    """What to draw, see --list."""
+    dirs: Annotated[
+        Positional[tuple[Path, ...]], _read_by(Path, "folders", "*"), _option("DIR ...")
+    ] = ()
+    """Run folders, or sweep folders."""
+    out: Annotated[Path | None, _option("FILE")] = None
+    """The file to write (.png, .svg, .pdf)."""
+    metric: Annotated[str | None, _option("NAME")] = None
+    """What is drawn, such as test_accuracy; of heat-map, best-server-rate and adaptivity, what
+    settings are compared by. Default: train_loss, or what the sweep was; of clients, their first
+    metric."""
+    against: Annotated[str | None, _option("round|local_steps|bytes|seconds")] = None
+    """What is on the horizontal axis. Default: round."""
+    smoothing: Annotated[int | None, _WHOLE, _option("N")] = None
+    """Each point is the mean of the last N rounds. Default: 1."""
+    window: Annotated[int | None, _WHOLE, _option("N")] = None
+    """Of update-norms: mean and spread of every N rounds. Default: a twentieth of the rounds."""
+    algorithm: Annotated[str | None, _option("NAME")] = None
+    """Of a heat map: only this method of the sweep."""
+    x: Annotated[str | None, _option("NAME")] = None
+    """Of a heat map: the hyperparameter. Default: server_learning_rate."""
+    y: Annotated[str | None, _option("NAME")] = None
+    """Of a heat map: the other. Default: client_learning_rate."""
+    list: Annotated[bool, _option("")] = False
+    """Show the kinds of pictures."""
+    json: Annotated[bool, _option("")] = False
+    """With --list: print JSON."""
     debug: Annotated[bool, _option("")] = False
     """Show the traceback of a failure."""
 
@@ -386,6 +443,8 @@ Command: TypeAlias = (
     | Annotated[Sweep, subcommand("sweep")]
     | Annotated[List, subcommand("list")]
     | Annotated[Data, subcommand("data")]
+    | Annotated[Plot, subcommand("plot")]
+    | Annotated[Report, subcommand("report")]
     | Annotated[Reproduce, subcommand("reproduce")]
     | Annotated[Theory, subcommand("theory")]
 )

@@ -36,6 +36,8 @@ from fedax.cli.commands import (
     DataDescribe,
     DataGet,
     List,
+    Plot,
+    Report,
     Reproduce,
     Run,
     Sweep,
@@ -53,6 +55,7 @@ from fedax.experiment.errors import ConfigError
 from fedax.experiment.folder import RunError
 from fedax.experiment.imports import line_of, sentence
 from fedax.mistakes import AlgorithmError, ModelError
+from fedax.pictures.errors import DrawingError
 from fedax.report.picture import PictureError, require_format, save_picture
 from fedax.report.tables import print_json, print_tables
 from fedax.rounds.client_store import StoreError
@@ -63,8 +66,8 @@ from fedax.validate import check_count
 
 # Their messages are sentences that say what was wrong and what to do.
 EXPLAINED = (
-    AlgorithmError, CheckpointError, DataError, DivergedError, ModelError, PictureError,
-    ProcessError, RunError, SinkError, StoreError,
+    AlgorithmError, CheckpointError, DataError, DivergedError, DrawingError, ModelError,
+    PictureError, ProcessError, RunError, SinkError, StoreError,
 )
 
 
@@ -100,8 +103,8 @@ def run_command(arguments: list[str]) -> int:
             stop.code = _help_on_run([w for w in arguments if w not in ("--help", "-h")])
         raise
     do: dict[type, Callable[[Any], int]] = {
-        Run: _run, List: _list, Data: _data, Reproduce: _reproduce, Theory: _theory,
-        Sweep: _sweep,
+        Run: _run, List: _list, Data: _data, Plot: _plot, Report: _report,
+        Reproduce: _reproduce, Sweep: _sweep, Theory: _theory,
     }
     try:
         return do[type(command)](command)
@@ -140,7 +143,7 @@ def _help_on_run(arguments: list[str]) -> int:
 
 
 def _run(command: Run) -> int:
-    from fedax.experiment import run  # noqa: PLC0415 - only a run needs matplotlib, which is slow
+    from fedax.experiment import run  # noqa: PLC0415 - only this command
     from fedax.experiment.sitting import StoppedError  # noqa: PLC0415 - likewise
 
     keep_programs()
@@ -258,6 +261,20 @@ def _data(command: Data) -> int:
         data_partitions.describe(asked)
     else:
         data_partitions.partition(asked)
+    return 0
+
+
+def _report(command: Report) -> int:
+    from fedax.cli import reports  # noqa: PLC0415 - only this command
+
+    reports.report(command)
+    return 0
+
+
+def _plot(command: Plot) -> int:
+    from fedax.cli import plots  # noqa: PLC0415 - only this command, and Matplotlib is slow
+
+    plots.plot(command)
     return 0
 
 

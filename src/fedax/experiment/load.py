@@ -187,7 +187,7 @@ class LoadedRun:
 
     @functools.cached_property
     def _built(self) -> Any:
-        from fedax.experiment import run  # noqa: PLC0415 - it imports matplotlib, which is slow
+        from fedax.experiment import run  # noqa: PLC0415 - only to make it again
         from fedax.experiment.config import load_config  # noqa: PLC0415 - likewise
 
         return run.build(load_config(self.path / CONFIG))

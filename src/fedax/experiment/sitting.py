@@ -26,13 +26,13 @@ from fedax.experiment.folder import (
 )
 from fedax.experiment.manifest import BEST
 from fedax.experiment.metrics import MetricsLog, Prefix, read_metrics
+from fedax.experiment.pages import report_page
 from fedax.experiment.profiling import Trace, describe_time
 from fedax.experiment.signals import stop_on_signal
 from fedax.experiment.summary import closing, opening, write_summary
 from fedax.experiment.versions import versions
 from fedax.measures.communication import Communication
 from fedax.report.clients import CLIENTS, clients_table
-from fedax.report.page import report_page
 from fedax.rounds.evaluation import Evaluator
 from fedax.rounds.history import History
 from fedax.rounds.measurements import add_tests

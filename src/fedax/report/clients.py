@@ -8,8 +8,9 @@ import math
 from pathlib import Path
 from typing import Any
 
+from fedax.pictures.client_files import read_clients
+from fedax.pictures.errors import DrawingError
 from fedax.rounds.client_metrics import ClientMetrics
-from fedax.rounds.directions import direction
 
 CLIENTS = "clients.csv"
 PERSONAL = "personal_"
@@ -51,23 +52,20 @@ def worst_of_run(folder: Path) -> tuple[str, list[dict[str, Any]]]:
     It is the model's first metric. There are no rows if the run has no table of clients, or one
     that is damaged.
     """
-    path = folder / CLIENTS
-    if not path.is_file():
-        return "", []
     try:
-        with path.open(encoding="utf-8", newline="") as file:
-            (_, _, *metrics), *lines = csv.reader(file)
-        rows = [
-            {"client": name, "test examples": size}
-            | {metric: float(v) if v else "" for metric, v in zip(metrics, values, strict=True)}
-            for name, size, *values in lines
-        ]
-    except (ValueError, csv.Error):
+        clients = read_clients(folder / CLIENTS)
+    except DrawingError:
         return "", []
-    if not metrics:
+    metric = next(iter(clients), "")
+    if not metric:
         return "", []
-    sign = 1 if direction(metrics[0]) == "max" else -1
-    worst = sorted(
-        (row for row in rows if row[metrics[0]] != ""), key=lambda row: sign * row[metrics[0]]
-    )
-    return metrics[0], worst[:SHOWN]
+    places = {name: place for place, name in enumerate(clients.names.tolist())}
+    return metric, [
+        {"client": name, "test examples": int(clients.num_examples[places[name]])}
+        | {other: _shown(values[places[name]]) for other, values in clients.items()}
+        for name in clients.worst_clients(metric, SHOWN)
+    ]
+
+
+def _shown(value: float) -> float | str:
+    return "" if math.isnan(value) else float(value)

@@ -9,6 +9,7 @@ import numpy as np
 from fedax.data.federated_dataset import FederatedDataset
 from fedax.data.label_skew import LabelSkew
 from fedax.report.tables import printable
+from fedax.rounds.style import COLOURS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 # So many clients and labels are drawn; of more, some that are evenly spread over the data set.
 _MOST_CLIENTS, _MOST_LABELS = 100, 100
 # One hue from white to dark reads the same in grey and for every kind of sight.
-_COLOURS, _BAR = "Blues", "#2b6ca3"
+_COLOURS, _BAR = "Blues", COLOURS[0]
 _MOST_LETTERS = 70
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedax.rounds.style import COLOURS
 from fedax.theory.errors import TheoryError
 from fedax.theory.population import QuadraticPopulation
 from fedax.theory.question import Question
@@ -14,8 +15,6 @@ from fedax.theory.surrogate import phi, surrogate
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-COLOURS = ("#1f6fb2", "#d95f02", "#1b9e77")
 
 
 def draw_theory(figure: Figure, question: Question) -> None:
@@ -100,7 +99,7 @@ def _against_gamma(axes: Axes, question: Question) -> None:
 def _against_steps(axes: Axes, question: Question) -> None:
     population, gamma = question.population, question.gamma
     steps = np.unique(np.geomspace(2, max(100, 4 * question.K), 40).round().astype(int))
-    for rate, colour in zip((gamma / 2, gamma, 2 * gamma), COLOURS, strict=True):
+    for rate, colour in zip((gamma / 2, gamma, 2 * gamma), COLOURS, strict=False):
         axes.loglog(
             steps, [_gap(population, rate, k) for k in steps], ".-", color=colour,
             label=f"gamma = {rate:.4g}",

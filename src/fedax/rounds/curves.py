@@ -10,12 +10,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator, PercentFormatter
+from matplotlib.ticker import MaxNLocator
 
-# Colours that stay apart for the colour-blind (Okabe and Ito 2008), the darker ones first.
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00")
-# A line of fewer points is drawn with them.
-MOST_MARKERS = 60
+from fedax.rounds.style import COLOURS, MOST_MARKERS, tidy, units
 
 
 class Picture(Figure):
@@ -25,6 +22,11 @@ class Picture(Figure):
         content = io.BytesIO()
         self.savefig(content, format="png")
         return content.getvalue()
+
+
+def new_axes(width: float = 7, height: float = 4.2) -> Axes:
+    """Axes in a new figure, of which pyplot knows nothing."""
+    return Picture(figsize=(width, height), layout="constrained").add_subplot()
 
 
 def draw(
@@ -71,8 +73,10 @@ def hollow(axes: Axes, line: Line2D, sampled: np.ndarray) -> None:
     if not sampled.any():
         return
     points, colour = np.asarray(line.get_xydata()), line.get_color()
-    if line.get_marker() == "o":
-        axes.plot(*points[sampled].T, "o", color=colour, markersize=3, markerfacecolor="white")
+    marker = str(line.get_marker())
+    if marker != "None":
+        look = {"marker": marker, "linestyle": "", "color": colour, "markersize": 3}
+        axes.plot(*points[sampled].T, **look, markerfacecolor="white")
     else:
         axes.plot(*points[~sampled].T, "o", color=colour, markersize=3)
 
@@ -90,9 +94,7 @@ def panel_of(name: str) -> str:
 def _finish(axes: Axes, kind: str, count: int) -> None:
     axes.set_ylabel(kind)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    if kind == "accuracy":
-        axes.yaxis.set_major_formatter(PercentFormatter(1.0))
-    axes.grid(alpha=0.3)
-    axes.spines[["top", "right"]].set_visible(False)
+    units(axes.yaxis, kind)
+    tidy(axes)
     if count > 1 or axes.get_lines()[0].get_label() != kind:
         axes.legend(frameon=False)

@@ -137,7 +137,7 @@ def extend_sweep(
     with locked(folder, _go_on(folder)):
         done = _finished(folder, config)
         if done is None:
-            raise ConfigError(f"The sweep in {folder} is not finished. {_go_on(folder)}")
+            raise ConfigError(f"The sweep in {folder} is not finished; {_go_on(folder)}")
         if asked.halving is not None:
             raise ConfigError(
                 f"The sweep in {folder} gave settings up by halving, so new ones cannot join them; "
@@ -266,7 +266,9 @@ def _sat(
     try:
         record, choice = sit(work, folder, style, notes, keep_best)
     except RuleError as error:
-        raise ConfigError(f"{error} {_go_on(folder)} --choose METRIC") from None
+        raise ConfigError(
+            f"{error} Choose by another: {_go_on(folder)} --choose METRIC"
+        ) from None
     return Swept(folder, record, choice)
 
 
@@ -295,7 +297,7 @@ def _write_config(folder: Path, asked: Asked) -> None:
 
 
 def _go_on(folder: Path) -> str:
-    return f"Go on with: fedax sweep --resume {for_shell(folder)}"
+    return f"go on with: fedax sweep --resume {for_shell(folder)}"
 
 
 def _typed() -> str:

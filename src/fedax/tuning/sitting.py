@@ -26,6 +26,7 @@ from fedax.tuning.display import SweepDisplay
 from fedax.tuning.folder import write_record, write_results, write_summary
 from fedax.tuning.halving import Halving, train_rungs
 from fedax.tuning.keeping import Keeper
+from fedax.tuning.page import write_page
 from fedax.tuning.training import train_units
 
 
@@ -38,7 +39,7 @@ class Work(NamedTuple):
       num_rounds: T.
       choose: the rule.
       identity: what its parts are of.
-      go_on: how to go on when it was stopped, a sentence.
+      go_on: how to go on when it was stopped, the end of a sentence.
       seeds: with which every setting is run.
       halving: how settings are given up; None: all run to the end.
     """
@@ -82,7 +83,7 @@ def sit(
         for note in notes:
             console.print(note, markup=False)
     with (
-        stop_on_signal(lambda: f"Stopped. {work.go_on}") as asked,
+        stop_on_signal(lambda: f"Stopped; {work.go_on}") as asked,
         explained(folder or Path(), work.go_on),
     ):
         parts = _trained(work, folder, asked, functools.partial(
@@ -97,6 +98,7 @@ def sit(
             write_summary(folder, record, choice, time.perf_counter() - began)
             if finish is not None:
                 finish(record, choice)
+            write_page(folder, record, choice)
     return record, choice
 
 

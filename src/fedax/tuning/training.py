@@ -57,7 +57,7 @@ def train_units(
       keeper: where units are kept; None: nowhere.
       display: shows how far it is.
       asked: whether to stop.
-      go_on: how to go on then, a sentence.
+      go_on: how to go on then, the end of a sentence.
       starts: where units start; None: at the beginning.
       goes_on: the units' last states are kept for what starts from them.
 
@@ -82,7 +82,7 @@ def train_units(
         parts.append(part)
         display.finished(own, Columns(len(own), part.metrics), len(own))
         if asked and index + 1 < len(units):
-            said = f"Stopped after {index + 1} of {len(units)} parts. {go_on}"
+            said = f"Stopped after {index + 1} of {len(units)} parts. {_begun_with(go_on)}"
             raise SweepStopped(said, asked.by)
     return parts
 
@@ -130,7 +130,8 @@ def _trained(
             saved = time.monotonic()
         if asked:
             raise SweepStopped(
-                f"Stopped after round {number} of {num_rounds} of part {index + 1}. {go_on}",
+                f"Stopped after round {number} of {num_rounds} of part {index + 1}. "
+                f"{_begun_with(go_on)}",
                 asked.by,
             )
     if goes_on and keeper is not None:
@@ -148,6 +149,11 @@ def begun(unit: Unit, entries: Sequence[Entry]) -> tuple[BatchState, Columns]:
     state = beginning(entries[unit.settings[0]].task, algorithms, unit.seed)
     state.alive[len(unit.settings) :] = False  # what fills up is not trained
     return state, Columns(len(unit.settings))
+
+
+def _begun_with(words: str) -> str:
+    """The words as a sentence begins with them."""
+    return f"{words[0].upper()}{words[1:]}"
 
 
 def _sharing(unit: Unit, devices: Sequence[Any]) -> int:

@@ -1,0 +1,103 @@
+"""`fedax report`: the page of a run or of a sweep, and the page that compares several."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import shlex
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from fedax.cli.commands import Report
+from fedax.cli.folders import distinct_names, is_sweep
+from fedax.experiment.errors import ConfigError
+from fedax.experiment.folder import RunError, write_atomically
+from fedax.experiment.pages import read_run, report_page
+from fedax.report.comparison import comparison_page
+from fedax.report.runs import Run
+from fedax.report.sweep_page import best_runs, sweep_page
+from fedax.report.tables import printable
+from fedax.tuning.load import load_sweep
+from fedax.tuning.page import PAGE
+
+DEFAULT = Path("fedax-report.html")
+
+
+def report(command: Report) -> None:
+    """Writes the page and says where it is.
+
+    Raises:
+      ConfigError: no folder was given.
+      RunError: a folder holds neither a run nor a sweep, or the page cannot be written.
+    """
+    folders = list({folder.resolve(): folder for folder in command.dirs}.values())
+    if not folders:
+        raise ConfigError(
+            "fedax report needs a folder of a run or a sweep, or several: fedax report DIR ..."
+        )
+    if command.out is not None and command.out.is_dir():
+        raise ConfigError(
+            f"--out is {command.out}, which is a folder; name the file to write: "
+            f"{command.out / PAGE}."
+        )
+    page = _one(folders[0]) if len(folders) == 1 else _several(folders, command)
+    out = command.out or (folders[0] / PAGE if len(folders) == 1 else DEFAULT)
+    content = page.encode()
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(out, content)
+    except OSError as error:
+        full = error.errno == errno.ENOSPC
+        why = "the disk is full" if full else error.strerror or str(error)
+        raise RunError(f"Cannot write the page {out}: {why}.") from None
+    print(f"Report: {printable(str(out))} ({len(content) / 1e6:.1f} MB)")
+
+
+def _one(folder: Path) -> str:
+    with _understood(folder):
+        if not is_sweep(folder):
+            return report_page(folder)
+        sweep = load_sweep(folder)
+        return sweep_page(sweep.record, sweep.choice, sweep.config, sweep.summary)
+
+
+@contextlib.contextmanager
+def _understood(folder: Path) -> Iterator[None]:
+    """Turns into a sentence what goes wrong with files that hold something else than we write."""
+    try:
+        yield
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise RunError(
+            f"No page can be made of {folder}, as one of its files holds what no run writes there: "
+            f"{type(error).__name__}: {error}. (--debug shows where.)"
+        ) from error
+
+
+def _several(folders: Sequence[Path], command: Report) -> str:
+    """Runs, and the best settings of sweeps."""
+    runs: list[Run] = []
+    for folder, name in zip(folders, distinct_names(folders), strict=True):
+        with _understood(folder):
+            found = _read(folder)
+        runs += [run._replace(name=f"{name}: {run.name}" if run.name else name) for run in found]
+    with _understood(Path("these folders")):
+        return comparison_page(runs, _repeating(command))
+
+
+def _read(folder: Path) -> list[Run]:
+    """A run, of which the folder's name is name enough, or the best ones of a sweep."""
+    if not is_sweep(folder):
+        return [read_run(folder)._replace(name="")]
+    sweep = load_sweep(folder)
+    found = best_runs(sweep.record, sweep.choice, sweep.config)
+    if not found:
+        raise RunError(f"The sweep in {folder} has no setting with a finite score yet.")
+    return found
+
+
+def _repeating(command: Report) -> str:
+    """The command that makes the page again."""
+    words = ["fedax", "report", *map(str, command.dirs)]
+    if command.out is not None:
+        words += ["--out", str(command.out)]
+    return shlex.join(words)

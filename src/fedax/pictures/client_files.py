@@ -1,0 +1,48 @@
+"""The table of a run's clients, read."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from fedax.pictures.errors import DrawingError
+from fedax.rounds.client_metrics import ClientMetrics
+
+
+def read_clients(path: Path) -> ClientMetrics:
+    """The metrics in a run folder's clients.csv, client by client.
+
+    Raises:
+      DrawingError: it cannot be read, or is no such file.
+    """
+    if not path.is_file():  # a pipe would be waited for
+        raise DrawingError(f"Cannot read {path}: there is no such file.")
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            head, *lines = csv.reader(file)
+        if head[:2] != ["client", "num_examples"]:
+            raise ValueError("it has no columns client and num_examples")
+        names, sizes, *columns = zip(*_whole(lines, len(head)), strict=True)
+        examples = np.array(sizes, int)
+        sums = {}
+        for metric, texts in zip(head[2:], columns, strict=True):
+            values = np.array([float(text) if text else np.nan for text in texts])
+            there = ~np.isnan(values)
+            sums[metric] = (np.where(there, values, 0), there.astype(float))
+    except OSError as error:
+        raise DrawingError(f"Cannot read {path}: {error.strerror}.") from None
+    except (OverflowError, ValueError, csv.Error) as error:
+        raise DrawingError(f"{path} is no table of a run's clients: {error}.") from None
+    return ClientMetrics(sums, np.array(names), examples)
+
+
+def _whole(lines: Sequence[list[str]], width: int) -> Sequence[list[str]]:
+    if not lines:
+        raise ValueError("it has no client")
+    for number, line in enumerate(lines, 2):
+        if len(line) != width:
+            raise ValueError(f"line {number} has {len(line)} of {width} columns")
+    return lines

@@ -1,0 +1,190 @@
+"""The page that compares runs: what differs between their settings, and their curves."""
+
+from __future__ import annotations
+
+import collections
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fedax.report.curves import MOST_POINTS, Chart, View, in_units, view_of
+from fedax.report.document import Page
+from fedax.report.marks import Cell, Column, cell, listed, pairs, plain, sorted_table, ticked, words
+from fedax.report.runs import LAST_ROUNDS, Run, warnings
+
+# Of more runs only the best few are drawn at first.
+MOST_AT_FIRST, BEST_AT_FIRST = 24, 8
+# Of so many runs a kind of warning stands with each; of more, once, with their names.
+_FEW = 2
+# A curve's name has so many of the settings that differ.
+_MOST_SETTINGS = 3
+
+
+def comparison_page(runs: Sequence[Run], command: str = "") -> str:
+    """One page for several runs, finished or not. It needs no network and no other file.
+
+    Args:
+      runs: with different names.
+      command: that made the page.
+    """
+    differing, common = _settings(runs)
+    shown = _at_first(runs)
+    title = f"{len(runs)} runs: {listed(dict.fromkeys(run.title for run in runs), 3)}"
+    labels = _labels(runs, differing)
+    table = _table(runs, labels, differing, shown)
+    key = ' <span class="key">Settings that differ</span> are coloured, and bold where a run has ' \
+        "not what most have." if differing else " All settings are the same."
+    views = _views(runs)
+    return Page(
+        title=title,
+        state=f"{sum(run.summary is not None for run in runs)} of {len(runs)} are finished",
+        warnings=list(_warnings(runs)),
+        before="",
+        charts=[Chart("Runs", labels, views, shown, in_table=True)] if views else [],
+        after=(
+            f"<h2>Runs</h2>\n<p>Click a heading to sort; tick a run to see its curve.{key}</p>\n"
+            f"{table}\n<h2>Settings that all have</h2>\n{pairs(common)}"
+        ),
+        commands={"A run, with its folder at hand:": "fedax run --config RUN/config.json"}
+        | ({"This page:": command} if command else {}),
+        made_by=_same([run.config.get("made_by", {}) for run in runs]),
+    ).html()
+
+
+def _settings(runs: Sequence[Run]) -> tuple[dict[str, list[Any]], dict[str, Any]]:
+    """The settings that differ, name -> a value a run, and those that all have."""
+    settings = [run.settings for run in runs]
+    names = dict.fromkeys(name for found in settings for name in found)
+    missing = Cell("-", math.nan)
+    columns = {name: [found.get(name, missing) for found in settings] for name in names}
+    differing = {
+        name: values for name, values in columns.items() if len({_known(v) for v in values}) > 1
+    }
+    return differing, {n: values[0] for n, values in columns.items() if n not in differing}
+
+
+def _known(value: Any) -> str:
+    """By which values are the same: 1 and 1.0 are, 1 and true are not."""
+    plain = isinstance(value, int | float) and not isinstance(value, bool)
+    return repr(float(value)) if plain else repr(value)
+
+
+def _same(records: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """What each record says, where they differ all that is said."""
+    names = dict.fromkeys(name for record in records for name in record)
+    return {
+        name: listed(dict.fromkeys(str(record[name]) for record in records if name in record))
+        for name in names
+    }
+
+
+def _at_first(runs: Sequence[Run]) -> list[bool]:
+    if len(runs) <= MOST_AT_FIRST:
+        return [True] * len(runs)
+    losses = np.array([run.train_loss for run in runs])
+    best = set(np.argsort(losses, kind="stable")[:BEST_AT_FIRST].tolist())  # NaN last
+    return [number in best for number in range(len(runs))]
+
+
+def _views(runs: Sequence[Run]) -> list[View]:
+    """Training loss and test metrics; the others too, as long as the page stays small."""
+    rounds = np.arange(1, max((len(run.rounds) for run in runs), default=0) + 1)
+    found: list[View] = []
+    for metric in merged(run.metrics for run in runs):
+        values = np.full((len(runs), len(rounds)), np.nan)
+        for row, run in enumerate(runs):
+            values[row, : len(run.rounds)] = run.values(metric)
+        wanted = metric == "train_loss" or metric.startswith("test_")
+        size = sum(view.values.size for view in found)
+        if not wanted and size + np.isfinite(values).any(axis=0).sum() * len(runs) > MOST_POINTS:
+            continue
+        view = view_of(metric, rounds, values)
+        if view is not None:
+            found.append(view)
+    return found
+
+
+def merged(names: Iterator[Sequence[str]]) -> list[str]:
+    """The metrics of several runs: training loss, tests, others."""
+    known = dict.fromkeys(name for some in names for name in some)
+    return sorted(known, key=lambda name: (name != "train_loss", not name.startswith("test_")))
+
+
+def _labels(runs: Sequence[Run], differing: Mapping[str, list[Any]]) -> list[str]:
+    """The curves' names: the runs', with some of what differs."""
+    said = list(differing.items())[:_MOST_SETTINGS]
+    return [
+        " ".join([run.name, *(
+            f"{name}={plain(values[row])}" for name, values in said
+            if not isinstance(values[row], Cell)
+        )]) for row, run in enumerate(runs)
+    ]
+
+
+def _table(
+    runs: Sequence[Run], labels: Sequence[str], differing: Mapping[str, list[Any]],
+    shown: Sequence[bool],
+) -> str:
+    columns = [
+        Column("curve", [
+            Cell(ticked("chart-0", i, label, shown=shown[i], named=False), float(i))
+            for i, label in enumerate(labels)
+        ]),
+        Column("run", [run.name for run in runs]),
+        *(Column(name, _odd(values), "differs") for name, values in differing.items()),
+        Column(f"train loss, last {LAST_ROUNDS}", [
+            None if math.isnan(run.train_loss) else run.train_loss for run in runs
+        ]),
+    ]
+    finals = [run.final for run in runs]
+    for name in dict.fromkeys(name for final in finals for name in final):
+        if name.startswith("test_"):
+            columns.append(Column(words(name), [_measured(name, f.get(name)) for f in finals]))
+    seconds = [
+        None if run.summary is None else float(run.summary.get("seconds", math.nan)) for run in runs
+    ]
+    return sorted_table("The runs", [
+        *columns, Column("seconds", seconds),
+        Column("state", [run.state for run in runs]),
+    ])
+
+
+def _measured(metric: str, value: float | None) -> Cell:
+    return Cell("", math.nan) if value is None else Cell(in_units(metric, value), value, "number")
+
+
+def _odd(values: Sequence[Any]) -> list[Cell]:
+    """Cells, of which those are marked that are not as most are."""
+    most, count = collections.Counter(map(_known, values)).most_common(1)[0]
+    common = 2 * count > len(values)
+    return [
+        one._replace(classes=f"{one.classes} odd") if common and _known(value) != most else one
+        for value, one in zip(values, map(cell, values), strict=True)
+    ]
+
+
+def _warnings(runs: Sequence[Run]) -> Iterator[str]:
+    tasks = dict.fromkeys(str(run.config["task"]) for run in runs)
+    if len(tasks) > 1:
+        yield f"The runs are of different tasks ({listed(tasks)}): their losses do not compare."
+    lengths = [len(run.rounds) for run in runs]
+    if min(lengths) < max(lengths):
+        yield (
+            f"The runs have {min(lengths)} to {max(lengths)} rounds: results at the end are of "
+            "different rounds."
+        )
+    versions = _same([run.config.get("made_by", {}) for run in runs])
+    for name in ("fedax", "jax"):
+        if ", " in versions.get(name, ""):
+            yield f"The runs were made by different versions of {name}: {versions[name]}."
+    kinds: dict[str, list[tuple[str, str]]] = {}
+    for run in runs:
+        for sentence in warnings(run):
+            kinds.setdefault(sentence.partition(":")[0], []).append((run.name, sentence))
+    for kind, found in kinds.items():
+        if len(found) <= _FEW:
+            yield from (f"{name}: {sentence}" for name, sentence in found)
+        else:
+            yield f"{kind}: {listed(name for name, _ in found)}."

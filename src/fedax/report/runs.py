@@ -1,0 +1,207 @@
+"""A run as pages show it, and what is worth a warning in it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedax.report.curves import in_units
+from fedax.report.marks import listed, words
+from fedax.rounds.directions import direction
+from fedax.rounds.history import describe_sample, is_sampled
+
+# The last part of a run's rounds is compared with the part before: if the loss falls by more than
+# this share of itself, and by more than twice what chance explains, the run was still improving.
+_LAST_PART = 0.1
+_IMPROVED = 0.01
+_FEWEST_ROUNDS = 20
+LAST_ROUNDS = 100
+
+
+class Run(NamedTuple):
+    """A run folder's content.
+
+    Attributes:
+      name: of its folder.
+      config: what its config.json holds.
+      rounds: the lines of its metrics.jsonl.
+      summary: what it came to; None while it is not finished.
+      commands: what repeats it: sentence -> a command line, or nothing.
+      go_on: the command that goes on with it.
+      worst: the metric by which clients are compared, and the worst of them.
+    """
+
+    name: str
+    config: Mapping[str, Any]
+    rounds: Sequence[Mapping[str, Any]]
+    summary: Mapping[str, Any] | None
+    commands: Mapping[str, str]
+    go_on: str = ""
+    worst: tuple[str, Sequence[Mapping[str, Any]]] = ("", ())
+
+    @property
+    def title(self) -> str:
+        """The method and the task."""
+        return f"{self.config['algorithm']} on {self.config['task']}"
+
+    @property
+    def state(self) -> str:
+        """How far it came."""
+        done, asked = len(self.rounds), self.config["num_rounds"]
+        if self.summary is None:
+            return f"not finished: {done} of {asked} rounds"
+        return f"stopped early: {done} of {asked} rounds" if done < asked else f"{done} rounds"
+
+    @property
+    def metrics(self) -> list[str]:
+        """The metrics of its rounds: training loss, tests, others."""
+        names = dict.fromkeys(key for metrics in self.rounds for key in metrics)
+        known = [name for name in names if name not in ("round", "rejected")]
+        return sorted(known, key=lambda name: (name != "train_loss", not name.startswith("test_")))
+
+    def values(self, metric: str) -> np.ndarray:
+        """A metric of all rounds, float64 [rounds]; NaN where there is none."""
+        return np.array([_number(metrics.get(metric)) for metrics in self.rounds], float)
+
+    @property
+    def final(self) -> dict[str, float]:
+        """The test metrics at its end, or so far."""
+        if self.summary is not None:
+            return dict(self.summary.get("final", {}))
+        tested = (m for m in reversed(self.rounds) if any(k.startswith("test_") for k in m))
+        return {
+            name: value for name, value in next(tested, {}).items()
+            if name.startswith(("test_", "evaluated_"))
+        }
+
+    @property
+    def train_loss(self) -> float:
+        """The mean training loss of the last 100 rounds; NaN without any."""
+        losses = self.values("train_loss")[-LAST_ROUNDS:]
+        losses = losses[~np.isnan(losses)]
+        return float(losses.mean()) if len(losses) else math.nan
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Every setting of the configuration, those of task and algorithm too, by name."""
+        rows: dict[str, Any] = {}
+        for key, value in self.config.items():
+            if key in ("made_by", "python"):  # versions, and digests, which say nothing to a reader
+                continue
+            if key in ("task_source", "algorithm_source"):
+                rows |= {words(key): _source(value)} if value else {}
+            else:
+                rows |= value if isinstance(value, Mapping) else {key: value}
+        return rows
+
+
+def _number(value: Any) -> float:
+    return float(value) if isinstance(value, int | float) else math.nan
+
+
+def _source(source: Mapping[str, Any]) -> str:
+    """Where a user's task or method came from."""
+    package = f" of {source['distribution']} {source['version']}" if source["distribution"] else ""
+    rounds = " and ".join(map(str, source["changed_after"]))
+    changed = f"; it was another version until round {rounds}" if rounds else ""
+    return f"{source['path']}: {source['name']}{package}, SHA-256 {source['sha256']}{changed}"
+
+
+def warnings(run: Run) -> Iterator[str]:
+    """Sentences about what a reader of the result must know; before a colon their kind."""
+    if run.summary is None:
+        yield (
+            f"Not finished: {len(run.rounds)} of {run.config['num_rounds']} rounds are here."
+            + (f" Go on with: {run.go_on}" if run.go_on else "")
+        )
+    elif run.summary.get("stopped"):
+        yield f"Stopped early: {run.summary['stopped']}"
+    yield from _of_losses(run)
+    yield from _of_rejections(run)
+    yield from _of_tests(run)
+
+
+def _of_losses(run: Run) -> Iterator[str]:
+    losses = run.values("train_loss")
+    lost = [
+        int(metrics["round"]) for metrics in run.rounds
+        if "train_loss" in metrics and metrics["train_loss"] is None and metrics.get("num_reports")
+    ]
+    if lost:
+        yield (
+            f"Diverged: the training loss is not finite in {len(lost)} "
+            f"round{'s' * (len(lost) > 1)}, first in round {lost[0]}. Try lower learning rates."
+        )
+        return
+    yield from [
+        f"Still improving at the end: {sentence}" for sentence in [still_improving(losses)]
+        if sentence and not (run.summary or {}).get("stopped")
+    ]
+
+
+def still_improving(losses: np.ndarray) -> str:
+    """A sentence if the training loss was still falling in the last tenth of the rounds, else "".
+
+    It compares the mean of the last tenth of the rounds with that of the tenth before, and asks for
+    a fall of 1%, and of twice its standard error.
+
+    Example:
+      >>> still_improving(1 / np.arange(1.0, 101))
+      'the mean training loss of the last 10 rounds is 10.5% below that of the 10 before.'
+      >>> still_improving(np.ones(100)), still_improving(np.array([2.0, 1.0]))
+      ('', '')
+    """
+    losses = losses[np.isfinite(losses)]
+    if len(losses) < _FEWEST_ROUNDS:
+        return ""
+    count = max(int(len(losses) * _LAST_PART), 2)
+    last, before = losses[-count:], losses[-2 * count : -count]
+    fall = before.mean() - last.mean()
+    error = math.sqrt((last.var(ddof=1) + before.var(ddof=1)) / count)
+    if fall <= max(_IMPROVED * abs(before.mean()), 2 * error):
+        return ""
+    share = fall / abs(before.mean())
+    return (
+        f"the mean training loss of the last {count} rounds is {share:.1%} below that of the "
+        f"{count} before."
+    )
+
+
+def _of_rejections(run: Run) -> Iterator[str]:
+    count = int(np.nansum(run.values("num_rejected"))) if run.rounds else 0
+    if count:
+        clients = (run.summary or {}).get("rejected_clients", {})
+        named = f", of {listed(clients)}" if clients else ""
+        yield (
+            f"Uploads rejected: {count:,} {'were' if count > 1 else 'was'} not finite{named}, and "
+            f"weighed 0."
+        )
+
+
+def _of_tests(run: Run) -> Iterator[str]:
+    tested = [m for m in run.rounds if any(name.startswith("test_") for name in m)]
+    if not tested:
+        if run.rounds:
+            yield "No test metrics: nothing was measured on test data."
+        return
+    sampled = next((metrics for metrics in reversed(tested) if is_sampled(metrics)), None)
+    if sampled is not None:
+        final = run.final
+        all_at_end = final.get("evaluated_examples", 0) >= final.get("evaluated_of", 1)
+        yield (
+            f"Evaluated on a sample: test metrics on the way are of {describe_sample(sampled)}; "
+            + ("those at the end are of all." if all_at_end else "those at the end, too.")
+        )
+    for text, metrics in (run.summary or {}).get("references", {}).items():
+        for name, value in metrics.items():
+            own, goal = run.final.get(name), direction(name)
+            if own is None or value is None or goal is None:
+                continue
+            if own < value if goal == "max" else own > value:
+                yield (
+                    f"Worse than {text}: a {words(name)} of {in_units(name, own)}, where that has "
+                    f"{in_units(name, value)}."
+                )
