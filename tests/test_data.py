@@ -443,8 +443,6 @@ def test_optax_schedules_are_schedules():
 
 
 def test_fewer_traced_local_steps_cost_less_time():
-    import time
-
     task = quadratic_task(sizes=(8,) * 4)
     seconds = {}
     for steps in (50, 5000):
@@ -453,8 +451,8 @@ def test_fewer_traced_local_steps_cost_less_time():
         )
         rounds = fedax.simulate(task, algorithm, num_rounds=9, cohort_size=4, evaluate_every=0)
         next(rounds)  # compiles
-        start = time.perf_counter()
-        for report in rounds:
-            assert report.metrics["num_local_steps"] == steps
-        seconds[steps] = time.perf_counter() - start
+        metrics = [report.metrics for report in rounds]
+        assert {of_round["num_local_steps"] for of_round in metrics} == {steps}
+        # The least, as what else the machine does may hold a round up.
+        seconds[steps] = min(of_round["seconds"] for of_round in metrics)
     assert seconds[50] < seconds[5000] / 5

@@ -137,6 +137,7 @@ WRONG = {
     ("describe", "{digits}", "--out", "p.xyz"): (1, "its name must end in one of"),
     ("describe", "{digits}/train", "--test"): (2, "is one store, without a training and a test"),
     ("describe", "{digits}/.."): (2, "holds no store"),
+    ("describe", "."): (2, "holds no store"),
     ("partition", "{digits}", "iid", "--out", "p.npz"): (2, "'iid' needs num_clients"),
     ("partition", "{digits}", "iid", "--num-clients", "121", "--out", "p.npz"): (
         2, "num_clients is 121, but there are 120 examples",

@@ -19,6 +19,7 @@ import serving
 from fedax.cli.main import run_command
 from fedax.data import digits, getting
 from fedax.data.catalogue import PRODUCTS, SOURCES, Expected
+from fedax.data.catalogue.expectations import require_expected
 from fedax.data.checking import check_data
 from fedax.data.downloads import packages, web
 from fedax.data.downloads.archives import unpack
@@ -27,6 +28,7 @@ from fedax.data.downloads.packages import Package
 from fedax.data.errors import DataError
 from fedax.data.folder import data_folder, load_dataset
 from fedax.data.getting import get_dataset
+from fedax.data.store_writer import StoreWriter
 
 IMAGES = "train-images-idx3-ubyte"
 
@@ -259,6 +261,20 @@ def test_what_is_not_in_the_files_that_must_be_is_refused(server, monkeypatch):
     for sentence, train in wrong.items():
         monkeypatch.setitem(PRODUCTS, serving.NAME, product._replace(train=train))
         refused(f"The files are not those of tiny/train: there are .*{sentence}")
+
+
+@pytest.mark.parametrize(("arrays", "wanted"), [
+    ({"z": np.zeros(2)}, r"there are arrays z float64\[\], but there must be whole numbers y"),
+    ({"y": np.zeros(2)}, r"y float64\[\], but there must be whole numbers y"),
+    ({"y": np.zeros(2, int), "x": np.zeros((2, 3))}, "but there must be images x"),
+])
+def test_a_store_of_other_arrays_is_no_data_set(arrays, wanted, tmp_path):
+    with StoreWriter(tmp_path / "train") as writer:
+        writer.append("pool", arrays)
+        writer.finish()
+    expected = Expected(1, 2, label_counts=(2,), means=(0.0,))
+    with pytest.raises(DataError, match=wanted):
+        require_expected(tmp_path / "train", expected, "tiny/train")
 
 
 # One after the other, and whatever happens meanwhile.

@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import contextlib
+import dataclasses
 import hashlib
 import json
 import os
@@ -517,6 +518,18 @@ def test_names_are_taken_atomically_as_many_as_it_needs(tmp_path, monkeypatch):
         folders = list(pool.map(lambda _: run._unused_folder(config()), range(12)))
     expected = {"quadratic-fedyogi-now", *(f"quadratic-fedyogi-now-{i}" for i in range(2, 13))}
     assert {path.name for path in folders} == expected == set(names(tmp_path / "fedax-runs"))
+
+
+@pytest.mark.parametrize(("task", "folder"), [
+    ('lab:x/y|z<1>?*"\\', "lab_x_y_z_1_____-fedyogi-now"),
+    ("con", "con-fedyogi-now"),
+    ("COM1.a", "_COM1.a-fedyogi-now"),
+])
+def test_folders_have_names_that_windows_takes(task, folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    now = SimpleNamespace(now=lambda: SimpleNamespace(strftime=lambda _: "now"))
+    monkeypatch.setattr(run, "datetime", SimpleNamespace(datetime=now))
+    assert run._unused_folder(dataclasses.replace(config(), task=task)).name == folder
 
 
 def test_a_folder_for_runs_that_cannot_be_made_is_a_sentence(tmp_path, monkeypatch):

@@ -946,6 +946,22 @@ def test_help_of_a_run_shows_what_can_be_set(capsys):
     assert stopped.value.code == 0
 
 
+@pytest.mark.parametrize(("run", "reason"), [
+    (["emnist-autoencoder", "scaffold"],
+     "The preset 'quick' of the task emnist-autoencoder has no settings for scaffold"),
+    (["shakespeare", "fedyogi", "--preset", "papr"], "The task shakespeare has no preset 'papr'."),
+    (["my_tasks.py:reviews", "my_methods.py:needs"], "steps"),
+])
+def test_help_of_a_run_says_why_it_shows_no_preset(run, reason, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        run_command(["run", *run, "--help"])
+    assert stopped.value.code == 0
+    said = " ".join(capsys.readouterr().out.split())
+    *_, end = said.partition("No values of a preset stand here. ")
+    assert reason in end
+    assert "; preset " not in said
+
+
 def test_one_method_or_task_is_listed_with_its_settings(capsys):
     fed("list", "algorithms", "fedavg")
     out = capsys.readouterr().out

@@ -9,9 +9,11 @@ import pytest
 
 import fedax
 import made_data
-from fedax import DataError, read_data
+from fedax import DataError, FederatedDataset, read_data
 from fedax.data import readers
+from fedax.data.reading import progress_bar
 from fedax.data.store_writer import convert
+from fedax.report.population_tables import population_tables
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # what its own imports say is not ours
@@ -120,6 +122,32 @@ def test_a_store_is_made_once(tmp_path, monkeypatch):
     shutil.rmtree(tmp_path / "a.csv.store")
     assert read_data(path, client_column="who", progress=True).num_clients == 4
     assert read_data(tmp_path / "a.csv.store").num_clients == 4
+
+
+@pytest.mark.quick
+def test_a_store_has_a_name_that_any_disk_takes(tmp_path):
+    """A split is a word of the user's or of a database."""
+    path = made_data.make_csv(tmp_path)
+    read_data(path, client_column="who", split="all:train/x?")
+    assert (tmp_path / "a.csv-all_train_x_.store" / "store.json").exists()
+
+
+@pytest.mark.quick
+def test_a_bar_shows_any_name_as_it_is(monkeypatch, capsys):
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as if to a terminal
+    with progress_bar("made[/b] in [red].csv", 3) as show:
+        show(1, 1_000)
+    assert "made[/b] in [red].csv" in capsys.readouterr().err
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize(("num_clients", "words"), [
+    (1, "1 client, 6 examples"), (2, "2 clients, 6 examples"),
+])
+def test_one_client_is_called_so(num_clients, words):
+    data = FederatedDataset.from_arrays({"x": np.zeros(6)}, np.arange(6) % num_clients)
+    assert f"({words} of x float64[]; " in repr(data)
+    assert population_tables("mine", data, None)[0].title == f"mine: {words}."
 
 
 @pytest.mark.quick

@@ -134,10 +134,10 @@ KEY = jax.random.key(5)
 def seconds_each(function, repeats=7, calls=100):
     times = []
     for _ in range(repeats):
-        start = time.perf_counter()
+        start = time.process_time()
         for t in range(calls):
             function(t)
-        times.append((time.perf_counter() - start) / calls)
+        times.append((time.process_time() - start) / calls)
     return min(times)
 
 
@@ -155,17 +155,20 @@ def test_the_cost_of_a_cohort_does_not_grow_with_the_population(way):
 
 
 def test_nor_does_the_cost_of_a_round():
-    seconds = {}
+    runs = []
     for num_clients in (1_000, 342_477):
         task = quadratic_task(sizes=(1,), dimension=1)
         arrays = {k: np.repeat(a, num_clients, axis=0) for k, a in task.train.arrays.items()}
         data = FederatedDataset(arrays, np.arange(num_clients + 1))
         algorithm = fedax.scaffold(task.model)
-        rounds = simulate(
+        runs.append(simulate(
             task._replace(train=data, test=None), algorithm, num_rounds=60, dropout=0.1
-        )
-        seconds[num_clients] = min(report.metrics["seconds"] for report in rounds)
-    assert seconds[342_477] < 2 * seconds[1_000]
+        ))
+    # In turns, so that both meet whatever else the machine does.
+    reports = zip(*runs, strict=True)
+    seconds = [[report.metrics["seconds"] for report in pair] for pair in reports]
+    few, many = np.min(seconds, axis=0)
+    assert many < 2 * few
 
 
 @functools.cache
@@ -223,6 +226,15 @@ def remembering(task, exchanges=1):
     )
 
 
+@pytest.mark.quick
+@pytest.mark.parametrize("repeat", [0, 2])
+def test_a_clients_key_is_folded_of_round_client_exchange_and_repeat(repeat):
+    numbers = (7, 2**31 - 1, 1, *([repeat] if repeat else []))
+    expected = functools.reduce(jax.random.fold_in, numbers, KEY)
+    found = jax.jit(client_key)(KEY, jnp.int32(7), jnp.int32(2**31 - 1), 1, jnp.int32(repeat))
+    assert jax.random.key_data(found).tolist() == jax.random.key_data(expected).tolist()
+
+
 def test_of_a_client_drawn_twice_the_first_state_is_kept_if_it_came_back():
     task = quadratic_task()
     algorithm = remembering(task)
@@ -237,7 +249,7 @@ def test_of_a_client_drawn_twice_the_first_state_is_kept_if_it_came_back():
         seed = next(seed for seed in range(200) if dropped_at(seed) == pattern)
         options = {"num_rounds": 1, "sampling": own, "seed": seed, "evaluate_every": 0}
         result = train(task, algorithm, dropout=0.5, **options)
-        key = jax.random.fold_in(run_key(seed), 1)
+        key = run_key(seed, 1)
         drawn = float(jax.random.uniform(client_key(key, 0, 3, 0, 0)))
         kept = float(result.state.client_store.read(np.array([3]))[0])
         assert kept == (drawn if pattern[0] == STAYS else 0.0)

@@ -31,7 +31,9 @@ from fedax.clients.sparse_product import (
 )
 from fedax.data.bags import bags_of_words
 from fedax.data.rows import SparseRows
+from fedax.devices import compiling
 from fedax.models import sparse_product, tag_logistic_regression
+from fedax.rounds import simulate
 
 NUM_WORDS, NUM_TAGS = 9, 4
 
@@ -394,6 +396,27 @@ def test_sparse_matrices_become_bags():
     assert bags_of_words(scipy.sparse.csr_array((0, 7)))[0].shape == (0, 1)
     with pytest.raises(TypeError, match="takes a SciPy sparse matrix"):
         bags_of_words(np.eye(3))
+
+
+def test_rounds_of_a_sparse_model_compile_for_it(monkeypatch):
+    """The loops of its products, and of no other model, are written XLA's newer way."""
+    asked = []
+
+    def noted(function, **options):
+        asked.append(options["sparse"])
+        return jax.jit(function)
+
+    monkeypatch.setattr(simulate, "jit", noted)
+    sparse, reference, data = problem()
+    clients = fedax.FederatedDataset.from_arrays(data.arrays, np.zeros(11, int))
+    for model in (sparse, reference):
+        algorithm = fedax.fedavg(model, 0.1, batch_size=4)
+        next(fedax.simulate(fedax.Task(model, clients), algorithm, num_rounds=1, cohort_size=1))
+    assert asked == [True, False]
+    assert not (compiling.options(None, sparse=True) or {}).keys() & compiling.OLDER_LOOPS
+    assert (compiling.options(None, sparse=False) or {}) == (
+        compiling.OLDER_LOOPS if jax.default_backend() == "cpu" else {}
+    )
 
 
 @pytest.mark.alone

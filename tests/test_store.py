@@ -172,6 +172,7 @@ GOOD = {"x": np.ones((2, 3), np.float32)}
     "scalar": ([("a", {"x": 1.0})], "first axis"),
     "escape": ([("a", {"../x": np.ones(1)})], "cannot have the name '../x'"),
     "reserved": ([("a", {"Names": np.ones(1)})], "cannot have the name 'Names'"),
+    "a device": ([("a", {"Aux": np.ones(1)})], "'Aux', which Windows keeps for a device"),
     "capitals": ([("a", {"x": np.ones(1), "X": np.ones(1)})], "differ in capitals"),
     "no name": ([("", GOOD)], "1 to 256 printable letters"),
     "control": ([("a\0", GOOD)], "1 to 256 printable letters"),

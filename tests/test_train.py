@@ -754,7 +754,7 @@ def test_what_is_printed_is_short_and_says_what_matters(finished, tmp_path):
     cohort = CohortReader(task.train)(np.arange(5))
     reports = list(fedax.simulate(TASK, fedyogi(), num_rounds=2, cohort_size=3))
     wanted = {
-        "TrainResult": (result, ["3 parameters in 1 arrays", "12 rounds", "test_distance",
+        "TrainResult": (result, ["3 parameters in 1 array", "12 rounds", "test_distance",
                                  "best: of round"]),
         "History": (result.history, ["12 rounds", "train_loss", "test_distance"]),
         "FederatedDataset": (task.train, ["1,219 clients", "examples", "tokens uint8[81]",

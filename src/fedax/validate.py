@@ -96,6 +96,16 @@ def quoted(value: Any) -> str:
     return text if len(text) <= _MOST_LETTERS else f"{text[:_MOST_LETTERS]}..."
 
 
+def so_many(number: int, thing: str) -> str:
+    """So many of a thing.
+
+    Example:
+      >>> so_many(1, "client"), so_many(2_000, "client")
+      ('1 client', '2,000 clients')
+    """
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"
+
+
 def check_seed(seed: Any) -> None:
     """Raises a sentence unless it is a whole number of at least 0; a PRNG key is none."""
     if str(getattr(seed, "dtype", "")).startswith("key<"):

@@ -15,7 +15,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 from fedax.data.checking import check_data
 from fedax.data.getting import Via, get_dataset, known_names
 from fedax.experiment.errors import ConfigError
-from fedax.validate import unknown
+from fedax.validate import so_many, unknown
 
 # The bar is drawn at most so often.
 _SECONDS_BETWEEN_BARS = 0.1
@@ -44,7 +44,7 @@ def check(path: str, *, as_json: bool = False) -> None:
         return
     for row in rows:
         words = [
-            f"{row[key]:,} {key if row[key] != 1 else key.removesuffix('s')}"
+            so_many(row[key], key.removesuffix("s"))
             for key in ("clients", "examples", "bytes") if key in row
         ]
         words += [f"{name} {kind}" for name, kind in row.get("arrays", {}).items()]

@@ -97,7 +97,7 @@ def _opened(name: str, *, test: bool) -> FederatedDataset:
         return open_store(folder)
     if (folder / part / TABLE).is_file():
         return open_store(folder / part)
-    if folder.is_dir() and "/" in name:
+    if folder.is_dir() and name != folder.name:  # a path, and no name of a data set
         raise ConfigError(f"{folder} holds no store: there is no {TABLE} and no {part}/{TABLE}.")
     try:
         splits = load_dataset(name)

@@ -62,7 +62,7 @@ from fedax.rounds.client_store import StoreError
 from fedax.rounds.report import DivergedError
 from fedax.sinks import SinkError
 from fedax.theory.errors import TheoryError
-from fedax.validate import check_count
+from fedax.validate import check_count, so_many
 
 # Their messages are sentences that say what was wrong and what to do.
 EXPLAINED = (
@@ -216,9 +216,8 @@ def _use_cores(count: int | None, *, forced: bool = False) -> None:
     cores = usable_cores()
     if count is not None and count > cores and not forced:
         raise ConfigError(
-            f"--devices is {count}, but this process may use {cores} "
-            f"{'core' if cores == 1 else 'cores'}; more devices only slow it down. --force takes "
-            "them nevertheless."
+            f"--devices is {count}, but this process may use {so_many(cores, 'core')}; more "
+            "devices only slow it down. --force takes them nevertheless."
         )
     asked = jax.config.jax_num_cpu_devices  # pyright: ignore[reportAttributeAccessIssue]
     chosen = asked != -1 or "device_count" in os.environ.get("XLA_FLAGS", "")

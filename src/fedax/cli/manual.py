@@ -53,6 +53,8 @@ def _word(value: Any) -> str:
 def explain_run(task: str, algorithm: str | None, preset: str | None) -> None:
     """Prints what can be set in a run: of the method, of the task, of the run itself.
 
+    Then why no preset's values stand beside the defaults, if there are none.
+
     Raises:
       ConfigError: there is no such task or algorithm.
     """
@@ -65,15 +67,19 @@ def explain_run(task: str, algorithm: str | None, preset: str | None) -> None:
     }
     try:
         config = resolve(task=task, algorithm=algorithm, preset=preset)
-    except ConfigError:  # there is no such preset, or something must be given first
-        chosen, by = {}, ""
+    except ConfigError as error:  # there is no such preset, or something must be given first
+        chosen, by, missing = {}, "", f"No values of a preset stand here. {error}"
     else:
+        missing = ""
         chosen = {**vars(config), **config.task_options, **config.algorithm_options}
         by = f"preset {config.preset}"
     for of, found in parts.items():
         if found:
             rows = [setting.row() for setting in found.values()]
             print_settings(f"Settings of {of}, for --set KEY=VALUE:", rows, chosen, by)
+    if missing:
+        width = min(shutil.get_terminal_size().columns, WIDEST)
+        print(f"\n{textwrap.fill(missing, width, break_on_hyphens=False)}")
 
 
 def explain_rows(rows: Sequence[Row]) -> None:

@@ -15,7 +15,7 @@ from fedax.data.grouping import check_client, checked_ids, client_rows, group
 from fedax.data.rows import as_rows, join_rows, take_rows
 from fedax.data.splitting import held_out_rows
 from fedax.data.tables import Columns, dataset_arrays, frame_arrays
-from fedax.validate import check_number, check_seed
+from fedax.validate import check_number, check_seed, so_many
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -230,7 +230,8 @@ class FederatedDataset:
         arrays = [f"{name} {a.dtype}{list(a.shape[1:])}" for name, a in self.arrays.items()]
         arrays = [*arrays[:8], *(["..."] if len(arrays) > 8 else [])]
         return (
-            f"FederatedDataset({self.num_clients:,} clients, {self.num_examples:,} examples of "
+            f"FederatedDataset({so_many(self.num_clients, 'client')}, "
+            f"{so_many(self.num_examples, 'example')} of "
             f"{', '.join(arrays)}; {sizes.min():,} to {sizes.max():,} a client, median "
             f"{np.median(sizes):,g})"
         )

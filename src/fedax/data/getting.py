@@ -37,7 +37,7 @@ from fedax.data.folder import EMBEDDED, SPLITS, TABLE, data_folder, is_at_hand, 
 from fedax.data.readers.clients import needed
 from fedax.data.store import open_store
 from fedax.data.store_writer import convert
-from fedax.validate import check_choice
+from fedax.validate import check_choice, so_many
 
 Via: TypeAlias = Literal["download", "packages"]
 WAYS = get_args(Via)
@@ -283,7 +283,8 @@ def _make(name: str, found: Files, how: str, work: Path, progress: Progress) -> 
             num_clients: int, num_examples: int, split: str = split,
             total: int = expected.num_examples or 0,
         ) -> None:
-            progress(f"writing {name}/{split}, {num_clients:,} clients", num_examples, total)
+            what = f"writing {name}/{split}, {so_many(num_clients, 'client')}"
+            progress(what, num_examples, total)
 
         try:
             convert(

@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeAlias, get_args
 from fedax.data import readers
 from fedax.data.errors import DataError
 from fedax.data.federated_dataset import FederatedDataset
+from fedax.data.file_names import file_name
 from fedax.data.readers.clients import Clients, needed, reading
 from fedax.data.store import TABLE, open_store, read_store_table
 from fedax.data.store_writer import Progress, Transform, convert
@@ -95,7 +96,7 @@ def read_data(
         return open_store(path)
     clients = _OPENERS[kind](path, client_column, columns, split)
     name = path.absolute().name + (f"-{split}" if split else "")
-    folder = path.absolute().with_name(f"{name}.store") if store is None else Path(store)
+    folder = path.absolute().with_name(file_name(f"{name}.store")) if store is None else Path(store)
     conversion = json.dumps({
         "format": kind, "client_column": client_column, "columns": columns, "split": split,
         "transform": transform and f"{transform.__module__}.{transform.__qualname__}",
@@ -127,7 +128,7 @@ def progress_bar(title: str, num_clients: int | None = None) -> Iterator[Progres
 
     words = TextColumn("{task.completed:,} clients, {task.fields[examples]:,} examples")
     with Progress(
-        TextColumn("{task.description}"), BarColumn(), words, TimeElapsedColumn(),
+        TextColumn("{task.description}", markup=False), BarColumn(), words, TimeElapsedColumn(),
         TimeRemainingColumn(), console=Console(stderr=True), transient=True,
     ) as bar:
         task = bar.add_task(title, total=num_clients, examples=0)

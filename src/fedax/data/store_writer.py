@@ -19,6 +19,7 @@ import numpy as np
 import fedax.data.store as layout
 from fedax.data.checks import require_labels, require_numbers
 from fedax.data.errors import DataError
+from fedax.data.file_names import is_reserved
 from fedax.data.grouping import check_client
 from fedax.mistakes.errors import checked_call, kind_of
 from fedax.theory.tables import read_table
@@ -291,6 +292,11 @@ class StoreWriter:
             raise DataError(
                 f"The arrays {sorted(rows)} have names that differ in capitals only, and some "
                 "disks do not tell such files apart. Rename one."
+            )
+        for key in filter(is_reserved, rows):
+            raise DataError(
+                f"An array of a store cannot have the name {key!r}, which Windows keeps for a "
+                "device. Rename it."
             )
         try:
             for key, value in rows.items():

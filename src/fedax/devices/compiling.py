@@ -9,26 +9,33 @@ from typing import Any
 import jax
 
 # On a CPU, XLA's newer way of writing fused loops takes two fifths of the time that a small
-# round's program is compiled in, and the program is not faster for it (docs/log.md).
-ON_CPU = {"xla_cpu_use_fusion_emitters": False}
+# round's program is compiled in, and the program is not faster for it (docs/log.md), unless it
+# gathers and adds rows of a matrix: the step of the sparse tag model is twice as fast with it.
+OLDER_LOOPS = {"xla_cpu_use_fusion_emitters": False}
 
 
-def jit(function: Callable[..., Any], level: int | None = None, **options: Any) -> Any:
+def jit(
+    function: Callable[..., Any], level: int | None = None, *, sparse: bool = False, **others: Any
+) -> Any:
     """`jax.jit` with the compiler options that suit the platform.
 
     Args:
       function: what is compiled; not within another compiled function.
       level: of optimisation on a CPU, 0 to 3; None: XLA's.
-      **options: those of `jax.jit`.
+      sparse: whether products of sparse rows take most of its time, see `Model.sparse`.
+      **others: those of `jax.jit`.
     """
-    return jax.jit(function, compiler_options=_compiler_options(level), **options)
+    return jax.jit(function, compiler_options=options(level, sparse=sparse), **others)
 
 
 @functools.cache
-def _compiler_options(level: int | None) -> dict[str, Any] | None:
+def options(level: int | None, *, sparse: bool) -> dict[str, Any] | None:
+    """The options of XLA, see `jit`; None: its own, as it may not know them."""
     if jax.default_backend() != "cpu":
         return None
-    chosen = ON_CPU | ({} if level is None else {"xla_backend_optimization_level": level})
+    chosen = {} if sparse else OLDER_LOOPS
+    if level is not None:
+        chosen = chosen | {"xla_backend_optimization_level": level}
     try:
         jax.jit(lambda x: x + 1, compiler_options=chosen)(0)
     except jax.errors.JaxRuntimeError:  # another version of XLA may not know them

@@ -14,6 +14,7 @@ import jax
 from jax.sharding import Mesh
 
 from fedax.algorithm import FederatedAlgorithm
+from fedax.data.file_names import file_name
 from fedax.data.task import Task
 from fedax.devices.mesh import client_mesh
 from fedax.devices.processes import are_several, compare, is_first
@@ -304,7 +305,7 @@ def _mesh(config: RunConfig, built: Built) -> Mesh | None:
 def _unused_folder(config: RunConfig) -> Path:
     """Makes a folder under fedax-runs/ that no other run has."""
     stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
-    first = Path("fedax-runs") / f"{config.task}-{config.algorithm}-{stamp}"
+    first = Path("fedax-runs") / file_name(f"{config.task}-{config.algorithm}-{stamp}")
     folder, number = first, 1
     try:
         folder.parent.mkdir(exist_ok=True)

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedax.algorithm import PyTree
+from fedax.validate import so_many
 
 # How the only array is called where the tree is an array.
 ALONE = "params"
@@ -75,7 +76,8 @@ def fitted(tree: PyTree, like: PyTree, what: str, whose: str) -> PyTree:
 def counted(tree: PyTree) -> str:
     """How much there is, such as '15 parameters in 2 arrays'."""
     leaves = jax.tree.leaves(tree)
-    return f"{sum(map(np.size, leaves)):,} parameters in {len(leaves)} arrays"
+    size = sum(map(np.size, leaves))
+    return f"{so_many(size, 'parameter')} in {so_many(len(leaves), 'array')}"
 
 
 def described(array: Any) -> str:

@@ -9,6 +9,7 @@ import numpy as np
 from fedax.data.federated_dataset import FederatedDataset
 from fedax.data.label_skew import LabelSkew
 from fedax.report.tables import Table, printable
+from fedax.validate import so_many
 
 _QUANTILES = {"min": 0, "5%": 0.05, "median": 0.5, "95%": 0.95, "max": 1}
 # So many labels have a row of their own, and so many of the largest clients.
@@ -35,7 +36,8 @@ def population_tables(
         [what, _number(values.mean()), *map(_number, _quantiles(values))]
         for what, values in measures.items()
     ]
-    title = f"{printable(name)}: {dataset.num_clients:,} clients, {dataset.num_examples:,} examples"
+    clients = so_many(dataset.num_clients, "client")
+    title = f"{printable(name)}: {clients}, {so_many(dataset.num_examples, 'example')}"
     if skew is not None:
         title += (
             ". Distance: total variation, half the sum of |p_i(y) - p(y)|, of a client's labels "
@@ -50,7 +52,7 @@ def population_tables(
 def _labels(skew: LabelSkew) -> Table:
     population, clients = skew.population, skew.num_clients_with
     shown = np.arange(len(population))
-    title = f"{len(population):,} labels."
+    title = f"{so_many(len(population), 'label')}."
     if len(population) > _MOST_LABELS:
         shown = np.argsort(-population, kind="stable")[:_MOST_LABELS]
         title = f"{len(population):,} labels, of which these are the most frequent."

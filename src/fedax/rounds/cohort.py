@@ -207,9 +207,15 @@ def client_key(
 
     A client that a cohort drawn with replacement has more than once draws afresh each time.
     """
-    for number in (round_index, client_id, exchange_index):
+    numbers = (round_index, client_id, exchange_index, repeat)
+
+    def fold(key: Array, number: Array) -> tuple[Array, Array]:
         key = jax.random.fold_in(key, number)
-    return jnp.where(jnp.asarray(repeat) > 0, jax.random.fold_in(key, repeat), key)
+        return key, key
+
+    # In a loop, as each fold_in is as long to compile as a small model's step.
+    last, keys = jax.lax.scan(fold, key, jnp.stack([jnp.asarray(n, jnp.uint32) for n in numbers]))
+    return jnp.where(jnp.asarray(repeat) > 0, last, keys[2])
 
 
 def _run_exchange(

@@ -90,7 +90,7 @@ class Personalizer:
         self._mesh = None if mesh is None else mesh.local_mesh
         self._train_reader = reader or CohortReader(task.train, mesh=self._mesh)
         self._test_reader = CohortReader(test, mesh=self._mesh)
-        self._key = replicate(jax.random.fold_in(run_key(seed), _TAG), self._mesh)
+        self._key = replicate(run_key(seed, _TAG), self._mesh)
         self._chunk = clients_per_chunk
 
     def __call__(self, params: Params, tuning: FineTuning) -> ClientMetrics:

@@ -160,8 +160,8 @@ def _trained(
     """The rounds; `waits`: for the evaluation on a sample, too."""
     settings = plan.settings
     mesh = settings.mesh
-    step = _Step(algorithm, settings)
-    key = replicate(jax.random.fold_in(run_key(settings.seed), 1), mesh)
+    step = _Step(algorithm, settings, sparse=task.model.sparse is not None)
+    key = replicate(run_key(settings.seed, 1), mesh)
     server_state, store = state
     if settings.donate:  # the caller's own is left alone
         server_state = jax.tree.map(jnp.copy, server_state)
@@ -210,14 +210,16 @@ def _trained(
 class _Step:
     """The compiled rounds; the first call chooses the chunks if nobody has."""
 
-    def __init__(self, algorithm: FederatedAlgorithm, settings: Settings) -> None:
+    def __init__(
+        self, algorithm: FederatedAlgorithm, settings: Settings, *, sparse: bool
+    ) -> None:
         numbers, self._structure = partition(algorithm)
         self._numbers = numbers if settings.mesh is None else [
             # Python's numbers adapt to the dtype of what they meet, on a mesh as on one device.
             number.item() if number.weak_type else replicate(number, settings.mesh)
             for number in numbers
         ]
-        self._settings = settings
+        self._settings, self._sparse = settings, sparse
         self._compiled: Any = None
 
     def __call__(
@@ -235,7 +237,8 @@ class _Step:
     def _program(self, clients_per_chunk: int) -> Any:
         settings = self._settings
         return _program(
-            self._structure, clients_per_chunk, settings.diagnostics, settings.mesh, settings.donate
+            self._structure, clients_per_chunk, settings.diagnostics, settings.mesh,
+            settings.donate, self._sparse,
         )
 
 
@@ -246,6 +249,7 @@ def _program(
     diagnostics: bool,
     mesh: Mesh | None,
     donate: bool,
+    sparse: bool,
 ) -> Any:
     """The rounds of all algorithms of a structure, which their numbers tell apart."""
 
@@ -258,6 +262,7 @@ def _program(
     rounds.__name__ = run_rounds.__name__  # as which profiles and kept programs have it
     return jit(
         rounds,
+        sparse=sparse,
         out_shardings=None if mesh is None else NamedSharding(mesh, REPLICATED),
         donate_argnums=(0,) if donate else (),
     )

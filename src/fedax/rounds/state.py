@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -11,13 +12,14 @@ import numpy as np
 from fedax.algorithm import FederatedAlgorithm, Params, PyTree
 from fedax.data.federated_dataset import FederatedDataset
 from fedax.data.task import Task
+from fedax.devices.compiling import jit
 from fedax.mistakes.algorithm import call_state_inits, require_algorithm
 from fedax.mistakes.errors import kind_of
 from fedax.mistakes.model import call_init
 from fedax.models.parameters import counted, fitted
 from fedax.rounds.checks import require_task
 from fedax.rounds.client_store import ClientStore
-from fedax.validate import check_seed
+from fedax.validate import check_seed, so_many
 
 
 class TrainingState(NamedTuple):
@@ -37,7 +39,8 @@ class TrainingState(NamedTuple):
             return "TrainingState(given away to the next round)"
         return (
             f"TrainingState(after round {int(self.server_state.round_index)}, "
-            f"{counted(self.server_state.params)}, states of {len(self.client_store):,} clients)"
+            f"{counted(self.server_state.params)}, states of "
+            f"{so_many(len(self.client_store), 'client')})"
         )
 
 
@@ -61,7 +64,7 @@ def initial_state(
     check_seed(seed)
     require_task(task)
     require_algorithm(algorithm)
-    drawn = call_init(task.model, jax.random.fold_in(run_key(seed), 0))
+    drawn = call_init(task.model, run_key(seed, 0))
     if not jax.tree.leaves(drawn):
         raise ValueError(
             f"The model's init gives no parameters but {kind_of(drawn)}, so there is nothing to "
@@ -96,9 +99,15 @@ def _strong(tree: PyTree) -> PyTree:
     return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.asarray(leaf).dtype), tree)
 
 
-def run_key(seed: int) -> jax.Array:
-    """The key from which everything random of a run comes."""
+def run_key(seed: int, part: int) -> jax.Array:
+    """The key from which everything random of a part of a run comes: fold_in(seed, part)."""
     # The implementation is named, so that a user's jax_default_prng_impl changes no number, and
     # NumPy spreads the seed, of which jax.random.key would keep 32 bits.
     words = np.random.SeedSequence(seed).generate_state(2, np.uint32)
-    return jax.random.wrap_key_data(jnp.asarray(words), impl="threefry2x32")
+    key = jax.random.wrap_key_data(jnp.asarray(words), impl="threefry2x32")
+    return _fold_in()(key, part)
+
+
+@functools.cache
+def _fold_in() -> Any:
+    return jit(jax.random.fold_in, level=0)  # used once, so that compiling it is what it costs

@@ -99,6 +99,7 @@ class BatchTraining:
         self._program = program(
             parts[0][1], tuple(varies), len(self._algorithm.exchanges),
             settings.clients_per_chunk or 1, settings.diagnostics, self._mesh,
+            task.model.sparse is not None,
         )
         self._numbers = [self._place(n, v) for n, v in zip(*self._batch, strict=True)]
         self._arrays: tuple[Any, Any] = (None, None)
@@ -125,7 +126,7 @@ class BatchTraining:
             cohorts_of(self._algorithm, self._data, settings), len(self._algorithm.exchanges),
             reader, self._data.client_sizes, pace, self._stops, self._num_rounds, None,
         )
-        key = replicate(jax.random.fold_in(run_key(settings.seed), 1), self._mesh)
+        key = replicate(run_key(settings.seed, 1), self._mesh)
         round_index = int(self.state.server_state.round_index)
         with contextlib.closing(turns(
             self._step, self._placed(self.state.server_state), round_index, store, key, prepare,

@@ -82,6 +82,7 @@ def program(
     clients_per_chunk: int,
     diagnostics: bool,
     mesh: Mesh | None,
+    sparse: bool,
 ) -> Callable[..., tuple[Any, PyTree, BatchInfo]]:
     """The rounds of all batches of a structure.
 
@@ -139,7 +140,7 @@ def program(
 
     rounds.__name__ = "rounds_of_settings"  # as which profiles and kept programs have it
     if mesh is None:
-        return jit(rounds, donate_argnums=(0,))
+        return jit(rounds, sparse=sparse, donate_argnums=(0,))
 
     def spread(server_state: Any, *others: Any) -> Any:
         of_states = jax.tree.map(
@@ -156,7 +157,7 @@ def program(
         )(server_state, *others)
 
     spread.__name__ = rounds.__name__
-    return jit(spread, donate_argnums=(0,))
+    return jit(spread, sparse=sparse, donate_argnums=(0,))
 
 
 def _alone(

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import jax
 
+from fedax.data.file_names import file_name
 from fedax.experiment.config import RunConfig
 from fedax.experiment.display import make_console, style_of_command_line
 from fedax.experiment.errors import ConfigError
@@ -256,7 +257,7 @@ def _sat(
         (folder / BEST).mkdir(exist_ok=True)
         for algorithm in config.algorithms:
             text = best_toml(config, record, choice, algorithm)
-            path = folder / BEST / f"{file_name(algorithm)}.toml"
+            path = folder / BEST / file_name(f"{algorithm}.toml")
             if text is None:
                 path.unlink(missing_ok=True)
             else:
@@ -270,16 +271,6 @@ def _sat(
             f"{error} Choose by another: {_go_on(folder)} --choose METRIC"
         ) from None
     return Swept(folder, record, choice)
-
-
-def file_name(algorithm: str) -> str:
-    """A method's name as the name of a file.
-
-    Example:
-      >>> file_name("elastic+fedavg"), file_name("my/methods.py:fedexp")
-      ('elastic+fedavg', 'my-methods.py-fedexp')
-    """
-    return "".join(c if c.isalnum() or c in "+-_." else "-" for c in algorithm)
 
 
 def _write_config(folder: Path, asked: Asked) -> None:
@@ -308,7 +299,7 @@ def _typed() -> str:
 def unused_folder(config: SweepConfig) -> Path:
     """A folder under fedax-runs/ that no other run has."""
     stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
-    first = Path("fedax-runs") / f"{file_name(config.task)}-sweep-{stamp}"
+    first = Path("fedax-runs") / file_name(f"{config.task}-sweep-{stamp}")
     folder, number = first, 1
     while folder.exists():
         number += 1

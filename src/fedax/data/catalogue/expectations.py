@@ -40,6 +40,13 @@ def require_expected(
     for noun, (found, wanted) in counted.items():
         if wanted is not None and found != wanted:
             raise _differs(what, f"{found:,} {noun}", f"{wanted:,}")
+    needed = {"y": (1, expected.label_counts or expected.first_labels), "x": (4, expected.means)}
+    for name, (axes, is_needed) in needed.items():
+        array = data.arrays.get(name)
+        if is_needed and (array is None or array.dtype.kind not in "iu" or array.ndim != axes):
+            there = [f"{key} {a.dtype}{list(a.shape[1:])}" for key, a in data.arrays.items()]
+            wanted = "whole numbers y" if name == "y" else "images x of whole numbers"
+            raise _differs(what, f"arrays {', '.join(there)}", wanted)
     if expected.label_counts:
         counts = np.bincount(data.arrays["y"]).tolist()
         if counts != list(expected.label_counts):

@@ -20,7 +20,7 @@ from fedax.data.federated_dataset import FederatedDataset
 from fedax.data.partitions.ordering import rows_of
 from fedax.data.rows import take_rows
 from fedax.data.splitting import held_out_rows
-from fedax.validate import check_number, check_seed, quoted
+from fedax.validate import check_number, check_seed, quoted, so_many
 
 _FORMAT = "fedax partition 1"
 # Of an array so many rows at a time go into its digest.
@@ -55,7 +55,8 @@ class Partition:
         sizes = self.client_sizes
         return (
             f"Partition({self.made.get('partition')}, seed {self.made.get('seed')}: "
-            f"{self.num_clients:,} clients, {len(self.rows):,} of {self.num_examples:,} examples; "
+            f"{so_many(self.num_clients, 'client')}, {len(self.rows):,} of "
+            f"{so_many(self.num_examples, 'example')}; "
             f"{sizes.min():,} to {sizes.max():,} a client)"
         )
 

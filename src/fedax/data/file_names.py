@@ -1,0 +1,27 @@
+"""Names of files and folders that every system can have, made of words in data or of users."""
+
+from __future__ import annotations
+
+import re
+
+# Windows keeps these for devices, with any ending too; the digits may stand superscript.
+_DEVICES = re.compile(r"(CON|PRN|AUX|NUL|(COM|LPT)[0-9\xb9\xb2\xb3])", re.IGNORECASE)
+_FORBIDDEN = re.compile(r'[<>:"/\\|?*\x00-\x1f\x7f]|[. ]$|^$')
+
+
+def is_reserved(name: str) -> bool:
+    """Whether Windows takes a name for a device's."""
+    return _DEVICES.fullmatch(name.partition(".")[0].rstrip()) is not None
+
+
+def file_name(words: str) -> str:
+    """The words as a name that a file or a folder can have on any system.
+
+    What cannot stand in it becomes `_`, so two texts may have one name.
+
+    Example:
+      >>> file_name("lab: con?"), file_name("aux.toml"), file_name("ends."), file_name("é-0.5")
+      ('lab_ con_', '_aux.toml', 'ends_', 'é-0.5')
+    """
+    name = _FORBIDDEN.sub("_", words)
+    return f"_{name}" if is_reserved(name) else name
