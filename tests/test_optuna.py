@@ -373,6 +373,8 @@ def test_the_command_line_searches_goes_on_and_keeps_what_a_sweep_keeps(
     assert found.record.algorithms == ["fedavg", "fedavgm"]
     assert len(found.record.settings) == 10
     assert json.loads((tmp_path / "search" / "config.json").read_text())["search"]["trials"] == 5
+    assert "grid" not in found.summary["words"][-1]
+    assert "</html>" in (tmp_path / "search" / "report.html").read_text()
     study = optuna.load_study(
         study_name="quadratic fedavgm", storage=f"sqlite:///{out}/study.db"
     )

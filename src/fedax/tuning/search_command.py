@@ -1,7 +1,7 @@
 """Searches that the command line describes: begun and gone on with.
 
-The folder is a sweep's: its table, its best settings and its summary are those of the trials. What
-is searched stands under `search` in its config.json.
+The folder is a sweep's: its table, its best settings, its summary and its page are those of the
+trials. What is searched stands under `search` in its config.json.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fedax.algorithm import FederatedAlgorithm
+from fedax.data.file_names import file_name
 from fedax.data.task import Task
 from fedax.experiment.build import find_algorithm, find_task
 from fedax.experiment.config import with_settings
@@ -37,7 +38,7 @@ from fedax.sweeps.choosing import PAPER_RULE, Choice, choose, without_edges
 from fedax.sweeps.record import Record, Setting
 from fedax.tuning.best import as_toml
 from fedax.tuning.building import built
-from fedax.tuning.command import file_name, unused_folder
+from fedax.tuning.command import unused_folder
 from fedax.tuning.config import SweepConfig, sweep_config
 from fedax.tuning.folder import (
     BEST,
@@ -50,6 +51,7 @@ from fedax.tuning.folder import (
     write_summary,
 )
 from fedax.tuning.grids import method_of, of_methods
+from fedax.tuning.page import write_page
 from fedax.tuning.searching import Plan, check_search, require_optuna, run_search, trials_of
 
 if TYPE_CHECKING:
@@ -241,11 +243,12 @@ def _searched(folder: Path, config: SearchConfig, say: Callable[[str], None]) ->
             write_record(folder, record, _IDENTITY)
             write_results(folder, record, choice)
             write_summary(folder, record, choice, time.perf_counter() - began)
+            write_page(folder, record, choice)
         (folder / BEST).mkdir(exist_ok=True)
         for name, study in studies.items():
             text = _best(config, name, study)
             if text is not None:
-                write_atomically(folder / BEST / f"{file_name(name)}.toml", text.encode())
+                write_atomically(folder / BEST / file_name(f"{name}.toml"), text.encode())
     return Found(folder, config, record, choice, studies)
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 from fedax.algorithm import FederatedAlgorithm
+from fedax.data.file_names import file_name
 from fedax.data.task import Task
 from fedax.devices.ending import Request
 from fedax.experiment.errors import ConfigError
@@ -241,8 +242,6 @@ def run_search(folder: Path, plan: Plan, say: Callable[[str], None]) -> SearchRe
 
 def trials_of(folder: Path, algorithm: str) -> Path:
     """Where the rounds of a method's trials are."""
-    from fedax.tuning.command import file_name  # noqa: PLC0415 - slow to import
-
     return folder / TRIALS / file_name(algorithm)
 
 
