@@ -87,6 +87,7 @@ from fedax.rounds.stopping import EarlyStopping
 from fedax.tasks.quadratics import quadratic_task
 from fedax.tasks.registry import load_task
 from fedax.tuning.load import LoadedSweep, load_sweep
+from fedax.tuning.searching import SearchResult, search
 from fedax.tuning.sweep import SweepResult, sweep
 
 __all__ = [
@@ -113,6 +114,7 @@ __all__ = [
     "RoundInfo",
     "RoundReport",
     "RunError",
+    "SearchResult",
     "SimulateOptions",
     "SweepResult",
     "Task",
@@ -177,6 +179,7 @@ __all__ = [
     "save_params",
     "scaffold",
     "schedules",
+    "search",
     "server_only",
     "simulate",
     "sweep",

@@ -11,6 +11,7 @@ from tyro.conf import Positional, UseAppendAction, arg, subcommand
 from tyro.constructors import PrimitiveConstructorSpec
 
 from fedax.data.getting import WAYS
+from fedax.sinks import SINKS
 
 Lists: TypeAlias = Literal["tasks", "algorithms", "datasets", "reproductions"]
 
@@ -93,6 +94,8 @@ class Run:
     """With --resume: although the file of your task or method has changed since, or the run is not
     from this machine: the code that it names is run. With --devices: although there are fewer
     cores."""
+    log: Annotated[UseAppendAction[tuple[str, ...]], _option("|".join(SINKS))] = ()
+    """Write the metrics there, too; may be repeated. With --resume: from now on, all rounds."""
     profile: Annotated[bool, _option("")] = False
     """Trace some rounds into the run folder's profile/, and say where time went."""
     devices: Annotated[int | None, _WHOLE, _option("N")] = None
@@ -125,6 +128,17 @@ class Sweep:
     """What to vary: KEY=VALUE,VALUE,... or "KEY=logspace(-3, 0.5, 8)", of every method that has
     the setting; METHOD.KEY=... of one. The name of a preset, such as paper, is the grid that its
     source searched."""
+    search: Annotated[UseAppendAction[tuple[tuple[str, ...], ...]], _option("KEY=RANGE ...")] = ()
+    """What to search by Optuna, in place of a grid: "KEY=loguniform(0.001, 10)", "uniform(0, 1)",
+    "int(1, 20)", "logint(1, 100)" or "choice(A, B)"."""
+    trials: Annotated[int | None, _WHOLE, _option("N")] = None
+    """Of a search: so many trials of each method; with --resume, the new total. Default: 50."""
+    sampler: Annotated[str | None, _option("tpe|random|qmc|cmaes|gp")] = None
+    """Of a search: how trials are drawn. Default: tpe."""
+    pruner: Annotated[str | None, _option("none|median|hyperband|halving")] = None
+    """Of a search: when trials that are behind are given up. Default: none."""
+    storage: Annotated[str | None, _option("URL")] = None
+    """Of a search: a database that several machines share. Default: SQLite in the folder."""
     seeds: Annotated[int, _WHOLE, _option("N")] = 1
     """Run every setting with so many seeds. Default: 1."""
     rounds: Annotated[int | None, _WHOLE, _option("N")] = None
@@ -151,8 +165,8 @@ class Sweep:
     times as many, and so on. Default: all run to the end."""
     settings_per_batch: Annotated[int | None, _WHOLE, _option("N")] = None
     """So many settings are computed side by side. Default: chosen by platform and memory."""
-    log: Annotated[UseAppendAction[tuple[str, ...]], _option("NAME")] = ()
-    """Where metrics go besides the folder, such as tensorboard; may be given several times."""
+    log: Annotated[UseAppendAction[tuple[str, ...]], _option("|".join(SINKS))] = ()
+    """When all is done, write every run there, too; may be repeated."""
     debug: Annotated[bool, _option("")] = False
     """Show the traceback of a failure."""
 

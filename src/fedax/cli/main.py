@@ -60,13 +60,14 @@ from fedax.report.picture import PictureError, require_format, save_picture
 from fedax.report.tables import print_json, print_tables
 from fedax.rounds.client_store import StoreError
 from fedax.rounds.report import DivergedError
+from fedax.sinks import SinkError
 from fedax.theory.errors import TheoryError
 from fedax.validate import check_count, so_many
 
 # Their messages are sentences that say what was wrong and what to do.
 EXPLAINED = (
     AlgorithmError, CheckpointError, DataError, DivergedError, DrawingError, ModelError,
-    PictureError, ProcessError, RunError, StoreError,
+    PictureError, ProcessError, RunError, SinkError, StoreError,
 )
 
 
@@ -171,16 +172,18 @@ def _run(command: Run) -> int:
 def _train(command: Run, run: ModuleType) -> int:
     """Starts a run, or resumes one."""
     if command.resume is not None:
-        allowed = ("resume", "force", "rounds", "profile", "devices", "coordinator", "processes",
-                   "process_id", "cluster", "debug")
+        allowed = ("resume", "force", "rounds", "profile", "log", "devices", "coordinator",
+                   "processes", "process_id", "cluster", "debug")
         settings = {name: getattr(Run(), name) for name in allowed}
         if dataclasses.replace(command, **settings) != Run():
             raise ConfigError(
                 "--resume goes on with a run as it was configured; only --rounds, a new total, "
-                "can go with it, and what changes no setting: --profile, --devices, processes."
+                "can go with it, and what changes no setting: --profile, --log, --devices, "
+                "processes."
             )
         run.resume(
-            command.resume, command.rounds, profile=command.profile, force=command.force
+            command.resume, command.rounds, profile=command.profile, force=command.force,
+            log=config.log_names(command.log) if command.log else None,
         )
         return 0
     if command.force and command.devices is None:
@@ -191,9 +194,13 @@ def _train(command: Run, run: ModuleType) -> int:
     options = {
         "num_rounds": command.rounds, "cohort_size": command.cohort_size, "seed": command.seed,
     }
-    settings = {f"run.{key}": value for key, value in options.items() if value is not None}
+    settings: dict[str, Any] = {
+        f"run.{key}": value for key, value in options.items() if value is not None
+    }
     # A --set without a word reaches the parser of settings as an empty word, and is refused.
     settings |= config.parse_settings([word for words in command.set for word in words or ("",)])
+    if command.log:
+        settings["run.log"] = command.log
     resolved = config.resolve(
         task=command.task, algorithm=command.algorithm, preset=command.preset,
         config_file=command.config, settings=settings,

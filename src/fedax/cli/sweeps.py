@@ -4,19 +4,32 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 from fedax.cli.commands import Sweep
-from fedax.experiment.config import parse_settings
+from fedax.experiment.config import log_names, parse_settings
 from fedax.experiment.errors import ConfigError
 from fedax.experiment.folder import for_shell
 from fedax.report.sweep_tables import best_table
 from fedax.report.tables import print_tables, printable
+from fedax.sinks import log_record, require_libraries
 from fedax.sweeps.choosing import PAPER_RULE, Choice
 from fedax.sweeps.closing import remarks
 from fedax.sweeps.record import Record
-from fedax.tuning.command import extend_sweep, resume_sweep, start_sweep
+from fedax.tuning.command import extend_sweep, read_sweep, resume_sweep, start_sweep
 from fedax.tuning.config import SweepConfig, sweep_config
+from fedax.tuning.search_command import (
+    Found,
+    is_search,
+    resume_search,
+    search_config,
+    start_search,
+)
 
+# Options of searches alone.
+OF_SEARCH = ("trials", "sampler", "pruner", "storage")
+# What may go with --resume of a search.
+WITH_SEARCH = ("resume", "trials", "storage", "log", "debug")
 # What may go with --resume and with --extend, which take all else from the folder.
 WITH_FOLDER = {"resume": "choose", "extend": "settings_per_batch"}
 
@@ -27,6 +40,21 @@ def sweep(command: Sweep) -> None:
     Raises:
       ConfigError, RunError: see `fedax.tuning.command`.
     """
+    names = log_names(command.log)
+    require_libraries(names)
+    if command.search or (command.resume is not None and is_search(command.resume)):
+        found = searched(command)
+        print_found(found)
+        if names:
+            _log(names, found.folder, found.config.sweep, found.record)
+        return
+    if command.extend is not None and is_search(command.extend):
+        raise ConfigError(
+            "A search has no grid that could be extended; --resume DIR --trials N adds trials."
+        )
+    for option in OF_SEARCH:
+        if getattr(command, option) is not None:
+            raise ConfigError(f"--{option} is of a search; give --search KEY=RANGE, too.")
     if command.resume is None and command.extend is None:
         config = asked(command)
         swept = start_sweep(
@@ -40,6 +68,57 @@ def sweep(command: Sweep) -> None:
         else:
             swept = resume_sweep(command.resume or Path(), rule=command.choose)
     print_outcome(swept.record, swept.choice, swept.folder)
+    if names:
+        _log(names, swept.folder, read_sweep(swept.folder).config, swept.record)
+
+
+def _log(names: tuple[str, ...], folder: Path, config: SweepConfig, record: Record) -> None:
+    """Writes the runs to sinks, all anew."""
+    logged = log_record(
+        names, folder, lambda setting, seed: dataclasses.asdict(config.run(setting, seed)), record,
+        print,
+    )
+    if logged:
+        print(f"The runs are in {folder / 'logs'}, too: {', '.join(logged)}")
+
+
+def searched(command: Sweep) -> Found:
+    """Runs a search, or goes on with one.
+
+    Raises:
+      ConfigError, RunError: see `fedax.tuning.search_command`.
+    """
+    if command.resume is not None:
+        given = {name: getattr(Sweep(), name) for name in WITH_SEARCH}
+        if dataclasses.replace(command, **given) != Sweep():
+            raise ConfigError(
+                "--resume takes the search from its folder as it was configured; only --trials, a "
+                "new total, --storage and --log can go with it."
+            )
+        return resume_search(command.resume, command.trials, command.storage)
+    if command.grid or command.extend is not None or command.halving:
+        raise ConfigError("--search cannot go with --grid, --halving or --extend; leave one out.")
+    task, algorithms, fixed = described(command)
+    given = {
+        "num_trials": command.trials, "sampler": command.sampler, "pruner": command.pruner,
+        "batch_size": command.settings_per_batch, "storage": command.storage,
+    }
+    config = search_config(
+        task, algorithms, [word for words in command.search for word in words or ("",)],
+        preset=command.preset, settings=fixed, num_seeds=command.seeds,
+        choose=command.choose or PAPER_RULE,
+        **{name: value for name, value in given.items() if value is not None},
+    )
+    return start_search(config, command.out)
+
+
+def print_found(found: Found) -> None:
+    """Prints what a search says at its end."""
+    if found.choice is not None:
+        print_tables([best_table(found.record, found.choice)])
+        for sentence in remarks(found.record, found.choice):
+            print(printable(sentence))
+    print(f"All of it: {found.folder}")
 
 
 def asked(command: Sweep) -> SweepConfig:
@@ -47,6 +126,21 @@ def asked(command: Sweep) -> SweepConfig:
 
     Raises:
       ConfigError: it describes none; the sentence says why.
+    """
+    task, algorithms, fixed = described(command)
+    return sweep_config(
+        task, algorithms,
+        [word for words in command.grid for word in words or ("",)],
+        preset=command.preset, settings=fixed, num_seeds=command.seeds,
+        choose=command.choose or PAPER_RULE,
+    )
+
+
+def described(command: Sweep) -> tuple[str, list[str], dict[str, Any]]:
+    """The task, the methods and the fixed settings of a command line.
+
+    Raises:
+      ConfigError: there are none; the sentence says why.
     """
     if command.task is None or command.algorithms is None:
         raise ConfigError(
@@ -57,12 +151,7 @@ def asked(command: Sweep) -> SweepConfig:
     fixed = {f"run.{key}": value for key, value in options.items() if value is not None}
     # An option without a word reaches the parser of its words as an empty one, and is refused.
     fixed |= parse_settings([word for words in command.set for word in words or ("",)])
-    return sweep_config(
-        command.task, [name.strip() for name in command.algorithms.split(",")],
-        [word for words in command.grid for word in words or ("",)],
-        preset=command.preset, settings=fixed, num_seeds=command.seeds,
-        choose=command.choose or PAPER_RULE,
-    )
+    return command.task, [name.strip() for name in command.algorithms.split(",")], fixed
 
 
 def require_alone(command: Sweep) -> None:
@@ -74,11 +163,11 @@ def require_alone(command: Sweep) -> None:
         )
     option = "resume" if command.extend is None else "extend"
     with_it = WITH_FOLDER[option]
-    given = {name: getattr(Sweep(), name) for name in (option, with_it, "debug")}
+    given = {name: getattr(Sweep(), name) for name in (option, with_it, "log", "debug")}
     if dataclasses.replace(command, **given) != Sweep():
         raise ConfigError(
             f"--{option} takes the sweep from its folder as it was configured; only "
-            f"--{with_it.replace('_', '-')} can go with it."
+            f"--{with_it.replace('_', '-')} and --log can go with it."
         )
 
 

@@ -68,12 +68,12 @@ NAME = re.compile(r"round-\d{8,}", re.ASCII)
 PARTIAL = re.compile(r"(partial|removed)-\d{8,}", re.ASCII)
 MOST_NAMED = 5  # of what lies among the checkpoints and is none
 # Settings that a run may change between its sittings: how long it is, how often it evaluates or
-# checkpoints and what it measures, when it stops early and how it is chunked. And what is no
-# setting; of a user's sources the run folder says more.
+# checkpoints, what it measures, where it logs, when it stops early and how it is chunked. And what
+# is no setting; of a user's sources the run folder says more.
 FREE = {
     "num_rounds", "evaluate_every", "evaluation_sample", "checkpoint_every", "clients_per_chunk",
     "preset", "diagnostics", "early_stopping", "early_stopping_patience",
-    "early_stopping_min_delta", "keep_best", "made_by", "task_source", "algorithm_source",
+    "early_stopping_min_delta", "keep_best", "log", "made_by", "task_source", "algorithm_source",
     *PERSONALIZE,
 }
 

@@ -25,6 +25,7 @@ from fedax.experiment.sources import Source
 from fedax.rounds.options import PERSONALIZE, Settings
 from fedax.rounds.sampling import Sampling
 from fedax.rounds.stopping import Goal
+from fedax.sinks import sink_names
 from fedax.tasks.registry import TASKS
 from fedax.theory.tables import read_table
 from fedax.validate import MOST, check_choice, check_count, check_number, quoted, unknown
@@ -63,6 +64,7 @@ class RunConfig:
       early_stopping_patience: after so many measurements without an improvement.
       early_stopping_min_delta: what changes by no more than this is no improvement.
       keep_best: a metric; the model of the round in which it was best is kept.
+      log: where the metrics go besides the run folder: names of sinks, see `fedax.sinks`.
       task_options: the task's settings, such as `model`.
       algorithm_options: arguments of the algorithm's factory; schedules as text.
     """
@@ -89,6 +91,7 @@ class RunConfig:
     early_stopping_patience: int = 5
     early_stopping_min_delta: float = 0.0
     keep_best: str | None = None
+    log: tuple[str, ...] = ()
     task_options: dict[str, Any] = dataclasses.field(default_factory=dict)
     algorithm_options: dict[str, Any] = dataclasses.field(default_factory=dict)
     task_source: Source | None = None
@@ -107,6 +110,8 @@ COUNTS = ("seed", "num_rounds", "cohort_size", "evaluate_every", "evaluation_sam
 # Folders that were made before 0.5 lack these.
 STOPPING = ("early_stopping", "early_stopping_patience", "early_stopping_min_delta", "keep_best")
 RUN_KEYS = (*COUNTS, "sampling", "availability", "dropout", "diagnostics", *STOPPING, *PERSONALIZE)
+# With what has an option of its own.
+FILE_KEYS = (*RUN_KEYS, "log")
 
 
 def resolve(
@@ -259,7 +264,7 @@ def load_config(path: Path, *, force: bool = False) -> RunConfig:
     values = {key: value for key, value in written.items() if key != "made_by"}
     fields = {field.name for field in dataclasses.fields(RunConfig)}
     values.setdefault("evaluation_sample", None)  # as it was before 0.7
-    missing = fields - {*SOURCES, *STOPPING, *PERSONALIZE} - set(values)
+    missing = fields - {*SOURCES, *STOPPING, *PERSONALIZE, "log"} - set(values)
     if missing:
         raise ConfigError(f"{path} lacks {sorted(missing)[0]!r}, so it is no run's configuration.")
     names: dict[str, Any] = {name: values.pop(name) for name in NAMES}
@@ -351,6 +356,14 @@ def _check_values(config: RunConfig) -> None:
     check_options(what, config.algorithm_options, settings)
 
 
+def log_names(given: Any) -> tuple[str, ...]:
+    """The names of sinks, none for None; a `ConfigError` if there is no such sink."""
+    try:
+        return sink_names(() if given is None else given)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+
+
 def personalization(config: RunConfig) -> Settings:
     """What the configuration says of fine-tuning, as `simulate` takes it."""
     return Settings(**{key: getattr(config, key) for key in PERSONALIZE})
@@ -359,7 +372,7 @@ def personalization(config: RunConfig) -> Settings:
 def _with(config: RunConfig, values: Mapping[str, Any]) -> RunConfig:
     """The configuration with these values in their places."""
     places: dict[str, Any] = {
-        "run": RUN_KEYS,
+        "run": FILE_KEYS,
         "task": task_settings(config.task, config.task_source),
         "algorithm": algorithm_settings(config.algorithm, config.algorithm_source),
     }
@@ -383,6 +396,8 @@ def _with(config: RunConfig, values: Mapping[str, Any]) -> RunConfig:
         if key == "model" and fits == ["task"] and config.task_source is None:
             _require(f"model of the task {config.task}", value, TASKS[config.task].models)
         found[fits[0]][key] = value
+    if "log" in found["run"]:
+        found["run"]["log"] = log_names(found["run"]["log"])
     return dataclasses.replace(
         config, task_options=found["task"], algorithm_options=found["algorithm"], **found["run"]
     )
@@ -404,7 +419,7 @@ def _flatten(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 def _of_the_run(values: Mapping[str, Any]) -> dict[str, Any]:
     """A file's values: what can be the run's is, as the others have tables of their own."""
-    return {f"run.{key}" if key in RUN_KEYS else key: value for key, value in values.items()}
+    return {f"run.{key}" if key in FILE_KEYS else key: value for key, value in values.items()}
 
 
 def _read_file(path: Path) -> dict[str, Any]:

@@ -81,6 +81,7 @@ class Call(NamedTuple):
     early_stopping: EarlyStopping | None
     keep_best: str | None
     initial_params: Params | None
+    log: tuple[str, ...]
     options: SimulateOptions
     settings: Settings
 
@@ -169,6 +170,7 @@ def describe_call(call: Call) -> tuple[dict[str, Any], str]:
            if name not in NOT_WRITTEN},
         "early_stopping": None if stopping is None else dataclasses.asdict(stopping),
         "keep_best": call.keep_best,
+        "log": call.log,
         "algorithm_options": plain_values(algorithm) if made is None else arguments,
         "python": {
             **describe_task(call.task),
@@ -269,6 +271,8 @@ def _is_finished(job: Job, restored: Restored, before: Mapping[str, Any], looks:
     why = summary.get("stopped") or ""
     if why.startswith(ON_ROUND) and looks and job.num_rounds <= before["num_rounds"]:
         job.watch.why = why
+    if not set(job.config["log"]) <= set(summary.get("log", ())):  # a sink lacks rounds
+        return False
     return done == job.num_rounds or job.watch.why is not None
 
 

@@ -48,6 +48,7 @@ from fedax.rounds.sampling import part_of_the_day
 from fedax.rounds.simulate import simulate
 from fedax.rounds.state import TrainingState, initial_state
 from fedax.rounds.stopping import EarlyStopping, Watch
+from fedax.sinks import require_libraries
 
 
 def start(config: RunConfig, out: Path | None = None, *, profile: bool = False) -> Path:
@@ -64,8 +65,10 @@ def start(config: RunConfig, out: Path | None = None, *, profile: bool = False) 
     Raises:
       ConfigError: the configuration does not fit the task.
       RunError: the folder cannot be used, or the run was stopped or could not go on.
+      SinkError: the library of a sink is not installed.
       DivergedError: see `fedax.simulate`.
     """
+    require_libraries(config.log)
     built = build(config)
     compare("settings", _settings(config, 0))
     job = _job(out or Path("fedax-runs"), config, built)
@@ -84,7 +87,8 @@ def start(config: RunConfig, out: Path | None = None, *, profile: bool = False) 
 
 
 def resume(
-    folder: Path, num_rounds: int | None = None, *, profile: bool = False, force: bool = False
+    folder: Path, num_rounds: int | None = None, *, profile: bool = False, force: bool = False,
+    log: tuple[str, ...] | None = None,
 ) -> Path:
     """Goes on with a run where its newest whole checkpoint stands; on as many devices, exactly.
 
@@ -93,10 +97,11 @@ def resume(
       num_rounds: a new total of rounds; None keeps the run's.
       profile: as for `start`.
       force: go on although a user's source has changed, and record how it is now.
+      log: names of sinks from now on; None keeps the run's.
 
     Raises:
-      ConfigError, RunError, CheckpointError, DivergedError: as for `start`, or the folder or all
-        of its checkpoints are damaged.
+      ConfigError, RunError, SinkError, CheckpointError, DivergedError: as for `start`, or the
+        folder or all of its checkpoints are damaged.
     """
     require_run(folder)
     if not is_first():
@@ -111,6 +116,9 @@ def resume(
         config, built, restored = read_run(folder, force=force)
         if num_rounds is not None:
             config = dataclasses.replace(config, num_rounds=num_rounds)
+        if log is not None:
+            config = dataclasses.replace(config, log=log)
+        require_libraries(config.log)
         done = int(restored.state.server_state.round_index)
         if num_rounds is not None and num_rounds < done:
             raise ConfigError(
@@ -120,7 +128,7 @@ def resume(
         if force:
             config = with_sources_of_now(config, done)
         job = _job(folder, config, built)
-        if num_rounds is not None or force:
+        if num_rounds is not None or log is not None or force:
             with explained(folder):
                 _write_config(job, config)
         note = f"Going on after round {done}." if done else "No checkpoint yet: from the beginning."

@@ -41,6 +41,7 @@ from fedax.rounds.report import RoundReport
 from fedax.rounds.state import TrainingState, population
 from fedax.rounds.stopping import Watch
 from fedax.rounds.timing import Stopwatch
+from fedax.sinks import Sinks
 
 
 class StoppedError(RunError):
@@ -66,7 +67,8 @@ class Job(NamedTuple):
       rounds: (state) -> the reports of the rounds that are left.
       watch: when to stop, and which model is the best.
       go_on: how to go on when it was stopped, the end of a sentence.
-      warn: tells of a client that is rejected again and again; None: the display does.
+      warn: tells of a client that is rejected again and again, and of a sink that fails; None: the
+        display does.
     """
 
     folder: Path
@@ -163,9 +165,9 @@ def sit(
     """
     folder, watch, state = job.folder, job.watch, restored.state
     done = kept = int(state.server_state.round_index)
-    rejections = Rejections(
-        job.task.model, population(job.task, job.algorithm), read_metrics(folder)[:done]
-    )
+    before = read_metrics(folder)[:done]
+    rejections = Rejections(job.task.model, population(job.task, job.algorithm), before)
+    warn = job.warn or display.say
     references = {text: dict(compute()) for text, compute in job.task.references.items()}
     trace = Trace(folder / "profile" if profile else None, job.num_rounds - done)
     saving = 0.0
@@ -173,7 +175,10 @@ def sit(
         log = MetricsLog(folder, done)
         if done < job.num_rounds and watch.why is None:  # a longer run is not finished any more
             (folder / "summary.json").unlink(missing_ok=True)
-    with log, display, stop_on_signal(lambda: _stopped_inside(job, done, kept)) as asked:
+    with (
+        log, display, stop_on_signal(lambda: _stopped_inside(job, done, kept)) as asked,
+        Sinks(job.config["log"], folder, job.config, warn, before) as sinks,
+    ):
         for line in [*opening(folder, job.config, job.task, state, references), *notes]:
             display.say(line)
         with _begun(trace, job):
@@ -186,11 +191,12 @@ def sit(
                     rejected = {"rejected": report.rejected} if report.rejected else {}
                     log.write(report.metrics | rejected)
                     _keep_clients(folder, report)
+                sinks.log(report.metrics)
                 watch.see(report)
                 display.show(report)
                 params = (report.state or restored.state).server_state.params
                 for sentence in rejections.add(report.rejected, params):
-                    (job.warn or display.say)(sentence)
+                    warn(sentence)
                 trace.round_done()
                 if report.state is None:
                     continue
@@ -208,7 +214,9 @@ def sit(
                     break
                 if stops and done < job.num_rounds:
                     raise _stopped(job, done, asked.by)
-        summary = _finish(job, references, saving, rejections, display, _final(job, state))
+        summary = _finish(
+            job, references, saving, rejections, display, _final(job, state), sinks
+        )
         if profile:
             display.say(describe_time(summary["time"]))
             display.say(trace.outcome)
@@ -217,13 +225,13 @@ def sit(
 
 def _finish(
     job: Job, references: Mapping[str, Any], saving: float, rejections: Rejections,
-    display: Display, final: Mapping[str, float] | None,
+    display: Display, final: Mapping[str, float] | None, sinks: Sinks,
 ) -> dict[str, Any]:
-    """Writes the summary and the page, and says what came out."""
+    """Writes the summary and the page, closes the sinks, and says what came out."""
     with explained(job.folder, job.go_on):
         summary = write_summary(
             job.folder, job.config, job.task, job.sent, references, job.watch, saving,
-            rejections.counts.most_common(), final,
+            rejections.counts.most_common(), sinks.close, final,
         )
         write_atomically(job.folder / "report.html", report_page(job.folder).encode())
     display.say(closing(job.folder, summary, references))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ def write_summary(
     watch: Watch,
     saving: float,
     rejected_clients: list[tuple[str, int]],
+    close_sinks: Callable[[Mapping[str, Any]], list[str]],
     final: Mapping[str, float] | None = None,
 ) -> dict[str, Any]:
     """Writes what the whole run came to, over all its sittings.
@@ -43,6 +44,7 @@ def write_summary(
       watch: why training stopped, and which model was the best.
       saving: the last checkpoint's seconds, which no round after it reports.
       rejected_clients: names of clients and how often their uploads were rejected.
+      close_sinks: gives the sinks the summary, and returns the names of those that have it all.
       final: the test metrics at the end, if they are not those of the last evaluation.
     """
     rounds = read_metrics(folder)
@@ -70,6 +72,7 @@ def write_summary(
         "bytes_down_per_client": sent.bytes_down,
         "bytes_up_per_client": sent.bytes_up,
     }
+    summary["log"] = close_sinks(summary)
     write_json(folder / "summary.json", summary)
     return summary
 

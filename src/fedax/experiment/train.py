@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple, Unpack
 
@@ -24,7 +24,8 @@ from fedax.rounds.simulate import simulate
 from fedax.rounds.state import TrainingState, initial_state, population
 from fedax.rounds.stopping import EarlyStopping, Watch
 from fedax.signatures import with_options
-from fedax.validate import check_count
+from fedax.sinks import require_libraries, sink_names
+from fedax.validate import check_count, quoted
 
 
 class TrainResult(NamedTuple):
@@ -69,6 +70,7 @@ def train(
     early_stopping: EarlyStopping | None = None,
     keep_best: str | None = None,
     initial_params: Params | None = None,
+    log: Sequence[str] = (),
     **options: Unpack[SimulateOptions],
 ) -> TrainResult:
     """Trains for num_rounds rounds and returns the parameters and the history.
@@ -96,6 +98,8 @@ def train(
         round in which it was best, and the folder a `best.safetensors`. The direction is taken
         from the name as by `fedax.EarlyStopping`.
       initial_params: where to start, in place of what `task.model.init` draws.
+      log: with `out`, where the metrics go besides: "tensorboard", "mlflow", "wandb", "csv",
+        "parquet" (docs/guides/logging.md).
       **options: see `SimulateOptions`. Without on_round state_every is num_rounds (with `out`
         checkpoint_every) and donate True, as nobody looks at the states in between; early stopping
         or keeping by a metric that is not of the test data has it 1.
@@ -108,6 +112,7 @@ def train(
       DivergedError: in some round no client sent a finite upload, or the server's parameters
         became infinite or NaN.
       RunError: the folder holds another run, cannot be used, or another process trains in it.
+      SinkError: the library of a sink in log is not installed.
       KeyboardInterrupt: Ctrl-C; with `out` after a round, with a checkpoint.
 
     Example:
@@ -129,13 +134,17 @@ def train(
             f"state and {other} both say where to start: state goes on in memory, initial_params "
             "begins anew, and a folder has its own state. Give one of them."
         )
+    names = sink_names(log)
+    require_libraries(names)
+    if names and out is None:
+        raise ValueError(f"log={quoted(log)} needs a run folder to write to; give out=, too.")
     if out is not None:
         # matplotlib, for the report, is slow to import.
         from fedax.experiment.python_run import Call, train_in_folder  # noqa: PLC0415
 
         call = Call(
             task, algorithm, num_rounds, checkpoint_every, progress, on_round is not None,
-            early_stopping, keep_best, initial_params, options, settings,
+            early_stopping, keep_best, initial_params, names, options, settings,
         )
         state, history = train_in_folder(Path(out), call, watch)
         return _result(history, state, watch)

@@ -266,6 +266,13 @@ def _of_method(settings: Sequence[Setting], mean: np.ndarray, maximise: bool) ->
     )
 
 
+def without_edges(choice: Choice) -> Choice:
+    """The choice of a search, which has no grid that could be wider."""
+    return choice._replace(methods={
+        name: chosen._replace(edges=[]) for name, chosen in choice.methods.items()
+    })
+
+
 def extended(settings: Sequence[Setting], choice: Choice) -> list[Setting]:
     """The settings that the edges of the grids ask for: those that have an added value.
 

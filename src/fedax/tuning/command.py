@@ -78,7 +78,7 @@ def start_sweep(
     entries = _entries(config)
     units = _planned(config, entries, settings_per_batch, range(len(entries)))
     by_halves = _halved(halving, settings_per_batch, config)
-    folder = out or _unused_folder(config)
+    folder = out or unused_folder(config)
     identity = hashlib.sha256(json.dumps(
         [config.grid, config.seeds, [str(base) for base in config.bases.values()]], default=str
     ).encode()).hexdigest()
@@ -296,7 +296,7 @@ def _typed() -> str:
     return "fedax " + " ".join(for_shell(word) for word in sys.argv[1:])
 
 
-def _unused_folder(config: SweepConfig) -> Path:
+def unused_folder(config: SweepConfig) -> Path:
     """A folder under fedax-runs/ that no other run has."""
     stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
     first = Path("fedax-runs") / file_name(f"{config.task}-sweep-{stamp}")

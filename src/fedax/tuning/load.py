@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedax.experiment.folder import RunError, for_shell, read_summary
-from fedax.sweeps.choosing import Choice, choose
+from fedax.sweeps.choosing import Choice, choose, without_edges
 from fedax.sweeps.columns import joined
 from fedax.sweeps.record import Record
 from fedax.tuning.folder import read_record, read_sweep_config, settings_of, units_of
@@ -60,6 +60,7 @@ class LoadedSweep:
 
     def __repr__(self) -> str:
         runs = sum(len(unit.settings) for unit in units_of(self.config))
+        runs = runs or len(self.record.setting)  # a search plans none
         return (
             f"LoadedSweep({self.config['algorithm']} on {self.config['task']}, "
             f"{len(self.record.setting)} of {runs} runs, in {self.path})"
@@ -83,9 +84,10 @@ class LoadedSweep:
                 f"--resume {for_shell(self.path)}"
             )
         try:
-            return choose(self.record, self.config["choose"])
+            chosen = choose(self.record, self.config["choose"])
         except ValueError as error:
             raise RunError(f"The sweep in {self.path}: {error}") from None
+        return without_edges(chosen) if "search" in self.config else chosen
 
     @property
     def results(self) -> pandas.DataFrame:

@@ -1,0 +1,100 @@
+"""MLflow: a run in a tracking store, by its client."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeVar
+
+# What is trained here is nobody else's business.
+os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+
+from mlflow import MlflowClient
+from mlflow.entities import Metric, Param
+from mlflow.exceptions import MlflowException
+
+from fedax.sinks.rows import Place, Plain, Row, outcome
+
+Item = TypeVar("Item")
+
+EXPERIMENT = "fedax"
+# A request takes no more of them.
+MOST_METRICS, MOST_PARAMS = 1000, 100
+
+
+class _Run:
+    """A run in the store of $MLFLOW_TRACKING_URI, or in the folder's own SQLite.
+
+    It takes the place of the one of an earlier sitting, whose id is in a file; that one is
+    deleted as MLflow deletes, so that `mlflow gc` removes it.
+    """
+
+    def __init__(self, place: Place, params: Mapping[str, Plain]) -> None:
+        for name in ("mlflow", "alembic"):  # they tell how they make the tables
+            logging.getLogger(name).setLevel(logging.WARNING)
+        place.shared.joinpath("mlflow").mkdir(parents=True, exist_ok=True)
+        place.logs.joinpath("mlflow").mkdir(parents=True, exist_ok=True)
+        self._client = MlflowClient(os.environ.get("MLFLOW_TRACKING_URI") or _store(place))
+        known = place.logs / "mlflow" / "run-id"
+        if known.exists():
+            self._forget(known.read_text("utf-8").strip())
+        self._id = self._client.create_run(
+            self._experiment(place), run_name=place.name, tags={"fedax.folder": str(place.folder)}
+        ).info.run_id
+        known.unlink(missing_ok=True)
+        known.write_text(self._id + "\n", "utf-8")
+        words = [Param(_key(name), str(value)) for name, value in params.items()]
+        for some in _parts(words, MOST_PARAMS):
+            self._client.log_batch(self._id, params=some)
+        self._last = Row(0.0, {"round": 0})
+
+    def write(self, rows: Sequence[Row]) -> None:
+        for some in _parts([
+            Metric(_key(name), value, int(row.time * 1000), row.round)
+            for row in rows for name, value in row.metrics.items() if name != "round"
+        ], MOST_METRICS):
+            self._client.log_batch(self._id, metrics=some)
+        self._last = rows[-1]
+
+    def close(self, summary: Mapping[str, Any] | None) -> None:
+        if summary is not None:
+            self.write([self._last._replace(
+                metrics={"round": self._last.round, **outcome(summary)}
+            )])
+        self._client.set_terminated(self._id, "KILLED" if summary is None else "FINISHED")
+
+    def _experiment(self, place: Place) -> str:
+        found = self._client.get_experiment_by_name(EXPERIMENT)
+        if found is None:
+            artifacts = (place.shared / "mlflow" / "artifacts").resolve().as_uri()
+            local = "MLFLOW_TRACKING_URI" not in os.environ
+            return self._client.create_experiment(EXPERIMENT, artifacts if local else None)
+        return found.experiment_id
+
+    def _forget(self, run_id: str) -> None:
+        try:
+            self._client.delete_run(run_id)
+        except MlflowException:  # of another store, or deleted already
+            return
+
+
+def _store(place: Place) -> str:
+    """The address of the folder's own store."""
+    path = (place.shared / "mlflow" / "mlflow.db").resolve().as_posix()
+    if "?" in path:  # an address of SQLite goes no further
+        raise ValueError(f"the folder's name may have no question mark, but is {path}")
+    return f"sqlite:///{path}"
+
+
+def _key(name: str) -> str:
+    """A name as MLflow takes it."""
+    return re.sub(r"[^\w\-. :/]", "_", name)
+
+
+def _parts(items: Sequence[Item], size: int) -> Iterator[Sequence[Item]]:
+    return (items[begin : begin + size] for begin in range(0, len(items), size))
+
+
+open_writer = _Run

@@ -1,0 +1,293 @@
+"""Searches of ranges in a folder: what is asked for, tried, kept, and gone on with.
+
+A search's folder has the study, `study.db`, unless that is elsewhere, and the rounds of every
+trial that was trained here, in `trials/METHOD/`.
+"""
+
+from __future__ import annotations
+
+import signal
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
+
+from fedax.algorithm import FederatedAlgorithm
+from fedax.data.file_names import file_name
+from fedax.data.task import Task
+from fedax.devices.ending import Request
+from fedax.experiment.errors import ConfigError
+from fedax.experiment.folder import RunError, explained, locked
+from fedax.experiment.signals import stop_on_signal
+from fedax.rounds.options import Settings, SimulateOptions
+from fedax.rounds.stopping import Goal
+from fedax.sweeps.record import Record
+from fedax.validate import check_choice, check_count
+
+if TYPE_CHECKING:
+    import optuna
+    from optuna.distributions import BaseDistribution
+    from optuna.samplers import BaseSampler
+
+    from fedax.tuning.optuna_search import Report, TrainBatch, Tried
+
+STUDY, TRIALS, WORKER = "study.db", "trials", "worker"
+
+
+class Plan(NamedTuple):
+    """A search, whoever described it.
+
+    Attributes:
+      algorithm: the method's name.
+      space: the hyperparameters' ranges.
+      made: what a setting stands for.
+      options: (setting, seed) -> how its rounds are run.
+      num_rounds: T.
+      num_trials: of all workers together.
+      seeds: of each trial.
+      choose: by which metric, see `fedax.sweeps.choosing.choose`.
+      about: what all workers of the study must have alike, besides.
+      sampler, pruner: names, or a sampler of Optuna's.
+      batch_size: so many trials are trained side by side.
+      storage: where the study is; None: in the folder.
+      go_on: how to go on when it was stopped, a sentence.
+    """
+
+    algorithm: str
+    space: Mapping[str, BaseDistribution]
+    made: Callable[[Mapping[str, Any]], tuple[Task, FederatedAlgorithm]]
+    options: Callable[[Mapping[str, Any], int], Settings]
+    num_rounds: int
+    num_trials: int
+    seeds: Sequence[int]
+    choose: str
+    about: Mapping[str, Any]
+    sampler: str | BaseSampler
+    pruner: str
+    batch_size: int
+    storage: str | None
+    go_on: str
+
+
+class SearchResult(NamedTuple):
+    """What a search came to.
+
+    Attributes:
+      study: Optuna's, with all trials of all workers: `study.best_params`, `study.best_value`,
+        `study.trials_dataframe()`.
+      record: the rounds of the trials that were trained here, as those of a sweep; a setting's
+        number is its place among them.
+    """
+
+    study: optuna.Study
+    record: Record
+
+
+def require_optuna() -> None:
+    """Raises a sentence if Optuna is not installed."""
+    try:
+        import optuna  # noqa: PLC0415, F401 - optional, and slow to import
+    except ModuleNotFoundError:
+        raise RunError("A search needs Optuna: pip install 'fedax[optuna]'.") from None
+
+
+def search(
+    task: Task,
+    factory: Callable[..., FederatedAlgorithm],
+    space: Mapping[str, str | BaseDistribution],
+    *,
+    num_rounds: int,
+    num_trials: int,
+    out: str | Path,
+    seeds: int = 1,
+    choose: str = "train_loss",
+    sampler: str | BaseSampler = "tpe",
+    pruner: str = "none",
+    batch_size: int = 8,
+    storage: str | None = None,
+    fixed: Mapping[str, Any] | None = None,
+    progress: bool = True,
+    **options: Unpack[SimulateOptions],
+) -> SearchResult:
+    """Searches ranges of hyperparameters by Optuna, several trials side by side as one program.
+
+    The same call again goes on after whatever stopped it; trials that were under way are done
+    again. With a larger num_trials it adds trials.
+
+    Args:
+      task: model and data.
+      factory: (model, **hyperparameters) -> the method, such as `fedax.fedyogi`.
+      space: hyperparameter -> its range, "loguniform(0.001, 10)", "uniform(0, 1)", "int(1, 20)",
+        "logint(1, 100)" or "choice(A, B)", or one of `optuna.distributions`.
+      num_rounds: T of every trial.
+      num_trials: of the study.
+      out: a folder, made if it is not there.
+      seeds: every trial is trained with so many, from the option `seed` on; its value is their
+        mean.
+      choose: what is best: a metric, as for a sweep.
+      sampler: "tpe", "random", "qmc", "cmaes", "gp", or one of `optuna.samplers`.
+      pruner: "none", "median", "hyperband" or "halving": gives trials up that are behind, by the
+        first seed.
+      batch_size: trials that are drawn and trained together.
+      storage: URL of a database that several workers share, such as
+        "postgresql://user@host/name"; None: SQLite in the folder. Each worker has a folder of its
+        own.
+      fixed: hyperparameters that are not searched.
+      progress: whether a line is printed for every batch.
+      **options: see `SimulateOptions`.
+
+    Raises:
+      TypeError, ValueError, ConfigError: an argument is not what it should be.
+      RunError: Optuna is missing, the study is of another search or cannot be used.
+      KeyboardInterrupt: Ctrl-C; the same call goes on.
+    """
+    check_search(sampler, pruner, num_trials, batch_size, choose)
+    # Slow to import.
+    from fedax.experiment.sitting import StoppedError  # noqa: PLC0415
+    from fedax.tuning.space import parse_range  # noqa: PLC0415
+
+    check_count("seeds", seeds)
+    check_count("num_rounds", num_rounds)
+    settings = Settings.checked(num_rounds, options)
+    fixed = dict(fixed or {})
+    ranges = {
+        key: parse_range(key, of) if isinstance(of, str) else of for key, of in space.items()
+    }
+    plan = Plan(
+        getattr(factory, "__name__", "own"), ranges,
+        lambda values: (task, factory(task.model, **fixed, **values)),
+        lambda values, seed: settings._replace(seed=seed),  # noqa: ARG005 - the same for all
+        num_rounds, num_trials, tuple(range(settings.seed, settings.seed + seeds)), choose,
+        {"task": task.name, "cohort_size": settings.cohort_size, "fixed": fixed},
+        sampler, pruner, batch_size, storage,
+        f"Call fedax.search again with the same arguments and out={str(out)!r} to go on.",
+    )
+    folder = Path(out)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(f"Cannot make the folder {folder}: {error.strerror}.") from None
+    with locked(folder, plan.go_on):
+        try:
+            return run_search(folder, plan, print if progress else lambda line: None)  # noqa: ARG005
+        except StoppedError as stopped:
+            kind = KeyboardInterrupt if stopped.by == signal.SIGINT else SystemExit
+            raise kind(str(stopped)) from None
+
+
+def check_search(
+    sampler: str | BaseSampler, pruner: str, num_trials: int, batch_size: int, choose: str
+) -> None:
+    """Raises a sentence if something that is asked for is not there, or no such thing.
+
+    Raises:
+      ConfigError: there is no such sampler, pruner, number or direction.
+      RunError: Optuna, or what a sampler needs, is not installed.
+    """
+    require_optuna()
+    from fedax.tuning.samplers import PRUNERS, check_sampler  # noqa: PLC0415 - slow to import
+
+    try:
+        check_count("num_trials", num_trials)
+        check_count("batch_size", batch_size)
+        check_choice("pruner", pruner, PRUNERS)
+        Goal.of(choose, None, "choose")
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    if isinstance(sampler, str):
+        check_sampler(sampler)
+
+
+def run_search(folder: Path, plan: Plan, say: Callable[[str], None]) -> SearchResult:
+    """Tries settings until there are enough, in a folder that the caller has locked.
+
+    Raises:
+      RunError: the study or the folder cannot be used, or the study is of another search.
+      StoppedError: Ctrl-C or SIGTERM.
+    """
+    from fedax.tuning import optuna_search as trying  # noqa: PLC0415 - optional, slow to import
+    from fedax.tuning.optuna_workers import open_study  # noqa: PLC0415
+    from fedax.tuning.samplers import make_pruner  # noqa: PLC0415
+    from fedax.tuning.trials import keep_trials, record_of, scorer, trainer  # noqa: PLC0415
+
+    maximise = Goal.of(plan.choose, None, "choose").mode == "max"
+    every = trying.rounds_between_reports(plan.num_rounds)
+    asked = trying.Search(
+        plan.space, scorer(plan.choose), plan.num_rounds, plan.num_trials, maximise,
+        plan.seeds, plan.sampler, make_pruner(plan.pruner, plan.num_rounds, every),
+        plan.batch_size, plan.seeds[0], _worker(folder, plan.storage),
+    )
+    about = {
+        **plan.about, "algorithm": plan.algorithm, "num_rounds": plan.num_rounds,
+        "seeds": list(plan.seeds), "choose": plan.choose,
+    }
+    name = f"{plan.about['task']} {plan.algorithm}"
+    study = open_study(
+        name, plan.storage or folder / STUDY, space=plan.space, maximise=maximise,
+        about=about,
+    )
+    train = trainer(
+        plan.made, plan.space, plan.num_rounds, plan.options, every, plan.batch_size
+    )
+    trials = trials_of(folder, plan.algorithm)
+    with (
+        stop_on_signal(lambda: f"Stopped. {plan.go_on}") as stop,
+        explained(folder, plan.go_on),
+    ):
+        stopping = _stopping(train, stop, plan.go_on)
+        for tried in trying.explore(study, asked, stopping, keep_trials(trials)):
+            say(_line(study, tried, plan.num_trials))
+    return SearchResult(study, record_of({plan.algorithm: (study, trials)}))
+
+
+def trials_of(folder: Path, algorithm: str) -> Path:
+    """Where the rounds of a method's trials are."""
+    return folder / TRIALS / file_name(algorithm)
+
+
+def _worker(folder: Path, storage: str | None) -> str:
+    """The name of this worker: of one of several a name of its own, which the folder remembers."""
+    if storage is None:
+        return ""
+    file = folder / WORKER
+    with explained(folder):
+        if not file.exists():
+            file.write_text(f"{uuid.uuid4().hex[:12]}\n", "utf-8")
+        return file.read_text("utf-8").strip()
+
+
+def _stopping(train: TrainBatch, stop: Request, go_on: str) -> TrainBatch:
+    """The same, but when it is asked to stop it does after the round."""
+    from fedax.experiment.sitting import StoppedError  # noqa: PLC0415 - slow to import
+
+    def train_until(settings: Any, seed: int, report: Report) -> Any:
+        def report_or_stop(number: int, metrics: Any) -> Sequence[int]:
+            stop.round_done()
+            if stop:
+                raise StoppedError(f"Stopped; what was under way is done again. {go_on}", stop.by)
+            return report(number, metrics)
+
+        return train(settings, seed, report_or_stop)
+
+    return train_until
+
+
+def _line(study: optuna.Study, tried: Sequence[Tried], num_trials: int) -> str:
+    """What is said after a batch."""
+    from optuna.trial import TrialState  # noqa: PLC0415 - optional, and slow to import
+
+    states = (TrialState.COMPLETE, TrialState.PRUNED)
+    over = study.get_trials(deepcopy=False, states=states)
+    words = [f"{len(over)}/{num_trials} trials"]
+    for what, count in (
+        ("given up", sum(trial.given_up for trial in tried)),
+        ("diverged", sum(any(trial.diverged.values()) for trial in tried)),
+    ):
+        words += [f"{count} of {len(tried)} {what}"] if count else []
+    if any(trial.state == TrialState.COMPLETE for trial in over):
+        values = " ".join(
+            f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}"
+            for name, value in study.best_params.items()
+        )
+        words.append(f"best {study.best_value:.6g} with {values}")
+    return "  ".join(words)
