@@ -441,7 +441,7 @@ def test_the_commands_of_the_page_on_sweeps_are_read():
     lines = re.findall(r"^fedax sweep (.*)$", PAGE.read_text("utf-8"), re.MULTILINE)
     sizes = [len(asked_by(line).settings) for line in lines
              if "--resume" not in line and "--extend" not in line]
-    assert sizes[:2] == [4 * 3 + 4 * 3 * 2 + 4 * 3, 8 * 3 + 8 * 3]
+    assert sizes[:3] == [2 * 3 * 3, 4 * 3 + 4 * 3 * 2 + 4 * 3, 8 * 3 + 8 * 3]
     assert len(sweep("fedsgd", "decayk", task="shakespeare").settings) == 9216
 
 
