@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedax.experiment.folder import read_config
-from fedax.tuning.folder import KIND
+from fedax.experiment.folder import SWEEP, read_config
 
 
 def is_sweep(folder: Path) -> bool:
@@ -15,7 +14,7 @@ def is_sweep(folder: Path) -> bool:
     Raises:
       RunError: it is neither.
     """
-    return read_config(folder).get("kind") == KIND
+    return read_config(folder).get("kind") == SWEEP
 
 
 def distinct_names(folders: Sequence[Path]) -> list[str]:

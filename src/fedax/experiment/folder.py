@@ -20,8 +20,12 @@ from filelock import FileLock, Timeout
 PARTIAL = ".partial"
 LOCK = ".lock"
 CONFIG = "config.json"
+# What config.json has as the kind of a sweep.
+SWEEP = "sweep"
+# The configurations of a sweep's methods, which are written before its own.
+METHODS = "methods"
 # What a process leaves that was killed before it wrote the configuration.
-BEGUN = {LOCK, CONFIG + PARTIAL}
+BEGUN = {LOCK, CONFIG + PARTIAL, METHODS}
 
 
 class RunError(RuntimeError):
@@ -59,6 +63,7 @@ def _require_empty(out: Path, option: str) -> None:
 def require_run(folder: Path) -> None:
     """Raises a sentence if no run can go on in a folder."""
     if (folder / CONFIG).is_file():
+        read_run_config(folder)
         return
     message = f"{folder} is not a run folder: it has no config.json."
     found = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
@@ -85,6 +90,21 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise RunError(f"The configuration {path} cannot be read: {error}.") from None
     if not isinstance(config, dict) or not {"task", "algorithm", "num_rounds"} <= set(config):
         raise RunError(f"{path} is no run's configuration.")
+    return config
+
+
+def read_run_config(folder: Path) -> dict[str, Any]:
+    """What a run folder's config.json holds, which is not a sweep's.
+
+    Raises:
+      RunError: it is no run folder, or the file is damaged.
+    """
+    config = read_config(folder)
+    if config.get("kind") == SWEEP:
+        raise RunError(
+            f"{folder} holds a sweep and no run; fedax sweep --resume {for_shell(folder)} goes on "
+            "with it, and fedax.load_sweep reads it."
+        )
     return config
 
 

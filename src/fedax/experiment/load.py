@@ -21,7 +21,7 @@ from fedax.experiment.describing import (
     made_again,
     short,
 )
-from fedax.experiment.folder import CONFIG, RunError, read_config, read_summary
+from fedax.experiment.folder import CONFIG, RunError, read_run_config, read_summary
 from fedax.experiment.metrics import read_history
 from fedax.models.parameters import fitted
 from fedax.rounds.history import History
@@ -72,7 +72,7 @@ class LoadedRun:
         self, path: Path, task: Task | None, algorithm: FederatedAlgorithm | None
     ) -> None:
         self.path = path
-        self.config: dict[str, Any] = read_config(path)
+        self.config: dict[str, Any] = read_run_config(path)
         self.history: History = read_history(path)
         self.summary: dict[str, Any] | None = read_summary(path)
         self._given_task = task

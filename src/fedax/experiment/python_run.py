@@ -37,7 +37,7 @@ from fedax.experiment.folder import (
     explained,
     locked,
     new_folder,
-    read_config,
+    read_run_config,
     read_summary,
 )
 from fedax.experiment.metrics import read_history
@@ -108,7 +108,7 @@ def train_in_folder(folder: Path, call: Call, watch: Watch) -> tuple[TrainingSta
         f"call fedax.train again with the same arguments and out={str(folder)!r} to go on.",
         lambda sentence: warnings.warn(sentence, RuntimeWarning, stacklevel=6),
     )
-    before = read_config(folder) if (folder / CONFIG).exists() else None
+    before = read_run_config(folder) if (folder / CONFIG).exists() else None
     if before is not None:
         _require_same(folder, before, config, code)
     if not is_first():

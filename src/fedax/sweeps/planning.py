@@ -52,6 +52,19 @@ class Unit(NamedTuple):
     size: int
 
 
+class Halving(NamedTuple):
+    """How a sweep gives settings up, and what fixes its units.
+
+    Attributes:
+      factor: one setting in so many goes on to the next rung.
+      num_devices, settings_per_batch: as for `plan`.
+    """
+
+    factor: int
+    num_devices: int
+    settings_per_batch: int | None
+
+
 class Group(NamedTuple):
     """The settings that one program is for.
 

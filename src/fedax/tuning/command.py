@@ -30,13 +30,14 @@ from fedax.experiment.folder import (
 from fedax.experiment.run import simulate_options
 from fedax.rounds.options import Settings
 from fedax.sweeps.choosing import Choice, RuleError, choose
-from fedax.sweeps.planning import Entry, Unit, plan
+from fedax.sweeps.planning import Entry, Halving, Unit, plan
 from fedax.sweeps.record import Record
 from fedax.tuning.best import best_toml
 from fedax.tuning.building import built, possible
 from fedax.tuning.config import SweepConfig
 from fedax.tuning.folder import (
     BEST,
+    halving_of,
     read_methods,
     read_record,
     read_sweep_config,
@@ -46,7 +47,7 @@ from fedax.tuning.folder import (
     write_sweep_config,
 )
 from fedax.tuning.grids import VARIED_OF_RUN
-from fedax.tuning.halving import Halving, halved
+from fedax.tuning.halving import halved
 from fedax.tuning.sitting import Work, sit
 
 
@@ -107,8 +108,8 @@ def resume_sweep(
     asked = read_sweep(folder)
     config = asked.config
     with locked(folder, _go_on(folder)):
-        done = _finished(folder, config) if rule in (None, config.choose) else None
-        if done is not None:
+        done = _finished(folder, config, rule or config.choose)
+        if done is not None and rule in (None, config.choose):
             return done
         if rule is not None and asked.halving is not None:
             raise ConfigError(
@@ -136,7 +137,7 @@ def extend_sweep(
     asked = read_sweep(folder)
     config = asked.config
     with locked(folder, _go_on(folder)):
-        done = _finished(folder, config)
+        done = _finished(folder, config, config.choose)
         if done is None:
             raise ConfigError(f"The sweep in {folder} is not finished; {_go_on(folder)}")
         if asked.halving is not None:
@@ -193,19 +194,25 @@ def read_sweep(folder: Path) -> Asked:
         written["grid"], tuple(settings_of(written)), tuple(written["seeds"]), written["choose"],
         dict(zip(written["grid"], bases, strict=True)),
     )
-    halving = written.get("halving")
     return Asked(
         config, units_of(written), written["identity"], written.get("command"),
-        None if halving is None else Halving(*halving),
+        halving_of(written),
     )
 
 
-def _finished(folder: Path, config: SweepConfig) -> Swept | None:
-    """What a sweep came to; None if it is not finished."""
+def _finished(folder: Path, config: SweepConfig, rule: str) -> Swept | None:
+    """What a sweep came to by a rule; None if it is not finished.
+
+    Raises:
+      ConfigError: the rule cannot be followed.
+    """
     record = read_record(folder, config.settings)
     if read_summary(folder) is None or record is None:
         return None
-    return Swept(folder, record, choose(record, config.choose))
+    try:
+        return Swept(folder, record, choose(record, rule))
+    except RuleError as error:
+        raise ConfigError(f"{error} {_choose_another(folder)}") from None
 
 
 def _entries(config: SweepConfig) -> list[Entry]:
@@ -267,9 +274,7 @@ def _sat(
     try:
         record, choice = sit(work, folder, style, notes, keep_best)
     except RuleError as error:
-        raise ConfigError(
-            f"{error} Choose by another: {_go_on(folder)} --choose METRIC"
-        ) from None
+        raise ConfigError(f"{error} {_choose_another(folder)}") from None
     return Swept(folder, record, choice)
 
 
@@ -289,6 +294,10 @@ def _write_config(folder: Path, asked: Asked) -> None:
 
 def _go_on(folder: Path) -> str:
     return f"go on with: fedax sweep --resume {for_shell(folder)}"
+
+
+def _choose_another(folder: Path) -> str:
+    return f"Choose by another: fedax sweep --resume {for_shell(folder)} --choose METRIC"
 
 
 def _typed() -> str:

@@ -22,6 +22,8 @@ from fedax.experiment import sources, trust
 from fedax.experiment.config import RunConfig, load_config
 from fedax.experiment.folder import (
     CONFIG,
+    METHODS,
+    SWEEP,
     RunError,
     for_shell,
     read_config,
@@ -31,11 +33,10 @@ from fedax.experiment.folder import (
 from fedax.experiment.versions import versions
 from fedax.sweeps.choosing import Choice
 from fedax.sweeps.closing import closing_words
-from fedax.sweeps.planning import Unit
+from fedax.sweeps.planning import Halving, Unit
 from fedax.sweeps.record import Record, Setting
 from fedax.tuning.keeping import read_columns, write_columns
 
-KIND = "sweep"
 ROUNDS = "rounds.npz"
 RESULTS = "results.csv"
 BEST = "best"
@@ -57,7 +58,7 @@ def write_sweep_config(
       OSError: the disk is full or not writable.
     """
     write_json(folder / CONFIG, {
-        "kind": KIND, **config,
+        "kind": SWEEP, **config,
         "settings": [[setting.algorithm, dict(setting.values)] for setting in settings],
         "units": [[list(unit.settings), unit.seed, unit.size] for unit in units],
         "made_by": versions(),
@@ -71,18 +72,25 @@ def read_sweep_config(folder: Path) -> dict[str, Any]:
       RunError: it is no sweep folder, or the file is damaged.
     """
     config = read_config(folder)
-    if config.get("kind") != KIND:
+    if config.get("kind") != SWEEP:
         raise RunError(
             f"{folder} holds a run and no sweep; go on with it with fedax run --resume "
             f"{for_shell(folder)}"
         )
     try:
-        settings_of(config)
-        units_of(config)
+        settings = settings_of(config)
+        named = {number for unit in units_of(config) for number in unit.settings}
+        if not named <= set(range(len(settings))):
+            raise ValueError("its units have settings that it does not name")
+        if not {setting.algorithm for setting in settings} <= set(config["grid"]):
+            raise ValueError("its settings have methods that its grid does not name")
+        halving_of(config)
         [int(seed) for seed in config["seeds"]]
         missing = {"choose", "grid", "identity"} - set(config)
         if missing:
             raise KeyError(min(missing))
+        if not isinstance(config["choose"], str):
+            raise TypeError(f"its rule is {config['choose']!r}")
     except (KeyError, TypeError, ValueError) as error:
         raise RunError(f"{folder / CONFIG} is damaged: {error!r}.") from None
     return config
@@ -104,6 +112,14 @@ def units_of(config: Mapping[str, Any]) -> list[Unit]:
     ]
 
 
+def halving_of(config: Mapping[str, Any]) -> Halving | None:
+    """How a sweep gives settings up, as its config.json has it."""
+    written = config.get("halving")
+    return None if written is None else Halving(*(
+        None if number is None else int(number) for number in written
+    ))
+
+
 def write_methods(folder: Path, bases: Sequence[RunConfig]) -> None:
     """Writes the configuration of each method's first run, and copies of a user's own sources.
 
@@ -111,7 +127,7 @@ def write_methods(folder: Path, bases: Sequence[RunConfig]) -> None:
       OSError: the disk is full or not writable.
     """
     for place, base in enumerate(bases):
-        own = folder / "methods" / str(place)
+        own = folder / METHODS / str(place)
         own.mkdir(parents=True, exist_ok=True)
         values = dataclasses.asdict(base)
         signed = {"signature": trust.signature(values)} if base.sources else {}
@@ -125,7 +141,7 @@ def read_methods(folder: Path, count: int) -> list[RunConfig]:
     Raises:
       ConfigError: one is damaged, or a source has changed since.
     """
-    return [load_config(folder / "methods" / str(place) / CONFIG) for place in range(count)]
+    return [load_config(folder / METHODS / str(place) / CONFIG) for place in range(count)]
 
 
 def write_record(folder: Path, record: Record, identity: str) -> None:

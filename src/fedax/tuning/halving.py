@@ -21,25 +21,12 @@ from fedax.devices.ending import Request
 from fedax.sweeps.batch import BatchState, regrouped
 from fedax.sweeps.choosing import Rule, choose
 from fedax.sweeps.columns import Columns, Part, joined
-from fedax.sweeps.planning import Entry, Unit, plan
+from fedax.sweeps.planning import Entry, Halving, Unit, plan
 from fedax.sweeps.record import Record, Setting
 from fedax.tuning.display import SweepDisplay
 from fedax.tuning.keeping import Keeper
 from fedax.tuning.training import begun, filled, train_units
 from fedax.validate import check_count
-
-
-class Halving(NamedTuple):
-    """How a sweep gives settings up, and what fixes its units.
-
-    Attributes:
-      factor: one setting in so many goes on to the next rung.
-      num_devices, settings_per_batch: as for `fedax.sweeps.planning.plan`.
-    """
-
-    factor: int
-    num_devices: int
-    settings_per_batch: int | None
 
 
 def rungs(num_rounds: int, factor: int, num_settings: int) -> list[int]:
@@ -150,7 +137,7 @@ def train_rungs(
                        for i, n in enumerate(part.setting)}
         if before is not None:
             before.keeper.forget()
-        before = _Rung(keeper, units)
+        before = _Rung(keeper, units, rounds)
         if rounds == num_rounds:
             break
         left = survivors(joined(settings, latest.values()), rule, halving.factor, rounds)
@@ -162,12 +149,16 @@ def train_rungs(
 class _Rung(NamedTuple):
     keeper: Keeper
     units: list[Unit]
+    rounds: int
 
 
 def _from(
     before: _Rung, entries: Sequence[Entry], unit: Unit
 ) -> tuple[BatchState, Columns]:
-    """Where a unit starts: where its settings stood after the rung before."""
+    """Where a unit starts: where its settings stood after the rung before.
+
+    If the state of one of them is damaged, that costs the unit's rounds, and no number.
+    """
     found: dict[int, tuple[BatchState, int]] = {}
     rounds: dict[int, dict[str, np.ndarray]] = {}
     for index, other in enumerate(before.units):
@@ -175,6 +166,8 @@ def _from(
         if other.seed != unit.seed or not own:
             continue
         state, columns = before.keeper.restore(index, other, *begun(other, entries))
+        if columns.num_rounds < before.rounds:
+            return begun(unit, entries)
         for number in own:
             place = other.settings.index(number)
             found[number] = state, place

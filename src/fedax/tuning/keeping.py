@@ -180,13 +180,19 @@ def read_columns(path: Path, identity: str | None = None) -> dict[str, np.ndarra
       RunError: the file is missing, damaged or of something else.
     """
     try:
-        with np.load(io.BytesIO(read_file(path)), allow_pickle=False) as file:
+        content = io.BytesIO(read_file(path))
+        if not zipfile.is_zipfile(content):
+            raise ValueError("it is no whole .npz file")
+        with np.load(content, allow_pickle=False) as file:
             columns = {name: file[name] for name in file.files}
         written, digest = columns.pop("identity").tolist()
         if _digest(columns) != digest:
             raise ValueError("its columns are not those that were written")
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        raise RunError(f"{path} cannot be read: {error}.") from None
+        raise RunError(
+            f"{path} cannot be read: {error}. Delete it, and go on with the sweep, which makes it "
+            "again."
+        ) from None
     if identity is not None and written != identity:
         raise RunError(f"{path} belongs to another sweep.")
     return columns

@@ -6,14 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedax.experiment.folder import read_config, read_summary, write_atomically
+from fedax.experiment.folder import METHODS, read_config, read_summary, write_atomically
 from fedax.report.sweep_page import sweep_page
 from fedax.sweeps.choosing import Choice
 from fedax.sweeps.record import Record
 from fedax.tuning.folder import read_sweep_config
 
 PAGE = "report.html"
-METHODS = "methods"
 
 
 def bases(folder: Path, config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

@@ -22,6 +22,7 @@ from fedax.experiment.config import with_settings
 from fedax.experiment.errors import ConfigError
 from fedax.experiment.folder import (
     CONFIG,
+    SWEEP,
     RunError,
     explained,
     for_shell,
@@ -42,7 +43,6 @@ from fedax.tuning.command import unused_folder
 from fedax.tuning.config import SweepConfig, sweep_config
 from fedax.tuning.folder import (
     BEST,
-    KIND,
     read_methods,
     settings_of,
     write_methods,
@@ -317,7 +317,7 @@ def _write_config(
     first = next(iter(sweep.bases.values()))
     secret = _has_password(config.storage)
     write_json(folder / CONFIG, {
-        "kind": KIND, "task": sweep.task, "algorithm": ",".join(config.spaces),
+        "kind": SWEEP, "task": sweep.task, "algorithm": ",".join(config.spaces),
         "algorithms": list(config.spaces), "preset": first.preset, "num_rounds": sweep.num_rounds,
         "seeds": list(sweep.seeds), "choose": sweep.choose,
         "grid": {name: {} for name in config.spaces}, "cohort_size": first.cohort_size,

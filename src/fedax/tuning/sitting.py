@@ -20,11 +20,11 @@ from fedax.experiment.folder import explained
 from fedax.experiment.signals import stop_on_signal
 from fedax.sweeps.choosing import Choice, Rule, choose
 from fedax.sweeps.columns import Part, joined
-from fedax.sweeps.planning import Entry, Unit
+from fedax.sweeps.planning import Entry, Halving, Unit
 from fedax.sweeps.record import Record, Setting
 from fedax.tuning.display import SweepDisplay
 from fedax.tuning.folder import write_record, write_results, write_summary
-from fedax.tuning.halving import Halving, train_rungs
+from fedax.tuning.halving import train_rungs
 from fedax.tuning.keeping import Keeper
 from fedax.tuning.page import write_page
 from fedax.tuning.training import train_units
@@ -95,9 +95,10 @@ def sit(
         with explained(folder, work.go_on):
             write_record(folder, record, work.identity)
             write_results(folder, record, choice)
-            write_summary(folder, record, choice, time.perf_counter() - began)
             if finish is not None:
                 finish(record, choice)
+            # With its summary a sweep is finished, so what nothing else writes comes before.
+            write_summary(folder, record, choice, time.perf_counter() - began)
             write_page(folder, record, choice)
     return record, choice
 

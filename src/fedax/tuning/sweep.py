@@ -28,7 +28,13 @@ from fedax.sweeps.closing import closing_words
 from fedax.sweeps.grid import different, settings_of
 from fedax.sweeps.planning import Entry, groups, plan
 from fedax.sweeps.record import Record, Setting
-from fedax.tuning.folder import read_record, read_sweep_config, units_of, write_sweep_config
+from fedax.tuning.folder import (
+    halving_of,
+    read_record,
+    read_sweep_config,
+    units_of,
+    write_sweep_config,
+)
 from fedax.validate import check_count, check_seed, quoted, unknown
 
 Method = str | Callable[..., FederatedAlgorithm]
@@ -158,13 +164,15 @@ def sweep(
                     f"The sweep in {folder} is another than this call's; choose another out=, or "
                     "call with what config.json there says."
                 )
-            units = units_of(written)
+            units, by_halves = units_of(written), halving_of(written)
             record = read_record(folder, call.settings)
             if read_summary(folder) is not None and record is not None:
                 return SweepResult(record, best_of(record, choose))
         else:
             with explained(folder, go_on):
-                write_sweep_config(folder, call.config, units, call.settings)
+                write_sweep_config(
+                    folder, {**call.config, "halving": by_halves}, units, call.settings
+                )
         work = Work(
             call.settings, call.entries, units, num_rounds, choose, call.identity, go_on,
             call.seeds, by_halves,
