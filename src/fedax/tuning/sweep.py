@@ -17,6 +17,7 @@ from fedax.data.task import Task
 from fedax.experiment.build import algorithm_settings, build_algorithm
 from fedax.experiment.describing import Describer, describe_task, digest
 from fedax.experiment.folder import CONFIG, RunError, explained, locked, new_folder, read_summary
+from fedax.factories import written as call_of
 from fedax.mistakes.algorithm import require_algorithm
 from fedax.rounds.checks import require_task
 from fedax.rounds.measurements import rehearse
@@ -109,7 +110,8 @@ def sweep(
         of the hyperparameters that returns an algorithm. If it has a parameter `model`, it gets
         the task's.
       grid: hyperparameter -> its values, for every method that has it; "METHOD.NAME" is for one.
-        A value alone is fixed.
+        A value alone is fixed. What is no number or text, such as a schedule, is in the results
+        as the call that made it, such as "exponential_decay(initial_value=0.5, decay_rate=0.9)".
       num_rounds: T >= 0.
       seeds: 0 to seeds - 1, or a list of them.
       choose: the rule by which the best setting is chosen, see `fedax.sweeps.choosing.choose`.
@@ -207,16 +209,20 @@ def _call(
     methods = _methods(algorithms)
     numbers = _seeds(seeds)
     grids = _grids(grid, methods, tasks)
-    settings = settings_of({
+    varied = {
         name: {key: values for key, values in own.items() if isinstance(values, list)}
         for name, own in grids.items()
+    }
+    settings = settings_of({
+        name: {key: _in_words(values) for key, values in own.items()}
+        for name, own in varied.items()
     })
     fixed = {
         name: {key: value for key, value in own.items() if not isinstance(value, list)}
         for name, own in grids.items()
     }
     entries = []
-    for setting in settings:
+    for setting in settings_of(varied):
         values = {**fixed[setting.algorithm], **setting.values}
         which = tasks[values.pop("task", next(iter(tasks)))]
         algorithm = _made(methods[setting.algorithm], values, which)
@@ -232,7 +238,7 @@ def _call(
         "num_rounds": num_rounds, "seeds": numbers,
         "choose": tested if isinstance(tested, str) else getattr(rule, "__name__", "function"),
         "grid": {
-            name: {key: values if isinstance(values, list) else [values]
+            name: {key: _in_words(values if isinstance(values, list) else [values])
                    for key, values in own.items()}
             for name, own in grids.items()
         },
@@ -317,11 +323,10 @@ def _grids(
 
 def _values(key: str, given: Any, tasks: Mapping[str, Task] | None) -> Any:
     """The values of a hyperparameter as a list; one alone as it is."""
-    if hasattr(given, "tolist"):  # NumPy's and JAX's
-        given = given.tolist()
+    given = _plain(given)
     if not isinstance(given, list | tuple | range):
         return given
-    values = list(given)
+    values = [_plain(value) for value in given]
     if not values:
         raise ValueError(f"The grid of {key} has no value.")
     if len(different(values)) < len(values):
@@ -333,6 +338,21 @@ def _values(key: str, given: Any, tasks: Mapping[str, Task] | None) -> Any:
     return values
 
 
+def _plain(value: Any) -> Any:
+    """Numbers of NumPy and JAX as Python's."""
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+def _in_words(values: Sequence[Any]) -> list[Any]:
+    """The values as tables and files have them: of objects the call that made them, or a number."""
+    return [
+        value if value is None or isinstance(value, bool | int | float | str)
+        else str(value) if type(value) in (list, tuple)
+        else call_of(value) or f"{type(value).__name__} {number}"
+        for number, value in enumerate(values, 1)
+    ]
+
+
 def _made(method: Method, values: dict[str, Any], task: Task) -> FederatedAlgorithm:
     if isinstance(method, str):
         return build_algorithm(method, values, task.model)
@@ -341,10 +361,11 @@ def _made(method: Method, values: dict[str, Any], task: Task) -> FederatedAlgori
 
 
 def _seeds(seeds: int | Sequence[int]) -> list[int]:
-    if isinstance(seeds, int):
+    seeds = _plain(seeds)
+    if not isinstance(seeds, Sequence):
         check_count("seeds", seeds)
         return list(range(seeds))
-    numbers = list(seeds)
+    numbers = [_plain(seed) for seed in seeds]
     for seed in numbers:
         check_seed(seed)
     if not numbers or len(set(numbers)) < len(numbers):
