@@ -172,3 +172,18 @@ def test_damaged_columns_are_made_again_when_they_are_deleted(folder, capsys, na
     (folder / name).unlink()
     assert run_command(["sweep", "--resume", str(folder)]) == 0
     assert fedax.load_sweep(folder).record.num_rounds == 1
+
+
+def test_code_that_has_changed_is_named_with_what_helps_a_sweep(tmp_path, capsys):
+    own = tmp_path / "own.py"
+    own.write_text("import fedax\n\ndef method(model, rate: float = 0.1):\n"
+                   "    return fedax.fedavg(model, rate)\n")
+    out = tmp_path / "sweep"
+    grid = ["--grid", "rate=0.1,0.2", "--rounds", "0"]
+    assert run_command(["sweep", "quadratics", f"{own}:method", *grid, "--out", str(out)]) == 0
+    for damage in (lambda: own.write_text(own.read_text() + "#"), own.unlink):
+        damage()
+        assert run_command(["sweep", "--resume", str(out)]) == 2
+        said = capsys.readouterr().err
+        assert "begin another sweep with that code." in said
+        assert "--force" not in said

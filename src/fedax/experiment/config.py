@@ -250,12 +250,13 @@ def parse_value(text: str) -> Any:
     return text
 
 
-def load_config(path: Path, *, force: bool = False) -> RunConfig:
+def load_config(path: Path, *, force: bool = False, cure: str | None = None) -> RunConfig:
     """Reads the configuration of a run folder.
 
     Args:
       path: of its config.json.
       force: go on although a source has changed since it was recorded.
+      cure: what to do if it has; None: what goes on with a run by force.
 
     Raises:
       ConfigError: it is not one, or a value in it is wrong, or a source has changed.
@@ -276,8 +277,9 @@ def load_config(path: Path, *, force: bool = False) -> RunConfig:
     }
     config = RunConfig(**names)
     if not force:
-        trust.require_own(written, list(NAMES[:2]), f"{resume_command(path.parent)} --force", path)
-    sources.require_unchanged(config.sources, path.parent, force=force)
+        by_force = f"{resume_command(path.parent)} --force"
+        trust.require_own(written, list(NAMES[:2]), cure or by_force, path)
+    sources.require_unchanged(config.sources, path.parent, force=force, cure=cure)
     _check_names(config)
     config = _with(config, _of_the_run(values))
     _check_values(config)

@@ -168,8 +168,11 @@ def changes(source: Source) -> list[str]:
     return found
 
 
-def require_unchanged(recorded: Iterable[Source], folder: Path, *, force: bool) -> None:
+def require_unchanged(
+    recorded: Iterable[Source], folder: Path, *, force: bool, cure: str | None = None
+) -> None:
     """Raises a sentence if a user's file is not there any more, or has changed."""
+    by_force = f"write its new place into {folder / 'config.json'} and go on with --force."
     changed = []
     for source in recorded:
         files = source.files
@@ -179,15 +182,14 @@ def require_unchanged(recorded: Iterable[Source], folder: Path, *, force: bool) 
             if path == source.path and not Path(path).exists():
                 raise ConfigError(
                     f"{path}, where the run's {source.name} comes from, is not there any more"
-                    f"{kept}. Put it back, or write its new place into "
-                    f"{folder / 'config.json'} and go on with --force."
+                    f"{kept}. Put it back, or {cure or by_force}"
                 )
             changed.append(f"{path}{kept}")
     if changed and not force:
         which = " and ".join(dict.fromkeys(changed))
         raise ConfigError(
             f"The run's source has changed since: {which}. To go on with it as it is now: "
-            f"{resume_command(folder)} --force"
+            f"{cure or f'{resume_command(folder)} --force'}"
         )
 
 

@@ -141,7 +141,12 @@ def read_methods(folder: Path, count: int) -> list[RunConfig]:
     Raises:
       ConfigError: one is damaged, or a source has changed since.
     """
-    return [load_config(folder / METHODS / str(place) / CONFIG) for place in range(count)]
+    return [
+        load_config(
+            folder / METHODS / str(place) / CONFIG, cure="begin another sweep with that code."
+        )
+        for place in range(count)
+    ]
 
 
 def write_record(folder: Path, record: Record, identity: str) -> None:
