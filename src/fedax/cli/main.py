@@ -346,7 +346,10 @@ def _explain(error: Exception) -> tuple[str, int]:
 def _unexpected(error: Exception) -> str:
     """The sentence for an error that says nothing of our own."""
     if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error):
-        return f"Out of memory: {error}. Lower clients_per_chunk or batch_size."
+        return (
+            f"Out of memory: {error}. Lower clients_per_chunk or batch_size, or begin a sweep with "
+            "fewer --settings-per-batch."
+        )
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         return f"Cannot write the output: {error.strerror}."
     missing = _missing_devices()

@@ -114,10 +114,10 @@ def units_of(config: Mapping[str, Any]) -> list[Unit]:
 
 def halving_of(config: Mapping[str, Any]) -> Halving | None:
     """How a sweep gives settings up, as its config.json has it."""
-    written = config.get("halving")
-    return None if written is None else Halving(*(
-        None if number is None else int(number) for number in written
-    ))
+    if config.get("halving") is None:
+        return None
+    factor, num_devices, of_batch = config["halving"]
+    return Halving(int(factor), int(num_devices), None if of_batch is None else int(of_batch))
 
 
 def write_methods(folder: Path, bases: Sequence[RunConfig]) -> None:
