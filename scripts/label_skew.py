@@ -79,10 +79,15 @@ def trained(
     rounds, most_steps = LENGTH[model]
     options = {**TRAINING, **({"num_local_steps": most_steps} if most_steps else {})}
     start = time.perf_counter()
-    result = fedax.train(
-        task, RATES[method][0](task.model, **rates, **options), num_rounds=rounds, cohort_size=10,
-        seed=seed, evaluate_every=rounds, progress=False,
-    )
+    try:
+        result = fedax.train(
+            task, RATES[method][0](task.model, **rates, **options), num_rounds=rounds,
+            cohort_size=10, seed=seed, evaluate_every=rounds, progress=False,
+        )
+    except fedax.DivergedError:
+        return {
+            "loss": np.inf, "accuracy": np.nan, "seconds": round(time.perf_counter() - start, 2)
+        }
     return {
         "loss": float(fedax.evaluate(task.model, result.params, sample)["loss"]),
         "accuracy": float(result.history["test_accuracy"][-1]),
@@ -139,8 +144,11 @@ def page(rows: Rows) -> str:
             cells = [_rate(method, found[0]["rates"], key)
                      for key in ("client_learning_rate", "server_learning_rate")]
             loss, accuracy = ([row[key] for row in found] for key in ("loss", "accuracy"))
-            cells += [f"{np.mean(loss):.3f} ± {np.std(loss, ddof=1):.3f}"]
-            cells += [f"{100 * np.mean(accuracy):.1f} ± {100 * np.std(accuracy, ddof=1):.1f}"]
+            if not np.isfinite(loss).all():
+                cells += [f"{np.sum(~np.isfinite(loss))} of {len(loss)} diverged", ""]
+            else:
+                cells += [f"{np.mean(loss):.3f} ± {np.std(loss, ddof=1):.3f}"]
+                cells += [f"{100 * np.mean(accuracy):.1f} ± {100 * np.std(accuracy, ddof=1):.1f}"]
             lines.append(f"| {' | '.join([method, *cells])} |")
     return "\n".join(lines)
 
