@@ -83,9 +83,9 @@ def test_a_folder_takes_all_values_that_a_sweep_takes(task, tmp_path, grid, seed
 
     first, again = sweep(), sweep()
     np.testing.assert_array_equal(losses(first), losses(again))
-    sweep = fedax.load_sweep(tmp_path / "s")
-    assert [setting.values["client_learning_rate"] for setting in sweep.record.settings] == values
-    assert sweep.config["seeds"] == [0, 1]
+    loaded = fedax.load_sweep(tmp_path / "s")
+    assert [setting.values["client_learning_rate"] for setting in loaded.record.settings] == values
+    assert loaded.config["seeds"] == [0, 1]
 
 
 def test_objects_of_a_grid_are_told_by_their_calls(task):
