@@ -63,7 +63,11 @@ def _require_empty(out: Path, option: str) -> None:
 def require_run(folder: Path) -> None:
     """Raises a sentence if no run can go on in a folder."""
     if (folder / CONFIG).is_file():
-        read_run_config(folder)
+        try:
+            config = read_config(folder)
+        except RunError:  # whoever reads it whole says what is wrong
+            return
+        _require_no_sweep(folder, config)
         return
     message = f"{folder} is not a run folder: it has no config.json."
     found = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
@@ -100,12 +104,16 @@ def read_run_config(folder: Path) -> dict[str, Any]:
       RunError: it is no run folder, or the file is damaged.
     """
     config = read_config(folder)
+    _require_no_sweep(folder, config)
+    return config
+
+
+def _require_no_sweep(folder: Path, config: Mapping[str, Any]) -> None:
     if config.get("kind") == SWEEP:
         raise RunError(
             f"{folder} holds a sweep and no run; fedax sweep --resume {for_shell(folder)} goes on "
             "with it, and fedax.load_sweep reads it."
         )
-    return config
 
 
 def read_summary(folder: Path) -> dict[str, Any] | None:
