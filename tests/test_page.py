@@ -467,6 +467,8 @@ def test_the_command_that_is_written_out_repeats_the_run():
         task="digits", algorithm="fedyogi", preset="none", settings=configs.parse_settings(line[7:])
     )
     assert asdict(again) == resolved | {"preset": "none"}
+    logged = written_out(json.loads(json.dumps(resolved | {"log": ("csv", "mlflow")})))
+    assert shlex.split(logged) == [*line[:6], "--log", "csv", "--log", "mlflow", *line[6:]]
 
 
 def folder_of(path, run, *, finished=True, torn=False):

@@ -15,7 +15,7 @@ from fedax.report.runs import Run
 
 # What a configuration holds beside settings.
 _NO_SETTINGS = {"task", "algorithm", "preset", "made_by", "python", "task_source",
-                "algorithm_source", "task_options", "algorithm_options"}
+                "algorithm_source", "task_options", "algorithm_options", "log"}
 
 
 def report_page(folder: Path) -> str:
@@ -72,8 +72,9 @@ def written_out(config: Mapping[str, Any]) -> str:
                settings.values()):
         return ""
     names = [_place(config, key) for key in ("task", "algorithm")]
+    sinks = [word for name in config.get("log", ()) for word in ("--log", name)]
     pairs = [f"{key}={_word(value)}" for key, value in settings.items()]
-    return shlex.join(["fedax", "run", *names, "--preset", "none", "--set", *pairs])
+    return shlex.join(["fedax", "run", *names, "--preset", "none", *sinks, "--set", *pairs])
 
 
 def _place(config: Mapping[str, Any], key: str) -> str:
