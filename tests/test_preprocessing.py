@@ -242,9 +242,11 @@ def test_both_gradients_of_a_step_of_mime_see_one_draw():
     result = fedax.train(task, algorithm, num_rounds=1, cohort_size=2, progress=False)
     start = initial_state(task, algorithm).server_state.params
 
+    run = run_key(0, 1)
+
     @jax.jit
     def full(arrays, client):
-        key = client_key(run_key(0, 1), jnp.int32(0), client, 0, 0)
+        key = client_key(run, jnp.int32(0), client, 0, 0)
         data = ClientData(arrays, jnp.int32(0), jnp.int32(3), 3)
         return full_gradient(loss_gradient(task.model), start, data, key, batch_size=2)[1]["w"]
 

@@ -129,8 +129,6 @@ def run_round(
             clients._replace(key=keys, num_examples=present), cohort,
             clients_per_chunk, diagnostics, mesh,
         )
-        # The engine's, whatever became of the exchange: of many settings side by side it is one.
-        server_state = at_round(server_state, round_index)
         info |= exchange_info
         num_local_steps += steps
     finite = jnp.asarray(True)
@@ -142,7 +140,7 @@ def run_round(
     round_info = RoundInfo(
         info, clients.accepted, dropped, num_reports, num_local_steps, finite
     )
-    return at_round(server_state, round_index + 1), states, round_info
+    return at_round(server_state, server_state.round_index + 1), states, round_info
 
 
 def run_rounds(
@@ -265,7 +263,8 @@ def _run_exchange(
         num_reports=sums.num_reports,
     )
     updated = call_server(exchange, place, server_state, upload, participation)
-    updated = _select(any_report, updated, server_state)
+    # Not of two values, so that it stays one number for many settings side by side.
+    updated = at_round(_select(any_report, updated, server_state), updated.round_index)
     info = {
         name: (jnp.where(weight > 0, total / weight, jnp.nan), weight)
         for name, (total, weight) in sums.info.items()

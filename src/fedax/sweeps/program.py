@@ -92,10 +92,11 @@ def program(
     """
 
     def one(server_state: Any, numbers: list[Array], states: PyTree, *others: Any) -> Any:
-        return run_round(
+        state, states, info = run_round(
             structure(numbers), server_state, states, *others,
             clients_per_chunk=clients_per_chunk, diagnostics=diagnostics,
         )
+        return at_round(state, server_state.round_index + 1), states, info
 
     def rounds(
         server_state: Any, numbers: list[Array], alive: Array, client_states: PyTree,
