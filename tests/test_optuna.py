@@ -338,10 +338,14 @@ def test_ctrl_c_stops_a_search_after_the_round_and_it_goes_on(tmp_path, monkeypa
         signal.raise_signal(signal.SIGINT)
         follow(*arguments)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(trials, "_follow", follow_and_signal)
-        with pytest.raises(KeyboardInterrupt, match=r"is done again\. Call fedax.search again"):
-            fedax.search(TASK, fedax.fedavg, out=tmp_path, **given)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores it
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(trials, "_follow", follow_and_signal)
+            with pytest.raises(KeyboardInterrupt, match=r"is done again\. Call fedax.search again"):
+                fedax.search(TASK, fedax.fedavg, out=tmp_path, **given)
+    finally:
+        signal.signal(signal.SIGINT, before)
     left = rates(optuna.load_study(
         study_name="quadratic fedavg", storage=f"sqlite:///{tmp_path / 'study.db'}"
     ))

@@ -44,7 +44,7 @@ def rungs(num_rounds: int, factor: int, num_settings: int) -> list[int]:
 
     Example:
       >>> rungs(200, 3, 28)
-      [8, 23, 67, 200]
+      [3, 8, 23, 67, 200]
       >>> rungs(200, 3, 2), rungs(2, 3, 28)
       ([67, 200], [1, 2])
     """
