@@ -194,6 +194,7 @@ def test_a_population_of_342477_costs_no_python_object_per_client():
     tracemalloc.stop()
 
 
+@pytest.mark.slow
 def test_nothing_larger_than_a_block_or_the_cohort_is_held(folder):
     # 320 MB of states in rows of 2 MB, all NumPy's and Python's allocations traced.
     num_clients, size, cohort_size = 160, 500_000, 5
@@ -254,6 +255,7 @@ print(resident() - before)
 
 
 @ON_LINUX
+@pytest.mark.slow
 def test_resident_memory_stays_small_while_states_are_large():
     megabytes = {}
     for memory_bytes in (10**6, 10**9):

@@ -48,6 +48,9 @@ from fedax.experiment.build import build_algorithm
 from problems import identical, largest_difference, quadratic_task
 
 ROUNDS, COHORT = 12, 5
+# Each compiles an expression of several methods.
+pytestmark = pytest.mark.slow
+
 TASK = quadratic_task(start=[3.0, -3.0, 3.0])._replace(test=None)
 # Its outputs depend on the example, so that the sensitivity of elastic does.
 MODEL = TASK.model._replace(outputs=lambda params, batch: batch["c"] * params["x"][None, :])

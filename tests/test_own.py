@@ -467,6 +467,7 @@ def test_a_file_of_settings_names_files_beside_it(project, tmp_path, monkeypatch
         resolve(config_file=project / "run.toml")
 
 
+@pytest.mark.slow
 def test_wrappers_around_a_file_whose_path_has_plus_signs_and_spaces(project):
     folder = project / "c++ and more"
     folder.mkdir()
@@ -505,6 +506,7 @@ def test_a_schedule_of_a_wrappers_rates_is_refused_as_for_fedaxs_own():
         )
 
 
+@pytest.mark.slow
 def test_presets_of_ours_with_a_method_of_the_users(capsys):
     config = resolve(task="quadratics", algorithm="elastic+my_methods.py:fedexp")
     assert (config.preset, config.num_rounds, config.cohort_size) == ("quick", 200, 10)
@@ -806,6 +808,7 @@ def test_dataclasses_and_names_for_type_checkers_only(project):
     assert settings["rate"].row()["type"] == "number or schedule"
 
 
+@pytest.mark.slow
 def test_advice_for_a_run_of_a_users_method(capsys):
     fed("run", "my_tasks.py:reviews", "my_methods.py:fedavg", *SHORT, "num_local_steps=2", "--out",
         "r")

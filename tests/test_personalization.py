@@ -244,6 +244,7 @@ def test_the_worst_tenth_is_reported_of_ten_clients():
     assert report.clients is None
 
 
+@pytest.mark.slow
 def test_every_kind_of_method_fine_tunes_at_its_rate():
     task = quadratic_task()
     inner = fedax.fedavg(task.model, 0.3, batch_size=4)

@@ -356,6 +356,7 @@ def disjoint_task():
     return Task(model, FederatedDataset.from_clients(clients), test, "disjoint")
 
 
+@pytest.mark.slow
 def test_matching_beats_plain_averaging_and_rounds_improve_it():
     task = disjoint_task()
     algorithm = pfnm(task.model, 0.1, variance=0.1, num_local_epochs=10)

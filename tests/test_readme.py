@@ -15,6 +15,7 @@ from fedax.algorithms import registry
 README = Path(__file__).parent.parent / "README.md"
 
 
+@pytest.mark.slow
 def test_the_page_on_methods_runs_and_names_every_one():
     page = README.parent / "docs" / "methods.md"
     text = page.read_text("utf-8")
