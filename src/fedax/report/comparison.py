@@ -25,6 +25,7 @@ from fedax.report.marks import (
     words,
 )
 from fedax.report.runs import LAST_ROUNDS, Run, warnings
+from fedax.rounds.history import mean_and_spread
 
 # Of more runs only the best few are drawn at first.
 MOST_AT_FIRST, BEST_AT_FIRST = 24, 8
@@ -115,9 +116,7 @@ def _means(runs: Sequence[Run]) -> list[Chart]:
             values = [run.values(metric) for run in map(runs.__getitem__, places)]
             count = min(map(len, values))
             of_seeds = np.stack([some[:count] for some in values])
-            mean[row, :count] = of_seeds.mean(axis=0)
-            if len(places) > 1:
-                spread[row, :count] = of_seeds.std(axis=0, ddof=1)
+            mean[row, :count], spread[row, :count] = mean_and_spread(of_seeds)
         views.append(view_of(metric, rounds, mean, spread))
     losses = np.array([
         np.mean([runs[place].train_loss for place in places]) for places in groups.values()

@@ -15,6 +15,7 @@ from fedax.report.document import Page
 from fedax.report.heat import heat_map
 from fedax.report.marks import Cell, Column, listed, pairs, sorted_table, text, ticked, words
 from fedax.report.runs import Run, still_improving
+from fedax.rounds.history import mean_and_spread
 from fedax.sweeps.choosing import CLOSE, Choice, MethodChoice
 from fedax.sweeps.closing import rule_in_words
 from fedax.sweeps.edges import Edge
@@ -148,9 +149,7 @@ def _views(record: Record, order: list[int]) -> list[View]:
             values = record.metrics[metric][some]
             values = np.where(np.isfinite(values), values, np.nan)
             if some:
-                mean[place] = values.mean(axis=0)
-            if len(some) > 1:
-                spread[place] = values.std(axis=0, ddof=1)
+                mean[place], spread[place] = mean_and_spread(values)
         wanted = metric == "train_loss" or metric.startswith("test_")
         size = sum(view.values.size for view in found)
         if not wanted and size + np.isfinite(mean).any(axis=0).sum() * len(order) > MOST_POINTS:

@@ -97,6 +97,22 @@ class History:
         return as_frame("A history", self.rounds)
 
 
+def mean_and_spread(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and sample standard deviation along the first axis; of one value the latter is NaN.
+
+    Of losses just before they diverge they may be infinite.
+
+    Example:
+      >>> [number.tolist() for number in mean_and_spread(np.array([[1.0, 1e200], [3.0, 0.0]]))]
+      [[2.0, 5e+199], [1.4142135623730951, inf]]
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean = values.mean(axis=0)
+        if len(values) < 2:
+            return mean, np.full_like(mean, np.nan)
+        return mean, values.std(axis=0, ddof=1)
+
+
 def is_sampled(metrics: Mapping[str, Any], name: str = "test_") -> bool:
     """Whether a round has a metric, or any, from a sample of the test examples.
 

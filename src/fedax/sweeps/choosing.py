@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from fedax.data.task import Task
-from fedax.rounds.history import History
+from fedax.rounds.history import History, mean_and_spread
 from fedax.rounds.stopping import Goal
 from fedax.sweeps.edges import Edge, edge
 from fedax.sweeps.grid import different, product
@@ -237,11 +237,8 @@ def _mean_and_spread(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     for setting, of_seeds in enumerate(scores):
         known = of_seeds[~np.isnan(of_seeds)]
         if len(known):
-            with np.errstate(over="ignore"):  # losses on their way to infinity
-                mean[setting] = known.mean()
-        if len(known) > 1 and np.isfinite(known).all():
-            with np.errstate(over="ignore"):  # losses on their way to infinity
-                spread[setting] = known.std(ddof=1)
+            mean[setting], around = mean_and_spread(known)
+            spread[setting] = around if np.isfinite(known).all() else np.nan
     return mean, spread
 
 

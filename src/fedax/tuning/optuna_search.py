@@ -19,7 +19,7 @@ from optuna.pruners import BasePruner, NopPruner
 from optuna.samplers import BaseSampler
 from optuna.trial import Trial, TrialState
 
-from fedax.rounds.history import History
+from fedax.rounds.history import History, mean_and_spread
 from fedax.tuning.optuna_workers import OWNER, Heartbeat, explained, take_over, take_up
 from fedax.tuning.samplers import SAMPLERS, batch_of, make_sampler, quiet
 
@@ -205,5 +205,5 @@ def _tell(study: optuna.Study, asked: Search, trial: Trial, tried: Tried) -> Non
     if any(tried.diverged.values()):
         trial.set_user_attr("diverged", max(tried.diverged.values()))
     elif len(scores) > 1:
-        trial.set_user_attr("spread", float(np.std(scores, ddof=1)))
+        trial.set_user_attr("spread", float(mean_and_spread(np.array(scores))[1]))
     study.tell(trial, float(np.mean(scores)))
