@@ -17,7 +17,7 @@ from fedax.validate import check_count
 
 # On a CPU: side by side on a device as many settings as have parameters of so many bytes
 # together, which stay in its cache, and no more than so many (docs/log.md).
-CPU_BYTES = 2**17
+CPU_BYTES = 2**18
 CPU_MOST = 16
 
 
