@@ -30,7 +30,7 @@ from fedax.sweeps.program import (
     program,
     stack_states,
     stacked,
-    take_states,
+    take_state,
 )
 
 
@@ -60,7 +60,6 @@ class BatchReport(NamedTuple):
 
     first: int
     metrics: dict[str, np.ndarray]
-    state: BatchState
 
 
 class BatchTraining:
@@ -144,7 +143,7 @@ class BatchTraining:
                 if self._evaluates(turn.number):
                     last = turn.number == self._num_rounds
                     self._evaluate(metrics, evaluators[-1 if last else 0])
-                yield BatchReport(turn.prepared.first + 1, metrics, self.state)
+                yield BatchReport(turn.prepared.first + 1, metrics)
                 if not self.state.alive.any():
                     return
 
@@ -288,7 +287,7 @@ def regrouped(
         ]
         store.write(ids, jax.tree.map(lambda *leaves: np.stack(leaves, axis=1), *own))
     return BatchState(
-        stack_states([take_states(one.server_state, place) for one, place in found]), store,
+        stack_states([take_state(one.server_state, place) for one, place in found]), store,
         np.array([one.diverged[place] for one, place in found]),
         np.array([one.alive[place] for one, place in found]),
     )

@@ -63,9 +63,9 @@ def stack_states(states: Sequence[Any]) -> Any:
     return _but_round(lambda *leaves: jnp.stack(leaves), *states)
 
 
-def take_states(batch: Any, places: Any) -> Any:
-    """One setting's server state out of a batch's, by its place; or a batch's of several places."""
-    return _but_round(lambda leaf: leaf[places], batch)
+def take_state(batch: Any, place: int) -> Any:
+    """One setting's server state out of a batch's."""
+    return _but_round(lambda leaf: leaf[place], batch)
 
 
 def _but_round(function: Callable[..., Array], *states: Any) -> Any:
@@ -166,7 +166,7 @@ def _alone(
     numbers: list[Array], client_states: PyTree, *others: Any,
 ) -> Any:
     """`one` on the only setting of a batch, as `vmap` would have it."""
-    state = take_states(server_state, 0)
+    state = take_state(server_state, 0)
     own = [n if axis is None else n[0] for n, axis in zip(numbers, number_axes, strict=True)]
     states = jax.tree.map(lambda leaf: leaf[:, 0], client_states)
     state, states, info = one(state, own, states, *others)

@@ -145,9 +145,10 @@ class Heartbeat:
     """Says that trials are being trained, from a thread of its own, until it is left."""
 
     def __init__(self, study: optuna.Study, trials: Sequence[Trial]) -> None:
-        # A storage knows a trial by nothing else, and one in memory beats not.
+        # Optuna beats for `study.optimize` only; whoever asks and tells has no public way to it.
         self._ids = [trial._trial_id for trial in trials]
-        self._beats = getattr(study._storage, "record_heartbeat", lambda trial: None)  # noqa: ARG005
+        storage: Any = study._storage
+        self._beats = storage.record_heartbeat
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
 
