@@ -17,7 +17,7 @@ from fedax.cli.main import run_command
 from fedax.experiment.folder import RunError
 from fedax.sweeps.columns import Columns, Part, joined
 from fedax.sweeps.record import Setting
-from fedax.tuning import training
+from fedax.tuning import sitting, training
 from fedax.tuning.display import SweepDisplay
 from fedax.tuning.keeping import Keeper, read_columns, write_columns
 
@@ -81,7 +81,7 @@ def test_a_sweep_that_is_stopped_anywhere_ends_with_the_same_table(task, tmp_pat
 @pytest.mark.quick
 def test_a_finished_sweep_is_read_and_not_run_again(task, tmp_path, monkeypatch):
     first = swept(task, out=tmp_path / "a", num_rounds=3, seeds=1)
-    monkeypatch.setattr(training, "train_units", None)
+    monkeypatch.setattr(sitting, "train_units", None)
     same(swept(task, out=tmp_path / "a", num_rounds=3, seeds=1).record, first.record)
     sweep = fedax.load_sweep(tmp_path / "a")
     assert sweep.finished

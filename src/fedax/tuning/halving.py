@@ -12,12 +12,11 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
 
-from fedax.devices.ending import Request
 from fedax.sweeps.batch import BatchState, regrouped
 from fedax.sweeps.choosing import Rule, choose
 from fedax.sweeps.columns import Columns, Part, joined
@@ -25,7 +24,7 @@ from fedax.sweeps.planning import Entry, Halving, Unit, plan
 from fedax.sweeps.record import Record, Setting
 from fedax.tuning.display import SweepDisplay
 from fedax.tuning.keeping import Keeper
-from fedax.tuning.training import begun, filled, train_units
+from fedax.tuning.training import Sweeping, begun, filled, train_units
 from fedax.validate import check_count
 
 
@@ -92,25 +91,21 @@ def survivors(record: Record, rule: Rule, factor: int, rounds: int) -> list[int]
 
 
 def train_rungs(
-    settings: Sequence[Setting],
-    entries: Sequence[Entry],
+    sweeping: Sweeping,
     seeds: Sequence[int],
     num_rounds: int,
     rule: Rule,
     halving: Halving,
-    devices: Sequence[Any],
     folder: Path,
     identity: str,
     display: Callable[[int, int], SweepDisplay],
-    asked: Request,
-    go_on: str,
 ) -> list[Part]:
     """Trains all settings to the first rung, the survivors to the next one, and so on.
 
     Args:
-      settings, entries, seeds, num_rounds, rule: of the sweep.
+      sweeping: what they are trained with.
+      seeds, num_rounds, rule: of the sweep.
       halving: how settings are given up.
-      devices, asked, go_on: as for `train_units`.
       folder: where states wait for the next rung.
       identity: what the parts are of.
       display: (number of runs, rounds) -> what shows a rung.
@@ -118,6 +113,7 @@ def train_rungs(
     Returns:
       The rounds of every run, of those that were given up fewer.
     """
+    settings, entries = sweeping.settings, sweeping.entries
     sizes = Counter(setting.algorithm for setting in settings)
     latest: dict[tuple[int, int], Part] = {}
     before: _Rung | None = None
@@ -129,8 +125,7 @@ def train_rungs(
         with display(len(left) * len(seeds), rounds) as shown:
             shown.say(f"{len(left)} of {len(settings)} settings go to round {rounds}")
             parts = train_units(
-                settings, entries, units, rounds, devices, keeper, shown, asked, go_on, starts,
-                goes_on=rounds < num_rounds,
+                sweeping, units, rounds, keeper, shown, starts, goes_on=rounds < num_rounds
             )
         for part in parts:
             latest |= {(int(n), int(part.seed[0])): part.row(i)

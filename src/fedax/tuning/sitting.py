@@ -27,7 +27,7 @@ from fedax.tuning.folder import write_record, write_results, write_summary
 from fedax.tuning.halving import train_rungs
 from fedax.tuning.keeping import Keeper
 from fedax.tuning.page import write_page
-from fedax.tuning.training import train_units
+from fedax.tuning.training import Sweeping, train_units
 
 
 class Work(NamedTuple):
@@ -107,18 +107,15 @@ def _trained(
     work: Work, folder: Path | None, asked: Request, display: Callable[[int, int], SweepDisplay]
 ) -> list[Part]:
     """The rounds of all runs."""
-    devices = jax.local_devices()
+    sweeping = Sweeping(work.settings, work.entries, jax.local_devices(), asked, work.go_on)
     if work.halving is None:
         runs = sum(len(unit.settings) for unit in work.units)
         keeper = None if folder is None else Keeper(folder, work.identity)
         with display(runs, work.num_rounds) as shown:
-            return train_units(
-                work.settings, work.entries, work.units, work.num_rounds, devices, keeper, shown,
-                asked, work.go_on,
-            )
+            return train_units(sweeping, work.units, work.num_rounds, keeper, shown)
     with contextlib.ExitStack() as stack:
         place = folder or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fedax-")))
         return train_rungs(
-            work.settings, work.entries, work.seeds, work.num_rounds, work.choose, work.halving,
-            devices, place, work.identity, display, asked, work.go_on,
+            sweeping, work.seeds, work.num_rounds, work.choose, work.halving, place,
+            work.identity, display,
         )

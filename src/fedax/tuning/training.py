@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -33,16 +33,35 @@ class SweepStopped(RunError):  # noqa: N818 - it is asked for
         self.by = by
 
 
+class Sweeping(NamedTuple):
+    """What all units of a sweep are trained with.
+
+    Attributes:
+      settings, entries: of the sweep, by number.
+      devices: over which the settings of a unit are spread.
+      asked: whether to stop.
+      go_on: how to go on then, the end of a sentence.
+    """
+
+    settings: Sequence[Setting]
+    entries: Sequence[Entry]
+    devices: Sequence[Any]
+    asked: Request
+    go_on: str
+
+    def stopped(self, where: str) -> SweepStopped:
+        """What is raised when it stops there."""
+        return SweepStopped(
+            f"Stopped after {where}. {self.go_on[0].upper()}{self.go_on[1:]}", self.asked.by
+        )
+
+
 def train_units(
-    settings: Sequence[Setting],
-    entries: Sequence[Entry],
+    sweeping: Sweeping,
     units: Sequence[Unit],
     num_rounds: int,
-    devices: Sequence[Any],
     keeper: Keeper | None,
     display: SweepDisplay,
-    asked: Request,
-    go_on: str,
     starts: Callable[[Unit], tuple[BatchState, Columns]] | None = None,
     *,
     goes_on: bool = False,
@@ -50,14 +69,11 @@ def train_units(
     """Trains all units that are not done yet; returns the rounds of all.
 
     Args:
-      settings, entries: of the sweep, by number.
+      sweeping: what they are trained with.
       units: as planned.
       num_rounds: T.
-      devices: over which the settings of a unit are spread.
       keeper: where units are kept; None: nowhere.
       display: shows how far it is.
-      asked: whether to stop.
-      go_on: how to go on then, the end of a sentence.
       starts: where units start; None: at the beginning.
       goes_on: the units' last states are kept for what starts from them.
 
@@ -66,44 +82,42 @@ def train_units(
       OSError: the disk is full or not writable.
     """
     varies = {
-        number: group.varies for group in groups(entries) for number in group.settings
+        number: group.varies
+        for group in groups(sweeping.entries) for number in group.settings
     }
     parts = []
     for index, unit in enumerate(units):
-        own = [settings[number] for number in unit.settings]
+        own = [sweeping.settings[number] for number in unit.settings]
         part = None if keeper is None else keeper.part(index, unit)
         if part is None:
             part = _trained(
-                index, unit, entries, varies[unit.settings[0]], num_rounds, devices, keeper,
-                display, asked, go_on, starts, goes_on=goes_on,
+                sweeping, index, unit, varies[unit.settings[0]], num_rounds, keeper, display,
+                starts, goes_on=goes_on,
             )
             if keeper is not None:
                 keeper.finish(index, unit, part, goes_on=goes_on)
         parts.append(part)
         display.finished(own, Columns(len(own), part.metrics), len(own))
-        if asked and index + 1 < len(units):
-            said = f"Stopped after {index + 1} of {len(units)} parts. {_begun_with(go_on)}"
-            raise SweepStopped(said, asked.by)
+        if sweeping.asked and index + 1 < len(units):
+            raise sweeping.stopped(f"{index + 1} of {len(units)} parts")
     return parts
 
 
 def _trained(
+    sweeping: Sweeping,
     index: int,
     unit: Unit,
-    entries: Sequence[Entry],
     varies: Sequence[bool],
     num_rounds: int,
-    devices: Sequence[Any],
     keeper: Keeper | None,
     display: SweepDisplay,
-    asked: Request,
-    go_on: str,
     starts: Callable[[Unit], tuple[BatchState, Columns]] | None,
     *,
     goes_on: bool,
 ) -> Part:
     """The rounds of a unit, from where it stands."""
-    count = len(unit.settings)
+    count, entries, asked = len(unit.settings), sweeping.entries, sweeping.asked
+    devices = sweeping.devices[: _sharing(unit, sweeping.devices)]
     first = entries[unit.settings[0]]
     options = first.options(unit.seed)
     algorithms = [entries[number].algorithm for number in filled(unit)]
@@ -111,8 +125,7 @@ def _trained(
     if keeper is not None:
         state, columns = keeper.restore(index, unit, state, columns)
     training = BatchTraining(
-        first.task, algorithms, num_rounds, options, varies, devices[: _sharing(unit, devices)],
-        state,
+        first.task, algorithms, num_rounds, options, varies, devices, state
     )
     saved = time.monotonic()
     for report in training:
@@ -129,11 +142,7 @@ def _trained(
             keeper.save(index, unit, training.state, columns)
             saved = time.monotonic()
         if asked:
-            raise SweepStopped(
-                f"Stopped after round {number} of {num_rounds} of part {index + 1}. "
-                f"{_begun_with(go_on)}",
-                asked.by,
-            )
+            raise sweeping.stopped(f"round {number} of {num_rounds} of part {index + 1}")
     if goes_on and keeper is not None:
         keeper.save(index, unit, training.state, columns)
     reported = columns.metrics.get("num_reports", np.zeros((count, 0)))
@@ -149,11 +158,6 @@ def begun(unit: Unit, entries: Sequence[Entry]) -> tuple[BatchState, Columns]:
     state = beginning(entries[unit.settings[0]].task, algorithms, unit.seed)
     state.alive[len(unit.settings) :] = False  # what fills up is not trained
     return state, Columns(len(unit.settings))
-
-
-def _begun_with(words: str) -> str:
-    """The words as a sentence begins with them."""
-    return f"{words[0].upper()}{words[1:]}"
 
 
 def _sharing(unit: Unit, devices: Sequence[Any]) -> int:
