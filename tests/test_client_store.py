@@ -284,10 +284,10 @@ def test_a_cohort_costs_the_same_in_a_large_population_and_a_full_store(memory_b
         for name, store in stores.items():
             ids = draw.choice(1000 if name == "small" else 20_000, 50, replace=False)
             store.write(ids, cohort)  # pages are there, and the cohort is no longer new
-            start = time.perf_counter()
+            start = time.process_time()
             store.write(ids, cohort)
             store.read(ids)
-            seconds[name] = min(seconds[name], time.perf_counter() - start)
+            seconds[name] = min(seconds[name], time.process_time() - start)
     assert seconds["large"] < 3 * seconds["small"]
     assert seconds["full"] < 3 * seconds["small"]
 

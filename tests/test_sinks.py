@@ -275,7 +275,7 @@ def test_a_sink_that_hangs_is_left_and_does_not_slow_the_rounds(tmp_path, monkey
     began = time.perf_counter()
     for number in range(1, 1001):
         opened.log({"round": number, "train_loss": 0.5})
-    assert time.perf_counter() - began < 0.5
+    assert time.perf_counter() - began < 10  # waiting would take 0.1 s a row, 100 s
     opened.close({})
     hang.set()
     assert "it has not answered for" in opened.failure

@@ -196,7 +196,7 @@ def test_rounds_say_what_took_time():
     assert 0 <= parts["data_seconds"] < parts["seconds"]
     assert 0.5 * whole < whole_of(parts) < whole
     assert history["compile_seconds"][0] > 0
-    assert history["seconds"].max() < parts["compile_seconds"]
+    assert history["seconds"][0] < parts["compile_seconds"]
 
 
 def whole_of(parts):
