@@ -4,14 +4,18 @@ import json
 import math
 import re
 import signal
+import subprocess
 import sys
 import threading
+import time
+import tomllib
 from pathlib import Path
 
 import jax
 import numpy as np
 import optuna
 import pytest
+import sqlalchemy
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.trial import TrialState
 from sqlalchemy import create_engine, event
@@ -139,6 +143,34 @@ def test_qmc_spreads_its_trials_evenly(tmp_path):
     assert sorted(np.floor(at * 16).astype(int)) == list(range(16))
 
 
+@pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
+def test_cmaes_comes_to_the_optimum_of_two_rates(tmp_path):
+    """The loss is 1 + (log10 of each rate + 1)^2, so that both are best at 0.1."""
+    space = parse_space([
+        "client_learning_rate=loguniform(0.001, 10)", "server_learning_rate=loguniform(0.001, 10)"
+    ])
+
+    def train_two(settings, seed, report):
+        histories = [History() for _ in settings]
+        for number in range(1, ROUNDS + 1):
+            metrics = {
+                place: {"round": number, "train_loss": 1 + sum(
+                    (np.log10(rate) + 1) ** 2 for rate in setting.values()
+                )} for place, setting in enumerate(settings)
+            }
+            for place, found in metrics.items():
+                histories[place].append(found)
+            report(number, metrics)
+        return histories
+
+    study = opened(tmp_path, space=space)
+    search(study, asked(space=space, sampler="cmaes", num_trials=60, batch_size=5), train_two)
+    values = [trial.value for trial in study.get_trials(states=(TrialState.COMPLETE,))]
+    assert len(values) == 60
+    assert study.best_value < 1.05
+    assert np.mean(values[-20:]) < np.mean(values[:20]) - 0.3  # it learns
+
+
 class KilledError(BaseException):
     """Stands for SIGKILL."""
 
@@ -204,6 +236,52 @@ def test_two_workers_share_a_file(tmp_path):
     assert 16 <= len(trials) <= 18  # a batch that the other began at the same moment
     assert len({trial.params["client_learning_rate"] for trial in trials}) == len(trials)
     assert {trial.user_attrs["worker"] for trial in trials} == {"one", "two"}
+
+
+@pytest.mark.slow
+def test_two_processes_share_a_study_and_one_that_is_killed_goes_on(tmp_path):
+    """Each trial is one's, both name the best of the study, and none is lost by a SIGKILL."""
+    storage = f"sqlite:///{tmp_path / 'shared.db'}"
+
+    def command(name, *words):
+        return subprocess.Popen(
+            [sys.executable, "-m", "fedax", "sweep", *words, "--storage", storage],
+            cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )
+
+    asked_for = ("quadratics", "fedavg", "--search", "client_learning_rate=loguniform(0.001, 0.1)",
+                 "--trials", "24", "--settings-per-batch", "2", "--rounds", "40", "--sampler",
+                 "random", "--set", "evaluate_every=0")
+    workers = {name: command(name, *asked_for, "--out", name) for name in ("one", "two")}
+
+    def done():
+        try:
+            study = optuna.load_study(study_name="quadratics fedavg", storage=storage)
+            return study.get_trials(states=(TrialState.COMPLETE,))
+        except (KeyError, sqlalchemy.exc.OperationalError):  # not there yet
+            return []
+
+    deadline = time.monotonic() + 240
+    while len({trial.user_attrs["worker"] for trial in done()}) < 2:
+        assert time.monotonic() < deadline
+        assert None in [worker.poll() for worker in workers.values()]
+        time.sleep(0.1)
+    workers["two"].kill()
+    workers["two"].communicate(timeout=60)
+    said, _ = workers["one"].communicate(timeout=240)
+    assert workers["one"].returncode == 0, said
+    known = {"one": done()}  # the trials of "two" that were cut off are not among them
+    again = command("two", "--resume", "two")
+    said, _ = again.communicate(timeout=240)
+    assert again.returncode == 0, said
+    found = known["two"] = done()
+    assert 24 <= len(found) <= 28  # each may have begun a batch when the other ended the last one
+    assert len({trial.params["client_learning_rate"] for trial in found}) == len(found)
+    for name, trials_then in known.items():
+        best = min(trials_then, key=lambda trial: trial.value)
+        assert fedax.load_sweep(tmp_path / name).finished
+        toml = tomllib.loads((tmp_path / name / "best" / "fedavg.toml").read_text())
+        assert toml["algorithm_options"] == pytest.approx(best.params)
 
 
 def test_trials_of_a_worker_that_is_gone_are_done_by_another(tmp_path):

@@ -15,6 +15,7 @@ import pytest
 import fedax
 from fedax.cli.main import run_command
 from fedax.experiment.folder import RunError
+from fedax.sinks import to_csv
 from fedax.sweeps.columns import Columns, Part, joined
 from fedax.sweeps.record import Setting
 from fedax.tuning import sitting, training
@@ -93,6 +94,52 @@ def test_a_finished_sweep_is_read_and_not_run_again(task, tmp_path, monkeypatch)
     assert summary["methods"]["fedavg"]["values"] == dict(first.best("fedavg").values)
     with pytest.raises(RunError, match="another than this call's"):
         swept(task, out=tmp_path / "a", num_rounds=4, seeds=1)
+
+
+def test_another_rule_chooses_anew_in_a_finished_sweep_and_its_folder_says_so(task, tmp_path):
+    def largest(history):
+        return -np.nanmean(history["train_loss"])
+
+    def said(result):
+        written = json.loads((tmp_path / "a" / "summary.json").read_text())["methods"]
+        assert {name: of["values"] for name, of in written.items()} == {
+            name: dict(result.best(name).values) for name in written
+        }
+        return json.loads((tmp_path / "a" / "config.json").read_text())["choose"]
+
+    options = {"out": tmp_path / "a", "num_rounds": 3, "seeds": 1}
+    worst = swept(task, choose=largest, **options)
+    assert said(worst) == "largest"
+    best = swept(task, **options)
+    assert said(best) == "train_loss"
+    same(best.record, worst.record)
+    assert best.best("fedavg") != worst.best("fedavg")
+
+
+@pytest.mark.quick
+def test_a_sweep_of_python_logs_its_runs_with_their_settings(task, tmp_path, monkeypatch):
+    told = []
+    monkeypatch.setattr(
+        "fedax.sinks.to_csv.open_writer",
+        lambda place, params, make=to_csv.open_writer: told.append(params) or make(place, params),
+    )
+
+    def run(**options):
+        return fedax.sweep(
+            task, fedax.fedavg, {"client_learning_rate": [0.02, 0.05], "num_local_steps": 3},
+            num_rounds=2, seeds=[7], progress=False, log="csv", **options,
+        )
+
+    losses = run(out=tmp_path / "a").record.metrics["train_loss"]
+    for number in (0, 1):
+        table = (tmp_path / "a" / "logs" / f"{number}-7" / "metrics.csv").read_text().splitlines()
+        column = table[0].split(",").index("train_loss")
+        assert [float(row.split(",")[column]) for row in table[1:]] == losses[number].tolist()
+        of_run = {"algorithm": "fedavg", "seed": 7, "num_local_steps": 3, "num_rounds": 2,
+                  "client_learning_rate": (0.02, 0.05)[number]}
+        assert of_run.items() <= told[number].items()
+    with pytest.raises(ValueError, match="needs a sweep folder to write to; give out=, too"):
+        run()
 
 
 def test_a_sweep_of_a_user_differs_by_what_its_method_does(task, tmp_path):

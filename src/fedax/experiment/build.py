@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -35,7 +36,7 @@ class Part(NamedTuple):
 
     name: str
     factory: Callable[..., Any]
-    settings: dict[str, Setting]
+    settings: Mapping[str, Setting]
 
 
 def find_task(text: str, folder: Path | None = None) -> tuple[str, Source | None]:
@@ -224,6 +225,7 @@ def _parts(text: str, source: Source | None) -> list[Part]:
     return [*found, _part(base, ALGORITHMS[base]) if source is None else _own_method(base, source)]
 
 
+@functools.cache  # a sweep asks for every setting, and docstrings take a while to read
 def _part(name: str, info: AlgorithmInfo) -> Part:
     settings = settings_of(
         info.factory, ("model", "algorithm", "build"), options=LocalOptions

@@ -6,6 +6,7 @@ import hashlib
 import inspect
 import json
 import signal
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Unpack
@@ -23,6 +24,7 @@ from fedax.rounds.checks import require_task
 from fedax.rounds.measurements import rehearse
 from fedax.rounds.options import Settings, SimulateOptions
 from fedax.signatures import with_options
+from fedax.sinks import log_record, require_libraries, sink_names
 from fedax.sweeps.choosing import PAPER_RULE, Choice, Rule, require_choosable
 from fedax.sweeps.choosing import choose as best_of
 from fedax.sweeps.closing import closing_words
@@ -94,6 +96,7 @@ def sweep(
     settings_per_batch: int | None = None,
     halving: int | None = None,
     progress: bool = True,
+    log: Sequence[str] = (),
     **options: Unpack[SimulateOptions],
 ) -> SweepResult:
     """Trains every setting of a grid with every seed, and says which is best.
@@ -122,12 +125,15 @@ def sweep(
         each method for as many times more, and so on to the end, see `fedax.tuning.halving`.
         None: all run to the end.
       progress: whether a terminal or a notebook shows a bar.
+      log: with `out`, where every run is written besides when all are done: "tensorboard",
+        "mlflow", "wandb", "csv", "parquet" (docs/guides/logging.md).
       **options: see `SimulateOptions`, but for `seed`, `state`, `state_every`, `donate`, `mesh`
         and fine-tuning. Settings are spread over all devices of this process.
 
     Raises:
       TypeError, ValueError: an argument is not what it should be; the sentence quotes it.
       RunError: the folder holds another sweep, or cannot be used.
+      SinkError: the library of a sink in log is not installed.
       KeyboardInterrupt: Ctrl-C; with `out` what is done is kept.
 
     Example:
@@ -145,6 +151,10 @@ def sweep(
     from fedax.tuning.halving import halved  # noqa: PLC0415 - likewise
     from fedax.tuning.sitting import Work, sit  # noqa: PLC0415 - likewise
 
+    names = sink_names(log)
+    require_libraries(names)
+    if names and out is None:
+        raise ValueError(f"log={quoted(log)} needs a sweep folder to write to; give out=, too.")
     call = _call(task, algorithms, grid, num_rounds, seeds, choose, halving, options)
     units = plan(
         call.entries, call.seeds, jax.local_device_count(), settings_per_batch
@@ -157,7 +167,7 @@ def sweep(
         return SweepResult(*_as_python(lambda: sit(work, None, style)))
     folder = Path(out)
     go_on = f"call fedax.sweep again with the same arguments and out={str(folder)!r} to go on."
-    begun = (folder / CONFIG).exists()
+    begun, same_rule = (folder / CONFIG).exists(), False
     with locked(folder, go_on) if begun else new_folder(folder, "out=", go_on):
         if begun:
             written = read_sweep_config(folder)
@@ -167,19 +177,24 @@ def sweep(
                     "call with what config.json there says."
                 )
             units, by_halves = units_of(written), halving_of(written)
-            record = read_record(folder, call.settings)
-            if read_summary(folder) is not None and record is not None:
-                return SweepResult(record, best_of(record, choose))
+            same_rule = isinstance(choose, str) and written["choose"] == choose
+        record = read_record(folder, call.settings) if same_rule else None
+        if record is not None and read_summary(folder) is not None:
+            result = SweepResult(record, best_of(record, choose))
         else:
-            with explained(folder, go_on):
-                write_sweep_config(
-                    folder, {**call.config, "halving": by_halves}, units, call.settings
-                )
-        work = Work(
-            call.settings, call.entries, units, num_rounds, choose, call.identity, go_on,
-            call.seeds, by_halves,
-        )
-        return SweepResult(*_as_python(lambda: sit(work, folder, style)))
+            if not same_rule:
+                with explained(folder, go_on):
+                    (folder / "summary.json").unlink(missing_ok=True)
+                    write_sweep_config(
+                        folder, {**call.config, "halving": by_halves}, units, call.settings
+                    )
+            work = Work(
+                call.settings, call.entries, units, num_rounds, choose, call.identity, go_on,
+                call.seeds, by_halves,
+            )
+            result = SweepResult(*_as_python(lambda: sit(work, folder, style)))
+        log_record(names, folder, lambda *run: _logged(call.config, *run), result.record, _warn)
+        return result
 
 
 class _Call(NamedTuple):
@@ -379,6 +394,19 @@ def _instead(name: str) -> str:
     if name == "mesh":
         return "its settings are spread over all devices."
     return "run the best setting with fedax.train for that."
+
+
+def _logged(config: Mapping[str, Any], setting: Setting, seed: int) -> dict[str, Any]:
+    """What a sink is told of a run."""
+    shared = ("task", "num_rounds", "cohort_size", "evaluate_every", "evaluation_sample")
+    fixed = {name: values[0] for name, values in config["grid"][setting.algorithm].items()}
+    return {name: config[name] for name in shared} | {
+        "algorithm": setting.algorithm, "seed": seed, "algorithm_options": {**fixed, **setting.values},
+    }
+
+
+def _warn(sentence: str) -> None:
+    warnings.warn(sentence, RuntimeWarning, stacklevel=5)
 
 
 def _as_python(sat: Callable[[], tuple[Record, Choice]]) -> tuple[Record, Choice]:
