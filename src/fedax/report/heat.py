@@ -24,7 +24,9 @@ _RATES = ("server_learning_rate", "client_learning_rate")
 def heat_map(
     record: Record, choice: Choice, algorithm: str, curves: Mapping[int, int]
 ) -> str:
-    """A table of what each pair of two hyperparameters came to; "" if the sweep varies none.
+    """A table of what each pair of two hyperparameters came to.
+
+    "" if the sweep varies none, or if it is no grid: a search, of whose pairs few were tried.
 
     Args:
       record: the sweep's rounds.
@@ -38,6 +40,8 @@ def heat_map(
         return ""
     across, down = _RATES if set(_RATES) <= set(varied) else (varied[0], (*varied, None)[1])
     names = [name for name in (across, down) if name is not None]
+    if 2 * len(choice.methods[algorithm].order) < math.prod(len(grid[name]) for name in names):
+        return ""
     rest = others(choice, algorithm, names)
     best_over = f", each the best over {', '.join(map(words, rest))}" if rest else ""
     ends = scale_ends(choice.mean, choice.maximise)

@@ -238,17 +238,17 @@ def _searched(folder: Path, config: SearchConfig, say: Callable[[str], None]) ->
     choice = None
     with explained(folder, _go_on(folder)):
         _write_config(folder, config, record.settings, read_config(folder).get("command"))
+        (folder / BEST).mkdir(exist_ok=True)
+        for name, study in studies.items():
+            text = _best(config, name, study)
+            if text is not None:
+                write_atomically(folder / BEST / file_name(f"{name}.toml"), text.encode())
         if record.settings:
             choice = without_edges(choose(record, config.sweep.choose))
             write_record(folder, record, _IDENTITY)
             write_results(folder, record, choice)
             write_summary(folder, record, choice, time.perf_counter() - began)
             write_page(folder, record, choice)
-        (folder / BEST).mkdir(exist_ok=True)
-        for name, study in studies.items():
-            text = _best(config, name, study)
-            if text is not None:
-                write_atomically(folder / BEST / file_name(f"{name}.toml"), text.encode())
     return Found(folder, config, record, choice, studies)
 
 

@@ -401,7 +401,8 @@ def _logged(config: Mapping[str, Any], setting: Setting, seed: int) -> dict[str,
     shared = ("task", "num_rounds", "cohort_size", "evaluate_every", "evaluation_sample")
     fixed = {name: values[0] for name, values in config["grid"][setting.algorithm].items()}
     return {name: config[name] for name in shared} | {
-        "algorithm": setting.algorithm, "seed": seed, "algorithm_options": {**fixed, **setting.values},
+        "algorithm": setting.algorithm, "seed": seed,
+        "algorithm_options": {**fixed, **setting.values},
     }
 
 
