@@ -8,76 +8,97 @@ criteria stand in docs/learning-rates.md; they were written down before the swee
 
 from __future__ import annotations
 
+import csv
 import sys
+from collections import defaultdict
 from pathlib import Path
-from typing import TypeAlias
+from typing import NamedTuple
 
 import numpy as np
-import pandas as pd
 
 CLIENT, SERVER, METRIC = "client_learning_rate", "server_learning_rate", "test_accuracy"
 GOOD = 0.05  # as far from the best a good setting is at most, as a share of the best
 UNTRAINED = 0.10  # 004, section 5.3: client rates that come so near to the worst are left out
 
-Table: TypeAlias = pd.DataFrame  # a row a client rate, a column a server rate
+
+class Table(NamedTuple):
+    """What a method's pairs of rates came to.
+
+    Attributes:
+      client, server: the rates, rising.
+      mean: [client, server] over the seeds; -inf of one that diverged for a seed.
+      spread: [client, server] the sample standard deviation over the seeds.
+    """
+
+    client: np.ndarray
+    server: np.ndarray
+    mean: np.ndarray
+    spread: np.ndarray
+
+    @property
+    def trained(self) -> np.ndarray:
+        """The places of the client rates whose best is not near the worst of all."""
+        worst = self.mean[np.isfinite(self.mean)].min()
+        best = self.mean.max(axis=1)
+        return np.flatnonzero(best > worst + UNTRAINED * (best.max() - worst))
+
+    @property
+    def good_share(self) -> float:
+        """The share of all settings that are near the best one."""
+        return float((self.mean >= (1 - GOOD) * self.mean.max()).mean())
+
+    @property
+    def good_servers(self) -> float:
+        """How many server rates, in the mean over the client rates, are good for a client rate."""
+        kept = self.mean[self.trained]
+        return float((kept >= (1 - GOOD) * kept.max(axis=1, keepdims=True)).sum(axis=1).mean())
+
+    @property
+    def best_servers(self) -> np.ndarray:
+        """The best server rate of each client rate that trains."""
+        return self.server[self.mean[self.trained].argmax(axis=1)]
+
+    @property
+    def falls(self) -> bool:
+        """Whether the best server rate falls, and never rises, as the client rate rises."""
+        best = self.best_servers
+        return bool((np.diff(best) <= 0).all() and best[-1] < best[0])
 
 
-def table_of(results: pd.DataFrame, method: str) -> Table:
-    """The mean over seeds of a method's settings; -inf if it diverged for one of them."""
-    own = results[results["algorithm"] == method]
-    score = own[METRIC].where(own["diverged"].isna(), -np.inf)
-    return score.groupby([own[CLIENT], own[SERVER]]).mean().fillna(-np.inf).unstack()
-
-
-def spread_of(results: pd.DataFrame, method: str, client: float, server: float) -> float:
-    """The sample standard deviation over a setting's seeds."""
-    own = results[results["algorithm"] == method]
-    return own[METRIC][(own[CLIENT] == client) & (own[SERVER] == server)].std()
-
-
-def trained(table: Table) -> Table:
-    """The client rates whose best accuracy is not near the worst of all, which is 0 or more."""
-    worst = table.to_numpy()[np.isfinite(table)].min()
-    best = table.max(axis=1)
-    return table[best > worst + UNTRAINED * (best.max() - worst)]
-
-
-def good_servers(table: Table) -> float:
-    """How many server rates, in the mean over the client rates, are good for a client rate."""
-    kept = trained(table)
-    return kept.ge((1 - GOOD) * kept.max(axis=1), axis=0).sum(axis=1).mean()
-
-
-def best_servers(table: Table) -> dict[float, float]:
-    """Client rate -> its best server rate."""
-    return trained(table).idxmax(axis=1).to_dict()
-
-
-def falls(best: dict[float, float]) -> bool:
-    """Whether the best server rate falls, and never rises, as the client rate rises."""
-    servers = [best[client] for client in sorted(best)]
-    return all(np.diff(servers) <= 0) and servers[-1] < servers[0]
+def read(file: Path) -> dict[str, Table]:
+    """Method -> its table."""
+    scores: dict[str, dict[tuple[float, float], list[float]]] = defaultdict(
+        lambda: defaultdict(list)
+    )
+    with file.open(newline="") as lines:
+        for row in csv.DictReader(lines):
+            score = -np.inf if row["diverged"] else float(row[METRIC])
+            scores[row["algorithm"]][float(row[CLIENT]), float(row[SERVER])].append(score)
+    tables = {}
+    for method, of in scores.items():
+        client, server = (np.unique([pair[place] for pair in of]) for place in (0, 1))
+        runs = np.array([[of[x, y] for y in server] for x in client])
+        with np.errstate(invalid="ignore"):
+            tables[method] = Table(client, server, runs.mean(axis=2), runs.std(axis=2, ddof=1))
+    return tables
 
 
 def main(file: Path) -> None:
-    """Prints the tables of the page."""
-    results = pd.read_csv(file)
-    methods = list(dict.fromkeys(results["algorithm"]))
+    """Prints the table of the page."""
     print("| method | best client, server rate | accuracy | good settings | good server rates | "
           "diverged | best server rate, by client rate | falls |")
     print("|---|---|---|---|---|---|---|---|")
-    for method in methods:
-        table = table_of(results, method)
-        client, server = table.stack().idxmax()
-        best = best_servers(table)
-        values = table.to_numpy()
-        words = ", ".join(f"{rate:.3g}: {best[rate]:.3g}" for rate in sorted(best))
+    for method, table in read(file).items():
+        at = np.unravel_index(table.mean.argmax(), table.mean.shape)
+        words = ", ".join(
+            f"{client:.3g}: {server:.3g}"
+            for client, server in zip(table.client[table.trained], table.best_servers, strict=True)
+        )
         print(
-            f"| {method} | {client:.3g}, {server:.3g} | {100 * table.max().max():.1f} ± "
-            f"{100 * spread_of(results, method, client, server):.1f} | "
-            f"{(values >= (1 - GOOD) * values.max()).mean():.0%} | {good_servers(table):.1f} of "
-            f"{table.shape[1]} | {np.isneginf(values).sum()} | {words} | "
-            f"{'yes' if falls(best) else 'no'} |"
+            f"| {method} | {table.client[at[0]]:.3g}, {table.server[at[1]]:.3g} | "
+            f"{100 * table.mean[at]:.1f} ± {100 * table.spread[at]:.1f} | {table.good_share:.0%} | "
+            f"{table.good_servers:.1f} of {len(table.server)} | {np.isneginf(table.mean).sum()} | "
+            f"{words} | {'yes' if table.falls else 'no'} |"
         )
 
 
