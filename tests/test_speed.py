@@ -334,3 +334,35 @@ def test_the_second_run_compiles_nothing(tmp_path, monkeypatch):
     assert [r["train_loss"] for r in first] == [r["train_loss"] for r in second]
     assert list((tmp_path / "cache" / "fedax" / "programs").glob("*/jit_run_rounds-*"))
     assert second[0]["compile_seconds"] < 0.7 * first[0]["compile_seconds"]
+
+
+FIRST_RUN = """
+import numpy as np
+import jax
+from jax._src import compiler
+import fedax
+
+data = fedax.FederatedDataset.from_arrays({"x": np.ones((40, 3), np.float32),
+                                           "y": np.ones(40, np.float32)}, np.arange(40) // 4)
+start = np.zeros(3, np.float32)
+model = fedax.regression(lambda key: jax.device_put(start), lambda params, x: x @ params)
+plain = compiler.compile_or_get_cached
+
+def named(backend, computation, *others, **options):
+    print(computation.operation.attributes["sym_name"].value)
+    return plain(backend, computation, *others, **options)
+
+compiler.compile_or_get_cached = named
+for rate in (0.1, 0.2):
+    fedax.train(fedax.Task(model, data), fedax.fedavg(model, rate), num_rounds=5, cohort_size=10,
+                evaluate_every=0, progress=False)
+"""
+
+
+@pytest.mark.quick
+def test_a_first_run_compiles_a_trial_of_the_options_the_keys_and_the_rounds():
+    """Each program costs some hundredths of a second, arrays made by JAX one a dtype and shape."""
+    said = subprocess.run(
+        [sys.executable, "-c", FIRST_RUN], capture_output=True, text=True, check=True, timeout=120
+    ).stdout
+    assert said.split() == ["jit__lambda", "jit_fold_in", "jit_run_rounds"]

@@ -23,7 +23,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, ParamSpec, TypeVar, overload
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from fedax.signatures import with_options
@@ -157,7 +156,7 @@ def partition(made: Any) -> tuple[list[jax.Array], Structure]:
             continue
         if id(leaf) not in places:
             places[id(leaf)] = len(numbers)
-            numbers.append(jnp.asarray(leaf.value))
+            numbers.append(jax.device_put(leaf.value))  # jnp.asarray compiles a program for it
         parts.append(places[id(leaf)])
     return numbers, Structure(tree, parts)
 

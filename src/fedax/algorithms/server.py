@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple, Self
 
 import jax
-import jax.numpy as jnp
+import numpy as np
 import optax
 
 from fedax.algorithm import Array, Params
@@ -50,7 +50,7 @@ class Server(NamedTuple):
 
     def init(self, params: Params) -> ServerState:
         """The state before the first round."""
-        return ServerState(params, jnp.zeros((), jnp.int32), self.optimizer.init(params))
+        return ServerState(params, jax.device_put(np.int32(0)), self.optimizer.init(params))
 
     def step(self, state: Any, gradient: Params) -> Any:
         """x_{t+1} = x_t + eta_t * optimizer(gradient); the state may have further fields."""

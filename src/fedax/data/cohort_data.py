@@ -236,10 +236,10 @@ class CohortReader:
         if rounds is not None:
             leaves = {name: leaf[rounds] for name, leaf in leaves.items()}
         # Over a mesh NumPy's arrays are every process's own copy of the same.
-        to_device: Any = jnp.asarray if self._mesh is None else np.asarray
+        to_device: Any = jax.device_put if self._mesh is None else np.asarray
         return CohortData(
-            **{name: to_device(leaf, jnp.int32) for name, leaf in leaves.items()},
-            num_clients=to_device(self._dataset.num_clients, jnp.int32),
+            **{name: to_device(np.asarray(leaf, np.int32)) for name, leaf in leaves.items()},
+            num_clients=to_device(np.int32(self._dataset.num_clients)),
             arrays=arrays,
             capacity=min(self._largest, rung(int(sizes.max()), factor=4)),
             largest=self._largest,

@@ -12,6 +12,7 @@ import jax
 # round's program is compiled in, and the program is not faster for it (docs/log.md), unless it
 # gathers and adds rows of a matrix: the step of the sparse tag model is twice as fast with it.
 OLDER_LOOPS = {"xla_cpu_use_fusion_emitters": False}
+LEVEL = "xla_backend_optimization_level"
 
 
 def jit(
@@ -35,9 +36,16 @@ def options(level: int | None, *, sparse: bool) -> dict[str, Any] | None:
         return None
     chosen = {} if sparse else OLDER_LOOPS
     if level is not None:
-        chosen = chosen | {"xla_backend_optimization_level": level}
+        chosen = chosen | {LEVEL: level}
+    return chosen if _knows_options() else None
+
+
+@functools.cache
+def _knows_options() -> bool:
+    """Whether this version of XLA knows both options."""
+    both = OLDER_LOOPS | {LEVEL: 0}
     try:
-        jax.jit(lambda x: x + 1, compiler_options=chosen)(0)
-    except jax.errors.JaxRuntimeError:  # another version of XLA may not know them
-        return None
-    return chosen
+        jax.jit(lambda x: x + 1, compiler_options=both)(0)
+    except jax.errors.JaxRuntimeError:
+        return False
+    return True

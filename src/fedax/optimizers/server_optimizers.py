@@ -18,6 +18,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from fedax.algorithm import Array
@@ -304,7 +305,7 @@ def _adaptive(
 
     def init(params: optax.Params) -> AdaptiveState:
         return AdaptiveState(
-            num_updates=jnp.zeros((), jnp.int32),
+            num_updates=jax.device_put(np.int32(0)),
             m=jax.tree.map(jnp.zeros_like, params),
             v=jax.tree.map(
                 lambda p: jnp.broadcast_to(jnp.asarray(initial_accumulator, p.dtype), p.shape),

@@ -104,7 +104,7 @@ def run_key(seed: int, part: int) -> jax.Array:
     # The implementation is named, so that a user's jax_default_prng_impl changes no number, and
     # NumPy spreads the seed, of which jax.random.key would keep 32 bits.
     words = np.random.SeedSequence(seed).generate_state(2, np.uint32)
-    key = jax.random.wrap_key_data(jnp.asarray(words), impl="threefry2x32")
+    key = jax.random.wrap_key_data(jnp.asarray(words, words.dtype), impl="threefry2x32")
     return _fold_in()(key, part)
 
 
