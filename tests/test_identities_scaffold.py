@@ -364,6 +364,6 @@ def test_e1_fewer_steps_cost_less_time():
     history = fedax.train(
         Task(quadratic(3), dataset), algorithm, num_rounds=14, cohort_size=1, evaluate_every=0
     ).history
-    assert history["total_local_steps"][[0, 1, 13]].tolist() == [2_000_000, 1_000_000, 244]
+    assert history["total_local_steps"][[0, 1, 13]].tolist() == [2_000_000, 1_000_000, 245]
     seconds = history["seconds"]  # round 0 compiles; a million steps, then some thousand and fewer
     assert seconds[1] > 5 * seconds[8:].min()

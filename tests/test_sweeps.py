@@ -1,5 +1,8 @@
 """Many settings as one program: every curve is the single run's, and nothing compiles twice."""
 
+import subprocess
+import sys
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -192,3 +195,45 @@ def test_small_models_go_side_by_side_and_large_ones_do_not(task):
     assert side_by_side(of(3)) == CPU_MOST
     assert side_by_side(of(CPU_BYTES // 8 // 4)) == 4
     assert side_by_side(of(CPU_BYTES)) == 1
+
+
+# A model of 4 MB, so that a setting has 8 MB of state, with the momentum.
+SWEEP = """
+import resource, sys
+import jax
+jax.config.update("jax_num_cpu_devices", 1)
+import numpy as np
+import fedax
+settings, side_by_side = map(int, sys.argv[1:])
+model = fedax.Model(
+    lambda key: {"x": jax.numpy.zeros(1_000_000, jax.numpy.float32)},
+    lambda params, batch, key: ((params["x"][:1] - batch["a"]) ** 2, 1 + 0 * batch["a"]),
+    lambda params, batch: batch["a"], {},
+)
+data = fedax.FederatedDataset.from_arrays(
+    {"a": np.ones(8, np.float32)}, np.repeat(np.arange(4), 2))
+fedax.sweep(
+    fedax.Task(model, data), fedax.fedavgm,
+    {"client_learning_rate": np.linspace(0.01, 0.1, settings).tolist(), "num_local_steps": 2,
+     "batch_size": 1},
+    num_rounds=3, cohort_size=2, evaluate_every=0, progress=False,
+    settings_per_batch=side_by_side,
+)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+"""
+
+
+def peak(settings: int, side_by_side: int) -> float:
+    """MiB that a sweep of a process of its own had at most."""
+    process = subprocess.run(
+        [sys.executable, "-c", SWEEP, str(settings), str(side_by_side)],
+        capture_output=True, text=True, check=True, timeout=300,
+    )
+    return float(process.stdout)
+
+
+@pytest.mark.slow
+def test_memory_grows_with_the_settings_side_by_side_and_not_with_the_grid() -> None:
+    few, many, wide = peak(16, 4), peak(208, 4), peak(208, 52)
+    assert many < few + 300  # 192 settings more have 1,536 MB of state
+    assert wide > many + 300  # 48 more at a time have 384 MB: the measure sees them
