@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import jax.numpy as jnp
 import numpy as np
@@ -316,3 +317,19 @@ def test_halving_gives_up_the_worse_and_the_others_are_as_if_nothing_had_been(ta
         )
     if out:
         assert not list((tmp_path / "h").glob("rung-*/part-*/"))
+
+
+@pytest.mark.quick
+def test_the_best_so_far_is_of_the_mean_over_seeds_and_not_of_a_lucky_one():
+    said = []
+    console = SimpleNamespace(print=lambda text, **_: said.append(text))
+    settings = [Setting(n, "fedavg", {"client_learning_rate": 10.0**n}) for n in range(3)]
+    with SweepDisplay(6, 2, None, "nothing") as shown:
+        shown._console, shown._style = console, "lines"
+        of_seeds = [[3.0, 2.0], [1.0, 0.5], [np.nan, np.nan]], [[3.0, 1.0], [9.0, 9.0], [0.0, 0.0]]
+        for losses in of_seeds:
+            shown._drawn = -np.inf
+            shown.finished(settings, Columns(3, {"train_loss": np.array(losses)}), 3)
+    assert [line.partition("best ")[2] for line in said] == [
+        "loss 0.7500: fedavg client_learning_rate=10", "loss 2.2500: fedavg client_learning_rate=1",
+    ]

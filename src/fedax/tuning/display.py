@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from types import TracebackType
 from typing import Self
@@ -38,6 +39,7 @@ class SweepDisplay:
         self._num_runs, self._num_rounds = num_runs, num_rounds
         self._runs_done = 0
         self._rounds_done = 0.0
+        self._scores: dict[str, list[float]] = {}
         self._best: tuple[float, str] | None = None
         self._began: tuple[float, float] | None = None
         self._drawn = time.perf_counter()
@@ -89,16 +91,22 @@ class SweepDisplay:
             self.say(self._line(number, running))
 
     def finished(self, settings: list[Setting], columns: Columns, count: int) -> None:
-        """Takes notice of runs that are done; the best is that with the lowest training loss."""
+        """Takes notice of runs that are done.
+
+        The best is the setting with the lowest training loss, the mean over its seeds so far.
+        """
         self._runs_done += count
         self._rounds_done += count * self._num_rounds
         losses = columns.metrics.get("train_loss")
         for setting, row in zip(settings, losses if losses is not None else (), strict=False):
-            known = row[~np.isnan(row)][-100:]
-            if len(known) and len(row) == self._num_rounds and not np.isnan(row[-1]):
-                score = float(known.mean())
-                if self._best is None or score < self._best[0]:
-                    self._best = score, f"{setting.algorithm} {setting.label}"
+            whole = len(row) == self._num_rounds and not np.isnan(row[-1])
+            scores = self._scores.setdefault(f"{setting.algorithm} {setting.label}", [])
+            scores.append(float(row[~np.isnan(row)][-100:].mean()) if whole else math.inf)
+        score, name = min(
+            ((sum(scores) / len(scores), name) for name, scores in self._scores.items()),
+            default=(math.inf, ""),
+        )
+        self._best = (score, name) if math.isfinite(score) else None
         if self._style == "lines" and (
             time.perf_counter() - self._drawn > SECONDS_BETWEEN_LINES
             or self._runs_done == self._num_runs
