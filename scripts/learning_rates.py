@@ -1,6 +1,7 @@
 """What a sweep of client and server rates says of paper 004's findings: docs/learning-rates.md.
 
-    python scripts/learning_rates.py docs/learning-rates-plays.csv
+    python scripts/learning_rates.py docs/learning-rates-plays.csv  # the table
+    python scripts/learning_rates.py plays plays.png                # the picture, of a sweep folder
 
 The file is the `results.csv` of a sweep over `client_learning_rate` and `server_learning_rate`. The
 criteria stand in docs/learning-rates.md; they were written down before the sweeps were run.
@@ -15,6 +16,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from matplotlib.figure import Figure
+
+import fedax
+from fedax import pictures
+from fedax.sweeps.choosing import choose
 
 CLIENT, SERVER, METRIC = "client_learning_rate", "server_learning_rate", "test_accuracy"
 GOOD = 0.05  # as far from the best a good setting is at most, as a share of the best
@@ -83,7 +89,19 @@ def read(file: Path) -> dict[str, Table]:
     return tables
 
 
-def main(file: Path) -> None:
+def draw(folder: Path, out: Path) -> None:
+    """Draws a sweep's heat maps by the last test accuracy, and the best server rates."""
+    record = fedax.load_sweep(folder).record
+    choice = choose(record, METRIC)
+    figure = Figure(figsize=(16, 16), layout="constrained")
+    panels = figure.subplots(3, 2).flat
+    for method, axes in zip(record.algorithms, panels, strict=False):
+        pictures.heat_map(record, choice, method, axes=axes)
+    pictures.best_server_rate(record, choice, axes=figure.axes[5])
+    figure.savefig(out, dpi=70)
+
+
+def print_table(file: Path) -> None:
     """Prints the table of the page."""
     print("| method | best client, server rate | accuracy | good settings | good server rates | "
           "diverged | best server rate, by client rate | falls |")
@@ -103,4 +121,8 @@ def main(file: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    paths = [Path(name) for name in sys.argv[1:]]
+    if len(paths) == 2:
+        draw(*paths)
+    else:
+        print_table(*paths)
