@@ -317,6 +317,11 @@ def test_dark_narrow_and_without_scripts(browser, tmp_path, comparison):
             assert page.evaluate(lightness, "backgroundColor") < 0.15
             assert page.evaluate(lightness, "color") > 0.85
             assert chart(page, "c.plot.width") <= 360
+    many = tmp_path / "many.html"
+    asked = config | {"algorithm": "fedavg," * 30}
+    many.write_text(sweep_page(record, choice, asked, None), "utf-8")
+    with opened(browser, many, viewport={"width": 1200, "height": 900}) as page:
+        assert page.evaluate("document.documentElement.scrollWidth") <= 1200
     with opened(browser, comparison, color_scheme="light") as page:
         before = chart(page, "c.plot.ctx.canvas.toDataURL()")
         page.get_by_role("button", name="Dark colours").press("Enter")

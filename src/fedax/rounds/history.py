@@ -105,12 +105,14 @@ def mean_and_spread(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     Example:
       >>> [number.tolist() for number in mean_and_spread(np.array([[1.0, 1e200], [3.0, 0.0]]))]
       [[2.0, 5e+199], [1.4142135623730951, inf]]
+      >>> mean_and_spread(np.full((3, 1), 0.1))[1].tolist()  # where rounding would leave 1.7e-17
+      [0.0]
     """
     with np.errstate(over="ignore", invalid="ignore"):
         mean = values.mean(axis=0)
         if len(values) < 2:
             return mean, np.full_like(mean, np.nan)
-        return mean, values.std(axis=0, ddof=1)
+        return mean, np.where((values == values[0]).all(axis=0), 0.0, values.std(axis=0, ddof=1))
 
 
 def is_sampled(metrics: Mapping[str, Any], name: str = "test_") -> bool:
