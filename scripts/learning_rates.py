@@ -101,23 +101,26 @@ def draw(folder: Path, out: Path) -> None:
     figure.savefig(out, dpi=70)
 
 
-def print_table(file: Path) -> None:
-    """Prints the table of the page."""
-    print("| method | best client, server rate | accuracy | good settings | good server rates | "
-          "diverged | best server rate, by client rate | falls |")
-    print("|---|---|---|---|---|---|---|---|")
+def page(file: Path) -> str:
+    """The table of the page."""
+    lines = [
+        "| method | best client, server rate | accuracy | good settings | good server rates | "
+        "diverged | best server rate, by client rate | falls |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
     for method, table in read(file).items():
         at = np.unravel_index(table.mean.argmax(), table.mean.shape)
         words = ", ".join(
             f"{client:.3g}: {server:.3g}"
             for client, server in zip(table.client[table.trained], table.best_servers, strict=True)
         )
-        print(
+        lines.append(
             f"| {method} | {table.client[at[0]]:.3g}, {table.server[at[1]]:.3g} | "
             f"{100 * table.mean[at]:.1f} ± {100 * table.spread[at]:.1f} | {table.good_share:.0%} | "
             f"{table.good_servers:.1f} of {len(table.server)} | {np.isneginf(table.mean).sum()} | "
             f"{words} | {'yes' if table.falls else 'no'} |"
         )
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":
@@ -125,4 +128,4 @@ if __name__ == "__main__":
     if len(paths) == 2:
         draw(*paths)
     else:
-        print_table(*paths)
+        print(page(*paths))
