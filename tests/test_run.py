@@ -631,7 +631,7 @@ def test_settings_win_over_file_over_preset(tmp_path):
     assert resolved.algorithm == "fedadam"
     assert resolved.num_rounds == 7
     assert resolved.cohort_size == 10  # the preset's
-    assert resolved.algorithm_options["client_learning_rate"] == 1.0  # the preset's
+    assert resolved.algorithm_options["client_learning_rate"] == 3.16  # the preset's
     assert resolved.algorithm_options["server_learning_rate"] == 0.5  # the file's
     assert resolved.algorithm_options["adaptivity"] == 0.3  # the setting's
     assert resolved.algorithm_options["num_local_steps"] is None

@@ -62,7 +62,7 @@ _NUMBERS = _read_by(float, "numbers", "*")
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """Train. With no argument: Shakespeare's plays with FedYogi, a quick look of two minutes.
+    """Train. With no argument: Shakespeare's plays with FedAdagrad, a quick look of a minute.
 
     Settings come from the preset, then from --config, then from the options and --set.
     """
@@ -72,7 +72,7 @@ class Run:
     Default: shakespeare."""
     algorithm: Annotated[Positional[str | None], _option("[ALGORITHM]")] = None
     """How: see `fedax list algorithms`; or your own. With both, --help shows all that can be set.
-    Default: fedyogi."""
+    Default: fedadagrad on Shakespeare's plays, fedyogi elsewhere."""
     rounds: Annotated[int | None, _WHOLE, _option("N")] = None
     """Number of rounds; with --resume, the new total."""
     cohort_size: Annotated[int | None, _WHOLE, _option("N")] = None

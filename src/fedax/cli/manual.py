@@ -8,8 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from fedax.experiment.build import algorithm_settings, find_algorithm, find_task, task_settings
-from fedax.experiment.config import RunConfig, resolve, run_settings
+from fedax.experiment.config import resolve, run_settings
 from fedax.experiment.errors import ConfigError
+from fedax.experiment.presets import default_algorithm
 
 Row = dict[str, Any]
 
@@ -59,7 +60,7 @@ def explain_run(task: str, algorithm: str | None, preset: str | None) -> None:
       ConfigError: there is no such task or algorithm.
     """
     task_name, task_source = find_task(task)
-    name, source = find_algorithm(algorithm or RunConfig.algorithm)
+    name, source = find_algorithm(algorithm or default_algorithm(task_name, task_source))
     parts = {
         name: algorithm_settings(name, source),
         f"the task {task_name}": task_settings(task_name, task_source),

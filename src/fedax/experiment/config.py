@@ -19,7 +19,7 @@ from fedax.experiment.build import (
 )
 from fedax.experiment.errors import ConfigError
 from fedax.experiment.folder import resume_command
-from fedax.experiment.presets import check_preset, preset_values
+from fedax.experiment.presets import check_preset, default_algorithm, preset_values
 from fedax.experiment.settings import Setting, entries, section
 from fedax.experiment.sources import Source
 from fedax.rounds.options import PERSONALIZE, Settings
@@ -70,7 +70,7 @@ class RunConfig:
     """
 
     task: str = "shakespeare"
-    algorithm: str = "fedyogi"
+    algorithm: str = "fedadagrad"
     preset: str = "quick"
     seed: int = 0
     num_rounds: int = 100
@@ -140,10 +140,9 @@ def resolve(
         cure = f"name your task and method yourself: fedax run TASK METHOD --config {config_file}"
         trust.require_own(values, written, cure, config_file)
     values.pop("made_by", None)
-    named = {
-        "task": _found(find_task, "task", task, values, config_file),
-        "algorithm": _found(find_algorithm, "algorithm", algorithm, values, config_file),
-    }
+    named = {"task": _found(find_task, "task", task, values, config_file)}
+    values.setdefault("algorithm", default_algorithm(*named["task"]))
+    named["algorithm"] = _found(find_algorithm, "algorithm", algorithm, values, config_file)
     names: dict[str, Any] = {key: name for key, (name, _) in named.items()}
     names |= {f"{key}_source": source for key, (_, source) in named.items()}
     asked = values.pop("preset", None)

@@ -8,7 +8,7 @@ from typing import Any
 from fedax.experiment.build import algorithm_parts, algorithm_settings
 from fedax.experiment.errors import ConfigError
 from fedax.experiment.sources import Source
-from fedax.tasks.registry import SHARED, presets
+from fedax.tasks.registry import SHARED, TASKS, TaskInfo, presets
 from fedax.validate import quoted
 
 CHOOSE = "with --preset none and --set you choose yourself"
@@ -23,6 +23,17 @@ def check_preset(task: str, preset: str) -> None:
     hint = f" Did you mean {near[0]}?" if near else ""
     has = f"It has {', '.join(found)}" if found else "It has none at all"
     raise ConfigError(f"The task {task} has no preset {quoted(preset)}.{hint} {has}; {CHOOSE}.")
+
+
+def default_algorithm(task: str, source: Source | None = None) -> str:
+    """The method to train a task with if none is named.
+
+    Example:
+      >>> default_algorithm("shakespeare"), default_algorithm("mnist")
+      ('fedadagrad', 'fedyogi')
+    """
+    named = TASKS.get(task) if source is None else None
+    return TaskInfo._field_defaults["algorithm"] if named is None else named.algorithm
 
 
 def preset_values(

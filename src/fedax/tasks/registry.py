@@ -23,6 +23,7 @@ class TaskInfo(NamedTuple):
       load: (model name, **settings) -> task; its keyword arguments, their annotations and its
         docstring are what `--set` and `--help` know of the task's settings.
       presets_of: the task whose presets it has; empty: its own.
+      algorithm: the method to train with if none is named.
     """
 
     description: str
@@ -30,6 +31,7 @@ class TaskInfo(NamedTuple):
     models: tuple[str, ...]
     load: Callable[..., Task]
     presets_of: str = ""
+    algorithm: str = "fedyogi"
 
 
 class DatasetInfo(NamedTuple):
@@ -93,6 +95,7 @@ TASKS: dict[str, TaskInfo] = {
         dataset="shakespeare",
         models=tuple(shakespeare.MODELS),
         load=functools.partial(shakespeare.load, "shakespeare"),
+        algorithm="fedadagrad",  # by the sweeps of docs/quick-rates.md
     ),
     "shakespeare-tff": TaskInfo(
         description="the same with the 715 roles of TensorFlow Federated",
@@ -100,6 +103,7 @@ TASKS: dict[str, TaskInfo] = {
         models=tuple(shakespeare.MODELS),
         load=functools.partial(shakespeare.load, "shakespeare-tff"),
         presets_of="shakespeare",
+        algorithm="fedadagrad",
     ),
     "digits": TaskInfo(
         description="1,797 handwritten digits of 8 x 8 pixels, dealt to clients by label",
