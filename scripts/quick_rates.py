@@ -12,8 +12,8 @@ import fedax
 
 def main(folders: list[str]) -> None:
     """Prints a row a method."""
-    print("| method | searched | best | training loss | next best | at the edge |")
-    print("|---|---|---|---|---|---|")
+    print("| method | searched | best | training loss | at the edge |")
+    print("|---|---|---|---|---|")
     for folder in folders:
         sweep = fedax.load_sweep(folder)
         choice, settings = sweep.choice, sweep.record.settings
@@ -24,16 +24,13 @@ def main(folders: list[str]) -> None:
             )
             edges = ", ".join(f"{_words(edge.name)} {edge.value:g}" for edge in method.edges)
             if method.best is None:
-                print(f"| {name} | {grid} | none | all diverged | | |")
+                print(f"| {name} | {grid} | none | | |")
                 continue
             best = ", ".join(
                 f"{_words(key)} {value:g}" for key, value in settings[method.best].values.items()
             )
-            second = method.order[1] if len(method.order) > 1 else None
             score = f"{choice.mean[method.best]:.3f} ± {choice.spread[method.best]:.3f}"
-            known = second is not None and choice.mean[second] < float("inf")
-            after = f"{choice.mean[second]:.3f}" if known else ""
-            print(f"| {name} | {grid} | {best} | {score} | {after} | {edges} |")
+            print(f"| {name} | {grid} | {best} | {score} | {edges} |")
 
 
 def _words(name: str) -> str:
