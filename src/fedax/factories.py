@@ -99,6 +99,7 @@ def factory(function: Any = None, /, *, static: Sequence[str] = ()) -> Any:
         does branch on them.
 
     Example:
+      >>> import jax.numpy as jnp
       >>> @factory
       ... def cosine_decay(initial_value: float, num_rounds: int):
       ...     return lambda t: initial_value * (1 + jnp.cos(jnp.pi * t / num_rounds)) / 2
@@ -140,7 +141,7 @@ def partition(made: Any) -> tuple[list[jax.Array], Structure]:
         is the same only as itself.
 
     Example:
-      >>> import fedax
+      >>> import fedax, jax.numpy as jnp
       >>> model = fedax.models.character_lstm(16, 1)
       >>> numbers, structure = partition(fedax.fedavg(model, 0.1, num_local_steps=5))
       >>> [round(float(number), 6) for number in numbers]  # client and server learning rate
