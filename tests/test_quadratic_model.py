@@ -483,7 +483,10 @@ def test_advice_on_shakespeare(tmp_path):
     """A real recurrent network with 82,474 parameters, after two rounds."""
     settings = resolve(
         task="shakespeare", algorithm="fedavg",
-        settings={"num_rounds": 2, "cohort_size": 2, "evaluate_every": 0, "num_local_steps": 2},
+        settings={
+            "num_rounds": 2, "cohort_size": 2, "evaluate_every": 0, "num_local_steps": 2,
+            "client_learning_rate": 1.0,
+        },
     )
     folder = run.start(settings, tmp_path / "run")
     found = run_advice(folder, num_clients=3, max_examples=4, num_directions=5)
