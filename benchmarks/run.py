@@ -50,12 +50,14 @@ class Runner(NamedTuple):
 
 RUNNERS = {
     "fedax": Runner("run_fedax.py", "fedax"),
+    "fx-st": Runner("run_fedax.py", "fedax", {"XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false --xla_cpu_prefer_vector_width=512", "SIDE":"1", "WINO":"pool,bytes"}),
     "fedax (1 device)": Runner("run_fedax.py", "fedax", {"FEDAX_BENCHMARK_DEVICES": "1"}),
     "bare loop": Runner("run_bare.py", "fedax"),
     "fedjax": Runner("run_fedjax.py", "fedjax"),
     "fedjax (pmap, 2 devices)": Runner(
         "run_fedjax.py", "fedjax", {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
     ),
+    "threads": Runner("run_threads.py", "pfl", {"OMP_NUM_THREADS": "1"}),
     "pfl": Runner("run_pfl.py", "pfl"),
     "pfl (1 thread)": Runner("run_pfl.py", "pfl", {"OMP_NUM_THREADS": "1"}),
     "flwr": Runner("run_flwr.py", "flwr"),

@@ -15,7 +15,7 @@ from jax_models import model_of
 
 def main(name: str, path: str, check: bool) -> None:
     workload = workloads.WORKLOADS[name]
-    several = workload.side_by_side and os.environ.get("FEDAX_BENCHMARK_DEVICES") != "1"
+    several = (workload.side_by_side or os.environ.get("SIDE")) and os.environ.get("FEDAX_BENCHMARK_DEVICES") != "1"
     if several:
         cores_as_devices()  # before JAX is used
     data = workloads.load(name, path)

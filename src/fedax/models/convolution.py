@@ -38,6 +38,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from fedax.algorithm import Array
+from fedax.models import tiles
 from fedax.validate import check_choice
 
 Padding: TypeAlias = str | Sequence[tuple[int, int]]
@@ -232,6 +233,10 @@ def _product(
         )
         return product.reshape(*columns.shape[:-1], matrix.shape[1])
 
+    if strides[1] == 1 and tiles.pays(kernel.shape, out_width, x.dtype.itemsize):
+        return tiles.side_by_side(
+            tiles.columns_in_tiles(x, kernel, strides[0], precision), out_width
+        )
     rows = jnp.concatenate(slices(x, height, out_height, strides[0], 1), axis=3)
     if _scatters(kernel.shape, strides, out_width):
         matrix = kernel.swapaxes(1, 2).reshape(height * num_channels, width * num_features)

@@ -6,14 +6,14 @@ import functools
 from collections.abc import Sequence
 
 import jax
-import jax.numpy as jnp
 
 from fedax.algorithm import Array, Batch, Model, Params
 from fedax.factories import factory
 from fedax.models.convolution import Implementation, convolution, is_fast
+from fedax.models.dropout import dropout
 from fedax.models.images import as_images, check_image_shape, rectified
 from fedax.models.initializers import init_layer
-from fedax.models.pooling import max_pool
+from fedax.models.pooling import pooled_convolution
 from fedax.models.supervised import classification
 from fedax.validate import check_count, check_number
 
@@ -73,7 +73,10 @@ def image_cnn(
     after_pooling, after_dense = dropout_rates
     for rate in (after_pooling, after_dense):
         check_number("A dropout rate", rate, at_least=0, below=1)
-    convolve = functools.partial(convolution, padding="VALID", implementation=implementation)
+    convolve, pool = (
+        functools.partial(function, padding="VALID", implementation=implementation)
+        for function in (convolution, pooled_convolution)
+    )
     height, width, num_channels = shape
     kernel_shapes = {
         "conv_1": (3, 3, num_channels, 32),
@@ -93,10 +96,10 @@ def image_cnn(
         keys = (None, None) if key is None else tuple(jax.random.split(key))
         images = as_images(x, shape, params["conv_1"]["w"])
         hidden = rectified(convolve(images, params["conv_1"]["w"]), params["conv_1"])
-        hidden = rectified(convolve(hidden, params["conv_2"]["w"]), params["conv_2"])
-        hidden = _dropout(max_pool(hidden), after_pooling, keys[0])
+        hidden = pool(hidden, params["conv_2"]["w"])
+        hidden = dropout(rectified(hidden, params["conv_2"]), after_pooling, keys[0])
         hidden = hidden.reshape(hidden.shape[0], -1) @ params["dense_1"]["w"]
-        hidden = _dropout(rectified(hidden, params["dense_1"]), after_dense, keys[1])
+        hidden = dropout(rectified(hidden, params["dense_1"]), after_dense, keys[1])
         return hidden @ params["dense_2"]["w"] + params["dense_2"]["b"][None]
 
     model = classification(init, logits)
@@ -105,11 +108,3 @@ def image_cnn(
         return model.metrics["loss"](logits(params, batch["x"], key), batch)
 
     return model._replace(loss=loss)
-
-
-def _dropout(hidden: Array, rate: float, key: Array | None) -> Array:
-    """The numbers, with each set to 0 with probability `rate` if there is a key."""
-    if key is None or rate == 0:
-        return hidden
-    kept = jax.random.bernoulli(key, 1 - rate, hidden.shape)
-    return jnp.where(kept, hidden / (1 - rate), 0)

@@ -8,10 +8,10 @@ import jax
 
 from fedax.algorithm import Array, Model, Params
 from fedax.factories import factory
-from fedax.models.convolution import Implementation, check_pads, convolution, is_fast
+from fedax.models.convolution import Implementation, check_pads, is_fast
 from fedax.models.images import as_images, check_image_shape, rectified
 from fedax.models.initializers import Initialization, check_initialization, init_layer
-from fedax.models.pooling import max_pool
+from fedax.models.pooling import pooled_convolution
 from fedax.models.supervised import classification
 from fedax.validate import check_choice, check_count
 
@@ -109,11 +109,11 @@ def pooled_cnn(
         hidden = as_images(x, shape, params["dense_1"]["w"])
         for place in range(1, len(num_filters) + 1):
             layer = params[f"conv_{place}"]
-            convolved = convolution(
-                hidden, layer["w"], padding=padding, implementation=implementation
+            pooled = pooled_convolution(
+                hidden, layer["w"], padding, implementation=implementation
             )
             # Bias and activation after the maximum, which they keep: a quarter of the numbers.
-            hidden = rectified(max_pool(convolved), layer)
+            hidden = rectified(pooled, layer)
         hidden = hidden.reshape(hidden.shape[0], -1)
         for place in range(1, len(hidden_sizes) + 1):
             layer = params[f"dense_{place}"]
