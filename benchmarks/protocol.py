@@ -2,8 +2,8 @@
 
 The driver starts a process for each framework and writes lines to its standard input; the process
 answers each with one line of JSON. `go N` runs a turn of N rounds and answers how long it took,
-`loss` evaluates the model, `rate` measures matrix products where the process offers it, and the
-end of the input ends the process. Only the standard library is used: every environment has it.
+`loss` evaluates the model, `rate` measures matrix products and `evaluate` takes the time of an
+evaluation where the process offers it, and the end of the input ends the process. Only the standard library is used: every environment has it.
 """
 
 from __future__ import annotations
@@ -27,16 +27,18 @@ class Rounds:
     Args:
       loss: evaluates the model as it is now.
       rate: measures the machine, if this process is the one that does.
+      evaluate: evaluates the model as it is now on all of `Data.test`, if this process can.
     """
 
     def __init__(
         self,
         loss: Callable[[], float] | None = None,
         rate: Callable[[], float] | None = None,
+        evaluate: Callable[[], object] | None = None,
         **about: Any,
     ) -> None:
         self.loss = loss
-        self._rate = rate
+        self._rate, self._evaluate = rate, evaluate
         # Libraries print to standard output what they like; answers have a channel of their own.
         self._answers = os.fdopen(os.dup(1), "w")
         os.dup2(2, 1)
@@ -66,6 +68,10 @@ class Rounds:
                 self._answer(loss=None if self.loss is None else float(self.loss()))
             elif command[0] == "rate" and self._rate is not None:
                 self._answer(rate=self._rate())
+            elif command[0] == "evaluate" and self._evaluate is not None:
+                start = time.perf_counter()
+                self._evaluate()
+                self._answer(seconds=time.perf_counter() - start)
             else:
                 raise ValueError(f"The driver asked for {command}.")
         self._start = time.perf_counter()

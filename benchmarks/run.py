@@ -36,7 +36,7 @@ PATIENCE = 1800  # seconds until an answer that does not come counts as a failur
 # What is left out, and why.
 IMPOSSIBLE = {
     ("population", "flwr"): "not run: its engine registers a node for each client before round 1",
-    **{(name, "fedax (1 device)"): "as fedax" for name in ("emnist", "cifar", "population")},
+    **{(name, "fedax (1 device)"): "as fedax" for name in ("population",)},
 }
 
 
@@ -50,7 +50,6 @@ class Runner(NamedTuple):
 
 RUNNERS = {
     "fedax": Runner("run_fedax.py", "fedax"),
-    "fx-st": Runner("run_fedax.py", "fedax", {"XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false --xla_cpu_prefer_vector_width=512", "SIDE":"1", "WINO":"pool,bytes"}),
     "fedax (1 device)": Runner("run_fedax.py", "fedax", {"FEDAX_BENCHMARK_DEVICES": "1"}),
     "bare loop": Runner("run_bare.py", "fedax"),
     "fedjax": Runner("run_fedjax.py", "fedjax"),
@@ -156,12 +155,15 @@ def main(options: argparse.Namespace) -> None:
     for workload in options.workloads:
         if options.check:
             text = check(workload, options)
+        elif options.evaluate:
+            text = evaluate(workload, options)
         elif workload == "population":
             text = population(options)
         else:
             text = measure(workload, options)
         print(text, flush=True)
-        write_section(options.out, f"check {workload}" if options.check else workload, text)
+        kind = "check " if options.check else "evaluation " if options.evaluate else ""
+        write_section(options.out, kind + workload, text)
 
 
 def measure(workload: str, options: argparse.Namespace) -> str:
@@ -292,6 +294,32 @@ def check(workload: str, options: argparse.Namespace) -> str:
     return "\n".join(lines)
 
 
+def evaluate(workload: str, options: argparse.Namespace) -> str:
+    """Examples a second in the evaluation of a model, in turns."""
+    lines = [
+        "| | examples a second: median (min, max) | of fedax's time, in turns |", "|---|---|---|",
+    ]
+    count = describe(workload, options)["num_test"]
+    with contextlib.ExitStack() as stack:
+        running, _ = start_all(workload, options, stack)
+        seconds: dict[str, list[float]] = {name: [] for name in running}
+        for turn in range(options.rounds + 1):
+            for name, process in running.items():
+                taken = process.ask("evaluate")["seconds"]
+                if turn:  # the first compiles
+                    seconds[name].append(taken)
+        for name, taken in seconds.items():
+            rates = [count / value for value in taken]
+            ratio = statistics.median(
+                a / b for a, b in zip(taken, seconds["fedax"], strict=True)
+            )
+            lines.append(
+                f"| {name} | {statistics.median(rates):,.0f} ({min(rates):,.0f}, "
+                f"{max(rates):,.0f}) | {ratio:.2f} |"
+            )
+    return "\n".join(lines)
+
+
 def population(options: argparse.Namespace) -> str:
     """The cost of a round against the population's size and the round's number."""
     text = measure("population", options)
@@ -407,6 +435,10 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, help="turns; default 20, or 3 with --check")
     parser.add_argument("--warm-up", type=int, default=2, help="rounds after the first, at least")
     parser.add_argument("--check", action="store_true", help="compare losses instead of times")
+    parser.add_argument(
+        "--evaluate", action="store_true",
+        help="time of an evaluation instead of rounds; give --peers fedax threads"
+    )
     parser.add_argument("--environments", type=Path, default=HERE / ".environments")
     parser.add_argument("--data", type=Path, default=HERE / ".data")
     parser.add_argument("--out", type=Path, default=PAGE)

@@ -15,7 +15,7 @@ from jax_models import model_of
 
 def main(name: str, path: str, check: bool) -> None:
     workload = workloads.WORKLOADS[name]
-    several = (workload.side_by_side or os.environ.get("SIDE")) and os.environ.get("FEDAX_BENCHMARK_DEVICES") != "1"
+    several = workload.side_by_side and os.environ.get("FEDAX_BENCHMARK_DEVICES") != "1"
     if several:
         cores_as_devices()  # before JAX is used
     data = workloads.load(name, path)
@@ -41,8 +41,11 @@ def main(name: str, path: str, check: bool) -> None:
         values, weights = metric(model.outputs(params, batch), batch)
         return (values * weights).sum() / weights.sum()
 
+    arrays = data.test()
+    num_test = len(next(iter(arrays.values())))
+    evaluator = fedax.Evaluator(model, fedax.FederatedDataset(arrays, [0, num_test]), mesh=mesh)
     rounds = protocol.Rounds(
-        loss, devices=mesh.size if mesh else 1,
+        loss, evaluate=lambda: evaluator.overall(params), devices=mesh.size if mesh else 1,
         versions={"fedax": fedax.__version__, "jax": jax.__version__},
     )
     while rounds.begin():

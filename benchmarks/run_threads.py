@@ -1,9 +1,9 @@
-"""PyTorch with a client a core: threads of one process, each with a model and one thread of its own.
+"""PyTorch with a client a core: threads of one process, each with a model and one core's kernels.
 
-Nothing federated is around it: a thread takes the largest client that is left, sets its model to the
-server's, walks its examples once with plain SGD, and adds what changed, weighted, to a sum of its own.
-It is the plan of BlazeFL 3 (clients in threads of one process, on a Python without its lock), and
-an upper bound of what that can reach with PyTorch's kernels where these let the lock go.
+Nothing federated is around it: a thread takes the largest client that is left, sets its model to
+the server's, walks its examples once with plain SGD, and adds its parameters, weighted, to a sum of
+its own. It is the plan of BlazeFL 3 (clients in threads of one process, on a Python without its
+lock), and an upper bound of what that can reach: PyTorch lets the lock go inside its kernels.
 """
 
 import itertools
@@ -29,6 +29,11 @@ class Client(threading.Thread):
         super().__init__(daemon=True)
         self.data, self.examples = prepared(name, path)
         self.net = model_of(self.data, dropout=not check).train()
+        if self.examples[0].ndim == 4:  # as fast for EMNIST, and 0.85 of the time for CIFAR-10
+            self.examples = (
+                self.examples[0].contiguous(memory_format=torch.channels_last), self.examples[1]
+            )
+            self.net.to(memory_format=torch.channels_last)
         self.todo, self.done = todo, done
         self.params = [p for p in self.net.parameters() if p.requires_grad]
         self.total = [torch.zeros_like(p) for p in self.params]
@@ -56,6 +61,26 @@ class Client(threading.Thread):
         return len(starts)
 
 
+def evaluate(net, arrays, batch_size=256):
+    """The mean loss over batches, each core's threads with every other one."""
+    batches = [
+        [array[first : first + batch_size] for array in arrays]
+        for first in range(0, len(arrays[0]), batch_size)
+    ]
+    cores = os.cpu_count()
+
+    def walk(place):
+        torch.set_num_threads(1)
+        for batch in batches[place::cores]:
+            net.evaluate(*batch)
+
+    walks = [threading.Thread(target=walk, args=(place,)) for place in range(cores)]
+    for thread in walks:
+        thread.start()
+    for thread in walks:
+        thread.join()
+
+
 def main(name, path, check):
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
@@ -67,8 +92,9 @@ def main(name, path, check):
     for client in clients:
         client.server = server
         client.start()
+    test = tensors(data.test())
     rounds = protocol.Rounds(
-        lambda: net.evaluate(*tensors(data.check())), versions={"torch": torch.__version__},
+        lambda: net.evaluate(*tensors(data.check())), evaluate=lambda: evaluate(net, test), versions={"torch": torch.__version__},
     )
     for round_index in itertools.count():
         if not rounds.begin():

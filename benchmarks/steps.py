@@ -89,6 +89,10 @@ def femnist_cnn() -> fedax.Model:
 # Name -> model, batch size, made-up examples.
 STEPS: dict[str, tuple[Callable[[], fedax.Model], int, Callable[..., dict[str, Any]]]] = {
     "image_cnn": (models.image_cnn, 20, lambda r, n: images(r, n, 28, 28, 1, classes=62)),
+    "image_cnn-pfl": (
+        lambda: models.image_cnn((32, 32, 3), 10), 10,
+        lambda r, n: images(r, n, 32, 32, 3, classes=10),
+    ),
     "pooled_cnn": (models.pooled_cnn, 20, lambda r, n: images(r, n, 28, 28, 1, classes=62)),
     "pooled_cnn-001": (femnist_cnn, 32, lambda r, n: images(r, n, 32, 32, 1, classes=62)),
     "pooled_cnn-002": (cifar_cnn, 50, lambda r, n: images(r, n, 32, 32, 3, classes=10)),

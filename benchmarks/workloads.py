@@ -17,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 # Few, so that each is measured several times and the fastest of them tells what others disturbed.
+NUM_TEST = 4096
 NUM_COHORTS = 5
 
 
@@ -47,10 +48,10 @@ WORKLOADS = {
     "logistic": Workload(
         "logistic", 500, 60, 0.7, 10, 10, 0.1, rounds_a_turn=50, side_by_side=True
     ),
-    "emnist": Workload("emnist_cnn", 200, 180, 0.5, 10, 20, 0.05),
+    "emnist": Workload("emnist_cnn", 200, 180, 0.5, 10, 20, 0.05, side_by_side=True),
     # Sizes are the roles'.
     "shakespeare": Workload("lstm", 1219, 0, 0, 10, 4, 1.0, side_by_side=True),
-    "cifar": Workload("cifar_cnn", 1000, 50, 0, 50, 10, 0.1),
+    "cifar": Workload("cifar_cnn", 1000, 50, 0, 50, 10, 0.1, side_by_side=True),
     "population": Workload("tiny", 342_477, 6, 0, 10, 3, 0.1, rounds_a_turn=200),
     "population-100": Workload("tiny", 100, 6, 0, 10, 3, 0.1, rounds_a_turn=200),
 }
@@ -144,6 +145,10 @@ class Data(NamedTuple):
         rows = slice(int(self.offsets[index]), int(self.offsets[index + 1]))
         return {name: array[rows] for name, array in self.arrays.items()}
 
+    def test(self) -> dict[str, np.ndarray]:
+        """The first `NUM_TEST` examples, for the time of an evaluation."""
+        return {name: array[:NUM_TEST] for name, array in self.arrays.items()}
+
     def check(self, num_examples: int = 256) -> dict[str, np.ndarray]:
         """The examples whose loss every framework reports, without dropout."""
         rows = np.linspace(0, self.offsets[-1] - 1, num_examples).astype(np.int64)
@@ -219,7 +224,10 @@ def describe(name: str, path: str) -> None:
     data = load(name, path)
     examples = np.diff(data.offsets)[data.cohorts].sum(1)
     flops = flops_an_example(data.workload.model) * examples
-    print(json.dumps({"flops": flops.tolist(), "rounds_a_turn": data.workload.rounds_a_turn}))
+    print(json.dumps({
+        "flops": flops.tolist(), "rounds_a_turn": data.workload.rounds_a_turn,
+        "num_test": len(next(iter(data.test().values()))),
+    }))
 
 
 if __name__ == "__main__":

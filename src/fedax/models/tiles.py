@@ -110,7 +110,8 @@ def columns_in_tiles(
     # Columns j of all tiles; the last two are the next tile's first.
     missing = (num_tiles + 1) * TILE - width
     x = lax.pad(x, jnp.zeros((), x.dtype), ((0, 0, 0), (0, 0, 0), (0, missing, 0), (0, 0, 0)))
-    parts = lax.split(x.reshape(batch, height, -1, TILE, num_channels), (1,) * TILE, axis=3)
+    x = x.reshape(batch, height, num_tiles + 1, TILE, num_channels)
+    parts = lax.split(x, (1,) * TILE, axis=3)
     columns = [
         lax.slice_in_dim(parts[j % TILE][:, :, :, 0], j // TILE, j // TILE + num_tiles, axis=2)
         for j in range(len(B))
@@ -130,8 +131,9 @@ def columns_in_tiles(
 
 def side_by_side(phases: Sequence[Array], width: int) -> Array:
     """The columns of `columns_in_tiles` in their order, [B, h, width, D]."""
-    batch, height, _, num_features = phases[0].shape
-    return jnp.stack(phases, 3).reshape(batch, height, -1, num_features)[:, :, :width]
+    batch, height, num_tiles, num_features = phases[0].shape
+    columns = jnp.stack(phases, 3).reshape(batch, height, num_tiles * len(phases), num_features)
+    return columns[:, :, :width]
 
 
 def _combine(coefficients: np.ndarray, arrays: Sequence[Array]) -> Array:
@@ -158,4 +160,4 @@ def _multiply(values: Array, matrix: Array, precision: lax.PrecisionLike) -> Arr
         values.reshape(parts, num_rows // parts, num_inputs),
         jnp.broadcast_to(matrix, (parts, *matrix.shape)), precision=precision,
     )
-    return product.reshape(*shape, -1)
+    return product.reshape(*shape, matrix.shape[1])
