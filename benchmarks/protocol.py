@@ -3,7 +3,8 @@
 The driver starts a process for each framework and writes lines to its standard input; the process
 answers each with one line of JSON. `go N` runs a turn of N rounds and answers how long it took,
 `loss` evaluates the model, `rate` measures matrix products and `evaluate` takes the time of an
-evaluation where the process offers it, and the end of the input ends the process. Only the standard library is used: every environment has it.
+evaluation where the process offers it, and the end of the input ends the process. Only the standard
+library is used: every environment has it.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ import fedax
 import protocol
 import workloads
 from fedax.devices.mesh import client_mesh, cores_as_devices
+from fedax.rounds.evaluation import Evaluator
 from jax_models import model_of
 
 
@@ -43,7 +44,7 @@ def main(name: str, path: str, check: bool) -> None:
 
     arrays = data.test()
     num_test = len(next(iter(arrays.values())))
-    evaluator = fedax.Evaluator(model, fedax.FederatedDataset(arrays, [0, num_test]), mesh=mesh)
+    evaluator = Evaluator(model, fedax.FederatedDataset(arrays, [0, num_test]), mesh=mesh)
     rounds = protocol.Rounds(
         loss, evaluate=lambda: evaluator.overall(params), devices=mesh.size if mesh else 1,
         versions={"fedax": fedax.__version__, "jax": jax.__version__},

@@ -94,7 +94,8 @@ def main(name, path, check):
         client.start()
     test = tensors(data.test())
     rounds = protocol.Rounds(
-        lambda: net.evaluate(*tensors(data.check())), evaluate=lambda: evaluate(net, test), versions={"torch": torch.__version__},
+        lambda: net.evaluate(*tensors(data.check())), evaluate=lambda: evaluate(net, test),
+        versions={"torch": torch.__version__},
     )
     for round_index in itertools.count():
         if not rounds.begin():
