@@ -343,8 +343,13 @@ def _project_backward(
 
 def _contract(left: Array, right: Array) -> Array:
     """Contracts [T, B, M] and [T, B, N] to [M, N]."""
-    # TODO
-    return lax.optimization_barrier(_flat(left).T) @ _flat(right)
+    left, right = _flat(left).T, _flat(right)
+    # A CPU back end takes 1.4 to 1.5 ms for [256, 320] @ [320, 1024] if it transposes on the way
+    # and 1.25 with the transposition apart: 0.3 to 0.4 ms of the step above. With widths other
+    # than multiples of 1024, or with more rows, that gained nothing or lost up to 5 %.
+    if left.shape[1] <= 512 and right.shape[1] % 1024 == 0:
+        left = lax.optimization_barrier(left)
+    return left @ right
 
 
 def _scan_in_place(
