@@ -38,7 +38,9 @@ def plain_lstm(
     return jnp.swapaxes(outputs, 0, 1)
 
 
-def draw(dtype: str, num_clients: int | None = None) -> tuple[Array, dict[str, Array], Array]:
+def draw(
+    dtype: str, num_clients: int | None = None, num_units: int = NUM_UNITS
+) -> tuple[Array, dict[str, Array], Array]:
     """Inputs, parameters (all entries away from their special initial values), a cotangent."""
     random = np.random.default_rng(0)
     batch = () if num_clients is None else (num_clients,)
@@ -47,12 +49,12 @@ def draw(dtype: str, num_clients: int | None = None) -> tuple[Array, dict[str, A
         return jnp.asarray(random.normal(size=(*batch, *shape)), dtype)
 
     parameters = {
-        "input_kernel": normal(NUM_FEATURES, 4 * NUM_UNITS),
-        "recurrent_kernel": normal(NUM_UNITS, 4 * NUM_UNITS),
-        "bias": normal(4 * NUM_UNITS),
+        "input_kernel": normal(NUM_FEATURES, 4 * num_units),
+        "recurrent_kernel": normal(num_units, 4 * num_units),
+        "bias": normal(4 * num_units),
     }
     inputs = normal(NUM_SEQUENCES, NUM_POSITIONS, NUM_FEATURES)
-    return inputs, parameters, normal(NUM_SEQUENCES, NUM_POSITIONS, NUM_UNITS)
+    return inputs, parameters, normal(NUM_SEQUENCES, NUM_POSITIONS, num_units)
 
 
 @partial(jax.jit, static_argnums=0)
@@ -77,8 +79,10 @@ def assert_close(actual: PyTree, expected: PyTree, tolerance: float) -> None:
     jax.tree.map(check, actual, expected)
 
 
-# Float32 has 6e-8 of rounding per operation and T H = 42 terms in each sum.
-@pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-12), ("float32", 5e-6)])
+# Float32 has 6e-8 of rounding per operation and T H = 42 terms in each sum; bfloat16 2^16 times it.
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [("float64", 1e-12), ("float32", 5e-6), ("bfloat16", 5e-6 * 2**16)]
+)
 def test_value_and_gradients_equal_the_plain_scan(dtype: str, tolerance: float):
     arguments = draw(dtype)
     expected = value_and_gradients(plain_lstm, *arguments)
@@ -86,6 +90,23 @@ def test_value_and_gradients_equal_the_plain_scan(dtype: str, tolerance: float):
     with jax.disable_jit():
         assert_close(lstm(*arguments[:2]), expected[0], tolerance)
     assert all(leaf.dtype == dtype for leaf in jax.tree.leaves(expected))
+
+
+@pytest.mark.parametrize("num_clients", [None, 2])
+def test_a_width_at_which_the_weight_gradients_transpose_first(num_clients: int | None):
+    inputs, parameters, cotangent = draw("float64", num_clients, num_units=256)
+
+    def derivatives(layer: Layer, *arguments: PyTree) -> PyTree:
+        inputs, parameters, cotangent = arguments
+        gradient = jax.grad(partial(loss, layer, cotangent))
+        direction = jax.tree.map(jnp.cos, (inputs, parameters))
+        return jax.jvp(gradient, ((inputs, parameters),), (direction,))
+
+    actual, expected = (
+        jax.jit(f if num_clients is None else jax.vmap(f))(inputs, parameters, cotangent)
+        for f in (partial(derivatives, lstm), partial(derivatives, plain_lstm))
+    )
+    assert_close(actual, expected, 1e-12)
 
 
 @pytest.mark.parametrize("gate_order", [(1, 0, 2, 3), (0, 1, 3, 2), (3, 1, 2, 0)])
