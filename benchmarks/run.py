@@ -163,7 +163,7 @@ def main(options: argparse.Namespace) -> None:
             text = measure(workload, options)
         print(text, flush=True)
         kind = "check " if options.check else "evaluation " if options.evaluate else ""
-        write_section(options.out, kind + workload, text)
+        write_section(options.out, f"{kind}{workload} {family()}", text)
 
 
 def measure(workload: str, options: argparse.Namespace) -> str:
@@ -369,19 +369,29 @@ def _low(seconds: list[float]) -> float:
 
 
 def machine(options: argparse.Namespace) -> str:
-    model = platform.processor() or platform.machine()
-    with contextlib.suppress(OSError):
-        text = Path("/proc/cpuinfo").read_text()
-        model = next(ln.split(":")[1].strip() for ln in text.splitlines() if "model name" in ln)
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], cwd=HERE, capture_output=True, text=True,
         check=False,
     ).stdout.strip()
     load = f"; load before the run {options.load:.1f}" if options.load is not None else ""
     return (
-        f"{datetime.date.today():%d %B %Y}, {model}, {os.cpu_count()} cores{load}; fedax at "
+        f"{datetime.date.today():%d %B %Y}, {processor()}, {os.cpu_count()} cores{load}; fedax at "
         f"{commit or 'an unknown commit'}."
     )
+
+
+def processor() -> str:
+    """The processor's name, as it says itself."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":")[1].strip()
+    return platform.processor() or platform.machine()
+
+
+def family() -> str:
+    """The family of processors whose tables stand together."""
+    return next((name for name in ("AMD", "Intel") if name in processor()), platform.machine())
 
 
 def versions(running: dict[str, Process]) -> str:

@@ -225,6 +225,9 @@ def test_dropout():
     np.testing.assert_array_equal(dropout(x, 0.3, jax.random.key(0)) > 0, expected)
     assert dropout(x, 0, jax.random.key(0)) is x
     assert dropout(x, 0.5, None) is x
+    for rate in (-0.1, 1):
+        with pytest.raises(ValueError, match="A dropout rate must be"):
+            dropout(x, rate, jax.random.key(0))
 
 
 def test_dropout_of_clients_is_that_of_each():

@@ -7,12 +7,13 @@ from fedax.clients.sparse_steps import sparse_product
 from fedax.models.characters import character_lstm
 from fedax.models.convolution import conv_general_dilated, convolution
 from fedax.models.dense import autoencoder, logistic_regression, mlp_classifier
+from fedax.models.dropout import dropout
 from fedax.models.group_norm import group_norm
 from fedax.models.image_cnn import image_cnn
 from fedax.models.initializers import init_layer
 from fedax.models.metrics import mean_squared_error, recall_at, token_accuracy
 from fedax.models.pooled_cnn import pooled_cnn
-from fedax.models.pooling import avg_pool, max_pool
+from fedax.models.pooling import avg_pool, max_pool, pooled_convolution
 from fedax.models.preprocessing import (
     central_crop,
     inverted,
@@ -36,6 +37,7 @@ __all__ = [
     "character_lstm",
     "conv_general_dilated",
     "convolution",
+    "dropout",
     "fast_convolutions",
     "group_norm",
     "gru",
@@ -50,6 +52,7 @@ __all__ = [
     "mean_squared_error",
     "mlp_classifier",
     "pooled_cnn",
+    "pooled_convolution",
     "preprocessed",
     "random_crop",
     "random_flip",

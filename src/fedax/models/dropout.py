@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from fedax.algorithm import Array
+from fedax.validate import check_number
 
 _LEVELS = 256  # of a byte
 
@@ -23,14 +24,18 @@ def dropout(hidden: Array, rate: float, key: Array | None) -> Array:
 
     Args:
       hidden: x, of any shape.
-      rate: p in [0, 1).
+      rate: p in [0, 1), a plain number.
       key: a PRNG key; None: nothing is dropped, as in evaluation.
+
+    Raises:
+      ValueError: the rate is out of its range.
 
     Example:
       >>> y = dropout(jnp.ones(100_000, jnp.float32), 0.25, jax.random.key(0))
       >>> [round(float(value), 2) for value in (y.min(), y.max(), y.mean())]
       [0.0, 1.33, 1.0]
     """
+    check_number("A dropout rate", rate, at_least=0, below=1)
     if key is None or rate == 0:
         return hidden
     if float(rate * _LEVELS).is_integer():
