@@ -12,10 +12,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import datetime
 import json
 import os
-import platform
 import select
 import statistics
 import subprocess
@@ -27,16 +25,19 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from page import family, machine, write_section
+
 HERE = Path(__file__).resolve().parent
 PAGE = HERE.parent / "docs" / "benchmarks.md"
 WORKLOADS = ("logistic", "emnist", "shakespeare", "cifar", "population")
 NUM_COHORTS = 5  # as in workloads.py, which needs NumPy
+EVALUATE = ("fedax", "fedax (1 device)", "threads")  # those whose evaluations can be timed
 PATIENCE = 1800  # seconds until an answer that does not come counts as a failure
 
 # What is left out, and why.
 IMPOSSIBLE = {
     ("population", "flwr"): "not run: its engine registers a node for each client before round 1",
-    **{(name, "fedax (1 device)"): "as fedax" for name in ("population",)},
+    ("population", "fedax (1 device)"): "as fedax",
 }
 
 
@@ -226,7 +227,7 @@ def table(
     turns = f", timed in turns of {turn}" if turn > 1 else ""
     devices = ours.devices if ours else 1
     lines = [
-        machine(options),
+        machine(options.load),
         "",
         f"{some.num_rounds} rounds each{turns} after {warm_up(turn, options)} of warm-up, the same "
         f"cohorts, {some.num_steps / some.num_rounds:.0f} local steps a round. "
@@ -368,32 +369,6 @@ def _low(seconds: list[float]) -> float:
     return statistics.quantiles(seconds, n=10)[0]
 
 
-def machine(options: argparse.Namespace) -> str:
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], cwd=HERE, capture_output=True, text=True,
-        check=False,
-    ).stdout.strip()
-    load = f"; load before the run {options.load:.1f}" if options.load is not None else ""
-    return (
-        f"{datetime.date.today():%d %B %Y}, {processor()}, {os.cpu_count()} cores{load}; fedax at "
-        f"{commit or 'an unknown commit'}."
-    )
-
-
-def processor() -> str:
-    """The processor's name, as it says itself."""
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":")[1].strip()
-    return platform.processor() or platform.machine()
-
-
-def family() -> str:
-    """The family of processors whose tables stand together."""
-    return next((name for name in ("AMD", "Intel") if name in processor()), platform.machine())
-
-
 def versions(running: dict[str, Process]) -> str:
     found: dict[str, str] = {}
     for process in running.values():
@@ -402,17 +377,6 @@ def versions(running: dict[str, Process]) -> str:
         )}
     found.pop("bare loop", None)
     return "; ".join(found.values())
-
-
-def write_section(page: Path, name: str, text: str) -> None:
-    """Puts the text between the page's marks of this name, or at its end."""
-    begin, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
-    content = page.read_text() if page.exists() else ""
-    if begin not in content:
-        content += f"\n{begin}\n{end}\n"
-    before, rest = content.split(begin, 1)
-    _, after = rest.split(end, 1)
-    page.write_text(f"{before}{begin}\n{text}\n{end}{after}")
 
 
 def _python(options: argparse.Namespace) -> str:
@@ -447,12 +411,14 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--check", action="store_true", help="compare losses instead of times")
     parser.add_argument(
         "--evaluate", action="store_true",
-        help="time of an evaluation instead of rounds; give --peers fedax threads"
+        help=f"time of an evaluation instead of rounds, of {', '.join(EVALUATE)}"
     )
     parser.add_argument("--environments", type=Path, default=HERE / ".environments")
     parser.add_argument("--data", type=Path, default=HERE / ".data")
     parser.add_argument("--out", type=Path, default=PAGE)
     options = parser.parse_args()
+    if options.evaluate:
+        options.peers = [name for name in EVALUATE if name in options.peers]
     if options.rounds is None:
         options.rounds = 3 if options.check else 20
     return options

@@ -17,8 +17,8 @@ from typing import NamedTuple
 import numpy as np
 
 # Few, so that each is measured several times and the fastest of them tells what others disturbed.
-NUM_TEST = 4096
 NUM_COHORTS = 5
+NUM_TEST = 4096
 
 
 class Workload(NamedTuple):

@@ -58,6 +58,24 @@ def value_and_gradients(function: Callable, *arguments: Array) -> PyTree:
     return both(*arguments)
 
 
+def derivatives(function: Callable, *arguments: Array) -> PyTree:
+    """Forward mode, and products with the Hessian forward over reverse and reverse over reverse."""
+    directions = jax.tree.map(jnp.cos, arguments)
+
+    def gradient(*args: Array) -> PyTree:
+        return jax.grad(partial(loss, function), argnums=(0, 1))(*args)
+
+    def slope(*args: Array) -> Array:
+        terms = jax.tree.map(lambda a, b: (a * b).sum(), gradient(*args), directions)
+        return jnp.stack(terms).sum()
+
+    return (
+        jax.jvp(function, arguments, directions),
+        jax.jvp(gradient, arguments, directions),  # what fedax.dissimilarity takes
+        jax.grad(slope, argnums=(0, 1))(*arguments),
+    )
+
+
 def assert_close(actual: PyTree, expected: PyTree, tolerance: float = 1e-12) -> None:
     def check(a: Array, b: Array) -> None:
         assert a.dtype == b.dtype
@@ -138,23 +156,7 @@ def test_clients_with_their_own_kernels(num_features):
 @pytest.mark.parametrize("num_features", [2, 12])
 def test_derivatives_of_higher_order_and_forward(num_features):
     arguments = normal(0, 2, 5, 9, 3), normal(1, 3, 3, 3, num_features)
-    directions = jax.tree.map(jnp.cos, arguments)
-
-    def derivatives(function: Callable) -> PyTree:
-        def gradient(*args: Array) -> PyTree:
-            return jax.grad(partial(loss, function), argnums=(0, 1))(*args)
-
-        def slope(*args: Array) -> Array:
-            terms = jax.tree.map(lambda a, b: (a * b).sum(), gradient(*args), directions)
-            return jnp.stack(terms).sum()
-
-        return (
-            jax.jvp(function, arguments, directions),
-            jax.jvp(gradient, arguments, directions),  # what fedax.dissimilarity takes
-            jax.grad(slope, argnums=(0, 1))(*arguments),
-        )
-
-    assert_close(*(jax.jit(partial(derivatives, function))() for function in (fast, slow)))
+    assert_close(*(jax.jit(partial(derivatives, way))(*arguments) for way in (fast, slow)))
 
 
 @pytest.mark.parametrize("loop", ["scan", "while_loop"])

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
-from jax.extend.core import jaxprs_in_params, primitives
+from jax.extend.core import primitives
 
 from fedax.algorithm import Array, PyTree
 from fedax.models.convolution import convolution
@@ -17,7 +17,15 @@ from fedax.models.dropout import dropout
 from fedax.models.image_cnn import image_cnn
 from fedax.models.pooling import largest, max_pool, pooled_convolution
 from fedax.models.tiles import columns_in_tiles, matrices, pays, side_by_side
-from test_convolution import assert_close, loss, normal, slow, value_and_gradients
+from test_convolution import (
+    assert_close,
+    count,
+    derivatives,
+    loss,
+    normal,
+    slow,
+    value_and_gradients,
+)
 
 
 def in_tiles(x: Array, kernel: Array, stride: int = 1) -> Array:
@@ -29,14 +37,7 @@ def slow_pooled(x: Array, kernel: Array, padding: Any = "SAME") -> Array:
 
 
 def num_products(function: Callable, *arguments: PyTree) -> int:
-    def count(program: Any) -> int:
-        return sum(
-            (equation.primitive is primitives.dot_general_p)
-            + sum(map(count, jaxprs_in_params(equation.params)))
-            for equation in program.eqns
-        )
-
-    return count(jax.make_jaxpr(function)(*arguments).jaxpr)
+    return count(jax.make_jaxpr(function)(*arguments).jaxpr, primitives.dot_general_p)
 
 
 @pytest.mark.quick
@@ -91,6 +92,18 @@ def test_where_tiles_are_used():
     assert widths == [False, True, True, False, True]
 
 
+@pytest.mark.quick
+@pytest.mark.parametrize(("x", "kernel", "sentence"), [
+    (np.ones((1, 8, 8, 32), "int32"), np.ones((3, 3, 32, 32), "int32"), "one floating point type"),
+    (np.ones((1, 8, 8, 32), "float32"), np.ones((3, 3, 32, 32)), "float32 and float64"),
+    (np.ones((1, 8, 8, 16)), np.ones((3, 3, 32, 32)), r"their shapes are \[1, 8, 8, 16\]"),
+    (np.ones((1, 2, 8, 32)), np.ones((3, 3, 32, 32)), "does not fit"),
+])
+def test_what_cannot_be_pooled_is_a_sentence(x, kernel, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        pooled_convolution(x, kernel, "VALID", implementation="matmul")
+
+
 def test_no_images():
     x, kernel = normal(0, 0, 8, 12, 32), normal(1, 3, 3, 32, 32)
     for fast, expected in ((convolution, slow), (pooled_convolution, slow_pooled)):
@@ -106,27 +119,10 @@ def test_derivatives_of_higher_order_forward_and_of_clients(fast, expected):
     """Forward mode, Hessian-vector products both ways, and clients with kernels of their own."""
     x, kernels = normal(0, 3, 2, 5, 9, 32), normal(1, 3, 3, 3, 32, 32)
 
-    def derivatives(function: Callable, *arguments: Array) -> PyTree:
-        directions = jax.tree.map(jnp.cos, arguments)
-
-        def gradient(*args: Array) -> PyTree:
-            return jax.grad(partial(loss, function), argnums=(0, 1))(*args)
-
-        def slope(*args: Array) -> Array:
-            terms = jax.tree.map(lambda a, b: (a * b).sum(), gradient(*args), directions)
-            return jnp.stack(terms).sum()
-
-        return (
-            jax.jvp(function, arguments, directions),
-            jax.jvp(gradient, arguments, directions),
-            jax.grad(slope, argnums=(0, 1))(*arguments),
-        )
-
-    one = [
+    assert_close(*(
         jax.jit(jax.vmap(partial(derivatives, function)))(x, kernels)
         for function in (fast, expected)
-    ]
-    assert_close(*one)
+    ))
 
 
 @pytest.mark.parametrize("part", ["value", "x", "kernel"])

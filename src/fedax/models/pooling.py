@@ -24,6 +24,7 @@ from fedax.models.convolution import (
     check_pair,
     convolution,
     is_fast,
+    output_size,
 )
 
 
@@ -86,13 +87,16 @@ def pooled_convolution(
       >>> pooled_convolution(jnp.ones((1, 8, 9, 32)), jnp.ones((3, 3, 32, 64))).shape
       (1, 4, 4, 64)
     """
-    if x.ndim == kernel.ndim == 4 and x.dtype == kernel.dtype and is_fast(implementation):
+    fits = (
+        x.ndim == kernel.ndim == 4
+        and x.shape[3] == kernel.shape[2]
+        and x.dtype == kernel.dtype
+        and jnp.issubdtype(x.dtype, jnp.floating)
+    )
+    if fits and is_fast(implementation):
         pads = check_pads(padding, x.shape[1:3], kernel.shape[:2], (1, 1))
-        height, width = (
-            size + sum(pair) - window + 1
-            for size, pair, window in zip(x.shape[1:3], pads, kernel.shape[:2], strict=True)
-        )
-        if tiles.pays(kernel.shape, width, x.dtype.itemsize) and x.shape[3] == kernel.shape[2]:
+        height, width = output_size(x, kernel, (1, 1), pads)
+        if tiles.pays(kernel.shape, width, x.dtype.itemsize):
             zero = jnp.zeros((), x.dtype)
             x = lax.pad(x, zero, ((0, 0, 0), *((*pair, 0) for pair in pads), (0, 0, 0)))
             columns = [

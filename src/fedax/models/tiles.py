@@ -15,10 +15,11 @@ products of [B h t, k C] with [k C, D] for t tiles a row, instead of twelve. The
 Measured with value and both gradients in a loop, one core with AVX-512, against `convolution`'s
 plain product: 0.66 of the time for 20 images of 26 x 26 x 32 to 64 channels (the EMNIST network's
 second layer, 9.4 ms), 0.70 for 10 of 30 x 30 x 32 to 64, 0.64 to 0.73 for 12 x 12 x 32 and 128 and
-6 x 6 x 256 to as many, 0.90 for 24 x 24 x 64, 0.97 for 3 x 3 x 512 and for 24 x 24 x 16. What did
-not help: rows in tiles too, F(2 x 2, 3 x 3), has fewer products, but moves 2.7 times as many sums,
-each of a third of the length (0.83 for the first of these layers); tiles of two columns (1.05);
-windows of five columns, tiles of two (0.83 and 1.36 for two layers).
+6 x 6 x 256 to as many, 0.82 for 32 of 15 x 15 x 32 to 64, 0.90 for 24 x 24 x 64, 0.97 for
+3 x 3 x 512 and for 24 x 24 x 16. What did not help: rows in tiles too, F(2 x 2, 3 x 3), has fewer
+products, but moves 2.7 times as many sums, each of a third of the length (0.83 for the first of
+these layers); tiles of two columns (1.05); windows of five columns, tiles of two (0.83 and 1.36 for
+two layers).
 
 Rounding grows with the powers of the points. With these six the largest error for the first of
 these layers is 9e-7 of the largest output, and 4e-7 and 9e-7 of the gradients; with the usual 2
