@@ -1,0 +1,78 @@
+"""Ways to say what would count as agreement, and to judge it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from fedax.reproductions.experiment import Criterion, Outcome
+from fedax.reproductions.results import Results, spread
+
+
+def at_least(
+    published: str, panel: str, better: str, worse: str, metric: str, by: float = 0.0,
+    *, scale: float = 100.0, smaller_is_better: bool = False,
+) -> Criterion:
+    """One method's final value is better than another's, run by run of the same seeds.
+
+    Args:
+      published: what the source says, a sentence without its full stop.
+      panel, better, worse: whose.
+      metric: such as test_accuracy.
+      by: the mean difference must be at least this, in units of the table; negative: so much worse
+        is still agreement.
+      scale: from the metric to the units of the table, such as 100 for per cent.
+      smaller_is_better: as for losses.
+    """
+    needed = f"at least {by:g}" if by else "positive"
+    order = f"{worse} less {better}" if smaller_is_better else f"{better} less {worse}"
+    return Criterion(
+        f"{panel}: {published}. Agrees if {metric} of {order} is {needed}, in the mean over seeds.",
+        lambda results: _difference(results, panel, better, worse, metric, by, scale,
+                                    smaller_is_better),
+    )
+
+
+def _difference(
+    results: Results, panel: str, better: str, worse: str, metric: str, by: float, scale: float,
+    smaller_is_better: bool,
+) -> Outcome:
+    values = [scale * results.final(panel, label, metric) for label in (better, worse)]
+    gain = (values[1] - values[0]) if smaller_is_better else (values[0] - values[1])
+    if np.isnan(values[0]).any():
+        return Outcome(f"{better} diverged", False)
+    if np.isnan(values[1]).any():
+        return Outcome(f"{worse} diverged", True)
+    return Outcome(spread(gain), bool(gain.mean() >= by if by else gain.mean() > 0))
+
+
+def within(
+    published: str, panel: str, labels: Sequence[str], metric: str, width: float,
+    *, scale: float = 100.0,
+) -> Criterion:
+    """The best and the worst of some methods differ by so much at most, in the mean over seeds."""
+    def judge(results: Results) -> Outcome:
+        means = [scale * results.final(panel, label, metric).mean() for label in labels]
+        gap = max(means) - min(means)
+        return Outcome(f"{gap:.2f}", bool(gap <= width))
+
+    return Criterion(
+        f"{panel}: {published}. Agrees if the means of {metric} over seeds are within {width:g}.",
+        judge,
+    )
+
+
+def near(
+    panel: str, label: str, metric: str, published: float, width: float, *, scale: float = 100.0,
+) -> Criterion:
+    """A final value is near to the published one; for the paper's own data and settings."""
+    def judge(results: Results) -> Outcome:
+        values = scale * results.final(panel, label, metric)
+        return Outcome(spread(values), bool(abs(values.mean() - published) <= width))
+
+    return Criterion(
+        f"{panel}: {label} has {published:g}. Agrees if the mean of {metric} over seeds is within "
+        f"{width:g} of it.",
+        judge,
+    )

@@ -1,0 +1,108 @@
+"""What a reproduction by training is: what is trained, what was published, what would agree."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+
+from fedax.report.tables import Table
+from fedax.reproductions.results import Results
+
+if TYPE_CHECKING:  # matplotlib is slow to import, and only drawing needs it
+    from matplotlib.figure import Figure
+
+Scale: TypeAlias = Literal["small", "paper"]
+
+# Fewer seeds say nothing of the spread.
+LEAST_SEEDS = 3
+
+
+class Part(NamedTuple):
+    """A method on a task, trained with every setting of a grid and with several seeds.
+
+    Attributes:
+      panel: the row or the panel that it belongs to, such as "Shakespeare".
+      label: the method as the paper calls it, such as "FedAvgM".
+      task, algorithm: as in `fedax sweep`; tasks need no data that the plan does not name.
+      preset: where settings come from that are not given here.
+      settings: KEY -> value, as `--set` takes them.
+      grid: KEY -> values, tuned over; empty: nothing is.
+      num_seeds: at least 3, from the setting `seed` on.
+    """
+
+    panel: str
+    label: str
+    task: str
+    algorithm: str
+    preset: str = "paper"
+    settings: Mapping[str, Any] = {}
+    grid: Mapping[str, Sequence[Any]] = {}
+    num_seeds: int = LEAST_SEEDS
+
+
+class Plan(NamedTuple):
+    """One way to run an experiment: at a scale, on the paper's data or on other data.
+
+    Attributes:
+      parts: what is trained.
+      settings: sentences: the settings, where each comes from, and what is reduced.
+      hours: panel -> rough hours on 2 cores and on one GPU; the latter are guesses.
+    """
+
+    parts: tuple[Part, ...]
+    settings: str
+    hours: Mapping[str, tuple[float, float]] = {}
+
+    @property
+    def panels(self) -> list[str]:
+        """The panels, in order."""
+        return list(dict.fromkeys(part.panel for part in self.parts))
+
+    def only(self, panels: Collection[str]) -> Plan:
+        """The plan with these panels alone."""
+        return self._replace(parts=tuple(part for part in self.parts if part.panel in panels))
+
+
+class Outcome(NamedTuple):
+    """What a criterion came to.
+
+    Attributes:
+      measured: in words, with the spread.
+      agrees: whether it is as published.
+    """
+
+    measured: str
+    agrees: bool
+
+
+class Criterion(NamedTuple):
+    """What would count as agreement, written down before anything is run.
+
+    Attributes:
+      statement: what was published, and what must be measured to agree with it.
+      judge: tells from the results whether it is so.
+    """
+
+    statement: str
+    judge: Callable[[Results], Outcome]
+
+
+class Experiment(NamedTuple):
+    """A published table or figure that training makes.
+
+    Attributes:
+      description: the question, one line.
+      source: paper and place.
+      plan: of a scale, on the paper's data or, with True, on data that stand in for it; None: there
+        is none.
+      criteria: what would count as agreement, for results of a plan.
+      tables: published beside measured.
+      draw: the figure in the paper's own axes; None: the source is a table.
+    """
+
+    description: str
+    source: str
+    plan: Callable[[Scale, bool], Plan | None]
+    criteria: Callable[[Results], Sequence[Criterion]]
+    tables: Callable[[Results], list[Table]]
+    draw: Callable[[Figure, Results], None] | None = None

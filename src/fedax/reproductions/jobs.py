@@ -1,0 +1,87 @@
+"""The runs of a plan, kept by their settings, so that none is trained twice."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from fedax.data.file_names import file_name
+from fedax.experiment.folder import CONFIG
+from fedax.reproductions.experiment import Part
+from fedax.sweeps.record import Record
+from fedax.tuning.command import resume_sweep, start_sweep
+from fedax.tuning.config import SweepConfig, sweep_config
+from fedax.tuning.load import load_sweep
+
+
+class Job(NamedTuple):
+    """A part with one of its seeds: a sweep with a folder of its own.
+
+    Attributes:
+      part: what is trained.
+      seed: with which.
+      config: the sweep.
+      key: of everything that its numbers depend on but the versions of libraries.
+    """
+
+    part: Part
+    seed: int
+    config: SweepConfig
+    key: str
+
+    def folder(self, storage: Path) -> Path:
+        """Where its rounds are kept."""
+        part = self.part
+        return storage / file_name(f"{part.task}-{part.algorithm}-{self.seed}-{self.key}")
+
+    def record(self, storage: Path) -> Record | None:
+        """Its rounds; None if it is not finished."""
+        folder = self.folder(storage)
+        if not (folder / "summary.json").exists():
+            return None
+        return load_sweep(folder).record
+
+    def train(self, storage: Path) -> None:
+        """Begins, or goes on where it stopped.
+
+        Raises:
+          RunError: the folder cannot be used, another process is at it, or it was stopped.
+          ConfigError: the data are not at hand, say.
+        """
+        folder = self.folder(storage)
+        if (folder / CONFIG).exists():
+            resume_sweep(folder)
+        else:
+            start_sweep(self.config, folder)
+
+
+def jobs_of(parts: Sequence[Part]) -> Iterator[Job]:
+    """The jobs, all parts with one seed before any with the next, so that a table fills evenly.
+
+    Raises:
+      ConfigError: the settings do not fit the task or the method.
+    """
+    whole = [(part, _whole(part)) for part in parts]
+    for place in range(max(part.num_seeds for part in parts)):
+        for part, config in whole:
+            if place < part.num_seeds:
+                seed = config.seeds[place]
+                one = dataclasses.replace(config, seeds=(seed,))
+                yield Job(part, seed, one, _key(one))
+
+
+def _whole(part: Part) -> SweepConfig:
+    return sweep_config(
+        part.task, [part.algorithm], part.grid, preset=part.preset, settings=part.settings,
+        num_seeds=part.num_seeds,
+    )
+
+
+def _key(config: SweepConfig) -> str:
+    bases = [str(base) for base in config.bases.values()]
+    text = json.dumps([config.grid, config.seeds, bases], default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -1,0 +1,189 @@
+"""What the runs of an experiment came to, small enough to be kept beside the documentation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedax.sweeps.record import Record
+
+# Paper 004, section 4: settings are compared, and methods reported, by means over these rounds.
+LAST_ROUNDS = 100
+# A curve is kept as the means of so many windows of rounds.
+POINTS = 40
+# What is kept of a number.
+DIGITS = 6
+
+
+class Trace(NamedTuple):
+    """A run in a few numbers.
+
+    Attributes:
+      panel, label: see `fedax.reproductions.experiment.Part`.
+      values: hyperparameter -> value, of those that are tuned over.
+      seed: the run's.
+      rounds: how many it has.
+      diverged: the round in which it diverged, from 1; 0: it did not.
+      final: metric -> mean over the last 100 rounds, or over all if there are fewer; NaN if the
+        run diverged.
+      curves: metric -> rounds and values: means of windows of rounds; empty if it was not kept.
+    """
+
+    panel: str
+    label: str
+    values: Mapping[str, Any]
+    seed: int
+    rounds: int
+    diverged: int
+    final: Mapping[str, float]
+    curves: Mapping[str, tuple[Sequence[float], Sequence[float]]]
+
+
+def traces_of(panel: str, label: str, record: Record) -> list[Trace]:
+    """The runs of a record, with their curves."""
+    traces = []
+    for row, (number, seed) in enumerate(zip(record.setting, record.seed, strict=True)):
+        diverged = int(record.diverged[row])
+        metrics = {name: values[row] for name, values in record.metrics.items()}
+        traces.append(Trace(
+            panel, label, dict(record.settings[number].values), int(seed), int(record.done[row]),
+            diverged,
+            {name: math.nan if diverged else _final(values) for name, values in metrics.items()},
+            {name: _curve(values) for name, values in metrics.items()},
+        ))
+    return traces
+
+
+def _final(values: np.ndarray) -> float:
+    last = values[-LAST_ROUNDS:]
+    return _rounded(np.nanmean(last)) if not np.isnan(last).all() else math.nan
+
+
+def _curve(values: np.ndarray) -> tuple[list[float], list[float]]:
+    """Means of windows; each stands at the mean of the rounds that were measured in it."""
+    rounds, means = [], []
+    for window in np.array_split(np.arange(len(values)), min(POINTS, len(values))):
+        measured = window[~np.isnan(values[window])]
+        if len(measured):
+            rounds.append(_rounded(measured.mean() + 1))
+            means.append(_rounded(values[measured].mean()))
+    return rounds, means
+
+
+def _rounded(value: Any) -> float:
+    return float(f"{float(value):.{DIGITS}g}")
+
+
+class Results:
+    """The runs of an experiment, asked by panel and label.
+
+    Args:
+      traces: the runs.
+      by: by which metric's final value the best setting of a method is chosen, by the mean over
+        its seeds.
+      maximise: whether larger is better there.
+    """
+
+    def __init__(
+        self, traces: Iterable[Trace], by: str = "train_loss", *, maximise: bool = False
+    ) -> None:
+        self.traces = list(traces)
+        self.by, self.maximise = by, maximise
+
+    @property
+    def panels(self) -> list[str]:
+        """The panels that have runs, in order."""
+        return list(dict.fromkeys(trace.panel for trace in self.traces))
+
+    def labels(self, panel: str) -> list[str]:
+        """The methods of a panel, in order."""
+        return list(dict.fromkeys(t.label for t in self.traces if t.panel == panel))
+
+    def settings(self, panel: str, label: str) -> list[Mapping[str, Any]]:
+        """The settings of a method that were tried, in order."""
+        found: list[Mapping[str, Any]] = []
+        for trace in self._of(panel, label):
+            if trace.values not in found:
+                found.append(trace.values)
+        return found
+
+    def best(self, panel: str, label: str) -> Mapping[str, Any]:
+        """The best setting of a method; one that diverged with any seed is not.
+
+        Raises:
+          LookupError: all diverged.
+        """
+        sign = -1 if self.maximise else 1
+        scored = [
+            (sign * self.final(panel, label, self.by, values).mean(), place)
+            for place, values in enumerate(self.settings(panel, label))
+        ]
+        finite = [one for one in scored if np.isfinite(one[0])]
+        if not finite:
+            raise LookupError(f"Every setting of {label} diverged in {panel}.")
+        return self.settings(panel, label)[min(finite)[1]]
+
+    def final(
+        self, panel: str, label: str, metric: str, values: Mapping[str, Any] | None = None
+    ) -> np.ndarray:
+        """A metric's mean over the last 100 rounds, [seeds]; NaN for runs that diverged.
+
+        Args:
+          panel, label: whose.
+          metric: such as test_accuracy.
+          values: of the setting; None: of the best one.
+        """
+        return np.array([t.final.get(metric, math.nan) for t in self._runs(panel, label, values)])
+
+    def curve(
+        self, panel: str, label: str, metric: str, values: Mapping[str, Any] | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Rounds [n] and a metric's values [seeds, n]; n is 0 if no curve was kept."""
+        found = [t.curves[metric] for t in self._runs(panel, label, values) if metric in t.curves]
+        length = min((len(rounds) for rounds, _ in found), default=0)
+        if not length:
+            return np.zeros(0), np.zeros((0, 0))
+        return (
+            np.array(found[0][0][:length]), np.array([values[:length] for _, values in found]),
+        )
+
+    def _of(self, panel: str, label: str) -> list[Trace]:
+        return [t for t in self.traces if (t.panel, t.label) == (panel, label)]
+
+    def _runs(self, panel: str, label: str, values: Mapping[str, Any] | None) -> list[Trace]:
+        chosen = self.best(panel, label) if values is None else values
+        runs = [t for t in self._of(panel, label) if t.values == chosen]
+        return sorted(runs, key=lambda trace: trace.seed)
+
+
+def spread(values: np.ndarray, digits: int = 2, scale: float = 1.0) -> str:
+    """Mean and sample standard deviation in words, such as "57.1 ± 0.3".
+
+    Example:
+      >>> spread(np.array([0.56, 0.58]), 1, 100)
+      '57.0 ± 1.4'
+    """
+    if not len(values) or np.isnan(values).any():
+        return "diverged" if len(values) else ""
+    deviation = f" ± {scale * values.std(ddof=1):.{digits}f}" if len(values) > 1 else ""
+    return f"{scale * values.mean():.{digits}f}{deviation}"
+
+
+def as_json(results: Results) -> list[dict[str, Any]]:
+    """The runs for a file; curves only of the best settings, as there may be hundreds of others."""
+    kept = []
+    for trace in results.traces:
+        try:
+            chosen = trace.values == results.best(trace.panel, trace.label)
+        except LookupError:
+            chosen = False
+        kept.append(trace._asdict() | ({} if chosen else {"curves": {}}))
+    return kept
+
+
+def from_json(rows: Iterable[Mapping[str, Any]]) -> list[Trace]:
+    """The runs of a file."""
+    return [Trace(**row) for row in rows]
