@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -34,11 +33,8 @@ from fedax.experiment.imports import sentence
 from fedax.experiment.settings import Setting
 from fedax.experiment.sources import Source
 from fedax.measures.communication import communication
-from fedax.report.picture import save_picture
-from fedax.report.tables import print_json, print_tables
-from fedax.reproductions import REPRODUCTIONS
+from fedax.reproductions import EXPERIMENTS, REPRODUCTIONS
 from fedax.tasks.registry import DATASETS, TASKS, load_task, presets
-from fedax.validate import unknown
 
 Row = dict[str, Any]
 
@@ -204,7 +200,7 @@ def _first_line(function: Any) -> str:
 def _reproductions() -> list[Row]:
     return [
         {"name": name, "description": info.description, "source": info.source}
-        for name, info in REPRODUCTIONS.items()
+        for name, info in {**REPRODUCTIONS, **EXPERIMENTS}.items()
     ]
 
 
@@ -296,33 +292,6 @@ def print_table(title: str, rows: Sequence[Row]) -> None:
     if title in NOTES and not described:
         console.print(NOTES[title], style="dim")
     explain_rows(described)
-
-
-def reproduce(name: str, out: Path | None = None, *, as_json: bool = False) -> None:
-    """Computes a reproduction in float64, prints its tables and writes its picture.
-
-    Args:
-      name: which.
-      out: folder for the picture; None: `fedax-reproductions`.
-      as_json: print the tables as JSON, and draw nothing unless there is a folder.
-
-    Raises:
-      ConfigError: there is no reproduction of that name.
-      PictureError: the picture cannot be written.
-    """
-    if name not in REPRODUCTIONS:
-        raise ConfigError(unknown("reproduction", name, REPRODUCTIONS))
-    with jax.enable_x64(True):
-        found = REPRODUCTIONS[name].compute()
-    if as_json:
-        print_json(found.tables)
-    else:
-        print(f"{REPRODUCTIONS[name].description} ({REPRODUCTIONS[name].source})\n")
-        print_tables(found.tables)
-    if out is not None or not as_json:
-        path = save_picture(found.draw, (out or Path("fedax-reproductions")) / f"{name}.png")
-        if not as_json:
-            print(f"Picture: {path}")
 
 
 def _cell(key: str, value: Any) -> str:

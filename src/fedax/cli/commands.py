@@ -314,14 +314,31 @@ class Report:
 
 @dataclasses.dataclass(frozen=True)
 class Reproduce:
-    """Compute a published table or figure anew, with the deviation from it or from theory."""
+    """Run a published table or figure anew: the numbers beside the paper's, and a verdict.
+
+    Some are computed, in seconds. Others are trained: by processes side by side, resumable, every
+    run kept by its settings, so that none is trained twice. The same command goes on where it was
+    stopped, and several machines may share its --storage.
+    """
 
     name: Annotated[Positional[str | None], _option("[NAME]")] = None
     """Which, see --list."""
     list: Annotated[bool, _option("")] = False
     """Show what can be reproduced."""
+    plan: Annotated[bool, _option("")] = False
+    """Only say what would be trained, how long it takes and what would count as agreement."""
+    scale: Annotated[str, _one_of(("small", "paper")), _option("small|paper")] = "small"
+    """The published setting in full, or reduced to what takes an hour on 2 cores."""
+    stand_in: Annotated[bool, _option("")] = False
+    """Ask the same question of data that can be had in place of the paper's."""
+    only: Annotated[tuple[str, ...], _read_by(str, "names", "*"), _option("PANEL ...")] = ()
+    """Only these panels or rows of it, in quotes: "EMNIST CR". Default: all."""
     out: Annotated[Path | None, _option("DIR")] = None
-    """Folder for the picture. Default: fedax-reproductions, and none with --json."""
+    """Folder for pictures and results. Default: fedax-reproductions, and none with --json."""
+    storage: Annotated[Path | None, _option("DIR")] = None
+    """Folder in which runs are kept. Default: runs in the one of --out."""
+    workers: Annotated[int | None, _WHOLE, _option("N")] = None
+    """Processes that train at a time. Default: one for each core, or one on a GPU."""
     json: Annotated[bool, _option("")] = False
     """Print JSON."""
     debug: Annotated[bool, _option("")] = False

@@ -278,11 +278,11 @@ def _plot(command: Plot) -> int:
 
 
 def _reproduce(command: Reproduce) -> int:
+    from fedax.cli import reproductions  # noqa: PLC0415 - likewise
+
     if command.list:
         return _list(List("reproductions", json=command.json))
-    if command.name is None:
-        raise ConfigError("fedax reproduce needs a name; fedax reproduce --list shows them.")
-    catalogue.reproduce(command.name, command.out, as_json=command.json)
+    reproductions.reproduce(command)
     return 0
 
 

@@ -32,6 +32,10 @@ class RunError(RuntimeError):
     """A run cannot start or go on; the message is a sentence."""
 
 
+class BusyError(RunError):
+    """Another process has the folder."""
+
+
 @contextlib.contextmanager
 def new_folder(out: Path, option: str = "--out", go_on: str | None = None) -> Iterator[None]:
     """Makes an empty run folder, and keeps other processes out of it.
@@ -233,7 +237,7 @@ def locked(folder: Path, go_on: str | None = None) -> Iterator[None]:
         try:
             lock.acquire(timeout=0)
         except Timeout:  # an OSError too, but not the disk's
-            raise RunError(f"Another process is training in {folder}.") from None
+            raise BusyError(f"Another process is training in {folder}.") from None
     try:
         yield
     finally:

@@ -3,12 +3,18 @@
 Settings, sources and deviations; the methods and the rounds are those that users run.
 """
 
-from fedax.reproductions import decaying_steps, mime_quadratics, outsized_rates
+from fedax.reproductions import adaptive, decaying_steps, mime_quadratics, outsized_rates
 from fedax.reproductions.common import Reproduction
+from fedax.reproductions.experiment import Experiment
 
 REPRODUCTIONS: dict[str, Reproduction] = {
     "decaying-steps-figure-1": decaying_steps.figure_1,
     "mime-section-6.1": mime_quadratics.section_6_1,
     "outsized-rates-figure-1": outsized_rates.figure_1,
     "outsized-rates-section-4": outsized_rates.section_4,
+}
+
+# What is trained; what is computed stands above.
+EXPERIMENTS: dict[str, Experiment] = {
+    **adaptive.EXPERIMENTS,
 }

@@ -182,3 +182,7 @@ table_1 = Experiment(
     "Adaptive Federated Optimization 2021, Table 1",
     table_1_plan, table_1_criteria, table_1_tables,
 )
+
+EXPERIMENTS = {
+    "adaptive-table-1": table_1,
+}

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -13,7 +11,7 @@ from fedax.data.file_names import file_name
 from fedax.experiment.folder import CONFIG
 from fedax.reproductions.experiment import Part
 from fedax.sweeps.record import Record
-from fedax.tuning.command import resume_sweep, start_sweep
+from fedax.tuning.command import identity_of, resume_sweep, start_sweep
 from fedax.tuning.config import SweepConfig, sweep_config
 from fedax.tuning.load import load_sweep
 
@@ -71,7 +69,7 @@ def jobs_of(parts: Sequence[Part]) -> Iterator[Job]:
             if place < part.num_seeds:
                 seed = config.seeds[place]
                 one = dataclasses.replace(config, seeds=(seed,))
-                yield Job(part, seed, one, _key(one))
+                yield Job(part, seed, one, identity_of(one)[:16])
 
 
 def _whole(part: Part) -> SweepConfig:
@@ -79,9 +77,3 @@ def _whole(part: Part) -> SweepConfig:
         part.task, [part.algorithm], part.grid, preset=part.preset, settings=part.settings,
         num_seeds=part.num_seeds,
     )
-
-
-def _key(config: SweepConfig) -> str:
-    bases = [str(base) for base in config.bases.values()]
-    text = json.dumps([config.grid, config.seeds, bases], default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -80,15 +80,19 @@ def start_sweep(
     units = _planned(config, entries, settings_per_batch, range(len(entries)))
     by_halves = _halved(halving, settings_per_batch, config)
     folder = out or unused_folder(config)
-    identity = hashlib.sha256(json.dumps(
-        [config.grid, config.seeds, [str(base) for base in config.bases.values()]], default=str
-    ).encode()).hexdigest()
-    asked = Asked(config, units, identity, _typed(), by_halves)
+    asked = Asked(config, units, identity_of(config), _typed(), by_halves)
     with new_folder(folder, go_on=_go_on(folder)):
         with explained(folder, _go_on(folder)):
             write_methods(folder, list(config.bases.values()))
             _write_config(folder, asked)
         return _sat(folder, asked, entries, notes)
+
+
+def identity_of(config: SweepConfig) -> str:
+    """A digest of all that a sweep's numbers depend on but the versions of libraries."""
+    bases = [str(base) for base in config.bases.values()]
+    text = json.dumps([config.grid, config.seeds, bases], default=str)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def resume_sweep(

@@ -1,0 +1,185 @@
+"""`fedax reproduce`: from its options to the tables, the picture and the verdict."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import cast
+
+import jax
+
+from fedax.cli.commands import Reproduce
+from fedax.data.catalogue import PRODUCTS, ways_to_get
+from fedax.data.folder import is_at_hand
+from fedax.experiment.errors import ConfigError
+from fedax.experiment.folder import for_shell
+from fedax.report.picture import save_picture
+from fedax.report.tables import Table, print_json, print_tables
+from fedax.reproductions import EXPERIMENTS, REPRODUCTIONS
+from fedax.reproductions.experiment import Experiment, Plan, Scale
+from fedax.reproductions.jobs import jobs_of
+from fedax.reproductions.outcome import Came, described, gathered, judged, verdict, write
+from fedax.reproductions.workers import Trained, train_all
+from fedax.tasks.registry import TASKS
+from fedax.validate import check_count, unknown
+
+OUT = Path("fedax-reproductions")
+# What only trained ones take.
+OF_TRAINING = ("plan", "scale", "stand_in", "only", "storage", "workers")
+
+
+def reproduce(command: Reproduce) -> None:
+    """Computes or trains a reproduction and says what came out.
+
+    Raises:
+      ConfigError: there is none of that name, or not in that way; the sentence says what there is.
+      PictureError, RunError: files cannot be written, or runs failed.
+    """
+    name = command.name
+    if name is None:
+        raise ConfigError("fedax reproduce needs a name; fedax reproduce --list shows them.")
+    if name in EXPERIMENTS:
+        _train(name, EXPERIMENTS[name], command)
+        return
+    if name not in REPRODUCTIONS:
+        raise ConfigError(unknown("reproduction", name, [*REPRODUCTIONS, *EXPERIMENTS]))
+    for option in OF_TRAINING:
+        if getattr(command, option) != getattr(Reproduce(), option):
+            raise ConfigError(
+                f"{name} is computed in seconds, not trained; --{option.replace('_', '-')} is for "
+                "those that are trained."
+            )
+    _compute(name, command)
+
+
+def _compute(name: str, command: Reproduce) -> None:
+    """A reproduction that needs no training, in float64."""
+    known = REPRODUCTIONS[name]
+    with jax.enable_x64(True):
+        found = known.compute()
+    _print(f"{known.description} ({known.source})", found.tables, command)
+    if command.out is not None or not command.json:
+        path = save_picture(found.draw, (command.out or OUT) / f"{name}.png")
+        if not command.json:
+            print(f"Picture: {path}")
+
+
+def _train(name: str, experiment: Experiment, command: Reproduce) -> None:
+    plan = _plan(name, experiment, command)
+    missing = _missing(plan)
+    if command.plan:
+        print(described(name, experiment, plan, missing))
+        return
+    there = plan.only([panel for panel in plan.panels if panel not in missing])
+    if not there.parts:
+        raise ConfigError(
+            " ".join(f"{panel}: {how}" for panel, how in missing.items()) + _other_data(
+                experiment, command)
+        )
+    try:
+        check_count("--workers", 1 if command.workers is None else command.workers)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    out = command.out or OUT
+    storage = command.storage or out / "runs"
+    jobs = list(jobs_of(there.parts))
+
+    def show(trained: Trained) -> None:
+        part = trained.job.part
+        if not command.json:
+            print(
+                f"{trained.done} of {trained.total} jobs: {part.panel}, {part.label}, seed "
+                f"{trained.job.seed}: {trained.seconds:.0f} s", flush=True,
+            )
+
+    if not command.json:
+        for panel, how in missing.items():
+            print(f"{panel} is left out. {how}")
+        hours = sum(plan.hours.get(panel, (0.0, 0.0))[0] for panel in there.panels)
+        print(f"{len(jobs)} jobs, about {hours:g} hours on 2 cores if none was done before.")
+    try:
+        train_all(jobs, storage, command.workers, show)
+    except KeyboardInterrupt:
+        raise ConfigError(
+            f"Stopped. What is done is kept in {for_shell(storage)}; the same command goes on."
+        ) from None
+    came = gathered(name, cast(Scale, command.scale), command.stand_in, jobs, storage)
+    _say(experiment, came, command)
+    if command.out is not None or not command.json:
+        path = write(came, out)
+        pictures = []
+        if experiment.draw is not None:
+            draw = functools.partial(_draw, experiment, came)
+            pictures.append(save_picture(draw, path.with_suffix(".png")))
+        if not command.json:
+            print(f"Results: {path}")
+            for picture in pictures:
+                print(f"Picture: {picture}")
+
+
+def _draw(experiment: Experiment, came: Came, figure: object) -> None:
+    if experiment.draw is not None:
+        experiment.draw(figure, came.results)  # pyright: ignore[reportArgumentType]
+
+
+def _plan(name: str, experiment: Experiment, command: Reproduce) -> Plan:
+    """The plan that was asked for.
+
+    Raises:
+      ConfigError: there is none, or it has no such panel.
+    """
+    plan = experiment.plan(cast(Scale, command.scale), command.stand_in)
+    if plan is None:
+        ways = [
+            f"--scale {scale}{' --stand-in' * stand_in}"
+            for scale in ("small", "paper") for stand_in in (False, True)
+            if experiment.plan(scale, stand_in) is not None
+        ]
+        raise ConfigError(
+            f"{name} has no plan with --scale {command.scale}"
+            f"{' and --stand-in' * command.stand_in}; it has {', '.join(ways)}."
+        )
+    for panel in command.only:
+        if panel not in plan.panels:
+            raise ConfigError(unknown("panel", panel, plan.panels))
+    return plan.only(command.only) if command.only else plan
+
+
+def _missing(plan: Plan) -> dict[str, str]:
+    """Panels whose data are not at hand -> how to get them."""
+    found = {}
+    for part in plan.parts:
+        data = TASKS[part.task].dataset
+        if data in PRODUCTS and not is_at_hand(data):
+            found[part.panel] = f"The data set {data} is not at hand. {ways_to_get(data)}"
+    return found
+
+
+def _other_data(experiment: Experiment, command: Reproduce) -> str:
+    if command.stand_in or experiment.plan(cast(Scale, command.scale), True) is None:
+        return ""
+    return " Or ask the same question of other data: --stand-in."
+
+
+def _say(experiment: Experiment, came: Came, command: Reproduce) -> None:
+    """Tables and the verdict."""
+    found = judged(experiment, came.results)
+    points = Table(
+        f"Verdict: {verdict(found)}" + (
+            ", by data that stand in for the paper's." if came.stand_in else "."
+        ),
+        ["criterion", "measured", "agrees"],
+        [[one.statement, outcome.measured, "yes" if outcome.agrees else "no"]
+         for one, outcome in found],
+    )
+    tables = [*experiment.tables(came.results), points]
+    _print(f"{experiment.description} ({experiment.source})", tables, command)
+
+
+def _print(title: str, tables: Sequence[Table], command: Reproduce) -> None:
+    if command.json:
+        print_json(tables)
+    else:
+        print(f"{title}\n")
+        print_tables(tables)

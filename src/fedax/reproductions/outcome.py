@@ -1,0 +1,170 @@
+"""What an experiment came to: the verdict, and the file that is committed of it."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fedax.experiment.folder import RunError, write_atomically
+from fedax.reproductions.experiment import Criterion, Experiment, Outcome, Plan, Scale
+from fedax.reproductions.jobs import Job
+from fedax.reproductions.results import Results, as_json, from_json, traces_of
+
+
+class Came(NamedTuple):
+    """What a plan of an experiment came to.
+
+    Attributes:
+      name: the experiment's.
+      scale, stand_in: the plan's.
+      results: the runs.
+      seconds: that they took, on one core or on a GPU.
+      made: date, versions and device.
+    """
+
+    name: str
+    scale: Scale
+    stand_in: bool
+    results: Results
+    seconds: float
+    made: Mapping[str, Any]
+
+    @property
+    def title(self) -> str:
+        """Such as "adaptive-table-1-small-stand-in", for files."""
+        return "-".join([self.name, self.scale, *["stand-in"] * self.stand_in])
+
+
+def judged(experiment: Experiment, results: Results) -> list[tuple[Criterion, Outcome]]:
+    """Each criterion with what it came to; a method of which all settings diverged disagrees."""
+    found = []
+    for criterion in experiment.criteria(results):
+        try:
+            outcome = criterion.judge(results)
+        except LookupError as error:
+            outcome = Outcome(str(error.args[0]), False)
+        found.append((criterion, outcome))
+    return found
+
+
+def verdict(found: Sequence[tuple[Criterion, Outcome]]) -> str:
+    """In words.
+
+    Example:
+      >>> verdict([(None, Outcome("", True)), (None, Outcome("", False))])
+      'agrees in 1 of 2 points'
+    """
+    agreeing = sum(outcome.agrees for _, outcome in found)
+    if agreeing == len(found):
+        return "agrees"
+    return f"agrees in {agreeing} of {len(found)} points" if agreeing else "disagrees"
+
+
+def gathered(
+    name: str, scale: Scale, stand_in: bool, jobs: Sequence[Job], storage: Path
+) -> Came:
+    """What the finished jobs came to; a panel counts when all of its jobs are finished.
+
+    Raises:
+      RunError: none is finished, or a folder is damaged.
+    """
+    records = [(job, job.record(storage)) for job in jobs]
+    waiting = {job.part.panel for job, record in records if record is None}
+    done = [(job, record) for job, record in records if job.part.panel not in waiting]
+    if not done:
+        raise RunError(f"No panel of {name} is finished in {storage}.")
+    traces = [
+        trace for job, record in done if record is not None
+        for trace in traces_of(job.part.panel, job.part.label, record)
+    ]
+    written = [_written(job, storage) for job, _ in done]
+    made = dict(written[-1]["versions"]) | {"date": f"{datetime.date.today():%Y-%m-%d}"}
+    seconds = sum(one["seconds"] for one in written)
+    return Came(name, scale, stand_in, Results(traces), seconds, made)
+
+
+def _written(job: Job, storage: Path) -> dict[str, Any]:
+    """Seconds and versions of a job."""
+    folder = job.folder(storage)
+    summary = json.loads((folder / "summary.json").read_text("utf-8"))
+    config = json.loads((folder / "config.json").read_text("utf-8"))
+    return {"seconds": summary.get("seconds", 0.0), "versions": config.get("made_by", {})}
+
+
+def write(came: Came, folder: Path) -> Path:
+    """Writes what can be committed.
+
+    Raises:
+      RunError: the file cannot be written.
+    """
+    path = folder / f"{came.title}.json"
+    rows = as_json(came.results)
+    head = {
+        "name": came.name, "scale": came.scale, "stand_in": came.stand_in,
+        "seconds": round(came.seconds), "made": dict(came.made), "by": came.results.by,
+        "maximise": came.results.maximise,
+    }
+    lines = ",\n".join(json.dumps(_finite(row), allow_nan=False) for row in rows)
+    text = json.dumps(head, indent=1)[:-2] + f',\n "runs": [\n{lines}\n]}}\n'
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, text.encode())
+    except OSError as error:
+        raise RunError(f"Cannot write {path}: {error.strerror}.") from None
+    return path
+
+
+def read(path: Path) -> Came:
+    """Reads what `write` wrote.
+
+    Raises:
+      RunError: it is no such file.
+    """
+    try:
+        found = json.loads(path.read_text("utf-8"))
+        traces = from_json([_known(row) for row in found["runs"]])
+        results = Results(traces, found["by"], maximise=found["maximise"])
+        return Came(found["name"], found["scale"], found["stand_in"], results, found["seconds"],
+                    found["made"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RunError(f"{path} is not what fedax reproduce writes: {error}.") from None
+
+
+def _finite(value: Any) -> Any:
+    """With null in place of numbers that are not finite."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _finite(one) for key, one in value.items()}
+    return [_finite(one) for one in value] if isinstance(value, list | tuple) else value
+
+
+def _known(row: Mapping[str, Any]) -> dict[str, Any]:
+    final = {key: math.nan if value is None else value for key, value in row["final"].items()}
+    return {**row, "final": final}
+
+
+def described(name: str, experiment: Experiment, plan: Plan, missing: Mapping[str, str]) -> str:
+    """What a plan is, before it is run: settings, time, data, and what would count as agreement."""
+    cpu, gpu = (sum(plan.hours.get(panel, (0, 0))[k] for panel in plan.panels) for k in (0, 1))
+    runs = sum(part.num_seeds * math.prod(map(len, part.grid.values())) for part in plan.parts)
+    lines = [
+        f"{name}: {experiment.description} ({experiment.source})",
+        f"Settings: {plan.settings}",
+        f"Runs: {runs:,}, in {', '.join(plan.panels)}.",
+        f"Time: about {cpu:g} hours on 2 cores, perhaps {gpu:g} on a GPU (a guess).",
+        *(f"Missing: the data of {panel}: {how}" for panel, how in missing.items()),
+        "What counts as agreement:",
+    ]
+    panels = Results(
+        trace for panel in plan.panels for trace in from_json([{
+            "panel": panel, "label": part.label, "values": {}, "seed": 0, "rounds": 0,
+            "diverged": 0, "final": {}, "curves": {},
+        } for part in plan.parts if part.panel == panel])
+    )
+    lines += [f"- {criterion.statement}" for criterion in experiment.criteria(panels)]
+    return "\n".join(lines)
