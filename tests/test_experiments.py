@@ -1,0 +1,377 @@
+"""`fedax reproduce` where it trains: jobs, workers, results, verdicts and the page of results."""
+
+import importlib.util
+import json
+import math
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+from fedax.cli.main import run_command
+from fedax.experiment.folder import BusyError, RunError, locked
+from fedax.report.tables import Table
+from fedax.reproductions import EXPERIMENTS, adaptive, adaptive_tuning, criteria
+from fedax.reproductions.adaptive_parts import METHODS, ROWS
+from fedax.reproductions.drawing import curves
+from fedax.reproductions.experiment import Criterion, Experiment, Outcome, Part, Plan
+from fedax.reproductions.jobs import jobs_of
+from fedax.reproductions.outcome import Came, gathered, judged, read, verdict, write
+from fedax.reproductions.results import Results, Trace, spread, traces_of
+from fedax.reproductions.workers import train_all
+
+ROOT = Path(__file__).parent.parent
+PARTS = tuple(
+    Part("Quadratics", label, "quadratics", "fedavg", "quick",
+         {"num_rounds": 6, "num_local_steps": steps, "evaluate_every": 2},
+         {"client_learning_rate": [0.01, 0.1]})
+    for label, steps in (("one step", 1), ("five steps", 5))
+)
+
+
+def made(finals, metric="test_accuracy", panel="P"):
+    """Results of label -> a final value for each seed, with straight curves from 0."""
+    return Results(
+        Trace(panel, label, {}, seed, 100, 3 if math.isnan(value) else 0,
+              {metric: value, "train_loss": 1 - value},
+              {metric: ([1, 50, 100], [0.0, value / 2, value])}, {metric: value})
+        for label, values in finals.items() for seed, value in enumerate(values)
+    )
+
+
+@pytest.mark.quick
+def test_every_plan_is_whole():
+    """Three seeds at least, settings that resolve, panels with criteria that are sentences."""
+    for name, experiment in EXPERIMENTS.items():
+        plans = [experiment.plan(scale, stand_in)
+                 for scale in ("small", "paper") for stand_in in (False, True)]
+        assert any(plans), name
+        for plan in filter(None, plans):
+            assert plan.settings.endswith("."), name
+            assert set(plan.hours) >= set(plan.panels), name
+            assert min(part.num_seeds for part in plan.parts) >= 3, name
+            empty = Results(Trace(part.panel, part.label, {}, 0, 0, 0, {}, {})
+                            for part in plan.parts)
+            statements = [one.statement for one in experiment.criteria(empty)]
+            assert statements, name
+            for statement in statements:
+                assert "Agrees if" in statement, name
+                assert statement.endswith("."), name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_small_plan_has_jobs(name):
+    for stand_in in (False, True):
+        plan = EXPERIMENTS[name].plan("small", stand_in)
+        if plan is not None:
+            jobs = list(jobs_of(plan.parts))
+            assert len(jobs) == sum(part.num_seeds for part in plan.parts)
+            assert len({job.key for job in jobs}) == len(jobs)
+            assert [job.seed for job in jobs] == sorted(job.seed for job in jobs)
+
+
+@pytest.mark.quick
+def test_a_job_is_trained_once_and_kept_by_its_settings(tmp_path):
+    first, second, *_ = jobs = list(jobs_of(PARTS))
+    assert len(jobs) == 6
+    assert first.record(tmp_path) is None
+    first.train(tmp_path)
+    record = first.record(tmp_path)
+    assert record.metrics["train_loss"].shape == (2, 6)
+    before = (first.folder(tmp_path) / "rounds.npz").read_bytes()
+    first.train(tmp_path)  # is finished, so nothing is done
+    assert (first.folder(tmp_path) / "rounds.npz").read_bytes() == before
+    assert second.folder(tmp_path) != first.folder(tmp_path)
+    changed = PARTS[0]._replace(settings={**PARTS[0].settings, "num_rounds": 7})
+    assert next(jobs_of([changed])).folder(tmp_path) != first.folder(tmp_path)
+    renamed = PARTS[0]._replace(panel="Other", label="another name")  # the same settings
+    assert next(jobs_of([renamed])).folder(tmp_path) == first.folder(tmp_path)
+
+
+def test_a_job_that_another_process_trains_is_left_to_it(tmp_path):
+    job = next(jobs_of(PARTS))
+    job.train(tmp_path)
+    folder = job.folder(tmp_path)
+    (folder / "summary.json").unlink()
+    with locked(folder), pytest.raises(BusyError):
+        job.train(tmp_path)
+
+
+def test_traces_are_means_of_the_last_rounds_and_of_windows(tmp_path):
+    job = next(jobs_of(PARTS))
+    job.train(tmp_path)
+    record = job.record(tmp_path)
+    one, other = traces_of("Quadratics", "one step", record)
+    losses = record.metrics["train_loss"]
+    assert one.values == {"client_learning_rate": 0.01}
+    assert other.final["train_loss"] == pytest.approx(losses[1].mean(), rel=1e-5)
+    rounds, values = one.curves["train_loss"]
+    assert rounds == [1, 2, 3, 4, 5, 6]
+    np.testing.assert_allclose(values, losses[0], rtol=1e-5)
+    assert one.last["train_loss"] == pytest.approx(losses[0, -1], rel=1e-5)
+    long = record._replace(metrics={"a": np.tile(np.arange(400.0), (2, 1))})
+    rounds, values = traces_of("", "", long)[0].curves["a"]
+    assert (len(rounds), rounds[0], values[0]) == (40, 5.5, 4.5)
+    assert traces_of("", "", long)[0].final["a"] == pytest.approx(349.5)
+
+
+@pytest.mark.quick
+def test_the_best_setting_is_that_of_all_seeds():
+    def run(rate, seed, loss):
+        return Trace("P", "M", {"rate": rate}, seed, 10, int(math.isnan(loss)),
+                     {"train_loss": loss, "test_accuracy": 1 / loss}, {})
+
+    results = Results([run(1, 0, 0.5), run(1, 1, math.nan), run(2, 0, 1.0), run(2, 1, 2.0),
+                       run(3, 0, 1.4), run(3, 1, 1.8)])
+    assert results.best("P", "M") == {"rate": 2}  # 1 diverged with a seed
+    np.testing.assert_allclose(results.final("P", "M", "test_accuracy"), [1.0, 0.5])
+    record = results.record("P", "train_loss")
+    assert [setting.label for setting in record.settings] == ["rate=1", "rate=2", "rate=3"]
+    assert record.diverged.tolist() == [0, 1, 0, 0, 0, 0]
+    lost = Results([run(1, 0, math.nan)])
+    with pytest.raises(LookupError, match="Every setting of M diverged in P"):
+        lost.best("P", "M")
+
+
+@pytest.mark.quick
+def test_criteria_are_judged_by_means_over_seeds():
+    results = made({"A": [0.50, 0.54], "B": [0.51, 0.50], "C": [math.nan, 0.9]})
+    ahead = criteria.at_least("said", "P", "A", "B", "test_accuracy").judge(results)
+    assert ahead == Outcome("1.50 ± 3.54", True)
+    assert not criteria.at_least("said", "P", "A", "B", "test_accuracy", 2.0).judge(results).agrees
+    assert not criteria.at_least("said", "P", "B", "A", "test_accuracy").judge(results).agrees
+    close = criteria.within("said", "P", ["A", "B"], "test_accuracy", 1.5).judge(results)
+    assert close == Outcome("1.50", True)
+    assert criteria.near("P", "A", "test_accuracy", 53, 1.1).judge(results).agrees
+    assert not criteria.near("P", "A", "test_accuracy", 53, 0.9).judge(results).agrees
+    early = criteria.earlier("said", "P", "A", "B", "test_accuracy", 0.6).judge(results)
+    assert early.agrees
+    assert early.measured == "0.38 ± 0.88"  # over rounds 1 and 50, of 0 and half the end
+    losing = judged(
+        Experiment("", "", lambda *_: None, lambda _: [
+            criteria.at_least("said", "P", "C", "A", "test_accuracy")], lambda _: []), results)
+    assert losing[0][1] == Outcome("Every setting of C diverged in P.", False)
+    assert verdict([(None, Outcome("", agrees)) for agrees in (True, False)]) == (
+        "agrees in 1 of 2 points")
+    assert spread(np.array([0.5])) == "0.50"
+
+
+def made_adaptive():
+    """Five methods on the tasks of the scale small, over both rates, as the paper would have it."""
+    inverse = {"AvgM", "Avg"}
+    traces = []
+    for panel in ("EMNIST CR", "Shakespeare"):
+        for label in METHODS:
+            for c, client in enumerate([0.01, 0.1, 1.0, 10.0]):
+                for s, server in enumerate([0.1, 1.0, 10.0]):
+                    best = 2 - c if label in inverse else 1
+                    far = abs(s - best)
+                    accuracy = 0.8 - (0.3 if label in inverse else 0.02) * far
+                    accuracy = accuracy if client < 10 else 0.1  # nothing is learned
+                    traces += [
+                        Trace(panel, label, {"client_learning_rate": client,
+                                             "server_learning_rate": server,
+                                             **({"adaptivity": tau} if tau else {})}, seed, 200, 0,
+                              {"test_accuracy": accuracy + 0.001 * (label == "Adagrad"),
+                               "train_loss": 1 - accuracy},
+                              {"test_accuracy": ([10, 100, 200], [accuracy / 2] * 3)})
+                        for seed in range(3)
+                        for tau in ((None,) if label in inverse else (1e-3,))
+                    ]
+    return Results(traces)
+
+
+@pytest.mark.quick
+def test_figures_2_to_4_of_paper_004_judge_and_draw():
+    results = made_adaptive()
+    for name in ("adaptive-figure-2", "adaptive-figure-3", "adaptive-figure-4",
+                 "adaptive-figure-1"):
+        experiment = EXPERIMENTS[name]
+        of = results
+        if name == "adaptive-figure-3":
+            of = Results(t for t in results.traces if "adaptivity" in t.values)
+        found = judged(experiment, of)
+        if name != "adaptive-figure-1":
+            assert verdict(found) == "agrees", [outcome for _, outcome in found]
+        assert all(table.rows for table in experiment.tables(of))
+        figure = Figure(layout="constrained")
+        experiment.draw(figure, of)
+        assert all(axes.has_data() for axes in figure.axes)
+    assert adaptive_tuning.share_close(results, "EMNIST CR", "Yogi") == 0.75
+    assert adaptive_tuning.share_close(results, "EMNIST CR", "AvgM") == 0.25
+    assert adaptive_tuning.slope(results, "EMNIST CR", "Avg") == pytest.approx(-1)
+    assert adaptive_tuning.slope(results, "EMNIST CR", "Adam") == pytest.approx(0)
+
+
+@pytest.mark.quick
+def test_paper_004s_numbers():
+    """Table 1 as it stands in the paper, section 5.1; Tables 2 and 3."""
+    assert list(METHODS) == ["Adagrad", "Adam", "Yogi", "AvgM", "Avg"]
+    assert {panel: row.published for panel, row in ROWS.items()} == {
+        "CIFAR-10": (72.1, 77.4, 78.0, 77.4, 72.8), "CIFAR-100": (47.9, 52.5, 52.4, 52.4, 44.7),
+        "EMNIST CR": (85.1, 85.6, 85.5, 85.2, 84.9), "Shakespeare": (57.5, 57.0, 57.2, 57.3, 56.9),
+        "SO NWP": (23.8, 25.2, 25.2, 23.8, 19.5), "SO LR": (67.1, 65.8, 65.9, 36.9, 30.0),
+        "EMNIST AE": (4.20, 1.01, 0.98, 1.65, 6.47),
+    }
+    assert adaptive.TABLE_2 == {
+        "SO NWP": (24.4, 25.7, 25.7, 24.5, 20.5), "SO LR": (66.8, 65.2, 66.5, 46.5, 40.6)}
+    assert adaptive.TABLE_3["ExpDecay"] == (85.3, 86.2, 86.2, 85.8, 85.2)
+
+
+def quadratics(monkeypatch):
+    """An experiment of seconds, by name."""
+    def ordered(results):
+        def judge(found):
+            gains = (found.final("Quadratics", "one step", "train_loss")
+                     - found.final("Quadratics", "five steps", "train_loss"))
+            return Outcome(spread(gains), bool(gains.mean() > 0))
+
+        return [Criterion("More steps are faster. Agrees if the loss is lower.", judge)]
+
+    experiment = Experiment(
+        "do more steps help?", "made up, Figure 1",
+        lambda scale, stand_in: Plan(PARTS, "Six rounds.", {"Quadratics": (0.01, 0.01)})
+        if scale == "small" and not stand_in else None,
+        ordered, lambda results: [Table("Losses.", ["", "loss"], [
+            [label, spread(results.final("Quadratics", label, "train_loss"))]
+            for label in results.labels("Quadratics")])],
+        curves("train_loss", "loss", logarithmic=True),
+    )
+    monkeypatch.setitem(EXPERIMENTS, "made-up", experiment)
+    return experiment
+
+
+@pytest.mark.slow
+def test_the_command_trains_says_and_writes(tmp_path, monkeypatch, capfd):
+    quadratics(monkeypatch)
+    out, storage = tmp_path / "out", tmp_path / "runs"
+    words = ["reproduce", "made-up", "--out", str(out), "--storage", str(storage)]
+    assert run_command(words) == 0
+    said = capfd.readouterr().out
+    assert "6 of 6 jobs: Quadratics" in said
+    assert "Verdict: agrees." in said
+    came = read(out / "made-up-small.json")
+    assert len(came.results.traces) == 12
+    assert came.made["fedax"]
+    assert (out / "made-up-small.png").stat().st_size > 1000
+    assert not list(storage.glob("worker*"))  # nothing failed, so no log is left
+    assert run_command(words) == 0  # nothing is trained again
+    again = capfd.readouterr().out
+    assert " of 6 jobs: " not in again
+    assert read(out / "made-up-small.json").results.traces == came.results.traces
+    # In this process, without workers, the numbers are the same.
+    job = next(jobs_of(PARTS))
+    job.train(tmp_path / "here")
+    for trace in traces_of("Quadratics", "one step", job.record(tmp_path / "here")):
+        (same,) = [t for t in came.results.traces if (t.label, t.seed, t.values) == (
+            trace.label, trace.seed, trace.values)]
+        assert same.final["train_loss"] == pytest.approx(trace.final["train_loss"], rel=1e-4)
+
+
+def test_plans_and_mistakes_are_sentences(monkeypatch, capfd, tmp_path):
+    quadratics(monkeypatch)
+    assert run_command(["reproduce", "made-up", "--plan"]) == 0
+    said = capfd.readouterr().out
+    assert "Runs: 12, in Quadratics." in said
+    assert "- More steps are faster. Agrees if" in said
+    for words, sentence in (
+        (["made-up", "--scale", "paper"], "it has --scale small."),
+        (["made-up", "--only", "quadratic"], "Did you mean 'Quadratics'?"),
+        (["made-up", "--workers", "0"], "--workers"),
+        (["mime-section-6.1", "--plan"], "is computed in seconds, not trained"),
+        (["nothing"], "nothing"),
+    ):
+        assert run_command(["reproduce", *words, "--out", str(tmp_path)]) == 2
+        error = capfd.readouterr().err
+        assert sentence in error
+        assert error.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_what_fails_is_said_and_the_rest_is_trained(tmp_path):
+    bad = PARTS[0]._replace(label="bad", settings={**PARTS[0].settings, "seed": 1})
+    jobs = list(jobs_of([*PARTS, bad]))
+    stuck = jobs[0].folder(tmp_path)
+    stuck.mkdir(parents=True)
+    (stuck / "config.json").write_text("{")
+    shown = []
+    with pytest.raises(RunError, match="one step in Quadratics with seed 0 was not trained: "):
+        train_all(jobs, tmp_path, 1, shown.append)
+    assert len(shown) == len(jobs) - 1
+    assert list(tmp_path.glob("worker*.log"))
+    with pytest.raises(RunError, match="No panel"):
+        gathered("made-up", "small", False, jobs, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGKILL of a process group")
+def test_killed_at_work_its_workers_end_and_the_next_one_goes_on(tmp_path):
+    parts = [part._replace(settings={**part.settings, "num_rounds": 2_000, "evaluate_every": 0}) for part in PARTS]
+    program = (
+        "import sys, json\nfrom pathlib import Path\n"
+        "from fedax.reproductions.experiment import Part\n"
+        "from fedax.reproductions.jobs import jobs_of\n"
+        "from fedax.reproductions.workers import train_all\n"
+        "parts = [Part(**one) for one in json.loads(sys.argv[1])]\n"
+        "train_all(list(jobs_of(parts)), Path(sys.argv[2]), 2, lambda _: None)\n"
+    )
+    told = json.dumps([part._asdict() for part in parts])
+    process = subprocess.Popen([sys.executable, "-c", program, told, str(tmp_path)])
+    deadline = time.monotonic() + 120
+    while not list(tmp_path.glob("*/parts")) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    workers = [int(line.split()[0]) for line in subprocess.run(
+        ["ps", "-eo", "pid,ppid,args"], capture_output=True, text=True, check=True,
+    ).stdout.splitlines() if f" {process.pid} " in line and "reproductions.workers" in line]
+    assert len(workers) == 2
+    process.kill()
+    process.wait()
+    deadline = time.monotonic() + 60
+    while any(Path(f"/proc/{pid}/cmdline").exists() and
+              b"workers" in Path(f"/proc/{pid}/cmdline").read_bytes() for pid in workers):
+        assert time.monotonic() < deadline, "a worker outlives the process that asked it"
+        time.sleep(0.2)
+    few = [part._replace(settings={**part.settings, "num_rounds": 2_000, "evaluate_every": 0}) for part in PARTS[:1]]
+    train_all(list(jobs_of(few))[:1], tmp_path, 1, lambda _: None)
+    job = next(jobs_of(few))
+    whole = job.record(tmp_path)
+    job.train(tmp_path / "at-once")
+    at_once = job.record(tmp_path / "at-once")
+    np.testing.assert_allclose(
+        whole.metrics["train_loss"], at_once.metrics["train_loss"], rtol=1e-4)
+
+
+@pytest.mark.quick
+def test_results_survive_their_file(tmp_path):
+    results = made({"A": [0.5, math.nan], "B": [0.25, 0.75]})
+    came = gathered_like(results)
+    path = write(came, tmp_path)
+    again = read(path)
+    assert math.isnan(again.results.traces[1].final["test_accuracy"])
+    np.testing.assert_equal(again.results.final("P", "B", "test_accuracy"), [0.25, 0.75])
+    assert "NaN" not in path.read_text()
+    path.write_text("{}")
+    with pytest.raises(RunError, match="is not what fedax reproduce writes"):
+        read(path)
+
+
+def gathered_like(results):
+    return Came("made-up", "small", True, results, 12.0, {"fedax": "0"})
+
+
+@pytest.mark.quick
+def test_the_page_is_that_of_its_files():
+    """docs/reproductions.md is generated, not typed."""
+    spec = importlib.util.spec_from_file_location(
+        "build_reproductions", ROOT / "scripts" / "build_reproductions.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    text = module.PAGE.read_text("utf-8")
+    assert text.split(module.MARK)[1] == module.page().split(module.MARK)[1]
+    for name in EXPERIMENTS:
+        assert EXPERIMENTS[name].source in text
