@@ -32,28 +32,34 @@ SOURCE = "Faster Federated Learning with Decaying Number of Local SGD Steps 2021
 SHARE_WIDTH = 0.01
 
 
+# Nothing is tuned over, so the setting is the empty one, also if it diverged.
 def highest(panel: str, steps: int, scheme: str) -> Callable[[Results], np.ndarray]:
     """Reads the highest test accuracy in per cent."""
     metric = DATA[name_of(panel)].metric
-    return lambda results: 100 * results.highest(panel, label(steps, scheme), metric)
+    return lambda results: 100 * results.highest(panel, label(steps, scheme), metric, {})
 
 
 def lowest_error(panel: str, steps: int, scheme: str) -> Callable[[Results], np.ndarray]:
     """Reads the lowest training loss, of means over a fortieth of the rounds."""
     def read(results: Results) -> np.ndarray:
         name = label(steps, scheme)
-        values = results.curve(panel, name, "train_loss")[1]
-        lowest = values.min(1) if values.size else np.full(len(values), np.nan)
-        return np.where(np.isnan(results.final(panel, name, "train_loss")), np.nan, lowest)
+        values = results.curve(panel, name, "train_loss", {})[1]
+        lowest = values.min(1) if values.size else np.nan
+        return np.where(np.isnan(results.final(panel, name, "train_loss", {})), np.nan, lowest)
 
     return read
 
 
 def share(panel: str, steps: int) -> Callable[[Results], np.ndarray]:
     """Reads the share of local steps that decaying K takes."""
-    return lambda results: results.curve(
-        panel, label(steps, STEPS), "num_local_steps"
-    )[1].mean(1) / steps
+    def read(results: Results) -> np.ndarray:
+        name = label(steps, STEPS)
+        values = results.curve(panel, name, "num_local_steps", {})[1]
+        if not values.size or np.isnan(results.final(panel, name, "train_loss", {})).any():
+            return np.array([np.nan])
+        return values.mean(1) / steps
+
+    return read
 
 
 def table_1_criteria(results: Results) -> Sequence[Criterion]:
@@ -102,6 +108,10 @@ def figure_criteria(results: Results) -> Sequence[Criterion]:
 
 def _of_panel(panel: str, counts: Sequence[int]) -> Iterator[Criterion]:
     metric = DATA[name_of(panel)].metric
+
+    def final(results: Results, k: int) -> np.ndarray:
+        return 100 * results.final(panel, label(k, CONSTANT), metric, {})
+
     few, many = counts[0], counts[-1]
     yield criteria.ahead(
         f"{panel}, (a): with constant gamma and K, higher K converges faster. Agrees if the mean "
@@ -130,10 +140,8 @@ def _of_panel(panel: str, counts: Sequence[int]) -> Iterator[Criterion]:
     yield criteria.ahead(
         f"{panel}, (a): but final test accuracy is harmed by higher K. Agrees if the mean over the "
         f"last 100 rounds with the best smaller K is above that with K = {many}, in per cent.",
-        lambda results: np.max(
-            [100 * results.final(panel, label(k, CONSTANT), metric) for k in counts[:-1]], axis=0
-        ),
-        lambda results: 100 * results.final(panel, label(many, CONSTANT), metric),
+        lambda results: np.max([final(results, k) for k in counts[:-1]], axis=0),
+        lambda results: final(results, many),
     )
     for letter, scheme in (("b", RATE), ("c", STEPS)):
         for k in counts:
@@ -146,7 +154,7 @@ def _of_panel(panel: str, counts: Sequence[int]) -> Iterator[Criterion]:
 
 def _early(panel: str, steps: int, metric: str) -> Callable[[Results], np.ndarray]:
     def read(results: Results) -> np.ndarray:
-        rounds, values = results.curve(panel, label(steps, CONSTANT), metric)
+        rounds, values = results.curve(panel, label(steps, CONSTANT), metric, {})
         if not len(rounds):
             return np.array([np.nan])
         return 100 * values[:, rounds <= rounds[-1] / 4].mean(1)
@@ -201,7 +209,7 @@ def figure_tables(results: Results) -> list[Table]:
     for panel in results.panels:
         metric = DATA[name_of(panel)].metric
         rows = [
-            [name, spread(results.final(panel, name, metric), 1, 100),
+            [name, spread(results.final(panel, name, metric, {}), 1, 100),
              spread(highest(panel, k, scheme)(results), 1),
              spread(lowest_error(panel, k, scheme)(results), 3)]
             for scheme in SCHEMES for k in steps_of(results, panel)
@@ -229,7 +237,7 @@ def draw(figure: Figure, results: Results) -> None:
                 axes = grid[2 * place + row][column]
                 handles, names = [], []
                 for number, k in enumerate(steps_of(results, panel)):
-                    rounds, values = results.curve(panel, label(k, scheme), key)
+                    rounds, values = results.curve(panel, label(k, scheme), key, {})
                     if not len(rounds):
                         continue
                     style = line_style(number) | {"marker": ""}

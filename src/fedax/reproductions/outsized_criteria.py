@@ -307,11 +307,11 @@ def _decayed(panel: str, rates: Sequence[float]) -> Iterator[Criterion]:
             _throughout(panel, constants), 0.8, 1.0,
         )
     if name == "CIFAR-100":
-        yield ahead(
+        yield between(
             f"{panel}: the client rate is suboptimal initially. Agrees if over {AT_FIRST} its mean "
             "loss is above the best constant one's.",
-            less(least([first(panel, label) for label in constants])),
-            less(decayed(panel, first)),
+            above(decayed(panel, first), least([first(panel, label) for label in constants])),
+            1e-9, np.inf,
         )
     if name == "StackOverflow TP":
         yield ahead(
