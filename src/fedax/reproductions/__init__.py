@@ -3,7 +3,13 @@
 Settings, sources and deviations; the methods and the rounds are those that users run.
 """
 
-from fedax.reproductions import adaptive, decaying_steps, mime_quadratics, outsized_rates
+from fedax.reproductions import (
+    adaptive,
+    adaptive_tuning,
+    decaying_steps,
+    mime_quadratics,
+    outsized_rates,
+)
 from fedax.reproductions.common import Reproduction
 from fedax.reproductions.experiment import Experiment
 
@@ -17,4 +23,5 @@ REPRODUCTIONS: dict[str, Reproduction] = {
 # What is trained; what is computed stands above.
 EXPERIMENTS: dict[str, Experiment] = {
     **adaptive.EXPERIMENTS,
+    **adaptive_tuning.EXPERIMENTS,
 }

@@ -78,6 +78,30 @@ def near(
     )
 
 
+def earlier(
+    published: str, panel: str, better: str, worse: str, metric: str, share: float = 0.25,
+    *, scale: float = 100.0, smaller_is_better: bool = False,
+) -> Criterion:
+    """One method is ahead of another in the first rounds, in the mean of their curves."""
+    def judge(results: Results) -> Outcome:
+        means = []
+        for label in (better, worse):
+            rounds, values = results.curve(panel, label, metric)
+            if not len(rounds):
+                return Outcome(f"no curve of {label}", False)
+            first = rounds <= share * rounds[-1]
+            means.append(scale * values[:, first].mean(1))
+        gain = (means[1] - means[0]) if smaller_is_better else (means[0] - means[1])
+        return Outcome(spread(gain), bool(gain.mean() > 0))
+
+    order = f"{worse} less {better}" if smaller_is_better else f"{better} less {worse}"
+    return Criterion(
+        f"{panel}: {published}. Agrees if {metric} of {order} is positive, in the mean over seeds "
+        f"and the first {share:.0%} of the rounds.",
+        judge,
+    )
+
+
 def ahead(
     statement: str,
     better: Callable[[Results], np.ndarray],

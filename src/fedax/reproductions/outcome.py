@@ -144,8 +144,11 @@ def _finite(value: Any) -> Any:
 
 
 def _known(row: Mapping[str, Any]) -> dict[str, Any]:
-    final = {key: math.nan if value is None else value for key, value in row["final"].items()}
-    return {**row, "final": final}
+    numbers = {
+        name: {key: math.nan if value is None else value for key, value in row[name].items()}
+        for name in ("final", "last")
+    }
+    return {**row, **numbers}
 
 
 def described(name: str, experiment: Experiment, plan: Plan, missing: Mapping[str, str]) -> str:
@@ -163,7 +166,7 @@ def described(name: str, experiment: Experiment, plan: Plan, missing: Mapping[st
     panels = Results(
         trace for panel in plan.panels for trace in from_json([{
             "panel": panel, "label": part.label, "values": {}, "seed": 0, "rounds": 0,
-            "diverged": 0, "final": {}, "curves": {},
+            "diverged": 0, "final": {}, "curves": {}, "last": {},
         } for part in plan.parts if part.panel == panel])
     )
     lines += [f"- {criterion.statement}" for criterion in experiment.criteria(panels)]

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedax.sweeps.record import Record
+from fedax.sweeps.record import Record, Setting
 
 # Paper 004, section 4: settings are compared, and methods reported, by means over these rounds.
 LAST_ROUNDS = 100
@@ -32,6 +32,7 @@ class Trace(NamedTuple):
       final: metric -> mean over the last 100 rounds, or over all if there are fewer; NaN if the
         run diverged.
       curves: metric -> rounds and values: means of windows of rounds; empty if it was not kept.
+      last: metric -> its last measured value, such as on the whole test set; NaN if it diverged.
       deviations: metric -> the sample standard deviations within those windows; of few metrics.
       extremes: test metric -> its lowest and its highest measured value; empty if the run diverged.
     """
@@ -44,6 +45,7 @@ class Trace(NamedTuple):
     diverged: int
     final: Mapping[str, float]
     curves: Mapping[str, tuple[Sequence[float], Sequence[float]]]
+    last: Mapping[str, float] = {}
     deviations: Mapping[str, Sequence[float]] = {}
     extremes: Mapping[str, tuple[float, float]] = {}
 
@@ -59,6 +61,7 @@ def traces_of(panel: str, label: str, record: Record) -> list[Trace]:
             diverged,
             {name: math.nan if diverged else _final(values) for name, values in metrics.items()},
             {name: _curve(values) for name, values in metrics.items()},
+            {name: math.nan if diverged else _last(values) for name, values in metrics.items()},
             deviations={name: _deviations(metrics[name]) for name in SPREAD if name in metrics},
             extremes={} if diverged else {
                 name: (_rounded(np.nanmin(values)), _rounded(np.nanmax(values)))
@@ -72,6 +75,11 @@ def traces_of(panel: str, label: str, record: Record) -> list[Trace]:
 def _final(values: np.ndarray) -> float:
     last = values[-LAST_ROUNDS:]
     return _rounded(np.nanmean(last)) if not np.isnan(last).all() else math.nan
+
+
+def _last(values: np.ndarray) -> float:
+    known = values[~np.isnan(values)]
+    return _rounded(known[-1]) if len(known) else math.nan
 
 
 def _curve(values: np.ndarray) -> tuple[list[float], list[float]]:
@@ -161,6 +169,34 @@ class Results:
           values: of the setting; None: of the best one.
         """
         return np.array([t.final.get(metric, math.nan) for t in self._runs(panel, label, values)])
+
+    def last(
+        self, panel: str, label: str, metric: str, values: Mapping[str, Any] | None = None
+    ) -> np.ndarray:
+        """A metric's last measured value, [seeds]; arguments as for `final`."""
+        return np.array([t.last.get(metric, math.nan) for t in self._runs(panel, label, values)])
+
+    def record(self, panel: str, metric: str, labels: Sequence[str] = ()) -> Record:
+        """The final values of a metric as a sweep's record of one round, as pictures take them.
+
+        Args:
+          panel: of which runs.
+          metric: which.
+          labels: only these methods, which are named by their labels; default: all.
+        """
+        settings, rows, seeds, values = [], [], [], []
+        for label in labels or self.labels(panel):
+            for tried in self.settings(panel, label):
+                for trace in self._runs(panel, label, tried):
+                    rows.append(len(settings))
+                    seeds.append(trace.seed)
+                    values.append(trace.final.get(metric, math.nan))
+                settings.append(Setting(len(settings), label, tried))
+        scores = np.array(values)
+        return Record(
+            settings, np.array(rows), np.array(seeds), np.isnan(scores).astype(int),
+            np.ones(len(rows), int), {metric: scores[:, None]},
+        )
 
     def curve(
         self, panel: str, label: str, metric: str, values: Mapping[str, Any] | None = None

@@ -1,0 +1,313 @@
+"""Paper 004 ("Adaptive Federated Optimization"): Figures 2 to 4, on tuning, by training."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedax.pictures.grids import adaptivity, best_server_rate, heat_map, heat_map_size
+from fedax.report.tables import Table
+from fedax.reproductions import drawing
+from fedax.reproductions.adaptive_parts import (
+    ADAPTIVE,
+    METHODS,
+    ROWS,
+    full_grid,
+    hours,
+    in_words,
+    small_panels,
+    tuned,
+)
+from fedax.reproductions.experiment import Criterion, Experiment, Outcome, Plan, Scale
+from fedax.reproductions.results import Results
+from fedax.sweeps.choosing import choose
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SOURCE = "Adaptive Federated Optimization 2021"
+OF_FIGURE_2 = ("Adam", "Yogi", "AvgM")
+# Figure 3 varies the adaptivity; at the scale "small" over fewer values.
+ADAPTIVITIES, FEW = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1), (1e-5, 1e-3, 1e-1)
+CLOSE = 0.05
+_D2 = (
+    "The preset `paper` of the task with both rates from the grid of appendix D.2 as the project "
+    "recalls it. Three seeds."
+)
+
+
+def figure_2_plan(scale: Scale, stand_in: bool) -> Plan | None:
+    """FedAdam, FedYogi and FedAvgM over both rates."""
+    return _rates_plan(scale, stand_in, OF_FIGURE_2, ["SO NWP"])
+
+
+def figure_4_plan(scale: Scale, stand_in: bool) -> Plan | None:
+    """All methods over both rates."""
+    return _rates_plan(scale, stand_in, tuple(METHODS), list(ROWS))
+
+
+def _rates_plan(
+    scale: Scale, stand_in: bool, labels: Sequence[str], panels: Sequence[str]
+) -> Plan | None:
+    small = scale == "small"
+    if not small and stand_in:
+        return None
+    panels = small_panels(stand_in) if small else panels
+    make = tuned if small else full_grid
+    parts = tuple(make(panel, label) for panel in panels for label in labels)
+    return Plan(parts, in_words(panels) if small else _D2, hours(parts, small=small))
+
+
+def figure_3_plan(scale: Scale, stand_in: bool) -> Plan | None:
+    """The adaptive methods over both rates and the adaptivity."""
+    small = scale == "small"
+    if small != stand_in:
+        return None
+    if not small:
+        parts = tuple(
+            full_grid(panel, label, adaptivity=ADAPTIVITIES)
+            for panel in ROWS for label in ADAPTIVE
+        )
+        return Plan(parts, _D2 + " Five values of the adaptivity.", hours(parts, small=False))
+    panel = "EMNIST CR"
+    parts = []
+    for label in ADAPTIVE:
+        part = tuned(panel, label)
+        fixed = {key: value for key, value in part.settings.items() if key != "adaptivity"}
+        parts.append(part._replace(settings=fixed, grid={**part.grid, "adaptivity": FEW}))
+    words = f"{in_words([panel])} The adaptivity from {', '.join(f'{one:g}' for one in FEW)}."
+    return Plan(tuple(parts), words.replace(" with adaptivity 0.001", ""),
+                hours(parts, small=True))
+
+
+def share_close(results: Results, panel: str, label: str) -> float:
+    """The share of a method's settings whose mean metric is within 5% of its best one's.
+
+    Section 5.2 shows heat maps, where this is the size of the good region; a setting that diverged
+    with a seed is not close.
+    """
+    row = ROWS[panel]
+    values = np.array([
+        results.final(panel, label, row.metric, setting).mean()
+        for setting in results.settings(panel, label)
+    ])
+    if np.isnan(values).all():
+        return 0.0
+    if row.scale > 100:  # an error
+        return float((values <= (1 + CLOSE) * np.nanmin(values)).mean())
+    return float((values >= (1 - CLOSE) * np.nanmax(values)).mean())
+
+
+def figure_2_criteria(results: Results) -> Sequence[Criterion]:
+    """More good settings of the adaptive methods than of FedAvgM."""
+    def judge_of(panel: str, label: str) -> Criterion:
+        def judge(found: Results) -> Outcome:
+            ours, other = (share_close(found, panel, one) for one in (label, "AvgM"))
+            return Outcome(f"{ours:.0%} against {other:.0%}", ours > other)
+
+        return Criterion(
+            f"{panel}: of AvgM only few server rates are good for each client rate, of {label} "
+            f"many for a range. Agrees if a larger share of {label}'s settings is within "
+            f"{CLOSE:.0%} of its best {ROWS[panel].metric}.",
+            judge,
+        )
+
+    return [judge_of(panel, label) for panel in results.panels for label in ("Adam", "Yogi")]
+
+
+def figure_2_tables(results: Results) -> list[Table]:
+    """The shares, and the best settings."""
+    rows = [
+        [panel, label, f"{share_close(results, panel, label):.0%}",
+         *_numbers(results, panel, label)]
+        for panel in results.panels for label in results.labels(panel)
+    ]
+    title = (
+        "Share of a method's settings whose final metric is within 5% of its best, and the setting "
+        "with the lowest training loss. The paper shows heat maps and gives no numbers."
+    )
+    return [Table(title, ["task", "method", "close", "client rate", "server rate", "metric"], rows)]
+
+
+def _numbers(results: Results, panel: str, label: str) -> list[str]:
+    try:
+        best = results.best(panel, label)
+    except LookupError:
+        return ["diverged", "", ""]
+    row = ROWS[panel]
+    metric = row.scale * results.final(panel, label, row.metric).mean()
+    return [f"{best['client_learning_rate']:g}", f"{best['server_learning_rate']:g}",
+            f"{metric:.2f}"]
+
+
+def draw_figure_2(figure: Figure, results: Results) -> None:
+    """A heat map a method, a row a task."""
+    panels = results.panels
+    first = results.settings(panels[0], results.labels(panels[0])[0])
+    columns = len({one["server_learning_rate"] for one in first})
+    width, height = heat_map_size(columns, len(first) // max(columns, 1))
+    labels = [label for label in OF_FIGURE_2 if label in results.labels(panels[0])]
+    figure.set_size_inches(width * len(labels), height * len(panels))
+    grid = figure.subplots(len(panels), len(labels), squeeze=False)
+    for axes_row, panel in zip(grid, panels, strict=True):
+        record = results.record(panel, ROWS[panel].metric, labels)
+        choice = choose(record, ROWS[panel].metric)
+        for axes, label in zip(axes_row, labels, strict=True):
+            heat_map(record, choice, label, axes=axes)
+            axes.set_title(f"{panel}: {label}", fontsize="medium")
+
+
+def figure_3_criteria(results: Results) -> Sequence[Criterion]:
+    """10^-3 is almost as good as any other adaptivity."""
+    def judge_of(panel: str, label: str) -> Criterion:
+        def judge(found: Results) -> Outcome:
+            best = best_at(found, panel, label)
+            gap = max(best.values()) - best.get(1e-3, math.nan)
+            if ROWS[panel].scale > 100:
+                gap = best.get(1e-3, math.nan) - min(best.values())
+            return Outcome(f"{gap:.2f}", bool(gap <= 1.0))
+
+        return Criterion(
+            f"{panel}: an adaptivity of 10^-3 works almost as well as all other values for "
+            f"{label}. Agrees if with the best rates the mean of {ROWS[panel].metric} is within 1 "
+            "of that with the best adaptivity.",
+            judge,
+        )
+
+    return [judge_of(panel, label) for panel in results.panels for label in results.labels(panel)]
+
+
+def best_at(results: Results, panel: str, label: str) -> dict[float, float]:
+    """Adaptivity -> the best metric over both rates, a posteriori, as in Figure 3."""
+    row = ROWS[panel]
+    found: dict[float, list[float]] = {}
+    for setting in results.settings(panel, label):
+        value = row.scale * results.final(panel, label, row.metric, setting).mean()
+        if not math.isnan(value):
+            found.setdefault(setting["adaptivity"], []).append(value)
+    pick = min if row.scale > 100 else max
+    return {key: pick(values) for key, values in sorted(found.items())}
+
+
+def figure_3_tables(results: Results) -> list[Table]:
+    """The best metric at each adaptivity."""
+    values = sorted({
+        setting["adaptivity"] for trace in results.traces for setting in [trace.values]
+    })
+    rows = []
+    for panel in results.panels:
+        for label in results.labels(panel):
+            best = best_at(results, panel, label)
+            rows.append([panel, label, *(f"{best.get(one, math.nan):.2f}" for one in values)])
+    title = (
+        "The metric with the best rates a posteriori, mean over the last 100 rounds and over "
+        "seeds, at each adaptivity. The paper shows curves and gives no numbers."
+    )
+    return [Table(title, ["task", "method", *(f"{one:g}" for one in values)], rows)]
+
+
+def draw_figure_3(figure: Figure, results: Results) -> None:
+    """The best metric against the adaptivity, a panel a task."""
+    for axes, panel in zip(
+        drawing.panels_of(figure, results.panels), results.panels, strict=True
+    ):
+        metric = ROWS[panel].metric
+        record = results.record(panel, metric)
+        adaptivity(record, choose(record, metric), axes)
+
+
+def slope(results: Results, panel: str, label: str) -> float:
+    """Of log best server rate against log client rate, by least squares.
+
+    Client rates that did not train are left out: those whose best loss is within 10% of the worst
+    of all settings (section 5.3).
+    """
+    losses: dict[float, dict[float, float]] = {}
+    for setting in results.settings(panel, label):
+        loss = results.final(panel, label, results.by, setting).mean()
+        if not math.isnan(loss):
+            rates = losses.setdefault(setting["client_learning_rate"], {})
+            rates[setting["server_learning_rate"]] = loss
+    worst = max((max(of.values()) for of in losses.values()), default=math.nan)
+    points = [
+        (math.log10(client), math.log10(min(of, key=of.__getitem__)))
+        for client, of in losses.items() if min(of.values()) < 0.9 * worst
+    ]
+    if len(points) < 2:
+        return math.nan
+    x, y = np.array(points).T
+    return float(np.polyfit(x, y, 1)[0])
+
+
+def figure_4_criteria(results: Results) -> Sequence[Criterion]:
+    """An inverse relationship for FedAvg and FedAvgM, less of one for adaptive methods."""
+    def falls(panel: str, label: str) -> Criterion:
+        def judge(found: Results) -> Outcome:
+            value = slope(found, panel, label)
+            return Outcome(f"slope {value:.2f}", value < 0)
+
+        return Criterion(
+            f"{panel}: a clear inverse relationship between the client's rate and the best "
+            f"server's of {label}. Agrees if its slope in logarithms is negative.",
+            judge,
+        )
+
+    def flatter(panel: str, label: str) -> Criterion:
+        def judge(found: Results) -> Outcome:
+            values = [slope(found, panel, one) for one in (label, "Avg")]
+            return Outcome(f"slopes {values[0]:.2f} and {values[1]:.2f}",
+                           abs(values[0]) < abs(values[1]))
+
+        return Criterion(
+            f"{panel}: much more stability of the best server rate for {label}. Agrees if its "
+            "slope is nearer to 0 than that of Avg.",
+            judge,
+        )
+
+    return [
+        one for panel in results.panels
+        for one in (*(falls(panel, label) for label in ("AvgM", "Avg")),
+                    *(flatter(panel, label) for label in ADAPTIVE))
+    ]
+
+
+def figure_4_tables(results: Results) -> list[Table]:
+    """The slopes."""
+    rows = [
+        [panel, *(f"{slope(results, panel, label):.2f}" for label in METHODS)]
+        for panel in results.panels
+    ]
+    title = (
+        "Slope of the logarithm of the best server rate against that of the client rate, by the "
+        "mean training loss of the last 100 rounds. The paper shows the points and gives no "
+        "numbers."
+    )
+    return [Table(title, ["task", *METHODS], rows)]
+
+
+def draw_figure_4(figure: Figure, results: Results) -> None:
+    """The best server rate against the client rate, a panel a task."""
+    for axes, panel in zip(
+        drawing.panels_of(figure, results.panels), results.panels, strict=True
+    ):
+        record = results.record(panel, results.by)
+        best_server_rate(record, choose(record, results.by), axes)
+
+
+EXPERIMENTS = {
+    "adaptive-figure-2": Experiment(
+        "FedAdam and FedYogi have more good pairs of rates than FedAvgM", f"{SOURCE}, Figure 2",
+        figure_2_plan, figure_2_criteria, figure_2_tables, draw_figure_2,
+    ),
+    "adaptive-figure-3": Experiment(
+        "the adaptivity matters little, 10^-3 is nearly the best", f"{SOURCE}, Figure 3",
+        figure_3_plan, figure_3_criteria, figure_3_tables, draw_figure_3,
+    ),
+    "adaptive-figure-4": Experiment(
+        "the best server rate falls with the client rate, less so for adaptive methods",
+        f"{SOURCE}, Figure 4", figure_4_plan, figure_4_criteria, figure_4_tables, draw_figure_4,
+    ),
+}

@@ -1,0 +1,97 @@
+"""Figures as the papers have them: panels of curves, with the spread over seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from fedax.reproductions.results import Results
+from fedax.rounds.style import legend, line_style, tidy
+
+if TYPE_CHECKING:  # matplotlib is slow to import, and only drawing needs it
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+PANELS_A_ROW = 3
+
+
+def panels_of(figure: Figure, names: Sequence[str], width: float = 4.6) -> list[Axes]:
+    """An empty panel a name, with it as its title, and the figure's size to fit.
+
+    Args:
+      figure: empty.
+      names: of panels.
+      width: of a panel, in inches.
+    """
+    columns = min(PANELS_A_ROW, len(names))
+    rows = -(-len(names) // columns)
+    figure.set_size_inches(width * columns, 0.8 * width * rows)
+    grid = figure.subplots(rows, columns, squeeze=False).ravel()
+    for axes, name in zip(grid, names, strict=False):
+        axes.set_title(name)
+    for axes in grid[len(names):]:
+        axes.remove()
+    return list(grid[: len(names)])
+
+
+def draw_curves(
+    axes: Axes, results: Results, panel: str, metric: str, labels: Sequence[str] = (),
+    *, scale: float = 1.0, settings: Mapping[str, Mapping[str, Any]] | None = None,
+) -> None:
+    """A line a method, of its best setting: the mean over seeds, and a band to both extremes.
+
+    Args:
+      axes: to draw on.
+      results: of which.
+      panel: of which runs.
+      metric: which.
+      labels: methods; default: all of the panel.
+      scale: from the metric to the axis.
+      settings: label -> setting, in place of the best one.
+    """
+    handles, names = [], []
+    for place, label in enumerate(labels or results.labels(panel)):
+        try:
+            chosen = (settings or {}).get(label)
+            rounds, values = results.curve(panel, label, metric, chosen)
+        except LookupError:  # all diverged
+            continue
+        if not len(rounds):
+            continue
+        style = line_style(place)
+        (line,) = axes.plot(
+            rounds, scale * values.mean(0), color=style["color"], linestyle=style["linestyle"]
+        )
+        axes.fill_between(
+            rounds, scale * values.min(0), scale * values.max(0), color=line.get_color(),
+            alpha=0.15, linewidth=0,
+        )
+        handles.append(line)
+        names.append(label)
+    tidy(axes)
+    axes.set_xlabel("round")
+    if handles:
+        legend(axes, handles, names)
+
+
+def curves(
+    metric: str, words: str, *, scale: float = 1.0, logarithmic: bool = False
+) -> Callable[[Figure, Results], None]:
+    """A figure of all panels with the same metric.
+
+    Args:
+      metric: on the vertical axis.
+      words: the axis's name.
+      scale: from the metric to the axis.
+      logarithmic: the axis.
+    """
+    def draw(figure: Figure, results: Results) -> None:
+        for axes, panel in zip(
+            panels_of(figure, results.panels), results.panels, strict=True
+        ):
+            draw_curves(axes, results, panel, metric, scale=scale)
+            axes.set_ylabel(words)
+            if logarithmic:
+                axes.set_yscale("log")
+
+    return draw
