@@ -110,11 +110,12 @@ def local_update_decay(
       build: (client_learning_rate, server_learning_rate) -> algorithm. It is called in every
         trace with the current rates, which are traced.
       model: the same model.
-      client_learning_rate: gamma > 0 of the first round; None if the algorithm has no such rate,
+      client_learning_rate: gamma >= 0 of the first round; None if the algorithm has no such rate,
         which is then what `build` is given.
       server_learning_rate: eta > 0 of the first round, or None.
       client_decay: alpha in (0, 1]; the released code's is 0.1.
-      server_decay: beta in (0, 1]; the released code's is 0.9.
+      server_decay: beta in (0, 1]; the released code's is 0.9. With both 1 this is the algorithm
+        itself, which also reports `full_loss`.
       window, patience, cooldown: W >= 1 (static), P >= 1, C >= 0; the paper's experiments have
         100 for all three.
       threshold: Delta >= 0.
@@ -150,8 +151,10 @@ def local_update_decay(
                 f"{name} must be a number, as local_update_decay itself changes it, but is "
                 f"{quoted(rate)}."
             )
-        if rate is not None:
-            check_number(name, rate, above=0)
+    if client_learning_rate is not None:
+        check_number("client_learning_rate", client_learning_rate, at_least=0)
+    if server_learning_rate is not None:
+        check_number("server_learning_rate", server_learning_rate, above=0)
     if all(rate is None for rate in start):
         raise ValueError("client_learning_rate and server_learning_rate are both None, so there "
                          "is nothing that local_update_decay could lower.")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -100,3 +100,55 @@ def earlier(
         f"and the first {share:.0%} of the rounds.",
         judge,
     )
+
+
+def ahead(
+    statement: str,
+    better: Callable[[Results], np.ndarray],
+    worse: Callable[[Results], np.ndarray],
+    by: float = 0.0,
+) -> Criterion:
+    """Values a seed, larger ones being better, exceed others; those of runs that diverged are NaN.
+
+    Args:
+      statement: what was published, and what must be measured, in words.
+      better, worse: the values from the results, [seeds].
+      by: the mean difference must be more than 0, or if this is not 0, at least this.
+    """
+    def judge(results: Results) -> Outcome:
+        high, low = _values(better, results), _values(worse, results)
+        if np.isnan(high).any() or not len(high):
+            return Outcome("diverged, or was not measured", False)
+        if np.isnan(low).any() or not len(low):
+            return Outcome("what should be worse diverged, or was not measured", bool(len(low)))
+        gain = high - low
+        return Outcome(spread(gain, 3), bool(gain.mean() >= by if by else gain.mean() > 0))
+
+    return Criterion(statement, judge)
+
+
+def between(
+    statement: str, value: Callable[[Results], np.ndarray], least: float, most: float,
+) -> Criterion:
+    """The mean over seeds of a value is in a range.
+
+    Args:
+      statement: what was published, and what must be measured, in words.
+      value: from the results, [seeds].
+      least, most: the range, its ends included.
+    """
+    def judge(results: Results) -> Outcome:
+        values = _values(value, results)
+        if np.isnan(values).any() or not len(values):
+            return Outcome("diverged, or was not measured", False)
+        return Outcome(spread(values, 3), bool(least <= values.mean() <= most))
+
+    return Criterion(statement, judge)
+
+
+def _values(read: Callable[[Results], np.ndarray], results: Results) -> np.ndarray:
+    """The values, or a NaN if all settings diverged."""
+    try:
+        return np.asarray(read(results), float)
+    except LookupError:
+        return np.array([np.nan])

@@ -16,6 +16,8 @@ LAST_ROUNDS = 100
 POINTS = 40
 # What is kept of a number.
 DIGITS = 6
+# Of these metrics the spread within the windows is kept, too.
+SPREAD = ("pseudo_gradient_norm",)
 
 
 class Trace(NamedTuple):
@@ -31,6 +33,8 @@ class Trace(NamedTuple):
         run diverged.
       curves: metric -> rounds and values: means of windows of rounds; empty if it was not kept.
       last: metric -> its last measured value, such as on the whole test set; NaN if it diverged.
+      deviations: metric -> the sample standard deviations within those windows; of few metrics.
+      extremes: test metric -> its lowest and its highest measured value; empty if the run diverged.
     """
 
     panel: str
@@ -42,6 +46,8 @@ class Trace(NamedTuple):
     final: Mapping[str, float]
     curves: Mapping[str, tuple[Sequence[float], Sequence[float]]]
     last: Mapping[str, float] = {}
+    deviations: Mapping[str, Sequence[float]] = {}
+    extremes: Mapping[str, tuple[float, float]] = {}
 
 
 def traces_of(panel: str, label: str, record: Record) -> list[Trace]:
@@ -56,6 +62,12 @@ def traces_of(panel: str, label: str, record: Record) -> list[Trace]:
             {name: math.nan if diverged else _final(values) for name, values in metrics.items()},
             {name: _curve(values) for name, values in metrics.items()},
             {name: math.nan if diverged else _last(values) for name, values in metrics.items()},
+            deviations={name: _deviations(metrics[name]) for name in SPREAD if name in metrics},
+            extremes={} if diverged else {
+                name: (_rounded(np.nanmin(values)), _rounded(np.nanmax(values)))
+                for name, values in metrics.items()
+                if name.startswith("test_") and not np.isnan(values).all()
+            },
         ))
     return traces
 
@@ -72,13 +84,25 @@ def _last(values: np.ndarray) -> float:
 
 def _curve(values: np.ndarray) -> tuple[list[float], list[float]]:
     """Means of windows; each stands at the mean of the rounds that were measured in it."""
-    rounds, means = [], []
-    for window in np.array_split(np.arange(len(values)), min(POINTS, len(values))):
-        measured = window[~np.isnan(values[window])]
-        if len(measured):
-            rounds.append(_rounded(measured.mean() + 1))
-            means.append(_rounded(values[measured].mean()))
-    return rounds, means
+    windows = _windows(values)
+    return (
+        [_rounded(window.mean() + 1) for window in windows],
+        [_rounded(values[window].mean()) for window in windows],
+    )
+
+
+def _deviations(values: np.ndarray) -> list[float]:
+    return [
+        _rounded(values[window].std(ddof=1)) if len(window) > 1 else 0.0
+        for window in _windows(values)
+    ]
+
+
+def _windows(values: np.ndarray) -> list[np.ndarray]:
+    """The rounds that were measured, from 0, in each window that has one."""
+    windows = np.array_split(np.arange(len(values)), min(POINTS, len(values)))
+    measured = (window[~np.isnan(values[window])] for window in windows)
+    return [window for window in measured if len(window)]
 
 
 def _rounded(value: Any) -> float:
@@ -186,6 +210,21 @@ class Results:
             np.array(found[0][0][:length]), np.array([values[:length] for _, values in found]),
         )
 
+    def deviations(
+        self, panel: str, label: str, metric: str, values: Mapping[str, Any] | None = None
+    ) -> np.ndarray:
+        """Standard deviations of a metric within the windows of its curve, [seeds, n]."""
+        found = [t.deviations.get(metric, []) for t in self._runs(panel, label, values)]
+        length = min(map(len, found), default=0)
+        return np.array([of[:length] for of in found])
+
+    def highest(
+        self, panel: str, label: str, metric: str, values: Mapping[str, Any] | None = None
+    ) -> np.ndarray:
+        """The highest measured value of a test metric, [seeds]; NaN for runs that diverged."""
+        found = [t.extremes.get(metric) for t in self._runs(panel, label, values)]
+        return np.array([math.nan if pair is None else pair[1] for pair in found])
+
     def _of(self, panel: str, label: str) -> list[Trace]:
         return [t for t in self.traces if (t.panel, t.label) == (panel, label)]
 
@@ -216,7 +255,7 @@ def as_json(results: Results) -> list[dict[str, Any]]:
             chosen = trace.values == results.best(trace.panel, trace.label)
         except LookupError:
             chosen = False
-        kept.append(trace._asdict() | ({} if chosen else {"curves": {}}))
+        kept.append(trace._asdict() | ({} if chosen else {"curves": {}, "deviations": {}}))
     return kept
 
 

@@ -1,0 +1,440 @@
+"""Paper 000: what would count as agreement with the text of sections 8 and 9 and its tables."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+from fedax.reproductions.criteria import ahead, between
+from fedax.reproductions.experiment import Criterion, Outcome
+from fedax.reproductions.outsized_plans import (
+    DATA,
+    LOSS,
+    NORM,
+    OF,
+    constant,
+    name_of,
+    rates_of,
+    reduced,
+    shown,
+    tied,
+)
+from fedax.reproductions.results import Results, spread
+
+# "Initially" and "few rounds" are this share of the rounds.
+FIRST = 0.25
+AT_FIRST = "the first quarter of the rounds"
+# Server rates of (23) are 10^0.5 apart.
+STEP = 10 ** 0.5
+
+Read = Callable[[Results], np.ndarray]
+
+
+def final(panel: str, label: str) -> Read:
+    """Reads the loss over the last 100 rounds."""
+    return lambda results: results.final(panel, label, LOSS)
+
+
+def first(panel: str, label: str) -> Read:
+    """Reads the mean loss over the first quarter of the rounds; NaN where a run diverged."""
+    def read(results: Results) -> np.ndarray:
+        rounds, values = results.curve(panel, label, LOSS)
+        if not len(rounds):
+            return np.array([np.nan])
+        early = values[:, rounds <= max(FIRST * rounds[-1], rounds[0])].mean(1)
+        return np.where(np.isnan(results.final(panel, label, LOSS)), np.nan, early)
+
+    return read
+
+
+def least(reads: Sequence[Read]) -> Read:
+    """Reads the least of some losses by their mean over seeds; what diverged is not among them."""
+    def read(results: Results) -> np.ndarray:
+        found = []
+        for one in reads:
+            try:
+                values = one(results)
+            except LookupError:
+                continue
+            if len(values) and not np.isnan(values).any():
+                found.append(values)
+        return min(found, key=lambda values: values.mean()) if found else np.array([np.nan])
+
+    return read
+
+
+def above(read: Read, other: Read) -> Read:
+    """Reads by what share losses are above others."""
+    return lambda results: read(results) / other(results) - 1
+
+
+def less(read: Read) -> Read:
+    """Reads the negative of losses, of which larger is better."""
+    return lambda results: -read(results)
+
+
+def crossing(published: str, panel: str, rates: Sequence[float]) -> Criterion:
+    """The client rate with the lowest loss at first is larger than the one at last."""
+    def judge(results: Results) -> Outcome:
+        best = []
+        for read in (first, final):
+            means = {
+                rate: values.mean() for rate in rates
+                if len(values := least([read(panel, constant(rate))])(results))
+                and not np.isnan(values).any()
+            }
+            if not means:
+                return Outcome("diverged, or was not measured", False)
+            best.append(min(means, key=lambda rate: means[rate]))
+        return Outcome(f"first {best[0]:g}, last {best[1]:g}", best[0] > best[1])
+
+    return Criterion(
+        f"{panel}: {published}. Agrees if the gamma with the lowest mean loss over {AT_FIRST} is "
+        "larger than that with the lowest over the last 100.",
+        judge,
+    )
+
+
+def figure_2(results: Results) -> Sequence[Criterion]:
+    """Section 8.1."""
+    return [
+        one for panel in results.panels for one in _fixed(panel, shown(results, panel))
+    ] + list(_gaps(results))
+
+
+def _fixed(panel: str, rates: Sequence[float]) -> Iterator[Criterion]:
+    largest = rates[-1]
+    if name_of(panel) == "Shakespeare":
+        everything = [final(panel, constant(rate)) for rate in rates]
+        yield between(
+            f"{panel}: there is little to no disadvantage to a large gamma. Agrees if the loss "
+            f"with gamma = {largest:g} over the last 100 rounds is at most 10% above the best.",
+            above(final(panel, constant(largest)), least(everything)), -np.inf, 0.1,
+        )
+        return
+    yield crossing(
+        "smaller client rates eventually reach lower losses than larger ones", panel, rates
+    )
+    yield ahead(
+        f"{panel}: the largest gamma ends in a suboptimal loss. Agrees if that with gamma = "
+        f"{largest:g} over the last 100 rounds is above the best of the others.",
+        less(least([final(panel, constant(rate)) for rate in rates[:-1]])),
+        less(final(panel, constant(largest))),
+    )
+
+
+def _gaps(results: Results) -> Iterator[Criterion]:
+    panels = {name_of(panel): panel for panel in results.panels}
+    if "CIFAR-100" not in panels:
+        return
+
+    def gap(panel: str) -> Read:
+        rates = shown(results, panel)
+        return above(final(panel, constant(rates[-1])),
+                     least([final(panel, constant(rate)) for rate in rates]))
+
+    for name in ("FEMNIST", "Shakespeare"):
+        if name in panels:
+            yield ahead(
+                f"{panels[name]}: the gap between the largest gamma and the best is much smaller "
+                "than on CIFAR-100. Agrees if it is smaller than that of "
+                f"{panels['CIFAR-100']}, as a share of the best loss.",
+                gap(panels["CIFAR-100"]), gap(panels[name]),
+            )
+
+
+def figure_3(results: Results) -> Sequence[Criterion]:
+    """Section 8.2: the norms of updates fall with gamma, and so does their spread."""
+    found = []
+    for panel in results.panels:
+        rates = shown(results, panel)
+        found += [
+            _falling(panel, rates),
+            ahead(
+                f"{panel}: smaller gammas have the larger spread, too. Agrees if the mean standard "
+                f"deviation within windows of a fortieth of the rounds is larger for gamma = "
+                f"{rates[0]:g} than for gamma = {rates[-1]:g}.",
+                _within(panel, rates[0]), _within(panel, rates[-1]),
+            ),
+        ]
+    return found
+
+
+def _falling(panel: str, rates: Sequence[float]) -> Criterion:
+    def judge(results: Results) -> Outcome:
+        means = [results.curve(panel, constant(rate), NORM)[1] for rate in rates]
+        if not all(values.size for values in means):
+            return Outcome("diverged, or was not measured", False)
+        norms = np.array([values.mean() for values in means])
+        falls = bool((norms[1:] <= 1.02 * norms[:-1]).all() and norms[-1] < norms[0])
+        return Outcome(", ".join(f"{norm:.3g}" for norm in norms), falls)
+
+    return Criterion(
+        f"{panel}: smaller client rates lead to larger updates. Agrees if the mean norm over all "
+        f"rounds falls from gamma = {rates[0]:g} to {rates[-1]:g}, and from none to the next "
+        "rises by more than 2%.",
+        judge,
+    )
+
+
+def _within(panel: str, rate: float) -> Read:
+    def read(results: Results) -> np.ndarray:
+        found = results.deviations(panel, constant(rate), NORM)
+        return found.mean(1) if found.size else np.array([np.nan])
+
+    return read
+
+
+def figure_4(results: Results) -> Sequence[Criterion]:
+    """Section 8.2: tied rates."""
+    found = []
+    for panel in results.panels:
+        found += [
+            ahead(
+                f"{panel}: gamma = eta = 1 results in an increased loss. Agrees if that over the "
+                "last 100 rounds is above that of gamma = eta = 0.1.",
+                less(final(panel, tied(0.1))), less(final(panel, tied(1.0))),
+            ),
+            between(
+                f"{panel}: gamma = eta = 0.1 outperforms 0.01 for most rounds. Agrees if its loss "
+                "is lower in more than half of the windows of a fortieth of the rounds.",
+                _share_below(panel, tied(0.1), tied(0.01)), 0.5 + 1e-9, 1.0,
+            ),
+        ]
+    return found
+
+
+def _share_below(panel: str, lower: str, higher: str) -> Read:
+    def read(results: Results) -> np.ndarray:
+        values = [results.curve(panel, label, LOSS)[1] for label in (lower, higher)]
+        length = min(of.shape[1] for of in values)
+        if not length:
+            return np.array([np.nan])
+        return (values[0][:, :length] < values[1][:, :length]).mean(1)
+
+    return read
+
+
+def figure_5(results: Results) -> Sequence[Criterion]:
+    """Section 8.3: with tuned server rates."""
+    return [one for panel in results.panels for one in _tuned(panel, shown(results, panel))]
+
+
+def _tuned(panel: str, rates: Sequence[float]) -> Iterator[Criterion]:
+    zero, positive = constant(0.0), [rate for rate in rates if rate > 0]
+    large = [rate for rate in positive if rate >= 0.1]
+    yield ahead(
+        f"{panel}: large gammas obtain a smaller loss initially. Agrees if over {AT_FIRST} the "
+        "best gamma > 0 has a lower mean loss than gamma = 0.",
+        less(least([first(panel, constant(rate)) for rate in positive])), less(first(panel, zero)),
+    )
+    yield between(
+        f"{panel}: tuning mitigates the suboptimality of gamma > 0 where rounds are few. Agrees if "
+        "over the last 100 rounds the best gamma >= 0.1 has a loss at most 2% above that of "
+        "gamma = 0.",
+        above(least([final(panel, constant(rate)) for rate in large]), final(panel, zero)),
+        -np.inf, 0.02,
+    )
+    everything = [constant(rate) for rate in rates]
+    yield ahead(
+        f"{panel}: gamma = 0 is comparable to larger gammas only near the end. Agrees if its "
+        f"distance from the lowest loss, as a share, is larger over {AT_FIRST} than over the last "
+        "100.",
+        above(first(panel, zero), least([first(panel, label) for label in everything])),
+        above(final(panel, zero), least([final(panel, label) for label in everything])),
+    )
+
+
+def figure_6(results: Results) -> Sequence[Criterion]:
+    """Section 8.4, with a fixed server rate."""
+    found = []
+    for panel in results.panels:
+        rates = shown(results, panel)
+        some = [final(panel, constant(rate)) for rate in rates[:-1]]
+        found += [
+            between(
+                f"{panel}: a large gamma, initially ahead, is eventually beaten or matched by a "
+                f"smaller one. Agrees if the best loss over the last 100 rounds without gamma = "
+                f"{rates[-1]:g} is at most 1% above that with it.",
+                above(least(some), final(panel, constant(rates[-1]))), -np.inf, 0.01,
+            ),
+            ahead(
+                f"{panel}: large gammas lead to an initially smaller loss. Agrees if over "
+                f"{AT_FIRST} the best gamma > 0 has a lower mean loss than gamma = 0.",
+                less(least([first(panel, constant(rate)) for rate in rates[1:]])),
+                less(first(panel, constant(0.0))),
+            ),
+        ]
+    return found
+
+
+def figure_7(results: Results) -> Sequence[Criterion]:
+    """Section 8.4, with tuned server rates: the two tasks differ."""
+    found = []
+    for panel in results.panels:
+        rates = shown(results, panel)
+        small, large = constant(rates[0]), constant(rates[-1])
+        better, worse = (small, large) if panel == "StackOverflow TP" else (large, small)
+        for read, when in ((first, AT_FIRST), (final, "the last 100")):
+            found.append(ahead(
+                f"{panel}: {better} has the lower loss throughout. Agrees if its mean over {when} "
+                f"is below that of {worse}.", less(read(panel, better)), less(read(panel, worse)),
+            ))
+    return found
+
+
+def figure_8(results: Results) -> Sequence[Criterion]:
+    """Section 9.2: LocalUpdateDecay against the best constant client rate."""
+    return [one for panel in results.panels for one in _decayed(panel, rates_of(results, panel))]
+
+
+def _decayed(panel: str, rates: Sequence[float]) -> Iterator[Criterion]:
+    name = name_of(panel)
+    constants = [constant(rate) for rate in rates]
+    yield between(
+        f"{panel}: LocalUpdateDecay eventually does as well as LocalUpdate with tuned gamma. "
+        "Agrees if its loss over the last 100 rounds is at most 5% above the best constant one's.",
+        above(decayed(panel, final), least([final(panel, label) for label in constants])),
+        -np.inf, 0.05,
+    )
+    if name in ("FEMNIST", "Shakespeare"):
+        yield between(
+            f"{panel}: it almost immediately does better, and at least as well throughout. Agrees "
+            "if after the first tenth of the rounds its mean loss is at most 2% above the lowest "
+            "of the constant ones in at least 80% of the windows of a fortieth of the rounds.",
+            _throughout(panel, constants), 0.8, 1.0,
+        )
+    if name == "CIFAR-100":
+        yield between(
+            f"{panel}: the client rate is suboptimal initially. Agrees if over {AT_FIRST} its mean "
+            "loss is above the best constant one's.",
+            above(decayed(panel, first), least([first(panel, label) for label in constants])),
+            1e-9, np.inf,
+        )
+    if name == "StackOverflow TP":
+        yield ahead(
+            f"{panel}: the rate that it begins with clearly has the higher loss. Agrees if the "
+            "loss of gamma = 100 over the last 100 rounds is above its.",
+            less(decayed(panel, final)), less(final(panel, constant(100.0))),
+        )
+
+
+def begins_at(results: Results, panel: str) -> float:
+    """The client rate of LocalUpdateDecay: the largest whose loss does not diverge.
+
+    That is, with the best server rate no seed diverged, and the loss over the last 100 rounds is
+    below the one at the beginning.
+
+    Raises:
+      LookupError: all diverged.
+    """
+    for rate in reversed(rates_of(results, panel, reduced)):
+        label = reduced(rate)
+        try:
+            last = results.final(panel, label, LOSS)
+            rounds, values = results.curve(panel, label, LOSS)
+        except LookupError:
+            continue
+        if len(rounds) and last.mean() < values[:, 0].mean():
+            return rate
+    raise LookupError(f"LocalUpdateDecay diverged with all client rates in {panel}.")
+
+
+def decayed(panel: str, read: Callable[[str, str], Read]) -> Read:
+    """Reads something of LocalUpdateDecay with the client rate that it begins with."""
+    return lambda results: read(panel, reduced(begins_at(results, panel)))(results)
+
+
+def _throughout(panel: str, constants: Sequence[str]) -> Read:
+    def read(results: Results) -> np.ndarray:
+        rounds, own = results.curve(panel, reduced(begins_at(results, panel)), LOSS)
+        others = []
+        for label in constants:
+            try:
+                others.append(results.curve(panel, label, LOSS)[1].mean(0))
+            except LookupError:
+                continue
+        length = min([len(rounds), *map(len, others)])
+        late = rounds[:length] > rounds[-1] / 10
+        lowest = np.min([of[:length] for of in others], axis=0)
+        return np.array([(own.mean(0)[:length] <= 1.02 * lowest)[late].mean()])
+
+    return read
+
+
+def table_2(results: Results) -> Sequence[Criterion]:
+    """Table 2: the rates of LocalUpdateDecay."""
+    found = []
+    for panel in results.panels:
+        gamma, eta = DATA[name_of(panel)].reduce
+        if panel in OF:
+            found.append(between(
+                f"{panel}: the largest gamma that does not diverge was {gamma:g}, and at least "
+                "0.1 on every task. Agrees if it is at least 0.1.",
+                _begins(panel), 0.1, np.inf,
+            ))
+        else:
+            found.append(between(
+                f"{panel}: the largest gamma that does not diverge was {gamma:g}. Agrees if it is "
+                "the same.", _begins(panel), gamma * 0.99, gamma * 1.01,
+            ))
+            found.append(_same_rate(panel, None, eta))
+    return found
+
+
+def _begins(panel: str) -> Read:
+    return lambda results: np.array([begins_at(results, panel)])
+
+
+def tables_3_to_7(results: Results) -> Sequence[Criterion]:
+    """The best server rate for each client rate: the same on the same data, else its order."""
+    found = []
+    for panel in results.panels:
+        data = DATA[name_of(panel)]
+        if panel in OF:
+            found.append(_rising(
+                panel, [rate for rate in shown(results, panel) if rate <= data.monotone]
+            ))
+        else:
+            found += [_same_rate(panel, rate, data.best[rate]) for rate in shown(results, panel)]
+    return found
+
+
+def _same_rate(panel: str, rate: float | None, eta: float) -> Criterion:
+    """The best server rate is within a step of the grid; None: LocalUpdateDecay's."""
+    def judge(results: Results) -> Outcome:
+        label = reduced(begins_at(results, panel)) if rate is None else constant(rate)
+        best = results.best(panel, label)["server_learning_rate"]
+        return Outcome(f"{best:.3g}", bool(eta / STEP / 1.01 <= best <= eta * STEP * 1.01))
+
+    whose = "of LocalUpdateDecay" if rate is None else f"for gamma = {rate:g}"
+    return Criterion(
+        f"{panel}: the best eta {whose} was {eta:.3g}. Agrees if it is that or its neighbour in "
+        "the grid.",
+        judge,
+    )
+
+
+def _rising(panel: str, rates: Sequence[float]) -> Criterion:
+    def judge(results: Results) -> Outcome:
+        best = [results.best(panel, constant(rate))["server_learning_rate"] for rate in rates]
+        return Outcome(
+            ", ".join(f"{eta:.3g}" for eta in best),
+            all(low <= high * 1.01 for low, high in itertools.pairwise(best)),
+        )
+
+    return Criterion(
+        f"{panel}: a larger gamma enables a larger eta (section 8.2), as in the paper's table up "
+        f"to gamma = {rates[-1]:g}. Agrees if the best eta falls nowhere from gamma = 0 to there.",
+        judge,
+    )
+
+
+def losses(results: Results, panel: str, label: str) -> list[str]:
+    """The loss at first and at last, in words."""
+    try:
+        return [spread(read(panel, label)(results), 3) for read in (first, final)]
+    except LookupError:
+        return ["diverged", "diverged"]

@@ -1,0 +1,405 @@
+"""Experiments of papers 000 and 001: plans, published numbers, criteria, tables and figures."""
+
+import math
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+import fedax
+from fedax.reproductions import decaying_training, outsized_training
+from fedax.reproductions import outsized_plans as outsized
+from fedax.reproductions.decaying_plans import CONSTANT, DATA, RATE, STEPS, label, settings
+from fedax.reproductions.jobs import jobs_of
+from fedax.reproductions.outcome import judged
+from fedax.reproductions.results import Results, Trace, as_json, from_json, traces_of
+from fedax.sweeps.record import Record, Setting
+
+EXPERIMENTS = {**outsized_training.EXPERIMENTS, **decaying_training.EXPERIMENTS}
+STACK_OVERFLOW = {
+    "outsized-rates-figure-6", "outsized-rates-figure-7", "outsized-rates-figure-9",
+    "outsized-rates-table-6", "outsized-rates-table-7", "decaying-steps-figure-2",
+}
+WINDOWS = 40
+
+
+def plans():
+    """Every plan of every experiment."""
+    for name, experiment in EXPERIMENTS.items():
+        for scale in ("small", "paper"):
+            for stand_in in (False, True):
+                plan = experiment.plan(scale, stand_in)
+                if plan is not None:
+                    yield name, scale, stand_in, plan
+
+
+def keys(name, scale, stand_in):
+    return {job.key for job in jobs_of(EXPERIMENTS[name].plan(scale, stand_in).parts)}
+
+
+# ------------------------------------------------------------------------- plans
+
+
+@pytest.mark.quick
+def test_there_is_an_entry_for_every_table_and_figure():
+    numbers = {f"outsized-rates-figure-{n}" for n in range(2, 10)}
+    numbers |= {f"outsized-rates-table-{n}" for n in range(2, 8)}
+    numbers |= {f"decaying-steps-figure-{n}" for n in range(2, 5)} | {"decaying-steps-table-1"}
+    assert set(EXPERIMENTS) == numbers
+    for name, experiment in EXPERIMENTS.items():
+        assert experiment.plan("small", False) is None  # none of the papers' data are at hand
+        assert (experiment.plan("small", True) is None) == (name in STACK_OVERFLOW)
+        assert experiment.plan("paper", False)
+        assert (experiment.draw is None) == ("-table-" in name)
+
+
+def test_every_plan_resolves_to_jobs():
+    for name, scale, stand_in, plan in plans():
+        jobs = list(jobs_of(plan.parts))
+        assert len({job.key for job in jobs}) == len(jobs), name
+        assert set(plan.hours) == set(plan.panels)
+        assert all(part.num_seeds == (5 if "decaying" in name else 3) for part in plan.parts)
+        for job in jobs:
+            config = next(iter(job.config.bases.values()))
+            assert config.algorithm_options.get("num_local_epochs") is None, (name, job.part)
+            if scale == "paper":
+                assert config.preset.startswith(("charles", "decayk"))
+        assert stand_in or not {part.task for part in plan.parts} & {"fashion-mnist", "shakespeare"}
+
+
+def test_entries_share_their_runs():
+    for scale, stand_in in (("small", True), ("paper", False)):
+        figure_5 = keys("outsized-rates-figure-5", scale, stand_in)
+        for number in (3, 4, 5):
+            assert keys(f"outsized-rates-table-{number}", scale, stand_in) < figure_5
+        figure_8 = keys("outsized-rates-figure-8", scale, stand_in)
+        assert figure_5 < figure_8
+        assert figure_8 - figure_5 <= keys("outsized-rates-table-2", scale, stand_in)
+        figure_2 = keys("outsized-rates-figure-2", scale, stand_in)
+        assert keys("outsized-rates-figure-3", scale, stand_in) < figure_2
+        # gamma = eta = 0.01, with 3 seeds
+        assert len(keys("outsized-rates-figure-4", scale, stand_in) & figure_2) == 3
+        table = keys("decaying-steps-table-1", scale, stand_in)
+        for number in (3, 4):
+            figure = keys(f"decaying-steps-figure-{number}", scale, stand_in)
+            assert len(figure & table) * 3 == len(figure) * 2  # without the constant scheme
+
+
+# ------------------------------------------------------------- published numbers
+
+
+@pytest.mark.quick
+def test_published_rates_are_those_of_paper_000():
+    """Tables 2 to 7, typed from the paper: base-10 logarithms; None is gamma = 0."""
+    tables = {
+        "CIFAR-100": {0: -1, -1: -1, -2: -1.5, -3: -1.5, None: -1.5},
+        "FEMNIST": {-1: -2, -2: -1.5, -3: -1.5, None: -1.5},
+        "Shakespeare": {0: -0.5, -1: 0, -2: -1, -3: -1, None: -1},
+        "StackOverflow NWP": {-1: -1.5, -2: -1.5, -3: -2, None: -2},
+        "StackOverflow TP": {2: -0.5, 1: -0.5, 0: -0.5, -1: -0.5, -2: -0.5, None: -0.5},
+    }
+    for name, table in tables.items():
+        expected = {0.0 if g is None else 10.0**g: 10.0**e for g, e in table.items()}
+        found = outsized.DATA[name].best
+        assert sorted(found) == pytest.approx(sorted(expected))
+        for gamma, eta in expected.items():
+            near = min(found, key=lambda rate, gamma=gamma: abs(rate - gamma))
+            assert found[near] == pytest.approx(eta)
+            assert found[near] in outsized.SERVER_RATES
+    table_2 = {
+        "CIFAR-100": (0, -1), "FEMNIST": (-1, -1), "Shakespeare": (0, -1.5),  # its sign is lost
+        "StackOverflow NWP": (-1, -1.5), "StackOverflow TP": (2, 0),
+    }
+    for name, (gamma, eta) in table_2.items():
+        assert outsized.DATA[name].reduce == pytest.approx((10.0**gamma, 10.0**eta))
+    assert pytest.approx([10 ** (-3 + n / 2) for n in range(9)]) == list(outsized.SERVER_RATES)
+
+
+@pytest.mark.quick
+def test_published_numbers_are_those_of_paper_001():
+    """Table 1: error and accuracy of decaying gamma, of decaying K, share of steps."""
+    table = {
+        "StackOverflow": {10: (0.02, 0.37, 0.02, 0.41, 0.55), 33: (0.02, 0.40, 0.02, 0.46, 0.51),
+                          100: (0.02, 0.44, 0.02, 0.42, 0.50)},
+        "FEMNIST": {3: (0.22, 0.91, 0.23, 0.91, 0.65), 10: (0.11, 0.92, 0.16, 0.92, 0.55),
+                    33: (0.05, 0.91, 0.14, 0.92, 0.26)},
+        "Shakespeare": {10: (1.33, 0.55, 1.44, 0.54, 0.55), 33: (1.12, 0.57, 1.23, 0.56, 0.51),
+                        100: (0.87, 0.57, 0.84, 0.58, 0.50)},
+    }
+    assert {name: dict(DATA[name].columns) for name in DATA} == table
+
+
+@pytest.mark.parametrize("rounds", [4000, 300, 200])
+@pytest.mark.quick
+def test_scaled_decays_take_the_published_share_of_steps(rounds):
+    for name, data in DATA.items():
+        for k, column in data.columns.items():
+            decay = settings(name, k, STEPS, rounds)["steps_decay"]
+            used = sum(math.ceil(k * decay**t) for t in range(rounds)) / (k * rounds)
+            assert used == pytest.approx(column.share, abs=0.01)
+
+
+def test_settings_of_the_paper_are_those_of_the_presets():
+    for name in ("decaying-steps-figure-2", "decaying-steps-figure-3", "decaying-steps-figure-4"):
+        (panel,) = EXPERIMENTS[name].plan("paper", False).panels
+        parts = {part.label: part for part in EXPERIMENTS[name].plan("paper", False).parts}
+        for k in DATA[panel].columns:
+            for scheme in (CONSTANT, RATE, STEPS):
+                (job, *_) = jobs_of([parts[label(k, scheme)]])
+                options = job.config.bases["fedsgd"].algorithm_options
+                for key, value in settings(panel, k, scheme).items():
+                    assert options.get(key, 1.0) == value, (panel, k, scheme, key)
+
+
+# ---------------------------------------------------------------------- criteria
+
+
+def trace(part, values, seed, curves, *, deviations=0.0, highest=None):
+    """A run whose metrics have one value in the first quarter and another afterwards."""
+    rounds = (np.arange(WINDOWS) * 10 + 5.5).tolist()
+    quarter = WINDOWS // 4
+    lines = {
+        name: (rounds, [first] * quarter + [last] * (WINDOWS - quarter))
+        for name, (first, last) in curves.items()
+    }
+    diverged = any(math.isnan(last) for _, last in curves.values())
+    return Trace(
+        part.panel, part.label, values, seed, 400, int(diverged),
+        {name: last + 1e-4 * seed for name, (_, last) in curves.items()},
+        {} if diverged else lines,
+        deviations={name: [deviations] * WINDOWS for name in curves},
+        extremes={} if diverged or highest is None else dict.fromkeys(curves, (0.0, highest)),
+    )
+
+
+def rate_of(part):
+    return float(part.label.rsplit(" ", 1)[1])
+
+
+def settings_of(part):
+    """The settings that are tried, and of each log10 of eta."""
+    for eta in part.grid.get("server_learning_rate", [None]):
+        yield ({} if eta is None else {"server_learning_rate": eta}), eta and math.log10(eta)
+
+
+def outsized_results(name, plan, agree):
+    """Made up so that every criterion agrees, or none."""
+    traces = []
+    for part in plan.parts:
+        rate = rate_of(part)
+        task = outsized.name_of(part.panel)
+        data = outsized.DATA[task]
+        for values, log_eta in settings_of(part):
+            first, last = outsized_losses(name, task, part, rate, agree)
+            if log_eta is not None:
+                best = best_eta(data, part, rate, agree)
+                last += 0.001 * abs(log_eta - best)
+            for seed in range(3):
+                curves = {"full_loss": (first, last)}
+                norm = 1.0
+                if part.settings.get("diagnostics"):
+                    norm = 2 - 0.1 * place(rate) if agree else 1 + 0.1 * place(rate)
+                    curves["pseudo_gradient_norm"] = (norm, norm)
+                traces.append(trace(part, values, seed, curves, deviations=norm / 10))
+    return Results(traces, "full_loss")
+
+
+def place(rate):
+    return outsized.CLIENT_RATES.index(rate)
+
+
+def best_eta(data, part, rate, agree):
+    """log10 of the best eta: published, or away from it and falling as gamma grows."""
+    if part.label.startswith("ReduceLR"):
+        return math.log10(data.reduce[1]) + (0 if agree else -1.5)
+    if agree:
+        return math.log10(data.best.get(rate, 1.0))
+    if "for" in part.panel:
+        return -5.0 if rate else 1.0
+    return math.log10(data.best.get(rate, 1.0)) - 1.5
+
+
+def outsized_losses(name, task, part, rate, agree):
+    """The loss in the first quarter and afterwards."""
+    if part.label.startswith("ReduceLR"):
+        return reduced_losses(name, task, rate, agree)
+    if rate not in outsized.DATA[task].best:
+        return math.nan, math.nan
+    number = name.rsplit("-", 1)[1]
+    at = 0.1 * place(rate)
+    if "eta" in part.label:
+        level = {0.1: 1.0, 0.01: 1.5, 1.0: 2.0}.get(rate, 1.8)
+        found = (level, level) if agree else (3 - level, 3 - level)
+    elif number == "7":
+        sign = 1 if (task == "StackOverflow TP") == agree else -1
+        found = 2 + sign * at, 1 + sign * at / 10
+    elif agree:
+        slope = 0.2 if task == "CIFAR-100" else 0.05
+        found = 2 - at, 1 + slope * min(rate, 1.0) * (0.01 if number in "58" else 1)
+    elif number in "58":
+        found = 2 + at, 1.2 if rate else 1.0
+    else:
+        largest = rate == max(outsized.DATA[task].best)
+        found = 2 + at, 1.0 if largest == (task != "Shakespeare") else 1.5
+    return found
+
+
+def reduced_losses(name, task, rate, agree):
+    published = outsized.DATA[task].reduce[0]
+    if name == "outsized-rates-table-2":
+        begins = published if agree else published / 10
+        if rate > 1.01 * begins or (not agree and task not in outsized.BY_YOGI and rate >= 0.1):
+            return math.nan, math.nan
+        return 2.0, 1.0
+    if rate > 1.01 * max(published, 1.0):
+        return math.nan, math.nan
+    if agree:
+        return (1.95, 1.0) if task == "CIFAR-100" else (1.3, 0.99)
+    return 1.6, 1.5
+
+
+def decaying_results(plan, agree):
+    traces = []
+    for part in plan.parts:
+        head, scheme = part.label.split(", ")
+        k = int(head.split()[-1])
+        panel = decaying_training.name_of(part.panel)
+        data = DATA[panel]
+        at = sorted(data.columns).index(k)
+        sign = 1 if agree else -1
+        accuracy = {CONSTANT: 0.8 - sign * 0.01 * at, RATE: 0.78, STEPS: 0.73}[scheme]
+        if agree:
+            accuracy = 0.8
+        if panel == "StackOverflow":
+            accuracy = {
+                CONSTANT: 0.7 + sign * 0.01 * at, RATE: 0.72 if agree else 0.75,
+                STEPS: 0.74 if agree else 0.65,
+            }[scheme]
+        last = 0.78 - sign * 0.01 * at
+        share = data.columns[k].share + (0 if agree else 0.05) if scheme == STEPS else 1.0
+        curves = {
+            data.metric: (0.3 + sign * 0.05 * at, last),
+            "train_loss": (2.0, 1 - sign * 0.1 * at),
+            "num_local_steps": (share * k, share * k),
+        }
+        traces += [trace(part, {}, seed, curves, highest=accuracy) for seed in range(5)]
+    return Results(traces)
+
+
+def made(name, plan, agree):
+    if name.startswith("outsized"):
+        return outsized_results(name, plan, agree)
+    return decaying_results(plan, agree)
+
+
+@pytest.mark.parametrize("agree", [True, False], ids=["agrees", "disagrees"])
+def test_criteria_tell_what_agrees(agree):
+    for name, scale, stand_in, plan in plans():
+        experiment = EXPERIMENTS[name]
+        found = judged(experiment, made(name, plan, agree))
+        assert found, (name, scale, stand_in)
+        for criterion, outcome in found:
+            where = (name, scale, stand_in, criterion.statement, outcome.measured)
+            assert outcome.agrees == agree, where
+            assert "Agrees if" in criterion.statement
+            assert outcome.measured
+
+
+def test_criteria_of_runs_that_diverged_do_not_agree():
+    for name, _, _, plan in plans():
+        nothing = Results(
+            trace(part, values, 0, {"full_loss": (math.nan, math.nan), "train_loss": (1, math.nan)})
+            for part in plan.parts for values, _ in settings_of(part)
+        )
+        experiment = EXPERIMENTS[name]
+        assert not any(outcome.agrees for _, outcome in judged(experiment, nothing))
+        assert experiment.tables(nothing)
+        if experiment.draw:
+            experiment.draw(Figure(), nothing)
+
+
+def test_tables_and_figures():
+    for name, scale, stand_in, plan in plans():
+        if scale == "paper" and stand_in:
+            continue
+        results = made(name, plan, True)
+        experiment = EXPERIMENTS[name]
+        for table in experiment.tables(results):
+            assert table.rows
+            assert all(len(row) == len(table.headings) for row in table.rows)
+        if experiment.draw:
+            figure = Figure()
+            experiment.draw(figure, results)
+            assert all(axes.has_data() for axes in figure.axes)
+            if name.startswith("outsized"):
+                assert {axes.get_yscale() for axes in figure.axes} == {"log"}
+                names = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
+                assert ("ReduceLR" in names) == (name[-1] in "89")
+            figure.canvas.draw()
+
+
+def test_tables_have_published_beside_measured():
+    plan = EXPERIMENTS["decaying-steps-table-1"].plan("paper", False)
+    (table,) = EXPERIMENTS["decaying-steps-table-1"].tables(decaying_results(plan, True))
+    rows = {row[0]: row[1:] for row in table.rows}
+    assert rows["FEMNIST, K = 33: share of steps used"] == ["0.26", "0.260 ± 0.000", "+0.000"]
+    assert rows["Shakespeare, K = 100: decaying K, highest accuracy"] == [
+        "58", "80.0 ± 0.0", "+22.0"
+    ]
+    name = "outsized-rates-table-3"
+    plan = EXPERIMENTS[name].plan("paper", False)
+    (table,) = EXPERIMENTS[name].tables(outsized_results(name, plan, True))
+    rows = {row[0]: row[1:3] for row in table.rows}
+    assert rows["1"] == ["0.1", "0.1"]
+    assert rows["0.01"] == ["0.0316", "0.0316"]
+    assert rows["100"] == ["diverged", "diverged"]
+    name = "outsized-rates-table-2"
+    plan = EXPERIMENTS[name].plan("paper", False)
+    (table,) = EXPERIMENTS[name].tables(outsized_results(name, plan, True))
+    assert table.rows[2][:5] == ["Shakespeare", "1", "1", "0.0316", "0.0316"]
+
+
+# ----------------------------------------------------------------------- results
+
+
+@pytest.mark.quick
+def test_traces_keep_spreads_of_norms_and_extremes_of_tests():
+    norms = np.arange(1.0, 81.0)[None]
+    accuracy = np.full((1, 80), np.nan)
+    accuracy[0, [9, 39, 79]] = 0.2, 0.6, 0.5
+    record = Record(
+        [Setting(0, "local_update", {})], np.array([0]), np.array([3]), np.array([0]),
+        np.array([80]), {"pseudo_gradient_norm": norms, "test_accuracy": accuracy},
+    )
+    results = Results(traces_of("panel", "label", record), "pseudo_gradient_norm")
+    found = results.deviations("panel", "label", "pseudo_gradient_norm")
+    np.testing.assert_allclose(found, np.full((1, 40), 0.5**0.5), rtol=1e-5)
+    assert results.highest("panel", "label", "test_accuracy").tolist() == [0.6]
+    (row,) = as_json(results)
+    (again,) = from_json([row])
+    assert again == results.traces[0]
+    del row["deviations"], row["extremes"]  # as older files have it
+    (old,) = from_json([row])
+    assert (old.deviations, old.extremes) == ({}, {})
+
+
+def test_local_update_decay_that_never_decays_is_local_update():
+    """So constant rates report `full_loss`, gamma = 0 among them."""
+    task = fedax.load_task("quadratics")
+    options = {"batch_size": 1, "num_local_steps": 3, "weighting": "uniform", "order": "iid"}
+
+    def build(client_rate, server_rate):
+        return fedax.local_update(task.model, client_rate, server_rate, **options)
+
+    for gamma in (0.0, 0.01):
+        constant = fedax.local_update_decay(
+            build, task.model, client_learning_rate=gamma, server_learning_rate=0.01,
+            client_decay=1.0, server_decay=1.0, window=1, patience=1, cooldown=0,
+        )
+        found = [
+            fedax.train(task, algorithm, num_rounds=5, cohort_size=3, progress=False)
+            for algorithm in (constant, build(gamma, 0.01))
+        ]
+        losses = [result.history["train_loss"] for result in found]
+        np.testing.assert_array_equal(*losses)
+        assert np.isfinite(found[0].history["full_loss"]).all()
