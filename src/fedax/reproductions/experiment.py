@@ -98,6 +98,7 @@ class Experiment(NamedTuple):
       criteria: what would count as agreement, for results of a plan.
       tables: published beside measured.
       draw: the figure in the paper's own axes; None: the source is a table.
+      by, maximise: by which metric the best setting of a method is chosen, see `Results`.
     """
 
     description: str
@@ -106,3 +107,5 @@ class Experiment(NamedTuple):
     criteria: Callable[[Results], Sequence[Criterion]]
     tables: Callable[[Results], list[Table]]
     draw: Callable[[Figure, Results], None] | None = None
+    by: str = "train_loss"
+    maximise: bool = False

@@ -12,6 +12,8 @@ from fedax.sweeps.record import Record
 
 # Paper 004, section 4: settings are compared, and methods reported, by means over these rounds.
 LAST_ROUNDS = 100
+# Of shorter runs, it is the last third.
+LAST_SHARE = 3
 # A curve is kept as the means of so many windows of rounds.
 POINTS = 40
 # What is kept of a number.
@@ -27,8 +29,8 @@ class Trace(NamedTuple):
       seed: the run's.
       rounds: how many it has.
       diverged: the round in which it diverged, from 1; 0: it did not.
-      final: metric -> mean over the last 100 rounds, or over all if there are fewer; NaN if the
-        run diverged.
+      final: metric -> mean over the last 100 rounds, or over the last third if that is less; NaN
+        if the run diverged.
       curves: metric -> rounds and values: means of windows of rounds; empty if it was not kept.
     """
 
@@ -58,7 +60,7 @@ def traces_of(panel: str, label: str, record: Record) -> list[Trace]:
 
 
 def _final(values: np.ndarray) -> float:
-    last = values[-LAST_ROUNDS:]
+    last = values[-min(LAST_ROUNDS, -(-len(values) // LAST_SHARE)):]
     return _rounded(np.nanmean(last)) if not np.isnan(last).all() else math.nan
 
 
@@ -129,7 +131,7 @@ class Results:
     def final(
         self, panel: str, label: str, metric: str, values: Mapping[str, Any] | None = None
     ) -> np.ndarray:
-        """A metric's mean over the last 100 rounds, [seeds]; NaN for runs that diverged.
+        """A metric's mean over the last 100 rounds or third, [seeds]; NaN for runs that diverged.
 
         Args:
           panel, label: whose.
