@@ -120,13 +120,13 @@ def test_f15_the_most_sensitive_coordinate_moves_tau_times_as_far(tau):
 
 def graded(x, batch):
     """Coordinate j of x times j + 1: at x = 1, Omega^j is 1/9, 4/9 and 1 of the largest."""
-    return jnp.arange(1.0, 4) * x * jnp.ones_like(batch["a"])
+    return jnp.arange(1.0, 4)[None] * x[None] * jnp.ones_like(batch["a"])
 
 
 @pytest.mark.quick
 @pytest.mark.parametrize("decays", [False, True])
 @pytest.mark.parametrize(
-    "outputs, tau, share", [(alike, 0.5, 0), (graded, 0.5, 2 / 3), (graded, 0.2, 1 / 3)]
+    ("outputs", "tau", "share"), [(alike, 0.5, 0), (graded, 0.5, 2 / 3), (graded, 0.2, 1 / 3)]
 )
 def test_rounds_report_the_share_of_the_parameters_with_zeta_above_1(outputs, tau, share, decays):
     model = with_outputs(outputs)
