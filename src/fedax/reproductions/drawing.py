@@ -26,10 +26,7 @@ def draw_curves(
     for label, (colour, line) in styles.items():
         if label not in results.labels(panel):
             continue
-        try:
-            rounds, values = results.curve(panel, label, metric)
-        except LookupError:
-            continue
+        rounds, values = results.curve(panel, label, metric)
         if not len(rounds):
             continue
         mean = scale * values.mean(axis=0)

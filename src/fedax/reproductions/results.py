@@ -133,12 +133,15 @@ class Results:
     ) -> np.ndarray:
         """A metric's mean over the last 100 rounds or third, [seeds]; NaN for runs that diverged.
 
+        If every setting diverged, and none is asked for, it is a single NaN.
+
         Args:
           panel, label: whose.
           metric: such as test_accuracy.
           values: of the setting; None: of the best one.
         """
-        return np.array([t.final.get(metric, math.nan) for t in self._runs(panel, label, values)])
+        runs = self._runs(panel, label, values)
+        return np.array([run.final.get(metric, math.nan) for run in runs] or [math.nan])
 
     def curve(
         self, panel: str, label: str, metric: str, values: Mapping[str, Any] | None = None
@@ -156,7 +159,10 @@ class Results:
         return [t for t in self.traces if (t.panel, t.label) == (panel, label)]
 
     def _runs(self, panel: str, label: str, values: Mapping[str, Any] | None) -> list[Trace]:
-        chosen = self.best(panel, label) if values is None else values
+        try:
+            chosen = self.best(panel, label) if values is None else values
+        except LookupError:
+            return []
         runs = [t for t in self._of(panel, label) if t.values == chosen]
         return sorted(runs, key=lambda trace: trace.seed)
 
