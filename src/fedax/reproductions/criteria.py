@@ -83,14 +83,11 @@ def sooner(
 ) -> Criterion:
     """One method's curve lies above another's: its mean over all rounds, run by run."""
     def judge(results: Results) -> Outcome:
-        means = {
-            label: scale * results.curve(panel, label, metric)[1].mean(axis=1)
-            for label in (faster, slower)
-        }
         for label, agrees in ((faster, False), (slower, True)):
-            if np.isnan(results.final(panel, label, metric)).any() or not len(means[label]):
+            if np.isnan(results.final(panel, label, metric)).any():
                 return Outcome(f"{label} diverged", agrees)
-        gain = means[faster] - means[slower]
+        curves = [scale * results.curve(panel, label, metric)[1] for label in (faster, slower)]
+        gain = curves[0].mean(axis=1) - curves[1].mean(axis=1)
         return Outcome(spread(gain), bool(gain.mean() > 0))
 
     return Criterion(

@@ -38,7 +38,7 @@ class Method(NamedTuple):
 
 _CLIENT, _SERVER = "client_learning_rate", "server_learning_rate"
 _LARGE, _MIDDLE, _LITTLE = [0.1, 1.0, 10.0], [0.01, 0.1, 1.0], [0.001, 0.01, 0.1]
-_TINY = [0.00001, 0.0001, 0.001]
+_TINY = [0.0001, 0.001, 0.01]
 SGDM, ADAM = "sgdm(0.9)", "adam(0.9, 0.99, 0.001)"
 # Figure 5: the paper has 0.99 as well.
 MOMENTA = {"none": "mime_sgd", "0.9": "mime_sgdm(0.9)", "0.99": "mime_sgdm(0.99)"}
@@ -55,14 +55,14 @@ METHODS = {
     "FedAvg Adam": Method(
         "fedopt", {"server_optimizer": f"mime_{ADAM}", _SERVER: 1.0}, {_CLIENT: _TINY}
     ),
-    "Mime Adam": Method("mime", {"base": ADAM}, {_CLIENT: _LITTLE}),
-    "MimeLite Adam": Method("mimelite", {"base": ADAM}, {_CLIENT: _LITTLE}),
+    "Mime Adam": Method("mime", {"base": ADAM}, {_CLIENT: _TINY}),
+    "MimeLite Adam": Method("mimelite", {"base": ADAM}, {_CLIENT: _TINY}),
     "FedAvg SGD": Method(
         "fedopt", {"server_optimizer": "mime_sgd", _SERVER: 1.0}, {_CLIENT: _MIDDLE}, plays=3.16
     ),
     "Mime SGD": Method("mime", {"base": "sgd"}, {_CLIENT: _MIDDLE}, plays=3.16),
     "C-Mime SGDm": Method("cmime", {"base": SGDM}, {_CLIENT: _MIDDLE}),
-    "C-Mime Adam": Method("cmime", {"base": ADAM}, {_CLIENT: _LITTLE}),
+    "C-Mime Adam": Method("cmime", {"base": ADAM}, {_CLIENT: _TINY}),
     "SCAFFOLD": Method(
         "scaffold", {_SERVER: 1.0}, {_CLIENT: _MIDDLE, **_TUNED}, plays=3.16
     ),
