@@ -361,6 +361,8 @@ def _draw(figure: Figure, results: Results, columns: Mapping[str, Sequence[str]]
             })
             place.set_title(f"{panel}, {title}")
             place.set_ylabel("test accuracy (%)")
+            if not place.has_data():  # as of Adam on the plays
+                figure.delaxes(place)
 
 
 figure_3 = Experiment(
