@@ -90,9 +90,9 @@ _REDUCED = (
     " Reduced: at most 10 local steps of 20 images a round; CIFAR-10: 50 rounds of 5 clients, the "
     "client's rate 0.1 for all methods, not tuned; MNIST: 75 rounds of 10 clients, rates tuned "
     "over 0.03, 0.1, 0.3 by the training loss, for every method alike but PFNM, which has 0.1, as "
-    "its matching takes most of the time; FedProx's weight 0.1, as "
-    "with 0.0001 it is FedAvg to three digits; sensitivity in batches of 5 and 10. Accuracy every 10 "
-    "and 5 rounds on 2,000 test images, on all after the last; means over the last third of the rounds."
+    "its matching takes most of the time; FedProx's weight 0.1, as the term of 0.0001 hardly acts; "
+    "sensitivity in batches of 5 and 10. Accuracy every 10 and 5 rounds on 2,000 test images, on "
+    "all after the last; means over the last third of the rounds."
 )
 
 
@@ -161,7 +161,8 @@ def figure_2_plan(scale: Scale, stand_in: bool) -> Plan | None:
 _PFNM: Mapping[str, Any] = {
     "task.model": "mlp", "task.partition": "dirichlet_by_class(0.5)", "task.num_clients": 100,
     "cohort_size": 10, "batch_size": 50, "num_local_epochs": 10, "evaluate_every": 10,
-    "client_learning_rate": 0.1, "variance": 1.0, "prior_variance": 10.0, "num_sweeps": 1, "capacity": 2,
+    "client_learning_rate": 0.1, "variance": 1.0, "prior_variance": 10.0, "num_sweeps": 1,
+    "capacity": 2,
 }
 
 

@@ -101,7 +101,7 @@ _STAND_IN: Mapping[Scale, Mapping[str, Any]] = {
 }
 _PLAYS: Mapping[str, Any] = {
     "task.model": "small", "batch_size": 4, "num_local_epochs": 10, "num_local_steps": 20,
-    "weighting": "num_tokens", "num_rounds": 100, "cohort_size": 10, "evaluate_every": 5,
+    "weighting": "num_tokens", "num_rounds": 60, "cohort_size": 10, "evaluate_every": 5,
     "evaluation_sample": 1000,
 }
 _SETTINGS = {
@@ -120,7 +120,7 @@ _SETTINGS = {
     "alike. Accuracy every 5 rounds on 2,000 test images, on all after the last; means over the "
     "last third of the rounds.",
     "plays": " The plays that fedax carries, a second task that the paper does not have: the "
-    "small LSTM, 10 roles a round, batches of 4, at most 20 local steps, 100 rounds, rates of "
+    "small LSTM, 10 roles a round, batches of 4, at most 20 local steps, 60 rounds, rates of "
     "docs/quick-rates.md, where four were tried for each method.",
 }
 
