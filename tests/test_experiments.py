@@ -305,13 +305,14 @@ def test_what_fails_is_said_and_the_rest_is_trained(tmp_path):
     assert len(shown) == len(jobs) - 1
     assert list(tmp_path.glob("worker*.log"))
     with pytest.raises(RunError, match="No panel"):
-        gathered("made-up", "small", False, jobs, tmp_path)
+        gathered("made-up", EXPERIMENTS["adaptive-table-1"], "small", False, jobs, tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGKILL of a process group")
 def test_killed_at_work_its_workers_end_and_the_next_one_goes_on(tmp_path):
-    parts = [part._replace(settings={**part.settings, "num_rounds": 2_000, "evaluate_every": 0}) for part in PARTS]
+    longer = {"num_rounds": 2_000, "evaluate_every": 0}
+    parts = [part._replace(settings={**part.settings, **longer}) for part in PARTS]
     program = (
         "import sys, json\nfrom pathlib import Path\n"
         "from fedax.reproductions.experiment import Part\n"
@@ -336,9 +337,8 @@ def test_killed_at_work_its_workers_end_and_the_next_one_goes_on(tmp_path):
               b"workers" in Path(f"/proc/{pid}/cmdline").read_bytes() for pid in workers):
         assert time.monotonic() < deadline, "a worker outlives the process that asked it"
         time.sleep(0.2)
-    few = [part._replace(settings={**part.settings, "num_rounds": 2_000, "evaluate_every": 0}) for part in PARTS[:1]]
-    train_all(list(jobs_of(few))[:1], tmp_path, 1, lambda _: None)
-    job = next(jobs_of(few))
+    job = next(jobs_of(parts))
+    train_all([job], tmp_path, 1, lambda _: None)
     whole = job.record(tmp_path)
     job.train(tmp_path / "at-once")
     at_once = job.record(tmp_path / "at-once")

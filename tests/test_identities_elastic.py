@@ -118,6 +118,29 @@ def test_f15_the_most_sensitive_coordinate_moves_tau_times_as_far(tau):
     assert (zeta < 1 + tau).all()
 
 
+def graded(x, batch):
+    """Coordinate j of x times j + 1: at x = 1, Omega^j is 1/9, 4/9 and 1 of the largest."""
+    return jnp.arange(1.0, 4)[None] * x[None] * jnp.ones_like(batch["a"])
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("decays", [False, True])
+@pytest.mark.parametrize(
+    ("outputs", "tau", "share"), [(alike, 0.5, 0), (graded, 0.5, 2 / 3), (graded, 0.2, 1 / 3)]
+)
+def test_rounds_report_the_share_of_the_parameters_with_zeta_above_1(outputs, tau, share, decays):
+    model = with_outputs(outputs)
+
+    def build(client_rate=GAMMA, server_rate=1.0):
+        method = fedax.fedavg(model, client_rate, server_rate, **WALK)
+        return fedax.elastic(method, model, tau)
+
+    algorithm = fedax.local_update_decay(build, model, GAMMA, 1.0) if decays else build()
+    task = fedax.Task(model, ragged(LARGER))
+    reports = fedax.simulate(task, algorithm, num_rounds=1, cohort_size=len(LARGER))
+    assert next(iter(reports)).metrics["boosted_share"] == pytest.approx(share)
+
+
 def test_f15_zeta_is_1_plus_tau_minus_omega_over_the_maximum_of_all_leaves():
     draw = np.random.default_rng(0)
     omega = {"a": draw.uniform(0, 1, (3, 2)), "b": draw.uniform(0, 5, 4)}

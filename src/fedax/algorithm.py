@@ -132,12 +132,15 @@ class Exchange(NamedTuple):
       server: `(server_state, mean_upload, participation) -> server_state`.
       individual: the server gets an `Individual` in place of the mean. This gives up secure
         aggregation, and memory grows with the cohort.
+      report: `(mean_upload) -> {name: value}`, diagnostics that only the mean shows, floating point
+        scalars; reported beside the clients' info, never fed back. None: there are none.
     """
 
     broadcast: Callable[[PyTree], PyTree]
     client: Callable[[PyTree, PyTree, Any, Array], Reply]
     server: Callable[[PyTree, PyTree, Participation], PyTree]
     individual: bool = False
+    report: Callable[[PyTree], Mapping[str, Array]] | None = None
 
 
 class FederatedAlgorithm(NamedTuple):

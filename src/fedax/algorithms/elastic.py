@@ -24,6 +24,7 @@ from fedax.algorithm import (
     WrapperState,
 )
 from fedax.clients.minibatches import Minibatch, count_local_steps, fold_minibatches
+from fedax.clients.precision import sum_dtype
 from fedax.data.cohort_data import ClientExamples
 from fedax.data.hold_out import hold_out
 from fedax.factories import factory
@@ -101,7 +102,8 @@ def elastic(
 
     Returns:
       The algorithm with one more upload as large as the parameters, so 3x of FedAvg's 2x (its
-      communication table). Weights p_k are the wrapped algorithm's.
+      communication table). Weights p_k are the wrapped algorithm's. Rounds report `boosted_share`,
+      the share of the parameters with zeta > 1 (the paper's Figure 1).
 
     Raises:
       ValueError: a concrete hyperparameter is out of its range, the algorithm's server gets
@@ -202,9 +204,15 @@ def elastic(
         )
         return state._replace(inner=last.server(state.inner, scaled, participation))
 
+    def report(mean: ElasticUpload) -> dict[str, Array]:
+        inner = {} if last.report is None else last.report(mean.inner)
+        return {**inner, "boosted_share": boosted_share(mean.sensitivity, elasticity)}
+
     return algorithm._replace(
         init=lambda params: WrapperState(algorithm.init(params), ()),
-        exchanges=(*map(on_the_rest, before), Exchange(broadcast, client, server)),
+        exchanges=(
+            *map(on_the_rest, before), Exchange(broadcast, client, server, report=report)
+        ),
     )
 
 
@@ -232,3 +240,16 @@ def elastic_scale(sensitivity: Params, elasticity: float | Array) -> Params:
         return 1 + jnp.asarray(elasticity, omega.dtype) - share
 
     return jax.tree.map(scale, sensitivity)
+
+
+def boosted_share(sensitivity: Params, elasticity: float | Array) -> Array:
+    """The share of all scalars with zeta > 1, which move further than without elastic aggregation.
+
+    Example:
+      >>> float(boosted_share({"a": jnp.asarray([4.0, 1.0]), "b": jnp.asarray([2.0, 0.0])}, 0.5))
+      0.5
+    """
+    leaves = jax.tree.leaves(elastic_scale(sensitivity, elasticity))
+    dtype = sum_dtype(leaves[0])
+    counts = jnp.stack([(leaf > 1).sum(dtype=dtype) for leaf in leaves])
+    return counts.sum() / sum(leaf.size for leaf in leaves)

@@ -232,7 +232,13 @@ def local_update_decay(
                 own=next_plateau(state.own, mean.loss, patience, cooldown, threshold, rule)
             )
 
-        return Exchange(broadcast, client, server)
+        inner_report = first.exchanges[index].report
+        if inner_report is None:
+            return Exchange(broadcast, client, server)
+        return Exchange(
+            broadcast, client, server,
+            report=lambda mean: inner_report(mean.inner if index == last else mean),
+        )
 
     # The loss is measured in the last exchange, before which no method moves its parameters.
     return first._replace(init=init, exchanges=tuple(map(controlled, range(last + 1))))

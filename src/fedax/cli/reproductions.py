@@ -104,7 +104,9 @@ def _train(name: str, experiment: Experiment, command: Reproduce) -> None:
         raise ConfigError(
             f"Stopped. What is done is kept in {for_shell(storage)}; the same command goes on."
         ) from None
-    came = gathered(name, cast(Scale, command.scale), command.stand_in, jobs, storage)
+    came = gathered(
+        name, experiment, cast(Scale, command.scale), command.stand_in, jobs, storage
+    )
     _say(experiment, came, command)
     if command.out is not None or not command.json:
         path = write(came, out)

@@ -122,6 +122,25 @@ def call_client(
     return reply
 
 
+def call_report(exchange: Exchange, place: str, upload: PyTree) -> dict[str, Array]:
+    """What an exchange reports of the mean upload; nothing if it has no such function."""
+    if exchange.report is None:
+        return {}
+    what = f"The report function of {place}"
+    found = checked_call(
+        AlgorithmError, what, "report(mean_upload)", exchange.report, (upload,),
+        {"mean_upload": upload},
+    )
+    values = {name: jnp.asarray(value) for name, value in found.items()}
+    for name, value in values.items():
+        if value.ndim or not jnp.issubdtype(value.dtype, jnp.floating):
+            raise AlgorithmError(
+                f"{what}{defined_at(exchange.report)} must give floating point scalars, but "
+                f"{name!r} is of type {value.dtype} and shape {value.shape}."
+            )
+    return values
+
+
 def call_server(
     exchange: Exchange, place: str, server_state: Any, upload: PyTree, participation: Any
 ) -> Any:

@@ -7,8 +7,12 @@ from fedax.reproductions import (
     adaptive,
     adaptive_tuning,
     decaying_steps,
+    decaying_training,
+    elastic_training,
     mime_quadratics,
+    mime_training,
     outsized_rates,
+    outsized_training,
 )
 from fedax.reproductions.common import Reproduction
 from fedax.reproductions.experiment import Experiment
@@ -24,4 +28,8 @@ REPRODUCTIONS: dict[str, Reproduction] = {
 EXPERIMENTS: dict[str, Experiment] = {
     **adaptive.EXPERIMENTS,
     **adaptive_tuning.EXPERIMENTS,
+    **outsized_training.EXPERIMENTS,
+    **decaying_training.EXPERIMENTS,
+    **elastic_training.EXPERIMENTS,
+    **mime_training.EXPERIMENTS,
 }

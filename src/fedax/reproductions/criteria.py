@@ -152,3 +152,60 @@ def _values(read: Callable[[Results], np.ndarray], results: Results) -> np.ndarr
         return np.asarray(read(results), float)
     except LookupError:
         return np.array([np.nan])
+
+
+def sooner(
+    published: str, panel: str, faster: str, slower: str, metric: str, *, scale: float = 100.0,
+) -> Criterion:
+    """One method's curve lies above another's: its mean over all rounds, run by run."""
+    def judge(results: Results) -> Outcome:
+        for label, agrees in ((faster, False), (slower, True)):
+            if np.isnan(results.final(panel, label, metric)).any():
+                return Outcome(f"{label} diverged", agrees)
+        curves = [scale * results.curve(panel, label, metric)[1] for label in (faster, slower)]
+        gain = curves[0].mean(axis=1) - curves[1].mean(axis=1)
+        return Outcome(spread(gain), bool(gain.mean() > 0))
+
+    return Criterion(
+        f"{panel}: {published}. Agrees if the mean of {metric} over all rounds of {faster} less "
+        f"{slower} is positive, in the mean over seeds.",
+        judge,
+    )
+
+
+def gains_more(
+    published: str, panel: str, more: tuple[str, str], less: tuple[str, str], metric: str,
+    *, scale: float = 100.0,
+) -> Criterion:
+    """What the first of a pair of methods gains over the second is more than in another pair."""
+    def judge(results: Results) -> Outcome:
+        final = {
+            label: scale * results.final(panel, label, metric) for label in (*more, *less)
+        }
+        diverged = [label for label, values in final.items() if np.isnan(values).any()]
+        if diverged:
+            return Outcome(f"{diverged[0]} diverged", False)
+        gains = [final[pair[0]] - final[pair[1]] for pair in (more, less)]
+        return Outcome(
+            f"{spread(gains[0])} and {spread(gains[1])}", bool(gains[0].mean() > gains[1].mean())
+        )
+
+    return Criterion(
+        f"{panel}: {published}. Agrees if {metric} of {more[0]} less {more[1]} is more than that "
+        f"of {less[0]} less {less[1]}, in the mean over seeds.",
+        judge,
+    )
+
+
+def chosen(published: str, panel: str, label: str, key: str, value: object) -> Criterion:
+    """The best setting of a method has a value of a hyperparameter."""
+    def judge(results: Results) -> Outcome:
+        try:
+            found = results.best(panel, label)[key]
+        except LookupError:
+            return Outcome(f"{label} diverged", False)
+        return Outcome(str(found), found == value)
+
+    return Criterion(
+        f"{panel}: {published}. Agrees if the best setting of {label} has {key} = {value}.", judge
+    )

@@ -37,6 +37,7 @@ def panels_of(figure: Figure, names: Sequence[str], width: float = 4.6) -> list[
 def draw_curves(
     axes: Axes, results: Results, panel: str, metric: str, labels: Sequence[str] = (),
     *, scale: float = 1.0, settings: Mapping[str, Mapping[str, Any]] | None = None,
+    styles: Mapping[str, tuple[str, str]] | None = None,
 ) -> None:
     """A line a method, of its best setting: the mean over seeds, and a band to both extremes.
 
@@ -48,9 +49,14 @@ def draw_curves(
       labels: methods; default: all of the panel.
       scale: from the metric to the axis.
       settings: label -> setting, in place of the best one.
+      styles: label -> colour and line style, in the order of the legend; methods without runs are
+        left out. Default: one after the other.
     """
     handles, names = [], []
-    for place, label in enumerate(labels or results.labels(panel)):
+    known = results.labels(panel)
+    for place, label in enumerate(labels or styles or known):
+        if label not in known:
+            continue
         try:
             chosen = (settings or {}).get(label)
             rounds, values = results.curve(panel, label, metric, chosen)
@@ -59,12 +65,11 @@ def draw_curves(
         if not len(rounds):
             continue
         style = line_style(place)
-        (line,) = axes.plot(
-            rounds, scale * values.mean(0), color=style["color"], linestyle=style["linestyle"]
-        )
+        colour, dashes = (styles or {}).get(label, (style["color"], style["linestyle"]))
+        (line,) = axes.plot(rounds, scale * values.mean(0), color=colour, linestyle=dashes)
         axes.fill_between(
-            rounds, scale * values.min(0), scale * values.max(0), color=line.get_color(),
-            alpha=0.15, linewidth=0,
+            rounds, scale * values.min(0), scale * values.max(0), color=colour, alpha=0.15,
+            linewidth=0,
         )
         handles.append(line)
         names.append(label)

@@ -65,7 +65,8 @@ def verdict(found: Sequence[tuple[Criterion, Outcome]]) -> str:
 
 
 def gathered(
-    name: str, scale: Scale, stand_in: bool, jobs: Sequence[Job], storage: Path
+    name: str, experiment: Experiment, scale: Scale, stand_in: bool, jobs: Sequence[Job],
+    storage: Path,
 ) -> Came:
     """What the finished jobs came to; a panel counts when all of its jobs are finished.
 
@@ -84,7 +85,8 @@ def gathered(
     written = [_written(job, storage) for job, _ in done]
     made = dict(written[-1]["versions"]) | {"date": f"{datetime.date.today():%Y-%m-%d}"}
     seconds = sum(one["seconds"] for one in written)
-    return Came(name, scale, stand_in, Results(traces), seconds, made)
+    results = Results(traces, experiment.by, maximise=experiment.maximise)
+    return Came(name, scale, stand_in, results, seconds, made)
 
 
 def _written(job: Job, storage: Path) -> dict[str, Any]:

@@ -12,6 +12,8 @@ from fedax.sweeps.record import Record, Setting
 
 # Paper 004, section 4: settings are compared, and methods reported, by means over these rounds.
 LAST_ROUNDS = 100
+# Of shorter runs, it is the last third.
+LAST_SHARE = 3
 # A curve is kept as the means of so many windows of rounds.
 POINTS = 40
 # What is kept of a number.
@@ -29,8 +31,8 @@ class Trace(NamedTuple):
       seed: the run's.
       rounds: how many it has.
       diverged: the round in which it diverged, from 1; 0: it did not.
-      final: metric -> mean over the last 100 rounds, or over all if there are fewer; NaN if the
-        run diverged.
+      final: metric -> mean over the last 100 rounds, or over the last third if that is less; NaN
+        if the run diverged.
       curves: metric -> rounds and values: means of windows of rounds; empty if it was not kept.
       last: metric -> its last measured value, such as on the whole test set; NaN if it diverged.
       deviations: metric -> the sample standard deviations within those windows; of few metrics.
@@ -73,7 +75,7 @@ def traces_of(panel: str, label: str, record: Record) -> list[Trace]:
 
 
 def _final(values: np.ndarray) -> float:
-    last = values[-LAST_ROUNDS:]
+    last = values[-min(LAST_ROUNDS, -(-len(values) // LAST_SHARE)):]
     return _rounded(np.nanmean(last)) if not np.isnan(last).all() else math.nan
 
 
@@ -161,14 +163,17 @@ class Results:
     def final(
         self, panel: str, label: str, metric: str, values: Mapping[str, Any] | None = None
     ) -> np.ndarray:
-        """A metric's mean over the last 100 rounds, [seeds]; NaN for runs that diverged.
+        """A metric's mean over the last 100 rounds or third, [seeds]; NaN for runs that diverged.
+
+        If every setting diverged, and none is asked for, it is a single NaN.
 
         Args:
           panel, label: whose.
           metric: such as test_accuracy.
           values: of the setting; None: of the best one.
         """
-        return np.array([t.final.get(metric, math.nan) for t in self._runs(panel, label, values)])
+        runs = self._runs(panel, label, values)
+        return np.array([run.final.get(metric, math.nan) for run in runs] or [math.nan])
 
     def last(
         self, panel: str, label: str, metric: str, values: Mapping[str, Any] | None = None
@@ -229,7 +234,10 @@ class Results:
         return [t for t in self.traces if (t.panel, t.label) == (panel, label)]
 
     def _runs(self, panel: str, label: str, values: Mapping[str, Any] | None) -> list[Trace]:
-        chosen = self.best(panel, label) if values is None else values
+        try:
+            chosen = self.best(panel, label) if values is None else values
+        except LookupError:
+            return []
         runs = [t for t in self._of(panel, label) if t.values == chosen]
         return sorted(runs, key=lambda trace: trace.seed)
 

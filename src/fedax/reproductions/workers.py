@@ -179,6 +179,8 @@ class _Worker:
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
         self._process.wait()
+        if self._process.stdout:
+            self._process.stdout.close()
         self._log.close()
         if not keep_log:
             Path(self._log.name).unlink(missing_ok=True)

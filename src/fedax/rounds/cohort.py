@@ -25,7 +25,7 @@ from fedax.clients.precision import widen
 from fedax.data.cohort_data import NOBODY, ClientData, CohortData
 from fedax.devices.mesh import AXIS, REPLICATED, SPREAD
 from fedax.measures.diagnostics import Directions, direction, round_geometry
-from fedax.mistakes.algorithm import call_broadcast, call_client, call_server
+from fedax.mistakes.algorithm import call_broadcast, call_client, call_report, call_server
 
 
 class RoundInfo(NamedTuple):
@@ -268,6 +268,9 @@ def _run_exchange(
     info = {
         name: (jnp.where(weight > 0, total / weight, jnp.nan), weight)
         for name, (total, weight) in sums.info.items()
+    } | {
+        name: (jnp.where(any_report, value, jnp.nan), any_report.astype(value.dtype))
+        for name, value in call_report(exchange, place, upload).items()
     }
     if diagnostics:
         info |= round_geometry(
