@@ -305,6 +305,22 @@ def test_criteria_tell_what_agrees(agree):
             assert outcome.measured
 
 
+def test_a_loss_that_explodes_has_diverged():
+    name = "outsized-rates-table-2"
+    traces = []
+    for part in EXPERIMENTS[name].plan("small", True).parts:
+        if part.panel == "Fashion-MNIST for FEMNIST":
+            high = 1e20 if rate_of(part) == 1.0 else 1.0
+            traces += [
+                trace(part, {}, seed, {"full_loss": (2 * high, high)}) for seed in range(3)
+            ]
+    assert {t.label for t in traces} == {"ReduceLR, gamma = 1", "ReduceLR, gamma = 0.1"}
+    (table,) = EXPERIMENTS[name].tables(Results(
+        [t._replace(values={"server_learning_rate": 0.1}) for t in traces], "full_loss"
+    ))
+    assert table.rows[0][:5] == ["Fashion-MNIST for FEMNIST", "0.1", "0.1", "0.1", "0.1"]
+
+
 def test_criteria_of_runs_that_diverged_do_not_agree():
     for name, _, _, plan in plans():
         nothing = Results(
@@ -400,6 +416,6 @@ def test_local_update_decay_that_never_decays_is_local_update():
             fedax.train(task, algorithm, num_rounds=5, cohort_size=3, progress=False)
             for algorithm in (constant, build(gamma, 0.01))
         ]
-        losses = [result.history["train_loss"] for result in found]
-        np.testing.assert_array_equal(*losses)
+        first, second = (result.history["train_loss"] for result in found)
+        np.testing.assert_array_equal(first, second)
         assert np.isfinite(found[0].history["full_loss"]).all()

@@ -325,19 +325,23 @@ def begins_at(results: Results, panel: str) -> float:
     """The client rate of LocalUpdateDecay: the largest whose loss does not diverge.
 
     That is, with the best server rate no seed diverged, and the loss over the last 100 rounds is
-    below the one at the beginning.
+    below the lowest that there was at the beginning with any client rate.
 
     Raises:
       LookupError: all diverged.
     """
-    for rate in reversed(rates_of(results, panel, reduced)):
-        label = reduced(rate)
+    starts, ends = [], {}
+    for rate in rates_of(results, panel, reduced):
         try:
-            last = results.final(panel, label, LOSS)
-            rounds, values = results.curve(panel, label, LOSS)
+            values = results.curve(panel, reduced(rate), LOSS)[1]
+            last = results.final(panel, reduced(rate), LOSS).mean()
         except LookupError:
             continue
-        if len(rounds) and last.mean() < values[:, 0].mean():
+        if values.size:
+            starts.append(values[:, 0].mean())
+            ends[rate] = last
+    for rate in sorted(ends, reverse=True):
+        if ends[rate] < min(starts):
             return rate
     raise LookupError(f"LocalUpdateDecay diverged with all client rates in {panel}.")
 
