@@ -109,7 +109,7 @@ def test_traces_are_means_of_the_last_rounds_and_of_windows(tmp_path):
     one, other = traces_of("Quadratics", "one step", record)
     losses = record.metrics["train_loss"]
     assert one.values == {"client_learning_rate": 0.01}
-    assert other.final["train_loss"] == pytest.approx(losses[1].mean(), rel=1e-5)
+    assert other.final["train_loss"] == pytest.approx(losses[1, -2:].mean(), rel=1e-5)
     rounds, values = one.curves["train_loss"]
     assert rounds == [1, 2, 3, 4, 5, 6]
     np.testing.assert_allclose(values, losses[0], rtol=1e-5)
@@ -117,7 +117,7 @@ def test_traces_are_means_of_the_last_rounds_and_of_windows(tmp_path):
     long = record._replace(metrics={"a": np.tile(np.arange(400.0), (2, 1))})
     rounds, values = traces_of("", "", long)[0].curves["a"]
     assert (len(rounds), rounds[0], values[0]) == (40, 5.5, 4.5)
-    assert traces_of("", "", long)[0].final["a"] == pytest.approx(349.5)
+    assert traces_of("", "", long)[0].final["a"] == pytest.approx(349.5)  # of 400 the last 100
 
 
 @pytest.mark.quick
@@ -155,7 +155,7 @@ def test_criteria_are_judged_by_means_over_seeds():
     losing = judged(
         Experiment("", "", lambda *_: None, lambda _: [
             criteria.at_least("said", "P", "C", "A", "test_accuracy")], lambda _: []), results)
-    assert losing[0][1] == Outcome("Every setting of C diverged in P.", False)
+    assert losing[0][1] == Outcome("C diverged", False)
     assert verdict([(None, Outcome("", agrees)) for agrees in (True, False)]) == (
         "agrees in 1 of 2 points")
     assert spread(np.array([0.5])) == "0.50"

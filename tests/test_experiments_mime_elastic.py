@@ -138,7 +138,7 @@ def test_tables_and_figures_of_made_up_runs(name):
     figure = Figure()
     entry.draw(figure, results)
     assert all(axes.has_data() for axes in figure.axes)
-    assert {axes.get_xlabel() for axes in figure.axes} == {"rounds"}
+    assert {axes.get_xlabel() for axes in figure.axes} == {"round"}
     shown = {line.get_label() for axes in figure.axes for line in axes.get_lines()}
     assert shown <= set(accuracies)
 

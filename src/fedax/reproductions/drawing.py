@@ -66,7 +66,9 @@ def draw_curves(
             continue
         style = line_style(place)
         colour, dashes = (styles or {}).get(label, (style["color"], style["linestyle"]))
-        (line,) = axes.plot(rounds, scale * values.mean(0), color=colour, linestyle=dashes)
+        (line,) = axes.plot(
+            rounds, scale * values.mean(0), color=colour, linestyle=dashes, label=label
+        )
         axes.fill_between(
             rounds, scale * values.min(0), scale * values.max(0), color=colour, alpha=0.15,
             linewidth=0,

@@ -356,10 +356,9 @@ def _throughout(panel: str, constants: Sequence[str]) -> Read:
         rounds, own = results.curve(panel, reduced(begins_at(results, panel)), LOSS)
         others = []
         for label in constants:
-            try:
-                others.append(results.curve(panel, label, LOSS)[1].mean(0))
-            except LookupError:
-                continue
+            _, values = results.curve(panel, label, LOSS)
+            if values.size:  # did not diverge
+                others.append(values.mean(0))
         length = min([len(rounds), *map(len, others)])
         late = rounds[:length] > rounds[-1] / 10
         lowest = np.min([of[:length] for of in others], axis=0)
