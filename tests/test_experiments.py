@@ -17,7 +17,7 @@ from fedax.experiment.folder import BusyError, RunError, locked
 from fedax.report.tables import Table
 from fedax.reproductions import EXPERIMENTS, adaptive, adaptive_tuning, criteria
 from fedax.reproductions.adaptive_parts import METHODS, ROWS
-from fedax.reproductions.drawing import curves
+from fedax.reproductions.drawing import draw_curves
 from fedax.reproductions.experiment import Criterion, Experiment, Outcome, Part, Plan
 from fedax.reproductions.jobs import jobs_of
 from fedax.reproductions.outcome import Came, gathered, judged, read, verdict, write
@@ -233,6 +233,9 @@ def quadratics(monkeypatch):
 
         return [Criterion("More steps are faster. Agrees if the loss is lower.", judge)]
 
+    def draw(figure, results):
+        draw_curves(figure.subplots(), results, "Quadratics", "train_loss")
+
     experiment = Experiment(
         "do more steps help?", "made up, Figure 1",
         lambda scale, stand_in: Plan(PARTS, "Six rounds.", {"Quadratics": (0.01, 0.01)})
@@ -240,7 +243,7 @@ def quadratics(monkeypatch):
         ordered, lambda results: [Table("Losses.", ["", "loss"], [
             [label, spread(results.final("Quadratics", label, "train_loss"))]
             for label in results.labels("Quadratics")])],
-        curves("train_loss", "loss", logarithmic=True),
+        draw,
     )
     monkeypatch.setitem(EXPERIMENTS, "made-up", experiment)
     return experiment

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fedax.reproductions.results import Results
@@ -79,26 +79,3 @@ def draw_curves(
     axes.set_xlabel("round")
     if handles:
         legend(axes, handles, names)
-
-
-def curves(
-    metric: str, words: str, *, scale: float = 1.0, logarithmic: bool = False
-) -> Callable[[Figure, Results], None]:
-    """A figure of all panels with the same metric.
-
-    Args:
-      metric: on the vertical axis.
-      words: the axis's name.
-      scale: from the metric to the axis.
-      logarithmic: the axis.
-    """
-    def draw(figure: Figure, results: Results) -> None:
-        for axes, panel in zip(
-            panels_of(figure, results.panels), results.panels, strict=True
-        ):
-            draw_curves(axes, results, panel, metric, scale=scale)
-            axes.set_ylabel(words)
-            if logarithmic:
-                axes.set_yscale("log")
-
-    return draw
