@@ -114,10 +114,10 @@ def test_traces_are_means_of_the_last_rounds_and_of_windows(tmp_path):
     assert rounds == [1, 2, 3, 4, 5, 6]
     np.testing.assert_allclose(values, losses[0], rtol=1e-5)
     assert one.last["train_loss"] == pytest.approx(losses[0, -1], rel=1e-5)
-    long = record._replace(metrics={"a": np.tile(np.arange(400.0), (2, 1))})
-    rounds, values = traces_of("", "", long)[0].curves["a"]
+    long = record._replace(metrics={"test_a": np.tile(np.arange(400.0), (2, 1))})
+    rounds, values = traces_of("", "", long)[0].curves["test_a"]
     assert (len(rounds), rounds[0], values[0]) == (40, 5.5, 4.5)
-    assert traces_of("", "", long)[0].final["a"] == pytest.approx(349.5)  # of 400 the last 100
+    assert traces_of("", "", long)[0].final["test_a"] == pytest.approx(349.5)  # of 400 the last 100
 
 
 @pytest.mark.quick

@@ -18,6 +18,9 @@ LAST_SHARE = 3
 POINTS = 40
 # What is kept of a number.
 DIGITS = 6
+# What is kept, besides the test metrics; times, say, are no result, and are never the same.
+KEPT = ("train_loss", "full_loss", "num_local_steps", "total_local_steps", "pseudo_gradient_norm",
+        "boosted_share")
 # Of these metrics the spread within the windows is kept, too.
 SPREAD = ("pseudo_gradient_norm",)
 
@@ -57,7 +60,10 @@ def traces_of(panel: str, label: str, record: Record) -> list[Trace]:
     traces = []
     for row, (number, seed) in enumerate(zip(record.setting, record.seed, strict=True)):
         diverged = int(record.diverged[row])
-        metrics = {name: values[row] for name, values in record.metrics.items()}
+        metrics = {
+            name: values[row] for name, values in record.metrics.items()
+            if name in KEPT or name.startswith("test_")
+        }
         traces.append(Trace(
             panel, label, dict(record.settings[number].values), int(seed), int(record.done[row]),
             diverged,
