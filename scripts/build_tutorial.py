@@ -195,10 +195,9 @@ def pattern(shown: str) -> re.Pattern[str]:
 
 def differences(page: Path, shown: Sequence[Shown]) -> list[str]:
     """Where a page says something else than what was printed, beyond rounding."""
-    text = page.read_text("utf-8")
     found = []
     for cell, printed in shown:
-        said = text[cell.start : cell.stop].strip()
+        said = cell.text.removeprefix("```text\n").removesuffix("```").strip()
         fits = pattern(said).search(printed)
         if fits is None:
             found.append(f"{page.name} says\n{said}\nbut this was printed:\n{printed}")
