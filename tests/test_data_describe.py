@@ -138,6 +138,9 @@ WRONG = {
     ("describe", "{digits}/train", "--test"): (2, "is one store, without a training and a test"),
     ("describe", "{digits}/.."): (2, "holds no store"),
     ("describe", "."): (2, "holds no store"),
+    ("describe", "{digits}/train/y.npy"): (
+        2, "y.npy is a file, and stores are described, which fedax.read_data makes of files",
+    ),
     ("partition", "{digits}", "iid", "--out", "p.npz"): (2, "'iid' needs num_clients"),
     ("partition", "{digits}", "iid", "--num-clients", "121", "--out", "p.npz"): (
         2, "num_clients is 121, but there are 120 examples",

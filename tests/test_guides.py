@@ -84,7 +84,8 @@ def test_the_page_of_the_contract_has_a_row_for_each_check():
 
 @pytest.mark.quick
 @pytest.mark.parametrize("page", [GUIDES / f"{page}.md" for page in PAGES] + [
-    ROOT / "README.md", ROOT / "CONTRIBUTING.md"], ids=lambda path: path.name)
+    *sorted((ROOT / "docs" / "tutorial").glob("*.md")), ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md"], ids=lambda path: path.name)
 def test_links_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)#\s]+)(?:#[\w-]+)?\)", page.read_text("utf-8")):
         if "://" not in target:

@@ -551,6 +551,11 @@ def test_labels_are_what_differs():
         "fedavg rate=1": [0], "fedavg rate=0.1": [1], "fedadam": [2]}
     assert labels(config("fedavg"), config("fedavg", task="mnist", cohort_size=5)) == {
         "digits cohort_size=10": [0], "mnist cohort_size=5": [1]}
+    # Of a task's options only those that differ are said.
+    iid, shards = ({"task_options": {"model": "mlp", "partition": text}}
+                   for text in ("iid", "shards(2)"))
+    assert labels(config("fedavg") | iid, config("fedavg") | shards) == {
+        "partition=iid": [0], "partition=shards(2)": [1]}
     # The same run again is no other seed, and what has no name has its folder's.
     assert labels(config("fedavg"), config("fedavg"), config("fedavg", 1)) == {
         "fedavg (run-0)": [0, 2], "fedavg (run-1)": [1]}

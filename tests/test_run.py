@@ -496,6 +496,28 @@ def test_a_closed_pipe_does_not_stop_training(tmp_path):
     assert (tmp_path / "run" / "report.html").is_file()
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="a closed pipe is another error there")
+@pytest.mark.parametrize("words", [("run", "digits", "fedavg"), ("run",), ("sweep",)])
+def test_help_that_nobody_reads_on_ends_in_silence(words):
+    """`fedax run digits fedavg --help | head -1`."""
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(
+        [sys.executable, "-m", "fedax", *words, "--help"], stdout=write, stderr=subprocess.PIPE,
+        env={**os.environ, "JAX_PLATFORMS": "cpu"}, check=False,
+    )
+    os.close(write)
+    assert (done.returncode, done.stderr) == (1, b"")
+
+
+def test_a_sentence_names_each_setting_once():
+    with pytest.raises(ConfigError, match="Unknown setting") as found:
+        resolve(settings={"client_lr": 1.0})
+    known = re.findall(r"'([^']+)'", str(found.value).partition("Known:")[2])
+    assert len(known) == len(set(known)) > 20
+
+
 FULL_DISK = """
 import resource, sys
 from fedax.cli.main import run_command

@@ -1,8 +1,10 @@
 """The sweep folder: going on after a kill with the same table, extending, reading."""
 
+import io
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -12,6 +14,7 @@ from types import SimpleNamespace
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from rich.console import Console
 
 import fedax
 from fedax.cli.main import run_command
@@ -333,3 +336,21 @@ def test_the_best_so_far_is_of_the_mean_over_seeds_and_not_of_a_lucky_one():
     assert [line.partition("best ")[2] for line in said] == [
         "loss 0.7500: fedavg client_learning_rate=10", "loss 2.2500: fedavg client_learning_rate=1",
     ]
+
+
+def test_the_bar_of_a_sweep_says_how_many_are_done_in_80_columns():
+    screen = io.StringIO()
+    console = Console(file=screen, force_terminal=True, width=80, color_system=None)
+    labels = {"client_learning_rate": 0.3, "server_learning_rate": 0.1}
+    setting = Setting(0, "fedyogi", labels)
+    with SweepDisplay(40, 100, console, "bar") as shown:
+        shown.finished([setting] * 12, Columns(12, {"train_loss": np.ones((12, 100))}), 12)
+        shown._draw(70, 4)
+        drawn = screen.getvalue().split("\r")[-1]
+    assert re.search(r"runs 12/40 .* round 70/100 --:-- best loss 1\.0000: fedyogi .*…", drawn)
+
+
+def test_the_best_without_a_setting_is_said_without_a_blank():
+    with SweepDisplay(1, 2, None, "nothing") as shown:
+        shown.finished([Setting(0, "fedavg", {})], Columns(1, {"train_loss": np.ones((1, 2))}), 1)
+        assert shown._best_words() == ["best loss 1.0000: fedavg"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 from fedax.cli.commands import DataDescribe, DataPartition
@@ -99,6 +100,12 @@ def _opened(name: str, *, test: bool) -> FederatedDataset:
         return open_store(folder / part)
     if folder.is_dir() and name != folder.name:  # a path, and no name of a data set
         raise ConfigError(f"{folder} holds no store: there is no {TABLE} and no {part}/{TABLE}.")
+    if folder.is_file():
+        made = f"{folder}.store"
+        raise ConfigError(
+            f"{folder} is a file, and stores are described, which fedax.read_data makes of files: "
+            f"see docs/guides/your-data.md. Then: fedax data describe {shlex.quote(made)}"
+        )
     try:
         splits = load_dataset(name)
     except DataError:

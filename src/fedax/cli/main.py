@@ -97,11 +97,9 @@ def _others_may_speak() -> bool:
 def run_command(arguments: list[str]) -> int:
     """Runs a command line and returns its exit status."""
     try:
-        command = _parsed(arguments or ["--help"])
-    except SystemExit as stop:
-        if not stop.code and arguments[:1] == ["run"]:
-            stop.code = _help_on_run([w for w in arguments if w not in ("--help", "-h")])
-        raise
+        command = _command(arguments)
+    except BrokenPipeError:
+        return _nobody_reads()
     do: dict[type, Callable[[Any], int]] = {
         Run: _run, List: _list, Data: _data, Plot: _plot, Report: _report,
         Reproduce: _reproduce, Sweep: _sweep, Theory: _theory,
@@ -111,12 +109,28 @@ def run_command(arguments: list[str]) -> int:
     except KeyboardInterrupt:
         return _fail("Stopped.", 1)
     except BrokenPipeError:  # as in `fedax list algorithms | head -1`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+        return _nobody_reads()
     except Exception as error:
         if command.debug:
             raise
         return _fail(*_explain(error))
+
+
+def _command(arguments: list[str]) -> Command:
+    """The command that is asked for; what --help shows is shown, and ends the program."""
+    try:
+        return _parsed(arguments or ["--help"])
+    except SystemExit as stop:
+        if not stop.code and arguments[:1] == ["run"]:
+            stop.code = _help_on_run([w for w in arguments if w not in ("--help", "-h")])
+        sys.stdout.flush()
+        raise
+
+
+def _nobody_reads() -> int:
+    """Lets the rest of the output go nowhere, also what is written when Python ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 1
 
 
 def _parsed(arguments: list[str]) -> Command:

@@ -109,7 +109,9 @@ COUNTS = ("seed", "num_rounds", "cohort_size", "evaluate_every", "evaluation_sam
           "checkpoint_every", "clients_per_chunk", "early_stopping_patience")
 # Folders that were made before 0.5 lack these.
 STOPPING = ("early_stopping", "early_stopping_patience", "early_stopping_min_delta", "keep_best")
-RUN_KEYS = (*COUNTS, "sampling", "availability", "dropout", "diagnostics", *STOPPING, *PERSONALIZE)
+RUN_KEYS = tuple(dict.fromkeys(
+    (*COUNTS, "sampling", "availability", "dropout", "diagnostics", *STOPPING, *PERSONALIZE)
+))
 # With what has an option of its own.
 FILE_KEYS = (*RUN_KEYS, "log")
 

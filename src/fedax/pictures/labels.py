@@ -8,8 +8,9 @@ from typing import Any
 
 # What a configuration says that makes no other setting of it.
 _NO_SETTING = ("seed", "made_by", "command", "checkpoint_every", "preset", "kind")
-# Of which only what they hold has a name: the hyperparameters of the method.
+# Of which only what they hold has a name: the hyperparameters of the method, and the task's.
 _OPTIONS = "algorithm_options"
+_TASK_OPTIONS = "task_options"
 # What keeps settings apart and says nothing to a reader: digests, and where files lie.
 _UNSAID = ("python", "task_source", "algorithm_source")
 
@@ -20,8 +21,8 @@ def by_setting(
     """Label -> the places of the runs that differ in nothing but their seeds.
 
     A label is what differs from the other labels' runs: the method, the task and other settings of
-    the run, and of a method's hyperparameters those that differ between its own runs. Where nothing
-    of that does, it has the run's name.
+    the run and of the task, and of a method's hyperparameters those that differ between its own
+    runs. Where nothing of that does, it has the run's name.
 
     Args:
       configs: of the runs, as config.json has them.
@@ -54,8 +55,9 @@ def by_setting(
 
 def _labels(configs: Sequence[Mapping[str, Any]]) -> list[str]:
     settings = [
-        {name: value for name, value in config.items()
-         if name not in (*_NO_SETTING, *_UNSAID, _OPTIONS, "algorithm", "task")}
+        config.get(_TASK_OPTIONS, {})
+        | {name: value for name, value in config.items()
+           if name not in (*_NO_SETTING, *_UNSAID, _OPTIONS, _TASK_OPTIONS, "algorithm", "task")}
         for config in configs
     ]
     labels = []

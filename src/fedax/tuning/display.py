@@ -19,6 +19,8 @@ from fedax.sweeps.record import Setting
 
 # The bar is drawn at most so often.
 SECONDS_BETWEEN_BARS = 0.2
+# So many columns the bar itself keeps.
+NARROWEST_BAR = 4
 
 
 class SweepDisplay:
@@ -43,6 +45,9 @@ class SweepDisplay:
         self._best: tuple[float, str] | None = None
         self._began: tuple[float, float] | None = None
         self._drawn = time.perf_counter()
+        # What must stay readable keeps its width; the bar gives way, and then the best.
+        self._widths = [len("runs"), 2 * len(str(num_runs)) + 1,
+                        max(len("compiling"), 2 * len(str(num_rounds)) + len("round /")), 5]
         self._bar = Progress(
             TextColumn("runs", table_column=Column(no_wrap=True)),
             TextColumn("{task.fields[runs]}", table_column=Column(no_wrap=True)),
@@ -100,7 +105,7 @@ class SweepDisplay:
         losses = columns.metrics.get("train_loss")
         for setting, row in zip(settings, losses if losses is not None else (), strict=False):
             whole = len(row) == self._num_rounds and not np.isnan(row[-1])
-            scores = self._scores.setdefault(f"{setting.algorithm} {setting.label}", [])
+            scores = self._scores.setdefault(f"{setting.algorithm} {setting.label}".rstrip(), [])
             scores.append(float(row[~np.isnan(row)][-100:].mean()) if whole else math.inf)
         score, name = min(
             ((sum(scores) / len(scores), name) for name, scores in self._scores.items()),
@@ -126,6 +131,11 @@ class SweepDisplay:
     def _best_words(self) -> list[str]:
         return [] if self._best is None else [f"best loss {self._best[0]:.4f}: {self._best[1]}"]
 
+    def _cut(self, text: str) -> str:
+        """As much of a text as the bar has room for."""
+        room = self._console.width - sum(self._widths) - len(self._widths) - NARROWEST_BAR - 1
+        return text if len(text) <= room else text[: max(room - 1, 0)] + "…"
+
     def _seconds_left(self, under_way: float) -> float | None:
         if self._began is None:
             return None
@@ -143,7 +153,7 @@ class SweepDisplay:
             self._task, completed=self._rounds_done + number * running,
             runs=f"{self._runs_done}/{self._num_runs}",
             round=f"round {number}/{self._num_rounds}" if running else "",
-            best=" ".join(self._best_words()),
+            best=self._cut(" ".join(self._best_words())),
         )
         self._bar.refresh()
         self._drawn = time.perf_counter()
