@@ -11,7 +11,8 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
-sys.path.insert(0, str(Path(__file__).parent))
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))
 
 import formulas  # noqa: E402  (these are beside this file)
 import links  # noqa: E402
@@ -52,7 +53,7 @@ def _filled(entry: Any) -> Any:
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Adds the pages that are made."""
     made = {
-        "site.css": Path(__file__).with_name("site.css").read_text("utf-8"),
+        **{path.name: path.read_text("utf-8") for path in HERE.glob("static/*")},
         "contributing.md": (ROOT / "CONTRIBUTING.md").read_text("utf-8"),
         "changes.md": changes(),
         **pages_of_methods.pages(),
@@ -118,6 +119,8 @@ def on_page_markdown(markdown: str, page: Page, **kwargs: Any) -> str:
         folder = "" if uri == "contributing.md" else "changelog"
     if uri.startswith("source/"):
         folder = uri.removeprefix("source/").rpartition("/")[0]
+    if uri == "index.md":
+        page.meta["hide"] = ["navigation", "toc"]
     text = links.rewritten(markdown, folder, uri)
     if uri == "methods.md":
         text = pages_of_methods.linked(text)

@@ -36,6 +36,12 @@ def place(path: str) -> str | None:
     return None
 
 
+def title(path: str) -> str:
+    """The heading of a page in the repository, or its path."""
+    found = re.search(r"^# (.*)$", (ROOT / path).read_text("utf-8"), re.MULTILINE)
+    return found[1] if found else path
+
+
 def rewritten(text: str, folder: str, page: str) -> str:
     """A page's Markdown with its links as the site needs them.
 
@@ -51,6 +57,8 @@ def rewritten(text: str, folder: str, page: str) -> str:
             return found[0]
         path = posixpath.normpath(posixpath.join(folder, target))
         to = place(path)
+        if to and words.strip("`").endswith(".md"):
+            words = title(path)  # a reader of the site sees pages, not files
         if to is None:
             return words if "`" in words else f"`{path}`"
         here = posixpath.relpath(to, posixpath.dirname(page) or ".")
