@@ -12,7 +12,7 @@ import griffe
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from formulas import in_dollars  # noqa: E402  (beside this file)
+from formulas import in_dollars
 
 PUBLIC = set(
     ast.literal_eval(

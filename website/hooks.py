@@ -119,8 +119,8 @@ def on_page_markdown(markdown: str, page: Page, **kwargs: Any) -> str:
         folder = "" if uri == "contributing.md" else "changelog"
     if uri.startswith("source/"):
         folder = uri.removeprefix("source/").rpartition("/")[0]
-    if uri == "index.md":
-        page.meta["hide"] = ["navigation", "toc"]
+    if uri in ("index.md", "pictures.md"):  # the only pages of their tabs
+        page.meta["hide"] = ["navigation"]
     text = links.rewritten(markdown, folder, uri)
     if uri == "methods.md":
         text = pages_of_methods.linked(text)

@@ -76,8 +76,8 @@ def spread(values: Sequence[float], digits: int) -> str:
 
 
 def sections(method: str) -> str:
-    """All that was measured of a method; empty if nothing was."""
-    parts = [*rate_maps(method), halved(method), panels(method)]
+    """All that was measured of a method."""
+    parts = [on_digits(method), *rate_maps(method), halved(method), panels(method)]
     return "\n\n".join(part for part in parts if part)
 
 
@@ -94,35 +94,121 @@ def _rate_map(settings: list[list[Run]], words: str) -> str:
         return ""
     keys = ("client_learning_rate", "server_learning_rate")
     cells = {
-        tuple(runs[0].setting[key] for key in keys): -np.inf if any(run.diverged for run in runs)
-        else 100 * float(np.mean([run.last["test_accuracy"] for run in runs]))
+        (runs[0].setting[keys[0]], runs[0].setting[keys[1]]): _percent(
+            [np.nan if run.diverged else run.last["test_accuracy"] for run in runs]
+        )
         for runs in settings
     }
-    best = max(cells, key=lambda pair: cells[pair])
-    top, worst = cells[best], min(cell for cell in cells.values() if np.isfinite(cell))
-    good = np.mean([cell >= (1 - GOOD) * top for cell in cells.values()])
-    client, server = (sorted({pair[place] for pair in cells}) for place in (0, 1))
-    lines = ["<tr><th>client \\ server rate</th>",
-             *(f"<th>{rate:.3g}</th>" for rate in server), "</tr>"]
-    for x in client:
-        lines.append(f"<tr><th>{x:.3g}</th>")
-        for y in server:
-            value = cells[x, y]
-            if not np.isfinite(value):
-                lines.append('<td class="diverged" style="--share: 0">diverged</td>')
-                continue
-            share = (value - worst) / (top - worst)
-            mark = ' class="best"' if (x, y) == best else ""
-            lines.append(f'<td{mark} style="--share: {share:.2f}">{value:.1f}</td>')
-        lines.append("</tr>")
+    found = best(cells)
     return (
-        f"**Rates on {words}**, test accuracy in percent, mean over "
-        f"{len(settings[0])} seeds: the best client rate is {best[0]:.3g} and the best server "
-        f"rate {best[1]:.3g}, with {top:.1f}; **{good:.0%} of the settings** are within "
-        f"{GOOD:.0%} of it "
+        f"**Rates on {words}**, test accuracy in percent, mean over {len(settings[0])} seeds: the "
+        f"best client rate is {found.at[0]:.3g} and the best server rate {found.at[1]:.3g}, with "
+        f"{found.top:.1f}; **{found.good:.0%} of the settings** are within {GOOD:.0%} of it "
         "([the comparison, and how it was measured](../learning-rates.md)).\n\n"
-        f'<div class="map"><table class="rates">{"".join(lines)}</table></div>'
+        + heat_map(cells, "client \\ server rate")
     )
+
+
+def _percent(accuracies: Sequence[float]) -> float:
+    """The mean over seeds in percent, -inf if one diverged."""
+    mean = 100 * float(np.mean(accuracies))
+    return mean if np.isfinite(mean) else -np.inf
+
+
+class Best(NamedTuple):
+    """The best cell of a map, its score, and the share of cells that are nearly as good."""
+
+    at: tuple[float, float]
+    top: float
+    good: float
+
+
+def best(cells: dict[tuple[float, float], float]) -> Best:
+    """What a map of scores says; -inf are those that diverged."""
+    at = max(cells, key=lambda pair: cells[pair])
+    good = [cell >= (1 - GOOD) * cells[at] for cell in cells.values()]
+    return Best(at, cells[at], float(np.mean(good)))
+
+
+def heat_map(cells: dict[tuple[float, float], float], corner: str) -> str:
+    """Scores by row and column as a table whose cells are coloured; a row NaN has no name."""
+    found = best(cells)
+    worst = min(cell for cell in cells.values() if np.isfinite(cell))
+    rows, columns = (sorted({pair[place] for pair in cells}) for place in (0, 1))
+    lines = [f"<tr><th>{corner}</th>", *(f"<th>{x:.3g}</th>" for x in columns), "</tr>"]
+    for y in rows:
+        lines.append("<tr><th></th>" if len(rows) == 1 else f"<tr><th>{y:.3g}</th>")
+        for x in columns:
+            value = cells[y, x]
+            if np.isfinite(value):
+                share = (value - worst) / max(found.top - worst, 1e-9)
+                mark = ' class="best"' if (y, x) == found.at else ""
+                lines.append(f'<td{mark} style="--share: {share:.2f}">{value:.1f}</td>')
+            else:
+                lines.append('<td class="diverged" style="--share: 0">diverged</td>')
+        lines.append("</tr>")
+    return f'<div class="map"><table class="rates">{"".join(lines)}</table></div>'
+
+
+@functools.cache
+def _sensitivity() -> dict[str, dict[str, list[dict[str, str]]]]:
+    """Method -> what was varied -> the rows of docs/sensitivity.csv."""
+    found: dict[str, dict[str, list[dict[str, str]]]] = defaultdict(lambda: defaultdict(list))
+    with (DOCS / "sensitivity.csv").open(newline="", encoding="utf-8") as lines:
+        for row in csv.DictReader(lines):
+            found[row["method"]][row["varied"]].append(row)
+    return found
+
+
+def on_digits(method: str) -> str:
+    """How the method's accuracy on `digits` depends on each setting, from docs/sensitivity.csv.
+
+    Raises:
+      ValueError: it was not measured.
+    """
+    varied = dict(_sensitivity().get(method, {}))
+    if not varied:
+        raise ValueError(f"docs/sensitivity.csv lacks {method}: scripts/sensitivity.py adds it.")
+    rates = varied.pop("rates")
+    client = [key for key in ("client_learning_rate",) if rates[0][key]]
+    server = [key for key in ("server_learning_rate", "slow_weights_step") if rates[0][key]]
+    cells = _cells(rates, client if server else [], server or client)
+    found = best(cells)
+    names = [*client, *server]
+    values = found.at if len(names) == 2 else found.at[1:]
+    words = " and ".join(
+        f"{short(key)} {value:g}" for key, value in zip(names, values, strict=True)
+    )
+    corner = " \\ ".join(map(short, names))
+    seeds = len({row["seed"] for row in rates})
+    ends = [
+        short(key) for key, value, tried in zip(
+            names, values, [{pair[place] for pair in cells} for place in (0, 1)][-len(names):],
+            strict=True,
+        ) if value in (min(tried), max(tried))
+    ]
+    edges = f" The {' and the '.join(ends)} lies at the edge of what was tried." if ends else ""
+    parts = [
+        f"**On `digits`**, test accuracy in percent after 60 rounds, mean over {seeds} seeds "
+        f"(`scripts/sensitivity.py`): the best is {words}, with {found.top:.1f}; "
+        f"**{found.good:.0%} of the settings** are within {GOOD:.0%} of it.{edges}",
+        heat_map(cells, corner),
+    ]
+    if varied:
+        parts.append("At the best rates, each other setting alone:")
+    for what, rows in varied.items():
+        parts.append(heat_map(_cells(rows, [], ["value"]), short(what)))
+    return "\n\n".join(parts)
+
+
+def _cells(
+    rows: list[dict[str, str]], down: Sequence[str], across: Sequence[str]
+) -> dict[tuple[float, float], float]:
+    scores: dict[tuple[float, float], list[float]] = defaultdict(list)
+    for row in rows:
+        pair = (float(row[down[0]]) if down else 0.0, float(row[across[0]]))
+        scores[pair].append(np.nan if row["diverged"] == "1" else float(row["test_accuracy"]))
+    return {pair: _percent(found) for pair, found in scores.items()}
 
 
 def halved(method: str) -> str:
@@ -153,7 +239,8 @@ def _halved(settings: list[list[Run]], rounds: int) -> str:
         found = "diverged" if diverged else spread(last, 3)
         mark = "**" if runs is order[0] else ""
         cells = [f"{runs[0].setting[key]:g}" if key in runs[0].setting else "" for key in keys]
-        rows.append([f"{mark}{cell}{mark}" if cell else "" for cell in [*cells, str(length), found]])
+        cells += [str(length), found]
+        rows.append([f"{mark}{cell}{mark}" if cell else "" for cell in cells])
     return (
         "**Settings on the plays**, the preset `quick`, "
         f"{len(settings[0])} seeds, in a sweep of {rounds} rounds that gave settings up by halving "

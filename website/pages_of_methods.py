@@ -15,13 +15,12 @@ import griffe
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-import measured  # noqa: E402  (these are beside this file)
-from docstrings import linked as with_links  # noqa: E402
-from docstrings import shown  # noqa: E402
-
-import fedax  # noqa: E402
-from fedax.algorithms import registry  # noqa: E402
-from fedax.signatures import entries  # noqa: E402
+import fedax
+import measured
+from docstrings import linked as with_links
+from docstrings import shown
+from fedax.algorithms import registry
+from fedax.signatures import entries
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -60,15 +59,14 @@ def families() -> dict[str, list[str]]:
 
 
 @functools.cache
-def when() -> dict[str, str]:
-    """Method -> when to use it, from docs/methods.md.
+def words() -> dict[str, tuple[str, str]]:
+    """Method -> its idea, and when to use it, from docs/methods.md.
 
     Raises:
       ValueError: a method has no such sentence.
     """
     found = {
-        name: sentence for names, sentence in _rows("Which one")
-        for name in re.findall(r"`(\w+)`", names)
+        cells[0].strip("`"): (cells[1], cells[2]) for cells in _rows("Which one")
     }
     if missing := set(NAMES) - set(found):
         raise ValueError(
@@ -110,21 +108,17 @@ def page(name: str) -> str:
     if "parameters" not in by_kind:  # of Mime's relatives, say, they are as for Mime
         (other,) = re.findall(r"as for\s`(\w+)`", "\n".join(texts))
         by_kind = {**parsed(info(other).factory)[0], **by_kind}
-    # What goes before the first blank line is the idea, in one line.
-    idea, _, update = "\n\n".join(texts).partition("\n\n")
+    idea, when = words()[name]
     parts = [
-        f"# {name} {{ #fedax.{name} }}",
-        with_links(idea),
-        "## When to use it", with_links(when()[name]),
+        f"# {name} {{ #fedax.{name} }}", idea,
+        "## The update", with_links("\n\n".join(texts).strip()),
+        "## When to use it", with_links(when),
     ]
-    if update.strip():
-        parts += ["## The update", with_links(update.strip())]
     parts += ["## Hyperparameters", *arguments(name, factory, by_kind["parameters"])]
     for title, kind in (("Returns", "returns"), ("Raises", "raises")):
         if kind in by_kind:
             parts += [f"### {title}", *_listed(by_kind[kind])]
-    found = measured.sections(name)
-    parts += ["## Measured", found or _alike(name)]
+    parts += ["## Measured", measured.sections(name)]
     parts += presets(name)
     parts += ["## Example", example(name, by_kind["examples"])]
     parts += ["## From", source(name), *_reproduced(name)]
@@ -194,15 +188,6 @@ def _default(parameter: inspect.Parameter) -> str:
         return ""
     value = parameter.default
     return f"`{value}`" if isinstance(value, (int, float, str, type(None))) else "see there"
-
-
-def _alike(name: str) -> str:
-    """What is said of a method that no file of measurements has."""
-    page = (DOCS / "quick-rates.md").read_text("utf-8")
-    (words,) = re.findall(r"^Methods that are FedAvg in other words.*?\.(?= )", page, re.MULTILINE)
-    if f"`{name}`" not in words:
-        raise ValueError(f"Nothing was measured of {name}, and docs/quick-rates.md says nothing.")
-    return f"{words} [What was measured of `fedavg`](fedavg.md#measured)."
 
 
 def presets(name: str) -> list[str]:

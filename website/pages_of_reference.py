@@ -46,7 +46,7 @@ PAGES: dict[str, tuple[str, str, tuple[str, ...]]] = {
         "local_adaptive",
     )),
     "optimizers": ("Optimizers and schedules", "Server optimizers, Mime's bases, schedules.", (
-        "BaseOptimizer", "fedax.optimizers", "fedax.optimizers.schedules", "fedax.optimizers.base_optimizers",
+        "BaseOptimizer", "fedax.optimizers", "fedax.schedules", "fedax.base_optimizers",
     )),
     "models": ("Models and layers", "Models by name, and the layers they are made of.", (
         "fedax.models",
@@ -58,9 +58,8 @@ PAGES: dict[str, tuple[str, str, tuple[str, ...]]] = {
         "fedax.theory.charles_konecny_2020", "fedax.theory.decaying_steps_2021",
     )),
 }
-# Modules that are public names: the page that shows them.
-MODULES = {"base_optimizers": "optimizers", "optimizers": "optimizers", "schedules": "optimizers",
-           "pictures": "pictures", "theory": "theory"}
+# Modules that are public names, shown under their full ones.
+MODULES = {"base_optimizers", "optimizers", "pictures", "schedules", "theory"}
 
 
 def navigation() -> list[str]:
@@ -75,8 +74,8 @@ def pages() -> dict[str, str]:
       ValueError: a public name is on no page.
     """
     named = {name for _, _, names in PAGES.values() for name in names}
-    methods = {name for name in (*registry.ALGORITHMS, *registry.WRAPPERS)}
-    if missing := set(fedax.__all__) - named - methods - set(MODULES):
+    shown = named | set(registry.ALGORITHMS) | set(registry.WRAPPERS) | MODULES
+    if missing := set(fedax.__all__) - shown:
         raise ValueError(f"The reference lacks {', '.join(sorted(missing))}.")
     made = {f"reference/{page}.md": _page(page) for page in PAGES}
     return {"reference/index.md": index(), **made}
