@@ -1,6 +1,6 @@
 """How each method's test accuracy depends on its settings, on `digits`: docs/sensitivity.csv.
 
-    python scripts/sensitivity.py docs/sensitivity.csv           # all methods, a quarter of an hour
+    python scripts/sensitivity.py docs/sensitivity.csv           # all methods, about an hour
     python scripts/sensitivity.py docs/sensitivity.csv fedavg    # only some, added to the file
 
 20 clients of few labels, 5 of them a round, batches of 10, 10 local steps, 60 rounds, 3 seeds. A
@@ -40,6 +40,8 @@ OTHERS = {
     "patience": [5, 10, 20], "variance": [0.1, 1.0, 10.0], "prior_variance": [0.1, 1.0, 10.0],
     "num_local_steps": [1, 3, 10, 30],
 }
+DECAY = "local_update_decay"  # by name, over local_update, with windows that fit a short run
+PLATEAU = {**TRAINING, "window": 5, "patience": 10, "cooldown": 5}
 COLUMNS = ["method", "varied", *RATES, "value", "seed", "diverged", "test_accuracy"]
 Row = dict[str, Any]
 
@@ -75,21 +77,9 @@ def elastic(
     return fedax.elastic(inner, model, elasticity, sensitivity_decay)
 
 
-def local_update_decay(
-    model: fedax.Model, client_learning_rate: float = 0.1, server_learning_rate: float = 1.0,
-    client_decay: float = 0.1, patience: int = 10,
-) -> fedax.FederatedAlgorithm:
-    """Plateau decay over LocalUpdate, with windows that fit into a short run."""
-    return fedax.local_update_decay(
-        lambda client, server: fedax.local_update(model, client, server, **TRAINING), model,
-        client_learning_rate, server_learning_rate, client_decay, window=5, patience=patience,
-        cooldown=5,
-    )
-
-
 def method(name: str) -> Callable[..., Any]:
     """(model, **settings) -> algorithm."""
-    own = {"server_only": server_only, "elastic": elastic, "local_update_decay": local_update_decay}
+    own = {"server_only": server_only, "elastic": elastic}
     if name in own:
         return own[name]
     factory = registry.ALGORITHMS[name].factory
@@ -108,8 +98,10 @@ def method(name: str) -> Callable[..., Any]:
 def runs(name: str, what: str, grid: Mapping[str, Any]) -> list[Row]:
     """The rows of one sweep."""
     task = fedax.load_task("digits", "mlp" if name == "pfnm" else "logistic")
+    methods: Any = [f"{DECAY}+local_update"] if name == DECAY else {name: method(name)}
+    fixed = PLATEAU if name == DECAY else {}
     result = fedax.sweep(
-        task, {name: method(name)}, grid, num_rounds=ROUNDS, seeds=SEEDS, cohort_size=COHORT,
+        task, methods, {**fixed, **grid}, num_rounds=ROUNDS, seeds=SEEDS, cohort_size=COHORT,
         evaluate_every=ROUNDS, progress=False,
     )
     record, rows = result.record, []
@@ -139,7 +131,9 @@ def best(rows: list[Row]) -> dict[str, float]:
 
 def measured(name: str) -> list[Row]:
     """All rows of a method."""
-    has = inspect.signature(method(name)).parameters
+    has = {*RATES, "client_decay", "patience"} - {"slow_weights_step"}
+    if name != DECAY:
+        has = set(inspect.signature(method(name)).parameters)
     rows = runs(name, "rates", {key: values for key, values in RATES.items() if key in has})
     rates = best(rows)
     for what, values in OTHERS.items():

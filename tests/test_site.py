@@ -154,7 +154,8 @@ def test_the_site_is_built_and_shown_without_a_network(tmp_path):
             for scheme in ("light", "dark"):
                 looked_at(browser, tmp_path, width, scheme)
         assert searched(browser, tmp_path, "scaffold").endswith("methods/scaffold.html")
-        assert "diagnostics" in searched(browser, tmp_path, "update_cosine")
+        found = searched(browser, tmp_path, "mostly cancellation")
+            assert found.endswith("guides/diagnostics.html")
 
 
 @pytest.mark.quick

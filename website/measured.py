@@ -187,7 +187,8 @@ def on_digits(method: str) -> str:
             strict=True,
         ) if value in (min(tried), max(tried))
     ]
-    edges = f" The {' and the '.join(ends)} lies at the edge of what was tried." if ends else ""
+    lie = "lies" if len(ends) == 1 else "lie"
+    edges = f" The {' and the '.join(ends)} {lie} at the edge of what was tried." if ends else ""
     parts = [
         f"**On `digits`**, test accuracy in percent after 60 rounds, mean over {seeds} seeds "
         f"(`scripts/sensitivity.py`): the best is {words}, with {found.top:.1f}; "
