@@ -213,7 +213,7 @@ def test_final_values_are_of_the_last_hundred_rounds_or_third(rounds, last):
     values[0, -last:] = 1
     record = Record(
         (Setting(0, "fedavg", {}),), np.zeros(1, int), np.zeros(1, int), np.zeros(1, int),
-        np.array([rounds]), {"exact": values, "wider": 1 - values},
+        np.array([rounds]), {"test_exact": values, "test_wider": 1 - values},
     )
     (trace,) = traces_of("panel", "label", record)
-    assert (trace.final["exact"], trace.final["wider"]) == (1, 0)
+    assert (trace.final["test_exact"], trace.final["test_wider"]) == (1, 0)

@@ -43,7 +43,7 @@ def check_contract(session):
 CLAIMS = {"precision": check_precision, "contract": check_contract}
 
 
-LONG = ("contract", "per-client", "your-method")
+LONG = ("contract", "diagnostics", "per-client", "theory", "tuning", "your-method")
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ def test_the_page_on_methods_runs_and_names_every_one():
     assert np.isfinite(session["result"].history["train_loss"]).all()
 
 
-@pytest.mark.parametrize(("name", "least"), [("theory", 40), ("models", 15)])
+@pytest.mark.parametrize(("name", "least"), [("theory", 40), ("models", 15), ("tasks", 2)])
 def test_a_page_prints_what_it_says(name, least):
     """Every line after >>>, as a reader would type it, with its output."""
     page = README.parent / "docs" / f"{name}.md"
@@ -40,6 +40,14 @@ def test_a_page_prints_what_it_says(name, least):
         found = doctest.testfile(str(page), module_relative=False, encoding="utf-8")
     assert found.failed == 0
     assert found.attempted > least
+
+
+@pytest.mark.quick
+def test_the_example_of_the_page_on_getting_data_runs(capsys):
+    text = (README.parent / "docs" / "data-get.md").read_text("utf-8")
+    (block,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    exec(compile(block, "data-get.md", "exec"), {})
+    assert "1,437" in capsys.readouterr().out
 
 
 @pytest.mark.quick

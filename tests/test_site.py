@@ -1,0 +1,259 @@
+"""The site: it is built without a warning, its links lead somewhere, and a browser shows it."""
+
+import collections
+import html.parser
+import os
+import re
+import subprocess
+import sys
+import urllib.parse
+from pathlib import Path
+
+import pytest
+
+import browsers
+import fedax
+from fedax.algorithms import registry
+
+ROOT = Path(__file__).parent.parent
+NAMES = [*registry.ALGORITHMS, *registry.WRAPPERS]
+# What a reader looks at most: home, a method, pictures, the reference, a guide, wide tables.
+LOOKED_AT = ("index", "methods/fedadam", "pictures", "reference/training", "guides/diagnostics",
+             "tasks", "methods")
+
+
+@pytest.fixture
+def website(monkeypatch):
+    """The folder whose modules make pages."""
+    monkeypatch.syspath_prepend(ROOT / "website")
+    return ROOT / "website"
+
+
+class Links(html.parser.HTMLParser):
+    """A page's links, the files that it loads, and its anchors."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.links, self.loaded, self.anchors = [], [], set()
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        found = dict(attributes)
+        self.anchors.update(found[key] for key in ("id", "name") if found.get(key))
+        if tag == "a" and "href" in found:
+            self.links.append(found["href"])
+        elif tag in ("script", "img", "iframe", "source") and found.get("src"):
+            self.loaded.append(found["src"])
+        elif tag == "link" and found.get("rel") not in ("canonical", "prev", "next"):
+            self.loaded.append(found["href"])
+
+
+def broken(site):
+    """(page, link) of all links that lead nowhere, and of all that is loaded from elsewhere."""
+    pages = {page: Links(page.read_text("utf-8")) for page in site.rglob("*.html")}
+    wrong = []
+    for page, found in pages.items():
+        if page.name == "404.html":  # whose links are from the root of a host
+            continue
+        name = page.relative_to(site).as_posix()
+        wrong += [(name, link) for link in found.loaded if "://" in link or link.startswith("//")]
+        for link in [*found.links, *found.loaded]:
+            parts = urllib.parse.urlsplit(link)
+            if parts.scheme or parts.netloc:
+                continue
+            path = urllib.parse.unquote(parts.path)
+            target = (page.parent / path).resolve() if path else page
+            anchor = urllib.parse.unquote(parts.fragment)
+            there = not anchor or target not in pages or anchor in pages[target].anchors
+            if not (target.is_file() and there):
+                wrong.append((name, link))
+    return pages, wrong
+
+
+def looked_at(browser, site, width, scheme):
+    """Opens pages at a width; nothing may be asked of anybody, said, or wider than the screen."""
+    context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    asked, said = [], []
+    context.on("request", lambda request: asked.append(request.url))
+    page = context.new_page()
+    page.on("console", lambda message: said.append(message.text))
+    page.on("pageerror", lambda error: said.append(str(error)))
+    for name in LOOKED_AT:
+        page.goto((site / f"{name}.html").as_uri())
+        browsers.painted(page)
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, (name, width)
+        pictures = "[...document.images].filter(i => i.complete && !i.naturalWidth).length"
+        assert page.evaluate(pictures) == 0, name
+        shown = page.evaluate("document.body.getAttribute('data-md-color-scheme')")
+        assert shown == {"light": "default", "dark": "slate"}[scheme]
+        contrast(page, name)
+    assert {url.split(":")[0] for url in asked} <= {"file", "data", "blob"}
+    assert said == []
+    context.close()
+
+
+def contrast(page, name):
+    """Text and links stand out from the page by 4.5 to 1 at least (WCAG AA)."""
+    ratio = page.evaluate("""() => {
+      const canvas = document.createElement('canvas').getContext('2d', {willReadFrequently: true});
+      const rgb = colour => {  // as it looks on the page
+        canvas.fillStyle = getComputedStyle(document.body).backgroundColor;
+        canvas.fillRect(0, 0, 1, 1);
+        canvas.fillStyle = colour;
+        canvas.fillRect(0, 0, 1, 1);
+        return [...canvas.getImageData(0, 0, 1, 1).data].slice(0, 3);
+      };
+      const light = colour => rgb(colour).map(c => c / 255)
+        .map(c => c <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4)
+        .reduce((sum, c, i) => sum + c * [0.2126, 0.7152, 0.0722][i], 0);
+      const back = light(getComputedStyle(document.body).backgroundColor);
+      const found = [...document.querySelectorAll('article p, article p a, article td, article h1')]
+        .map(one => light(getComputedStyle(one).color))
+        .map(l => (Math.max(l, back) + 0.05) / (Math.min(l, back) + 0.05));
+      return Math.min(...found);
+    }""")
+    assert ratio >= 4.5, (name, ratio)
+
+
+def searched(browser, site, words):
+    """The page that the search finds first, from a file and without a network."""
+    context = browser.new_context(viewport={"width": 1280, "height": 900}, offline=True)
+    page = context.new_page()
+    page.goto((site / "guides" / "running.html").as_uri())
+    page.fill(".md-search__input", words)
+    first = page.locator(".md-search-result__link").first
+    first.wait_for(state="attached", timeout=20_000)
+    found = urllib.parse.urlsplit(first.get_attribute("href")).path
+    context.close()
+    return found
+
+
+@pytest.mark.slow
+def test_the_site_is_built_and_shown_without_a_network(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    assert not re.search("WARNING|ERROR", done.stderr), done.stderr
+    pages, wrong = broken(tmp_path)
+    assert wrong == []
+    documents = {path.relative_to(ROOT / "docs").with_suffix("").as_posix()
+                 for path in (ROOT / "docs").rglob("*.md")}
+    there = {page.relative_to(tmp_path).with_suffix("").as_posix() for page in pages}
+    assert documents | {f"methods/{name}" for name in NAMES} <= there
+    anchors = {anchor for page in pages.values() for anchor in page.anchors}
+    public = {f"fedax.{name}" for name in fedax.__all__}
+    assert public - anchors == set()
+    text = (tmp_path / "methods" / "scaffold.html").read_text("utf-8")
+    assert "<math" in text
+    assert "arithmatex" not in text
+    with browsers.started() as browser:
+        for width in (1280, 390):
+            for scheme in ("light", "dark"):
+                looked_at(browser, tmp_path, width, scheme)
+        assert searched(browser, tmp_path, "scaffold").endswith("methods/scaffold.html")
+        found = searched(browser, tmp_path, "mostly cancellation")
+            assert found.endswith("guides/diagnostics.html")
+
+
+@pytest.mark.quick
+def test_broken_links_are_found(tmp_path):
+    (tmp_path / "a.html").write_text(
+        '<a href="b.html#here">1</a><a href="b.html#gone">2</a><a href="c.html">3</a>'
+        '<a href="https://example.org">4</a><script src="https://example.org/x.js"></script>'
+    )
+    (tmp_path / "b.html").write_text('<p id="here">')
+    wrong = broken(tmp_path)[1]
+    assert sorted(link for _, link in wrong) == [
+        "b.html#gone", "c.html", "https://example.org/x.js"
+    ]
+
+
+@pytest.mark.quick
+def test_every_method_has_a_page_of_its_own(website):
+    import pages_of_methods
+
+    pages = pages_of_methods.pages()
+    assert set(pages) == {f"methods/{name}.md" for name in NAMES}
+    for name, text in pages.items():
+        headings = re.findall(r"^## (.*)$", text, re.MULTILINE)
+        assert [one for one in headings if one != "Settings of the presets"] == [
+            "The update", "When to use it", "Hyperparameters", "Measured", "Example", "From"
+        ], name
+        assert ">>> " in text, name
+        assert ":math:" not in text, name
+    linked = {path for entry in pages_of_methods.navigation() for paths in entry.values()
+              for path in paths}
+    assert linked == set(pages)
+
+
+@pytest.mark.quick
+def test_the_pages_numbers_are_those_of_the_files(website):
+    """The best setting and the share of good ones, computed here a second time."""
+    import measured
+
+    rows = collections.defaultdict(list)
+    lines = (ROOT / "docs" / "sensitivity.csv").read_text("utf-8").splitlines()
+    for line in lines[1:]:
+        method, varied, client, server, _, _, _, diverged, accuracy = line.split(",")
+        if (method, varied) == ("fedyogi", "rates"):
+            rows[client, server].append(0.0 if diverged == "1" else float(accuracy))
+    means = {pair: sum(found) / len(found) for pair, found in rows.items()}
+    (client, server), top = max(means.items(), key=lambda item: item[1])
+    good = sum(mean >= 0.95 * top for mean in means.values()) / len(means)
+    text = measured.on_digits("fedyogi")
+    assert f"client rate {client} and server rate {server}, with {100 * top:.1f}" in text
+    assert f"**{good:.0%} of the settings**" in text
+    page = (ROOT / "docs" / "learning-rates.md").read_text("utf-8")
+    for method in ("fedavg", "fedyogi"):  # as scripts/learning_rates.py has them on its page
+        shares = re.findall(rf"^\| {method} \|.*?\|.*?\| (\d+%) \|", page, re.MULTILINE)
+        assert re.findall(r"\*\*(\d+%) of", "".join(measured.rate_maps(method))) == shares
+
+
+@pytest.mark.quick
+def test_every_method_was_measured():
+    text = (ROOT / "docs" / "sensitivity.csv").read_text("utf-8")
+    assert set(re.findall(r"^(\w+),rates,", text, re.MULTILINE)) == set(NAMES)
+
+
+@pytest.mark.quick
+def test_every_public_name_has_a_place_in_the_reference(website):
+    import pages_of_reference
+
+    pages = pages_of_reference.pages()
+    assert "::: fedax.train" in pages["reference/training.md"]
+    named = "\n".join(pages.values())
+    for name in fedax.__all__:
+        assert re.search(rf"::: fedax\.{name}$|\[fedax\.{name}\]|::: fedax\.\w+\.{name}$", named,
+                         re.MULTILINE), name
+
+
+@pytest.mark.quick
+def test_formulas_of_docstrings_are_drawn(website):
+    import formulas
+
+    text = formulas.in_dollars(
+        "One.\n\n.. math::\n    a &= b \\\\\n    c &= d\n\nWith :math:`x_i`."
+    )
+    assert text == "One.\n\n\n$$\na &= b \\\\\nc &= d\n$$\n\n\nWith $x_i$."
+    drawn = formulas.mathml("a &= b \\\\\nc &= d", block=True)
+    assert drawn.count("<mtr>") == 2
+    assert "text-align: right" in drawn
+    with pytest.raises(ValueError, match="not known"):
+        formulas.mathml(r"\nonsense x", block=False)
+
+
+@pytest.mark.quick
+def test_links_out_of_the_docs_lead_to_pages(website):
+    import links
+
+    text = links.rewritten(
+        "[a](../CONTRIBUTING.md) [b](../examples/methods.py) [c](../src/fedax/tasks) [d](data.md#x)"
+        "\n```\n[e](../README.md)\n```\n", "docs", "theory.md",
+    )
+    assert text == (
+        "[a](contributing.md) [b](source/examples/methods.py.md) `src/fedax/tasks` [d](data.md#x)"
+        "\n```\n[e](../README.md)\n```\n"
+    )

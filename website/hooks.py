@@ -1,0 +1,133 @@
+"""What MkDocs is told: pages of methods, of the reference, of files outside docs/, and formulas."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))
+
+import formulas  # noqa: E402  (these are beside this file)
+import links  # noqa: E402
+import pages_of_methods  # noqa: E402
+import pages_of_reference  # noqa: E402
+
+ROOT = links.ROOT
+OPTIONAL = ("tutorial/", "reproductions.md", "guides/reproducing.md")
+FROM_README = re.compile(r"^<!-- README: (.*) -->$", re.MULTILINE)
+LANGUAGES = {".py": "python", ".toml": "toml", ".sh": "sh", ".json": "json"}
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Fills the places of the navigation whose pages are found or made."""
+    config.nav = [entry for entry in map(_filled, config.nav or []) if entry]
+    config.extra_css.append("site.css")
+    return config
+
+
+def _filled(entry: Any) -> Any:
+    """An entry of the navigation, None if its page does not exist yet."""
+    ((title, what),) = entry.items() if isinstance(entry, dict) else ((None, entry),)
+    if isinstance(what, list):
+        what = [inner for inner in map(_filled, what) if inner]
+        if title == "Methods":
+            what += pages_of_methods.navigation()
+    elif what == "reference/":
+        what = pages_of_reference.navigation()
+    elif what in OPTIONAL and not (ROOT / "docs" / what).exists():
+        return None
+    elif what == "tutorial/":
+        folder = ROOT / "docs" / what
+        what = [f"tutorial/{path.name}" for path in sorted(folder.glob("*.md"))]
+        what.sort(key=lambda name: name != "tutorial/index.md")
+    return {title: what} if title else what
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Adds the pages that are made."""
+    made = {
+        **{path.name: path.read_text("utf-8") for path in HERE.glob("static/*")},
+        "contributing.md": (ROOT / "CONTRIBUTING.md").read_text("utf-8"),
+        "changes.md": changes(),
+        **pages_of_methods.pages(),
+        **pages_of_reference.pages(),
+    }
+    linked = {path for page, folder in _texts(files) for path in links.sources(page, folder)}
+    for path in sorted(linked):
+        made[str(links.place(path))] = source(path)
+    for name, content in made.items():
+        files.append(File.generated(config, name, content=content))
+    return files
+
+
+def _texts(files: Files) -> list[tuple[str, str]]:
+    """The Markdown in docs/ and that of CONTRIBUTING.md, with the folder that its links are in."""
+    texts = [
+        (page.content_string, f"docs/{page.src_uri}".rpartition("/")[0])
+        for page in files.documentation_pages()
+    ]
+    return [*texts, ((ROOT / "CONTRIBUTING.md").read_text("utf-8"), "")]
+
+
+def changes() -> str:
+    """The changes of all versions, newest first."""
+    notes = sorted(
+        (ROOT / "changelog").glob("*.md"), reverse=True,
+        key=lambda path: [int(part) for part in re.findall(r"\d+", path.stem)],
+    )
+    texts = [re.sub(r"^#", "##", path.read_text("utf-8"), flags=re.MULTILINE) for path in notes]
+    return "\n\n".join(["# Changes", *texts])
+
+
+def source(path: str) -> str:
+    """The page of a file outside docs/."""
+    file = ROOT / path
+    text = file.read_text("utf-8")
+    if file.suffix == ".md":
+        return text
+    return f"# {path}\n\n~~~~{LANGUAGES.get(file.suffix, 'text')}\n{text.rstrip()}\n~~~~\n"
+
+
+def readme(heading: str) -> str:
+    """A section of README.md without its heading; of "" what stands before the first one."""
+    text = (ROOT / "README.md").read_text("utf-8")
+    level = "#" if not heading else "##"
+    title = heading or "fedax"
+    found = re.search(
+        rf"^{level} {re.escape(title)}\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL
+    )
+    if not found:
+        raise ValueError(f"README.md has no section {title!r}.")
+    return found[1].strip()
+
+
+def on_page_markdown(markdown: str, page: Page, **kwargs: Any) -> str:
+    """Takes in what is README.md's, and mends links."""
+    del kwargs
+    uri = page.file.src_uri
+    if uri.startswith(("methods/", "reference/")):
+        return markdown
+    folder = f"docs/{uri}".rpartition("/")[0]
+    if uri in ("contributing.md", "changes.md"):
+        folder = "" if uri == "contributing.md" else "changelog"
+    if uri.startswith("source/"):
+        folder = uri.removeprefix("source/").rpartition("/")[0]
+    if uri in ("index.md", "pictures.md"):  # the only pages of their tabs
+        page.meta["hide"] = ["navigation"]
+    text = links.rewritten(markdown, folder, uri)
+    if uri == "methods.md":
+        text = pages_of_methods.linked(text)
+    return FROM_README.sub(lambda found: links.rewritten(readme(found[1].strip()), "", uri), text)
+
+
+def on_page_content(html: str, **kwargs: Any) -> str:
+    """Draws formulas, and lets wide tables scroll in themselves."""
+    del kwargs
+    return formulas.drawn(html)

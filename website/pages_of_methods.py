@@ -1,0 +1,258 @@
+"""A page for each method: its docstring, its arguments, what was measured, its presets."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+import sys
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import griffe
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import fedax
+import measured
+from docstrings import linked as with_links
+from docstrings import shown
+from fedax.algorithms import registry
+from fedax.signatures import entries
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+OPTIONS = "**local_options"
+NAMES = [*registry.ALGORITHMS, *registry.WRAPPERS]
+
+
+def info(name: str) -> registry.AlgorithmInfo:
+    """What the registry has of a method."""
+    return registry.ALGORITHMS[name] if name in registry.ALGORITHMS else registry.WRAPPERS[name][0]
+
+
+def _rows(heading: str) -> list[list[str]]:
+    """The cells of the first table below a heading of docs/methods.md, without its head."""
+    text = (DOCS / "methods.md").read_text("utf-8")
+    part = text.split(f"\n## {heading}\n" if heading else "\n\n", 1)[1]
+    lines = re.search(r"^\|.*\n\|[-| ]+\n((?:\|.*\n)+)", part, re.MULTILINE)
+    if not lines:
+        raise ValueError(f"docs/methods.md has no table below {heading!r}.")
+    return [[cell.strip() for cell in line.strip("| ").split(" | ")]
+            for line in lines[1].splitlines()]
+
+
+@functools.cache
+def families() -> dict[str, list[str]]:
+    """Family -> its methods, as the first table of docs/methods.md has them; each once."""
+    found: dict[str, list[str]] = {}
+    seen: set[str] = set()
+    for family, names, *_ in _rows(""):
+        own = [name for name in re.findall(r"`(\w+)`", names) if name in NAMES]
+        found[family] = [name for name in own if name not in seen]
+        seen.update(own)
+    if missing := set(NAMES) - seen:
+        raise ValueError(f"The table of docs/methods.md lacks {', '.join(sorted(missing))}.")
+    return found
+
+
+@functools.cache
+def words() -> dict[str, tuple[str, str]]:
+    """Method -> its idea, and when to use it, from docs/methods.md.
+
+    Raises:
+      ValueError: a method has no such sentence.
+    """
+    found = {
+        cells[0].strip("`"): (cells[1], cells[2]) for cells in _rows("Which one")
+    }
+    if missing := set(NAMES) - set(found):
+        raise ValueError(
+            f"The table below \"Which one\" in docs/methods.md lacks {', '.join(sorted(missing))}."
+        )
+    return found
+
+
+def navigation() -> list[dict[str, list[str]]]:
+    """The pages by family."""
+    return [
+        {family[0].upper() + family[1:]: [f"methods/{name}.md" for name in names]}
+        for family, names in families().items() if names
+    ]
+
+
+def linked(text: str) -> str:
+    """docs/methods.md with the names in its tables as links to their pages."""
+
+    def line(found: re.Match[str]) -> str:
+        return re.sub(
+            r"(?<!\[)`(\w+)`",
+            lambda name: f"[`{name[1]}`](methods/{name[1]}.md)" if name[1] in NAMES else name[0],
+            found[0],
+        )
+
+    return re.sub(r"^\|.*$", line, text, flags=re.MULTILINE)
+
+
+def pages() -> dict[str, str]:
+    """Path -> page."""
+    return {f"methods/{name}.md": page(name) for name in NAMES}
+
+
+def page(name: str) -> str:
+    """A method's page."""
+    factory = info(name).factory
+    by_kind, texts = parsed(factory)
+    if "parameters" not in by_kind:  # of Mime's relatives, say, they are as for Mime
+        (other,) = re.findall(r"as for\s`(\w+)`", "\n".join(texts))
+        by_kind = {**parsed(info(other).factory)[0], **by_kind}
+    idea, when = words()[name]
+    parts = [
+        f"# {name} {{ #fedax.{name} }}", idea,
+        "## The update", with_links("\n\n".join(texts).strip()),
+        "## When to use it", with_links(when),
+    ]
+    parts += ["## Hyperparameters", *arguments(name, factory, by_kind["parameters"])]
+    for title, kind in (("Returns", "returns"), ("Raises", "raises")):
+        if kind in by_kind:
+            parts += [f"### {title}", *_listed(by_kind[kind])]
+    parts += ["## Measured", measured.sections(name)]
+    parts += presets(name)
+    parts += ["## Example", example(name, by_kind["examples"])]
+    parts += ["## From", source(name), *_reproduced(name)]
+    return "\n\n".join(parts) + "\n"
+
+
+def parsed(factory: Callable[..., Any]) -> tuple[dict[str, Any], list[str]]:
+    """A factory's docstring: kind of section -> what is in it, and the texts."""
+    sections = griffe.Docstring(shown(inspect.getdoc(factory) or "")).parse(
+        "google", warnings=False, returns_multiple_items=False, returns_named_value=False
+    )
+    texts = [section.value for section in sections if section.kind.value == "text"]
+    return {section.kind.value: section.value for section in sections}, texts
+
+
+def _listed(items: Any) -> list[str]:
+    lines = []
+    for item in items:
+        kind = f"`{item.annotation}`: " if isinstance(item, griffe.DocstringRaise) else ""
+        lines.append(with_links(f"{kind}{' '.join(item.description.split())}"))
+    return [f"- {line}" for line in lines] if len(lines) > 1 else lines
+
+
+def arguments(name: str, factory: Callable[..., Any], documented: Any) -> list[str]:
+    """The table of a method's own arguments, and that of local training's options."""
+    signature = inspect.signature(factory).parameters
+    rows, options = [], ""
+    for entry in documented:
+        if entry.name == OPTIONS.strip("*") or entry.name == OPTIONS:
+            options = entry.description
+            continue
+        names = [word.strip() for word in entry.name.split(",")]
+        rows.append([
+            ", ".join(f"`{word}`" for word in names),
+            ", ".join(_default(signature[word]) for word in names if word in signature),
+            _cell(entry.description),
+        ])
+    text = [measured.table(["argument", "default", "meaning"], rows)]
+    if options:
+        every = entries(fedax.LocalOptions)
+        own = options.split(every[0].split(":")[0] + ":")[0].strip()
+        grouped = re.split(r"\n(?=\S)", "\n".join(every))
+        lines = [
+            [f"`{key}`", _default(signature[key]), _cell(words)]
+            for key, words in (line.split(":", 1) for line in grouped)
+        ]
+        text.append(f"And the options of local training: {with_links(_sentence(own))}")
+        inner = measured.table(["option", "default", "meaning"], lines)
+        text.append('??? note "Options of local training"\n\n' + re.sub(
+            r"^", "    ", inner, flags=re.MULTILINE
+        ))
+    text.append(f"From the command line: `fedax run shakespeare {name} --help`.")
+    return text
+
+
+def _sentence(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _cell(text: str) -> str:
+    """Text for a cell: in one line, its bars no borders."""
+    return with_links(_sentence(text)).replace("|", "&#124;")
+
+
+def _default(parameter: inspect.Parameter) -> str:
+    if parameter.default is inspect.Parameter.empty:
+        return ""
+    value = parameter.default
+    return f"`{value}`" if isinstance(value, (int, float, str, type(None))) else "see there"
+
+
+def presets(name: str) -> list[str]:
+    """The table of the settings that presets of fedax's tasks have for a method."""
+    rows = []
+    for file in sorted((ROOT / "src" / "fedax" / "tasks").glob("*.toml")):
+        for preset, tables in tomllib.loads(file.read_text("utf-8")).items():
+            own = tables.get(name) if isinstance(tables, dict) else None
+            if own:
+                words = ", ".join(f"`{key}={_plain(value)}`" for key, value in own.items())
+                rows.append([f"`{file.stem}`", f"`{preset}`", words])
+    if not rows:
+        return []
+    return [
+        "## Settings of the presets",
+        "What `fedax run TASK METHOD --preset PRESET` sets for it; where each number is from: "
+        "[tasks](../tasks.md#presets).",
+        measured.table(["task", "preset", "settings"], rows),
+    ]
+
+
+def _plain(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def example(name: str, sections: Any) -> str:
+    """The docstring's example, and the command."""
+    code = "\n".join(text for _, text in sections)
+    command = f"fedax run shakespeare {name}"
+    return f"```pycon\n{code}\n```\n\n```sh\n{command}\n```"
+
+
+def source(name: str) -> str:
+    """Where a method comes from: the registry's words, the papers' names, the file's own."""
+    known = info(name)
+    papers = [title for short, title in registry.PAPERS.items() if short in known.paper]
+    module = inspect.getmodule(inspect.unwrap(known.factory))
+    words = (inspect.getdoc(module) or "").split("\n\n")[1:] if module else []
+    lines = [f"{known.paper}."] + [f"- {title}" for title in papers]
+    text = lines[0] + ("\n\n" + "\n".join(lines[1:]) if papers else "")
+    text = "\n\n".join([text, *(shown(part) for part in words if not part.startswith(" "))])
+    if known.extra_gradients:
+        text += f"\n\nGradients besides one a local step: {known.extra_gradients}."
+    return text
+
+
+def _reproduced(name: str) -> list[str]:
+    """Links to the parts of docs/reproductions.md that name a method."""
+    file = DOCS / "reproductions.md"
+    if not file.exists():
+        return []
+    found, heading = [], ""
+    for line in file.read_text("utf-8").splitlines():
+        if line.startswith("#"):
+            heading = line.lstrip("# ")
+        if re.search(rf"\b{name}\b", line, re.IGNORECASE) and heading not in found:
+            found.append(heading)
+    if not found:
+        return []
+    links = "; ".join(f"[{title}](../reproductions.md#{slug(title)})" for title in found if title)
+    return [f"Reproduced: {links}."]
+
+
+def slug(heading: str) -> str:
+    """The anchor of a heading, as the site makes it."""
+    from markdown.extensions.toc import slugify  # noqa: PLC0415  (known where the site is built)
+
+    return slugify(re.sub(r"[`*]", "", heading), "-")

@@ -1,0 +1,124 @@
+"""The reference's pages: every public name under one heading, shown by mkdocstrings."""
+
+from __future__ import annotations
+
+import importlib
+
+import fedax
+from fedax.algorithms import registry
+
+# Page -> title, what it says first, modules or names that it shows. A name stands for fedax.NAME.
+PAGES: dict[str, tuple[str, str, tuple[str, ...]]] = {
+    "training": ("Training", "From a task and a method to a trained model.", (
+        "train", "TrainResult", "simulate", "SimulateOptions", "RoundReport", "History",
+        "EarlyStopping", "sampler", "part_of_the_day", "run_round", "RoundInfo", "TrainingState",
+        "initial_state", "DivergedError",
+    )),
+    "evaluating": ("Evaluating", "What a model is worth, to all and client by client.", (
+        "evaluate", "evaluate_clients", "evaluate_personalized", "ClientMetrics",
+        "communication", "dissimilarity", "quadratic_model", "advise",
+    )),
+    "runs": ("Runs on disk", "Run folders and parameters.", (
+        "load_run", "RunError", "save_params", "load_params",
+        "fedax.experiment.pages.read_run", "fedax.experiment.pages.report_page",
+        "fedax.report.comparison.comparison_page",
+    )),
+    "tuning": ("Tuning", "Many settings, and which of them is best.", (
+        "sweep", "SweepResult", "load_sweep", "LoadedSweep", "search", "SearchResult",
+        "fedax.sweeps.choosing", "fedax.sweeps.record", "fedax.tuning.grids.parse_values",
+        "fedax.sweeps.grid.settings_of",
+    )),
+    "problems": ("Tasks and models", "Learning problems, and the functions they are made of.", (
+        "load_task", "Task", "quadratic_task", "Model", "classification", "regression",
+        "next_token", "ModelError",
+    )),
+    "data": ("Data", "Federated data sets, and how they are read.", (
+        "FederatedDataset", "read_data", "Vocabulary", "ClientData", "CohortReader", "DataError",
+        *(f"fedax.data.{name}" for name in (
+            "ClientExamples", "CohortData", "Splits", "StoreWriter", "check_data", "check_store",
+            "convert", "data_folder", "get_dataset", "hold_out", "load_dataset", "open_store",
+        )),
+    )),
+    "partitions": ("Partitions", "Clients for data that has none.", ("fedax.data.partitions",)),
+    "methods": ("Methods", "", (
+        "LocalOptions", "FederatedAlgorithm", "Exchange", "Reply", "ModelUpdate", "Participation",
+        "LocalTraining", "factory", "partition", "check_algorithm", "AlgorithmError",
+        "local_adaptive",
+    )),
+    "optimizers": ("Optimizers and schedules", "Server optimizers, Mime's bases, schedules.", (
+        "BaseOptimizer", "fedax.optimizers", "fedax.schedules", "fedax.base_optimizers",
+    )),
+    "models": ("Models and layers", "Models by name, and the layers they are made of.", (
+        "fedax.models",
+    )),
+    "devices": ("Devices", "Where a computation runs.", ("client_mesh", "cores_as_devices")),
+    "pictures": ("Pictures", "", ("fedax.pictures",)),
+    "theory": ("Theory", "", (
+        "fedax.theory", "fedax.theory.dynamics", "fedax.theory.prescriptions",
+        "fedax.theory.charles_konecny_2020", "fedax.theory.decaying_steps_2021",
+    )),
+}
+# Modules that are public names, shown under their full ones.
+MODULES = {"base_optimizers", "optimizers", "pictures", "schedules", "theory"}
+
+
+def navigation() -> list[str]:
+    """The pages, the list of all names first."""
+    return ["reference/index.md", *(f"reference/{page}.md" for page in PAGES)]
+
+
+def pages() -> dict[str, str]:
+    """Path -> page.
+
+    Raises:
+      ValueError: a public name is on no page.
+    """
+    named = {name for _, _, names in PAGES.values() for name in names}
+    shown = named | set(registry.ALGORITHMS) | set(registry.WRAPPERS) | MODULES
+    if missing := set(fedax.__all__) - shown:
+        raise ValueError(f"The reference lacks {', '.join(sorted(missing))}.")
+    made = {f"reference/{page}.md": _page(page) for page in PAGES}
+    return {"reference/index.md": index(), **made}
+
+
+def index() -> str:
+    """All public names, each with a link."""
+    lines = ["# Reference", "Everything that `import fedax` gives, by what it is for."]
+    for page, (title, words, names) in PAGES.items():
+        own = [f"[`{name}`][fedax.{name}]" for name in names if "." not in name]
+        if page == "methods":
+            own += [f"[`{name}`][fedax.{name}]"
+                    for name in sorted([*registry.ALGORITHMS, *registry.WRAPPERS])]
+        own += [f"`{name}`" for name in names if "." in name]
+        lines.append(f"**[{title}]({page}.md)** {words}\n\n{', '.join(own)}")
+    return "\n\n".join(lines) + "\n"
+
+
+def _page(page: str) -> str:
+    title, words, names = PAGES[page]
+    lines = [f"# {title}", words]
+    if page == "methods":
+        links = ", ".join(f"[`{name}`][fedax.{name}]"
+                          for name in sorted([*registry.ALGORITHMS, *registry.WRAPPERS]))
+        lines = [f"# {title}", f"Each method has [a page of its own](../methods.md): {links}.",
+                 "What they are made of, and what a method of your own is:"]
+    for name in names:
+        lines.append(_shown(name if "." in name else f"fedax.{name}"))
+    return "\n\n".join(line for line in lines if line) + "\n"
+
+
+def _shown(name: str) -> str:
+    """The directive of a name; of a module with its public names, of a package those it exports."""
+    directive = f"::: {name}"
+    try:
+        module = importlib.import_module(name)
+    except ImportError:
+        return directive
+    public = getattr(module, "__all__", None)
+    if public is None:
+        return directive
+    submodules = [one for one in public if hasattr(getattr(module, one), "__path__")
+                  or type(getattr(module, one)).__name__ == "module"]
+    members = [one for one in public if one not in submodules]
+    listed = "".join(f"\n        - {one}" for one in members)
+    return f"{directive}\n    options:\n      members:{listed}"
