@@ -155,7 +155,7 @@ def test_the_site_is_built_and_shown_without_a_network(tmp_path):
                 looked_at(browser, tmp_path, width, scheme)
         assert searched(browser, tmp_path, "scaffold").endswith("methods/scaffold.html")
         found = searched(browser, tmp_path, "mostly cancellation")
-            assert found.endswith("guides/diagnostics.html")
+        assert found.endswith("guides/diagnostics.html")
 
 
 @pytest.mark.quick
