@@ -7,7 +7,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from fedax.cli.main import run_command
-from fedax.reproductions import REPRODUCTIONS, decaying_steps, outsized_rates
+from fedax.reproductions import EXPERIMENTS, REPRODUCTIONS, decaying_steps, outsized_rates
 
 
 def compute(name):
@@ -133,7 +133,8 @@ def test_the_predicted_spread_is_that_of_many_runs():
 def test_reproductions_from_the_command_line(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert run_command(["reproduce", "--list", "--json"]) == 0
-    assert [row["name"] for row in json.loads(capsys.readouterr().out)] == list(REPRODUCTIONS)
+    listed = [row["name"] for row in json.loads(capsys.readouterr().out)]
+    assert listed == [*REPRODUCTIONS, *EXPERIMENTS]
     assert run_command(["reproduce", "outsized-rates-section-4", "--json"]) == 0
     (table,) = json.loads(capsys.readouterr().out)
     assert len(table["rows"]) == 10

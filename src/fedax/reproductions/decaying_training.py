@@ -27,7 +27,7 @@ from fedax.rounds.style import legend, line_style, tidy
 if TYPE_CHECKING:  # matplotlib is slow to import, and only drawing needs it
     from matplotlib.figure import Figure
 
-SOURCE = "Faster Federated Learning with Decaying Number of Local SGD Steps 2021, "
+SOURCE = "Decaying K 2021, "
 # The share of steps is arithmetic, and printed with two digits.
 SHARE_WIDTH = 0.01
 

@@ -251,6 +251,6 @@ def _compute() -> Findings:
 
 section_6_1 = Reproduction(
     "FedAvg, MimeLite, Mime and server-only on two quadratics (reconstructed), G = 1, 10, 100",
-    "Karimireddy et al. 2020 (Mime), section 6.1 and Figure 2",
+    "Mime 2020, section 6.1 and Figure 2",
     _compute,
 )

@@ -35,9 +35,7 @@ if TYPE_CHECKING:  # matplotlib is slow to import, and only drawing needs it
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-SOURCE = (
-    "On the Outsized Importance of Learning Rates in Local Update Methods 2020, "
-)
+SOURCE = "Charles, Konecny 2020, "
 _LOSSES = (
     "the mean training loss over the first quarter of the rounds and over the last 100, over seeds "
     "with the sample standard deviation"
