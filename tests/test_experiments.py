@@ -17,7 +17,7 @@ from fedax.experiment.folder import BusyError, RunError, locked
 from fedax.report.tables import Table
 from fedax.reproductions import EXPERIMENTS, adaptive, adaptive_tuning, criteria
 from fedax.reproductions.adaptive_parts import METHODS, ROWS
-from fedax.reproductions.drawing import draw_curves
+from fedax.reproductions.drawing import draw_curves, keep_in_sight
 from fedax.reproductions.experiment import Criterion, Experiment, Outcome, Part, Plan
 from fedax.reproductions.jobs import jobs_of
 from fedax.reproductions.outcome import Came, gathered, judged, read, verdict, write
@@ -347,6 +347,16 @@ def test_killed_at_work_its_workers_end_and_the_next_one_goes_on(tmp_path):
     at_once = job.record(tmp_path / "at-once")
     np.testing.assert_allclose(
         whole.metrics["train_loss"], at_once.metrics["train_loss"], rtol=1e-4)
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize(("last", "top"), [(1e22, 1.2), (2.0, 2.1)])
+def test_a_loss_that_explodes_hides_no_other(last, top):
+    axes = Figure().subplots()
+    for end in (0.1, last):
+        axes.plot([0, 1], [1.0, end])
+    keep_in_sight(axes)
+    assert axes.get_ylim()[1] == pytest.approx(top, rel=0.01)
 
 
 @pytest.mark.quick

@@ -20,6 +20,7 @@ from fedax.reproductions.decaying_plans import (
     plan,
     steps_of,
 )
+from fedax.reproductions.drawing import keep_in_sight
 from fedax.reproductions.experiment import Criterion, Experiment
 from fedax.reproductions.results import Results, spread
 from fedax.rounds.style import legend, line_style, tidy
@@ -248,6 +249,7 @@ def draw(figure: Figure, results: Results) -> None:
                     names.append(f"K = {k}")
                 tidy(axes)
                 if row == 0:
+                    keep_in_sight(axes)
                     axes.set_title(f"{panel}\n({'abc'[column]}) {scheme}")
                 else:
                     axes.set_xlabel("round")

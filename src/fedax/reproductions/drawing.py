@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from fedax.reproductions.results import Results
 from fedax.rounds.style import legend, line_style, tidy
 
@@ -77,5 +79,15 @@ def draw_curves(
         names.append(label)
     tidy(axes)
     axes.set_xlabel("round")
+    if "loss" in metric:
+        keep_in_sight(axes)
     if handles:
         legend(axes, handles, names)
+
+
+def keep_in_sight(axes: Axes) -> None:
+    """Ends the axis of a loss where lines begin if one explodes, which would hide all others."""
+    starts = [float(np.asarray(line.get_ydata())[0]) for line in axes.get_lines()]
+    highest = 1.2 * max(starts, default=0.0)
+    if axes.get_ylim()[1] > 3 * highest > 0:
+        axes.set_ylim(top=highest)
