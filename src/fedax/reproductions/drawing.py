@@ -87,7 +87,8 @@ def draw_curves(
 
 def keep_in_sight(axes: Axes) -> None:
     """Ends the axis of a loss where lines begin if one explodes, which would hide all others."""
-    starts = [float(np.asarray(line.get_ydata())[0]) for line in axes.get_lines()]
-    highest = 1.2 * max(starts, default=0.0)
+    values = [np.asarray(line.get_ydata(), float) for line in axes.get_lines()]
+    highest = 1.2 * max((line[0] for line in values), default=0.0)
     if axes.get_ylim()[1] > 3 * highest > 0:
-        axes.set_ylim(top=highest)
+        lowest = min(line.min() for line in values)
+        axes.set_ylim(lowest - 0.05 * (highest - lowest), highest)

@@ -80,7 +80,9 @@ def gathered(
         raise RunError(f"No panel of {name} is finished in {storage}.")
     traces = [
         trace for job, record in done if record is not None
-        for trace in traces_of(job.part.panel, job.part.label, record)
+        for trace in traces_of(
+            job.part.panel, job.part.label, record, job.config.num_rounds
+        )
     ]
     written = [_written(job, storage) for job, _ in done]
     made = dict(written[-1]["versions"]) | {"date": f"{datetime.date.today():%Y-%m-%d}"}

@@ -55,14 +55,23 @@ class Trace(NamedTuple):
     extremes: Mapping[str, tuple[float, float]] = {}
 
 
-def traces_of(panel: str, label: str, record: Record) -> list[Trace]:
-    """The runs of a record, with their curves."""
+def traces_of(
+    panel: str, label: str, record: Record, num_rounds: int | None = None
+) -> list[Trace]:
+    """The runs of a record, with their curves.
+
+    Args:
+      panel, label: whose.
+      record: of a sweep.
+      num_rounds: that were asked for, of which a record has fewer if all its runs diverged.
+    """
+    missing = (num_rounds or record.num_rounds) - record.num_rounds
     traces = []
     for row, (number, seed) in enumerate(zip(record.setting, record.seed, strict=True)):
         diverged = int(record.diverged[row])
         metrics = {
-            name: values[row] for name, values in record.metrics.items()
-            if name in KEPT or name.startswith("test_")
+            name: np.pad(values[row], (0, missing), constant_values=math.nan)
+            for name, values in record.metrics.items() if name in KEPT or name.startswith("test_")
         }
         traces.append(Trace(
             panel, label, dict(record.settings[number].values), int(seed), int(record.done[row]),
