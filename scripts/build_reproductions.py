@@ -5,7 +5,7 @@
 
 No number on the page is typed: tables and verdicts are computed from the files, by the criteria
 that stand in src/fedax/reproductions. What was found when a disagreement was looked into is written
-by hand, in a file NAME-SCALE.md beside the results.
+by hand, in a file NAME-SCALE.txt beside the results.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def _section(came: Came) -> Iterable[str]:
         yield _cells([criterion.statement, outcome.measured, "yes" if outcome.agrees else "no"])
     for table in experiment.tables(came.results):
         yield from _table(table)
-    note = RESULTS / f"{came.title}.md"
+    note = RESULTS / f"{came.title}.txt"
     if note.exists():
         yield f"\n{note.read_text('utf-8').rstrip()}"
     picture = RESULTS / f"{came.title}.png"
