@@ -157,7 +157,7 @@ def test_the_best_setting_is_that_of_all_seeds():
 def test_criteria_are_judged_by_means_over_seeds():
     results = made({"A": [0.50, 0.54], "B": [0.51, 0.50], "C": [math.nan, 0.9]})
     ahead = criteria.at_least("said", "P", "A", "B", "test_accuracy").judge(results)
-    assert ahead == Outcome("1.50 ± 3.54", True)
+    assert ahead == Outcome("1.5 ± 3.5 (less than its spread)", True)
     assert not criteria.at_least("said", "P", "A", "B", "test_accuracy", 2.0).judge(results).agrees
     assert not criteria.at_least("said", "P", "B", "A", "test_accuracy").judge(results).agrees
     close = criteria.within("said", "P", ["A", "B"], "test_accuracy", 1.5).judge(results)
@@ -166,7 +166,7 @@ def test_criteria_are_judged_by_means_over_seeds():
     assert not criteria.near("P", "A", "test_accuracy", 53, 0.9).judge(results).agrees
     early = criteria.earlier("said", "P", "A", "B", "test_accuracy", 0.6).judge(results)
     assert early.agrees
-    assert early.measured == "0.38 ± 0.88"  # over rounds 1 and 50, of 0 and half the end
+    assert early.measured == "0.375 ± 0.88 (less than its spread)"  # over rounds 1 and 50, of 0 and half the end
     losing = judged(
         Experiment("", "", lambda *_: None, lambda _: [
             criteria.at_least("said", "P", "C", "A", "test_accuracy")], lambda _: []), results)

@@ -44,7 +44,7 @@ def _difference(
         return Outcome(f"{better} diverged", False)
     if np.isnan(values[1]).any():
         return Outcome(f"{worse} diverged", True)
-    return Outcome(spread(gain), bool(gain.mean() >= by if by else gain.mean() > 0))
+    return Outcome(gained(gain), bool(gain.mean() >= by if by else gain.mean() > 0))
 
 
 def within(
@@ -92,7 +92,7 @@ def earlier(
             first = rounds <= share * rounds[-1]
             means.append(scale * values[:, first].mean(1))
         gain = (means[1] - means[0]) if smaller_is_better else (means[0] - means[1])
-        return Outcome(spread(gain), bool(gain.mean() > 0))
+        return Outcome(gained(gain), bool(gain.mean() > 0))
 
     order = f"{worse} less {better}" if smaller_is_better else f"{better} less {worse}"
     return Criterion(
@@ -122,7 +122,7 @@ def ahead(
         if np.isnan(low).any() or not len(low):
             return Outcome("what should be worse diverged, or was not measured", bool(len(low)))
         gain = high - low
-        return Outcome(spread(gain, 3), bool(gain.mean() >= by if by else gain.mean() > 0))
+        return Outcome(gained(gain), bool(gain.mean() >= by if by else gain.mean() > 0))
 
     return Criterion(statement, judge)
 
@@ -164,7 +164,7 @@ def sooner(
                 return Outcome(f"{label} diverged", agrees)
         curves = [scale * results.curve(panel, label, metric)[1] for label in (faster, slower)]
         gain = curves[0].mean(axis=1) - curves[1].mean(axis=1)
-        return Outcome(spread(gain), bool(gain.mean() > 0))
+        return Outcome(gained(gain), bool(gain.mean() > 0))
 
     return Criterion(
         f"{panel}: {published}. Agrees if the mean of {metric} over all rounds of {faster} less "
@@ -209,3 +209,15 @@ def chosen(published: str, panel: str, label: str, key: str, value: object) -> C
     return Criterion(
         f"{panel}: {published}. Agrees if the best setting of {label} has {key} = {value}.", judge
     )
+
+
+def gained(values: np.ndarray) -> str:
+    """A difference in words, [seeds]: mean and sample standard deviation, and whether it is small.
+
+    Example:
+      >>> gained(np.array([0.5, 0.7])), gained(np.array([-0.5, 0.7]))
+      ('0.6 ± 0.14', '0.1 ± 0.85 (less than its spread)')
+    """
+    deviation = values.std(ddof=1) if len(values) > 1 else 0.0
+    small = " (less than its spread)" if abs(values.mean()) < deviation else ""
+    return f"{values.mean():.3g} ± {deviation:.2g}{small}"
