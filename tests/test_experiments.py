@@ -164,9 +164,10 @@ def test_criteria_are_judged_by_means_over_seeds():
     assert close == Outcome("1.50", True)
     assert criteria.near("P", "A", "test_accuracy", 53, 1.1).judge(results).agrees
     assert not criteria.near("P", "A", "test_accuracy", 53, 0.9).judge(results).agrees
+    # Over rounds 1 and 50, of 0 and half the end.
     early = criteria.earlier("said", "P", "A", "B", "test_accuracy", 0.6).judge(results)
     assert early.agrees
-    assert early.measured == "0.375 ± 0.88 (less than its spread)"  # over rounds 1 and 50, of 0 and half the end
+    assert early.measured == "0.375 ± 0.88 (less than its spread)"
     losing = judged(
         Experiment("", "", lambda *_: None, lambda _: [
             criteria.at_least("said", "P", "C", "A", "test_accuracy")], lambda _: []), results)
