@@ -101,10 +101,7 @@ def table_1_tables(results: Results) -> list[Table]:
 
 def _cell(results: Results, panel: str, label: str) -> str:
     row = ROWS[panel]
-    try:
-        return spread(results.final(panel, label, row.metric), 2, row.scale)
-    except LookupError:
-        return "diverged"
+    return spread(results.final(panel, label, row.metric), 2, row.scale)
 
 
 def table_2_plan(scale: Scale, stand_in: bool) -> Plan | None:

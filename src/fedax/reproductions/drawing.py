@@ -59,12 +59,8 @@ def draw_curves(
     for place, label in enumerate(labels or styles or known):
         if label not in known:
             continue
-        try:
-            chosen = (settings or {}).get(label)
-            rounds, values = results.curve(panel, label, metric, chosen)
-        except LookupError:  # all diverged
-            continue
-        if not len(rounds):
+        rounds, values = results.curve(panel, label, metric, (settings or {}).get(label))
+        if not len(rounds):  # all diverged
             continue
         style = line_style(place)
         colour, dashes = (styles or {}).get(label, (style["color"], style["linestyle"]))

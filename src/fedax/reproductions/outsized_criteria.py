@@ -54,10 +54,7 @@ def least(reads: Sequence[Read]) -> Read:
     def read(results: Results) -> np.ndarray:
         found = []
         for one in reads:
-            try:
-                values = one(results)
-            except LookupError:
-                continue
+            values = one(results)
             if len(values) and not np.isnan(values).any():
                 found.append(values)
         return min(found, key=lambda values: values.mean()) if found else np.array([np.nan])
@@ -332,14 +329,10 @@ def begins_at(results: Results, panel: str) -> float:
     """
     starts, ends = [], {}
     for rate in rates_of(results, panel, reduced):
-        try:
-            values = results.curve(panel, reduced(rate), LOSS)[1]
-            last = results.final(panel, reduced(rate), LOSS).mean()
-        except LookupError:
-            continue
+        values = results.curve(panel, reduced(rate), LOSS)[1]
         if values.size:
             starts.append(values[:, 0].mean())
-            ends[rate] = last
+            ends[rate] = results.final(panel, reduced(rate), LOSS).mean()
     for rate in sorted(ends, reverse=True):
         if ends[rate] < min(starts):
             return rate
@@ -437,7 +430,4 @@ def _rising(panel: str, rates: Sequence[float]) -> Criterion:
 
 def losses(results: Results, panel: str, label: str) -> list[str]:
     """The loss at first and at last, in words."""
-    try:
-        return [spread(read(panel, label)(results), 3) for read in (first, final)]
-    except LookupError:
-        return ["diverged", "diverged"]
+    return [spread(read(panel, label)(results), 3) for read in (first, final)]

@@ -60,11 +60,8 @@ def norm_tables(results: Results) -> list[Table]:
     for panel in results.panels:
         rows = []
         for label in results.labels(panel):
-            try:
-                norms = results.curve(panel, label, NORM)[1]
-                within = results.deviations(panel, label, NORM)
-            except LookupError:
-                norms = within = np.zeros((0, 0))
+            norms = results.curve(panel, label, NORM)[1]
+            within = results.deviations(panel, label, NORM)
             known = norms.size and within.size
             rows.append([
                 label, spread(norms.mean(1), 3) if known else "diverged",
@@ -169,11 +166,8 @@ def _lines(
 ) -> None:
     handles, names = [], []
     for number, label in enumerate(labels):
-        try:
-            rounds, values = results.curve(panel, label, metric)
-        except LookupError:  # all diverged, which the paper omits, too
-            continue
-        if not len(rounds):
+        rounds, values = results.curve(panel, label, metric)
+        if not len(rounds):  # all diverged, which the paper omits, too
             continue
         mean = values.mean(0)
         low, high = values.min(0), values.max(0)
