@@ -13,8 +13,8 @@ from fedax import DivergedError, EarlyStopping, simulate
 from fedax.experiment import run, sitting
 from fedax.experiment.display import describe_test
 from fedax.experiment.pages import report_page
-from fedax.rounds import evaluation, meanwhile
-from fedax.rounds.evaluation import Evaluator, small_batch_size
+from fedax.rounds import evaluation, meanwhile, measurements
+from fedax.rounds.evaluation import Evaluator, usual_batch_size
 from fedax.rounds.meanwhile import MOST_STATES, Budget
 from fedax.rounds.sampling import sample_examples
 from fedax.tasks.registry import TASKS, TaskInfo
@@ -31,7 +31,8 @@ OPTIONS = {"cohort_size": 3, "evaluate_every": 5, "evaluation_sample": SAMPLE}
 @pytest.fixture(autouse=True)
 def _small_batches(monkeypatch):
     """Six batches a sample."""
-    monkeypatch.setattr(evaluation, "usual_batch_size", lambda: 4)
+    monkeypatch.setattr(evaluation, "usual_batch_size", four := lambda *_, **__: 4)
+    monkeypatch.setattr(measurements, "usual_batch_size", four)
 
 
 def pieces(monkeypatch, batches):
@@ -289,11 +290,15 @@ def test_batches_are_small_where_they_are_work(monkeypatch):
             [{"x": np.zeros((2, width)), "y": np.zeros(2, np.int32)}]
         )
         params = jax.eval_shape(model.init, jax.random.key(0))
-        sizes[width] = small_batch_size(model, params, data)
-    assert sizes == {10: 64, 300: 64, 30_000: 32}  # 32 * 300,000 < 10^7
+        sizes[width] = tuple(
+            usual_batch_size(model, params, data, soon=soon) for soon in (False, True)
+        )
+    # 128 * 300,000 < 4 * 10^7 and 32 * 300,000 < 10^7
+    assert sizes == {10: (512, 512), 300: (512, 512), 30_000: (128, 32)}
     text = fedax.load_task("shakespeare", model="small")
     params = jax.eval_shape(text.model.init, jax.random.key(0))
-    assert small_batch_size(text.model, params, text.test) == 8
+    assert usual_batch_size(text.model, params, text.test, soon=True) == 8
+    assert usual_batch_size(text.model, params, text.test) == 32
 
 
 # In run folders.

@@ -403,7 +403,7 @@ def test_rounds_of_a_sparse_model_compile_for_it(monkeypatch):
     asked = []
 
     def noted(function, **options):
-        asked.append(options["sparse"])
+        asked.append(options["newer_loops"])
         return jax.jit(function)
 
     monkeypatch.setattr(simulate, "jit", noted)
@@ -413,8 +413,8 @@ def test_rounds_of_a_sparse_model_compile_for_it(monkeypatch):
         algorithm = fedax.fedavg(model, 0.1, batch_size=4)
         next(fedax.simulate(fedax.Task(model, clients), algorithm, num_rounds=1, cohort_size=1))
     assert asked == [True, False]
-    assert not (compiling.options(None, sparse=True) or {}).keys() & compiling.OLDER_LOOPS
-    assert (compiling.options(None, sparse=False) or {}) == (
+    assert not (compiling.options(None, newer_loops=True) or {}).keys() & compiling.OLDER_LOOPS
+    assert (compiling.options(None, newer_loops=False) or {}) == (
         compiling.OLDER_LOOPS if jax.default_backend() == "cpu" else {}
     )
 

@@ -25,10 +25,12 @@ from fedax.rounds.client_metrics import ClientMetrics
 from fedax.rounds.sampling import sample_examples
 from fedax.validate import check_count
 
-# Between rounds on a CPU: batches of no fewer examples, and where that allows it of no more
-# products of numbers, which take a few milliseconds.
-SMALLEST_BATCH = 8
-SOON = 10**7
+# Examples at a time on a device, if nobody says. On a CPU fewer, if their products of numbers are
+# more than these, but no fewer than these (docs/log.md); elsewhere not measured.
+USUAL = 512
+PRODUCTS, FEWEST = 4 * 10**7, 32
+# Between rounds likewise, but such that a batch is over soon, in a few milliseconds.
+SOON_PRODUCTS, SOON_FEWEST = 10**7, 8
 
 
 class Evaluator:
@@ -40,9 +42,8 @@ class Evaluator:
     Args:
       model: whose `outputs` and `metrics` are used.
       dataset: the examples, read in order.
-      batch_size: examples at a time on a device; changes nothing but speed and memory. None: 64
-        on a CPU, where the Shakespeare LSTM took 1.4 times as long with 128; 512
-        elsewhere (not measured).
+      batch_size: examples at a time on a device; changes nothing but speed and memory. None: see
+        `usual_batch_size`, by the first parameters.
       mesh: devices that share the examples, of which those of this process are used; None: one.
       sample: so many examples, drawn once by the seed, uniformly and without replacement; None,
         or no fewer than there are: all.
@@ -69,16 +70,13 @@ class Evaluator:
             )
         if batch_size is not None:
             check_count("batch_size", batch_size)
-        self._dataset = dataset
+        self._model, self._dataset = model, dataset
         self._mesh = None if mesh is None else mesh.local_mesh
-        if batch_size is None:
-            batch_size = usual_batch_size()
         self.num_examples = self.num_all = dataset.num_examples
         self._drawn: np.ndarray | None = None  # sorted rows, or all
         if sample is not None and sample < self.num_all:
             self._drawn, self.num_examples = sample_examples(seed, self.num_all, sample), sample
-        devices = 1 if self._mesh is None else self._mesh.size
-        self._batch_size = devices * min(batch_size, -(-self.num_examples // devices))
+        self._asked, self._batch_size = batch_size, 0  # until parameters are known
         self._names = list(model.metrics)
         numbers, structure = partition((model.outputs, tuple(model.metrics.values())))
         self._program = _program(structure, tuple(self._names), self._mesh)
@@ -91,6 +89,7 @@ class Evaluator:
         Raises:
           ModelError: the outputs or a metric fail, or give what they must not.
         """
+        self._size(params)
         self._program.eval_shape(self._numbers, params, self._batch(np.arange(1)))
 
     def overall(self, params: Params) -> dict[str, float]:
@@ -105,12 +104,24 @@ class Evaluator:
 
     def begin(self, params: Params) -> Walk:
         """An evaluation of these parameters, which it holds, that goes on when it is told to."""
+        self._size(params)
         return Walk(self, self._placed(params, REPLICATED))
 
+    def _size(self, params: Params) -> None:
+        """Decides on the number of examples at a time, once."""
+        if not self._batch_size:
+            each = self._asked or usual_batch_size(self._model, params, self._dataset)
+            devices = 1 if self._mesh is None else self._mesh.size
+            self._batch_size = devices * min(each, -(-self.num_examples // devices))
+
     def _batch(self, rows: np.ndarray) -> dict[str, np.ndarray]:
-        """The examples of these rows, and the last one's until the batch is full."""
-        rows = np.pad(rows, (0, self._batch_size - len(rows)), mode="edge")
-        return {key: array[rows] for key, array in self._dataset.arrays.items()}
+        """The examples of these rows, sorted, and the last one's until the batch is full."""
+        first, end = rows[0], rows[-1] + 1
+        if len(rows) == self._batch_size == end - first:
+            chosen: Any = slice(first, end)  # which copies nothing
+        else:
+            chosen = np.pad(rows, (0, self._batch_size - len(rows)), mode="edge")
+        return {key: array[chosen] for key, array in self._dataset.arrays.items()}
 
     def _placed(self, tree: PyTree, spec: PartitionSpec) -> PyTree:
         """The tree where it is needed."""
@@ -119,19 +130,20 @@ class Evaluator:
         return jax.device_put(tree, NamedSharding(self._mesh, spec))
 
 
-def usual_batch_size() -> int:
-    """Examples at a time on a device, if nobody says."""
-    return 64 if jax.default_backend() == "cpu" else 512
+def usual_batch_size(
+    model: Model, params: Params, dataset: FederatedDataset, *, soon: bool = False
+) -> int:
+    """Examples at a time on a device, if nobody says, by the size of the model.
 
+    On a CPU a batch is small where it is work, so that it stays in the caches, and large where a
+    dispatch costs more. Elsewhere not measured.
 
-def small_batch_size(model: Model, params: Params, dataset: FederatedDataset) -> int:
-    """Examples at a time on a device so that a batch is over soon, by the size of the model.
-
-    On a CPU a batch is small where it is work (8 of the Shakespeare LSTM took a tenth longer an
-    example than 64), and a usual one where a dispatch costs more. Elsewhere not measured.
+    Args:
+      model, params, dataset: of which only the shapes matter.
+      soon: whether a batch should be over soon, as other work waits for it.
     """
     if jax.default_backend() != "cpu":
-        return usual_batch_size() // 4
+        return USUAL // 4 if soon else USUAL
     batch = {
         key: jax.ShapeDtypeStruct((1, *array.shape[1:]), canonicalize_dtype(array.dtype))
         for key, array in dataset.arrays.items()
@@ -140,8 +152,9 @@ def small_batch_size(model: Model, params: Params, dataset: FederatedDataset) ->
     outputs = jax.tree.leaves(traced)
     positions = max([math.prod(leaf.shape[1:-1]) for leaf in outputs], default=1)
     products = positions * sum(leaf.size for leaf in jax.tree.leaves(params))
-    size = usual_batch_size()
-    while size > SMALLEST_BATCH and size * products > SOON:
+    most, fewest = (SOON_PRODUCTS, SOON_FEWEST) if soon else (PRODUCTS, FEWEST)
+    size = USUAL
+    while size > fewest and size * products > most:
         size //= 2
     return size
 
@@ -222,7 +235,7 @@ def _program(structure: Structure, names: tuple[str, ...], mesh: Mesh | None) ->
             measure, mesh=mesh, in_specs=(REPLICATED, REPLICATED, SPREAD), out_specs=SPREAD,
             check_vma=False,
         )
-    return jit(measure)
+    return jit(measure, newer_loops=True)
 
 
 def evaluate(

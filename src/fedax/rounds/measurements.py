@@ -25,7 +25,7 @@ from fedax.mistakes.errors import ModelError
 from fedax.optimizers.schedules import Schedule, as_schedule
 from fedax.rounds.checks import check_examples, require_task
 from fedax.rounds.client_metrics import CLIENTS_FOR_A_TENTH, ClientMetrics
-from fedax.rounds.evaluation import Evaluator, small_batch_size
+from fedax.rounds.evaluation import Evaluator, usual_batch_size
 from fedax.rounds.options import Settings
 from fedax.rounds.personalization import (
     FineTuning,
@@ -107,7 +107,7 @@ class Measurements:
                 self._evaluator = make()
             else:  # both with one size of batches, which compiles once
                 with _evaluating():
-                    size = small_batch_size(task.model, params, task.test)
+                    size = usual_batch_size(task.model, params, task.test, soon=True)
                 self._evaluator = make(size)
                 self.sample = make(size, sample=settings.evaluation_sample, seed=settings.seed)
         self._personal: _Personal | None = None

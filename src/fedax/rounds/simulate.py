@@ -261,7 +261,7 @@ def _program(
     rounds.__name__ = run_rounds.__name__  # as which profiles and kept programs have it
     return jit(
         rounds,
-        sparse=sparse,
+        newer_loops=sparse,
         out_shardings=None if mesh is None else NamedSharding(mesh, REPLICATED),
         donate_argnums=(0,) if donate else (),
     )

@@ -141,7 +141,7 @@ def program(
 
     rounds.__name__ = "rounds_of_settings"  # as which profiles and kept programs have it
     if mesh is None:
-        return jit(rounds, sparse=sparse, donate_argnums=(0,))
+        return jit(rounds, newer_loops=sparse, donate_argnums=(0,))
 
     def spread(server_state: Any, *others: Any) -> Any:
         of_states = jax.tree.map(
@@ -158,7 +158,7 @@ def program(
         )(server_state, *others)
 
     spread.__name__ = rounds.__name__
-    return jit(spread, sparse=sparse, donate_argnums=(0,))
+    return jit(spread, newer_loops=sparse, donate_argnums=(0,))
 
 
 def _alone(
