@@ -98,8 +98,10 @@ def _section(came: Came) -> Iterable[str]:
     experiment = EXPERIMENTS[came.name]
     found = judged(experiment, came.results)
     plan = experiment.plan(came.scale, came.stand_in)
-    flags = f" --scale {came.scale}" + " --stand-in" * came.stand_in
     seeds = len({trace.seed for trace in came.results.traces})
+    planned = max((part.num_seeds for part in plan.parts), default=seeds) if plan else seeds
+    flags = f" --scale {came.scale}" + " --stand-in" * came.stand_in
+    flags += f" --seeds {seeds}" * (seeds > planned)
     yield f"\n## {came.title}\n"
     yield f"{experiment.source}: {experiment.description}. **{verdict(found).capitalize()}**" + (
         ", by data that stand in for the paper's.\n" if came.stand_in else ".\n"

@@ -298,10 +298,15 @@ def test_plans_and_mistakes_are_sentences(monkeypatch, capfd, tmp_path):
     said = capfd.readouterr().out
     assert "Runs: 12, in Quadratics." in said
     assert "- More steps are faster. Agrees if" in said
+    assert run_command(["reproduce", "made-up", "--plan", "--seeds", "5"]) == 0
+    assert "Runs: 20, in Quadratics." in capfd.readouterr().out
+    assert run_command(["reproduce", "made-up", "--plan", "--seeds", "2"]) == 0
+    assert "Runs: 12, in Quadratics." in capfd.readouterr().out
     for words, sentence in (
         (["made-up", "--scale", "paper"], "it has --scale small."),
         (["made-up", "--only", "quadratic"], "Did you mean 'Quadratics'?"),
         (["made-up", "--workers", "0"], "--workers"),
+        (["made-up", "--seeds", "0"], "--seeds"),
         (["mime-section-6.1", "--plan"], "is computed in seconds, not trained"),
         (["nothing"], "nothing"),
     ):

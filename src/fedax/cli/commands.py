@@ -288,6 +288,8 @@ class Reproduce:
     """Ask the same question of data that can be had in place of the paper's."""
     only: Annotated[tuple[str, ...], read_by(str, "names", "*"), option("PANEL ...")] = ()
     """Only these panels or rows of it, in quotes: "EMNIST CR". Default: all."""
+    seeds: Annotated[int | None, WHOLE, option("N")] = None
+    """At least so many seeds of every run. Default: 3, or as many as the paper has."""
     out: Annotated[Path | None, option("DIR")] = None
     """Folder for pictures and results. Default: fedax-reproductions, and none with --json."""
     storage: Annotated[Path | None, option("DIR")] = None

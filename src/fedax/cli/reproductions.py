@@ -26,7 +26,7 @@ from fedax.validate import check_count, unknown
 
 OUT = Path("fedax-reproductions")
 # What only trained ones take.
-OF_TRAINING = ("plan", "scale", "stand_in", "only", "storage", "workers")
+OF_TRAINING = ("plan", "scale", "stand_in", "only", "seeds", "storage", "workers")
 
 
 def reproduce(command: Reproduce) -> None:
@@ -77,10 +77,8 @@ def _train(name: str, experiment: Experiment, command: Reproduce) -> None:
             " ".join(f"{panel}: {how}" for panel, how in missing.items()) + _other_data(
                 experiment, command)
         )
-    try:
-        check_count("--workers", 1 if command.workers is None else command.workers)
-    except ValueError as error:
-        raise ConfigError(str(error)) from None
+    if command.workers is not None:
+        _check_count("--workers", command.workers)
     out = command.out or OUT
     storage = command.storage or out / "runs"
     jobs = list(jobs_of(there.parts))
@@ -97,7 +95,7 @@ def _train(name: str, experiment: Experiment, command: Reproduce) -> None:
         for panel, how in missing.items():
             print(f"{panel} is left out. {how}")
         hours = sum(plan.hours.get(panel, (0.0, 0.0))[0] for panel in there.panels)
-        print(f"{len(jobs)} jobs, about {hours:g} hours on 2 cores if none was done before.")
+        print(f"{len(jobs)} jobs, about {hours:.2g} hours on 2 cores if none was done before.")
     try:
         train_all(jobs, storage, command.workers, show)
     except KeyboardInterrupt:
@@ -145,7 +143,19 @@ def _plan(name: str, experiment: Experiment, command: Reproduce) -> Plan:
     for panel in command.only:
         if panel not in plan.panels:
             raise ConfigError(unknown("panel", panel, plan.panels))
-    return plan.only(command.only) if command.only else plan
+    chosen = plan.only(command.only) if command.only else plan
+    if command.seeds is None:
+        return chosen
+    _check_count("--seeds", command.seeds)
+    return chosen.with_seeds(command.seeds)
+
+
+def _check_count(option: str, value: int) -> None:
+    """Raises ConfigError unless the value is 1 or more."""
+    try:
+        check_count(option, value)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
 
 
 def _missing(plan: Plan) -> dict[str, str]:

@@ -62,6 +62,21 @@ class Plan(NamedTuple):
         """The plan with these panels alone."""
         return self._replace(parts=tuple(part for part in self.parts if part.panel in panels))
 
+    def with_seeds(self, count: int) -> Plan:
+        """The plan with so many seeds of every part that has fewer, and hours in proportion."""
+        most = dict.fromkeys(self.panels, 1.0)
+        for part in self.parts:
+            most[part.panel] = max(most[part.panel], count / part.num_seeds)
+        return self._replace(
+            parts=tuple(
+                part._replace(num_seeds=max(count, part.num_seeds)) for part in self.parts
+            ),
+            hours={
+                panel: (most[panel] * cpu, most[panel] * gpu)
+                for panel, (cpu, gpu) in self.hours.items() if panel in most
+            },
+        )
+
 
 class Outcome(NamedTuple):
     """What a criterion came to.

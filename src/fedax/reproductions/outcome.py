@@ -163,7 +163,7 @@ def described(name: str, experiment: Experiment, plan: Plan, missing: Mapping[st
         f"{name}: {experiment.description} ({experiment.source})",
         f"Settings: {plan.settings}",
         f"Runs: {runs:,}, in {', '.join(plan.panels)}.",
-        f"Time: about {cpu:g} hours on 2 cores, perhaps {gpu:g} on a GPU (a guess).",
+        f"Time: about {cpu:.2g} hours on 2 cores, perhaps {gpu:.2g} on a GPU (a guess).",
         *(f"Missing: the data of {panel}: {how}" for panel, how in missing.items()),
         "What counts as agreement:",
     ]
