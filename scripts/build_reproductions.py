@@ -42,7 +42,7 @@ def page(folder: Path = RESULTS) -> str:
     ]
     rows = {name: _row(name, EXPERIMENTS[name], came) for name in EXPERIMENTS} | {
         name: [info.source, info.description, f"computed: `fedax reproduce {name}`",
-               "agrees; tests/test_reproductions.py asserts it"]
+               f"{info.verdict} (tests/test_reproductions.py asserts it)"]
         for name, info in REPRODUCTIONS.items()
     }
     lines += [_cells(row) for _, row in sorted(rows.items(), key=lambda item: item[1][0])]

@@ -168,12 +168,29 @@ def test_criteria_are_judged_by_means_over_seeds():
     early = criteria.earlier("said", "P", "A", "B", "test_accuracy", 0.6).judge(results)
     assert early.agrees
     assert early.measured == "0.375 ± 0.88 (less than its spread)"
+    # B and C, of which C diverged, in either order; and a value of two seeds against one that is
+    # lost, a tenth lower.
+    for order in (["B", "C"], ["C", "B"]):
+        lost = criteria.within("said", "P", order, "test_accuracy", 99).judge(results)
+        assert lost == Outcome("C diverged", False)
+    nan = math.nan
+    values = {"all": [0.5, 0.7], "one": [0.6, nan], "none": [nan, nan]}
+    for worse, by, agrees in (("one", 0, False), ("one", -0.2, True), ("none", 0, True),
+                              ("none", -0.2, False)):
+        said = criteria.ahead(
+            "said", lambda _: np.array(values["all"]),
+            lambda _, worse=worse: np.array(values[worse]), by,
+        ).judge(results)
+        assert said.agrees == agrees
+        assert "diverged" in said.measured
     losing = judged(
         Experiment("", "", lambda *_: None, lambda _: [
             criteria.at_least("said", "P", "C", "A", "test_accuracy")], lambda _: []), results)
     assert losing[0][1] == Outcome("C diverged", False)
     assert verdict([(None, Outcome("", agrees)) for agrees in (True, False)]) == (
         "agrees in 1 of 2 points")
+    assert verdict([(None, early), (None, close)]) == (
+        "agrees, 1 of them by less than the spread over seeds")
     assert spread(np.array([0.5])) == "0.50"
 
 
@@ -194,7 +211,7 @@ def made_adaptive():
                                              "server_learning_rate": server,
                                              **({"adaptivity": tau} if tau else {})}, seed, 200, 0,
                               {"test_accuracy": accuracy + 0.001 * (label == "Adagrad"),
-                               "train_loss": 1 - accuracy},
+                               "train_loss": 1 - accuracy, "test_loss": 1 - accuracy},
                               {"test_accuracy": ([10, 100, 200], [accuracy / 2] * 3)})
                         for seed in range(3)
                         for tau in ((None,) if label in inverse else (1e-3,))

@@ -7,7 +7,7 @@ import pytest
 from matplotlib.figure import Figure
 
 import fedax
-from fedax.reproductions import decaying_training, outsized_training
+from fedax.reproductions import decaying_training, outsized_criteria, outsized_training
 from fedax.reproductions import outsized_plans as outsized
 from fedax.reproductions.decaying_plans import CONSTANT, DATA, RATE, STEPS, label, settings
 from fedax.reproductions.jobs import jobs_of
@@ -48,7 +48,9 @@ def test_there_is_an_entry_for_every_table_and_figure():
     assert set(EXPERIMENTS) == numbers
     for name, experiment in EXPERIMENTS.items():
         assert experiment.plan("small", False) is None  # none of the papers' data are at hand
-        assert (experiment.plan("small", True) is None) == (name in STACK_OVERFLOW)
+        # Table 2's rates are of its data.
+        nowhere = name in STACK_OVERFLOW or name == "outsized-rates-table-2"
+        assert (experiment.plan("small", True) is None) == nowhere
         assert experiment.plan("paper", False)
         assert (experiment.draw is None) == ("-table-" in name)
 
@@ -74,7 +76,8 @@ def test_entries_share_their_runs():
             assert keys(f"outsized-rates-table-{number}", scale, stand_in) < figure_5
         figure_8 = keys("outsized-rates-figure-8", scale, stand_in)
         assert figure_5 < figure_8
-        assert figure_8 - figure_5 <= keys("outsized-rates-table-2", scale, stand_in)
+        if not stand_in:
+            assert figure_8 - figure_5 <= keys("outsized-rates-table-2", scale, stand_in)
         figure_2 = keys("outsized-rates-figure-2", scale, stand_in)
         assert keys("outsized-rates-figure-3", scale, stand_in) < figure_2
         # gamma = eta = 0.01, with 3 seeds
@@ -237,7 +240,7 @@ def outsized_losses(name, task, part, rate, agree):
         slope = 0.2 if task == "CIFAR-100" else 0.05
         found = 2 - at, 1 + slope * min(rate, 1.0) * (0.01 if number in "58" else 1)
     elif number in "58":
-        found = 2 + at, 1.2 if rate else 1.0
+        found = 2 + at, 1.2 if rate >= 0.1 else 0.9 if rate else 1.0
     else:
         largest = rate == max(outsized.DATA[task].best)
         found = 2 + at, 1.0 if largest == (task != "Shakespeare") else 1.5
@@ -300,25 +303,25 @@ def test_criteria_tell_what_agrees(agree):
         assert found, (name, scale, stand_in)
         for criterion, outcome in found:
             where = (name, scale, stand_in, criterion.statement, outcome.measured)
-            assert outcome.agrees == agree, where
+            # On the small plays no rate lies between 0 and 0.1, so 0 is ahead if 0.1 is behind it.
+            if agree or "plays" not in where[3] or "eventually smaller" not in where[3]:
+                assert outcome.agrees == agree, where
             assert "Agrees if" in criterion.statement
             assert outcome.measured
 
 
 def test_a_loss_that_explodes_has_diverged():
-    name = "outsized-rates-table-2"
-    traces = []
-    for part in EXPERIMENTS[name].plan("small", True).parts:
-        if part.panel == "Fashion-MNIST for FEMNIST":
-            high = 1e20 if rate_of(part) == 1.0 else 1.0
-            traces += [
-                trace(part, {}, seed, {"full_loss": (2 * high, high)}) for seed in range(3)
-            ]
-    assert {t.label for t in traces} == {"ReduceLR, gamma = 1", "ReduceLR, gamma = 0.1"}
-    (table,) = EXPERIMENTS[name].tables(Results(
-        [t._replace(values={"server_learning_rate": 0.1}) for t in traces], "full_loss"
-    ))
-    assert table.rows[0][:5] == ["Fashion-MNIST for FEMNIST", "0.1", "0.1", "0.1", "0.1"]
+    """Also if it is one seed's alone that ends above where others began, at 2."""
+    panel = "Fashion-MNIST for FEMNIST"
+    for ends in ((1e20, 1e20, 1e20), (1.0, 1.0, 2.1)):
+        traces = [
+            trace(part, {}, seed, {"full_loss": (2.0, end if rate_of(part) == 1 else 1.0)})
+            for part in EXPERIMENTS["outsized-rates-figure-8"].plan("small", True).parts
+            if part.panel == panel and part.label.startswith("ReduceLR")
+            for seed, end in enumerate(ends)
+        ]
+        assert {t.label for t in traces} == {"ReduceLR, gamma = 1", "ReduceLR, gamma = 0.1"}
+        assert outsized_criteria.begins_at(Results(traces, "full_loss"), panel) == 0.1
 
 
 def test_criteria_of_runs_that_diverged_do_not_agree():
@@ -368,7 +371,7 @@ def test_tables_have_published_beside_measured():
     rows = {row[0]: row[1:3] for row in table.rows}
     assert rows["1"] == ["0.1", "0.1"]
     assert rows["0.01"] == ["0.0316", "0.0316"]
-    assert rows["100"] == ["diverged", "diverged"]
+    assert rows["100"] == ["not listed", "diverged"]
     name = "outsized-rates-table-2"
     plan = EXPERIMENTS[name].plan("paper", False)
     (table,) = EXPERIMENTS[name].tables(outsized_results(name, plan, True))

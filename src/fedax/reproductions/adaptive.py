@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from fedax.report.tables import Table
 from fedax.reproductions import criteria, drawing
 from fedax.reproductions.adaptive_parts import (
     ACCURACY,
+    ADAPTIVE,
     METHODS,
+    OF,
     ROWS,
     hours,
     in_words,
+    row_of,
     small_panels,
     tuned,
 )
@@ -36,7 +41,7 @@ def table_1_plan(scale: Scale, stand_in: bool) -> Plan:
         panels = small_panels(stand_in)
         parts = tuple(tuned(panel, label) for panel in panels for label in METHODS)
         return Plan(parts, in_words(panels), hours(parts, small=True))
-    tasks = {"Shakespeare": "shakespeare"} if stand_in else {
+    tasks = {"plays for Shakespeare": "shakespeare"} if stand_in else {
         panel: row.task for panel, row in ROWS.items()
     }
     parts = tuple(
@@ -46,8 +51,10 @@ def table_1_plan(scale: Scale, stand_in: bool) -> Plan:
         parts,
         "The presets `paper` of the tasks: clients a round, batches, one local epoch, rounds and "
         "the best rates in the documentation of the code released with the paper (docs/tasks.md). "
-        "Accuracy every 20 rounds on 2,000 test examples, after the last on all of them; means "
-        "over the last 100 rounds. Three seeds."
+        "Metrics every 20 rounds on 2,000 test examples, of Stack Overflow on 10,000, and after "
+        "the last on all of them, where the paper uses the whole test set but of Stack Overflow "
+        "throughout; means over the last 100 rounds. Three seeds. SCAFFOLD, which the paper's "
+        "Figure 1 has too, is left out."
         + (" The plays that fedax carries, 1,219 roles, in place of the 715 of TensorFlow "
            "Federated." if stand_in else ""),
         hours(parts, small=False),
@@ -57,7 +64,7 @@ def table_1_plan(scale: Scale, stand_in: bool) -> Plan:
 def table_1_criteria(results: Results) -> Sequence[Criterion]:
     """What the paper says of each task (section 5.1), and the sizes of its differences."""
     def ahead(panel: str, better: str, gap: float, by: float = 0.0) -> Criterion:
-        row = ROWS[panel]
+        row = row_of(panel)
         error = row.scale > 100
         said = (f"{better}'s error is {gap:g} below that of Avg" if error
                 else f"{better} is {gap:g} points ahead of Avg")
@@ -67,17 +74,20 @@ def table_1_criteria(results: Results) -> Sequence[Criterion]:
 
     def easy(panel: str, gap: float) -> Criterion:
         said = f"all five are within {gap:g} points, as the task is easy"
-        return criteria.within(said, panel, list(METHODS), ROWS[panel].metric, 2.0)
+        return criteria.within(said, panel, list(METHODS), row_of(panel).metric, 2.0)
 
     known = {
         "CIFAR-10": [ahead("CIFAR-10", "Yogi", 5.2), ahead("CIFAR-10", "AvgM", 4.6)],
         "CIFAR-100": [ahead("CIFAR-100", "Yogi", 7.7), ahead("CIFAR-100", "AvgM", 7.7)],
-        "EMNIST CR": [easy("EMNIST CR", 0.7), ahead("EMNIST CR", "Adam", 0.7)],
-        "Shakespeare": [easy("Shakespeare", 0.6), ahead("Shakespeare", "Adagrad", 0.6)],
         "SO NWP": [ahead("SO NWP", "Yogi", 5.7)],
         "SO LR": [ahead("SO LR", "Adagrad", 37.1, 10.0)],
         "EMNIST AE": [ahead("EMNIST AE", "Yogi", 5.49)],
     }
+    for panel in results.panels:
+        if OF.get(panel, panel) == "EMNIST CR":
+            known[panel] = [easy(panel, 0.7), ahead(panel, "Adam", 0.7)]
+        elif OF.get(panel, panel) == "Shakespeare":
+            known[panel] = [easy(panel, 0.6), ahead(panel, "Adagrad", 0.6)]
     return [one for panel in results.panels for one in known[panel]]
 
 
@@ -85,8 +95,10 @@ def table_1_tables(results: Results) -> list[Table]:
     """Published beside measured."""
     rows = []
     for panel in results.panels:
-        row = ROWS[panel]
-        rows.append([f"{panel}, published", *(f"{value:g}" for value in row.published)])
+        row = row_of(panel)
+        rows.append([
+            f"{OF.get(panel, panel)}, published", *(f"{value:g}" for value in row.published)
+        ])
         rows.append([
             f"{panel}, measured",
             *(_cell(results, panel, label) for label in METHODS),
@@ -100,7 +112,7 @@ def table_1_tables(results: Results) -> list[Table]:
 
 
 def _cell(results: Results, panel: str, label: str) -> str:
-    row = ROWS[panel]
+    row = row_of(panel)
     return spread(results.final(panel, label, row.metric), 2, row.scale)
 
 
@@ -121,8 +133,35 @@ TABLE_2 = {
 
 
 def table_2_criteria(results: Results) -> Sequence[Criterion]:
-    """As in Table 1; these tasks have no easy form."""
-    return table_1_criteria(results)
+    """Section 5.1: adaptive methods far ahead, FedYogi almost as good as FedAdagrad."""
+    found = []
+    for panel in results.panels:
+        published = dict(zip(METHODS, TABLE_2[panel], strict=True))
+        for label in ADAPTIVE:
+            for other in ("AvgM", "Avg"):
+                gap = round(published[label] - published[other], 1)
+                if gap >= 1:
+                    found.append(_on_all(
+                        f"{panel}: on all test examples {label} is {gap:g} points ahead of {other}",
+                        panel, label, other, 0.5 * gap,
+                    ))
+        if panel == "SO LR":
+            found.append(_on_all(
+                f"{panel}: on all test examples Yogi performs almost as well as Adagrad, 0.3 "
+                "points behind", panel, "Yogi", "Adagrad", -1.0,
+            ))
+    return found
+
+
+def _on_all(said: str, panel: str, better: str, worse: str, by: float) -> Criterion:
+    """After the last round, on the whole test set."""
+    def last(label: str) -> Callable[[Results], np.ndarray]:
+        return lambda results: 100 * results.last(panel, label, row_of(panel).metric)
+
+    return criteria.ahead(
+        f"{said}. Agrees if it is at least {by:.3g}, in the mean over seeds.",
+        last(better), last(worse), by,
+    )
 
 
 def table_2_tables(results: Results) -> list[Table]:
@@ -131,7 +170,7 @@ def table_2_tables(results: Results) -> list[Table]:
     for panel in results.panels:
         rows.append([f"{panel}, published", *(f"{value:g}" for value in TABLE_2[panel])])
         rows.append([f"{panel}, measured", *(
-            spread(results.last(panel, label, ROWS[panel].metric), 2, 100) for label in METHODS
+            spread(results.last(panel, label, row_of(panel).metric), 2, 100) for label in METHODS
         )])
     title = "After the last round, on the whole test set, in per cent."
     return [Table(title, ["", *METHODS], rows)]
@@ -141,22 +180,29 @@ def figure_1_criteria(results: Results) -> Sequence[Criterion]:
     """Who is ahead in the first rounds (section 5.1)."""
     found = []
     for panel in results.panels:
-        row = ROWS[panel]
-        if panel == "EMNIST CR":
+        row, name = row_of(panel), OF.get(panel, panel)
+        if name == "EMNIST CR":
             found.append(criteria.within(
                 "the task is easy, most optimizers do well after enough rounds", panel,
                 list(METHODS), row.metric, 2.0,
             ))
             continue
-        said, better, worse = (
-            ("Adagrad converges faster than the others", "Adagrad", "Avg")
-            if panel == "Shakespeare"
-            else ("Yogi has faster initial convergence than AvgM", "Yogi", "AvgM")
-        )
-        found.append(criteria.earlier(
-            said, panel, better, worse, row.metric, scale=row.scale,
-            smaller_is_better=row.scale > 100,
-        ))
+        if name == "Shakespeare":
+            said, pairs = "Adagrad converges faster than the others", [
+                ("Adagrad", other) for other in METHODS if other != "Adagrad"
+            ]
+        elif name in ("SO NWP", "SO LR"):
+            said, pairs = "adaptive optimizers dramatically outperform nonadaptive ones", [
+                (label, other) for label in ADAPTIVE for other in ("AvgM", "Avg")
+            ]
+        else:
+            said, pairs = "Yogi has faster initial convergence than AvgM", [("Yogi", "AvgM")]
+        found += [
+            criteria.earlier(
+                said, panel, better, worse, row.metric, scale=row.scale,
+                smaller_is_better=row.scale > 100,
+            ) for better, worse in pairs
+        ]
     return found
 
 
@@ -165,7 +211,7 @@ def draw_figure_1(figure: Figure, results: Results) -> None:
     for axes, panel in zip(
         drawing.panels_of(figure, results.panels), results.panels, strict=True
     ):
-        row = ROWS[panel]
+        row = row_of(panel)
         drawing.draw_curves(axes, results, panel, row.metric, scale=row.scale)
         axes.set_ylabel("error x 1,000" if row.scale > 100 else "accuracy or recall, per cent")
 
@@ -196,7 +242,7 @@ def table_3_plan(scale: Scale, stand_in: bool) -> Plan | None:
     """Centralised, constant and decaying rates on EMNIST CR."""
     if (scale == "small") != stand_in:
         return None
-    panel = "EMNIST CR"
+    panel = "Fashion-MNIST for EMNIST CR" if stand_in else "EMNIST CR"
     if scale == "small":
         constant = [tuned(panel, label) for label in METHODS]
         decayed = [_decayed(part, 67) for part in constant]
@@ -251,7 +297,7 @@ def table_3_criteria(results: Results) -> Sequence[Criterion]:
             panel, f"{label}, ExpDecay", label, ACCURACY,
         ))
     found.append(criteria.at_least(
-        "centralised training is 1.8 points ahead of the best federated, Adam with ExpDecay",
+        "centralised training with Adam is 1.7 points ahead of Adam with ExpDecay",
         panel, "Adam, Centralized", "Adam, ExpDecay", ACCURACY,
     ))
     return found
@@ -269,7 +315,7 @@ def table_3_tables(results: Results) -> list[Table]:
             ), 2, 100) for label in METHODS
         )])
     return [Table(
-        "EMNIST CR: accuracy in per cent, mean over the last 100 rounds and over seeds.",
+        f"{panel}: accuracy in per cent, mean over the last 100 rounds and over seeds.",
         ["", *METHODS], rows,
     )]
 

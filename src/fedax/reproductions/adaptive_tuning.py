@@ -18,6 +18,7 @@ from fedax.reproductions.adaptive_parts import (
     full_grid,
     hours,
     in_words,
+    row_of,
     small_panels,
     tuned,
 )
@@ -33,6 +34,8 @@ OF_FIGURE_2 = ("Adam", "Yogi", "AvgM")
 # Figure 3 varies the adaptivity; at the scale "small" over fewer values.
 ADAPTIVITIES, FEW = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1), (1e-5, 1e-3, 1e-1)
 CLOSE = 0.05
+# Almost as well, of an error.
+NEARLY = 0.1
 _D2 = (
     "The preset `paper` of the task with both rates from the grid of appendix D.2 as the project "
     "recalls it. Three seeds."
@@ -72,7 +75,7 @@ def figure_3_plan(scale: Scale, stand_in: bool) -> Plan | None:
             for panel in ROWS for label in ADAPTIVE
         )
         return Plan(parts, _D2 + " Five values of the adaptivity.", hours(parts, small=False))
-    panel = "EMNIST CR"
+    panel = "Fashion-MNIST for EMNIST CR"
     parts = []
     for label in ADAPTIVE:
         part = tuned(panel, label)
@@ -84,21 +87,26 @@ def figure_3_plan(scale: Scale, stand_in: bool) -> Plan | None:
 
 
 def share_close(results: Results, panel: str, label: str) -> float:
-    """The share of a method's settings whose mean metric is within 5% of its best one's.
+    """The share of a method's settings whose mean metric is within 5% of the panel's best one.
 
-    Section 5.2 shows heat maps, where this is the size of the good region; a setting that diverged
+    Section 5.2 shows heat maps, where this is the size of the good region; the best is that of all
+    methods there, so that a method is not good for being near to its own. A setting that diverged
     with a seed is not close.
     """
-    row = ROWS[panel]
-    values = np.array([
-        results.final(panel, label, row.metric, setting).mean()
-        for setting in results.settings(panel, label)
-    ])
-    if np.isnan(values).all():
+    row = row_of(panel)
+
+    def means(of: str) -> np.ndarray:
+        return np.array([
+            results.final(panel, of, row.metric, setting).mean()
+            for setting in results.settings(panel, of)
+        ])
+
+    everything = np.concatenate([means(of) for of in results.labels(panel)])
+    if np.isnan(everything).all():
         return 0.0
     if row.scale > 100:  # an error
-        return float((values <= (1 + CLOSE) * np.nanmin(values)).mean())
-    return float((values >= (1 - CLOSE) * np.nanmax(values)).mean())
+        return float((means(label) <= (1 + CLOSE) * np.nanmin(everything)).mean())
+    return float((means(label) >= (1 - CLOSE) * np.nanmax(everything)).mean())
 
 
 def figure_2_criteria(results: Results) -> Sequence[Criterion]:
@@ -111,7 +119,7 @@ def figure_2_criteria(results: Results) -> Sequence[Criterion]:
         return Criterion(
             f"{panel}: of AvgM only few server rates are good for each client rate, of {label} "
             f"many for a range. Agrees if a larger share of {label}'s settings is within "
-            f"{CLOSE:.0%} of its best {ROWS[panel].metric}.",
+            f"{CLOSE:.0%} of the best {row_of(panel).metric} of all methods.",
             judge,
         )
 
@@ -126,8 +134,9 @@ def figure_2_tables(results: Results) -> list[Table]:
         for panel in results.panels for label in results.labels(panel)
     ]
     title = (
-        "Share of a method's settings whose final metric is within 5% of its best, and the setting "
-        "with the lowest training loss. The paper shows heat maps and gives no numbers."
+        "Share of a method's settings whose final metric is within 5% of the best of all methods, "
+        "and the setting with the lowest training loss. The paper shows heat maps and gives no "
+        "numbers."
     )
     return [Table(title, ["task", "method", "close", "client rate", "server rate", "metric"], rows)]
 
@@ -137,7 +146,7 @@ def _numbers(results: Results, panel: str, label: str) -> list[str]:
         best = results.best(panel, label)
     except LookupError:
         return ["diverged", "", ""]
-    row = ROWS[panel]
+    row = row_of(panel)
     metric = row.scale * results.final(panel, label, row.metric).mean()
     return [f"{best['client_learning_rate']:g}", f"{best['server_learning_rate']:g}",
             f"{metric:.2f}"]
@@ -153,36 +162,50 @@ def draw_figure_2(figure: Figure, results: Results) -> None:
     figure.set_size_inches(width * len(labels), height * len(panels))
     grid = figure.subplots(len(panels), len(labels), squeeze=False)
     for axes_row, panel in zip(grid, panels, strict=True):
-        record = results.record(panel, ROWS[panel].metric, labels)
-        choice = choose(record, ROWS[panel].metric)
+        record = results.record(panel, row_of(panel).metric, labels)
+        choice = choose(record, row_of(panel).metric)
         for axes, label in zip(axes_row, labels, strict=True):
             heat_map(record, choice, label, axes=axes)
             axes.set_title(f"{panel}: {label}", fontsize="medium")
 
 
 def figure_3_criteria(results: Results) -> Sequence[Criterion]:
-    """10^-3 is almost as good as any other adaptivity."""
+    """10^-3 is almost as good as any other adaptivity, but for Stack Overflow LR (section 5.3).
+
+    The number is lost in the text at hand; 10^-3 is what is remembered of the paper.
+    """
     def judge_of(panel: str, label: str) -> Criterion:
+        row = row_of(panel)
+        error = row.scale > 100
+
         def judge(found: Results) -> Outcome:
             best = best_at(found, panel, label)
-            gap = max(best.values()) - best.get(1e-3, math.nan)
-            if ROWS[panel].scale > 100:
-                gap = best.get(1e-3, math.nan) - min(best.values())
+            if not best:
+                return Outcome(f"{label} diverged", False)
+            ours = best.get(1e-3, math.nan)
+            if error:
+                share = ours / min(best.values()) - 1
+                return Outcome(f"{share:.0%}", bool(share <= NEARLY))
+            gap = max(best.values()) - ours
             return Outcome(f"{gap:.2f}", bool(gap <= 1.0))
 
+        near = f"at most {NEARLY:.0%} above" if error else "within 1 point of"
         return Criterion(
             f"{panel}: an adaptivity of 10^-3 works almost as well as all other values for "
-            f"{label}. Agrees if with the best rates the mean of {ROWS[panel].metric} is within 1 "
-            "of that with the best adaptivity.",
+            f"{label}. Agrees if with the best rates the mean of {row.metric} is {near} that with "
+            "the best adaptivity.",
             judge,
         )
 
-    return [judge_of(panel, label) for panel in results.panels for label in results.labels(panel)]
+    return [
+        judge_of(panel, label) for panel in results.panels if panel != "SO LR"
+        for label in results.labels(panel)
+    ]
 
 
 def best_at(results: Results, panel: str, label: str) -> dict[float, float]:
     """Adaptivity -> the best metric over both rates, a posteriori, as in Figure 3."""
-    row = ROWS[panel]
+    row = row_of(panel)
     found: dict[float, list[float]] = {}
     for setting in results.settings(panel, label):
         value = row.scale * results.final(panel, label, row.metric, setting).mean()
@@ -214,7 +237,7 @@ def draw_figure_3(figure: Figure, results: Results) -> None:
     for axes, panel in zip(
         drawing.panels_of(figure, results.panels), results.panels, strict=True
     ):
-        metric = ROWS[panel].metric
+        metric = row_of(panel).metric
         record = results.record(panel, metric)
         adaptivity(record, choose(record, metric), axes)
 
@@ -222,19 +245,25 @@ def draw_figure_3(figure: Figure, results: Results) -> None:
 def slope(results: Results, panel: str, label: str) -> float:
     """Of log best server rate against log client rate, by least squares.
 
-    Client rates that did not train are left out: those whose best loss is within 10% of the worst
-    of all settings (section 5.3).
+    The best rate is that with the lowest training loss (section 4). Client rates that did not train
+    are left out: those whose test loss with it is within 10% of the worst of all settings
+    (section 5.3).
     """
-    losses: dict[float, dict[float, float]] = {}
+    best: dict[float, tuple[float, float, float]] = {}
+    worst = math.nan
     for setting in results.settings(panel, label):
-        loss = results.final(panel, label, results.by, setting).mean()
+        loss, test = (
+            results.final(panel, label, metric, setting).mean()
+            for metric in (results.by, "test_loss")
+        )
         if not math.isnan(loss):
-            rates = losses.setdefault(setting["client_learning_rate"], {})
-            rates[setting["server_learning_rate"]] = loss
-    worst = max((max(of.values()) for of in losses.values()), default=math.nan)
+            found = (loss, setting["server_learning_rate"], test)
+            client = setting["client_learning_rate"]
+            best[client] = min(best.get(client, found), found)
+            worst = float(np.fmax(worst, test))
     points = [
-        (math.log10(client), math.log10(min(of, key=of.__getitem__)))
-        for client, of in losses.items() if min(of.values()) < 0.9 * worst
+        (math.log10(client), math.log10(server))
+        for client, (_, server, test) in best.items() if test < 0.9 * worst
     ]
     if len(points) < 2:
         return math.nan

@@ -39,11 +39,13 @@ class Reproduction(NamedTuple):
       description: one line.
       source: paper and place.
       compute: computes it, in float64.
+      verdict: what tests assert of it.
     """
 
     description: str
     source: str
     compute: Callable[[], Findings]
+    verdict: str = "agrees"
 
 
 def run_rounds(

@@ -9,6 +9,9 @@ import numpy as np
 from fedax.reproductions.experiment import Criterion, Outcome
 from fedax.reproductions.results import Results, spread
 
+# What is said of a difference that several seeds do not settle.
+SMALL = "less than its spread"
+
 
 def at_least(
     published: str, panel: str, better: str, worse: str, metric: str, by: float = 0.0,
@@ -54,6 +57,9 @@ def within(
     """The best and the worst of some methods differ by so much at most, in the mean over seeds."""
     def judge(results: Results) -> Outcome:
         means = [scale * results.final(panel, label, metric).mean() for label in labels]
+        diverged = [label for label, mean in zip(labels, means, strict=True) if np.isnan(mean)]
+        if diverged:
+            return Outcome(f"{diverged[0]} diverged", False)
         gap = max(means) - min(means)
         return Outcome(f"{gap:.2f}", bool(gap <= width))
 
@@ -110,6 +116,9 @@ def ahead(
 ) -> Criterion:
     """Values a seed, larger ones being better, exceed others; those of runs that diverged are NaN.
 
+    If what should be worse diverged with some of the seeds, the others are compared; if with all,
+    it is worse, but where it only must not be better by much, nothing is known.
+
     Args:
       statement: what was published, and what must be measured, in words.
       better, worse: the values from the results, [seeds].
@@ -119,10 +128,14 @@ def ahead(
         high, low = _values(better, results), _values(worse, results)
         if np.isnan(high).any() or not len(high):
             return Outcome("diverged, or was not measured", False)
-        if np.isnan(low).any() or not len(low):
-            return Outcome("what should be worse diverged, or was not measured", bool(len(low)))
-        gain = high - low
-        return Outcome(gained(gain), bool(gain.mean() >= by if by else gain.mean() > 0))
+        if np.isnan(low).all():
+            return Outcome(
+                "what is compared with diverged, or was not measured", bool(len(low)) and by >= 0
+            )
+        lost = int(np.isnan(low).sum())
+        gain = (high - low)[~np.isnan(low)] if lost else high - low
+        words = f"; what is compared with diverged with {lost} of {len(low)} seeds" if lost else ""
+        return Outcome(gained(gain) + words, bool(gain.mean() >= by if by else gain.mean() > 0))
 
     return Criterion(statement, judge)
 
@@ -219,5 +232,5 @@ def gained(values: np.ndarray) -> str:
       ('0.6 ± 0.14', '0.1 ± 0.85 (less than its spread)')
     """
     deviation = values.std(ddof=1) if len(values) > 1 else 0.0
-    small = " (less than its spread)" if abs(values.mean()) < deviation else ""
+    small = f" ({SMALL})" if abs(values.mean()) < deviation else ""
     return f"{values.mean():.3g} ± {deviation:.2g}{small}"

@@ -204,4 +204,5 @@ figure_1 = Reproduction(
     "decaying K or gamma brings sums of gradients to the true minimiser, K in a sixth of the steps",
     "Decaying K 2021, Figure 1",
     _compute,
+    "agrees with clients that return sums of gradients; with Algorithm 2 as printed, not",
 )

@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # matplotlib is slow to import, and only drawing needs it
 
 SOURCE = "Mime 2020"
 EMNIST, CIFAR, PLAYS = "EMNIST62", "CIFAR100", "plays, not in the paper"
-
+IN_ITS_PLACE = "Fashion-MNIST for EMNIST62"
 
 
 class Method(NamedTuple):
@@ -117,8 +117,9 @@ _SETTINGS = {
     "place of EMNIST62: 10 clients a round, batches of 20, 10 local epochs, so 30 local steps, 80 "
     "rounds; momentum 0.9, Adam's 0.9, 0.99 and 0.001 and FedAvg's server rate 1 as in A.3; rates "
     "tuned by the test accuracy over three neighbours of A.3's powers of ten for every method "
-    "alike. Accuracy every 5 rounds on 2,000 test images, on all after the last; means over the "
-    "last third of the rounds.",
+    "alike; of SCAFFOLD and FedProx the server's momentum over 0 and 0.9, not 0.99, and FedProx's "
+    "weight is 0.1, not tuned. Accuracy every 5 rounds on 2,000 test images, on all after the "
+    "last; means over the last third of the rounds.",
     "plays": " The plays that fedax carries, a second task that the paper does not have: the "
     "small LSTM, 10 roles a round, batches of 4, at most 20 local steps, 60 rounds, rates of "
     "docs/quick-rates.md, where four were tried for each method.",
@@ -141,7 +142,7 @@ def _emnist(label: str, scale: Scale, stand_in: bool) -> Part:
             settings["proximal_weight"] = 0.1
     if stand_in:
         return Part(
-            EMNIST, label, "fashion-mnist", method.algorithm, "none",
+            IN_ITS_PLACE, label, "fashion-mnist", method.algorithm, "none",
             {**_STAND_IN[scale], **settings}, grid,
         )
     return Part(
@@ -173,8 +174,9 @@ def _figure(
     if scale == "small" and not stand_in:
         return None
     parts = [_emnist(label, scale, stand_in) for label in labels]
+    panel = IN_ITS_PLACE if stand_in else EMNIST
     if scale == "small":
-        text, times = _SETTINGS["small"], {EMNIST: (small[0], 0.1)}
+        text, times = _SETTINGS["small"], {panel: (small[0], 0.1)}
         if plays:
             parts += [_plays(label) for label in labels if METHODS[label].plays is not None]
             text += _SETTINGS["plays"]
@@ -184,7 +186,7 @@ def _figure(
         parts += [_cifar(label) for label in labels]
         return Plan(tuple(parts), _SETTINGS["paper"], {EMNIST: hours, CIFAR: (10_000.0, 150.0)})
     return Plan(
-        tuple(parts), _SETTINGS["stand-in" if stand_in else "paper"], {EMNIST: hours}
+        tuple(parts), _SETTINGS["stand-in" if stand_in else "paper"], {panel: hours}
     )
 
 
@@ -258,10 +260,11 @@ def figure_5_criteria(results: Results) -> Sequence[Criterion]:
     """The caption: FedProx is the slowest, slower than FedAvg; SCAFFOLD is slower than Mime."""
     return [one for panel in results.panels for one in (
         criteria.at_least(
-            "the best test accuracy is Mime's", panel, "Mime SGDm", "SCAFFOLD", "test_accuracy"
+            "SCAFFOLD is outperformed by Mime", panel, "Mime SGDm", "SCAFFOLD", "test_accuracy"
         ),
         criteria.at_least(
-            "the best test accuracy is Mime's", panel, "Mime SGDm", "FedProx", "test_accuracy"
+            "FedProx is the slowest method, so behind Mime", panel, "Mime SGDm", "FedProx",
+            "test_accuracy",
         ),
         criteria.sooner(
             "SCAFFOLD is slower than Mime", panel, "Mime SGDm", "SCAFFOLD", "test_accuracy"
@@ -276,6 +279,9 @@ def figure_5_criteria(results: Results) -> Sequence[Criterion]:
             "the best server momentum is 0 for both", panel, label, "server_optimizer",
             MOMENTA["none"],
         ) for label in ("SCAFFOLD", "FedProx")),
+        *([criteria.chosen(
+            "the best weight of FedProx is 0.1", panel, "FedProx", "proximal_weight", 0.1
+        )] if "proximal_weight" in results.settings(panel, "FedProx")[0] else []),
     )]
 
 

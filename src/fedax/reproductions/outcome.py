@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedax.experiment.folder import RunError, write_atomically
+from fedax.reproductions.criteria import SMALL
 from fedax.reproductions.experiment import Criterion, Experiment, Outcome, Plan, Scale
 from fedax.reproductions.jobs import Job
-from fedax.reproductions.results import Results, as_json, from_json, traces_of
+from fedax.reproductions.results import Results, as_json, from_json, kept, traces_of
 
 
 class Came(NamedTuple):
@@ -58,10 +59,14 @@ def verdict(found: Sequence[tuple[Criterion, Outcome]]) -> str:
       >>> verdict([(None, Outcome("", True)), (None, Outcome("", False))])
       'agrees in 1 of 2 points'
     """
-    agreeing = sum(outcome.agrees for _, outcome in found)
-    if agreeing == len(found):
-        return "agrees"
-    return f"agrees in {agreeing} of {len(found)} points" if agreeing else "disagrees"
+    agreeing = [outcome for _, outcome in found if outcome.agrees]
+    if not agreeing:
+        return "disagrees"
+    small = sum(SMALL in outcome.measured for outcome in agreeing)
+    words = f", {small} of them by less than the spread over seeds" if small else ""
+    if len(agreeing) == len(found):
+        return f"agrees{words}"
+    return f"agrees in {len(agreeing)} of {len(found)} points{words}"
 
 
 def gathered(
@@ -87,7 +92,7 @@ def gathered(
     written = [_written(job, storage) for job, _ in done]
     made = dict(written[-1]["versions"]) | {"date": f"{datetime.date.today():%Y-%m-%d}"}
     seconds = sum(one["seconds"] for one in written)
-    results = Results(traces, experiment.by, maximise=experiment.maximise)
+    results = kept(Results(traces, experiment.by, maximise=experiment.maximise))
     return Came(name, scale, stand_in, results, seconds, made)
 
 

@@ -271,15 +271,23 @@ def spread(values: np.ndarray, digits: int = 2, scale: float = 1.0) -> str:
 
 
 def as_json(results: Results) -> list[dict[str, Any]]:
-    """The runs for a file; curves only of the best settings, as there may be hundreds of others."""
+    """The runs for a file; curves only of the best settings, as there may be hundreds of others.
+
+    A lone setting's are kept although it diverged with a seed.
+    """
     kept = []
     for trace in results.traces:
         try:
             chosen = trace.values == results.best(trace.panel, trace.label)
         except LookupError:
-            chosen = False
+            chosen = len(results.settings(trace.panel, trace.label)) == 1
         kept.append(trace._asdict() | ({} if chosen else {"curves": {}, "deviations": {}}))
     return kept
+
+
+def kept(results: Results) -> Results:
+    """What a file keeps of them, which is what is judged, so that a file comes to the same."""
+    return Results(from_json(as_json(results)), results.by, maximise=results.maximise)
 
 
 def from_json(rows: Iterable[Mapping[str, Any]]) -> list[Trace]:
