@@ -10,6 +10,7 @@ import fedax
 from fedax.reproductions import decaying_training, outsized_criteria, outsized_training
 from fedax.reproductions import outsized_plans as outsized
 from fedax.reproductions.decaying_plans import CONSTANT, DATA, RATE, STEPS, label, settings
+from fedax.reproductions.experiment import name_of
 from fedax.reproductions.jobs import jobs_of
 from fedax.reproductions.outcome import judged
 from fedax.reproductions.results import Results, Trace, as_json, from_json, traces_of
@@ -190,7 +191,7 @@ def outsized_results(name, plan, agree):
     traces = []
     for part in plan.parts:
         rate = rate_of(part)
-        task = outsized.name_of(part.panel)
+        task = name_of(part.panel)
         data = outsized.DATA[task]
         for values, log_eta in settings_of(part):
             first, last = outsized_losses(name, task, part, rate, agree)
@@ -266,7 +267,7 @@ def decaying_results(plan, agree):
     for part in plan.parts:
         head, scheme = part.label.split(", ")
         k = int(head.split()[-1])
-        panel = decaying_training.name_of(part.panel)
+        panel = name_of(part.panel)
         data = DATA[panel]
         at = sorted(data.columns).index(k)
         sign = 1 if agree else -1

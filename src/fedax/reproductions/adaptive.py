@@ -13,7 +13,6 @@ from fedax.reproductions.adaptive_parts import (
     ACCURACY,
     ADAPTIVE,
     METHODS,
-    OF,
     ROWS,
     hours,
     in_words,
@@ -21,7 +20,14 @@ from fedax.reproductions.adaptive_parts import (
     small_panels,
     tuned,
 )
-from fedax.reproductions.experiment import Criterion, Experiment, Part, Plan, Scale
+from fedax.reproductions.experiment import (
+    Criterion,
+    Experiment,
+    Part,
+    Plan,
+    Scale,
+    name_of,
+)
 from fedax.reproductions.results import Results, spread
 
 if TYPE_CHECKING:
@@ -84,9 +90,9 @@ def table_1_criteria(results: Results) -> Sequence[Criterion]:
         "EMNIST AE": [ahead("EMNIST AE", "Yogi", 5.49)],
     }
     for panel in results.panels:
-        if OF.get(panel, panel) == "EMNIST CR":
+        if name_of(panel) == "EMNIST CR":
             known[panel] = [easy(panel, 0.7), ahead(panel, "Adam", 0.7)]
-        elif OF.get(panel, panel) == "Shakespeare":
+        elif name_of(panel) == "Shakespeare":
             known[panel] = [easy(panel, 0.6), ahead(panel, "Adagrad", 0.6)]
     return [one for panel in results.panels for one in known[panel]]
 
@@ -97,7 +103,7 @@ def table_1_tables(results: Results) -> list[Table]:
     for panel in results.panels:
         row = row_of(panel)
         rows.append([
-            f"{OF.get(panel, panel)}, published", *(f"{value:g}" for value in row.published)
+            f"{name_of(panel)}, published", *(f"{value:g}" for value in row.published)
         ])
         rows.append([
             f"{panel}, measured",
@@ -180,7 +186,7 @@ def figure_1_criteria(results: Results) -> Sequence[Criterion]:
     """Who is ahead in the first rounds (section 5.1)."""
     found = []
     for panel in results.panels:
-        row, name = row_of(panel), OF.get(panel, panel)
+        row, name = row_of(panel), name_of(panel)
         if name == "EMNIST CR":
             found.append(criteria.within(
                 "the task is easy, most optimizers do well after enough rounds", panel,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from fedax.reproductions.experiment import Part
+from fedax.reproductions.experiment import Part, name_of
 from fedax.tuning.grids import preset_grid
 
 METHODS = {
@@ -121,15 +121,9 @@ SMALL = {
         hours=(0.002, 0.001),
     ),
 }
-# What the tasks of other data are called -> the task of the paper whose place they take.
-OF = {
-    "Fashion-MNIST for EMNIST CR": "EMNIST CR", "plays for Shakespeare": "Shakespeare",
-}
-
-
 def row_of(panel: str) -> Row:
     """The paper's row of a panel, or of what it stands in for."""
-    return ROWS[OF.get(panel, panel)]
+    return ROWS[name_of(panel)]
 
 
 # What is fixed where the adaptivity is not what is asked about: section 5.3.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from fedax.reproductions.experiment import Part, Plan, Scale
+from fedax.reproductions.experiment import Part, Plan, Scale, name_of
 from fedax.reproductions.results import Results
 
 CONSTANT, RATE, STEPS = "constant", "decaying gamma", "decaying K"
@@ -96,7 +96,6 @@ DATA = {
     ),
 }
 # Panels that stand in for a data set -> its name.
-OF = {data.stand_in: name for name, data in DATA.items() if data.stand_in}
 
 
 def label(steps: int, scheme: str) -> str:
@@ -196,11 +195,6 @@ def _paper(names: Sequence[str], schemes: Sequence[str], stand_in: bool) -> Plan
            else ""),
         hours,
     ) if parts else None
-
-
-def name_of(panel: str) -> str:
-    """The data set of the paper that a panel is of, or stands in for."""
-    return OF.get(panel, panel)
 
 
 def steps_of(results: Results, panel: str) -> list[int]:

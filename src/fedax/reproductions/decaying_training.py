@@ -16,12 +16,11 @@ from fedax.reproductions.decaying_plans import (
     SCHEMES,
     STEPS,
     label,
-    name_of,
     plan,
     steps_of,
 )
 from fedax.reproductions.drawing import keep_in_sight
-from fedax.reproductions.experiment import Criterion, Experiment
+from fedax.reproductions.experiment import Criterion, Experiment, name_of
 from fedax.reproductions.results import Results, spread
 from fedax.rounds.style import legend, line_style, tidy
 

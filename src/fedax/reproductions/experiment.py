@@ -17,11 +17,22 @@ Scale: TypeAlias = Literal["small", "paper"]
 LEAST_SEEDS = 3
 
 
+def name_of(panel: str) -> str:
+    """What the paper calls a panel, or what other data stand in for.
+
+    Example:
+      >>> name_of("Shakespeare"), name_of("plays for Shakespeare")
+      ('Shakespeare', 'Shakespeare')
+    """
+    return panel.rpartition(" for ")[2]
+
+
 class Part(NamedTuple):
     """A method on a task, trained with every setting of a grid and with several seeds.
 
     Attributes:
-      panel: the row or the panel that it belongs to, such as "Shakespeare".
+      panel: the row or the panel that it belongs to, such as "Shakespeare"; of other data than the
+        paper's "plays for Shakespeare".
       label: the method as the paper calls it, such as "FedAvgM".
       task, algorithm: as in `fedax sweep`; tasks need no data that the plan does not name.
       preset: where settings come from that are not given here.

@@ -8,12 +8,12 @@ from typing import Any
 
 from fedax.report.tables import Table
 from fedax.reproductions import criteria
-from fedax.reproductions.experiment import Criterion, Experiment, Part, Plan, Scale
+from fedax.reproductions.experiment import Criterion, Experiment, Part, Plan, Scale, name_of
 from fedax.reproductions.results import Results, spread
 
 METHODS, BASES = ("FedAvg", "Mime", "MimeLite"), ("SGD", "SGDm", "Adam")
 LOGISTIC, CNN = "EMNIST62 logistic", "EMNIST62 CNN"
-IN_ITS_PLACE = "Fashion-MNIST for EMNIST62, logistic"
+IN_ITS_PLACE = "Fashion-MNIST for EMNIST62 logistic"
 # Test accuracy in per cent: row -> method -> in the order of BASES.
 PUBLISHED: Mapping[str, Mapping[str, tuple[float, float, float]]] = {
     LOGISTIC: {
@@ -97,11 +97,6 @@ def _part(panel: str, method: str, base: str, scale: Scale, stand_in: bool) -> P
     return Part(panel, label, "emnist", algorithm, "mime", model, grid, NUM_SEEDS)
 
 
-def _row(panel: str) -> str:
-    """The row of the paper that a panel is of, or stands in for."""
-    return LOGISTIC if panel == IN_ITS_PLACE else panel
-
-
 def table_3_plan(scale: Scale, stand_in: bool) -> Plan | None:
     """Three methods with three bases, on two networks."""
     if scale == "small" and not stand_in:
@@ -124,7 +119,7 @@ def table_3_criteria(results: Results) -> Sequence[Criterion]:
     """Mime and MimeLite against FedAvg with each base."""
     found = []
     for panel in results.panels:
-        published = PUBLISHED[_row(panel)]
+        published = PUBLISHED[name_of(panel)]
         for ours in ("Mime", "MimeLite"):
             for base, own, other in zip(BASES, published[ours], published["FedAvg"], strict=True):
                 lead = round(own - other, 1)
@@ -146,9 +141,9 @@ def table_3_tables(results: Results) -> list[Table]:
             final = {
                 base: results.final(panel, f"{method} {base}", "test_accuracy") for base in BASES
             }
-            published = PUBLISHED[_row(panel)][method]
+            published = PUBLISHED[name_of(panel)][method]
             rows += [
-                [f"{_row(panel)}, {method}, published", *(f"{value:g}" for value in published)],
+                [f"{name_of(panel)}, {method}, published", *(f"{value:g}" for value in published)],
                 [f"{panel}, {method}, measured", *(spread(final[b], 2, 100) for b in BASES)],
             ]
             if method == "FedAvg":
@@ -156,7 +151,7 @@ def table_3_tables(results: Results) -> list[Table]:
             leads.append([f"{panel}, {method}", *(
                 f"{own - other:+.1f}, measured {_lead(results, panel, method, base)}"
                 for base, own, other in zip(
-                    BASES, published, PUBLISHED[_row(panel)]["FedAvg"], strict=True
+                    BASES, published, PUBLISHED[name_of(panel)]["FedAvg"], strict=True
                 )
             )])
     title = (

@@ -8,14 +8,12 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from fedax.reproductions.criteria import ahead, between
-from fedax.reproductions.experiment import Criterion, Outcome
+from fedax.reproductions.experiment import Criterion, Outcome, name_of
 from fedax.reproductions.outsized_plans import (
     DATA,
     LOSS,
     NORM,
-    OF,
     constant,
-    name_of,
     rates_of,
     reduced,
     shown,
@@ -387,7 +385,7 @@ def tables_3_to_7(results: Results) -> Sequence[Criterion]:
     found = []
     for panel in results.panels:
         data = DATA[name_of(panel)]
-        if panel in OF:
+        if panel != name_of(panel):
             rates = shown(results, panel)
             found.append(_rising(panel, [rate for rate in rates if rate <= data.monotone]))
             found += [

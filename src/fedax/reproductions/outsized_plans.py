@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from fedax.reproductions.experiment import Part, Plan, Scale
+from fedax.reproductions.experiment import Part, Plan, Scale, name_of
 from fedax.reproductions.results import Results
 
 # (23): the server rates; and those client rates among which section 8 varies.
@@ -119,8 +119,6 @@ DATA = {
 }
 BY_SGD = ("FEMNIST", "CIFAR-100", "Shakespeare")
 BY_YOGI = ("StackOverflow NWP", "StackOverflow TP")
-# Panels that stand in for a task -> its name.
-OF = {data.small.panel: name for name, data in DATA.items() if data.small}
 
 _PAPER = (
     "The presets charles: sections 8 and 9, Tables 2 to 7 (docs/tasks.md); the text does not say "
@@ -140,11 +138,6 @@ _SMALL = (
     "rounds. LocalUpdateDecay waits W = P = C = 25 rounds for 100. The fixed server rate is 0.01 "
     "as in section 8.1, of the plays 0.1, as 200 rounds are few."
 )
-
-
-def name_of(panel: str) -> str:
-    """The task of the paper that a panel is of, or stands in for."""
-    return OF.get(panel, panel)
 
 
 def constant(rate: float) -> str:

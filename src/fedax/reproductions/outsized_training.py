@@ -9,7 +9,7 @@ import numpy as np
 
 from fedax.report.tables import Table
 from fedax.reproductions import outsized_criteria as criteria
-from fedax.reproductions.experiment import Experiment, Plan, Scale
+from fedax.reproductions.experiment import Experiment, Plan, Scale, name_of
 from fedax.reproductions.outsized_plans import (
     AT_FIXED,
     BY_SGD,
@@ -22,7 +22,6 @@ from fedax.reproductions.outsized_plans import (
     TUNED,
     Kind,
     constant,
-    name_of,
     plan,
     rates_of,
     reduced,
