@@ -265,6 +265,7 @@ def figure_2_tables(results: Results) -> list[Table]:
             if label in results.labels(panel):
                 rows.append([panel, label, *(
                     spread(results.final(panel, one, "test_accuracy"), 2, 100)
+                    if one in results.labels(panel) else "not run"
                     for one in (label, f"{label} + elastic")
                 )])
     title = (
