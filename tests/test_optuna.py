@@ -31,7 +31,7 @@ from fedax.tasks.registry import TASKS, TaskInfo
 from fedax.tuning import samplers, search_command, trials
 from fedax.tuning.optuna_search import Search, explore
 from fedax.tuning.optuna_workers import open_study
-from fedax.tuning.samplers import make_pruner
+from fedax.tuning.samplers import make_pruner, quiet
 from fedax.tuning.space import parse_space
 from problems import quadratic_model, quadratic_task
 
@@ -286,6 +286,13 @@ def test_two_processes_share_a_study_and_one_that_is_killed_goes_on(tmp_path):
         toml = tomllib.loads((tmp_path / name / "best" / "fedavg.toml").read_text())
         found_rate = toml["algorithm_options"]["client_learning_rate"]
         assert found_rate == pytest.approx(best.params["client_learning_rate"])
+
+
+def test_a_trial_whose_worker_was_killed_before_it_said_whose_it_is_counts_for_nothing(tmp_path):
+    with quiet():
+        opened(tmp_path).ask(dict(SPACE))
+    search(opened(tmp_path), asked(num_trials=3, batch_size=1, worker="one"), train)
+    assert len(rates(opened(tmp_path), TrialState.COMPLETE)) == 3
 
 
 def test_trials_of_a_worker_that_is_gone_are_done_by_another(tmp_path):

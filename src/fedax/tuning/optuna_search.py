@@ -123,10 +123,14 @@ def explore(
 
 
 def _begun(study: optuna.Study) -> int:
-    """How many trials are over, or run; those to be done again wait."""
+    """How many trials are over, or run; those to be done again wait.
+
+    One that is nobody's yet does not count: its worker may have been killed as it began it.
+    """
     take_over(study)
     states = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.RUNNING)
-    return len(study.get_trials(deepcopy=False, states=states))
+    found = study.get_trials(deepcopy=False, states=states)
+    return sum(t.state != TrialState.RUNNING or OWNER in t.user_attrs for t in found)
 
 
 def _ask(study: optuna.Study, asked: Search, left: int) -> list[Trial]:
