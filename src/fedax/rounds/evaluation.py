@@ -6,7 +6,7 @@ import functools
 import math
 from collections import deque
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 import jax
 import numpy as np
@@ -76,11 +76,12 @@ class Evaluator:
         self._drawn: np.ndarray | None = None  # sorted rows, or all
         if sample is not None and sample < self.num_all:
             self._drawn, self.num_examples = sample_examples(seed, self.num_all, sample), sample
-        # Until parameters are known.
-        self._asked, self._batch_size, self._program = batch_size, 0, cast(Any, None)
+        self._asked, self._batch_size = batch_size, 0  # until parameters are known
         self._names = list(model.metrics)
         numbers, structure = partition((model.outputs, tuple(model.metrics.values())))
-        self._numbers, self._structure = numbers, structure
+        self._program = _program(structure, tuple(self._names), self._mesh)
+        self._measure = functools.partial(self._program, numbers)
+        self._numbers = numbers
 
     def check(self, params: Params) -> None:
         """Traces the metrics on a batch, which costs the evaluation as much less; runs nothing.
@@ -107,19 +108,11 @@ class Evaluator:
         return Walk(self, self._placed(params, REPLICATED))
 
     def _size(self, params: Params) -> None:
-        """Decides on the number of examples at a time and on the program, once."""
+        """Decides on the number of examples at a time, once."""
         if not self._batch_size:
-            usual = usual_batch_size(self._model, params, self._dataset)
-            # A small model's program has nothing to gain, but is compiled for longer.
-            self._program = _program(
-                self._structure, tuple(self._names), self._mesh, usual < USUAL
-            )
-            each, devices = self._asked or usual, 1 if self._mesh is None else self._mesh.size
+            each = self._asked or usual_batch_size(self._model, params, self._dataset)
+            devices = 1 if self._mesh is None else self._mesh.size
             self._batch_size = devices * min(each, -(-self.num_examples // devices))
-
-    def _measure(self, params: Params, batch: Batch) -> list[tuple[Array, Array]]:
-        """Each metric's values and weights on a batch."""
-        return self._program(self._numbers, params, batch)
 
     def _batch(self, rows: np.ndarray) -> dict[str, np.ndarray]:
         """The examples of these rows, sorted, and the last one's until the batch is full."""
@@ -224,9 +217,7 @@ class Walk:
 
 
 @functools.lru_cache(maxsize=PROGRAMS)
-def _program(
-    structure: Structure, names: tuple[str, ...], mesh: Mesh | None, newer_loops: bool
-) -> Any:
+def _program(structure: Structure, names: tuple[str, ...], mesh: Mesh | None) -> Any:
     """The metrics of all models of a structure on a batch, which their numbers tell apart."""
 
     def measure(
@@ -244,7 +235,7 @@ def _program(
             measure, mesh=mesh, in_specs=(REPLICATED, REPLICATED, SPREAD), out_specs=SPREAD,
             check_vma=False,
         )
-    return jit(measure, newer_loops=newer_loops)
+    return jit(measure, newer_loops=True)
 
 
 def evaluate(
