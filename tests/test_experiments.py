@@ -21,7 +21,7 @@ from fedax.reproductions.drawing import draw_curves, keep_in_sight
 from fedax.reproductions.experiment import Criterion, Experiment, Outcome, Part, Plan
 from fedax.reproductions.jobs import jobs_of
 from fedax.reproductions.outcome import Came, gathered, judged, read, verdict, write
-from fedax.reproductions.results import Results, Trace, spread, traces_of
+from fedax.reproductions.results import Results, Trace, kept, spread, traces_of
 from fedax.reproductions.workers import train_all
 from fedax.sweeps.record import Record, Setting
 
@@ -409,6 +409,29 @@ def test_results_survive_their_file(tmp_path):
     path.write_text("{}")
     with pytest.raises(RunError, match="is not what fedax reproduce writes"):
         read(path)
+
+
+@pytest.mark.quick
+def test_a_file_keeps_what_is_judged(tmp_path):
+    """Curves of a lone setting though a seed of it diverged, and of the best one of several."""
+    def one(label, rate, seed, loss, diverged=0):
+        final = math.nan if diverged else loss
+        return Trace("P", label, {"client_learning_rate": rate} if rate else {}, seed, 9, diverged,
+                     {"train_loss": final}, {"train_loss": ([1.0, 5.0, 9.0], [3.0, 2.0, loss])})
+
+    results = kept(Results([
+        one("lone", None, 0, 0.5), one("lone", None, 1, 1e9, diverged=7),
+        one("tuned", 0.1, 0, 0.5), one("tuned", 0.3, 0, 0.4), one("tuned", 1.0, 0, 1e9, diverged=2),
+    ]))
+    again = read(write(gathered_like(results), tmp_path)).results
+    for found in (results, again):
+        rounds, values = found.curve("P", "lone", "train_loss", {})
+        np.testing.assert_array_equal(rounds, [1, 5, 9])
+        np.testing.assert_array_equal(values, [[3, 2, 0.5], [3, 2, 1e9]])
+        lengths = [len(found.curve("P", "tuned", "train_loss", {"client_learning_rate": rate})[0])
+                   for rate in (0.1, 0.3, 1.0)]
+        assert lengths == [0, 3, 0]
+        assert found.best("P", "tuned") == {"client_learning_rate": 0.3}
 
 
 def gathered_like(results):

@@ -143,6 +143,19 @@ def test_tables_and_figures_of_made_up_runs(name):
     assert shown <= set(accuracies)
 
 
+@pytest.mark.quick
+def test_a_method_that_was_not_run_has_not_diverged():
+    """PFNM has no elastic aggregation (docs/methods.md), so that cell of the table says so."""
+    entry = ENTRIES["elastic-figure-2"]
+    results = Results(
+        [*made("P", "PFNM", 80), *made("P", "FedAvg", 81), *diverged("P", "FedAvg + elastic")],
+        entry.by, maximise=entry.maximise,
+    )
+    (table,) = entry.tables(results)
+    assert table.rows == [["P", "FedAvg", "81.10 ± 0.10", "diverged"],
+                          ["P", "PFNM", "80.10 ± 0.10", "not run"]]
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_methods_that_diverged_are_judged_and_drawn(name):
     """The first method of each panel diverged with every setting."""

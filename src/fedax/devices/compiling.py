@@ -11,7 +11,7 @@ import jax
 # On a CPU, XLA's newer way of writing fused loops takes two fifths of the time that a small
 # round's program is compiled in, and the program is not faster for it (docs/log.md), but for two:
 # the step of the sparse tag model, which gathers and adds rows of a matrix, is twice as fast with
-# it, and the evaluation of CNNs takes three quarters of the time.
+# it, and evaluation takes three quarters of the time of CNNs, and less of small models.
 OLDER_LOOPS = {"xla_cpu_use_fusion_emitters": False}
 LEVEL = "xla_backend_optimization_level"
 

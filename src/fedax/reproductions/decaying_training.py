@@ -28,7 +28,6 @@ if TYPE_CHECKING:  # matplotlib is slow to import, and only drawing needs it
     from matplotlib.figure import Figure
 
 SOURCE = "Decaying K 2021, "
-# The share of steps is arithmetic, and printed with two digits.
 
 
 # Nothing is tuned over, so the setting is the empty one, also if it diverged.

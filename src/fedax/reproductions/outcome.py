@@ -24,7 +24,7 @@ class Came(NamedTuple):
       scale, stand_in: the plan's.
       results: the runs.
       seconds: that they took, on one core or on a GPU.
-      made: date, versions and device.
+      made: when the last of them ended, versions and device.
     """
 
     name: str
@@ -90,18 +90,22 @@ def gathered(
         )
     ]
     written = [_written(job, storage) for job, _ in done]
-    made = dict(written[-1]["versions"]) | {"date": f"{datetime.date.today():%Y-%m-%d}"}
+    made = dict(written[-1]["versions"]) | {"date": max(one["date"] for one in written)}
     seconds = sum(one["seconds"] for one in written)
     results = kept(Results(traces, experiment.by, maximise=experiment.maximise))
     return Came(name, scale, stand_in, results, seconds, made)
 
 
 def _written(job: Job, storage: Path) -> dict[str, Any]:
-    """Seconds and versions of a job."""
+    """Seconds, versions and the day of a job."""
     folder = job.folder(storage)
     summary = json.loads((folder / "summary.json").read_text("utf-8"))
     config = json.loads((folder / "config.json").read_text("utf-8"))
-    return {"seconds": summary.get("seconds", 0.0), "versions": config.get("made_by", {})}
+    day = datetime.date.fromtimestamp((folder / "summary.json").stat().st_mtime)
+    return {
+        "seconds": summary.get("seconds", 0.0), "versions": config.get("made_by", {}),
+        "date": f"{day:%Y-%m-%d}",
+    }
 
 
 def write(came: Came, folder: Path) -> Path:

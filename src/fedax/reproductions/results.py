@@ -275,14 +275,14 @@ def as_json(results: Results) -> list[dict[str, Any]]:
 
     A lone setting's are kept although it diverged with a seed.
     """
-    kept = []
+    rows = []
     for trace in results.traces:
         try:
             chosen = trace.values == results.best(trace.panel, trace.label)
         except LookupError:
             chosen = len(results.settings(trace.panel, trace.label)) == 1
-        kept.append(trace._asdict() | ({} if chosen else {"curves": {}, "deviations": {}}))
-    return kept
+        rows.append(trace._asdict() | ({} if chosen else {"curves": {}, "deviations": {}}))
+    return rows
 
 
 def kept(results: Results) -> Results:
