@@ -148,7 +148,9 @@ def test_the_best_setting_is_that_of_all_seeds():
     record = results.record("P", "train_loss")
     assert [setting.label for setting in record.settings] == ["rate=1", "rate=2", "rate=3"]
     assert record.diverged.tolist() == [0, 1, 0, 0, 0, 0]
-    lost = Results([run(1, 0, math.nan)])
+    lone = Results([run(1, 0, math.nan), run(1, 1, 0.5)])
+    np.testing.assert_array_equal(lone.final("P", "M", "train_loss"), [math.nan, 0.5])
+    lost = Results([run(1, 0, math.nan), run(2, 0, math.nan)])
     with pytest.raises(LookupError, match="Every setting of M diverged in P"):
         lost.best("P", "M")
 
@@ -186,12 +188,28 @@ def test_criteria_are_judged_by_means_over_seeds():
     losing = judged(
         Experiment("", "", lambda *_: None, lambda _: [
             criteria.at_least("said", "P", "C", "A", "test_accuracy")], lambda _: []), results)
-    assert losing[0][1] == Outcome("C diverged", False)
+    assert losing[0][1] == Outcome("C diverged, or was not measured", False)
     assert verdict([(None, Outcome("", agrees)) for agrees in (True, False)]) == (
         "agrees in 1 of 2 points")
     assert verdict([(None, early), (None, close)]) == (
         "agrees, 1 of them by less than the spread over seeds")
     assert spread(np.array([0.5])) == "0.50"
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("criterion", [criteria.at_least, criteria.sooner])
+def test_a_seed_that_diverged_does_not_make_a_method_worse(criterion):
+    """With seed 0 A is 10 points behind B, whose seed 1 diverged: that is no agreement."""
+    lost = made({"A": [0.5, 0.7], "B": [0.6, math.nan]})
+    said = criterion("said", "P", "A", "B", "test_accuracy").judge(lost)
+    assert not said.agrees
+    assert said.measured.startswith("-")
+    assert said.measured.endswith("B diverged with 1 of 2 seeds")
+    said = criterion("said", "P", "A", "B", "test_accuracy").judge(
+        made({"A": [0.5, 0.7], "B": [math.nan, math.nan]}))
+    assert said == Outcome("B diverged, or was not measured", True)
+    said = criterion("said", "P", "B", "A", "test_accuracy").judge(lost)
+    assert said == Outcome("B diverged, or was not measured", False)
 
 
 def made_adaptive():

@@ -30,24 +30,15 @@ def at_least(
     """
     needed = f"at least {by:g}" if by else "positive"
     order = f"{worse} less {better}" if smaller_is_better else f"{better} less {worse}"
-    return Criterion(
+    sign = -scale if smaller_is_better else scale
+
+    def value(label: str) -> Callable[[Results], np.ndarray]:
+        return lambda results: sign * results.final(panel, label, metric)
+
+    return ahead(
         f"{panel}: {published}. Agrees if {metric} of {order} is {needed}, in the mean over seeds.",
-        lambda results: _difference(results, panel, better, worse, metric, by, scale,
-                                    smaller_is_better),
+        value(better), value(worse), by, names=(better, worse),
     )
-
-
-def _difference(
-    results: Results, panel: str, better: str, worse: str, metric: str, by: float, scale: float,
-    smaller_is_better: bool,
-) -> Outcome:
-    values = [scale * results.final(panel, label, metric) for label in (better, worse)]
-    gain = (values[1] - values[0]) if smaller_is_better else (values[0] - values[1])
-    if np.isnan(values[0]).any():
-        return Outcome(f"{better} diverged", False)
-    if np.isnan(values[1]).any():
-        return Outcome(f"{worse} diverged", True)
-    return Outcome(gained(gain), bool(gain.mean() >= by if by else gain.mean() > 0))
 
 
 def within(
@@ -113,6 +104,8 @@ def ahead(
     better: Callable[[Results], np.ndarray],
     worse: Callable[[Results], np.ndarray],
     by: float = 0.0,
+    *,
+    names: tuple[str, str] = ("it", "what is compared with"),
 ) -> Criterion:
     """Values a seed, larger ones being better, exceed others; those of runs that diverged are NaN.
 
@@ -123,18 +116,19 @@ def ahead(
       statement: what was published, and what must be measured, in words.
       better, worse: the values from the results, [seeds].
       by: the mean difference must be more than 0, or if this is not 0, at least this.
+      names: of both, for what is said of those that diverged.
     """
     def judge(results: Results) -> Outcome:
         high, low = _values(better, results), _values(worse, results)
         if np.isnan(high).any() or not len(high):
-            return Outcome("diverged, or was not measured", False)
+            return Outcome(f"{names[0]} diverged, or was not measured", False)
         if np.isnan(low).all():
             return Outcome(
-                "what is compared with diverged, or was not measured", bool(len(low)) and by >= 0
+                f"{names[1]} diverged, or was not measured", bool(len(low)) and by >= 0
             )
         lost = int(np.isnan(low).sum())
         gain = (high - low)[~np.isnan(low)] if lost else high - low
-        words = f"; what is compared with diverged with {lost} of {len(low)} seeds" if lost else ""
+        words = f"; {names[1]} diverged with {lost} of {len(low)} seeds" if lost else ""
         return Outcome(gained(gain) + words, bool(gain.mean() >= by if by else gain.mean() > 0))
 
     return Criterion(statement, judge)
@@ -171,18 +165,20 @@ def sooner(
     published: str, panel: str, faster: str, slower: str, metric: str, *, scale: float = 100.0,
 ) -> Criterion:
     """One method's curve lies above another's: its mean over all rounds, run by run."""
-    def judge(results: Results) -> Outcome:
-        for label, agrees in ((faster, False), (slower, True)):
-            if np.isnan(results.final(panel, label, metric)).any():
-                return Outcome(f"{label} diverged", agrees)
-        curves = [scale * results.curve(panel, label, metric)[1] for label in (faster, slower)]
-        gain = curves[0].mean(axis=1) - curves[1].mean(axis=1)
-        return Outcome(gained(gain), bool(gain.mean() > 0))
+    def mean(label: str) -> Callable[[Results], np.ndarray]:
+        def read(results: Results) -> np.ndarray:
+            lost = np.isnan(results.final(panel, label, metric))
+            if lost.all():
+                return np.array([np.nan])
+            means = scale * results.curve(panel, label, metric)[1].mean(axis=1)
+            return np.where(lost, np.nan, means)
 
-    return Criterion(
+        return read
+
+    return ahead(
         f"{panel}: {published}. Agrees if the mean of {metric} over all rounds of {faster} less "
         f"{slower} is positive, in the mean over seeds.",
-        judge,
+        mean(faster), mean(slower), names=(faster, slower),
     )
 
 

@@ -30,20 +30,19 @@ if TYPE_CHECKING:  # matplotlib is slow to import, and only drawing needs it
 SOURCE = "Decaying K 2021, "
 
 
-# Nothing is tuned over, so the setting is the empty one, also if it diverged.
 def highest(panel: str, steps: int, scheme: str) -> Callable[[Results], np.ndarray]:
     """Reads the highest test accuracy in per cent."""
     metric = DATA[name_of(panel)].metric
-    return lambda results: 100 * results.highest(panel, label(steps, scheme), metric, {})
+    return lambda results: 100 * results.highest(panel, label(steps, scheme), metric)
 
 
 def lowest_error(panel: str, steps: int, scheme: str) -> Callable[[Results], np.ndarray]:
     """Reads the lowest training loss, of means over a fortieth of the rounds."""
     def read(results: Results) -> np.ndarray:
         name = label(steps, scheme)
-        values = results.curve(panel, name, "train_loss", {})[1]
+        values = results.curve(panel, name, "train_loss")[1]
         lowest = values.min(1) if values.size else np.nan
-        return np.where(np.isnan(results.final(panel, name, "train_loss", {})), np.nan, lowest)
+        return np.where(np.isnan(results.final(panel, name, "train_loss")), np.nan, lowest)
 
     return read
 
@@ -52,8 +51,8 @@ def share(panel: str, steps: int) -> Callable[[Results], np.ndarray]:
     """Reads the share of local steps that decaying K takes."""
     def read(results: Results) -> np.ndarray:
         name = label(steps, STEPS)
-        values = results.curve(panel, name, "num_local_steps", {})[1]
-        if not values.size or np.isnan(results.final(panel, name, "train_loss", {})).any():
+        values = results.curve(panel, name, "num_local_steps")[1]
+        if not values.size or np.isnan(results.final(panel, name, "train_loss")).any():
             return np.array([np.nan])
         return values.mean(1) / steps
 
@@ -106,7 +105,7 @@ def _of_panel(panel: str, counts: Sequence[int]) -> Iterator[Criterion]:
     metric = DATA[name_of(panel)].metric
 
     def final(results: Results, k: int) -> np.ndarray:
-        return 100 * results.final(panel, label(k, CONSTANT), metric, {})
+        return 100 * results.final(panel, label(k, CONSTANT), metric)
 
     few, many = counts[0], counts[-1]
     yield criteria.ahead(
@@ -151,7 +150,7 @@ def _of_panel(panel: str, counts: Sequence[int]) -> Iterator[Criterion]:
 
 def _early(panel: str, steps: int, metric: str) -> Callable[[Results], np.ndarray]:
     def read(results: Results) -> np.ndarray:
-        rounds, values = results.curve(panel, label(steps, CONSTANT), metric, {})
+        rounds, values = results.curve(panel, label(steps, CONSTANT), metric)
         if not len(rounds):
             return np.array([np.nan])
         last = max(trace.rounds for trace in results.traces if trace.panel == panel)
@@ -207,7 +206,7 @@ def figure_tables(results: Results) -> list[Table]:
     for panel in results.panels:
         metric = DATA[name_of(panel)].metric
         rows = [
-            [name, spread(results.final(panel, name, metric, {}), 1, 100),
+            [name, spread(results.final(panel, name, metric), 1, 100),
              spread(highest(panel, k, scheme)(results), 1),
              spread(lowest_error(panel, k, scheme)(results), 3)]
             for scheme in SCHEMES for k in steps_of(results, panel)
@@ -235,7 +234,7 @@ def draw(figure: Figure, results: Results) -> None:
                 axes = grid[2 * place + row][column]
                 handles, names = [], []
                 for number, k in enumerate(steps_of(results, panel)):
-                    rounds, values = results.curve(panel, label(k, scheme), key, {})
+                    rounds, values = results.curve(panel, label(k, scheme), key)
                     if not len(rounds):
                         continue
                     style = line_style(number) | {"marker": ""}

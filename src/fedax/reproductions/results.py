@@ -160,20 +160,23 @@ class Results:
         return found
 
     def best(self, panel: str, label: str) -> Mapping[str, Any]:
-        """The best setting of a method; one that diverged with any seed is not.
+        """The best setting of a method; one that diverged with any seed is not, but a lone one is.
 
         Raises:
-          LookupError: all diverged.
+          LookupError: all of several diverged.
         """
+        settings = self.settings(panel, label)
+        if len(settings) == 1:
+            return settings[0]
         sign = -1 if self.maximise else 1
         scored = [
             (sign * self.final(panel, label, self.by, values).mean(), place)
-            for place, values in enumerate(self.settings(panel, label))
+            for place, values in enumerate(settings)
         ]
         finite = [one for one in scored if np.isfinite(one[0])]
         if not finite:
             raise LookupError(f"Every setting of {label} diverged in {panel}.")
-        return self.settings(panel, label)[min(finite)[1]]
+        return settings[min(finite)[1]]
 
     def final(
         self, panel: str, label: str, metric: str, values: Mapping[str, Any] | None = None
@@ -271,16 +274,13 @@ def spread(values: np.ndarray, digits: int = 2, scale: float = 1.0) -> str:
 
 
 def as_json(results: Results) -> list[dict[str, Any]]:
-    """The runs for a file; curves only of the best settings, as there may be hundreds of others.
-
-    A lone setting's are kept although it diverged with a seed.
-    """
+    """The runs for a file; curves only of the best settings, as there may be hundreds of others."""
     rows = []
     for trace in results.traces:
         try:
             chosen = trace.values == results.best(trace.panel, trace.label)
         except LookupError:
-            chosen = len(results.settings(trace.panel, trace.label)) == 1
+            chosen = False
         rows.append(trace._asdict() | ({} if chosen else {"curves": {}, "deviations": {}}))
     return rows
 
