@@ -13,6 +13,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from fedax.cli.main import run_command
+from fedax.devices.ending import Request
 from fedax.experiment.folder import BusyError, RunError, locked
 from fedax.report.tables import Table
 from fedax.reproductions import EXPERIMENTS, adaptive, adaptive_tuning, criteria
@@ -365,6 +366,25 @@ def test_what_fails_is_said_and_the_rest_is_trained(tmp_path):
     assert list(tmp_path.glob("worker*.log"))
     with pytest.raises(RunError, match="No panel"):
         gathered("made-up", EXPERIMENTS["adaptive-table-1"], "small", False, jobs, tmp_path)
+
+
+@pytest.mark.slow
+def test_asked_to_stop_it_begins_no_other_job_and_goes_on_later(tmp_path):
+    asked, shown = Request(), []
+
+    def show(trained):
+        shown.append(trained)
+        asked.by = 15
+
+    jobs = list(jobs_of(PARTS))
+    with pytest.raises(KeyboardInterrupt):
+        train_all(jobs, tmp_path, 1, show, asked)
+    assert 1 <= len(shown) < len(jobs)
+    assert not list(tmp_path.glob("worker*.log"))
+    done = [job for job in jobs if job.record(tmp_path) is not None]
+    assert [trained.job for trained in shown] == done
+    train_all(jobs, tmp_path, 1, shown.append)
+    assert len(shown) == len(jobs)
 
 
 @pytest.mark.slow

@@ -13,7 +13,8 @@ from fedax.cli.commands import Reproduce
 from fedax.data.catalogue import PRODUCTS, ways_to_get
 from fedax.data.folder import is_at_hand
 from fedax.experiment.errors import ConfigError
-from fedax.experiment.folder import for_shell
+from fedax.experiment.folder import RunError, for_shell
+from fedax.experiment.signals import stop_on_signal
 from fedax.report.picture import save_picture
 from fedax.report.tables import Table, print_json, print_tables
 from fedax.reproductions import EXPERIMENTS, REPRODUCTIONS
@@ -96,12 +97,12 @@ def _train(name: str, experiment: Experiment, command: Reproduce) -> None:
             print(f"{panel} is left out. {how}")
         hours = sum(plan.hours.get(panel, (0.0, 0.0))[0] for panel in there.panels)
         print(f"{len(jobs)} jobs, about {hours:.2g} hours on 2 cores if none was done before.")
-    try:
-        train_all(jobs, storage, command.workers, show)
-    except KeyboardInterrupt:
-        raise ConfigError(
-            f"Stopped. What is done is kept in {for_shell(storage)}; the same command goes on."
-        ) from None
+    words = f"Stopped. What is done is kept in {for_shell(storage)}; the same command goes on."
+    with stop_on_signal(lambda: words) as asked:
+        try:
+            train_all(jobs, storage, command.workers, show, asked)
+        except KeyboardInterrupt:
+            raise RunError(words) from None
     came = gathered(
         name, experiment, cast(Scale, command.scale), command.stand_in, jobs, storage
     )

@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fedax.devices.ending import Request
 from fedax.devices.mesh import cores_as_devices, usable_cores
 from fedax.experiment.compile_cache import keep_programs
 from fedax.experiment.errors import ConfigError
@@ -47,7 +48,8 @@ class Trained(NamedTuple):
 
 
 def train_all(
-    jobs: Sequence[Job], storage: Path, num_workers: int | None, show: Callable[[Trained], None]
+    jobs: Sequence[Job], storage: Path, num_workers: int | None, show: Callable[[Trained], None],
+    asked: Request | None = None,
 ) -> None:
     """Trains what is not trained yet.
 
@@ -56,10 +58,11 @@ def train_all(
       storage: where runs are kept; several processes and machines may share it.
       num_workers: processes at a time; None: one for each core, or one on a GPU.
       show: told of each job when it is done.
+      asked: by whom it may be asked to stop.
 
     Raises:
       RunError: jobs failed; the sentence has the first reason. All others were trained.
-      KeyboardInterrupt: Ctrl-C; what is done is kept.
+      KeyboardInterrupt: Ctrl-C, or it was asked to stop; what is done is kept.
     """
     storage.mkdir(parents=True, exist_ok=True)
     left: queue.SimpleQueue[Job] = queue.SimpleQueue()
@@ -68,7 +71,7 @@ def train_all(
         left.put(job)
     if not todo:
         return
-    crew = _Crew(storage, left, len(jobs) - len(todo), len(jobs), show)
+    crew = _Crew(storage, left, len(jobs) - len(todo), len(jobs), show, asked)
     try:
         first = _Worker(storage, 0)
         crew.add(first)
@@ -93,9 +96,9 @@ class _Crew:
 
     def __init__(
         self, storage: Path, left: queue.SimpleQueue[Job], count: int, total: int,
-        show: Callable[[Trained], None],
+        show: Callable[[Trained], None], asked: Request | None,
     ) -> None:
-        self._storage, self._left, self._show = storage, left, show
+        self._storage, self._left, self._show, self._asked = storage, left, show, asked
         self._count, self._total = count, total
         self._lock = threading.Lock()
         self._workers: list[_Worker] = []
@@ -112,10 +115,16 @@ class _Crew:
         for thread in self._threads:
             while thread.is_alive():  # in pieces, as Windows does not interrupt a long one
                 thread.join(0.2)
+                if self._asked:
+                    raise KeyboardInterrupt
 
     def stop(self) -> None:
+        while not self._left.empty():  # or a worker that has stopped is asked for the next one
+            with contextlib.suppress(queue.Empty):
+                self._left.get_nowait()
+        failed = bool(self.failures)  # what stops now has not
         for worker in self._workers:
-            worker.stop(keep_log=bool(self.failures))
+            worker.stop(keep_log=failed)
 
     def _ask(self, worker: _Worker) -> None:
         while True:
