@@ -136,7 +136,8 @@ def figure_2_tables(results: Results) -> list[Table]:
     title = (
         "Share of a method's settings whose final metric is within 5% of the best of all methods, "
         "and the setting with the lowest training loss. The paper shows heat maps and gives no "
-        "numbers."
+        "numbers. In the figure a star marks the setting with the best metric, and a dashed line "
+        "an edge of the grid at which it lies."
     )
     return [Table(title, ["task", "method", "close", "client rate", "server rate", "metric"], rows)]
 
@@ -166,7 +167,7 @@ def draw_figure_2(figure: Figure, results: Results) -> None:
         choice = choose(record, row_of(panel).metric)
         for axes, label in zip(axes_row, labels, strict=True):
             heat_map(record, choice, label, axes=axes)
-            axes.set_title(f"{panel}: {label}", fontsize="medium")
+            drawing.entitle(axes, f"{panel}: {label}")
 
 
 def figure_3_criteria(results: Results) -> Sequence[Criterion]:
@@ -240,6 +241,7 @@ def draw_figure_3(figure: Figure, results: Results) -> None:
         metric = row_of(panel).metric
         record = results.record(panel, metric)
         adaptivity(record, choose(record, metric), axes)
+        drawing.entitle(axes, panel)
 
 
 def slope(results: Results, panel: str, label: str) -> float:
@@ -268,7 +270,8 @@ def slope(results: Results, panel: str, label: str) -> float:
     if len(points) < 2:
         return math.nan
     x, y = np.array(points).T
-    return float(np.polyfit(x, y, 1)[0])
+    # Where the best rate is the same for all, least squares leave some 1e-17 of either sign.
+    return round(float(np.polyfit(x, y, 1)[0]), 9) + 0.0
 
 
 def figure_4_criteria(results: Results) -> Sequence[Criterion]:
@@ -324,6 +327,7 @@ def draw_figure_4(figure: Figure, results: Results) -> None:
     ):
         record = results.record(panel, results.by)
         best_server_rate(record, choose(record, results.by), axes)
+        drawing.entitle(axes, panel)
 
 
 EXPERIMENTS = {

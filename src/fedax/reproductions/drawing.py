@@ -36,6 +36,12 @@ def panels_of(figure: Figure, names: Sequence[str], width: float = 4.6) -> list[
     return list(grid[: len(names)])
 
 
+def entitle(axes: Axes, title: str) -> None:
+    """A title in place of the note that a picture of a sweep has there."""
+    axes.set_title("", loc="left")
+    axes.set_title(title, fontsize="medium")
+
+
 def draw_curves(
     axes: Axes, results: Results, panel: str, metric: str, labels: Sequence[str] = (),
     *, scale: float = 1.0, settings: Mapping[str, Mapping[str, Any]] | None = None,
