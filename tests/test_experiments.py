@@ -1,6 +1,7 @@
 """`fedax reproduce` where it trains: jobs, workers, results, verdicts and the page of results."""
 
 import importlib.util
+import inspect
 import json
 import math
 import subprocess
@@ -12,12 +13,13 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
+import fedax
 from fedax.cli.main import run_command
 from fedax.devices.ending import Request
 from fedax.experiment.folder import BusyError, RunError, locked
 from fedax.report.tables import Table
 from fedax.reproductions import EXPERIMENTS, adaptive, adaptive_tuning, criteria
-from fedax.reproductions.adaptive_parts import METHODS, ROWS
+from fedax.reproductions.adaptive_parts import METHODS, ROWS, SMALL, tuned
 from fedax.reproductions.drawing import draw_curves, keep_in_sight
 from fedax.reproductions.experiment import Criterion, Experiment, Outcome, Part, Plan
 from fedax.reproductions.jobs import jobs_of
@@ -265,6 +267,23 @@ def test_figures_2_to_4_of_paper_004_judge_and_draw():
     EXPERIMENTS["adaptive-figure-4"].draw(figure, results)
     assert {(axes.get_title(), axes.get_title("left")) for axes in figure.axes} == {
         ("EMNIST CR", ""), ("Shakespeare", "")}
+
+
+@pytest.mark.parametrize("panel", SMALL)
+def test_paper_004s_methods_have_its_momentum_everywhere(panel):
+    """AvgM is heavy ball, Adam and Yogi have 0.9 and 0.99, Adagrad no momentum (section 4)."""
+    defaults = {label: inspect.signature(getattr(fedax, name)).parameters
+                for label, name in METHODS.items()}
+    wanted = {
+        "AvgM": {"momentum": 0.9, "dampening": 0.0}, "Adagrad": {"momentum": 0.0},
+        "Adam": {"momentum": 0.9, "second_moment_decay": 0.99},
+        "Yogi": {"momentum": 0.9, "second_moment_decay": 0.99},
+    }
+    for label, settings in wanted.items():
+        (job, *_) = jobs_of([tuned(panel, label)])
+        options = job.config.bases[METHODS[label]].algorithm_options
+        for name, value in settings.items():
+            assert options.get(name, defaults[label][name].default) == value, (label, name)
 
 
 @pytest.mark.quick
