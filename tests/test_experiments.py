@@ -217,6 +217,28 @@ def test_a_seed_that_diverged_does_not_make_a_method_worse(criterion):
     assert said == Outcome("B diverged, or was not measured", False)
 
 
+@pytest.mark.quick
+@pytest.mark.parametrize("criterion", [criteria.earlier, criteria.sooner])
+def test_a_run_that_diverged_shortens_no_other(criterion):
+    """Of B seed 1 diverged at once; seed 0 is compared over all its rounds, where B is ahead."""
+    def run(label, seed, values, diverged=0):
+        rounds = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0][: len(values)]
+        return Trace("P", label, {}, seed, len(values), diverged,
+                     {"test_accuracy": math.nan if diverged else values[-1]},
+                     {"test_accuracy": (rounds, values)})
+
+    a = [0.5, *7 * [0.6]]
+    b = [0.1, *7 * [0.95]]
+    results = Results([run("A", 0, a), run("A", 1, a), run("B", 0, b), run("B", 1, [0.1], 2)])
+    assert results.curve("P", "B", "test_accuracy")[1].shape == (2, 8)
+    better_first = criterion("said", "P", "B", "A", "test_accuracy").judge(results)
+    assert better_first == Outcome("B diverged, or was not measured", False)
+    said = criterion("said", "P", "A", "B", "test_accuracy").judge(results)
+    # The first quarter: (0.5 + 0.6 - 0.1 - 0.95) / 2; all rounds: (4.7 - 6.75) / 8.
+    gap = "2.5 ± 0" if criterion is criteria.earlier else "-25.6 ± 0"
+    assert said.measured == f"{gap}; B diverged with 1 of 2 seeds"
+
+
 def made_adaptive():
     """Five methods on the tasks of the scale small, over both rates, as the paper would have it."""
     inverse = {"AvgM", "Avg"}

@@ -80,23 +80,28 @@ def earlier(
     *, scale: float = 100.0, smaller_is_better: bool = False,
 ) -> Criterion:
     """One method is ahead of another in the first rounds, in the mean of their curves."""
-    def judge(results: Results) -> Outcome:
-        means = []
-        for label in (better, worse):
-            rounds, values = results.curve(panel, label, metric)
-            if not len(rounds):
-                return Outcome(f"no curve of {label}", False)
-            first = rounds <= share * rounds[-1]
-            means.append(scale * values[:, first].mean(1))
-        gain = (means[1] - means[0]) if smaller_is_better else (means[0] - means[1])
-        return Outcome(gained(gain), bool(gain.mean() > 0))
-
     order = f"{worse} less {better}" if smaller_is_better else f"{better} less {worse}"
-    return Criterion(
+    sign = -scale if smaller_is_better else scale
+    return ahead(
         f"{panel}: {published}. Agrees if {metric} of {order} is positive, in the mean over seeds "
         f"and the first {share:.0%} of the rounds.",
-        judge,
+        _along(panel, better, metric, sign, share), _along(panel, worse, metric, sign, share),
+        names=(better, worse),
     )
+
+
+def _along(
+    panel: str, label: str, metric: str, scale: float, share: float = 1.0
+) -> Callable[[Results], np.ndarray]:
+    """Reads a curve's mean over the first share of the rounds, [seeds]; NaN where one diverged."""
+    def read(results: Results) -> np.ndarray:
+        rounds, values = results.curve(panel, label, metric)
+        if not len(rounds):
+            return np.array([np.nan])
+        means = scale * values[:, rounds <= share * rounds[-1]].mean(1)
+        return np.where(np.isnan(results.final(panel, label, metric)), np.nan, means)
+
+    return read
 
 
 def ahead(
@@ -165,20 +170,11 @@ def sooner(
     published: str, panel: str, faster: str, slower: str, metric: str, *, scale: float = 100.0,
 ) -> Criterion:
     """One method's curve lies above another's: its mean over all rounds, run by run."""
-    def mean(label: str) -> Callable[[Results], np.ndarray]:
-        def read(results: Results) -> np.ndarray:
-            lost = np.isnan(results.final(panel, label, metric))
-            if lost.all():
-                return np.array([np.nan])
-            means = scale * results.curve(panel, label, metric)[1].mean(axis=1)
-            return np.where(lost, np.nan, means)
-
-        return read
-
     return ahead(
         f"{panel}: {published}. Agrees if the mean of {metric} over all rounds of {faster} less "
         f"{slower} is positive, in the mean over seeds.",
-        mean(faster), mean(slower), names=(faster, slower),
+        _along(panel, faster, metric, scale), _along(panel, slower, metric, scale),
+        names=(faster, slower),
     )
 
 

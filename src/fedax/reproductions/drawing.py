@@ -92,5 +92,5 @@ def keep_in_sight(axes: Axes) -> None:
     values = [np.asarray(line.get_ydata(), float) for line in axes.get_lines()]
     highest = 1.2 * max((line[0] for line in values), default=0.0)
     if axes.get_ylim()[1] > 3 * highest > 0:
-        lowest = min(line.min() for line in values)
+        lowest = min(np.nanmin(line) for line in values)
         axes.set_ylim(lowest - 0.05 * (highest - lowest), highest)

@@ -224,14 +224,18 @@ class Results:
     def curve(
         self, panel: str, label: str, metric: str, values: Mapping[str, Any] | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Rounds [n] and a metric's values [seeds, n]; n is 0 if no curve was kept."""
+        """Rounds [n] and a metric's values [seeds, n]; n is 0 if no curve was kept.
+
+        A run that diverged has NaN from there on.
+        """
         found = [t.curves[metric] for t in self._runs(panel, label, values) if metric in t.curves]
-        length = min((len(rounds) for rounds, _ in found), default=0)
-        if not length:
+        if not found:
             return np.zeros(0), np.zeros((0, 0))
-        return (
-            np.array(found[0][0][:length]), np.array([values[:length] for _, values in found]),
-        )
+        rounds = max((rounds for rounds, _ in found), key=len)
+        padded = np.full((len(found), len(rounds)), math.nan)
+        for row, (_, known) in zip(padded, found, strict=True):
+            row[: len(known)] = known
+        return np.array(rounds), padded
 
     def deviations(
         self, panel: str, label: str, metric: str, values: Mapping[str, Any] | None = None
