@@ -309,6 +309,41 @@ def test_a_run_that_is_stopped_does_not_wait_for_a_slow_sink_and_one_that_diverg
 
 
 @pytest.mark.quick
+def test_a_run_that_goes_on_waits_for_what_the_stopped_one_still_writes(tmp_path, monkeypatch):
+    from fedax.sinks import to_csv
+
+    steps, go_on = [], threading.Event()
+    open_writer, close = to_csv.open_writer, to_csv._Csv.close
+
+    def slow(place, params):
+        steps.append("open")
+        go_on.wait(30)
+        return open_writer(place, params)
+
+    def closed(self, summary):
+        close(self, summary)
+        steps.append("close")
+
+    monkeypatch.setattr(to_csv, "open_writer", slow)
+    monkeypatch.setattr(to_csv._Csv, "close", closed)
+    first = open_sink("csv", tmp_path, {})
+    first.log({"round": 1, "train_loss": 9.0})
+    with monkeypatch.context() as patch:
+        patch.setattr(sink, "HURRY", 0.1)
+        first.close(None, hurry=True)
+    with open_sink("csv", tmp_path, {}) as second, open_sink("csv", tmp_path / "other", {}):
+        second.log({"round": 1, "train_loss": 0.5})
+        until = time.monotonic() + 30
+        while len(steps) < 2 and time.monotonic() < until:
+            time.sleep(0.01)
+        time.sleep(0.3)  # for the second to open in, did it not wait
+        assert steps == ["open"] * 2  # the first, and the one of another folder
+        go_on.set()
+    assert steps[2:] in (["close", "close", "open", "close"], ["close", "open", "close", "close"])
+    assert (tmp_path / "metrics.csv").read_text() == "round,train_loss\n1,0.5\n"
+
+
+@pytest.mark.quick
 def test_columns_that_come_later_and_what_is_no_number(tmp_path):
     rounds = [
         {"round": 1, "train_loss": 0.5},

@@ -45,8 +45,11 @@ class Sink:
         self._ending, self._summary = False, None
         self._turn = threading.Condition()
         self._written = 0
+        # One of a run that was stopped may still be writing there, which ends before this begins.
+        called = f"log {name} {place.logs.resolve()}"
+        self._earlier = [thread for thread in threading.enumerate() if thread.name == called]
         # A daemon, so that one that hangs keeps no process alive.
-        self._thread = threading.Thread(target=self._work, name=f"log {name}", daemon=True)
+        self._thread = threading.Thread(target=self._work, name=called, daemon=True)
         self._thread.start()
 
     def __enter__(self) -> Self:
@@ -96,6 +99,8 @@ class Sink:
 
     def _work(self) -> None:
         writer: Writer | None = None
+        for thread in self._earlier:
+            thread.join()
         try:
             module = importlib.import_module(f"fedax.sinks.{SINKS[self.name].module}")
             opened: Writer = module.open_writer(self._place, hyperparameters(self._config))
