@@ -95,7 +95,6 @@ DATA = {
         (0.3, 0.05),
     ),
 }
-# Panels that stand in for a data set -> its name.
 
 
 def label(steps: int, scheme: str) -> str:

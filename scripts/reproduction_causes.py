@@ -1,0 +1,176 @@
+"""Looks into why a reproduction disagrees: its runs again, with one thing changed at a time.
+
+    python scripts/reproduction_causes.py --storage DIR [NAME ...]
+
+What came out stands in the notes beside the results, docs/reproductions/NAME-SCALE.txt. Runs are
+kept in DIR by their settings, so that none is trained twice.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedax.reproductions import EXPERIMENTS
+from fedax.reproductions.experiment import Part
+from fedax.reproductions.jobs import jobs_of
+from fedax.reproductions.outcome import read
+from fedax.reproductions.results import Results, spread, traces_of
+
+RESULTS = Path(__file__).resolve().parent.parent / "docs" / "reproductions"
+DECAYS = ("server_decay", "client_decay", "steps_decay")
+
+
+class Probe(NamedTuple):
+    """Runs of an experiment with something changed.
+
+    Attributes:
+      experiment, panel: whose runs.
+      words: what is changed.
+      settings: of all runs.
+      labels: of the methods that are run; none: all.
+      grid: what is tuned over; None: the experiment's best setting is taken; "planned": its grid.
+      seeds: how many.
+      metrics: that are printed.
+      beyond: (label, settings) of methods that the experiment has not, like its first.
+    """
+
+    experiment: str
+    panel: str
+    words: str
+    settings: Mapping[str, Any] = {}
+    labels: tuple[str, ...] = ()
+    grid: Mapping[str, Sequence[Any]] | str | None = None
+    seeds: int = 1
+    metrics: tuple[str, ...] = ("test_accuracy",)
+    beyond: tuple[tuple[str, Mapping[str, Any]], ...] = ()
+
+
+_FEMNIST, _CIFAR = "Fashion-MNIST for FEMNIST", "Fashion-MNIST for CIFAR-100"
+_PLAYS, _EMNIST = "plays for Shakespeare", "Fashion-MNIST for EMNIST62"
+_LOSS = ("full_loss",)
+_ALIKE = {"task.partition": "dirichlet(100)"}
+
+
+def _beyond(*rates: float) -> tuple[tuple[str, Mapping[str, Any]], ...]:
+    return tuple((f"gamma = {rate:g}", {"client_learning_rate": rate}) for rate in rates)
+
+
+def _best_rate(table: int, panel: str, words: str, **more: Any) -> Probe:
+    return Probe(f"outsized-rates-table-{table}", panel, words, metrics=_LOSS, **more)
+
+
+PROBES: Sequence[Probe] = (
+    # Is gamma = 1 too large for the stand-in, so that up to 1/L all is as published?
+    Probe("outsized-rates-figure-3", _CIFAR, "client rates between 0.1 and 1",
+          labels=("gamma = 0", "gamma = 0.01", "gamma = 0.1", "gamma = 1"), seeds=3,
+          metrics=("pseudo_gradient_norm", "full_loss"), beyond=_beyond(0.2, 0.3, 0.5)),
+    _best_rate(3, _CIFAR, "client rates between 0.1 and 1", labels=("gamma = 0.1",),
+               grid="planned", seeds=3, beyond=_beyond(0.2, 0.3, 0.5)),
+    # Is the grid too short at the top?
+    _best_rate(4, _FEMNIST, "two larger server rates", seeds=3,
+               grid={"server_learning_rate": [10**-1.5, 0.1, 10**-0.5, 1.0]}),
+    _best_rate(5, _PLAYS, "two larger server rates", seeds=3, labels=("gamma = 0.1", "gamma = 1"),
+               grid={"server_learning_rate": [10**-0.5, 1.0, 10**0.5, 10.0]}),
+    # Do the curves cross later? Is gamma = 0 comparable later?
+    *(Probe(f"outsized-rates-figure-{figure}", panel, f"{rounds:,} rounds",
+            {"num_rounds": rounds}, metrics=_LOSS)
+      for figure in (2, 5) for panel, rounds in ((_CIFAR, 6000), (_FEMNIST, 3000))),
+    Probe("outsized-rates-figure-5", _PLAYS, "1,000 rounds", {"num_rounds": 1000}, metrics=_LOSS),
+    # More rounds, and clients that are alike.
+    *(Probe("decaying-steps-figure-3", _FEMNIST, f"{rounds:,} rounds", {"num_rounds": rounds},
+            tuple(f"K = {k}, {scheme}" for scheme in ("constant", "decaying gamma", "decaying K")
+                  for k in counts),
+            metrics=("test_accuracy", "train_loss"))
+      for rounds, counts in ((1200, (10, 33)), (4000, (10,)))),
+    Probe("decaying-steps-figure-3", _FEMNIST, "clients alike", _ALIKE, ("K = 33, constant",),
+          seeds=5),
+    # More rounds.
+    Probe("mime-figure-4", _EMNIST, "400 rounds", {"num_rounds": 400}),
+    # Fewer local steps, of clients unlike and alike.
+    *(Probe("mime-table-3", f"{_EMNIST} logistic", f"{3 * epochs} local steps{words}",
+            {"num_local_epochs": epochs, **change}, grid="planned", seeds=3)
+      for epochs in (1, 3) for words, change in (("", {}), (", clients alike", _ALIKE))),
+)
+
+
+def parts_of(probe: Probe) -> Iterator[Part]:
+    """What a probe trains."""
+    experiment = EXPERIMENTS[probe.experiment]
+    stand_in = " for " in probe.panel
+    plan = experiment.plan("small", stand_in)
+    if plan is None:
+        raise SystemExit(f"{probe.experiment} has no small plan.")
+    known = [part for part in plan.parts if part.panel == probe.panel]
+    chosen = [part for part in known if not probe.labels or part.label in probe.labels]
+    chosen += [chosen[0]._replace(label=label, settings={**chosen[0].settings, **own})
+               for label, own in probe.beyond]
+    (path,) = RESULTS.glob(f"{probe.experiment}-small{'-stand-in' * stand_in}.json")
+    for part in chosen:
+        settings, grid = {**part.settings, **probe.settings}, part.grid
+        if probe.grid is None:
+            grid = {}
+            if part.grid:
+                settings |= read(path).results.best(part.panel, part.label)
+        elif not isinstance(probe.grid, str):
+            grid = probe.grid
+        if part.algorithm == "fedsgd" and "num_rounds" in probe.settings:
+            longer = part.settings["num_rounds"] / settings["num_rounds"]
+            settings |= {name: part.settings[name] ** longer for name in DECAYS}
+        yield part._replace(settings=settings, grid=grid, num_seeds=max(3, probe.seeds))
+
+
+def look(probe: Probe, storage: Path) -> None:
+    """Trains a probe's runs and prints a row for each method."""
+    experiment = EXPERIMENTS[probe.experiment]
+    traces = []
+    for job in jobs_of(list(parts_of(probe))):
+        record = job.record(storage) if job.seed < probe.seeds else None
+        if job.seed < probe.seeds and record is None:
+            job.train(storage)
+            record = job.record(storage)
+        if record is not None:
+            traces += traces_of(probe.panel, job.part.label, record, job.config.num_rounds)
+    results = Results(traces, experiment.by, maximise=experiment.maximise)
+    print(f"\n{probe.experiment}, {probe.panel}: {probe.words}; seeds: {probe.seeds}\n", flush=True)
+    print("| | best | " + " | ".join(
+        f"{name}, {when}" for name in probe.metrics for when in ("first third", "last")
+    ) + " |")
+    for label in results.labels(probe.panel):
+        print(f"| {label} | {_best(results, probe.panel, label)} | " + " | ".join(
+            cell for name in probe.metrics for cell in (
+                _first(results, probe.panel, label, name),
+                spread(results.final(probe.panel, label, name), 4),
+            )
+        ) + " |", flush=True)
+
+
+def _best(results: Results, panel: str, label: str) -> str:
+    try:
+        return ", ".join(f"{value:.3g}" if isinstance(value, float) else str(value)
+                         for value in results.best(panel, label).values())
+    except LookupError:
+        return "all diverged"
+
+
+def _first(results: Results, panel: str, label: str, metric: str) -> str:
+    rounds, values = results.curve(panel, label, metric)
+    return spread(np.nanmean(values[:, : -(-len(rounds) // 3)], 1), 4) if len(rounds) else ""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="experiments; default: all")
+    parser.add_argument("--storage", type=Path, required=True)
+    asked = parser.parse_args()
+    for probe in PROBES:
+        if not asked.names or probe.experiment in asked.names:
+            look(probe, asked.storage)
+
+
+if __name__ == "__main__":
+    main()
