@@ -44,8 +44,8 @@ def guarded(code, *signals):
     assert process.stdout.readline() == "waiting\n"
     for number in signals:
         time.sleep(0.4)
+        began = time.monotonic()
         process.send_signal(number)
-    began = time.monotonic()
     _, errors = process.communicate(timeout=20)
     return process.returncode, errors.splitlines(), time.monotonic() - began
 
@@ -63,7 +63,7 @@ def test_a_run_gets_its_time_and_no_more():
     assert status == 1
     assert first.startswith("fedax: Stopping after this round, at the latest in 1 s; a second")
     assert last == "fedax: Kept."
-    assert 0.6 < seconds < 10
+    assert 0.8 <= seconds < 10
 
 
 def test_a_second_signal_ends_a_run_at_once():
@@ -75,11 +75,11 @@ def test_a_second_signal_ends_a_run_at_once():
 
 def test_a_handler_that_a_user_set_meanwhile_keeps_its_signal():
     code = GUARD + """
-signal.signal(signal.SIGTERM, lambda *_: print("mine", file=sys.stderr))
+signal.signal(signal.SIGTERM, lambda *_: sys.exit("mine"))
 print("waiting", flush=True)
-time.sleep(1)
+time.sleep(30)
 """
-    assert guarded(code, signal.SIGTERM)[:2] == (0, ["mine"])
+    assert guarded(code, signal.SIGTERM)[:2] == (1, ["mine"])
 
 
 def test_slow_rounds_get_more_time(monkeypatch):
