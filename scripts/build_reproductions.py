@@ -18,7 +18,7 @@ from fedax.data.catalogue import PRODUCTS, SOURCES
 from fedax.report.tables import Table
 from fedax.reproductions import EXPERIMENTS, REPRODUCTIONS
 from fedax.reproductions.experiment import Experiment, Plan, Scale
-from fedax.reproductions.outcome import Came, judged, read, verdict
+from fedax.reproductions.outcome import Came, at_edges, judged, read, verdict
 from fedax.tasks.registry import TASKS
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
@@ -122,6 +122,8 @@ def _section(came: Came) -> Iterable[str]:
         yield _cells([criterion.statement, outcome.measured, "yes" if outcome.agrees else "no"])
     for table in experiment.tables(came.results):
         yield from _table(table)
+    if edges := at_edges(came.results):
+        yield f"\n{edges}"
     note = RESULTS / f"{came.title}.txt"
     if note.exists():
         yield f"\n{note.read_text('utf-8').rstrip()}"

@@ -33,7 +33,7 @@ class Probe(NamedTuple):
       words: what is changed.
       settings: of all runs.
       labels: of the methods that are run; none: all.
-      grid: what is tuned over; None: the experiment's best setting is taken; "planned": its grid.
+      grid: what takes the place of keys of the experiment's grid; None: its best setting is taken.
       seeds: how many.
       metrics: that are printed.
       beyond: (label, settings) of methods that the experiment has not, like its first.
@@ -44,7 +44,7 @@ class Probe(NamedTuple):
     words: str
     settings: Mapping[str, Any] = {}
     labels: tuple[str, ...] = ()
-    grid: Mapping[str, Sequence[Any]] | str | None = None
+    grid: Mapping[str, Sequence[Any]] | None = None
     seeds: int = 1
     metrics: tuple[str, ...] = ("test_accuracy",)
     beyond: tuple[tuple[str, Mapping[str, Any]], ...] = ()
@@ -70,7 +70,7 @@ PROBES: Sequence[Probe] = (
           labels=("gamma = 0", "gamma = 0.01", "gamma = 0.1", "gamma = 1"), seeds=3,
           metrics=("pseudo_gradient_norm", "full_loss"), beyond=_beyond(0.2, 0.3, 0.5)),
     _best_rate(3, _CIFAR, "client rates between 0.1 and 1", labels=("gamma = 0.1",),
-               grid="planned", seeds=3, beyond=_beyond(0.2, 0.3, 0.5)),
+               grid={}, seeds=3, beyond=_beyond(0.2, 0.3, 0.5)),
     # Is the grid too short at the top?
     _best_rate(4, _FEMNIST, "two larger server rates", seeds=3,
                grid={"server_learning_rate": [10**-1.5, 0.1, 10**-0.5, 1.0]}),
@@ -91,10 +91,29 @@ PROBES: Sequence[Probe] = (
           seeds=5),
     # More rounds.
     Probe("mime-figure-4", _EMNIST, "400 rounds", {"num_rounds": 400}),
+    # Are the grids too short?
+    Probe("elastic-table-1", "MNIST, not in the paper", "two larger client rates", seeds=3,
+          grid={"client_learning_rate": [0.3, 0.6, 1.0]}, metrics=("test_accuracy", "train_loss")),
+    *(Probe(f"mime-figure-{figure}", _EMNIST, "two smaller client rates",
+            labels=tuple(f"{name} {base}" for name in names),
+            grid={"client_learning_rate": [rate, 3 * rate, 10 * rate]})
+      for figure, base, rate, names in (
+          (3, "Adam", 1e-5, ("FedAvg", "Mime", "MimeLite")), (4, "Adam", 1e-5, ("C-Mime",)),
+          (3, "SGDm", 1e-3, ("Mime", "MimeLite")), (4, "SGDm", 1e-3, ("C-Mime",)),
+          (3, "SGD", 1e-3, ("Mime",)),
+      )),
+    *(Probe("mime-table-3", f"{_EMNIST} logistic", "wider grids", seeds=3,
+            labels=tuple(f"{name} {base}" for name in ("FedAvg", "Mime", "MimeLite")),
+            grid={"client_learning_rate": client, "server_learning_rate": server})
+      for base, client, server in (
+          ("SGD", [0.005, 0.02, 0.1, 0.4, 1.0], [0.4, 0.8, 1.6]),
+          ("SGDm", [0.005, 0.02, 0.1, 0.4, 1.0], [0.4, 0.8, 1.6]),
+          ("Adam", [0.0005, 0.002, 0.01, 0.05, 0.1], [0.002, 0.01, 0.05]),
+      )),
     # Fewer local steps, of clients unlike and alike.
-    *(Probe("mime-table-3", f"{_EMNIST} logistic", f"{3 * epochs} local steps{words}",
-            {"num_local_epochs": epochs, **change}, grid="planned", seeds=3)
-      for epochs in (1, 3) for words, change in (("", {}), (", clients alike", _ALIKE))),
+    *(Probe("mime-table-3", f"{_EMNIST} logistic", f"3 local steps in place of 30{words}",
+            {"num_local_epochs": 1, **change}, grid={}, seeds=3)
+      for words, change in (("", {}), (", clients alike", _ALIKE))),
 )
 
 
@@ -111,13 +130,11 @@ def parts_of(probe: Probe) -> Iterator[Part]:
                for label, own in probe.beyond]
     (path,) = RESULTS.glob(f"{probe.experiment}-small{'-stand-in' * stand_in}.json")
     for part in chosen:
-        settings, grid = {**part.settings, **probe.settings}, part.grid
-        if probe.grid is None:
-            grid = {}
-            if part.grid:
-                settings |= read(path).results.best(part.panel, part.label)
-        elif not isinstance(probe.grid, str):
-            grid = probe.grid
+        settings, grid = {**part.settings, **probe.settings}, {}
+        if probe.grid is not None:
+            grid = {key: probe.grid.get(key, values) for key, values in part.grid.items()}
+        elif part.grid:
+            settings |= read(path).results.best(part.panel, part.label)
         if part.algorithm == "fedsgd" and "num_rounds" in probe.settings:
             longer = part.settings["num_rounds"] / settings["num_rounds"]
             settings |= {name: part.settings[name] ** longer for name in DECAYS}

@@ -23,9 +23,17 @@ from fedax.report.tables import Table
 from fedax.reproductions import EXPERIMENTS, adaptive, adaptive_tuning, criteria
 from fedax.reproductions.adaptive_parts import METHODS, ROWS, SMALL, tuned
 from fedax.reproductions.drawing import draw_curves, keep_in_sight
-from fedax.reproductions.experiment import Criterion, Experiment, Outcome, Part, Plan
+from fedax.reproductions.experiment import BEYOND, Criterion, Experiment, Outcome, Part, Plan
 from fedax.reproductions.jobs import jobs_of
-from fedax.reproductions.outcome import Came, gathered, judged, read, verdict, write
+from fedax.reproductions.outcome import (
+    Came,
+    at_edges,
+    gathered,
+    judged,
+    read,
+    verdict,
+    write,
+)
 from fedax.reproductions.results import Results, Trace, kept, spread, traces_of
 from fedax.reproductions.workers import train_all
 from fedax.sweeps.record import Record, Setting
@@ -37,6 +45,9 @@ PARTS = tuple(
          {"client_learning_rate": [0.01, 0.1]})
     for label, steps in (("one step", 1), ("five steps", 5))
 )
+
+
+POINT = Criterion("P: less. Agrees if it is so.", None)
 
 
 def made(finals, metric="test_accuracy", panel="P"):
@@ -67,6 +78,33 @@ def test_every_plan_is_whole():
             for statement in statements:
                 assert "Agrees if" in statement, name
                 assert statement.endswith("."), name
+                if any(panel.endswith(BEYOND) for panel in plan.panels):  # by which it is counted
+                    assert statement.startswith(tuple(f"{panel}: " for panel in plan.panels)), name
+
+
+@pytest.mark.quick
+def test_a_gain_within_its_spread_is_said_to_be():
+    """0.04 ± 0.2 against 0.01: pairs of seeds differ by 0.23, 0.03 and -0.17."""
+    results = made({"a": [0.74, 0.54, 0.34], "b": [0.5] * 3, "c": [0.51] * 3})
+    one = criteria.gains_more("more", "P", ("a", "b"), ("c", "b"), "test_accuracy")
+    assert one.judge(results) == Outcome(
+        "4.00 ± 20.00 and 1.00 ± 0.00, so 3 ± 20 (less than its spread)", True)
+    assert verdict([(one, one.judge(results))]) == "agrees, by less than the spread over seeds"
+
+
+@pytest.mark.quick
+def test_a_best_setting_at_an_edge_is_said():
+    def trace(label, client, server, accuracy):
+        values = {"client_learning_rate": client, "server_learning_rate": server, "base": "sgd"}
+        return Trace("P", label, values, 0, 100, 0, {"train_loss": 1 - accuracy}, {})
+
+    inside = [trace("inside", rate, 1.0, 0.5 - abs(rate - 0.1)) for rate in (0.01, 0.1, 0.3)]
+    at = [trace("at", rate, server, rate) for rate in (0.01, 0.1) for server in (1.0, 2.0)]
+    assert at_edges(Results(inside)) == ""
+    assert at_edges(Results([*inside, *at])) == (
+        "Best at an edge of what was tried: P: at (client_learning_rate 0.1, "
+        "server_learning_rate 1)."
+    )
 
 
 @pytest.mark.slow
@@ -194,9 +232,9 @@ def test_criteria_are_judged_by_means_over_seeds():
         Experiment("", "", lambda *_: None, lambda _: [
             criteria.at_least("said", "P", "C", "A", "test_accuracy")], lambda _: []), results)
     assert losing[0][1] == Outcome("C diverged, or was not measured", False)
-    assert verdict([(None, Outcome("", agrees)) for agrees in (True, False)]) == (
+    assert verdict([(POINT, Outcome("", agrees)) for agrees in (True, False)]) == (
         "agrees in 1 of 2 points")
-    assert verdict([(None, early), (None, close)]) == (
+    assert verdict([(POINT, early), (POINT, close)]) == (
         "agrees, 1 of them by less than the spread over seeds")
     assert spread(np.array([0.5])) == "0.50"
 
@@ -393,7 +431,7 @@ def test_plans_and_mistakes_are_sentences(monkeypatch, capfd, tmp_path):
         (["made-up", "--only", "quadratic"], "Did you mean 'Quadratics'?"),
         (["made-up", "--workers", "0"], "--workers"),
         (["made-up", "--seeds", "0"], "--seeds"),
-        (["mime-section-6.1", "--plan"], "is computed in seconds, not trained"),
+        (["mime-figure-2", "--scale", "paper"], "is computed in seconds, not trained"),
         (["nothing"], "nothing"),
     ):
         assert run_command(["reproduce", *words, "--out", str(tmp_path)]) == 2

@@ -22,7 +22,7 @@ def compute(name):
 @pytest.mark.slow
 def test_mimes_quadratics():
     """FACTS B2: best f after 60 rounds over the grid of rates, for G = 1, 10, 100."""
-    best, speeds, fixed = compute("mime-section-6.1")
+    best, speeds, fixed = compute("mime-figure-2")
     found = {
         (row[0], int(row[1])): [float(cell.split()[0]) for cell in row[2:5]] for row in best.rows
     }
@@ -130,6 +130,19 @@ def test_the_predicted_spread_is_that_of_many_runs():
     assert x.std() == pytest.approx(predicted, rel=0.05)  # 4.5 standard errors
 
 
+@pytest.mark.quick
+@pytest.mark.parametrize("name", REPRODUCTIONS)
+def test_what_is_computed_says_beforehand_what_it_asks(name, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert run_command(["reproduce", name, "--plan"]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert [line.split(":")[0] for line in said[:4]] == [
+        name, "Settings", "Time", "What counts as agreement"]
+    assert all(line.startswith("- ") and line.endswith(".") for line in said[4:])
+    assert len(said) > 4
+    assert not any(tmp_path.iterdir())
+
+
 def test_reproductions_from_the_command_line(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert run_command(["reproduce", "--list", "--json"]) == 0
@@ -145,7 +158,7 @@ def test_reproductions_from_the_command_line(capsys, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     for line, sentence, status in (
         (["reproduce"], "needs a name", 2),
-        (["reproduce", "mime-section-6.2"], "Did you mean 'mime-section-6.1'", 2),
+        (["reproduce", "mime-figur-2"], "Did you mean 'mime-figure-2'", 2),
         (["reproduce", "outsized-rates-section-4", "--out", "file"], "Cannot write", 1),
     ):
         assert run_command(line) == status

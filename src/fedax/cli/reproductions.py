@@ -20,14 +20,23 @@ from fedax.report.tables import Table, print_json, print_tables
 from fedax.reproductions import EXPERIMENTS, REPRODUCTIONS
 from fedax.reproductions.experiment import Experiment, Plan, Scale
 from fedax.reproductions.jobs import jobs_of
-from fedax.reproductions.outcome import Came, described, gathered, judged, verdict, write
+from fedax.reproductions.outcome import (
+    Came,
+    at_edges,
+    described,
+    described_computation,
+    gathered,
+    judged,
+    verdict,
+    write,
+)
 from fedax.reproductions.workers import Trained, train_all
 from fedax.tasks.registry import TASKS
 from fedax.validate import check_count, unknown
 
 OUT = Path("fedax-reproductions")
 # What only trained ones take.
-OF_TRAINING = ("plan", "scale", "stand_in", "only", "seeds", "storage", "workers")
+OF_TRAINING = ("scale", "stand_in", "only", "seeds", "storage", "workers")
 
 
 def reproduce(command: Reproduce) -> None:
@@ -57,6 +66,9 @@ def reproduce(command: Reproduce) -> None:
 def _compute(name: str, command: Reproduce) -> None:
     """A reproduction that needs no training, in float64."""
     known = REPRODUCTIONS[name]
+    if command.plan:
+        print(described_computation(name, known))
+        return
     with jax.enable_x64(True):
         found = known.compute()
     _print(f"{known.description} ({known.source})", found.tables, command)
@@ -188,6 +200,9 @@ def _say(experiment: Experiment, came: Came, command: Reproduce) -> None:
     )
     tables = [*experiment.tables(came.results), points]
     _print(f"{experiment.description} ({experiment.source})", tables, command)
+    edges = at_edges(came.results)
+    if edges and not command.json:
+        print(f"{edges}\n")
 
 
 def _print(title: str, tables: Sequence[Table], command: Reproduce) -> None:

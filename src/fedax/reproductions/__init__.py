@@ -19,7 +19,7 @@ from fedax.reproductions.experiment import Experiment
 
 REPRODUCTIONS: dict[str, Reproduction] = {
     "decaying-steps-figure-1": decaying_steps.figure_1,
-    "mime-section-6.1": mime_quadratics.section_6_1,
+    "mime-figure-2": mime_quadratics.figure_2,
     "outsized-rates-figure-1": outsized_rates.figure_1,
     "outsized-rates-section-4": outsized_rates.section_4,
 }

@@ -82,7 +82,7 @@ def figure_3_plan(scale: Scale, stand_in: bool) -> Plan | None:
         fixed = {key: value for key, value in part.settings.items() if key != "adaptivity"}
         parts.append(part._replace(settings=fixed, grid={**part.grid, "adaptivity": FEW}))
     words = f"{in_words([panel])} The adaptivity from {', '.join(f'{one:g}' for one in FEW)}."
-    return Plan(tuple(parts), words.replace(" with adaptivity 0.001", ""),
+    return Plan(tuple(parts), words.replace(", with adaptivity 0.001", ""),
                 hours(parts, small=True))
 
 

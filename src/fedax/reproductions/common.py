@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -39,12 +39,18 @@ class Reproduction(NamedTuple):
       description: one line.
       source: paper and place.
       compute: computes it, in float64.
+      settings: sentences: the settings and where each comes from.
+      agreement: what counts as agreement, a sentence each.
+      seconds: on 2 cores.
       verdict: what tests assert of it.
     """
 
     description: str
     source: str
     compute: Callable[[], Findings]
+    settings: str
+    agreement: Sequence[str]
+    seconds: int
     verdict: str = "agrees"
 
 

@@ -192,7 +192,8 @@ def gains_more(
             return Outcome(f"{diverged[0]} diverged", False)
         gains = [final[pair[0]] - final[pair[1]] for pair in (more, less)]
         return Outcome(
-            f"{spread(gains[0])} and {spread(gains[1])}", bool(gains[0].mean() > gains[1].mean())
+            f"{spread(gains[0])} and {spread(gains[1])}, so {gained(gains[0] - gains[1])}",
+            bool(gains[0].mean() > gains[1].mean()),
         )
 
     return Criterion(

@@ -204,5 +204,16 @@ figure_1 = Reproduction(
     "decaying K or gamma brings sums of gradients to the true minimiser, K in a sixth of the steps",
     "Decaying K 2021, Figure 1",
     _compute,
+    "The population, 10 clients a round, one example a step, gamma = 0.1, eta = 0.001, x_1 = 0.4, "
+    "3,000 rounds, K_0 of part (b), d_gamma and d_K are the figure's. K = 1, 5 and 10 of part (a), "
+    "and 10 for d_gamma, are chosen. 256 clients stand for the density; 10 runs.",
+    (
+        "Decaying gamma or K by 0.995 ends within 0.001 of the minimiser x* = 0.5234, and constant "
+        "K > 1 does not.",
+        "Decaying K by 0.995 takes 84% fewer local steps than constant K = 10, as published, "
+        "within a point.",
+        "Every round of the mean dynamics is what theory gives, within 1e-12.",
+    ),
+    10,
     "agrees with clients that return sums of gradients; with Algorithm 2 as printed, not",
 )

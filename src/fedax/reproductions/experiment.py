@@ -15,6 +15,8 @@ Scale: TypeAlias = Literal["small", "paper"]
 
 # Fewer seeds say nothing of the spread.
 LEAST_SEEDS = 3
+# What the name of a panel ends with that is on data which the paper has not.
+BEYOND = ", not in the paper"
 
 
 def name_of(panel: str) -> str:
@@ -105,12 +107,18 @@ class Criterion(NamedTuple):
     """What would count as agreement, written down before anything is run.
 
     Attributes:
-      statement: what was published, and what must be measured to agree with it.
+      statement: what was published, and what must be measured to agree with it; begins with the
+        panel's name.
       judge: tells from the results whether it is so.
     """
 
     statement: str
     judge: Callable[[Results], Outcome]
+
+    @property
+    def is_beyond(self) -> bool:
+        """Whether it asks the question of data that the paper has not."""
+        return self.statement.partition(":")[0].endswith(BEYOND)
 
 
 class Experiment(NamedTuple):

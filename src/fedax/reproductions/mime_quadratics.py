@@ -249,10 +249,21 @@ def _compute() -> Findings:
     return Findings(tables, draw)
 
 
-section_6_1 = Reproduction(
+figure_2 = Reproduction(
     "FedAvg, MimeLite, Mime and server-only on two quadratics (reconstructed), G = 1, 10, 100",
     "Mime 2020, section 6.1 and Figure 2",
     _compute,
+    "delta = 1, L = 2, G = 1, 10 and 100, momentum 0.5, K = 2 and 10, 60 rounds and rates to "
+    "within 0.005 are the section's. The functions, x^2 + G x and -G x as in SCAFFOLD's lower "
+    "bound, and x_0 = 1 are chosen, as the text has neither.",
+    (
+        "The best loss of Mime is the same whatever G is; those of FedAvg and MimeLite grow with "
+        "it.",
+        "Mime is ahead of FedAvg and of MimeLite at every G.",
+        "Mime is ahead of server-only, as it takes local steps.",
+        "Whole trajectories are what theory gives, within 1e-12.",
+    ),
+    15,
     "agrees in that Mime does not depend on G and is far ahead of FedAvg and MimeLite; not in that "
     "it is ahead of server-only, which with tuned rates ends lower",
 )

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedax.experiment.folder import RunError, write_atomically
+from fedax.reproductions.common import Reproduction
 from fedax.reproductions.criteria import SMALL
 from fedax.reproductions.experiment import Criterion, Experiment, Outcome, Plan, Scale
 from fedax.reproductions.jobs import Job
@@ -53,20 +54,44 @@ def judged(experiment: Experiment, results: Results) -> list[tuple[Criterion, Ou
 
 
 def verdict(found: Sequence[tuple[Criterion, Outcome]]) -> str:
-    """In words.
+    """In words; the points of data that the paper has not are counted by themselves.
 
     Example:
-      >>> verdict([(None, Outcome("", True)), (None, Outcome("", False))])
-      'agrees in 1 of 2 points'
+      >>> points = [(Criterion("A: less.", None), Outcome("", True)),
+      ...           (Criterion("A: more.", None), Outcome("", False)),
+      ...           (Criterion("B, not in the paper: less.", None), Outcome("", True))]
+      >>> verdict(points)
+      'agrees in 1 of 2 points; on data that the paper has not, agrees'
     """
-    agreeing = [outcome for _, outcome in found if outcome.agrees]
+    own = _counted([outcome for criterion, outcome in found if not criterion.is_beyond])
+    beyond = _counted([outcome for criterion, outcome in found if criterion.is_beyond])
+    return own + (f"; on data that the paper has not, {beyond}" if beyond else "")
+
+
+def _counted(outcomes: Sequence[Outcome]) -> str:
+    agreeing = [outcome for outcome in outcomes if outcome.agrees]
     if not agreeing:
-        return "disagrees"
+        return "disagrees" if outcomes else ""
     small = sum(SMALL in outcome.measured for outcome in agreeing)
-    words = f", {small} of them by less than the spread over seeds" if small else ""
-    if len(agreeing) == len(found):
+    some = "" if small == len(agreeing) else f"{small} of them "
+    words = f", {some}by less than the spread over seeds" if small else ""
+    if len(agreeing) == len(outcomes):
         return f"agrees{words}"
-    return f"agrees in {len(agreeing)} of {len(found)} points{words}"
+    return f"agrees in {len(agreeing)} of {len(outcomes)} points{words}"
+
+
+def at_edges(results: Results) -> str:
+    """A sentence on the best settings beyond which none was tried; empty if there is none."""
+    found = [
+        f"{panel}: " + ", ".join(words) for panel in results.panels
+        if (words := [_edge(label, edges) for label in results.labels(panel)
+                      if (edges := results.edges(panel, label))])
+    ]
+    return f"Best at an edge of what was tried: {'; '.join(found)}." if found else ""
+
+
+def _edge(label: str, edges: Mapping[str, float]) -> str:
+    return f"{label} ({', '.join(f'{key} {value:g}' for key, value in edges.items())})"
 
 
 def gathered(
@@ -164,6 +189,21 @@ def _known(row: Mapping[str, Any]) -> dict[str, Any]:
     return {**row, **numbers}
 
 
+def described_computation(name: str, reproduction: Reproduction) -> str:
+    """What is computed, before it is: settings, time, and what would count as agreement."""
+    return "\n".join([
+        f"{name}: {reproduction.description} ({reproduction.source})",
+        f"Settings: {reproduction.settings}",
+        f"Time: about {reproduction.seconds} seconds on 2 cores; it needs no data.",
+        "What counts as agreement:",
+        *(f"- {sentence}" for sentence in reproduction.agreement),
+    ])
+
+
+def _hours(count: float) -> str:
+    return f"{float(f'{count:.2g}'):,.{0 if count >= 10 else 2 if count < 1 else 1}f}"
+
+
 def described(name: str, experiment: Experiment, plan: Plan, missing: Mapping[str, str]) -> str:
     """What a plan is, before it is run: settings, time, data, and what would count as agreement."""
     cpu, gpu = (sum(plan.hours.get(panel, (0, 0))[k] for panel in plan.panels) for k in (0, 1))
@@ -172,7 +212,7 @@ def described(name: str, experiment: Experiment, plan: Plan, missing: Mapping[st
         f"{name}: {experiment.description} ({experiment.source})",
         f"Settings: {plan.settings}",
         f"Runs: {runs:,}, in {', '.join(plan.panels)}.",
-        f"Time: about {cpu:.2g} hours on 2 cores, perhaps {gpu:.2g} on a GPU (a guess).",
+        f"Time: about {_hours(cpu)} hours on 2 cores, perhaps {_hours(gpu)} on a GPU (a guess).",
         *(f"Missing: the data of {panel}: {how}" for panel, how in missing.items()),
         "What counts as agreement:",
     ]

@@ -178,6 +178,21 @@ class Results:
             raise LookupError(f"Every setting of {label} diverged in {panel}.")
         return settings[min(finite)[1]]
 
+    def edges(self, panel: str, label: str) -> dict[str, float]:
+        """Of the best setting those numbers that are the least or the most that was tried."""
+        try:
+            best = self.best(panel, label)
+        except LookupError:
+            return {}
+        found = {}
+        for key, value in best.items():
+            tried = {setting[key] for setting in self.settings(panel, label)}
+            if len(tried) > 1 and isinstance(value, int | float) and value in (
+                min(tried), max(tried)
+            ):
+                found[key] = value
+        return found
+
     def final(
         self, panel: str, label: str, metric: str, values: Mapping[str, Any] | None = None
     ) -> np.ndarray:
