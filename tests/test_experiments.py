@@ -514,6 +514,23 @@ def test_killed_at_work_its_workers_end_and_the_next_one_goes_on(tmp_path):
 
 
 @pytest.mark.quick
+def test_published_values_and_seeds_that_diverged_are_drawn():
+    results = made({"A": [0.4, 0.6], "B": [0.2]}, panel="plays for Shakespeare")
+    cut = results.traces[1]
+    results.traces[1] = cut._replace(
+        diverged=60, curves={"test_accuracy": ([1, 50], [0.0, 0.5])})
+    axes = Figure().subplots()
+    draw_curves(axes, results, "plays for Shakespeare", "test_accuracy", scale=100,
+                published={"A": 57.5, "not run": 1.0})
+    line, _, point, _ = axes.get_lines()
+    assert line.get_ydata() == pytest.approx([0, 35, 40])
+    assert (point.get_xdata(), point.get_ydata()) == ([104.0], [57.5])
+    assert point.get_color() == line.get_color()
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == [
+        "A", "B", "published, Shakespeare"]
+
+
+@pytest.mark.quick
 @pytest.mark.parametrize(("last", "limits"), [(1e22, (0.045, 1.2)), (2.0, (0.005, 2.095))])
 def test_a_loss_that_explodes_hides_no_other(last, limits):
     axes = Figure().subplots()

@@ -90,7 +90,7 @@ SMALL = {
             "Adagrad": (0.01, 0.0316, 0.1), "Adam": (0.001, 0.00316, 0.01),
             "Yogi": (0.001, 0.00316, 0.01), "AvgM": (0.1, 0.316, 1.0), "Avg": (0.316, 1.0, 3.16),
         },
-        hours=(0.006, 0.001),
+        hours=(0.0085, 0.001),
     ),
     "Fashion-MNIST for EMNIST CR": Small(
         "fashion-mnist",
@@ -106,7 +106,7 @@ SMALL = {
             "Yogi": (0.001, 0.00316, 0.01, 0.0316), "AvgM": (0.0316, 0.1, 0.316, 1.0),
             "Avg": (0.316, 1.0, 3.16, 10.0),
         },
-        hours=(0.0012, 0.0005),
+        hours=(0.0011, 0.0005),
         own={"AvgM": {"dampening": 0.0}},  # MNIST's presets are paper 002's, an average
     ),
     "plays for Shakespeare": Small(
@@ -121,7 +121,7 @@ SMALL = {
             "Yogi": (0.01, 0.0316, 0.1, 0.316), "AvgM": (0.1, 0.316, 1.0, 3.16),
             "Avg": (0.316, 1.0, 3.16, 10.0),
         },
-        hours=(0.002, 0.001),
+        hours=(0.003, 0.001),
     ),
 }
 def row_of(panel: str) -> Row:

@@ -19,7 +19,7 @@ from fedax.reproductions.decaying_plans import (
     plan,
     steps_of,
 )
-from fedax.reproductions.drawing import keep_in_sight
+from fedax.reproductions.drawing import keep_in_sight, mark_published
 from fedax.reproductions.experiment import Criterion, Experiment, name_of
 from fedax.reproductions.results import Results, spread
 from fedax.rounds.style import legend, line_style, tidy
@@ -221,7 +221,7 @@ def figure_tables(results: Results) -> list[Table]:
 
 
 def draw(figure: Figure, results: Results) -> None:
-    """Training error and test accuracy, a column a scheme, a line a K_0, as Figures 2 to 4."""
+    """Training error and test accuracy, a column a scheme, a line a K_0, with Table 1's best."""
     panels = results.panels
     figure.set_size_inches(12, 6 * len(panels))
     grid = figure.subplots(2 * len(panels), len(SCHEMES), squeeze=False, sharex="row",
@@ -232,20 +232,25 @@ def draw(figure: Figure, results: Results) -> None:
         for column, scheme in enumerate(SCHEMES):
             for row, (key, text) in enumerate((("train_loss", "training error"), (metric, words))):
                 axes = grid[2 * place + row][column]
-                handles, names = [], []
+                handles, names, published = [], [], []
                 for number, k in enumerate(steps_of(results, panel)):
                     rounds, values = results.curve(panel, label(k, scheme), key)
                     if not len(rounds):
                         continue
                     style = line_style(number) | {"marker": ""}
-                    (line,) = axes.plot(rounds, values.mean(0), **style)
-                    axes.fill_between(rounds, values.min(0), values.max(0), alpha=0.15,
-                                      color=line.get_color(), linewidth=0)
+                    (line,) = axes.plot(rounds, np.nanmean(values, 0), **style)
+                    axes.fill_between(rounds, np.nanmin(values, 0), np.nanmax(values, 0),
+                                      alpha=0.15, color=line.get_color(), linewidth=0)
                     handles.append(line)
                     names.append(f"K = {k}")
+                    of_table = _published(panel, k, scheme, key)
+                    if of_table is not None:
+                        published.append((line, of_table))
                 tidy(axes)
+                if published:
+                    handles.append(mark_published(axes, published))
+                    names.append(f"best, published, {name_of(panel)}")
                 if row == 0:
-                    keep_in_sight(axes)
                     axes.set_title(f"{panel}\n({'abc'[column]}) {scheme}")
                 else:
                     axes.set_xlabel("round")
@@ -253,6 +258,17 @@ def draw(figure: Figure, results: Results) -> None:
                     axes.set_ylabel(text)
                 if handles:
                     legend(axes, handles, names)
+        keep_in_sight(grid[2 * place][0])
+
+
+def _published(panel: str, steps: int, scheme: str, metric: str) -> float | None:
+    """Of Table 1 the lowest training error or the highest accuracy."""
+    column, error = DATA[name_of(panel)].columns[steps], metric == "train_loss"
+    if scheme == RATE:
+        return column.rate_error if error else column.rate_accuracy
+    if scheme == STEPS:
+        return column.steps_error if error else column.steps_accuracy
+    return None
 
 
 def _figure(number: int, name: str) -> Experiment:

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedax.reproductions.experiment import name_of
 from fedax.reproductions.results import Results
 from fedax.rounds.style import legend, line_style, tidy
 
 if TYPE_CHECKING:  # matplotlib is slow to import, and only drawing needs it
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
 
 PANELS_A_ROW = 3
 
@@ -46,8 +48,11 @@ def draw_curves(
     axes: Axes, results: Results, panel: str, metric: str, labels: Sequence[str] = (),
     *, scale: float = 1.0, settings: Mapping[str, Mapping[str, Any]] | None = None,
     styles: Mapping[str, tuple[str, str]] | None = None,
+    published: Mapping[str, float] | None = None,
 ) -> None:
     """A line a method, of its best setting: the mean over seeds, and a band to both extremes.
+
+    Of a seed that diverged what was before it counts.
 
     Args:
       axes: to draw on.
@@ -59,6 +64,7 @@ def draw_curves(
       settings: label -> setting, in place of the best one.
       styles: label -> colour and line style, in the order of the legend; methods without runs are
         left out. Default: one after the other.
+      published: label -> final value, in units of the axis.
     """
     handles, names = [], []
     known = results.labels(panel)
@@ -71,11 +77,11 @@ def draw_curves(
         style = line_style(place)
         colour, dashes = (styles or {}).get(label, (style["color"], style["linestyle"]))
         (line,) = axes.plot(
-            rounds, scale * values.mean(0), color=colour, linestyle=dashes, label=label
+            rounds, scale * np.nanmean(values, 0), color=colour, linestyle=dashes, label=label
         )
         axes.fill_between(
-            rounds, scale * values.min(0), scale * values.max(0), color=colour, alpha=0.15,
-            linewidth=0,
+            rounds, scale * np.nanmin(values, 0), scale * np.nanmax(values, 0), color=colour,
+            alpha=0.15, linewidth=0,
         )
         handles.append(line)
         names.append(label)
@@ -83,14 +89,44 @@ def draw_curves(
     axes.set_xlabel("round")
     if "loss" in metric:
         keep_in_sight(axes)
+    marked = [(line, published[name]) for line, name in zip(handles, names, strict=True)
+              if name in published] if published else []
+    if marked:
+        handles.append(mark_published(axes, marked))
+        names.append(f"published, {name_of(panel)}")
     if handles:
         legend(axes, handles, names)
 
 
+def mark_published(axes: Axes, values: Sequence[tuple[Line2D, float]]) -> Line2D:
+    """Published final values as diamonds at the right edge, in their lines' colours.
+
+    Args:
+      axes: with the lines.
+      values: a line of what was measured, and the value.
+
+    Returns:
+      What stands for them in a legend.
+    """
+    style: dict[str, Any] = {
+        "marker": "D", "markersize": 5, "linestyle": "none", "markerfacecolor": "none",
+    }
+    edge = 1.04 * max(float(np.max(line.get_xdata())) for line, _ in values)
+    for line, value in values:
+        axes.plot([edge], [value], color=line.get_color(), **style)
+    (sample,) = axes.plot([], [], color="gray", **style)
+    return sample
+
+
 def keep_in_sight(axes: Axes) -> None:
-    """Ends the axis of a loss where lines begin if one explodes, which would hide all others."""
-    values = [np.asarray(line.get_ydata(), float) for line in axes.get_lines()]
-    highest = 1.2 * max((line[0] for line in values), default=0.0)
+    """Ends the axis of a loss where lines begin if one explodes, which would hide all others.
+
+    Axes that share it count, too; a published value, a single point, does not begin a line.
+    """
+    drawn = axes.get_shared_y_axes().get_siblings(axes)
+    values = [values for one in drawn for line in one.get_lines()
+              if len(values := np.asarray(line.get_ydata(), float))]
+    highest = 1.2 * max((line[0] for line in values if len(line) > 1), default=0.0)
     if axes.get_ylim()[1] > 3 * highest > 0:
         lowest = min(np.nanmin(line) for line in values)
         axes.set_ylim(lowest - 0.05 * (highest - lowest), highest)

@@ -174,8 +174,8 @@ def _lines(
         rounds, values = results.curve(panel, label, metric)
         if not len(rounds):  # all diverged, which the paper omits, too
             continue
-        mean = values.mean(0)
-        low, high = values.min(0), values.max(0)
+        mean = np.nanmean(values, 0)
+        low, high = np.nanmin(values, 0), np.nanmax(values, 0)
         if metric == NORM:
             within = results.deviations(panel, label, metric).mean(0)
             low, high = mean - within, mean + within
