@@ -17,9 +17,18 @@ from fedax.algorithms import registry
 
 ROOT = Path(__file__).parent.parent
 NAMES = [*registry.ALGORITHMS, *registry.WRAPPERS]
-# What a reader looks at most: home, a method, pictures, the reference, a guide, wide tables.
-LOOKED_AT = ("index", "methods/fedadam", "pictures", "reference/training", "guides/diagnostics",
-             "tasks", "methods")
+# What a reader looks at most: home, the tutorial, methods, pictures, the reference, guides, and
+# those with wide tables.
+LOOKED_AT = ("index", "tutorial/index", "tutorial/6-tuning", "methods/fedadam", "methods/elastic",
+             "pictures", "reference/training", "guides/diagnostics", "tasks", "methods",
+             "reproductions", "benchmarks")
+# Of the build's process: asking for a host raises.
+NO_NETWORK = """
+import socket
+def refuse(*_, **__):
+    raise OSError("the build of the site asked for the network")
+socket.getaddrinfo = socket.create_connection = socket.socket.connect = refuse
+"""
 
 
 @pytest.fixture
@@ -138,11 +147,17 @@ def searched(browser, site, words, width):
 
 
 @pytest.mark.slow
-def test_the_site_is_built_and_shown_without_a_network(tmp_path):
+def test_the_site_is_built_and_shown_without_a_network(tmp_path, tmp_path_factory):
+    without = tmp_path_factory.mktemp("without-network")
+    (without / "sitecustomize.py").write_text(NO_NETWORK)
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1", "PYTHONPATH": str(without)}
+    ask = "import socket; socket.create_connection(('localhost', 9))"
+    asked = subprocess.run([sys.executable, "-c", ask], env=environment, capture_output=True,
+                           text=True, check=False)
+    assert "asked for the network" in asked.stderr
     done = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)],
-        cwd=ROOT, capture_output=True, text=True, check=False,
-        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        cwd=ROOT, capture_output=True, text=True, check=False, env=environment,
     )
     assert done.returncode == 0, done.stderr
     assert not re.search("WARNING|ERROR", done.stderr), done.stderr

@@ -20,29 +20,26 @@ import pages_of_methods  # noqa: E402
 import pages_of_reference  # noqa: E402
 
 ROOT = links.ROOT
-OPTIONAL = ("tutorial/", "reproductions.md", "guides/reproducing.md")
 FROM_README = re.compile(r"^<!-- README: (.*) -->$", re.MULTILINE)
 LANGUAGES = {".py": "python", ".toml": "toml", ".sh": "sh", ".json": "json"}
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Fills the places of the navigation whose pages are found or made."""
-    config.nav = [entry for entry in map(_filled, config.nav or []) if entry]
+    config.nav = [_filled(entry) for entry in config.nav or []]
     config.extra_css.append("site.css")
     return config
 
 
 def _filled(entry: Any) -> Any:
-    """An entry of the navigation, None if its page does not exist yet."""
+    """An entry of the navigation, with the pages that are found or made."""
     ((title, what),) = entry.items() if isinstance(entry, dict) else ((None, entry),)
     if isinstance(what, list):
-        what = [inner for inner in map(_filled, what) if inner]
+        what = [_filled(inner) for inner in what]
         if title == "Methods":
             what += pages_of_methods.navigation()
     elif what == "reference/":
         what = pages_of_reference.navigation()
-    elif what in OPTIONAL and not (ROOT / "docs" / what).exists():
-        return None
     elif what == "tutorial/":
         folder = ROOT / "docs" / what
         what = [f"tutorial/{path.name}" for path in sorted(folder.glob("*.md"))]

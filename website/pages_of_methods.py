@@ -20,6 +20,9 @@ import measured
 from docstrings import linked as with_links
 from docstrings import shown
 from fedax.algorithms import registry
+from fedax.experiment.build import algorithm_parts
+from fedax.reproductions import EXPERIMENTS
+from fedax.reproductions.outcome import read
 from fedax.signatures import entries
 
 ROOT = Path(__file__).parent.parent
@@ -112,7 +115,7 @@ def page(name: str) -> str:
     parts = [
         f"# {name} {{ #fedax.{name} }}", idea,
         "## The update", with_links("\n\n".join(texts).strip()),
-        "## When to use it", with_links(when),
+        "## When to use it", with_links(re.sub(r"\]\((?=\w+\.md)", "](../", when)),
     ]
     parts += ["## Hyperparameters", *arguments(name, factory, by_kind["parameters"])]
     for title, kind in (("Returns", "returns"), ("Raises", "raises")):
@@ -235,20 +238,23 @@ def source(name: str) -> str:
 
 
 def _reproduced(name: str) -> list[str]:
-    """Links to the parts of docs/reproductions.md that name a method."""
-    file = DOCS / "reproductions.md"
-    if not file.exists():
-        return []
-    found, heading = [], ""
-    for line in file.read_text("utf-8").splitlines():
-        if line.startswith("#"):
-            heading = line.lstrip("# ")
-        if re.search(rf"\b{name}\b", line, re.IGNORECASE) and heading not in found:
-            found.append(heading)
-    if not found:
-        return []
-    links = "; ".join(f"[{title}](../reproductions.md#{slug(title)})" for title in found if title)
-    return [f"Reproduced: {links}."]
+    """Links to the parts of docs/reproductions.md that trained a method."""
+    found = [title for title, methods in _trained().items() if name in methods]
+    links = "; ".join(f"[{title}](../reproductions.md#{slug(title)})" for title in found)
+    return [f"Reproduced: {links}."] if found else []
+
+
+@functools.cache
+def _trained() -> dict[str, set[str]]:
+    """Title of a result -> the methods, wrappers too, that its plan trains."""
+    found = {}
+    for path in sorted(DOCS.glob("reproductions/*.json")):
+        came = read(path)
+        plan = EXPERIMENTS[came.name].plan(came.scale, came.stand_in)
+        if plan is not None:
+            found[came.title] = {one for part in plan.parts if part.panel in came.results.panels
+                                 for one in algorithm_parts(part.algorithm)}
+    return found
 
 
 def slug(heading: str) -> str:
