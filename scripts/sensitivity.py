@@ -1,7 +1,9 @@
 """How each method's test accuracy depends on its settings, on `digits`: docs/sensitivity.csv.
 
     python scripts/sensitivity.py docs/sensitivity.csv           # all methods, about an hour
-    python scripts/sensitivity.py docs/sensitivity.csv fedavg    # only some, added to the file
+    python scripts/sensitivity.py docs/sensitivity.csv fedavg    # only some
+
+What the file has already is not measured again.
 
 20 clients of few labels, 5 of them a round, batches of 10, 10 local steps, 60 rounds, 3 seeds. A
 method's rates are tried as a full grid; then, at the pair of rates that was best, each other
@@ -37,8 +39,9 @@ OTHERS = {
     "proximal_weight": [0.001, 0.01, 0.1, 1.0, 10.0], "steps_decay": [0.95, 0.98, 0.99, 1.0],
     "client_decay": [0.95, 0.98, 0.99, 1.0], "momentum_weight": [0.01, 0.1, 0.3, 1.0],
     "elasticity": [0.0, 0.25, 0.5, 1.0], "sensitivity_decay": [0.5, 0.9, 0.95, 0.99],
-    "patience": [5, 10, 20], "variance": [0.1, 1.0, 10.0], "prior_variance": [0.1, 1.0, 10.0],
-    "num_local_steps": [1, 3, 10, 30],
+    "server_decay": [0.8, 0.9, 0.95, 1.0], "window": [3, 5, 10], "patience": [5, 10, 20],
+    "cooldown": [0, 5, 20], "threshold": [1e-4, 1e-2, 1e-1], "variance": [0.1, 1.0, 10.0],
+    "prior_variance": [0.1, 1.0, 10.0], "num_local_steps": [1, 3, 10, 30],
 }
 DECAY = "local_update_decay"  # by name, over local_update, with windows that fit a short run
 PLATEAU = {**TRAINING, "window": 5, "patience": 10, "cooldown": 5}
@@ -123,24 +126,30 @@ def best(rows: list[Row]) -> dict[str, float]:
     scores: dict[tuple[str, ...], list[float]] = {}
     for row in rows:
         pair = tuple(row.get(key, "") for key in RATES)
-        accuracy = -np.inf if row["diverged"] else float(row["test_accuracy"])
+        accuracy = -np.inf if int(row["diverged"]) else float(row["test_accuracy"])
         scores.setdefault(pair, []).append(accuracy)
     top = max(scores, key=lambda pair: np.mean(scores[pair]))
     return {key: float(value) for key, value in zip(RATES, top, strict=True) if value}
 
 
-def measured(name: str) -> list[Row]:
-    """All rows of a method."""
-    has = {*RATES, "client_decay", "patience"} - {"slow_weights_step"}
+def measured(name: str, known: list[Row]) -> list[Row]:
+    """The rows of a method that are not known."""
+    has = {*RATES, *PLATEAU, "client_decay", "server_decay", "threshold"} - {
+        *TRAINING, "slow_weights_step"
+    }
     if name != DECAY:
         has = set(inspect.signature(method(name)).parameters)
-    rows = runs(name, "rates", {key: values for key, values in RATES.items() if key in has})
-    rates = best(rows)
+    there = {row["varied"] for row in known}
+    rows = [] if "rates" in there else runs(
+        name, "rates", {key: values for key, values in RATES.items() if key in has}
+    )
+    rates = best([row for row in [*known, *rows] if row["varied"] == "rates"])
     for what, values in OTHERS.items():
-        fixed = name in ("minibatch_sgd", "maml", "fedsgd") and what == "num_local_steps"
+        fixed = name == "minibatch_sgd" and what == "num_local_steps"
         alike = what == "proximal_weight" and name != "fedprox"
-        if what in has and not fixed and not alike:
-            rows += runs(name, what, {**rates, what: values})
+        few = name == "maml" and what == "num_local_steps"  # backward through all of them
+        if what in has - there and not fixed and not alike:
+            rows += runs(name, what, {**rates, what: [1, 2, 5] if few else values})
     return rows
 
 
@@ -148,8 +157,10 @@ def main(path: Path, names: list[str]) -> None:
     """Adds the rows of methods to a file."""
     if not path.exists():
         path.write_text(",".join(COLUMNS) + "\n", "utf-8")
+    with path.open(encoding="utf-8") as file:
+        known = list(csv.DictReader(file))
     for name in names or [*registry.ALGORITHMS, *registry.WRAPPERS]:
-        rows = measured(name)
+        rows = measured(name, [row for row in known if row["method"] == name])
         with path.open("a", newline="", encoding="utf-8") as file:
             csv.DictWriter(file, COLUMNS, lineterminator="\n").writerows(rows)
         print(name, len(rows), flush=True)
