@@ -79,18 +79,18 @@ PROBES: Sequence[Probe] = (
     # Do the curves cross later? Is gamma = 0 comparable later?
     *(Probe(f"outsized-rates-figure-{figure}", panel, f"{rounds:,} rounds",
             {"num_rounds": rounds}, metrics=_LOSS)
-      for figure in (2, 5) for panel, rounds in ((_CIFAR, 6000), (_FEMNIST, 3000))),
-    Probe("outsized-rates-figure-5", _PLAYS, "1,000 rounds", {"num_rounds": 1000}, metrics=_LOSS),
+      for figure in (2, 5) for panel, rounds in ((_CIFAR, 6000), (_FEMNIST, 1500))),
+    Probe("outsized-rates-figure-5", _PLAYS, "600 rounds", {"num_rounds": 600}, metrics=_LOSS),
     # More rounds, and clients that are alike.
-    *(Probe("decaying-steps-figure-3", _FEMNIST, f"{rounds:,} rounds", {"num_rounds": rounds},
-            tuple(f"K = {k}, {scheme}" for scheme in ("constant", "decaying gamma", "decaying K")
-                  for k in counts),
-            metrics=("test_accuracy", "train_loss"))
-      for rounds, counts in ((1200, (10, 33)), (4000, (10,)))),
+    Probe("decaying-steps-figure-3", _FEMNIST, "1,200 rounds", {"num_rounds": 1200},
+          tuple(f"K = {k}, {scheme}" for scheme in ("constant", "decaying gamma", "decaying K")
+                for k in (10, 33)),
+          metrics=("test_accuracy", "train_loss")),
     Probe("decaying-steps-figure-3", _FEMNIST, "clients alike", _ALIKE, ("K = 33, constant",),
           seeds=5),
     # More rounds.
-    Probe("mime-figure-4", _EMNIST, "400 rounds", {"num_rounds": 400}),
+    Probe("mime-figure-4", _EMNIST, "400 rounds", {"num_rounds": 400},
+          ("FedAvg SGDm", "Mime SGDm", "FedAvg Adam", "Mime Adam", "C-Mime Adam")),
     # Are the grids too short?
     Probe("elastic-table-1", "MNIST, not in the paper", "two larger client rates", seeds=3,
           grid={"client_learning_rate": [0.3, 0.6, 1.0]}, metrics=("test_accuracy", "train_loss")),

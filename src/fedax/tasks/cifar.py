@@ -8,7 +8,13 @@ from typing import Literal, TypeAlias
 from fedax.algorithm import Model
 from fedax.data.folder import load_dataset
 from fedax.data.task import Task
-from fedax.models import logistic_regression, pooled_cnn, resnet18, resnet20
+from fedax.models import (
+    logistic_regression,
+    mlp_classifier,
+    pooled_cnn,
+    resnet18,
+    resnet20,
+)
 from fedax.models.preprocessing import (
     central_crop,
     preprocessed,
@@ -20,7 +26,7 @@ from fedax.models.preprocessing import (
 )
 from fedax.tasks.populations import partitioned, sampled
 
-MODELS = ("resnet18", "resnet20", "cnn", "logistic")
+MODELS = ("resnet18", "resnet20", "cnn", "mlp", "logistic")
 Preprocessing: TypeAlias = Literal["crop24", "pad32", "plain"]
 # Mean and standard deviation of each channel over the training images, scaled to [0, 1]; those of
 # CIFAR-10 were measured, those of CIFAR-100 are the ones in common use.
@@ -40,8 +46,8 @@ def load10(
     """CIFAR-10, 50,000 images in 10 classes.
 
     Args:
-      model: "resnet18" or "resnet20" with group norm, "cnn" (FedDyn's, 797,962 parameters) or
-        "logistic".
+      model: "resnet18" or "resnet20" with group norm, "cnn" (FedDyn's, 797,962 parameters),
+        "mlp" (two layers of 200) or "logistic".
       partition: how the training images are dealt to clients, such as 'iid', 'dirichlet(0.1)',
         'dirichlet_by_class(0.5)' or 'shards(2)'; the default is that of paper 004.
       num_clients: how many clients there are; paper 004 has 500 of 100 images.
@@ -64,7 +70,8 @@ def load100(
     """CIFAR-100, 50,000 images in 100 classes of 20 groups.
 
     Args:
-      model: "resnet18" or "resnet20" with group norm, "cnn" (FedDyn's) or "logistic".
+      model: "resnet18" or "resnet20" with group norm, "cnn" (FedDyn's), "mlp" (two layers of 200)
+        or "logistic".
       partition: how the training images are dealt to clients; the default is the Pachinko
         allocation of papers 000, 002, 003 and 004.
       num_clients: how many clients there are; those papers have 500 of 100 images.
@@ -102,6 +109,9 @@ def _model(name: str, num_classes: int, preprocessing: Preprocessing) -> Model:
         "cnn": lambda: pooled_cnn(
             shape, num_classes, num_filters=(64, 64), padding="VALID", hidden_sizes=(384, 192),
             initialization="pytorch",
+        ),
+        "mlp": lambda: mlp_classifier(
+            math.prod(shape), (200, 200), num_classes, initialization="pytorch"
         ),
         "logistic": lambda: logistic_regression(math.prod(shape), num_classes),
     }
