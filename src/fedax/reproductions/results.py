@@ -21,6 +21,8 @@ DIGITS = 6
 # What is kept, besides the test metrics; times, say, are no result, and are never the same.
 KEPT = ("train_loss", "full_loss", "num_local_steps", "total_local_steps", "pseudo_gradient_norm",
         "boosted_share")
+# Larger numbers are written with a power of ten.
+MOST = 1e6
 # Of these metrics the spread within the windows is kept, too.
 SPREAD = ("pseudo_gradient_norm",)
 
@@ -285,11 +287,14 @@ def spread(values: np.ndarray, digits: int = 2, scale: float = 1.0) -> str:
     Example:
       >>> spread(np.array([0.56, 0.58]), 1, 100)
       '57.0 ± 1.4'
+      >>> spread(np.array([3e15, 5e15]))
+      '4e+15 ± 1.4e+15'
     """
     if not len(values) or np.isnan(values).any():
         return "diverged" if len(values) else ""
-    deviation = f" ± {scale * values.std(ddof=1):.{digits}f}" if len(values) > 1 else ""
-    return f"{scale * values.mean():.{digits}f}{deviation}"
+    kind = f".{digits}f" if abs(scale * values.mean()) < MOST else ".2g"
+    deviation = f" ± {scale * values.std(ddof=1):{kind}}" if len(values) > 1 else ""
+    return f"{scale * values.mean():{kind}}{deviation}"
 
 
 def as_json(results: Results) -> list[dict[str, Any]]:
