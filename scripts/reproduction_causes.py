@@ -92,6 +92,15 @@ PROBES: Sequence[Probe] = (
     # More rounds.
     Probe("mime-figure-4", _EMNIST, "400 rounds", {"num_rounds": 400},
           ("FedAvg SGDm", "Mime SGDm", "FedAvg Adam", "Mime Adam", "C-Mime Adam")),
+    # As many steps as those with 30 local ones take in 80 rounds.
+    Probe("mime-figure-4", _EMNIST, "2,400 rounds", {"num_rounds": 2400, "evaluate_every": 100},
+          ("Server-only SGDm", "Server-only Adam")),
+    # A smaller client rate for the plays, which have none tuned.
+    Probe("mime-figure-3", "plays, not in the paper", "the client rate 1 in place of 3.16",
+          {"client_learning_rate": 1.0},
+          ("FedAvg SGDm", "Mime SGDm", "MimeLite SGDm", "FedAvg SGD", "Mime SGD"), seeds=3),
+    Probe("mime-figure-5", "plays, not in the paper", "the client rate 1 in place of 3.16",
+          {"client_learning_rate": 1.0}, ("SCAFFOLD", "FedProx"), seeds=3),
     # Are the grids too short?
     Probe("elastic-table-1", "MNIST, not in the paper", "two larger client rates", seeds=3,
           grid={"client_learning_rate": [0.3, 0.6, 1.0]}, metrics=("test_accuracy", "train_loss")),
@@ -121,7 +130,7 @@ PROBES: Sequence[Probe] = (
 def parts_of(probe: Probe) -> Iterator[Part]:
     """What a probe trains."""
     experiment = EXPERIMENTS[probe.experiment]
-    stand_in = " for " in probe.panel
+    stand_in = " for " in probe.panel or "mime" in probe.experiment
     plan = experiment.plan("small", stand_in)
     if plan is None:
         raise SystemExit(f"{probe.experiment} has no small plan.")
