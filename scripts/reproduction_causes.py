@@ -23,6 +23,7 @@ from fedax.reproductions.results import Results, spread, traces_of
 from fedax.tasks import mnist
 
 RESULTS = Path(__file__).resolve().parent.parent / "docs" / "reproductions"
+RATES = {"client_learning_rate", "server_learning_rate"}
 DECAYS = ("server_decay", "client_decay", "steps_decay")
 
 
@@ -92,6 +93,9 @@ PROBES: Sequence[Probe] = (
     # More rounds.
     Probe("mime-figure-4", _EMNIST, "400 rounds", {"num_rounds": 400},
           ("FedAvg SGDm", "Mime SGDm", "FedAvg Adam", "Mime Adam", "C-Mime Adam")),
+    # Are unlike clients what limits the server rate, whatever the clients' is?
+    Probe("adaptive-figure-4", "CIFAR-10", "clients alike", _ALIKE, ("Avg",),
+          {"server_learning_rate": [0.316, 1.0, 3.16, 10.0]}, metrics=("train_loss",)),
     # As many steps as those with 30 local ones take in 80 rounds.
     Probe("mime-figure-4", _EMNIST, "2,400 rounds", {"num_rounds": 2400, "evaluate_every": 100},
           ("Server-only SGDm", "Server-only Adam")),
@@ -177,6 +181,15 @@ def look(probe: Probe, storage: Path) -> None:
 
 
 def _best(results: Results, panel: str, label: str) -> str:
+    """The best setting; where both rates are tuned, the best server rate for each client rate."""
+    found: dict[float, tuple[float, float]] = {}
+    for setting in results.settings(panel, label):
+        if RATES <= setting.keys():
+            client, server = (setting[key] for key in sorted(RATES))
+            score = results.final(panel, label, results.by, setting).mean()
+            found[client] = min(found.get(client, (np.inf, 0.0)), (score, server))
+    if found:
+        return ", ".join(f"{server:g} at {client:g}" for client, (_, server) in found.items())
     try:
         return ", ".join(f"{value:.3g}" if isinstance(value, float) else str(value)
                          for value in results.best(panel, label).values())
