@@ -184,7 +184,7 @@ def _best(results: Results, panel: str, label: str) -> str:
     """The best setting; where both rates are tuned, the best server rate for each client rate."""
     found: dict[float, tuple[float, float]] = {}
     for setting in results.settings(panel, label):
-        if RATES <= setting.keys():
+        if setting.keys() >= RATES:
             client, server = (setting[key] for key in sorted(RATES))
             score = results.final(panel, label, results.by, setting).mean()
             found[client] = min(found.get(client, (np.inf, 0.0)), (score, server))
