@@ -62,10 +62,12 @@ def verdict(found: Sequence[tuple[Criterion, Outcome]]) -> str:
       ...           (Criterion("B, not in the paper: less.", None), Outcome("", True))]
       >>> verdict(points)
       'agrees in 1 of 2 points; on data that the paper has not, agrees'
+      >>> verdict(points[2:])
+      'on data that the paper has not, agrees'
     """
     own = _counted([outcome for criterion, outcome in found if not criterion.is_beyond])
     beyond = _counted([outcome for criterion, outcome in found if criterion.is_beyond])
-    return own + (f"; on data that the paper has not, {beyond}" if beyond else "")
+    return "; ".join(filter(None, [own, beyond and f"on data that the paper has not, {beyond}"]))
 
 
 def _counted(outcomes: Sequence[Outcome]) -> str:
