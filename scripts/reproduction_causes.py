@@ -109,6 +109,14 @@ PROBES: Sequence[Probe] = (
           ("FedAvg SGDm", "Mime SGDm", "MimeLite SGDm", "FedAvg SGD", "Mime SGD"), seeds=3),
     Probe("mime-figure-5", "plays, not in the paper", "the client rate 1 in place of 3.16",
           {"client_learning_rate": 1.0}, ("SCAFFOLD", "FedProx"), seeds=3),
+    # Do other batches of the held-out examples, or another tau, make the two ways differ?
+    *(Probe("elastic-figure-1", "MNIST, not in the paper", words, change,
+            metrics=("boosted_share", "test_accuracy"))
+      for words, change in (
+          ("sensitivity example by example", {"sensitivity_batch_size": 1}),
+          ("tau = 0.01", {"elasticity": 0.01}),
+          ("both", {"sensitivity_batch_size": 1, "elasticity": 0.01}),
+      )),
     # Are the grids too short?
     Probe("elastic-table-1", "MNIST, not in the paper", "two larger client rates", seeds=3,
           grid={"client_learning_rate": [0.3, 0.6, 1.0]}, metrics=("test_accuracy", "train_loss")),
