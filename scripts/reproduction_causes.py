@@ -138,8 +138,15 @@ PROBES: Sequence[Probe] = (
       )),
     # Fewer local steps, of clients unlike and alike.
     *(Probe("mime-table-3", f"{_EMNIST} logistic", f"3 local steps in place of 30{words}",
-            {"num_local_epochs": 1, **change}, grid={}, seeds=3)
-      for words, change in (("", {}), (", clients alike", _ALIKE))),
+            {"num_local_epochs": 1, **change},
+            tuple(f"{name} {base}" for name in ("FedAvg", "Mime", "MimeLite")),
+            {"client_learning_rate": client, "server_learning_rate": server}, seeds=3)
+      for words, change in (("", {}), (", clients alike", _ALIKE))
+      for base, client, server in (
+          ("SGD", [0.02, 0.1, 0.4, 1.0, 3.0], [0.8, 1.6]),
+          ("SGDm", [0.02, 0.1, 0.4, 1.0, 3.0], [0.4, 0.8, 1.6]),
+          ("Adam", [0.002, 0.01, 0.05, 0.2], [0.01, 0.03, 0.1]),
+      )),
 )
 
 
@@ -198,7 +205,8 @@ def _best(results: Results, panel: str, label: str) -> str:
     for setting in results.settings(panel, label):
         if setting.keys() >= RATES:
             client, server = (setting[key] for key in sorted(RATES))
-            score = results.final(panel, label, results.by, setting).mean()
+            sign = -1 if results.maximise else 1
+            score = sign * results.final(panel, label, results.by, setting).mean()
             found[client] = min(found.get(client, (np.inf, 0.0)), (score, server))
     if found:
         return ", ".join(f"{server:g} at {client:g}" for client, (_, server) in found.items())
