@@ -100,6 +100,12 @@ PROBES: Sequence[Probe] = (
     # Are unlike clients what limits the server rate, whatever the clients' is?
     Probe("adaptive-figure-4", "CIFAR-10", "clients alike", _ALIKE, ("Avg",),
           {"server_learning_rate": [0.316, 1.0, 3.16, 10.0]}, metrics=("train_loss",)),
+    # Fewer local steps, of clients unlike and alike.
+    *(Probe("mime-figure-3", _EMNIST, f"3 local steps in place of 30{words}",
+            {"num_local_epochs": 1, **change},
+            tuple(f"{name} {base}" for base in ("SGDm", "Adam")
+                  for name in ("FedAvg", "Mime", "MimeLite")), {})
+      for words, change in (("", {}), (", clients alike", _ALIKE))),
     # As many steps as those with 30 local ones take in 80 rounds.
     Probe("mime-figure-4", _EMNIST, "2,400 rounds", {"num_rounds": 2400, "evaluate_every": 100},
           ("Server-only SGDm", "Server-only Adam")),
