@@ -18,7 +18,7 @@ import numpy as np
 from fedax.reproductions import EXPERIMENTS
 from fedax.reproductions.experiment import Part
 from fedax.reproductions.jobs import jobs_of
-from fedax.reproductions.outcome import read
+from fedax.reproductions.outcome import judged, read, verdict
 from fedax.reproductions.results import Results, spread, traces_of
 from fedax.tasks import mnist
 
@@ -94,18 +94,13 @@ PROBES: Sequence[Probe] = (
           metrics=("test_accuracy", "train_loss")),
     Probe("decaying-steps-figure-3", _FEMNIST, "clients alike", _ALIKE, ("K = 33, constant",),
           seeds=5),
-    # More rounds.
-    Probe("mime-figure-4", _EMNIST, "400 rounds", {"num_rounds": 400},
-          ("FedAvg SGDm", "Mime SGDm", "FedAvg Adam", "Mime Adam", "C-Mime Adam")),
     # Are unlike clients what limits the server rate, whatever the clients' is?
     Probe("adaptive-figure-4", "CIFAR-10", "clients alike", _ALIKE, ("Avg",),
           {"server_learning_rate": [0.316, 1.0, 3.16, 10.0]}, metrics=("train_loss",)),
     # Fewer local steps, of clients unlike and alike.
-    *(Probe("mime-figure-3", _EMNIST, f"3 local steps in place of 30{words}",
-            {"num_local_epochs": 1, **change},
-            tuple(f"{name} {base}" for base in ("SGDm", "Adam")
-                  for name in ("FedAvg", "Mime", "MimeLite")), {})
-      for words, change in (("", {}), (", clients alike", _ALIKE))),
+    *(Probe(f"mime-figure-{figure}", _EMNIST, f"3 local steps in place of 30{words}",
+            {"num_local_epochs": 1, **change}, grid={})
+      for figure in (3, 4, 5) for words, change in (("", {}), (", clients alike", _ALIKE))),
     # As many steps as those with 30 local ones take in 80 rounds.
     Probe("mime-figure-4", _EMNIST, "2,400 rounds", {"num_rounds": 2400, "evaluate_every": 100},
           ("Server-only SGDm", "Server-only Adam")),
@@ -203,6 +198,8 @@ def look(probe: Probe, storage: Path) -> None:
                 spread(results.final(probe.panel, label, name), 4),
             )
         ) + " |", flush=True)
+    if not probe.labels and not probe.beyond:
+        print(f"\nWith these runs it {verdict(judged(experiment, results))}.", flush=True)
 
 
 def _best(results: Results, panel: str, label: str) -> str:
