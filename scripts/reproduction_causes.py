@@ -134,7 +134,7 @@ PROBES: Sequence[Probe] = (
             grid={"client_learning_rate": client, "server_learning_rate": server})
       for base, client, server in (
           ("SGD", [0.005, 0.02, 0.1, 0.4, 1.0], [0.4, 0.8, 1.6]),
-          ("SGDm", [0.005, 0.02, 0.1, 0.4, 1.0], [0.4, 0.8, 1.6]),
+          ("SGDm", [0.02, 0.1, 0.4, 1.0], [0.8, 1.6, 3.2]),
           ("Adam", [0.0005, 0.002, 0.01, 0.05, 0.1], [0.002, 0.01, 0.05]),
       )),
     # Fewer local steps, of clients unlike and alike.
@@ -144,8 +144,8 @@ PROBES: Sequence[Probe] = (
             {"client_learning_rate": client, "server_learning_rate": server}, seeds=3)
       for words, change in (("", {}), (", clients alike", _ALIKE))
       for base, client, server in (
-          ("SGD", [0.02, 0.1, 0.4, 1.0, 3.0], [0.8, 1.6]),
-          ("SGDm", [0.02, 0.1, 0.4, 1.0, 3.0], [0.4, 0.8, 1.6]),
+          ("SGD", [0.02, 0.1, 0.4, 1.0, 3.0], [0.8, 1.6, 3.2]),
+          ("SGDm", [0.02, 0.1, 0.4, 1.0, 3.0], [0.8, 1.6, 3.2, 6.4]),
           ("Adam", [0.002, 0.01, 0.05, 0.2], [0.01, 0.03, 0.1]),
       )),
 )
@@ -203,7 +203,8 @@ def look(probe: Probe, storage: Path) -> None:
 
 
 def _best(results: Results, panel: str, label: str) -> str:
-    """The best setting; where both rates are tuned, the best server rate for each client rate."""
+    """The best setting; where both rates are tuned, the best server rate for each client rate too.
+    """
     found: dict[float, tuple[float, float]] = {}
     for setting in results.settings(panel, label):
         if setting.keys() >= RATES:
@@ -211,13 +212,13 @@ def _best(results: Results, panel: str, label: str) -> str:
             sign = -1 if results.maximise else 1
             score = sign * results.final(panel, label, results.by, setting).mean()
             found[client] = min(found.get(client, (np.inf, 0.0)), (score, server))
-    if found:
-        return ", ".join(f"{server:g} at {client:g}" for client, (_, server) in found.items())
     try:
-        return ", ".join(f"{value:.3g}" if isinstance(value, float) else str(value)
+        best = ", ".join(f"{value:.3g}" if isinstance(value, float) else str(value)
                          for value in results.best(panel, label).values())
     except LookupError:
         return "all diverged"
+    rates = ", ".join(f"{server:g} at {client:g}" for client, (_, server) in found.items())
+    return f"{best} ({rates})" if rates else best
 
 
 def _first(results: Results, panel: str, label: str, metric: str) -> str:
@@ -246,6 +247,10 @@ def main() -> None:
     parser.add_argument("names", nargs="*", metavar="NAME", help="experiments; default: all")
     parser.add_argument("--storage", type=Path, required=True)
     asked = parser.parse_args()
+    known = {probe.experiment for probe in PROBES}
+    if unknown := set(asked.names) - known:
+        parser.error(f"nothing was looked into of {', '.join(sorted(unknown))}; "
+                     f"of {', '.join(sorted(known))}")
     for probe in PROBES:
         if not asked.names or probe.experiment in asked.names:
             look(probe, asked.storage)
