@@ -133,9 +133,9 @@ PROBES: Sequence[Probe] = (
             labels=tuple(f"{name} {base}" for name in ("FedAvg", "Mime", "MimeLite")),
             grid={"client_learning_rate": client, "server_learning_rate": server})
       for base, client, server in (
-          ("SGD", [0.005, 0.02, 0.1, 0.4, 1.0], [0.4, 0.8, 1.6]),
-          ("SGDm", [0.02, 0.1, 0.4, 1.0], [0.8, 1.6, 3.2]),
-          ("Adam", [0.0005, 0.002, 0.01, 0.05, 0.1], [0.002, 0.01, 0.05]),
+          ("SGD", [0.005, 0.02, 0.1, 0.4, 1.0, 3.0], [0.4, 0.8, 1.6]),
+          ("SGDm", [0.005, 0.02, 0.1, 0.4, 1.0, 3.0], [0.4, 0.8, 1.6, 3.2]),
+          ("Adam", [0.0001, 0.0005, 0.002, 0.01, 0.05, 0.2, 0.5], [0.002, 0.01, 0.05]),
       )),
     # Fewer local steps, of clients unlike and alike.
     *(Probe("mime-table-3", f"{_EMNIST} logistic", f"3 local steps in place of 30{words}",
@@ -144,9 +144,9 @@ PROBES: Sequence[Probe] = (
             {"client_learning_rate": client, "server_learning_rate": server}, seeds=3)
       for words, change in (("", {}), (", clients alike", _ALIKE))
       for base, client, server in (
-          ("SGD", [0.02, 0.1, 0.4, 1.0, 3.0], [0.8, 1.6, 3.2]),
-          ("SGDm", [0.02, 0.1, 0.4, 1.0, 3.0], [0.8, 1.6, 3.2, 6.4]),
-          ("Adam", [0.002, 0.01, 0.05, 0.2], [0.01, 0.03, 0.1]),
+          ("SGD", [0.02, 0.1, 0.4, 1.0, 3.0], [0.4, 0.8, 1.6, 3.2]),
+          ("SGDm", [0.02, 0.1, 0.4, 1.0, 3.0], [0.8, 1.6, 3.2, 6.4, 12.8]),
+          ("Adam", [0.0005, 0.002, 0.01, 0.05, 0.2, 0.5, 1.0], [0.003, 0.01, 0.03, 0.1]),
       )),
 )
 

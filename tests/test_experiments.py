@@ -107,11 +107,10 @@ def test_a_best_setting_at_an_edge_is_said():
     )
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", EXPERIMENTS)
-def test_every_small_plan_has_jobs(name):
-    for stand_in in (False, True):
-        plan = EXPERIMENTS[name].plan("small", stand_in)
+def test_every_plan_has_jobs(name):
+    for scale, stand_in in itertools.product(("small", "paper"), (False, True)):
+        plan = EXPERIMENTS[name].plan(scale, stand_in)
         if plan is not None:
             jobs = list(jobs_of(plan.parts))
             assert len(jobs) == sum(part.num_seeds for part in plan.parts)
