@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedax.experiment.errors import ConfigError
+from fedax.experiment.folder import RunError
 from fedax.reproductions import EXPERIMENTS
 from fedax.reproductions.experiment import Part
 from fedax.reproductions.jobs import jobs_of
@@ -99,8 +101,15 @@ PROBES: Sequence[Probe] = (
           {"server_learning_rate": [0.316, 1.0, 3.16, 10.0]}, metrics=("train_loss",)),
     # Fewer local steps, of clients unlike and alike.
     *(Probe(f"mime-figure-{figure}", _EMNIST, f"3 local steps in place of 30{words}",
-            {"num_local_epochs": 1, **change}, grid={})
-      for figure in (3, 4, 5) for words, change in (("", {}), (", clients alike", _ALIKE))),
+            {"num_local_epochs": 1, **change}, grid={}, seeds=seeds)
+      for figure in (3, 4, 5)
+      for words, change, seeds in (("", {}, 1), (", clients alike", _ALIKE, 3))),
+    # Is the largest client rate, which is the best of four of them, too small?
+    Probe("mime-figure-3", _EMNIST, "3 local steps, clients alike, larger rates",
+          {"num_local_epochs": 1, **_ALIKE},
+          ("Server-only SGDm", "FedAvg SGDm", "Mime SGDm", "MimeLite SGDm"),
+          {"client_learning_rate": [0.1, 1.0, 10**0.5, 10.0],
+           "server_learning_rate": [0.1, 1.0, 10**0.5, 10.0]}, seeds=3),
     # As many steps as those with 30 local ones take in 80 rounds.
     Probe("mime-figure-4", _EMNIST, "2,400 rounds", {"num_rounds": 2400, "evaluate_every": 100},
           ("Server-only SGDm", "Server-only Adam")),
@@ -199,7 +208,7 @@ def look(probe: Probe, storage: Path) -> None:
             )
         ) + " |", flush=True)
     if not probe.labels and not probe.beyond:
-        print(f"\nWith these runs it {verdict(judged(experiment, results))}.", flush=True)
+        print(f"\nVerdict of these runs: {verdict(judged(experiment, results))}.", flush=True)
 
 
 def _best(results: Results, panel: str, label: str) -> str:
@@ -253,7 +262,10 @@ def main() -> None:
                      f"of {', '.join(sorted(known))}")
     for probe in PROBES:
         if not asked.names or probe.experiment in asked.names:
-            look(probe, asked.storage)
+            try:
+                look(probe, asked.storage)
+            except (ConfigError, RunError) as error:
+                raise SystemExit(f"{probe.experiment}, {probe.words}: {error}") from None
     if not asked.names or "outsized-rates-figure-3" in asked.names:
         print(f"L of a client of {_CIFAR} at the start: {smoothness():.1f}")
 
