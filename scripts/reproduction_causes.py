@@ -96,6 +96,8 @@ PROBES: Sequence[Probe] = (
           metrics=("test_accuracy", "train_loss")),
     Probe("decaying-steps-figure-3", _FEMNIST, "clients alike", _ALIKE, ("K = 33, constant",),
           seeds=5),
+    Probe("decaying-steps-figure-4", _PLAYS, "800 rounds", {"num_rounds": 800},
+          metrics=("test_accuracy", "train_loss")),
     # Are unlike clients what limits the server rate, whatever the clients' is?
     Probe("adaptive-figure-4", "CIFAR-10", "clients alike", _ALIKE, ("Avg",),
           {"server_learning_rate": [0.316, 1.0, 3.16, 10.0]}, metrics=("train_loss",)),
@@ -119,6 +121,10 @@ PROBES: Sequence[Probe] = (
           ("FedAvg SGDm", "Mime SGDm", "MimeLite SGDm", "FedAvg SGD", "Mime SGD"), seeds=3),
     Probe("mime-figure-5", "plays, not in the paper", "the client rate 1 in place of 3.16",
           {"client_learning_rate": 1.0}, ("SCAFFOLD", "FedProx"), seeds=3),
+    # Fewer local steps there.
+    *(Probe(f"mime-figure-{figure}", "plays, not in the paper",
+            "3 local steps in place of 20", {"num_local_steps": 3}, seeds=3)
+      for figure in (3, 5)),
     # Do other batches of the held-out examples, or another tau, make the two ways differ?
     *(Probe("elastic-figure-1", "MNIST, not in the paper", words, change,
             metrics=("boosted_share", "test_accuracy"))
