@@ -215,5 +215,5 @@ figure_1 = Reproduction(
         "deviations that theory gives.",
         "gamma = 0 fluctuates more than gamma = 0.5, as section 4 says.",
     ),
-    15,
+    20,
 )
