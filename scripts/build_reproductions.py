@@ -1,6 +1,7 @@
 """Writes docs/reproductions.md from the results that lie beside it, in docs/reproductions.
 
     fedax reproduce NAME --scale SCALE --out docs/reproductions --storage DIR
+    fedax reproduce COMPUTED --json --out docs/reproductions/computed > .../computed/COMPUTED.json
     python scripts/build_reproductions.py
 
 No number on the page is typed: tables and verdicts are computed from the files, by the criteria
@@ -10,6 +11,7 @@ by hand, in a file NAME-SCALE.txt beside the results.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -41,12 +43,13 @@ def page(folder: Path = RESULTS) -> str:
         "|---|---|---|---|",
     ]
     rows = {name: _row(name, EXPERIMENTS[name], came) for name in EXPERIMENTS} | {
-        name: [info.source, info.description, f"computed: `fedax reproduce {name}`",
+        name: [info.source, info.description, f"[computed](#{name})",
                f"{info.verdict} (tests/test_reproductions.py asserts it)"]
         for name, info in REPRODUCTIONS.items()
     }
     lines += [_cells(row) for _, row in sorted(rows.items(), key=lambda item: item[1][0])]
     lines += [text for one in came for text in _section(one)]
+    lines += [text for name in REPRODUCTIONS for text in _computed(name, folder / "computed")]
     return "\n".join(lines) + "\n"
 
 
@@ -103,10 +106,14 @@ def _section(came: Came) -> Iterable[str]:
     flags = f" --scale {came.scale}" + " --stand-in" * came.stand_in
     flags += f" --seeds {seeds}" * (seeds > planned)
     yield f"\n## {came.title}\n"
-    yield f"{experiment.source}: {experiment.description}. **{verdict(found).capitalize()}**" + (
+    yield f"{experiment.source}: {experiment.description}. **{_sentence(verdict(found))}**" + (
         ", by data that stand in for the paper's.\n" if came.stand_in else ".\n"
     )
     yield f"`fedax reproduce {came.name}{flags}`; {plan.settings if plan else ''}\n"
+    if plan and plan.tried:
+        yield "| data | methods | tuned over |\n|---|---|---|"
+        yield from map(_cells, plan.tried)
+        yield ""
     missing = [panel for panel in (plan.panels if plan else []) if panel not in
                came.results.panels]
     if missing:
@@ -130,6 +137,21 @@ def _section(came: Came) -> Iterable[str]:
     picture = RESULTS / f"{came.title}.png"
     if picture.exists():
         yield f"\n![{experiment.source}, measured](reproductions/{picture.name})"
+
+
+def _computed(name: str, folder: Path) -> Iterable[str]:
+    info = REPRODUCTIONS[name]
+    yield f"\n## {name}\n"
+    yield f"{info.source}: {info.description}. **{_sentence(info.verdict)}**.\n"
+    yield f"`fedax reproduce {name}`, about {info.seconds} seconds; {info.settings}\n"
+    yield from (f"- {sentence}" for sentence in info.agreement)
+    for table in json.loads((folder / f"{name}.json").read_text("utf-8")):
+        yield from _table(Table(**table))
+    yield f"\n![{info.source}, computed](reproductions/computed/{name}.png)"
+
+
+def _sentence(words: str) -> str:
+    return words[:1].upper() + words[1:]
 
 
 def _table(table: Table) -> Iterable[str]:

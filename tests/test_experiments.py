@@ -204,6 +204,11 @@ def test_criteria_are_judged_by_means_over_seeds():
     assert ahead == Outcome("1.5 ± 3.5 (less than its spread)", True)
     assert not criteria.at_least("said", "P", "A", "B", "test_accuracy", 2.0).judge(results).agrees
     assert not criteria.at_least("said", "P", "B", "A", "test_accuracy").judge(results).agrees
+    # 1.5 is 4.5 above -3, more than its spread, though it is less than that itself.
+    assert criteria.at_least("said", "P", "A", "B", "test_accuracy", -3.0).judge(results) == (
+        Outcome("1.5 ± 3.5", True))
+    assert criteria.at_least("said", "P", "A", "B", "test_accuracy", 2.0).judge(results) == (
+        Outcome("1.5 ± 3.5 (its distance from 2 is less than its spread)", False))
     close = criteria.within("said", "P", ["A", "B"], "test_accuracy", 1.5).judge(results)
     assert close == Outcome("1.50", True)
     assert criteria.near("P", "A", "test_accuracy", 53, 1.1).judge(results).agrees

@@ -153,7 +153,7 @@ def test_a_method_that_was_not_run_has_not_diverged():
     )
     (table,) = entry.tables(results)
     assert table.rows == [["P", "FedAvg", "81.10 ± 0.10", "diverged"],
-                          ["P", "PFNM", "80.10 ± 0.10", "not run"]]
+                          ["P", "PFNM", "80.10 ± 0.10", "not defined"]]
 
 
 @pytest.mark.parametrize("name", CASES)

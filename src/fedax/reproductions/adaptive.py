@@ -29,7 +29,7 @@ from fedax.reproductions.experiment import (
     Scale,
     name_of,
 )
-from fedax.reproductions.results import Results, spread
+from fedax.reproductions.results import LAST, Results, spread
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -137,7 +137,7 @@ def table_1_tables(results: Results) -> list[Table]:
             *(_cell(results, panel, label) for label in METHODS),
         ])
     title = (
-        "Means over the last 100 rounds and over seeds, with the sample standard deviation: "
+        f"Means over {LAST} and over seeds, with the sample standard deviation: "
         "accuracy in per cent, of SO LR recall at 5 in per cent, of EMNIST AE the mean squared "
         "error times 1,000."
     )
@@ -351,7 +351,7 @@ def table_3_tables(results: Results) -> list[Table]:
             ), 2, 100) for label in METHODS
         )])
     return [Table(
-        f"{panel}: accuracy in per cent, mean over the last 100 rounds and over seeds.",
+        f"{panel}: accuracy in per cent, mean over {LAST} and over seeds.",
         ["", *METHODS], rows,
     )]
 

@@ -23,7 +23,7 @@ from fedax.reproductions.adaptive_parts import (
     tuned,
 )
 from fedax.reproductions.experiment import Criterion, Experiment, Outcome, Plan, Scale
-from fedax.reproductions.results import Results
+from fedax.reproductions.results import LAST, Results
 from fedax.sweeps.choosing import choose
 
 if TYPE_CHECKING:
@@ -227,7 +227,7 @@ def figure_3_tables(results: Results) -> list[Table]:
             best = best_at(results, panel, label)
             rows.append([panel, label, *(f"{best.get(one, math.nan):.2f}" for one in values)])
     title = (
-        "The metric with the best rates a posteriori, mean over the last 100 rounds and over "
+        f"The metric with the best rates a posteriori, mean over {LAST} and over "
         "seeds, at each adaptivity. The paper shows curves and gives no numbers."
     )
     return [Table(title, ["task", "method", *(f"{one:g}" for one in values)], rows)]
@@ -314,7 +314,7 @@ def figure_4_tables(results: Results) -> list[Table]:
     ]
     title = (
         "Slope of the logarithm of the best server rate against that of the client rate, by the "
-        "mean training loss of the last 100 rounds. The paper shows the points and gives no "
+        f"mean training loss of {LAST} and over seeds. The paper shows the points and gives no "
         "numbers."
     )
     return [Table(title, ["task", *METHODS], rows)]

@@ -134,7 +134,7 @@ def ahead(
         lost = int(np.isnan(low).sum())
         gain = (high - low)[~np.isnan(low)] if lost else high - low
         words = f"; {names[1]} diverged with {lost} of {len(low)} seeds" if lost else ""
-        return Outcome(gained(gain) + words, bool(gain.mean() >= by if by else gain.mean() > 0))
+        return Outcome(gained(gain, by) + words, bool(gain.mean() >= by if by else gain.mean() > 0))
 
     return Criterion(statement, judge)
 
@@ -217,13 +217,20 @@ def chosen(published: str, panel: str, label: str, key: str, value: object) -> C
     )
 
 
-def gained(values: np.ndarray) -> str:
-    """A difference in words, [seeds]: mean and sample standard deviation, and whether it is small.
+def gained(values: np.ndarray, by: float = 0.0) -> str:
+    """A difference in words: mean and sample standard deviation, and whether the seeds settle it.
+
+    Args:
+      values: [seeds].
+      by: what it is held against; nearer to it than its spread it is called undecided.
 
     Example:
       >>> gained(np.array([0.5, 0.7])), gained(np.array([-0.5, 0.7]))
       ('0.6 ± 0.14', '0.1 ± 0.85 (less than its spread)')
+      >>> gained(np.array([0.1, -0.2]), -0.5), gained(np.array([-0.4, -0.5]), -0.5)
+      ('-0.05 ± 0.21', '-0.45 ± 0.071 (its distance from -0.5 is less than its spread)')
     """
     deviation = values.std(ddof=1) if len(values) > 1 else 0.0
-    small = f" ({SMALL})" if abs(values.mean()) < deviation else ""
+    what = f"its distance from {by:g} is {SMALL}" if by else SMALL
+    small = f" ({what})" if abs(values.mean() - by) < deviation else ""
     return f"{values.mean():.3g} ± {deviation:.2g}{small}"

@@ -9,7 +9,7 @@ from fedax.report.tables import Table
 from fedax.reproductions import criteria
 from fedax.reproductions.drawing import draw_curves
 from fedax.reproductions.experiment import Criterion, Experiment, Part, Plan, Scale
-from fedax.reproductions.results import Results, spread
+from fedax.reproductions.results import LAST, Results, spread
 
 if TYPE_CHECKING:  # matplotlib is slow to import, and only drawing needs it
     from matplotlib.figure import Figure
@@ -226,8 +226,8 @@ def table_1_tables(results: Results) -> list[Table]:
             )
         ]
     title = (
-        "Means over the last 100 rounds, or the last third if that is less, and over seeds, with "
-        "the sample standard deviation; accuracy in per cent. The last column is not in the paper: "
+        f"Means over {LAST} and over seeds, with the "
+        "sample standard deviation; accuracy in per cent. The last column is not in the paper: "
         "zeta is near 1.5 for most parameters, so it shows what longer steps alone come to."
     )
     return [Table(title, ["", *PUBLISHED_TEST, LONGER], rows)]
@@ -276,7 +276,7 @@ def figure_2_tables(results: Results) -> list[Table]:
             if label in results.labels(panel):
                 rows.append([panel, label, *(
                     spread(results.final(panel, one, "test_accuracy"), 2, 100)
-                    if one in results.labels(panel) else "not run"
+                    if one in results.labels(panel) else _missing(label)
                     for one in (label, f"{label} + elastic")
                 )])
     title = (
@@ -286,6 +286,10 @@ def figure_2_tables(results: Results) -> list[Table]:
         "FedAvg with it stands beside it."
     )
     return [Table(title, ["", "optimizer", "without", "with elastic"], rows)]
+
+
+def _missing(label: str) -> str:
+    return "not defined" if label.startswith("PFNM") else "not run"
 
 
 def draw_figure_1(figure: Figure, results: Results) -> None:

@@ -53,6 +53,10 @@ class Part(NamedTuple):
     num_seeds: int = LEAST_SEEDS
 
 
+def _plain(value: object) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
 class Plan(NamedTuple):
     """One way to run an experiment: at a scale, on the paper's data or on other data.
 
@@ -70,6 +74,25 @@ class Plan(NamedTuple):
     def panels(self) -> list[str]:
         """The panels, in order."""
         return list(dict.fromkeys(part.panel for part in self.parts))
+
+    @property
+    def tried(self) -> list[tuple[str, str, str]]:
+        """What is tuned over: panel, methods with the same grid, the grid.
+
+        Example:
+          >>> grid = {"client_learning_rate": [0.1, 1.0]}
+          >>> Plan((Part("CIFAR-10", "Avg", "cifar10", "fedavg", grid=grid),), "").tried
+          [('CIFAR-10', 'Avg', 'client_learning_rate 0.1, 1')]
+        """
+        found: dict[tuple[str, str], dict[str, None]] = {}
+        for part in self.parts:
+            words = "; ".join(
+                f"{key} {', '.join(_plain(value) for value in values)}"
+                for key, values in part.grid.items() if len(values) > 1
+            )
+            if words:
+                found.setdefault((part.panel, words), {})[part.label] = None
+        return [(panel, " / ".join(labels), words) for (panel, words), labels in found.items()]
 
     def only(self, panels: Collection[str]) -> Plan:
         """The plan with these panels alone."""

@@ -9,7 +9,7 @@ from typing import Any
 from fedax.report.tables import Table
 from fedax.reproductions import criteria
 from fedax.reproductions.experiment import Criterion, Experiment, Part, Plan, Scale, name_of
-from fedax.reproductions.results import Results, spread
+from fedax.reproductions.results import LAST, Results, spread
 
 METHODS, BASES = ("FedAvg", "Mime", "MimeLite"), ("SGD", "SGDm", "Adam")
 LOGISTIC, CNN = "EMNIST62 logistic", "EMNIST62 CNN"
@@ -155,8 +155,8 @@ def table_3_tables(results: Results) -> list[Table]:
                 )
             )])
     title = (
-        "Test accuracy in per cent: means over the last 100 rounds, or the last third if that is "
-        "less, and over seeds, with the sample standard deviation."
+        f"Test accuracy in per cent: means over {LAST} and over seeds, with the "
+        "sample standard deviation."
     )
     return [
         Table(title, ["", *BASES], rows),

@@ -213,6 +213,7 @@ def described(name: str, experiment: Experiment, plan: Plan, missing: Mapping[st
     lines = [
         f"{name}: {experiment.description} ({experiment.source})",
         f"Settings: {plan.settings}",
+        *(f"Tuned over: {panel}, {methods}: {grid}." for panel, methods, grid in plan.tried),
         f"Runs: {runs:,}, in {', '.join(plan.panels)}.",
         f"Time: about {_hours(cpu)} hours on 2 cores, perhaps {_hours(gpu)} on a GPU (a guess).",
         *(f"Missing: the data of {panel}: {how}" for panel, how in missing.items()),

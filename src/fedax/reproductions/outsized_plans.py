@@ -105,7 +105,7 @@ DATA = {
             "plays for Shakespeare", "shakespeare", "charles",
             {**_STEPS, "task.model": "small", "batch_size": 4, "loss_batch_size": 20,
              "num_rounds": 200},
-            (0.0, 0.1, 1.0), (_R[-2], _R[-1], _R[0]), (1.0,), 0.1, 0.15,
+            (0.0, 0.1, 1.0), (_R[-2], _R[-1], _R[0]), (1.0,), 0.1, 0.25,
         ),
     ),
     "StackOverflow NWP": Data(

@@ -27,7 +27,7 @@ from fedax.reproductions.outsized_plans import (
     reduced,
     tied,
 )
-from fedax.reproductions.results import Results, spread
+from fedax.reproductions.results import LAST, Results, spread
 from fedax.rounds.style import legend, line_style, tidy
 
 if TYPE_CHECKING:  # matplotlib is slow to import, and only drawing needs it
@@ -89,9 +89,9 @@ def best_rate_tables(results: Results) -> list[Table]:
                 _best(results, panel, label), criteria.losses(results, panel, label)[1],
             ])
         tables.append(Table(
-            f"{panel}: the best eta for each gamma, by the mean training loss over the last 100 "
-            f"rounds and over seeds. Published: {name_of(panel)}.",
-            ["gamma", "published eta", "measured eta", "loss, last 100 rounds"], rows,
+            f"{panel}: the best eta for each gamma, by the mean training loss over {LAST} and "
+            f"over seeds. Published: {name_of(panel)}.",
+            ["gamma", "published eta", "measured eta", "loss, last rounds"], rows,
         ))
     return tables
 
@@ -115,12 +115,12 @@ def reduce_tables(results: Results) -> list[Table]:
         rows.append([panel, f"{gamma:g}", measured[0], f"{eta:.3g}", *measured[1:]])
     return [Table(
         "Rates of LocalUpdateDecay: the largest gamma that does not diverge, and the best eta by "
-        "the mean training loss over the last 100 rounds and over seeds. For Shakespeare the paper "
+        f"the mean training loss over {LAST} and over seeds. For Shakespeare the paper "
         "prints eta = 10^(3/2), which is not in its grid; its minus sign is thought to be lost "
         "(docs/methods.md). Where other data stand in, the published rates are of the data set "
         "they stand in for.",
         ["", "published gamma", "measured gamma", "published eta", "measured eta",
-         "loss, last 100 rounds"], rows,
+         "loss, last rounds"], rows,
     )]
 
 

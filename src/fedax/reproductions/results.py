@@ -14,6 +14,7 @@ from fedax.sweeps.record import Record, Setting
 LAST_ROUNDS = 100
 # Of shorter runs, it is the last third.
 LAST_SHARE = 3
+LAST = "the last 100 rounds, or the last third if that is less,"
 # A curve is kept as the means of so many windows of rounds.
 POINTS = 40
 # What is kept of a number.
