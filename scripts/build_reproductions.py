@@ -65,6 +65,8 @@ def _row(name: str, experiment: Experiment, came: Sequence[Came]) -> list[str]:
             done.append(f"[{_kind(one.scale, one.stand_in)}](#{one.title})")
             verdicts.append(verdict(found) + (" (stand-in)" if one.stand_in else ""))
     done += _waiting(experiment, {(one.scale, one.stand_in) for one in came if one.name == name})
+    if experiment.alone:
+        done.append(f"nothing stands in: {experiment.alone}")
     return [experiment.source, experiment.description, "; ".join(done), "; ".join(verdicts)]
 
 

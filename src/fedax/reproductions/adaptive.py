@@ -364,6 +364,8 @@ EXPERIMENTS = {
     "adaptive-table-2": Experiment(
         "the same on all test examples of Stack Overflow", f"{SOURCE}, Table 2",
         table_2_plan, table_2_criteria, table_2_tables,
+        alone="it asks whether Table 1's sample of Stack Overflow's test examples is fair; what "
+        "stands in for others is tested on all of them there",
     ),
     "adaptive-table-3": Experiment(
         "decaying the client's rate brings federated training nearer to centralised",

@@ -16,6 +16,7 @@ from fedax.reproductions.decaying_plans import (
     SCHEMES,
     STEPS,
     label,
+    metric_of,
     plan,
     steps_of,
 )
@@ -32,7 +33,7 @@ SOURCE = "Decaying K 2021, "
 
 def highest(panel: str, steps: int, scheme: str) -> Callable[[Results], np.ndarray]:
     """Reads the highest test accuracy in per cent."""
-    metric = DATA[name_of(panel)].metric
+    metric = metric_of(panel)
     return lambda results: 100 * results.highest(panel, label(steps, scheme), metric)
 
 
@@ -102,7 +103,7 @@ def figure_criteria(results: Results) -> Sequence[Criterion]:
 
 
 def _of_panel(panel: str, counts: Sequence[int]) -> Iterator[Criterion]:
-    metric = DATA[name_of(panel)].metric
+    metric = metric_of(panel)
 
     def final(results: Results, k: int) -> np.ndarray:
         return 100 * results.final(panel, label(k, CONSTANT), metric)
@@ -209,7 +210,7 @@ def figure_tables(results: Results) -> list[Table]:
     """What the figures show in numbers; the text has none for constant gamma and K."""
     tables = []
     for panel in results.panels:
-        metric = DATA[name_of(panel)].metric
+        metric = metric_of(panel)
         rows = [
             [name, spread(results.final(panel, name, metric), 1, 100),
              spread(highest(panel, k, scheme)(results), 1),
@@ -232,7 +233,7 @@ def draw(figure: Figure, results: Results) -> None:
     grid = figure.subplots(2 * len(panels), len(SCHEMES), squeeze=False, sharex="row",
                            sharey="row")
     for place, panel in enumerate(panels):
-        metric = DATA[name_of(panel)].metric
+        metric = metric_of(panel)
         words = "top-5 recall" if metric == "test_recall_at_5" else "top-1 accuracy"
         for column, scheme in enumerate(SCHEMES):
             for row, (key, text) in enumerate((("train_loss", "training error"), (metric, words))):

@@ -156,6 +156,7 @@ class Experiment(NamedTuple):
       tables: published beside measured.
       draw: the figure in the paper's own axes; None: the source is a table.
       by, maximise: by which metric the best setting of a method is chosen, see `Results`.
+      alone: why it can be asked of the paper's data in full alone; empty: it can be of others.
     """
 
     description: str
@@ -166,3 +167,4 @@ class Experiment(NamedTuple):
     draw: Callable[[Figure, Results], None] | None = None
     by: str = "train_loss"
     maximise: bool = False
+    alone: str = ""

@@ -278,7 +278,7 @@ def figure_7(results: Results) -> Sequence[Criterion]:
     for panel in results.panels:
         rates = shown(results, panel)
         small, large = constant(rates[0]), constant(rates[-1])
-        better, worse = (small, large) if panel == "StackOverflow TP" else (large, small)
+        better, worse = (small, large) if name_of(panel) == "StackOverflow TP" else (large, small)
         for read, when in ((first, AT_FIRST), (final, "the last 100")):
             found.append(ahead(
                 f"{panel}: {better} has the lower loss throughout. Agrees if its mean over {when} "
@@ -318,8 +318,8 @@ def _decayed(panel: str, rates: Sequence[float]) -> Iterator[Criterion]:
     if name == "StackOverflow TP":
         yield ahead(
             f"{panel}: the rate that it begins with clearly has the higher loss. Agrees if the "
-            "loss of gamma = 100 over the last 100 rounds is above its.",
-            less(decayed(panel, final)), less(final(panel, constant(100.0))),
+            f"loss of {constants[-1]} over the last 100 rounds is above its.",
+            less(decayed(panel, final)), less(final(panel, constants[-1])),
         )
 
 
