@@ -1,8 +1,9 @@
 """Looks into why a reproduction disagrees: its runs again, with one thing changed at a time.
 
     python scripts/reproduction_causes.py --storage DIR [NAME ...]
+    python scripts/reproduction_causes.py --storage DIR > docs/reproduction-causes.md
 
-What came out stands in the notes beside the results, docs/reproductions/NAME-SCALE.txt. Runs are
+What it means stands in the notes beside the results, docs/reproductions/NAME-SCALE.txt. Runs are
 kept in DIR by their settings, so that none is trained twice.
 """
 
@@ -26,6 +27,18 @@ from fedax.tasks import mnist
 
 RESULTS = Path(__file__).resolve().parent.parent / "docs" / "reproductions"
 RATES = {"client_learning_rate", "server_learning_rate"}
+ABOVE = """# Reproductions: causes looked for
+
+What disagreed on the [page of reproductions](reproductions.md), run again with one thing changed. \
+The notes there say what came of it; these are all tables, written by \
+`python scripts/reproduction_causes.py --storage DIR > docs/reproduction-causes.md`, which trains \
+what DIR does not have.
+
+Everything is as in the small plan of `fedax reproduce NAME`, `--stand-in` where the data are \
+another's, but for what the heading says. The best setting is chosen anew where a grid was tried; \
+in brackets the best server rate for each client rate. Otherwise, and where the cell is empty, it \
+is the plan's. Values are means over the first third of the rounds and over the last 100, or the \
+last third if that is less, with the standard deviation over the seeds."""
 DECAYS = ("server_decay", "client_decay", "steps_decay")
 
 
@@ -69,6 +82,14 @@ def _best_rate(table: int, panel: str, words: str, **more: Any) -> Probe:
 
 
 PROBES: Sequence[Probe] = (
+    # Do all methods end alike on an easy task, given rounds?
+    Probe("adaptive-table-1", "Fashion-MNIST for EMNIST CR", "1,000 rounds",
+          {"num_rounds": 1000}, seeds=3),
+    Probe("adaptive-table-1", _PLAYS, "500 rounds", {"num_rounds": 500}),
+    # Does the grid end too early for small client rates?
+    *(Probe("adaptive-figure-4", "Fashion-MNIST for EMNIST CR", "the server rate 0.1 alone",
+            labels=(label,), grid={"server_learning_rate": [0.1]}, seeds=3,
+            metrics=("train_loss",)) for label in ("Adam", "Yogi")),
     # Is gamma = 1 too large for the stand-in, so that up to 1/L all is as published?
     Probe("outsized-rates-figure-3", _CIFAR, "client rates between 0.1 and 1",
           labels=("gamma = 0", "gamma = 0.01", "gamma = 0.1", "gamma = 1"), seeds=3,
@@ -112,6 +133,12 @@ PROBES: Sequence[Probe] = (
           ("Server-only SGDm", "FedAvg SGDm", "Mime SGDm", "MimeLite SGDm"),
           {"client_learning_rate": [0.1, 1.0, 10**0.5, 10.0],
            "server_learning_rate": [0.1, 1.0, 10**0.5, 10.0]}, seeds=3),
+    # Alike clients alone, and more of them a round.
+    Probe("mime-figure-3", _EMNIST, "30 local steps, clients alike", _ALIKE, grid={}),
+    Probe("mime-figure-3", _EMNIST, "50 clients a round", {"cohort_size": 50},
+          ("FedAvg SGDm", "Mime SGDm"), {}),
+    Probe("mime-table-3", f"{_EMNIST} logistic", "30 local steps, clients alike", _ALIKE, grid={},
+          seeds=3),
     # As many steps as those with 30 local ones take in 80 rounds.
     Probe("mime-figure-4", _EMNIST, "2,400 rounds", {"num_rounds": 2400, "evaluate_every": 100},
           ("Server-only SGDm", "Server-only Adam")),
@@ -190,6 +217,12 @@ def parts_of(probe: Probe) -> Iterator[Part]:
         yield part._replace(settings=settings, grid=grid, num_seeds=max(3, probe.seeds))
 
 
+def title(probe: Probe) -> str:
+    """The heading of its table, of which no two are the same."""
+    some = f" ({', '.join(probe.labels)})" if probe.labels else ""
+    return f"{probe.experiment}, {probe.panel}{some}: {probe.words}"
+
+
 def look(probe: Probe, storage: Path) -> None:
     """Trains a probe's runs and prints a row for each method."""
     experiment = EXPERIMENTS[probe.experiment]
@@ -202,10 +235,10 @@ def look(probe: Probe, storage: Path) -> None:
         if record is not None:
             traces += traces_of(probe.panel, job.part.label, record, job.config.num_rounds)
     results = Results(traces, experiment.by, maximise=experiment.maximise)
-    print(f"\n{probe.experiment}, {probe.panel}: {probe.words}; seeds: {probe.seeds}\n", flush=True)
-    print("| | best | " + " | ".join(
-        f"{name}, {when}" for name in probe.metrics for when in ("first third", "last")
-    ) + " |")
+    print(f"\n## {title(probe)}\n\nSeeds: {probe.seeds}.\n", flush=True)
+    heads = [f"{name}, {when}" for name in probe.metrics for when in ("first third", "last")]
+    print(f"| | best setting | {' | '.join(heads)} |")
+    print("|---|---|" + "---|" * len(heads))
     for label in results.labels(probe.panel):
         print(f"| {label} | {_best(results, probe.panel, label)} | " + " | ".join(
             cell for name in probe.metrics for cell in (
@@ -266,6 +299,8 @@ def main() -> None:
     if unknown := set(asked.names) - known:
         parser.error(f"nothing was looked into of {', '.join(sorted(unknown))}; "
                      f"of {', '.join(sorted(known))}")
+    if not asked.names:
+        print(ABOVE)
     for probe in PROBES:
         if not asked.names or probe.experiment in asked.names:
             try:
@@ -273,7 +308,7 @@ def main() -> None:
             except (ConfigError, RunError) as error:
                 raise SystemExit(f"{probe.experiment}, {probe.words}: {error}") from None
     if not asked.names or "outsized-rates-figure-3" in asked.names:
-        print(f"L of a client of {_CIFAR} at the start: {smoothness():.1f}")
+        print(f"\nL of a client of {_CIFAR} at the start, mean: {smoothness():.1f}.")
 
 
 if __name__ == "__main__":
