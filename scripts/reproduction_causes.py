@@ -114,7 +114,7 @@ PROBES: Sequence[Probe] = (
     Probe("decaying-steps-figure-3", _FEMNIST, "1,200 rounds", {"num_rounds": 1200},
           tuple(f"K = {k}, {scheme}" for scheme in ("constant", "decaying gamma", "decaying K")
                 for k in (10, 33)),
-          metrics=("test_accuracy", "train_loss")),
+          seeds=3, metrics=("test_accuracy", "train_loss")),
     Probe("decaying-steps-figure-3", _FEMNIST, "clients alike", _ALIKE, ("K = 33, constant",),
           seeds=5),
     Probe("decaying-steps-figure-4", _PLAYS, "800 rounds", {"num_rounds": 800},
