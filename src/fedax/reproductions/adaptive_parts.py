@@ -177,7 +177,10 @@ def hours(parts: Sequence[Part], *, small: bool) -> dict[str, tuple[float, float
     found: dict[str, tuple[float, float]] = {}
     for part in parts:
         each = SMALL[part.panel].hours if small else row_of(part.panel).of_a_run
-        runs = part.num_seeds
+        runs = float(part.num_seeds)
+        if small:
+            own = SMALL[part.panel].settings["num_rounds"]
+            runs *= part.settings["num_rounds"] / own
         for values in part.grid.values():
             runs *= len(values)
         before = found.get(part.panel, (0.0, 0.0))

@@ -88,7 +88,7 @@ class Plan(NamedTuple):
         for part in self.parts:
             words = "; ".join(
                 f"{key} {', '.join(_plain(value) for value in values)}"
-                for key, values in part.grid.items() if len(values) > 1
+                for key, values in part.grid.items()
             )
             if words:
                 found.setdefault((part.panel, words), {})[part.label] = None
