@@ -119,6 +119,10 @@ PROBES: Sequence[Probe] = (
           seeds=5),
     Probe("decaying-steps-figure-4", _PLAYS, "800 rounds", {"num_rounds": 800},
           metrics=("test_accuracy", "train_loss")),
+    # Does decaying K gain where clients are more unlike, or given rounds?
+    *(Probe("decaying-steps-figure-2", "Fashion-MNIST for StackOverflow", words, change)
+      for words, change in (("1,200 rounds", {"num_rounds": 1200}),
+                            ("clients more unlike", {"task.partition": "dirichlet(0.1)"}))),
     # Are unlike clients what limits the server rate, whatever the clients' is?
     Probe("adaptive-figure-4", "CIFAR-10", "clients alike", _ALIKE, ("Avg",),
           {"server_learning_rate": [0.316, 1.0, 3.16, 10.0]}, metrics=("train_loss",)),

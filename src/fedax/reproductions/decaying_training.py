@@ -268,7 +268,9 @@ def draw(figure: Figure, results: Results) -> None:
 
 
 def _published(panel: str, steps: int, scheme: str, metric: str) -> float | None:
-    """Of Table 1 the lowest training error or the highest accuracy."""
+    """Of Table 1 the lowest training error or the highest accuracy; recall is no accuracy."""
+    if metric_of(panel) != DATA[name_of(panel)].metric:
+        return None
     column, error = DATA[name_of(panel)].columns[steps], metric == "train_loss"
     if scheme == RATE:
         return column.rate_error if error else column.rate_accuracy
