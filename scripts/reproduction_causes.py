@@ -227,13 +227,16 @@ def title(probe: Probe) -> str:
     return f"{probe.experiment}, {probe.panel}{some}: {probe.words}"
 
 
-def look(probe: Probe, storage: Path) -> None:
-    """Trains a probe's runs and prints a row for each method."""
+def look(probe: Probe, storage: Path, *, is_training: bool = True) -> None:
+    """Trains a probe's runs, or takes those that are there, and prints a row for each method."""
     experiment = EXPERIMENTS[probe.experiment]
     traces = []
     for job in jobs_of(list(parts_of(probe))):
         record = job.record(storage) if job.seed < probe.seeds else None
         if job.seed < probe.seeds and record is None:
+            if not is_training:
+                print(f"\n## {title(probe)}\n\nNot run yet.")
+                return
             job.train(storage)
             record = job.record(storage)
         if record is not None:
@@ -298,6 +301,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help="experiments; default: all")
     parser.add_argument("--storage", type=Path, required=True)
+    parser.add_argument("--no-training", action="store_true", help="take what is there")
     asked = parser.parse_args()
     known = {probe.experiment for probe in PROBES}
     if unknown := set(asked.names) - known:
@@ -308,7 +312,7 @@ def main() -> None:
     for probe in PROBES:
         if not asked.names or probe.experiment in asked.names:
             try:
-                look(probe, asked.storage)
+                look(probe, asked.storage, is_training=not asked.no_training)
             except (ConfigError, RunError) as error:
                 raise SystemExit(f"{probe.experiment}, {probe.words}: {error}") from None
     if not asked.names or "outsized-rates-figure-3" in asked.names:

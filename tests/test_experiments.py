@@ -603,13 +603,27 @@ def gathered_like(results):
     return Came("made-up", "small", True, results, 12.0, {"fedax": "0"})
 
 
+def script(name):
+    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.quick
+def test_the_causes_that_are_looked_for_have_their_tables():
+    module = script("reproduction_causes")
+    lines = (ROOT / "docs" / "reproduction-causes.md").read_text("utf-8").splitlines()
+    titles = [f"## {module.title(probe)}" for probe in module.PROBES]
+    assert [line for line in lines if line.startswith("## ")] == titles
+    assert len(set(titles)) == len(titles)
+    assert all(list(jobs_of(list(module.parts_of(probe)))) for probe in module.PROBES)
+
+
 @pytest.mark.quick
 def test_the_page_is_that_of_its_files():
     """docs/reproductions.md is generated, not typed."""
-    spec = importlib.util.spec_from_file_location(
-        "build_reproductions", ROOT / "scripts" / "build_reproductions.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = script("build_reproductions")
     text = module.PAGE.read_text("utf-8")
     assert text.split(module.MARK)[1] == module.page().split(module.MARK)[1]
     for name in EXPERIMENTS:
