@@ -346,8 +346,16 @@ def parse_call(text: str, choices: Mapping[str, Callable[..., Any]], what: str) 
         ) from None
     if node.func.id not in choices:
         raise ValueError(unknown(what, node.func.id, choices))
+    chosen = choices[node.func.id]
     try:
-        return choices[node.func.id](*arguments, **named)
+        inspect.signature(chosen).bind(*arguments, **named)
+    except TypeError as error:
+        raise ValueError(
+            f"{quoted(text)} is not a valid {what}: {error}; {node.func.id} takes "
+            f"{', '.join(inspect.signature(chosen).parameters) or 'nothing'}."
+        ) from None
+    try:
+        return chosen(*arguments, **named)
     except TypeError as error:
         raise ValueError(f"{quoted(text)} is not a valid {what}: {error}.") from None
 
