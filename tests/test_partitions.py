@@ -332,7 +332,7 @@ def test_labels_that_are_none_meet_a_sentence(case):
 WRONG = {
     "dirichlet(0)": "alpha must be a finite number above 0, but is 0",
     "dirichlet(nan)": "is not a partition",
-    "dirichlet": "'dirichlet' is not a valid partition: missing a required .* 'alpha'; dirichlet takes",
+    "dirichlet": "'dirichlet' is not a valid partition: missing a required .* 'alpha'; dirichlet ",
     "dirichlet('a')": "alpha must be a finite number above 0, but is 'a'",
     "dirichlet(0.1, examples_per_client=200)": "need 2,400, but there are 1,200",
     "dirichlet_lognormal(0.1, -1)": "sigma must be a finite number at least 0",
