@@ -86,13 +86,13 @@ def test_what_is_beyond_reason_is_a_sentence(line, words, capsys, tmp_path, monk
     np.savez(tmp_path / "broken.npz", matrices=np.ones(2), centres=np.ones(2))
     content = (tmp_path / "broken.npz").read_bytes()
     (tmp_path / "broken.npz").write_bytes(content.replace(b"NUMPY", b"NUMPX"))
-    began = time.perf_counter()
+    began = time.process_time()
     assert run_command(line.split()) == (1 if "picture" in line else 2)
     said = capsys.readouterr()
     assert words in said.err
     assert said.err.count("\n") == 1
     assert said.out == ""
-    assert time.perf_counter() - began < 20
+    assert time.process_time() - began < 20  # of the processor: others may be at work
 
 
 @pytest.mark.quick
