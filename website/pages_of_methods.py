@@ -115,7 +115,7 @@ def page(name: str) -> str:
     parts = [
         f"# {name} {{ #fedax.{name} }}", idea,
         "## The update", with_links("\n\n".join(texts).strip()),
-        "## When to use it", with_links(re.sub(r"\]\((?=\w+\.md)", "](../", when)),
+        "## When to use it", with_links(re.sub(r"\]\((?=[\w-]+\.md)", "](../", when)),
     ]
     parts += ["## Hyperparameters", *arguments(name, factory, by_kind["parameters"])]
     for title, kind in (("Returns", "returns"), ("Raises", "raises")):
