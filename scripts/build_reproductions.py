@@ -120,6 +120,10 @@ def _section(came: Came) -> Iterable[str]:
                came.results.panels]
     if missing:
         yield f"Not run yet: {', '.join(missing)}.\n"
+    there = plan.only(came.results.panels).num_runs if plan else 0
+    if len(came.results.traces) < there:
+        yield (f"Not all of what is tuned over was run yet: {len(came.results.traces):,} of "
+               f"{there:,} runs.\n")
     made = came.made
     yield (
         f"{len(came.results.traces):,} runs with {seeds} seeds, {came.seconds / 3600:.1f} hours of "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
@@ -74,6 +75,13 @@ class Plan(NamedTuple):
     def panels(self) -> list[str]:
         """The panels, in order."""
         return list(dict.fromkeys(part.panel for part in self.parts))
+
+    @property
+    def num_runs(self) -> int:
+        """How many settings with how many seeds."""
+        return sum(
+            part.num_seeds * math.prod(map(len, part.grid.values())) for part in self.parts
+        )
 
     @property
     def tried(self) -> list[tuple[str, str, str]]:

@@ -209,12 +209,11 @@ def _hours(count: float) -> str:
 def described(name: str, experiment: Experiment, plan: Plan, missing: Mapping[str, str]) -> str:
     """What a plan is, before it is run: settings, time, data, and what would count as agreement."""
     cpu, gpu = (sum(plan.hours.get(panel, (0, 0))[k] for panel in plan.panels) for k in (0, 1))
-    runs = sum(part.num_seeds * math.prod(map(len, part.grid.values())) for part in plan.parts)
     lines = [
         f"{name}: {experiment.description} ({experiment.source})",
         f"Settings: {plan.settings}",
         *(f"Tuned over: {panel}, {methods}: {grid}." for panel, methods, grid in plan.tried),
-        f"Runs: {runs:,}, in {', '.join(plan.panels)}.",
+        f"Runs: {plan.num_runs:,}, in {', '.join(plan.panels)}.",
         f"Time: about {_hours(cpu)} hours on 2 cores, perhaps {_hours(gpu)} on a GPU (a guess).",
         *(f"Missing: the data of {panel}: {how}" for panel, how in missing.items()),
         "What counts as agreement:",
