@@ -61,6 +61,14 @@ def made(finals, metric="test_accuracy", panel="P"):
 
 
 @pytest.mark.quick
+def test_every_small_plan_fits_an_hour():
+    for name, experiment in EXPERIMENTS.items():
+        for stand_in in (True, False):
+            if plan := experiment.plan("small", stand_in):
+                assert sum(cpu for cpu, _ in plan.hours.values()) <= 1.0, (name, stand_in)
+
+
+@pytest.mark.quick
 def test_every_plan_is_whole():
     """Three seeds at least, settings that resolve, panels with criteria that are sentences."""
     for name, experiment in EXPERIMENTS.items():

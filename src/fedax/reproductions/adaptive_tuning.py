@@ -114,16 +114,12 @@ def figure_3_plan(scale: Scale, stand_in: bool) -> Plan | None:
         for panel in panels for label in ADAPTIVE for tried in FIGURE_3[panel]
     )
     words = f"{in_words(panels)} The adaptivity from {', '.join(f'{one:g}' for one in FEW)}."
-    if not stand_in:
-        words += " 50 rounds for 80, as there are more settings."
     return Plan(parts, words.replace(", with adaptivity 0.001", ""), hours(parts, small=True))
 
 
 def _with_adaptivity(panel: str, label: str, tried: Tried) -> Part:
     part = tuned(panel, label)
     settings = {key: value for key, value in part.settings.items() if key != "adaptivity"}
-    if panel == "CIFAR-10":
-        settings["num_rounds"] = 50
     return part._replace(settings=settings, grid={
         "client_learning_rate": tried.client_rates,
         "server_learning_rate": tried.server_rates[label], "adaptivity": tried.adaptivities,
