@@ -146,13 +146,7 @@ PROBES: Sequence[Probe] = (
     # As many steps as those with 30 local ones take in 80 rounds.
     Probe("mime-figure-4", _EMNIST, "2,400 rounds", {"num_rounds": 2400, "evaluate_every": 100},
           ("Server-only SGDm", "Server-only Adam")),
-    # A smaller client rate for the plays, which have none tuned.
-    Probe("mime-figure-3", "plays, not in the paper", "the client rate 1 in place of 3.16",
-          {"client_learning_rate": 1.0},
-          ("FedAvg SGDm", "Mime SGDm", "MimeLite SGDm", "FedAvg SGD", "Mime SGD"), seeds=3),
-    Probe("mime-figure-5", "plays, not in the paper", "the client rate 1 in place of 3.16",
-          {"client_learning_rate": 1.0}, ("SCAFFOLD", "FedProx"), seeds=3),
-    # Fewer local steps there.
+    # Fewer local steps on the plays.
     *(Probe(f"mime-figure-{figure}", "plays, not in the paper",
             "3 local steps in place of 20", {"num_local_steps": 3}, seeds=3)
       for figure in (3, 5)),

@@ -1,6 +1,5 @@
 """`fedax reproduce` where it trains: jobs, workers, results, verdicts and the page of results."""
 
-import importlib.util
 import inspect
 import itertools
 import json
@@ -15,7 +14,9 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
+import build_reproductions as page
 import fedax
+import reproduction_causes as causes
 from fedax.cli.main import run_command
 from fedax.devices.ending import Request
 from fedax.experiment.folder import BusyError, RunError, locked
@@ -611,28 +612,19 @@ def gathered_like(results):
     return Came("made-up", "small", True, results, 12.0, {"fedax": "0"})
 
 
-def script(name):
-    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.mark.quick
 def test_the_causes_that_are_looked_for_have_their_tables():
-    module = script("reproduction_causes")
     lines = (ROOT / "docs" / "reproduction-causes.md").read_text("utf-8").splitlines()
-    titles = [f"## {module.title(probe)}" for probe in module.PROBES]
+    titles = [f"## {causes.title(probe)}" for probe in causes.PROBES]
     assert [line for line in lines if line.startswith("## ")] == titles
     assert len(set(titles)) == len(titles)
-    assert all(list(jobs_of(list(module.parts_of(probe)))) for probe in module.PROBES)
+    assert all(list(jobs_of(list(causes.parts_of(probe)))) for probe in causes.PROBES)
 
 
 @pytest.mark.quick
 def test_the_page_is_that_of_its_files():
     """docs/reproductions.md is generated, not typed."""
-    module = script("build_reproductions")
-    text = module.PAGE.read_text("utf-8")
-    assert text.split(module.MARK)[1] == module.page().split(module.MARK)[1]
+    text = page.PAGE.read_text("utf-8")
+    assert text.split(page.MARK)[1] == page.page().split(page.MARK)[1]
     for name in EXPERIMENTS:
         assert EXPERIMENTS[name].source in text

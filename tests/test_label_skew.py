@@ -1,31 +1,24 @@
 """The page on clients of few labels says what its results say."""
 
-import importlib.util
 from pathlib import Path
 
 import pytest
+
+import label_skew
 
 ROOT = Path(__file__).parents[1]
 # The data set on which a model's rates were searched for both.
 SEARCHED_ON = {"cnn": "mnist"}
 
 
-def script():
-    spec = importlib.util.spec_from_file_location("label_skew", ROOT / "scripts" / "label_skew.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.mark.quick
 def test_the_tables_are_those_of_the_results():
-    module = script()
-    rows = module.read(ROOT / "docs" / "label-skew.jsonl")
-    assert module.page(rows).strip() in (ROOT / "docs" / "label-skew.md").read_text("utf-8")
+    rows = label_skew.read(ROOT / "docs" / "label-skew.jsonl")
+    assert label_skew.page(rows).strip() in (ROOT / "docs" / "label-skew.md").read_text("utf-8")
 
 
 def test_the_rates_are_the_best_of_the_search():
-    rows = script().read(ROOT / "docs" / "label-skew.jsonl")
+    rows = label_skew.read(ROOT / "docs" / "label-skew.jsonl")
     kept = [row for row in rows if row["seed"]]
     assert len(kept) == 6 * 7 * 3
     for row in kept:

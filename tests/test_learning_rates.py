@@ -1,34 +1,26 @@
 """The page on client and server rates says what its results say."""
 
-import importlib.util
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import learning_rates
+
 ROOT = Path(__file__).parents[1]
-
-
-def script():
-    spec = importlib.util.spec_from_file_location(
-        "learning_rates", ROOT / "scripts" / "learning_rates.py"
-    )
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.mark.quick
 @pytest.mark.parametrize("data", ["plays", "mnist"])
 def test_the_tables_are_those_of_the_results(data):
-    said = script().page(ROOT / "docs" / f"learning-rates-{data}.csv")
+    said = learning_rates.page(ROOT / "docs" / f"learning-rates-{data}.csv")
     assert said in (ROOT / "docs" / "learning-rates.md").read_text("utf-8")
 
 
 def test_what_is_good_what_is_left_out_and_what_falls():
     """Of 100, 96 and 95 are good, 94 is not; a client rate that hardly trains is left out."""
     mean = np.array([[10, 15, 5, 0], [20, 96, 60, 94], [95, 100, 80, -np.inf]], float)
-    table = script().Table(np.array([0.1, 1, 10]), np.array([1, 2, 3, 4]), mean, mean)
+    table = learning_rates.Table(np.array([0.1, 1, 10]), np.array([1, 2, 3, 4]), mean, mean)
     assert table.trained.tolist() == [0, 1, 2]
     assert table.good_share == 3 / 12
     assert table.good_servers == (1 + 2 + 2) / 3  # of 15: 15; of 96: 96, 94; of 100: 100, 95

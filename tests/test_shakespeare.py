@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import bz2
 import hashlib
-import importlib.util
+import importlib
 import itertools
-import sys
 from collections import Counter
 from pathlib import Path
 from types import ModuleType
@@ -16,8 +15,6 @@ import pytest
 
 from fedax.data import shakespeare
 
-ROOT = Path(__file__).resolve().parents[1]
-SCRIPT = ROOT / "scripts" / "build_shakespeare.py"
 # TensorFlow Federated's Shakespeare task, copied from its source, as a list of single characters.
 TFF_CHARACTERS = list(
     "dhlptx@DHLPTX $(,048cgkoswCGKOSW[_#'/37;?bfjnrvzBFJNRVZ\"&*.26:\naeimquyAEIMQUY]!%)-159\r"
@@ -27,13 +24,7 @@ PAD, UNKNOWN, BEGIN, END = 0, 87, 88, 89
 
 @pytest.fixture(scope="module")
 def build() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("build_shakespeare", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["build_shakespeare"] = module
-    spec.loader.exec_module(module)
-    return module
+    return importlib.import_module("build_shakespeare")
 
 
 @pytest.fixture(scope="module")

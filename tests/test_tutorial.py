@@ -1,23 +1,13 @@
 """The tutorial: its notebooks are its pages, and they show what the pages say that they show."""
 
 import csv
-import importlib.util
 from pathlib import Path
 
 import pytest
 
+import build_tutorial as tutorial
+
 ROOT = Path(__file__).parents[1]
-
-
-def script():
-    name = "build_tutorial"
-    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-tutorial = script()
 PAGES = tutorial.pages()
 
 

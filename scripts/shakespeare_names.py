@@ -1,0 +1,183 @@
+"""Who is who in the plays, and their misprints, by hand: tables of `build_shakespeare.py`."""
+
+from __future__ import annotations
+
+NUMBERS = {
+    **{"1": "FIRST", "2": "SECOND", "3": "THIRD", "4": "FOURTH"},
+    **{"I": "FIRST", "II": "SECOND", "III": "THIRD"},
+}
+
+# Play (the first line of its text) -> role as the headings write it -> role. Applied to each
+# name of a joint heading too.
+ALIASES: dict[str, dict[str, str]] = {
+    "ANTONY AND CLEOPATRA": {"THYMUS": "THYREUS"},
+    "HAMLET, PRINCE OF DENMARK": {
+        "BER": "BERNARDO",
+        "CAPT": "CAPTAIN",
+        "COR": "CORNELIUS",
+        "FIRST PLAY": "FIRST PLAYER",
+        "FOR": "FORTINBRAS",
+        "FORT": "FORTINBRAS",
+        "FRAN": "FRANCISCO",
+        "GENT": "GENTLEMAN",
+        "GUIL": "GUILDENSTERN",
+        "GUILD": "GUILDENSTERN",
+        "HAM": "HAMLET",
+        "HOR": "HORATIO",
+        "LAER": "LAERTES",
+        "LUC": "LUCIANUS",
+        "MAR": "MARCELLUS",
+        "MESS": "MESSENGER",
+        "OPH": "OPHELIA",
+        "OSR": "OSRIC",
+        "P KING": "PLAYER KING",
+        "P QUEEN": "PLAYER QUEEN",
+        "POL": "POLONIUS",
+        "PRO": "PROLOGUE",
+        "REY": "REYNALDO",
+        "ROS": "ROSENCRANTZ",
+        "VOLT": "VOLTIMAND",
+    },
+    "KING HENRY IV, THE FIRST PART": {
+        "ARCH": "ARCHBISHOP OF YORK",
+        "BARD": "BARDOLPH",
+        "CHAM": "CHAMBERLAIN",
+        "DOUG": "DOUGLAS",
+        "FAL": "FALSTAFF",
+        "FALS": "FALSTAFF",
+        "FIRST CAR": "FIRST CARRIER",
+        "CAR": "CARRIERS",
+        "FRAN": "FRANCIS",
+        "GADS": "GADSHILL",
+        "GLEND": "GLENDOWER",
+        "HOST": "HOSTESS",
+        "HOT": "HOTSPUR",
+        "LADY": "LADY PERCY",
+        "LADY P": "LADY PERCY",
+        "LAN": "LANCASTER",
+        "MESS": "MESSENGER",
+        "MORT": "MORTIMER",
+        "NORTH": "NORTHUMBERLAND",
+        "OST": "OSTLER",
+        "SECOND CAR": "SECOND CARRIER",
+        "SERV": "SERVANT",
+        "SHER": "SHERIFF",
+        "SIR M": "SIR MICHAEL",
+        "VER": "VERNON",
+        "VINT": "VINTNER",
+        "WEST": "WESTMORELAND",
+        "WOR": "WORCESTER",
+    },
+    "HISTORY OF KING HENRY THE SIXTH, SECOND PART": {
+        "BEVIS": "GEORGE BEVIS",
+        "GEORGE": "GEORGE BEVIS",
+        "KING": "KING HENRY",
+        "M JOURDAIN": "MARGARET JOURDAIN",
+    },
+    "THE HISTORY OF KING HENRY THE SIXTH, THIRD PART": {
+        "EDWARD": "KING EDWARD",
+        "GEORGE": "CLARENCE",
+        "LADY GREY": "QUEEN ELIZABETH",
+        "LEWIS": "KING LEWIS",
+        "RICHARD": "GLOSTER",
+    },
+    "JULIUS CAESAR": {
+        "TITINIUS MESSALA": "TITINIUS AND MESSALA",
+        "VARRO CLAUDIUS": "VARRO AND CLAUDIUS",
+    },
+    "KING HENRY VI, FIRST PART": {"CARDINAL": "WINCHESTER", "PLANTAGENET": "YORK"},
+    "A MIDSUMMER NIGHT'S DREAM": {"MOON": "MOONSHINE"},
+    "PERICLES PRINCE OF TYRE": {
+        "BARD": "BAWD",
+        "HELCANUS": "HELICANUS",
+        "HELICANE": "HELICANUS",
+        "PERACLES": "PERICLES",
+    },
+    "ROMEO AND JULIET": {"CHOR": "CHORUS", "FRIAR": "FRIAR LAWRENCE"},
+    "THE HISTORY OF TROILUS AND CRESSIDA": {"AGAME": "AGAMEMNON", "ANDARUS": "PANDARUS"},
+    "THE LIFE AND DEATH OF KING RICHARD III": {"GLOSTER": "KING RICHARD"},
+    "THE LIFE OF HENRY THE EIGHTH": {
+        "KATHERINE": "QUEEN KATHERINE",
+        "THE PROLOGUE": "PROLOGUE",
+    },
+    "THE LIFE OF KING HENRY V": {"KING": "KING HENRY"},
+    "THE LIFE OF TIMON OF ATHENS": {"LUCULLIUS": "LUCULLUS"},
+    "THE MERCHANT OF VENICE": {
+        "DUKE": "DUKE OF VENICE",
+        "MOROCCO": "PRINCE OF MOROCCO",
+    },
+    "THE MERRY WIVES OF WINDSOR": {
+        "ANNE": "ANNE PAGE",
+        "MRS FORD": "MISTRESS FORD",
+        "MRS PAGE": "MISTRESS PAGE",
+        "QUICKLY": "MISTRESS QUICKLY",
+    },
+    "THE TRAGEDY OF CORIOLANUS": {"MARCIUS": "CORIOLANUS", "TITUS LARTIUS": "LARTIUS"},
+    "THE TRAGEDY OF KING LEAR": {
+        "ALB": "ALBANY",
+        "BUR": "BURGUNDY",
+        "CAPT": "CAPTAIN",
+        "COR": "CORDELIA",
+        "CORN": "CORNWALL",
+        "CUR": "CURAN",
+        "DOCT": "PHYSICIAN",
+        "EDG": "EDGAR",
+        "EDM": "EDMUND",
+        "FIRST SERV": "FIRST SERVANT",
+        "GENT": "GENTLEMAN",
+        "GLOU": "GLOSTER",
+        "GON": "GONERIL",
+        "HER": "HERALD",
+        "MESS": "MESSENGER",
+        "OFF": "OFFICER",
+        "OSW": "OSWALD",
+        "PHYS": "PHYSICIAN",
+        "REG": "REGAN",
+        "SECOND SERV": "SECOND SERVANT",
+        "THIRD SERV": "THIRD SERVANT",
+    },
+    "THE TRAGEDY OF KING RICHARD THE SECOND": {"HENRY PERCY": "PERCY"},
+    "TWELFTH NIGHT; OR, WHAT YOU WILL": {"AGUE-CHEEK": "SIR ANDREW"},
+}
+
+# Play -> pairs (misprint, correction); each misprint occurs exactly once in its text. They are
+# headings and directions that no rule can see, and words in an editor's square brackets, which
+# are speech. Misprints inside speech stay.
+CORRECTIONS: dict[str, tuple[tuple[str, str], ...]] = {
+    "CYMBELINE": (("[not] to say", "not to say"), ("not [but] believe", "not but believe")),
+    "KING HENRY VI, FIRST PART": (
+        ("'Down with the tawny-coats!'\n", "'Down with the tawny-coats!']\n"),
+        (
+            "Here sound an English march. Enter, and pass over\n"
+            "at a distance, Talbot and his forces.\n",
+            "",
+        ),
+    ),
+    "KING JOHN": (("\nLouIS.\n", "\nLOUIS.\n"),),
+    "MEASURE FOR MEASURE": (("     SONG\n  Take, O, take", "BOY.\n  Take, O, take"),),
+    "KING HENRY IV, THE FIRST PART": (("be gone?\nGLEND.\n", "be gone?\n\nGLEND.\n"),),
+    "KING HENRY IV, SECOND PART": (
+        ("\nMORTON.  I ran", "\n\nMORTON.  I ran"),
+        ("EPILOGUE.\n\nSpoken by a Dancer.\n", "DANCER.\n"),
+    ),
+    "PERICLES PRINCE OF TYRE": (
+        ("[Before the palace of Antioch.]\n", "[Before the palace of Antioch.]\n\nGOWER.\n"),
+        ("FIRST KNIGHT.]\n", "FIRST KNIGHT.\n"),
+    ),
+    "THE HISTORY OF TROILUS AND CRESSIDA": (("PROLOGUE\n\nTROILUS AND CRESSIDA\n", "PROLOGUE\n"),),
+    "THE HISTORY OF KING HENRY THE SIXTH, THIRD PART": (
+        ("\nGloster.\n[Aside.]", "\nGLOSTER.\n[Aside.]"),
+        ("\nGloster.\nAnd, that", "\nGLOSTER.\nAnd, that"),
+    ),
+    "THE LIFE OF HENRY THE EIGHTH": (("\nNORFOLK. I thank", "\n\nNORFOLK. I thank"),),
+    "THE LIFE OF KING HENRY V": (
+        ("[and they were as cold as any stone;]", "and they were as cold as any stone;"),
+        ("[Hampton]", "Hampton"),
+        ("[never] ent'red", "never ent'red"),
+    ),
+    "THE TEMPEST": (("[Spoken by PROSPERO]\n", "PROSPERO.\n"),),
+    "THE TRAGEDY OF CORIOLANUS": (
+        ("\nCITIZENS.\nTrue,", "\n\nCITIZENS.\nTrue,"),
+        ("The Senators\n\ntake their", "The Senators\ntake their"),
+    ),
+}
