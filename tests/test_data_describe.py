@@ -127,6 +127,23 @@ def test_a_partition_is_written_described_and_split(capsys, digits, tmp_path):
     assert sorted([*rest.rows, *held_out.rows]) == list(range(120))
 
 
+def test_a_task_in_a_file_is_described_as_its_data_are(capsys, digits, tmp_path):
+    path = tmp_path / "own.py"
+    path.write_text(f"""
+import fedax
+from fedax.data.store import open_store
+from fedax.models.mlp import mlp
+
+def task(hidden_units=4):
+    model = fedax.classification(*mlp([2, hidden_units, 4]))
+    return fedax.Task(model, open_store({digits + "/train"!r}))
+""", "utf-8")
+    assert tables(capsys, f"{path}:task") == tables(capsys, digits)
+    assert "has no test part" in command(capsys, "describe", f"{path}:task", "--test", status=2)
+    assert "tusk" in command(capsys, "describe", f"{path}:tusk", status=2)
+    assert f"{path}:task" in command(capsys, "describe", str(path), status=2)
+
+
 WRONG = {
     ("describe", "digitss"): (2, "Unknown data set 'digitss'. Did you mean 'digits'?"),
     ("describe", "{digits}", "--seed", "1"): (2, "give --partition too"),

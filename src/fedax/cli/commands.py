@@ -182,7 +182,7 @@ class DataDescribe:
     """
 
     name: Annotated[Positional[str], option("NAME_OR_PATH")]
-    """A data set, see `fedax list datasets`, or the folder of a store."""
+    """A data set, see `fedax list datasets`, the folder of a store, or your task, FILE.py:NAME."""
     partition: Annotated[str | None, option("TEXT_OR_FILE")] = None
     """Such as 'dirichlet(0.1)', or a file that `fedax data partition` wrote."""
     num_clients: Annotated[int | None, WHOLE, option("N")] = None

@@ -12,6 +12,7 @@ from fedax.data.folder import SPLITS, load_dataset
 from fedax.data.label_skew import label_skew
 from fedax.data.partitions import Partition, parse_partition
 from fedax.data.store import TABLE, open_store
+from fedax.experiment.build import build_task, find_task
 from fedax.experiment.errors import ConfigError
 from fedax.report.picture import require_format, save_picture
 from fedax.report.population_picture import draw_population
@@ -89,7 +90,7 @@ def _partition(command: DataDescribe, dataset: FederatedDataset, text: str) -> P
 
 
 def _opened(name: str, *, test: bool) -> FederatedDataset:
-    """One part of a data set, by its name or the folder of its stores."""
+    """One part of a data set, by its name or the folder of its stores, or of a user's own task."""
     part = SPLITS[test]
     folder = Path(name)
     if (folder / TABLE).is_file():
@@ -100,6 +101,8 @@ def _opened(name: str, *, test: bool) -> FederatedDataset:
         return open_store(folder / part)
     if folder.is_dir() and name != folder.name:  # a path, and no name of a data set
         raise ConfigError(f"{folder} holds no store: there is no {TABLE} and no {part}/{TABLE}.")
+    if name.endswith(".py") or (":" in name and not folder.exists()):
+        return _of_own_task(name, test=test)
     if folder.is_file():
         made = f"{folder}.store"
         raise ConfigError(
@@ -113,3 +116,12 @@ def _opened(name: str, *, test: bool) -> FederatedDataset:
     except ValueError as error:
         raise ConfigError(str(error)) from None
     return splits.test if test else splits.train
+
+
+def _of_own_task(text: str, *, test: bool) -> FederatedDataset:
+    name, source = find_task(text)
+    task = build_task(name, {}, source)
+    dataset = task.test if test else task.train
+    if dataset is None:
+        raise ConfigError(f"The task {text} has no test part.")
+    return dataset
