@@ -1,6 +1,7 @@
 """A user points fedax at files in a format of the field and gets a data set."""
 
 import gzip
+import os
 import shutil
 import warnings
 
@@ -116,6 +117,13 @@ def test_a_store_is_made_once(tmp_path, monkeypatch):
         np.testing.assert_array_equal(again.arrays[key], data.arrays[key])
     with pytest.raises(DataError, match=r"Remove it to have it made anew.*store="):
         read_data(path, client_column="y")
+    text = path.read_text()
+    os.utime(path, (0, 0))  # as a copy, or written again with the same content
+    read_data(path, client_column="who", progress=lambda *counts: shown.append(counts))
+    assert len(shown) == 3
+    path.write_text(text[:-2] + ("7" if text[-2] != "7" else "8") + "\n")  # of the same size
+    with pytest.raises(DataError, match="other files than"):
+        read_data(path, client_column="who")
     path.write_text(path.read_text() + "zoe,1,2,3\n")
     with pytest.raises(DataError, match="other files than"):
         read_data(path, client_column="who")

@@ -60,13 +60,24 @@ class Clients:
         return Clients(self._read, paths, self.num_clients)
 
     def is_of(self, files: Any) -> bool:
-        """Whether the files have the names, sizes and dates of those that `source` described."""
+        """Whether the files are those that `source` described.
+
+        Names, sizes and dates tell it. A file of another date, such as a copy or one that was
+        written again, is read and told by its SHA-256.
+        """
         try:
-            said = [(file["name"], file["bytes"], file["modified"]) for file in files]
+            said = [(file["name"], file["bytes"]) for file in files]
+            dates = [file["modified"] for file in files]
+            digests = [file["sha256"] for file in files]
         except (TypeError, KeyError):
             return False
-        return said == [
-            (path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in self._paths
+        found = [path.stat() for path in self._paths]
+        if said != [
+            (path.name, one.st_size) for path, one in zip(self._paths, found, strict=True)
+        ]:
+            return False
+        return dates == [one.st_mtime_ns for one in found] or digests == [
+            file["sha256"] for file in self.source["files"]
         ]
 
     @functools.cached_property
