@@ -80,19 +80,20 @@ class Small(NamedTuple):
 SMALL = {
     "CIFAR-10": Small(
         "cifar10",
-        {"cohort_size": 5, "num_local_steps": 5, "num_rounds": 50, "evaluate_every": 5,
+        {"task.model": "mlp", "task.num_clients": 500, "cohort_size": 10, "batch_size": 20,
+         "num_local_epochs": 1, "num_rounds": 300, "evaluate_every": 10,
          "evaluation_sample": 1000},
-        "CIFAR-10: the paper's data dealt to 100 clients by Dirichlet(0.1), a CNN of two "
-        "convolutions in place of the ResNet-18, 5 clients a round, at most 5 local steps with "
-        "batches of 20, 50 rounds; accuracy every 5 rounds on 1,000 test images, on all after the "
-        "last.",
+        "CIFAR-10: as published 500 clients of 100 images by Dirichlet(0.1), 10 clients a round, "
+        "one local epoch with batches of 20; an MLP on whole images in place of the ResNet-18 on "
+        "crops, and 300 rounds for 4,000; accuracy every 10 rounds on 1,000 test images, on all "
+        "after the last.",
         stand_in=False,
-        client_rates=(0.01, 0.0316, 0.1),
+        client_rates=(0.01, 0.0316, 0.1, 0.316),
         server_rates={
-            **dict.fromkeys(ADAPTIVE, (0.00316, 0.01, 0.0316)), "AvgM": (0.1, 0.316, 1.0),
-            "Avg": (0.316, 1.0, 3.16),
+            **dict.fromkeys(ADAPTIVE, (0.00316, 0.01, 0.0316, 0.1)),
+            "AvgM": (0.0316, 0.1, 0.316, 1.0), "Avg": (0.316, 1.0, 3.16, 10.0),
         },
-        hours=(0.0063, 0.001),
+        hours=(0.0035, 0.001),
     ),
     "Fashion-MNIST for EMNIST CR": Small(
         "fashion-mnist",
