@@ -628,3 +628,63 @@ def test_the_page_is_that_of_its_files():
     assert text.split(page.MARK)[1] == page.page().split(page.MARK)[1]
     for name in EXPERIMENTS:
         assert EXPERIMENTS[name].source in text
+
+
+@pytest.mark.quick
+def test_throughout_is_judged_in_the_quarter_where_it_is_least_ahead():
+    """A is 10 points ahead of B and C first, in the third quarter 3 behind C, then level."""
+    def run(label, seed, values):
+        rounds = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]
+        values = [value + 0.001 * seed for value in values]
+        return Trace("P", label, {}, seed, 8, 0, {"test_accuracy": values[-1]},
+                     {"test_accuracy": (rounds, values)})
+
+    curves = {"A": [0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.6, 0.6],
+              "B": [0.4, 0.4, 0.4, 0.4, 0.4, 0.4, 0.4, 0.4],
+              "C": [0.1, 0.1, 0.2, 0.2, 0.53, 0.53, 0.6, 0.6]}
+    results = Results([run(label, seed, of) for label, of in curves.items() for seed in (0, 1)])
+    for by, agrees in ((-3.1, True), (-2.9, False)):
+        said = criteria.throughout("said", "P", "A", ("B", "C"), "test_accuracy", by)
+        outcome = said.judge(results)
+        assert outcome.agrees is agrees
+        assert outcome.measured.startswith("-3 ± ")
+        assert outcome.measured.endswith("in quarter 3")
+    lost = Results([*results.traces, *(Trace("P", "D", {}, seed, 2, 2, {}, {}) for seed in (0, 1))])
+    assert not criteria.throughout("s", "P", "D", ("B",), "test_accuracy", -9).judge(lost).agrees
+    assert criteria.throughout("s", "P", "A", ("B", "D"), "test_accuracy", 0).judge(lost).agrees
+
+
+@pytest.mark.quick
+def test_figure_1_of_paper_004_asks_for_scaffold_and_all_quarters():
+    """SCAFFOLD may be a point ahead of the worst of the others, and no more."""
+    def judged_with(scaffold):
+        made_up = Results([
+            Trace("CIFAR-10", label, {}, seed, 40, 0, {"test_accuracy": value, "train_loss": 1.0},
+                  {"test_accuracy": ([10, 20, 30, 40], [value] * 4)})
+            for label, value in {**dict.fromkeys(METHODS, 0.5), "Adam": 0.505, "Yogi": 0.506,
+                                 "SCAFFOLD": scaffold}.items() for seed in range(3)
+        ])
+        found = judged(EXPERIMENTS["adaptive-figure-1"], made_up)
+        return {one.statement.split(".")[0]: outcome.agrees for one, outcome in found}
+
+    agreeing = judged_with(0.509)
+    assert len(agreeing) == 7
+    assert all(agreeing.values())
+    disagreeing = judged_with(0.511)
+    assert [said for said, agrees in disagreeing.items() if not agrees] == [
+        "CIFAR-10: SCAFFOLD performs comparably to or worse than Avg and the adaptive methods"]
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize(("worst", "agrees"), [(0.481, True), (0.479, False)])
+def test_small_differences_among_adaptivities_are_two_points(worst, agrees):
+    made_up = Results([
+        Trace("CIFAR-10", label, {"adaptivity": tau, "client_learning_rate": 0.1}, seed, 9, 0,
+              {"test_accuracy": value, "train_loss": 1.0}, {})
+        for label in ("Adam", "Yogi") for tau, value in ((1e-5, 0.5), (1e-3, 0.5), (0.1, worst))
+        for seed in range(3)
+    ])
+    found = {one.statement: outcome.agrees
+             for one, outcome in judged(EXPERIMENTS["adaptive-figure-3"], made_up)}
+    assert [of for said, of in found.items() if "small differences" in said] == [agrees] * 2
+    assert all(of for said, of in found.items() if "almost as well" in said)

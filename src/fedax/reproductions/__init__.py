@@ -5,6 +5,7 @@ Settings, sources and deviations; the methods and the rounds are those that user
 
 from fedax.reproductions import (
     adaptive,
+    adaptive_curves,
     adaptive_tuning,
     decaying_steps,
     decaying_training,
@@ -27,6 +28,7 @@ REPRODUCTIONS: dict[str, Reproduction] = {
 # What is trained; what is computed stands above.
 EXPERIMENTS: dict[str, Experiment] = {
     **adaptive.EXPERIMENTS,
+    **adaptive_curves.EXPERIMENTS,
     **adaptive_tuning.EXPERIMENTS,
     **outsized_training.EXPERIMENTS,
     **decaying_training.EXPERIMENTS,

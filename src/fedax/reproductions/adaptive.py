@@ -1,20 +1,20 @@
-"""Paper 004 ("Adaptive Federated Optimization"): Tables 1 to 3 and Figure 1, by training."""
+"""Paper 004 ("Adaptive Federated Optimization"): Tables 1 to 3, by training."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from fedax.experiment.presets import preset_values
 from fedax.report.tables import Table
-from fedax.reproductions import criteria, drawing
+from fedax.reproductions import criteria
 from fedax.reproductions.adaptive_parts import (
     ACCURACY,
     ADAPTIVE,
     METHODS,
     ROWS,
+    SOURCE,
     hours,
     in_words,
     row_of,
@@ -30,11 +30,6 @@ from fedax.reproductions.experiment import (
     name_of,
 )
 from fedax.reproductions.results import LAST, Results, spread
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-SOURCE = "Adaptive Federated Optimization 2021"
 
 
 def _published(panel: str, label: str, task: str) -> Part:
@@ -65,25 +60,6 @@ def table_1_plan(scale: Scale, stand_in: bool) -> Plan:
            "Federated." if stand_in else ""),
         hours(parts, small=False),
     )
-
-
-def figure_1_plan(scale: Scale, stand_in: bool) -> Plan:
-    """The runs of Table 1; at the scale "paper" with its data SCAFFOLD as well."""
-    plan = table_1_plan(scale, stand_in)
-    if scale == "small" or stand_in:
-        return plan._replace(settings=f"{plan.settings} SCAFFOLD, which the figure has too, is "
-                             "left out.")
-    words = " SCAFFOLD, whose rates the text at hand does not have, has those of Avg."
-    parts = (*plan.parts, *(_scaffold(panel, row.task) for panel, row in ROWS.items()))
-    return Plan(parts, plan.settings + words, hours(parts, small=False))
-
-
-def _scaffold(panel: str, task: str) -> Part:
-    """SCAFFOLD with the settings of Avg."""
-    values = preset_values(task, "paper", METHODS["Avg"])
-    settings = {key.removeprefix("run.").removeprefix("algorithm."): value
-                for key, value in values.items()}
-    return Part(panel, "SCAFFOLD", task, "scaffold", "none", {**settings, "evaluate_every": 20})
 
 
 # Of Table 1: who is how far ahead of Avg, and by how much it must be here, if not only ahead; and
@@ -126,27 +102,30 @@ def table_1_criteria(results: Results) -> Sequence[Criterion]:
 
 def table_1_tables(results: Results) -> list[Table]:
     """Published beside measured."""
+    return [final_values(results, list(METHODS))]
+
+
+def final_values(results: Results, labels: Sequence[str]) -> Table:
+    """Table 1's values beside what was measured, of methods for which there are runs."""
+    shown = [label for label in labels if any(label in results.labels(panel)
+                                              for panel in results.panels)]
     rows = []
     for panel in results.panels:
         row = row_of(panel)
-        rows.append([
-            f"{name_of(panel)}, published", *(f"{value:g}" for value in row.published)
-        ])
-        rows.append([
-            f"{panel}, measured",
-            *(_cell(results, panel, label) for label in METHODS),
-        ])
+        published = dict(zip(METHODS, row.published, strict=True))
+        rows.append([f"{name_of(panel)}, published", *(
+            f"{published[label]:g}" if label in published else "" for label in shown
+        )])
+        rows.append([f"{panel}, measured", *(
+            spread(results.final(panel, label, row.metric), 2, row.scale)
+            if label in results.labels(panel) else "" for label in shown
+        )])
     title = (
         f"Means over {LAST} and over seeds, with the sample standard deviation: "
         "accuracy in per cent, of SO LR recall at 5 in per cent, of EMNIST AE the mean squared "
         "error times 1,000."
     )
-    return [Table(title, ["", *METHODS], rows)]
-
-
-def _cell(results: Results, panel: str, label: str) -> str:
-    row = row_of(panel)
-    return spread(results.final(panel, label, row.metric), 2, row.scale)
+    return Table(title, ["", *shown], rows)
 
 
 def table_2_plan(scale: Scale, stand_in: bool) -> Plan | None:
@@ -207,49 +186,6 @@ def table_2_tables(results: Results) -> list[Table]:
         )])
     title = "After the last round, on the whole test set, in per cent."
     return [Table(title, ["", *METHODS], rows)]
-
-
-def figure_1_criteria(results: Results) -> Sequence[Criterion]:
-    """Who is ahead in the first rounds (section 5.1)."""
-    found = []
-    for panel in results.panels:
-        row, name = row_of(panel), name_of(panel)
-        if name == "EMNIST CR":
-            found.append(criteria.within(
-                "the task is easy, most optimizers do well after enough rounds", panel,
-                list(METHODS), row.metric, 2.0,
-            ))
-            continue
-        if name == "Shakespeare":
-            said, pairs = "Adagrad converges faster than the others", [
-                ("Adagrad", other) for other in METHODS if other != "Adagrad"
-            ]
-        elif name in ("SO NWP", "SO LR"):
-            said, pairs = "adaptive optimizers dramatically outperform nonadaptive ones", [
-                (label, other) for label in ADAPTIVE for other in ("AvgM", "Avg")
-            ]
-        else:
-            said, pairs = "Yogi has faster initial convergence than AvgM", [("Yogi", "AvgM")]
-        found += [
-            criteria.earlier(
-                said, panel, better, worse, row.metric, scale=row.scale,
-                smaller_is_better=row.scale > 100,
-            ) for better, worse in pairs
-        ]
-    return found
-
-
-def draw_figure_1(figure: Figure, results: Results) -> None:
-    """Validation performance against rounds, a panel a task, with Table 1 at their end."""
-    for axes, panel in zip(
-        drawing.panels_of(figure, results.panels), results.panels, strict=True
-    ):
-        row = row_of(panel)
-        drawing.draw_curves(
-            axes, results, panel, row.metric, scale=row.scale,
-            published=dict(zip(METHODS, row.published, strict=True)),
-        )
-        axes.set_ylabel("error x 1,000" if row.scale > 100 else "accuracy or recall, per cent")
 
 
 # Table 3: centralised training of 100 epochs, constant rates, and a tenth of the client's rate
@@ -370,9 +306,5 @@ EXPERIMENTS = {
     "adaptive-table-3": Experiment(
         "decaying the client's rate brings federated training nearer to centralised",
         f"{SOURCE}, Table 3", table_3_plan, table_3_criteria, table_3_tables,
-    ),
-    "adaptive-figure-1": Experiment(
-        "adaptive server optimizers converge at least as fast", f"{SOURCE}, Figure 1",
-        figure_1_plan, figure_1_criteria, table_1_tables, draw_figure_1,
     ),
 }

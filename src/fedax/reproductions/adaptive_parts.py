@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from fedax.reproductions.experiment import Part, name_of
 from fedax.tuning.grids import preset_grid
 
+SOURCE = "Adaptive Federated Optimization 2021"
 METHODS = {
     "Adagrad": "fedadagrad", "Adam": "fedadam", "Yogi": "fedyogi", "AvgM": "fedavgm",
     "Avg": "fedavg",

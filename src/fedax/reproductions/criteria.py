@@ -90,6 +90,45 @@ def earlier(
     )
 
 
+def throughout(
+    published: str, panel: str, ours: str, others: Sequence[str], metric: str, by: float,
+    *, scale: float = 100.0, smaller_is_better: bool = False,
+) -> Criterion:
+    """In each quarter of the rounds a method is so far ahead of the best of others, or behind it.
+
+    Judged where it is least ahead, in the mean over seeds.
+    """
+    sign = -scale if smaller_is_better else scale
+
+    def quarters(results: Results, label: str) -> np.ndarray:
+        _, values = results.curve(panel, label, metric)
+        if not values.size:
+            return np.array([[np.nan]])
+        parts = [part for part in np.array_split(values, 4, axis=1) if part.size]
+        whole = ~np.isnan(results.final(panel, label, metric))
+        return np.array([np.where(whole, sign * part.mean(1), np.nan) for part in parts])
+
+    def judge(results: Results) -> Outcome:
+        mine, best = quarters(results, ours), np.full((1, 1), np.nan)
+        for label in others:
+            best = np.fmax(best, quarters(results, label))
+        gaps = mine - best
+        if np.isnan(gaps).any():
+            return Outcome(f"{ours} or one of {', '.join(others)} diverged, or was not measured",
+                           False)
+        least = int(gaps.mean(1).argmin())
+        return Outcome(f"{gained(gaps[least], by)} in quarter {least + 1}",
+                       bool(gaps[least].mean() >= by))
+
+    other = " and ".join(others)
+    return Criterion(
+        f"{panel}: {published}. Agrees if in each quarter of the rounds {metric} of {ours} is at "
+        f"most {-by:g} behind that of {'the better of ' * (len(others) > 1)}{other}, in the mean "
+        "over seeds.",
+        judge,
+    )
+
+
 def _along(
     panel: str, label: str, metric: str, scale: float, share: float = 1.0
 ) -> Callable[[Results], np.ndarray]:
