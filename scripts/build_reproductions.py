@@ -62,7 +62,8 @@ def _row(name: str, experiment: Experiment, came: Sequence[Came]) -> list[str]:
     for one in came:
         if one.name == name:
             found = judged(experiment, one.results)
-            done.append(f"[{_kind(one.scale, one.stand_in)}](#{one.title})")
+            not_run = "".join(f", {words}" for words in _not_run(one))
+            done.append(f"[{_kind(one.scale, one.stand_in)}](#{one.title}){not_run}")
             verdicts.append(verdict(found) + (" (stand-in)" if one.stand_in else ""))
     done += _waiting(experiment, {(one.scale, one.stand_in) for one in came if one.name == name})
     if experiment.alone:
@@ -116,14 +117,8 @@ def _section(came: Came) -> Iterable[str]:
         yield "| data | methods | tuned over |\n|---|---|---|"
         yield from map(_cells, plan.tried)
         yield ""
-    missing = [panel for panel in (plan.panels if plan else []) if panel not in
-               came.results.panels]
-    if missing:
-        yield f"Not run yet: {', '.join(missing)}.\n"
-    there = plan.only(came.results.panels).num_runs if plan else 0
-    if len(came.results.traces) < there:
-        yield (f"Not all of what is tuned over was run yet: {len(came.results.traces):,} of "
-               f"{there:,} runs.\n")
+    for words in _not_run(came):
+        yield f"{_sentence(words)}.\n"
     made = came.made
     yield (
         f"{len(came.results.traces):,} runs with {seeds} seeds, {came.seconds / 3600:.1f} hours of "
@@ -132,7 +127,7 @@ def _section(came: Came) -> Iterable[str]:
     )
     yield "| criterion | measured | agrees |\n|---|---|---|"
     for criterion, outcome in found:
-        yield _cells([criterion.statement, outcome.measured, "yes" if outcome.agrees else "no"])
+        yield _cells([criterion.statement, outcome.measured, outcome.word])
     for table in experiment.tables(came.results):
         yield from _table(table)
     if edges := at_edges(came.results):
@@ -143,6 +138,19 @@ def _section(came: Came) -> Iterable[str]:
     picture = RESULTS / f"{came.title}.png"
     if picture.exists():
         yield f"\n![{experiment.source}, measured](reproductions/{picture.name})"
+
+
+def _not_run(came: Came) -> Iterable[str]:
+    """What of a plan there are no results of."""
+    plan = EXPERIMENTS[came.name].plan(cast(Scale, came.scale), came.stand_in)
+    if plan is None:
+        return
+    if missing := [panel for panel in plan.panels if panel not in came.results.panels]:
+        yield f"not run yet: {', '.join(missing)}"
+    there = plan.only(came.results.panels).num_runs
+    if len(came.results.traces) < there:
+        yield (f"not all of what is tuned over was run yet: {len(came.results.traces):,} of "
+               f"{there:,} runs")
 
 
 def _computed(name: str, folder: Path) -> Iterable[str]:

@@ -339,8 +339,12 @@ def test_figures_2_to_4_of_paper_004_judge_and_draw():
     assert all(math.copysign(1, adaptive_tuning.slope(results, "EMNIST CR", label)) == 1
                and adaptive_tuning.slope(results, "EMNIST CR", label) == 0
                for label in ("Adagrad", "Adam", "Yogi"))
+    assert sorted(adaptive_tuning.best_rates(results, "EMNIST CR", "Yogi")) == [0.01, 0.1, 1.0]
     figure = Figure(layout="constrained")
     EXPERIMENTS["adaptive-figure-4"].draw(figure, results)
+    # The client rate 10 did not train, so it has no point.
+    assert {x for axes in figure.axes for line in axes.get_lines() if line.get_xdata().size
+            for x in line.get_xdata()} == {0.01, 0.1, 1.0}
     assert {(axes.get_title(), axes.get_title("left")) for axes in figure.axes} == {
         ("EMNIST CR", ""), ("Shakespeare", "")}
 

@@ -7,7 +7,7 @@ import pytest
 from matplotlib.figure import Figure
 
 import fedax
-from fedax.reproductions import decaying_training, outsized_criteria, outsized_training
+from fedax.reproductions import decaying_training, outsized_rate_criteria, outsized_training
 from fedax.reproductions import outsized_plans as outsized
 from fedax.reproductions.decaying_plans import (
     CONSTANT,
@@ -20,7 +20,7 @@ from fedax.reproductions.decaying_plans import (
 )
 from fedax.reproductions.experiment import name_of
 from fedax.reproductions.jobs import jobs_of
-from fedax.reproductions.outcome import judged
+from fedax.reproductions.outcome import judged, verdict
 from fedax.reproductions.results import Results, Trace, as_json, from_json, traces_of
 from fedax.sweeps.record import Record, Setting
 
@@ -237,6 +237,8 @@ def outsized_losses(name, task, part, rate, agree):
     if "eta" in part.label:
         level = {0.1: 1.0, 0.01: 1.5, 1.0: 2.0}.get(rate, 1.8)
         found = (level, level) if agree else (3 - level, 3 - level)
+    elif name.endswith("figure-4"):  # the best tied rate has 1
+        found = 1.5, 0.9 if agree else 1.0
     elif number == "7":
         sign = 1 if (task == "StackOverflow TP") == agree else -1
         found = 2 + sign * at, 1 + sign * at / 10
@@ -327,7 +329,27 @@ def test_a_loss_that_explodes_has_diverged():
             for seed, end in enumerate(ends)
         ]
         assert {t.label for t in traces} == {"ReduceLR, gamma = 1", "ReduceLR, gamma = 0.1"}
-        assert outsized_criteria.begins_at(Results(traces, "full_loss"), panel) == 0.1
+        assert outsized_rate_criteria.begins_at(Results(traces, "full_loss"), panel) == 0.1
+
+
+@pytest.mark.quick
+def test_a_decay_that_never_comes_says_nothing():
+    """LocalUpdateDecay with gamma = 0.1 that is the constant run, round for round, and not."""
+    def verdict_with(last):
+        traces = [
+            trace(part, {"server_learning_rate": 0.1}, seed, {"full_loss": (2.0, (
+                math.nan if rate_of(part) > 0.1 else
+                last if part.label == "ReduceLR, gamma = 0.1" else 1.5 - rate_of(part)))})
+            for part in EXPERIMENTS["outsized-rates-figure-9"].plan("small", True).parts
+            if part.panel == "plays for StackOverflow NWP" for seed in range(3)
+        ]
+        experiment = EXPERIMENTS["outsized-rates-figure-9"]
+        found = judged(experiment, Results(traces, "full_loss"))
+        return verdict(found), {outcome.word for _, outcome in found}
+
+    assert verdict_with(1.4) == ("says nothing", {"says nothing"})
+    assert verdict_with(1.39) == ("agrees", {"yes"})
+    assert verdict_with(1.5) == ("disagrees", {"no"})
 
 
 def test_criteria_of_runs_that_diverged_do_not_agree():

@@ -2,8 +2,10 @@
 
 import gzip
 import os
+import re
 import shutil
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -184,3 +186,12 @@ def test_a_package_that_is_not_installed(module, read, extra, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, module, None)
     with pytest.raises(DataError, match=rf"needs {module}: pip install 'fedax\[{extra}\]'"):
         read()
+
+
+@pytest.mark.quick
+def test_the_page_s_example_runs(tmp_path, monkeypatch, capsys):
+    page = Path(__file__).parent.parent / "docs" / "data.md"
+    (block,) = re.findall(r"^```python\n(.*?)^```", page.read_text("utf-8"), re.M | re.S)
+    monkeypatch.chdir(tmp_path)
+    exec(block, {})
+    assert capsys.readouterr().out == "(2, 9)\n"

@@ -195,7 +195,7 @@ def _say(experiment: Experiment, came: Came, command: Reproduce) -> None:
             ", by data that stand in for the paper's." if came.stand_in else "."
         ),
         ["criterion", "measured", "agrees"],
-        [[one.statement, outcome.measured, "yes" if outcome.agrees else "no"]
+        [[one.statement, outcome.measured, outcome.word]
          for one, outcome in found],
     )
     tables = [*experiment.tables(came.results), points]

@@ -94,7 +94,7 @@ DATA = {
             "task.model": "small", "batch_size": 4, "num_rounds": 200, "evaluate_every": 10,
             "evaluation_sample": 1000,
         }, (10, 33)),
-        (0.3, 0.05),
+        (0.4, 0.05),
     ),
 }
 

@@ -170,10 +170,15 @@ def table_1_tables(results: Results) -> list[Table]:
     rows = []
     for panel in results.panels:
         name = name_of(panel)
-        for k in steps_of(results, panel):
-            column = DATA[name].columns[k]
+        tried = steps_of(results, panel)
+        for k, column in DATA[name].columns.items():
             of = f"{panel}, K = {k}"
             rows += [
+                [f"{of}: {RATE}, highest accuracy", f"{100 * column.rate_accuracy:g}", "not run",
+                 ""],
+                [f"{of}: {STEPS}, highest accuracy", f"{100 * column.steps_accuracy:g}", "not run",
+                 ""],
+            ] if k not in tried else [
                 _row(f"{of}: {RATE}, highest accuracy", 100 * column.rate_accuracy,
                      highest(panel, k, RATE)(results), 1, is_alike=name == panel),
                 _row(f"{of}: {STEPS}, highest accuracy", 100 * column.steps_accuracy,

@@ -128,10 +128,17 @@ class Outcome(NamedTuple):
     Attributes:
       measured: in words, with the spread.
       agrees: whether it is as published.
+      says_nothing: whether the runs cannot tell, as where both are the same; counts as no point.
     """
 
     measured: str
     agrees: bool
+    says_nothing: bool = False
+
+    @property
+    def word(self) -> str:
+        """For a table."""
+        return "says nothing" if self.says_nothing else "yes" if self.agrees else "no"
 
 
 class Criterion(NamedTuple):

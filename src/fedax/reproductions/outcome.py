@@ -71,6 +71,15 @@ def verdict(found: Sequence[tuple[Criterion, Outcome]]) -> str:
 
 
 def _counted(outcomes: Sequence[Outcome]) -> str:
+    telling = [outcome for outcome in outcomes if not outcome.says_nothing]
+    silent = len(outcomes) - len(telling)
+    if silent and not telling:
+        return "says nothing"
+    return _of_points(telling) + (f"; {silent} more say{'s' * (silent == 1)} nothing" if silent
+                                  else "")
+
+
+def _of_points(outcomes: Sequence[Outcome]) -> str:
     agreeing = [outcome for outcome in outcomes if outcome.agrees]
     if not agreeing:
         return "disagrees" if outcomes else ""

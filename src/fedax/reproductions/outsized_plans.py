@@ -126,7 +126,7 @@ DATA = {
         {0.1: _R[-3], 0.01: _R[-3], 0.001: _R[-4], 0.0: _R[-4]}, (0.1, _R[-3]),
         "stackoverflow-words", 1500, (60.0, 1.0), 0.1, small=Small(
             "plays for StackOverflow NWP", "shakespeare", "charles", {**_PLAYS, **_YOGI},
-            (0.0, 0.01, 0.1), (_R[-4], _R[-3], _R[-2]), (0.1,), _R[-3], 0.25,
+            (0.0, 0.01, 0.1), (_R[-4], _R[-3], _R[-2]), (0.1,), _R[-3], 0.4,
             f"For next words of Stack Overflow next characters: {_OF_PLAYS}; the fixed server "
             "rate is 10^-1.5 for 0.01, as they are few.",
         ),

@@ -9,6 +9,7 @@ import numpy as np
 
 from fedax.report.tables import Table
 from fedax.reproductions import outsized_criteria as criteria
+from fedax.reproductions import outsized_rate_criteria as rate_criteria
 from fedax.reproductions.experiment import Experiment, Plan, Scale, name_of
 from fedax.reproductions.outsized_plans import (
     AT_FIXED,
@@ -81,12 +82,13 @@ def best_rate_tables(results: Results) -> list[Table]:
     tables = []
     for panel in results.panels:
         published = DATA[name_of(panel)].best
-        rows = []
-        for rate in reversed(rates_of(results, panel)):
+        rows, tried = [], rates_of(results, panel)
+        for rate in sorted({*tried, *published}, reverse=True):
             label = constant(rate)
+            found = [_best(results, panel, label), criteria.losses(results, panel, label)[1]]
             rows.append([
                 f"{rate:g}", f"{published[rate]:.3g}" if rate in published else "not listed",
-                _best(results, panel, label), criteria.losses(results, panel, label)[1],
+                *(found if rate in tried else ["not run", ""]),
             ])
         tables.append(Table(
             f"{panel}: the best eta for each gamma, by the mean training loss over {LAST} and "
@@ -107,7 +109,7 @@ def reduce_tables(results: Results) -> list[Table]:
     for panel in results.panels:
         gamma, eta = DATA[name_of(panel)].reduce
         try:
-            found = criteria.begins_at(results, panel)
+            found = rate_criteria.begins_at(results, panel)
             measured = [f"{found:g}", _best(results, panel, reduced(found)),
                         criteria.losses(results, panel, reduced(found))[1]]
         except LookupError:
@@ -161,7 +163,7 @@ def _drawing(
 
 def _drawn(results: Results, panel: str) -> float | None:
     try:
-        return criteria.begins_at(results, panel)
+        return rate_criteria.begins_at(results, panel)
     except LookupError:
         return None
 
@@ -198,7 +200,7 @@ _WITH_REDUCED = _drawing(LOSS, _CROSS_ENTROPY, [constant, reduced])
 def _rates_table(number: int, name: str) -> Experiment:
     return Experiment(
         f"the best server rate for each client rate, on {name}", f"{SOURCE}Table {number}",
-        plan([name], [TUNED]), criteria.tables_3_to_7, best_rate_tables, by=LOSS,
+        plan([name], [TUNED]), rate_criteria.tables_3_to_7, best_rate_tables, by=LOSS,
     )
 
 
@@ -206,7 +208,7 @@ def _against_decay(number: int, names: Sequence[str]) -> Experiment:
     kinds: list[Kind] = [TUNED, REDUCED]
     return Experiment(
         "LocalUpdateDecay, whose client rate is not tuned, against tuned constant rates",
-        f"{SOURCE}Figure {number}", plan(names, kinds), criteria.figure_8, loss_tables,
+        f"{SOURCE}Figure {number}", plan(names, kinds), rate_criteria.figure_8, loss_tables,
         _WITH_REDUCED, by=LOSS,
     )
 
@@ -224,7 +226,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     ),
     "outsized-rates-figure-4": Experiment(
         "tying the client and the server rate together is not enough", f"{SOURCE}Figure 4",
-        plan(["CIFAR-100"], [TIED]), criteria.figure_4, loss_tables,
+        plan(["CIFAR-100"], [TIED, TUNED]), criteria.figure_4, loss_tables,
         _drawing(LOSS, _CROSS_ENTROPY, [tied]), by=LOSS,
     ),
     "outsized-rates-figure-5": Experiment(
@@ -246,7 +248,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     "outsized-rates-figure-9": _against_decay(9, BY_YOGI),
     "outsized-rates-table-2": Experiment(
         "the rates of LocalUpdateDecay", f"{SOURCE}Table 2", _of_the_papers_data,
-        criteria.table_2, reduce_tables, by=LOSS,
+        rate_criteria.table_2, reduce_tables, by=LOSS,
         alone="the rates are those of its data, and on others may be any",
     ),
     "outsized-rates-table-3": _rates_table(3, "CIFAR-100"),
