@@ -74,7 +74,8 @@ TABLE_3 = {
 }
 FIGURE_2 = {
     "FedAvg": 50, "FedAvg + elastic": 55, "FedAvgM": 51, "FedAvgM + elastic": 56, "FedProx": 52,
-    "FedProx + elastic": 57, "PFNM": 60, "FedAvg, MLP": 49, "PFNM, MLP": 45,
+    "FedProx + elastic": 57, "PFNM": 60, "FedAvg, MLP": 49, "FedAvg, MLP + elastic": 50,
+    "PFNM, MLP": 45,
 }
 CASES = {
     "elastic-table-1": (
