@@ -28,9 +28,10 @@ BEFORE = ("srun", "pip", "install", ".", "&&")
 
 
 def lines(page):
-    """The words of each command line of a page's blocks for a shell."""
-    blocks = re.findall(r"^```sh\n(.*?)^```", page.read_text("utf-8"), re.MULTILINE | re.DOTALL)
-    words = [shlex.split(line, comments=True) for block in blocks for line in block.splitlines()]
+    """The words of each command line of a page's blocks for a shell, and of those not to be run."""
+    blocks = re.findall(r"^```(sh|text)\n(.*?)^```", page.read_text("utf-8"), re.M | re.S)
+    words = [shlex.split(line, comments=True) for kind, block in blocks
+             for line in block.splitlines() if kind == "sh" or line.startswith("fedax ")]
     return [line for line in words if line]
 
 
