@@ -84,7 +84,7 @@ class Tried(NamedTuple):
 _CLOTHES, _PLAYS = "Fashion-MNIST for EMNIST CR", "plays for Shakespeare"
 FIGURE_3 = {
     "CIFAR-10": (
-        Tried((1e-5, 1e-3), (0.0316, 0.1), dict.fromkeys(ADAPTIVE, (0.01, 0.0316))),
+        Tried((1e-5, 1e-3), (0.0316, 0.1), dict.fromkeys(ADAPTIVE, (0.001, 0.00316, 0.01))),
         Tried((1e-1,), (0.0316, 0.1), dict.fromkeys(ADAPTIVE, (0.0316, 0.1, 0.316))),
     ),
     _CLOTHES: (
