@@ -335,6 +335,17 @@ def test_figures_2_to_4_of_paper_004_judge_and_draw():
     assert adaptive_tuning.share_close(results, "EMNIST CR", "Yogi") == 0.75
     assert adaptive_tuning.share_close(results, "EMNIST CR", "AvgM") == 0.25
     assert adaptive_tuning.slope(results, "EMNIST CR", "Avg") == pytest.approx(-1)
+    # One step of half a decade, of two methods, written with three digits: a tie.
+    one_step = Results(
+        Trace("P", label, {"client_learning_rate": client, "server_learning_rate": server}, 0, 9, 0,
+              {"train_loss": 2.0 - (server == best), "test_loss": 2.0 - (server == best)}, {})
+        for label, servers in (("Adagrad", (0.0316, 0.01)), ("Avg", (1.0, 0.316)))
+        for client, best in ((0.01, servers[0]), (0.0316, servers[1]), (0.1, servers[1]),
+                             (0.316, servers[1]))
+        for server in servers
+    )
+    # Deviations of x: -0.75, -0.25, 0.25, 0.75; of y: 0.375 and three of -0.125.
+    assert {adaptive_tuning.slope(one_step, "P", of) for of in ("Adagrad", "Avg")} == {-0.3}
     # The same rate is best for all, and no rounding makes a falling line of it.
     assert all(math.copysign(1, adaptive_tuning.slope(results, "EMNIST CR", label)) == 1
                and adaptive_tuning.slope(results, "EMNIST CR", label) == 0

@@ -340,8 +340,9 @@ def slope(results: Results, panel: str, label: str) -> float:
     if len(found) < 2:
         return math.nan
     x, y = np.log10([*found]), np.log10([*found.values()])
-    # Where the best rate is the same for all, least squares leave some 1e-17 of either sign.
-    return round(float(np.polyfit(x, y, 1)[0]), 9) + 0.0
+    # Without the 1e-17 of either sign that least squares leave where the best rate is the same for
+    # all, and so that rates such as 0.0316, for 10^-1.5, do not tell two equal slopes apart.
+    return round(float(np.polyfit(x, y, 1)[0]), 2) + 0.0
 
 
 def figure_4_criteria(results: Results) -> Sequence[Criterion]:
