@@ -203,12 +203,15 @@ def parts_of(probe: Probe) -> Iterator[Part]:
     chosen += [chosen[0]._replace(label=label, settings={**chosen[0].settings, **own})
                for label, own in probe.beyond]
     (path,) = RESULTS.glob(f"{probe.experiment}-small{'-stand-in' * stand_in}.json")
+    found = read(path).results
     for part in chosen:
         settings, grid = {**part.settings, **probe.settings}, {}
         if probe.grid is not None:
             grid = {key: probe.grid.get(key, values) for key, values in part.grid.items()}
-        elif part.grid:
-            settings |= read(path).results.best(part.panel, part.label)
+        elif part.grid and part.panel in found.panels:
+            settings |= found.best(part.panel, part.label)
+        else:  # the experiment itself is still to be run
+            grid = dict(part.grid)
         if part.algorithm == "fedsgd" and "num_rounds" in probe.settings:
             longer = part.settings["num_rounds"] / settings["num_rounds"]
             settings |= {name: part.settings[name] ** longer for name in DECAYS}
