@@ -26,7 +26,7 @@ class Method(NamedTuple):
       algorithm, settings: what is trained.
       rate: the hyperparameter that is tuned.
       grid: its values at the scale "small", of the paper's powers of ten, and others tuned over.
-      plays: the values of `rate` on the plays; none: it is not trained there.
+      plays: the values of `rate` on the plays; empty: it is not trained there.
     """
 
     algorithm: str

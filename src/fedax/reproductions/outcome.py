@@ -64,6 +64,8 @@ def verdict(found: Sequence[tuple[Criterion, Outcome]]) -> str:
       'agrees in 1 of 2 points; on data that the paper has not, agrees'
       >>> verdict(points[2:])
       'on data that the paper has not, agrees'
+      >>> verdict([points[0], (Criterion("A: the same run.", None), Outcome("", False, True))])
+      'agrees; 1 more says nothing'
     """
     own = _counted([outcome for criterion, outcome in found if not criterion.is_beyond])
     beyond = _counted([outcome for criterion, outcome in found if criterion.is_beyond])
