@@ -20,7 +20,7 @@ from fedax.data.catalogue import PRODUCTS, SOURCES
 from fedax.report.tables import Table
 from fedax.reproductions import EXPERIMENTS, REPRODUCTIONS
 from fedax.reproductions.experiment import Experiment, Plan, Scale
-from fedax.reproductions.outcome import Came, at_edges, judged, read, verdict
+from fedax.reproductions.outcome import Came, at_edges, in_hours, judged, read, verdict
 from fedax.tasks.registry import TASKS
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
@@ -85,12 +85,11 @@ def _waiting(experiment: Experiment, done: set[tuple[str, bool]]) -> list[str]:
             plan = experiment.plan(cast(Scale, scale), stand_in)
             if plan is None or (scale, stand_in) in done:
                 continue
-            hours = sum(plan.hours.get(panel, (0.0, 0.0))[0] for panel in plan.panels)
             data = _data(plan)
             why = f"the data {', '.join(data)}, and " if data else ""
             found.append(
                 f"{_kind(scale, stand_in)}: waiting for {why}about "
-                f"{hours:,.{0 if hours >= 10 else 1}f} hours on 2 cores"
+                f"{in_hours(plan.rough_hours[0])} hours on 2 cores"
             )
     return found
 

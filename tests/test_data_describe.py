@@ -155,6 +155,9 @@ WRONG = {
     ("describe", "{digits}/train", "--test"): (2, "is one store, without a training and a test"),
     ("describe", "{digits}/.."): (2, "holds no store"),
     ("describe", "."): (2, "holds no store"),
+    ("describe", "{digits}/nowhere"): (2, "There is no folder "),
+    ("describe", r"C:\data\digits"): (2, "There is no folder "),
+    ("describe", r"C:\data\tasks.py:"): (2, "neither FILE.py:NAME nor package.module:NAME"),
     ("describe", "{digits}/train/y.npy"): (
         2, "y.npy is a file, and stores are described, which fedax.read_data makes of files",
     ),

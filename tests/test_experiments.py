@@ -18,6 +18,7 @@ import build_reproductions as page
 import fedax
 import reproduction_causes as causes
 from fedax.cli.main import run_command
+from fedax.cli.reproductions import what_is_left
 from fedax.devices.ending import Request
 from fedax.experiment.folder import BusyError, RunError, locked
 from fedax.report.tables import Table
@@ -425,6 +426,7 @@ def test_the_command_trains_says_and_writes(tmp_path, monkeypatch, capfd):
     words = ["reproduce", "made-up", "--out", str(out), "--storage", str(storage)]
     assert run_command(words) == 0
     said = capfd.readouterr().out
+    assert said.startswith("6 jobs: about 0.01 hours on 2 cores.")
     assert "6 of 6 jobs: Quadratics" in said
     assert "Verdict: agrees." in said
     came = read(out / "made-up-small.json")
@@ -434,7 +436,15 @@ def test_the_command_trains_says_and_writes(tmp_path, monkeypatch, capfd):
     assert not list(storage.glob("worker*"))  # nothing failed, so no log is left
     assert run_command(words) == 0  # nothing is trained again
     again = capfd.readouterr().out
+    assert again.startswith("6 jobs, all done before.")
     assert " of 6 jobs: " not in again
+    half = next(jobs_of(PARTS)).folder(storage)
+    half.rename(storage / "elsewhere")
+    jobs = list(jobs_of(PARTS))
+    plan = Plan(PARTS, "", {"Quadratics": (600.0, 6.0)})
+    said = "6 jobs, 5 of them done before: about 100 hours on 2 cores."
+    assert what_is_left(plan, jobs, storage) == said
+    (storage / "elsewhere").rename(half)
     assert read(out / "made-up-small.json").results.traces == came.results.traces
     # In this process, without workers, the numbers are the same.
     job = next(jobs_of(PARTS))

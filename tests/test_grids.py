@@ -176,9 +176,9 @@ def test_a_grid_of_python_values():
 
 @pytest.mark.quick
 @pytest.mark.parametrize(("methods", "words", "options", "message"), [
-    ("fedavg", ["momentun=0,1"], {}, r"Unknown setting for fedavg in --grid 'momentun'"),
+    ("fedavg", ["momentun=0,1"], {}, r"Unknown setting of runs of fedavg in --grid 'momentun'"),
     ("fedavg,fedavgm", ["momentun=0,1"], {}, r"Did you mean 'momentum'\?"),
-    ("fedavg,fedavgm", ["fedavg.momentum=0,1"], {}, r"Unknown setting for fedavg in --grid"),
+    ("fedavg,fedavgm", ["fedavg.momentum=0,1"], {}, r"Unknown setting of runs of fedavg in --grid"),
     ("fedavg", ["fedavgm.momentum=0,1"], {}, r"Unknown method of this sweep 'fedavgm'"),
     ("fedavgm", ["momentum=0,1", "algorithm.momentum=0"], {}, r"are the same for fedavgm"),
     ("fedavgm", ["momentum=0,1"], {"settings": {"momentum": 1}}, r"in --grid and one in --set"),

@@ -438,6 +438,13 @@ def test_warnings_that_matter():
         "Uploads rejected"]
     lost = [*flat[:-1], flat[-1] | {"train_loss": None}]
     assert kinds(good._replace(rounds=lost)) == ["Diverged"]
+    blown = rounds_of([2.0, *np.geomspace(2.0, 1e30, 39)])
+    (sentence,) = warnings(good._replace(rounds=blown))
+    last = np.geomspace(2.0, 1e30, 39)[-4:].mean()
+    assert sentence == (
+        f"Worse than at the start: the mean training loss of the last 4 rounds is {last:.4g}, "
+        "where that of the first was 2. Try lower learning rates.")
+    assert kinds(good._replace(rounds=rounds_of([2.0, *[3.0] * 38, 1.0]))) == []
     sampled = [m | {"evaluated_examples": 5, "evaluated_of": 9} for m in flat]
     (sentence,) = warnings(good._replace(rounds=sampled))
     assert sentence.startswith("Evaluated on a sample: test metrics on the way are of 5 of 9 ")

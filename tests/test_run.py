@@ -442,7 +442,7 @@ def test_lost_metrics_are_noticed(tmp_path, content, lines):
     [
         ("num_rounds", "x", "num_rounds must be a whole number"),
         ("algorithm", "fedyogo", "Did you mean 'fedyogi'"),
-        ("algorithm_options", {"rate": 1}, "Unknown setting for fedyogi 'rate'"),
+        ("algorithm_options", {"rate": 1}, "Unknown setting of fedyogi 'rate'"),
         ("task_options", {"size": 1}, "Unknown setting of the task quadratic 'size'"),
         ("task_options", 3, "must be a table of names and values, but is 3"),
     ],

@@ -18,6 +18,7 @@ from fedax.report.picture import require_format, save_picture
 from fedax.report.population_picture import draw_population
 from fedax.report.population_tables import population_tables
 from fedax.report.tables import print_json, print_tables, printable
+from fedax.validate import quoted
 
 
 def describe(command: DataDescribe) -> None:
@@ -101,7 +102,7 @@ def _opened(name: str, *, test: bool) -> FederatedDataset:
         return open_store(folder / part)
     if folder.is_dir() and name != folder.name:  # a path, and no name of a data set
         raise ConfigError(f"{folder} holds no store: there is no {TABLE} and no {part}/{TABLE}.")
-    if name.endswith(".py") or (":" in name and not folder.exists()):
+    if name.endswith(".py") or (_is_of_own_task(name) and not folder.exists()):
         return _of_own_task(name, test=test)
     if folder.is_file():
         made = f"{folder}.store"
@@ -109,6 +110,8 @@ def _opened(name: str, *, test: bool) -> FederatedDataset:
             f"{folder} is a file, and stores are described, which fedax.read_data makes of files: "
             f"see docs/guides/your-data.md. Then: fedax data describe {shlex.quote(made)}"
         )
+    if "/" in name or "\\" in name:
+        raise ConfigError(f"There is no folder {quoted(name)}.")
     try:
         splits = load_dataset(name)
     except DataError:
@@ -116,6 +119,11 @@ def _opened(name: str, *, test: bool) -> FederatedDataset:
     except ValueError as error:
         raise ConfigError(str(error)) from None
     return splits.test if test else splits.train
+
+
+def _is_of_own_task(name: str) -> bool:
+    """Whether it is FILE.py:NAME or package.module:NAME, also half written. A drive is none."""
+    return ".py:" in name or name.partition(":")[2].isidentifier()
 
 
 def _of_own_task(text: str, *, test: bool) -> FederatedDataset:

@@ -19,13 +19,14 @@ from fedax.report.picture import save_picture
 from fedax.report.tables import Table, print_json, print_tables
 from fedax.reproductions import EXPERIMENTS, REPRODUCTIONS
 from fedax.reproductions.experiment import Experiment, Plan, Scale
-from fedax.reproductions.jobs import jobs_of
+from fedax.reproductions.jobs import Job, jobs_of
 from fedax.reproductions.outcome import (
     Came,
     at_edges,
     described,
     described_computation,
     gathered,
+    in_hours,
     judged,
     verdict,
     write,
@@ -107,8 +108,7 @@ def _train(name: str, experiment: Experiment, command: Reproduce) -> None:
     if not command.json:
         for panel, how in missing.items():
             print(f"{panel} is left out. {how}")
-        hours = sum(plan.hours.get(panel, (0.0, 0.0))[0] for panel in there.panels)
-        print(f"{len(jobs)} jobs, about {hours:.2g} hours on 2 cores if none was done before.")
+        print(what_is_left(there, jobs, storage))
     words = f"Stopped. What is done is kept in {for_shell(storage)}; the same command goes on."
     with stop_on_signal(lambda: words) as asked:
         try:
@@ -129,6 +129,19 @@ def _train(name: str, experiment: Experiment, command: Reproduce) -> None:
             print(f"Results: {path}")
             for picture in pictures:
                 print(f"Picture: {picture}")
+
+
+def what_is_left(plan: Plan, jobs: Sequence[Job], storage: Path) -> str:
+    """How many jobs are to be trained, and for how long, if all of a panel's take as long."""
+    left = [job.part.panel for job in jobs if not job.is_done(storage)]
+    if not left:
+        return f"{len(jobs)} jobs, all done before."
+    hours = sum(
+        plan.only([panel]).rough_hours[0] * left.count(panel)
+        / sum(job.part.panel == panel for job in jobs) for panel in plan.panels
+    )
+    before = f", {len(jobs) - len(left)} of them done before" if len(left) < len(jobs) else ""
+    return f"{len(jobs)} jobs{before}: about {in_hours(hours)} hours on 2 cores."
 
 
 def _draw(experiment: Experiment, came: Came, figure: object) -> None:

@@ -388,8 +388,10 @@ def _with(config: RunConfig, values: Mapping[str, Any]) -> RunConfig:
         fits = [name for name, keys in places.items() if key in keys and place in ("", name)]
         if not fits or (dot and place not in places):
             known = [name for at, keys in places.items() if place in ("", at) for name in keys]
-            of = {"run": "of the run", "task": f"of the task {config.task}"}
-            what = f"setting {of.get(place, f'for {config.algorithm}')}"
+            of = {
+                "run": "the run", "task": f"the task {config.task}", "algorithm": config.algorithm,
+            }
+            what = f"setting of {of.get(place, f'a run of {config.algorithm} on {config.task}')}"
             raise ConfigError(unknown(what, key if known else word, known or places))
         if len(fits) > 1:
             ways = " or ".join(f"{name}.{key}" for name in fits)

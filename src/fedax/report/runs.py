@@ -135,11 +135,35 @@ def _of_losses(run: Run) -> Iterator[str]:
             f"Diverged: the training loss is not finite in {len(lost)} "
             f"round{'s' * (len(lost) > 1)}, first in round {lost[0]}. Try lower learning rates."
         )
-        return
-    yield from [
-        f"Still improving at the end: {sentence}" for sentence in [still_improving(losses)]
-        if sentence and not (run.summary or {}).get("stopped")
-    ]
+    elif above_its_start(losses):
+        yield f"Worse than at the start: {above_its_start(losses)} Try lower learning rates."
+    elif still_improving(losses) and not (run.summary or {}).get("stopped"):
+        yield f"Still improving at the end: {still_improving(losses)}"
+
+
+def above_its_start(losses: np.ndarray) -> str:
+    """A sentence if every training loss of the last tenth of the rounds is above the first, or "".
+
+    Rates that are too high need not end in what is not finite.
+
+    Example:
+      >>> above_its_start(np.linspace(2.0, 400.0, 20))
+      'the mean training loss of the last 2 rounds is 389.5, where that of the first was 2.'
+      >>> above_its_start(np.ones(20))
+      ''
+    """
+    losses = losses[np.isfinite(losses)]
+    last = losses[-_last_part(losses) :]
+    if len(losses) < _FEWEST_ROUNDS or last.min() <= losses[0]:
+        return ""
+    return (
+        f"the mean training loss of the last {len(last)} rounds is {last.mean():.4g}, where that "
+        f"of the first was {losses[0]:.4g}."
+    )
+
+
+def _last_part(losses: np.ndarray) -> int:
+    return max(int(len(losses) * _LAST_PART), 2)
 
 
 def still_improving(losses: np.ndarray) -> str:
@@ -157,7 +181,7 @@ def still_improving(losses: np.ndarray) -> str:
     losses = losses[np.isfinite(losses)]
     if len(losses) < _FEWEST_ROUNDS:
         return ""
-    count = max(int(len(losses) * _LAST_PART), 2)
+    count = _last_part(losses)
     last, before = losses[-count:], losses[-2 * count : -count]
     fall = before.mean() - last.mean()
     error = math.sqrt((last.var(ddof=1) + before.var(ddof=1)) / count)

@@ -14,7 +14,7 @@ from fedax.report.curves import MOST_POINTS, Chart, View, in_units, view_of
 from fedax.report.document import Page
 from fedax.report.heat import heat_map
 from fedax.report.marks import Cell, Column, listed, pairs, sorted_table, text, ticked, words
-from fedax.report.runs import Run, still_improving
+from fedax.report.runs import Run, above_its_start, still_improving
 from fedax.rounds.history import mean_and_spread
 from fedax.sweeps.choosing import CLOSE, Choice, MethodChoice
 from fedax.sweeps.closing import rule_in_words
@@ -300,9 +300,11 @@ def _warnings(
             )
         rows = record.rows_of(chosen.best)
         losses = record.metrics.get("train_loss", np.empty((len(record.done), 0)))[rows]
-        sentence = still_improving(losses.mean(axis=0)) if losses.size else ""
-        if sentence:
-            yield f"Still improving at the end: of the best of {method}, {sentence}"
+        mean = losses.mean(axis=0)
+        if above_its_start(mean):
+            yield f"Worse than at the start: of the best of {method}, {above_its_start(mean)}"
+        elif still_improving(mean):
+            yield f"Still improving at the end: of the best of {method}, {still_improving(mean)}"
         rejected = record.metrics.get("num_rejected")
         count = 0 if rejected is None else int(np.nansum(rejected[rows]))
         if count:

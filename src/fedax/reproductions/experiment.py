@@ -84,6 +84,12 @@ class Plan(NamedTuple):
         )
 
     @property
+    def rough_hours(self) -> tuple[float, float]:
+        """Hours of all panels on 2 cores and on one GPU."""
+        each = [self.hours.get(panel, (0.0, 0.0)) for panel in self.panels]
+        return sum(cpu for cpu, _ in each), sum(gpu for _, gpu in each)
+
+    @property
     def tried(self) -> list[tuple[str, str, str]]:
         """What is tuned over: panel, methods with the same grid, the grid.
 

@@ -36,12 +36,13 @@ class Job(NamedTuple):
         part = self.part
         return storage / file_name(f"{part.task}-{part.algorithm}-{self.seed}-{self.key}")
 
+    def is_done(self, storage: Path) -> bool:
+        """Whether it is finished."""
+        return (self.folder(storage) / "summary.json").exists()
+
     def record(self, storage: Path) -> Record | None:
         """Its rounds; None if it is not finished."""
-        folder = self.folder(storage)
-        if not (folder / "summary.json").exists():
-            return None
-        return load_sweep(folder).record
+        return load_sweep(self.folder(storage)).record if self.is_done(storage) else None
 
     def train(self, storage: Path) -> None:
         """Begins, or goes on where it stopped.

@@ -213,19 +213,26 @@ def described_computation(name: str, reproduction: Reproduction) -> str:
     ])
 
 
-def _hours(count: float) -> str:
+def in_hours(count: float) -> str:
+    """Hours with two digits: a rough time says no more.
+
+    Example:
+      >>> in_hours(0.184), in_hours(1.26), in_hours(41_924)
+      ('0.18', '1.3', '42,000')
+    """
     return f"{float(f'{count:.2g}'):,.{0 if count >= 10 else 2 if count < 1 else 1}f}"
 
 
 def described(name: str, experiment: Experiment, plan: Plan, missing: Mapping[str, str]) -> str:
     """What a plan is, before it is run: settings, time, data, and what would count as agreement."""
-    cpu, gpu = (sum(plan.hours.get(panel, (0, 0))[k] for panel in plan.panels) for k in (0, 1))
+    cpu, gpu = plan.rough_hours
     lines = [
         f"{name}: {experiment.description} ({experiment.source})",
         f"Settings: {plan.settings}",
         *(f"Tuned over: {panel}, {methods}: {grid}." for panel, methods, grid in plan.tried),
         f"Runs: {plan.num_runs:,}, in {', '.join(plan.panels)}.",
-        f"Time: about {_hours(cpu)} hours on 2 cores, perhaps {_hours(gpu)} on a GPU (a guess).",
+        f"Time: about {in_hours(cpu)} hours on 2 cores, perhaps {in_hours(gpu)} on a GPU "
+        "(a guess).",
         *(f"Missing: the data of {panel}: {how}" for panel, how in missing.items()),
         "What counts as agreement:",
     ]

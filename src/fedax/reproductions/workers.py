@@ -66,7 +66,7 @@ def train_all(
     """
     storage.mkdir(parents=True, exist_ok=True)
     left: queue.SimpleQueue[Job] = queue.SimpleQueue()
-    todo = [job for job in jobs if job.record(storage) is None]
+    todo = [job for job in jobs if not job.is_done(storage)]
     for job in todo:
         left.put(job)
     if not todo:

@@ -258,8 +258,8 @@ def _nowhere(key: str, methods: Sequence[Method], option: str) -> str:
         name for method in methods for at, names in method.places.items() for name in names
         if option != "--grid" or at != "run" or name in VARIED_OF_RUN
     )
-    of = " and of ".join(method.name for method in methods)
-    return unknown(f"setting for {of} in {option}", key.rpartition(".")[2], known)
+    of = " and ".join(method.name for method in methods)
+    return unknown(f"setting of runs of {of} in {option}", key.rpartition(".")[2], known)
 
 
 def _split(text: str, key: str) -> list[str]:
