@@ -354,3 +354,24 @@ def test_the_best_without_a_setting_is_said_without_a_blank():
     with SweepDisplay(1, 2, None, "nothing") as shown:
         shown.finished([Setting(0, "fedavg", {})], Columns(1, {"train_loss": np.ones((1, 2))}), 1)
         assert shown._best_words() == ["best loss 1.0000: fedavg"]
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize(
+    ("rule", "said"),
+    [
+        ("test_accuracy", "best test accuracy 0.8000: fedavg client_learning_rate=10"),
+        ("test_accuracy:min", "best test accuracy 0.5000: fedavg client_learning_rate=1"),
+        ("train_loss", "best loss 1.5000: fedavg client_learning_rate=1"),
+        (len, "best loss 1.5000: fedavg client_learning_rate=1"),
+    ],
+)
+def test_the_best_so_far_is_by_what_the_sweep_chooses_by(rule, said):
+    settings = [Setting(n, "fedavg", {"client_learning_rate": 10.0**n}) for n in range(3)]
+    metrics = {
+        "train_loss": np.array([[2.0, 1.0], [3.0, 1.0], [0.0, np.nan]]),
+        "test_accuracy": np.array([[np.nan, 0.5], [0.9, 0.8], [0.95, np.nan]]),
+    }
+    with SweepDisplay(3, 2, None, "nothing", rule) as shown:
+        shown.finished(settings, Columns(3, metrics), 3)
+        assert shown._best_words() == [said]

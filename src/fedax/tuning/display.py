@@ -14,6 +14,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Column
 
 from fedax.experiment.display import SECONDS_BETWEEN_LINES, Style, make_console
+from fedax.rounds.stopping import Goal
+from fedax.sweeps.choosing import LAST_ROUNDS, PAPER_RULE, Rule
 from fedax.sweeps.columns import Columns
 from fedax.sweeps.record import Setting
 
@@ -31,12 +33,15 @@ class SweepDisplay:
       num_rounds: of each.
       console: where to; None is standard output.
       style: as for a run.
+      rule: which is best; of a function, which gets whole runs, the training loss stands for it.
     """
 
     def __init__(
-        self, num_runs: int, num_rounds: int, console: Console | None, style: Style
+        self, num_runs: int, num_rounds: int, console: Console | None, style: Style,
+        rule: Rule = PAPER_RULE,
     ) -> None:
         self._console = console or make_console()
+        self._goal = Goal.of(PAPER_RULE if callable(rule) else rule, None, "choose")
         self._style = style
         self._num_runs, self._num_rounds = num_runs, num_rounds
         self._runs_done = 0
@@ -98,18 +103,20 @@ class SweepDisplay:
     def finished(self, settings: list[Setting], columns: Columns, count: int) -> None:
         """Takes notice of runs that are done.
 
-        The best is the setting with the lowest training loss, the mean over its seeds so far.
+        The best is of the mean over the seeds of a setting so far.
         """
         self._runs_done += count
         self._rounds_done += count * self._num_rounds
-        losses = columns.metrics.get("train_loss")
-        for setting, row in zip(settings, losses if losses is not None else (), strict=False):
+        metric, sign = self._goal.metric, -1 if self._goal.mode == "max" else 1
+        kept = LAST_ROUNDS if metric == PAPER_RULE else 1
+        values = columns.metrics.get(metric)
+        for setting, row in zip(settings, values if values is not None else (), strict=False):
             whole = len(row) == self._num_rounds and not np.isnan(row[-1])
             scores = self._scores.setdefault(f"{setting.algorithm} {setting.label}".rstrip(), [])
-            scores.append(float(row[~np.isnan(row)][-100:].mean()) if whole else math.inf)
+            scores.append(float(row[~np.isnan(row)][-kept:].mean()) if whole else sign * math.inf)
         score, name = min(
             ((sum(scores) / len(scores), name) for name, scores in self._scores.items()),
-            default=(math.inf, ""),
+            key=lambda found: sign * found[0], default=(math.inf, ""),
         )
         self._best = (score, name) if math.isfinite(score) else None
         if self._style == "lines" and (
@@ -129,7 +136,11 @@ class SweepDisplay:
         return "  ".join([*words, *self._best_words()])
 
     def _best_words(self) -> list[str]:
-        return [] if self._best is None else [f"best loss {self._best[0]:.4f}: {self._best[1]}"]
+        if self._best is None:
+            return []
+        metric = self._goal.metric
+        what = "loss" if metric == PAPER_RULE else metric.replace("_", " ")
+        return [f"best {what} {self._best[0]:.4f}: {self._best[1]}"]
 
     def _cut(self, text: str) -> str:
         """As much of a text as the bar has room for."""

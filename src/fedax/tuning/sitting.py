@@ -87,7 +87,7 @@ def sit(
         explained(folder or Path(), work.go_on),
     ):
         parts = _trained(work, folder, asked, functools.partial(
-            SweepDisplay, console=console, style=style
+            SweepDisplay, console=console, style=style, rule=work.choose
         ))
     record = joined(work.settings, parts)
     choice = choose(record, work.choose)
