@@ -69,6 +69,7 @@ class Probe(NamedTuple):
 
 _FEMNIST, _CIFAR = "Fashion-MNIST for FEMNIST", "Fashion-MNIST for CIFAR-100"
 _PLAYS, _EMNIST = "plays for Shakespeare", "Fashion-MNIST for EMNIST62"
+_WORDS = "plays for StackOverflow NWP"
 _LOSS = ("full_loss",)
 _ALIKE = {"task.partition": "dirichlet(100)"}
 
@@ -90,6 +91,18 @@ PROBES: Sequence[Probe] = (
     *(Probe("adaptive-figure-4", "Fashion-MNIST for EMNIST CR", "the server rate 0.1 alone",
             labels=(label,), grid={"server_learning_rate": [0.1]}, seeds=3,
             metrics=("train_loss",)) for label in ("Adam", "Yogi")),
+    # Does the average of updates cost Adam and Yogi their first rounds, which Adagrad has not?
+    Probe("adaptive-figure-1", "CIFAR-10", "without momentum", {"momentum": 0.0},
+          ("Adam", "Yogi"), seeds=3),
+    # By how much do the best server rates fall, with steps of a quarter of a decade?
+    *(Probe("adaptive-figure-4", panel, "a finer grid", labels=labels, metrics=("train_loss",),
+            grid={"server_learning_rate": [lowest * 10 ** (k / 4) for k in range(7)]})
+      for panel, labels, lowest in (
+          ("Fashion-MNIST for EMNIST CR", ("Avg",), 10**-0.5),
+          ("Fashion-MNIST for EMNIST CR", ("Adam", "Yogi"), 10**-3.0),
+          ("CIFAR-10", ("Avg",), 10**-0.5),
+          ("CIFAR-10", ("Adagrad", "Adam", "Yogi"), 10**-2.5),
+      )),
     # Is gamma = 1 too large for the stand-in, so that up to 1/L all is as published?
     Probe("outsized-rates-figure-3", _CIFAR, "client rates between 0.1 and 1",
           labels=("gamma = 0", "gamma = 0.01", "gamma = 0.1", "gamma = 1"), seeds=3,
@@ -110,6 +123,11 @@ PROBES: Sequence[Probe] = (
             {"num_rounds": rounds}, metrics=_LOSS)
       for figure in (2, 5) for panel, rounds in ((_CIFAR, 6000), (_FEMNIST, 1500))),
     Probe("outsized-rates-figure-5", _PLAYS, "600 rounds", {"num_rounds": 600}, metrics=_LOSS),
+    Probe("outsized-rates-figure-6", _WORDS, "600 rounds", {"num_rounds": 600},
+          ("gamma = 0", "gamma = 0.1"), metrics=_LOSS),
+    # Does the best server rate rise within half a decade?
+    _best_rate(6, _WORDS, "the server rates between", labels=("gamma = 0", "gamma = 0.1"),
+               grid={"server_learning_rate": [10**-1.75, 10**-1.25]}),
     # More rounds, and clients that are alike.
     Probe("decaying-steps-figure-3", _FEMNIST, "1,200 rounds", {"num_rounds": 1200},
           tuple(f"K = {k}, {scheme}" for scheme in ("constant", "decaying gamma", "decaying K")
