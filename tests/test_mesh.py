@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from fedax.devices.cores import take_a_core
+
 HERE = Path(__file__).parent
 
 
@@ -113,3 +115,35 @@ def test_what_is_wrong_with_processes_is_said(capsys):
     words = ["--coordinator", "localhost:1", "--processes", "2", "--process-id", "2"]
     assert run_command(["run", *words]) == 2
     assert "must be in [0, 1], but is 2" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="a core cannot be asked for")
+def test_each_process_has_a_core_of_its_own_until_it_ends(tmp_path):
+    cores = sorted(os.sched_getaffinity(0))[:2]
+    program = Path(take_a_core.__code__.co_filename).read_text("utf-8") + (  # starts at once
+        f"import sys\nos.sched_setaffinity(0, {cores})\nheld = take_a_core()\n"
+        "print(*sorted(os.sched_getaffinity(0)), flush=True)\nsys.stdin.read()\n"
+    )
+    started = []
+
+    def start(home=tmp_path):
+        """Waits until it has chosen; the cores on which it is."""
+        process = subprocess.Popen(
+            [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            text=True, env={**os.environ, "XDG_CACHE_HOME": str(home), "HOME": str(home)},
+        )
+        started.append(process)
+        return [int(word) for word in process.stdout.readline().split()]
+
+    try:
+        assert [start() for _ in cores] == [[core] for core in cores]
+        assert start() == cores  # none is left, so it stays on all
+        started[0].kill()
+        started[0].wait()
+        assert start() == cores[:1]
+        (tmp_path / "file").touch()
+        assert start(tmp_path / "file") == cores  # no folder for locks
+    finally:
+        for process in started:
+            process.kill()
+            process.communicate()

@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fedax.devices.cores import take_a_core
 from fedax.devices.ending import Request
 from fedax.devices.mesh import cores_as_devices, usable_cores
 from fedax.experiment.compile_cache import keep_programs
@@ -160,7 +161,7 @@ class _Worker:
         self._storage = storage
         self._log = (storage / f"worker-{os.getpid()}-{place}.log").open("w")
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "fedax.reproductions.workers", str(storage), str(place)],
+            [sys.executable, "-m", "fedax.reproductions.workers", str(storage)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True,
             start_new_session=True,  # Ctrl-C is for us, who then ask it to stop
         )
@@ -195,7 +196,7 @@ class _Worker:
             Path(self._log.name).unlink(missing_ok=True)
 
 
-def _work(storage: Path, place: int) -> None:
+def _work(storage: Path) -> None:
     """The worker's side."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what runs print goes to the log
@@ -204,9 +205,7 @@ def _work(storage: Path, place: int) -> None:
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
 
-    if hasattr(os, "sched_setaffinity"):  # two workers on a core would each take the other's time
-        cores = sorted(os.sched_getaffinity(0))
-        os.sched_setaffinity(0, {cores[place % len(cores)]})
+    core = take_a_core()
     keep_programs()
     cores_as_devices(1)
     import jax  # noqa: PLC0415 - after the devices were chosen
@@ -226,6 +225,8 @@ def _work(storage: Path, place: int) -> None:
             say(error=str(error))
         else:
             say(done=True)
+    if core is not None:
+        core.release()
 
 
 def _listen(lines: queue.SimpleQueue[str]) -> None:
@@ -237,4 +238,4 @@ def _listen(lines: queue.SimpleQueue[str]) -> None:
 
 
 if __name__ == "__main__":
-    _work(Path(sys.argv[1]), int(sys.argv[2]))
+    _work(Path(sys.argv[1]))
