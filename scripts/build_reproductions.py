@@ -87,11 +87,14 @@ def _waiting(experiment: Experiment, done: set[tuple[str, bool]]) -> list[str]:
                 continue
             data = _data(plan)
             why = f"the data {', '.join(data)}, and " if data else ""
-            found.append(
-                f"{_kind(scale, stand_in)}: waiting for {why}about "
-                f"{in_hours(plan.rough_hours[0])} hours on 2 cores"
-            )
+            found.append(f"{_kind(scale, stand_in)}: waiting for {why}{_time(plan)}")
     return found
+
+
+def _time(plan: Plan) -> str:
+    """Roughly, before it is run."""
+    cpu, gpu = map(in_hours, plan.rough_hours)
+    return f"about {cpu} hours on 2 cores, perhaps {gpu} on a GPU"
 
 
 def _data(plan: Plan) -> list[str]:
@@ -122,7 +125,8 @@ def _section(came: Came) -> Iterable[str]:
     yield (
         f"{len(came.results.traces):,} runs with {seeds} seeds, {came.seconds / 3600:.1f} hours of "
         f"one {made.get('device', 'device')} in all, {made.get('date', '')}, fedax "
-        f"{made.get('fedax', '?')}, JAX {made.get('jax', '?')}.\n"
+        f"{made.get('fedax', '?')}, JAX {made.get('jax', '?')}."
+        + (f" Of the whole plan beforehand: {_time(plan.with_seeds(seeds))}.\n" if plan else "\n")
     )
     yield "| criterion | measured | agrees |\n|---|---|---|"
     for criterion, outcome in found:
@@ -156,7 +160,8 @@ def _computed(name: str, folder: Path) -> Iterable[str]:
     info = REPRODUCTIONS[name]
     yield f"\n## {name}\n"
     yield f"{info.source}: {info.description}. **{_sentence(info.verdict)}**.\n"
-    yield f"`fedax reproduce {name}`, about {info.seconds} seconds; {info.settings}\n"
+    time = f"about {info.seconds} seconds on 2 cores, and no GPU is needed"
+    yield f"`fedax reproduce {name}`, {time}; {info.settings}\n"
     yield from (f"- {sentence}" for sentence in info.agreement)
     for table in json.loads((folder / f"{name}.json").read_text("utf-8")):
         yield from _table(Table(**table))

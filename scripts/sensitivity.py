@@ -42,6 +42,12 @@ OTHERS = {
     "server_decay": [0.8, 0.9, 0.95, 1.0], "window": [3, 5, 10], "patience": [5, 10, 20],
     "cooldown": [0, 5, 20], "threshold": [1e-4, 1e-2, 1e-1], "variance": [0.1, 1.0, 10.0],
     "prior_variance": [0.1, 1.0, 10.0], "num_local_steps": [1, 3, 10, 30],
+    "dampening": [0.0, 0.5, 0.9], "initial_accumulator": [0.0, 1e-6, 1e-4, 1e-2, 1.0],
+    "bound_rate": [1e-4, 1e-3, 1e-2, 1e-1], "mass": [0.1, 1.0, 10.0], "num_sweeps": [1, 3, 10],
+    "held_out_fraction": [0.05, 0.1, 0.3, 0.5], "bias_correction": ["none", "standard", "released"],
+    "control_option": ["I", "II"], "gradient_weights": ["all", "last"],
+    "sensitivity": ["momentum", "average"], "output": ["logits", "softmax"],
+    "rule": ["paper", "released"],
 }
 DECAY = "local_update_decay"  # by name, over local_update, with windows that fit a short run
 PLATEAU = {**TRAINING, "window": 5, "patience": 10, "cooldown": 5}
@@ -73,11 +79,14 @@ def server_only(
 
 def elastic(
     model: fedax.Model, client_learning_rate: float = 0.1, server_learning_rate: float = 1.0,
-    elasticity: float = 0.5, sensitivity_decay: float = 0.95,
+    elasticity: float = 0.5, sensitivity_decay: float = 0.95, held_out_fraction: float = 0.1,
+    sensitivity: Any = "momentum", output: Any = "logits",
 ) -> fedax.FederatedAlgorithm:
     """Elastic aggregation over FedAvg."""
     inner = fedax.fedavg(model, client_learning_rate, server_learning_rate, **TRAINING)
-    return fedax.elastic(inner, model, elasticity, sensitivity_decay)
+    return fedax.elastic(
+        inner, model, elasticity, sensitivity_decay, held_out_fraction, sensitivity, output
+    )
 
 
 def method(name: str) -> Callable[..., Any]:
@@ -115,10 +124,15 @@ def runs(name: str, what: str, grid: Mapping[str, Any]) -> list[Row]:
         rows.append({
             "method": name, "varied": what,
             **{key: f"{values[key]:g}" for key in RATES if key in values},
-            "value": "" if what == "rates" else f"{values[what]:g}", "seed": int(record.seed[run]),
+            "value": "" if what == "rates" else _short(values[what]),
+            "seed": int(record.seed[run]),
             "diverged": int(diverged), "test_accuracy": "" if diverged else f"{accuracy:.4f}",
         })
     return rows
+
+
+def _short(value: float | str) -> str:
+    return value if isinstance(value, str) else f"{value:g}"
 
 
 def best(rows: list[Row]) -> dict[str, float]:
@@ -134,7 +148,7 @@ def best(rows: list[Row]) -> dict[str, float]:
 
 def measured(name: str, known: list[Row]) -> list[Row]:
     """The rows of a method that are not known."""
-    has = {*RATES, *PLATEAU, "client_decay", "server_decay", "threshold"} - {
+    has = {*RATES, *PLATEAU, "client_decay", "server_decay", "threshold", "rule"} - {
         *TRAINING, "slow_weights_step"
     }
     if name != DECAY:

@@ -1,7 +1,8 @@
 """What the pages tell a reader to type is what the command line takes, also where it takes hours.
 
-Blocks that run within minutes are run: by test_guides, test_readme, test_tutorial, test_pictures
-and others. Of those that need hours, a network or a cluster, all is done here up to the data.
+Blocks that run within minutes are run: here, and by test_guides, test_readme, test_tutorial,
+test_pictures and others. Of those that need hours, a network or a cluster, which are listed, all is
+done here up to the data.
 """
 
 import csv
@@ -21,7 +22,28 @@ from fedax.reproductions import EXPERIMENTS, REPRODUCTIONS
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md")),
-         *sorted((ROOT / "docs" / "guides").glob("*.md"))]
+         ROOT / "docs" / "tutorial" / "index.md", *sorted((ROOT / "docs" / "guides").glob("*.md"))]
+# Page and number of a block for a shell that is run here, and what it needs to be there.
+RUN = {
+    ("partitions", 0): (), ("sweeps", 0): (), ("search", 0): (), ("speed", 1): (),
+    ("report", 0): ("fedax run digits fedavg --rounds 3 --out fedax-runs/one",
+                    "fedax run digits fedavg --rounds 3 --out fedax-runs/two"),
+}
+# Where it is run otherwise, or why it is not run as it stands.
+NOT_HERE = {
+    ("README", 0): "test_readme, and by hand in a fresh environment before a release",
+    ("README", 1): "the suite itself", ("README", 2): "minutes each; every command has its tests",
+    ("README", 3): "a GPU", ("CONTRIBUTING", 0): ".ci/run", ("CONTRIBUTING", 1): ".ci/run",
+    ("CONTRIBUTING", 2): "test_site", ("index", 0): ".ci/run",
+    ("benchmarks", 0): "hours, and environments of all peers; test_benchmarks has its parts",
+    ("benchmarks", 1): "a GPU", ("data-get", 0): "a network; test_data_get has servers of its own",
+    ("data", 0): "gigabytes on the disk", ("label-skew", 0): "hours",
+    ("learning-rates", 0): "hours", ("pictures", 0): "test_pictures",
+    ("quick-rates", 0): "hours", ("quick-rates", 1): "hours",
+    ("search", 1): "another program, which waits for a browser", ("search", 2): "a database",
+    ("speed", 0): "several machines; test_mesh has two processes", ("sweeps", 1): "hours",
+    ("sweeps", 2): "hours",
+}
 
 # What may stand in a line before the command.
 BEFORE = ("srun", "pip", "install", ".", "&&")
@@ -33,6 +55,30 @@ def lines(page):
     words = [shlex.split(line, comments=True) for kind, block in blocks
              for line in block.splitlines() if kind == "sh" or line.startswith("fedax ")]
     return [line for line in words if line]
+
+
+def shell_blocks(page):
+    """The blocks of a page for a shell."""
+    return re.findall(r"^```sh\n(.*?)^```", page.read_text("utf-8"), re.M | re.S)
+
+
+@pytest.mark.quick
+def test_every_block_for_a_shell_is_run_or_listed():
+    """Those of the guides are run by test_guides, all of them."""
+    found = {(page.stem, number) for page in PAGES if page.parent.name != "guides"
+             for number in range(len(shell_blocks(page)))}
+    assert found == {*RUN, *NOT_HERE}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("page", "number"), RUN, ids=str)
+def test_a_short_block_runs(page, number, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    block = shell_blocks(ROOT / "docs" / f"{page}.md")[number]
+    for line in [*RUN[page, number], *block.splitlines()]:
+        words = shlex.split(line, comments=True)
+        assert words[0] == "fedax"
+        assert main.run_command(words[1:]) == 0, line
 
 
 def commands(page):

@@ -280,7 +280,7 @@ def decaying_results(plan, agree):
         sign = 1 if agree else -1
         accuracy = {CONSTANT: 0.8 - sign * 0.01 * at, RATE: 0.78, STEPS: 0.73}[scheme]
         if agree:
-            accuracy = 0.8
+            accuracy = 0.803 if scheme == STEPS else 0.8
         if panel == "StackOverflow":
             accuracy = {
                 CONSTANT: 0.7 + sign * 0.01 * at, RATE: 0.72 if agree else 0.75,

@@ -101,6 +101,25 @@ def looked_at(browser, site, width, scheme):
     context.close()
 
 
+def fits(browser, site, width):
+    """Opens every page: none is wider than the screen, lacks a picture, or says something is wrong.
+    """
+    page = browser.new_page(viewport={"width": width, "height": 900})
+    said = []
+    page.on("console", lambda message: said.append(message.text))
+    page.on("pageerror", lambda error: said.append(str(error)))
+    found = sorted(path for path in site.rglob("*.html") if path.name != "404.html")
+    assert len(found) > 80
+    for path in found:
+        page.goto(path.as_uri())
+        name = path.relative_to(site).as_posix()
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, name
+        missing = "[...document.images].filter(i => i.complete && !i.naturalWidth).length"
+        assert page.evaluate(missing) == 0, name
+        assert said == [], name
+    page.close()
+
+
 def contrast(page, name):
     """Text and links stand out from the page by 4.5 to 1 at least (WCAG AA)."""
     ratio = page.evaluate("""() => {
@@ -177,6 +196,7 @@ def test_the_site_is_built_and_shown_without_a_network(tmp_path, tmp_path_factor
         for width in (1280, 390):
             for scheme in ("light", "dark"):
                 looked_at(browser, tmp_path, width, scheme)
+            fits(browser, tmp_path, width)
             found = searched(browser, tmp_path, "scaffold", width)
             assert found.endswith("methods/scaffold.html")
             found = searched(browser, tmp_path, "mostly cancellation", width)

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import build_tutorial as tutorial
+from fedax.experiment.config import resolve
 
 ROOT = Path(__file__).parents[1]
 PAGES = tutorial.pages()
@@ -137,3 +138,9 @@ def test_a_command_that_fails_unsaid_is_no_success(tmp_path):
     page.write_text("# 1\n\n```sh\nfedax plot\n```\n\n```text\nPicture: ...\n```\n", "utf-8")
     with pytest.raises(ValueError, match="needs a kind of picture"):
         tutorial.run(page, tmp_path)
+
+
+@pytest.mark.quick
+def test_the_first_page_says_how_long_the_command_alone_trains():
+    text = PAGES[0].read_text("utf-8")
+    assert f"`fedax run` alone trains for {resolve().num_rounds} rounds" in text

@@ -11,7 +11,7 @@ import json
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -24,6 +24,9 @@ PANELS = {  # as docs/label-skew.jsonl calls them
     "FedAvg": "fedavg", "FedAvgM": "fedavgm", "FedAdam": "fedadam", "FedYogi": "fedyogi",
     "SCAFFOLD": "scaffold", "MimeLite": "mimelite", "Elastic": "elastic",
 }
+
+
+RATES = ("client_learning_rate", "server_learning_rate", "slow_weights_step")
 
 
 class Run(NamedTuple):
@@ -115,27 +118,32 @@ def _percent(accuracies: Sequence[float]) -> float:
     return mean if np.isfinite(mean) else -np.inf
 
 
+# (row, column) -> score; columns are numbers, or all of them names.
+Cells: TypeAlias = dict[tuple[float, Any], float]
+
+
 class Best(NamedTuple):
     """The best cell of a map, its score, and the share of cells that are nearly as good."""
 
-    at: tuple[float, float]
+    at: tuple[float, float | str]
     top: float
     good: float
 
 
-def best(cells: dict[tuple[float, float], float]) -> Best:
+def best(cells: Cells) -> Best:
     """What a map of scores says; -inf are those that diverged."""
     at = max(cells, key=lambda pair: cells[pair])
     good = [cell >= (1 - GOOD) * cells[at] for cell in cells.values()]
     return Best(at, cells[at], float(np.mean(good)))
 
 
-def heat_map(cells: dict[tuple[float, float], float], corner: str) -> str:
+def heat_map(cells: Cells, corner: str) -> str:
     """Scores by row and column as a table whose cells are coloured; a row NaN has no name."""
     found = best(cells)
     worst = min(cell for cell in cells.values() if np.isfinite(cell))
     rows, columns = (sorted({pair[place] for pair in cells}) for place in (0, 1))
-    lines = [f"<tr><th>{corner}</th>", *(f"<th>{x:.3g}</th>" for x in columns), "</tr>"]
+    heads = (x if isinstance(x, str) else f"{x:.3g}" for x in columns)
+    lines = [f"<tr><th>{corner}</th>", *(f"<th>{head}</th>" for head in heads), "</tr>"]
     for y in rows:
         lines.append("<tr><th></th>" if len(rows) == 1 else f"<tr><th>{y:.3g}</th>")
         for x in columns:
@@ -157,6 +165,15 @@ def _sensitivity() -> dict[str, dict[str, list[dict[str, str]]]]:
     with (DOCS / "sensitivity.csv").open(newline="", encoding="utf-8") as lines:
         for row in csv.DictReader(lines):
             found[row["method"]][row["varied"]].append(row)
+    return found
+
+
+def varied(method: str) -> set[str]:
+    """The settings that docs/sensitivity.csv varies, the rates by their names."""
+    found = set()
+    for what, rows in _sensitivity()[method].items():
+        rates = (key for key in RATES if any(row[key] for row in rows))
+        found.update(rates if what == "rates" else [what])
     return found
 
 
@@ -202,12 +219,19 @@ def on_digits(method: str) -> str:
     return "\n\n".join(parts)
 
 
+def _value(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
 def _cells(
     rows: list[dict[str, str]], down: Sequence[str], across: Sequence[str]
-) -> dict[tuple[float, float], float]:
-    scores: dict[tuple[float, float], list[float]] = defaultdict(list)
+) -> Cells:
+    scores: dict[tuple[float, float | str], list[float]] = defaultdict(list)
     for row in rows:
-        pair = (float(row[down[0]]) if down else 0.0, float(row[across[0]]))
+        pair = (float(row[down[0]]) if down else 0.0, _value(row[across[0]]))
         scores[pair].append(np.nan if row["diverged"] == "1" else float(row["test_accuracy"]))
     return {pair: _percent(found) for pair, found in scores.items()}
 

@@ -21,13 +21,15 @@ from docstrings import linked as with_links
 from docstrings import shown
 from fedax.algorithms import registry
 from fedax.experiment.build import algorithm_parts
-from fedax.reproductions import EXPERIMENTS
+from fedax.reproductions import EXPERIMENTS, REPRODUCTIONS
 from fedax.reproductions.outcome import read
 from fedax.signatures import entries
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 OPTIONS = "**local_options"
+# Arguments that say what is trained, and no setting of it.
+NO_SETTINGS = ("model", "algorithm", "build", "labels", OPTIONS, OPTIONS.strip("*"))
 NAMES = [*registry.ALGORITHMS, *registry.WRAPPERS]
 
 
@@ -121,7 +123,7 @@ def page(name: str) -> str:
     for title, kind in (("Returns", "returns"), ("Raises", "raises")):
         if kind in by_kind:
             parts += [f"### {title}", *_listed(by_kind[kind])]
-    parts += ["## Measured", measured.sections(name)]
+    parts += ["## Measured", measured.sections(name), *_not_measured(name, by_kind["parameters"])]
     parts += presets(name)
     parts += ["## Example", example(name, by_kind["examples"])]
     parts += ["## From", source(name), *_reproduced(name)]
@@ -175,6 +177,16 @@ def arguments(name: str, factory: Callable[..., Any], documented: Any) -> list[s
         ))
     text.append(f"From the command line: `fedax run shakespeare {name} --help`.")
     return text
+
+
+def _not_measured(name: str, documented: Any) -> list[str]:
+    """A sentence that names the arguments that no measurement varies."""
+    names = [word.strip() for entry in documented for word in entry.name.split(",")]
+    known = {*measured.varied(name), *NO_SETTINGS}
+    but = {"base": " but for the momentum of SGDm"} if "momentum" in known else {}
+    if missing := [f"`{word}`{but.get(word, '')}" for word in names if word not in known]:
+        return [f"Not varied here: {', '.join(missing)}."]
+    return []
 
 
 def _sentence(text: str) -> str:
@@ -246,8 +258,8 @@ def _reproduced(name: str) -> list[str]:
 
 @functools.cache
 def _trained() -> dict[str, set[str]]:
-    """Title of a result -> the methods, wrappers too, that its plan trains."""
-    found = {}
+    """Title of a result -> the methods, wrappers too, that its plan trains or it computes."""
+    found = {name: set(known.methods) for name, known in REPRODUCTIONS.items()}
     for path in sorted(DOCS.glob("reproductions/*.json")):
         came = read(path)
         plan = EXPERIMENTS[came.name].plan(came.scale, came.stand_in)

@@ -42,6 +42,7 @@ class Reproduction(NamedTuple):
       settings: sentences: the settings and where each comes from.
       agreement: what counts as agreement, a sentence each.
       seconds: on 2 cores.
+      methods: which it computes, by their names.
       verdict: what tests assert of it.
     """
 
@@ -51,6 +52,7 @@ class Reproduction(NamedTuple):
     settings: str
     agreement: Sequence[str]
     seconds: int
+    methods: tuple[str, ...]
     verdict: str = "agrees"
 
 

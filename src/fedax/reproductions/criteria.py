@@ -60,21 +60,6 @@ def within(
     )
 
 
-def near(
-    panel: str, label: str, metric: str, published: float, width: float, *, scale: float = 100.0,
-) -> Criterion:
-    """A final value is near to the published one; for the paper's own data and settings."""
-    def judge(results: Results) -> Outcome:
-        values = scale * results.final(panel, label, metric)
-        return Outcome(spread(values), bool(abs(values.mean() - published) <= width))
-
-    return Criterion(
-        f"{panel}: {label} has {published:g}. Agrees if the mean of {metric} over seeds is within "
-        f"{width:g} of it.",
-        judge,
-    )
-
-
 def earlier(
     published: str, panel: str, better: str, worse: str, metric: str, share: float = 0.25,
     *, scale: float = 100.0, smaller_is_better: bool = False,
@@ -85,7 +70,7 @@ def earlier(
     return ahead(
         f"{panel}: {published}. Agrees if {metric} of {order} is positive, in the mean over seeds "
         f"and the first {share:.0%} of the rounds.",
-        _along(panel, better, metric, sign, share), _along(panel, worse, metric, sign, share),
+        along(panel, better, metric, sign, share), along(panel, worse, metric, sign, share),
         names=(better, worse),
     )
 
@@ -129,15 +114,18 @@ def throughout(
     )
 
 
-def _along(
-    panel: str, label: str, metric: str, scale: float, share: float = 1.0
+def along(
+    panel: str, label: str, metric: str, scale: float = 1.0, share: float = 1.0
 ) -> Callable[[Results], np.ndarray]:
-    """Reads a curve's mean over the first share of the rounds, [seeds]; NaN where one diverged."""
+    """Reads a curve's mean over the first share of the rounds, [seeds]; NaN where one diverged.
+
+    A run that diverges later has diverged: what it was ahead by at first is worth nothing.
+    """
     def read(results: Results) -> np.ndarray:
         rounds, values = results.curve(panel, label, metric)
         if not len(rounds):
             return np.array([np.nan])
-        means = scale * values[:, rounds <= share * rounds[-1]].mean(1)
+        means = scale * values[:, rounds <= max(share * rounds[-1], rounds[0])].mean(1)
         return np.where(np.isnan(results.final(panel, label, metric)), np.nan, means)
 
     return read
@@ -212,7 +200,7 @@ def sooner(
     return ahead(
         f"{panel}: {published}. Agrees if the mean of {metric} over all rounds of {faster} less "
         f"{slower} is positive, in the mean over seeds.",
-        _along(panel, faster, metric, scale), _along(panel, slower, metric, scale),
+        along(panel, faster, metric, scale), along(panel, slower, metric, scale),
         names=(faster, slower),
     )
 

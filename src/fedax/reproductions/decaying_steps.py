@@ -215,5 +215,6 @@ figure_1 = Reproduction(
         "Every round of the mean dynamics is what theory gives, within 1e-12.",
     ),
     10,
+    ("local_update", "fedsgd"),
     "agrees with clients that return sums of gradients; with Algorithm 2 as printed, not",
 )

@@ -9,6 +9,7 @@ from fedax.report.tables import Table
 from fedax.reproductions import criteria
 from fedax.reproductions.drawing import draw_curves
 from fedax.reproductions.experiment import Criterion, Experiment, Part, Plan, Scale
+from fedax.reproductions.published import beside
 from fedax.reproductions.results import LAST, Results, spread
 
 if TYPE_CHECKING:  # matplotlib is slow to import, and only drawing needs it
@@ -220,20 +221,18 @@ def table_1_tables(results: Results) -> list[Table]:
     """Published beside measured, and what longer steps alone come to."""
     rows = []
     for panel in results.panels:
-        if panel == "CIFAR-10":
-            rows += [
-                [f"{panel}, {kind} accuracy, published",
-                 *(f"{value:.2f}" for value in published.values()), ""]
-                for kind, published in (("train", PUBLISHED_TRAIN), ("test", PUBLISHED_TEST))
-            ]
-        rows += [
-            [f"{panel}, {text}, measured",
-             *(spread(results.final(panel, label, metric), digits, scale)
-               for label in (*PUBLISHED_TEST, LONGER))]
-            for text, metric, digits, scale in (
-                ("test accuracy", "test_accuracy", 2, 100.0), ("train loss", "train_loss", 3, 1.0)
-            )
-        ]
+        is_published, columns = panel == "CIFAR-10", [*PUBLISHED_TEST, LONGER]
+        accuracy = {
+            label: 100 * results.final(panel, label, "test_accuracy") for label in columns
+        }
+        if is_published:
+            rows.append([f"{panel}, train accuracy, published",
+                         *(f"{value:.2f}" for value in PUBLISHED_TRAIN.values()), ""])
+        published = PUBLISHED_TEST if is_published else {}
+        rows += beside(panel, "test accuracy", published, accuracy, columns)
+        rows.append([f"{panel}, train loss, measured", *(
+            spread(results.final(panel, label, "train_loss"), 3) for label in columns
+        )])
     title = (
         f"Means over {LAST} and over seeds, with the "
         "sample standard deviation; accuracy in per cent. The last column is not in the paper: "

@@ -264,6 +264,7 @@ figure_2 = Reproduction(
         "Whole trajectories are what theory gives, within 1e-12.",
     ),
     15,
+    ("fedavg", "mimelite", "mime", "server_only"),
     "agrees in that Mime does not depend on G and is far ahead of FedAvg and MimeLite; not in that "
     "it is ahead of server-only, which with tuned rates ends lower",
 )

@@ -9,6 +9,7 @@ from typing import Any
 from fedax.report.tables import Table
 from fedax.reproductions import criteria
 from fedax.reproductions.experiment import Criterion, Experiment, Part, Plan, Scale, name_of
+from fedax.reproductions.published import beside
 from fedax.reproductions.results import LAST, Results, spread
 
 METHODS, BASES = ("FedAvg", "Mime", "MimeLite"), ("SGD", "SGDm", "Adam")
@@ -140,13 +141,13 @@ def table_3_tables(results: Results) -> list[Table]:
     for panel in results.panels:
         for method in METHODS:
             final = {
-                base: results.final(panel, f"{method} {base}", "test_accuracy") for base in BASES
+                base: 100 * results.final(panel, f"{method} {base}", "test_accuracy")
+                for base in BASES
             }
             published = PUBLISHED[name_of(panel)][method]
-            rows += [
-                [f"{name_of(panel)}, {method}, published", *(f"{value:g}" for value in published)],
-                [f"{panel}, {method}, measured", *(spread(final[b], 2, 100) for b in BASES)],
-            ]
+            rows += beside(
+                panel, method, dict(zip(BASES, published, strict=True)), final, list(BASES)
+            )
             if method == "FedAvg":
                 continue
             leads.append([f"{panel}, {method}", *(

@@ -207,7 +207,7 @@ def described_computation(name: str, reproduction: Reproduction) -> str:
     return "\n".join([
         f"{name}: {reproduction.description} ({reproduction.source})",
         f"Settings: {reproduction.settings}",
-        f"Time: about {reproduction.seconds} seconds on 2 cores; it needs no data.",
+        f"Time: about {reproduction.seconds} seconds on 2 cores; it needs no GPU and no data.",
         "What counts as agreement:",
         *(f"- {sentence}" for sentence in reproduction.agreement),
     ])

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from fedax.reproductions.criteria import ahead, between
+from fedax.reproductions.criteria import ahead, along, between
 from fedax.reproductions.experiment import Criterion, Outcome, name_of
 from fedax.reproductions.outsized_plans import (
     LOSS,
@@ -31,14 +31,7 @@ def final(panel: str, label: str) -> Read:
 
 def first(panel: str, label: str) -> Read:
     """Reads the mean loss over the first quarter of the rounds; NaN where a run diverged."""
-    def read(results: Results) -> np.ndarray:
-        rounds, values = results.curve(panel, label, LOSS)
-        if not len(rounds):
-            return np.array([np.nan])
-        early = values[:, rounds <= max(FIRST * rounds[-1], rounds[0])].mean(1)
-        return np.where(np.isnan(results.final(panel, label, LOSS)), np.nan, early)
-
-    return read
+    return along(panel, label, LOSS, share=FIRST)
 
 
 def least(reads: Sequence[Read]) -> Read:

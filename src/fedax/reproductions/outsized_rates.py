@@ -201,6 +201,7 @@ section_4 = Reproduction(
     ("FedAvg and the theory toolkit end at (4 - 3 gamma) / (6 - 5 gamma) for K = 2 and at "
      "(3 2^K - 2) / (2^(K+2) - 2) for gamma = 0.5, within 1e-12.",),
     3,
+    ("local_update",),
 )
 
 figure_1 = Reproduction(
@@ -216,5 +217,6 @@ figure_1 = Reproduction(
         "gamma = 0 fluctuates more than gamma = 0.5, as section 4 says.",
     ),
     20,
+    ("local_update",),
     "agrees, in the test over a tenth of the rounds",
 )
