@@ -152,8 +152,7 @@ def _not_run(came: Came) -> Iterable[str]:
         yield f"not run yet: {', '.join(missing)}"
     there = plan.only(came.results.panels).num_runs
     if len(came.results.traces) < there:
-        yield (f"not all of what is tuned over was run yet: {len(came.results.traces):,} of "
-               f"{there:,} runs")
+        yield f"not all is done yet: {len(came.results.traces):,} of {there:,} runs"
 
 
 def _computed(name: str, folder: Path) -> Iterable[str]:
