@@ -388,16 +388,14 @@ def _with(config: RunConfig, values: Mapping[str, Any]) -> RunConfig:
         fits = [name for name, keys in places.items() if key in keys and place in ("", name)]
         if not fits or (dot and place not in places):
             known = [name for at, keys in places.items() if place in ("", at) for name in keys]
-            of = {
-                "run": "the run", "task": f"the task {config.task}", "algorithm": config.algorithm,
-            }
-            what = f"setting of {of.get(place, f'a run of {config.algorithm} on {config.task}')}"
+            task, algorithm = config.task, config.algorithm
+            of = {"run": "the run", "task": f"the task {task}", "algorithm": algorithm}
+            what = f"setting of {of.get(place, f'a run of {algorithm} on {task}')}"
             raise ConfigError(unknown(what, key if known else word, known or places))
         if len(fits) > 1:
             ways = " or ".join(f"{name}.{key}" for name in fits)
-            raise ConfigError(
-                f"The setting {key!r} is one of the {' and of the '.join(fits)}; write {ways}."
-            )
+            whose = " and of the ".join(fits)
+            raise ConfigError(f"The setting {key!r} is one of the {whose}; write {ways}.")
         if key == "model" and fits == ["task"] and config.task_source is None:
             _require(f"model of the task {config.task}", value, TASKS[config.task].models)
         found[fits[0]][key] = value
