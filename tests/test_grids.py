@@ -182,7 +182,7 @@ def test_a_grid_of_python_values():
     ("fedavg", ["fedavgm.momentum=0,1"], {}, r"Unknown method of this sweep 'fedavgm'"),
     ("fedavgm", ["momentum=0,1", "algorithm.momentum=0"], {}, r"are the same for fedavgm"),
     ("fedavgm", ["momentum=0,1"], {"settings": {"momentum": 1}}, r"in --grid and one in --set"),
-    ("fedavg", ["rate=1"], {"settings": {"momentum": 1}}, r"for fedavg in --set 'momentum'"),
+    ("fedavg", ["rate=1"], {"settings": {"momentum": 1}}, r"of runs of fedavg in --set 'momentum'"),
     ("fedavg", ["seed=1,2"], {}, r"cannot vary seed: --seeds N runs every setting"),
     ("fedavg", ["num_rounds=1,2"], {}, r"cannot vary num_rounds: --rounds says"),
     ("fedavg", ["diagnostics=true,false"], {}, r"cannot vary diagnostics: all settings have"),
