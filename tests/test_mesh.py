@@ -117,7 +117,14 @@ def test_what_is_wrong_with_processes_is_said(capsys):
     assert "must be in [0, 1], but is 2" in capsys.readouterr().err
 
 
-@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="a core cannot be asked for")
+@pytest.mark.quick
+def test_where_no_core_can_be_asked_for_none_is_taken(monkeypatch):
+    """As on macOS and Windows."""
+    monkeypatch.delattr(os, "sched_setaffinity", raising=False)
+    assert take_a_core() is None
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the test above says what is so elsewhere")
 def test_each_process_has_a_core_of_its_own_until_it_ends(tmp_path):
     cores = sorted(os.sched_getaffinity(0))[:2]
     program = Path(take_a_core.__code__.co_filename).read_text("utf-8") + (  # starts at once

@@ -24,8 +24,6 @@ PANELS = {  # as docs/label-skew.jsonl calls them
     "FedAvg": "fedavg", "FedAvgM": "fedavgm", "FedAdam": "fedadam", "FedYogi": "fedyogi",
     "SCAFFOLD": "scaffold", "MimeLite": "mimelite", "Elastic": "elastic",
 }
-
-
 RATES = ("client_learning_rate", "server_learning_rate", "slow_weights_step")
 
 
