@@ -59,3 +59,11 @@ def opened(browser, file, **options):
 def painted(page):
     """Waits until what was asked for is drawn."""
     page.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+
+
+def seconds_worked(page):
+    """Seconds of a processor that the page has taken; others may be at work, too."""
+    session = page.context.new_cdp_session(page)
+    session.send("Performance.enable")
+    metrics = session.send("Performance.getMetrics")["metrics"]
+    return next(metric["value"] for metric in metrics if metric["name"] == "ProcessTime")

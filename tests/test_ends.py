@@ -46,7 +46,7 @@ def guarded(code, *signals):
         time.sleep(0.4)
         began = time.monotonic()
         process.send_signal(number)
-    _, errors = process.communicate(timeout=20)
+    _, errors = process.communicate(timeout=90)
     return process.returncode, errors.splitlines(), time.monotonic() - began
 
 
@@ -55,7 +55,7 @@ def guarded(code, *signals):
 def test_a_command_that_is_blocked_ends_at_once(number):
     status, errors, seconds = guarded(GUARD + "ending.PATIENCE = 100\nwait()", number)
     assert (status, errors) == (1, ["fedax: Stopped."])
-    assert seconds < 10
+    assert seconds < 50
 
 
 def test_a_run_gets_its_time_and_no_more():
@@ -63,14 +63,14 @@ def test_a_run_gets_its_time_and_no_more():
     assert status == 1
     assert first.startswith("fedax: Stopping after this round, at the latest in 1 s; a second")
     assert last == "fedax: Kept."
-    assert 0.8 <= seconds < 10
+    assert 0.8 <= seconds < 50
 
 
 def test_a_second_signal_ends_a_run_at_once():
     code = IN_A_ROUND + "ending.PATIENCE = 100\nwait()"
     status, (_, last), seconds = guarded(code, signal.SIGINT, signal.SIGINT)
     assert (status, last) == (1, "fedax: Kept.")
-    assert seconds < 10
+    assert seconds < 50
 
 
 def test_a_handler_that_a_user_set_meanwhile_keeps_its_signal():
@@ -104,7 +104,7 @@ ending.leave("Stopped after round 3.")
 """
     status, errors, seconds = guarded(code, signal.SIGTERM)
     assert (status, errors) == (1, ["fedax: Stopped after round 3."])
-    assert seconds < 10
+    assert seconds < 50
 
 
 def test_what_nohup_ignores_stays_ignored():
@@ -136,7 +136,7 @@ def test_ctrl_c_while_modules_are_imported_is_one_line():
     )
     assert process.stdout.readline() == "importing\n"
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=20)
+    _, errors = process.communicate(timeout=90)
     assert (process.returncode, errors) == (1, "fedax: Stopped.\n")
 
 
