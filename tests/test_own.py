@@ -316,6 +316,11 @@ def test_changed_source_is_a_sentence_and_force_goes_on(project, capsys):
     assert saved(Path("r"))["num_rounds"] == 4
     fed("theory", "--run", "r", status=2)  # what it would say is of the code as it is now
     assert "has changed since" in capsys.readouterr().err
+    loaded = fedax.load_run("r")
+    with pytest.raises(ConfigError, match=r"has changed since.*give them: fedax\.load_run\("):
+        _ = loaded.algorithm
+    given = fedax.load_run("r", task=fedax.load_task("quadratics"), algorithm=object())
+    assert (given.task.name, type(given.algorithm)) == ("quadratics", object)
     fed("run", "--config", "r/config.json", "--rounds", "2", "--out", "repeated")
     assert f"Not as in r/config.json: {project / 'my_methods.py'} has changed." in \
         capsys.readouterr().out

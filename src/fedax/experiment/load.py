@@ -28,6 +28,8 @@ from fedax.rounds.history import History
 from fedax.rounds.state import TrainingState, initial_state
 from fedax.tasks.registry import TASKS, load_task
 
+GIVE_THEM = "make both yourself and give them: fedax.load_run(path, task=..., algorithm=...)."
+
 
 def load_run(
     path: str | Path, *, task: Task | None = None, algorithm: FederatedAlgorithm | None = None
@@ -190,7 +192,7 @@ class LoadedRun:
         from fedax.experiment import run  # noqa: PLC0415 - only to make it again
         from fedax.experiment.config import load_config  # noqa: PLC0415 - likewise
 
-        return run.build(load_config(self.path / CONFIG))
+        return run.build(load_config(self.path / CONFIG, cure=GIVE_THEM))
 
     @property
     def _of_python(self) -> bool:
