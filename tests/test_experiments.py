@@ -116,6 +116,12 @@ def test_a_best_setting_at_an_edge_is_said():
         "Best at an edge of what was tried: P: at (client_learning_rate 0.1, "
         "server_learning_rate 1)."
     )
+    decayed = [trace("decayed", f"staircase_decay({rate}, 0.1, 67)", 1.0, rate)
+               for rate in (0.01, 0.1, 0.0316)]
+    assert at_edges(Results(decayed)) == (
+        "Best at an edge of what was tried: P: decayed (client_learning_rate "
+        "staircase_decay(0.1, 0.1, 67))."
+    )
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)

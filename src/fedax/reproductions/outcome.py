@@ -103,8 +103,12 @@ def at_edges(results: Results) -> str:
     return f"Best at an edge of what was tried: {'; '.join(found)}." if found else ""
 
 
-def _edge(label: str, edges: Mapping[str, float]) -> str:
-    return f"{label} ({', '.join(f'{key} {value:g}' for key, value in edges.items())})"
+def _edge(label: str, edges: Mapping[str, Any]) -> str:
+    words = (
+        f"{key} {value}" if isinstance(value, str) else f"{key} {value:g}"
+        for key, value in edges.items()
+    )
+    return f"{label} ({', '.join(words)})"
 
 
 def gathered(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -129,6 +130,17 @@ def _rounded(value: Any) -> float:
     return float(f"{float(value):.{DIGITS}g}")
 
 
+def _first(value: Any) -> float | None:
+    """A number, or the one that a schedule begins with; None if it is neither."""
+    if isinstance(value, int | float):
+        return value
+    begins = re.match(r"\w+\(([^,()]+)", str(value))
+    try:
+        return float(begins[1]) if begins else None
+    except ValueError:
+        return None
+
+
 class Results:
     """The runs of an experiment, asked by panel and label.
 
@@ -181,18 +193,20 @@ class Results:
             raise LookupError(f"Every setting of {label} diverged in {panel}.")
         return settings[min(finite)[1]]
 
-    def edges(self, panel: str, label: str) -> dict[str, float]:
-        """Of the best setting those numbers that are the least or the most that was tried."""
+    def edges(self, panel: str, label: str) -> dict[str, Any]:
+        """Of the best setting what is the least or the most that was tried.
+
+        Numbers are compared, and schedules by the number that they begin with.
+        """
         try:
             best = self.best(panel, label)
         except LookupError:
             return {}
         found = {}
         for key, value in best.items():
-            tried = {setting[key] for setting in self.settings(panel, label)}
-            if len(tried) > 1 and isinstance(value, int | float) and value in (
-                min(tried), max(tried)
-            ):
+            tried = {_first(setting[key]) for setting in self.settings(panel, label)}
+            numbers = [one for one in tried if one is not None]
+            if len(numbers) > 1 and _first(value) in (min(numbers), max(numbers)):
                 found[key] = value
         return found
 
