@@ -73,7 +73,8 @@ class Tried(NamedTuple):
     Attributes:
       adaptivities: of which.
       client_rates: with each.
-      server_rates: by method; the larger the adaptivity, the larger the rate that suits it.
+      server_rates: by method that is run with them; the larger the adaptivity, the larger the rate
+        that suits it.
     """
 
     adaptivities: Sequence[float]
@@ -86,6 +87,10 @@ FIGURE_3 = {
     "CIFAR-10": (
         Tried((1e-5, 1e-3), (0.0316, 0.1), dict.fromkeys(ADAPTIVE, (0.001, 0.00316, 0.01))),
         Tried((1e-1,), (0.0316, 0.1), dict.fromkeys(ADAPTIVE, (0.0316, 0.1, 0.316))),
+        # The best rates lay at the ends of those above.
+        Tried((1e-5,), (0.0316, 0.1), dict.fromkeys(("Adam", "Yogi"), (0.000316,))),
+        Tried((1e-1,), (0.1,), dict.fromkeys(ADAPTIVE, (1.0,))),
+        Tried((1e-1,), (0.316,), dict.fromkeys(ADAPTIVE, (0.1, 0.316))),
     ),
     _CLOTHES: (
         Tried(FEW, SMALL[_CLOTHES].client_rates, SMALL[_CLOTHES].server_rates),
@@ -113,6 +118,7 @@ def figure_3_plan(scale: Scale, stand_in: bool) -> Plan | None:
     parts = tuple(
         _with_adaptivity(panel, label, tried)
         for panel in panels for label in ADAPTIVE for tried in FIGURE_3[panel]
+        if label in tried.server_rates
     )
     words = f"{in_words(panels)} The adaptivity from {', '.join(f'{one:g}' for one in FEW)}."
     return Plan(parts, words.replace(", with adaptivity 0.001", ""), hours(parts, small=True))
