@@ -12,7 +12,7 @@ by hand, in a file NAME-SCALE.txt beside the results.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -106,15 +106,12 @@ def _section(came: Came) -> Iterable[str]:
     experiment = EXPERIMENTS[came.name]
     found = judged(experiment, came.results)
     plan = experiment.plan(came.scale, came.stand_in)
-    seeds = len({trace.seed for trace in came.results.traces})
-    planned = max((part.num_seeds for part in plan.parts), default=seeds) if plan else seeds
-    flags = f" --scale {came.scale}" + " --stand-in" * came.stand_in
-    flags += f" --seeds {seeds}" * (seeds > planned)
     yield f"\n## {came.title}\n"
     yield f"{experiment.source}: {experiment.description}. **{_sentence(verdict(found))}**" + (
         ", by data that stand in for the paper's.\n" if came.stand_in else ".\n"
     )
-    yield f"`fedax reproduce {came.name}{flags}`; {plan.settings if plan else ''}\n"
+    seeds = _seeds(came)
+    yield f"{_commands(came, seeds)}; {plan.settings if plan else ''}\n"
     if plan and plan.tried:
         yield "| data | methods | tuned over |\n|---|---|---|"
         yield from map(_cells, plan.tried)
@@ -123,10 +120,10 @@ def _section(came: Came) -> Iterable[str]:
         yield f"{_sentence(words)}.\n"
     made = came.made
     yield (
-        f"{len(came.results.traces):,} runs with {seeds} seeds, {came.seconds / 3600:.1f} hours of "
-        f"one {made.get('device', 'device')} in all, {made.get('date', '')}, fedax "
+        f"{len(came.results.traces):,} runs with {_of_all(seeds)}, {came.seconds / 3600:.1f} hours "
+        f"of one {made.get('device', 'device')} in all, {made.get('date', '')}, fedax "
         f"{made.get('fedax', '?')}, JAX {made.get('jax', '?')}."
-        + (f" Of the whole plan beforehand: {_time(plan.with_seeds(seeds))}.\n" if plan else "\n")
+        + (f" Of the whole plan beforehand: {_time(_with_seeds(plan, seeds))}.\n" if plan else "\n")
     )
     yield "| criterion | measured | agrees |\n|---|---|---|"
     for criterion, outcome in found:
@@ -141,6 +138,47 @@ def _section(came: Came) -> Iterable[str]:
     picture = RESULTS / f"{came.title}.png"
     if picture.exists():
         yield f"\n![{experiment.source}, measured](reproductions/{picture.name})"
+
+
+def _seeds(came: Came) -> dict[str, int]:
+    """Panel -> with how many seeds it was run."""
+    traces = came.results.traces
+    return {
+        panel: len({trace.seed for trace in traces if trace.panel == panel})
+        for panel in came.results.panels
+    }
+
+
+def _of_all(seeds: Mapping[str, int]) -> str:
+    """In words."""
+    if len(set(seeds.values())) == 1:
+        return f"{next(iter(seeds.values()))} seeds"
+    return " and ".join(f"{count} seeds ({panel})" for panel, count in seeds.items())
+
+
+def _commands(came: Came, seeds: Mapping[str, int]) -> str:
+    """What gives these results: one command, or one for each number of seeds."""
+    plan = EXPERIMENTS[came.name].plan(came.scale, came.stand_in)
+    whole = f"fedax reproduce {came.name} --scale {came.scale}" + " --stand-in" * came.stand_in
+    found = []
+    for count in dict.fromkeys(seeds.values()):
+        of = [panel for panel, its in seeds.items() if its == count]
+        planned = max(part.num_seeds for part in plan.only(of).parts) if plan else count
+        only = "".join(f' "{panel}"' for panel in of)
+        found.append(
+            f"`{whole}" + f" --only{only}" * (len(of) < len(seeds))
+            + f" --seeds {count}" * (count > planned) + "`"
+        )
+    return " and ".join(found)
+
+
+def _with_seeds(plan: Plan, seeds: Mapping[str, int]) -> Plan:
+    """The plan with as many seeds of a panel as were run."""
+    each = [plan.only([panel]).with_seeds(seeds.get(panel, 1)) for panel in plan.panels]
+    return plan._replace(
+        parts=tuple(part for one in each for part in one.parts),
+        hours={panel: hours for one in each for panel, hours in one.hours.items()},
+    )
 
 
 def _not_run(came: Came) -> Iterable[str]:

@@ -463,12 +463,12 @@ def test_plans_and_mistakes_are_sentences(monkeypatch, capfd, tmp_path):
     quadratics(monkeypatch)
     assert run_command(["reproduce", "made-up", "--plan"]) == 0
     said = capfd.readouterr().out
-    assert "Runs: 12, in Quadratics." in said
+    assert "Runs: 12 with 3 seeds, in Quadratics." in said
     assert "- More steps are faster. Agrees if" in said
     assert run_command(["reproduce", "made-up", "--plan", "--seeds", "5"]) == 0
-    assert "Runs: 20, in Quadratics." in capfd.readouterr().out
+    assert "Runs: 20 with 5 seeds, in Quadratics." in capfd.readouterr().out
     assert run_command(["reproduce", "made-up", "--plan", "--seeds", "2"]) == 0
-    assert "Runs: 12, in Quadratics." in capfd.readouterr().out
+    assert "Runs: 12 with 3 seeds, in Quadratics." in capfd.readouterr().out
     for words, sentence in (
         (["made-up", "--scale", "paper"], "it has --scale small."),
         (["made-up", "--only", "quadratic"], "Did you mean 'Quadratics'?"),
@@ -648,6 +648,26 @@ def test_the_causes_that_are_looked_for_have_their_tables():
     assert [line for line in lines if line.startswith("## ")] == titles
     assert len(set(titles)) == len(titles)
     assert all(list(jobs_of(list(causes.parts_of(probe)))) for probe in causes.PROBES)
+
+
+@pytest.mark.quick
+def test_the_page_names_the_commands_that_give_its_numbers(monkeypatch):
+    """As many seeds of each panel as were run: five of one of them are not five of all."""
+    parts = tuple(Part(panel, "A", "quadratic", "fedavg") for panel in ("P", "Q"))
+    monkeypatch.setitem(EXPERIMENTS, "made-up", quadratics(monkeypatch)._replace(
+        plan=lambda scale, stand_in: Plan(parts, "", {"P": (0.3, 0.1), "Q": (0.6, 0.1)})))
+
+    def said(more):
+        three, others = made({"A": [0.1] * 3}), made({"A": [0.1] * more}, panel="Q")
+        came = gathered_like(Results([*three.traces, *others.traces]))
+        seeds = page._seeds(came)
+        plan = page._with_seeds(EXPERIMENTS["made-up"].plan("small", True), seeds)
+        return page._commands(came, seeds), page._of_all(seeds), plan.rough_hours[0]
+
+    whole = "fedax reproduce made-up --scale small --stand-in"
+    assert said(3) == (f"`{whole}`", "3 seeds", pytest.approx(0.9))
+    assert said(5) == (f'`{whole} --only "P"` and `{whole} --only "Q" --seeds 5`',
+                       "3 seeds (P) and 5 seeds (Q)", pytest.approx(0.3 + 1.0))
 
 
 @pytest.mark.quick

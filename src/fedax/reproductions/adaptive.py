@@ -56,7 +56,7 @@ def table_1_plan(scale: Scale, stand_in: bool) -> Plan:
         "the best rates in the documentation of the code released with the paper (docs/tasks.md). "
         "Metrics every 20 rounds on 2,000 test examples, of Stack Overflow on 10,000, and after "
         "the last on all of them, where the paper uses the whole test set but of Stack Overflow "
-        "throughout; means over the last 100 rounds. Three seeds."
+        "throughout; means over the last 100 rounds."
         + (" The plays that fedax carries, 1,219 roles, in place of the 715 of TensorFlow "
            "Federated." if stand_in else ""),
         hours(parts, small=False),

@@ -155,9 +155,9 @@ def in_words(panels: Sequence[str]) -> str:
     """What the tasks of the scale "small" are."""
     return " ".join(
         [SMALL[panel].words for panel in panels]
-        + ["Three seeds; both rates are tuned over a grid by the training "
-           "loss of the last 100 rounds (section 4), or of the last third where that is less, with "
-           f"adaptivity {ADAPTIVITY:g}."]
+        + ["Both rates are tuned over a grid by the training loss of the last 100 rounds "
+           "(section 4), or of the last third where that is less, with adaptivity "
+           f"{ADAPTIVITY:g}."]
     )
 
 

@@ -41,7 +41,7 @@ NEARLY = 0.1
 SMALL_RANGE, SMALL_SHARE = 2.0, 0.2
 _D2 = (
     "The preset `paper` of the task with both rates from the grid of appendix D.2 as the project "
-    "recalls it. Three seeds."
+    "recalls it."
 )
 
 

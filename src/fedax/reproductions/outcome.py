@@ -230,11 +230,12 @@ def in_hours(count: float) -> str:
 def described(name: str, experiment: Experiment, plan: Plan, missing: Mapping[str, str]) -> str:
     """What a plan is, before it is run: settings, time, data, and what would count as agreement."""
     cpu, gpu = plan.rough_hours
+    seeds = " or ".join(map(str, sorted({part.num_seeds for part in plan.parts})))
     lines = [
         f"{name}: {experiment.description} ({experiment.source})",
         f"Settings: {plan.settings}",
         *(f"Tuned over: {panel}, {methods}: {grid}." for panel, methods, grid in plan.tried),
-        f"Runs: {plan.num_runs:,}, in {', '.join(plan.panels)}.",
+        f"Runs: {plan.num_runs:,} with {seeds} seeds, in {', '.join(plan.panels)}.",
         f"Time: about {in_hours(cpu)} hours on 2 cores, perhaps {in_hours(gpu)} on a GPU "
         "(a guess).",
         *(f"Missing: the data of {panel}: {how}" for panel, how in missing.items()),
