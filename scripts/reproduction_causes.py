@@ -132,6 +132,9 @@ PROBES: Sequence[Probe] = (
             {"num_rounds": rounds}, metrics=_LOSS)
       for figure in (2, 5) for panel, rounds in ((_CIFAR, 6000), (_FEMNIST, 1500))),
     Probe("outsized-rates-figure-5", _PLAYS, "600 rounds", {"num_rounds": 600}, metrics=_LOSS),
+    *(Probe("outsized-rates-figure-5", panel, f"{rounds:,} rounds", {"num_rounds": rounds},
+            ("gamma = 0", best), metrics=_LOSS)
+      for panel, rounds, best in ((_FEMNIST, 6000, "gamma = 0.1"), (_PLAYS, 1800, "gamma = 1"))),
     Probe("outsized-rates-figure-6", _WORDS, "600 rounds", {"num_rounds": 600},
           ("gamma = 0", "gamma = 0.1"), metrics=_LOSS),
     # Does the best server rate rise within half a decade?
