@@ -1,10 +1,11 @@
 """Looks into why a reproduction disagrees: its runs again, with one thing changed at a time.
 
     python scripts/reproduction_causes.py --storage DIR [NAME ...]
-    python scripts/reproduction_causes.py --storage DIR > docs/reproduction-causes.md
 
-What it means stands in the notes beside the results, docs/reproductions/NAME-SCALE.txt. Runs are
-kept in DIR by their settings, so that none is trained twice.
+Prints their tables; without names it also writes the page that has all. What it means stands in
+the notes beside the results, docs/reproductions/NAME-SCALE.txt. Runs are kept in DIR by their
+settings, so that none is trained twice; with --no-training a table whose runs DIR lacks stays as
+the page has it.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ from fedax.reproductions.results import Results, spread, traces_of
 from fedax.tasks import mnist
 
 RESULTS = Path(__file__).resolve().parent.parent / "docs" / "reproductions"
+PAGE = RESULTS.parent / "reproduction-causes.md"
 RATES = {"client_learning_rate", "server_learning_rate"}
 ABOVE = """# Reproductions: causes looked for
 
 What disagreed on the [page of reproductions](reproductions.md), run again with one thing changed. \
 The notes there say what came of it; these are all tables, written by \
-`python scripts/reproduction_causes.py --storage DIR > docs/reproduction-causes.md`, which trains \
-what DIR does not have.
+`python scripts/reproduction_causes.py --storage DIR`, which trains what DIR does not have.
 
 Everything is as in the small plan of `fedax reproduce NAME`, `--stand-in` where the data are \
 another's, but for what the heading says. The best setting is chosen anew where a grid was tried; \
@@ -254,34 +255,44 @@ def title(probe: Probe) -> str:
     return f"{probe.experiment}, {probe.panel}{some}: {probe.words}"
 
 
-def look(probe: Probe, storage: Path, *, is_training: bool = True) -> None:
-    """Trains a probe's runs, or takes those that are there, and prints a row for each method."""
+def section(page: str, heading: str) -> str:
+    """What a page has under a heading, which is with it; nothing: that it was not run."""
+    start = f"## {heading}\n"
+    for text in f"\n{page}".split("\n## "):
+        if f"## {text}\n".startswith(start):
+            return f"## {text.strip()}\n"
+    return f"{start}\nNot run yet.\n"
+
+
+def look(probe: Probe, storage: Path, page: str | None = None) -> str:
+    """A heading and a table with a row for each method of a probe, whose runs are trained.
+
+    With the text of a page none is trained: where one lacks, it is what the page has.
+    """
     experiment = EXPERIMENTS[probe.experiment]
     traces = []
     for job in jobs_of(list(parts_of(probe))):
         record = job.record(storage) if job.seed < probe.seeds else None
         if job.seed < probe.seeds and record is None:
-            if not is_training:
-                print(f"\n## {title(probe)}\n\nNot run yet.")
-                return
+            if page is not None:
+                return section(page, title(probe))
             job.train(storage)
             record = job.record(storage)
         if record is not None:
             traces += traces_of(probe.panel, job.part.label, record, job.config.num_rounds)
     results = Results(traces, experiment.by, maximise=experiment.maximise)
-    print(f"\n## {title(probe)}\n\nSeeds: {probe.seeds}.\n", flush=True)
     heads = [f"{name}, {when}" for name in probe.metrics for when in ("first third", "last")]
-    print(f"| | best setting | {' | '.join(heads)} |")
-    print("|---|---|" + "---|" * len(heads))
+    lines = [f"## {title(probe)}", "", f"Seeds: {probe.seeds}.", "",
+             f"| | best setting | {' | '.join(heads)} |", "|---|---|" + "---|" * len(heads)]
     for label in results.labels(probe.panel):
-        print(f"| {label} | {_best(results, probe.panel, label)} | " + " | ".join(
-            cell for name in probe.metrics for cell in (
-                _first(results, probe.panel, label, name),
-                spread(results.final(probe.panel, label, name), 4),
-            )
-        ) + " |", flush=True)
+        cells = [cell for name in probe.metrics for cell in (
+            _first(results, probe.panel, label, name),
+            spread(results.final(probe.panel, label, name), 4),
+        )]
+        lines += [f"| {label} | {_best(results, probe.panel, label)} | {' | '.join(cells)} |"]
     if not probe.labels and not probe.beyond:
-        print(f"\nVerdict of these runs: {verdict(judged(experiment, results))}.", flush=True)
+        lines += ["", f"Verdict of these runs: {verdict(judged(experiment, results))}."]
+    return "\n".join(lines) + "\n"
 
 
 def _best(results: Results, panel: str, label: str) -> str:
@@ -328,22 +339,27 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help="experiments; default: all")
     parser.add_argument("--storage", type=Path, required=True)
-    parser.add_argument("--no-training", action="store_true", help="take what is there")
+    parser.add_argument("--no-training", action="store_true",
+                        help="what is not there stays as the page has it")
     asked = parser.parse_args()
     known = {probe.experiment for probe in PROBES}
     if unknown := set(asked.names) - known:
         parser.error(f"nothing was looked into of {', '.join(sorted(unknown))}; "
                      f"of {', '.join(sorted(known))}")
-    if not asked.names:
-        print(ABOVE)
+    page = PAGE.read_text() if asked.no_training else None
+    texts = []
+    if not asked.names or "outsized-rates-figure-3" in asked.names:
+        texts.append(f"L of a client of {_CIFAR} at the start, mean: {smoothness():.1f}.\n")
+        print(texts[-1])
     for probe in PROBES:
         if not asked.names or probe.experiment in asked.names:
             try:
-                look(probe, asked.storage, is_training=not asked.no_training)
+                texts.append(look(probe, asked.storage, page))
             except (ConfigError, RunError) as error:
                 raise SystemExit(f"{probe.experiment}, {probe.words}: {error}") from None
-    if not asked.names or "outsized-rates-figure-3" in asked.names:
-        print(f"\nL of a client of {_CIFAR} at the start, mean: {smoothness():.1f}.")
+            print(texts[-1], flush=True)
+    if not asked.names:
+        PAGE.write_text("\n".join([f"{ABOVE}\n", *texts]))
 
 
 if __name__ == "__main__":

@@ -651,6 +651,19 @@ def test_the_causes_that_are_looked_for_have_their_tables():
 
 
 @pytest.mark.quick
+def test_a_table_of_causes_whose_runs_are_lost_stays_as_it_was(tmp_path):
+    page, probe = causes.PAGE.read_text("utf-8"), causes.PROBES[1]
+    kept = causes.look(probe, tmp_path, page)
+    assert kept in page
+    assert kept.count("## ") == 1
+    assert kept.startswith(f"## {causes.title(probe)}\n\nSeeds: {probe.seeds}.\n\n| | best")
+    lost = page.replace(kept, "")
+    assert causes.look(probe, tmp_path, lost) == f"## {causes.title(probe)}\n\nNot run yet.\n"
+    last = "\n".join(["# Causes", "", kept])  # nothing follows it
+    assert causes.look(probe, tmp_path, last) == kept
+
+
+@pytest.mark.quick
 def test_the_page_names_the_commands_that_give_its_numbers(monkeypatch):
     """As many seeds of each panel as were run: five of one of them are not five of all."""
     parts = tuple(Part(panel, "A", "quadratic", "fedavg") for panel in ("P", "Q"))
