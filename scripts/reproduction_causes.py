@@ -136,6 +136,9 @@ PROBES: Sequence[Probe] = (
     *(Probe("outsized-rates-figure-5", panel, f"{rounds:,} rounds", {"num_rounds": rounds},
             ("gamma = 0", best), metrics=_LOSS)
       for panel, rounds, best in ((_FEMNIST, 6000, "gamma = 0.1"), (_PLAYS, 1800, "gamma = 1"))),
+    # And with rates tuned for that many?
+    Probe("outsized-rates-figure-5", _FEMNIST, "6,000 rounds, rates tuned anew",
+          {"num_rounds": 6000}, ("gamma = 0", "gamma = 0.1"), {}, metrics=_LOSS),
     Probe("outsized-rates-figure-6", _WORDS, "600 rounds", {"num_rounds": 600},
           ("gamma = 0", "gamma = 0.1"), metrics=_LOSS),
     # Does the best server rate rise within half a decade?
@@ -148,8 +151,9 @@ PROBES: Sequence[Probe] = (
           seeds=3, metrics=("test_accuracy", "train_loss")),
     Probe("decaying-steps-figure-3", _FEMNIST, "clients alike", _ALIKE, ("K = 33, constant",),
           seeds=5),
-    Probe("decaying-steps-figure-4", _PLAYS, "800 rounds", {"num_rounds": 800},
-          metrics=("test_accuracy", "train_loss")),
+    *(Probe("decaying-steps-figure-4", _PLAYS, f"{rounds:,} rounds",
+            {"num_rounds": rounds, "evaluate_every": rounds // 80},
+            metrics=("test_accuracy", "train_loss")) for rounds in (800, 4000)),
     # Does decaying K gain where clients are more unlike, or given rounds?
     *(Probe("decaying-steps-figure-2", "Fashion-MNIST for StackOverflow", words, change)
       for words, change in (("1,200 rounds", {"num_rounds": 1200}),
@@ -180,6 +184,11 @@ PROBES: Sequence[Probe] = (
     # Fewer local steps on the plays.
     *(Probe(f"mime-figure-{figure}", "plays, not in the paper",
             "3 local steps in place of 20", {"num_local_steps": 3}, seeds=3)
+      for figure in (3, 5)),
+    # And as many local steps in all, with rates tuned anew.
+    *(Probe(f"mime-figure-{figure}", "plays, not in the paper",
+            "3 local steps in place of 20, 400 rounds in place of 60",
+            {"num_local_steps": 3, "num_rounds": 400, "evaluate_every": 20}, grid={}, seeds=3)
       for figure in (3, 5)),
     # Do other batches of the held-out examples, or another tau, make the two ways differ?
     *(Probe("elastic-figure-1", "MNIST, not in the paper", words, change,
