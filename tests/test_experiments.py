@@ -6,7 +6,6 @@ import json
 import math
 import subprocess
 import sys
-import tarfile
 import time
 from pathlib import Path
 
@@ -618,23 +617,6 @@ def test_a_file_keeps_what_is_judged(tmp_path):
                    for rate in (0.1, 0.3, 1.0)]
         assert lengths == [0, 3, 0]
         assert found.best("P", "tuned") == {"client_learning_rate": 0.3}
-
-
-@pytest.mark.slow
-def test_what_is_begun_are_jobs_of_today(tmp_path):
-    """A change of a plan would orphan them: then they are to be trained anew, or thrown away."""
-    with tarfile.open(ROOT / "docs" / "reproductions" / "begun.tar.xz") as begun:
-        begun.extractall(tmp_path, filter="data")
-    left = {folder.name for folder in tmp_path.iterdir()}
-    assert left
-    for experiment, scale, stand_in in itertools.product(
-        EXPERIMENTS.values(), ("small", "paper"), (True, False)
-    ):
-        plan = experiment.plan(scale, stand_in)
-        if left and plan:
-            left -= {job.folder(tmp_path).name for job in jobs_of(plan.with_seeds(5).parts)
-                     if job.record(tmp_path) is not None}
-    assert not left
 
 
 def gathered_like(results):
