@@ -101,6 +101,11 @@ PROBES: Sequence[Probe] = (
             {"adaptivity": 1e-5}, labels, seeds=3,
             grid={"client_learning_rate": [0.0316], "server_learning_rate": [server]})
       for labels, server in ((("Adagrad",), 0.01), (("Adam", "Yogi"), 0.001))),
+    # Is Figure 3's grid too short for an adaptivity of 0.1?
+    Probe("adaptive-figure-1", "Fashion-MNIST for EMNIST CR",
+          "adaptivity 0.1 and larger server rates", {"adaptivity": 0.1}, ("Adam", "Yogi"),
+          {"client_learning_rate": [0.1, 10**-0.5],
+           "server_learning_rate": [10**-0.25, 1.0, 10**0.5]}, seeds=3),
     # Does the best server rate fall less with it, as published?
     Probe("adaptive-figure-4", "CIFAR-10", "adaptivity 1e-05", {"adaptivity": 1e-5}, ("Adam",),
           {"server_learning_rate": [10**-4.0, 10**-3.5, 10**-3.0, 10**-2.5]}, seeds=3,
