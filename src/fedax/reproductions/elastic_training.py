@@ -97,8 +97,8 @@ _REDUCED = (
     "client's rate 0.1 for all methods, not tuned; MNIST: 75 rounds of 10 clients, rates tuned "
     "over 0.03, 0.1, 0.3 by the training loss, for every method alike but PFNM, which has 0.1, as "
     "its matching takes most of the time; FedProx's weight 0.1, as the term of 0.0001 hardly acts; "
-    "sensitivity in batches of 5 and 10. Accuracy every 10 and 5 rounds on 2,000 test images, on "
-    "all after the last; means over the last third of the rounds."
+    "sensitivity in batches of 5 and 10, not one by one. Accuracy every 10 and 5 rounds on 2,000 "
+    "test images, on all after the last; means over the last third of the rounds."
 )
 
 
