@@ -107,9 +107,11 @@ PROBES: Sequence[Probe] = (
           {"client_learning_rate": [0.1, 10**-0.5],
            "server_learning_rate": [10**-0.25, 1.0, 10**0.5]}, seeds=3),
     # Does the best server rate fall less with it, as published?
-    Probe("adaptive-figure-4", "CIFAR-10", "adaptivity 1e-05", {"adaptivity": 1e-5}, ("Adam",),
-          {"server_learning_rate": [10**-4.0, 10**-3.5, 10**-3.0, 10**-2.5]}, seeds=3,
-          metrics=("train_loss",)),
+    *(Probe("adaptive-figure-4", panel, "adaptivity 1e-05", {"adaptivity": 1e-5},
+            ("Adam", "Yogi"), {"server_learning_rate": [10 ** (k / 2) for k in steps]}, seeds=3,
+            metrics=("train_loss",))
+      for panel, steps in (("CIFAR-10", range(-8, -4)),
+                           ("Fashion-MNIST for EMNIST CR", range(-6, -2)))),
     # By how much do the best server rates fall, with steps of a quarter of a decade?
     *(Probe("adaptive-figure-4", panel, "a finer grid", labels=labels, metrics=("train_loss",),
             grid={"server_learning_rate": [lowest * 10 ** (k / 4) for k in range(7)]})
