@@ -432,8 +432,6 @@ def test_combinations_that_make_no_sense_are_refused_with_a_sentence():
     )
     with pytest.raises(ValueError, match=r"local_update_decay needs the mean .* one by one"):
         decay(lambda c, s: one_by_one)
-    with pytest.raises(ValueError, match=r"elastic scales the mean .* one by one"):
-        elastic(one_by_one, MODEL)
 
 
 @pytest.mark.parametrize(

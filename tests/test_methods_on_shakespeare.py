@@ -99,7 +99,6 @@ def test_names_and_settings_that_are_refused(name, settings, sentence):
         ("local_update gradient_weights=first", "gradient_weights must be all, last or numbers"),
         ("maml num_local_epochs=2", "maml counts local steps, not epochs"),
         ("fedprox rho=0.1 proximal_weight=0.2", "rho = 0.1 and proximal_weight = 0.2 say the same"),
-        ("elastic+pfnm seed=1", "gets its clients' uploads one by one"),
         ("local_update_decay+pfnm seed=1", "gets its clients' uploads one by one"),
         ("pfnm model=small", "must be those of a multi-layer perceptron"),
         ("pfnm model=mlp capacity=1000000000", "asks for layers of "),

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from fedax import FederatedDataset, Task, classification, train
-from fedax.algorithm import Individual, Participation
+from fedax.algorithm import Individual, Participation, WrapperState
+from fedax.algorithms.elastic import ElasticUpload, elastic
 from fedax.algorithms.matching import (
     Atoms,
     Matching,
@@ -241,7 +242,8 @@ def upload(networks, weights, class_counts=None):
     networks = [jax.tree.map(jnp.asarray, tuple(network)) for network in networks]
     counts = np.ones((len(networks), 3)) if class_counts is None else class_counts
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *networks)
-    return Individual(PFNMUpload(stacked, jnp.asarray(counts)), jnp.asarray(weights))
+    places = [jnp.tile(jnp.arange(6), (len(networks), 1))]
+    return Individual(PFNMUpload(stacked, jnp.asarray(counts), places), jnp.asarray(weights))
 
 
 MODEL = classification(*mlp((5, 6, 3)))
@@ -297,6 +299,7 @@ def test_clients_count_their_classes_and_start_from_their_own_units():
     reply = client(message, kept, data, jax.random.key(0))
     assert reply.upload.class_counts.tolist() == [1, 1, 3]
     assert largest_difference(reply.upload.network, network) < 1e-12
+    assert largest_difference(select_units(state.params, reply.upload.places), network) < 1e-12
     assert reply.client_state.took_part
     # One that is new takes the first units, and in round 0 everyone its own random ones.
     new = algorithm.init_client(network)
@@ -519,3 +522,80 @@ def test_pfnm_takes_the_character_mlp():
     history = train(Task(CHARACTERS, data, data, "text"), algorithm, num_rounds=4, cohort_size=2,
                     evaluate_every=1).history
     assert history["train_loss"][-1] < history["train_loss"][0] - 0.5
+
+
+# Elastic aggregation over it
+
+
+def elastic_round(round_index, tau=0.5):
+    """A server's update by hand and by `elastic`, from three networks that began at its units."""
+    server = jax.tree.map(jnp.asarray, widen(draw_network((5, 8, 3), 20), [12]))
+    ends = [jax.tree.map(jnp.asarray, tuple(draw_network((5, 6, 3), seed))) for seed in range(3)]
+    places = [np.array(order) for order in ([3, 0, 7, 2, 5, 1], [6, 4, 2, 0, 1, 3], range(6))]
+    omegas = [jax.tree.map(lambda leaf, s=seed: jnp.abs(s + leaf) * (1 + s), server)
+              for seed in range(3)]
+    weights = np.array([1.0, 3.0, 0.0])
+    mean = jax.tree.map(lambda a, b, c: 0.25 * a + 0.75 * b + 0 * c, *omegas)
+    largest = max(float(leaf.max()) for leaf in jax.tree.leaves(mean))
+    zeta = jax.tree.map(lambda leaf: 1 + tau - leaf / largest, mean)
+    moved = []
+    for end, place in zip(ends, places, strict=True):
+        start, factor = (select_units(of, [place]) for of in (server, zeta))
+        scaled = jax.tree.map(lambda s, z, e: s + z * (e - s), start, factor, end)
+        moved.append(scaled if round_index else end)
+    plain = pfnm(MODEL, prior_variance=FLAT, capacity=2)
+    state = plain.init(ends[0])._replace(params=server, round_index=jnp.int32(round_index))
+    expected = plain.exchanges[0].server(state, upload(moved, weights), WHO)
+
+    sent = upload(ends, weights)
+    sent = sent.uploads._replace(places=[jnp.stack([jnp.asarray(place) for place in places])])
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *omegas)
+    wrapped = elastic(plain, MODEL, tau)
+    found = jax.jit(wrapped.exchanges[0].server)(
+        WrapperState(state, ()), Individual(ElasticUpload(sent, stacked), jnp.asarray(weights)), WHO
+    )
+    return expected, found.inner, plain.exchanges[0].server(state, upload(ends, weights), WHO)
+
+
+@pytest.mark.quick
+def test_elastic_scales_what_each_client_changed_before_units_are_matched():
+    expected, found, plain = elastic_round(round_index=4)
+    assert largest_difference(found.params, expected.params) < 1e-12
+    assert largest_difference(found.params, plain.params) > 0.01
+    # In round 0 clients start from networks of their own, so there is no change to scale.
+    expected, found, plain = elastic_round(round_index=0)
+    assert largest_difference(found.params, plain.params) < 1e-12
+
+
+def test_elastic_measures_at_the_matched_network_on_what_is_held_out():
+    random = np.random.default_rng(3)
+    x, y = random.normal(size=(20, 5)), random.integers(0, 3, 20)
+    data = ClientData({"x": jnp.asarray(x), "y": jnp.asarray(y)}, jnp.int32(0), jnp.int32(20), 20)
+    algorithm = elastic(pfnm(MODEL, 0.1, num_local_epochs=1), MODEL, sensitivity="average",
+                        sensitivity_batch_size=20)
+    params = jax.tree.map(jnp.asarray, draw_network((5, 6, 3)))
+    state = algorithm.init(params)
+    exchange = algorithm.exchanges[0]
+    reply = exchange.client(exchange.broadcast(state), algorithm.init_client(params), data,
+                            jax.random.key(0))
+    rows = jnp.asarray(x[[0, 10]])  # a tenth, spread evenly
+    expected = jax.grad(lambda p: (MODEL.outputs(p, {"x": rows}) ** 2).sum())(state.params)
+    assert largest_difference(reply.upload.sensitivity, jax.tree.map(jnp.abs, expected)) < 1e-12
+    assert exchange.individual
+    assert reply.upload.inner.class_counts.sum() == 18
+
+
+def test_elastic_over_pfnm_trains_and_says_how_many_parameters_it_boosts():
+    random = np.random.default_rng(1)
+    clients = {}
+    for name in "abcd":
+        x = random.normal(size=(30, 5))
+        clients[name] = {"x": x, "y": np.argmax(x[:, :3], 1).astype(np.int32)}
+    data = FederatedDataset.from_clients(clients)
+    task = Task(MODEL, train=data, test=data)
+    algorithm = elastic(pfnm(MODEL, 0.3, num_local_epochs=5, prior_variance=FLAT), MODEL)
+    result = train(task, algorithm, num_rounds=6, cohort_size=3, clients_per_chunk=2)
+    assert result.history["test_accuracy"][-1] > 0.8
+    shares = np.array(result.history["boosted_share"])
+    assert shares.shape == (6,)
+    assert ((shares > 0.5) & (shares <= 1)).all()

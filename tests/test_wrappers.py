@@ -124,8 +124,8 @@ def test_elastic_refuses_what_has_nothing_to_scale():
     with pytest.raises(ValueError, match="upload is a dict without one"):
         train(task, fedax.elastic(bare, task.model), num_rounds=1)
     individual = plain._replace(exchanges=(exchange._replace(individual=True),))
-    with pytest.raises(ValueError, match="one by one"):
-        fedax.elastic(individual, task.model)
+    with pytest.raises(ValueError, match="one by one, and each is a ModelUpdate without a method"):
+        train(task, fedax.elastic(individual, task.model), num_rounds=1)
 
 
 def test_adaalter_shares_one_accumulator():

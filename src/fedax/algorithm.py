@@ -63,7 +63,8 @@ class Reply(NamedTuple):
     """What a client answers in one exchange.
 
     Attributes:
-      upload: floating point arrays, averaged over the cohort, never seen one by one.
+      upload: floating point arrays, averaged over the cohort, never seen one by one; arrays of any
+        type where the exchange is `individual`.
       weight: scalar >= 0, this client's weight in the mean, e.g. its number of examples.
       client_state: kept for this client until it takes part again; `()` if it keeps nothing.
         Same structure, shapes and dtypes as the state that came in, and finite.

@@ -16,6 +16,7 @@ from fedax.algorithm import (
     Array,
     Exchange,
     FederatedAlgorithm,
+    Individual,
     Model,
     Params,
     Participation,
@@ -87,8 +88,14 @@ def elastic(
     (max Omega = 0), zeta = 1 + tau. The server momentum of Algorithm 1 is an exponential average:
     `elastic(fedavgm(model, momentum=0.9, dampening=0.9), model)`.
 
+    PFNM has no mean change: its server matches the clients' units first. Over it, which the text
+    at hand does not define, zeta scales the change of each client's weights from the server's
+    units that it started from, before they are matched; in round 0, where clients start from
+    networks of their own, nothing is scaled.
+
     Args:
-      algorithm: what is wrapped; the upload of its last exchange has a `pseudo_gradient`.
+      algorithm: what is wrapped; the upload of its last exchange has a `pseudo_gradient`, or, if
+        its server gets uploads one by one, a method `scaled` as `PFNMUpload` has.
       model: the same model.
       elasticity: tau >= 0; 0 freezes the most sensitive coordinate. 0.5 and mu = 0.95 appear in
         implementations by others only; the paper's text at hand has no values.
@@ -106,8 +113,8 @@ def elastic(
       the share of the parameters with zeta > 1 (the paper's Figure 1).
 
     Raises:
-      ValueError: a concrete hyperparameter is out of its range, the algorithm's server gets
-        uploads one by one (PFNM's), or it uploads no pseudo-gradient (when it is first traced).
+      ValueError: a concrete hyperparameter is out of its range, or, when it is first traced, the
+        algorithm's uploads have nothing that can be scaled.
 
     Example:
       >>> from fedax.models import character_lstm
@@ -125,11 +132,6 @@ def elastic(
     check_choice("output", output, get_args(Output))
     check_count("sensitivity_batch_size", sensitivity_batch_size)
     *before, last = algorithm.exchanges
-    if last.individual:
-        raise ValueError(
-            "elastic scales the mean pseudo-gradient, but the server of the wrapped algorithm gets "
-            "its clients' uploads one by one."
-        )
 
     def size(params: Params, batch: Minibatch) -> Array:
         """Sum over the batch of |F(x; z)|^2; padding counts for nothing."""
@@ -186,7 +188,13 @@ def elastic(
     ) -> Reply:
         rest, held_out = hold_out(data, held_out_fraction)
         reply = last.client(message.inner, state, rest, key)
-        if not hasattr(reply.upload, "pseudo_gradient"):
+        if last.individual and not hasattr(reply.upload, "scaled"):
+            raise AlgorithmError(
+                "elastic scales what training changed, but the server of the wrapped algorithm "
+                f"gets its clients' uploads one by one, and each is {kind_of(reply.upload)} "
+                "without a method `scaled`. Give it one, as fedax.algorithms.pfnm.PFNMUpload has."
+            )
+        if not last.individual and not hasattr(reply.upload, "pseudo_gradient"):
             raise AlgorithmError(
                 "elastic scales the pseudo-gradient in the upload of the wrapped algorithm's last "
                 f"exchange, but that upload is {kind_of(reply.upload)} without one. Upload a "
@@ -196,23 +204,48 @@ def elastic(
         return reply._replace(upload=ElasticUpload(reply.upload, omega))
 
     def server(
-        state: WrapperState, mean: ElasticUpload, participation: Participation
+        state: WrapperState, upload: ElasticUpload | Individual, participation: Participation
     ) -> WrapperState:
-        zeta = elastic_scale(mean.sensitivity, elasticity)
-        scaled = _with_pseudo_gradient(
-            mean.inner, jax.tree.map(jnp.multiply, zeta, mean.pseudo_gradient)
-        )
+        zeta = elastic_scale(_sensitivity(upload), elasticity)
+        inner = _inner(upload)
+        if isinstance(inner, Individual):
+            each = jax.vmap(lambda one: one.scaled(state.inner, zeta))(inner.uploads)
+            scaled = inner._replace(uploads=each)
+        else:
+            scaled = _with_pseudo_gradient(
+                inner, jax.tree.map(jnp.multiply, zeta, inner.pseudo_gradient)
+            )
         return state._replace(inner=last.server(state.inner, scaled, participation))
 
-    def report(mean: ElasticUpload) -> dict[str, Array]:
-        inner = {} if last.report is None else last.report(mean.inner)
-        return {**inner, "boosted_share": boosted_share(mean.sensitivity, elasticity)}
+    def report(upload: ElasticUpload | Individual) -> dict[str, Array]:
+        inner = {} if last.report is None else last.report(_inner(upload))
+        return {**inner, "boosted_share": boosted_share(_sensitivity(upload), elasticity)}
 
     return algorithm._replace(
         init=lambda params: WrapperState(algorithm.init(params), ()),
         exchanges=(
-            *map(on_the_rest, before), Exchange(broadcast, client, server, report=report)
+            *map(on_the_rest, before),
+            Exchange(broadcast, client, server, individual=last.individual, report=report),
         ),
+    )
+
+
+def _inner(upload: ElasticUpload | Individual) -> Any:
+    """What the wrapped algorithm's server gets."""
+    if isinstance(upload, Individual):
+        return upload._replace(uploads=upload.uploads.inner)
+    return upload.inner
+
+
+def _sensitivity(upload: ElasticUpload | Individual) -> Params:
+    """Omega, the weighted mean."""
+    if not isinstance(upload, Individual):
+        return upload.sensitivity
+    total = upload.weights.sum()
+    shares = upload.weights / jnp.where(total > 0, total, 1)
+    return jax.tree.map(
+        lambda omega: jnp.tensordot(shares.astype(omega.dtype), omega, 1),
+        upload.uploads.sensitivity,
     )
 
 

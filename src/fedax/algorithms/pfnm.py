@@ -67,10 +67,33 @@ class PFNMMessage(NamedTuple):
 
 
 class PFNMUpload(NamedTuple):
-    """A client's network and its number of examples of each class [outputs]."""
+    """A client's network, and what the server needs to know of it.
+
+    Attributes:
+      network: after local training.
+      class_counts: [outputs], the client's number of examples of each class.
+      places: for each hidden layer int32 [units], from which units of the server's network its own
+        started; in round 0 it started from none.
+    """
 
     network: Params
     class_counts: Array
+    places: Sequence[Array]
+
+    def scaled(self, server: PFNMState, scale: Params) -> PFNMUpload:
+        """With the change of each weight in local training times `scale`, as `fedax.elastic` asks.
+
+        In round 0, where clients start from networks of their own, it is as it was.
+
+        Args:
+          server: the state that the client started from.
+          scale: like the server's parameters.
+        """
+        def stretched(start: Array, factor: Array, end: Array) -> Array:
+            return jnp.where(server.round_index == 0, end, start + factor * (end - start))
+
+        start, factors = (select_units(of, self.places) for of in (server.params, scale))
+        return self._replace(network=jax.tree.map(stretched, start, factors, self.network))
 
 
 class PFNMClient(NamedTuple):
@@ -214,7 +237,7 @@ def pfnm(
         local_message = message.local._replace(params=start)
         result = local.train(local_message, data, key, optimizer=client_optimizer)
         kept = PFNMClient(result.params, jnp.ones((), bool))
-        upload = PFNMUpload(result.params, counts)
+        upload = PFNMUpload(result.params, counts, places)
         reply = local.reply(upload, local_message, data, result, kept)
         return reply._replace(model_delta=None)  # units have no common order to compare them in
 
@@ -223,7 +246,8 @@ def pfnm(
 
         def match(individual: Individual, variances: Sequence[Any], round_index: Any) -> Any:
             networks, counts, weights = jax.tree.map(
-                np.asarray, (*individual.uploads, individual.weights)
+                np.asarray,
+                (individual.uploads.network, individual.uploads.class_counts, individual.weights),
             )
             return match_cohort(
                 networks, None if labels is None else counts, weights > 0,

@@ -100,7 +100,7 @@ def call_client(
         _require_arrays(f"A client's {name.replace('_', ' ')} has a value", getattr(reply, name))
     reply = Reply(*jax.tree.map(jnp.asarray, tuple(reply)))
     for leaf in jax.tree.leaves(reply.upload):
-        if not jnp.issubdtype(leaf.dtype, jnp.floating):
+        if not exchange.individual and not jnp.issubdtype(leaf.dtype, jnp.floating):
             raise AlgorithmError(
                 f"A client's upload has an array of type {leaf.dtype} and shape {leaf.shape}; "
                 "uploads are averaged, so they must be floating point arrays: convert it with "
