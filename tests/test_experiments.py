@@ -225,8 +225,12 @@ def test_criteria_are_judged_by_means_over_seeds():
         Outcome("1.5 ± 3.5", True))
     assert criteria.at_least("said", "P", "A", "B", "test_accuracy", 2.0).judge(results) == (
         Outcome("1.5 ± 3.5 (its distance from 2 is less than its spread)", False))
-    close = criteria.within("said", "P", ["A", "B"], "test_accuracy", 1.5).judge(results)
-    assert close == Outcome("1.50", True)
+    # The gap is 1.5 with the spread 3.5.
+    within = {width: criteria.within("said", "P", ["A", "B"], "test_accuracy", width).judge(results)
+              for width in (1.5, 1.0, 6.0)}
+    assert within[1.5] == Outcome("1.5 ± 3.5 (its distance from 1.5 is less than its spread)", True)
+    assert within[1.0] == Outcome("1.5 ± 3.5 (its distance from 1 is less than its spread)", False)
+    assert within[6.0] == (close := Outcome("1.5 ± 3.5", True))
     # Over rounds 1 and 50, of 0 and half the end.
     early = criteria.earlier("said", "P", "A", "B", "test_accuracy", 0.6).judge(results)
     assert early.agrees
@@ -255,6 +259,38 @@ def test_criteria_are_judged_by_means_over_seeds():
     assert verdict([(POINT, early), (POINT, close)]) == (
         "agrees, 1 of them by less than the spread over seeds")
     assert spread(np.array([0.5])) == "0.50"
+
+
+@pytest.mark.quick
+def test_a_value_nearer_to_an_end_of_its_range_than_its_spread_is_called_so():
+    values = np.array([0.02, 0.06])  # 0.04 with the spread 0.028
+    for least, most, measured, agrees in (
+        (-np.inf, 0.05, "0.040 ± 0.028 (its distance from 0.05 is less than its spread)", True),
+        (-np.inf, 0.03, "0.040 ± 0.028 (its distance from 0.03 is less than its spread)", False),
+        (0.0, 0.05, "0.040 ± 0.028 (its distance from 0.05 is less than its spread)", True),
+        (-np.inf, 0.1, "0.040 ± 0.028", True),
+    ):
+        found = criteria.between("said", lambda _: values, least, most).judge(made({}))
+        assert found == Outcome(measured, agrees)
+
+
+@pytest.mark.quick
+def test_which_setting_is_best_is_asked_of_each_seed_alone_too():
+    """The loss of 0.2 is lower in the mean, by 0.1 and by 0.5, and with seed 1 that of 0.1 is."""
+    losses = {0.1: [0.5, 0.4, 0.9], 0.2: [0.4, 0.5, 0.4]}
+
+    def asked(value, seeds):
+        results = Results(
+            Trace("P", "A", {"rate": rate}, seed, 9, 0, {"train_loss": of[seed]}, {})
+            for rate, of in losses.items() for seed in seeds
+        )
+        return criteria.chosen("said", "P", "A", "rate", value).judge(results)
+
+    assert asked(0.2, [0, 1, 2]) == Outcome("0.2 (less than its spread: of 3 seeds alone 2 agree)",
+                                            True)
+    assert asked(0.1, [0, 1, 2]) == Outcome("0.2 (less than its spread: of 3 seeds alone 1 agree)",
+                                            False)
+    assert asked(0.2, [0, 2]) == Outcome("0.2", True)
 
 
 @pytest.mark.quick

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import optax
 
-__version__ = "0.19.0"
+__version__ = "0.20.0"
 
 
 def versions() -> dict[str, Any]:

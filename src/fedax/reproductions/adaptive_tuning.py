@@ -24,7 +24,7 @@ from fedax.reproductions.adaptive_parts import (
     small_panels,
     tuned,
 )
-from fedax.reproductions.criteria import gained
+from fedax.reproductions.criteria import gained, range_of, seed_by_seed
 from fedax.reproductions.experiment import Criterion, Experiment, Outcome, Part, Plan, Scale
 from fedax.reproductions.results import LAST, Results, spread
 from fedax.sweeps.choosing import choose
@@ -163,12 +163,12 @@ def figure_2_criteria(results: Results) -> Sequence[Criterion]:
             ours, other = (share_close(found, panel, one) for one in (label, "AvgM"))
             return Outcome(f"{ours:.0%} against {other:.0%}", ours > other)
 
-        return Criterion(
+        return seed_by_seed(Criterion(
             f"{panel}: of AvgM only few server rates are good for each client rate, of {label} "
             f"many for a range. Agrees if a larger share of {label}'s settings is within "
             f"{CLOSE:.0%} of the best {row_of(panel).metric} of all methods.",
             judge,
-        )
+        ))
 
     return [judge_of(panel, label) for panel in results.panels for label in ("Adam", "Yogi")]
 
@@ -261,12 +261,14 @@ def _small_differences(panel: str, label: str) -> Criterion:
     error = row.scale > 100
 
     def judge(results: Results) -> Outcome:
-        means = [values.mean() for values in best_at(results, panel, label).values()]
-        if not means:
+        values = [*best_at(results, panel, label).values()]
+        if not values:
             return Outcome(f"{label} diverged", False)
-        gap = max(means) / min(means) - 1 if error else max(means) - min(means)
-        return Outcome(f"{gap:.0%}" if error else f"{gap:.2f}",
-                       bool(gap <= (SMALL_SHARE if error else SMALL_RANGE)))
+        gap = range_of(values)
+        if error:
+            share = gap.mean() / min(one.mean() for one in values)
+            return Outcome(f"{share:.0%}", bool(share <= SMALL_SHARE))
+        return Outcome(gained(gap, SMALL_RANGE), bool(gap.mean() <= SMALL_RANGE))
 
     width = f"{SMALL_SHARE:.0%} of the least" if error else f"{SMALL_RANGE:g} points"
     return Criterion(
@@ -358,11 +360,11 @@ def figure_4_criteria(results: Results) -> Sequence[Criterion]:
             value = slope(found, panel, label)
             return Outcome(f"slope {value:.2f}", value < 0)
 
-        return Criterion(
+        return seed_by_seed(Criterion(
             f"{panel}: a clear inverse relationship between the client's rate and the best "
             f"server's of {label}. Agrees if its slope in logarithms is negative.",
             judge,
-        )
+        ))
 
     def flatter(panel: str, label: str) -> Criterion:
         def judge(found: Results) -> Outcome:
@@ -370,11 +372,11 @@ def figure_4_criteria(results: Results) -> Sequence[Criterion]:
             return Outcome(f"slopes {values[0]:.2f} and {values[1]:.2f}",
                            abs(values[0]) < abs(values[1]))
 
-        return Criterion(
+        return seed_by_seed(Criterion(
             f"{panel}: much more stability of the best server rate for {label}. Agrees if its "
             "slope is nearer to 0 than that of Avg.",
             judge,
-        )
+        ))
 
     return [
         one for panel in results.panels

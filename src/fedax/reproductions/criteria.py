@@ -47,12 +47,12 @@ def within(
 ) -> Criterion:
     """The best and the worst of some methods differ by so much at most, in the mean over seeds."""
     def judge(results: Results) -> Outcome:
-        means = [scale * results.final(panel, label, metric).mean() for label in labels]
-        diverged = [label for label, mean in zip(labels, means, strict=True) if np.isnan(mean)]
+        values = [scale * results.final(panel, label, metric) for label in labels]
+        diverged = [label for label, of in zip(labels, values, strict=True) if np.isnan(of).any()]
         if diverged:
             return Outcome(f"{diverged[0]} diverged", False)
-        gap = max(means) - min(means)
-        return Outcome(f"{gap:.2f}", bool(gap <= width))
+        gap = range_of(values)
+        return Outcome(gained(gap, width), bool(gap.mean() <= width))
 
     return Criterion(
         f"{panel}: {published}. Agrees if the means of {metric} over seeds are within {width:g}.",
@@ -180,9 +180,34 @@ def between(
         values = _values(value, results)
         if np.isnan(values).any() or not len(values):
             return Outcome("diverged, or was not measured", False)
-        return Outcome(spread(values, 3), bool(least <= values.mean() <= most))
+        nearest = min((least, most), key=lambda end: abs(values.mean() - end))
+        return Outcome(spread(values, 3) + unsettled(values, nearest),
+                       bool(least <= values.mean() <= most))
 
     return Criterion(statement, judge)
+
+
+def seed_by_seed(criterion: Criterion) -> Criterion:
+    """A criterion that says, too, whether each seed alone comes to the same.
+
+    For what is no mean of numbers, such as which setting is the best.
+    """
+    def agrees(results: Results, seed: int) -> bool:
+        one = [trace for trace in results.traces if trace.seed == seed]
+        try:
+            return criterion.judge(Results(one, results.by, maximise=results.maximise)).agrees
+        except LookupError:  # all settings diverged
+            return False
+
+    def judge(results: Results) -> Outcome:
+        found = criterion.judge(results)
+        alone = [agrees(results, seed) for seed in {trace.seed for trace in results.traces}]
+        if alone.count(found.agrees) == len(alone):
+            return found
+        words = f"{found.measured} ({SMALL}: of {len(alone)} seeds alone {sum(alone)} agree)"
+        return found._replace(measured=words)
+
+    return criterion._replace(judge=judge)
 
 
 def _values(read: Callable[[Results], np.ndarray], results: Results) -> np.ndarray:
@@ -230,6 +255,11 @@ def gains_more(
     )
 
 
+def range_of(values: Sequence[np.ndarray]) -> np.ndarray:
+    """The best of some values [seeds] less the worst of them, both by their means."""
+    return max(values, key=np.mean) - min(values, key=np.mean)
+
+
 def chosen(published: str, panel: str, label: str, key: str, value: object) -> Criterion:
     """The best setting of a method has a value of a hyperparameter."""
     def judge(results: Results) -> Outcome:
@@ -239,9 +269,9 @@ def chosen(published: str, panel: str, label: str, key: str, value: object) -> C
             return Outcome(f"{label} diverged", False)
         return Outcome(str(found), found == value)
 
-    return Criterion(
+    return seed_by_seed(Criterion(
         f"{panel}: {published}. Agrees if the best setting of {label} has {key} = {value}.", judge
-    )
+    ))
 
 
 def gained(values: np.ndarray, by: float = 0.0) -> str:
@@ -258,6 +288,11 @@ def gained(values: np.ndarray, by: float = 0.0) -> str:
       ('-0.05 ± 0.21', '-0.45 ± 0.071 (its distance from -0.5 is less than its spread)')
     """
     deviation = values.std(ddof=1) if len(values) > 1 else 0.0
-    what = f"its distance from {by:g} is {SMALL}" if by else SMALL
-    small = f" ({what})" if abs(values.mean() - by) < deviation else ""
-    return f"{values.mean():.3g} ± {deviation:.2g}{small}"
+    return f"{values.mean():.3g} ± {deviation:.2g}{unsettled(values, by)}"
+
+
+def unsettled(values: np.ndarray, by: float = 0.0) -> str:
+    """Says so if the mean of some values, [seeds], is nearer to a number than their spread."""
+    if len(values) < 2 or not abs(values.mean() - by) < values.std(ddof=1):
+        return ""
+    return f" (its distance from {by:g} is {SMALL})" if by else f" ({SMALL})"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from fedax.reproductions.criteria import ahead, along, between
+from fedax.reproductions.criteria import ahead, along, between, seed_by_seed
 from fedax.reproductions.experiment import Criterion, Outcome, name_of
 from fedax.reproductions.outsized_plans import (
     LOSS,
@@ -72,11 +72,11 @@ def crossing(published: str, panel: str, rates: Sequence[float]) -> Criterion:
             best.append(min(means, key=lambda rate: means[rate]))
         return Outcome(f"first {best[0]:g}, last {best[1]:g}", best[0] > best[1])
 
-    return Criterion(
+    return seed_by_seed(Criterion(
         f"{panel}: {published}. Agrees if the gamma with the lowest mean loss over {AT_FIRST} is "
         "larger than that with the lowest over the last 100.",
         judge,
-    )
+    ))
 
 
 def figure_2(results: Results) -> Sequence[Criterion]:
@@ -154,12 +154,12 @@ def _falling(panel: str, rates: Sequence[float]) -> Criterion:
         falls = bool((norms[1:] <= 1.02 * norms[:-1]).all() and norms[-1] < norms[0])
         return Outcome(", ".join(f"{norm:.3g}" for norm in norms), falls)
 
-    return Criterion(
+    return seed_by_seed(Criterion(
         f"{panel}: smaller client rates lead to larger updates. Agrees if the mean norm over all "
         f"rounds falls from gamma = {rates[0]:g} to {rates[-1]:g}, and from none to the next "
         "rises by more than 2%.",
         judge,
-    )
+    ))
 
 
 def _within(panel: str, rate: float) -> Read:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from fedax.reproductions.criteria import ahead, between
+from fedax.reproductions.criteria import ahead, between, seed_by_seed
 from fedax.reproductions.experiment import Criterion, Outcome, name_of
 from fedax.reproductions.outsized_criteria import (
     AT_FIRST,
@@ -174,11 +174,11 @@ def _same_rate(panel: str, rate: float | None, eta: float) -> Criterion:
     whose = "of LocalUpdateDecay" if rate is None else f"for gamma = {rate:g}"
     if rate is None and name_of(panel) == "Shakespeare":
         whose += ", printed as 10^(3/2) and read as 10^(-3/2),"
-    return Criterion(
+    return seed_by_seed(Criterion(
         f"{panel}: the best eta {whose} was {eta:.3g}. Agrees if it is that or its neighbour in "
         "the grid.",
         judge,
-    )
+    ))
 
 
 def _rising(panel: str, rates: Sequence[float]) -> Criterion:
@@ -193,12 +193,12 @@ def _rising(panel: str, rates: Sequence[float]) -> Criterion:
             and (not rises or best[0] < best[-1] / 1.01),
         )
 
-    return Criterion(
+    return seed_by_seed(Criterion(
         f"{panel}: a larger gamma enables a larger eta (section 8.2), as in the paper's table up "
         f"to gamma = {rates[-1]:g}. Agrees if the best eta falls nowhere from gamma = 0 to there"
         f"{', and rises somewhere' if rises else ''}.",
         judge,
-    )
+    ))
 
 
 def _falls(panel: str, rate: float, larger: float) -> Criterion:
@@ -209,7 +209,7 @@ def _falls(panel: str, rate: float, larger: float) -> Criterion:
                  for one in (rate, larger)]
         return Outcome(f"{found[0]:.3g}, {found[1]:.3g}", found[1] < 0.99 * found[0])
 
-    return Criterion(
+    return seed_by_seed(Criterion(
         f"{panel}: from gamma = {rate:g} to {larger:g} the best eta fell from {best[rate]:.3g} to "
         f"{best[larger]:.3g}. Agrees if it falls.", judge,
-    )
+    ))
