@@ -4,6 +4,7 @@ import errno
 import json
 import math
 import os
+import platform
 import re
 import shutil
 import signal
@@ -30,6 +31,7 @@ from fedax.experiment.display import Display
 from fedax.experiment.errors import ConfigError
 from fedax.experiment.folder import RunError
 from fedax.experiment.metrics import read_metrics
+from fedax.experiment.versions import processor
 from fedax.tasks.registry import TASKS, TaskInfo
 from problems import quadratic_task
 
@@ -125,7 +127,7 @@ def test_the_run_folder_holds_what_the_contract_says(tmp_path, capsys):
     assert [m["round"] for m in rounds if "test_distance" in m] == [4, 8, 12]
     written = json.loads((folder / "config.json").read_text())
     assert written["algorithm_options"] == config().algorithm_options
-    assert {"fedax", "jax", "numpy", "optax", "python"} <= set(written["made_by"])
+    assert {"fedax", "jax", "numpy", "optax", "processor", "python"} <= set(written["made_by"])
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["rounds"] == 12
     assert summary["final"]["test_distance"] == rounds[-1]["test_distance"]
@@ -755,3 +757,16 @@ def test_a_damaged_data_file_is_a_sentence(tmp_path, monkeypatch, capsys):
     error = capsys.readouterr().err
     assert str(damaged) in error
     assert error.count("\n") == 1
+
+
+@pytest.mark.quick
+def test_the_processor_is_named_with_its_model(tmp_path):
+    """Names such as AMD EPYC are of many processors."""
+    described = tmp_path / "cpuinfo"
+    core = "cpu family\t: 26\nmodel\t\t: 2\nmodel name\t: AMD EPYC\nflags\t: fpu\n\n"
+    described.write_text(f"processor\t: 0\n{core}processor\t: 1\n{core}")
+    assert processor(described) == "AMD EPYC (family 26, model 2)"
+    described.write_text("model name\t: Cortex\n")
+    assert processor(described) == "Cortex"
+    described.write_text("Features : fp asimd\n")
+    assert processor(described) == platform.processor() == processor(tmp_path / "none")
