@@ -14,7 +14,6 @@ from fedax.reproductions.adaptive import final_values, table_1_plan
 from fedax.reproductions.adaptive_parts import (
     ADAPTIVE,
     METHODS,
-    ROWS,
     SMALL,
     SOURCE,
     hours,
@@ -36,17 +35,15 @@ CLOSE = -1.0
 
 
 def figure_1_plan(scale: Scale, stand_in: bool) -> Plan:
-    """The runs of Table 1 and, but for the published settings on other data, SCAFFOLD."""
+    """The runs of Table 1, and SCAFFOLD."""
     plan = table_1_plan(scale, stand_in)
-    if scale == "paper" and stand_in:
-        return plan._replace(settings=f"{plan.settings} SCAFFOLD, which the figure has too, is "
-                             "left out.")
     if scale == "small":
         words = " SCAFFOLD with the server rate 1."
         parts = (*plan.parts, *(_small_scaffold(panel) for panel in plan.panels))
     else:
         words = " SCAFFOLD, whose rates the text at hand does not have, has those of Avg."
-        parts = (*plan.parts, *(_scaffold(panel, row.task) for panel, row in ROWS.items()))
+        tasks = {part.panel: part.task for part in plan.parts}
+        parts = (*plan.parts, *(_scaffold(panel, task) for panel, task in tasks.items()))
     return Plan(parts, plan.settings + words, hours(parts, small=scale == "small"))
 
 

@@ -152,10 +152,12 @@ def tuned(panel: str, label: str) -> Part:
 
 
 def in_words(panels: Sequence[str]) -> str:
-    """What the tasks of the scale "small" are."""
+    """What the tasks of the scale "small" are, and which have none."""
+    missing = [name for name in ROWS if name not in map(name_of, SMALL)]
     return " ".join(
         [SMALL[panel].words for panel in panels]
-        + ["Both rates are tuned over a grid by the training loss of the last 100 rounds "
+        + [f"The paper's {', '.join(missing)} are left out, as nothing was chosen to stand in for "
+           "them. Both rates are tuned over a grid by the training loss of the last 100 rounds "
            "(section 4), or of the last third where that is less, with adaptivity "
            f"{ADAPTIVITY:g}."]
     )
