@@ -160,7 +160,7 @@ def waiting(name: str, done: Sequence[Run]) -> list[str]:
             if plan and kind(scale, stand_in) not in kinds:
                 data = _data(plan)
                 why = f"the data {', '.join(data)}, and " if data else ""
-                found.append(f"{kind(scale, stand_in)}: {why}{time(plan)}")
+                found.append(f"{kind(scale, stand_in)}: {why}{rough_time(plan)}")
     return found + ([f"nothing stands in: {experiment.alone}"] if experiment.alone else [])
 
 
@@ -169,7 +169,7 @@ def _data(plan: Plan) -> list[str]:
     return sorted(name for name in names if name in PRODUCTS and name not in AT_HAND)
 
 
-def time(plan: Plan) -> str:
+def rough_time(plan: Plan) -> str:
     """Roughly, before it is run."""
     cpu, gpu = map(in_hours, plan.rough_hours)
     return f"about {cpu} hours on 2 cores, perhaps {gpu} on a GPU"

@@ -13,7 +13,7 @@ from typing import Any
 from fedax.report.tables import Table
 from fedax.reproductions.experiment import Plan
 from fedax.reproductions.outcome import at_edges
-from reproduction_runs import Computed, Run, Trained, heading, page_of, sentence, time
+from reproduction_runs import Computed, Run, Trained, heading, page_of, rough_time, sentence
 
 LINK = re.compile(r"\]\(([^)#\s]*)(#[^)\s]*)?\)")
 
@@ -49,7 +49,7 @@ def _trained(run: Trained) -> Iterable[str]:
         f"{len(came.results.traces):,} runs with {of_all(seeds)}, {came.seconds / 3600:.1f} hours "
         f"of one {made.get('device', 'device')} in all, {made.get('date', '')}, fedax "
         f"{made.get('fedax', '?')}, JAX {made.get('jax', '?')}."
-        + (f" Of the whole plan beforehand: {time(with_seeds(plan, seeds))}.\n" if plan else "\n")
+        + (f" Of the whole plan beforehand: {rough_time(with_seeds(plan, seeds))}.\n" if plan else "\n")
     )
     yield from _rows(
         ["criterion", "measured", "agrees"],
