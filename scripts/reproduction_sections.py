@@ -44,12 +44,12 @@ def _trained(run: Trained) -> Iterable[str]:
         yield ""
     for words in run.left:
         yield f"{sentence(words)}.\n"
-    made = came.made
+    made, before = came.made, with_seeds(plan, seeds) if plan else None
     yield (
         f"{len(came.results.traces):,} runs with {of_all(seeds)}, {came.seconds / 3600:.1f} hours "
         f"of one {made.get('device', 'device')} in all, {made.get('date', '')}, fedax "
         f"{made.get('fedax', '?')}, JAX {made.get('jax', '?')}."
-        + (f" Of the whole plan beforehand: {rough_time(with_seeds(plan, seeds))}.\n" if plan else "\n")
+        + (f" Of the whole plan beforehand: {rough_time(before)}.\n" if before else "\n")
     )
     yield from _rows(
         ["criterion", "measured", "agrees"],
