@@ -136,7 +136,7 @@ def heading(run: Run) -> str:
 
 
 def linked(words: str, run: Run, folder: str | None = None) -> str:
-    """Words as a link to a run's section, and beside them its verdict.
+    """Words as a link to a run's section, and beside them its verdict and what is left to run.
 
     Args:
       words: that name it.
@@ -145,7 +145,8 @@ def linked(words: str, run: Run, folder: str | None = None) -> str:
         run's own page.
     """
     page = "" if folder is None else folder + page_of(run.title)
-    return ", ".join([f"[{words}]({page}#{run.title}): {run.verdict}", *run.left])
+    left = "".join(f" ({what})" for what in run.left)
+    return f"[{words}]({page}#{run.title}): {run.verdict}{left}"
 
 
 def waiting(name: str, done: Sequence[Run]) -> list[str]:

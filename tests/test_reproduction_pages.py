@@ -9,7 +9,7 @@ import pytest
 import build_reproductions as build
 from fedax.reproductions import EXPERIMENTS, REPRODUCTIONS
 from fedax.reproductions.outcome import judged, read, verdict
-from reproduction_runs import RESULTS, Trained, page_of, runs, source, waiting
+from reproduction_runs import RESULTS, Trained, linked, page_of, runs, source, waiting
 from reproduction_sections import moved
 
 pytestmark = pytest.mark.quick
@@ -60,7 +60,8 @@ def test_each_verdict_stands_beside_its_own_link(rows):
         wanted[name].add((f"reproductions/{page_of(name)}#{name}", info.verdict))
     for name, (_, _, came_out, _) in rows.items():
         lines = [] if came_out == "not run" else came_out.split("<br>")
-        pairs = [re.fullmatch(r"\[[\w ,-]+\]\((.*?)\): (.*)", line).groups() for line in lines]
+        said = r"\[[\w ,-]+\]\((.*?)\): (.*?)( \(not .*\))?"  # in brackets: what was not run
+        pairs = [re.fullmatch(said, line).groups()[:2] for line in lines]
         assert len(pairs) == len(wanted[name])
         assert set(pairs) == wanted[name]
 
@@ -80,6 +81,8 @@ def test_what_is_not_finished_is_said_beside_the_verdict(monkeypatch):
     assert missing.startswith("not run yet: ")
     assert first not in missing
     assert unfinished.startswith(f"not all is done yet: {len(traces):,} of ")
+    assert linked("small", part, "reproductions/") == (
+        f"[small](reproductions/adaptive.md#{part.title}): {part.verdict} ({missing}) ({unfinished})")
 
 
 def test_what_was_run_waits_for_nothing():
@@ -136,7 +139,8 @@ def test_a_methods_page_names_its_runs_with_their_verdicts(monkeypatch):
     text = pages_of_methods.page("mime").split("Reproduced, with what came out:")[1]
     for run in runs():
         line = (f"    - [{source(run.name).place}, {run.kind}]"
-                f"(../reproductions/{page_of(run.title)}#{run.title}): {run.verdict}\n")
+                f"(../reproductions/{page_of(run.title)}#{run.title}): {run.verdict}"
+                + "".join(f" ({what})" for what in run.left) + "\n")
         assert (line in text) == ("mime" in run.methods), run.title
     assert text.count("\n- ") == len(set(re.findall(r"^- (.*)$", text, re.MULTILINE)))
 
