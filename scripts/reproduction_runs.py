@@ -136,7 +136,7 @@ def heading(run: Run) -> str:
 
 
 def linked(words: str, run: Run, folder: str | None = None) -> str:
-    """Words as a link to a run's section, and beside them its verdict and what is left to run.
+    """Words as a link to a run's section; beside them its verdict, and what is left to run.
 
     Args:
       words: that name it.

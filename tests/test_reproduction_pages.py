@@ -82,7 +82,8 @@ def test_what_is_not_finished_is_said_beside_the_verdict(monkeypatch):
     assert first not in missing
     assert unfinished.startswith(f"not all is done yet: {len(traces):,} of ")
     assert linked("small", part, "reproductions/") == (
-        f"[small](reproductions/adaptive.md#{part.title}): {part.verdict} ({missing}) ({unfinished})")
+        f"[small](reproductions/adaptive.md#{part.title}): {part.verdict} ({missing}) "
+        f"({unfinished})")
 
 
 def test_what_was_run_waits_for_nothing():
