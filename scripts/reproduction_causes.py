@@ -31,8 +31,8 @@ PAGE = RESULTS.parent / "reproduction-causes.md"
 RATES = {"client_learning_rate", "server_learning_rate"}
 ABOVE = """# Reproductions: causes looked for
 
-What disagreed on the [page of reproductions](reproductions.md), run again with one thing changed. \
-The notes there say what came of it; these are all tables, written by \
+What disagreed on the [pages of reproductions](reproductions.md), run again with one thing \
+changed. The notes there say what came of it; these are all tables, written by \
 `python scripts/reproduction_causes.py --storage DIR`, which trains what DIR does not have.
 
 Everything is as in the small plan of `fedax reproduce NAME`, `--stand-in` where the data are \

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-import build_reproductions as page
 import fedax
 import reproduction_causes as causes
+import reproduction_sections as sections
 from fedax.cli.main import run_command
 from fedax.cli.reproductions import what_is_left
 from fedax.devices.ending import Request
@@ -38,6 +38,7 @@ from fedax.reproductions.outcome import (
 from fedax.reproductions.results import Results, Trace, kept, spread, traces_of
 from fedax.reproductions.workers import train_all
 from fedax.sweeps.record import Record, Setting
+from reproduction_runs import Trained
 
 ROOT = Path(__file__).parent.parent
 PARTS = tuple(
@@ -690,24 +691,15 @@ def test_the_page_names_the_commands_that_give_its_numbers(monkeypatch):
 
     def said(more):
         three, others = made({"A": [0.1] * 3}), made({"A": [0.1] * more}, panel="Q")
-        came = gathered_like(Results([*three.traces, *others.traces]))
-        seeds = page._seeds(came)
-        plan = page._with_seeds(EXPERIMENTS["made-up"].plan("small", True), seeds)
-        return page._commands(came, seeds), page._of_all(seeds), plan.rough_hours[0]
+        run = Trained(gathered_like(Results([*three.traces, *others.traces])))
+        seeds = sections.seeds_of(run)
+        hours = sections.with_seeds(run.plan, seeds).rough_hours[0]
+        return sections.commands(run, seeds), sections.of_all(seeds), hours
 
     whole = "fedax reproduce made-up --scale small --stand-in"
     assert said(3) == (f"`{whole}`", "3 seeds", pytest.approx(0.9))
     assert said(5) == (f'`{whole} --only "P"` and `{whole} --only "Q" --seeds 5`',
                        "3 seeds (P) and 5 seeds (Q)", pytest.approx(0.3 + 1.0))
-
-
-@pytest.mark.quick
-def test_the_page_is_that_of_its_files():
-    """docs/reproductions.md is generated, not typed."""
-    text = page.PAGE.read_text("utf-8")
-    assert text.split(page.MARK)[1] == page.page().split(page.MARK)[1]
-    for name in EXPERIMENTS:
-        assert EXPERIMENTS[name].source in text
 
 
 @pytest.mark.quick

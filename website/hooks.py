@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import struct
 import sys
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ import pages_of_reference  # noqa: E402
 
 ROOT = links.ROOT
 FROM_README = re.compile(r"^<!-- README: (.*) -->$", re.MULTILINE)
+PICTURE = re.compile(r'<img\b[^>]*? src="([^":]+\.png)"')
 LANGUAGES = {".py": "python", ".toml": "toml", ".sh": "sh", ".json": "json"}
 
 
@@ -124,7 +126,16 @@ def on_page_markdown(markdown: str, page: Page, **kwargs: Any) -> str:
     return FROM_README.sub(lambda found: links.rewritten(readme(found[1].strip()), "", uri), text)
 
 
-def on_page_content(html: str, **kwargs: Any) -> str:
-    """Draws formulas, and lets wide tables scroll in themselves."""
+def on_page_content(html: str, page: Page, **kwargs: Any) -> str:
+    """Draws formulas, and has pictures loaded when they come into sight."""
     del kwargs
-    return formulas.drawn(html)
+    return PICTURE.sub(lambda found: _sized(found, page), formulas.drawn(html))
+
+
+def _sized(found: re.Match[str], page: Page) -> str:
+    """A picture with the room that it takes, so that nothing moves when it is loaded."""
+    path = (ROOT / "docs" / page.file.src_uri).parent / found[1]
+    if not path.is_file():
+        return found[0]
+    width, height = struct.unpack(">II", path.read_bytes()[16:24])  # as each PNG begins
+    return f'{found[0]} loading="lazy" width="{width}" height="{height}"'

@@ -14,15 +14,14 @@ from typing import Any
 import griffe
 
 sys.path.insert(0, str(Path(__file__).parent))
+sys.path.append(str(Path(__file__).parent.parent / "scripts"))
 
 import fedax
 import measured
+import reproduction_runs
 from docstrings import linked as with_links
 from docstrings import shown
 from fedax.algorithms import registry
-from fedax.experiment.build import algorithm_parts
-from fedax.reproductions import EXPERIMENTS, REPRODUCTIONS
-from fedax.reproductions.outcome import read
 from fedax.signatures import entries
 
 ROOT = Path(__file__).parent.parent
@@ -117,7 +116,7 @@ def page(name: str) -> str:
     parts = [
         f"# {name} {{ #fedax.{name} }}", idea,
         "## The update", with_links("\n\n".join(texts).strip()),
-        "## When to use it", with_links(re.sub(r"\]\((?=[\w-]+\.md)", "](../", when)),
+        "## When to use it", with_links(re.sub(r"\]\((?=[\w/-]+\.md)", "](../", when)),
     ]
     parts += ["## Hyperparameters", *arguments(name, factory, by_kind["parameters"])]
     for title, kind in (("Returns", "returns"), ("Raises", "raises")):
@@ -250,27 +249,19 @@ def source(name: str) -> str:
 
 
 def _reproduced(name: str) -> list[str]:
-    """Links to the parts of docs/reproductions.md that trained a method."""
-    found = [title for title, methods in _trained().items() if name in methods]
-    links = "; ".join(f"[{title}](../reproductions.md#{slug(title)})" for title in found)
-    return [f"Reproduced: {links}."] if found else []
+    """Paper by paper, the runs of docs/reproductions that trained or computed a method."""
+    lines, paper = [], ""
+    for run in _runs():
+        if name in run.methods:
+            source = reproduction_runs.source(run.name)
+            if source.paper != paper:
+                paper = source.paper
+                lines.append(f"- {paper}")
+            words = reproduction_runs.heading(run)
+            lines.append(f"    - {reproduction_runs.linked(words, run, '../reproductions/')}")
+    return ["Reproduced, with what came out:", "\n".join(lines)] if lines else []
 
 
 @functools.cache
-def _trained() -> dict[str, set[str]]:
-    """Title of a result -> the methods, wrappers too, that its plan trains or it computes."""
-    found = {name: set(known.methods) for name, known in REPRODUCTIONS.items()}
-    for path in sorted(DOCS.glob("reproductions/*.json")):
-        came = read(path)
-        plan = EXPERIMENTS[came.name].plan(came.scale, came.stand_in)
-        if plan is not None:
-            found[came.title] = {one for part in plan.parts if part.panel in came.results.panels
-                                 for one in algorithm_parts(part.algorithm)}
-    return found
-
-
-def slug(heading: str) -> str:
-    """The anchor of a heading, as the site makes it."""
-    from markdown.extensions.toc import slugify  # noqa: PLC0415  (known where the site is built)
-
-    return slugify(re.sub(r"[`*]", "", heading), "-")
+def _runs() -> list[reproduction_runs.Run]:
+    return reproduction_runs.runs()

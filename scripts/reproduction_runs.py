@@ -1,0 +1,176 @@
+"""The runs of docs/reproductions: which there are, what people call them, and where they stand.
+
+The pages of reproductions and those of methods take names, places and verdicts from here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
+
+from fedax.data.catalogue import PRODUCTS, SOURCES
+from fedax.experiment.build import algorithm_parts
+from fedax.reproductions import EXPERIMENTS, REPRODUCTIONS
+from fedax.reproductions.experiment import Criterion, Experiment, Outcome, Plan, Scale
+from fedax.reproductions.outcome import Came, in_hours, judged, read, verdict
+from fedax.tasks.registry import TASKS
+
+RESULTS = Path(__file__).resolve().parent.parent / "docs" / "reproductions"
+ALL = {**EXPERIMENTS, **REPRODUCTIONS}
+SCALES: tuple[Scale, ...] = ("small", "paper")
+# Data sets that a package carries, so that this kind of machine can have them.
+AT_HAND = {name for name, product in PRODUCTS.items() if SOURCES[product.source].package}
+
+
+class Source(NamedTuple):
+    """Where something was published, such as ("Mime 2020", "Figure 3")."""
+
+    paper: str
+    place: str
+
+
+def source(name: str) -> Source:
+    """Of a table or figure.
+
+    Example:
+      >>> source("elastic-table-1")
+      Source(paper='Elastic Aggregation 2023', place='Supplement, Table 1')
+    """
+    found = re.fullmatch(r"(.+? \d{4}), (.+)", ALL[name].source)
+    if not found:
+        raise ValueError(f"{name} has the source {ALL[name].source!r}, which names no year.")
+    return Source(found[1], sentence(found[2]))
+
+
+def page_of(title: str) -> str:
+    """The page, beside the results, of a table or figure or of one of its runs.
+
+    Example:
+      >>> page_of("mime-figure-2"), page_of("outsized-rates-table-3-small-stand-in")
+      ('mime.md', 'outsized-rates.md')
+    """
+    return re.sub(r"-(figure|table|section)-\d.*", ".md", title)
+
+
+def sentence(words: str) -> str:
+    return words[:1].upper() + words[1:]
+
+
+def kind(scale: str, stand_in: bool) -> str:
+    """What kind of run it is, in words."""
+    if stand_in:
+        return "published settings, by stand-in" if scale == "paper" else "small, by stand-in"
+    return "in full" if scale == "paper" else "small"
+
+
+class Computed:
+    """A table or figure that is computed, not trained."""
+
+    kind = "computed"
+    left: Sequence[str] = ()
+
+    def __init__(self, name: str):
+        self.name = self.title = name
+        self.info = REPRODUCTIONS[name]
+        self.verdict = self.info.verdict
+        self.methods = set(self.info.methods)
+
+
+class Trained:
+    """What a plan of an experiment came to, judged by the experiment's criteria."""
+
+    def __init__(self, came: Came):
+        if came.name not in EXPERIMENTS:
+            raise SystemExit(f"There are results of {came.name}, which is no experiment.")
+        self.came, self.name, self.title = came, came.name, came.title
+        self.info: Experiment = EXPERIMENTS[came.name]
+        self.kind = kind(came.scale, came.stand_in)
+        self.plan: Plan | None = self.info.plan(came.scale, came.stand_in)
+
+    @cached_property
+    def judged(self) -> list[tuple[Criterion, Outcome]]:
+        """Each criterion with what it came to."""
+        return judged(self.info, self.came.results)
+
+    @property
+    def verdict(self) -> str:
+        return verdict(self.judged)
+
+    @property
+    def methods(self) -> set[str]:
+        """The methods, wrappers too, that were trained."""
+        parts = self.plan.only(self.came.results.panels).parts if self.plan else ()
+        return {method for part in parts for method in algorithm_parts(part.algorithm)}
+
+    @property
+    def left(self) -> Sequence[str]:
+        """What of the plan there are no results of."""
+        if self.plan is None:
+            return []
+        results, found = self.came.results, []
+        if missing := [panel for panel in self.plan.panels if panel not in results.panels]:
+            found.append(f"not run yet: {', '.join(missing)}")
+        there = self.plan.only(results.panels).num_runs
+        if len(results.traces) < there:
+            found.append(f"not all is done yet: {len(results.traces):,} of {there:,} runs")
+        return found
+
+
+Run = Computed | Trained
+
+
+def runs(folder: Path = RESULTS) -> list[Run]:
+    """All runs that were made, by paper, place and size."""
+    came = [read(path) for path in folder.glob("*.json")]
+    came.sort(key=lambda one: (SCALES.index(one.scale), one.stand_in))
+    found: list[Run] = [*map(Trained, came), *map(Computed, REPRODUCTIONS)]
+    return sorted(found, key=lambda run: source(run.name))
+
+
+def heading(run: Run) -> str:
+    """Such as "Figure 1, small, by stand-in"."""
+    return f"{source(run.name).place}, {run.kind}"
+
+
+def linked(words: str, run: Run, folder: str | None = None) -> str:
+    """Words as a link to a run's section; beside them its verdict, and what is left to run.
+
+    Args:
+      words: that name it.
+      run: which.
+      folder: of the papers' pages, from the page on which the link stands; None: it stands on the
+        run's own page.
+    """
+    page = "" if folder is None else folder + page_of(run.title)
+    left = "".join(f" ({what})" for what in run.left)
+    return f"[{words}]({page}#{run.title}): {run.verdict}{left}"
+
+
+def waiting(name: str, done: Sequence[Run]) -> list[str]:
+    """What was not run of a table or figure, and what it waits for."""
+    if name in REPRODUCTIONS:
+        return []
+    experiment, kinds = EXPERIMENTS[name], {run.kind for run in done}
+    found = []
+    for scale in SCALES:
+        for stand_in in (True, False):
+            plan = experiment.plan(scale, stand_in)
+            if plan and kind(scale, stand_in) not in kinds:
+                data = _data(plan)
+                why = f"the data {', '.join(data)}, and " if data else ""
+                found.append(f"{kind(scale, stand_in)}: {why}{rough_time(plan)}")
+    return found + ([f"nothing stands in: {experiment.alone}"] if experiment.alone else [])
+
+
+def _data(plan: Plan) -> list[str]:
+    names = {TASKS[part.task].dataset for part in plan.parts}
+    return sorted(name for name in names if name in PRODUCTS and name not in AT_HAND)
+
+
+def rough_time(plan: Plan) -> str:
+    """Roughly, before it is run."""
+    cpu, gpu = map(in_hours, plan.rough_hours)
+    return f"about {cpu} hours on 2 cores, perhaps {gpu} on a GPU"
