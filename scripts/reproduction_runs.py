@@ -171,6 +171,10 @@ def _data(plan: Plan) -> list[str]:
 
 
 def rough_time(plan: Plan) -> str:
-    """Roughly, before it is run."""
+    """Roughly, before it is run; of each panel too."""
     cpu, gpu = map(in_hours, plan.rough_hours)
-    return f"about {cpu} hours on 2 cores, perhaps {gpu} on a GPU"
+    each = ", ".join(
+        f"{panel} {in_hours(plan.only([panel]).rough_hours[0])}" for panel in plan.panels
+    )
+    of_all = f" ({each})" if len(plan.panels) > 1 else ""
+    return f"about {cpu} hours on 2 cores{of_all}, perhaps {gpu} on a GPU"
