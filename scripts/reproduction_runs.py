@@ -161,7 +161,8 @@ def waiting(name: str, done: Sequence[Run]) -> list[str]:
             if plan and kind(scale, stand_in) not in kinds:
                 data = _data(plan)
                 why = f"the data {', '.join(data)}, and " if data else ""
-                found.append(f"{kind(scale, stand_in)}: {why}{rough_time(plan)}")
+                time = rough_time(plan, of_each=not data)
+                found.append(f"{kind(scale, stand_in)}: {why}{time}")
     return found + ([f"nothing stands in: {experiment.alone}"] if experiment.alone else [])
 
 
@@ -170,11 +171,11 @@ def _data(plan: Plan) -> list[str]:
     return sorted(name for name in names if name in PRODUCTS and name not in AT_HAND)
 
 
-def rough_time(plan: Plan) -> str:
-    """Roughly, before it is run; of each panel too."""
+def rough_time(plan: Plan, *, of_each: bool = False) -> str:
+    """Roughly, before it is run; of each panel too, if that is asked for."""
     cpu, gpu = map(in_hours, plan.rough_hours)
     each = ", ".join(
         f"{panel} {in_hours(plan.only([panel]).rough_hours[0])}" for panel in plan.panels
     )
-    of_all = f" ({each})" if len(plan.panels) > 1 else ""
-    return f"about {cpu} hours on 2 cores{of_all}, perhaps {gpu} on a GPU"
+    some = f" ({each})" if of_each and len(plan.panels) > 1 else ""
+    return f"about {cpu} hours on 2 cores{some}, perhaps {gpu} on a GPU"
