@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedax.algorithm import FederatedAlgorithm
+from fedax.algorithm import FederatedAlgorithm, Individual
 from fedax.algorithms.elastic import elastic
 from fedax.algorithms.local_update_decay import local_update_decay
 from fedax.contract.bench import (
@@ -225,7 +225,7 @@ def learns(bench: Bench) -> str:
 
 def works_inside_elastic(bench: Bench) -> str:
     """Elastic aggregation scales what the server steps along."""
-    _needs_pseudo_gradient(bench, "elastic")
+    _needs_what_is_scaled(bench)
 
     def build(numbers: Any) -> Any:
         return elastic(bench.build(), bench.model, held_out_fraction=0.2, **numbers)
@@ -290,14 +290,16 @@ def _begun(bench: Bench, algorithm: FederatedAlgorithm) -> tuple[Any, Any]:
     return jax.tree.map(jnp.asarray, server_state), bench.first_states[1]
 
 
-def _needs_pseudo_gradient(bench: Bench, wrapper: str) -> None:
-    """Raises `NotApplicable` if the last upload has no pseudo-gradient."""
-    last = bench.algorithm.exchanges[-1]
-    if last.individual:
-        raise NotApplicable(f"fedax.{wrapper} scales means.")
-    if not hasattr(last_upload(bench, jnp.result_type(float)), "pseudo_gradient"):
+def _needs_what_is_scaled(bench: Bench) -> None:
+    """Raises `NotApplicable` if the last upload has nothing that `fedax.elastic` can scale."""
+    upload = last_upload(bench, jnp.result_type(float))
+    if isinstance(upload, Individual):
+        upload, kind, name = upload.uploads, "method", "scaled"
+    else:
+        kind, name = "field", "pseudo_gradient"
+    if not hasattr(upload, name):
         raise NotApplicable(
-            f"Its last upload has no field `pseudo_gradient`, so fedax.{wrapper} cannot wrap it."
+            f"Its last upload has no {kind} `{name}`, so fedax.elastic cannot wrap it."
         )
 
 
