@@ -1,6 +1,7 @@
 """The site: it is built without a warning, its links lead somewhere, and a browser shows it."""
 
 import collections
+import doctest
 import html.parser
 import os
 import re
@@ -232,6 +233,56 @@ def test_every_method_has_a_page_of_its_own(website):
     linked = {path for entry in pages_of_methods.navigation() for paths in entry.values()
               for path in paths}
     assert linked == set(pages)
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("name", NAMES)
+def test_a_method_s_example_runs_in_a_new_session(name, website):
+    import pages_of_methods
+
+    (code,) = re.findall(r"^```pycon\n(.*?)^```", pages_of_methods.page(name), re.M | re.S)
+    example = doctest.DocTestParser().get_doctest(code, {}, name, None, None)
+    assert doctest.DocTestRunner().run(example).failed == 0
+    assert f"fedax.{name}(" in code
+
+
+@pytest.mark.quick
+def test_a_method_s_update_is_a_formula_whose_symbols_are_said(website):
+    import pages_of_methods
+
+    for name, text in pages_of_methods.pages().items():
+        update = text.partition("## The update\n")[2].partition("\n## ")[0]
+        formulas, _, symbols = update.partition("**Symbols.**")
+        assert "$$" in formulas, name
+        assert "(../conventions.md)" in symbols, name
+        for symbol in (r"\Delta_t", "p_i", "x_{i,k}", "K", r"\eta_l", r"\gamma", "g_{i,k}", "f_i"):
+            assert f"${symbol}$" in symbols or f"${symbol} =" in symbols, symbol
+
+
+@pytest.mark.quick
+def test_a_paper_s_number_is_said_at_its_first_mention(website):
+    import pages_of_methods
+
+    for name, text in pages_of_methods.pages().items():
+        mentions = re.findall(r"(.?)[Pp]aper\s(00\d)(?:'s)?(?!:)(.{9})", text)
+        first = {number: (before, after) for before, number, after in reversed(mentions)}
+        for number, (before, after) in first.items():
+            assert before == "[", (name, number)
+            assert after.startswith("](#from"), (name, number)
+    said = "FedAdam ([paper 004](#from), *Adaptive Federated Optimization*, Algorithms 2 and 5)"
+    assert said in pages_of_methods.page("fedadam")
+
+
+@pytest.mark.quick
+def test_what_was_not_varied_is_named(website):
+    """`fedsgd` varies its steps and three decays, `elastic` has no options of local training."""
+    import pages_of_methods
+
+    assert (
+        "Not varied here: `server_optimizer`; of the options of local training `batch_size`, "
+        "`num_local_epochs`, `weighting`, `order`, `proximal_weight`.\n"
+    ) in pages_of_methods.page("fedsgd")
+    assert "Not varied here: `sensitivity_batch_size`.\n" in pages_of_methods.page("elastic")
 
 
 @pytest.mark.quick

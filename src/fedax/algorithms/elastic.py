@@ -110,10 +110,10 @@ def elastic(
         uploads one by one (PFNM's), or it uploads no pseudo-gradient (when it is first traced).
 
     Example:
+      >>> import fedax
       >>> from fedax.models import character_lstm
-      >>> from fedax.algorithms import fedyogi
       >>> model = character_lstm(16, 1)
-      >>> algorithm = elastic(fedyogi(model, proximal_weight=0.1), model, elasticity=0.3)
+      >>> algorithm = fedax.elastic(fedax.fedyogi(model), model, elasticity=0.3)
     """
     call = "fedax.elastic(algorithm, model, ...)"
     require_algorithm(algorithm, call)
