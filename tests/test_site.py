@@ -23,6 +23,18 @@ NAMES = [*registry.ALGORITHMS, *registry.WRAPPERS]
 LOOKED_AT = ("index", "tutorial/index", "tutorial/6-tuning", "methods/fedadam", "methods/elastic",
              "pictures", "reference/training", "guides/diagnostics", "tasks", "methods",
              "reproductions", "benchmarks")
+# Words -> the page that a search for them finds first.
+FOUND = {
+    "scaffold": "methods/scaffold", "mostly cancellation": "guides/diagnostics",
+    "mime": "methods/mime", "fedavg": "methods/fedavg", "resume": "guides/resuming",
+    "my own csv": "guides/your-data",
+}
+# How many frames of a heat map's best cell reach beyond the map, where they are not seen.
+CUT_FRAMES = """[...document.querySelectorAll('.map td.best')].filter(cell => {
+  const style = getComputedStyle(cell), box = cell.getBoundingClientRect();
+  const beyond = parseFloat(style.outlineOffset) + parseFloat(style.outlineWidth);
+  return box.bottom + beyond > cell.closest('.map').getBoundingClientRect().bottom + 0.1;
+}).length"""
 # Of the build's process: asking for a host raises.
 NO_NETWORK = """
 import socket
@@ -97,6 +109,7 @@ def looked_at(browser, site, width, scheme):
         shown = page.evaluate("document.body.getAttribute('data-md-color-scheme')")
         assert shown == {"light": "default", "dark": "slate"}[scheme]
         contrast(page, name)
+        assert page.evaluate(CUT_FRAMES) == 0, name
     assert {url.split(":")[0] for url in asked} <= {"file", "data", "blob"}
     assert said == []
     context.close()
@@ -198,10 +211,8 @@ def test_the_site_is_built_and_shown_without_a_network(tmp_path, tmp_path_factor
             for scheme in ("light", "dark"):
                 looked_at(browser, tmp_path, width, scheme)
             fits(browser, tmp_path, width)
-            found = searched(browser, tmp_path, "scaffold", width)
-            assert found.endswith("methods/scaffold.html")
-            found = searched(browser, tmp_path, "mostly cancellation", width)
-            assert found.endswith("guides/diagnostics.html")
+            for words, page in FOUND.items():
+                assert searched(browser, tmp_path, words, width).endswith(f"/{page}.html"), words
 
 
 @pytest.mark.quick
@@ -312,6 +323,30 @@ def test_the_pages_numbers_are_those_of_the_files(website):
 def test_every_method_was_measured():
     text = (ROOT / "docs" / "sensitivity.csv").read_text("utf-8")
     assert set(re.findall(r"^(\w+),rates,", text, re.MULTILINE)) == set(NAMES)
+
+
+@pytest.mark.quick
+def test_a_search_finds_pages_for_readers_first_and_no_files(website):
+    import hooks
+
+    assert hooks.found_in_a_search("source/tests/test_own.py.md") == {"exclude": True}
+    boost = {uri: hooks.found_in_a_search(uri)["boost"] for uri in (
+        "methods/mime.md", "methods/mimelite.md", "guides/resuming.md", "tutorial/1-first-run.md",
+        "log.md", "index.md",
+    )}
+    assert list(boost.values()) == [16, 4, 4, 2, 1, 1]
+
+
+@pytest.mark.quick
+def test_the_front_page_leads_to_the_quick_start_first(website):
+    import hooks
+
+    text = (ROOT / "docs" / "index.md").read_text("utf-8")
+    shown = hooks.FROM_README.sub(lambda found: hooks.readme(found[1].strip()), text)
+    first = shown.partition("```sh\n")[2]
+    assert first.startswith("pip install . && fedax run\n")
+    assert "](guides/quick-start.md)" in first.partition("```sh\n")[0]
+    assert "pytest" not in shown
 
 
 @pytest.mark.quick

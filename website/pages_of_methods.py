@@ -39,13 +39,14 @@ NUMBERED = {
 PAPER = re.compile(r"(?<!\[)\b[Pp]aper\s(00\d)('s)?(?!:)")
 # What stands below the formulas of every method.
 SYMBOLS = r"""
-**Symbols.** $x_t$ is the server's model in round t, and $x_{i,k}$ (in Mime $y_{i,k}$) that of
+**Symbols.** $x_t$ is the server's model in round t, and $x_{i,k}$ (or $y_{i,k}$) that of
 client i on its way of $K$ (or $K_i$) local steps. $g_{i,k}$ is the gradient of a minibatch there,
 $f_i$ the client's mean loss, and $z$ a minibatch. $p_i$ is a client's weight divided by the sum
 over the clients $S$ that answered, of $N$ in all, and $\Delta_t = \sum_i p_i (x_{i,K} - x_t)$ the
 mean change of their models. $\gamma$, or $\eta_l$, is the client learning rate and $\eta$ the
 server's. Products, squares, roots and quotients are coordinate by coordinate. What $\tau$,
 $\beta_1$ and $\beta_2$ are called, and what other libraries do: [conventions](../conventions.md).
+{ data-search-exclude }
 """.strip()
 
 
