@@ -144,8 +144,8 @@ def fomaml(
     r"""First-order MAML (Finn et al. 2017): Theta_K (paper 000), the gradient at x_{i,K} alone.
 
     .. math::
-        x_{i,k+1} = x_{i,k} - \gamma\, g_{i,k}, \quad k = 1, \dots, K - 1, \quad x_{i,1} = x_t,
-        \qquad x_{t+1} = x_t - \eta \textstyle\sum_i p_i\, g_{i,K}
+        x_{i,k+1} &= x_{i,k} - \gamma\, g_{i,k}, \quad k = 1, \dots, K - 1, \quad x_{i,1} = x_t \\
+        x_{t+1} &= x_t - \eta \textstyle\sum_i p_i\, g_{i,K}
 
     K counts that last gradient, so K - 1 steps of adaptation come before it.
 
@@ -178,9 +178,9 @@ def local_sgd(
     r"""Local SGD (Stich 2019): Theta_{1:K} with eta = gamma, so models are averaged (paper 000).
 
     .. math::
-        x_{i,k+1} = x_{i,k} - \gamma\, g_{i,k}, \quad k = 1, \dots, K, \quad x_{i,1} = x_t, \qquad
-        x_{t+1} = x_t - \gamma \textstyle\sum_i p_i \sum_{k=1}^K g_{i,k}
-                = \textstyle\sum_i p_i\, x_{i,K+1}
+        x_{i,k+1} &= x_{i,k} - \gamma\, g_{i,k}, \quad k = 0, \dots, K - 1, \quad x_{i,0} = x_t \\
+        x_{t+1} &= x_t - \gamma \textstyle\sum_i p_i \sum_{k=0}^{K-1} g_{i,k}
+                 = \textstyle\sum_i p_i\, x_{i,K}
 
     All clients weigh the same unless `weighting` says otherwise.
 
