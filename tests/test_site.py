@@ -29,6 +29,11 @@ FOUND = {
     "mime": "methods/mime", "fedavg": "methods/fedavg", "resume": "guides/resuming",
     "my own csv": "guides/your-data",
 }
+# Identifiers of papers on arXiv -> what a line that links to one calls it.
+ARXIV = {
+    "2003.00295": "Adaptive Federated Optimization", "2301.09604": "FedExP",
+    "2111.04263": "FedDyn",
+}
 # How many frames of a heat map's best cell reach beyond the map, where they are not seen.
 CUT_FRAMES = """[...document.querySelectorAll('.map td.best')].filter(cell => {
   const style = getComputedStyle(cell), box = cell.getBoundingClientRect();
@@ -226,6 +231,39 @@ def test_broken_links_are_found(tmp_path):
     assert sorted(link for _, link in wrong) == [
         "b.html#gone", "c.html", "https://example.org/x.js"
     ]
+
+
+def malformed(text):
+    """The addresses in a text that are no https, or name no host of the net."""
+    found = re.findall(r"\w+://[^\s<>\"'`)\]]*", text)
+    return [url for url in found if not re.fullmatch(
+        r"https://(?:[a-z0-9-]+\.)+[a-z]{2,}(?:/[\w./~%#?=&+-]*[\w/])?", url)]
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize(("url", "wrong"), [
+    ("https://arxiv.org/abs/2003.00295", False), ("https://optuna.org", False),
+    ("http://optuna.org", True), ("https://optuna", True), ("https:///abs/2003.00295", True),
+    ("https://arxiv.org/abs/2003.00295,", True), ("https://arxiv.org//abs\\2003", True),
+])
+def test_malformed_addresses_are_found(url, wrong):
+    assert malformed(f"See [it]({url}).") == ([url] if wrong else [])
+
+
+@pytest.mark.quick
+def test_addresses_of_the_pages_are_well_formed_and_of_the_papers_that_they_name():
+    """Nobody asks the network whether they answer."""
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
+    named = set()
+    for page in pages:
+        text = page.read_text("utf-8")
+        links = re.findall(r"\]\((\w+://[^)]*)\)", text)
+        assert malformed("\n".join(links)) == [], page
+        for line in text.splitlines():
+            for identifier in re.findall(r"arxiv\.org/abs/([\w.]+)", line):
+                assert ARXIV[identifier] in line, (page, identifier)
+                named.add(identifier)
+    assert named == set(ARXIV)
 
 
 @pytest.mark.quick
