@@ -1,8 +1,7 @@
 """What the pages tell a reader to type is what the command line takes, also where it takes hours.
 
-Blocks that run within minutes are run: here, and by test_guides, test_readme, test_tutorial,
-test_pictures and others. Of those that need hours, a network or a cluster, which are listed, all is
-done here up to the data.
+Blocks that run within minutes are run: doc_blocks.py says by which test. Of those that need hours,
+a network or a cluster, which it lists, all is done here up to the data.
 """
 
 import csv
@@ -12,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+import doc_blocks
+from fedax.algorithms import registry
 from fedax.cli import main, sweeps
 from fedax.cli.commands import Data, DataGet, Reproduce, Run, Sweep
 from fedax.cli.sweeps import asked
@@ -23,59 +24,90 @@ from fedax.reproductions import EXPERIMENTS, REPRODUCTIONS
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md")),
          ROOT / "docs" / "tutorial" / "index.md", *sorted((ROOT / "docs" / "guides").glob("*.md"))]
-# Page and number of a block for a shell that is run here, and what it needs to be there.
-RUN = {
-    ("partitions", 0): (), ("sweeps", 0): (), ("search", 0): (), ("speed", 1): (),
-    ("report", 0): ("fedax run digits fedavg --rounds 3 --out fedax-runs/one",
-                    "fedax run digits fedavg --rounds 3 --out fedax-runs/two"),
-}
-# Where it is run otherwise, or why it is not run as it stands.
-NOT_HERE = {
-    ("README", 0): "test_readme, and by hand in a fresh environment before a release",
-    ("README", 1): "the suite itself", ("README", 2): "minutes each; every command has its tests",
-    ("README", 3): "a GPU", ("CONTRIBUTING", 0): ".ci/run", ("CONTRIBUTING", 1): ".ci/run",
-    ("CONTRIBUTING", 2): "test_site", ("index", 0): ".ci/run",
-    ("benchmarks", 0): "hours, and environments of all peers; test_benchmarks has its parts",
-    ("benchmarks", 1): "a GPU", ("data-get", 0): "a network; test_data_get has servers of its own",
-    ("data", 0): "gigabytes on the disk", ("label-skew", 0): "hours",
-    ("learning-rates", 0): "hours", ("pictures", 0): "test_pictures",
-    ("quick-rates", 0): "hours", ("quick-rates", 1): "hours",
-    ("search", 1): "another program, which waits for a browser", ("search", 2): "a database",
-    ("speed", 0): "several machines; test_mesh has two processes", ("sweeps", 1): "hours",
-    ("sweeps", 2): "hours",
-}
 
+NAMES = [*registry.ALGORITHMS, *registry.WRAPPERS]
 # What may stand in a line before the command.
 BEFORE = ("srun", "pip", "install", ".", "&&")
 
 
-def lines(page):
-    """The words of each command line of a page's blocks for a shell, and of those not to be run."""
-    blocks = re.findall(r"^```(sh|text)\n(.*?)^```", page.read_text("utf-8"), re.M | re.S)
-    words = [shlex.split(line, comments=True) for kind, block in blocks
-             for line in block.splitlines() if kind == "sh" or line.startswith("fedax ")]
-    return [line for line in words if line]
-
-
 def shell_blocks(page):
     """The blocks of a page for a shell."""
-    return re.findall(r"^```sh\n(.*?)^```", page.read_text("utf-8"), re.M | re.S)
+    name = page.relative_to(ROOT).as_posix()
+    found = doc_blocks.blocks(name, page.read_text("utf-8"))
+    return [block.code for block in found if block.kind == "sh"]
+
+
+def lines(page):
+    """The words of each command line of a page's blocks for a shell."""
+    words = [shlex.split(line, comments=True) for code in shell_blocks(page)
+             for line in code.splitlines()]
+    return [line for line in words if line]
+
+@pytest.fixture
+def all_blocks(monkeypatch):
+    """The blocks of README.md and of every page of the site."""
+    monkeypatch.syspath_prepend(ROOT / "website")
+    import hooks
+    import links
+    import pages_of_methods
+    import pages_of_reference
+
+    written = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
+    pages = {path.relative_to(ROOT).as_posix(): path.read_text("utf-8") for path in written}
+    shown = {path for name, text in pages.items()
+             for path in links.sources(text, name.rpartition("/")[0])}
+    pages |= {links.place(path): hooks.source(path) for path in shown}
+    pages |= {**pages_of_methods.pages(), **pages_of_reference.pages()}
+    pages["changes.md"] = hooks.changes()
+    return [block for name, text in pages.items() for block in doc_blocks.blocks(name, text)]
 
 
 @pytest.mark.quick
-def test_every_block_for_a_shell_is_run_or_listed():
-    """Those of the guides are run by test_guides, all of them."""
-    found = {(page.stem, number) for page in PAGES if page.parent.name != "guides"
-             for number in range(len(shell_blocks(page)))}
-    assert found == {*RUN, *NOT_HERE}
+def test_every_block_is_run_or_listed(all_blocks):
+    """Of any language, on any page. What is printed and files as they are nobody runs."""
+    code = [block for block in all_blocks if block.kind not in ("shown", "file")]
+    lost = [block for block in code if not doc_blocks.runs(block) and not doc_blocks.not_run(block)]
+    assert lost == []
+    assert len({block.page for block in code}) > len(NAMES) + 30
+
+
+@pytest.mark.quick
+def test_every_entry_of_the_lists_is_of_a_block_and_of_a_test(all_blocks):
+    used = {doc_blocks.runs(block) or doc_blocks.not_run(block) for block in all_blocks}
+    assert {*doc_blocks.RUN_BY.values(), *doc_blocks.NOT_RUN.values()} <= used
+    shell = {(block.page, block.number) for block in all_blocks if block.kind == "sh"}
+    keys = [*doc_blocks.SHORT, *doc_blocks.NOT_RUN]
+    assert {key for key in keys if "*" not in key[0]} <= shell
+    for tests in doc_blocks.RUN_BY.values():
+        for file, name in re.findall(r"(test_\w+\.py)::(\w+)", tests):
+            assert f"\ndef {name}(" in (ROOT / "tests" / file).read_text("utf-8")
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize(("fence", "kind"), [
+    ("```python\nx = 1\n```", "python"), ("```toml\nx = 1\n```", "toml"),
+    ("```text\nfedax run digits\n```", "text"), ("```\n$ fedax run\n```", "text"),
+    ("```pycon\n>>> 1\n1\n```", "doctest"), ("- a\n\n  ```sh\n  ls\n  ```", "sh"),
+    ("~~~~python\nx = 1\n~~~~", "python"),
+])
+def test_a_new_block_is_in_no_list(fence, kind):
+    (block,) = doc_blocks.blocks("docs/new.md", f"# New\n\n{fence}\n")
+    assert block.kind == kind
+    assert (doc_blocks.runs(block), doc_blocks.not_run(block)) == (None, None)
+
+
+@pytest.mark.quick
+def test_what_is_printed_is_known_from_commands():
+    (block,) = doc_blocks.blocks("docs/new.md", "```text\nfedax: no such run\nloss 0.3\n```\n")
+    assert block.kind == "shown"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("page", "number"), RUN, ids=str)
+@pytest.mark.parametrize(("page", "number"), doc_blocks.SHORT, ids=str)
 def test_a_short_block_runs(page, number, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    block = shell_blocks(ROOT / "docs" / f"{page}.md")[number]
-    for line in [*RUN[page, number], *block.splitlines()]:
+    block = shell_blocks(ROOT / page)[number]
+    for line in [*doc_blocks.SHORT[page, number], *block.splitlines()]:
         words = shlex.split(line, comments=True)
         assert words[0] == "fedax"
         assert main.run_command(words[1:]) == 0, line

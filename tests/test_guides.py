@@ -1,13 +1,18 @@
 """The guides' code runs as it stands, block after block, as a user's would: in float32."""
 
+import contextlib
+import json
 import re
 import shlex
 import shutil
+import tomllib
 from pathlib import Path
 
 import jax
 import pytest
 
+import doc_blocks
+from fedax.algorithms.registry import ALGORITHMS, WRAPPERS
 from fedax.cli.main import run_command
 from fedax.contract.check import CHECKS
 
@@ -17,15 +22,25 @@ PAGES = sorted(path.stem for path in GUIDES.glob("*.md"))
 
 
 def blocks(page):
-    """(language, code) of a page's fenced blocks, in order."""
+    """A page's fenced blocks, in order, but for those that are listed with a reason."""
     text = (GUIDES / f"{page}.md").read_text("utf-8")
-    return re.findall(r"^```(\w+)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    found = doc_blocks.blocks(f"docs/guides/{page}.md", text)
+    return [block for block in found if not doc_blocks.not_run(block)]
 
 
-def commands(code):
-    """The command lines of a block that a shell would run."""
-    return [shlex.split(line, comments=True)[1:] for line in code.splitlines()
-            if line.startswith("fedax ")]
+@contextlib.contextmanager
+def as_readers_do():
+    """With JAX's defaults, where tests are strict."""
+    with jax.enable_x64(False), jax.numpy_dtype_promotion("standard"), \
+            jax.numpy_rank_promotion("allow"):
+        yield
+
+
+def run_line(line):
+    """Runs a line of a block for a shell: it is a command of fedax."""
+    program, *words = shlex.split(line, comments=True)
+    assert program == "fedax", line
+    assert run_command(words) == 0, line
 
 
 def check_precision(session):
@@ -54,13 +69,12 @@ def test_a_guide_runs(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path / "examples")
     session = {}
-    with jax.enable_x64(False), jax.numpy_dtype_promotion("standard"), \
-            jax.numpy_rank_promotion("allow"):
-        for number, (language, code) in enumerate(blocks(page), start=1):
-            if language == "python":
-                exec(compile(code, f"{page}.md, block {number}", "exec"), session)
-            for command in commands(code) if language == "sh" else ():
-                assert run_command(command) == 0, command
+    with as_readers_do():
+        for block in blocks(page):
+            if block.kind == "python":
+                exec(compile(block.code, f"{page}.md, block {block.number}", "exec"), session)
+            for line in block.code.splitlines() if block.kind == "sh" else ():
+                run_line(line)
     CLAIMS.get(page, lambda session: None)(session)
 
 
@@ -68,12 +82,38 @@ def test_a_guide_runs(page, tmp_path, monkeypatch):
 def test_the_guides_methods_are_the_examples():
     """Copied word for word, so the one is tested with the other."""
     source = (ROOT / "examples" / "methods.py").read_text("utf-8")
-    quoted = [code for language, code in blocks("your-method") if language == "python"][:3]
+    quoted = [block.code for block in blocks("your-method") if block.kind == "python"][:3]
     for code in quoted:
         assert code.strip() in source
     kept = "".join("".join(code.split()) for code in quoted)
     rest = "".join(source.split('"""', 2)[2].split())
     assert kept == rest  # nothing of the file is missing in the guide
+
+
+def test_entry_points_are_as_a_guide_says(tmp_path, monkeypatch, capsys):
+    """Its lines, as a build writes them into the metadata of the package that they name."""
+    (code,) = [block.code for block in blocks("your-method") if block.kind == "toml"]
+    points = tomllib.loads(code)["project"]["entry-points"]
+    info = tmp_path / "my_package-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: my-package\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("\n".join(
+        line for group, named in points.items()
+        for line in (f"[{group}]", *(f"{name} = {place}" for name, place in named.items()))
+    ))
+    (tmp_path / "my_package").mkdir()
+    (tmp_path / "my_package" / "__init__.py").touch()
+    shutil.copy(ROOT / "examples" / "methods.py", tmp_path / "my_package")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    for registered in (ALGORITHMS, WRAPPERS):  # which would all be listed with what they send
+        for name in registered.keys() - {"fedavg"}:
+            monkeypatch.delitem(registered, name)
+    assert run_command(["list", "algorithms", "--json"]) == 0
+    rows = {row["name"]: row["from"] for row in json.loads(capsys.readouterr().out)}
+    assert rows["feddyn"] == "my-package 1.0"
+    with as_readers_do():
+        run_line("fedax run digits feddyn --rounds 1 --out run")
 
 
 @pytest.mark.quick

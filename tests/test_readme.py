@@ -2,6 +2,8 @@
 
 import doctest
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import jax
@@ -48,6 +50,18 @@ def test_the_example_of_the_page_on_getting_data_runs(capsys):
     (block,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     exec(compile(block, "data-get.md", "exec"), {})
     assert "1,437" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_the_script_of_the_page_on_models_runs(tmp_path):
+    """The first of its four cases, in a process of its own, as a reader would run it."""
+    text = (README.parent / "docs" / "models.md").read_text("utf-8")
+    (block,) = re.findall(r"^```python\n(.*?)^```", text, re.M | re.S)
+    (tmp_path / "step.py").write_text(block)
+    assert "`python step.py matmul 1`" in text
+    done = subprocess.run([sys.executable, "step.py", "matmul", "1"], cwd=tmp_path, check=False,
+                          capture_output=True, text=True)
+    assert re.fullmatch(r"\d+\.\d ms a step and client\n", done.stdout), done.stderr
 
 
 @pytest.mark.quick

@@ -1,6 +1,7 @@
 """The site: it is built without a warning, its links lead somewhere, and a browser shows it."""
 
 import collections
+import doctest
 import html.parser
 import os
 import re
@@ -29,6 +30,23 @@ PICTURES = """async () => {
   await Promise.all(pictures.map(one => one.decode().catch(() => {})));
   return pictures.filter(one => !one.naturalWidth).length;
 }"""
+# Words -> the page that a search for them finds first.
+FOUND = {
+    "scaffold": "methods/scaffold", "mostly cancellation": "guides/diagnostics",
+    "mime": "methods/mime", "fedavg": "methods/fedavg", "resume": "guides/resuming",
+    "my own csv": "guides/your-data",
+}
+# Identifiers of papers on arXiv -> what a line that links to one calls it.
+ARXIV = {
+    "2003.00295": "Adaptive Federated Optimization", "2301.09604": "FedExP",
+    "2111.04263": "FedDyn",
+}
+# How many frames of a heat map's best cell reach beyond the map, where they are not seen.
+CUT_FRAMES = """[...document.querySelectorAll('.map td.best')].filter(cell => {
+  const style = getComputedStyle(cell), box = cell.getBoundingClientRect();
+  const beyond = parseFloat(style.outlineOffset) + parseFloat(style.outlineWidth);
+  return box.bottom + beyond > cell.closest('.map').getBoundingClientRect().bottom + 0.1;
+}).length"""
 # Of the build's process: asking for a host raises.
 NO_NETWORK = """
 import socket
@@ -102,6 +120,7 @@ def looked_at(browser, site, width, scheme):
         shown = page.evaluate("document.body.getAttribute('data-md-color-scheme')")
         assert shown == {"light": "default", "dark": "slate"}[scheme]
         contrast(page, name)
+        assert page.evaluate(CUT_FRAMES) == 0, name
     assert {url.split(":")[0] for url in asked} <= {"file", "data", "blob"}
     assert said == []
     context.close()
@@ -202,10 +221,8 @@ def test_the_site_is_built_and_shown_without_a_network(tmp_path, tmp_path_factor
             for scheme in ("light", "dark"):
                 looked_at(browser, tmp_path, width, scheme)
             fits(browser, tmp_path, width)
-            found = searched(browser, tmp_path, "scaffold", width)
-            assert found.endswith("methods/scaffold.html")
-            found = searched(browser, tmp_path, "mostly cancellation", width)
-            assert found.endswith("guides/diagnostics.html")
+            for words, page in FOUND.items():
+                assert searched(browser, tmp_path, words, width).endswith(f"/{page}.html"), words
 
 
 @pytest.mark.quick
@@ -219,6 +236,39 @@ def test_broken_links_are_found(tmp_path):
     assert sorted(link for _, link in wrong) == [
         "b.html#gone", "c.html", "https://example.org/x.js"
     ]
+
+
+def malformed(text):
+    """The addresses in a text that are no https, or name no host of the net."""
+    found = re.findall(r"\w+://[^\s<>\"'`)\]]*", text)
+    return [url for url in found if not re.fullmatch(
+        r"https://(?:[a-z0-9-]+\.)+[a-z]{2,}(?:/[\w./~%#?=&+-]*[\w/])?", url)]
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize(("url", "wrong"), [
+    ("https://arxiv.org/abs/2003.00295", False), ("https://optuna.org", False),
+    ("http://optuna.org", True), ("https://optuna", True), ("https:///abs/2003.00295", True),
+    ("https://arxiv.org/abs/2003.00295,", True), ("https://arxiv.org//abs\\2003", True),
+])
+def test_malformed_addresses_are_found(url, wrong):
+    assert malformed(f"See [it]({url}).") == ([url] if wrong else [])
+
+
+@pytest.mark.quick
+def test_addresses_of_the_pages_are_well_formed_and_of_the_papers_that_they_name():
+    """Nobody asks the network whether they answer."""
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
+    named = set()
+    for page in pages:
+        text = page.read_text("utf-8")
+        links = re.findall(r"\]\((\w+://[^)]*)\)", text)
+        assert malformed("\n".join(links)) == [], page
+        for line in text.splitlines():
+            for identifier in re.findall(r"arxiv\.org/abs/([\w.]+)", line):
+                assert ARXIV[identifier] in line, (page, identifier)
+                named.add(identifier)
+    assert named == set(ARXIV)
 
 
 @pytest.mark.quick
@@ -237,6 +287,56 @@ def test_every_method_has_a_page_of_its_own(website):
     linked = {path for entry in pages_of_methods.navigation() for paths in entry.values()
               for path in paths}
     assert linked == set(pages)
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("name", NAMES)
+def test_a_method_s_example_runs_in_a_new_session(name, website):
+    import pages_of_methods
+
+    (code,) = re.findall(r"^```pycon\n(.*?)^```", pages_of_methods.page(name), re.M | re.S)
+    example = doctest.DocTestParser().get_doctest(code, {}, name, None, None)
+    assert doctest.DocTestRunner().run(example).failed == 0
+    assert f"fedax.{name}(" in code
+
+
+@pytest.mark.quick
+def test_a_method_s_update_is_a_formula_whose_symbols_are_said(website):
+    import pages_of_methods
+
+    for name, text in pages_of_methods.pages().items():
+        update = text.partition("## The update\n")[2].partition("\n## ")[0]
+        formulas, _, symbols = update.partition("**Symbols.**")
+        assert "$$" in formulas, name
+        assert "(../conventions.md)" in symbols, name
+        for symbol in (r"\Delta_t", "p_i", "x_{i,k}", "K", r"\eta_l", r"\gamma", "g_{i,k}", "f_i"):
+            assert f"${symbol}$" in symbols or f"${symbol} =" in symbols, symbol
+
+
+@pytest.mark.quick
+def test_a_paper_s_number_is_said_at_its_first_mention(website):
+    import pages_of_methods
+
+    for name, text in pages_of_methods.pages().items():
+        mentions = re.findall(r"(.?)[Pp]aper\s(00\d)(?:'s)?(?!:)(.{9})", text)
+        first = {number: (before, after) for before, number, after in reversed(mentions)}
+        for number, (before, after) in first.items():
+            assert before == "[", (name, number)
+            assert after.startswith("](#from"), (name, number)
+    said = "FedAdam ([paper 004](#from), *Adaptive Federated Optimization*, Algorithms 2 and 5)"
+    assert said in pages_of_methods.page("fedadam")
+
+
+@pytest.mark.quick
+def test_what_was_not_varied_is_named(website):
+    """`fedsgd` varies its steps and three decays, `elastic` has no options of local training."""
+    import pages_of_methods
+
+    assert (
+        "Not varied here: `server_optimizer`; of the options of local training `batch_size`, "
+        "`num_local_epochs`, `weighting`, `order`, `proximal_weight`.\n"
+    ) in pages_of_methods.page("fedsgd")
+    assert "Not varied here: `sensitivity_batch_size`.\n" in pages_of_methods.page("elastic")
 
 
 @pytest.mark.quick
@@ -266,6 +366,30 @@ def test_the_pages_numbers_are_those_of_the_files(website):
 def test_every_method_was_measured():
     text = (ROOT / "docs" / "sensitivity.csv").read_text("utf-8")
     assert set(re.findall(r"^(\w+),rates,", text, re.MULTILINE)) == set(NAMES)
+
+
+@pytest.mark.quick
+def test_a_search_finds_pages_for_readers_first_and_no_files(website):
+    import hooks
+
+    assert hooks.found_in_a_search("source/tests/test_own.py.md") == {"exclude": True}
+    boost = {uri: hooks.found_in_a_search(uri)["boost"] for uri in (
+        "methods/mime.md", "methods/mimelite.md", "guides/resuming.md", "tutorial/1-first-run.md",
+        "log.md", "index.md",
+    )}
+    assert list(boost.values()) == [16, 4, 4, 2, 1, 1]
+
+
+@pytest.mark.quick
+def test_the_front_page_leads_to_the_quick_start_first(website):
+    import hooks
+
+    text = (ROOT / "docs" / "index.md").read_text("utf-8")
+    shown = hooks.FROM_README.sub(lambda found: hooks.readme(found[1].strip()), text)
+    first = shown.partition("```sh\n")[2]
+    assert first.startswith("pip install . && fedax run\n")
+    assert "](guides/quick-start.md)" in first.partition("```sh\n")[0]
+    assert "pytest" not in shown
 
 
 @pytest.mark.quick

@@ -23,6 +23,10 @@ import pages_of_reference  # noqa: E402
 ROOT = links.ROOT
 FROM_README = re.compile(r"^<!-- README: (.*) -->$", re.MULTILINE)
 PICTURE = re.compile(r'<img\b[^>]*? src="([^":]+\.png)"')
+# Whose pages a search finds first; and of two methods' pages the one whose name the other's begins
+# with, as a search for "mime" also finds words that begin with it.
+FOUND_FIRST = {"methods/": 4.0, "guides/": 4.0, "tutorial/": 2.0}
+WHOLE_NAME = 4.0
 LANGUAGES = {".py": "python", ".toml": "toml", ".sh": "sh", ".json": "json"}
 
 
@@ -107,10 +111,21 @@ def readme(heading: str) -> str:
     return found[1].strip()
 
 
+def found_in_a_search(uri: str) -> dict[str, Any]:
+    """What a page says of its place among the results of a search."""
+    if uri.startswith("source/"):
+        return {"exclude": True}
+    boost = next((boost for folder, boost in FOUND_FIRST.items() if uri.startswith(folder)), 1.0)
+    name = uri.removeprefix("methods/").removesuffix(".md")
+    longer = [one for one in pages_of_methods.NAMES if one.startswith(name) and one != name]
+    return {"boost": boost * WHOLE_NAME if longer and name in pages_of_methods.NAMES else boost}
+
+
 def on_page_markdown(markdown: str, page: Page, **kwargs: Any) -> str:
     """Takes in what is README.md's, and mends links."""
     del kwargs
     uri = page.file.src_uri
+    page.meta["search"] = found_in_a_search(uri)
     if uri.startswith(("methods/", "reference/")):
         return markdown
     folder = f"docs/{uri}".rpartition("/")[0]

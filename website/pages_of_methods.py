@@ -28,8 +28,25 @@ ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 OPTIONS = "**local_options"
 # Arguments that say what is trained, and no setting of it.
-NO_SETTINGS = ("model", "algorithm", "build", "labels", OPTIONS, OPTIONS.strip("*"))
+NO_SETTINGS = ("model", "algorithm", "build", "labels")
 NAMES = [*registry.ALGORITHMS, *registry.WRAPPERS]
+# The papers by their numbers, which docstrings use.
+NUMBERED = {
+    "000": registry.CHARLES, "001": registry.DECAYING, "002": registry.ELASTIC,
+    "003": registry.MIME, "004": registry.REDDI,
+}
+PAPER = re.compile(r"(?<!\[)\b[Pp]aper\s(00\d)('s)?(?!:)")
+# What stands below the formulas of every method.
+SYMBOLS = r"""
+**Symbols.** $x_t$ is the server's model in round t, and $x_{i,k}$ (or $y_{i,k}$) that of
+client i on its way of $K$ (or $K_i$) local steps. $g_{i,k}$ is the gradient of a minibatch there,
+$f_i$ the client's mean loss, and $z$ a minibatch. $p_i$ is a client's weight divided by the sum
+over the clients $S$ that answered, of $N$ in all, and $\Delta_t = \sum_i p_i (x_{i,K} - x_t)$ the
+mean change of their models. $\gamma$, or $\eta_l$, is the client learning rate and $\eta$ the
+server's. Products, squares, roots and quotients are coordinate by coordinate. What $\tau$,
+$\beta_1$ and $\beta_2$ are called, and what other libraries do: [conventions](../conventions.md).
+{ data-search-exclude }
+""".strip()
 
 
 def info(name: str) -> registry.AlgorithmInfo:
@@ -115,7 +132,7 @@ def page(name: str) -> str:
     idea, when = words()[name]
     parts = [
         f"# {name} {{ #fedax.{name} }}", idea,
-        "## The update", with_links("\n\n".join(texts).strip()),
+        "## The update", with_links("\n\n".join(texts).strip()), SYMBOLS,
         "## When to use it", with_links(re.sub(r"\]\((?=[\w/-]+\.md)", "](../", when)),
     ]
     parts += ["## Hyperparameters", *arguments(name, factory, by_kind["parameters"])]
@@ -126,7 +143,22 @@ def page(name: str) -> str:
     parts += presets(name)
     parts += ["## Example", example(name, by_kind["examples"])]
     parts += ["## From", source(name), *_reproduced(name)]
-    return "\n\n".join(parts) + "\n"
+    return with_papers("\n\n".join(parts)) + "\n"
+
+
+def with_papers(text: str) -> str:
+    """Text that says at the first mention of a paper's number which paper that is."""
+    seen = set()
+
+    def one(found: re.Match[str]) -> str:
+        if found[1] in seen:
+            return found[0]
+        seen.add(found[1])
+        paper = registry.PAPERS[NUMBERED[found[1]]]
+        title = re.sub(r"^.*(?:et al\.|Konecny), |, \d{4}$", "", paper)
+        return f'[{found[0]}](#from "{title}")' if found[2] else f"[{found[0]}](#from), *{title}*"
+
+    return PAPER.sub(one, text)
 
 
 def parsed(factory: Callable[..., Any]) -> tuple[dict[str, Any], list[str]]:
@@ -181,11 +213,15 @@ def arguments(name: str, factory: Callable[..., Any], documented: Any) -> list[s
 def _not_measured(name: str, documented: Any) -> list[str]:
     """A sentence that names the arguments that no measurement varies."""
     names = [word.strip() for entry in documented for word in entry.name.split(",")]
-    known = {*measured.varied(name), *NO_SETTINGS}
+    shared = [word for word in names if word.strip("*") == OPTIONS.strip("*")]
+    known = {*measured.varied(name), *NO_SETTINGS, *shared}
     but = {"base": " but for the momentum of SGDm"} if "momentum" in known else {}
-    if missing := [f"`{word}`{but.get(word, '')}" for word in names if word not in known]:
-        return [f"Not varied here: {', '.join(missing)}."]
-    return []
+    missing = [f"`{word}`{but.get(word, '')}" for word in names if word not in known]
+    options = [f"`{word}`" for word in fedax.LocalOptions.__annotations__ if word not in known]
+    parts = [", ".join(missing)] if missing else []
+    if shared and options:
+        parts.append(f"of the options of local training {', '.join(options)}")
+    return [f"Not varied here: {'; '.join(parts)}."] if parts else []
 
 
 def _sentence(text: str) -> str:

@@ -40,8 +40,10 @@ def centralised(
       ValueError: a concrete hyperparameter is out of its range.
 
     Example:
+      >>> import fedax
       >>> from fedax.models import character_lstm
-      >>> algorithm = centralised(character_lstm(16, 1), 0.5, batch_size=40, num_local_steps=50)
+      >>> model = character_lstm(16, 1)
+      >>> algorithm = fedax.centralised(model, 0.5, batch_size=40, num_local_steps=50)
       >>> algorithm.pooled
       True
     """

@@ -117,10 +117,10 @@ def elastic(
         algorithm's uploads have nothing that can be scaled.
 
     Example:
+      >>> import fedax
       >>> from fedax.models import character_lstm
-      >>> from fedax.algorithms import fedyogi
       >>> model = character_lstm(16, 1)
-      >>> algorithm = elastic(fedyogi(model, proximal_weight=0.1), model, elasticity=0.3)
+      >>> algorithm = fedax.elastic(fedax.fedyogi(model), model, elasticity=0.3)
     """
     call = "fedax.elastic(algorithm, model, ...)"
     require_algorithm(algorithm, call)

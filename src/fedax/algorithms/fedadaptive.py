@@ -45,8 +45,9 @@ def fedadagrad(
       ValueError: a concrete hyperparameter is out of its range.
 
     Example:
+      >>> import fedax
       >>> from fedax.models import character_lstm
-      >>> algorithm = fedadagrad(character_lstm(16, 1), adaptivity=0.1)
+      >>> algorithm = fedax.fedadagrad(character_lstm(16, 1), adaptivity=0.1)
     """
     return fedopt(
         model, None, optimizers.adagrad(adaptivity, momentum, initial_accumulator),
@@ -90,8 +91,9 @@ def fedadam(
       ValueError: a concrete hyperparameter is out of its range.
 
     Example:
+      >>> import fedax
       >>> from fedax.models import character_lstm
-      >>> algorithm = fedadam(character_lstm(16, 1), client_learning_rate=1.0)
+      >>> algorithm = fedax.fedadam(character_lstm(16, 1), client_learning_rate=1.0)
     """
     server_optimizer = optimizers.adam(
         adaptivity, momentum, second_moment_decay, initial_accumulator, bias_correction
@@ -135,8 +137,9 @@ def fedyogi(
       ValueError: a concrete hyperparameter is out of its range.
 
     Example:
+      >>> import fedax
       >>> from fedax.models import character_lstm
-      >>> algorithm = fedyogi(character_lstm(16, 1), client_learning_rate=1.0)
+      >>> algorithm = fedax.fedyogi(character_lstm(16, 1), client_learning_rate=1.0)
     """
     server_optimizer = optimizers.yogi(
         adaptivity, momentum, second_moment_decay, initial_accumulator, bias_correction
@@ -160,7 +163,14 @@ def fedamsgrad(
     initial_accumulator: float | Array | None = None,
     **local_options: Unpack[LocalOptions],
 ) -> FederatedAlgorithm:
-    """FedOpt with AMSGrad on the server (Reddi, Kale, Kumar 2018), see `optimizers.amsgrad`.
+    r"""FedOpt with AMSGrad on the server (Reddi, Kale, Kumar 2018), see `optimizers.amsgrad`.
+
+    .. math::
+        m_t, v_t \text{ as for FedAdam}, \quad
+        \hat v_t = \max(\hat v_{t-1}, v_t), \quad
+        x_{t+1} = x_t + \eta\, m_t / (\sqrt{\hat v_t} + \tau), \quad \hat v_{-1} = v_{-1} = \tau^2
+
+    so that no coordinate's step grows because its v falls.
 
     Args:
       model: the learning problem.
@@ -174,8 +184,9 @@ def fedamsgrad(
       ValueError: a concrete hyperparameter is out of its range.
 
     Example:
+      >>> import fedax
       >>> from fedax.models import character_lstm
-      >>> algorithm = fedamsgrad(character_lstm(16, 1), client_learning_rate=1.0)
+      >>> algorithm = fedax.fedamsgrad(character_lstm(16, 1), client_learning_rate=1.0)
     """
     server_optimizer = optimizers.amsgrad(
         adaptivity, momentum, second_moment_decay, initial_accumulator
@@ -201,7 +212,16 @@ def fedadabound(
     bound_rate: float | Array = 1e-3,
     **local_options: Unpack[LocalOptions],
 ) -> FederatedAlgorithm:
-    """FedOpt with AdaBound on the server (Luo et al. 2019), see `optimizers.adabound`.
+    r"""FedOpt with AdaBound on the server (Luo et al. 2019), see `optimizers.adabound`.
+
+    .. math::
+        m_t, v_t \text{ as for FedAdam}, \quad
+        x_{t+1} = x_t + \eta \operatorname{clip}\Bigl(\frac{1}{\sqrt{v_t} + \tau},\;
+              s \bigl(1 - \tfrac{1}{b (t+1) + 1}\bigr),\;
+              s \bigl(1 + \tfrac{1}{b (t+1)}\bigr)\Bigr)\, m_t
+
+    with s the `final_scale` and b the `bound_rate`, in the rounds t = 0, 1, ... It begins as
+    FedAdam and ends as FedAvgM with an averaged momentum and the server learning rate eta s.
 
     Args:
       model: the learning problem.
@@ -215,8 +235,9 @@ def fedadabound(
       ValueError: a concrete hyperparameter is out of its range.
 
     Example:
+      >>> import fedax
       >>> from fedax.models import character_lstm
-      >>> algorithm = fedadabound(character_lstm(16, 1), final_scale=100.0)
+      >>> algorithm = fedax.fedadabound(character_lstm(16, 1), final_scale=100.0)
     """
     server_optimizer = optimizers.adabound(
         adaptivity, momentum, second_moment_decay, initial_accumulator, final_scale, bound_rate

@@ -69,9 +69,10 @@ def fedopt(
       ValueError: a concrete hyperparameter is out of its range; the sentence quotes it.
 
     Example:
+      >>> import fedax, optax
       >>> from fedax.models import character_lstm
       >>> model = character_lstm(num_units=16, num_layers=1)
-      >>> algorithm = fedopt(model, optax.sgd(0.5), optax.amsgrad(0.01), num_local_steps=10)
+      >>> algorithm = fedax.fedopt(model, optax.sgd(0.5), optax.amsgrad(0.01), num_local_steps=10)
       >>> len(algorithm.exchanges)
       1
     """
@@ -113,8 +114,10 @@ def fedavg(
       ValueError: a concrete hyperparameter is out of its range.
 
     Example:
+      >>> import fedax
       >>> from fedax.models import character_lstm
-      >>> algorithm = fedavg(character_lstm(16, 1), client_learning_rate=0.3, num_local_epochs=2)
+      >>> model = character_lstm(16, 1)
+      >>> algorithm = fedax.fedavg(model, client_learning_rate=0.3, num_local_epochs=2)
     """
     return fedopt(
         model,
@@ -153,8 +156,9 @@ def fedavgm(
       ValueError: a concrete hyperparameter is out of its range.
 
     Example:
+      >>> import fedax
       >>> from fedax.models import character_lstm
-      >>> algorithm = fedavgm(character_lstm(16, 1), server_learning_rate=0.3, momentum=0.9)
+      >>> algorithm = fedax.fedavgm(character_lstm(16, 1), server_learning_rate=0.3, momentum=0.9)
     """
     return fedopt(
         model, None, optimizers.heavy_ball(momentum, dampening),

@@ -51,8 +51,9 @@ def fedprox(
         both given.
 
     Example:
+      >>> import fedax
       >>> from fedax.models import character_lstm
-      >>> algorithm = fedprox(character_lstm(16, 1), proximal_weight=0.1)
+      >>> algorithm = fedax.fedprox(character_lstm(16, 1), proximal_weight=0.1)
     """
     if rho is not None:
         given = local_options.get("proximal_weight")

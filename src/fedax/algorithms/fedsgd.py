@@ -60,8 +60,9 @@ def fedsgd(
       ValueError: a concrete hyperparameter is out of its range.
 
     Example:
+      >>> import fedax
       >>> from fedax.models import character_lstm
-      >>> algorithm = fedsgd(character_lstm(16, 1), num_local_steps=10, steps_decay=0.995)
+      >>> algorithm = fedax.fedsgd(character_lstm(16, 1), num_local_steps=10, steps_decay=0.995)
     """
     for name, value in (
         ("steps_decay", steps_decay), ("client_decay", client_decay),

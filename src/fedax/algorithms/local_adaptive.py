@@ -98,8 +98,10 @@ def local_adaptive(
       ValueError: a concrete hyperparameter is out of its range.
 
     Example:
+      >>> import fedax, optax
       >>> from fedax.models import character_lstm
-      >>> algorithm = local_adaptive(character_lstm(16, 1), optax.adam(1e-3), num_local_steps=8)
+      >>> model = character_lstm(16, 1)
+      >>> algorithm = fedax.local_adaptive(model, optax.adam(1e-3), num_local_steps=8)
     """
     local = LocalTraining.checked(model, client_learning_rate, local_options)
     server = Server.checked(None, server_learning_rate)
@@ -146,7 +148,18 @@ def local_adam(
     initial_accumulator: float | Array | None = None,
     **local_options: Unpack[LocalOptions],
 ) -> FederatedAlgorithm:
-    """Adam on the clients with averaged moments: `local_adaptive` with Adam.
+    r"""Adam on the clients with averaged moments: `local_adaptive` with Adam.
+
+    .. math::
+        m_{i,k+1} &= \beta_1 m_{i,k} + (1 - \beta_1)\, g_{i,k}, \qquad
+        v_{i,k+1} = \beta_2 v_{i,k} + (1 - \beta_2)\, g_{i,k}^2 \\
+        x_{i,k+1} &= x_{i,k} - \gamma\, m_{i,k+1} / (\sqrt{v_{i,k}} + \tau) \\
+        x_{t+1} &= x_t + \eta \textstyle\sum_i p_i (x_{i,K} - x_t), \qquad
+        m_{t+1} = \textstyle\sum_i p_i m_{i,K}, \qquad
+        v_{t+1} = \textstyle\sum_i p_i v_{i,K}
+
+    from :math:`x_{i,0} = x_t`, :math:`m_{i,0} = m_t` and :math:`v_{i,0} = v_t`, with
+    :math:`m_0 = 0` and :math:`v_0 = \tau^2`.
 
     Args:
       model: the learning problem.
@@ -161,8 +174,9 @@ def local_adam(
       ValueError: a concrete hyperparameter is out of its range.
 
     Example:
+      >>> import fedax
       >>> from fedax.models import character_lstm
-      >>> algorithm = local_adam(character_lstm(16, 1), num_local_steps=8)
+      >>> algorithm = fedax.local_adam(character_lstm(16, 1), num_local_steps=8)
     """
     base = adam(momentum, second_moment_decay, adaptivity, initial_accumulator)
     return local_adaptive(
@@ -215,8 +229,9 @@ def adaalter(
       ValueError: a concrete hyperparameter is out of its range.
 
     Example:
+      >>> import fedax
       >>> from fedax.models import character_lstm
-      >>> algorithm = adaalter(character_lstm(16, 1), 0.5, num_local_steps=4)
+      >>> algorithm = fedax.adaalter(character_lstm(16, 1), 0.5, num_local_steps=4)
     """
     check_number("adaptivity", adaptivity, above=0)
     check_number("initial_accumulator", initial_accumulator, at_least=0)

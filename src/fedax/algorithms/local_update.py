@@ -73,8 +73,10 @@ def local_update(
       ValueError: a concrete hyperparameter is out of its range, or Theta is empty or not finite.
 
     Example:
+      >>> import fedax
       >>> from fedax.models import character_lstm
-      >>> algorithm = local_update(character_lstm(16, 1), 0.1, 0.5, gradient_weights=(1.0, 0.5))
+      >>> model = character_lstm(16, 1)
+      >>> algorithm = fedax.local_update(model, 0.1, 0.5, gradient_weights=(1.0, 0.5))
     """
     server = Server.checked(server_optimizer, server_learning_rate)
     theta = None
@@ -110,7 +112,11 @@ def minibatch_sgd(
     server_learning_rate: ScheduleOrNumber = 0.1,
     **local_options: Unpack[LocalOptions],
 ) -> FederatedAlgorithm:
-    """Distributed minibatch SGD: Theta_1 (paper 000), one gradient a client and round.
+    r"""Distributed minibatch SGD: Theta_1 (paper 000), one gradient a client and round.
+
+    .. math:: x_{t+1} = x_t - \eta \textstyle\sum_i p_i\, g_i(x_t)
+
+    with :math:`g_i(x_t)` the gradient of one minibatch of client i at the server's model.
 
     Args:
       model: the learning problem.
@@ -121,8 +127,9 @@ def minibatch_sgd(
       ValueError: a concrete hyperparameter is out of its range.
 
     Example:
+      >>> import fedax
       >>> from fedax.models import character_lstm
-      >>> algorithm = minibatch_sgd(character_lstm(16, 1), 0.3, batch_size=8)
+      >>> algorithm = fedax.minibatch_sgd(character_lstm(16, 1), 0.3, batch_size=8)
     """
     return local_update(model, 0.0, server_learning_rate, (1.0,), **local_options)
 
@@ -134,7 +141,11 @@ def fomaml(
     server_learning_rate: ScheduleOrNumber = 0.1,
     **local_options: Unpack[LocalOptions],
 ) -> FederatedAlgorithm:
-    """First-order MAML (Finn et al. 2017): Theta_K (paper 000), the gradient at x_{i,K} alone.
+    r"""First-order MAML (Finn et al. 2017): Theta_K (paper 000), the gradient at x_{i,K} alone.
+
+    .. math::
+        x_{i,k+1} &= x_{i,k} - \gamma\, g_{i,k}, \quad k = 1, \dots, K - 1, \quad x_{i,1} = x_t \\
+        x_{t+1} &= x_t - \eta \textstyle\sum_i p_i\, g_{i,K}
 
     K counts that last gradient, so K - 1 steps of adaptation come before it.
 
@@ -148,8 +159,9 @@ def fomaml(
       ValueError: a concrete hyperparameter is out of its range.
 
     Example:
+      >>> import fedax
       >>> from fedax.models import character_lstm
-      >>> algorithm = fomaml(character_lstm(16, 1), 0.1, 0.5, num_local_steps=3)
+      >>> algorithm = fedax.fomaml(character_lstm(16, 1), 0.1, 0.5, num_local_steps=3)
     """
     return local_update(
         model, client_learning_rate, server_learning_rate, "last", **local_options
@@ -163,7 +175,12 @@ def local_sgd(
     client_learning_rate: ScheduleOrNumber = 0.1,
     **local_options: Unpack[LocalOptions],
 ) -> FederatedAlgorithm:
-    """Local SGD (Stich 2019): Theta_{1:K} with eta = gamma, so models are averaged (paper 000).
+    r"""Local SGD (Stich 2019): Theta_{1:K} with eta = gamma, so models are averaged (paper 000).
+
+    .. math::
+        x_{i,k+1} &= x_{i,k} - \gamma\, g_{i,k}, \quad k = 0, \dots, K - 1, \quad x_{i,0} = x_t \\
+        x_{t+1} &= x_t - \gamma \textstyle\sum_i p_i \sum_{k=0}^{K-1} g_{i,k}
+                 = \textstyle\sum_i p_i\, x_{i,K}
 
     All clients weigh the same unless `weighting` says otherwise.
 
@@ -176,8 +193,9 @@ def local_sgd(
       ValueError: a concrete hyperparameter is out of its range.
 
     Example:
+      >>> import fedax
       >>> from fedax.models import character_lstm
-      >>> algorithm = local_sgd(character_lstm(16, 1), 0.1, num_local_steps=8)
+      >>> algorithm = fedax.local_sgd(character_lstm(16, 1), 0.1, num_local_steps=8)
     """
     check_number("client_learning_rate", client_learning_rate, at_least=0, schedule=True)
     return local_update(
@@ -208,8 +226,9 @@ def lookahead(
       ValueError: a concrete hyperparameter is out of its range.
 
     Example:
+      >>> import fedax
       >>> from fedax.models import character_lstm
-      >>> algorithm = lookahead(character_lstm(16, 1), 0.1, 0.5, num_local_steps=5)
+      >>> algorithm = fedax.lookahead(character_lstm(16, 1), 0.1, 0.5, num_local_steps=5)
     """
     check_number("slow_weights_step", slow_weights_step, at_least=0)
     check_number("client_learning_rate", client_learning_rate, at_least=0, schedule=True)

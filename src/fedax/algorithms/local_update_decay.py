@@ -134,12 +134,12 @@ def local_update_decay(
         uploads one by one (PFNM's).
 
     Example:
+      >>> import fedax
       >>> from fedax.models import character_lstm
-      >>> from fedax.algorithms import elastic, fedyogi
       >>> model = character_lstm(16, 1)
-      >>> algorithm = local_update_decay(
-      ...     lambda client_rate, server_rate: elastic(
-      ...         fedyogi(model, client_rate, server_rate, proximal_weight=0.1), model
+      >>> algorithm = fedax.local_update_decay(
+      ...     lambda client_rate, server_rate: fedax.elastic(
+      ...         fedax.fedyogi(model, client_rate, server_rate, proximal_weight=0.1), model
       ...     ),
       ...     model, client_learning_rate=1.0, server_learning_rate=0.01, window=10,
       ... )

@@ -75,8 +75,9 @@ def maml(
       TypeError: num_local_steps is traced or a schedule.
 
     Example:
+      >>> import fedax
       >>> from fedax.models import character_lstm
-      >>> algorithm = maml(character_lstm(16, 1), 0.1, 0.1, num_local_steps=2)
+      >>> algorithm = fedax.maml(character_lstm(16, 1), 0.1, 0.1, num_local_steps=2)
     """
     num_local_steps = local_options.pop("num_local_steps")
     if isinstance(num_local_steps, Tracer) or callable(num_local_steps):

@@ -107,8 +107,9 @@ def mime(
       ValueError: a concrete hyperparameter is out of its range.
 
     Example:
+      >>> import fedax
       >>> from fedax.models import character_lstm
-      >>> algorithm = mime(character_lstm(16, 1), 0.1, base_optimizers.adam())
+      >>> algorithm = fedax.mime(character_lstm(16, 1), 0.1, fedax.base_optimizers.adam())
       >>> len(algorithm.exchanges)
       2
     """
@@ -136,8 +137,9 @@ def cmime(
     less well. Arguments, returns and errors as for `mime`.
 
     Example:
+      >>> import fedax
       >>> from fedax.models import character_lstm
-      >>> algorithm = cmime(character_lstm(16, 1), 0.1, base_optimizers.sgdm(0.9))
+      >>> algorithm = fedax.cmime(character_lstm(16, 1), 0.1, fedax.base_optimizers.sgdm(0.9))
     """
     return _mime(
         model, client_learning_rate, base, server_learning_rate, local_options, frozen=False
@@ -162,8 +164,9 @@ def mimelite(
     Arguments and errors as for `mime`.
 
     Example:
+      >>> import fedax
       >>> from fedax.models import character_lstm
-      >>> len(mimelite(character_lstm(16, 1), 0.1).exchanges)
+      >>> len(fedax.mimelite(character_lstm(16, 1), 0.1).exchanges)
       1
     """
     base = base_optimizers.sgdm() if base is None else base

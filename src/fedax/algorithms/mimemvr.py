@@ -92,8 +92,9 @@ def mimemvr(
       ValueError: a concrete hyperparameter is out of its range.
 
     Example:
+      >>> import fedax
       >>> from fedax.models import character_lstm
-      >>> len(mimemvr(character_lstm(16, 1), 0.1, momentum_weight=0.2).exchanges)
+      >>> len(fedax.mimemvr(character_lstm(16, 1), 0.1, momentum_weight=0.2).exchanges)
       2
     """
     check_number("momentum_weight", momentum_weight, at_least=0, at_most=1, schedule=True)

@@ -174,10 +174,10 @@ def pfnm(
         are no such network or the clients have no array of labels.
 
     Example:
-      >>> from fedax import classification
+      >>> import fedax, jax
       >>> from fedax.models.mlp import mlp
-      >>> model = classification(*mlp((784, 100, 10)))
-      >>> algorithm = pfnm(model, 0.01, capacity=3, num_local_epochs=10)
+      >>> model = fedax.classification(*mlp((784, 100, 10)))
+      >>> algorithm = fedax.pfnm(model, 0.01, capacity=3, num_local_epochs=10)
       >>> state = algorithm.init(model.init(jax.random.key(0)))
       >>> [layer["w"].shape for layer in state.params]
       [(784, 300), (300, 10)]

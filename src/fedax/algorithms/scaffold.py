@@ -104,8 +104,9 @@ def scaffold(
       ValueError: a concrete hyperparameter is out of its range.
 
     Example:
+      >>> import fedax
       >>> from fedax.models import character_lstm
-      >>> algorithm = scaffold(character_lstm(16, 1), 0.1, num_local_steps=10)
+      >>> algorithm = fedax.scaffold(character_lstm(16, 1), 0.1, num_local_steps=10)
     """
     check_choice("control_option", control_option, get_args(ControlOption))
     local = LocalTraining.checked(model, client_learning_rate, local_options)

@@ -43,8 +43,9 @@ def server_only(
       ValueError: a concrete hyperparameter is out of its range.
 
     Example:
+      >>> import fedax
       >>> from fedax.models import character_lstm
-      >>> algorithm = server_only(character_lstm(16, 1), 0.1, base_optimizers.adam())
+      >>> algorithm = fedax.server_only(character_lstm(16, 1), 0.1, fedax.base_optimizers.adam())
     """
     base = base_optimizers.sgdm() if base is None else base
     require_base(base)
