@@ -135,6 +135,13 @@ PROBES: Sequence[Probe] = (
                beyond=_beyond(0.3, 0.5, 1.0)),
     _best_rate(5, _PLAYS, "two larger server rates", labels=("gamma = 0.1", "gamma = 1"),
                grid={"server_learning_rate": [10**-0.5, 1.0, 10**0.5, 10.0]}),
+    # Does it fall at larger client rates, as for FEMNIST, or given rounds? Does it rise given them?
+    _best_rate(5, _PLAYS, "larger client rates", labels=("gamma = 1",), grid={},
+               beyond=_beyond(2.0, 3.0)),
+    _best_rate(5, _PLAYS, "600 rounds", labels=("gamma = 0.1", "gamma = 1"), grid={},
+               settings={"num_rounds": 600}),
+    _best_rate(6, _WORDS, "600 rounds", labels=("gamma = 0", "gamma = 0.1"), grid={},
+               settings={"num_rounds": 600}),
     # Do the curves cross later? Is gamma = 0 comparable later?
     *(Probe(f"outsized-rates-figure-{figure}", panel, f"{rounds:,} rounds",
             {"num_rounds": rounds}, metrics=_LOSS)
