@@ -154,3 +154,30 @@ def test_each_process_has_a_core_of_its_own_until_it_ends(tmp_path):
         for process in started:
             process.kill()
             process.communicate()
+
+
+PRODUCTS = """
+import hashlib, os, sys
+from fedax.devices.cores import compute_in_one_thread
+if sys.argv[1] == "one":
+    os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
+elif sys.argv[1] == "all":
+    compute_in_one_thread()
+import jax, numpy as np
+left, right = (np.random.default_rng(n).normal(size=(20000, 64)).astype("f") for n in (0, 1))
+product = jax.jit(lambda a, b: a.T @ b)(left, right)
+print(hashlib.sha256(np.asarray(product).tobytes()).hexdigest())
+"""
+
+
+@pytest.mark.skipif(len(getattr(os, "sched_getaffinity", lambda _: [])(0)) < 2,
+                    reason="a process on one core has nothing to divide")
+def test_a_result_does_not_depend_on_how_many_cores_a_worker_may_use():
+    """Not even its last bits; XLA left alone divides a product among the cores."""
+    found = {
+        cores: subprocess.run([sys.executable, "-c", PRODUCTS, cores], capture_output=True,
+                              text=True, check=True).stdout
+        for cores in ("one", "all", "as XLA does")
+    }
+    assert found["all"] == found["one"]
+    assert found["as XLA does"] != found["one"]  # or the test asks nothing

@@ -1,4 +1,4 @@
-"""A core for each of several processes that train side by side."""
+"""A core for each of several processes that train side by side, and one thread for each of them."""
 
 from __future__ import annotations
 
@@ -34,3 +34,12 @@ def take_a_core() -> FileLock | None:
     except OSError:  # a read-only home, say
         pass
     return None
+
+
+def compute_in_one_thread() -> None:
+    """Lets XLA's CPU back end do an operation in one thread; call it before JAX is used.
+
+    With more of them it divides a product of matrices, and adds up the parts in another order, so
+    that the last bits of a result would depend on how many cores this process may use.
+    """
+    os.environ["PJRT_NPROC"] = "1"

@@ -30,7 +30,7 @@ def versions() -> dict[str, Any]:
 
 
 def processor(described: Path = Path("/proc/cpuinfo")) -> str:
-    """The kind of processor, on which the last bits of a result depend; "" if it is not told.
+    """The kind of processor, on which the last bits of a result may depend; "" if it is not told.
 
     Args:
       described: where Linux says it, with the family and the model, as names may be of many.

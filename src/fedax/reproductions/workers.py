@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedax.devices.cores import take_a_core
+from fedax.devices.cores import compute_in_one_thread, take_a_core
 from fedax.devices.ending import Request
 from fedax.devices.mesh import cores_as_devices, usable_cores
 from fedax.experiment.compile_cache import keep_programs
@@ -206,6 +206,7 @@ def _work(storage: Path) -> None:
         answers.flush()
 
     core = take_a_core()
+    compute_in_one_thread()  # also without a core of its own
     keep_programs()
     cores_as_devices(1)
     import jax  # noqa: PLC0415 - after the devices were chosen
