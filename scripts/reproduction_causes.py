@@ -214,6 +214,9 @@ PROBES: Sequence[Probe] = (
           ("tau = 0.01", {"elasticity": 0.01}),
           ("both", {"sensitivity_batch_size": 1, "elasticity": 0.01}),
       )),
+    # Do longer steps alone cost what elastic aggregation loses with perceptrons on CIFAR-10?
+    Probe("elastic-figure-2", "CIFAR-10", "the server rate 1.5", {"server_learning_rate": 1.5},
+          ("FedAvg, MLP",), seeds=5),
     # Are the grids too short?
     Probe("elastic-table-1", "MNIST, not in the paper", "two larger client rates", seeds=3,
           grid={"client_learning_rate": [0.3, 0.6, 1.0]}, metrics=("test_accuracy", "train_loss")),

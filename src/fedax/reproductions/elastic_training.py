@@ -342,7 +342,7 @@ figure_1 = Experiment(
     f"{SOURCE}, Figure 1", figure_1_plan, figure_1_criteria, figure_1_tables, draw_figure_1,
 )
 figure_2 = Experiment(
-    "elastic aggregation improves FedAvg, FedAvgM and FedProx",
+    "elastic aggregation improves FedAvg, FedAvgM, FedProx and PFNM",
     f"{SOURCE}, Figure 2", figure_2_plan, figure_2_criteria, figure_2_tables, draw_figure_2,
 )
 
