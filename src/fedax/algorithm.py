@@ -106,6 +106,10 @@ class Individual(NamedTuple):
     uploads: PyTree
     weights: Array
 
+    def each(self, function: Callable[[Any], PyTree]) -> "Individual":
+        """With what a function makes of every client's upload."""
+        return self._replace(uploads=jax.vmap(function)(self.uploads))
+
 
 class Participation(NamedTuple):
     """How many clients stand behind a mean (SCAFFOLD's |S|/N needs it).

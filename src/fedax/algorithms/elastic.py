@@ -209,8 +209,7 @@ def elastic(
         zeta = elastic_scale(_sensitivity(upload), elasticity)
         inner = _inner(upload)
         if isinstance(inner, Individual):
-            each = jax.vmap(lambda one: one.scaled(state.inner, zeta))(inner.uploads)
-            scaled = inner._replace(uploads=each)
+            scaled = inner.each(lambda upload: upload.scaled(state.inner, zeta))
         else:
             scaled = _with_pseudo_gradient(
                 inner, jax.tree.map(jnp.multiply, zeta, inner.pseudo_gradient)
