@@ -73,6 +73,8 @@ _PLAYS, _EMNIST = "plays for Shakespeare", "Fashion-MNIST for EMNIST62"
 _WORDS = "plays for StackOverflow NWP"
 _LOSS = ("full_loss",)
 _ALIKE = {"task.partition": "dirichlet(100)"}
+_FALLING = ("ReduceLR, gamma = 10", "ReduceLR, gamma = 1")
+_WAITS = {"window": 100, "patience": 100, "cooldown": 100}
 
 
 def _beyond(*rates: float) -> tuple[tuple[str, Mapping[str, Any]], ...]:
@@ -157,6 +159,14 @@ PROBES: Sequence[Probe] = (
         "num_rounds": 6000}, ("gamma = 0",), {"server_learning_rate": [10**-1.25]}, metrics=_LOSS),
     Probe("outsized-rates-figure-6", _WORDS, "600 rounds", {"num_rounds": 600},
           ("gamma = 0", "gamma = 0.1"), metrics=_LOSS),
+    # Does LocalUpdateDecay fall too early, with waits a quarter of the published ones? And the
+    # same waits as a share of the rounds?
+    Probe("outsized-rates-figure-8", _CIFAR, "W = P = C = 100 as published",
+          _WAITS, _FALLING, {}, seeds=5, metrics=_LOSS),
+    Probe("outsized-rates-figure-8", _CIFAR, "2,400 rounds", {"num_rounds": 2400}, grid={},
+          seeds=5, metrics=_LOSS),
+    Probe("outsized-rates-figure-8", _CIFAR, "2,400 rounds, W = P = C = 100 as published",
+          {"num_rounds": 2400, **_WAITS}, _FALLING, {}, seeds=5, metrics=_LOSS),
     # Does the best server rate rise within half a decade?
     _best_rate(6, _WORDS, "the server rates between", labels=("gamma = 0", "gamma = 0.1"),
                grid={"server_learning_rate": [10**-1.75, 10**-1.25]}),
