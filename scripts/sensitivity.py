@@ -29,9 +29,9 @@ from fedax.optimizers.base_optimizers import sgdm
 ROUNDS, SEEDS, COHORT = 60, 3, 5
 TRAINING: Mapping[str, Any] = {"batch_size": 10, "num_local_steps": 10}
 RATES = {
-    "client_learning_rate": [0.001, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0],
-    "server_learning_rate": [0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0],
-    "slow_weights_step": [0.1, 0.3, 0.5, 1.0, 1.5],
+    "client_learning_rate": [0.001, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0],
+    "server_learning_rate": [0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0],
+    "slow_weights_step": [0.1, 0.3, 0.5, 1.0, 1.5, 2.0, 3.0],
 }
 OTHERS = {
     "momentum": [0.0, 0.5, 0.9, 0.97], "adaptivity": [1e-5, 1e-4, 1e-3, 1e-2, 1e-1],
@@ -42,6 +42,7 @@ OTHERS = {
     "server_decay": [0.8, 0.9, 0.95, 1.0], "window": [3, 5, 10], "patience": [5, 10, 20],
     "cooldown": [0, 5, 20], "threshold": [1e-4, 1e-2, 1e-1], "variance": [0.1, 1.0, 10.0],
     "prior_variance": [0.1, 1.0, 10.0], "num_local_steps": [1, 3, 10, 30],
+    "batch_size": [1, 3, 10, 30],
     "dampening": [0.0, 0.5, 0.9], "initial_accumulator": [0.0, 1e-6, 1e-4, 1e-2, 1.0],
     "bound_rate": [1e-4, 1e-3, 1e-2, 1e-1], "mass": [0.1, 1.0, 10.0], "num_sweeps": [1, 3, 10],
     "held_out_fraction": [0.05, 0.1, 0.3, 0.5], "bias_correction": ["none", "standard", "released"],
@@ -60,11 +61,11 @@ def with_momentum(factory: Callable[..., Any]) -> Callable[..., Any]:
 
     def build(
         model: fedax.Model, client_learning_rate: float = 0.1, server_learning_rate: float = 1.0,
-        momentum: float = 0.9, num_local_steps: Any = 10,
+        momentum: float = 0.9, num_local_steps: Any = 10, batch_size: Any = 10,
     ) -> fedax.FederatedAlgorithm:
         return factory(
-            model, client_learning_rate, sgdm(momentum), server_learning_rate, batch_size=10,
-            num_local_steps=num_local_steps,
+            model, client_learning_rate, sgdm(momentum), server_learning_rate,
+            batch_size=batch_size, num_local_steps=num_local_steps,
         )
 
     return build
