@@ -333,7 +333,7 @@ def test_what_was_not_varied_is_named(website):
     import pages_of_methods
 
     assert (
-        "Not varied here: `server_optimizer`; of the options of local training `batch_size`, "
+        "Not varied here: `server_optimizer`; of the options of local training "
         "`num_local_epochs`, `weighting`, `order`, `proximal_weight`.\n"
     ) in pages_of_methods.page("fedsgd")
     assert "Not varied here: `sensitivity_batch_size`.\n" in pages_of_methods.page("elastic")

@@ -33,6 +33,8 @@ class Small(NamedTuple):
       fixed: the server rate where it is not tuned.
       seconds: a round, on one core.
       words: what stands in, and what is reduced.
+      begun: constant client rates that LocalUpdateDecay may begin with, and that are not among
+        those above.
     """
 
     panel: str
@@ -45,6 +47,7 @@ class Small(NamedTuple):
     fixed: float
     seconds: float
     words: str
+    begun: tuple[float, ...] = ()
 
 
 class Data(NamedTuple):
@@ -107,7 +110,8 @@ DATA = {
             "Fashion-MNIST for CIFAR-100", "fashion-mnist", "quick",
             {**_IMAGES, "task.model": "logistic", "task.partition": "dirichlet(0.1)",
              "task.num_clients": 500, "num_rounds": 600},
-            (0.0, 0.001, 0.01, 0.1, 1.0), (_R[-5], _R[-4], _R[-3], _R[-2], _R[-1]), (10.0, 1.0),
+            (0.0, 0.001, 0.01, 0.1, 1.0), (_R[-5], _R[-4], _R[-3], _R[-2], _R[-1]),
+            (100.0, 10.0, 1.0),
             FIXED, 0.01,
             "For CIFAR-100, on which large client rates ended clearly worse, Fashion-MNIST dealt "
             "to 500 clients by Dirichlet(0.1), batches of 20, a logistic model, which comes to "
@@ -118,7 +122,7 @@ DATA = {
         {1.0: _R[-1], 0.1: _R[0], 0.01: _R[-2], 0.001: _R[-2], 0.0: _R[-2]}, (1.0, _R[-3]),
         "shakespeare-tff", 1200, (0.8, 0.1), 0.1, small=Small(
             "plays for Shakespeare", "shakespeare", "charles",
-            _PLAYS, (0.0, 0.1, 1.0), (_R[-2], _R[-1], _R[0]), (1.0,), 0.1, 0.25,
+            _PLAYS, (0.0, 0.1, 1.0), (_R[-2], _R[-1], _R[0]), (100.0, 10.0, 1.0), 0.1, 0.25,
             f"For Shakespeare {_OF_PLAYS}; the fixed server rate is 0.1, as they are few.",
         ),
     ),
@@ -126,7 +130,7 @@ DATA = {
         {0.1: _R[-3], 0.01: _R[-3], 0.001: _R[-4], 0.0: _R[-4]}, (0.1, _R[-3]),
         "stackoverflow-words", 1500, (60.0, 1.0), 0.1, small=Small(
             "plays for StackOverflow NWP", "shakespeare", "charles", {**_PLAYS, **_YOGI},
-            (0.0, 0.01, 0.1), (_R[-4], _R[-3], _R[-2]), (0.1,), _R[-3], 0.4,
+            (0.0, 0.01, 0.1), (_R[-4], _R[-3], _R[-2]), (100.0, 10.0, 1.0, 0.1), _R[-3], 0.4,
             f"For next words of Stack Overflow next characters: {_OF_PLAYS}; the fixed server "
             "rate is 10^-1.5 for 0.01, as they are few.",
         ),
@@ -137,10 +141,11 @@ DATA = {
             "Fashion-MNIST for StackOverflow TP", "fashion-mnist", "quick",
             {**_IMAGES, **_YOGI, "task.model": "logistic", "task.partition": "dirichlet(0.3)",
              "task.num_clients": 300, "num_rounds": 600},
-            (0.0, 0.01, 0.1, 1.0), (_R[-6], _R[-5], _R[-4], _R[-3]), (1.0, 0.1), FIXED, 0.01,
+            (0.0, 0.01, 0.1, 1.0), (_R[-6], _R[-5], _R[-4], _R[-3]),
+            (100.0, 10.0, 1.0, 0.1), FIXED, 0.01,
             "For tags of Stack Overflow, a logistic model too, Fashion-MNIST dealt to 300 clients "
             "by Dirichlet(0.3), batches of 20, 600 rounds; the fixed server rate is 0.01 as in "
-            "section 8.4.",
+            "section 8.4.", (10.0, 100.0),
         ),
     ),
 }
@@ -231,6 +236,8 @@ REDUCED = Kind(
     lambda small: small.reduce_rates if small else CLIENT_RATES[2:], reduced,
     lambda *_: {"client_decay": 0.1, "server_decay": 0.9}, True,
 )
+# Figures 8 and 9.
+BEGUN = Kind(lambda small: small.begun if small else (), constant, lambda *_: CONSTANT, True)
 
 
 def plan(names: Sequence[str], kinds: Sequence[Kind]) -> Callable[[Scale, bool], Plan | None]:

@@ -13,6 +13,7 @@ from fedax.reproductions import outsized_rate_criteria as rate_criteria
 from fedax.reproductions.experiment import Experiment, Plan, Scale, name_of
 from fedax.reproductions.outsized_plans import (
     AT_FIXED,
+    BEGUN,
     BY_SGD,
     BY_YOGI,
     DATA,
@@ -205,7 +206,7 @@ def _rates_table(number: int, name: str) -> Experiment:
 
 
 def _against_decay(number: int, names: Sequence[str]) -> Experiment:
-    kinds: list[Kind] = [TUNED, REDUCED]
+    kinds: list[Kind] = [TUNED, BEGUN, REDUCED]
     return Experiment(
         "LocalUpdateDecay, whose client rate is not tuned, against tuned constant rates",
         f"{SOURCE}Figure {number}", plan(names, kinds), rate_criteria.figure_8, loss_tables,
