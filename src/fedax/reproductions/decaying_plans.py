@@ -160,8 +160,9 @@ def _small(names: Sequence[str], schemes: Sequence[str]) -> Plan | None:
         hours[data.stand_in] = data.small_hours
         parts += [
             Part(data.stand_in, label(steps, scheme), task, "fedsgd", preset,
-                 {**settings(name, steps, scheme, common["num_rounds"]), **common},
-                 data.small_grid, num_seeds=SEEDS)
+                 {key: value for key, value in
+                  (settings(name, steps, scheme, common["num_rounds"]) | common).items()
+                  if key not in data.small_grid}, data.small_grid, num_seeds=SEEDS)
             for steps in counts for scheme in schemes
         ]
     return Plan(
