@@ -161,7 +161,7 @@ def _small(names: Sequence[str], schemes: Sequence[str]) -> Plan | None:
         parts += [
             Part(data.stand_in, label(steps, scheme), task, "fedsgd", preset,
                  {key: value for key, value in
-                  (settings(name, steps, scheme, common["num_rounds"]) | common).items()
+                  {**settings(name, steps, scheme, common["num_rounds"]), **common}.items()
                   if key not in data.small_grid}, data.small_grid, num_seeds=SEEDS)
             for steps in counts for scheme in schemes
         ]
