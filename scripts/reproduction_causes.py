@@ -70,7 +70,7 @@ class Probe(NamedTuple):
 
 _FEMNIST, _CIFAR = "Fashion-MNIST for FEMNIST", "Fashion-MNIST for CIFAR-100"
 _PLAYS, _EMNIST = "plays for Shakespeare", "Fashion-MNIST for EMNIST62"
-_WORDS = "plays for StackOverflow NWP"
+_WORDS, _TAGS = "plays for StackOverflow NWP", "Fashion-MNIST for StackOverflow TP"
 _LOSS = ("full_loss",)
 _ALIKE = {"task.partition": "dirichlet(100)"}
 _FALLING = ("ReduceLR, gamma = 10", "ReduceLR, gamma = 1")
@@ -167,9 +167,12 @@ PROBES: Sequence[Probe] = (
             {"num_rounds": 2400, **change}, labels,
             {"server_learning_rate": [0.01, 10**-1.5, 0.1]}, seeds=3, metrics=_LOSS)
       for words, change, labels in (
-          ("", {}, ("gamma = 0.01", "gamma = 0.1", _FALLING[1])),
-          (", W = P = C = 100 as published", _WAITS, _FALLING[1:]),
+          ("", {}, ("gamma = 0.01", "gamma = 0.1", "ReduceLR, gamma = 100", _FALLING[1])),
+          (", W = P = C = 100 as published", _WAITS, ("ReduceLR, gamma = 100",)),
       )),
+    # Is 600 rounds too few to come down from gamma = 100?
+    Probe("outsized-rates-figure-9", _TAGS, "2,400 rounds", {"num_rounds": 2400},
+          ("gamma = 0.01", "gamma = 0.1", "ReduceLR, gamma = 100"), {}, metrics=_LOSS),
     # Does the best server rate rise within half a decade?
     _best_rate(6, _WORDS, "the server rates between", labels=("gamma = 0", "gamma = 0.1"),
                grid={"server_learning_rate": [10**-1.75, 10**-1.25]}),
@@ -180,6 +183,11 @@ PROBES: Sequence[Probe] = (
           seeds=3, metrics=("test_accuracy", "train_loss")),
     Probe("decaying-steps-figure-3", _FEMNIST, "clients alike", _ALIKE, ("K = 33, constant",),
           seeds=5),
+    # Where nothing breaks down, is decaying K behind decaying gamma with K = 33 still?
+    *(Probe("decaying-steps-figure-3", _FEMNIST, f"clients alike, {rounds:,} rounds",
+            {**_ALIKE, "num_rounds": rounds},
+            tuple(f"K = 33, {scheme}" for scheme in ("decaying gamma", "decaying K")), seeds=3)
+      for rounds in (300, 1200)),
     *(Probe("decaying-steps-figure-4", _PLAYS, f"{rounds:,} rounds",
             {"num_rounds": rounds, "evaluate_every": rounds // 80},
             metrics=("test_accuracy", "train_loss")) for rounds in (800, 4000)),
@@ -187,6 +195,10 @@ PROBES: Sequence[Probe] = (
     *(Probe("decaying-steps-figure-2", "Fashion-MNIST for StackOverflow", words, change)
       for words, change in (("1,200 rounds", {"num_rounds": 1200}),
                             ("clients more unlike", {"task.partition": "dirichlet(0.1)"}))),
+    Probe("decaying-steps-figure-2", "Fashion-MNIST for StackOverflow",
+          "FedSGD with Table 5's eta_0 in place of FedAdam",
+          {"server_optimizer": "sgd", "weighting": "num_examples"},
+          grid={"server_learning_rate": [0.3]}, seeds=3),
     # Are unlike clients what limits the server rate, whatever the clients' is?
     Probe("adaptive-figure-4", "CIFAR-10", "clients alike", _ALIKE, ("Avg",),
           {"server_learning_rate": [0.316, 1.0, 3.16, 10.0]}, metrics=("train_loss",)),

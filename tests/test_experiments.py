@@ -495,6 +495,33 @@ def test_the_command_trains_says_and_writes(tmp_path, monkeypatch, capfd):
         assert same.final["train_loss"] == pytest.approx(trace.final["train_loss"], rel=1e-4)
 
 
+@pytest.mark.slow
+def test_a_panel_finished_before_is_among_the_results_of_another(tmp_path, monkeypatch, capfd):
+    """As where a difference needs more seeds in one panel alone; of the other all that are there."""
+    quadratics(monkeypatch)
+    other = tuple(part._replace(panel="Others", settings={**part.settings, "num_rounds": 7})
+                  for part in PARTS)
+    plan = Plan((*PARTS, *other), "", {"Quadratics": (0.01, 0.01), "Others": (0.01, 0.01)})
+    monkeypatch.setitem(EXPERIMENTS, "made-up", EXPERIMENTS["made-up"]._replace(
+        plan=lambda scale, stand_in: plan))
+    whole = ["reproduce", "made-up", "--storage", str(tmp_path / "runs"), "--out",
+             str(tmp_path / "out")]
+
+    def seeds():
+        came = read(tmp_path / "out" / "made-up-small.json")
+        return {panel: len({t.seed for t in came.results.traces if t.panel == panel})
+                for panel in came.results.panels}
+
+    assert run_command([*whole, "--only", "Quadratics", "--seeds", "4"]) == 0
+    assert "Finished before" not in capfd.readouterr().out
+    assert seeds() == {"Quadratics": 4}
+    assert run_command([*whole, "--only", "Others"]) == 0
+    said = capfd.readouterr().out
+    assert "Finished before, and so among the results: Quadratics." in said
+    assert said.startswith("6 jobs: ")
+    assert seeds() == {"Others": 3, "Quadratics": 4}
+
+
 def test_plans_and_mistakes_are_sentences(monkeypatch, capfd, tmp_path):
     quadratics(monkeypatch)
     assert run_command(["reproduce", "made-up", "--plan"]) == 0

@@ -19,7 +19,7 @@ from fedax.report.picture import save_picture
 from fedax.report.tables import Table, print_json, print_tables
 from fedax.reproductions import EXPERIMENTS, REPRODUCTIONS
 from fedax.reproductions.experiment import Experiment, Plan, Scale
-from fedax.reproductions.jobs import Job, jobs_of
+from fedax.reproductions.jobs import Job, finished, jobs_of
 from fedax.reproductions.outcome import (
     Came,
     at_edges,
@@ -80,7 +80,8 @@ def _compute(name: str, command: Reproduce) -> None:
 
 
 def _train(name: str, experiment: Experiment, command: Reproduce) -> None:
-    plan = _plan(name, experiment, command)
+    whole = _plan(name, experiment, command)
+    plan = _chosen(whole, command)
     missing = _missing(plan)
     if command.plan:
         print(described(name, experiment, plan, missing))
@@ -115,8 +116,12 @@ def _train(name: str, experiment: Experiment, command: Reproduce) -> None:
             train_all(jobs, storage, command.workers, show, asked)
         except KeyboardInterrupt:
             raise RunError(words) from None
+    besides = finished(whole.without(plan.panels), storage)
+    if besides and not command.json:
+        others = dict.fromkeys(job.part.panel for job in besides)
+        print(f"Finished before, and so among the results: {', '.join(others)}.")
     came = gathered(
-        name, experiment, cast(Scale, command.scale), command.stand_in, jobs, storage
+        name, experiment, cast(Scale, command.scale), command.stand_in, [*jobs, *besides], storage
     )
     _say(experiment, came, command)
     if command.out is not None or not command.json:
@@ -150,10 +155,10 @@ def _draw(experiment: Experiment, came: Came, figure: object) -> None:
 
 
 def _plan(name: str, experiment: Experiment, command: Reproduce) -> Plan:
-    """The plan that was asked for.
+    """All panels of the scale that was asked for.
 
     Raises:
-      ConfigError: there is none, or it has no such panel.
+      ConfigError: there is none.
     """
     plan = experiment.plan(cast(Scale, command.scale), command.stand_in)
     if plan is None:
@@ -166,6 +171,15 @@ def _plan(name: str, experiment: Experiment, command: Reproduce) -> Plan:
             f"{name} has no plan with --scale {command.scale}"
             f"{' and --stand-in' * command.stand_in}; it has {', '.join(ways)}."
         )
+    return plan
+
+
+def _chosen(plan: Plan, command: Reproduce) -> Plan:
+    """The panels and seeds that were asked for.
+
+    Raises:
+      ConfigError: there is no such panel.
+    """
     for panel in command.only:
         if panel not in plan.panels:
             raise ConfigError(unknown("panel", panel, plan.panels))

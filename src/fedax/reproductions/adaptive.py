@@ -266,9 +266,9 @@ def table_3_plan(scale: Scale, stand_in: bool) -> Plan | None:
     ]
     parts = (*constant, *decayed, *centralised)
     words = (
-        f"{in_words([panel])} ExpDecay: a tenth of the client's rate after each third of the "
-        "rounds, as 500 of 1,500. Centralized: as many minibatches of the pooled and shuffled "
-        "examples as a round's clients take, the rate tuned over three values."
+        f"{in_words([panel], [name_of(panel)])} ExpDecay: a tenth of the client's rate after each "
+        "third of the rounds, as 500 of 1,500. Centralized: as many minibatches of the pooled and "
+        "shuffled examples as a round's clients take, the rate tuned over three values."
         if scale == "small" else
         "Constant: as Table 1. ExpDecay: a tenth of the client's rate every 500 rounds "
         "(section 5.4), from the same rates. Centralized: 100 epochs of the pooled and shuffled "

@@ -151,15 +151,28 @@ def tuned(panel: str, label: str) -> Part:
                 grid)
 
 
-def in_words(panels: Sequence[str]) -> str:
-    """What the tasks of the scale "small" are, and which have none."""
-    missing = [name for name in ROWS if name not in map(name_of, SMALL)]
+def in_words(panels: Sequence[str], source: Sequence[str] = tuple(ROWS)) -> str:
+    """What the tasks of the scale "small" are, and which of the source's are not among them."""
+    asked = [name_of(panel) for panel in panels]
+    elsewhere = [name_of(panel) for panel, small in SMALL.items()
+                 if name_of(panel) in source and name_of(panel) not in asked]
+    missing = [name for name in source if name not in map(name_of, SMALL)]
+    sentences = [SMALL[panel].words for panel in panels]
+    if elsewhere:
+        how = "without" if any(SMALL[panel].stand_in for panel in panels) else "with"
+        sentences.append(f"{' and '.join(elsewhere)}: {how} --stand-in.")
+    if missing:
+        are, them = ("are", "them") if len(missing) > 1 else ("is", "it")
+        sentences.append(f"The paper's {', '.join(missing)} {are} left out, as nothing was chosen "
+                         f"to stand in for {them}.")
+    if not set(asked) & set(source):
+        sentences.append("These are not in the figure: the paper says that similar results hold "
+                         "for other tasks.")
     return " ".join(
-        [SMALL[panel].words for panel in panels]
-        + [f"The paper's {', '.join(missing)} are left out, as nothing was chosen to stand in for "
-           "them. Both rates are tuned over a grid by the training loss of the last 100 rounds "
-           "(section 4), or of the last third where that is less, with adaptivity "
-           f"{ADAPTIVITY:g}."]
+        [*sentences,
+         "Both rates are tuned over a grid by the training loss of the last 100 rounds "
+         "(section 4), or of the last third where that is less, with adaptivity "
+         f"{ADAPTIVITY:g}."]
     )
 
 

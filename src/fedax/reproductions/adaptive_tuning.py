@@ -61,10 +61,10 @@ def _rates_plan(
     small = scale == "small"
     if not small and stand_in:
         return None
-    panels = small_panels(stand_in) if small else panels
+    chosen = small_panels(stand_in) if small else panels
     make = tuned if small else full_grid
-    parts = tuple(make(panel, label) for panel in panels for label in labels)
-    return Plan(parts, in_words(panels) if small else _D2, hours(parts, small=small))
+    parts = tuple(make(panel, label) for panel in chosen for label in labels)
+    return Plan(parts, in_words(chosen, panels) if small else _D2, hours(parts, small=small))
 
 
 class Tried(NamedTuple):

@@ -55,7 +55,8 @@ def within(
         return Outcome(gained(gap, width), bool(gap.mean() <= width))
 
     return Criterion(
-        f"{panel}: {published}. Agrees if the means of {metric} over seeds are within {width:g}.",
+        f"{panel}: {published}. Agrees if the means of {metric} over seeds of {', '.join(labels)} "
+        f"are within {width:g}.",
         judge,
     )
 

@@ -112,6 +112,10 @@ class Plan(NamedTuple):
         """The plan with these panels alone."""
         return self._replace(parts=tuple(part for part in self.parts if part.panel in panels))
 
+    def without(self, panels: Collection[str]) -> Plan:
+        """The plan with the others alone."""
+        return self.only([panel for panel in self.panels if panel not in panels])
+
     def with_seeds(self, count: int) -> Plan:
         """The plan with so many seeds of every part that has fewer, and hours in proportion."""
         most = dict.fromkeys(self.panels, 1.0)

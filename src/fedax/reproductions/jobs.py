@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from fedax.data.file_names import file_name
 from fedax.experiment.folder import CONFIG
-from fedax.reproductions.experiment import Part
+from fedax.reproductions.experiment import Part, Plan
 from fedax.sweeps.record import Record
 from fedax.tuning.command import identity_of, resume_sweep, start_sweep
 from fedax.tuning.config import SweepConfig, sweep_config
@@ -71,6 +71,20 @@ def jobs_of(parts: Sequence[Part]) -> Iterator[Job]:
                 seed = config.seeds[place]
                 one = dataclasses.replace(config, seeds=(seed,))
                 yield Job(part, seed, one, identity_of(one)[:16])
+
+
+def finished(plan: Plan, storage: Path) -> list[Job]:
+    """The jobs of a plan's panels that are finished, with as many seeds as are."""
+    found: list[Job] = []
+    for panel in plan.panels:
+        its: list[Job] = []
+        more = plan.only([panel])
+        jobs = list(jobs_of(more.parts))
+        while all(job.is_done(storage) for job in jobs):
+            its, more = jobs, more.with_seeds(max(part.num_seeds for part in more.parts) + 1)
+            jobs = list(jobs_of(more.parts))
+        found += its
+    return found
 
 
 def _whole(part: Part) -> SweepConfig:
