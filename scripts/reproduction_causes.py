@@ -1,8 +1,8 @@
 """Looks into why a reproduction disagrees: its runs again, with one thing changed at a time.
 
-    python scripts/reproduction_causes.py --storage DIR [NAME ...]
+    python scripts/reproduction_causes.py --storage DIR [NAME ...] [--only WORDS]
 
-Prints their tables; without names it also writes the page that has all. What it means stands in
+Prints their tables; with neither it also writes the page that has all. What it means stands in
 the notes beside the results, docs/reproductions/NAME-SCALE.txt. Runs are kept in DIR by their
 settings, so that none is trained twice; with --no-training a table whose runs DIR lacks stays as
 the page has it.
@@ -372,6 +372,16 @@ def _first(results: Results, panel: str, label: str, metric: str) -> str:
     return spread(np.nanmean(values[:, : -(-len(rounds) // 3)], 1), 4) if len(rounds) else ""
 
 
+def what_is_left(probes: Sequence[Probe], storage: Path) -> str:
+    """How many sweeps are to be trained, and of how many rounds in all."""
+    left = {job.key: job for probe in probes for job in jobs_of(list(parts_of(probe)))
+            if job.seed < probe.seeds and not job.is_done(storage)}
+    rounds = sum(job.config.num_rounds for job in left.values())
+    return (f"{len(left)} sweeps of {rounds:,} rounds in all are to be trained. A core does about "
+            "a hundred rounds of a logistic model in a second and three of the plays, for each "
+            "setting of a grid.")
+
+
 def smoothness(every: int = 10) -> float:
     """1/10 of the largest eigenvalue of the mean of x x^T, mean over some of CIFAR-100's stand-in.
 
@@ -391,6 +401,7 @@ def smoothness(every: int = 10) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help="experiments; default: all")
+    parser.add_argument("--only", default="", metavar="WORDS", help="tables whose heading has them")
     parser.add_argument("--storage", type=Path, required=True)
     parser.add_argument("--no-training", action="store_true",
                         help="what is not there stays as the page has it")
@@ -400,18 +411,21 @@ def main() -> None:
         parser.error(f"nothing was looked into of {', '.join(sorted(unknown))}; "
                      f"of {', '.join(sorted(known))}")
     page = PAGE.read_text() if asked.no_training else None
+    wanted = [probe for probe in PROBES
+              if probe.experiment in (asked.names or known) and asked.only in title(probe)]
+    if page is None:
+        print(f"{what_is_left(wanted, asked.storage)}\n", flush=True)
     texts = []
     if not asked.names or "outsized-rates-figure-3" in asked.names:
         texts.append(f"L of a client of {_CIFAR} at the start, mean: {smoothness():.1f}.\n")
         print(texts[-1])
-    for probe in PROBES:
-        if not asked.names or probe.experiment in asked.names:
-            try:
-                texts.append(look(probe, asked.storage, page))
-            except (ConfigError, RunError) as error:
-                raise SystemExit(f"{probe.experiment}, {probe.words}: {error}") from None
-            print(texts[-1], flush=True)
-    if not asked.names:
+    for probe in wanted:
+        try:
+            texts.append(look(probe, asked.storage, page))
+        except (ConfigError, RunError) as error:
+            raise SystemExit(f"{probe.experiment}, {probe.words}: {error}") from None
+        print(texts[-1], flush=True)
+    if len(wanted) == len(PROBES):
         PAGE.write_text("\n".join([f"{ABOVE}\n", *texts]))
 
 

@@ -5,6 +5,7 @@ The pages of reproductions and those of methods take names, places and verdicts 
 
 from __future__ import annotations
 
+import collections
 import re
 from collections.abc import Sequence
 from functools import cached_property
@@ -113,9 +114,13 @@ class Trained:
         results, found = self.came.results, []
         if missing := [panel for panel in self.plan.panels if panel not in results.panels]:
             found.append(f"not run yet: {', '.join(missing)}")
-        there = self.plan.only(results.panels).num_runs
-        if len(results.traces) < there:
-            found.append(f"not all is done yet: {len(results.traces):,} of {there:,} runs")
+        done = collections.Counter((trace.panel, trace.label) for trace in results.traces)
+        lacking = [
+            f"{part.panel}, {part.label}" for part in self.plan.only(results.panels).parts
+            if done[part.panel, part.label] < self.plan._replace(parts=(part,)).num_runs
+        ]
+        if lacking:
+            found.append(f"not all is done yet: {'; '.join(lacking)}")
         return found
 
 

@@ -108,45 +108,51 @@ def _computed(run: Computed, folder: Path) -> Iterable[str]:
     yield f"\n![{run.info.source}, computed](computed/{run.name}.png)"
 
 
-def seeds_of(run: Trained) -> dict[str, int]:
-    """Panel -> with how many seeds it was run."""
-    results = run.came.results
-    return {
-        panel: len({trace.seed for trace in results.traces if trace.panel == panel})
-        for panel in results.panels
-    }
+def seeds_of(run: Trained) -> dict[str, dict[str, int]]:
+    """Panel -> method -> with how many seeds it was run."""
+    found: dict[str, dict[str, set[int]]] = {}
+    for trace in run.came.results.traces:
+        found.setdefault(trace.panel, {}).setdefault(trace.label, set()).add(trace.seed)
+    return {panel: {label: len(seeds) for label, seeds in its.items()}
+            for panel, its in found.items()}
 
 
-def of_all(seeds: Mapping[str, int]) -> str:
+def of_all(seeds: Mapping[str, Mapping[str, int]]) -> str:
     """In words."""
-    if len(set(seeds.values())) == 1:
-        return f"{next(iter(seeds.values()))} seeds"
-    return " and ".join(f"{count} seeds ({panel})" for panel, count in seeds.items())
+    each = {panel: " or ".join(map(str, sorted(set(its.values())))) for panel, its in seeds.items()}
+    if len(set(each.values())) == 1:
+        return f"{next(iter(each.values()))} seeds"
+    return " and ".join(f"{count} seeds ({panel})" for panel, count in each.items())
 
 
-def commands(run: Trained, seeds: Mapping[str, int]) -> str:
-    """What gives these results: one command, or one for each number of seeds."""
+def commands(run: Trained, seeds: Mapping[str, Mapping[str, int]]) -> str:
+    """What gives these results: one command, or one for each number of seeds asked for."""
     came, plan = run.came, run.plan
     whole = f"fedax reproduce {came.name} --scale {came.scale}" + " --stand-in" * came.stand_in
+    asked: dict[int | None, list[str]] = {}
+    for panel, its in seeds.items():
+        planned = {part.label: part.num_seeds for part in plan.only([panel]).parts} if plan else {}
+        more = any(count > planned.get(label, count) for label, count in its.items())
+        asked.setdefault(max(its.values()) if more else None, []).append(panel)
     found = []
-    for count in dict.fromkeys(seeds.values()):
-        of = [panel for panel, its in seeds.items() if its == count]
-        planned = max(part.num_seeds for part in plan.only(of).parts) if plan else count
-        only = "".join(f' "{panel}"' for panel in of)
-        found.append(
-            f"`{whole}" + f" --only{only}" * (len(of) < len(seeds))
-            + f" --seeds {count}" * (count > planned) + "`"
-        )
+    for count, panels in asked.items():
+        only = "".join(f' "{panel}"' for panel in panels)
+        found.append(f"`{whole}" + f" --only{only}" * (len(asked) > 1)
+                     + f" --seeds {count}" * (count is not None) + "`")
     return " and ".join(found)
 
 
-def with_seeds(plan: Plan, seeds: Mapping[str, int]) -> Plan:
-    """The plan with as many seeds of a panel as were run."""
-    each = [plan.only([panel]).with_seeds(seeds.get(panel, 1)) for panel in plan.panels]
-    return plan._replace(
-        parts=tuple(part for one in each for part in one.parts),
-        hours={panel: hours for one in each for panel, hours in one.hours.items()},
+def with_seeds(plan: Plan, seeds: Mapping[str, Mapping[str, int]]) -> Plan:
+    """The plan with as many seeds of a method as were run, and hours in proportion."""
+    parts = tuple(
+        part._replace(num_seeds=max(part.num_seeds, seeds.get(part.panel, {}).get(part.label, 0)))
+        for part in plan.parts
     )
+    hours = {}
+    for panel, (cpu, gpu) in plan.hours.items():
+        more = plan._replace(parts=parts).only([panel]).num_runs / plan.only([panel]).num_runs
+        hours[panel] = (cpu * more, gpu * more)
+    return plan._replace(parts=parts, hours=hours)
 
 
 def _table(table: Table) -> Iterable[str]:

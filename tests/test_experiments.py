@@ -497,7 +497,7 @@ def test_the_command_trains_says_and_writes(tmp_path, monkeypatch, capfd):
 
 @pytest.mark.slow
 def test_a_panel_finished_before_is_among_the_results_of_another(tmp_path, monkeypatch, capfd):
-    """As where a difference needs more seeds in one panel alone; of the other all that are there."""
+    """As where a difference needs more seeds in one panel alone; of the other all that are."""
     quadratics(monkeypatch)
     other = tuple(part._replace(panel="Others", settings={**part.settings, "num_rounds": 7})
                   for part in PARTS)
@@ -727,6 +727,25 @@ def test_the_page_names_the_commands_that_give_its_numbers(monkeypatch):
     assert said(3) == (f"`{whole}`", "3 seeds", pytest.approx(0.9))
     assert said(5) == (f'`{whole} --only "P"` and `{whole} --only "Q" --seeds 5`',
                        "3 seeds (P) and 5 seeds (Q)", pytest.approx(0.3 + 1.0))
+
+
+@pytest.mark.quick
+def test_methods_with_other_numbers_of_seeds_are_told_as_they_were_run(monkeypatch):
+    """B is planned with five: three of A and five of B are 8 runs for 0.8 hours, as planned."""
+    parts = (Part("P", "A", "quadratic", "fedavg"),
+             Part("P", "B", "quadratic", "fedavg", num_seeds=5))
+    monkeypatch.setitem(EXPERIMENTS, "made-up", quadratics(monkeypatch)._replace(
+        plan=lambda scale, stand_in: Plan(parts, "", {"P": (0.8, 0.1)})))
+
+    def said(of_a):
+        run = Trained(gathered_like(made({"A": [0.1] * of_a, "B": [0.1] * 5})))
+        seeds = sections.seeds_of(run)
+        hours = sections.with_seeds(run.plan, seeds).rough_hours[0]
+        return sections.commands(run, seeds), sections.of_all(seeds), hours
+
+    whole = "fedax reproduce made-up --scale small --stand-in"
+    assert said(3) == (f"`{whole}`", "3 or 5 seeds", pytest.approx(0.8))
+    assert said(5) == (f"`{whole} --seeds 5`", "5 seeds", pytest.approx(1.0))
 
 
 @pytest.mark.quick

@@ -122,8 +122,9 @@ DATA = {
         {1.0: _R[-1], 0.1: _R[0], 0.01: _R[-2], 0.001: _R[-2], 0.0: _R[-2]}, (1.0, _R[-3]),
         "shakespeare-tff", 1200, (0.8, 0.1), 0.1, small=Small(
             "plays for Shakespeare", "shakespeare", "charles",
-            _PLAYS, (0.0, 0.1, 1.0), (_R[-2], _R[-1], _R[0]), (100.0, 10.0, 1.0), 0.1, 0.25,
-            f"For Shakespeare {_OF_PLAYS}; the fixed server rate is 0.1, as they are few.",
+            _PLAYS, (0.0, 0.1, 1.0), (_R[-2], _R[-1], _R[0]), (100.0, 10.0, 1.0), _R[-1], 0.25,
+            f"For Shakespeare {_OF_PLAYS}; the fixed server rate is 10^-0.5 for 0.01, as they are "
+            "few: with 0.1 no gamma comes far in them.",
         ),
     ),
     "StackOverflow NWP": Data(
