@@ -14,6 +14,14 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from formulas import in_dollars
 
+# What of a docstring Markdown takes as it stands: code, formulas, examples, and the stars before an
+# item and an argument's name.
+AS_IT_STANDS = (
+    r"(?P<kept>(?P<ticks>`+)(?!`).*?(?<!`)(?P=ticks)(?!`)|\$\$.*?\$\$|\$\S.*?\$"
+    r"|^ *>>>[^\n]*\n(?: *\S[^\n]*\n)*|^ *\*(?= )|^ *\*\*?(?=\w+:))"
+)
+# A star, the beginning of a tag, and a line below that begins no word's end: x*_gamma, <grad f, x>.
+MARKED = re.compile(AS_IT_STANDS + r"|\*|<(?=[A-Za-z/!?])|(?<!\w)_", re.MULTILINE | re.DOTALL)
 PUBLIC = set(
     ast.literal_eval(
         re.findall(
@@ -37,9 +45,21 @@ def linked(text: str) -> str:
     return re.sub(r"(?<![`\[])`(fedax\.)?(\w+)`(?!`)", one, text)
 
 
+def plain(text: str) -> str:
+    """Text of which Markdown makes no emphasis and no tags: x* stays x*."""
+
+    def one(found: re.Match[str]) -> str:
+        if found["kept"]:
+            return found[0]
+        return "&lt;" if found[0] == "<" else f"\\{found[0]}"
+
+    return MARKED.sub(one, text)
+
+
 def shown(docstring: str) -> str:
     """A docstring as Griffe and Markdown need it: `Example:` is code, formulas are in dollars."""
-    return in_dollars(re.sub(r"^( *)Example:$", r"\1Examples:", docstring, flags=re.MULTILINE))
+    examples = re.sub(r"^( *)Example:$", r"\1Examples:", docstring, flags=re.MULTILINE)
+    return plain(in_dollars(examples))
 
 
 class Shown(griffe.Extension):
