@@ -47,6 +47,21 @@ CUT_FRAMES = """[...document.querySelectorAll('.map td.best')].filter(cell => {
   const beyond = parseFloat(style.outlineOffset) + parseFloat(style.outlineWidth);
   return box.bottom + beyond > cell.closest('.map').getBoundingClientRect().bottom + 0.1;
 }).length"""
+# What Markdown made of stars, lines below and angles of a formula: tags that no browser knows, and
+# emphasis that begins or ends within a word, or next to a bar.
+MANGLED = """() => {
+  const unknown = [...document.querySelectorAll('article *')].filter(one =>
+    one instanceof HTMLUnknownElement);
+  const within = [...document.querySelectorAll('article em')].filter(one =>
+    /[\\w|]$/.test(one.previousSibling?.textContent ?? '') ||
+    /^[\\w|^_(]/.test(one.nextSibling?.textContent ?? ''));
+  return [...unknown, ...within].map(one => one.outerHTML);
+}"""
+# Indices that do not reach below what they belong to, as in x t for x_t.
+NOT_BELOW = """[...document.querySelectorAll('msub')].filter(one => {
+  const [base, index] = [...one.children].map(part => part.getBoundingClientRect().bottom);
+  return index <= base;
+}).map(one => one.textContent)"""
 # Of the build's process: asking for a host raises.
 NO_NETWORK = """
 import socket
@@ -120,6 +135,7 @@ def looked_at(browser, site, width, scheme):
         shown = page.evaluate("document.body.getAttribute('data-md-color-scheme')")
         assert shown == {"light": "default", "dark": "slate"}[scheme]
         contrast(page, name)
+        assert fonts_of_formulas(page) <= {("STIX Two Math", True)}, name
         assert page.evaluate(CUT_FRAMES) == 0, name
     assert {url.split(":")[0] for url in asked} <= {"file", "data", "blob"}
     assert said == []
@@ -140,8 +156,41 @@ def fits(browser, site, width):
         name = path.relative_to(site).as_posix()
         assert page.evaluate("document.documentElement.scrollWidth") <= width, name
         assert page.evaluate(PICTURES) == 0, name
+        assert page.evaluate(MANGLED) == [], name
+        assert page.evaluate(NOT_BELOW) == [], name
         assert said == [], name
     page.close()
+
+
+def fonts_of_formulas(page):
+    """The fonts that a page's formulas are drawn in, and whether they come with the site."""
+    session = page.context.new_cdp_session(page)
+    for part in ("DOM", "CSS"):
+        session.send(f"{part}.enable")
+    root = session.send("DOM.getDocument")["root"]["nodeId"]
+    found = session.send("DOM.querySelectorAll", {"nodeId": root, "selector": "math, math *"})
+    fonts = [font for node in found["nodeIds"] for font in
+             session.send("CSS.getPlatformFontsForNode", {"nodeId": node})["fonts"]]
+    return {(font["familyName"], font["isCustomFont"]) for font in fonts}
+
+
+def tables_of_font(font):
+    """The names of the tables of a WOFF2 file's directory, but for those that every font has."""
+    number, at, found = int.from_bytes(font[12:14]), 48, []
+    for _ in range(number):
+        flags = font[at]
+        at += 1
+        tag = flags & 0x3F  # a number of the format's list, in which MATH is 31
+        if tag == 0x3F:
+            found.append(font[at:at + 4].decode())
+            at += 4
+        transformed = (flags >> 6) != 3 if tag in (10, 11) else bool(flags >> 6)
+        found.append("MATH" if tag == 31 else "")
+        for _ in range(1 + transformed):  # lengths, seven bits a byte
+            while font[at] & 0x80:
+                at += 1
+            at += 1
+    return {name for name in found if name}
 
 
 def contrast(page, name):
@@ -417,6 +466,40 @@ def test_formulas_of_docstrings_are_drawn(website):
     assert "text-align: right" in drawn
     with pytest.raises(ValueError, match="not known"):
         formulas.mathml(r"\nonsense x", block=False)
+
+
+@pytest.mark.quick
+def test_stars_and_angles_of_a_docstring_are_no_markdown(website):
+    import docstrings
+
+    text = (
+        "|x*(g) - x*_g|^2 <= <grad f, x> for x*_{t+1} as in `a*b*` and :math:`x^*`.\n\nArgs:\n"
+        "  **options: see `f`.\n\nExample:\n  >>> 2 * 3 * 4\n  24\n"
+    )
+    shown = docstrings.shown(text)
+    assert r"|x\*(g) - x\*\_g|^2 <= &lt;grad f, x> for x\*\_{t+1} as in `a*b*` and $x^*$." in shown
+    assert "  **options: see `f`." in shown
+    assert "  >>> 2 * 3 * 4\n" in shown
+
+
+def test_what_markdown_made_of_a_formula_is_found(tmp_path):
+    page = tmp_path / "page.html"
+    page.write_text("<article><em>Fine</em>, <em>too</em>. |x<em>_t - x</em>| <grad f></article>")
+    with browsers.started() as browser, browsers.opened(browser, page) as opened:
+        found = opened.evaluate(MANGLED)
+    assert [one[:5] for one in found] == ["<grad", "<em>_"]
+
+
+@pytest.mark.quick
+def test_the_font_of_formulas_knows_where_an_index_stands(website):
+    folder = website / "static"
+    style = (folder / "site.css").read_text("utf-8")
+    (name,) = re.findall(r'"Site Math"; src: url\("([\w-]+\.woff2)"', style)
+    font = (folder / name).read_bytes()
+    assert font[:4] == b"wOF2"
+    assert len(font) < 300_000
+    assert "MATH" in tables_of_font(font)
+    assert "OPEN FONT LICENSE" in (folder / name).with_suffix(".LICENSE").read_text("utf-8")
 
 
 @pytest.mark.quick
