@@ -51,9 +51,9 @@ def adagrad(
     r"""FedAdagrad's server optimizer (paper 004, Algorithm 2).
 
     .. math::
-        m_t = \beta_1 m_{t-1} + (1 - \beta_1) g_t, \quad
-        v_t = v_{t-1} + g_t^2, \quad
-        u_t = -m_t / (\sqrt{v_t} + \tau)
+        m_t &= \beta_1 m_{t-1} + (1 - \beta_1) g_t, \qquad
+        v_t = v_{t-1} + g_t^2 \\
+        u_t &= -m_t / (\sqrt{v_t} + \tau)
 
     Args:
       adaptivity: tau > 0.
@@ -84,9 +84,9 @@ def adam(
     r"""FedAdam's server optimizer (paper 004, Algorithm 2): no bias correction, v_{-1} = tau^2.
 
     .. math::
-        m_t = \beta_1 m_{t-1} + (1 - \beta_1) g_t, \quad
-        v_t = \beta_2 v_{t-1} + (1 - \beta_2) g_t^2, \quad
-        u_t = -c_s\, m_t / (\sqrt{v_t} + \tau)
+        m_t &= \beta_1 m_{t-1} + (1 - \beta_1) g_t, \qquad
+        v_t = \beta_2 v_{t-1} + (1 - \beta_2) g_t^2 \\
+        u_t &= -c_s\, m_t / (\sqrt{v_t} + \tau)
 
     with :math:`c_s = 1`, or as `bias_correction` says
     :math:`c_s = \sqrt{1 - \beta_2^s} / (1 - \beta_1^s)`.
@@ -132,9 +132,9 @@ def yogi(
     r"""FedYogi's server optimizer (paper 004, Algorithm 2): no bias correction, v_{-1} = tau^2.
 
     .. math::
-        m_t = \beta_1 m_{t-1} + (1 - \beta_1) g_t, \quad
-        v_t = v_{t-1} - (1 - \beta_2) g_t^2 \operatorname{sign}(v_{t-1} - g_t^2), \quad
-        u_t = -c_s\, m_t / (\sqrt{v_t} + \tau)
+        m_t &= \beta_1 m_{t-1} + (1 - \beta_1) g_t \\
+        v_t &= v_{t-1} - (1 - \beta_2) g_t^2 \operatorname{sign}(v_{t-1} - g_t^2) \\
+        u_t &= -c_s\, m_t / (\sqrt{v_t} + \tau)
 
     with sign(0) = 0. Arguments, errors and :math:`c_s` as for `adam`.
 
@@ -166,8 +166,9 @@ def amsgrad(
     r"""Adam's server optimizer with AMSGrad's denominator (Reddi, Kale, Kumar, ICLR 2018).
 
     .. math::
-        m_t, v_t \text{ as for FedAdam}, \quad
-        \hat v_t = \max(\hat v_{t-1}, v_t), \quad
+        m_t &= \beta_1 m_{t-1} + (1 - \beta_1) g_t, \qquad
+        v_t = \beta_2 v_{t-1} + (1 - \beta_2) g_t^2 \\
+        \hat v_t &= \max(\hat v_{t-1}, v_t), \qquad
         u_t = -m_t / (\sqrt{\hat v_t} + \tau)
 
     so that no coordinate's step grows again. As in that paper there is no bias correction;
@@ -206,17 +207,18 @@ def adabound(
     r"""Adam's server optimizer within AdaBound's bounds (Luo, Xiong, Liu, Sun, ICLR 2019).
 
     .. math::
-        m_t, v_t \text{ as for FedAdam}, \quad
-        u_t = -\operatorname{clip}\Bigl(\frac{1}{\sqrt{v_t} + \tau},\;
-              s \bigl(1 - \tfrac{1}{\gamma t + 1}\bigr),\;
-              s \bigl(1 + \tfrac{1}{\gamma t}\bigr)\Bigr)\, m_t, \qquad t = 1, 2, \dots
+        m_t &= \beta_1 m_{t-1} + (1 - \beta_1) g_t, \qquad
+        v_t = \beta_2 v_{t-1} + (1 - \beta_2) g_t^2 \\
+        u_t &= -\operatorname{clip}\Bigl(\frac{1}{\sqrt{v_t} + \tau},\;
+              s \bigl(1 - \tfrac{1}{b t + 1}\bigr),\;
+              s \bigl(1 + \tfrac{1}{b t}\bigr)\Bigr)\, m_t, \qquad t = 1, 2, \dots
 
     It begins as Adam and ends as SGD with momentum of learning rate eta s. No bias correction.
 
     Args:
       adaptivity, momentum, second_moment_decay, initial_accumulator: as for `adam`.
       final_scale: s > 0; times the server learning rate it is AdaBound's final learning rate.
-      bound_rate: gamma > 0, how fast the bounds close; 1e-3 in that paper.
+      bound_rate: b > 0, how fast the bounds close; 1e-3 in that paper.
 
     Raises:
       ValueError: a concrete value is out of its range.
