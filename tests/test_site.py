@@ -62,6 +62,9 @@ NOT_BELOW = """[...document.querySelectorAll('msub')].filter(one => {
   const [base, index] = [...one.children].map(part => part.getBoundingClientRect().bottom);
   return index <= base;
 }).map(one => one.textContent)"""
+# Formulas that are wider than their place, whose ends are seen by who scrolls them alone.
+CUT_FORMULAS = """[...document.querySelectorAll('.formula')].filter(one =>
+  one.scrollWidth > one.clientWidth).map(one => one.textContent)"""
 # Of the build's process: asking for a host raises.
 NO_NETWORK = """
 import socket
@@ -158,6 +161,7 @@ def fits(browser, site, width):
         assert page.evaluate(PICTURES) == 0, name
         assert page.evaluate(MANGLED) == [], name
         assert page.evaluate(NOT_BELOW) == [], name
+        assert width < 1280 or page.evaluate(CUT_FORMULAS) == [], name
         assert said == [], name
     page.close()
 
@@ -352,14 +356,49 @@ def test_a_method_s_example_runs_in_a_new_session(name, website):
 @pytest.mark.quick
 def test_a_method_s_update_is_a_formula_whose_symbols_are_said(website):
     import pages_of_methods
+    import symbols
 
     for name, text in pages_of_methods.pages().items():
-        update = text.partition("## The update\n")[2].partition("\n## ")[0]
-        formulas, _, symbols = update.partition("**Symbols.**")
-        assert "$$" in formulas, name
-        assert "(../conventions.md)" in symbols, name
-        for symbol in (r"\Delta_t", "p_i", "x_{i,k}", "K", r"\eta_l", r"\gamma", "g_{i,k}", "f_i"):
-            assert f"${symbol}$" in symbols or f"${symbol} =" in symbols, symbol
+        update, _, said = between(text, "## The update\n", "\n## ").partition("**Symbols.**")
+        assert "$$" in update, name
+        assert "(../conventions.md)" in said, name
+        assert letters(update) - letters(said) == set(), name
+        own = symbols.OWN.get(Path(name).stem, {})
+        assert [symbol for symbol in own if f"${symbol}$: " not in said] == [], name
+    elastic, fedavg, pfnm = (
+        between(pages_of_methods.page(name), "**Symbols.**", "\n")
+        for name in ("elastic", "fedavg", "pfnm")
+    )
+    assert r"$\tau$: `elasticity`" in elastic
+    assert "$k$: a client" in elastic
+    assert r"\tau" not in fedavg
+    assert "x_" not in pfnm
+
+
+def between(text, first, last):
+    """What stands between two texts."""
+    return text.partition(first)[2].partition(last)[0]
+
+
+def letters(text):
+    """The letters of a text's formulas, as a browser has them."""
+    import formulas
+
+    drawn = formulas.mathml(formulas.formulas(text).replace("&", " "), block=False)
+    found = {html.unescape(one) for one in re.findall(r"<mi>(.*?)</mi>", drawn)}
+    return {one for one in found if len(one) == 1 and one.isalpha()}
+
+
+@pytest.mark.quick
+def test_the_symbols_of_a_formula_are_found_and_one_that_nothing_explains_stops_the_build(website):
+    import symbols
+
+    assert symbols.occurring(r"x_{i,K_i}^2 \to \hat v_{t-1} / \text{sum}(\gamma_0)") == [
+        "x_{i,k}", "i", "K_i", "v_t", "t", r"\gamma_0"
+    ]
+    assert "$m_t$" in symbols.paragraph("fedadam", "m_0")
+    with pytest.raises(ValueError, match=r"fedadam nothing explains \\zeta"):
+        symbols.paragraph("fedadam", r"x_t + \zeta")
 
 
 @pytest.mark.quick

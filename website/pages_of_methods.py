@@ -19,10 +19,12 @@ sys.path.append(str(Path(__file__).parent.parent / "scripts"))
 import fedax
 import measured
 import reproduction_runs
+import symbols
 from docstrings import linked as with_links
 from docstrings import shown
 from fedax.algorithms import registry
 from fedax.signatures import entries
+from formulas import formulas
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -36,17 +38,6 @@ NUMBERED = {
     "003": registry.MIME, "004": registry.REDDI,
 }
 PAPER = re.compile(r"(?<!\[)\b[Pp]aper\s(00\d)('s)?(?!:)")
-# What stands below the formulas of every method.
-SYMBOLS = r"""
-**Symbols.** $x_t$ is the server's model in round t, and $x_{i,k}$ (or $y_{i,k}$) that of
-client i on its way of $K$ (or $K_i$) local steps. $g_{i,k}$ is the gradient of a minibatch there,
-$f_i$ the client's mean loss, and $z$ a minibatch. $p_i$ is a client's weight divided by the sum
-over the clients $S$ that answered, of $N$ in all, and $\Delta_t = \sum_i p_i (x_{i,K} - x_t)$ the
-mean change of their models. $\gamma$, or $\eta_l$, is the client learning rate and $\eta$ the
-server's. Products, squares, roots and quotients are coordinate by coordinate. What $\tau$,
-$\beta_1$ and $\beta_2$ are called, and what other libraries do: [conventions](../conventions.md).
-{ data-search-exclude }
-""".strip()
 
 
 def info(name: str) -> registry.AlgorithmInfo:
@@ -130,9 +121,10 @@ def page(name: str) -> str:
         (other,) = re.findall(r"as for\s`(\w+)`", "\n".join(texts))
         by_kind = {**parsed(info(other).factory)[0], **by_kind}
     idea, when = words()[name]
+    update = "\n\n".join(texts).strip()
     parts = [
         f"# {name} {{ #fedax.{name} }}", idea,
-        "## The update", with_links("\n\n".join(texts).strip()), SYMBOLS,
+        "## The update", with_links(update), symbols.paragraph(name, formulas(update)),
         "## When to use it", with_links(re.sub(r"\]\((?=[\w/-]+\.md)", "](../", when)),
     ]
     parts += ["## Hyperparameters", *arguments(name, factory, by_kind["parameters"])]
