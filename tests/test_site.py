@@ -416,6 +416,35 @@ def test_a_paper_s_number_is_said_at_its_first_mention(website):
 
 
 @pytest.mark.quick
+def test_each_argument_of_an_adaptive_method_has_a_meaning_of_its_own(website):
+    import pages_of_methods
+
+    for name in ("fedadam", "fedyogi", "fedadagrad", "fedamsgrad", "fedadabound", "local_adam"):
+        text = between(pages_of_methods.page(name), "## Hyperparameters\n", "\n## ")
+        rows = dict(re.findall(r"^\| (`\w+`) \|.*?\| (.*) \|$", text, re.MULTILINE))
+        assert "the more the steps are those of SGD" in rows["`adaptivity`"], name
+        assert {"`momentum`", "`initial_accumulator`"} <= set(rows), name
+        assert "as for" not in text, name
+        assert len(set(rows.values())) == len(rows), name
+
+
+@pytest.mark.quick
+def test_names_of_the_reference_are_links_and_methods_pages_name_no_others(website):
+    import docstrings
+    import pages_of_methods
+
+    text = docstrings.linked(
+        "`fedax.optimizers.adam`, `optimizers.amsgrad`, `train`, `Model`, `a.b`"
+    )
+    assert text == (
+        "[`fedax.optimizers.adam`][fedax.optimizers.adam], "
+        "[`optimizers.amsgrad`][fedax.optimizers.amsgrad], `train`, [`Model`][fedax.Model], `a.b`"
+    )
+    for name, page in pages_of_methods.pages().items():
+        assert not re.search("fold_minibatches|match_(?:scores|networks)|nearest_units", page), name
+
+
+@pytest.mark.quick
 def test_what_was_not_varied_is_named(website):
     """`fedsgd` varies its steps and three decays, `elastic` has no options of local training."""
     import pages_of_methods

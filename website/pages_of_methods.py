@@ -21,10 +21,11 @@ import measured
 import reproduction_runs
 import symbols
 from docstrings import linked as with_links
-from docstrings import shown
+from docstrings import plain, shown
 from fedax.algorithms import registry
 from fedax.signatures import entries
 from formulas import formulas
+from pages_of_reference import named
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -37,6 +38,8 @@ NUMBERED = {
     "000": registry.CHARLES, "001": registry.DECAYING, "002": registry.ELASTIC,
     "003": registry.MIME, "004": registry.REDDI,
 }
+# Where arguments are explained that are those of another factory, too.
+AS_FOR = re.compile(r"as\sfor\s`(\w+(?:\.\w+)*)`")
 PAPER = re.compile(r"(?<!\[)\b[Pp]aper\s(00\d)('s)?(?!:)")
 
 
@@ -117,9 +120,6 @@ def page(name: str) -> str:
     """A method's page."""
     factory = info(name).factory
     by_kind, texts = parsed(factory)
-    if "parameters" not in by_kind:  # of Mime's relatives, say, they are as for Mime
-        (other,) = re.findall(r"as for\s`(\w+)`", "\n".join(texts))
-        by_kind = {**parsed(info(other).factory)[0], **by_kind}
     idea, when = words()[name]
     update = "\n\n".join(texts).strip()
     parts = [
@@ -154,12 +154,44 @@ def with_papers(text: str) -> str:
 
 
 def parsed(factory: Callable[..., Any]) -> tuple[dict[str, Any], list[str]]:
-    """A factory's docstring: kind of section -> what is in it, and the texts."""
+    """A factory's docstring: kind of section -> what is in it, and the texts.
+
+    One that says that its arguments are as for another has that one's.
+    """
     sections = griffe.Docstring(shown(inspect.getdoc(factory) or "")).parse(
         "google", warnings=False, returns_multiple_items=False, returns_named_value=False
     )
     texts = [section.value for section in sections if section.kind.value == "text"]
-    return {section.kind.value: section.value for section in sections}, texts
+    by_kind = {section.kind.value: section.value for section in sections}
+    other = AS_FOR.search("\n".join(texts))
+    if other and "parameters" not in by_kind:
+        by_kind = {**parsed(_other(other[1], factory))[0], **by_kind}
+    return by_kind, texts
+
+
+def _other(name: str, factory: Callable[..., Any]) -> Callable[..., Any]:
+    """The factory that a factory's docstring names: in full, or as its module does."""
+    if name.startswith("fedax."):
+        return named(name)
+    return getattr(inspect.getmodule(inspect.unwrap(factory)), name)
+
+
+def explained(factory: Callable[..., Any], documented: Any) -> list[tuple[list[str], str]]:
+    """Arguments that are explained together, and how; those of another factory one by one."""
+    found: list[tuple[list[str], str]] = []
+    for entry in documented:
+        names = [word.strip() for word in entry.name.split(",")]
+        if other := AS_FOR.match(entry.description):
+            theirs = _other(other[1], factory)
+            meanings = {
+                name: text
+                for together, text in explained(theirs, parsed(theirs)[0]["parameters"])
+                for name in together
+            }
+            found += [([name], meanings[name]) for name in names]
+        else:
+            found.append((names, entry.description))
+    return found
 
 
 def _listed(items: Any) -> list[str]:
@@ -174,15 +206,14 @@ def arguments(name: str, factory: Callable[..., Any], documented: Any) -> list[s
     """The table of a method's own arguments, and that of local training's options."""
     signature = inspect.signature(factory).parameters
     rows, options = [], ""
-    for entry in documented:
-        if entry.name == OPTIONS.strip("*") or entry.name == OPTIONS:
-            options = entry.description
+    for names, description in explained(factory, documented):
+        if names[0].strip("*") == OPTIONS.strip("*"):
+            options = description
             continue
-        names = [word.strip() for word in entry.name.split(",")]
         rows.append([
             ", ".join(f"`{word}`" for word in names),
             ", ".join(_default(signature[word]) for word in names if word in signature),
-            _cell(entry.description),
+            _cell(description),
         ])
     text = [measured.table(["argument", "default", "meaning"], rows)]
     if options:
@@ -190,7 +221,7 @@ def arguments(name: str, factory: Callable[..., Any], documented: Any) -> list[s
         own = options.split(every[0].split(":")[0] + ":")[0].strip()
         grouped = re.split(r"\n(?=\S)", "\n".join(every))
         lines = [
-            [f"`{key}`", _default(signature[key]), _cell(words)]
+            [f"`{key}`", _default(signature[key]), _cell(plain(words))]
             for key, words in (line.split(":", 1) for line in grouped)
         ]
         text.append(f"And the options of local training: {with_links(_sentence(own))}")

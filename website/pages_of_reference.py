@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import inspect
+from typing import Any
 
 import fedax
 from fedax.algorithms import registry
@@ -79,6 +81,33 @@ def pages() -> dict[str, str]:
         raise ValueError(f"The reference lacks {', '.join(sorted(missing))}.")
     made = {f"reference/{page}.md": _page(page) for page in PAGES}
     return {"reference/index.md": index(), **made}
+
+
+def names() -> set[str]:
+    """The full names that the reference or a method's page shows, and those of modules' members."""
+    found = {f"fedax.{name}" for name in fedax.__all__}
+    for _, _, own in PAGES.values():
+        for name in own:
+            full = name if "." in name else f"fedax.{name}"
+            found |= {full, *(f"{full}.{member}" for member in _members(named(full)))}
+    return found
+
+
+def named(name: str) -> Any:
+    """What has a full name, such as fedax.optimizers.adam."""
+    thing: Any = fedax
+    for part in name.split(".")[1:]:
+        thing = getattr(thing, part)
+    return thing
+
+
+def _members(thing: Any) -> list[str]:
+    """The public names of a module: those that it exports, or that are defined in it."""
+    if not inspect.ismodule(thing):
+        return []
+    own = [name for name, one in vars(thing).items()
+           if not name.startswith("_") and getattr(one, "__module__", None) == thing.__name__]
+    return getattr(thing, "__all__", own)
 
 
 def index() -> str:

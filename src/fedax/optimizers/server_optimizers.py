@@ -56,8 +56,9 @@ def adagrad(
         u_t &= -m_t / (\sqrt{v_t} + \tau)
 
     Args:
-      adaptivity: tau > 0.
-      momentum: beta_1 in [0, 1); the paper's experiments use 0.
+      adaptivity: tau > 0. The larger it is beside the root of v, the more the steps are those of
+        SGD with momentum; the smaller, the more all coordinates move alike.
+      momentum: beta_1 in [0, 1), how much of m stays in a round; the paper's experiments use 0.
       initial_accumulator: v_{-1} >= 0; None means tau^2, the paper's smallest legal value. The
         released code starts from 0, optax and TFF from 0.1.
 
@@ -92,12 +93,14 @@ def adam(
     :math:`c_s = \sqrt{1 - \beta_2^s} / (1 - \beta_1^s)`.
 
     Args:
-      adaptivity: tau > 0.
-      momentum: beta_1 in [0, 1).
-      second_moment_decay: beta_2 in [0, 1).
+      adaptivity: tau > 0. The larger it is beside the root of v, the more the steps are those of
+        SGD with momentum; the smaller, the more all coordinates move alike.
+      momentum: beta_1 in [0, 1), how much of m stays in a round.
+      second_moment_decay: beta_2 in [0, 1), how much of v stays in a round.
       initial_accumulator: v_{-1} >= 0; None means tau^2. The released code starts from 0.
-      bias_correction: "none", the paper; "standard", s = 1, 2, ... (Kingma and Ba, and the
-        FedAdam of paper 001); "released", s = 2, 3, ..., as the code released with paper 004
+      bias_correction: "none", the paper; "standard", each step times
+        sqrt(1 - beta_2^s) / (1 - beta_1^s) with s = 1, 2, ... (Kingma and Ba, and the FedAdam of
+        paper 001); "released", likewise with s = 2, 3, ..., as the code released with paper 004
         does, whose start-up applies a zero gradient, and as Flower's FedAdam copies.
 
     Raises:

@@ -187,8 +187,8 @@ def theorem_29_schedules(population: QuadraticPopulation, K: int, num_rounds: in
     r"""The learning rates of Theorem 29.
 
     .. math::
-        \gamma_t &= \min\left\{\frac{1}{L (b + t)}, \frac{\ln 2}{K \mu}\right\}, \qquad b = 3 \kappa^2 \\
-        \eta_t &= \frac{3}{\phi_{K,\mu}(\gamma_t) (b + t)}
+        \gamma_t &= \min\left\{\frac{1}{L (b + t)}, \frac{\ln 2}{K \mu}\right\} \\
+        \eta_t &= \frac{3}{\phi_{K,\mu}(\gamma_t) (b + t)}, \qquad b = 3 \kappa^2
 
     Args:
       population: the clients, mu > 0.
