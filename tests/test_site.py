@@ -445,6 +445,28 @@ def test_names_of_the_reference_are_links_and_methods_pages_name_no_others(websi
 
 
 @pytest.mark.quick
+def test_a_method_s_papers_are_named_in_full_and_can_be_followed(website):
+    import pages_of_methods
+
+    papers = [*registry.PAPERS.values(), *registry.EARLIER.values()]
+    assert {paper.title for paper in papers if not paper.address} == {
+        "Faster Federated Learning with Decaying Number of Local SGD Steps"
+    }
+    assert malformed("\n".join(paper.address for paper in papers)) == []
+    assert len({paper.address for paper in papers}) == len(papers)
+    for name, text in pages_of_methods.pages().items():
+        lines = re.findall(r"^- .*$", between(text, "\n## From\n", "\nReproduced"), re.MULTILINE)
+        assert lines, name
+        for line in lines:
+            assert any(paper.title in line and paper.address in line for paper in papers), line
+            assert "Alg." not in line, line
+    assert (
+        "- Reddi et al., [Adaptive Federated Optimization](https://arxiv.org/abs/2003.00295), 2021: "
+        "Algorithm 2\n"
+    ) in pages_of_methods.page("fedadam")
+
+
+@pytest.mark.quick
 def test_what_was_not_varied_is_named(website):
     """`fedsgd` varies its steps and three decays, `elastic` has no options of local training."""
     import pages_of_methods

@@ -147,8 +147,9 @@ def with_papers(text: str) -> str:
             return found[0]
         seen.add(found[1])
         paper = registry.PAPERS[NUMBERED[found[1]]]
-        title = re.sub(r"^.*(?:et al\.|Konecny), |, \d{4}$", "", paper)
-        return f'[{found[0]}](#from "{title}")' if found[2] else f"[{found[0]}](#from), *{title}*"
+        if found[2]:
+            return f'[{found[0]}](#from "{paper.title}")'
+        return f"[{found[0]}](#from), *{paper.title}*"
 
     return PAPER.sub(one, text)
 
@@ -294,17 +295,28 @@ def example(name: str, sections: Any) -> str:
 
 
 def source(name: str) -> str:
-    """Where a method comes from: the registry's words, the papers' names, the file's own."""
+    """Where a method comes from: its papers, with their addresses, and the words of its file."""
     known = info(name)
-    papers = [title for short, title in registry.PAPERS.items() if short in known.paper]
     module = inspect.getmodule(inspect.unwrap(known.factory))
     words = (inspect.getdoc(module) or "").split("\n\n")[1:] if module else []
-    lines = [f"{known.paper}."] + [f"- {title}" for title in papers]
-    text = lines[0] + ("\n\n" + "\n".join(lines[1:]) if papers else "")
-    text = "\n\n".join([text, *(shown(part) for part in words if not part.startswith(" "))])
+    text = "\n".join(_paper(one) for one in known.paper.split("; "))
+    prose = [shown(part) for part in words if not part.startswith(" ") and part[-1] != ":"]
+    text = "\n\n".join([text, *prose])
     if known.extra_gradients:
-        text += f"\n\nGradients besides one a local step: {known.extra_gradients}."
+        text += (f"\n\nGradients besides one a local step: {known.extra_gradients} "
+                 "(a pass is one over the client's data).")
     return text
+
+
+def _paper(short: str) -> str:
+    """A line for a paper and the place in it, of what the registry has: "Reddi, Alg. 2"."""
+    name, _, place = short.partition(", ")
+    paper = {**registry.PAPERS, **registry.EARLIER}[name]
+    title = f"[{paper.title}]({paper.address})" if paper.address else paper.title
+    words = re.sub(r"\beq\.", "equation", place.replace("Alg.", "Algorithm"))
+    words = re.sub(r"^(Algorithm|equation) (?=.*,)", r"\1s ", words).replace(", ", " and ")
+    authors = f"{paper.authors}, " if paper.authors else ""
+    return f"- {authors}{title}, {paper.year}" + (f": {words}" if words else "")
 
 
 def _reproduced(name: str) -> list[str]:

@@ -1,7 +1,9 @@
 """LocalUpdate: clients send a weighted sum of the gradients along their local steps.
 
 Paper 000: Charles, Konecny, "On the Outsized Importance of Learning Rates in Local Update
-Methods" (2020), Algorithms 1 and 2. With Theta = (theta_1, ..., theta_K):
+Methods" (2020), Algorithms 1 and 2.
+
+With Theta = (theta_1, ..., theta_K):
 
     Theta_1 = (1)                distributed minibatch SGD
     Theta_{1:K} = (1, ..., 1)    FedAvg, Reptile, Local SGD, Lookahead, with decoupled rates
