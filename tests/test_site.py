@@ -461,8 +461,8 @@ def test_a_method_s_papers_are_named_in_full_and_can_be_followed(website):
             assert any(paper.title in line and paper.address in line for paper in papers), line
             assert "Alg." not in line, line
     assert (
-        "- Reddi et al., [Adaptive Federated Optimization](https://arxiv.org/abs/2003.00295), 2021: "
-        "Algorithm 2\n"
+        "- Reddi et al., [Adaptive Federated Optimization](https://arxiv.org/abs/2003.00295), "
+        "2021: Algorithm 2\n"
     ) in pages_of_methods.page("fedadam")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import inspect
 from typing import Any
 
@@ -102,12 +102,19 @@ def named(name: str) -> Any:
 
 
 def _members(thing: Any) -> list[str]:
-    """The public names of a module: those that it exports, or that are defined in it."""
+    """The public names of a module, but for modules: that it exports, or else defines."""
     if not inspect.ismodule(thing):
         return []
     own = [name for name, one in vars(thing).items()
            if not name.startswith("_") and getattr(one, "__module__", None) == thing.__name__]
-    return getattr(thing, "__all__", own)
+    return [name for name in getattr(thing, "__all__", own)
+            if not inspect.ismodule(getattr(thing, name)) and not _hidden(thing, name)]
+
+
+def _hidden(package: Any, name: str) -> bool:
+    """Whether a name is that of a module, too, which mkdocstrings takes it for."""
+    inside = hasattr(package, "__path__")
+    return inside and importlib.util.find_spec(f"{package.__name__}.{name}") is not None
 
 
 def index() -> str:
@@ -143,11 +150,7 @@ def _shown(name: str) -> str:
         module = importlib.import_module(name)
     except ImportError:
         return directive
-    public = getattr(module, "__all__", None)
-    if public is None:
+    if not hasattr(module, "__all__"):
         return directive
-    submodules = [one for one in public if hasattr(getattr(module, one), "__path__")
-                  or type(getattr(module, one)).__name__ == "module"]
-    members = [one for one in public if one not in submodules]
-    listed = "".join(f"\n        - {one}" for one in members)
+    listed = "".join(f"\n        - {one}" for one in _members(module))
     return f"{directive}\n    options:\n      members:{listed}"
