@@ -47,6 +47,24 @@ CUT_FRAMES = """[...document.querySelectorAll('.map td.best')].filter(cell => {
   const beyond = parseFloat(style.outlineOffset) + parseFloat(style.outlineWidth);
   return box.bottom + beyond > cell.closest('.map').getBoundingClientRect().bottom + 0.1;
 }).length"""
+# What Markdown made of stars, lines below and angles of a formula: tags that no browser knows, and
+# emphasis that begins or ends within a word, or next to a bar.
+MANGLED = """() => {
+  const unknown = [...document.querySelectorAll('article *')].filter(one =>
+    one instanceof HTMLUnknownElement);
+  const within = [...document.querySelectorAll('article em')].filter(one =>
+    /[\\w|]$/.test(one.previousSibling?.textContent ?? '') ||
+    /^[\\w|^_(]/.test(one.nextSibling?.textContent ?? ''));
+  return [...unknown, ...within].map(one => one.outerHTML);
+}"""
+# Indices that do not reach below what they belong to, as in x t for x_t.
+NOT_BELOW = """[...document.querySelectorAll('msub')].filter(one => {
+  const [base, index] = [...one.children].map(part => part.getBoundingClientRect().bottom);
+  return index <= base;
+}).map(one => one.textContent)"""
+# Formulas that are wider than their place, whose ends are seen by who scrolls them alone.
+CUT_FORMULAS = """[...document.querySelectorAll('.formula')].filter(one =>
+  one.scrollWidth > one.clientWidth).map(one => one.textContent)"""
 # Of the build's process: asking for a host raises.
 NO_NETWORK = """
 import socket
@@ -120,6 +138,7 @@ def looked_at(browser, site, width, scheme):
         shown = page.evaluate("document.body.getAttribute('data-md-color-scheme')")
         assert shown == {"light": "default", "dark": "slate"}[scheme]
         contrast(page, name)
+        assert fonts_of_formulas(page) <= {("STIX Two Math", True)}, name
         assert page.evaluate(CUT_FRAMES) == 0, name
     assert {url.split(":")[0] for url in asked} <= {"file", "data", "blob"}
     assert said == []
@@ -140,8 +159,42 @@ def fits(browser, site, width):
         name = path.relative_to(site).as_posix()
         assert page.evaluate("document.documentElement.scrollWidth") <= width, name
         assert page.evaluate(PICTURES) == 0, name
+        assert page.evaluate(MANGLED) == [], name
+        assert page.evaluate(NOT_BELOW) == [], name
+        assert width < 1280 or page.evaluate(CUT_FORMULAS) == [], name
         assert said == [], name
     page.close()
+
+
+def fonts_of_formulas(page):
+    """The fonts that a page's formulas are drawn in, and whether they come with the site."""
+    session = page.context.new_cdp_session(page)
+    for part in ("DOM", "CSS"):
+        session.send(f"{part}.enable")
+    root = session.send("DOM.getDocument")["root"]["nodeId"]
+    found = session.send("DOM.querySelectorAll", {"nodeId": root, "selector": "math, math *"})
+    fonts = [font for node in found["nodeIds"] for font in
+             session.send("CSS.getPlatformFontsForNode", {"nodeId": node})["fonts"]]
+    return {(font["familyName"], font["isCustomFont"]) for font in fonts}
+
+
+def tables_of_font(font):
+    """The names of the tables of a WOFF2 file's directory, but for those that every font has."""
+    number, at, found = int.from_bytes(font[12:14]), 48, []
+    for _ in range(number):
+        flags = font[at]
+        at += 1
+        tag = flags & 0x3F  # a number of the format's list, in which MATH is 31
+        if tag == 0x3F:
+            found.append(font[at:at + 4].decode())
+            at += 4
+        transformed = (flags >> 6) != 3 if tag in (10, 11) else bool(flags >> 6)
+        found.append("MATH" if tag == 31 else "")
+        for _ in range(1 + transformed):  # lengths, seven bits a byte
+            while font[at] & 0x80:
+                at += 1
+            at += 1
+    return {name for name in found if name}
 
 
 def contrast(page, name):
@@ -303,14 +356,49 @@ def test_a_method_s_example_runs_in_a_new_session(name, website):
 @pytest.mark.quick
 def test_a_method_s_update_is_a_formula_whose_symbols_are_said(website):
     import pages_of_methods
+    import symbols
 
     for name, text in pages_of_methods.pages().items():
-        update = text.partition("## The update\n")[2].partition("\n## ")[0]
-        formulas, _, symbols = update.partition("**Symbols.**")
-        assert "$$" in formulas, name
-        assert "(../conventions.md)" in symbols, name
-        for symbol in (r"\Delta_t", "p_i", "x_{i,k}", "K", r"\eta_l", r"\gamma", "g_{i,k}", "f_i"):
-            assert f"${symbol}$" in symbols or f"${symbol} =" in symbols, symbol
+        update, _, said = between(text, "## The update\n", "\n## ").partition("**Symbols.**")
+        assert "$$" in update, name
+        assert "(../conventions.md)" in said, name
+        assert letters(update) - letters(said) == set(), name
+        own = symbols.OWN.get(Path(name).stem, {})
+        assert [symbol for symbol in own if f"${symbol}$: " not in said] == [], name
+    elastic, fedavg, pfnm = (
+        between(pages_of_methods.page(name), "**Symbols.**", "\n")
+        for name in ("elastic", "fedavg", "pfnm")
+    )
+    assert r"$\tau$: `elasticity`" in elastic
+    assert "$k$: a client" in elastic
+    assert r"\tau" not in fedavg
+    assert "x_" not in pfnm
+
+
+def between(text, first, last):
+    """What stands between two texts."""
+    return text.partition(first)[2].partition(last)[0]
+
+
+def letters(text):
+    """The letters of a text's formulas, as a browser has them."""
+    import formulas
+
+    drawn = formulas.mathml(formulas.formulas(text).replace("&", " "), block=False)
+    found = {html.unescape(one) for one in re.findall(r"<mi>(.*?)</mi>", drawn)}
+    return {one for one in found if len(one) == 1 and one.isalpha()}
+
+
+@pytest.mark.quick
+def test_the_symbols_of_a_formula_are_found_and_one_that_nothing_explains_stops_the_build(website):
+    import symbols
+
+    assert symbols.occurring(r"x_{i,K_i}^2 \to \hat v_{t-1} / \text{sum}(\gamma_0)") == [
+        "x_{i,k}", "i", "K_i", "v_t", "t", r"\gamma_0"
+    ]
+    assert "$m_t$" in symbols.paragraph("fedadam", "m_0")
+    with pytest.raises(ValueError, match=r"fedadam nothing explains \\zeta"):
+        symbols.paragraph("fedadam", r"x_t + \zeta")
 
 
 @pytest.mark.quick
@@ -325,6 +413,57 @@ def test_a_paper_s_number_is_said_at_its_first_mention(website):
             assert after.startswith("](#from"), (name, number)
     said = "FedAdam ([paper 004](#from), *Adaptive Federated Optimization*, Algorithms 2 and 5)"
     assert said in pages_of_methods.page("fedadam")
+
+
+@pytest.mark.quick
+def test_each_argument_of_an_adaptive_method_has_a_meaning_of_its_own(website):
+    import pages_of_methods
+
+    for name in ("fedadam", "fedyogi", "fedadagrad", "fedamsgrad", "fedadabound", "local_adam"):
+        text = between(pages_of_methods.page(name), "## Hyperparameters\n", "\n## ")
+        rows = dict(re.findall(r"^\| (`\w+`) \|.*?\| (.*) \|$", text, re.MULTILINE))
+        assert "the more the steps are those of SGD" in rows["`adaptivity`"], name
+        assert {"`momentum`", "`initial_accumulator`"} <= set(rows), name
+        assert "as for" not in text, name
+        assert len(set(rows.values())) == len(rows), name
+
+
+@pytest.mark.quick
+def test_names_of_the_reference_are_links_and_methods_pages_name_no_others(website):
+    import docstrings
+    import pages_of_methods
+
+    text = docstrings.linked(
+        "`fedax.optimizers.adam`, `optimizers.amsgrad`, `train`, `Model`, `a.b`"
+    )
+    assert text == (
+        "[`fedax.optimizers.adam`][fedax.optimizers.adam], "
+        "[`optimizers.amsgrad`][fedax.optimizers.amsgrad], `train`, [`Model`][fedax.Model], `a.b`"
+    )
+    for name, page in pages_of_methods.pages().items():
+        assert not re.search("fold_minibatches|match_(?:scores|networks)|nearest_units", page), name
+
+
+@pytest.mark.quick
+def test_a_method_s_papers_are_named_in_full_and_can_be_followed(website):
+    import pages_of_methods
+
+    papers = [*registry.PAPERS.values(), *registry.EARLIER.values()]
+    assert {paper.title for paper in papers if not paper.address} == {
+        "Faster Federated Learning with Decaying Number of Local SGD Steps"
+    }
+    assert malformed("\n".join(paper.address for paper in papers)) == []
+    assert len({paper.address for paper in papers}) == len(papers)
+    for name, text in pages_of_methods.pages().items():
+        lines = re.findall(r"^- .*$", between(text, "\n## From\n", "\nReproduced"), re.MULTILINE)
+        assert lines, name
+        for line in lines:
+            assert any(paper.title in line and paper.address in line for paper in papers), line
+            assert "Alg." not in line, line
+    assert (
+        "- Reddi et al., [Adaptive Federated Optimization](https://arxiv.org/abs/2003.00295), "
+        "2021: Algorithm 2\n"
+    ) in pages_of_methods.page("fedadam")
 
 
 @pytest.mark.quick
@@ -417,6 +556,40 @@ def test_formulas_of_docstrings_are_drawn(website):
     assert "text-align: right" in drawn
     with pytest.raises(ValueError, match="not known"):
         formulas.mathml(r"\nonsense x", block=False)
+
+
+@pytest.mark.quick
+def test_stars_and_angles_of_a_docstring_are_no_markdown(website):
+    import docstrings
+
+    text = (
+        "|x*(g) - x*_g|^2 <= <grad f, x> for x*_{t+1} as in `a*b*` and :math:`x^*`.\n\nArgs:\n"
+        "  **options: see `f`.\n\nExample:\n  >>> 2 * 3 * 4\n  24\n"
+    )
+    shown = docstrings.shown(text)
+    assert r"|x\*(g) - x\*\_g|^2 <= &lt;grad f, x> for x\*\_{t+1} as in `a*b*` and $x^*$." in shown
+    assert "  **options: see `f`." in shown
+    assert "  >>> 2 * 3 * 4\n" in shown
+
+
+def test_what_markdown_made_of_a_formula_is_found(tmp_path):
+    page = tmp_path / "page.html"
+    page.write_text("<article><em>Fine</em>, <em>too</em>. |x<em>_t - x</em>| <grad f></article>")
+    with browsers.started() as browser, browsers.opened(browser, page) as opened:
+        found = opened.evaluate(MANGLED)
+    assert [one[:5] for one in found] == ["<grad", "<em>_"]
+
+
+@pytest.mark.quick
+def test_the_font_of_formulas_knows_where_an_index_stands(website):
+    folder = website / "static"
+    style = (folder / "site.css").read_text("utf-8")
+    (name,) = re.findall(r'"Site Math"; src: url\("([\w-]+\.woff2)"', style)
+    font = (folder / name).read_bytes()
+    assert font[:4] == b"wOF2"
+    assert len(font) < 300_000
+    assert "MATH" in tables_of_font(font)
+    assert "OPEN FONT LICENSE" in (folder / name).with_suffix(".LICENSE").read_text("utf-8")
 
 
 @pytest.mark.quick

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 import sys
 from pathlib import Path
@@ -12,34 +11,47 @@ import griffe
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import pages_of_reference
 from formulas import in_dollars
 
-PUBLIC = set(
-    ast.literal_eval(
-        re.findall(
-            r"^__all__ = (\[.*?\])",
-            (Path(__file__).parent.parent / "src" / "fedax" / "__init__.py").read_text("utf-8"),
-            re.MULTILINE | re.DOTALL,
-        )[0]
-    )
+# What of a docstring Markdown takes as it stands: code, formulas, examples, and the stars before an
+# item and an argument's name.
+AS_IT_STANDS = (
+    r"(?P<kept>(?P<ticks>`+)(?!`).*?(?<!`)(?P=ticks)(?!`)|\$\$.*?\$\$|\$\S.*?\$"
+    r"|^ *>>>[^\n]*\n(?: *\S[^\n]*\n)*|^ *\*(?= )|^ *\*\*?(?=\w+:))"
 )
+# A star, the beginning of a tag, and a line below that begins no word's end: x*_gamma, <grad f, x>.
+MARKED = re.compile(AS_IT_STANDS + r"|\*|<(?=[A-Za-z/!?])|(?<!\w)_", re.MULTILINE | re.DOTALL)
+SHOWN = pages_of_reference.names()
 
 
 def linked(text: str) -> str:
-    """Text in which `fedax.NAME`, and `Name` of a public class, are links to the reference."""
+    """Text in which `fedax.NAME`, `module.NAME`, and `Name` of a class link to the reference."""
 
     def one(found: re.Match[str]) -> str:
         prefix, name = found.groups()
-        if name in PUBLIC and (prefix or name[0].isupper()):
+        if f"fedax.{name}" in SHOWN and (prefix or "." in name or name[0].isupper()):
             return f"[`{prefix or ''}{name}`][fedax.{name}]"
         return found[0]
 
-    return re.sub(r"(?<![`\[])`(fedax\.)?(\w+)`(?!`)", one, text)
+    return re.sub(r"(?<![`\[])`(fedax\.)?(\w+(?:\.\w+)*)`(?!`)", one, text)
+
+
+def plain(text: str) -> str:
+    """Text of which Markdown makes no emphasis and no tags: x* stays x*."""
+
+    def one(found: re.Match[str]) -> str:
+        if found["kept"]:
+            return found[0]
+        return "&lt;" if found[0] == "<" else f"\\{found[0]}"
+
+    return MARKED.sub(one, text)
 
 
 def shown(docstring: str) -> str:
     """A docstring as Griffe and Markdown need it: `Example:` is code, formulas are in dollars."""
-    return in_dollars(re.sub(r"^( *)Example:$", r"\1Examples:", docstring, flags=re.MULTILINE))
+    examples = re.sub(r"^( *)Example:$", r"\1Examples:", docstring, flags=re.MULTILINE)
+    return plain(in_dollars(examples))
 
 
 class Shown(griffe.Extension):

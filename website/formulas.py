@@ -10,6 +10,7 @@ from latex2mathml.converter import convert
 
 DIRECTIVE = re.compile(r"^( *)\.\. math::(.*\n(?:\1 +\S.*\n|[ ]*\n(?=\1 +\S))*)", re.MULTILINE)
 ROLE = re.compile(r":math:`([^`]+)`")
+DOLLARS = re.compile(r"\$\$(.+?)\$\$|\$(\S.*?)\$", re.DOTALL)
 DRAWN = re.compile(
     r'<(span|div) class="arithmatex">\\([(\[])(.*?)\\[)\]]</\1>', re.DOTALL
 )
@@ -27,6 +28,11 @@ def in_dollars(docstring: str) -> str:
         return f"${' '.join(found[1].split())}$"
 
     return ROLE.sub(words, DIRECTIVE.sub(block, docstring + "\n")).rstrip("\n")
+
+
+def formulas(text: str) -> str:
+    """The formulas of a text, one below the other."""
+    return "\n".join(found[1] or found[2] for found in DOLLARS.finditer(text))
 
 
 def mathml(formula: str, *, block: bool) -> str:

@@ -56,7 +56,7 @@ def _filled(entry: Any) -> Any:
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Adds the pages that are made."""
     made = {
-        **{path.name: path.read_text("utf-8") for path in HERE.glob("static/*")},
+        **{path.name: path.read_bytes() for path in HERE.glob("static/*")},
         "contributing.md": (ROOT / "CONTRIBUTING.md").read_text("utf-8"),
         "changes.md": changes(),
         **pages_of_methods.pages(),

@@ -19,10 +19,13 @@ sys.path.append(str(Path(__file__).parent.parent / "scripts"))
 import fedax
 import measured
 import reproduction_runs
+import symbols
 from docstrings import linked as with_links
-from docstrings import shown
+from docstrings import plain, shown
 from fedax.algorithms import registry
 from fedax.signatures import entries
+from formulas import formulas
+from pages_of_reference import named
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -35,18 +38,9 @@ NUMBERED = {
     "000": registry.CHARLES, "001": registry.DECAYING, "002": registry.ELASTIC,
     "003": registry.MIME, "004": registry.REDDI,
 }
+# Where arguments are explained that are those of another factory, too.
+AS_FOR = re.compile(r"as\sfor\s`(\w+(?:\.\w+)*)`")
 PAPER = re.compile(r"(?<!\[)\b[Pp]aper\s(00\d)('s)?(?!:)")
-# What stands below the formulas of every method.
-SYMBOLS = r"""
-**Symbols.** $x_t$ is the server's model in round t, and $x_{i,k}$ (or $y_{i,k}$) that of
-client i on its way of $K$ (or $K_i$) local steps. $g_{i,k}$ is the gradient of a minibatch there,
-$f_i$ the client's mean loss, and $z$ a minibatch. $p_i$ is a client's weight divided by the sum
-over the clients $S$ that answered, of $N$ in all, and $\Delta_t = \sum_i p_i (x_{i,K} - x_t)$ the
-mean change of their models. $\gamma$, or $\eta_l$, is the client learning rate and $\eta$ the
-server's. Products, squares, roots and quotients are coordinate by coordinate. What $\tau$,
-$\beta_1$ and $\beta_2$ are called, and what other libraries do: [conventions](../conventions.md).
-{ data-search-exclude }
-""".strip()
 
 
 def info(name: str) -> registry.AlgorithmInfo:
@@ -126,13 +120,11 @@ def page(name: str) -> str:
     """A method's page."""
     factory = info(name).factory
     by_kind, texts = parsed(factory)
-    if "parameters" not in by_kind:  # of Mime's relatives, say, they are as for Mime
-        (other,) = re.findall(r"as for\s`(\w+)`", "\n".join(texts))
-        by_kind = {**parsed(info(other).factory)[0], **by_kind}
     idea, when = words()[name]
+    update = "\n\n".join(texts).strip()
     parts = [
         f"# {name} {{ #fedax.{name} }}", idea,
-        "## The update", with_links("\n\n".join(texts).strip()), SYMBOLS,
+        "## The update", with_links(update), symbols.paragraph(name, formulas(update)),
         "## When to use it", with_links(re.sub(r"\]\((?=[\w/-]+\.md)", "](../", when)),
     ]
     parts += ["## Hyperparameters", *arguments(name, factory, by_kind["parameters"])]
@@ -155,19 +147,52 @@ def with_papers(text: str) -> str:
             return found[0]
         seen.add(found[1])
         paper = registry.PAPERS[NUMBERED[found[1]]]
-        title = re.sub(r"^.*(?:et al\.|Konecny), |, \d{4}$", "", paper)
-        return f'[{found[0]}](#from "{title}")' if found[2] else f"[{found[0]}](#from), *{title}*"
+        if found[2]:
+            return f'[{found[0]}](#from "{paper.title}")'
+        return f"[{found[0]}](#from), *{paper.title}*"
 
     return PAPER.sub(one, text)
 
 
 def parsed(factory: Callable[..., Any]) -> tuple[dict[str, Any], list[str]]:
-    """A factory's docstring: kind of section -> what is in it, and the texts."""
+    """A factory's docstring: kind of section -> what is in it, and the texts.
+
+    One that says that its arguments are as for another has that one's.
+    """
     sections = griffe.Docstring(shown(inspect.getdoc(factory) or "")).parse(
         "google", warnings=False, returns_multiple_items=False, returns_named_value=False
     )
     texts = [section.value for section in sections if section.kind.value == "text"]
-    return {section.kind.value: section.value for section in sections}, texts
+    by_kind = {section.kind.value: section.value for section in sections}
+    other = AS_FOR.search("\n".join(texts))
+    if other and "parameters" not in by_kind:
+        by_kind = {**parsed(_other(other[1], factory))[0], **by_kind}
+    return by_kind, texts
+
+
+def _other(name: str, factory: Callable[..., Any]) -> Callable[..., Any]:
+    """The factory that a factory's docstring names: in full, or as its module does."""
+    if name.startswith("fedax."):
+        return named(name)
+    return getattr(inspect.getmodule(inspect.unwrap(factory)), name)
+
+
+def explained(factory: Callable[..., Any], documented: Any) -> list[tuple[list[str], str]]:
+    """Arguments that are explained together, and how; those of another factory one by one."""
+    found: list[tuple[list[str], str]] = []
+    for entry in documented:
+        names = [word.strip() for word in entry.name.split(",")]
+        if other := AS_FOR.match(entry.description):
+            theirs = _other(other[1], factory)
+            meanings = {
+                name: text
+                for together, text in explained(theirs, parsed(theirs)[0]["parameters"])
+                for name in together
+            }
+            found += [([name], meanings[name]) for name in names]
+        else:
+            found.append((names, entry.description))
+    return found
 
 
 def _listed(items: Any) -> list[str]:
@@ -182,15 +207,14 @@ def arguments(name: str, factory: Callable[..., Any], documented: Any) -> list[s
     """The table of a method's own arguments, and that of local training's options."""
     signature = inspect.signature(factory).parameters
     rows, options = [], ""
-    for entry in documented:
-        if entry.name == OPTIONS.strip("*") or entry.name == OPTIONS:
-            options = entry.description
+    for names, description in explained(factory, documented):
+        if names[0].strip("*") == OPTIONS.strip("*"):
+            options = description
             continue
-        names = [word.strip() for word in entry.name.split(",")]
         rows.append([
             ", ".join(f"`{word}`" for word in names),
             ", ".join(_default(signature[word]) for word in names if word in signature),
-            _cell(entry.description),
+            _cell(description),
         ])
     text = [measured.table(["argument", "default", "meaning"], rows)]
     if options:
@@ -198,7 +222,7 @@ def arguments(name: str, factory: Callable[..., Any], documented: Any) -> list[s
         own = options.split(every[0].split(":")[0] + ":")[0].strip()
         grouped = re.split(r"\n(?=\S)", "\n".join(every))
         lines = [
-            [f"`{key}`", _default(signature[key]), _cell(words)]
+            [f"`{key}`", _default(signature[key]), _cell(plain(words))]
             for key, words in (line.split(":", 1) for line in grouped)
         ]
         text.append(f"And the options of local training: {with_links(_sentence(own))}")
@@ -271,17 +295,28 @@ def example(name: str, sections: Any) -> str:
 
 
 def source(name: str) -> str:
-    """Where a method comes from: the registry's words, the papers' names, the file's own."""
+    """Where a method comes from: its papers, with their addresses, and the words of its file."""
     known = info(name)
-    papers = [title for short, title in registry.PAPERS.items() if short in known.paper]
     module = inspect.getmodule(inspect.unwrap(known.factory))
     words = (inspect.getdoc(module) or "").split("\n\n")[1:] if module else []
-    lines = [f"{known.paper}."] + [f"- {title}" for title in papers]
-    text = lines[0] + ("\n\n" + "\n".join(lines[1:]) if papers else "")
-    text = "\n\n".join([text, *(shown(part) for part in words if not part.startswith(" "))])
+    text = "\n".join(_paper(one) for one in known.paper.split("; "))
+    prose = [shown(part) for part in words if not part.startswith(" ") and part[-1] != ":"]
+    text = "\n\n".join([text, *prose])
     if known.extra_gradients:
-        text += f"\n\nGradients besides one a local step: {known.extra_gradients}."
+        text += (f"\n\nGradients besides one a local step: {known.extra_gradients} "
+                 "(a pass is one over the client's data).")
     return text
+
+
+def _paper(short: str) -> str:
+    """A line for a paper and the place in it, of what the registry has: "Reddi, Alg. 2"."""
+    name, _, place = short.partition(", ")
+    paper = {**registry.PAPERS, **registry.EARLIER}[name]
+    title = f"[{paper.title}]({paper.address})" if paper.address else paper.title
+    words = re.sub(r"\beq\.", "equation", place.replace("Alg.", "Algorithm"))
+    words = re.sub(r"^(Algorithm|equation) (?=.*,)", r"\1s ", words).replace(", ", " and ")
+    authors = f"{paper.authors}, " if paper.authors else ""
+    return f"- {authors}{title}, {paper.year}" + (f": {words}" if words else "")
 
 
 def _reproduced(name: str) -> list[str]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
+import inspect
+from typing import Any
 
 import fedax
 from fedax.algorithms import registry
@@ -81,6 +83,40 @@ def pages() -> dict[str, str]:
     return {"reference/index.md": index(), **made}
 
 
+def names() -> set[str]:
+    """The full names that the reference or a method's page shows, and those of modules' members."""
+    found = {f"fedax.{name}" for name in fedax.__all__}
+    for _, _, own in PAGES.values():
+        for name in own:
+            full = name if "." in name else f"fedax.{name}"
+            found |= {full, *(f"{full}.{member}" for member in _members(named(full)))}
+    return found
+
+
+def named(name: str) -> Any:
+    """What has a full name, such as fedax.optimizers.adam."""
+    thing: Any = fedax
+    for part in name.split(".")[1:]:
+        thing = getattr(thing, part)
+    return thing
+
+
+def _members(thing: Any) -> list[str]:
+    """The public names of a module, but for modules: that it exports, or else defines."""
+    if not inspect.ismodule(thing):
+        return []
+    own = [name for name, one in vars(thing).items()
+           if not name.startswith("_") and getattr(one, "__module__", None) == thing.__name__]
+    return [name for name in getattr(thing, "__all__", own)
+            if not inspect.ismodule(getattr(thing, name)) and not _hidden(thing, name)]
+
+
+def _hidden(package: Any, name: str) -> bool:
+    """Whether a name is that of a module, too, which mkdocstrings takes it for."""
+    inside = hasattr(package, "__path__")
+    return inside and importlib.util.find_spec(f"{package.__name__}.{name}") is not None
+
+
 def index() -> str:
     """All public names, each with a link."""
     lines = ["# Reference", "Everything that `import fedax` gives, by what it is for."]
@@ -114,11 +150,7 @@ def _shown(name: str) -> str:
         module = importlib.import_module(name)
     except ImportError:
         return directive
-    public = getattr(module, "__all__", None)
-    if public is None:
+    if not hasattr(module, "__all__"):
         return directive
-    submodules = [one for one in public if hasattr(getattr(module, one), "__path__")
-                  or type(getattr(module, one)).__name__ == "module"]
-    members = [one for one in public if one not in submodules]
-    listed = "".join(f"\n        - {one}" for one in members)
+    listed = "".join(f"\n        - {one}" for one in _members(module))
     return f"{directive}\n    options:\n      members:{listed}"

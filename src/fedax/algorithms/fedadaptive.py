@@ -30,9 +30,9 @@ def fedadagrad(
     r"""FedAdagrad (paper 004, Algorithms 2 and 5).
 
     .. math::
-        m_t = \beta_1 m_{t-1} + (1 - \beta_1) \Delta_t, \quad
-        v_t = v_{t-1} + \Delta_t^2, \quad
-        x_{t+1} = x_t + \eta\, m_t / (\sqrt{v_t} + \tau)
+        m_t &= \beta_1 m_{t-1} + (1 - \beta_1) \Delta_t, \qquad
+        v_t = v_{t-1} + \Delta_t^2 \\
+        x_{t+1} &= x_t + \eta\, m_t / (\sqrt{v_t} + \tau)
 
     Args:
       model: the learning problem.
@@ -72,9 +72,9 @@ def fedadam(
     r"""FedAdam (paper 004, Algorithms 2 and 5), as published: no bias correction.
 
     .. math::
-        m_t = \beta_1 m_{t-1} + (1 - \beta_1) \Delta_t, \quad
-        v_t = \beta_2 v_{t-1} + (1 - \beta_2) \Delta_t^2, \quad
-        x_{t+1} = x_t + \eta\, m_t / (\sqrt{v_t} + \tau), \quad v_{-1} = \tau^2
+        m_t &= \beta_1 m_{t-1} + (1 - \beta_1) \Delta_t \\
+        v_t &= \beta_2 v_{t-1} + (1 - \beta_2) \Delta_t^2, \qquad v_{-1} = \tau^2 \\
+        x_{t+1} &= x_t + \eta\, m_t / (\sqrt{v_t} + \tau)
 
     The code released with the paper does otherwise; `initial_accumulator=0.0,
     bias_correction="released"` gives its numbers.
@@ -121,9 +121,10 @@ def fedyogi(
     r"""FedYogi (paper 004, Algorithms 2 and 5), as published: no bias correction.
 
     .. math::
-        m_t = \beta_1 m_{t-1} + (1 - \beta_1) \Delta_t, \quad
-        v_t = v_{t-1} - (1 - \beta_2) \Delta_t^2 \operatorname{sign}(v_{t-1} - \Delta_t^2), \quad
-        x_{t+1} = x_t + \eta\, m_t / (\sqrt{v_t} + \tau), \quad v_{-1} = \tau^2
+        m_t &= \beta_1 m_{t-1} + (1 - \beta_1) \Delta_t \\
+        v_t &= v_{t-1} - (1 - \beta_2) \Delta_t^2 \operatorname{sign}(v_{t-1} - \Delta_t^2), \qquad
+               v_{-1} = \tau^2 \\
+        x_{t+1} &= x_t + \eta\, m_t / (\sqrt{v_t} + \tau)
 
     Args:
       model: the learning problem.
@@ -166,9 +167,10 @@ def fedamsgrad(
     r"""FedOpt with AMSGrad on the server (Reddi, Kale, Kumar 2018), see `optimizers.amsgrad`.
 
     .. math::
-        m_t, v_t \text{ as for FedAdam}, \quad
-        \hat v_t = \max(\hat v_{t-1}, v_t), \quad
-        x_{t+1} = x_t + \eta\, m_t / (\sqrt{\hat v_t} + \tau), \quad \hat v_{-1} = v_{-1} = \tau^2
+        m_t &= \beta_1 m_{t-1} + (1 - \beta_1) \Delta_t, \qquad
+        v_t = \beta_2 v_{t-1} + (1 - \beta_2) \Delta_t^2 \\
+        \hat v_t &= \max(\hat v_{t-1}, v_t), \qquad \hat v_{-1} = v_{-1} = \tau^2 \\
+        x_{t+1} &= x_t + \eta\, m_t / (\sqrt{\hat v_t} + \tau)
 
     so that no coordinate's step grows because its v falls.
 
@@ -215,8 +217,9 @@ def fedadabound(
     r"""FedOpt with AdaBound on the server (Luo et al. 2019), see `optimizers.adabound`.
 
     .. math::
-        m_t, v_t \text{ as for FedAdam}, \quad
-        x_{t+1} = x_t + \eta \operatorname{clip}\Bigl(\frac{1}{\sqrt{v_t} + \tau},\;
+        m_t &= \beta_1 m_{t-1} + (1 - \beta_1) \Delta_t \\
+        v_t &= \beta_2 v_{t-1} + (1 - \beta_2) \Delta_t^2, \qquad v_{-1} = \tau^2 \\
+        x_{t+1} &= x_t + \eta \operatorname{clip}\Bigl(\frac{1}{\sqrt{v_t} + \tau},\;
               s \bigl(1 - \tfrac{1}{b (t+1) + 1}\bigr),\;
               s \bigl(1 + \tfrac{1}{b (t+1)}\bigr)\Bigr)\, m_t
 

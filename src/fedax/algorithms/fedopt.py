@@ -42,10 +42,9 @@ def fedopt(
     r"""FedOpt: any optax optimizer on the clients, any on the server (paper 004, Algorithm 1).
 
     .. math::
-        x_{i,0} = x_t, \quad
-        x_{i,k+1} = \text{ClientOpt}(x_{i,k}, g_{i,k}, \eta_l(t)), \quad
-        \Delta_t = \sum_i p_i (x_{i,K_i} - x_t), \quad
-        x_{t+1} = \text{ServerOpt}(x_t, -\Delta_t, \eta(t))
+        x_{i,k+1} &= \text{ClientOpt}(x_{i,k}, g_{i,k}, \eta_l(t)), \qquad x_{i,0} = x_t \\
+        \Delta_t &= \textstyle\sum_i p_i (x_{i,K_i} - x_t) \\
+        x_{t+1} &= \text{ServerOpt}(x_t, -\Delta_t, \eta(t))
 
     with :math:`p_i` proportional to the client's weight. The client optimizer starts afresh in
     every round and the server optimizer keeps its state.

@@ -159,15 +159,18 @@ def local_adam(
         v_{t+1} = \textstyle\sum_i p_i v_{i,K}
 
     from :math:`x_{i,0} = x_t`, :math:`m_{i,0} = m_t` and :math:`v_{i,0} = v_t`, with
-    :math:`m_0 = 0` and :math:`v_0 = \tau^2`.
+    :math:`m_0 = 0` and :math:`v_0 = \tau^2`. As in `fedax.base_optimizers.adam` there is no bias
+    correction, and a step divides by the v before it.
 
     Args:
       model: the learning problem.
       client_learning_rate: gamma >= 0, a number or a schedule of the round.
       server_learning_rate: eta >= 0, likewise.
-      adaptivity, momentum, second_moment_decay, initial_accumulator: as for
-        `fedax.base_optimizers.adam`, whose convention it is: no bias correction, and a step
-        divides by the v before it.
+      adaptivity: tau > 0. The larger it is beside the root of v, the more the steps are those of
+        SGD with momentum; the smaller, the more all coordinates move alike.
+      momentum: beta_1 in [0, 1), how much of m stays in a step.
+      second_moment_decay: beta_2 in [0, 1), how much of v stays in a step.
+      initial_accumulator: v_0 >= 0; None means tau^2.
       **local_options: see `LocalOptions`.
 
     Raises:

@@ -1,7 +1,9 @@
 """LocalUpdate: clients send a weighted sum of the gradients along their local steps.
 
 Paper 000: Charles, Konecny, "On the Outsized Importance of Learning Rates in Local Update
-Methods" (2020), Algorithms 1 and 2. With Theta = (theta_1, ..., theta_K):
+Methods" (2020), Algorithms 1 and 2.
+
+With Theta = (theta_1, ..., theta_K):
 
     Theta_1 = (1)                distributed minibatch SGD
     Theta_{1:K} = (1, ..., 1)    FedAvg, Reptile, Local SGD, Lookahead, with decoupled rates
@@ -50,8 +52,8 @@ def local_update(
     r"""LocalUpdate(Theta, gamma, eta) (paper 000, Algorithms 1 and 2).
 
     .. math::
-        x_{i,k+1} = x_{i,k} - \gamma\, g_{i,k}, \qquad
-        q_i = \textstyle\sum_{k=1}^{K} \theta_k\, g_{i,k}, \qquad
+        x_{i,k+1} &= x_{i,k} - \gamma\, g_{i,k}, \quad k = 1, \dots, K - 1, \quad x_{i,1} = x_t \\
+        q_i &= \textstyle\sum_{k=1}^{K} \theta_k\, g_{i,k}, \qquad
         x_{t+1} = x_t - \eta \textstyle\sum_i p_i q_i
 
     The sum of gradients does not scale with gamma, so gamma = 0 is legal (it gives a large

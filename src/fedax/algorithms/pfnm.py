@@ -121,7 +121,8 @@ def pfnm(
     r"""PFNM: the clients' hidden units are matched by an assignment problem, then averaged.
 
     In round 0 every client trains a network of its own, from a random start of its own, and the
-    server averages the units that `matching.match_networks` takes for the same one:
+    server averages the units that it takes for the same one, which is the assignment of units to
+    units that is most probable where clients' units are draws around the global ones:
 
     .. math:: \theta_i = \frac{\sum_{v \to i} v / \sigma^2}
                               {1/\sigma_0^2 + \sum_{v \to i} 1/\sigma^2}
@@ -137,15 +138,14 @@ def pfnm(
 
     Where this differs from what is published: (a) The released code has the server tell every
     client where its units went. Here a client keeps its network and finds them itself, as the most
-    probable assignment given the global network (`matching.nearest_units`), which serves one
-    that sat out rounds as well; one that is new after round 0, a case that the paper does not
-    have, takes the most popular units. (b) The server matches afresh in every round, where the
-    released code starts from the last assignment, and with the cohort alone, so units that no
-    client of the cohort has are lost; in the paper all clients take part. (c) The prior mean is 0;
-    the released code has 0.1 for biases, where its networks start. (d) The released code opens no
-    more than one unit a time beyond 700; here `capacity` is a bound. (e) Its local training is
-    Adam with a penalty on the weights, in later rounds on their distance from the start:
-    `client_optimizer`, `proximal_weight`.
+    probable assignment given the global network, which serves one that sat out rounds as well; one
+    that is new after round 0, a case that the paper does not have, takes the most popular units.
+    (b) The server matches afresh in every round, where the released code starts from the last
+    assignment, and with the cohort alone, so units that no client of the cohort has are lost; in
+    the paper all clients take part. (c) The prior mean is 0; the released code has 0.1 for biases,
+    where its networks start. (d) The released code opens no more than one unit a time beyond 700;
+    here `capacity` is a bound. (e) Its local training is Adam with a penalty on the weights, in
+    later rounds on their distance from the start: `client_optimizer`, `proximal_weight`.
 
     Args:
       model: the clients' network: its parameters are layers {'w': [in, out], 'b': [out]} with at
@@ -158,7 +158,9 @@ def pfnm(
       mass: gamma_0 > 0, of the Beta process; the larger, the more new units; may be traced.
       num_sweeps: how many times every client is matched again; the released code has 5 for one
         round and 3 for several. The order of a sweep is drawn from the round's number.
-      popularity: "derived" or "released", see `matching.match_scores`.
+      popularity: what speaks for a unit that many clients share: "derived", as much as the model
+        says, or "released", half of that with no unit counted more than 10 times, as the released
+        code has it.
       capacity: how many times as many units the hidden layers of the global network have room
         for as a client's have, >= 1. Once it is full, clients open no new units but share those
         that there are.

@@ -14,7 +14,7 @@ class AlgorithmInfo(NamedTuple):
 
     Attributes:
       factory: (model, **options) -> algorithm; of a wrapper see `WRAPPERS`.
-      paper: where it comes from.
+      paper: where it comes from: short names of `PAPERS` and `EARLIER`, each with the place.
       extra_gradients: gradient work besides one gradient a local step; empty if there is none.
     """
 
@@ -23,15 +23,85 @@ class AlgorithmInfo(NamedTuple):
     extra_gradients: str = ""
 
 
-# The papers by short names; a list says below which they are.
+class Paper(NamedTuple):
+    """A paper: who wrote it, its title, its year, and where it can be read; empty if not known."""
+
+    authors: str
+    title: str
+    year: int
+    address: str = ""
+
+    def __str__(self) -> str:
+        return ", ".join(filter(None, (self.authors, self.title, str(self.year))))
+
+
+# The papers that fedax is made after, by short names; a list says below which they are.
 REDDI, CHARLES, MIME, ELASTIC, DECAYING = "Reddi", "Charles", "Mime", "Elastic", "DecayK"
 PAPERS = {
-    REDDI: "Reddi et al., Adaptive Federated Optimization, 2021",
-    CHARLES: "Charles and Konecny, On the Outsized Importance of Learning Rates in Local Update "
-    "Methods, 2020",
-    MIME: "Karimireddy et al., Mime, 2020",
-    ELASTIC: "Elastic Aggregation for Federated Optimization, 2023",
-    DECAYING: "Faster Federated Learning with Decaying Number of Local SGD Steps, 2021",
+    REDDI: Paper(
+        "Reddi et al.", "Adaptive Federated Optimization", 2021, "https://arxiv.org/abs/2003.00295"
+    ),
+    CHARLES: Paper(
+        "Charles and Konecny",
+        "On the Outsized Importance of Learning Rates in Local Update Methods", 2020,
+        "https://arxiv.org/abs/2007.00878",
+    ),
+    MIME: Paper("Karimireddy et al.", "Mime", 2020, "https://arxiv.org/abs/2008.03606"),
+    ELASTIC: Paper(
+        "", "Elastic Aggregation for Federated Optimization", 2023,
+        "https://openaccess.thecvf.com/content/CVPR2023/html/"
+        "Chen_Elastic_Aggregation_for_Federated_Optimization_CVPR_2023_paper.html",
+    ),
+    DECAYING: Paper(
+        "", "Faster Federated Learning with Decaying Number of Local SGD Steps", 2021
+    ),
+}
+# Those that they build on, by what a list calls them.
+EARLIER = {
+    "Finn 2017": Paper(
+        "Finn et al.", "Model-Agnostic Meta-Learning for Fast Adaptation of Deep Networks", 2017,
+        "https://arxiv.org/abs/1703.03400",
+    ),
+    "Hsu 2019": Paper(
+        "Hsu et al.", "Measuring the Effects of Non-Identical Data Distribution for Federated "
+        "Visual Classification", 2019, "https://arxiv.org/abs/1909.06335",
+    ),
+    "Karimireddy 2020": Paper(
+        "Karimireddy et al.", "SCAFFOLD: Stochastic Controlled Averaging for Federated Learning",
+        2020, "https://arxiv.org/abs/1910.06378",
+    ),
+    "Li 2020": Paper(
+        "Li et al.", "Federated Optimization in Heterogeneous Networks", 2020,
+        "https://arxiv.org/abs/1812.06127",
+    ),
+    "Luo 2019": Paper(
+        "Luo et al.", "Adaptive Gradient Methods with Dynamic Bound of Learning Rate", 2019,
+        "https://arxiv.org/abs/1902.09843",
+    ),
+    "McMahan 2017": Paper(
+        "McMahan et al.", "Communication-Efficient Learning of Deep Networks from Decentralized "
+        "Data", 2017, "https://arxiv.org/abs/1602.05629",
+    ),
+    "Reddi 2018": Paper(
+        "Reddi et al.", "On the Convergence of Adam and Beyond", 2018,
+        "https://arxiv.org/abs/1904.09237",
+    ),
+    "Stich 2019": Paper(
+        "Stich", "Local SGD Converges Fast and Communicates Little", 2019,
+        "https://arxiv.org/abs/1805.09767",
+    ),
+    "Xie 2019": Paper(
+        "Xie et al.", "Local AdaAlter: Communication-Efficient Stochastic Gradient Descent with "
+        "Adaptive Learning Rates", 2019, "https://arxiv.org/abs/1911.09030",
+    ),
+    "Yurochkin 2019": Paper(
+        "Yurochkin et al.", "Bayesian Nonparametric Federated Learning of Neural Networks", 2019,
+        "https://arxiv.org/abs/1905.12022",
+    ),
+    "Zhang 2019": Paper(
+        "Zhang et al.", "Lookahead Optimizer: k steps forward, 1 step back", 2019,
+        "https://arxiv.org/abs/1907.08610",
+    ),
 }
 FULL = "1 pass"
 TWICE = "1 pass, 2 a step"

@@ -28,7 +28,8 @@ def server_only(
 ) -> FederatedAlgorithm:
     r"""Server-only (paper 003): x_{t+1} = x_t - eta U(c, s), s = V(c, s).
 
-    .. math:: c = \textstyle\sum_i p_i \nabla f_i(x_t)
+    .. math:: c = \textstyle\sum_i p_i \nabla f_i(x_t), \qquad
+        x_{t+1} = x_t - \eta\, U(c, s), \qquad s \leftarrow V(c, s)
 
     with the gradient over each client's whole data. This is large-batch training on the server.
 

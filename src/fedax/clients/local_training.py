@@ -38,8 +38,8 @@ class LocalOptions(TypedDict, total=False):
     weighting: a client's weight in the mean: "num_examples" n_i (default; paper 004, Algorithm
       5), "uniform" (Algorithm 2), "num_tokens" (the summed weight of the losses that it
       processed, as the code released with that paper does for language models).
-    order: of the minibatches: "shuffled" (default), "iid" or "sequential", see
-      `fold_minibatches`.
+    order: of the minibatches: "shuffled" (default), passes in a fresh random order each; "iid",
+      every minibatch drawn with replacement; "sequential", passes in the stored order.
     proximal_weight: mu >= 0 of FedProx (Li et al. 2020): adds mu/2 |x - x_t|^2 to the local loss,
       so mu (x - x_t) to every local gradient. A number or a schedule; default: no such term.
     """

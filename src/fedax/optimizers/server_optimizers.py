@@ -51,13 +51,14 @@ def adagrad(
     r"""FedAdagrad's server optimizer (paper 004, Algorithm 2).
 
     .. math::
-        m_t = \beta_1 m_{t-1} + (1 - \beta_1) g_t, \quad
-        v_t = v_{t-1} + g_t^2, \quad
-        u_t = -m_t / (\sqrt{v_t} + \tau)
+        m_t &= \beta_1 m_{t-1} + (1 - \beta_1) g_t, \qquad
+        v_t = v_{t-1} + g_t^2 \\
+        u_t &= -m_t / (\sqrt{v_t} + \tau)
 
     Args:
-      adaptivity: tau > 0.
-      momentum: beta_1 in [0, 1); the paper's experiments use 0.
+      adaptivity: tau > 0. The larger it is beside the root of v, the more the steps are those of
+        SGD with momentum; the smaller, the more all coordinates move alike.
+      momentum: beta_1 in [0, 1), how much of m stays in a round; the paper's experiments use 0.
       initial_accumulator: v_{-1} >= 0; None means tau^2, the paper's smallest legal value. The
         released code starts from 0, optax and TFF from 0.1.
 
@@ -84,20 +85,22 @@ def adam(
     r"""FedAdam's server optimizer (paper 004, Algorithm 2): no bias correction, v_{-1} = tau^2.
 
     .. math::
-        m_t = \beta_1 m_{t-1} + (1 - \beta_1) g_t, \quad
-        v_t = \beta_2 v_{t-1} + (1 - \beta_2) g_t^2, \quad
-        u_t = -c_s\, m_t / (\sqrt{v_t} + \tau)
+        m_t &= \beta_1 m_{t-1} + (1 - \beta_1) g_t, \qquad
+        v_t = \beta_2 v_{t-1} + (1 - \beta_2) g_t^2 \\
+        u_t &= -c_s\, m_t / (\sqrt{v_t} + \tau)
 
     with :math:`c_s = 1`, or as `bias_correction` says
     :math:`c_s = \sqrt{1 - \beta_2^s} / (1 - \beta_1^s)`.
 
     Args:
-      adaptivity: tau > 0.
-      momentum: beta_1 in [0, 1).
-      second_moment_decay: beta_2 in [0, 1).
+      adaptivity: tau > 0. The larger it is beside the root of v, the more the steps are those of
+        SGD with momentum; the smaller, the more all coordinates move alike.
+      momentum: beta_1 in [0, 1), how much of m stays in a round.
+      second_moment_decay: beta_2 in [0, 1), how much of v stays in a round.
       initial_accumulator: v_{-1} >= 0; None means tau^2. The released code starts from 0.
-      bias_correction: "none", the paper; "standard", s = 1, 2, ... (Kingma and Ba, and the
-        FedAdam of paper 001); "released", s = 2, 3, ..., as the code released with paper 004
+      bias_correction: "none", the paper; "standard", each step times
+        sqrt(1 - beta_2^s) / (1 - beta_1^s) with s = 1, 2, ... (Kingma and Ba, and the FedAdam of
+        paper 001); "released", likewise with s = 2, 3, ..., as the code released with paper 004
         does, whose start-up applies a zero gradient, and as Flower's FedAdam copies.
 
     Raises:
@@ -132,9 +135,9 @@ def yogi(
     r"""FedYogi's server optimizer (paper 004, Algorithm 2): no bias correction, v_{-1} = tau^2.
 
     .. math::
-        m_t = \beta_1 m_{t-1} + (1 - \beta_1) g_t, \quad
-        v_t = v_{t-1} - (1 - \beta_2) g_t^2 \operatorname{sign}(v_{t-1} - g_t^2), \quad
-        u_t = -c_s\, m_t / (\sqrt{v_t} + \tau)
+        m_t &= \beta_1 m_{t-1} + (1 - \beta_1) g_t \\
+        v_t &= v_{t-1} - (1 - \beta_2) g_t^2 \operatorname{sign}(v_{t-1} - g_t^2) \\
+        u_t &= -c_s\, m_t / (\sqrt{v_t} + \tau)
 
     with sign(0) = 0. Arguments, errors and :math:`c_s` as for `adam`.
 
@@ -166,8 +169,9 @@ def amsgrad(
     r"""Adam's server optimizer with AMSGrad's denominator (Reddi, Kale, Kumar, ICLR 2018).
 
     .. math::
-        m_t, v_t \text{ as for FedAdam}, \quad
-        \hat v_t = \max(\hat v_{t-1}, v_t), \quad
+        m_t &= \beta_1 m_{t-1} + (1 - \beta_1) g_t, \qquad
+        v_t = \beta_2 v_{t-1} + (1 - \beta_2) g_t^2 \\
+        \hat v_t &= \max(\hat v_{t-1}, v_t), \qquad
         u_t = -m_t / (\sqrt{\hat v_t} + \tau)
 
     so that no coordinate's step grows again. As in that paper there is no bias correction;
@@ -206,17 +210,18 @@ def adabound(
     r"""Adam's server optimizer within AdaBound's bounds (Luo, Xiong, Liu, Sun, ICLR 2019).
 
     .. math::
-        m_t, v_t \text{ as for FedAdam}, \quad
-        u_t = -\operatorname{clip}\Bigl(\frac{1}{\sqrt{v_t} + \tau},\;
-              s \bigl(1 - \tfrac{1}{\gamma t + 1}\bigr),\;
-              s \bigl(1 + \tfrac{1}{\gamma t}\bigr)\Bigr)\, m_t, \qquad t = 1, 2, \dots
+        m_t &= \beta_1 m_{t-1} + (1 - \beta_1) g_t, \qquad
+        v_t = \beta_2 v_{t-1} + (1 - \beta_2) g_t^2 \\
+        u_t &= -\operatorname{clip}\Bigl(\frac{1}{\sqrt{v_t} + \tau},\;
+              s \bigl(1 - \tfrac{1}{b t + 1}\bigr),\;
+              s \bigl(1 + \tfrac{1}{b t}\bigr)\Bigr)\, m_t, \qquad t = 1, 2, \dots
 
     It begins as Adam and ends as SGD with momentum of learning rate eta s. No bias correction.
 
     Args:
       adaptivity, momentum, second_moment_decay, initial_accumulator: as for `adam`.
       final_scale: s > 0; times the server learning rate it is AdaBound's final learning rate.
-      bound_rate: gamma > 0, how fast the bounds close; 1e-3 in that paper.
+      bound_rate: b > 0, how fast the bounds close; 1e-3 in that paper.
 
     Raises:
       ValueError: a concrete value is out of its range.

@@ -155,9 +155,9 @@ def theorem_2_schedules(
     r"""The schedules of Theorem 2 (paper 001, equation 11).
 
     .. math::
-        K_t = \max\left\{\frac{K_0}{b + t}, 1\right\}, \qquad
-        \eta_t = \frac{3}{\phi_\mu(\gamma, K_t) (b + t)}, \qquad b = 3 \kappa^2, \qquad
-        \gamma \le \frac{\ln 2}{K_0 \mu}
+        K_t &= \max\left\{\frac{K_0}{b + t}, 1\right\}, \qquad
+        \eta_t = \frac{3}{\phi_\mu(\gamma, K_t) (b + t)} \\
+        b &= 3 \kappa^2, \qquad \gamma \le \frac{\ln 2}{K_0 \mu}
 
     gamma < 1/L needs no saying: if K_0 is so small that ln 2 / (K_0 mu) >= 1/L, then
     K_0 <= kappa ln 2 < b, every K_t is 1, and gamma has no effect.
@@ -200,8 +200,9 @@ def theorem_2(
 
     With the schedules of `theorem_2_schedules` and all clients,
 
-    .. math:: E|x_t - x^*|^2 \le \frac{2 \nu + 16 \sigma_c^2 \kappa^2 K_0^2}{b + t}, \qquad
-        \nu = \max\left\{\frac{36 G^2}{\mu^2 M B}, (b + 1) |x_1 - x^*_1|^2\right\},
+    .. math::
+        E|x_t - x^*|^2 &\le \frac{2 \nu + 16 \sigma_c^2 \kappa^2 K_0^2}{b + t} \\
+        \nu &= \max\left\{\frac{36 G^2}{\mu^2 M B}, (b + 1) |x_1 - x^*_1|^2\right\},
 
     where x*_1 minimises the surrogate loss of round 1, and M is as in
     `charles_konecny_2020.convergence`.

@@ -79,8 +79,9 @@ def theorem_27(
     If gamma <= 1/L, all clients take part, eta_t = 2 / (mu_gamma (b + t)) and
     b >= 2 L_gamma / mu_gamma, then
 
-    .. math:: E|x_t - x^*_\gamma|^2 \le \frac{\nu}{b + t}, \qquad \nu = \max\left\{
-        \frac{4 K G^2}{\mu_\gamma^2 M B}, (b + 1) |x_1 - x^*_\gamma|^2\right\}.
+    .. math::
+        E|x_t - x^*_\gamma|^2 &\le \frac{\nu}{b + t} \\
+        \nu &= \max\left\{\frac{4 K G^2}{\mu_\gamma^2 M B}, (b + 1) |x_1 - x^*_\gamma|^2\right\}.
 
     The published condition is b >= 2 L_gamma^2 / mu_gamma^2; Lemma 25 as it is here allows less.
 
@@ -129,10 +130,10 @@ def corollary_28(
     and b are as in Theorem 27, then
 
     .. math::
-        E|x_t - x^*|^2 \le \frac{2 \nu}{b + t} + 2 \sigma_c^2
+        E|x_t - x^*|^2 &\le \frac{2 \nu}{b + t} + 2 \sigma_c^2
         \left(1 + \frac{\sigma_A}{\mu}\right)^2
-        \frac{L^2}{\mu^2} \frac{\epsilon^2}{(1 - \epsilon)^2}, \qquad
-        \nu \le \max\left\{\frac{4 G^2}{(1 - \epsilon)^2 \mu^2 K M B},
+        \frac{L^2}{\mu^2} \frac{\epsilon^2}{(1 - \epsilon)^2} \\
+        \nu &\le \max\left\{\frac{4 G^2}{(1 - \epsilon)^2 \mu^2 K M B},
         (b + 1) |x_1 - x^*_\gamma|^2\right\}.
 
     Args:
@@ -186,8 +187,8 @@ def theorem_29_schedules(population: QuadraticPopulation, K: int, num_rounds: in
     r"""The learning rates of Theorem 29.
 
     .. math::
-        \gamma_t = \min\left\{\frac{1}{L (b + t)}, \frac{\ln 2}{K \mu}\right\}, \qquad
-        \eta_t = \frac{3}{\phi_{K,\mu}(\gamma_t) (b + t)}, \qquad b = 3 \kappa^2
+        \gamma_t &= \min\left\{\frac{1}{L (b + t)}, \frac{\ln 2}{K \mu}\right\} \\
+        \eta_t &= \frac{3}{\phi_{K,\mu}(\gamma_t) (b + t)}, \qquad b = 3 \kappa^2
 
     Args:
       population: the clients, mu > 0.
@@ -225,8 +226,9 @@ def theorem_29(
 
     With the schedules of `theorem_29_schedules` and all clients,
 
-    .. math:: E|x_t - x^*|^2 \le \frac{2 \nu + 4 K^2 \sigma_c^2 \kappa^2}{b + t}, \qquad
-        \nu = \max\left\{\frac{36 G^2}{\mu^2 K M B}, (b + 1) |x_1 - x^*_1|^2\right\},
+    .. math::
+        E|x_t - x^*|^2 &\le \frac{2 \nu + 4 K^2 \sigma_c^2 \kappa^2}{b + t} \\
+        \nu &= \max\left\{\frac{36 G^2}{\mu^2 K M B}, (b + 1) |x_1 - x^*_1|^2\right\},
 
     where x*_1 minimises the surrogate loss of round 1.
 
