@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import types
 import urllib.parse
 from pathlib import Path
 
@@ -378,6 +379,35 @@ def test_a_search_finds_pages_for_readers_first_and_no_files(website):
         "log.md", "index.md",
     )}
     assert list(boost.values()) == [16, 4, 4, 2, 1, 1]
+
+
+def on_the_site(hooks, uri, text):
+    """A page's Markdown as the site gets it."""
+    page = types.SimpleNamespace(file=types.SimpleNamespace(src_uri=uri), meta={})
+    return hooks.on_page_markdown(text, page)
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("page", ["index", "methods", "quick-rates"])
+def test_methods_in_tables_are_links_to_their_pages(page, website):
+    import hooks
+
+    text = on_the_site(hooks, f"{page}.md", (ROOT / "docs" / f"{page}.md").read_text("utf-8"))
+    linked = set(re.findall(r"\[`(\w+)`\]\(methods/\1\.md\)", text))
+    assert linked >= {"fedavg", "fedadam", "scaffold", "mime", "maml", "elastic", "pfnm"}
+    rows = "\n".join(re.findall(r"^\|.*$", text, re.MULTILINE))
+    assert [name for name in NAMES if re.search(rf"(?<!\[)`{name}`", rows)] == []
+
+
+@pytest.mark.quick
+def test_links_on_a_method_s_page_are_called_by_the_titles_of_pages(website):
+    import hooks
+    import pages_of_methods
+
+    text = on_the_site(hooks, "methods/scaffold.md", pages_of_methods.page("scaffold"))
+    assert "[Clients of few labels: seven methods on MNIST and Fashion-MNIST](../label-skew.md)" \
+        in text
+    assert re.findall(r"\[[^]]*\.md\]", text) == []
 
 
 @pytest.mark.quick

@@ -27,6 +27,8 @@ PICTURE = re.compile(r'<img\b[^>]*? src="([^":]+\.png)"')
 # with, as a search for "mime" also finds words that begin with it.
 FOUND_FIRST = {"methods/": 4.0, "guides/": 4.0, "tutorial/": 2.0}
 WHOLE_NAME = 4.0
+# Pages, all at the top of docs/, whose tables have the names of methods.
+LISTS_OF_METHODS = ("index.md", "methods.md", "quick-rates.md")
 LANGUAGES = {".py": "python", ".toml": "toml", ".sh": "sh", ".json": "json"}
 
 
@@ -126,8 +128,6 @@ def on_page_markdown(markdown: str, page: Page, **kwargs: Any) -> str:
     del kwargs
     uri = page.file.src_uri
     page.meta["search"] = found_in_a_search(uri)
-    if uri.startswith(("methods/", "reference/")):
-        return markdown
     folder = f"docs/{uri}".rpartition("/")[0]
     if uri in ("contributing.md", "changes.md"):
         folder = "" if uri == "contributing.md" else "changelog"
@@ -135,10 +135,11 @@ def on_page_markdown(markdown: str, page: Page, **kwargs: Any) -> str:
         folder = uri.removeprefix("source/").rpartition("/")[0]
     if uri in ("index.md", "pictures.md"):  # the only pages of their tabs
         page.meta["hide"] = ["navigation"]
-    text = links.rewritten(markdown, folder, uri)
-    if uri == "methods.md":
-        text = pages_of_methods.linked(text)
-    return FROM_README.sub(lambda found: links.rewritten(readme(found[1].strip()), "", uri), text)
+    text = FROM_README.sub(
+        lambda found: links.rewritten(readme(found[1].strip()), "", uri),
+        links.rewritten(markdown, folder, uri),
+    )
+    return pages_of_methods.linked(text) if uri in LISTS_OF_METHODS else text
 
 
 def on_page_content(html: str, page: Page, **kwargs: Any) -> str:

@@ -105,7 +105,7 @@ def navigation() -> list[dict[str, list[str]]]:
 
 
 def linked(text: str) -> str:
-    """docs/methods.md with the names in its tables as links to their pages."""
+    """A page at the top of docs/ with the methods in its tables as links to their pages."""
 
     def line(found: re.Match[str]) -> str:
         return re.sub(
