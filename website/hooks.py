@@ -23,9 +23,14 @@ import pages_of_reference  # noqa: E402
 ROOT = links.ROOT
 FROM_README = re.compile(r"^<!-- README: (.*) -->$", re.MULTILINE)
 PICTURE = re.compile(r'<img\b[^>]*? src="([^":]+\.png)"')
-# Whose pages a search finds first; and of two methods' pages the one whose name the other's begins
-# with, as a search for "mime" also finds words that begin with it.
-FOUND_FIRST = {"methods/": 4.0, "guides/": 4.0, "tutorial/": 2.0}
+# Which pages a search finds first, and last, by how their places begin: a word in a heading counts
+# as a thousand in the text, but as one on pages of records. And of two methods' pages the one
+# whose name the other's begins with, as a search for "mime" also finds words that begin with it.
+RECORDS = ("benchmarks", "changes", "errata", "log", "reproduction")
+WEIGHTS = {
+    "guides/quick-start": 16.0, "methods/": 4.0, "guides/": 4.0, "tutorial/": 2.0,
+    **dict.fromkeys(RECORDS, 1e-3),
+}
 WHOLE_NAME = 4.0
 # Pages, all at the top of docs/, whose tables have the names of methods.
 LISTS_OF_METHODS = ("index.md", "methods.md", "quick-rates.md")
@@ -36,6 +41,8 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Fills the places of the navigation whose pages are found or made."""
     config.nav = [_filled(entry) for entry in config.nav or []]
     config.extra_css.append("site.css")
+    # The theme's asks for files from a host's root, where the site need not lie; static/ has one.
+    config.theme.static_templates.discard("404.html")
     return config
 
 
@@ -117,7 +124,7 @@ def found_in_a_search(uri: str) -> dict[str, Any]:
     """What a page says of its place among the results of a search."""
     if uri.startswith("source/"):
         return {"exclude": True}
-    boost = next((boost for folder, boost in FOUND_FIRST.items() if uri.startswith(folder)), 1.0)
+    boost = next((boost for start, boost in WEIGHTS.items() if uri.startswith(start)), 1.0)
     name = uri.removeprefix("methods/").removesuffix(".md")
     longer = [one for one in pages_of_methods.NAMES if one.startswith(name) and one != name]
     return {"boost": boost * WHOLE_NAME if longer and name in pages_of_methods.NAMES else boost}

@@ -36,6 +36,8 @@ NUMBERED = {
     "003": registry.MIME, "004": registry.REDDI,
 }
 PAPER = re.compile(r"(?<!\[)\b[Pp]aper\s(00\d)('s)?(?!:)")
+# Of a section: a search for a setting by its name would find the numbers of every method first.
+UNSEARCHED = "{ data-search-exclude }"
 # What stands below the formulas of every method.
 SYMBOLS = r"""
 **Symbols.** $x_t$ is the server's model in round t, and $x_{i,k}$ (or $y_{i,k}$) that of
@@ -139,7 +141,8 @@ def page(name: str) -> str:
     for title, kind in (("Returns", "returns"), ("Raises", "raises")):
         if kind in by_kind:
             parts += [f"### {title}", *_listed(by_kind[kind])]
-    parts += ["## Measured", measured.sections(name), *_not_measured(name, by_kind["parameters"])]
+    parts += [f"## Measured {UNSEARCHED}", measured.sections(name)]
+    parts += _not_measured(name, by_kind["parameters"])
     parts += presets(name)
     parts += ["## Example", example(name, by_kind["examples"])]
     parts += ["## From", source(name), *_reproduced(name)]
@@ -203,9 +206,10 @@ def arguments(name: str, factory: Callable[..., Any], documented: Any) -> list[s
         ]
         text.append(f"And the options of local training: {with_links(_sentence(own))}")
         inner = measured.table(["option", "default", "meaning"], lines)
-        text.append('??? note "Options of local training"\n\n' + re.sub(
+        shared = '??? note "Options of local training"\n\n' + re.sub(
             r"^", "    ", inner, flags=re.MULTILINE
-        ))
+        )
+        text.append(f"<div data-search-exclude markdown>\n\n{shared}\n\n</div>")
     text.append(f"From the command line: `fedax run shakespeare {name} --help`.")
     return text
 
@@ -252,7 +256,7 @@ def presets(name: str) -> list[str]:
     if not rows:
         return []
     return [
-        "## Settings of the presets",
+        f"## Settings of the presets {UNSEARCHED}",
         "What `fedax run TASK METHOD --preset PRESET` sets for it; where each number is from: "
         "[tasks](../tasks.md#presets).",
         measured.table(["task", "preset", "settings"], rows),
