@@ -69,14 +69,19 @@ def trained(task: fedax.Task, algorithms: Mapping[str, Any], num_rounds: int) ->
     }
 
 
+def compared(model: fedax.Model) -> dict[str, fedax.FederatedAlgorithm]:
+    """Label -> what the first pictures compare, the front page's too."""
+    return {
+        "FedAvg": fedax.fedavg(model, 0.1, **TRAINING),
+        "FedAdam": fedax.fedadam(model, 0.1, 0.03, **TRAINING),
+        "SCAFFOLD": fedax.scaffold(model, 0.1, **TRAINING),
+    }
+
+
 def gallery() -> Iterator[tuple[str, Axes]]:
     """Each picture with its name."""
     task = fedax.load_task("digits", model="logistic")
-    runs = trained(task, {
-        "FedAvg": fedax.fedavg(task.model, 0.1, **TRAINING),
-        "FedAdam": fedax.fedadam(task.model, 0.1, 0.03, **TRAINING),
-        "SCAFFOLD": fedax.scaffold(task.model, 0.1, **TRAINING),
-    }, 60)
+    runs = trained(task, compared(task.model), 60)
     yield "curves", pictures.curves(runs, smoothing=5)
     yield "accuracy", pictures.curves(runs, "test_accuracy", against="bytes")
     yield "drift", pictures.drift(runs, smoothing=5)

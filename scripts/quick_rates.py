@@ -24,13 +24,13 @@ def main(folders: list[str]) -> None:
             )
             edges = ", ".join(f"{_words(edge.name)} {edge.value:g}" for edge in method.edges)
             if method.best is None:
-                print(f"| {name} | {grid} | none | | |")
+                print(f"| `{name}` | {grid} | none | | |")
                 continue
             best = ", ".join(
                 f"{_words(key)} {value:g}" for key, value in settings[method.best].values.items()
             )
             score = f"{choice.mean[method.best]:.3f} ± {choice.spread[method.best]:.3f}"
-            print(f"| {name} | {grid} | {best} | {score} | {edges} |")
+            print(f"| `{name}` | {grid} | {best} | {score} | {edges} |")
 
 
 def _words(name: str) -> str:

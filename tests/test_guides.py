@@ -1,10 +1,12 @@
 """The guides' code runs as it stands, block after block, as a user's would: in float32."""
 
+import ast
 import contextlib
 import json
 import re
 import shlex
 import shutil
+import sys
 import tomllib
 from pathlib import Path
 
@@ -12,6 +14,7 @@ import jax
 import pytest
 
 import doc_blocks
+import fedax
 from fedax.algorithms.registry import ALGORITHMS, WRAPPERS
 from fedax.cli.main import run_command
 from fedax.contract.check import CHECKS
@@ -54,8 +57,26 @@ def check_contract(session):
     assert {check.passed for check in session["checks"]} == {True}
 
 
+def check_quick_start(session):
+    """Python gives what the first command gives, and a number a client."""
+    history = session["result"].history
+    of_command = fedax.load_run("runs/first").history
+    assert history["test_accuracy"][-1] == pytest.approx(of_command["test_accuracy"][-1])
+    clients = fedax.evaluate_clients(
+        session["task"].model, session["result"].params, session["task"].train
+    )["accuracy"]
+    numbers = [*history["train_loss"][[0, -1]], 100 * history["test_accuracy"][-1],
+               100 * clients.min(), 100 * clients.max()]
+    said = "from {:.2f} to {:.2f}, and the accuracy on the test images is {:.1f}%"
+    page = (GUIDES / "quick-start.md").read_text("utf-8")
+    assert said.format(*numbers[:3]) in page
+    assert "from {:.0f} to {:.0f}%".format(*numbers[3:]) in page
+
+
 # What a page says of its own numbers.
-CLAIMS = {"precision": check_precision, "contract": check_contract}
+CLAIMS = {
+    "precision": check_precision, "contract": check_contract, "quick-start": check_quick_start,
+}
 
 
 LONG = ("contract", "diagnostics", "per-client", "theory", "tuning", "your-method")
@@ -67,7 +88,7 @@ LONG = ("contract", "diagnostics", "per-client", "theory", "tuning", "your-metho
 def test_a_guide_runs(page, tmp_path, monkeypatch):
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path / "examples")
+    monkeypatch.syspath_prepend("")  # as in a session of Python
     session = {}
     with as_readers_do():
         for block in blocks(page):
@@ -88,6 +109,29 @@ def test_the_guides_methods_are_the_examples():
     kept = "".join("".join(code.split()) for code in quoted)
     rest = "".join(source.split('"""', 2)[2].split())
     assert kept == rest  # nothing of the file is missing in the guide
+
+
+def imported(code):
+    """The packages that a block imports."""
+    nodes = list(ast.walk(ast.parse(code)))
+    names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    names += [node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module]
+    return {name.partition(".")[0] for name in names}
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("page", PAGES)
+def test_a_guide_says_what_else_must_be_installed_and_where_python_is_started(page):
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    there = {"fedax", "examples", *sys.stdlib_module_names,
+             *(re.match(r"\w+", one)[0] for one in project["dependencies"])}
+    text = (GUIDES / f"{page}.md").read_text("utf-8")
+    for block in blocks(page):
+        if block.kind == "python":
+            for package in imported(block.code) - there:
+                assert f"`pip install {package}`" in text.partition(block.code)[0], package
+            for line in re.findall("^from examples.*$", block.code, re.MULTILINE):
+                assert "start Python in the clone" in line
 
 
 def test_entry_points_are_as_a_guide_says(tmp_path, monkeypatch, capsys):

@@ -1,12 +1,15 @@
 """The site: it is built without a warning, its links lead somewhere, and a browser shows it."""
 
 import collections
+import contextlib
 import doctest
 import html.parser
 import os
 import re
+import statistics
 import subprocess
 import sys
+import types
 import urllib.parse
 from pathlib import Path
 
@@ -34,8 +37,19 @@ PICTURES = """async () => {
 FOUND = {
     "scaffold": "methods/scaffold", "mostly cancellation": "guides/diagnostics",
     "mime": "methods/mime", "fedavg": "methods/fedavg", "resume": "guides/resuming",
-    "my own csv": "guides/your-data",
+    "my own csv": "guides/your-data", "getting started": "guides/quick-start",
+    "how to install": "guides/quick-start", "install": "guides/quick-start",
+    "hyperparameter tuning": "guides/tuning", "personalized": "guides/per-client",
+    "personalization": "guides/per-client", "api": "reference/index",
 }
+# Words -> pages that are among the first five which a search for them finds.
+AMONG_FIRST = {
+    "client drift": ("guides/diagnostics", "tutorial/2-the-page", "theory"),
+    "learning rate": ("guides/tuning", "tutorial/6-tuning", "learning-rates"),
+    "adam": ("methods/fedadam",), "momentum": ("methods/fedavgm",),
+    "heterogeneous": ("guides/diagnostics", "partitions", "label-skew"),
+}
+FOUND_LINKS = ".md-search-result__link"
 # Identifiers of papers on arXiv -> what a line that links to one calls it.
 ARXIV = {
     "2003.00295": "Adaptive Federated Optimization", "2301.09604": "FedExP",
@@ -105,8 +119,6 @@ def broken(site):
     pages = {page: Links(page.read_text("utf-8")) for page in site.rglob("*.html")}
     wrong = []
     for page, found in pages.items():
-        if page.name == "404.html":  # whose links are from the root of a host
-            continue
         name = page.relative_to(site).as_posix()
         wrong += [(name, link) for link in found.loaded if "://" in link or link.startswith("//")]
         for link in [*found.links, *found.loaded]:
@@ -152,7 +164,7 @@ def fits(browser, site, width):
     said = []
     page.on("console", lambda message: said.append(message.text))
     page.on("pageerror", lambda error: said.append(str(error)))
-    found = sorted(path for path in site.rglob("*.html") if path.name != "404.html")
+    found = sorted(site.rglob("*.html"))
     assert len(found) > 80
     for path in found:
         page.goto(path.as_uri())
@@ -220,8 +232,9 @@ def contrast(page, name):
     assert ratio >= 4.5, (name, ratio)
 
 
-def searched(browser, site, words, width):
-    """The page that the search leads to first, from a file and without a network."""
+@contextlib.contextmanager
+def searching(browser, site, words, width):
+    """A page, from a file and without a network, that shows what a search found."""
     context = browser.new_context(viewport={"width": width, "height": 900}, offline=True)
     page = context.new_page()
     page.goto((site / "guides" / "running.html").as_uri())
@@ -229,17 +242,29 @@ def searched(browser, site, words, width):
     if not field.is_visible():  # on a narrow screen it opens
         page.locator(".md-header__button[for=__search]").click()
     field.fill(words)
-    first = page.locator(".md-search-result__link").first
-    first.wait_for(state="visible", timeout=20_000)
+    page.locator(FOUND_LINKS).first.wait_for(state="visible", timeout=20_000)
     page.wait_for_function("""() => {
       const box = document.querySelector('.md-search__output').getBoundingClientRect();
       return box.left >= 0 && box.right <= innerWidth;
     }""", timeout=5_000)
-    with page.expect_navigation():
-        first.click()
-    found = urllib.parse.urlsplit(page.url).path
+    yield page
     context.close()
-    return found
+
+
+def searched(browser, site, words, width):
+    """The page that the search leads to first."""
+    with searching(browser, site, words, width) as page:
+        with page.expect_navigation():
+            page.locator(FOUND_LINKS).first.click()
+        return urllib.parse.urlsplit(page.url).path
+
+
+def found_pages(browser, site, words, width):
+    """The pages that the search shows, the first ten."""
+    with searching(browser, site, words, width) as page:
+        links = page.locator(FOUND_LINKS).evaluate_all("links => links.map(link => link.href)")
+    pages = [urllib.parse.urlsplit(link).path.partition(f"{site.name}/")[2] for link in links]
+    return list(dict.fromkeys(path.removesuffix(".html") for path in pages))
 
 
 @pytest.mark.slow
@@ -276,6 +301,8 @@ def test_the_site_is_built_and_shown_without_a_network(tmp_path, tmp_path_factor
             fits(browser, tmp_path, width)
             for words, page in FOUND.items():
                 assert searched(browser, tmp_path, words, width).endswith(f"/{page}.html"), words
+        for words, expected in AMONG_FIRST.items():
+            assert set(expected) <= set(found_pages(browser, tmp_path, words, 1280)[:5]), words
 
 
 @pytest.mark.quick
@@ -331,7 +358,7 @@ def test_every_method_has_a_page_of_its_own(website):
     pages = pages_of_methods.pages()
     assert set(pages) == {f"methods/{name}.md" for name in NAMES}
     for name, text in pages.items():
-        headings = re.findall(r"^## (.*)$", text, re.MULTILINE)
+        headings = re.findall(r"^## (.*?)(?: \{.*\})?$", text, re.MULTILINE)
         assert [one for one in headings if one != "Settings of the presets"] == [
             "The update", "When to use it", "Hyperparameters", "Measured", "Example", "From"
         ], name
@@ -514,9 +541,38 @@ def test_a_search_finds_pages_for_readers_first_and_no_files(website):
     assert hooks.found_in_a_search("source/tests/test_own.py.md") == {"exclude": True}
     boost = {uri: hooks.found_in_a_search(uri)["boost"] for uri in (
         "methods/mime.md", "methods/mimelite.md", "guides/resuming.md", "tutorial/1-first-run.md",
-        "log.md", "index.md",
+        "log.md", "index.md", "guides/quick-start.md", "reproductions/mime.md",
     )}
-    assert list(boost.values()) == [16, 4, 4, 2, 1, 1]
+    assert list(boost.values()) == [16, 4, 4, 2, 1e-3, 1, 16, 1e-3]
+
+
+def on_the_site(hooks, uri, text):
+    """A page's Markdown as the site gets it."""
+    page = types.SimpleNamespace(file=types.SimpleNamespace(src_uri=uri), meta={})
+    return hooks.on_page_markdown(text, page)
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("page", ["index", "methods", "quick-rates"])
+def test_methods_in_tables_are_links_to_their_pages(page, website):
+    import hooks
+
+    text = on_the_site(hooks, f"{page}.md", (ROOT / "docs" / f"{page}.md").read_text("utf-8"))
+    linked = set(re.findall(r"\[`(\w+)`\]\(methods/\1\.md\)", text))
+    assert linked >= {"fedavg", "fedadam", "scaffold", "mime", "maml", "elastic", "pfnm"}
+    rows = "\n".join(re.findall(r"^\|.*$", text, re.MULTILINE))
+    assert [name for name in NAMES if re.search(rf"(?<!\[)`{name}`", rows)] == []
+
+
+@pytest.mark.quick
+def test_links_on_a_method_s_page_are_called_by_the_titles_of_pages(website):
+    import hooks
+    import pages_of_methods
+
+    text = on_the_site(hooks, "methods/scaffold.md", pages_of_methods.page("scaffold"))
+    assert "[Clients of few labels: seven methods on MNIST and Fashion-MNIST](../label-skew.md)" \
+        in text
+    assert re.findall(r"\[[^]]*\.md\]", text) == []
 
 
 @pytest.mark.quick
@@ -529,6 +585,28 @@ def test_the_front_page_leads_to_the_quick_start_first(website):
     assert first.startswith("pip install . && fedax run\n")
     assert "](guides/quick-start.md)" in first.partition("```sh\n")[0]
     assert "pytest" not in shown
+
+
+@pytest.mark.quick
+def test_the_front_page_says_how_its_picture_was_made():
+    text = (ROOT / "docs" / "index.md").read_text("utf-8")
+    below = text.partition("(pictures/curves.png)\n\n")[2].partition("\n\n")[0]
+    for said in ("`digits`", "logistic regression", "none of them tuned", "](pictures.md#gallery)"):
+        assert said in below
+
+
+@pytest.mark.slow
+def test_the_front_page_s_accuracies_are_those_of_its_picture_s_runs(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "scripts")
+    import build_pictures
+
+    task = fedax.load_task("digits", model="logistic")
+    text = (ROOT / "docs" / "index.md").read_text("utf-8")
+    runs = build_pictures.trained(task, build_pictures.compared(task.model), 60)
+    for label, histories in runs.items():
+        found = [100 * history["test_accuracy"][-1] for history in histories]
+        said = re.search(rf"([\d.]+) ± [\d.]+% (?:of the test images )?with {label}", text)
+        assert abs(statistics.mean(found) - float(said[1])) < 0.5, label
 
 
 @pytest.mark.quick

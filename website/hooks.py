@@ -23,10 +23,17 @@ import pages_of_reference  # noqa: E402
 ROOT = links.ROOT
 FROM_README = re.compile(r"^<!-- README: (.*) -->$", re.MULTILINE)
 PICTURE = re.compile(r'<img\b[^>]*? src="([^":]+\.png)"')
-# Whose pages a search finds first; and of two methods' pages the one whose name the other's begins
-# with, as a search for "mime" also finds words that begin with it.
-FOUND_FIRST = {"methods/": 4.0, "guides/": 4.0, "tutorial/": 2.0}
+# Which pages a search finds first, and last, by how their places begin: a word in a heading counts
+# as a thousand in the text, but as one on pages of records. And of two methods' pages the one
+# whose name the other's begins with, as a search for "mime" also finds words that begin with it.
+RECORDS = ("benchmarks", "changes", "errata", "log", "reproduction")
+WEIGHTS = {
+    "guides/quick-start": 16.0, "methods/": 4.0, "guides/": 4.0, "tutorial/": 2.0,
+    **dict.fromkeys(RECORDS, 1e-3),
+}
 WHOLE_NAME = 4.0
+# Pages, all at the top of docs/, whose tables have the names of methods.
+LISTS_OF_METHODS = ("index.md", "methods.md", "quick-rates.md")
 LANGUAGES = {".py": "python", ".toml": "toml", ".sh": "sh", ".json": "json"}
 
 
@@ -34,6 +41,8 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Fills the places of the navigation whose pages are found or made."""
     config.nav = [_filled(entry) for entry in config.nav or []]
     config.extra_css.append("site.css")
+    # The theme's asks for files from a host's root, where the site need not lie; static/ has one.
+    config.theme.static_templates.discard("404.html")
     return config
 
 
@@ -115,7 +124,7 @@ def found_in_a_search(uri: str) -> dict[str, Any]:
     """What a page says of its place among the results of a search."""
     if uri.startswith("source/"):
         return {"exclude": True}
-    boost = next((boost for folder, boost in FOUND_FIRST.items() if uri.startswith(folder)), 1.0)
+    boost = next((boost for start, boost in WEIGHTS.items() if uri.startswith(start)), 1.0)
     name = uri.removeprefix("methods/").removesuffix(".md")
     longer = [one for one in pages_of_methods.NAMES if one.startswith(name) and one != name]
     return {"boost": boost * WHOLE_NAME if longer and name in pages_of_methods.NAMES else boost}
@@ -126,8 +135,6 @@ def on_page_markdown(markdown: str, page: Page, **kwargs: Any) -> str:
     del kwargs
     uri = page.file.src_uri
     page.meta["search"] = found_in_a_search(uri)
-    if uri.startswith(("methods/", "reference/")):
-        return markdown
     folder = f"docs/{uri}".rpartition("/")[0]
     if uri in ("contributing.md", "changes.md"):
         folder = "" if uri == "contributing.md" else "changelog"
@@ -135,10 +142,11 @@ def on_page_markdown(markdown: str, page: Page, **kwargs: Any) -> str:
         folder = uri.removeprefix("source/").rpartition("/")[0]
     if uri in ("index.md", "pictures.md"):  # the only pages of their tabs
         page.meta["hide"] = ["navigation"]
-    text = links.rewritten(markdown, folder, uri)
-    if uri == "methods.md":
-        text = pages_of_methods.linked(text)
-    return FROM_README.sub(lambda found: links.rewritten(readme(found[1].strip()), "", uri), text)
+    text = FROM_README.sub(
+        lambda found: links.rewritten(readme(found[1].strip()), "", uri),
+        links.rewritten(markdown, folder, uri),
+    )
+    return pages_of_methods.linked(text) if uri in LISTS_OF_METHODS else text
 
 
 def on_page_content(html: str, page: Page, **kwargs: Any) -> str:

@@ -41,6 +41,8 @@ NUMBERED = {
 # Where arguments are explained that are those of another factory, too.
 AS_FOR = re.compile(r"as\sfor\s`(\w+(?:\.\w+)*)`")
 PAPER = re.compile(r"(?<!\[)\b[Pp]aper\s(00\d)('s)?(?!:)")
+# Of a section: a search for a setting by its name would find the numbers of every method first.
+UNSEARCHED = "{ data-search-exclude }"
 
 
 def info(name: str) -> registry.AlgorithmInfo:
@@ -99,7 +101,7 @@ def navigation() -> list[dict[str, list[str]]]:
 
 
 def linked(text: str) -> str:
-    """docs/methods.md with the names in its tables as links to their pages."""
+    """A page at the top of docs/ with the methods in its tables as links to their pages."""
 
     def line(found: re.Match[str]) -> str:
         return re.sub(
@@ -124,14 +126,16 @@ def page(name: str) -> str:
     update = "\n\n".join(texts).strip()
     parts = [
         f"# {name} {{ #fedax.{name} }}", idea,
-        "## The update", with_links(update), symbols.paragraph(name, formulas(update)),
+        "## The update", with_links(update),
+        f"{symbols.paragraph(name, formulas(update))}\n{UNSEARCHED}",
         "## When to use it", with_links(re.sub(r"\]\((?=[\w/-]+\.md)", "](../", when)),
     ]
     parts += ["## Hyperparameters", *arguments(name, factory, by_kind["parameters"])]
     for title, kind in (("Returns", "returns"), ("Raises", "raises")):
         if kind in by_kind:
             parts += [f"### {title}", *_listed(by_kind[kind])]
-    parts += ["## Measured", measured.sections(name), *_not_measured(name, by_kind["parameters"])]
+    parts += [f"## Measured {UNSEARCHED}", measured.sections(name)]
+    parts += _not_measured(name, by_kind["parameters"])
     parts += presets(name)
     parts += ["## Example", example(name, by_kind["examples"])]
     parts += ["## From", source(name), *_reproduced(name)]
@@ -227,9 +231,10 @@ def arguments(name: str, factory: Callable[..., Any], documented: Any) -> list[s
         ]
         text.append(f"And the options of local training: {with_links(_sentence(own))}")
         inner = measured.table(["option", "default", "meaning"], lines)
-        text.append('??? note "Options of local training"\n\n' + re.sub(
+        shared = '??? note "Options of local training"\n\n' + re.sub(
             r"^", "    ", inner, flags=re.MULTILINE
-        ))
+        )
+        text.append(f"<div data-search-exclude markdown>\n\n{shared}\n\n</div>")
     text.append(f"From the command line: `fedax run shakespeare {name} --help`.")
     return text
 
@@ -276,7 +281,7 @@ def presets(name: str) -> list[str]:
     if not rows:
         return []
     return [
-        "## Settings of the presets",
+        f"## Settings of the presets {UNSEARCHED}",
         "What `fedax run TASK METHOD --preset PRESET` sets for it; where each number is from: "
         "[tasks](../tasks.md#presets).",
         measured.table(["task", "preset", "settings"], rows),

@@ -119,7 +119,7 @@ def _hidden(package: Any, name: str) -> bool:
 
 def index() -> str:
     """All public names, each with a link."""
-    lines = ["# Reference", "Everything that `import fedax` gives, by what it is for."]
+    lines = ["# Reference: the API", "Everything that `import fedax` gives, by what it is for."]
     for page, (title, words, names) in PAGES.items():
         own = [f"[`{name}`][fedax.{name}]" for name in names if "." not in name]
         if page == "methods":
