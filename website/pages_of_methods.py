@@ -126,8 +126,7 @@ def page(name: str) -> str:
     update = "\n\n".join(texts).strip()
     parts = [
         f"# {name} {{ #fedax.{name} }}", idea,
-        "## The update", with_links(update),
-        f"{symbols.paragraph(name, formulas(update))}\n{UNSEARCHED}",
+        "## The update", with_links(update), symbols.paragraph(name, formulas(update)),
         "## When to use it", with_links(re.sub(r"\]\((?=[\w/-]+\.md)", "](../", when)),
     ]
     parts += ["## Hyperparameters", *arguments(name, factory, by_kind["parameters"])]
