@@ -271,7 +271,8 @@ def found_pages(browser, site, words, width):
 def test_the_site_is_built_and_shown_without_a_network(tmp_path, tmp_path_factory):
     without = tmp_path_factory.mktemp("without-network")
     (without / "sitecustomize.py").write_text(NO_NETWORK)
-    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1", "PYTHONPATH": str(without)}
+    path = os.pathsep.join(filter(None, (str(without), os.environ.get("PYTHONPATH"))))
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1", "PYTHONPATH": path}
     ask = "import socket; socket.create_connection(('localhost', 9))"
     asked = subprocess.run([sys.executable, "-c", ask], env=environment, capture_output=True,
                            text=True, check=False)
@@ -632,6 +633,9 @@ def test_formulas_of_docstrings_are_drawn(website):
     drawn = formulas.mathml("a &= b \\\\\nc &= d", block=True)
     assert drawn.count("<mtr>") == 2
     assert "text-align: right" in drawn
+    bars = formulas.mathml(r"E|x| \ln 2", block=False)
+    assert bars.count('lspace="0" rspace="0">&#x0007C;') == 2  # else it is E, given x
+    assert '<mi>ln</mi><mspace width="0.17em"/><mn>2</mn>' in bars
     with pytest.raises(ValueError, match="not known"):
         formulas.mathml(r"\nonsense x", block=False)
 

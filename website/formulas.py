@@ -15,6 +15,15 @@ DRAWN = re.compile(
     r'<(span|div) class="arithmatex">\\([(\[])(.*?)\\[)\]]</\1>', re.DOTALL
 )
 
+# What latex2mathml leaves to be said of spaces: none beside bars, which embrace (|x|, no relation),
+# and a thin one beside functions.
+SPACES = (
+    (re.compile(r'<mo(?: stretchy="false")?>(&#x0007C;|&#x02016;)</mo>'),
+     r'<mo stretchy="false" lspace="0" rspace="0">\1</mo>'),
+    (re.compile(r"<mo>([a-z]{2,})</mo>"), r'<mo lspace="0.17em" rspace="0.17em">\1</mo>'),
+    (re.compile(r"(<mi>(?:ln|log)</mi>)(?=<m(?:i|n|frac|sub)>)"), r'\1<mspace width="0.17em"/>'),
+)
+
 
 def in_dollars(docstring: str) -> str:
     """A docstring with its `.. math::` and `:math:` as Markdown has formulas."""
@@ -46,6 +55,8 @@ def mathml(formula: str, *, block: bool) -> str:
     found = convert(text, display="block" if block else "inline")
     if "\\" in found:
         raise ValueError(f"This formula has a command that is not known: {formula}")
+    for pattern, spaced in SPACES:
+        found = pattern.sub(spaced, found)
     return re.sub(r'columnalign="(\w+)"', r'style="text-align: \1"', found)
 
 
