@@ -41,6 +41,7 @@ FOUND = {
     "how to install": "guides/quick-start", "install": "guides/quick-start",
     "hyperparameter tuning": "guides/tuning", "personalized": "guides/per-client",
     "personalization": "guides/per-client", "api": "reference/index",
+    "reproduce": "guides/reproducing",
 }
 # Words -> pages that are among the first five which a search for them finds.
 AMONG_FIRST = {
