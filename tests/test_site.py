@@ -151,7 +151,6 @@ def looked_at(browser, site, width, scheme):
         shown = page.evaluate("document.body.getAttribute('data-md-color-scheme')")
         assert shown == {"light": "default", "dark": "slate"}[scheme]
         contrast(page, name)
-        assert fonts_of_formulas(page) <= {("STIX Two Math", True)}, name
         assert page.evaluate(CUT_FRAMES) == 0, name
     assert {url.split(":")[0] for url in asked} <= {"file", "data", "blob"}
     assert said == []
@@ -179,15 +178,19 @@ def fits(browser, site, width):
     page.close()
 
 
-def fonts_of_formulas(page):
+def fonts_of_formulas(browser, file):
     """The fonts that a page's formulas are drawn in, and whether they come with the site."""
-    session = page.context.new_cdp_session(page)
+    page = browser.new_page()
+    page.goto(file.as_uri())
+    browsers.painted(page)
+    session = page.context.new_cdp_session(page)  # which says of a file that it is loaded again
     for part in ("DOM", "CSS"):
         session.send(f"{part}.enable")
     root = session.send("DOM.getDocument")["root"]["nodeId"]
     found = session.send("DOM.querySelectorAll", {"nodeId": root, "selector": "math, math *"})
     fonts = [font for node in found["nodeIds"] for font in
              session.send("CSS.getPlatformFontsForNode", {"nodeId": node})["fonts"]]
+    page.close()
     return {(font["familyName"], font["isCustomFont"]) for font in fonts}
 
 
@@ -297,6 +300,9 @@ def test_the_site_is_built_and_shown_without_a_network(tmp_path, tmp_path_factor
     assert "<math" in text
     assert "arithmatex" not in text
     with browsers.started() as browser:
+        for name in ("errata", "methods/fedadam", "reference/theory"):
+            fonts = fonts_of_formulas(browser, tmp_path / f"{name}.html")
+            assert fonts == {("STIX Two Math", True)}, name
         for width in (1280, 390):
             for scheme in ("light", "dark"):
                 looked_at(browser, tmp_path, width, scheme)
