@@ -173,6 +173,10 @@ PROBES: Sequence[Probe] = (
     # Is 600 rounds too few to come down from gamma = 100?
     Probe("outsized-rates-figure-9", _TAGS, "2,400 rounds", {"num_rounds": 2400},
           ("gamma = 0.01", "gamma = 0.1", "ReduceLR, gamma = 100"), {}, metrics=_LOSS),
+    # Or does Yogi not forget the large updates, as its second moment falls by small ones' squares?
+    Probe("outsized-rates-figure-9", _TAGS, "Adam in place of Yogi",
+          {"server_optimizer": "adam(1e-05, 0.9, 0.99, 0.0)"},
+          ("gamma = 0.01", "gamma = 0.1", "ReduceLR, gamma = 100"), {}, metrics=_LOSS),
     # Does the best server rate rise within half a decade?
     _best_rate(6, _WORDS, "the server rates between", labels=("gamma = 0", "gamma = 0.1"),
                grid={"server_learning_rate": [10**-1.75, 10**-1.25]}),
