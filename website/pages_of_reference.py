@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+import sys
 from typing import Any
 
 import fedax
@@ -94,11 +95,9 @@ def names() -> set[str]:
 
 
 def named(name: str) -> Any:
-    """What has a full name, such as fedax.optimizers.adam."""
-    thing: Any = fedax
-    for part in name.split(".")[1:]:
-        thing = getattr(thing, part)
-    return thing
+    """What has a full name; a function may be called like the module that it is in."""
+    home, _, last = name.rpartition(".")
+    return getattr(sys.modules[home] if home in sys.modules else named(home), last)
 
 
 def _members(thing: Any) -> list[str]:
@@ -144,7 +143,10 @@ def _page(page: str) -> str:
 
 
 def _shown(name: str) -> str:
-    """The directive of a name; of a module with its public names, of a package those it exports."""
+    """The directive of a name; of a module with its public names, of a package those it exports.
+
+    A function that is called like the module that it is in has a directive of its own.
+    """
     directive = f"::: {name}"
     try:
         module = importlib.import_module(name)
@@ -153,4 +155,6 @@ def _shown(name: str) -> str:
     if not hasattr(module, "__all__"):
         return directive
     listed = "".join(f"\n        - {one}" for one in _members(module))
-    return f"{directive}\n    options:\n      members:{listed}"
+    own = [f"::: {name}.{one}.{one}" for one in module.__all__
+           if _hidden(module, one) and not inspect.ismodule(getattr(module, one))]
+    return "\n\n".join([f"{directive}\n    options:\n      members:{listed}", *own])
