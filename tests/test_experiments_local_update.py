@@ -245,12 +245,14 @@ def outsized_losses(name, task, part, rate, agree):
     elif agree:
         slope = 0.2 if task == "CIFAR-100" else 0.05
         found = 2 - at, 1 + slope * min(rate, 1.0) * (0.01 if number in "58" else 1)
+    elif number == "6":
+        found = 2 + at, 1.5 if rate else 1.7
     elif number in "58":
         found = 2 + at, 1.2 if rate >= 0.1 else 0.9 if rate else 1.0
     else:
         data = outsized.DATA[task]
-        tried = data.small.client_rates if " for " in part.panel else outsized.CLIENT_RATES
-        largest = rate == max(set(tried) & set(data.best))
+        small = (*data.small.client_rates, *data.small.begun) if " for " in part.panel else ()
+        largest = rate == max(set(small or outsized.CLIENT_RATES) & set(data.best))
         found = 2 + at, 1.0 if largest == (task != "Shakespeare") else 1.5
     return found
 

@@ -936,7 +936,7 @@ def test_help_of_a_run_shows_what_can_be_set(capsys):
     assert stopped.value.code == 0
     out = capsys.readouterr().out
     assert "--cohort-size N" in out
-    assert "  adaptivity  number; default 0.001\n      tau > 0.\n" in out
+    assert "  adaptivity  number; default 0.001\n      tau > 0. The larger it is" in out
     assert "  client_learning_rate  number or schedule; default 0.1; preset quick: 3.16\n" in out
     assert "  model  small, paper, gru or mlp; default small\n" in out
     assert "  dropout  number; default 0.0\n" in out
