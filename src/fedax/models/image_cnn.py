@@ -29,8 +29,8 @@ def image_cnn(
     r"""Classification of images by two convolutions and two dense layers.
 
     .. math::
-        h_1 &= r(x * W_1 + b_1) \quad [H - 2, W - 2, 32], \qquad
-        h_2 = d_1(\operatorname{pool}_{2 \times 2}(r(h_1 * W_2 + b_2))) \quad [.., .., 64], \\
+        h_1 &= r(x * W_1 + b_1) \quad [H - 2, W - 2, 32], \\
+        h_2 &= d_1(\operatorname{pool}_{2 \times 2}(r(h_1 * W_2 + b_2))) \quad [.., .., 64], \\
         h_3 &= d_2(r(h_2 W_3 + b_3)) \quad [128], \qquad f(x) = h_3 W_4 + b_4
 
     with 3x3 kernels without padding, the maximum over windows of 2x2, r(z) = max(0, z) and dropout

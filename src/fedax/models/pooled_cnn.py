@@ -31,8 +31,8 @@ def pooled_cnn(
     r"""Classification of images by convolutions, each with 2x2 pooling, and dense layers.
 
     .. math::
-        h_0 = x, \quad h_c = \operatorname{pool}_{2 \times 2}(r(h_{c-1} * W_c + b_c)), \quad
-        h_d = r(h_{d-1} W_d + b_d), \quad f(x) = h_{D-1} W_D + b_D
+        h_0 &= x, \qquad h_c = \operatorname{pool}_{2 \times 2}(r(h_{c-1} * W_c + b_c)) \\
+        h_d &= r(h_{d-1} W_d + b_d), \qquad f(x) = h_{D-1} W_D + b_D
 
     with r(z) = max(0, z), and the maximum over windows of 2x2, a last odd row or column dropped.
 
