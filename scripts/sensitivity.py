@@ -1,6 +1,6 @@
 """How each method's test accuracy depends on its settings, on `digits`: docs/sensitivity.csv.
 
-    python scripts/sensitivity.py docs/sensitivity.csv           # all methods, about an hour
+    python scripts/sensitivity.py docs/sensitivity.csv           # all, some 15 minutes
     python scripts/sensitivity.py docs/sensitivity.csv fedavg    # only some
 
 What the file has already is not measured again.

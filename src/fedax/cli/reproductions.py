@@ -120,8 +120,10 @@ def _train(name: str, experiment: Experiment, command: Reproduce) -> None:
     if besides and not command.json:
         others = dict.fromkeys(job.part.panel for job in besides)
         print(f"Finished before, and so among the results: {', '.join(others)}.")
+    panels = whole.panels
+    done = sorted([*jobs, *besides], key=lambda job: (job.seed, panels.index(job.part.panel)))
     came = gathered(
-        name, experiment, cast(Scale, command.scale), command.stand_in, [*jobs, *besides], storage
+        name, experiment, cast(Scale, command.scale), command.stand_in, done, storage
     )
     _say(experiment, came, command)
     if command.out is not None or not command.json:
