@@ -41,7 +41,7 @@ NUMBERED = {
 # Where arguments are explained that are those of another factory, too.
 AS_FOR = re.compile(r"as\sfor\s`(\w+(?:\.\w+)*)`")
 PAPER = re.compile(r"(?<!\[)\b[Pp]aper\s(00\d)('s)?(?!:)")
-# Of a section: a search for a setting by its name would find the numbers of every method first.
+# Of a section or paragraph: a search for a name would find it on every method's page first.
 UNSEARCHED = "{ data-search-exclude }"
 
 
@@ -126,7 +126,8 @@ def page(name: str) -> str:
     update = "\n\n".join(texts).strip()
     parts = [
         f"# {name} {{ #fedax.{name} }}", idea,
-        "## The update", with_links(update), symbols.paragraph(name, formulas(update)),
+        "## The update", with_links(update),
+        f"{symbols.paragraph(name, formulas(update))}\n{UNSEARCHED}",
         "## When to use it", with_links(re.sub(r"\]\((?=[\w/-]+\.md)", "](../", when)),
     ]
     parts += ["## Hyperparameters", *arguments(name, factory, by_kind["parameters"])]

@@ -178,7 +178,7 @@ def paragraph(name: str, formulas: str) -> str:
     if r"\sqrt" in formulas:
         parts.append("Products, squares, roots and quotients are coordinate by coordinate.")
     parts.append("What other libraries do: [conventions](../conventions.md).")
-    return " ".join(parts) + "\n{ data-search-exclude }"
+    return " ".join(parts)
 
 
 def occurring(formulas: str) -> list[str]:
