@@ -221,6 +221,8 @@ PROBES: Sequence[Probe] = (
     Probe("mime-figure-3", _EMNIST, "30 local steps, clients alike", _ALIKE, grid={}),
     Probe("mime-figure-3", _EMNIST, "50 clients a round", {"cohort_size": 50},
           ("FedAvg SGDm", "Mime SGDm"), {}),
+    Probe("mime-figure-3", "plays, not in the paper", "50 clients a round", {"cohort_size": 50},
+          ("FedAvg SGDm", "Mime SGDm"), {"client_learning_rate": [1.0, 3.16]}),
     Probe("mime-table-3", f"{_EMNIST} logistic", "30 local steps, clients alike", _ALIKE, grid={},
           seeds=3),
     # As many steps as those with 30 local ones take in 80 rounds.
