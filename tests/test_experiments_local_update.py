@@ -361,7 +361,9 @@ def test_criteria_of_runs_that_diverged_do_not_agree():
             for part in plan.parts for values, _ in settings_of(part)
         )
         experiment = EXPERIMENTS[name]
-        assert not any(outcome.agrees for _, outcome in judged(experiment, nothing))
+        outcomes = [outcome for _, outcome in judged(experiment, nothing)]
+        assert not any(outcome.agrees for outcome in outcomes)
+        assert not any("ahead" in outcome.measured for outcome in outcomes), name
         assert experiment.tables(nothing)
         if experiment.draw:
             experiment.draw(Figure(), nothing)

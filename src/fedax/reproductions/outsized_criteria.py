@@ -271,6 +271,8 @@ def _beaten(panel: str, rates: Sequence[float]) -> Criterion:
     """What is ahead at first is not at last."""
     def judge(results: Results) -> Outcome:
         means = {rate: first(panel, constant(rate))(results).mean() for rate in rates}
+        if np.isnan(list(means.values())).all():
+            return Outcome("diverged, or was not measured", False)
         leads = min(rates, key=lambda rate: np.nan_to_num(means[rate], nan=np.inf))
         if leads == rates[0]:
             return Outcome(f"{constant(leads)} is ahead at first", False)
@@ -302,9 +304,10 @@ def figure_7(results: Results) -> Sequence[Criterion]:
 
 
 def _by_yogi(panel: str, rates: Sequence[float]) -> Iterator[Criterion]:
-    order = rates if name_of(panel) == "StackOverflow TP" else rates[::-1]
+    size, order = (
+        ("smaller", rates) if name_of(panel) == "StackOverflow TP" else ("larger", rates[::-1])
+    )
     best, *others = map(constant, order)
-    size = "smaller" if order is rates else "larger"
     for read, when in ((first, AT_FIRST), (final, "the last 100")):
         yield ahead(
             f"{panel}: {size} gammas have the lower loss throughout. Agrees if the mean over "
