@@ -170,6 +170,9 @@ PROBES: Sequence[Probe] = (
           ("", {}, ("gamma = 0.01", "gamma = 0.1", "ReduceLR, gamma = 100", _FALLING[1])),
           (", W = P = C = 100 as published", _WAITS, ("ReduceLR, gamma = 100",)),
       )),
+    # Are 200 rounds too few, of which the first 50 are lost to gamma = 100?
+    Probe("outsized-rates-figure-8", _PLAYS, "600 rounds", {"num_rounds": 600},
+          ("gamma = 1", "ReduceLR, gamma = 100"), metrics=_LOSS),
     # Is 600 rounds too few to come down from gamma = 100?
     Probe("outsized-rates-figure-9", _TAGS, "2,400 rounds", {"num_rounds": 2400},
           ("gamma = 0.01", "gamma = 0.1", "ReduceLR, gamma = 100"), {}, metrics=_LOSS),
