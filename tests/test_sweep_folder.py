@@ -59,6 +59,7 @@ def test_a_sweep_that_is_stopped_anywhere_ends_with_the_same_table(task, tmp_pat
     """SCAFFOLD's clients keep states, and units are stopped in the middle and between them."""
     whole = swept(task)
     monkeypatch.setattr(training, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
+    monkeypatch.setattr(training, "SHARE_OF_CHECKPOINTS", 1.0)
     show, left = SweepDisplay.show, [0]
 
     def stop_now_and_then(self, number, running):
@@ -81,6 +82,29 @@ def test_a_sweep_that_is_stopped_anywhere_ends_with_the_same_table(task, tmp_pat
     same(again.record, whole.record)
     same(fedax.load_sweep(out).record, whole.record)
     assert again.choice.methods["scaffold"].best == whole.choice.methods["scaffold"].best
+
+
+@pytest.mark.quick
+def test_writing_large_states_takes_a_tenth_of_the_time(task, tmp_path, monkeypatch):
+    """Reports come every 20 seconds and a checkpoint takes as long, so 180 pass between two."""
+    clock, reports, saved = [0.0], [0], []
+
+    def show(self, number, running):
+        clock[0] += 20
+        reports[0] += 1
+
+    def save(self, *state):
+        clock[0] += 20
+        saved.append(reports[0])
+
+    monkeypatch.setattr(training.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(SweepDisplay, "show", show)
+    monkeypatch.setattr(Keeper, "save", save)
+    fedax.sweep(
+        task, {"fedavg": fedax.fedavg}, {"client_learning_rate": [0.001]}, num_rounds=1200,
+        cohort_size=3, progress=False, out=tmp_path / "sweep",
+    )
+    assert saved == [2, 12, 22]
 
 
 @pytest.mark.quick

@@ -17,8 +17,10 @@ from fedax.sweeps.record import Setting
 from fedax.tuning.display import SweepDisplay
 from fedax.tuning.keeping import Keeper
 
-# The state of a unit under way is written at most so often.
+# The state of a unit under way is written at most so often, and so that writing takes at most
+# about this share of the time: SCAFFOLD's clients, say, may keep gigabytes.
 SECONDS_BETWEEN_CHECKPOINTS = 30.0
+SHARE_OF_CHECKPOINTS = 0.1
 
 
 class SweepStopped(RunError):  # noqa: N818 - it is asked for
@@ -127,7 +129,7 @@ def _trained(
     training = BatchTraining(
         first.task, algorithms, num_rounds, options, varies, devices, state
     )
-    saved = time.monotonic()
+    saved, wait = time.monotonic(), SECONDS_BETWEEN_CHECKPOINTS
     for report in training:
         columns.add(report.metrics)
         number = columns.num_rounds
@@ -136,11 +138,13 @@ def _trained(
         asked.round_done(compiling)
         if number == num_rounds or not training.state.alive.any():
             break
-        if keeper is not None and (
-            asked or time.monotonic() - saved > SECONDS_BETWEEN_CHECKPOINTS
-        ):
+        if keeper is not None and (asked or time.monotonic() - saved > wait):
+            began = time.monotonic()
             keeper.save(index, unit, training.state, columns)
             saved = time.monotonic()
+            wait = max(
+                SECONDS_BETWEEN_CHECKPOINTS, (saved - began) * (1 / SHARE_OF_CHECKPOINTS - 1)
+            )
         if asked:
             raise sweeping.stopped(f"round {number} of {num_rounds} of part {index + 1}")
     if goes_on and keeper is not None:
