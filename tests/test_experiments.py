@@ -295,6 +295,17 @@ def test_which_setting_is_best_is_asked_of_each_seed_alone_too():
 
 
 @pytest.mark.quick
+def test_seeds_of_another_panel_are_not_asked():
+    """The panel P has two seeds, Q has four."""
+    results = Results(
+        Trace(panel, "A", {"rate": rate}, seed, 9, 0, {"train_loss": rate}, {})
+        for panel, count in {"P": 2, "Q": 4}.items() for rate in (0.1, 0.2) for seed in range(count)
+    )
+    found = criteria.chosen("said", "P", "A", "rate", 0.1).judge(results)
+    assert found == Outcome("0.1", True)
+
+
+@pytest.mark.quick
 @pytest.mark.parametrize("criterion", [criteria.at_least, criteria.sooner])
 def test_a_seed_that_diverged_does_not_make_a_method_worse(criterion):
     """With seed 0 A is 10 points behind B, whose seed 1 diverged: that is no agreement."""

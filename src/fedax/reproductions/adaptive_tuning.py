@@ -25,7 +25,15 @@ from fedax.reproductions.adaptive_parts import (
     tuned,
 )
 from fedax.reproductions.criteria import gained, range_of, seed_by_seed
-from fedax.reproductions.experiment import Criterion, Experiment, Outcome, Part, Plan, Scale
+from fedax.reproductions.experiment import (
+    NOT_IN_THE_FIGURE,
+    Criterion,
+    Experiment,
+    Outcome,
+    Part,
+    Plan,
+    Scale,
+)
 from fedax.reproductions.results import LAST, Results, spread
 from fedax.sweeps.choosing import choose
 
@@ -46,8 +54,13 @@ _D2 = (
 
 
 def figure_2_plan(scale: Scale, stand_in: bool) -> Plan | None:
-    """FedAdam, FedYogi and FedAvgM over both rates."""
-    return _rates_plan(scale, stand_in, OF_FIGURE_2, ["SO NWP"])
+    """FedAdam, FedYogi and FedAvgM over both rates; small ones are on data of other figures."""
+    plan = _rates_plan(scale, stand_in, OF_FIGURE_2, ["SO NWP"])
+    if plan is None or scale == "paper":
+        return plan
+    parts = tuple(part._replace(panel=part.panel + NOT_IN_THE_FIGURE) for part in plan.parts)
+    times = {panel + NOT_IN_THE_FIGURE: those for panel, those in plan.hours.items()}
+    return plan._replace(parts=parts, hours=times)
 
 
 def figure_4_plan(scale: Scale, stand_in: bool) -> Plan | None:

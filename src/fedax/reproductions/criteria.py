@@ -191,8 +191,11 @@ def between(
 def seed_by_seed(criterion: Criterion) -> Criterion:
     """A criterion that says, too, whether each seed alone comes to the same.
 
-    For what is no mean of numbers, such as which setting is the best.
+    For what is no mean of numbers, such as which setting is the best. The seeds are those of the
+    panel that its statement begins with.
     """
+    panel = criterion.statement.partition(":")[0]
+
     def agrees(results: Results, seed: int) -> bool:
         one = [trace for trace in results.traces if trace.seed == seed]
         try:
@@ -202,7 +205,8 @@ def seed_by_seed(criterion: Criterion) -> Criterion:
 
     def judge(results: Results) -> Outcome:
         found = criterion.judge(results)
-        alone = [agrees(results, seed) for seed in {trace.seed for trace in results.traces}]
+        seeds = {trace.seed for trace in results.traces if trace.panel == panel}
+        alone = [agrees(results, seed) for seed in seeds]
         if alone.count(found.agrees) == len(alone):
             return found
         words = f"{found.measured} ({SMALL}: of {len(alone)} seeds alone {sum(alone)} agree)"

@@ -16,8 +16,9 @@ Scale: TypeAlias = Literal["small", "paper"]
 
 # Fewer seeds say nothing of the spread.
 LEAST_SEEDS = 3
-# What the name of a panel ends with that is on data which the paper has not.
-BEYOND = ", not in the paper"
+# What the name of a panel ends with that is on data which the paper, or its figure, has not.
+NOT_IN_THE_FIGURE = ", not in the figure"
+BEYOND = (", not in the paper", NOT_IN_THE_FIGURE)
 
 
 def name_of(panel: str) -> str:
@@ -26,7 +27,11 @@ def name_of(panel: str) -> str:
     Example:
       >>> name_of("Shakespeare"), name_of("plays for Shakespeare")
       ('Shakespeare', 'Shakespeare')
+      >>> name_of("CIFAR-10, not in the figure")
+      'CIFAR-10'
     """
+    for words in BEYOND:
+        panel = panel.removesuffix(words)
     return panel.rpartition(" for ")[2]
 
 
@@ -164,9 +169,10 @@ class Criterion(NamedTuple):
     judge: Callable[[Results], Outcome]
 
     @property
-    def is_beyond(self) -> bool:
-        """Whether it asks the question of data that the paper has not."""
-        return self.statement.partition(":")[0].endswith(BEYOND)
+    def beyond(self) -> str:
+        """How its panel ends if it asks the question of data that paper or figure has not."""
+        panel = self.statement.partition(":")[0]
+        return next((words for words in BEYOND if panel.endswith(words)), "")
 
 
 class Experiment(NamedTuple):

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from fedax.experiment.folder import RunError, write_atomically
 from fedax.reproductions.common import Reproduction
 from fedax.reproductions.criteria import SMALL
-from fedax.reproductions.experiment import Criterion, Experiment, Outcome, Plan, Scale
+from fedax.reproductions.experiment import BEYOND, Criterion, Experiment, Outcome, Plan, Scale
 from fedax.reproductions.jobs import Job
 from fedax.reproductions.results import Results, as_json, from_json, kept, traces_of
 
@@ -54,22 +54,26 @@ def judged(experiment: Experiment, results: Results) -> list[tuple[Criterion, Ou
 
 
 def verdict(found: Sequence[tuple[Criterion, Outcome]]) -> str:
-    """In words; the points of data that the paper has not are counted by themselves.
+    """In words; points of data that the paper, or its figure, has not are counted by themselves.
 
     Example:
       >>> points = [(Criterion("A: less.", None), Outcome("", True)),
       ...           (Criterion("A: more.", None), Outcome("", False)),
-      ...           (Criterion("B, not in the paper: less.", None), Outcome("", True))]
-      >>> verdict(points)
+      ...           (Criterion("B, not in the paper: less.", None), Outcome("", True)),
+      ...           (Criterion("C, not in the figure: less.", None), Outcome("", False))]
+      >>> verdict(points[:3])
       'agrees in 1 of 2 points; on data that the paper has not, agrees'
-      >>> verdict(points[2:])
-      'on data that the paper has not, agrees'
+      >>> verdict(points[3:])
+      'on data that the figure has not, disagrees'
       >>> verdict([points[0], (Criterion("A: the same run.", None), Outcome("", False, True))])
       'agrees; 1 more says nothing'
     """
-    own = _counted([outcome for criterion, outcome in found if not criterion.is_beyond])
-    beyond = _counted([outcome for criterion, outcome in found if criterion.is_beyond])
-    return "; ".join(filter(None, [own, beyond and f"on data that the paper has not, {beyond}"]))
+    counts = []
+    for lacks in ("", *BEYOND):
+        count = _counted([outcome for criterion, outcome in found if criterion.beyond == lacks])
+        source = lacks.rpartition(" ")[2]
+        counts.append(f"on data that the {source} has not, {count}" if lacks and count else count)
+    return "; ".join(filter(None, counts))
 
 
 def _counted(outcomes: Sequence[Outcome]) -> str:
@@ -86,11 +90,12 @@ def _of_points(outcomes: Sequence[Outcome]) -> str:
     if not agreeing:
         return "disagrees" if outcomes else ""
     small = sum(SMALL in outcome.measured for outcome in agreeing)
+    of_all = f" in {len(agreeing)} of {len(outcomes)} points"
+    if len(agreeing) == len(outcomes):
+        of_all = f" in all {len(outcomes)} points" if 0 < small < len(outcomes) else ""
     some = "" if small == len(agreeing) else f"{small} of them "
     words = f", {some}by less than the spread over seeds" if small else ""
-    if len(agreeing) == len(outcomes):
-        return f"agrees{words}"
-    return f"agrees in {len(agreeing)} of {len(outcomes)} points{words}"
+    return f"agrees{of_all}{words}"
 
 
 def at_edges(results: Results) -> str:
