@@ -146,8 +146,11 @@ PROBES: Sequence[Probe] = (
                settings={"num_rounds": 600}),
     # Do the curves cross later? Is gamma = 0 comparable later?
     *(Probe(f"outsized-rates-figure-{figure}", panel, f"{rounds:,} rounds",
-            {"num_rounds": rounds}, metrics=_LOSS)
-      for figure in (2, 5) for panel, rounds in ((_CIFAR, 6000), (_FEMNIST, 1500))),
+            {"num_rounds": rounds}, seeds=seeds, metrics=_LOSS)
+      for figure, panel, rounds, seeds in (
+          (2, _CIFAR, 6000, 1), (2, _FEMNIST, 1500, 3),
+          (5, _CIFAR, 6000, 1), (5, _FEMNIST, 1500, 1),
+      )),
     Probe("outsized-rates-figure-5", _PLAYS, "600 rounds", {"num_rounds": 600}, metrics=_LOSS),
     *(Probe("outsized-rates-figure-5", panel, f"{rounds:,} rounds", {"num_rounds": rounds},
             ("gamma = 0", best), metrics=_LOSS)
@@ -176,6 +179,9 @@ PROBES: Sequence[Probe] = (
     # Is 600 rounds too few to come down from gamma = 100?
     Probe("outsized-rates-figure-9", _TAGS, "2,400 rounds", {"num_rounds": 2400},
           ("gamma = 0.01", "gamma = 0.1", "ReduceLR, gamma = 100"), {}, metrics=_LOSS),
+    # Are 200 rounds too few to come down from it on the plays?
+    Probe("outsized-rates-figure-9", _WORDS, "600 rounds", {"num_rounds": 600},
+          ("gamma = 0.1", "ReduceLR, gamma = 100"), metrics=_LOSS),
     # Or does Yogi not forget the large updates, as its second moment falls by small ones' squares?
     Probe("outsized-rates-figure-9", _TAGS, "Adam in place of Yogi",
           {"server_optimizer": "adam(1e-05, 0.9, 0.99, 0.0)"},
@@ -194,7 +200,7 @@ PROBES: Sequence[Probe] = (
     *(Probe("decaying-steps-figure-3", _FEMNIST, f"clients alike, {rounds:,} rounds",
             {**_ALIKE, "num_rounds": rounds},
             tuple(f"K = 33, {scheme}" for scheme in ("decaying gamma", "decaying K")), seeds=3)
-      for rounds in (300, 1200)),
+      for rounds in (300, 1200, 4000)),
     *(Probe("decaying-steps-figure-4", _PLAYS, f"{rounds:,} rounds",
             {"num_rounds": rounds, "evaluate_every": rounds // 80},
             metrics=("test_accuracy", "train_loss")) for rounds in (800, 4000)),

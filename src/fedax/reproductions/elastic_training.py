@@ -137,7 +137,8 @@ def table_1_plan(scale: Scale, stand_in: bool) -> Plan | None:
             _part(name, panel, "naive", "fedavg", num_seeds=MANY_SEEDS),
             *(_part(name, panel, f"elastic({way})", "elastic+fedavg", sensitivity=way,
                     num_seeds=MANY_SEEDS) for way in ("average", "momentum")),
-            _part(name, panel, LONGER, "fedavg", server_learning_rate=1.5),
+            _part(name, panel, LONGER, "fedavg", server_learning_rate=1.5,
+                  num_seeds=MANY_SEEDS),
         )
     ])
 

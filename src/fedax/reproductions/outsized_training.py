@@ -147,7 +147,7 @@ def _drawing(
     """
     def draw(figure: Figure, results: Results) -> None:
         panels = results.panels
-        figure.set_size_inches(5 * len(panels), 4)
+        figure.set_size_inches(5 * len(panels), 4.4)
         for axes, panel in zip(
             figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True
         ):
@@ -187,10 +187,10 @@ def _lines(
         axes.fill_between(rounds, np.maximum(low, 1e-3 * mean), high, color=line.get_color(),
                           alpha=0.15, linewidth=0)
         handles.append(line)
-        names.append("ReduceLR" if label.startswith("ReduceLR") else label)
+        names.append(label.replace(", gamma =", " from"))
     tidy(axes)
     if handles:
-        legend(axes, handles, names)
+        legend(axes, handles, names, below=True)
 
 
 _CROSS_ENTROPY = "cross-entropy training loss"

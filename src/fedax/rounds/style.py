@@ -109,12 +109,20 @@ def upright(axes: Axes, text: str) -> str:
     return "\n".join(textwrap.wrap(text, max(int(letters), 16), break_on_hyphens=False))
 
 
-def legend(axes: Axes, handles: Sequence[Any], labels: Sequence[str]) -> None:
-    """A legend in which names stand as they are, whatever they are."""
+def legend(
+    axes: Axes, handles: Sequence[Any], labels: Sequence[str], *, below: bool = False
+) -> None:
+    """A legend in which names stand as they are, whatever they are.
+
+    Below the axes, in three columns, it hides no line.
+    """
+    place: dict[str, Any] = {"ncols": 1 if len(labels) <= 8 else 2}
+    if below:
+        place = {"ncols": 3, "loc": "upper center", "bbox_to_anchor": (0.5, -0.15)}
     shown = axes.legend(
         handles, ["\n".join(textwrap.wrap(plain(label), _LABEL_LETTERS, drop_whitespace=False))
                   for label in labels], frameon=True, framealpha=0.9,
-        edgecolor="none", fontsize="small", ncols=1 if len(labels) <= 8 else 2, handlelength=3.5,
+        edgecolor="none", fontsize="small", handlelength=3.5, **place,
     )
     for text in shown.get_texts():
         text.set_parse_math(False)
