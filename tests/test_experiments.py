@@ -258,7 +258,7 @@ def test_criteria_are_judged_by_means_over_seeds():
     assert verdict([(POINT, Outcome("", agrees)) for agrees in (True, False)]) == (
         "agrees in 1 of 2 points")
     assert verdict([(POINT, early), (POINT, close)]) == (
-        "agrees, 1 of them by less than the spread over seeds")
+        "agrees in both points, 1 of them by less than the spread over seeds")
     assert spread(np.array([0.5])) == "0.50"
 
 

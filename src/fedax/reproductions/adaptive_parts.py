@@ -163,8 +163,8 @@ def in_words(panels: Sequence[str], source: Sequence[str] = tuple(ROWS)) -> str:
         sentences.append(f"{' and '.join(elsewhere)}: {how} --stand-in.")
     if missing:
         are, them = ("are", "them") if len(missing) > 1 else ("is", "it")
-        sentences.append(f"The paper's {', '.join(missing)} {are} left out, as nothing was chosen "
-                         f"to stand in for {them}.")
+        sentences.append(f"The paper's {', '.join(missing)} {are} left out, as only the same "
+                         f"images and plays could stand in for {them}.")
     if not set(asked) & set(source):
         sentences.append("These are not in the figure: the paper says that similar results hold "
                          "for other tasks.")

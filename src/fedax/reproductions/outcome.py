@@ -92,7 +92,8 @@ def _of_points(outcomes: Sequence[Outcome]) -> str:
     small = sum(SMALL in outcome.measured for outcome in agreeing)
     of_all = f" in {len(agreeing)} of {len(outcomes)} points"
     if len(agreeing) == len(outcomes):
-        of_all = f" in all {len(outcomes)} points" if 0 < small < len(outcomes) else ""
+        every = "both" if len(outcomes) == 2 else f"all {len(outcomes)}"
+        of_all = f" in {every} points" if 0 < small < len(outcomes) else ""
     some = "" if small == len(agreeing) else f"{small} of them "
     words = f", {some}by less than the spread over seeds" if small else ""
     return f"agrees{of_all}{words}"
