@@ -295,6 +295,14 @@ def test_which_setting_is_best_is_asked_of_each_seed_alone_too():
 
 
 @pytest.mark.quick
+def test_a_method_with_fewer_seeds_is_compared_with_those_that_it_has():
+    """0.1 with seeds 0 and 1; the third of `a`, 0.9, has nothing beside it."""
+    results = made({"a": [0.6, 0.7, 0.9], "b": [0.5, 0.6]})
+    one = criteria.at_least("said", "P", "a", "b", "test_accuracy")
+    assert one.judge(results) == Outcome("10 ± 0", True)
+
+
+@pytest.mark.quick
 def test_seeds_of_another_panel_are_not_asked():
     """The panel P has two seeds, Q has four."""
     results = Results(

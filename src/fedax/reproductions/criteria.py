@@ -159,6 +159,8 @@ def ahead(
             return Outcome(
                 f"{names[1]} diverged, or was not measured", bool(len(low)) and by >= 0
             )
+        both = min(len(high), len(low))  # seeds are run in order, so these are what both have
+        high, low = high[:both], low[:both]
         lost = int(np.isnan(low).sum())
         gain = (high - low)[~np.isnan(low)] if lost else high - low
         words = f"; {names[1]} diverged with {lost} of {len(low)} seeds" if lost else ""
