@@ -15,11 +15,10 @@ from typing import IO, Any
 
 import numpy as np
 
-from fedax.experiment.folder import open_file
 from fedax.experiment.manifest import ROWS, STATE, Declared, file_of
+from fedax.files import open_file
+from fedax.npz import Arrays, array_header
 from fedax.rounds.client_store import row_blocks
-
-Arrays = dict[str, np.ndarray]
 
 
 def write_arrays(folder: Path, arrays: Arrays) -> None:
@@ -95,8 +94,10 @@ def _read_state(path: Path, declared: Mapping[str, Declared]) -> Arrays:
                     arrays[name] = np.frombuffer(content, np.uint8)
     except (OSError, MemoryError):
         raise
-    except Exception as error:  # zipfile has many ways to say that it is none
+    except ValueError as error:
         raise ValueError(f"its file {path.name} cannot be read: {error}") from None
+    except Exception:  # zipfile has many ways to say that it is none
+        raise ValueError(f"its file {path.name} is not a whole archive of arrays") from None
     return arrays
 
 
@@ -114,9 +115,7 @@ def _mapped(path: Path, what: Declared) -> np.ndarray:
 
 def _require_header(file: IO[bytes], shape: tuple[int, ...], size: int) -> None:
     """Raises a ValueError unless an array of these bytes comes next, and ends the file."""
-    if np.lib.format.read_magic(file) != (1, 0):
-        raise ValueError("its format is another")
-    found, fortran, dtype = np.lib.format.read_array_header_1_0(file)
+    found, fortran, dtype = array_header(file)
     if (found, fortran, dtype) != (shape, False, np.dtype(np.uint8)):
         raise ValueError(f"it holds {dtype}{list(found)} and not {math.prod(shape)} bytes")
     if size - file.tell() != math.prod(shape):

@@ -31,7 +31,6 @@ import numpy as np
 
 from fedax.algorithm import Params
 from fedax.experiment.arrays import Arrays, read_arrays, write_arrays
-from fedax.experiment.folder import open_file, read_file, write_atomically
 from fedax.experiment.manifest import (
     BEST,
     CLIENT_IDS,
@@ -54,6 +53,7 @@ from fedax.experiment.params import (
     structure,
 )
 from fedax.experiment.versions import __version__
+from fedax.files import open_file, read_file, write_atomically
 from fedax.models.parameters import fitted
 from fedax.rounds.client_store import ClientStore
 from fedax.rounds.options import PERSONALIZE

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import io
 import json
 import os
 import shlex
-import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,9 +14,9 @@ from typing import Any
 import numpy as np
 from filelock import FileLock, Timeout
 
-# How the name of a file ends that is not whole yet.
-PARTIAL = ".partial"
-LOCK = ".lock"
+from fedax.files import LOCK, PARTIAL, not_plain, read_file, write_atomically
+from fedax.theory.tables import read_table
+
 CONFIG = "config.json"
 # What config.json has as the kind of a sweep.
 SWEEP = "sweep"
@@ -93,9 +91,10 @@ def read_config(folder: Path) -> dict[str, Any]:
         )
         raise RunError(f"{folder} {what}.")
     try:
-        config = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise RunError(f"The configuration {path} cannot be read: {error}.") from None
+        config = read_table(path, links=False)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise RunError(f"The configuration {path} cannot be read: {reason}.") from None
     if not isinstance(config, dict) or not {"task", "algorithm", "num_rounds"} <= set(config):
         raise RunError(f"{path} is no run's configuration.")
     return config
@@ -146,45 +145,6 @@ def write_json(path: Path, value: Any) -> None:
     write_atomically(path, (json.dumps(json.loads(to_json(value)), indent=2) + "\n").encode())
 
 
-def write_atomically(path: Path, content: bytes) -> None:
-    """Writes a file that is the old one or the new one, never half of it; follows no link."""
-    partial = path.with_name(path.name + PARTIAL)
-    try:
-        partial.unlink(missing_ok=True)
-        with partial.open("xb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            partial.unlink(missing_ok=True)
-        raise
-
-
-def open_file(path: Path) -> io.BufferedReader:
-    """Opens a file of a run folder to read; a link, a pipe or a device is not opened.
-
-    Raises:
-      OSError: it cannot be opened, or is no file.
-    """
-    if not stat.S_ISREG(path.lstat().st_mode):
-        raise OSError(errno.EINVAL, "It is no regular file", str(path))
-    return path.open("rb")
-
-
-def read_file(path: Path, most_bytes: int | None = None) -> bytes:
-    """Reads a file of a run folder, see `open_file`.
-
-    Raises:
-      OSError: it cannot be read, is no file or has more bytes than that.
-    """
-    with open_file(path) as file:
-        if most_bytes is not None and os.fstat(file.fileno()).st_size > most_bytes:
-            raise OSError(errno.EFBIG, f"It has more than {most_bytes:,} bytes", str(path))
-        return file.read()
-
-
 @contextlib.contextmanager
 def explained(folder: Path, go_on: str | None = None) -> Iterator[None]:
     """Turns a failure of the disk into a sentence.
@@ -229,11 +189,17 @@ def resuming(folder: Path) -> str:
 
 @contextlib.contextmanager
 def locked(folder: Path, go_on: str | None = None) -> Iterator[None]:
-    """Keeps a second process out of the folder; the lock goes with the process, however it ends."""
+    """Keeps a second process out of the folder; the lock goes with the process, however it ends.
+
+    Raises:
+      RunError: it cannot be written, or holds a link, see `fedax.files.not_plain`.
+      BusyError: another process has it.
+    """
     lock = FileLock(folder / LOCK)
     with explained(folder, go_on):
-        if (folder / LOCK).is_symlink():
-            raise RunError(f"{folder / LOCK} is a link, which fedax did not make; remove it.")
+        wrong = not_plain(folder)
+        if wrong is not None:
+            raise RunError(wrong)
         try:
             lock.acquire(timeout=0)
         except Timeout:  # an OSError too, but not the disk's

@@ -16,9 +16,10 @@ from typing import Any, NamedTuple, TypeGuard
 import jax.numpy as jnp
 import numpy as np
 
-from fedax.experiment.folder import RunError, read_file
+from fedax.experiment.folder import RunError
 from fedax.experiment.metrics import Prefix
 from fedax.experiment.versions import __version__
+from fedax.files import read_file
 
 FORMAT = 2
 MANIFEST = "manifest.json"

@@ -15,7 +15,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from fedax.experiment.folder import RunError, read_file, to_json, write_atomically
+from fedax.experiment.folder import RunError, to_json
+from fedax.files import read_file, write_atomically
 from fedax.rounds.history import History
 
 METRICS = "metrics.jsonl"

@@ -21,8 +21,8 @@ import safetensors.numpy
 
 from fedax.algorithm import Params, PyTree
 from fedax.devices.mesh import one_copy
-from fedax.experiment.folder import write_atomically
 from fedax.experiment.versions import __version__
+from fedax.files import write_atomically
 from fedax.models.parameters import fitted, named_leaves
 
 # The one key of a file's header, whose text is JSON: with several their order would vary.

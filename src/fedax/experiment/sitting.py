@@ -17,13 +17,7 @@ from fedax.devices.processes import any_of_them
 from fedax.experiment import checkpoint
 from fedax.experiment.checkpoint import Restored, fingerprint
 from fedax.experiment.display import Display
-from fedax.experiment.folder import (
-    CONFIG,
-    RunError,
-    explained,
-    write_atomically,
-    write_json,
-)
+from fedax.experiment.folder import CONFIG, RunError, explained, write_json
 from fedax.experiment.manifest import BEST
 from fedax.experiment.metrics import MetricsLog, Prefix, read_metrics
 from fedax.experiment.pages import report_page
@@ -31,6 +25,7 @@ from fedax.experiment.profiling import Trace, describe_time
 from fedax.experiment.signals import stop_on_signal
 from fedax.experiment.summary import closing, opening, write_summary
 from fedax.experiment.versions import versions
+from fedax.files import write_atomically
 from fedax.measures.communication import Communication
 from fedax.report.clients import CLIENTS, clients_table
 from fedax.rounds.evaluation import Evaluator

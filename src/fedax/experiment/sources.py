@@ -21,7 +21,8 @@ from typing import Any
 from fedax.data.task import Task
 from fedax.experiment import imports
 from fedax.experiment.errors import ConfigError
-from fedax.experiment.folder import resume_command, write_atomically
+from fedax.experiment.folder import resume_command
+from fedax.files import write_atomically
 from fedax.validate import unknown
 
 GROUPS = {"task": "fedax.tasks", "algorithm": "fedax.algorithms"}

@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedax.experiment.folder import RunError, write_atomically
+from fedax.experiment.folder import RunError
+from fedax.files import write_atomically
 from fedax.reproductions.common import Reproduction
 from fedax.reproductions.criteria import SMALL
 from fedax.reproductions.experiment import BEYOND, Criterion, Experiment, Outcome, Plan, Scale

@@ -7,6 +7,8 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+from fedax.files import open_file
+
 # A file of more bytes is not read. What JSON becomes in memory is up to twenty times its size, and
 # tomllib, which is Python, reads a megabyte in about a second.
 MOST_BYTES = {".json": 2**26, ".toml": 2**22}
@@ -14,22 +16,31 @@ MOST_BYTES = {".json": 2**26, ".toml": 2**22}
 DEEPEST = 50
 
 
-def read_text(path: Path, most: int) -> str:
+def read_text(path: Path, most: int, *, links: bool = True) -> str:
     """The text of a file, of which no more than a number of bytes are read.
+
+    Args:
+      path: the file.
+      most: the number of bytes.
+      links: whether a link is followed, as of a file that the user names.
 
     Raises:
       OSError: the file cannot be read.
       ValueError: it is larger, or no text.
     """
-    with path.open("rb") as file:
+    with open_file(path, links=links) as file:
         content = file.read(most + 1)
     if len(content) > most:
         raise ValueError(f"it is larger than {most / 2**20:g} MiB")
     return content.decode("utf-8-sig")  # some editors begin a file with a mark
 
 
-def read_table(path: Path) -> Any:
+def read_table(path: Path, *, links: bool = True) -> Any:
     """What a .json file holds, or a .toml file, as which every other name counts.
+
+    Args:
+      path: the file.
+      links: as for `read_text`.
 
     Raises:
       OSError: the file cannot be read.
@@ -40,7 +51,7 @@ def read_table(path: Path) -> Any:
         tomllib.loads, MOST_BYTES[".toml"]
     )
     try:
-        value = read(read_text(path, most))
+        value = read(read_text(path, most, links=links))
     except RecursionError:
         raise ValueError(_TOO_DEEP) from None
     if _is_deep(value):

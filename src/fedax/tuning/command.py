@@ -18,16 +18,9 @@ from fedax.data.file_names import file_name
 from fedax.experiment.config import RunConfig
 from fedax.experiment.display import make_console, style_of_command_line
 from fedax.experiment.errors import ConfigError
-from fedax.experiment.folder import (
-    RunError,
-    explained,
-    for_shell,
-    locked,
-    new_folder,
-    read_summary,
-    write_atomically,
-)
+from fedax.experiment.folder import RunError, explained, for_shell, locked, new_folder, read_summary
 from fedax.experiment.run import simulate_options
+from fedax.files import write_atomically
 from fedax.rounds.options import Settings
 from fedax.sweeps.choosing import Choice, RuleError, choose
 from fedax.sweeps.planning import Entry, Halving, Unit, plan

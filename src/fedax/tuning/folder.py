@@ -27,20 +27,19 @@ from fedax.experiment.folder import (
     RunError,
     for_shell,
     read_config,
-    write_atomically,
     write_json,
 )
 from fedax.experiment.versions import versions
+from fedax.files import write_atomically
 from fedax.sweeps.choosing import Choice
 from fedax.sweeps.closing import closing_words
 from fedax.sweeps.planning import Halving, Unit
 from fedax.sweeps.record import Record, Setting
-from fedax.tuning.keeping import read_columns, write_columns
+from fedax.tuning.keeping import ROWS, part_of, read_columns, require_modest, write_columns
 
 ROUNDS = "rounds.npz"
 RESULTS = "results.csv"
 BEST = "best"
-_ROWS = ("setting", "seed", "diverged", "done")
 
 
 def write_sweep_config(
@@ -155,7 +154,7 @@ def write_record(folder: Path, record: Record, identity: str) -> None:
     Raises:
       OSError: the disk is full or not writable.
     """
-    columns = {name: getattr(record, name) for name in _ROWS}
+    columns = {name: getattr(record, name) for name in ROWS}
     columns |= {f"metric/{name}": values for name, values in record.metrics.items()}
     write_columns(folder / ROUNDS, columns, identity)
 
@@ -169,18 +168,11 @@ def read_record(folder: Path, settings: Sequence[Setting]) -> Record | None:
     path = folder / ROUNDS
     if not path.exists():
         return None
-    columns = read_columns(path)
-    try:
-        rows = [np.asarray(columns[name]) for name in _ROWS]
-    except KeyError as error:
-        raise RunError(f"{path} is damaged: it has no column {error}.") from None
-    if rows[0].size and rows[0].max() >= len(settings):
+    part = part_of(read_columns(path), path)
+    if part.setting.max(initial=-1) >= len(settings):
         raise RunError(f"{path} has settings that {folder / CONFIG} does not name.")
-    metrics = {
-        name.removeprefix("metric/"): values for name, values in columns.items()
-        if name.startswith("metric/")
-    }
-    return Record(list(settings), rows[0], rows[1], rows[2], rows[3], metrics)
+    require_modest(len(settings), [part], str(folder))
+    return Record(list(settings), *part)
 
 
 def write_results(folder: Path, record: Record, choice: Choice) -> None:

@@ -7,13 +7,11 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import json
+import re
 import shutil
-import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -21,13 +19,21 @@ import numpy as np
 from fedax.algorithm import WrapperState
 from fedax.experiment import checkpoint
 from fedax.experiment.checkpoint import CheckpointError
-from fedax.experiment.folder import RunError, read_file, write_atomically
+from fedax.experiment.folder import CONFIG, RunError
+from fedax.files import write_atomically
+from fedax.npz import packed, read_npz
 from fedax.rounds.state import TrainingState
 from fedax.sweeps.batch import BatchState
 from fedax.sweeps.columns import Columns, Part
 from fedax.sweeps.planning import Unit
 
 _METRIC = "metric/"
+# The columns that have a number for each run, as a `Part` has them.
+ROWS = ("setting", "seed", "diverged", "done")
+RUNG = re.compile(r"rung-\d{1,6}", re.ASCII)
+# Runs as one table may have so many bytes, or so many times what they have in their files: those
+# that ended early are filled up.
+ALLOWED_BYTES, MOST_TIMES = 2**30, 32
 
 
 class Keeper:
@@ -52,7 +58,7 @@ class Keeper:
         path = self._path(index)
         if not path.exists():
             return None
-        part = _part(read_columns(path, self._of(unit)))
+        part = _part(path, self._of(unit))
         if part.setting.tolist() != list(unit.settings) or set(part.seed.tolist()) != {unit.seed}:
             raise RunError(f"{path} is of other settings than the sweep's; delete it.")
         return part
@@ -106,13 +112,14 @@ class Keeper:
             return beginning, rounds
         state = found.state.server_state
         done = int(state.round_index)
-        metrics = {name.removeprefix(_METRIC): v[:, :done] for name, v in stored.items()}
-        if any(values.shape[1] < done for values in metrics.values()):
+        count = len(unit.settings)
+        if any(v.ndim != 2 or len(v) != count or v.shape[1] < done for v in stored.values()):
             shutil.rmtree(work, ignore_errors=True)
             return beginning, rounds
+        metrics = {name.removeprefix(_METRIC): v[:, :done] for name, v in stored.items()}
         diverged, alive = (np.asarray(state.own[name]) for name in ("diverged", "alive"))
         batch = BatchState(state.inner, found.state.client_store, diverged, alive)
-        return batch, Columns(len(unit.settings), metrics)
+        return batch, Columns(count, metrics)
 
     def _of(self, unit: Unit) -> str:
         """A digest of what a unit is."""
@@ -126,19 +133,23 @@ class Keeper:
         return self._folder / f"part-{index:05d}"
 
 
-def parts_so_far(folder: Path) -> list[Part]:
+def parts_so_far(folder: Path, num_settings: int) -> list[Part]:
     """The rounds of every run of a sweep that is done, or has come to a rung of halving.
 
     Raises:
-      RunError: a file is damaged.
+      RunError: a file is damaged, or of another sweep, or all are too large together.
     """
     latest: dict[tuple[int, int], Part] = {}
-    rungs = sorted(folder.glob("rung-*"), key=lambda path: int(path.name.removeprefix("rung-")))
+    found = [path for path in folder.glob("rung-*") if RUNG.fullmatch(path.name)]
+    rungs = sorted(found, key=lambda path: int(path.name.removeprefix("rung-")))
     for place in [folder / "parts", *rungs]:
         for path in sorted(place.glob("part-*.npz")):
-            part = _part(read_columns(path))
+            part = _part(path)
+            if part.setting.max(initial=-1) >= num_settings:
+                raise RunError(f"{path} has settings that {folder / CONFIG} does not name.")
             for row, number in enumerate(part.setting.tolist()):
                 latest[number, int(part.seed[row])] = part.row(row)
+    require_modest(num_settings, list(latest.values()), str(folder))
     return list(latest.values())
 
 
@@ -148,14 +159,67 @@ def _whole(state: BatchState) -> TrainingState:
     return TrainingState(WrapperState(state.server_state, own), state.client_store)
 
 
-def _part(columns: Mapping[str, np.ndarray]) -> Part:
+def _part(path: Path, identity: str | None = None) -> Part:
+    return part_of(read_columns(path, identity), path)
+
+
+def part_of(columns: Mapping[str, np.ndarray], path: Path) -> Part:
+    """The rounds of runs from columns that a file has.
+
+    Raises:
+      RunError: they are not those of runs.
+    """
     metrics = {
         name.removeprefix(_METRIC): values for name, values in columns.items()
         if name.startswith(_METRIC)
     }
-    return Part(
-        columns["setting"], columns["seed"], columns["diverged"], columns["done"], metrics
-    )
+    try:
+        return checked(Part(*(columns[name] for name in ROWS), metrics))
+    except KeyError as error:
+        raise RunError(f"{path} is damaged: it has no column {error}.") from None
+    except ValueError as error:
+        raise RunError(f"{path} is damaged: {error}.") from None
+
+
+def checked(part: Part) -> Part:
+    """A part from a file, whose columns belong together.
+
+    Raises:
+      ValueError: they do not. The message is a phrase.
+    """
+    count = part.setting.size
+    rounds = max((values.shape[-1] for values in part.metrics.values() if values.ndim), default=0)
+    for name in ROWS:
+        column = getattr(part, name)
+        if column.shape != (count,) or column.dtype.kind not in "iu":
+            raise ValueError(f"its column {name} does not have a whole number for each run")
+        most = {"done": rounds, "diverged": rounds + 1}.get(name, 2**63 - 1)
+        if count and not 0 <= column.min() <= column.max() <= most:
+            raise ValueError(f"its column {name} has numbers outside 0 to {most}")
+    for name, values in part.metrics.items():
+        if values.ndim != 2 or len(values) != count or values.dtype.kind not in "biuf":
+            raise ValueError(f"its metric {name} does not have numbers for each run and round")
+    return part
+
+
+def require_modest(num_settings: int, parts: Sequence[Part], where: str) -> None:
+    """Raises a sentence unless parts from files can be put together without excessive memory.
+
+    Raises:
+      RunError: one run is said to be so much longer than the others, or there are so many seeds,
+        that the whole is far larger than the files.
+    """
+    rows = sum(len(part.setting) for part in parts)
+    names = {name for part in parts for name in part.metrics}
+    longest = max((v.shape[1] for part in parts for v in part.metrics.values()), default=0)
+    held = sum(values.nbytes for part in parts for values in part.metrics.values())
+    seeds = {seed for part in parts for seed in part.seed.tolist()}
+    whole = 8 * (rows * longest * len(names) + num_settings * len(seeds))
+    if whole > max(ALLOWED_BYTES, MOST_TIMES * held):
+        raise RunError(
+            f"The runs in {where} would take {whole:,} bytes together, far more than their files; "
+            "they are damaged, or not of one sweep."
+        )
 
 
 def write_columns(path: Path, columns: Mapping[str, np.ndarray], identity: str) -> None:
@@ -167,10 +231,7 @@ def write_columns(path: Path, columns: Mapping[str, np.ndarray], identity: str) 
     Raises:
       OSError: the disk is full or not writable.
     """
-    stored: dict[str, Any] = dict(columns)
-    buffer = io.BytesIO()
-    np.savez_compressed(buffer, identity=np.array([identity, _digest(columns)]), **stored)
-    write_atomically(path, buffer.getvalue())
+    write_atomically(path, packed({"identity": np.array([identity, _digest(columns)]), **columns}))
 
 
 def read_columns(path: Path, identity: str | None = None) -> dict[str, np.ndarray]:
@@ -180,20 +241,17 @@ def read_columns(path: Path, identity: str | None = None) -> dict[str, np.ndarra
       RunError: the file is missing, damaged or of something else.
     """
     try:
-        content = io.BytesIO(read_file(path))
-        if not zipfile.is_zipfile(content):
-            raise ValueError("it is no whole .npz file")
-        with np.load(content, allow_pickle=False) as file:
-            columns = {name: file[name] for name in file.files}
-        written, digest = columns.pop("identity").tolist()
-        if _digest(columns) != digest:
+        columns = read_npz(path)
+        said = columns.pop("identity", np.zeros(0)).tolist()
+        if not (isinstance(said, list) and said[1:] == [_digest(columns)]):
             raise ValueError("its columns are not those that were written")
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+    except (OSError, ValueError) as error:
+        reason = (error.strerror if isinstance(error, OSError) else None) or error
         raise RunError(
-            f"{path} cannot be read: {error}. Delete it, and go on with the sweep, which makes it "
+            f"{path} cannot be read: {reason}. Delete it, and go on with the sweep, which makes it "
             "again."
         ) from None
-    if identity is not None and written != identity:
+    if identity is not None and said[0] != identity:
         raise RunError(f"{path} belongs to another sweep.")
     return columns
 

@@ -55,7 +55,7 @@ class LoadedSweep:
         settings = settings_of(self.config)
         record = read_record(path, settings) if self.finished else None
         if record is None:
-            record = joined(settings, parts_so_far(path))
+            record = joined(settings, parts_so_far(path, len(settings)))
         self.record: Record = record
 
     def __repr__(self) -> str:

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedax.experiment.folder import METHODS, read_config, read_summary, write_atomically
+from fedax.experiment.folder import METHODS, read_config, read_summary
+from fedax.files import write_atomically
 from fedax.report.sweep_page import sweep_page
 from fedax.sweeps.choosing import Choice
 from fedax.sweeps.record import Record

@@ -29,11 +29,11 @@ from fedax.experiment.folder import (
     locked,
     new_folder,
     read_config,
-    write_atomically,
     write_json,
 )
 from fedax.experiment.run import build_data, build_method, simulate_options
 from fedax.experiment.versions import versions
+from fedax.files import write_atomically
 from fedax.rounds.options import Settings
 from fedax.sweeps.choosing import PAPER_RULE, Choice, choose, without_edges
 from fedax.sweeps.record import Record, Setting

@@ -16,9 +16,10 @@ from optuna.trial import TrialState
 
 from fedax.algorithm import FederatedAlgorithm
 from fedax.data.task import Task
-from fedax.experiment.arrays import Arrays
-from fedax.experiment.folder import RunError, read_file, write_atomically
+from fedax.experiment.folder import RunError
 from fedax.factories import partition
+from fedax.files import write_atomically
+from fedax.npz import Arrays, read_npz
 from fedax.rounds.history import History
 from fedax.rounds.options import Settings
 from fedax.sweeps.batch import BatchTraining, beginning, varying
@@ -26,6 +27,7 @@ from fedax.sweeps.choosing import Rule, choose
 from fedax.sweeps.columns import Part, joined
 from fedax.sweeps.planning import Entry, side_by_side
 from fedax.sweeps.record import Record, Setting
+from fedax.tuning.keeping import checked, require_modest
 from fedax.tuning.optuna_search import Report, TrainBatch, Tried
 from fedax.tuning.space import ends
 
@@ -197,30 +199,30 @@ def record_of(studies: Mapping[str, tuple[optuna.Study, Path]]) -> Record:
                 setting = Setting(len(settings), algorithm, dict(trial.params))
                 settings.append(setting)
                 parts += _parts(path, setting.number)
+    require_modest(len(settings), parts, str(next(iter(studies.values()))[1].parent))
     return joined(settings, parts)
 
 
 def _parts(path: Path, setting: int) -> Iterator[Part]:
     """The runs of a trial, one a seed."""
     columns: dict[int, dict[str, np.ndarray]] = {}
-    for key, values in _read(path).items():
-        seed, _, name = key.partition(":")
-        columns.setdefault(int(seed), {})[name] = values
-    for seed, own in columns.items():
-        diverged, rounds = own.pop("diverged"), own.pop("round", np.zeros(0))
-        yield Part(
-            np.array([setting]), np.array([seed]), diverged[None], np.array([len(rounds)]),
-            {name: values[None] for name, values in own.items()},
-        )
+    try:
+        for key, values in read_npz(path).items():
+            seed, _, name = key.partition(":")
+            columns.setdefault(int(seed), {})[name] = values
+        for seed, own in columns.items():
+            diverged, rounds = own.pop("diverged"), own.pop("round", np.zeros(0))
+            yield checked(Part(
+                np.array([setting]), np.array([seed]), diverged[None],
+                np.array([rounds.size]), {name: values[None] for name, values in own.items()},
+            ))
+    except (OSError, ValueError, KeyError) as error:
+        reason = (error.strerror if isinstance(error, OSError) else None) or error
+        raise RunError(
+            f"{path} is damaged: {reason}. Delete it: the study keeps the trial's score, and only "
+            "its rounds are lost."
+        ) from None
 
 
 def _file(folder: Path, number: int) -> Path:
     return folder / f"{number:06d}.npz"
-
-
-def _read(path: Path) -> dict[str, np.ndarray]:
-    try:
-        with np.load(io.BytesIO(read_file(path)), allow_pickle=False) as arrays:
-            return dict(arrays)
-    except (OSError, ValueError, KeyError) as error:
-        raise RunError(f"{path} is damaged: {error}.") from None

@@ -1,0 +1,118 @@
+"""Files and folders that may be a stranger's: what is opened, and what may be written into.
+
+Only regular files are opened, as a named pipe would be waited for and a device never ends. Inside
+a folder of fedax no link is followed, so that nothing outside it is read or written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import os
+import stat
+from pathlib import Path
+
+# How the name of a file ends that is not whole yet.
+PARTIAL = ".partial"
+LOCK = ".lock"
+# Links that Weights & Biases makes in its own folder; the sink removes them before it writes.
+LINKS_OF_WANDB = {"latest-run", "debug.log", "debug-internal.log"}
+# How a journal of SQLite ends that names another file, which SQLite then deletes.
+_NAMES_ANOTHER = bytes.fromhex("d9d505f920a163d7")
+
+
+def open_file(path: Path, *, links: bool = False) -> io.BufferedReader:
+    """Opens a regular file to read; a pipe, a socket or a device is not opened.
+
+    Args:
+      path: the file.
+      links: whether a link is followed, as of a file that the user names.
+
+    Raises:
+      OSError: it cannot be opened, or is not a regular file.
+    """
+    mode = (path.stat() if links else path.lstat()).st_mode
+    if not stat.S_ISREG(mode):
+        what = "It is a folder" if stat.S_ISDIR(mode) else "It is not a regular file"
+        raise OSError(errno.EINVAL, what, str(path))
+    return path.open("rb")
+
+
+def read_file(path: Path, most_bytes: int | None = None, *, links: bool = False) -> bytes:
+    """Reads a regular file, see `open_file`.
+
+    Raises:
+      OSError: it cannot be read, is not a regular file or has more bytes than that.
+    """
+    with open_file(path, links=links) as file:
+        if most_bytes is not None and os.fstat(file.fileno()).st_size > most_bytes:
+            raise OSError(errno.EFBIG, f"It has more than {most_bytes:,} bytes", str(path))
+        return file.read()
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Writes a file that is the old one or the new one, never half of it; follows no link."""
+    partial = path.with_name(path.name + PARTIAL)
+    try:
+        partial.unlink(missing_ok=True)
+        with partial.open("xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
+        raise
+
+
+def not_plain(folder: Path) -> str | None:
+    """Why fedax must not write into a folder: a sentence, or None if it may.
+
+    Everything below must be a file or a folder of its own. Then whatever is written, replaced or
+    removed there, by fedax or by a library, is inside the folder.
+
+    Raises:
+      OSError: a folder in it cannot be read.
+    """
+    ahead = [folder]
+    while ahead:
+        with os.scandir(ahead.pop()) as entries:
+            for entry in entries:
+                if entry.is_symlink():
+                    if _is_of_wandb(entry):
+                        continue
+                    return f"{entry.path} is a link, which fedax did not make; remove it."
+                if entry.is_dir(follow_symlinks=False):
+                    ahead.append(Path(entry.path))
+                elif not entry.is_file(follow_symlinks=False):
+                    return f"{entry.path} is not a regular file; remove it."
+                elif entry.name == LOCK or ".db" in entry.name:  # written in place, not replaced
+                    wrong = _wrong_in_place(entry)
+                    if wrong is not None:
+                        return wrong
+    return None
+
+
+def _is_of_wandb(entry: os.DirEntry[str]) -> bool:
+    return entry.name in LINKS_OF_WANDB and Path(entry.path).parent.name == "wandb"
+
+
+def _wrong_in_place(entry: os.DirEntry[str]) -> str | None:
+    """Why a lock or a database must not be opened for writing."""
+    found = entry.stat(follow_symlinks=False)
+    if found.st_nlink > 1:
+        return (
+            f"{entry.path} is also a file at another place (a hard link); replace it by a copy of "
+            "its own, or remove it."
+        )
+    if entry.name.endswith("-journal") and found.st_size >= len(_NAMES_ANOTHER):
+        with open_file(Path(entry.path)) as file:
+            file.seek(-len(_NAMES_ANOTHER), os.SEEK_END)
+            if file.read() == _NAMES_ANOTHER:
+                return (
+                    f"{entry.path} names a file that SQLite would delete, and fedax did not "
+                    "write it; remove it."
+                )
+    return None
