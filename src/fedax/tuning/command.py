@@ -22,6 +22,7 @@ from fedax.experiment.folder import RunError, explained, for_shell, locked, new_
 from fedax.experiment.run import simulate_options
 from fedax.files import write_atomically
 from fedax.rounds.options import Settings
+from fedax.rounds.stopping import Goal
 from fedax.sweeps.choosing import Choice, RuleError, choose
 from fedax.sweeps.planning import Entry, Halving, Unit, plan
 from fedax.sweeps.record import Record
@@ -30,6 +31,7 @@ from fedax.tuning.building import built, possible
 from fedax.tuning.config import SweepConfig
 from fedax.tuning.folder import (
     BEST,
+    damaged,
     halving_of,
     read_methods,
     read_record,
@@ -186,15 +188,29 @@ def read_sweep(folder: Path) -> Asked:
             f"The sweep in {folder} was made by Python; it goes on when that program calls "
             "fedax.sweep again, and fedax.load_sweep reads it."
         )
-    bases = read_methods(folder, len(written["grid"]))
     config = SweepConfig(
         written["grid"], tuple(settings_of(written)), tuple(written["seeds"]), written["choose"],
-        dict(zip(written["grid"], bases, strict=True)),
+        read_methods(folder, list(written["grid"])),
     )
+    require_rule(folder, config)
     return Asked(
         config, units_of(written), written["identity"], written.get("command"),
         halving_of(written),
     )
+
+
+def require_rule(folder: Path, config: SweepConfig) -> None:
+    """Raises a sentence unless a folder's configuration can be followed.
+
+    Raises:
+      RunError: it names no methods, or a rule that is none.
+    """
+    try:
+        if not config.bases:
+            raise ValueError("it names no method")
+        Goal.of(config.choose, None, "choose")
+    except ValueError as error:
+        raise damaged(folder, error) from None
 
 
 def _finished(folder: Path, config: SweepConfig, rule: str) -> Swept | None:

@@ -35,6 +35,7 @@ from fedax.sweeps.choosing import Choice
 from fedax.sweeps.closing import closing_words
 from fedax.sweeps.planning import Halving, Unit
 from fedax.sweeps.record import Record, Setting
+from fedax.tuning.checking import check_sweep
 from fedax.tuning.keeping import ROWS, part_of, read_columns, require_modest, write_columns
 
 ROUNDS = "rounds.npz"
@@ -77,22 +78,15 @@ def read_sweep_config(folder: Path) -> dict[str, Any]:
             f"{for_shell(folder)}"
         )
     try:
-        settings = settings_of(config)
-        named = {number for unit in units_of(config) for number in unit.settings}
-        if not named <= set(range(len(settings))):
-            raise ValueError("its units have settings that it does not name")
-        if not {setting.algorithm for setting in settings} <= set(config["grid"]):
-            raise ValueError("its settings have methods that its grid does not name")
-        halving_of(config)
-        [int(seed) for seed in config["seeds"]]
-        missing = {"choose", "grid", "identity"} - set(config)
-        if missing:
-            raise KeyError(min(missing))
-        if not isinstance(config["choose"], str):
-            raise TypeError(f"its rule is {config['choose']!r}")
-    except (KeyError, TypeError, ValueError) as error:
-        raise RunError(f"{folder / CONFIG} is damaged: {error!r}.") from None
+        check_sweep(config)
+    except ValueError as error:
+        raise damaged(folder, error) from None
     return config
+
+
+def damaged(folder: Path, why: object) -> RunError:
+    """What to raise of a sweep's config.json that holds what cannot be."""
+    return RunError(f"{folder / CONFIG} is damaged: {str(why).rstrip('.')}.")
 
 
 def settings_of(config: Mapping[str, Any]) -> list[Setting]:
@@ -134,18 +128,23 @@ def write_methods(folder: Path, bases: Sequence[RunConfig]) -> None:
         sources.keep_copies(own, base.sources)
 
 
-def read_methods(folder: Path, count: int) -> list[RunConfig]:
-    """The configurations that `write_methods` wrote.
+def read_methods(folder: Path, names: Sequence[str]) -> dict[str, RunConfig]:
+    """The configurations that `write_methods` wrote, by the methods' names.
 
     Raises:
       ConfigError: one is damaged, or a source has changed since.
+      RunError: one is of another method, or of another task than the first.
     """
-    return [
-        load_config(
-            folder / METHODS / str(place) / CONFIG, cure="begin another sweep with that code."
-        )
-        for place in range(count)
-    ]
+    found: dict[str, RunConfig] = {}
+    for place, name in enumerate(names):
+        path = folder / METHODS / str(place) / CONFIG
+        base = load_config(path, cure="begin another sweep with that code.")
+        found[name] = base
+        if base.algorithm != name:
+            raise damaged(folder, f"its method {name} is {base.algorithm} in {path}")
+        if base.task != found[names[0]].task:
+            raise damaged(folder, f"{path} is of another task, {base.task}")
+    return found
 
 
 def write_record(folder: Path, record: Record, identity: str) -> None:

@@ -23,7 +23,6 @@ from fedax.experiment.errors import ConfigError
 from fedax.experiment.folder import (
     CONFIG,
     SWEEP,
-    RunError,
     explained,
     for_shell,
     locked,
@@ -39,11 +38,14 @@ from fedax.sweeps.choosing import PAPER_RULE, Choice, choose, without_edges
 from fedax.sweeps.record import Record, Setting
 from fedax.tuning.best import as_toml
 from fedax.tuning.building import built
-from fedax.tuning.command import unused_folder
+from fedax.tuning.checking import check_search_config
+from fedax.tuning.command import require_rule, unused_folder
 from fedax.tuning.config import SweepConfig, sweep_config
 from fedax.tuning.folder import (
     BEST,
+    damaged,
     read_methods,
+    read_sweep_config,
     settings_of,
     write_methods,
     write_record,
@@ -176,12 +178,8 @@ def resume_search(
       ConfigError, RunError: as for `start_search`, or it is no search's folder, or damaged.
     """
     require_optuna()
-    written = read_config(folder)
-    try:
-        asked, algorithms = written["search"], written["algorithms"]
-        config = _read(folder, asked, algorithms, written)
-    except (KeyError, TypeError) as error:
-        raise RunError(f"{folder / CONFIG} is damaged: {error!r}.") from None
+    written = read_sweep_config(folder)
+    config, asked = _read(folder, written), written["search"]
     if storage is None and asked["storage_has_password"]:
         raise ConfigError(
             f"The study of {folder} is in a database with a password, which the folder does not "
@@ -205,20 +203,28 @@ def is_search(folder: Path) -> bool:
     return "search" in read_config(folder)
 
 
-def _read(
-    folder: Path, asked: Mapping[str, Any], algorithms: Sequence[str], written: Mapping[str, Any]
-) -> SearchConfig:
+def _read(folder: Path, written: Mapping[str, Any]) -> SearchConfig:
     """The configuration that a folder has."""
-    from fedax.tuning.space import space_from_json  # noqa: PLC0415 - optional, slow to import
+    from fedax.tuning.space import ends, space_from_json  # noqa: PLC0415 - slow to import
 
-    bases = dict(zip(algorithms, read_methods(folder, len(algorithms)), strict=True))
+    try:
+        check_search_config(written)
+        asked = written["search"]
+        spaces = {name: space_from_json(own) for name, own in asked["spaces"].items()}
+    except ValueError as error:
+        raise damaged(folder, error) from None
+    bases = read_methods(folder, list(spaces))
+    for name, space in spaces.items():
+        for key, of in space.items():
+            for value in ends(of):
+                with_settings(bases[name], {key: value})
     sweep = SweepConfig(
-        {name: {} for name in algorithms}, (), tuple(written["seeds"]), written["choose"], bases
+        {name: {} for name in spaces}, (), tuple(written["seeds"]), written["choose"], bases
     )
+    require_rule(folder, sweep)
     return SearchConfig(
-        tuple(asked["words"]),
-        {name: space_from_json(own) for name, own in asked["spaces"].items()}, sweep,
-        asked["trials"], asked["sampler"], asked["pruner"], asked["batch_size"], asked["storage"],
+        tuple(asked["words"]), spaces, sweep, asked["trials"], asked["sampler"], asked["pruner"],
+        asked["batch_size"], asked["storage"],
     )
 
 

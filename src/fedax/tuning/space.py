@@ -102,10 +102,20 @@ def ends(of: BaseDistribution) -> list[Any]:
 
 
 def space_from_json(space: Mapping[str, str]) -> dict[str, BaseDistribution]:
-    """Ranges that `optuna.distributions.distribution_to_json` has written."""
+    """Ranges that `optuna.distributions.distribution_to_json` has written.
+
+    Raises:
+      ValueError: a text is not a range. The message is a phrase.
+    """
     from optuna.distributions import json_to_distribution  # noqa: PLC0415 - as above
 
-    return {key: json_to_distribution(text) for key, text in space.items()}
+    found: dict[str, BaseDistribution] = {}
+    for key, text in space.items():
+        try:
+            found[key] = json_to_distribution(text)
+        except Exception:  # Optuna raises what reading and making it happen to raise
+            raise ValueError(f"the range of {key} cannot be {quoted(text)}") from None
+    return found
 
 
 def _value(text: str) -> Any:
