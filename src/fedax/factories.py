@@ -35,6 +35,9 @@ R = TypeVar("R")
 # one that was used longest ago goes first.
 PROGRAMS = 32
 
+# The attribute by which a factory is known.
+_MARK = "__fedax_factory__"
+
 # What reading Python's words from a text raises that are none, or that nest too deep.
 UNREADABLE = (SyntaxError, TypeError, ValueError, RecursionError, MemoryError)
 
@@ -130,7 +133,19 @@ def factory(function: Any = None, /, *, static: Sequence[str] = ()) -> Any:
         }
         return _noted(function, arguments, function(*args, **kwargs))
 
+    setattr(make, _MARK, True)
     return with_options(make)
+
+
+def is_factory(value: Any) -> bool:
+    """Whether a value is a function that `factory` has decorated.
+
+    Example:
+      >>> import fedax
+      >>> is_factory(fedax.fedavg), is_factory(print)
+      (True, False)
+    """
+    return getattr(value, _MARK, False) is True
 
 
 def partition(made: Any) -> tuple[list[jax.Array], Structure]:

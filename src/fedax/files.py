@@ -16,8 +16,6 @@ from pathlib import Path
 # How the name of a file ends that is not whole yet.
 PARTIAL = ".partial"
 LOCK = ".lock"
-# Links that Weights & Biases makes in its own folder; the sink removes them before it writes.
-LINKS_OF_WANDB = {"latest-run", "debug.log", "debug-internal.log"}
 # How a journal of SQLite ends that names another file, which SQLite then deletes.
 _NAMES_ANOTHER = bytes.fromhex("d9d505f920a163d7")
 
@@ -34,7 +32,7 @@ def open_file(path: Path, *, links: bool = False) -> io.BufferedReader:
     """
     mode = (path.stat() if links else path.lstat()).st_mode
     if not stat.S_ISREG(mode):
-        what = "It is a folder" if stat.S_ISDIR(mode) else "It is not a regular file"
+        what = "It is a folder" if stat.S_ISDIR(mode) else "It is no regular file"
         raise OSError(errno.EINVAL, what, str(path))
     return path.open("rb")
 
@@ -81,13 +79,13 @@ def not_plain(folder: Path) -> str | None:
         with os.scandir(ahead.pop()) as entries:
             for entry in entries:
                 if entry.is_symlink():
-                    if _is_of_wandb(entry):
+                    if _is_of_wandb(Path(entry.path).relative_to(folder)):
                         continue
                     return f"{entry.path} is a link, which fedax did not make; remove it."
                 if entry.is_dir(follow_symlinks=False):
                     ahead.append(Path(entry.path))
                 elif not entry.is_file(follow_symlinks=False):
-                    return f"{entry.path} is not a regular file; remove it."
+                    return f"{entry.path} is no regular file; remove it."
                 elif entry.name == LOCK or ".db" in entry.name:  # written in place, not replaced
                     wrong = _wrong_in_place(entry)
                     if wrong is not None:
@@ -95,8 +93,13 @@ def not_plain(folder: Path) -> str | None:
     return None
 
 
-def _is_of_wandb(entry: os.DirEntry[str]) -> bool:
-    return entry.name in LINKS_OF_WANDB and Path(entry.path).parent.name == "wandb"
+def _is_of_wandb(place: Path) -> bool:
+    """Whether a link is among the logs of Weights & Biases, which makes some.
+
+    Only that library writes there, and the sink removes all links before it does.
+    """
+    logs, *inside = place.parent.parts or ("",)
+    return logs == "logs" and "wandb" in inside[:2]
 
 
 def _wrong_in_place(entry: os.DirEntry[str]) -> str | None:

@@ -11,7 +11,6 @@ import dataclasses
 import dis
 import functools
 import hashlib
-import importlib
 import inspect
 import json
 import math
@@ -27,6 +26,7 @@ import numpy as np
 from fedax.algorithm import Model
 from fedax.data.federated_dataset import FederatedDataset
 from fedax.data.task import Task
+from fedax.experiment.naming import NotNamedError, named
 from fedax.factories import recipe
 
 # Of an array or a data set at most so many bytes are read, in so many blocks.
@@ -36,6 +36,8 @@ SAMPLED_BLOCKS = 64
 MOST_PARTS = 10_000
 # In words a description is no longer than this.
 MOST_CHARACTERS = 60
+# A number of an array takes no more.
+MOST_ITEM_BYTES = 16
 NOT_THERE = "not there"
 MODEL = {"model": "the task's"}
 _NOT_OWN = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib",
@@ -205,47 +207,54 @@ def plain_values(description: Any) -> dict[str, Any]:
     return found
 
 
-def made_again(description: Any, model: Model | None) -> Any:  # noqa: PLR0911 - likewise
+def made_again(  # noqa: PLR0911 - likewise
+    description: Any, model: Model | None, *, own: bool
+) -> Any:
     """The value of a description.
 
     Args:
       description: what `Describer` gave.
       model: takes the place of the task's.
+      own: whether this user's fedax wrote it; otherwise only fedax's own factories and registered
+        ones are called.
 
     Raises:
-      NotMadeAgainError: it holds a function or an object that its name does not lead to.
+      NotMadeAgainError: it holds a function or an object that its name does not lead to, or that
+        may not be called.
     """
     if not isinstance(description, dict):
         return description
     if description == MODEL:
         return model
     if "factory" in description:
-        factory = _imported(description["factory"])
+        factory = _named(description["factory"], own)
         arguments = description["arguments"].items()
-        return factory(**{name: made_again(value, model) for name, value in arguments})
+        return factory(**{name: made_again(value, model, own=own) for name, value in arguments})
     if "values" in description:
-        return jnp.asarray(np.asarray(description["values"], jnp.dtype(description["array"])))
+        dtype = jnp.dtype(description["array"])
+        if dtype.itemsize > MOST_ITEM_BYTES or dtype.kind == "O":
+            raise NotMadeAgainError(f"an array cannot be of {dtype}")
+        return jnp.asarray(np.asarray(description["values"], dtype))
     if "function" in description and not description["holds"]:
-        return _imported(description["function"])
+        return _named(description["function"], own)
     if "float" in description:
         return float(description["float"])
     for kind in (list, tuple):
         if kind.__name__ in description:
-            return kind(made_again(item, model) for item in description[kind.__name__])
+            return kind(made_again(item, model, own=own) for item in description[kind.__name__])
     if "dict" in description:
-        return {key: made_again(value, model) for key, value in description["dict"].items()}
+        return {
+            key: made_again(value, model, own=own) for key, value in description["dict"].items()
+        }
     names = [value for value in description.values() if isinstance(value, str)]
     raise NotMadeAgainError(f"{names[0] if names else 'a value'} cannot be made from its name")
 
 
-def _imported(name: str) -> Any:
-    module, _, way = name.partition(":")
+def _named(name: Any, own: bool) -> Any:
     try:
-        if module == "__main__" or "<" in way:
-            raise ImportError
-        return functools.reduce(getattr, way.split("."), importlib.import_module(module))
-    except (ImportError, AttributeError):
-        raise NotMadeAgainError(f"{name} cannot be imported") from None
+        return named(name, own=own)
+    except NotNamedError as error:
+        raise NotMadeAgainError(str(error)) from None
 
 
 def _held(function: types.FunctionType) -> dict[str, Any]:

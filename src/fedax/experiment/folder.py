@@ -16,6 +16,7 @@ from filelock import FileLock, Timeout
 
 from fedax.files import LOCK, PARTIAL, not_plain, read_file, write_atomically
 from fedax.theory.tables import read_table
+from fedax.validate import quoted
 
 CONFIG = "config.json"
 # What config.json has as the kind of a sweep.
@@ -97,7 +98,20 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise RunError(f"The configuration {path} cannot be read: {reason}.") from None
     if not isinstance(config, dict) or not {"task", "algorithm", "num_rounds"} <= set(config):
         raise RunError(f"{path} is no run's configuration.")
+    wrong = _wrong_with(config)
+    if wrong is not None:
+        raise RunError(f"{path} is damaged: its {wrong} cannot be {quoted(config[wrong])}.")
     return config
+
+
+def _wrong_with(config: Mapping[str, Any]) -> str | None:
+    """The first key whose value no configuration has; None if there is none."""
+    kinds = {
+        "task": str, "algorithm": str, "num_rounds": int, "made_by": dict, "python": dict,
+        "task_options": dict, "algorithm_options": dict,
+    }
+    return next((key for key, kind in kinds.items() if key in config
+                 and not isinstance(config[key], kind)), None)
 
 
 def read_run_config(folder: Path) -> dict[str, Any]:

@@ -15,7 +15,6 @@ from fedax.experiment import checkpoint
 from fedax.experiment.describing import (
     MODEL,
     Describer,
-    NotMadeAgainError,
     describe_task,
     digest,
     made_again,
@@ -23,6 +22,7 @@ from fedax.experiment.describing import (
 )
 from fedax.experiment.folder import CONFIG, RunError, read_run_config, read_summary
 from fedax.experiment.metrics import read_history
+from fedax.experiment.trust import is_own
 from fedax.models.parameters import fitted
 from fedax.rounds.history import History
 from fedax.rounds.state import TrainingState, initial_state
@@ -133,8 +133,8 @@ class LoadedRun:
             arguments = {"model": MODEL, **self.config["algorithm_options"]}
             description = {"factory": python["algorithm"] or "", "arguments": arguments}
             try:
-                algorithm = made_again(description, self.task.model)
-            except (NotMadeAgainError, TypeError, ValueError) as error:
+                algorithm = made_again(description, self.task.model, own=is_own(self.config))
+            except Exception as error:  # what a factory makes of arguments that anybody wrote
                 raise RunError(
                     f"The algorithm {self.config['algorithm']!r} of the run in {self.path} cannot "
                     f"be made again ({error}); give it: fedax.load_run(path, algorithm=...)."

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -38,8 +37,6 @@ class Trace:
 
     def __enter__(self) -> Trace:
         if self._folder is not None:
-            if self._folder.is_symlink():
-                raise NotADirectoryError(errno.ENOTDIR, "its folder for traces is a link")
             self._folder.mkdir(parents=True, exist_ok=True)
         self._begin_if_due()
         return self

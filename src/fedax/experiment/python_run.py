@@ -20,7 +20,7 @@ import numpy as np
 from fedax.algorithm import FederatedAlgorithm, Params
 from fedax.data.task import Task
 from fedax.devices.processes import compare, is_first
-from fedax.experiment import checkpoint
+from fedax.experiment import checkpoint, trust
 from fedax.experiment.checkpoint import FREE, Restored, fingerprint
 from fedax.experiment.describing import (
     NOT_THERE,
@@ -122,14 +122,14 @@ def train_in_folder(folder: Path, call: Call, watch: Watch) -> tuple[TrainingSta
     with mine:
         if before is None:
             with explained(folder, job.go_on):
-                write_config(job, code=code)
+                write_config(job, code=code, signature=trust.signature(job.config))
                 save(job, initial)
         restored = _restored(job, initial)
         if before is not None and _is_finished(job, restored, before, call.looks):
             return restored.state, read_history(folder)
         if before is not None:
             with explained(folder, job.go_on):
-                write_config(job, code=code)
+                write_config(job, code=code, signature=trust.signature(job.config))
         return _sit(job, restored, call.progress), read_history(folder)
 
 
@@ -246,8 +246,9 @@ def _require_same(
             f"The run in {folder} is another than this call's: {'; '.join(told)}. Choose another "
             "out=, or call with what config.json there says."
         )
-    made_by = before["made_by"]
-    same_python = made_by["python"].split(".")[:2] == platform.python_version().split(".")[:2]
+    made_by = before.get("made_by", {})
+    then, now = str(made_by.get("python")), platform.python_version()
+    same_python = then.split(".")[:2] == now.split(".")[:2]
     if same_python and made_by.get("code") != code:
         warnings.warn(
             f"The code of the model or the method is not what it was when the run in {folder} was "

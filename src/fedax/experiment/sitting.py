@@ -254,10 +254,7 @@ def _begun(trace: Trace, job: Job) -> contextlib.ExitStack:
 def save(job: Job, state: TrainingState, metrics: Prefix | None = None) -> None:
     """Writes a checkpoint, and the best model beside the checkpoints."""
     best = None if job.watch.best is None else checkpoint.encoded_best(job.watch.best)
-    folder = job.folder / "checkpoints"
-    if folder.is_symlink():
-        raise RunError(f"{folder} is a link, which fedax did not make; put the folder there.")
-    checkpoint.save(folder, state, fingerprint(job.config), best, metrics)
+    checkpoint.save(job.folder / "checkpoints", state, fingerprint(job.config), best, metrics)
     if best is not None:
         write_atomically(job.folder / BEST, best)
 

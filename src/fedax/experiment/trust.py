@@ -26,6 +26,8 @@ LENGTH = 32
 SIGNED = (
     "task", "task_source", "task_options", "algorithm", "algorithm_source", "algorithm_options",
 )
+# Of a run that Python made, what made it; of a search, where its study is.
+SIGNED_IF_THERE = ("python", "storage")
 
 
 def signature(config: Mapping[str, Any]) -> str | None:
@@ -33,8 +35,10 @@ def signature(config: Mapping[str, Any]) -> str | None:
     key = _key()
     if key is None:
         return None
-    signed = json.dumps({name: config.get(name) for name in SIGNED}, sort_keys=True)
-    return hmac.new(key, signed.encode(), hashlib.sha256).hexdigest()
+    signed = {name: config.get(name) for name in SIGNED}
+    signed |= {name: config[name] for name in SIGNED_IF_THERE if name in config}
+    text = json.dumps(signed, sort_keys=True)
+    return hmac.new(key, text.encode(), hashlib.sha256).hexdigest()
 
 
 def is_own(config: Mapping[str, Any]) -> bool:

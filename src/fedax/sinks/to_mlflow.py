@@ -15,6 +15,7 @@ from mlflow import MlflowClient
 from mlflow.entities import Metric, Param
 from mlflow.exceptions import MlflowException
 
+from fedax.databases import unknown_in
 from fedax.sinks.rows import Place, Plain, Row, outcome
 
 Item = TypeVar("Item")
@@ -82,7 +83,11 @@ class _Run:
 
 def _store(place: Place) -> str:
     """The address of the folder's own store."""
-    path = (place.shared / "mlflow" / "mlflow.db").resolve().as_posix()
+    file = place.shared / "mlflow" / "mlflow.db"
+    unknown = unknown_in(file)
+    if unknown is not None:
+        raise ValueError(f"{file} has {unknown}, which MLflow did not make; remove the file")
+    path = file.resolve().as_posix()
     if "?" in path:  # an address of SQLite goes no further
         raise ValueError(f"the folder's name may have no question mark, but is {path}")
     return f"sqlite:///{path}"

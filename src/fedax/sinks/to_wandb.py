@@ -23,6 +23,7 @@ class _Run:
 
     def __init__(self, place: Place, params: Mapping[str, Plain]) -> None:
         place.logs.mkdir(parents=True, exist_ok=True)
+        _remove_links(place.logs / "wandb")
         before = sorted(place.logs.glob("wandb/offline-run-*-*"))
         self._run = wandb.init(
             project=PROJECT, name=place.name, dir=place.logs, config=dict(params), mode="offline",
@@ -44,6 +45,14 @@ class _Run:
         if summary is not None:
             self._run.summary.update(outcome(summary))
         self._run.finish(exit_code=0 if summary is not None else 1)
+
+
+def _remove_links(folder: Path) -> None:
+    """Removes the links that the library made in an earlier sitting, wherever they lead now."""
+    for inside, folders, files in os.walk(folder):
+        for path in (Path(inside, name) for name in (*folders, *files)):
+            if path.is_symlink():
+                path.unlink()
 
 
 open_writer = _Run

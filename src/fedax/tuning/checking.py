@@ -23,14 +23,11 @@ def check_sweep(config: Mapping[str, Any]) -> None:
     _require(_is_whole(config.get("num_rounds"), 0), config, "num_rounds")
     seeds, settings, units = (_list(config, key) for key in ("seeds", "settings", "units"))
     _require(all(_is_whole(seed, 0, 2**63 - 1) for seed in seeds), config, "seeds")
-    grid = config.get("grid")
-    _require(
-        isinstance(grid, dict) and all(isinstance(keys, dict) and all(
-            isinstance(values, list) and all(isinstance(value, PLAIN) for value in values)
-            for values in keys.values()
-        ) for keys in grid.values()),
-        config, "grid",
-    )
+    grid = _table(config, "grid")
+    _require(all(isinstance(keys, dict) and all(
+        isinstance(values, list) and all(isinstance(value, PLAIN) for value in values)
+        for values in keys.values()
+    ) for keys in grid.values()), config, "grid")
     _require(all(
         isinstance(one, list) and len(one) == 2 and isinstance(one[0], str) and one[0] in grid
         and isinstance(one[1], dict) and all(isinstance(v, PLAIN) for v in one[1].values())
@@ -61,9 +58,7 @@ def check_search_config(config: Mapping[str, Any]) -> None:
     Raises:
       ValueError: as for `check_sweep`.
     """
-    asked, algorithms = config.get("search"), _list(config, "algorithms")
-    if not isinstance(asked, dict):
-        raise ValueError("it does not say what is searched")
+    asked, algorithms = _table(config, "search"), _list(config, "algorithms")
     for key in ("sampler", "pruner"):
         _require(isinstance(asked.get(key), str), asked, key)
     for key in ("trials", "batch_size"):
@@ -71,14 +66,11 @@ def check_search_config(config: Mapping[str, Any]) -> None:
     _require(all(isinstance(word, str) for word in _list(asked, "words")), asked, "words")
     _require(isinstance(asked.get("storage"), str | None), asked, "storage")
     _require(isinstance(asked.get("storage_has_password"), bool), asked, "storage_has_password")
-    spaces = asked.get("spaces")
-    _require(
-        isinstance(spaces, dict) and all(
-            isinstance(space, dict) and space and all(isinstance(of, str) for of in space.values())
-            for space in spaces.values()
-        ),
-        asked, "spaces",
-    )
+    spaces = _table(asked, "spaces")
+    _require(all(
+        isinstance(space, dict) and space and all(isinstance(of, str) for of in space.values())
+        for space in spaces.values()
+    ), asked, "spaces")
     _require(bool(algorithms) and algorithms == list(spaces), config, "algorithms")
     _require(bool(_list(config, "seeds")), config, "seeds")
 
@@ -91,6 +83,11 @@ def _require(good: bool, config: Mapping[str, Any], key: str) -> None:
 
 def _list(config: Mapping[str, Any], key: str) -> list[Any]:
     _require(isinstance(config.get(key), list), config, key)
+    return config[key]
+
+
+def _table(config: Mapping[str, Any], key: str) -> dict[str, Any]:
+    _require(isinstance(config.get(key), dict), config, key)
     return config[key]
 
 

@@ -174,7 +174,8 @@ def part_of(columns: Mapping[str, np.ndarray], path: Path) -> Part:
         if name.startswith(_METRIC)
     }
     try:
-        return checked(Part(*(columns[name] for name in ROWS), metrics))
+        setting, seed, diverged, done = (columns[name] for name in ROWS)
+        return checked(Part(setting, seed, diverged, done, metrics))
     except KeyError as error:
         raise RunError(f"{path} is damaged: it has no column {error}.") from None
     except ValueError as error:

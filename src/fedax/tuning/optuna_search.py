@@ -22,6 +22,7 @@ from optuna.trial import Trial, TrialState
 from fedax.rounds.history import History, mean_and_spread
 from fedax.tuning.optuna_workers import OWNER, Heartbeat, explained, take_over, take_up
 from fedax.tuning.samplers import SAMPLERS, batch_of, make_sampler, quiet
+from fedax.tuning.studies import without_pickles
 
 # So many times on its way a trial says how good it is, and may be given up.
 REPORTS = 20
@@ -143,9 +144,10 @@ def _ask(study: optuna.Study, asked: Search, left: int) -> list[Trial]:
             entropy = [asked.seed, asked.num_trials - left, zlib.crc32(asked.worker.encode())]
             seed = int(np.random.SeedSequence(entropy).generate_state(1)[0])
             one = SAMPLERS[asked.sampler].one_sequence
-            study.sampler = make_sampler(asked.sampler, asked.seed if one else seed)
+            sampler = make_sampler(asked.sampler, asked.seed if one else seed)
         else:
-            study.sampler = asked.sampler
+            sampler = asked.sampler
+        study.sampler = without_pickles(sampler, study)
         trials = []
         for _ in range(min(size, left)):
             trials.append(study.ask(dict(asked.space)))

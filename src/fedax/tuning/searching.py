@@ -19,6 +19,7 @@ from fedax.devices.ending import Request
 from fedax.experiment.errors import ConfigError
 from fedax.experiment.folder import RunError, explained, locked
 from fedax.experiment.signals import stop_on_signal
+from fedax.files import read_file, write_atomically
 from fedax.rounds.options import Settings, SimulateOptions
 from fedax.rounds.stopping import Goal
 from fedax.sweeps.record import Record
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from fedax.tuning.optuna_search import Report, TrainBatch, Tried
 
 STUDY, TRIALS, WORKER = "study.db", "trials", "worker"
+# The file with a worker's name has no more bytes.
+MOST_NAME = 1000
 
 
 class Plan(NamedTuple):
@@ -208,6 +211,11 @@ def run_search(folder: Path, plan: Plan, say: Callable[[str], None]) -> SearchRe
     from fedax.tuning import optuna_search as trying  # noqa: PLC0415 - optional, slow to import
     from fedax.tuning.optuna_workers import open_study  # noqa: PLC0415
     from fedax.tuning.samplers import make_pruner  # noqa: PLC0415
+    from fedax.tuning.studies import (  # noqa: PLC0415
+        explained_damage,
+        require_sound,
+        require_study_file,
+    )
     from fedax.tuning.trials import keep_trials, record_of, scorer, trainer  # noqa: PLC0415
 
     maximise = Goal.of(plan.choose, None, "choose").mode == "max"
@@ -222,10 +230,14 @@ def run_search(folder: Path, plan: Plan, say: Callable[[str], None]) -> SearchRe
         "seeds": list(plan.seeds), "choose": plan.choose,
     }
     name = f"{plan.about['task']} {plan.algorithm}"
-    study = open_study(
-        name, plan.storage or folder / STUDY, space=plan.space, maximise=maximise,
-        about=about,
-    )
+    if plan.storage is None:
+        require_study_file(folder / STUDY)
+    with explained_damage(str(folder)):
+        study = open_study(
+            name, plan.storage or folder / STUDY, space=plan.space, maximise=maximise,
+            about=about,
+        )
+        require_sound(study, plan.space)
     train = trainer(
         plan.made, plan.space, plan.num_rounds, plan.options, every, plan.batch_size
     )
@@ -252,8 +264,8 @@ def _worker(folder: Path, storage: str | None) -> str:
     file = folder / WORKER
     with explained(folder):
         if not file.exists():
-            file.write_text(f"{uuid.uuid4().hex[:12]}\n", "utf-8")
-        return file.read_text("utf-8").strip()
+            write_atomically(file, f"{uuid.uuid4().hex[:12]}\n".encode())
+        return read_file(file, MOST_NAME).decode("utf-8", "replace").strip()
 
 
 def _stopping(train: TrainBatch, stop: Request, go_on: str) -> TrainBatch:

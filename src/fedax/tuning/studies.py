@@ -1,0 +1,127 @@
+"""Studies that may be a stranger's: what is checked before Optuna works with them.
+
+Optuna trusts a study's database. Its CMA-ES sampler even keeps a pickle there, and what is
+unpickled may run code; here its state is computed again from the trials, and none is read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import functools
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import optuna
+from optuna._transform import _SearchSpaceTransform
+from optuna.distributions import BaseDistribution
+from optuna.samplers import BaseSampler, CmaEsSampler, PartialFixedSampler
+from optuna.storages import RDBStorage
+from optuna.study import StudyDirection
+from optuna.trial import FrozenTrial, TrialState
+
+from fedax.databases import Definition, unknown_in
+from fedax.experiment.errors import ConfigError
+from fedax.experiment.folder import RunError
+
+
+def require_study_file(path: Path) -> None:
+    """Raises a sentence unless a folder's database is one that Optuna makes; opens no study.
+
+    Raises:
+      RunError: it defines something else, or is not a database.
+    """
+    if not path.exists():
+        return
+    try:
+        unknown = unknown_in(path, _definitions())
+    except OSError as error:
+        raise RunError(f"The study's storage {path} cannot be used: {error.strerror}.") from None
+    if unknown is not None:
+        raise RunError(
+            f"{path} is not a study as Optuna {optuna.__version__} makes it: it has {unknown}. If "
+            f"you know and trust it, give it by its URL: --storage sqlite:///{path.resolve()}"
+        )
+
+
+@contextlib.contextmanager
+def explained_damage(where: str) -> Iterator[None]:
+    """Turns what Optuna raises of a study that holds what it never writes into a sentence."""
+    try:
+        yield
+    except (RunError, ConfigError):
+        raise
+    except Exception as error:  # Optuna checks nothing that it reads
+        raise RunError(
+            f"The study in {where} is damaged, or of another version of Optuna: "
+            f"{type(error).__name__}: {str(error).splitlines()[:1]}."
+        ) from error
+
+
+def require_sound(study: optuna.Study, space: Mapping[str, BaseDistribution]) -> None:
+    """Raises a ValueError if a study holds what no search over the space writes."""
+    trials = study.get_trials(deepcopy=False)
+    for trial in trials:
+        beyond = set(trial.params) - set(space)
+        if beyond:
+            raise ValueError(f"trial {trial.number} has {min(beyond)!r}, which is not searched")
+        if trial.state == TrialState.COMPLETE and not isinstance(trial.value, float):
+            raise ValueError(f"trial {trial.number} has no score")
+        if not isinstance(trial.system_attrs.get("retry_history", []), list):
+            raise ValueError(f"trial {trial.number} has no list of retries")
+        if not isinstance(trial.system_attrs.get("fixed_params", {}), dict):
+            raise ValueError(f"trial {trial.number} has no table of fixed parameters")
+    # How many numbers of a sequence were drawn; as many are drawn again to come to the next.
+    attributes = study._storage.get_study_system_attrs(study._study_id)
+    for key, value in attributes.items():
+        if key.startswith("qmc:") and not (isinstance(value, int) and value <= len(trials)):
+            raise ValueError(f"its sampler has drawn {value!r} times for {len(trials)} trials")
+
+
+def without_pickles(sampler: BaseSampler, study: optuna.Study) -> BaseSampler:
+    """A sampler that draws the same; of CMA-ES, one that neither reads nor keeps a pickle."""
+    own = copy.copy(sampler)  # shares its random numbers
+    if isinstance(own, CmaEsSampler):
+        vars(own)["_restore_optimizer"] = functools.partial(_replayed, own, study)
+    elif isinstance(own, PartialFixedSampler):
+        own._base_sampler = without_pickles(own._base_sampler, study)
+    return own
+
+
+def _replayed(
+    sampler: CmaEsSampler, study: optuna.Study, completed: list[FrozenTrial], *_: Any
+) -> Any:
+    """The optimizer that was told every whole generation so far; None before the first."""
+    if not sampler._get_solution_trials(completed, 0):
+        return None
+    transform = _SearchSpaceTransform(
+        sampler.infer_relative_search_space(study, completed[-1]),
+        transform_step=not sampler._with_margin, transform_0_1=True,
+    )
+    rng = sampler._cma_rng.rng
+    before = rng.get_state()
+    optimizer = sampler._init_optimizer(transform, study.direction)
+    rng.set_state(before)  # whoever restores an optimizer draws nothing
+    sign = 1 if study.direction == StudyDirection.MINIMIZE else -1
+    while True:
+        told = sampler._get_solution_trials(completed, optimizer.generation)
+        if len(told) < optimizer.population_size:
+            return optimizer if optimizer.generation else None
+        optimizer.tell([
+            (
+                np.array(trial.system_attrs["x_for_tell"]) if sampler._with_margin
+                else transform.transform(trial.params),
+                sign * (trial.value or 0.0),
+            )
+            for trial in told[: optimizer.population_size]
+        ])
+
+
+@functools.cache
+def _definitions() -> Collection[Definition]:
+    """What a database of this version of Optuna defines."""
+    with RDBStorage("sqlite:///:memory:").engine.connect() as connection:
+        found = connection.exec_driver_sql("SELECT type, name, sql FROM sqlite_master")
+        return frozenset((kind, name, statement) for kind, name, statement in found)
