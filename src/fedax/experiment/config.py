@@ -262,7 +262,7 @@ def load_config(path: Path, *, force: bool = False, cure: str | None = None) -> 
     Raises:
       ConfigError: it is not one, or a value in it is wrong, or a source has changed.
     """
-    written = _read_file(path)
+    written = _read_file(path, links=False)
     values = {key: value for key, value in written.items() if key != "made_by"}
     fields = {field.name for field in dataclasses.fields(RunConfig)}
     values.setdefault("evaluation_sample", None)  # as it was before 0.7
@@ -425,10 +425,10 @@ def _of_the_run(values: Mapping[str, Any]) -> dict[str, Any]:
     return {f"run.{key}" if key in FILE_KEYS else key: value for key, value in values.items()}
 
 
-def _read_file(path: Path) -> dict[str, Any]:
+def _read_file(path: Path, *, links: bool = True) -> dict[str, Any]:
     """The values in a TOML file or a config.json."""
     try:
-        values = read_table(Path(path))
+        values = read_table(Path(path), links=links)
     except OSError as error:
         raise ConfigError(f"Cannot read the configuration {path}: {error.strerror}.") from None
     except ValueError as error:

@@ -22,7 +22,7 @@ import safetensors.numpy
 from fedax.algorithm import Params, PyTree
 from fedax.devices.mesh import one_copy
 from fedax.experiment.versions import __version__
-from fedax.files import write_atomically
+from fedax.files import read_file, write_atomically
 from fedax.models.parameters import fitted, named_leaves
 
 # The one key of a file's header, whose text is JSON: with several their order would vary.
@@ -81,7 +81,7 @@ def load_params(path: str | Path, like: Params | None = None) -> Params:
       OSError: the file cannot be read.
     """
     try:
-        content = Path(path).read_bytes()
+        content = read_file(Path(path), links=True)
     except OSError as error:
         raise type(error)(error.errno, f"Cannot read {path}: {error.strerror}") from None
     arrays, header = decoded(content, str(path))

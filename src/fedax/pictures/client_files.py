@@ -3,29 +3,38 @@
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
+from fedax.files import read_file
 from fedax.pictures.errors import DrawingError
 from fedax.rounds.client_metrics import ClientMetrics
 
+# Longer names of clients are refused.
+MOST_LETTERS = 1000
 
-def read_clients(path: Path) -> ClientMetrics:
+
+def read_clients(path: Path, *, links: bool = True) -> ClientMetrics:
     """The metrics in a run folder's clients.csv, client by client.
+
+    Args:
+      path: the file.
+      links: whether a link is followed, as of a file that the user names.
 
     Raises:
       DrawingError: it cannot be read, or is no such file.
     """
-    if not path.is_file():  # a pipe would be waited for
-        raise DrawingError(f"Cannot read {path}: there is no such file.")
     try:
-        with path.open(encoding="utf-8", newline="") as file:
-            head, *lines = csv.reader(file)
+        content = read_file(path, links=links)
+        head, *lines = csv.reader(io.StringIO(content.decode(), newline=""))
         if head[:2] != ["client", "num_examples"]:
             raise ValueError("it has no columns client and num_examples")
         names, sizes, *columns = zip(*_whole(lines, len(head)), strict=True)
+        if max(map(len, names)) > MOST_LETTERS:  # an array of names has all as long as the longest
+            raise ValueError(f"a client's name has more than {MOST_LETTERS} letters")
         examples = np.array(sizes, int)
         sums = {}
         for metric, texts in zip(head[2:], columns, strict=True):
@@ -33,7 +42,7 @@ def read_clients(path: Path) -> ClientMetrics:
             there = ~np.isnan(values)
             sums[metric] = (np.where(there, values, 0), there.astype(float))
     except OSError as error:
-        raise DrawingError(f"Cannot read {path}: {error.strerror}.") from None
+        raise DrawingError(f"Cannot read {path}: {error.strerror or error}.") from None
     except (OverflowError, ValueError, csv.Error) as error:
         raise DrawingError(f"{path} is no table of a run's clients: {error}.") from None
     return ClientMetrics(sums, np.array(names), examples)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from fedax.files import write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -45,8 +48,10 @@ def save_picture(draw: Callable[[Figure], None], path: Path) -> Path:
     figure = Figure(figsize=(8, 4.5), layout="constrained", dpi=150)
     draw(figure)
     try:
+        file = io.BytesIO()
+        figure.savefig(file, format=path.suffix.lower().removeprefix("."))
         path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path)
+        write_atomically(path, file.getvalue())
     except (OSError, ValueError) as error:
         raise PictureError(f"Cannot write the picture {path}: {error}.") from None
     return path

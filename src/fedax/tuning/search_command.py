@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from fedax.algorithm import FederatedAlgorithm
 from fedax.data.file_names import file_name
 from fedax.data.task import Task
+from fedax.experiment import trust
 from fedax.experiment.build import find_algorithm, find_task
 from fedax.experiment.config import with_settings
 from fedax.experiment.errors import ConfigError
@@ -185,6 +186,14 @@ def resume_search(
             f"The study of {folder} is in a database with a password, which the folder does not "
             "keep; give --storage URL, too."
         )
+    place = asked["storage"]
+    own = trust.is_own(_signed(place, written.get("made_by", {})))
+    if storage is None and place is not None and not own:
+        raise ConfigError(
+            f"{folder / CONFIG} keeps its study at {place}, outside the folder, and was not "
+            "written by fedax for you here, or was changed since. If you know and trust that "
+            "database, give it yourself: --storage URL"
+        )
     if num_trials is not None:
         config = config._replace(num_trials=num_trials)
     config = config._replace(storage=storage or config.storage)
@@ -196,6 +205,11 @@ def resume_search(
             with explained(folder, _go_on(folder)):
                 _write_config(folder, config, settings_of(written), written.get("command"))
         return _searched(folder, config, say)
+
+
+def _signed(storage: str | None, made_by: Mapping[str, Any]) -> dict[str, Any]:
+    """What is signed of a search: where its study is, and who wrote it."""
+    return {"storage": storage, "made_by": made_by}
 
 
 def is_search(folder: Path) -> bool:
@@ -322,6 +336,10 @@ def _write_config(
     sweep = config.sweep
     first = next(iter(sweep.bases.values()))
     secret = _has_password(config.storage)
+    place = None if secret else config.storage
+    made_by = versions() | (
+        {} if place is None else {"signature": trust.signature(_signed(place, {}))}
+    )
     write_json(folder / CONFIG, {
         "kind": SWEEP, "task": sweep.task, "algorithm": ",".join(config.spaces),
         "algorithms": list(config.spaces), "preset": first.preset, "num_rounds": sweep.num_rounds,
@@ -332,14 +350,14 @@ def _write_config(
         "search": {
             "words": list(config.words), "trials": config.num_trials, "sampler": config.sampler,
             "pruner": config.pruner, "batch_size": config.batch_size,
-            "storage": None if secret else config.storage, "storage_has_password": secret,
+            "storage": place, "storage_has_password": secret,
             "spaces": {
                 name: {key: distribution_to_json(of) for key, of in space.items()}
                 for name, space in config.spaces.items()
             },
         },
         "settings": [[setting.algorithm, dict(setting.values)] for setting in settings],
-        "units": [], "made_by": versions(),
+        "units": [], "made_by": made_by,
     })
 
 
