@@ -49,6 +49,19 @@ def read_file(path: Path, most_bytes: int | None = None, *, links: bool = False)
         return file.read()
 
 
+def link_to(folder: Path, *names: str) -> str | None:
+    """A sentence if a link leads from a folder to a place below it; None if there is none."""
+    for name in names:
+        folder /= name
+        if folder.is_symlink():
+            return _is_a_link(folder)
+    return None
+
+
+def _is_a_link(path: Path | str) -> str:
+    return f"{path} is a link, which fedax did not make; remove it."
+
+
 def write_atomically(path: Path, content: bytes) -> None:
     """Writes a file that is the old one or the new one, never half of it; follows no link."""
     partial = path.with_name(path.name + PARTIAL)
@@ -81,7 +94,7 @@ def not_plain(folder: Path) -> str | None:
                 if entry.is_symlink():
                     if _is_of_wandb(Path(entry.path).relative_to(folder)):
                         continue
-                    return f"{entry.path} is a link, which fedax did not make; remove it."
+                    return _is_a_link(entry.path)
                 if entry.is_dir(follow_symlinks=False):
                     ahead.append(Path(entry.path))
                 elif not entry.is_file(follow_symlinks=False):

@@ -53,7 +53,7 @@ from fedax.experiment.params import (
     structure,
 )
 from fedax.experiment.versions import __version__
-from fedax.files import open_file, read_file, write_atomically
+from fedax.files import link_to, open_file, read_file, write_atomically
 from fedax.models.parameters import fitted
 from fedax.rounds.client_store import ClientStore
 from fedax.rounds.options import PERSONALIZE
@@ -223,6 +223,9 @@ def encoded_best(best: Best) -> bytes:
 
 def _newest(folder: Path, read: Callable[[Path], Found], refused: list[str]) -> Found | None:
     """What is read from the newest checkpoint that can be; the others' reasons go to `refused`."""
+    wrong = link_to(folder.parent, folder.name)
+    if wrong is not None:
+        raise CheckpointError(wrong)
     for path in _checkpoints(folder):
         try:
             return read(path)

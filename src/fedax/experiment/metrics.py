@@ -20,6 +20,9 @@ from fedax.files import read_file, write_atomically
 from fedax.rounds.history import History
 
 METRICS = "metrics.jsonl"
+# As a table of rounds and metrics it may have so many cells, or so many times its numbers: most
+# metrics are measured in some rounds only.
+ALLOWED_CELLS, MOST_EMPTY = 2**20, 64
 
 
 class Prefix(NamedTuple):
@@ -103,9 +106,11 @@ def whole_lines(folder: Path) -> list[tuple[bytes, dict[str, Any]]]:
     """The lines of metrics.jsonl and what they say, up to one that was cut off or is none of ours.
 
     Raises:
-      RunError: it is no file, or cannot be read.
+      RunError: it is no file, or cannot be read, or as a table it would be far larger than it is.
     """
-    lines = []
+    lines: list[tuple[bytes, dict[str, Any]]] = []
+    names: set[str] = set()
+    numbers = 0
     for line in _content(folder).splitlines(keepends=True):
         try:
             metrics = json.loads(line)
@@ -114,6 +119,14 @@ def whole_lines(folder: Path) -> list[tuple[bytes, dict[str, Any]]]:
         if not (_is_round(metrics, len(lines) + 1) and line.endswith(b"\n")):
             break
         lines.append((line, metrics))
+        names.update(metrics)
+        numbers += len(metrics)
+    cells = len(names) * len(lines)
+    if cells > max(ALLOWED_CELLS, MOST_EMPTY * numbers):
+        raise RunError(
+            f"{folder / METRICS} has {len(names):,} metrics, of which a round has few: as a table "
+            f"it would have {cells:,} cells for {numbers:,} numbers. No run writes that."
+        )
     return lines
 
 

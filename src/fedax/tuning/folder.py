@@ -30,7 +30,7 @@ from fedax.experiment.folder import (
     write_json,
 )
 from fedax.experiment.versions import versions
-from fedax.files import write_atomically
+from fedax.files import link_to, write_atomically
 from fedax.sweeps.choosing import Choice
 from fedax.sweeps.closing import closing_words
 from fedax.sweeps.planning import Halving, Unit
@@ -137,7 +137,7 @@ def read_methods(folder: Path, names: Sequence[str]) -> dict[str, RunConfig]:
     """
     found: dict[str, RunConfig] = {}
     for place, name in enumerate(names):
-        path = folder / METHODS / str(place) / CONFIG
+        path = config_of_method(folder, place)
         base = load_config(path, cure="begin another sweep with that code.")
         found[name] = base
         if base.algorithm != name:
@@ -145,6 +145,18 @@ def read_methods(folder: Path, names: Sequence[str]) -> dict[str, RunConfig]:
         if base.task != found[names[0]].task:
             raise damaged(folder, f"{path} is of another task, {base.task}")
     return found
+
+
+def config_of_method(folder: Path, place: int) -> Path:
+    """Where a sweep folder has the configuration of a method's first run.
+
+    Raises:
+      RunError: a link leads there.
+    """
+    wrong = link_to(folder, METHODS, str(place))
+    if wrong is not None:
+        raise RunError(wrong)
+    return folder / METHODS / str(place) / CONFIG
 
 
 def write_record(folder: Path, record: Record, identity: str) -> None:

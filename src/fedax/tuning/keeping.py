@@ -20,7 +20,7 @@ from fedax.algorithm import WrapperState
 from fedax.experiment import checkpoint
 from fedax.experiment.checkpoint import CheckpointError
 from fedax.experiment.folder import CONFIG, RunError
-from fedax.files import write_atomically
+from fedax.files import link_to, write_atomically
 from fedax.npz import packed, read_npz
 from fedax.rounds.state import TrainingState
 from fedax.sweeps.batch import BatchState
@@ -143,6 +143,9 @@ def parts_so_far(folder: Path, num_settings: int) -> list[Part]:
     found = [path for path in folder.glob("rung-*") if RUNG.fullmatch(path.name)]
     rungs = sorted(found, key=lambda path: int(path.name.removeprefix("rung-")))
     for place in [folder / "parts", *rungs]:
+        wrong = link_to(folder, place.name)
+        if wrong is not None:
+            raise RunError(wrong)
         for path in sorted(place.glob("part-*.npz")):
             part = _part(path)
             if part.setting.max(initial=-1) >= num_settings:

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedax.experiment.folder import METHODS, read_config, read_summary
+from fedax.experiment.folder import read_config, read_summary
 from fedax.files import write_atomically
 from fedax.report.sweep_page import sweep_page
 from fedax.sweeps.choosing import Choice
 from fedax.sweeps.record import Record
-from fedax.tuning.folder import read_sweep_config
+from fedax.tuning.folder import config_of_method, read_sweep_config
 
 PAGE = "report.html"
 
@@ -32,7 +32,7 @@ def bases(folder: Path, config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     if "python" in config:
         return {}
     return {
-        method: read_config(folder / METHODS / str(place))
+        method: read_config(config_of_method(folder, place).parent)
         for place, method in enumerate(config["grid"])
     }
 
