@@ -27,7 +27,7 @@ from fedax.experiment.folder import RunError, new_folder
 from fedax.experiment.manifest import MOST_BYTES, digest_of
 from fedax.experiment.metrics import MetricsLog, read_metrics, whole_lines
 from fedax.experiment.params import decoded, encoded, rebuilt
-from fedax.files import write_atomically
+from fedax.files.regular import write_atomically
 from fedax.report.clients import worst_of_run
 from fedax.rounds.client_store import ClientStore
 from fedax.rounds.state import TrainingState

@@ -515,8 +515,8 @@ def test_the_command_writes_pages_of_runs(tmp_path, capsys, monkeypatch):
         ([], 2, "fedax report needs a folder of a run or a sweep"),
         (["nowhere"], 1, "nowhere does not exist."),
         (["empty", "a"], 1, "empty is not a run folder: it has no config.json."),
-        (["forged"], 1, "No page can be made of forged, as one of its files holds what no run "),
-        (["a", "forged"], 1, "No page can be made of "),
+        (["forged"], 1, "forged/config.json is damaged: its num_rounds cannot be 'many'."),
+        (["a", "forged"], 1, "forged/config.json is damaged: its num_rounds cannot be 'many'."),
         (["a", "--out", "empty"], 2, "--out is empty, which is a folder"),
         (["a", "--out", "a/config.json/x.html"], 1, "Cannot write the page a/config.json/x.html: "),
     ):

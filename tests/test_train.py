@@ -310,7 +310,7 @@ def test_the_digest_of_data_reads_a_bounded_part_and_sees_what_it_reads():
 def test_a_method_is_made_again_from_what_is_written_down(make):
     algorithm = make(TASK.model)
     written = json.loads(json.dumps(Describer()(algorithm)))
-    again = made_again(written, TASK.model)
+    again = made_again(written, TASK.model, own=False)
     assert Describer()(again) == Describer()(algorithm)
     assert Describer()(again) != Describer()(fedax.fedavg(TASK.model, 0.7))
 

@@ -1,4 +1,4 @@
-"""A stranger's run, sweep or search folder runs nothing, writes nothing outside, takes no memory."""
+"""A stranger's folder runs nothing, writes nothing outside itself, takes no excessive memory."""
 
 import io
 import json
@@ -18,8 +18,8 @@ import fedax
 from fedax.cli.main import run_command
 from fedax.experiment.folder import RunError
 from fedax.experiment.naming import NotNamedError, named
-from fedax.files import not_plain, open_file
-from fedax.npz import packed, read_npz
+from fedax.files.npz import packed, read_npz
+from fedax.files.regular import not_plain, open_file
 from fedax.tuning.studies import without_pickles
 
 pytestmark = pytest.mark.skipif(
@@ -78,7 +78,7 @@ def refused(capsys, *words):
 @pytest.mark.quick
 @pytest.mark.parametrize("value", [
     {"factory": "os:system", "arguments": {"command": "touch OWNED"}},
-    {"factory": "fedax.files:write_atomically", "arguments": {}},
+    {"factory": "fedax.files.regular:write_atomically", "arguments": {}},
     {"factory": "fedax.models.mlp:jax.numpy.save", "arguments": {}},
     {"factory": "fedax.algorithms.fedopt:jax", "arguments": {}},
     {"list": [{"dict": {"x": {"factory": "antigravity:x", "arguments": {}}}}]},
@@ -156,10 +156,11 @@ def test_cmaes_goes_on_without_unpickling_and_as_in_memory(tmp_path, monkeypatch
     )
     database.commit()
     study = optuna.load_study(study_name="s", storage="sqlite:///fedax.db")
-    study.sampler = without_pickles(
-        optuna.samplers.PartialFixedSampler({"y": 1.0}, optuna.samplers.CmaEsSampler(seed=1)), study
-    )
-    study.ask(space)
+    with pytest.warns(optuna.exceptions.ExperimentalWarning):
+        sampler = optuna.samplers.PartialFixedSampler({}, optuna.samplers.CmaEsSampler(seed=1))
+    for one in (sampler, optuna.samplers.CmaEsSampler(seed=1)):
+        study.sampler = without_pickles(one, study)
+        study.ask(space)
     assert not Path("OWNED").exists()
 
 
@@ -178,9 +179,7 @@ def test_links_in_a_sweep_are_refused_and_not_followed(sweep, tmp_path, capsys, 
         shutil.rmtree(path)
     path.unlink(missing_ok=True)
     path.symlink_to(home)
-    (sweep / "summary.json").unlink(missing_ok=name != "summary.json")
-    said = refused(capsys, "sweep", "--resume", sweep)
-    assert f"{name} is a link" in said or "cannot be read" in said.lower()
+    assert f"{name} is a link" in refused(capsys, "sweep", "--resume", sweep)
     assert [path.name for path in home.iterdir()] == ["thesis.txt"]
 
 
@@ -347,7 +346,8 @@ def test_damaged_trials_are_a_sentence(search, capsys, damage):
 
 
 @pytest.mark.parametrize("change", [
-    {"setting": np.array([-1, 0])}, {"setting": np.array([0.5, 1])}, {"done": np.array([10**12, 1])},
+    {"setting": np.array([-1, 0])}, {"setting": np.array([0.5, 1])},
+    {"done": np.array([10**12, 1])},
     {"seed": np.zeros((2, 2), int)}, {"metric/train_loss": np.zeros(2)},
     {"metric/train_loss": np.zeros((3, 2))}, {"setting": np.array([0, 99])},
     {"metric/train_loss": np.array([["a", "b"]] * 2)},
@@ -406,8 +406,8 @@ def test_pipes_are_not_waited_for_elsewhere(tmp_path, capsys):
             open_file(tmp_path / name)
     for name in ("x.json", "x.toml"):
         assert "no regular file" in refused(capsys, "run", "--config", tmp_path / name)
-        assert "no regular file" in refused(capsys, "theory", "--population", tmp_path / name)
-    assert "no regular file" in refused(capsys, "theory", "--population", tmp_path / "x.npz")
+        assert "no regular file" in refused(capsys, "theory", tmp_path / name)
+    assert "no regular file" in refused(capsys, "theory", tmp_path / "x.npz")
     with pytest.raises(OSError, match="no regular file"):
         fedax.load_params(tmp_path / "x.safetensors")
 

@@ -13,7 +13,7 @@ from fedax.cli.folders import distinct_names, is_sweep
 from fedax.experiment.errors import ConfigError
 from fedax.experiment.folder import RunError
 from fedax.experiment.pages import read_run, report_page
-from fedax.files import write_atomically
+from fedax.files.regular import write_atomically
 from fedax.report.comparison import comparison_page
 from fedax.report.runs import Run
 from fedax.report.sweep_page import best_runs, sweep_page

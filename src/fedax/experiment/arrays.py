@@ -16,8 +16,8 @@ from typing import IO, Any
 import numpy as np
 
 from fedax.experiment.manifest import ROWS, STATE, Declared, file_of
-from fedax.files import open_file
-from fedax.npz import Arrays, array_header
+from fedax.files.npz import Arrays, array_header
+from fedax.files.regular import open_file
 from fedax.rounds.client_store import row_blocks
 
 

@@ -53,7 +53,7 @@ from fedax.experiment.params import (
     structure,
 )
 from fedax.experiment.versions import __version__
-from fedax.files import link_to, open_file, read_file, write_atomically
+from fedax.files.regular import link_to, open_file, read_file, write_atomically
 from fedax.models.parameters import fitted
 from fedax.rounds.client_store import ClientStore
 from fedax.rounds.options import PERSONALIZE

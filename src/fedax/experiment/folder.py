@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from filelock import FileLock, Timeout
 
-from fedax.files import LOCK, PARTIAL, not_plain, read_file, write_atomically
+from fedax.files.regular import LOCK, PARTIAL, not_plain, read_file, write_atomically
 from fedax.theory.tables import read_table
 from fedax.validate import quoted
 
@@ -206,7 +206,7 @@ def locked(folder: Path, go_on: str | None = None) -> Iterator[None]:
     """Keeps a second process out of the folder; the lock goes with the process, however it ends.
 
     Raises:
-      RunError: it cannot be written, or holds a link, see `fedax.files.not_plain`.
+      RunError: it cannot be written, or holds a link, see `fedax.files.regular.not_plain`.
       BusyError: another process has it.
     """
     lock = FileLock(folder / LOCK)

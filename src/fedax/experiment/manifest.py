@@ -19,7 +19,7 @@ import numpy as np
 from fedax.experiment.folder import RunError
 from fedax.experiment.metrics import Prefix
 from fedax.experiment.versions import __version__
-from fedax.files import read_file
+from fedax.files.regular import read_file
 
 FORMAT = 2
 MANIFEST = "manifest.json"

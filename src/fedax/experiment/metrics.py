@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from fedax.experiment.folder import RunError, to_json
-from fedax.files import read_file, write_atomically
+from fedax.files.regular import read_file, write_atomically
 from fedax.rounds.history import History
 
 METRICS = "metrics.jsonl"

@@ -22,7 +22,7 @@ import safetensors.numpy
 from fedax.algorithm import Params, PyTree
 from fedax.devices.mesh import one_copy
 from fedax.experiment.versions import __version__
-from fedax.files import read_file, write_atomically
+from fedax.files.regular import read_file, write_atomically
 from fedax.models.parameters import fitted, named_leaves
 
 # The one key of a file's header, whose text is JSON: with several their order would vary.

@@ -25,7 +25,7 @@ from fedax.experiment.profiling import Trace, describe_time
 from fedax.experiment.signals import stop_on_signal
 from fedax.experiment.summary import closing, opening, write_summary
 from fedax.experiment.versions import versions
-from fedax.files import write_atomically
+from fedax.files.regular import write_atomically
 from fedax.measures.communication import Communication
 from fedax.report.clients import CLIENTS, clients_table
 from fedax.rounds.evaluation import Evaluator

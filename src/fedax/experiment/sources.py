@@ -22,7 +22,7 @@ from fedax.data.task import Task
 from fedax.experiment import imports
 from fedax.experiment.errors import ConfigError
 from fedax.experiment.folder import resume_command
-from fedax.files import write_atomically
+from fedax.files.regular import write_atomically
 from fedax.validate import unknown
 
 GROUPS = {"task": "fedax.tasks", "algorithm": "fedax.algorithms"}

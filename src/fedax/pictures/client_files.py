@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedax.files import read_file
+from fedax.files.regular import read_file
 from fedax.pictures.errors import DrawingError
 from fedax.rounds.client_metrics import ClientMetrics
 
@@ -41,6 +41,8 @@ def read_clients(path: Path, *, links: bool = True) -> ClientMetrics:
             values = np.array([float(text) if text else np.nan for text in texts])
             there = ~np.isnan(values)
             sums[metric] = (np.where(there, values, 0), there.astype(float))
+    except FileNotFoundError:
+        raise DrawingError(f"Cannot read {path}: there is no such file.") from None
     except OSError as error:
         raise DrawingError(f"Cannot read {path}: {error.strerror or error}.") from None
     except (OverflowError, ValueError, csv.Error) as error:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedax.files import write_atomically
+from fedax.files.regular import write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

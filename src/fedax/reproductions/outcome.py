@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedax.experiment.folder import RunError
-from fedax.files import write_atomically
+from fedax.files.regular import write_atomically
 from fedax.reproductions.common import Reproduction
 from fedax.reproductions.criteria import SMALL
 from fedax.reproductions.experiment import BEYOND, Criterion, Experiment, Outcome, Plan, Scale

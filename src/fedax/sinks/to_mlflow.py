@@ -15,7 +15,7 @@ from mlflow import MlflowClient
 from mlflow.entities import Metric, Param
 from mlflow.exceptions import MlflowException
 
-from fedax.databases import unknown_in
+from fedax.files.databases import unknown_in
 from fedax.sinks.rows import Place, Plain, Row, outcome
 
 Item = TypeVar("Item")

@@ -27,8 +27,8 @@ from typing import Any
 
 import numpy as np
 
-from fedax.files import open_file
-from fedax.npz import array_header
+from fedax.files.npz import array_header
+from fedax.files.regular import open_file
 from fedax.theory.errors import TheoryError
 from fedax.theory.given import MOST_NUMBERS, as_array, as_number
 from fedax.theory.population import QuadraticPopulation

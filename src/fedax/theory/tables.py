@@ -7,7 +7,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from fedax.files import open_file
+from fedax.files.regular import open_file
 
 # A file of more bytes is not read. What JSON becomes in memory is up to twenty times its size, and
 # tomllib, which is Python, reads a megabyte in about a second.

@@ -20,7 +20,7 @@ from fedax.experiment.display import make_console, style_of_command_line
 from fedax.experiment.errors import ConfigError
 from fedax.experiment.folder import RunError, explained, for_shell, locked, new_folder, read_summary
 from fedax.experiment.run import simulate_options
-from fedax.files import write_atomically
+from fedax.files.regular import write_atomically
 from fedax.rounds.options import Settings
 from fedax.rounds.stopping import Goal
 from fedax.sweeps.choosing import Choice, RuleError, choose

@@ -30,7 +30,7 @@ from fedax.experiment.folder import (
     write_json,
 )
 from fedax.experiment.versions import versions
-from fedax.files import link_to, write_atomically
+from fedax.files.regular import link_to, write_atomically
 from fedax.sweeps.choosing import Choice
 from fedax.sweeps.closing import closing_words
 from fedax.sweeps.planning import Halving, Unit

@@ -20,8 +20,8 @@ from fedax.algorithm import WrapperState
 from fedax.experiment import checkpoint
 from fedax.experiment.checkpoint import CheckpointError
 from fedax.experiment.folder import CONFIG, RunError
-from fedax.files import link_to, write_atomically
-from fedax.npz import packed, read_npz
+from fedax.files.npz import packed, read_npz
+from fedax.files.regular import link_to, write_atomically
 from fedax.rounds.state import TrainingState
 from fedax.sweeps.batch import BatchState
 from fedax.sweeps.columns import Columns, Part

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedax.experiment.folder import read_config, read_summary
-from fedax.files import write_atomically
+from fedax.files.regular import write_atomically
 from fedax.report.sweep_page import sweep_page
 from fedax.sweeps.choosing import Choice
 from fedax.sweeps.record import Record

@@ -33,7 +33,7 @@ from fedax.experiment.folder import (
 )
 from fedax.experiment.run import build_data, build_method, simulate_options
 from fedax.experiment.versions import versions
-from fedax.files import write_atomically
+from fedax.files.regular import write_atomically
 from fedax.rounds.options import Settings
 from fedax.sweeps.choosing import PAPER_RULE, Choice, choose, without_edges
 from fedax.sweeps.record import Record, Setting

@@ -19,7 +19,7 @@ from fedax.devices.ending import Request
 from fedax.experiment.errors import ConfigError
 from fedax.experiment.folder import RunError, explained, locked
 from fedax.experiment.signals import stop_on_signal
-from fedax.files import read_file, write_atomically
+from fedax.files.regular import read_file, write_atomically
 from fedax.rounds.options import Settings, SimulateOptions
 from fedax.rounds.stopping import Goal
 from fedax.sweeps.record import Record

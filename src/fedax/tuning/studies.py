@@ -22,9 +22,9 @@ from optuna.storages import RDBStorage
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
-from fedax.databases import Definition, unknown_in
 from fedax.experiment.errors import ConfigError
 from fedax.experiment.folder import RunError
+from fedax.files.databases import Definition, unknown_in
 
 
 def require_study_file(path: Path) -> None:

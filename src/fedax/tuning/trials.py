@@ -18,8 +18,8 @@ from fedax.algorithm import FederatedAlgorithm
 from fedax.data.task import Task
 from fedax.experiment.folder import RunError
 from fedax.factories import partition
-from fedax.files import write_atomically
-from fedax.npz import Arrays, read_npz
+from fedax.files.npz import Arrays, read_npz
+from fedax.files.regular import write_atomically
 from fedax.rounds.history import History
 from fedax.rounds.options import Settings
 from fedax.sweeps.batch import BatchTraining, beginning, varying

@@ -11,7 +11,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from fedax.files import open_file
+from fedax.files.regular import open_file
 
 Arrays = dict[str, np.ndarray]
 
@@ -43,7 +43,7 @@ def packed(arrays: Mapping[str, np.ndarray]) -> bytes:
 
 
 def read_npz(path: Path) -> Arrays:
-    """Reads arrays of numbers and text from an `.npz` inside a folder, see `fedax.files`.
+    """Reads arrays of numbers and text from an `.npz` inside a folder, see `fedax.files.regular`.
 
     Raises:
       OSError: the file cannot be read.

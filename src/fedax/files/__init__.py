@@ -1,0 +1,5 @@
+"""Files and folders that may be a stranger's: how they are opened, read and written.
+
+Whatever reads or writes a folder of fedax does it by these functions. What the files mean belongs
+to the rooms above; NumPy and Python's own library are all that is needed here.
+"""
