@@ -19,7 +19,8 @@ MOST_LINES, MOST_FILES = 450, 7
 QUICK = {
     "algorithms": "test_identities_scaffold", "cli": "test_run", "clients": "test_identities",
     "contract": "test_check_algorithm", "data": "test_data", "devices": "test_speed",
-    "experiment": "test_run", "files": "test_untrusted", "measures": "test_quadratic_model", "mistakes": "test_mistakes",
+    "experiment": "test_run", "files": "test_untrusted",
+    "measures": "test_quadratic_model", "mistakes": "test_mistakes",
     "models": "test_characters", "optimizers": "test_identities", "pictures": "test_pictures",
     "report": "test_run",
     "reproductions": "test_reproductions", "rounds": "test_sampling", "tasks": "test_shakespeare",
