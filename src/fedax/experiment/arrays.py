@@ -11,13 +11,14 @@ import os
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, BinaryIO, cast
 
 import numpy as np
 
 from fedax.experiment.folder import open_file
 from fedax.experiment.manifest import ROWS, STATE, Declared, file_of
 from fedax.rounds.client_store import row_blocks
+from fedax.theory.array_headers import read_header
 
 Arrays = dict[str, np.ndarray]
 
@@ -114,9 +115,7 @@ def _mapped(path: Path, what: Declared) -> np.ndarray:
 
 def _require_header(file: IO[bytes], shape: tuple[int, ...], size: int) -> None:
     """Raises a ValueError unless an array of these bytes comes next, and ends the file."""
-    if np.lib.format.read_magic(file) != (1, 0):
-        raise ValueError("its format is another")
-    found, fortran, dtype = np.lib.format.read_array_header_1_0(file)
+    found, fortran, dtype = read_header(cast(BinaryIO, file))
     if (found, fortran, dtype) != (shape, False, np.dtype(np.uint8)):
         raise ValueError(f"it holds {dtype}{list(found)} and not {math.prod(shape)} bytes")
     if size - file.tell() != math.prod(shape):

@@ -27,6 +27,7 @@ from typing import Any
 
 import numpy as np
 
+from fedax.theory.array_headers import read_header
 from fedax.theory.errors import TheoryError
 from fedax.theory.given import MOST_NUMBERS, as_array, as_number
 from fedax.theory.population import QuadraticPopulation
@@ -155,13 +156,10 @@ def _check_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:
         )
     with archive.open(member) as file:
         head = io.BytesIO(file.read(_LONGEST_HEADER))
-    version = np.lib.format.read_magic(head)
-    readers = {
-        (1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0
-    }
-    if version not in readers:
-        raise ValueError(f"the array {name!r} is in a format of NumPy's that is not known here")
-    shape, _, dtype = readers[version](head)
+    try:
+        shape, _, dtype = read_header(head)
+    except ValueError as error:
+        raise ValueError(f"the array {name!r} is damaged: {error}") from None
     if dtype.kind not in "biuf" or len(shape) > 3:
         raise ValueError(
             f"the array {name!r} is {dtype}{list(shape)}, but must be numbers with at most 3 axes"

@@ -14,15 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from fedax.data.errors import DataError
-from fedax.data.readers.clients import (
-    PART_BYTES,
-    Client,
-    Clients,
-    reading,
-    regular_file,
-    require_modest,
-)
-from fedax.data.readers.tf_example import parse_example, stacked
+from fedax.data.budget import PART_BYTES, require_modest
+from fedax.data.readers.clients import Client, Clients, reading, regular_file
+from fedax.data.readers.tf_example import parse_example, size_of, stacked
 from fedax.validate import unknown
 
 _MAGIC = b"SQLite format 3\0"
@@ -31,6 +25,8 @@ _COLUMNS = {
     "client_metadata": ("client_id", "split_name", "num_examples"),
 }
 _LARGEST_EXAMPLE = 2**26
+# As SQLite writes the definitions of tables and indices; others are of views and of programs.
+_PLAIN = ("CREATE TABLE ", "CREATE INDEX ", "CREATE UNIQUE INDEX ")
 _LZMA_MEMORY = 2**29
 _ERRORS = (sqlite3.Error, ValueError, OverflowError, lzma.LZMAError, EOFError)
 
@@ -52,6 +48,7 @@ def read_sqlite(path: Path | str, split: str | None = None) -> Clients:
     packed = path.suffix.lower() in (".lzma", ".xz")
     if packed:
         return Clients(lambda start: _unpacked(path, split, start), [path])
+    _require_whole(path, path)
     with _opened(path) as database:
         chosen = _chosen(database, path, split)
         count = "SELECT COUNT(*) FROM client_metadata WHERE split_name = ?"
@@ -65,6 +62,7 @@ def _unpacked(path: Path, split: str | None, start: int) -> Iterator[Client]:
         unpacked = Path(folder) / path.stem
         with reading(path, "a file packed with LZMA", *_ERRORS):
             _unpack(path, unpacked)
+        _require_whole(unpacked, path)
         yield from _read(unpacked, split, start, path)
 
 
@@ -109,6 +107,8 @@ def _opened(path: Path, called: Path | None = None) -> Iterator[sqlite3.Connecti
             database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LARGEST_EXAMPLE)
             database.execute("PRAGMA trusted_schema = OFF")
             database.execute("PRAGMA cell_size_check = ON")
+            database.execute("PRAGMA ignore_check_constraints = ON")
+            _check_definitions(database, called)
             for table, columns in _COLUMNS.items():
                 _check_table(database, called, table, columns)
         yield database
@@ -116,17 +116,50 @@ def _opened(path: Path, called: Path | None = None) -> Iterator[sqlite3.Connecti
         database.close()
 
 
+def _check_definitions(database: sqlite3.Connection, path: Path) -> None:
+    """Raises a sentence if one of the tables is a view, or belongs to a module of SQLite's.
+
+    What the schema calls a table may be defined as something else, so the definitions count.
+    """
+    for (sql,) in database.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL"):
+        if not isinstance(sql, str) or (
+            not sql.startswith(_PLAIN) and any(table in sql.lower() for table in _COLUMNS)
+        ):
+            raise DataError(
+                f"{path} has a view or a trigger of its tables, {str(sql)[:60]!r}, which is not "
+                "run. Copy the rows into a file with plain tables."
+            )
+
+
+def _require_whole(path: Path, called: Path) -> None:
+    """Raises a sentence if a page stands in two places, which makes a large table of a few pages.
+
+    After this every query takes time in proportion to the file.
+    """
+    with _opened(path, called) as database, reading(called, "an SQLite file", *_ERRORS):
+        for table in _COLUMNS:
+            (said,) = database.execute(f"PRAGMA quick_check({table})").fetchone()
+            if said != "ok":
+                raise ValueError(" ".join(str(said).split()))
+
+
 def _check_table(
     database: sqlite3.Connection, path: Path, table: str, columns: tuple[str, ...]
 ) -> None:
     """Raises a sentence unless it is an ordinary table with these columns."""
-    found = database.execute(
-        "SELECT type, sql FROM sqlite_master WHERE name = ? COLLATE NOCASE", [table]
+    is_there = database.execute(
+        "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ? COLLATE NOCASE", [table]
     ).fetchone()
-    if found is None or found[0] != "table" or "VIRTUAL" in str(found[1]).upper()[:20]:
+    if is_there is None:
         raise DataError(f"{path} has no table {table}.")
     # The last number of a column is 0 unless it is computed.
-    there = {row[1] for row in database.execute(f"PRAGMA table_xinfo({table})") if not row[6]}
+    there = {row[1]: row[6] for row in database.execute(f"PRAGMA table_xinfo({table})")}
+    computed = [name for name, hidden in there.items() if hidden]
+    if computed:
+        raise DataError(
+            f"{path}: the column {computed[0]!r} of the table {table} is computed, and nothing "
+            "that a database defines is run."
+        )
     for column in columns:
         if column not in there:
             raise DataError(
@@ -210,7 +243,7 @@ def _parts(
             raise DataError(
                 f"{path}: example {number} of client {client!r} is no tf.train.Example: {error}."
             ) from None
-        size += len(message)
+        size += max(len(message), size_of(examples[-1]))
         if size > 4 * PART_BYTES:
             yield _columns(path, client, examples, first), len(examples)
             examples, size, first = [], 0, number + 1
