@@ -15,41 +15,32 @@ from fedax.data.budget import ALLOWED_BYTES, MOST_TIMES
 _FORMATS = ("PNG", "JPEG", "WEBP", "TIFF", "BMP", "GIF", "PPM")
 
 
-def require_own_images(column: Any, name: str, row: int) -> None:
+def require_own_images(column: Any, name: str) -> None:
     """Raises a sentence if a column names image files in place of holding images.
 
     Args:
       column: of an Arrow table.
       name: the column's.
-      row: the number of its first row.
 
     Raises:
       ValueError: it names one. Nothing is opened.
     """
-    for chunk in column.chunks:
-        _require_own(chunk, name, row)
-        row += len(chunk)
-
-
-def _require_own(chunk: Any, name: str, row: int) -> None:
     import pyarrow as arrow  # noqa: PLC0415 - there if a table of Arrow's is
 
     types = arrow.types
-    while types.is_list(chunk.type) or types.is_large_list(chunk.type) or (
-        types.is_fixed_size_list(chunk.type)
-    ):
-        chunk = chunk.flatten()
-    if not is_image(chunk.type) or not chunk.field("bytes").null_count:
-        return
-    place = chunk.field("bytes").is_null().to_pylist().index(True)
-    path = chunk.field("path")[place].as_py()
-    if path is None:
-        raise ValueError(f"The column {name!r} has no image {place}, counted from row {row}.")
-    raise ValueError(
-        f"The column {name!r} names the image file {path!r:.200} and does not hold the image "
-        f"({place}, counted from row {row}). fedax opens no file that data name. Save the images "
-        "in the column, as datasets.Dataset.save_to_disk does."
-    )
+    for chunk in column.chunks:
+        while types.is_list(chunk.type) or types.is_large_list(chunk.type) or (
+            types.is_fixed_size_list(chunk.type)
+        ):
+            chunk = chunk.flatten()  # noqa: PLW2901 - the images of a list of images
+        if is_image(chunk.type) and chunk.field("bytes").null_count:
+            place = chunk.field("bytes").is_null().to_pylist().index(True)
+            path = chunk.field("path")[place].as_py()
+            raise ValueError(
+                f"The column {name!r} does not hold the image in the file {path!r:.200}, and fedax "
+                "opens no file that data name. Save the images in the column, as "
+                "datasets.Dataset.save_to_disk does."
+            )
 
 
 def is_image(kind: Any) -> bool:

@@ -67,7 +67,7 @@ def read_saved_huggingface(
     needed("pyarrow", "parquet", "data sets of Hugging Face's")
     folder = Path(folder)
     state = folder / "state.json"
-    with reading(state, "of a data set of Hugging Face's", ValueError):
+    with reading(state, "the table of a saved data set", ValueError):
         table = read_table(file_of_folder(folder, state))
         said = table.get("_data_files") if isinstance(table, dict) else None
         names = [file.get("filename") if isinstance(file, dict) else None
@@ -198,7 +198,7 @@ def _clients(
             try:
                 if paths:  # a data set in memory is the user's own
                     for name in taken:
-                        require_own_images(table.column(name), name, row)
+                        require_own_images(table.column(name), name)
                 arrays = stacked_columns(
                     chosen, lambda name, table=table: arrow_column(table.column(name), name)
                 )

@@ -76,7 +76,7 @@ class LibraryProcess:
         if "malformed" in head:
             raise DataError(f"{path}{head['malformed']}.")
         if "damaged" in head:
-            raise DataError(f"{path} is damaged, or not {self._what}: {head['damaged']}.")
+            raise DataError(f"{path} is damaged, or not {self._what}: {head['damaged'].rstrip('.')}.")
         return head
 
     def take(self, size: int) -> bytes:

@@ -108,7 +108,6 @@ def _opened(path: Path, called: Path | None = None) -> Iterator[sqlite3.Connecti
             database.execute("PRAGMA trusted_schema = OFF")
             database.execute("PRAGMA cell_size_check = ON")
             database.execute("PRAGMA ignore_check_constraints = ON")
-            _check_definitions(database, called)
             for table, columns in _COLUMNS.items():
                 _check_table(database, called, table, columns)
         yield database
@@ -140,7 +139,8 @@ def _require_whole(path: Path, called: Path) -> None:
         for table in _COLUMNS:
             (said,) = database.execute(f"PRAGMA quick_check({table})").fetchone()
             if said != "ok":
-                raise ValueError(" ".join(str(said).split()))
+                lines = [line for line in str(said).splitlines() if not line.startswith("***")]
+                raise ValueError(f"the table {table} is not whole ({' '.join(lines[:1])})")
 
 
 def _check_table(
@@ -152,6 +152,7 @@ def _check_table(
     ).fetchone()
     if is_there is None:
         raise DataError(f"{path} has no table {table}.")
+    _check_definitions(database, path)
     # The last number of a column is 0 unless it is computed.
     there = {row[1]: row[6] for row in database.execute(f"PRAGMA table_xinfo({table})")}
     computed = [name for name, hidden in there.items() if hidden]
