@@ -74,11 +74,12 @@ def opened_image(
     from PIL import Image  # noqa: PLC0415 - comes with Matplotlib; few data sets need it
 
     try:
+        source: Any = path if content is None else io.BytesIO(content)
         if content is None and (path is None or not Path(path).is_file()):
             raise ValueError(f"there is no file {path}")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # `most` is the limit
-            image = Image.open(path if content is None else io.BytesIO(content), formats=_FORMATS)
+            image = Image.open(source, formats=_FORMATS)
         with image:
             width, height = image.size
             size = width * height * max(len(image.getbands()), 4 * (image.mode in "IF"))

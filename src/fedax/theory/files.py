@@ -39,6 +39,8 @@ ARRAYS = ("matrices", "centres", "linear", "probabilities", "noise", "density_po
 _LONGEST_HEADER = 2**12
 # Of a name in a file so many letters are quoted.
 _MOST_LETTERS = 60
+# Of what a library says of a damaged file.
+_MOST_REASON = 300
 
 
 # What reading a damaged file of any of these formats raises.
@@ -115,7 +117,8 @@ def read_population(
     except OSError as error:
         raise TheoryError(f"Cannot read {path}: {error.strerror or error}.") from None
     except UNREADABLE as error:
-        raise TheoryError(f"{path} cannot be parsed as {ending}: {error}.") from None
+        said = str(error).split("\n")[0][:_MOST_REASON].rstrip(".") or "it is cut off"
+        raise TheoryError(f"{path} cannot be parsed as {ending}: {said}.") from None
     try:
         if ending == ".csv":
             features, targets = _examples(content, client_column, target_column)

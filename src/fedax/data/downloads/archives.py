@@ -181,9 +181,10 @@ def _decompressed(file: BinaryIO) -> BinaryIO:
 def _data_of_package(file: BinaryIO) -> tuple[_Part, str]:
     """The archive `data.tar.*` in a Debian package (an `ar` archive), as a stream; its name."""
     while entry := file.read(_ENTRY_BYTES):
-        name, size = entry[:16].decode("ascii", "replace").strip(" /"), int(entry[48:58])
-        if size < 0:
-            raise ValueError(f"it says that {name} has {size} bytes")
+        name, digits = entry[:16].decode("ascii", "replace").strip(" /"), entry[48:58].strip()
+        if not digits.isdigit():
+            raise ValueError("it has an entry without a size")
+        size = int(digits)
         if name.startswith("data.tar"):
             return _Part(file, size), name
         file.seek(size + size % 2, 1)

@@ -273,4 +273,4 @@ def _refuse(why: str) -> NoReturn:
 def _phrase(error: Exception) -> str:
     if isinstance(error, KeyError):
         return f"it has no {error.args[0] if error.args else 'such array'}"
-    return str(error) or type(error).__name__
+    return (str(error) or type(error).__name__).split("\n")[0][:300].rstrip(".")

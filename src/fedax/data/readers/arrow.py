@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fedax.data.budget import PART_BYTES, process_memory, require_few_arrays, require_modest
 from fedax.data.errors import DataError
 from fedax.data.file_names import is_plain_name
-from fedax.data.budget import PART_BYTES, process_memory, require_few_arrays, require_modest
+from fedax.data.images import require_own_images
 from fedax.data.readers.clients import (
     Client,
     Clients,
@@ -20,7 +21,6 @@ from fedax.data.readers.clients import (
 from fedax.data.readers.processes import LibraryProcess
 from fedax.data.readers.scattered import Batch, Rows, batch_rows, by_client
 from fedax.data.tables import Columns, arrow_column, choose, stacked_columns
-from fedax.data.images import require_own_images
 from fedax.theory.tables import read_table
 from fedax.validate import quoted
 
@@ -70,16 +70,16 @@ def read_saved_huggingface(
     with reading(state, "the table of a saved data set", ValueError):
         table = read_table(file_of_folder(folder, state))
         said = table.get("_data_files") if isinstance(table, dict) else None
-        names = [file.get("filename") if isinstance(file, dict) else None
-                 for file in (said if isinstance(said, list) else [])]
-        for name in names:
-            if not isinstance(name, str) or not is_plain_name(name):
-                raise ValueError(f"it names the file {quoted(name)}, which is not one of its folder")
-        if not names:
+        if not isinstance(said, list) or not said:
             raise ValueError("it names no files")
         if table.get("_indices_data_files"):
             raise ValueError("it selects rows as old versions of datasets did; save it again")
-    files = [file_of_folder(folder, folder / name) for name in names]
+        files = []
+        for own in said:
+            name = own.get("filename") if isinstance(own, dict) else own
+            if not isinstance(name, str) or not is_plain_name(name):
+                raise ValueError(f"it names {quoted(name)}, which is no file of its folder")
+            files.append(file_of_folder(folder, folder / name))
     return _of_files(files, "stream", client_column, columns)
 
 

@@ -22,10 +22,20 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as arrow
-import pyarrow.parquet as parquet
+from pyarrow import parquet
 
 _MOST_THRIFT = 2**26
 _MOST_THREADS = 4
+# Kinds of lists and of views, and what they are without views.
+_LISTS = (
+    (arrow.types.is_list, arrow.list_), (arrow.types.is_large_list, arrow.large_list),
+    (arrow.types.is_list_view, arrow.list_),
+    (arrow.types.is_large_list_view, arrow.large_list),
+)
+_VIEWS = (
+    (arrow.types.is_string_view, arrow.large_string()),
+    (arrow.types.is_binary_view, arrow.large_binary()),
+)
 # A row of encoded images becomes so many times as large.
 _IMAGE_TIMES = 16
 
@@ -92,28 +102,31 @@ def plain(kind: Any) -> Any:
     """The type in which every value is there once for each row: no dictionaries, views or runs.
 
     Raises:
-      MalformedError: rows of the type take no bytes, so that their number says nothing.
+      MalformedError: rows of the type take no bytes, so that their number says nothing, or it is
+        one of which no array can be made.
     """
     types = arrow.types
-    if isinstance(kind, arrow.BaseExtensionType):
-        return plain(kind.storage_type)
-    if types.is_dictionary(kind) or types.is_run_end_encoded(kind):
-        return plain(kind.value_type)
-    if types.is_string_view(kind):
-        return arrow.large_string()
-    if types.is_binary_view(kind):
-        return arrow.large_binary()
-    if types.is_fixed_size_list(kind):
+    while True:
+        if isinstance(kind, arrow.BaseExtensionType):
+            kind = kind.storage_type
+        elif types.is_dictionary(kind) or types.is_run_end_encoded(kind):
+            kind = kind.value_type
+        else:
+            break
+    if types.is_map(kind) or types.is_union(kind):  # no arrays can be made of them
+        raise MalformedError(f" has a column of the type {str(kind)[:100]}, which is not read")
+    if types.is_struct(kind):
+        kind = arrow.struct([(field.name, plain(field.type)) for field in kind])
+    elif types.is_fixed_size_list(kind):
         inner = plain(kind.value_type)
         if types.is_null(inner) or (types.is_struct(inner) and not inner.num_fields):
             raise MalformedError(" has a column of lists of nothing")
-        return kind if inner == kind.value_type else arrow.list_(inner, kind.list_size)
-    if types.is_list(kind) or types.is_list_view(kind):
-        return arrow.list_(plain(kind.value_type))
-    if types.is_large_list(kind) or types.is_large_list_view(kind):
-        return arrow.large_list(plain(kind.value_type))
-    if types.is_struct(kind):
-        return arrow.struct([(field.name, plain(field.type)) for field in kind])
+        kind = kind if inner == kind.value_type else arrow.list_(inner, kind.list_size)
+    for is_kind, make in _LISTS:
+        if is_kind(kind):
+            kind = make(plain(kind.value_type))
+    for is_kind, own in _VIEWS:
+        kind = own if is_kind(kind) else kind
     return kind
 
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from fedax.data.errors import DataError
 from fedax.data.budget import PART_BYTES, require_few_arrays, require_modest
+from fedax.data.errors import DataError
 from fedax.data.readers.clients import Client, Clients, reading, regular_file
 from fedax.data.readers.scattered import Batch, Rows, by_client
 from fedax.data.tables import Columns, choose

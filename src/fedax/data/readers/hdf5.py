@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from fedax.data.errors import DataError
 from fedax.data import budget
 from fedax.data.budget import require_modest
+from fedax.data.errors import DataError
 from fedax.data.readers.clients import Client, Clients, needed, reading, regular_file
 from fedax.data.readers.processes import LibraryProcess
 

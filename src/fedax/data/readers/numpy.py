@@ -14,8 +14,8 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from fedax.data.errors import DataError
 from fedax.data.budget import require_few_arrays, require_modest
+from fedax.data.errors import DataError
 from fedax.data.readers.clients import Client, Clients, file_of_folder, reading, regular_file
 from fedax.data.readers.scattered import Batch, Rows, batch_rows, by_client
 from fedax.theory.array_headers import read_header

@@ -20,8 +20,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedax.data.errors import DataError
 from fedax.data import budget
+from fedax.data.errors import DataError
 
 
 class LibraryProcess:
@@ -76,7 +76,8 @@ class LibraryProcess:
         if "malformed" in head:
             raise DataError(f"{path}{head['malformed']}.")
         if "damaged" in head:
-            raise DataError(f"{path} is damaged, or not {self._what}: {head['damaged'].rstrip('.')}.")
+            why = head["damaged"].rstrip(".")
+            raise DataError(f"{path} is damaged, or not {self._what}: {why}.")
         return head
 
     def take(self, size: int) -> bytes:

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from fedax.data.errors import DataError
 from fedax.data.budget import PART_BYTES
+from fedax.data.errors import DataError
 from fedax.data.readers.clients import Client
 from fedax.validate import quoted
 

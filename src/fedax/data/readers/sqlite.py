@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from fedax.data.errors import DataError
 from fedax.data.budget import PART_BYTES, require_modest
+from fedax.data.errors import DataError
 from fedax.data.readers.clients import Client, Clients, reading, regular_file
 from fedax.data.readers.tf_example import parse_example, size_of, stacked
 from fedax.validate import unknown
