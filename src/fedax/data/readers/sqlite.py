@@ -25,8 +25,6 @@ _COLUMNS = {
     "client_metadata": ("client_id", "split_name", "num_examples"),
 }
 _LARGEST_EXAMPLE = 2**26
-# As SQLite writes the definitions of tables and indices; others are of views and of programs.
-_PLAIN = ("CREATE TABLE ", "CREATE INDEX ", "CREATE UNIQUE INDEX ")
 _LZMA_MEMORY = 2**29
 _ERRORS = (sqlite3.Error, ValueError, OverflowError, lzma.LZMAError, EOFError)
 
@@ -115,21 +113,6 @@ def _opened(path: Path, called: Path | None = None) -> Iterator[sqlite3.Connecti
         database.close()
 
 
-def _check_definitions(database: sqlite3.Connection, path: Path) -> None:
-    """Raises a sentence if one of the tables is a view, or belongs to a module of SQLite's.
-
-    What the schema calls a table may be defined as something else, so the definitions count.
-    """
-    for (sql,) in database.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL"):
-        if not isinstance(sql, str) or (
-            not sql.startswith(_PLAIN) and any(table in sql.lower() for table in _COLUMNS)
-        ):
-            raise DataError(
-                f"{path} has a view or a trigger of its tables, {str(sql)[:60]!r}, which is not "
-                "run. Copy the rows into a file with plain tables."
-            )
-
-
 def _require_whole(path: Path, called: Path) -> None:
     """Raises a sentence if a page stands in two places, which makes a large table of a few pages.
 
@@ -147,12 +130,12 @@ def _check_table(
     database: sqlite3.Connection, path: Path, table: str, columns: tuple[str, ...]
 ) -> None:
     """Raises a sentence unless it is an ordinary table with these columns."""
-    is_there = database.execute(
-        "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ? COLLATE NOCASE", [table]
+    found = database.execute(
+        "SELECT type, sql FROM sqlite_master WHERE name = ? COLLATE NOCASE", [table]
     ).fetchone()
-    if is_there is None:
+    # As SQLite writes a table's definition, also where the type is forged.
+    if found is None or found[0] != "table" or not str(found[1]).startswith("CREATE TABLE "):
         raise DataError(f"{path} has no table {table}.")
-    _check_definitions(database, path)
     # The last number of a column is 0 unless it is computed.
     there = {row[1]: row[6] for row in database.execute(f"PRAGMA table_xinfo({table})")}
     computed = [name for name, hidden in there.items() if hidden]
@@ -232,7 +215,8 @@ def _parts(
     path: Path, client: str, messages: Iterator[Any]
 ) -> Iterator[tuple[dict[str, Any], int]]:
     """A client's columns, and how many examples they have; of a large client in parts."""
-    examples, size, first = [], 0, 0
+    examples, size, known, first = [], 0, 0, 0
+    held = 0  # in memory, by the examples up to `known`; packed numbers become eight times as large
     for number, message in enumerate(messages):
         if not isinstance(message, bytes):
             raise DataError(
@@ -244,10 +228,13 @@ def _parts(
             raise DataError(
                 f"{path}: example {number} of client {client!r} is no tf.train.Example: {error}."
             ) from None
-        size += max(len(message), size_of(examples[-1]))
-        if size > 4 * PART_BYTES:
+        size += len(message)
+        if 8 * size > 4 * PART_BYTES:
+            held += sum(map(size_of, examples[known:]))
+            known = len(examples)
+        if max(size, held) > 4 * PART_BYTES:
             yield _columns(path, client, examples, first), len(examples)
-            examples, size, first = [], 0, number + 1
+            examples, size, known, held, first = [], 0, 0, 0, number + 1
     if examples:
         yield _columns(path, client, examples, first), len(examples)
 
