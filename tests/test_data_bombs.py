@@ -66,6 +66,7 @@ def parquet(path):
     return readers.read_parquet(path, "who")
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("nested", [False, True])
 def test_an_image_column_that_names_a_file(nested, tmp_path):
     (tmp_path / "private.png").write_bytes(png(2, 2))
@@ -92,8 +93,8 @@ def test_images_that_become_far_too_large_or_are_none(tmp_path):
 
 @pytest.mark.parametrize("said", [
     None, 5, [], [5], [{}], [{"filename": None}], [{"filename": ".."}],
-    [{"filename": "../a.arrow"}], [{"filename": "/a.arrow"}], [{"filename": "file:///a.arrow"}], [{"filename": "sub/a.arrow"}],
-    [{"filename": "link.arrow"}], [{"filename": "pipe"}], [{"filename": "http://a/b.arrow"}],
+    [{"filename": "../a.arrow"}], [{"filename": "/a.arrow"}], [{"filename": "file:///a.arrow"}],
+    [{"filename": "sub/a.arrow"}], [{"filename": "link.arrow"}], [{"filename": "pipe"}], [{"filename": "http://a/b.arrow"}],
 ], ids=str)
 def test_a_saved_data_set_that_names_other_files(said, tmp_path):
     rows = datasets.Dataset.from_dict({"who": ["a"], "y": [7]})
@@ -223,6 +224,7 @@ def test_csv_is_read_in_blocks_of_bounded_size(tmp_path, monkeypatch):
         assert found == whole
 
 
+@pytest.mark.quick
 def test_a_pickle_that_makes_the_same_bytes_again(tmp_path):
     text = b"X" + struct.pack("<I", 2**18) + b"a" * 2**18 + b"q\1"
     again = b"c_codecs\nencode\nh\1X\6\0\0\0latin1\x86R" * 4000
@@ -273,6 +275,7 @@ def test_views_in_views(kind, tmp_path):
     assert "emnist_all.sqlite " in refused(sqlite, path)
 
 
+@pytest.mark.quick
 def test_computed_columns_are_not_run(tmp_path):
     path = made_data.make_sqlite(tmp_path)
     with sqlite3.connect(path) as database:
@@ -280,6 +283,7 @@ def test_computed_columns_are_not_run(tmp_path):
     assert "the column 'z' of the table examples is computed" in refused(sqlite, path)
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(("feature", "words"), [
     (made_data.field(3, b"\x08\x01" * 2**21), "has over 1,048,576 values"),
     (made_data.field(1, b"\x0a\x00" * 2**21), "has over 1,048,576 values"),
@@ -357,6 +361,7 @@ def test_links_that_lead_out_of_a_folder(name, tmp_path):
         assert read_data(tmp_path / "mine.parquet", client_column="who").num_examples
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("words", [
     "((3, 2", "(3, 2)+open", "(-3, 2)", "(True, 2)", "{3: 2}", "(3,'2'",
 ])

@@ -3,13 +3,15 @@
 A file of n bytes may
 
 - become 200 n + 64 MiB of data (`MOST_TIMES`, `ALLOWED_BYTES`), whatever it is packed with: gzip,
-  LZMA, zip, Parquet's codecs and dictionaries, compressed images, repeated pages or buffers;
+  LZMA, zip, Parquet's codecs and dictionaries, compressed images;
 - have 4,096 arrays (`MOST_ARRAYS`), each of which becomes a file of a store;
 - take 1 GiB + 2 n of memory in the process of a library that allocates by itself, such as Arrow's
-  and HDF5's (`process_memory`), where the system can limit it; fedax's own readers work on parts of
-  about 16 MiB (`PART_BYTES`);
-- take time in proportion to what it becomes. What cannot be counted is ended: a library that gives
-  no rows for 30 seconds (`MOST_SECONDS`), an SQLite query after 100 n + 100 million instructions.
+  and HDF5's (`process_memory`), where the system can limit it (Linux);
+- keep such a library busy for 30 seconds without a row (`MOST_SECONDS`).
+
+fedax's own readers work on parts of about 16 MiB (`PART_BYTES`), count the small objects that they
+make, and take time in proportion to what a file becomes: SQLite's pages must each have one place,
+and a pickle makes each of its bytes once.
 """
 
 from __future__ import annotations
