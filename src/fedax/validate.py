@@ -14,6 +14,8 @@ MOST = 2**31 - 1
 
 # Of a value that is no number so many letters are quoted.
 _MOST_LETTERS = 100
+# Of names that a sentence lists.
+_MOST_CHOICES = 100
 
 
 def check_number(
@@ -153,5 +155,7 @@ def unknown(name: str, value: Any, choices: Iterable[str]) -> str:
     choices = list(choices)
     near = difflib.get_close_matches(str(value), choices, n=1, cutoff=0.5)
     hint = f" Did you mean {near[0]!r}?" if near else ""
-    known = ", ".join(map(repr, choices))
+    known = ", ".join(map(repr, choices[:_MOST_CHOICES]))
+    if len(choices) > _MOST_CHOICES:
+        known += f" and {len(choices) - _MOST_CHOICES:,} more"
     return f"Unknown {name} {quoted(str(value))}.{hint} Known: {known}."

@@ -14,6 +14,16 @@ def is_reserved(name: str) -> bool:
     return _DEVICES.fullmatch(name.partition(".")[0].rstrip()) is not None
 
 
+def is_plain_name(name: str) -> bool:
+    """Whether a file of this name is in the folder that it is looked for in, on any system.
+
+    Example:
+      >>> is_plain_name("data.arrow"), is_plain_name("../a"), is_plain_name("file://a")
+      (True, False, False)
+    """
+    return not _FORBIDDEN.search(name) and not is_reserved(name)
+
+
 def file_name(words: str) -> str:
     """The words as a name that a file or a folder can have on any system.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -15,7 +14,9 @@ from fedax.data import digits, shakespeare
 from fedax.data.catalogue import PRODUCTS, ways_to_get
 from fedax.data.errors import DataError
 from fedax.data.federated_dataset import FederatedDataset
+from fedax.data.readers.clients import regular_file
 from fedax.data.store import open_store
+from fedax.theory.tables import read_table
 from fedax.validate import check_choice
 
 VARIABLE = "FEDAX_DATA"
@@ -76,8 +77,10 @@ def read_dataset_table(folder: Path) -> Mapping[str, Any]:
       DataError: there is nothing, or it cannot be read.
     """
     try:
-        table = json.loads((folder / TABLE).read_text("utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        table = read_table(regular_file(folder / TABLE))
+    except DataError:
+        raise
+    except (OSError, ValueError) as error:
         raise DataError(f"{folder / TABLE} cannot be read: {error}.") from None
     if not isinstance(table, Mapping):
         raise DataError(f"{folder / TABLE} is not what fedax wrote. Get the data set anew.")

@@ -13,7 +13,7 @@ from fedax.data import readers
 from fedax.data.errors import DataError
 from fedax.data.federated_dataset import FederatedDataset
 from fedax.data.file_names import file_name
-from fedax.data.readers.clients import Clients, needed, reading
+from fedax.data.readers.clients import Clients, file_of_folder, reading, regular_file
 from fedax.data.store import TABLE, open_store, read_store_table
 from fedax.data.store_writer import Progress, Transform, convert
 from fedax.data.tables import Columns
@@ -167,7 +167,7 @@ def _recognised(path: Path) -> Format:
             if any(file.is_file() for file in path.glob(pattern)):
                 return kind
     else:
-        with reading(path, "a file"), path.open("rb") as file:
+        with reading(path, "a file"), regular_file(path).open("rb") as file:
             content = file.read(16)
         for beginning, kind in _BEGINNINGS.items():
             if content.startswith(beginning):
@@ -192,7 +192,12 @@ def _needs_column(client_column: str | None, kind: str) -> str:
 
 
 def _parquet(path: Path, client_column: str | None, columns: Any, split: str | None) -> Clients:
-    paths = sorted(path.glob(f"{split or ''}*.parquet")) if path.is_dir() else [path]
+    paths = [path]
+    if path.is_dir():
+        paths = [
+            file_of_folder(path, file) for file in sorted(path.glob("*.parquet"))
+            if file.name.startswith(split or "")
+        ]
     return readers.read_parquet(paths, _needs_column(client_column, "Parquet"), columns)
 
 
@@ -201,17 +206,18 @@ def _csv(path: Path, client_column: str | None, columns: Any, _: str | None) -> 
 
 
 def _huggingface(path: Path, client_column: str | None, columns: Any, split: str | None) -> Clients:
-    datasets = needed("datasets", "huggingface", "Hugging Face's data sets")
-    with reading(path, "a data set of Hugging Face's", ValueError, FileNotFoundError):
-        found = datasets.load_from_disk(str(path))
-    if isinstance(found, Mapping):
+    folder = path
+    if not (path / "state.json").is_file():
+        with reading(path, "a folder"):
+            found = [own.name for own in sorted(path.iterdir()) if (own / "state.json").is_file()]
         if split not in found:
             raise DataError(f"{path}: {unknown('split', split, found)} Name one: split=.")
-        found = found[split]
-    clients = readers.read_huggingface(
-        found, _needs_column(client_column, "A data set of Hugging Face's"), columns
+        folder = path / split
+        if not folder.resolve().is_relative_to(path.resolve()):
+            raise DataError(f"{folder} is a link that leads out of {path}. Name its folder itself.")
+    return readers.read_saved_huggingface(
+        folder, _needs_column(client_column, "A data set of Hugging Face's"), columns
     )
-    return clients.of_files(sorted(path.rglob("*.arrow")))
 
 
 def _idx(path: Path, _: str | None, __: Any, split: str | None) -> Clients:
@@ -228,7 +234,14 @@ def _idx(path: Path, _: str | None, __: Any, split: str | None) -> Clients:
             f"{images} must have a name as train-images-idx3-ubyte, beside which the labels are "
             "found; otherwise use fedax.data.readers.read_idx(images, labels)."
         )
-    return readers.read_idx(images, images.with_name(labels))
+    beside = images.with_name(labels)
+    # A file may be a link, as in the caches of package managers; its labels are then beside what
+    # it leads to.
+    is_link = beside.is_symlink() and not path.is_dir()
+    folder = images.resolve().parent if is_link else images.parent
+    return readers.read_idx(
+        file_of_folder(path, images) if path.is_dir() else images, file_of_folder(folder, beside)
+    )
 
 
 def _cifar(path: Path, _: str | None, __: Any, split: str | None) -> Clients:
@@ -236,10 +249,10 @@ def _cifar(path: Path, _: str | None, __: Any, split: str | None) -> Clients:
     if path.is_dir():
         split = split or "train"
         check_choice("split", split, _CIFAR_NAMES)
-        paths = sorted(
-            file for file in path.iterdir()
+        paths = [
+            file_of_folder(path, file) for file in sorted(path.iterdir())
             if file.is_file() and file.name.removesuffix(".bin").startswith(_CIFAR_NAMES[split])
-        )
+        ]
         if not paths:
             raise DataError(f"There is no file {_CIFAR_NAMES[split][0]}... in {path}.")
     num_classes = 10 if "batch" in paths[0].name else 100

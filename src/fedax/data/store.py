@@ -30,6 +30,7 @@ import numpy as np
 
 from fedax.data.errors import DataError
 from fedax.data.federated_dataset import FederatedDataset
+from fedax.files.array_headers import read_header
 from fedax.theory.tables import read_table
 from fedax.validate import quoted
 
@@ -272,10 +273,7 @@ def _mapped(folder: Path, name: str, entry: _Entry) -> np.ndarray:
     path = folder / f"{name}.npy"
     try:
         with _regular(path).open("rb") as file:
-            version = np.lib.format.read_magic(file)
-            if version != (1, 0):
-                raise ValueError("its header is in another format")
-            shape, in_columns, dtype = np.lib.format.read_array_header_1_0(file)
+            shape, in_columns, dtype = read_header(file)
             begin = file.tell()
             size = file.seek(0, 2)
         if (shape, in_columns, dtype) != (entry.shape, False, entry.dtype):
@@ -289,7 +287,7 @@ def _mapped(folder: Path, name: str, entry: _Entry) -> np.ndarray:
         return np.memmap(path, entry.dtype, "r", begin, entry.shape)
     except FileNotFoundError:
         raise DataError(f"The store {folder} has lost {path.name}. Make it anew.") from None
-    except (OSError, ValueError, SyntaxError) as error:
+    except (OSError, ValueError) as error:
         raise DataError(f"{path} is damaged: {_reason(error)}. Make the store anew.") from None
 
 

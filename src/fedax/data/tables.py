@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 
+from fedax.data.images import is_image, most_bytes, opened_image
 from fedax.validate import unknown
 
 # Array name -> the column, or the columns that stand side by side in it.
@@ -55,10 +55,11 @@ def choose(
     names: list[Any], client_column: str, columns: Columns | None
 ) -> Mapping[str, str | Sequence[str]]:
     """Array name -> its column or columns, all of which are there."""
-    twice = [name for name in names if names.count(name) > 1]
-    if twice:
-        raise ValueError(f"Two columns have the name {twice[0]!r}; names must differ.")
-    if client_column not in names:
+    there = set(names)
+    if len(there) < len(names):
+        twice = next(name for place, name in enumerate(names) if name in names[:place])
+        raise ValueError(f"Two columns have the name {twice!r}; names must differ.")
+    if client_column not in there:
         raise ValueError(unknown("client column", client_column, map(str, names)))
     if columns is None:
         columns = [name for name in names if name != client_column]
@@ -71,7 +72,7 @@ def choose(
         if not isinstance(array, str):
             raise ValueError(f"An array's name must be text, but a column's is {array!r}.")
         for name in _listed(group):
-            if name not in names:
+            if name not in there:
                 raise ValueError(unknown("column", name, map(str, names)))
     return chosen
 
@@ -161,7 +162,7 @@ def _of_chunk(chunk: Any, name: str, row_of: Callable[[int], int]) -> np.ndarray
     kind = chunk.type
     if isinstance(kind, arrow.BaseExtensionType):  # `datasets.Array2D` and the like
         return _of_chunk(chunk.storage, name, row_of)
-    if arrow.types.is_struct(kind) and {"bytes", "path"} == {field.name for field in kind}:
+    if is_image(kind):
         return _images(chunk, name, row_of)
     is_list = (
         arrow.types.is_list(kind) or arrow.types.is_large_list(kind)
@@ -186,13 +187,11 @@ def _of_chunk(chunk: Any, name: str, row_of: Callable[[int], int]) -> np.ndarray
 
 def _images(chunk: Any, name: str, row_of: Callable[[int], int]) -> np.ndarray:
     """Encoded images as uint8 [num_rows, height, width] or [num_rows, height, width, channels]."""
-    from PIL import Image  # noqa: PLC0415 - comes with Matplotlib; few data sets need it
-
     images = np.zeros(0)
+    most = most_bytes(chunk.nbytes, len(chunk))
     contents = zip(chunk.field("bytes"), chunk.field("path"), strict=True)
     for place, (content, path) in enumerate(contents):
-        encoded = content.as_py()
-        with Image.open(path.as_py() if encoded is None else io.BytesIO(encoded)) as image:
+        with opened_image(content.as_py(), path.as_py(), name, row_of(place), most) as image:
             pixels = np.asarray(image)
         if not place:
             images = np.empty((len(chunk), *pixels.shape), pixels.dtype)

@@ -16,7 +16,8 @@ from typing import IO, Any
 import numpy as np
 
 from fedax.experiment.manifest import ROWS, STATE, Declared, file_of
-from fedax.files.npz import Arrays, array_header
+from fedax.files.array_headers import read_header
+from fedax.files.npz import Arrays
 from fedax.files.regular import open_file
 from fedax.rounds.client_store import row_blocks
 
@@ -115,7 +116,7 @@ def _mapped(path: Path, what: Declared) -> np.ndarray:
 
 def _require_header(file: IO[bytes], shape: tuple[int, ...], size: int) -> None:
     """Raises a ValueError unless an array of these bytes comes next, and ends the file."""
-    found, fortran, dtype = array_header(file)
+    found, fortran, dtype = read_header(file)
     if (found, fortran, dtype) != (shape, False, np.dtype(np.uint8)):
         raise ValueError(f"it holds {dtype}{list(found)} and not {math.prod(shape)} bytes")
     if size - file.tell() != math.prod(shape):

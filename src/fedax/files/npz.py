@@ -7,10 +7,11 @@ import math
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
+from fedax.files.array_headers import read_header
 from fedax.files.regular import open_file
 
 Arrays = dict[str, np.ndarray]
@@ -19,9 +20,7 @@ Arrays = dict[str, np.ndarray]
 ALLOWED_BYTES, MOST_TIMES = 2**26, 20
 MOST_AXES = 32
 _PACKED = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
-_READ_HEADER = {
-    (1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0
-}
+
 
 
 def packed(arrays: Mapping[str, np.ndarray]) -> bytes:
@@ -68,18 +67,6 @@ def read_npz(path: Path) -> Arrays:
             }
 
 
-def array_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """The shape, the order (True: Fortran's) and the dtype of the array that comes next.
-
-    Raises:
-      ValueError: the header is damaged. The message is a phrase.
-    """
-    try:
-        return _READ_HEADER[np.lib.format.read_magic(file)](file)
-    except Exception:  # NumPy's parser raises SyntaxError, TokenError, TypeError and others
-        raise ValueError("its header is not that of an array") from None
-
-
 def _member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
     """An array of an archive."""
     name = member.filename[:40]
@@ -87,7 +74,7 @@ def _member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
         raise ValueError(f"its member {name!r} is packed or encrypted in another way")
     try:
         with archive.open(member) as file:
-            shape, fortran, dtype = array_header(file)
+            shape, fortran, dtype = read_header(file)
             count = math.prod(shape)
             plain = dtype.kind in "biufU" and dtype.itemsize and len(shape) <= MOST_AXES
             if not plain or min(shape, default=0) < 0:

@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from fedax.files.npz import array_header
+from fedax.files.array_headers import read_header
 from fedax.files.regular import open_file
 from fedax.theory.errors import TheoryError
 from fedax.theory.given import MOST_NUMBERS, as_array, as_number
@@ -40,6 +40,8 @@ ARRAYS = ("matrices", "centres", "linear", "probabilities", "noise", "density_po
 _LONGEST_HEADER = 2**12
 # Of a name in a file so many letters are quoted.
 _MOST_LETTERS = 60
+# Of what a library says of a damaged file.
+_MOST_REASON = 300
 
 
 # What reading a damaged file of any of these formats raises.
@@ -116,7 +118,8 @@ def read_population(
     except OSError as error:
         raise TheoryError(f"Cannot read {path}: {error.strerror or error}.") from None
     except UNREADABLE as error:
-        raise TheoryError(f"{path} cannot be parsed as {ending}: {error}.") from None
+        said = str(error).split("\n")[0][:_MOST_REASON].rstrip(".") or "it is cut off"
+        raise TheoryError(f"{path} cannot be parsed as {ending}: {said}.") from None
     try:
         if ending == ".csv":
             features, targets = _examples(content, client_column, target_column)
@@ -158,9 +161,9 @@ def _check_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:
     with archive.open(member) as file:
         head = io.BytesIO(file.read(_LONGEST_HEADER))
     try:
-        shape, _, dtype = array_header(head)
+        shape, _, dtype = read_header(head)
     except ValueError as error:
-        raise ValueError(f"the array {name!r} cannot be read: {error}") from None
+        raise ValueError(f"the array {name!r} is damaged: {error}") from None
     if dtype.kind not in "biuf" or len(shape) > 3:
         raise ValueError(
             f"the array {name!r} is {dtype}{list(shape)}, but must be numbers with at most 3 axes"

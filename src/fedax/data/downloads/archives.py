@@ -5,6 +5,7 @@ from __future__ import annotations
 import bz2
 import gzip
 import lzma
+import struct
 import tarfile
 import zlib
 from collections.abc import Collection
@@ -16,7 +17,13 @@ from fedax.data.errors import DataError
 
 _DEBIAN = b"!<arch>\n"
 _ENTRY_BYTES = 60
-_BROKEN = (tarfile.TarError, EOFError, OSError, lzma.LZMAError, zlib.error, ValueError)
+# What headers and the end may take beside the files; tar writes blocks of 10 kB.
+_HEADERS = 2**24
+_BROKEN = (
+    tarfile.TarError, EOFError, OSError, lzma.LZMAError, zlib.error, ValueError, struct.error,
+    # what tarfile makes of headers that nobody would write
+    LookupError, TypeError, AttributeError, OverflowError, RecursionError, MemoryError,
+)
 
 
 def unpack(
@@ -49,8 +56,8 @@ def unpack(
     total = done = 0
     try:
         with archive.open("rb") as file:
-            stream = _decompressed(file)
-            with tarfile.open(fileobj=stream, mode="r|") as tar:
+            stream = _Limited(_decompressed(file), most_bytes + _HEADERS, archive, most_bytes)
+            with tarfile.open(fileobj=cast(BinaryIO, stream), mode="r|") as tar:
                 for member in tar:
                     total += member.size
                     if member.size < 0 or total > most_bytes:
@@ -71,10 +78,8 @@ def unpack(
                             done += len(piece)
                             progress(f"unpacking {name}", done, 0)
             # To the end, where checksums stand.
-            while piece := stream.read(PIECE_BYTES):
-                total += len(piece)
-                if total > most_bytes:
-                    raise _too_much(archive, most_bytes)
+            while stream.read(PIECE_BYTES):
+                pass
     except BaseException as error:
         for path in found:
             path.unlink(missing_ok=True)
@@ -128,6 +133,21 @@ class _Output:
             raise _DiskError(failure) from None
 
 
+class _Limited:
+    """A stream that may give so many bytes; tarfile reads long names and notes whole."""
+
+    def __init__(self, stream: BinaryIO, left: int, archive: Path, most_bytes: int) -> None:
+        self._stream, self._left = stream, left
+        self._error = _too_much(archive, most_bytes)
+
+    def read(self, size: int) -> bytes:
+        piece = self._stream.read(size)
+        self._left -= len(piece)
+        if self._left < 0:
+            raise self._error
+        return piece
+
+
 class _Part:
     """A part of a file as a stream, which is all that tarfile asks for."""
 
@@ -161,7 +181,10 @@ def _decompressed(file: BinaryIO) -> BinaryIO:
 def _data_of_package(file: BinaryIO) -> tuple[_Part, str]:
     """The archive `data.tar.*` in a Debian package (an `ar` archive), as a stream; its name."""
     while entry := file.read(_ENTRY_BYTES):
-        name, size = entry[:16].decode("ascii", "replace").strip(" /"), int(entry[48:58])
+        name, digits = entry[:16].decode("ascii", "replace").strip(" /"), entry[48:58].strip()
+        if not digits.isdigit():
+            raise ValueError("it has an entry without a size")
+        size = int(digits)
         if name.startswith("data.tar"):
             return _Part(file, size), name
         file.seek(size + size % 2, 1)

@@ -11,15 +11,17 @@ import secrets
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, BinaryIO, NoReturn, cast
 
 import numpy as np
 
 from fedax.data.errors import DataError
 from fedax.data.federated_dataset import FederatedDataset
 from fedax.data.partitions.ordering import rows_of
+from fedax.data.readers.clients import regular_file
 from fedax.data.rows import take_rows
 from fedax.data.splitting import held_out_rows
+from fedax.files.array_headers import read_header
 from fedax.validate import check_number, check_seed, quoted, so_many
 
 _FORMAT = "fedax partition 1"
@@ -176,10 +178,12 @@ class Partition:
         """
         path = Path(path)
         try:
-            with path.open("rb") as file:
+            with regular_file(path).open("rb") as file:
                 found = _read_arrays(file, path.stat().st_size)
                 made = json.loads(found.pop("made").tobytes().decode())
             return _checked(found, made)
+        except DataError:
+            raise
         except OSError as error:
             raise DataError(f"Cannot read the partition {path}: {error.strerror}.") from None
         except Exception as error:  # zipfile, NumPy and JSON have many ways to say that it is none
@@ -224,9 +228,7 @@ def _read_arrays(file: Any, size: int) -> dict[str, np.ndarray]:
             _refuse("it says that it holds more than it has")
         for member in members:
             with archive.open(member) as stored:
-                if np.lib.format.read_magic(stored) != (1, 0):
-                    _refuse("its format is another")
-                shape, fortran, dtype = np.lib.format.read_array_header_1_0(stored)
+                shape, fortran, dtype = read_header(cast(BinaryIO, stored))
                 content = stored.read()
                 if fortran or dtype.hasobject or len(shape) != 1 or dtype.itemsize == 0:
                     _refuse(f"{member.filename} is no plain list")
@@ -271,4 +273,4 @@ def _refuse(why: str) -> NoReturn:
 def _phrase(error: Exception) -> str:
     if isinstance(error, KeyError):
         return f"it has no {error.args[0] if error.args else 'such array'}"
-    return str(error) or type(error).__name__
+    return (str(error) or type(error).__name__).split("\n")[0][:300].rstrip(".")

@@ -4,7 +4,7 @@ Each gives clients one after the other, in bounded memory, for `fedax.data.conve
 a store; none executes what a file holds, and none follows it out of itself.
 """
 
-from fedax.data.readers.arrow import read_huggingface, read_parquet
+from fedax.data.readers.arrow import read_huggingface, read_parquet, read_saved_huggingface
 from fedax.data.readers.cifar import read_cifar_binary, read_cifar_pickle
 from fedax.data.readers.clients import Clients
 from fedax.data.readers.csv import read_csv
@@ -25,5 +25,6 @@ __all__ = [
     "read_leaf",
     "read_numpy",
     "read_parquet",
+    "read_saved_huggingface",
     "read_sqlite",
 ]

@@ -6,19 +6,25 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fedax.data.budget import PART_BYTES, process_memory, require_few_arrays, require_modest
 from fedax.data.errors import DataError
+from fedax.data.file_names import is_plain_name
+from fedax.data.images import require_own_images
 from fedax.data.readers.clients import (
     Client,
     Clients,
+    file_of_folder,
     needed,
     reading,
     regular_file,
-    require_modest,
 )
+from fedax.data.readers.processes import LibraryProcess
 from fedax.data.readers.scattered import Batch, Rows, batch_rows, by_client
 from fedax.data.tables import Columns, arrow_column, choose, stacked_columns
+from fedax.theory.tables import read_table
+from fedax.validate import quoted
 
-_MOST_THRIFT = 2**26
+_PROGRAM = Path(__file__).with_name("arrow_process.py")
 _ERRORS = (ValueError, TypeError, KeyError, IndexError, NotImplementedError)
 
 
@@ -39,42 +45,101 @@ def read_parquet(
       DataError: there is no such file or column, or pyarrow is not installed; while it is read:
         it is malformed.
     """
-    arrow = needed("pyarrow", "parquet", "Parquet")
-    parquet = needed("pyarrow.parquet", "parquet", "Parquet")
+    needed("pyarrow", "parquet", "Parquet")
     files = [regular_file(p) for p in ([paths] if isinstance(paths, Path | str) else paths)]
     if not files:
         raise DataError("paths must name at least one file, but is empty.")
-    errors = (arrow.ArrowException, ValueError, OSError, TypeError)
+    return _of_files(files, "parquet", client_column, columns)
 
-    def opened(path: Path) -> Any:
-        return parquet.ParquetFile(
-            path, thrift_string_size_limit=_MOST_THRIFT, thrift_container_size_limit=_MOST_THRIFT,
+
+def read_saved_huggingface(
+    folder: Path | str, client_column: str, columns: Columns | None = None
+) -> Clients:
+    """The clients of a data set that `datasets` saved, of one split; its Arrow files alone.
+
+    Args:
+      folder: with `state.json`, which names the files. They must be in the folder itself.
+      client_column, columns: as for `read_parquet`.
+
+    Raises:
+      DataError: as for `read_parquet`, or `state.json` names something else.
+    """
+    needed("pyarrow", "parquet", "data sets of Hugging Face's")
+    folder = Path(folder)
+    state = folder / "state.json"
+    with reading(state, "the table of a saved data set", ValueError):
+        table = read_table(file_of_folder(folder, state))
+        said = table.get("_data_files") if isinstance(table, dict) else None
+        if not isinstance(said, list) or not said:
+            raise ValueError("it names no files")
+        if table.get("_indices_data_files"):
+            raise ValueError("it selects rows as old versions of datasets did; save it again")
+        files = []
+        for own in said:
+            name = own.get("filename") if isinstance(own, dict) else own
+            if not isinstance(name, str) or not is_plain_name(name):
+                raise ValueError(f"it names {quoted(name)}, which is no file of its folder")
+            files.append(file_of_folder(folder, folder / name))
+    return _of_files(files, "stream", client_column, columns)
+
+
+def _of_files(
+    files: list[Path], kind: str, client_column: str, columns: Columns | None
+) -> Clients:
+    """Clients of files that a process of its own reads."""
+    source = _Files(files, kind)
+    return _clients(
+        source.tables, source.names, client_column, columns, source.row_bytes, files
+    )
+
+
+class _Files:
+    """Files of Arrow's or Parquet, read in a process of their own."""
+
+    def __init__(self, files: list[Path], kind: str) -> None:
+        self._files, self._kind = files, kind
+        self._what = "a Parquet file" if kind == "parquet" else "a file of Arrow's"
+        self._idle: LibraryProcess | None = None
+        process, said = self._start()
+        self._idle = process
+        self.names: list[str] = said["names"]
+        self.row_bytes = max(0, said["num_bytes"]) / max(1, said["num_rows"])
+
+    def tables(self, wanted: list[str]) -> Iterator[Any]:
+        """The rows of these columns, in parts."""
+        arrow = needed("pyarrow", "parquet", "Parquet")
+        process, self._idle = self._idle, None
+        if process is None:
+            process, _ = self._start()
+        packed = [path.stat().st_size for path in self._files]
+        unpacked, file = [0] * len(packed), 0
+        try:
+            process.ask({
+                "columns": wanted, "rows": batch_rows(self.row_bytes), "part_bytes": PART_BYTES,
+            })
+            while "done" not in (head := process.hear()):
+                file = head.get("file", file)
+                if "batch" not in head:
+                    continue
+                unpacked[file] += head["bytes"]
+                require_modest(self._files[file], packed[file], unpacked[file])
+                with arrow.ipc.open_stream(process.take(head["batch"])) as stream:
+                    yield stream.read_all()
+        except BaseException:
+            process.end()
+            raise
+        self._idle = process
+
+    def _start(self) -> tuple[LibraryProcess, dict[str, Any]]:
+        """A process that has opened the files, and what it says of them."""
+        memory = process_memory(sum(path.stat().st_size for path in self._files))
+        process = LibraryProcess(
+            _PROGRAM, [str(memory)], self._files, "the Arrow library", self._what
         )
-
-    num_rows = num_bytes = 0
-    names: list[str] = []
-    for path in files:
-        with reading(path, "a Parquet file", *errors), opened(path) as file:
-            if names and list(file.schema_arrow.names) != names:
-                raise DataError(f"{path} has other columns than {files[0]}.")
-            names = list(file.schema_arrow.names)
-            metadata = file.metadata
-            num_rows += metadata.num_rows
-            num_bytes += sum(
-                metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups)
-            )
-    row_bytes = num_bytes / max(1, num_rows)
-
-    def tables(wanted: list[str]) -> Iterator[Any]:
-        for path in files:
-            packed, unpacked = path.stat().st_size, 0
-            with reading(path, "a Parquet file", *errors), opened(path) as file:
-                for batch in file.iter_batches(batch_rows(row_bytes), columns=wanted):
-                    unpacked += batch.nbytes
-                    require_modest(path, packed, unpacked)
-                    yield arrow.Table.from_batches([batch])
-
-    return _clients(tables, names, client_column, columns, row_bytes, files)
+        process.ask({"paths": [str(path.absolute()) for path in self._files], "kind": self._kind})
+        while "names" not in (said := process.hear()):
+            continue
+        return process, said
 
 
 def read_huggingface(
@@ -116,24 +181,32 @@ def _clients(
         chosen = choose(names, client_column, columns)
     except ValueError as error:
         raise DataError(f"{where}: {error}") from None
+    require_few_arrays(where, len(chosen))
     taken = {name for group in chosen.values()
              for name in ([group] if isinstance(group, str) else group)}
+    packed = sum(path.stat().st_size for path in paths)
 
     def ids() -> Iterator[list[Any]]:
         for table in tables([client_column]):
             yield _ids(table, client_column, where)
 
     def batches() -> Iterator[Batch]:
-        row = 0
+        row = unpacked = 0
         for table in tables([name for name in names if name in taken | {client_column}]):
             if not len(table):
                 continue
             try:
+                if paths:  # a data set in memory is the user's own
+                    for name in taken:
+                        require_own_images(table.column(name), name)
                 arrays = stacked_columns(
                     chosen, lambda name, table=table: arrow_column(table.column(name), name)
                 )
             except (ValueError, TypeError) as error:
                 raise DataError(f"{where}, counted from row {row}: {error}") from None
+            if paths:
+                unpacked += sum(getattr(array, "nbytes", 0) for array in arrays.values())
+                require_modest(where, packed, unpacked)
             yield _ids(table, client_column, where), arrays
             row += len(table)
 

@@ -17,12 +17,6 @@ from fedax.data.errors import DataError
 # Column -> array [n_i, ...], or a list of text, of bytes or of arrays of unequal lengths.
 Client: TypeAlias = tuple[str | int, Mapping[str, Any]]
 
-# Large clients come in parts of about this size.
-PART_BYTES = 2**24
-# What a packed file may become: so many times its size, and so much in any case. Images become five
-# to twenty times as large, and deflate can make a thousand bytes of one.
-MOST_TIMES = 200
-ALLOWED_BYTES = 2**26
 # The one client of centralised data.
 POOL = "pool"
 _MOST_LETTERS = 300
@@ -54,10 +48,6 @@ class Clients:
     def after(self, count: int) -> Clients:
         """Without the first `count` clients."""
         return Clients(lambda start: self._read(start + count), self._paths, self.num_clients)
-
-    def of_files(self, paths: Sequence[Path]) -> Clients:
-        """The same, which are known to come from these files."""
-        return Clients(self._read, paths, self.num_clients)
 
     def is_of(self, files: Any) -> bool:
         """Whether the files are those that `source` described.
@@ -107,22 +97,19 @@ def regular_file(path: Path | str) -> Path:
     return path
 
 
-def require_modest(path: Path | str, packed: int, unpacked: int) -> None:
-    """Raises a sentence if a packed file becomes far larger than data do.
-
-    Args:
-      path: the file.
-      packed: its size in bytes.
-      unpacked: what it becomes, or is so far.
+def file_of_folder(folder: Path, path: Path) -> Path:
+    """The path of a file in a folder; a link that leads out of the folder is refused, too.
 
     Raises:
-      DataError: it is more than `MOST_TIMES` its size.
+      DataError: there is none.
     """
-    if unpacked > MOST_TIMES * packed + ALLOWED_BYTES:
+    regular_file(path)
+    if not path.resolve().is_relative_to(folder.resolve()):
         raise DataError(
-            f"{path} unpacks to {unpacked:,} bytes or more, of {packed:,}: over {MOST_TIMES} times "
-            "its size, which is refused. If you trust it, unpack it yourself."
+            f"Cannot read {path}: it is a link to {path.resolve()}, outside {folder}. Give the "
+            "file itself, or copy it into the folder."
         )
+    return path
 
 
 @contextlib.contextmanager
@@ -163,11 +150,6 @@ def needed(module: str, extra: str, what: str) -> ModuleType:
         raise DataError(
             f"Reading {what} needs {module.partition('.')[0]}: pip install 'fedax[{extra}]'."
         ) from None
-
-
-def rows_at_a_time(row_bytes: int) -> int:
-    """How many rows a part of a large client has."""
-    return max(1, PART_BYTES // max(1, row_bytes))
 
 
 def _reason(error: Exception) -> str:

@@ -13,14 +13,19 @@ from typing import Any
 
 import numpy as np
 
+from fedax.data.budget import PART_BYTES, require_few_arrays, require_modest
 from fedax.data.errors import DataError
-from fedax.data.readers.clients import Client, Clients, reading, regular_file, require_modest
+from fedax.data.readers.clients import Client, Clients, reading, regular_file
 from fedax.data.readers.scattered import Batch, Rows, by_client
 from fedax.data.tables import Columns, choose
 from fedax.validate import quoted
 
+# Of a block, which is in memory: lines, and cells; a cell takes 60 bytes beside its letters.
 _LINES = 2**14
+_CELLS = 2**20
 _LONGEST_LINE = 2**24
+# A longer cell is text, whatever it says: NumPy takes as much for each cell as for the longest.
+_LONGEST_NUMBER = 1000
 _MOST_COLUMNS = 2**16
 _LONGEST_NAME = 200
 _ERRORS = (csv.Error, ValueError, EOFError, zlib.error, gzip.BadGzipFile)
@@ -50,6 +55,7 @@ def read_csv(path: Path | str, client_column: str, columns: Columns | None = Non
         chosen = choose(names, client_column, columns)
     except ValueError as error:
         raise DataError(f"{path}: {error}") from None
+    require_few_arrays(path, len(chosen))
     table = _Table(path, names, client_column, chosen)
     return Clients(table.clients, [path])
 
@@ -64,8 +70,9 @@ class _Table:
         self._path = path
         self._names = names
         self._client = names.index(client_column)
+        places = {name: place for place, name in enumerate(names)}
         self._chosen = {
-            array: [names.index(name) for name in ([group] if isinstance(group, str) else group)]
+            array: [places[name] for name in ([group] if isinstance(group, str) else group)]
             for array, group in chosen.items()
         }
         self._stacked = {array: not isinstance(group, str) for array, group in chosen.items()}
@@ -135,15 +142,21 @@ class _Table:
 
     def _blocks(self) -> Iterator[tuple[int, list[list[str]]]]:
         """The line number of the first row, and rows; each as long as the first line."""
-        lines = itertools.islice(_lines(self._path), 1, None)
-        while found := list(itertools.islice(lines, _LINES)):
-            for number, row in found:
-                if len(row) != len(self._names):
-                    raise DataError(
-                        f"{self._path}: line {number} has {len(row)} values, but the first names "
-                        f"{len(self._names)} columns."
-                    )
-            yield found[0][0], [row for _, row in found]
+        most = max(1, min(_LINES, _CELLS // len(self._names)))
+        first, before, rows = 0, 0, []
+        for number, row, letters in itertools.islice(_lines(self._path), 1, None):
+            if len(row) != len(self._names):
+                raise DataError(
+                    f"{self._path}: line {number} has {len(row)} values, but the first names "
+                    f"{len(self._names)} columns."
+                )
+            first = first or number
+            rows.append(row)
+            if len(rows) == most or letters - before > PART_BYTES:
+                yield first, rows
+                first, before, rows = 0, letters, []
+        if rows:
+            yield first, rows
 
 
 _DTYPES = {"int32": np.int32, "int64": np.int64, "float": np.float32}
@@ -156,6 +169,8 @@ def _wider(one: str, other: str) -> str:
 
 def _kind(values: list[str]) -> str:
     """Of what kind a column's cells are."""
+    if max(map(len, values)) > _LONGEST_NUMBER:
+        return "text"
     array = np.array(values)
     try:
         numbers = array.astype(np.int64)
@@ -170,8 +185,10 @@ def _kind(values: list[str]) -> str:
     return "int32" if numbers.min() >= -(2**31) and numbers.max() < 2**31 else "int64"
 
 
-def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Line numbers and cells of the lines that are not blank."""
+def _lines(path: Path) -> Iterator[tuple[int, list[str], int]]:
+    """Line numbers and cells of the lines that are not blank, and the letters so far."""
+    csv.field_size_limit(max(csv.field_size_limit(), _LONGEST_LINE))
+    letters = [0]
     with path.open("rb") as raw:
         is_packed = raw.read(2) == b"\x1f\x8b"
         raw.seek(0)
@@ -181,19 +198,20 @@ def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
         if not head.strip():
             raise DataError(f"{path} has no line of column names.")
         delimiter = max(",;\t", key=head.count)
-        reader = csv.reader(_bounded(path, head, text), delimiter=delimiter, strict=True)
+        reader = csv.reader(_bounded(path, head, text, letters), delimiter=delimiter, strict=True)
         for row in reader:
             if len(row) > _MOST_COLUMNS:
                 raise ValueError(f"line {reader.line_num} has {len(row):,} columns")
             if any(cell.strip() for cell in row):
-                yield reader.line_num, row
+                yield reader.line_num, row, letters[0]
 
 
-def _bounded(path: Path, head: str, text: io.TextIOBase) -> Iterator[str]:
-    line, unpacked, packed = head, 0, path.stat().st_size
+def _bounded(path: Path, head: str, text: io.TextIOBase, letters: list[int]) -> Iterator[str]:
+    """The lines, whose letters are counted in a list of one number."""
+    line, packed = head, path.stat().st_size
     while line:
-        unpacked += len(line)
-        require_modest(path, packed, unpacked)
+        letters[0] += len(line)
+        require_modest(path, packed, letters[0])
         if len(line) >= _LONGEST_LINE:
             raise ValueError(f"a line begins with {quoted(line[:40])} and does not end")
         yield line

@@ -4,7 +4,7 @@ The HDF5 library crashes or never ends on some damaged files, so it does not run
 that wants their clients. What it reads goes to the standard output: lines of JSON, each followed by
 the bytes of the arrays that it describes.
 
-    python hdf5_process.py PATH START PART_BYTES MOST_TIMES ALLOWED_BYTES
+    python hdf5_process.py PATH START PART_BYTES MOST_BYTES MOST_MEMORY
 """
 
 from __future__ import annotations
@@ -21,8 +21,6 @@ import numpy as np
 _GROUP = "examples"
 # Deflate makes 1,032 bytes of one at most; what was never written makes any number of none.
 _MOST_TIMES = 1100
-# Beside what the process has when it begins.
-_MOST_MEMORY = 2**31
 
 
 class MalformedError(Exception):
@@ -38,9 +36,9 @@ def send(head: Mapping[str, Any], *contents: bytes) -> None:
     out.flush()
 
 
-def read(path: str, start: int, part_bytes: int, most_times: int, allowed: int) -> None:
+def read(path: str, start: int, part_bytes: int, most_bytes: int) -> None:
     """Sends the clients, without the first `start`."""
-    packed, unpacked = Path(path).stat().st_size, 0
+    unpacked = 0
     with h5py.File(path, "r") as file:
         clients = group(file, _GROUP)
         names = sorted(clients)
@@ -62,7 +60,7 @@ def read(path: str, start: int, part_bytes: int, most_times: int, allowed: int) 
                 for values in found.values()
             )
             unpacked += length * row_bytes
-            if unpacked > most_times * packed + allowed:
+            if unpacked > most_bytes:
                 send({"unpacks": unpacked})
                 return
             step = max(1, part_bytes // max(1, row_bytes))
@@ -130,24 +128,29 @@ def data(fields: Any, field: str, client: str) -> Any:
     return found
 
 
-def limit_memory() -> None:
-    """Has the system refuse what a damaged size asks for, where it can."""
+def limit_memory(beside: int) -> None:
+    """Has the system refuse what a damaged size asks for, where it can.
+
+    Args:
+      beside: so many bytes beside what the process has now.
+    """
     try:
         import resource  # noqa: PLC0415 - not on Windows
 
         held = int(Path("/proc/self/statm").read_text("ascii").split()[0]) * resource.getpagesize()
     except (ImportError, OSError, ValueError):
         return
-    most = held + _MOST_MEMORY
+    most = held + beside
     resource.setrlimit(resource.RLIMIT_AS, (most, most))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
 def main() -> None:
     """Reads the file that the arguments name; every failure is a line too."""
-    limit_memory()
+    start, part_bytes, most_bytes, most_memory = map(int, sys.argv[2:6])
+    limit_memory(most_memory)
     try:
-        read(sys.argv[1], *map(int, sys.argv[2:6]))
+        read(sys.argv[1], start, part_bytes, most_bytes)
     except BrokenPipeError:
         return
     except MalformedError as error:

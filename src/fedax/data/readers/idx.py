@@ -12,16 +12,9 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from fedax.data.budget import require_modest, rows_at_a_time
 from fedax.data.errors import DataError
-from fedax.data.readers.clients import (
-    POOL,
-    Client,
-    Clients,
-    reading,
-    regular_file,
-    require_modest,
-    rows_at_a_time,
-)
+from fedax.data.readers.clients import POOL, Client, Clients, reading, regular_file
 
 _DTYPES = {8: ">u1", 9: ">i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
 _ERRORS = (EOFError, zlib.error, gzip.BadGzipFile, ValueError)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -10,10 +11,19 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from fedax.data.errors import DataError
-from fedax.data.readers.clients import Client, Clients, needed, reading, regular_file
+from fedax.data.readers.clients import (
+    Client,
+    Clients,
+    file_of_folder,
+    needed,
+    reading,
+    regular_file,
+)
 from fedax.validate import quoted
 
 _DEEPEST = 50
+# A user is in memory while read, where JSON takes up to twenty times its size.
+_LARGEST_USER = 2**27
 _ESCAPED = re.compile(rb"\\.", re.DOTALL)
 _STEPS = np.zeros(256, np.int32)
 _STEPS[[*b"[{"]], _STEPS[[*b"]}"]] = 1, -1
@@ -37,8 +47,11 @@ def read_leaf(paths: Sequence[Path | str] | Path | str) -> Clients:
     ijson = needed("ijson", "leaf", "LEAF's JSON")
     given = [paths] if isinstance(paths, Path | str) else paths
     files = [
-        regular_file(file) for path in given
-        for file in (sorted(Path(path).glob("*.json")) if Path(path).is_dir() else [Path(path)])
+        file for path in map(Path, given)
+        for file in (
+            [file_of_folder(path, file) for file in sorted(path.glob("*.json"))]
+            if path.is_dir() else [regular_file(path)]
+        )
     ]
     if not files:
         raise DataError(f"There is no .json file in {', '.join(map(str, given)) or 'no place'}.")
@@ -56,6 +69,7 @@ def _read(ijson: Any, files: list[Path], start: int) -> Iterator[Client]:
             seen: set[str] = set()
             with path.open("rb") as file:
                 shallow = _Shallow(file)
+                shallow.left = _LARGEST_USER
                 for name, table in ijson.kvitems(shallow, "user_data", use_float=True):
                     if name in seen or name not in sizes:
                         raise ValueError(
@@ -64,6 +78,7 @@ def _read(ijson: Any, files: list[Path], start: int) -> Iterator[Client]:
                                "of user_data is not in users")
                         )
                     seen.add(name)
+                    shallow.left = _LARGEST_USER
                     columns = _columns(name, table, sizes[name])
                     if len(seen) > start:
                         yield name, columns
@@ -142,6 +157,7 @@ class _Shallow:
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
         self._depth, self._is_text, self._rest = 0, False, b""
+        self.left = sys.maxsize
 
     def read(self, size: int = -1) -> bytes:
         """The next bytes.
@@ -150,6 +166,9 @@ class _Shallow:
           ValueError: they go too deep.
         """
         content = self._file.read(size)
+        self.left -= len(content)
+        if self.left < 0:
+            raise ValueError(f"a user has more than {_LARGEST_USER:,} bytes")
         # What a backslash stands before is neither the end of a text nor a backslash.
         plain = _ESCAPED.sub(b"__", self._rest + content)
         self._rest = b"\\" if plain.endswith(b"\\") else b""

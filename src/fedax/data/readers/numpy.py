@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import math
-import tokenize
-import warnings
+import sys
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -14,20 +14,20 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
+from fedax.data.budget import require_few_arrays, require_modest
 from fedax.data.errors import DataError
-from fedax.data.readers.clients import Client, Clients, reading, regular_file, require_modest
+from fedax.data.readers.clients import Client, Clients, file_of_folder, reading, regular_file
 from fedax.data.readers.scattered import Batch, Rows, batch_rows, by_client
-from fedax.validate import unknown
+from fedax.files.array_headers import read_header
+from fedax.validate import quoted, unknown
 
 _ERRORS = (
     ValueError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError,
-    SyntaxError, tokenize.TokenError, KeyError, TypeError, OverflowError,
+    KeyError, TypeError, OverflowError,
     SystemError,  # letters that Unicode has not
 )
-_LONGEST_HEADER = 2**16
-_HEADERS = {
-    (1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0,
-}
+# Of an archive's list of what is in it; 4,096 arrays have 300 kB at most.
+_LONGEST_LIST = 2**22
 
 
 class _Array(NamedTuple):
@@ -55,7 +55,7 @@ def read_numpy(path: Path | str, client_ids: str = "client_ids") -> Clients:
     """
     path = Path(path)
     if path.is_dir():
-        paths = [regular_file(file) for file in sorted(path.glob("*.npy"))]
+        paths = [file_of_folder(path, file) for file in sorted(path.glob("*.npy"))]
     else:
         paths = [regular_file(path)]
     with reading(path, "an .npz file", *_ERRORS):
@@ -80,7 +80,8 @@ def read_numpy(path: Path | str, client_ids: str = "client_ids") -> Clients:
 
     def parts(chosen: list[_Array]) -> Iterator[list[np.ndarray]]:
         with reading(path, "whole", *_ERRORS), ExitStack() as stack:
-            files = [_opened(stack, path, array.name)[0] for array in chosen]
+            place = _place(stack, path)
+            files = [_opened(stack, place, array.name)[0] for array in chosen]
             step = batch_rows(row_bytes + ids.row_bytes)
             for row in range(0, ids.shape[0], step):
                 count = min(step, ids.shape[0] - row)
@@ -100,48 +101,71 @@ def read_numpy(path: Path | str, client_ids: str = "client_ids") -> Clients:
     return Clients(read, paths)
 
 
-def _headers(path: Path, paths: list[Path]) -> Iterator[_Array]:
-    names = [file.stem for file in paths]
-    if not path.is_dir():
-        with zipfile.ZipFile(path) as archive:
-            names = [name.removesuffix(".npy") for name in archive.namelist()]
-            if len(set(names)) < len(names):
-                raise ValueError("two arrays have one name")
-    for name in names:
-        with ExitStack() as stack:
-            yield _opened(stack, path, name)[1]
+class _Bounded(io.BufferedReader):
+    """A file of which an archive's list is read, if it is as long as such a list."""
+
+    most = _LONGEST_LIST
+
+    def read(self, size: int | None = -1) -> bytes:
+        if size is not None and size > self.most:
+            raise ValueError(f"its list of arrays has {size:,} bytes")
+        return super().read(size)
 
 
-def _opened(stack: ExitStack, path: Path, name: str) -> tuple[BinaryIO, _Array]:
-    """A file behind its header, and what that says."""
+def _place(stack: ExitStack, path: Path) -> Path | zipfile.ZipFile:
+    """The folder, or the archive, which is opened once."""
     if path.is_dir():
-        whole = packed = (path / f"{name}.npy").stat().st_size
-        file: Any = stack.enter_context((path / f"{name}.npy").open("rb"))
+        return path
+    file = stack.enter_context(_Bounded(io.FileIO(path)))
+    archive = stack.enter_context(zipfile.ZipFile(file))
+    file.most = sys.maxsize
+    return archive
+
+
+def _headers(path: Path, paths: list[Path]) -> Iterator[_Array]:
+    total, packed = 0, sum(file.stat().st_size for file in paths)
+    with ExitStack() as stack:
+        place = _place(stack, path)
+        names = [file.stem for file in paths] if isinstance(place, Path) else [
+            name.removesuffix(".npy") for name in place.namelist()
+        ]
+        require_few_arrays(path, len(names))
+        if len(set(names)) < len(names):
+            raise ValueError("two arrays have one name")
+        for name in names:
+            with ExitStack() as own:
+                array = _opened(own, place, name)[1]
+            total += math.prod(array.shape) * array.dtype.itemsize
+            require_modest(path, packed, total)
+            yield array
+
+
+def _opened(stack: ExitStack, place: Path | zipfile.ZipFile, name: str) -> tuple[Any, _Array]:
+    """A file behind its header, and what that says."""
+    if isinstance(place, Path):
+        whole = (place / f"{name}.npy").stat().st_size
+        file: Any = stack.enter_context((place / f"{name}.npy").open("rb"))
     else:
-        archive = stack.enter_context(zipfile.ZipFile(path))
-        member = archive.getinfo(f"{name}.npy")
-        whole, packed = member.file_size, path.stat().st_size
-        file = stack.enter_context(archive.open(member))
-    version = np.lib.format.read_magic(file)
-    if version not in _HEADERS:
-        raise ValueError(f"the array {name!r} is in a format of NumPy's that is not known here")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of headers that Python 2 wrote
-        shape, in_columns, dtype = _HEADERS[version](file, max_header_size=_LONGEST_HEADER)
+        member = place.getinfo(f"{name}.npy")
+        whole = member.file_size
+        file = stack.enter_context(place.open(member))
+    try:
+        shape, in_columns, dtype = read_header(file)
+    except ValueError as error:
+        raise ValueError(f"the array {quoted(name)} is damaged: {error}") from None
     size = math.prod(shape) * dtype.itemsize
-    if not shape or dtype.hasobject or any(length < 0 for length in shape):
-        raise ValueError(f"the array {name!r} is {dtype}{list(shape)}, no numbers [n, ...]")
+    if not shape or dtype.hasobject:
+        raise ValueError(f"the array {quoted(name)} is {dtype}{list(shape)}, no numbers [n, ...]")
     if in_columns and len(shape) > 1:
         raise ValueError(
-            f"the array {name!r} is stored by columns; save np.ascontiguousarray of it"
+            f"the array {quoted(name)} is stored by columns; save np.ascontiguousarray of it"
         )
     begin = file.tell()
     if begin + size != whole:
         raise ValueError(
-            f"the array {name!r} says that it is {dtype}{list(shape)}, {size:,} bytes, but has "
-            f"{whole - begin:,}"
+            f"the array {quoted(name)} says that it is {dtype}{list(shape)}, {size:,} bytes, but "
+            f"has {whole - begin:,}"
         )
-    require_modest(path, packed, size)
     return file, _Array(name, shape, dtype)
 
 

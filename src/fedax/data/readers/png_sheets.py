@@ -8,15 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
+from fedax.data.budget import rows_at_a_time
 from fedax.data.errors import DataError
-from fedax.data.readers.clients import (
-    POOL,
-    Client,
-    Clients,
-    reading,
-    regular_file,
-    rows_at_a_time,
-)
+from fedax.data.readers.clients import POOL, Client, Clients, reading, regular_file
 
 _SIDE = 32
 _CLASSES = 10

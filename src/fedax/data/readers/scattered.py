@@ -17,8 +17,9 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from fedax.data.budget import PART_BYTES
 from fedax.data.errors import DataError
-from fedax.data.readers.clients import PART_BYTES, Client
+from fedax.data.readers.clients import Client
 from fedax.validate import quoted
 
 # Names of clients, one a row, and the columns of the same rows.
@@ -75,9 +76,13 @@ def by_client(rows: Rows, start: int = 0) -> Iterator[Client]:
         for file in np.unique(file_of[start:]).tolist():
             path = Path(folder) / str(file)
             own = np.flatnonzero(file_of == file)
+            size = path.stat().st_size
             if (own >= start).sum() == 1:  # however large it is, it stands in order
                 for _, columns in _dealt(path):
                     yield names[own[-1]], columns
+            elif size > 4 * largest:  # rows take more than was said
+                num_rows = sum(counts[client] for client in own if client >= start)
+                yield from by_client(_table(path, names, size / num_rows, rows))
             else:
                 yield from _in_order(path, names)
             path.unlink()
@@ -140,6 +145,16 @@ def _deal(
                     _write(file, clients[chosen], {
                         key: _taken(column, chosen) for key, column in columns.items()
                     })
+
+
+def _table(path: Path, names: list[Any], row_bytes: float, of: Rows) -> Rows:
+    """A temporary file that is too large for the memory, as a table like the first."""
+    return Rows(
+        lambda: ([names[client] for client in clients] for clients, _ in _dealt(path)),
+        lambda: (([names[client] for client in clients], columns)
+                 for clients, columns in _dealt(path)),
+        row_bytes, of.where,
+    )
 
 
 def _in_order(path: Path, names: list[Any]) -> Iterator[Client]:

@@ -13,16 +13,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from fedax.data.budget import PART_BYTES, require_modest
 from fedax.data.errors import DataError
-from fedax.data.readers.clients import (
-    PART_BYTES,
-    Client,
-    Clients,
-    reading,
-    regular_file,
-    require_modest,
-)
-from fedax.data.readers.tf_example import parse_example, stacked
+from fedax.data.readers.clients import Client, Clients, reading, regular_file
+from fedax.data.readers.tf_example import parse_example, size_of, stacked
 from fedax.validate import unknown
 
 _MAGIC = b"SQLite format 3\0"
@@ -52,6 +46,7 @@ def read_sqlite(path: Path | str, split: str | None = None) -> Clients:
     packed = path.suffix.lower() in (".lzma", ".xz")
     if packed:
         return Clients(lambda start: _unpacked(path, split, start), [path])
+    _require_whole(path, path)
     with _opened(path) as database:
         chosen = _chosen(database, path, split)
         count = "SELECT COUNT(*) FROM client_metadata WHERE split_name = ?"
@@ -65,6 +60,7 @@ def _unpacked(path: Path, split: str | None, start: int) -> Iterator[Client]:
         unpacked = Path(folder) / path.stem
         with reading(path, "a file packed with LZMA", *_ERRORS):
             _unpack(path, unpacked)
+        _require_whole(unpacked, path)
         yield from _read(unpacked, split, start, path)
 
 
@@ -109,11 +105,25 @@ def _opened(path: Path, called: Path | None = None) -> Iterator[sqlite3.Connecti
             database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LARGEST_EXAMPLE)
             database.execute("PRAGMA trusted_schema = OFF")
             database.execute("PRAGMA cell_size_check = ON")
+            database.execute("PRAGMA ignore_check_constraints = ON")
             for table, columns in _COLUMNS.items():
                 _check_table(database, called, table, columns)
         yield database
     finally:
         database.close()
+
+
+def _require_whole(path: Path, called: Path) -> None:
+    """Raises a sentence if a page stands in two places, which makes a large table of a few pages.
+
+    After this every query takes time in proportion to the file.
+    """
+    with _opened(path, called) as database, reading(called, "an SQLite file", *_ERRORS):
+        for table in _COLUMNS:
+            (said,) = database.execute(f"PRAGMA quick_check({table})").fetchone()
+            if said != "ok":
+                lines = [line for line in str(said).splitlines() if not line.startswith("***")]
+                raise ValueError(f"the table {table} is not whole ({' '.join(lines[:1])})")
 
 
 def _check_table(
@@ -123,10 +133,17 @@ def _check_table(
     found = database.execute(
         "SELECT type, sql FROM sqlite_master WHERE name = ? COLLATE NOCASE", [table]
     ).fetchone()
-    if found is None or found[0] != "table" or "VIRTUAL" in str(found[1]).upper()[:20]:
+    # As SQLite writes a table's definition, also where the type is forged.
+    if found is None or found[0] != "table" or not str(found[1]).startswith("CREATE TABLE "):
         raise DataError(f"{path} has no table {table}.")
     # The last number of a column is 0 unless it is computed.
-    there = {row[1] for row in database.execute(f"PRAGMA table_xinfo({table})") if not row[6]}
+    there = {row[1]: row[6] for row in database.execute(f"PRAGMA table_xinfo({table})")}
+    computed = [name for name, hidden in there.items() if hidden]
+    if computed:
+        raise DataError(
+            f"{path}: the column {computed[0]!r} of the table {table} is computed, and nothing "
+            "that a database defines is run."
+        )
     for column in columns:
         if column not in there:
             raise DataError(
@@ -198,7 +215,8 @@ def _parts(
     path: Path, client: str, messages: Iterator[Any]
 ) -> Iterator[tuple[dict[str, Any], int]]:
     """A client's columns, and how many examples they have; of a large client in parts."""
-    examples, size, first = [], 0, 0
+    examples, size, known, first = [], 0, 0, 0
+    held = 0  # in memory, by the examples up to `known`; packed numbers become eight times as large
     for number, message in enumerate(messages):
         if not isinstance(message, bytes):
             raise DataError(
@@ -211,9 +229,12 @@ def _parts(
                 f"{path}: example {number} of client {client!r} is no tf.train.Example: {error}."
             ) from None
         size += len(message)
-        if size > 4 * PART_BYTES:
+        if 8 * size > 4 * PART_BYTES:
+            held += sum(map(size_of, examples[known:]))
+            known = len(examples)
+        if max(size, held) > 4 * PART_BYTES:
             yield _columns(path, client, examples, first), len(examples)
-            examples, size, first = [], 0, number + 1
+            examples, size, known, held, first = [], 0, 0, 0, number + 1
     if examples:
         yield _columns(path, client, examples, first), len(examples)
 

@@ -12,6 +12,7 @@ type, and then a value; lists of numbers may be packed into one value or not):
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -21,6 +22,11 @@ import numpy as np
 Feature: TypeAlias = "list[bytes] | np.ndarray"
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+# Of one example: what its numbers may take as arrays, and its values that are not packed.
+_MOST_BYTES = 2**26
+_MOST_VALUES = 2**20
+# Packed numbers are decoded in pieces of so many bytes, as that takes ten times as much.
+_PIECE = 2**20
 _KINDS = {1: "bytes", 2: "float", 3: "int64"}
 
 
@@ -43,6 +49,14 @@ def parse_example(message: bytes) -> dict[str, Feature]:
                     name, feature = _entry(_message(entry))
                     found[name] = feature
     return found
+
+
+def size_of(example: Mapping[str, Feature]) -> int:
+    """The bytes that an example takes in memory, about."""
+    return sum(
+        feature.nbytes if isinstance(feature, np.ndarray) else sum(map(len, feature))
+        for feature in example.values()
+    )
 
 
 def stacked(examples: Sequence[Mapping[str, Feature]]) -> dict[str, Any]:
@@ -96,7 +110,9 @@ def _entry(message: bytes) -> tuple[str, Feature]:
     for field, value in _fields(feature):
         if field in _KINDS:
             kind = field
-            parts = list(_fields(_message(value)))
+            parts = list(itertools.islice(_fields(_message(value)), _MOST_VALUES + 1))
+            if len(parts) > _MOST_VALUES:
+                raise ValueError(f"the feature {name[:100]!r} has over {_MOST_VALUES:,} values")
     if not kind:
         raise ValueError(f"the feature {name[:100]!r} has no value")
     return name, _values(kind, [value for field, value in parts if field == 1])
@@ -114,11 +130,15 @@ def _values(kind: int, values: list[Any]) -> Feature:
         return np.frombuffer(b"".join(parts), "<f4").astype(np.float32)
     if len(values) == 1 and isinstance(values[0], bytes):
         return _varints(values[0])
+    if all(isinstance(value, int) for value in values):
+        return np.array(values, np.uint64).view(np.int64)
     numbers = [
         _varints(value) if isinstance(value, bytes) else np.array([value], np.uint64).view(np.int64)
         for value in values
     ]
-    return np.concatenate(numbers) if numbers else np.zeros(0, np.int64)
+    if sum(part.nbytes for part in numbers) > _MOST_BYTES:
+        raise ValueError(f"its numbers take more than {_MOST_BYTES:,} bytes")
+    return np.concatenate(numbers)
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, Any]]:
@@ -160,13 +180,22 @@ def _varint(message: bytes, place: int) -> tuple[int, int]:
 
 
 def _varints(packed: bytes) -> np.ndarray:
-    """Packed varints as int64, all at once."""
+    """Packed varints as int64, all at once if there are few."""
     content = np.frombuffer(packed, np.uint8)
     last = content < 128
+    if 8 * np.count_nonzero(last) > _MOST_BYTES:
+        raise ValueError(f"its numbers take more than {_MOST_BYTES:,} bytes")
     if last.all():
         return content.astype(np.int64)
     if not last[-1]:
         raise ValueError("a list of numbers is cut")
+    if len(content) > _PIECE:
+        cuts = [0]
+        while cuts[-1] + _PIECE < len(content):  # each behind the end of a number
+            piece = last[cuts[-1] : cuts[-1] + _PIECE]
+            cuts.append(cuts[-1] + _PIECE - int(piece[::-1].argmax()))
+        pieces = itertools.pairwise([*cuts, len(content)])
+        return np.concatenate([_varints(packed[begin:end]) for begin, end in pieces])
     ends = np.flatnonzero(last)
     begins = np.append(0, ends[:-1] + 1)
     if (ends - begins).max() >= 10:

@@ -22,6 +22,8 @@ _KNOWN = {
 }
 _DTYPES = {"u1": np.uint8, "i4": np.int32, "i8": np.int64, "f4": np.float32, "f8": np.float64}
 _DEEPEST = 8
+# An instruction of a byte makes a list of sixty; a published batch has some 400,000.
+_MOST_INSTRUCTIONS = 2**22
 
 
 class _Name(NamedTuple):
@@ -57,9 +59,11 @@ def unpickled(content: bytes) -> Any:
       Traceback (most recent call last):
       ValueError: it names builtins.print, which is no data
     """
-    machine = _Machine()
+    machine = _Machine(len(content))
     try:
-        for instruction, argument, _ in pickletools.genops(content):
+        for count, (instruction, argument, _) in enumerate(pickletools.genops(content)):
+            if count == _MOST_INSTRUCTIONS:
+                raise ValueError(f"it has more than {_MOST_INSTRUCTIONS:,} instructions")
             machine.follow(instruction.name, argument)
     except (IndexError, KeyError, TypeError, AttributeError, OverflowError, UnicodeError) as error:
         raise ValueError(f"it is no whole pickle ({type(error).__name__})") from None
@@ -71,7 +75,9 @@ def unpickled(content: bytes) -> Any:
 class _Machine:
     """The stack and the memory of a pickle."""
 
-    def __init__(self) -> None:
+    def __init__(self, size: int) -> None:
+        """Of a pickle of so many bytes; what it makes of them is about as large."""
+        self._left = 2 * size
         self.stack: list[Any] = []
         self._marks: list[int] = []  # where on the stack groups begin
         self._memory: dict[int, Any] = {}
@@ -99,6 +105,12 @@ class _Machine:
             getattr(self, _ACTIONS[name])(name)
         elif name not in ("PROTO", "FRAME", "STOP"):
             raise ValueError(f"it has the instruction {name}, which data do not need")
+
+    def _spend(self, size: int) -> None:
+        """Notes that bytes are copied, as is done once with each."""
+        self._left -= size
+        if self._left < 0:
+            raise ValueError("it makes more of its bytes than they are")
 
     def _group(self) -> list[Any]:
         """Takes what stands above the last mark."""
@@ -151,6 +163,7 @@ class _Machine:
             code = arguments[0]
             self.stack.append(_Dtype(code.decode() if isinstance(code, bytes) else code))
         elif what == "encode" and type(arguments[0]) is str and arguments[1] == "latin1":
+            self._spend(len(arguments[0]))
             self.stack.append(arguments[0].encode("latin-1"))
         else:
             raise ValueError("it calls what is no constructor of bytes or of NumPy's numbers")
@@ -173,6 +186,7 @@ class _Machine:
                     f"an array says that it is {dtype.code}{list(shape)}, but has {len(content):,} "
                     "bytes"
                 )
+            self._spend(len(content))
             target.value = np.frombuffer(content, kind).reshape(
                 shape, order="F" if in_columns else "C"
             ).astype(kind.newbyteorder("="))
