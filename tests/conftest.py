@@ -16,6 +16,7 @@ import jax
 import pytest
 
 from fedax.rounds import evaluation, measurements, personalization
+from xla_flags import FLAGS, known
 
 _sharing: Path | None = None  # the file whose programs are kept
 simulation = importlib.import_module("fedax.rounds.simulate")  # fedax.simulate is the function
@@ -27,13 +28,12 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 # Programs are large graphs of objects, and looking for cycles in them is a tenth of the time.
 gc.set_threshold(100_000, 50, 100)
 
-# Programs that are compiled in a third of the time, with the same numbers up to rounding, and that
-# run as fast as usual. Set before the first program; the processes that tests start inherit it.
-os.environ.setdefault(
-    "XLA_FLAGS",
-    "--xla_backend_optimization_level=1 --xla_cpu_use_fusion_emitters=false "
-    "--xla_cpu_parallel_codegen_split_count=1",
-)
+# Set before the first program; the processes that tests start inherit it.
+if "XLA_FLAGS" not in os.environ:
+    os.environ["XLA_FLAGS"] = " ".join(known(FLAGS))
+
+# What JAX is going to take away fails in the processes that tests start, too.
+os.environ.setdefault("PYTHONWARNINGS", "error:jax.:DeprecationWarning")
 
 # The folder that this session's processes share, and those that its tests start. No program comes
 # from an earlier session.

@@ -56,3 +56,13 @@ def test_commands_and_files_that_it_names_exist():
                                   "  - name: The fedax developers"])
 def test_the_citation_is_of_this_version(line):
     assert line in (ROOT / "CITATION.cff").read_text("utf-8").splitlines()
+
+
+def test_the_newest_changelog_entry_is_of_this_version():
+    entries = sorted(
+        (path.stem for path in (ROOT / "changelog").glob("[0-9]*.md")),
+        key=lambda name: tuple(map(int, name.split("."))),
+    )
+    assert entries[-1] == fedax.__version__
+    heading = (ROOT / "changelog" / f"{entries[-1]}.md").read_text("utf-8").splitlines()[0]
+    assert heading == f"# {entries[-1]}"

@@ -64,7 +64,6 @@ from fedax.experiment.folder import RunError
 from fedax.experiment.load import load_run
 from fedax.experiment.params import load_params, save_params
 from fedax.experiment.train import TrainResult, train
-from fedax.experiment.versions import __version__ as __version__
 from fedax.factories import factory, partition
 from fedax.measures.communication import communication
 from fedax.measures.dissimilarity import dissimilarity
@@ -89,6 +88,7 @@ from fedax.tasks.registry import load_task
 from fedax.tuning.load import LoadedSweep, load_sweep
 from fedax.tuning.searching import SearchResult, search
 from fedax.tuning.sweep import SweepResult, sweep
+from fedax.version import __version__ as __version__
 
 __all__ = [
     "AlgorithmError",

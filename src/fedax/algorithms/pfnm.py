@@ -15,7 +15,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax.experimental.buffer_callback import buffer_callback
 
 from fedax.algorithm import (
     Array,
@@ -31,6 +30,7 @@ from fedax.algorithms.matching import Matching, Popularity, match_cohort, neares
 from fedax.clients.local_training import LocalMessage, LocalOptions, LocalTraining
 from fedax.clients.minibatches import Minibatch, count_local_steps, fold_minibatches
 from fedax.data.cohort_data import ClientExamples
+from fedax.devices.internals import buffer_callback
 from fedax.factories import factory
 from fedax.mistakes.errors import ModelError
 from fedax.models.mlp import hidden_sizes, select_units, widen

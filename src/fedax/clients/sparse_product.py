@@ -18,15 +18,18 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import Primitive
-from jax.interpreters import ad, batching, mlir
 
 from fedax.algorithm import Array
+from fedax.devices.internals import (
+    Primitive,
+    in_transposition,
+    new_primitive,
+    set_derivatives,
+)
 
 # So many columns of x are gathered, or added, in a step of the loop.
 GATHERED_AT_ONCE = 10
@@ -153,34 +156,22 @@ def _below_each_other(array: Array) -> Array:
     return array.reshape(array.shape[0] * array.shape[1], array.shape[2])
 
 
-def _primitive(name: str, shape: Any, everywhere: Callable, on_cpu: Callable) -> Primitive:
-    primitive = Primitive(name)
-    primitive.def_abstract_eval(shape)
-    primitive.def_impl(jax.jit(primitive.bind))
-    mlir.register_lowering(primitive, mlir.lower_fun(everywhere, multiple_results=False))
-    mlir.register_lowering(
-        primitive, mlir.lower_fun(on_cpu, multiple_results=False), platform="cpu"
-    )
-    batching.primitive_batchers[primitive] = functools.partial(_batched, primitive)
-    return primitive
-
-
-_product_p = _primitive(
+_product_p = new_primitive(
     "sparse_product",
     lambda columns, values, matrix: matrix.update(shape=(columns.shape[0], matrix.shape[1])),  # noqa: ARG005
-    _product_everywhere, _product_on_cpu,
+    _product_everywhere, _product_on_cpu, _batched,
 )
-_add_p = _primitive(
+_add_p = new_primitive(
     "add_sparse_product",
     lambda columns, values, rows, matrix: matrix,  # noqa: ARG005
-    _add_everywhere, _add_on_cpu,
+    _add_everywhere, _add_on_cpu, _batched,
 )
 
 
 def _transposed_product(
     cotangent: Any, columns: Array, values: Any, matrix: Any
 ) -> tuple[None, Any, Any]:
-    if ad.is_undefined_primal(matrix):
+    if in_transposition(matrix):
         zeros = jnp.zeros(matrix.aval.shape, matrix.aval.dtype)
         return None, None, _add_p.bind(columns, values, cotangent, zeros)
     return None, _dots(columns, cotangent, matrix), None
@@ -190,29 +181,33 @@ def _transposed_add(
     cotangent: Any, columns: Array, values: Any, rows: Any, matrix: Any
 ) -> tuple[None, Any, Any, Any]:
     of_values = of_rows = None
-    if ad.is_undefined_primal(values):
+    if in_transposition(values):
         of_values = _dots(columns, rows, cotangent)
-    if ad.is_undefined_primal(rows):
+    if in_transposition(rows):
         of_rows = _product_p.bind(columns, values, cotangent)
-    return None, of_values, of_rows, cotangent if ad.is_undefined_primal(matrix) else None
+    return None, of_values, of_rows, cotangent if in_transposition(matrix) else None
 
 
-ad.defjvp(
+set_derivatives(
     _product_p,
-    None,
-    lambda tangent, columns, values, matrix: _product_p.bind(columns, tangent, matrix),  # noqa: ARG005
-    lambda tangent, columns, values, matrix: _product_p.bind(columns, values, tangent),  # noqa: ARG005
+    (
+        None,
+        lambda tangent, columns, values, matrix: _product_p.bind(columns, tangent, matrix),  # noqa: ARG005
+        lambda tangent, columns, values, matrix: _product_p.bind(columns, values, tangent),  # noqa: ARG005
+    ),
+    _transposed_product,
 )
-ad.defjvp(
+set_derivatives(
     _add_p,
-    None,
-    lambda tangent, columns, values, rows, matrix: _add_p.bind(  # noqa: ARG005
-        columns, tangent, rows, jnp.zeros_like(matrix)
+    (
+        None,
+        lambda tangent, columns, values, rows, matrix: _add_p.bind(  # noqa: ARG005
+            columns, tangent, rows, jnp.zeros_like(matrix)
+        ),
+        lambda tangent, columns, values, rows, matrix: _add_p.bind(  # noqa: ARG005
+            columns, values, tangent, jnp.zeros_like(matrix)
+        ),
+        lambda tangent, columns, values, rows, matrix: tangent,  # noqa: ARG005
     ),
-    lambda tangent, columns, values, rows, matrix: _add_p.bind(  # noqa: ARG005
-        columns, values, tangent, jnp.zeros_like(matrix)
-    ),
-    lambda tangent, columns, values, rows, matrix: tangent,  # noqa: ARG005
+    _transposed_add,
 )
-ad.primitive_transposes[_product_p] = _transposed_product
-ad.primitive_transposes[_add_p] = _transposed_add

@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.extend.core import get_opaque_trace_state
 
 from fedax.algorithm import Array, Model, Params
 from fedax.clients.gradients import Gradient, Loss, mean_loss
 from fedax.clients.minibatches import Minibatch
 from fedax.clients.narrow import fast_gradient
 from fedax.clients.sparse_product import add_product, product
+from fedax.devices.internals import trace_state
 from fedax.mistakes.errors import ModelError
 
 
@@ -48,22 +48,17 @@ class Multiplied:
         self.matrix = matrix
         self.uses: list[tuple[Array, Array, Array]] = []
         self.shape, self.dtype, self.ndim = matrix.shape, matrix.dtype, matrix.ndim
-        self._offsets, self._trace = offsets, _trace()
+        self._offsets, self._trace = offsets, trace_state()
 
     def product(self, columns: Array, values: Array) -> Array:
         """The product, plus an offset with respect to which its derivative is taken."""
-        if _trace() != self._trace:
+        if trace_state() != self._trace:
             raise ModelError("The model's loss multiplies it inside such a function.")
         result = product(columns, values, self.matrix)
         if self._offsets is not None:
             result = result + self._offsets[len(self.uses)]
         self.uses.append((columns, values, result))
         return result
-
-
-def _trace() -> Any:
-    """Of which function's trace JAX computes a part."""
-    return get_opaque_trace_state(convention="nnx")
 
 
 def sparse_product(columns: Array, values: Array, matrix: Array | Multiplied) -> Array:

@@ -33,21 +33,27 @@ def jit(
 
 @functools.cache
 def options(level: int | None, *, newer_loops: bool) -> dict[str, Any] | None:
-    """The options of XLA, see `jit`; None: its own, as it may not know them."""
+    """The options of XLA that it knows, see `jit`; None: its own."""
     if jax.default_backend() != "cpu":
         return None
     chosen = {} if newer_loops else OLDER_LOOPS
     if level is not None:
         chosen = chosen | {LEVEL: level}
-    return chosen if _knows_options() else None
+    return {name: value for name, value in chosen.items() if name in _known()}
 
 
 @functools.cache
-def _knows_options() -> bool:
-    """Whether this version of XLA knows both options."""
+def _known() -> frozenset[str]:
+    """The options that this version of XLA knows; since JAX 0.11.2 it has the newer loops only."""
     both = OLDER_LOOPS | {LEVEL: 0}
+    if _compiles_with(both):
+        return frozenset(both)
+    return frozenset(name for name, value in both.items() if _compiles_with({name: value}))
+
+
+def _compiles_with(chosen: dict[str, Any]) -> bool:
     try:
-        jax.jit(lambda x: x + 1, compiler_options=both)(0)
+        jax.jit(lambda x: x + 1, compiler_options=chosen)(0)
     except jax.errors.JaxRuntimeError:
         return False
     return True

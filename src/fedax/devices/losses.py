@@ -18,6 +18,7 @@ from typing import Any
 
 import jax
 
+from fedax.devices import internals
 from fedax.devices.ending import leave, speak_through
 
 LOST = (
@@ -39,16 +40,9 @@ _together = threading.Event()
 _over = threading.Event()
 
 
-def state() -> Any:
-    """What JAX knows of the processes: this one's id, their number, the client of the store."""
-    from jax._src import distributed  # noqa: PLC0415 - no public name; only if there are several
-
-    return distributed.global_state
-
-
 def client() -> Any:
     """The client of the key-value store that the processes share, or None."""
-    return state().client if jax.distributed.is_initialized() else None
+    return internals.processes().client if jax.distributed.is_initialized() else None
 
 
 def read_the_runtime() -> None:
@@ -110,7 +104,7 @@ def told() -> str | None:
     looking.join(1)
     for key, sentence in left:
         number = key.rsplit("/", 1)[-1]
-        if number != str(state().process_id):
+        if number != str(internals.processes().process_id):
             return f"Process {number} of the training ended: {sentence}"
     return None
 
@@ -121,7 +115,7 @@ def abandon(sentence: str | None) -> None:
     if sentence is None:
         return
     with contextlib.suppress(Exception):
-        number = state().process_id
+        number = internals.processes().process_id
         client().key_value_set(f"{ENDED}{number}", sentence, allow_overwrite=True)
         if number == 0:  # the store ends with it
             time.sleep(3 * SECONDS_BETWEEN_LOOKS)

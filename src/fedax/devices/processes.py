@@ -14,9 +14,8 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.experimental import multihost_utils
 
-from fedax.devices import losses
+from fedax.devices import internals, losses
 
 # Seconds after which a process that was not heard of is lost.
 HEARTBEAT = 20
@@ -232,7 +231,7 @@ def _short(value: Any) -> str:
 
 def place() -> tuple[int, int]:
     """This process's id and their number; asking JAX for it would start its devices."""
-    state = losses.state()
+    state = internals.processes()
     return state.process_id, state.num_processes
 
 
@@ -262,14 +261,14 @@ def agreed(decision: bool) -> bool:
     """What the first process decided; all of them have to ask, and then do the same."""
     if not are_several():
         return decision
-    return bool(multihost_utils.broadcast_one_to_all(np.asarray(decision)))
+    return bool(internals.multihost_utils.broadcast_one_to_all(np.asarray(decision)))
 
 
 def any_of_them(asks: bool) -> bool:
     """Whether any process asks; all of them have to call it, and then do the same."""
     if not are_several():
         return asks
-    return bool(np.any(multihost_utils.process_allgather(np.asarray(asks))))
+    return bool(np.any(internals.multihost_utils.process_allgather(np.asarray(asks))))
 
 
 @contextlib.contextmanager

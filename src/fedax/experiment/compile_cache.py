@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import importlib
 import os
 import platform
 import tempfile
 import time
 import warnings
 from pathlib import Path
-from typing import Any
 
 import jax
 import platformdirs
+
+from fedax.devices.internals import cache_programs_in
 
 MOST_BYTES = 2**30
 SUFFIX, PARTIAL = ".program", ".partial"
@@ -43,7 +43,7 @@ def keep_programs() -> None:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError:  # a read-only home, say: then each run compiles
             return
-        if _have_jax_ask(Programs(folder)):
+        if cache_programs_in(Programs(folder)):
             jax.config.update("jax_compilation_cache_dir", str(folder))
 
 
@@ -108,18 +108,6 @@ class Programs:
             if total > self._most_bytes or abandoned:
                 with contextlib.suppress(OSError):
                     path.unlink()
-
-
-def _have_jax_ask(programs: Programs) -> bool:
-    """Has JAX keep its programs there; False if it cannot be had, as it has no public way."""
-    try:
-        module: Any = importlib.import_module("jax._src.compilation_cache")
-    except ImportError:
-        return False
-    if not hasattr(module, "get_file_cache"):
-        return False
-    module.get_file_cache = lambda path: (programs, path)
-    return True
 
 
 def _processor() -> str:

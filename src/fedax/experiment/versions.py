@@ -11,7 +11,7 @@ import jax
 import numpy as np
 import optax
 
-__version__ = "0.20.0"
+from fedax.version import __version__
 
 
 def versions() -> dict[str, Any]:

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 import jax
 import numpy as np
 from jax import jit
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, jaxpr_as_fun, primitives
 
+from fedax.devices.internals import JaxprEqn, jaxpr_as_fun, primitives, with_equations
 from fedax.models.convolution import Implementation, conv_general_dilated, is_fast
 from fedax.models.pooling import window_max
 
@@ -77,21 +77,10 @@ def fast_convolutions(function: Function, implementation: Implementation = "auto
 
         arrays = [leaves[place] for place in places]
         program, shapes = jax.make_jaxpr(of_arrays, return_shape=True)(*arrays)
-        outputs = jaxpr_as_fun(_rewritten(program))(*arrays)
+        outputs = jaxpr_as_fun(with_equations(program, _replaced))(*arrays)
         return jax.tree.unflatten(jax.tree.structure(shapes), outputs)
 
     return fast  # pyright: ignore[reportReturnType]
-
-
-def _rewritten(program: Any) -> Any:
-    """The program, or the programs, with convolutions and maxima replaced."""
-    if isinstance(program, tuple):
-        return tuple(map(_rewritten, program))
-    if isinstance(program, ClosedJaxpr):
-        return program.replace(jaxpr=_rewritten(program.jaxpr))
-    if isinstance(program, Jaxpr):
-        return program.replace(eqns=[_replaced(equation) for equation in program.eqns])
-    return program
 
 
 def _replaced(equation: JaxprEqn) -> JaxprEqn:
@@ -99,7 +88,7 @@ def _replaced(equation: JaxprEqn) -> JaxprEqn:
     primitive, params = equation.primitive, equation.params
     if primitive in _NESTING:
         return equation.replace(
-            params={name: _rewritten(value) for name, value in params.items()}
+            params={name: with_equations(value, _replaced) for name, value in params.items()}
         )
     if primitive is primitives.conv_general_dilated_p:
         replacement = functools.partial(conv_general_dilated, implementation="matmul", **params)

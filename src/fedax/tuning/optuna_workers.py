@@ -12,6 +12,7 @@ import datetime
 import json
 import threading
 import time
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -91,10 +92,12 @@ def _storage(url: str) -> RDBStorage:
     sqlite = {"connect_args": {"timeout": PATIENCE}} if url.startswith("sqlite") else {}
 
     def opened() -> RDBStorage:
-        return RDBStorage(
+        storage = RDBStorage(
             url, heartbeat_interval=HEARTBEAT, grace_period=GRACE, engine_kwargs=sqlite,
             heartbeat_stale_trial_callback=RetryHeartbeatStaleTrialCallback(),
         )
+        weakref.finalize(storage, storage.engine.dispose)  # Optuna leaves its connections open
+        return storage
 
     for _ in range(OPENINGS - 1):
         with contextlib.suppress(DBAPIError):

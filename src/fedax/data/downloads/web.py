@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import http.client
-import importlib.metadata
 import time
 import urllib.error
 import urllib.parse
@@ -19,6 +18,7 @@ from fedax.data.downloads.files import (
     require_published,
 )
 from fedax.data.errors import DataError
+from fedax.version import __version__
 
 # A server that sends nothing for so long is given up, or less than this in that time.
 SILENT_SECONDS = 30.0
@@ -102,7 +102,7 @@ def _fetch_rest(url: str, path: Path, published: Published, progress: Progress) 
       _BrokenError: the connection broke.
     """
     got = path.stat().st_size if path.exists() else 0
-    headers = {"User-Agent": f"fedax/{importlib.metadata.version('fedax')}"}
+    headers = {"User-Agent": f"fedax/{__version__}"}
     if got:
         headers["Range"] = f"bytes={got}-"
     most = MOST_BYTES if published.num_bytes is None else published.num_bytes
