@@ -40,7 +40,7 @@ def mean_loss(model: Model, params: Params, batch: Minibatch, key: Array) -> Los
     Raises:
       ModelError: the loss fails, or does not give floating point losses [B] and weights [B].
     """
-    losses, weights = call_loss(model, params, batch, key)
+    losses, weights = call_loss(model, params, batch.examples, key, batch.mask)
     losses = widen(losses)
     # A weight below 0 would train away from its example: the client is rejected. Weights that are
     # constants cost nothing here.

@@ -313,10 +313,10 @@ def _sums(model: Model, params: Params, data: ClientData, key: Array, batch_size
 
     def step(sums: Sums, batch: Minibatch, key: Array) -> Sums:
         del key
-        outputs = call_outputs(model.outputs, params, batch.examples)
+        outputs = call_outputs(model.outputs, params, batch.examples, batch.mask)
         return {
             name: _added(
-                sums[name], call_metric(name, metric, outputs, batch.examples), batch.mask
+                sums[name], call_metric(name, metric, outputs, batch.examples, batch.mask), batch.mask
             )
             for name, metric in model.metrics.items()
         }

@@ -92,7 +92,7 @@ def reason(name: str, model: Model, params: Params, data: FederatedDataset) -> s
     every = jnp.ones(len(next(iter(few.values()))), bool)
     batch, key = Minibatch(few, every), jax.random.key(0)
     losses, weights = (
-        np.asarray(value, np.float64) for value in call_loss(model, params, batch, key)
+        np.asarray(value, np.float64) for value in call_loss(model, params, few, key, every)
     )
     for wrong, values, what in (
         (weights < 0, weights, "weight that the loss gives is negative"),
