@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from fedax.algorithm import Array, FederatedAlgorithm, Model, Params
+from fedax.algorithm import Array, Model, Params
 from fedax.clients.local_training import LocalMessage, LocalTraining
 from fedax.clients.minibatches import Minibatch, fold_minibatches, steps_per_epoch
 from fedax.clients.precision import sum_dtype, widen
@@ -22,7 +22,7 @@ from fedax.data.federated_dataset import FederatedDataset
 from fedax.data.task import Task
 from fedax.devices.compiling import jit
 from fedax.devices.mesh import REPLICATED, SPREAD, replicate
-from fedax.factories import PROGRAMS, Structure, factory, partition, recipe
+from fedax.factories import PROGRAMS, Structure, factory, partition
 from fedax.mistakes.model import call_metric, call_outputs
 from fedax.rounds.checks import check_examples, require_params, require_task
 from fedax.rounds.chunks import automatic_chunk
@@ -262,25 +262,6 @@ def checked_tuning(
     return FineTuning(client_learning_rate, num_local_steps, num_local_epochs, batch_size)
 
 
-def setting_of(algorithm: Any, name: str) -> Any:
-    """What a method, or the one that it wraps, was made with; None if it does not say.
-
-    Example:
-      >>> import fedax
-      >>> model = fedax.models.character_lstm(4, 1)
-      >>> inner = fedax.fedavg(model, 0.3, batch_size=4)
-      >>> setting_of(fedax.elastic(inner, model), "client_learning_rate")
-      0.3
-    """
-    found = recipe(algorithm)
-    if found is None:
-        return None
-    if found.arguments.get(name) is not None:
-        return found.arguments[name]
-    inner = (a for a in found.arguments.values() if isinstance(a, FederatedAlgorithm))
-    return next((setting_of(algorithm, name) for algorithm in inner), None)
-
-
 @factory
 def _fine_tuning(
     model: Model,
@@ -316,7 +297,8 @@ def _sums(model: Model, params: Params, data: ClientData, key: Array, batch_size
         outputs = call_outputs(model.outputs, params, batch.examples, batch.mask)
         return {
             name: _added(
-                sums[name], call_metric(name, metric, outputs, batch.examples, batch.mask), batch.mask
+                sums[name], call_metric(name, metric, outputs, batch.examples, batch.mask),
+                batch.mask,
             )
             for name, metric in model.metrics.items()
         }

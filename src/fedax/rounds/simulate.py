@@ -28,6 +28,7 @@ from fedax.rounds.dispatch import MOST_ROUNDS, Pace, Prepared, Preparer
 from fedax.rounds.meanwhile import Meanwhile
 from fedax.rounds.measurements import Measurements
 from fedax.rounds.options import Settings, SimulateOptions
+from fedax.rounds.padding import check_loss
 from fedax.rounds.rejections import reason
 from fedax.rounds.report import DivergedError, RoundReport, reports
 from fedax.rounds.sampling import Sampler, sampler
@@ -84,6 +85,7 @@ def simulate(
         require_state(state, algorithm, data)
     params = one_copy(state.server_state.params)
     check_examples(task.model, params, "task.train", task.train)
+    check_loss(task.model, params, algorithm, data)
     if task.test is not None and settings.evaluate_every != 0:
         check_examples(task.model, params, "task.test", task.test)
     state = TrainingState(state.server_state, state.client_store.copy())

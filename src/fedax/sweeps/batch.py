@@ -21,6 +21,7 @@ from fedax.rounds.client_store import ClientStore
 from fedax.rounds.dispatch import MOST_ROUNDS, Pace, Preparer
 from fedax.rounds.evaluation import Evaluator
 from fedax.rounds.options import Settings
+from fedax.rounds.padding import check_loss
 from fedax.rounds.simulate import cohorts_of
 from fedax.rounds.state import initial_state, population, run_key
 from fedax.rounds.turns import Turn, turns
@@ -246,7 +247,9 @@ def beginning(
     clients = jax.tree.map(
         lambda *leaves: np.stack(leaves), *(state.client_store.initial_state for state in states)
     )
-    store = ClientStore(clients, population(task, algorithms[0]).num_clients)
+    data = population(task, algorithms[0])
+    check_loss(task.model, states[0].server_state.params, algorithms[0], data)
+    store = ClientStore(clients, data.num_clients)
     none = np.zeros(len(algorithms), np.int64)
     return BatchState(
         stack_states([state.server_state for state in states]), store, none, none == 0
