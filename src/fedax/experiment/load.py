@@ -12,7 +12,7 @@ import jax
 from fedax.algorithm import FederatedAlgorithm, Params
 from fedax.data.task import Task
 from fedax.experiment import checkpoint
-from fedax.experiment.describing import (
+from fedax.data.describing import (
     MODEL,
     Describer,
     NotMadeAgainError,

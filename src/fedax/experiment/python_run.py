@@ -22,7 +22,7 @@ from fedax.data.task import Task
 from fedax.devices.processes import compare, is_first
 from fedax.experiment import checkpoint
 from fedax.experiment.checkpoint import FREE, Restored, fingerprint
-from fedax.experiment.describing import (
+from fedax.data.describing import (
     NOT_THERE,
     Describer,
     describe_task,

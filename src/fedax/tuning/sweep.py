@@ -16,7 +16,7 @@ import jax
 from fedax.algorithm import FederatedAlgorithm
 from fedax.data.task import Task
 from fedax.experiment.build import algorithm_settings, build_algorithm
-from fedax.experiment.describing import Describer, describe_task, digest
+from fedax.data.describing import Describer, describe_task, digest
 from fedax.experiment.folder import CONFIG, RunError, explained, locked, new_folder, read_summary
 from fedax.factories import written as call_of
 from fedax.mistakes.algorithm import require_algorithm
