@@ -1,7 +1,7 @@
 """A user points fedax at files in a format of the field and gets a data set."""
 
-import gzip
 import functools
+import gzip
 import os
 import re
 import shutil

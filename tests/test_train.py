@@ -23,8 +23,8 @@ from rich.console import Console
 import fedax
 from fedax.clients.local_training import LocalTraining
 from fedax.data.cohort_data import CohortReader
-from fedax.experiment import checkpoint, display, folder, python_run, run, sitting
 from fedax.data.describing import Describer, describe_data, digest, made_again
+from fedax.experiment import checkpoint, display, folder, python_run, run, sitting
 from fedax.rounds import dispatch
 from fedax.rounds.options import Settings
 from fedax.rounds.report import RoundReport

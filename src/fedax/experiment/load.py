@@ -10,8 +10,6 @@ from typing import Any
 import jax
 
 from fedax.algorithm import FederatedAlgorithm, Params
-from fedax.data.task import Task
-from fedax.experiment import checkpoint
 from fedax.data.describing import (
     MODEL,
     Describer,
@@ -21,6 +19,8 @@ from fedax.data.describing import (
     made_again,
     short,
 )
+from fedax.data.task import Task
+from fedax.experiment import checkpoint
 from fedax.experiment.folder import CONFIG, RunError, read_run_config, read_summary
 from fedax.experiment.metrics import read_history
 from fedax.models.parameters import fitted

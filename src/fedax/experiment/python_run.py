@@ -18,10 +18,6 @@ import jax
 import numpy as np
 
 from fedax.algorithm import FederatedAlgorithm, Params
-from fedax.data.task import Task
-from fedax.devices.processes import compare, is_first
-from fedax.experiment import checkpoint
-from fedax.experiment.checkpoint import FREE, Restored, fingerprint
 from fedax.data.describing import (
     NOT_THERE,
     Describer,
@@ -30,6 +26,10 @@ from fedax.data.describing import (
     plain_values,
     short,
 )
+from fedax.data.task import Task
+from fedax.devices.processes import compare, is_first
+from fedax.experiment import checkpoint
+from fedax.experiment.checkpoint import FREE, Restored, fingerprint
 from fedax.experiment.display import Display, make_console, style_of_python
 from fedax.experiment.folder import (
     CONFIG,

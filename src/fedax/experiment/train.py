@@ -92,7 +92,8 @@ def train(
       checkpoint_every: >= 1, rounds between checkpoints in that folder.
       progress: whether a terminal or a notebook shows a bar; a pipe or a file gets nothing.
       on_round: is called with every report; True stops training after that round (or the next
-        whose report has a state, see state_every), False and None go on.
+        whose report has a state, see state_every), False and None go on. Numbers that it puts
+        into `report.metrics` are kept with the round's, in the folder too, and may be watched.
       early_stopping: when to stop, such as `fedax.EarlyStopping("test_accuracy", patience=5)`.
       keep_best: a metric's name, such as "test_accuracy"; the result has the parameters of the
         round in which it was best, and the folder a `best.safetensors`. The direction is taken

@@ -15,14 +15,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedax.algorithm import Array, Batch, FederatedAlgorithm, Model, Params, PyTree
+from fedax.algorithm import FederatedAlgorithm, Model, Params
 from fedax.clients.local_training import LocalTraining
 from fedax.data.federated_dataset import FederatedDataset
-from fedax.devices.compiling import jit
-from fedax.factories import PROGRAMS, Structure, partition, recipe
+from fedax.factories import partition, recipe
 from fedax.mistakes.errors import ModelError, defined_at
-from fedax.mistakes.model import call_loss, takes_mask
+from fedax.mistakes.model import takes_mask
 from fedax.rounds.settings_of import setting_of
+from fedax.rounds.untrained import losses_of
 
 # Examples in a batch, of a method that does not say how many it takes.
 USUAL = 4
@@ -50,7 +50,7 @@ def check_loss(
     if size < 2 or not (data.client_sizes % size).any():
         return
     numbers, structure = partition(model)
-    program = functools.partial(_losses(structure), numbers)
+    program = functools.partial(losses_of(structure), numbers)
     if _depends_on_padding(program, params, data, size):
         raise ModelError(
             f"The model's loss{defined_at(model.loss)} compares the examples of a batch, and the "
@@ -146,12 +146,3 @@ def _depends_on_padding(
         for one, other in zip(*found, strict=True)
     )
 
-
-@functools.lru_cache(maxsize=PROGRAMS)
-def _losses(structure: Structure) -> Any:
-    """The losses of all models of a structure on a batch, which their numbers tell apart."""
-
-    def losses(numbers: list[Array], params: Params, batch: Batch, mask: Array) -> PyTree:
-        return call_loss(structure(numbers), params, batch, jax.random.key(0), mask)
-
-    return jit(losses)

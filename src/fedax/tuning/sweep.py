@@ -14,9 +14,9 @@ from typing import Any, NamedTuple, Unpack
 import jax
 
 from fedax.algorithm import FederatedAlgorithm
+from fedax.data.describing import Describer, describe_task, digest
 from fedax.data.task import Task
 from fedax.experiment.build import algorithm_settings, build_algorithm
-from fedax.data.describing import Describer, describe_task, digest
 from fedax.experiment.folder import CONFIG, RunError, explained, locked, new_folder, read_summary
 from fedax.factories import written as call_of
 from fedax.mistakes.algorithm import require_algorithm
