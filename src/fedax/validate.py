@@ -141,6 +141,25 @@ def _scalar(value: Any) -> int | float | None:
     return array.item()
 
 
+def plain(value: Any) -> Any:
+    """A scalar or an array without axes, of NumPy or JAX, as Python's number; else the value.
+
+    Example:
+      >>> plain(np.int64(8)), plain(np.array(0.5)), plain("all"), plain(None)
+      (8, 0.5, 'all', None)
+    """
+    is_array = hasattr(value, "dtype") and getattr(value, "shape", None) == ()
+    if not is_array or isinstance(value, Tracer):
+        return value
+    number = _scalar(value)
+    return value if number is None else number
+
+
+def plain_options(options: dict[str, Any]) -> dict[str, Any]:
+    """The options, each one `plain`."""
+    return {name: plain(value) for name, value in options.items()}
+
+
 def check_choice(name: str, value: Any, choices: Iterable[str]) -> None:
     """Raises a sentence, with the nearest choice, unless the value is one of the choices."""
     choices = list(choices)

@@ -236,7 +236,7 @@ def difference(a: Any, b: Any) -> float:
         found = float(np.abs(x - y).max(initial=0)) / largest
         return np.inf if np.isnan(found) else found
 
-    return max(jax.tree.leaves(jax.tree.map(of, a, b)), default=0.0)
+    return max(jax.tree.leaves(jax.tree.map(of, a, like_twin(a, b))), default=0.0)
 
 
 def tolerance() -> float:

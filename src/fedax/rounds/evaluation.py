@@ -24,7 +24,7 @@ from fedax.rounds.checks import check_examples, require_dataset, require_params
 from fedax.rounds.client_metrics import ClientMetrics
 from fedax.rounds.padding import check_metrics
 from fedax.rounds.sampling import sample_examples
-from fedax.validate import check_count
+from fedax.validate import check_count, plain
 
 # Examples at a time on a device, if nobody says. On a CPU fewer, if their products of numbers are
 # more than these, but no fewer than these (docs/log.md); elsewhere not measured.
@@ -77,7 +77,7 @@ class Evaluator:
         self._drawn: np.ndarray | None = None  # sorted rows, or all
         if sample is not None and sample < self.num_all:
             self._drawn, self.num_examples = sample_examples(seed, self.num_all, sample), sample
-        self._asked, self._batch_size = batch_size, 0  # until parameters are known
+        self._asked, self._batch_size = plain(batch_size), 0  # until parameters are known
         self._tried = False
         self._names = list(model.metrics)
         numbers, structure = partition((model.outputs, tuple(model.metrics.values())))

@@ -29,7 +29,7 @@ from fedax.rounds.chunks import automatic_chunk
 from fedax.rounds.client_metrics import ClientMetrics
 from fedax.rounds.sampling import sample_clients
 from fedax.rounds.state import run_key
-from fedax.validate import check_count, check_seed
+from fedax.validate import check_count, check_seed, plain
 
 # Clients that go to the device together, whose examples it holds at a time.
 CLIENTS_AT_A_TIME = 64
@@ -212,7 +212,7 @@ def evaluate_personalized(
         check_count("clients_per_chunk", clients_per_chunk)
     require_task(task)
     require_params(params)
-    personalizer = Personalizer(task, clients, seed, clients_per_chunk)
+    personalizer = Personalizer(task, plain(clients), plain(seed), plain(clients_per_chunk))
     check_examples(task.model, params, "task.train", task.train)
     check_examples(task.model, params, "task.test", personalizer.test)
     return personalizer(params, tuning)
@@ -259,7 +259,10 @@ def checked_tuning(
     ):
         if value is not None:
             check_count(name, value, at_least=0)
-    return FineTuning(client_learning_rate, num_local_steps, num_local_epochs, batch_size)
+    return FineTuning(
+        plain(client_learning_rate), plain(num_local_steps), plain(num_local_epochs),
+        plain(batch_size),
+    )
 
 
 @factory

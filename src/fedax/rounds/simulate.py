@@ -35,6 +35,7 @@ from fedax.rounds.sampling import Sampler, sampler
 from fedax.rounds.state import TrainingState, initial_state, population, run_key
 from fedax.rounds.turns import turns
 from fedax.signatures import with_options
+from fedax.validate import plain
 
 
 @with_options
@@ -73,6 +74,7 @@ def simulate(
       ...     print(int(report.metrics["round"]), report.rejected)
       1 []
     """
+    num_rounds = plain(num_rounds)
     settings = Settings.checked(num_rounds, options)
     require_task(task)
     require_algorithm(algorithm)
