@@ -96,6 +96,28 @@ def quoted(value: Any) -> str:
     return text if len(text) <= _MOST_LETTERS else f"{text[:_MOST_LETTERS]}..."
 
 
+def told_apart(one: str, other: str, most: int) -> tuple[str, str]:
+    """Two texts, cut where they are long, but such that a difference of theirs is seen.
+
+    Example:
+      >>> told_apart("a" * 50 + "x", "a" * 50 + "y", 12)
+      ('...aaaaaax', '...aaaaaay')
+    """
+    common = next(
+        (place for place, (a, b) in enumerate(zip(one, other, strict=False)) if a != b),
+        min(len(one), len(other)),
+    )
+    hidden = one != other and common >= most - 3 and max(len(one), len(other)) > most
+    start = max(common - max(most - 10, most // 2), 0) if hidden else 0
+
+    def cut(text: str) -> str:
+        lead = "..." if start else ""
+        text = lead + text[start:]
+        return text if len(text) <= most else text[: most - 3] + "..."
+
+    return cut(one), cut(other)
+
+
 def so_many(number: int, thing: str) -> str:
     """So many of a thing.
 

@@ -18,6 +18,7 @@ from fedax.data.federated_dataset import FederatedDataset
 from fedax.data.task import Task
 from fedax.devices.compiling import jit
 from fedax.factories import partition, recipe
+from fedax.mistakes.algorithm import like_twin
 from fedax.rounds.cohort import run_round
 from fedax.rounds.state import TrainingState, initial_state, population
 

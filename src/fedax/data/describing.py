@@ -28,6 +28,7 @@ from fedax.algorithm import Model
 from fedax.data.federated_dataset import FederatedDataset
 from fedax.data.task import Task
 from fedax.factories import recipe
+from fedax.validate import told_apart
 
 # Of an array or a data set at most so many bytes are read, in so many blocks.
 SAMPLED_BYTES = 2**20
@@ -156,6 +157,20 @@ def short(description: Any) -> str:
       >>> short({"factory": "fedax.optimizers.schedules:constant", "arguments": {"value": 0.1}})
       'constant(value=0.1)'
     """
+    return told_apart(_in_words(description), "", MOST_CHARACTERS)[0]
+
+
+def short_pair(one: Any, other: Any) -> tuple[str, str]:
+    """Two descriptions in a few words each, which tell them apart.
+
+    Example:
+      >>> short_pair("a" * 90, "a" * 89 + "b")[1][-8:]
+      "aaaaaab'"
+    """
+    return told_apart(_in_words(one), _in_words(other), MOST_CHARACTERS)
+
+
+def _in_words(description: Any) -> str:
     text = repr(description)
     if description == NOT_THERE:
         text = NOT_THERE
@@ -169,9 +184,9 @@ def short(description: Any) -> str:
         elif "clients" in description:
             text = f"{description['clients']} clients"
         elif name is not None or inside is not None:
-            parts = ", ".join(f"{key}={short(value)}" for key, value in (inside or {}).items())
+            parts = ", ".join(f"{key}={_in_words(value)}" for key, value in (inside or {}).items())
             text = f"{(name or '').split(':')[-1].split('.')[0]}({parts})"
-    return text if len(text) <= MOST_CHARACTERS else text[: MOST_CHARACTERS - 3] + "..."
+    return text
 
 
 def plain_values(description: Any) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from fedax.data.describing import (
     describe_task,
     digest,
     plain_values,
-    short,
+    short_pair,
 )
 from fedax.data.task import Task
 from fedax.devices.processes import compare, is_first
@@ -220,7 +220,8 @@ def _differences(name: str, old: Any, new: Any) -> list[str]:
         return found
     if name.endswith(".contents"):
         return [f"the contents of {name.removesuffix('.contents')} are others"]
-    return [f"{name} was {short(old)} and is {short(new)}"]
+    before, now = short_pair(old, new)
+    return [f"{name} was {before} and is {now}"]
 
 
 def _kind(description: Mapping[str, Any]) -> Any:

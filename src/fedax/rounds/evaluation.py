@@ -20,7 +20,12 @@ from fedax.devices.mesh import REPLICATED, SPREAD
 from fedax.factories import PROGRAMS, Structure, partition
 from fedax.mistakes.errors import ModelError, kind_of
 from fedax.mistakes.model import call_metric, call_outputs, require_model
-from fedax.rounds.checks import check_examples, require_dataset, require_params
+from fedax.rounds.checks import (
+    check_examples,
+    require_dataset,
+    require_params,
+    warn_of_probabilities,
+)
 from fedax.rounds.client_metrics import ClientMetrics
 from fedax.rounds.padding import check_metrics
 from fedax.rounds.sampling import sample_examples
@@ -122,11 +127,16 @@ class Evaluator:
             self._batch_size = devices * min(each, -(-self.num_examples // devices))
 
     def _try(self, params: Params) -> None:
-        """Refuses metrics that a last batch that is filled up would change, once."""
+        """Looks once at what the model gives, before anything is measured.
+
+        Warns of probabilities, and refuses metrics that a last batch that is filled up changes.
+        """
         leaves = jax.tree.leaves(params)
         if self._tried or not all(isinstance(leaf, jax.Array | np.ndarray) for leaf in leaves):
             return
         self._tried = True
+        if self._mesh is None:
+            warn_of_probabilities(self._model, params, self._dataset)
         if self._mesh is None and self.num_examples % self._batch_size:
             check_metrics(self._model, params, self._dataset, self._batch_size, self._measure)
 
@@ -235,7 +245,8 @@ class Walk:
                     f"The metric {name!r} gives the weight {weight.min():g}, and weights must "
                     "not be negative; an example that does not count weighs 0."
                 )
-            np.add.at(self._sums[name][0], owners, np.where(weight > 0, value * weight, 0.0))
+            counted = np.where(weight > 0, value, 0.0)
+            np.add.at(self._sums[name][0], owners, counted * weight)
             np.add.at(self._sums[name][1], owners, weight)
 
 
