@@ -216,7 +216,7 @@ class Watch:
                 "one or changed the round's number."
             )
         for name, value in metrics.items():
-            if value is not before.get(name):
+            if name not in before or value is not before[name]:
                 metrics[name] = _as_metric(name, value, number)
         return bool(answer)
 
