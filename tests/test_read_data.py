@@ -1,5 +1,6 @@
 """A user points fedax at files in a format of the field and gets a data set."""
 
+import functools
 import gzip
 import os
 import re
@@ -117,7 +118,7 @@ def test_a_store_is_made_once(tmp_path, monkeypatch):
     assert len(shown) == 3
     for key in data.arrays:
         np.testing.assert_array_equal(again.arrays[key], data.arrays[key])
-    with pytest.raises(DataError, match=r"Remove it to have it made anew.*store="):
+    with pytest.raises(DataError, match=r"client_column= is different.*made again.*store="):
         read_data(path, client_column="y")
     text = path.read_text()
     os.utime(path, (0, 0))  # as a copy, or written again with the same content
@@ -132,6 +133,38 @@ def test_a_store_is_made_once(tmp_path, monkeypatch):
     shutil.rmtree(tmp_path / "a.csv.store")
     assert read_data(path, client_column="who", progress=True).num_clients == 4
     assert read_data(tmp_path / "a.csv.store").num_clients == 4
+
+
+@pytest.mark.quick
+def test_a_store_is_of_its_transform(tmp_path):
+    """Another lambda, another value in a closure and another default are another transform."""
+    path = tmp_path / "heights.csv"
+    path.write_text("who,height\nada,1.5\n")
+
+    def read(transform):
+        data = read_data(path, client_column="who", transform=transform)
+        return data.client("ada")["height"].tolist()
+
+    def times(factor):
+        return lambda columns: {"height": columns["height"] * factor}
+
+    class Table:
+        def __init__(self, factor):
+            self.factor = factor
+
+        def scaled(self, columns):
+            return {"height": columns["height"] * self.factor}
+
+    assert read(times(10)) == [15.0]
+    assert read(times(10)) == [15.0]
+    for other in (
+        times(100), lambda columns: {"height": columns["height"] * 10},
+        lambda columns, factor=10: {"height": columns["height"] * factor},
+        functools.partial(lambda factor, columns: {"height": columns["height"] * factor}, 10),
+        Table(10).scaled, None,
+    ):
+        with pytest.raises(DataError, match="its transform= is different"):
+            read(other)
 
 
 @pytest.mark.quick

@@ -26,7 +26,7 @@ import jax
 import numpy as np
 
 from fedax.signatures import with_options
-from fedax.validate import quoted, unknown
+from fedax.validate import plain, quoted, unknown
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -127,11 +127,20 @@ def factory(function: Any = None, /, *, static: Sequence[str] = ()) -> Any:
     def make(*args: Any, **kwargs: Any) -> Any:
         given = signature.bind(*args, **kwargs)
         given.apply_defaults()
+        shown = inspect.signature(make).parameters  # with the options, see `with_options`
+        for name, value in given.arguments.items():
+            if signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD:
+                given.arguments[name] = {
+                    key: _as_python(option, str(shown[key].annotation) if key in shown else "")
+                    for key, option in value.items()
+                }
+            else:
+                given.arguments[name] = _as_python(value, annotations.get(name, ""))
         arguments = {
             name: value if name in static else _boxed(value, annotations.get(name, ""))
             for name, value in given.arguments.items()
         }
-        return _noted(function, arguments, function(*args, **kwargs))
+        return _noted(function, arguments, function(*given.args, **given.kwargs))
 
     setattr(make, _MARK, True)
     return with_options(make)
@@ -386,6 +395,13 @@ def _is_constant(function: Callable[..., Any]) -> bool:
 
 def _is_function(value: Any) -> bool:
     return isinstance(value, _Function)
+
+
+def _as_python(value: Any, annotation: str) -> Any:
+    """NumPy's whole numbers as Python's; arrays too, where no array is taken."""
+    takes_arrays = not annotation or "Array" in annotation or "ScheduleOrNumber" in annotation
+    whole = isinstance(value, np.integer) or (not takes_arrays and isinstance(plain(value), int))
+    return plain(value) if whole else value
 
 
 def _boxed(value: Any, annotation: str) -> Any:

@@ -98,6 +98,28 @@ def quoted(value: Any) -> str:
     return text if len(text) <= _MOST_LETTERS else f"{text[:_MOST_LETTERS]}..."
 
 
+def told_apart(one: str, other: str, most: int) -> tuple[str, str]:
+    """Two texts, cut where they are long, but such that a difference of theirs is seen.
+
+    Example:
+      >>> told_apart("a" * 50 + "x", "a" * 50 + "y", 12)
+      ('...aaaaaax', '...aaaaaay')
+    """
+    common = next(
+        (place for place, (a, b) in enumerate(zip(one, other, strict=False)) if a != b),
+        min(len(one), len(other)),
+    )
+    hidden = one != other and common >= most - 3 and max(len(one), len(other)) > most
+    start = max(common - max(most - 10, most // 2), 0) if hidden else 0
+
+    def cut(text: str) -> str:
+        lead = "..." if start else ""
+        text = lead + text[start:]
+        return text if len(text) <= most else text[: most - 3] + "..."
+
+    return cut(one), cut(other)
+
+
 def so_many(number: int, thing: str) -> str:
     """So many of a thing.
 
@@ -141,6 +163,25 @@ def _scalar(value: Any) -> int | float | None:
         # jax's bfloat16 is of NumPy's kind V.
         return float(array) if array.ndim == 0 and array.dtype.name == "bfloat16" else None
     return array.item()
+
+
+def plain(value: Any) -> Any:
+    """A scalar or an array without axes, of NumPy or JAX, as Python's number; else the value.
+
+    Example:
+      >>> plain(np.int64(8)), plain(np.array(0.5)), plain("all"), plain(None)
+      (8, 0.5, 'all', None)
+    """
+    is_array = hasattr(value, "dtype") and getattr(value, "shape", None) == ()
+    if not is_array or isinstance(value, Tracer):
+        return value
+    number = _scalar(value)
+    return value if number is None else number
+
+
+def plain_options(options: dict[str, Any]) -> dict[str, Any]:
+    """The options, each one `plain`."""
+    return {name: plain(value) for name, value in options.items()}
 
 
 def check_choice(name: str, value: Any, choices: Iterable[str]) -> None:

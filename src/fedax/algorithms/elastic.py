@@ -135,7 +135,7 @@ def elastic(
 
     def size(params: Params, batch: Minibatch) -> Array:
         """Sum over the batch of |F(x; z)|^2; padding counts for nothing."""
-        outputs = call_outputs(model.outputs, params, batch.examples)
+        outputs = call_outputs(model.outputs, params, batch.examples, batch.mask)
         total = jnp.zeros((), jax.tree.leaves(params)[0].dtype)
         for leaf in jax.tree.leaves(outputs):
             values = jax.nn.softmax(leaf, axis=-1) if output == "softmax" else leaf

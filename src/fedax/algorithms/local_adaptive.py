@@ -30,6 +30,7 @@ from fedax.clients.local_training import LocalMessage, LocalOptions, LocalTraini
 from fedax.data.cohort_data import ClientExamples
 from fedax.factories import factory
 from fedax.optimizers.base_optimizers import adam, as_transformation
+from fedax.optimizers.drawing import is_key, with_raw_keys
 from fedax.optimizers.schedules import ScheduleOrNumber
 from fedax.validate import check_number
 
@@ -87,7 +88,8 @@ def local_adaptive(
     Args:
       model: the learning problem.
       client_optimizer: an optax transformation; its update is multiplied by
-        client_learning_rate. The mean of a count (an integer of its state) is rounded.
+        client_learning_rate. The mean of a count (an integer of its state) is rounded; a key in
+        it stays on the server, and every client and round draws from one of its own.
       client_learning_rate: gamma >= 0, a number or a schedule of the round.
       server_learning_rate: eta >= 0, likewise; 1 averages the models.
       share: (s) -> what of it is averaged and sent both ways; by default all.
@@ -105,6 +107,7 @@ def local_adaptive(
     """
     local = LocalTraining.checked(model, client_learning_rate, local_options)
     server = Server.checked(None, server_learning_rate)
+    client_optimizer = with_raw_keys(client_optimizer)
 
     def init(params: Params) -> LocalAdaptiveState:
         return LocalAdaptiveState(*server.init(params), share(client_optimizer.init(params)))
@@ -116,11 +119,7 @@ def local_adaptive(
             message.local, data, key,
             optimizer=client_optimizer, optimizer_state=restart(message.shared),
         )
-        as_float = jax.tree.map(
-            lambda leaf: leaf if jnp.issubdtype(leaf.dtype, jnp.floating)
-            else leaf.astype(jnp.result_type(float)),
-            share(result.optimizer_state),
-        )
+        as_float = jax.tree.map(_as_float, share(result.optimizer_state))
         upload = LocalAdaptiveUpload(pseudo_gradient(message.local, result), as_float)
         return local.reply(upload, message.local, data, result, state)
 
@@ -265,8 +264,18 @@ def adaalter(
     )
 
 
+def _as_float(leaf: Array) -> Array:
+    """What is sent of an array of the state: whole numbers as floats, of a key nothing."""
+    if is_key(leaf):
+        return jnp.zeros((), jnp.result_type(float))
+    floating = jnp.issubdtype(leaf.dtype, jnp.floating)
+    return leaf if floating else leaf.astype(jnp.result_type(float))
+
+
 def _cast(mean: Array, like: Array) -> Array:
-    """The mean in the state's own dtype; whole numbers rounded."""
+    """The mean in the state's own dtype, whole numbers rounded; a key is not averaged."""
+    if is_key(like):
+        return like
     if jnp.issubdtype(like.dtype, jnp.integer):
         mean = jnp.round(mean)
     return mean.astype(like.dtype)

@@ -10,6 +10,7 @@ import optax
 
 from fedax.algorithm import Array, Params
 from fedax.optimizers.checks import require_optimizer
+from fedax.optimizers.drawing import with_raw_keys
 from fedax.optimizers.schedules import Schedule, ScheduleOrNumber, as_schedule
 from fedax.validate import check_number
 
@@ -46,7 +47,8 @@ class Server(NamedTuple):
         """
         require_optimizer("server_optimizer", optimizer)
         check_number("server_learning_rate", learning_rate, at_least=0, schedule=True)
-        return cls(optax.sgd(1.0) if optimizer is None else optimizer, as_schedule(learning_rate))
+        optimizer = optax.sgd(1.0) if optimizer is None else with_raw_keys(optimizer)
+        return cls(optimizer, as_schedule(learning_rate))
 
     def init(self, params: Params) -> ServerState:
         """The state before the first round."""

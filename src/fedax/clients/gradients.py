@@ -35,12 +35,12 @@ def mean_loss(model: Model, params: Params, batch: Minibatch, key: Array) -> Los
     """The weighted mean of the model's losses over a minibatch; padding weighs 0.
 
     A minibatch in which nothing weighs has loss 0 and gradient 0; one with a negative weight has
-    the loss NaN.
+    the loss NaN. The loss of an example that weighs 0 does not matter, finite or not.
 
     Raises:
       ModelError: the loss fails, or does not give floating point losses [B] and weights [B].
     """
-    losses, weights = call_loss(model, params, batch.examples, key)
+    losses, weights = call_loss(model, params, batch.examples, key, batch.mask)
     losses = widen(losses)
     # A weight below 0 would train away from its example: the client is rejected. Weights that are
     # constants cost nothing here.
@@ -48,6 +48,7 @@ def mean_loss(model: Model, params: Params, batch: Minibatch, key: Array) -> Los
     wrong = (weights < 0).any()
     weights = jnp.where(batch.mask, weights, 0)
     total = weights.sum()
+    losses = jnp.where(weights > 0, losses, 0)
     mean = (losses * weights).sum() / jnp.where(total > 0, total, 1)
     return Loss(jnp.where(wrong, jnp.nan, mean), total)
 

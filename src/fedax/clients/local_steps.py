@@ -16,6 +16,7 @@ from fedax.clients.narrow import transposition
 from fedax.clients.precision import sum_dtype
 from fedax.clients.sparse_steps import descend
 from fedax.data.cohort_data import ClientExamples
+from fedax.optimizers.drawing import with_own_keys
 
 
 class LocalResult(NamedTuple):
@@ -63,7 +64,8 @@ def train_locally(
         `sparse_gradient(model)`.
       learning_rate: multiplies the optimizer's update.
       batch_size, num_steps, order, one_epoch: as for `fold_minibatches`.
-      optimizer_state: what the optimizer starts from; None starts it afresh.
+      optimizer_state: what the optimizer starts from; None starts it afresh. Keys in it are made
+        this client's own, see `fedax.optimizers.drawing`.
       gradient_weight: theta_k from k = 0, 1, ... (int32 scalar), if the weighted sum of the
         gradients is wanted.
     """
@@ -92,6 +94,7 @@ def train_locally(
     zero = jnp.zeros((), dtype)
     if optimizer_state is None:
         optimizer_state = () if optimizer is None else optimizer.init(params)
+    optimizer_state = with_own_keys(optimizer_state, key)
     start = (
         jnp.zeros((), jnp.int32),
         params,

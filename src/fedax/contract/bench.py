@@ -18,6 +18,7 @@ from fedax.data.federated_dataset import FederatedDataset
 from fedax.data.task import Task
 from fedax.devices.compiling import jit
 from fedax.factories import partition, recipe
+from fedax.mistakes.algorithm import like_twin
 from fedax.rounds.cohort import run_round
 from fedax.rounds.state import TrainingState, initial_state, population
 
@@ -236,7 +237,7 @@ def difference(a: Any, b: Any) -> float:
         found = float(np.abs(x - y).max(initial=0)) / largest
         return np.inf if np.isnan(found) else found
 
-    return max(jax.tree.leaves(jax.tree.map(of, a, b)), default=0.0)
+    return max(jax.tree.leaves(jax.tree.map(of, a, like_twin(a, b))), default=0.0)
 
 
 def tolerance() -> float:

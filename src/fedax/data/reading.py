@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
 from fedax.data import readers
+from fedax.data.describing import Describer, digest
 from fedax.data.errors import DataError
 from fedax.data.federated_dataset import FederatedDataset
 from fedax.data.file_names import file_name
@@ -71,7 +72,7 @@ def read_data(
       columns: of the former three: which to take; see `FederatedDataset.from_frame`.
       split: of files with several: "train", "test" or as they call it.
       transform: from a client's columns to its arrays of numbers, for text and the like; None for
-        a client leaves it out. If you change it, remove the store.
+        a client leaves it out. Its code and what it holds are recorded with the store.
       store: the store's folder. None: beside the files, NAME.store or NAME-SPLIT.store.
       progress: whether to show a bar, or a function of the clients and the examples so far. None:
         a bar if the standard error is a terminal.
@@ -99,7 +100,7 @@ def read_data(
     folder = path.absolute().with_name(file_name(f"{name}.store")) if store is None else Path(store)
     conversion = json.dumps({
         "format": kind, "client_column": client_column, "columns": columns, "split": split,
-        "transform": transform and f"{transform.__module__}.{transform.__qualname__}",
+        "transform": None if transform is None else _described(transform),
     })
     if (folder / TABLE).exists():
         return _opened(folder, path, clients, conversion)
@@ -152,12 +153,35 @@ def _opened(
     table = read_store_table(folder)
     source = table.get("source")
     files = source.get("files") if isinstance(source, Mapping) else None
-    if table.get("conversion") != conversion or not clients.is_of(files):
-        raise DataError(
-            f"{folder} was made of other files than {path} now holds, or with other options. "
-            "Remove it to have it made anew, or name another folder: store=."
-        )
-    return open_store(folder)
+    if table.get("conversion") == conversion and clients.is_of(files):
+        return open_store(folder)
+    differing = _differing(table.get("conversion"), conversion)
+    made = (
+        f"with other options: its {differing}= is different"
+        if differing and clients.is_of(files)
+        else f"of other files than {path} now holds, or with other options"
+    )
+    hint = (
+        " (its code and the values that it holds are compared)" if differing == "transform" else ""
+    )
+    raise DataError(
+        f"{folder} was made {made}{hint}. Remove it to have it made again, or name another folder: "
+        "store=."
+    )
+
+
+def _described(transform: Transform) -> str:
+    """The transform in a few letters, by its code and by what it holds."""
+    describe = Describer()
+    return digest([describe(transform), describe.codes])
+
+
+def _differing(one: Any, other: str) -> str | None:
+    """The first option in which two conversions differ, if that can be told."""
+    with contextlib.suppress(TypeError, ValueError, AttributeError):  # a store of another's making
+        before, now = json.loads(one), json.loads(other)
+        return next((name for name in now if before.get(name) != now[name]), None)
+    return None
 
 
 def _recognised(path: Path) -> Format:

@@ -16,6 +16,7 @@ import jax
 import numpy as np
 
 from fedax.devices import internals, losses
+from fedax.validate import told_apart
 
 # Seconds after which a process that was not heard of is lost.
 HEARTBEAT = 20
@@ -23,6 +24,8 @@ HEARTBEAT = 20
 TIMEOUT = 300
 # Seconds of waiting after which it is said.
 SECONDS_OF_SILENCE = 5
+# A setting that differs is quoted in so many letters.
+MOST_LETTERS = 60
 
 _comparisons = itertools.count()
 
@@ -206,8 +209,11 @@ def _require_same(a: int, first: Mapping[str, Any], b: int, second: Mapping[str,
     names = [n for n in {**first, **second} if first.get(n) != second.get(n)]
     if names:
         told = [
-            f"{name} is {_short(first.get(name))} in process {a} and {_short(second.get(name))} "
-            f"in process {b}" for name in names[:3]
+            f"{name} is {one} in process {a} and {other} in process {b}"
+            for name in names[:3]
+            for one, other in [told_apart(
+                json.dumps(first.get(name)), json.dumps(second.get(name)), MOST_LETTERS
+            )]
         ] + ["and more"] * (len(names) > 3)
         raise ProcessError(
             f"The processes were not started alike: {'; '.join(told)}. Start all of them with the "
@@ -222,11 +228,6 @@ def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:
         inside = _flat(value) if isinstance(value, Mapping) and value else {}
         flat |= {f"{name}.{key}": item for key, item in inside.items()} or {name: value}
     return flat
-
-
-def _short(value: Any) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def place() -> tuple[int, int]:

@@ -10,18 +10,18 @@ from typing import Any
 import jax
 
 from fedax.algorithm import FederatedAlgorithm, Params
-from fedax.data.task import Task
-from fedax.experiment import checkpoint
-from fedax.experiment.describing import (
+from fedax.data.describing import (
     MODEL,
     Describer,
     describe_task,
     digest,
-    made_again,
     short,
 )
+from fedax.data.task import Task
+from fedax.experiment import checkpoint
 from fedax.experiment.folder import CONFIG, RunError, read_run_config, read_summary
 from fedax.experiment.metrics import read_history
+from fedax.experiment.naming import made_again
 from fedax.experiment.trust import is_own
 from fedax.models.parameters import fitted
 from fedax.rounds.history import History

@@ -18,18 +18,18 @@ import jax
 import numpy as np
 
 from fedax.algorithm import FederatedAlgorithm, Params
-from fedax.data.task import Task
-from fedax.devices.processes import compare, is_first
-from fedax.experiment import checkpoint, trust
-from fedax.experiment.checkpoint import FREE, Restored, fingerprint
-from fedax.experiment.describing import (
+from fedax.data.describing import (
     NOT_THERE,
     Describer,
     describe_task,
     digest,
     plain_values,
-    short,
+    short_pair,
 )
+from fedax.data.task import Task
+from fedax.devices.processes import compare, is_first
+from fedax.experiment import checkpoint, trust
+from fedax.experiment.checkpoint import FREE, Restored, fingerprint
 from fedax.experiment.display import Display, make_console, style_of_python
 from fedax.experiment.folder import (
     CONFIG,
@@ -220,7 +220,8 @@ def _differences(name: str, old: Any, new: Any) -> list[str]:
         return found
     if name.endswith(".contents"):
         return [f"the contents of {name.removesuffix('.contents')} are others"]
-    return [f"{name} was {short(old)} and is {short(new)}"]
+    before, now = short_pair(old, new)
+    return [f"{name} was {before} and is {now}"]
 
 
 def _kind(description: Mapping[str, Any]) -> Any:

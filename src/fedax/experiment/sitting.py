@@ -182,12 +182,12 @@ def sit(
                 asked.round_done(report.metrics["compile_seconds"])
                 if saving:
                     report.metrics["checkpoint_seconds"], saving = saving, 0.0
+                watch.see(report)  # first, as on_round may add metrics
                 with explained(folder, job.go_on):
                     rejected = {"rejected": report.rejected} if report.rejected else {}
                     log.write(report.metrics | rejected)
                     _keep_clients(folder, report)
                 sinks.log(report.metrics)
-                watch.see(report)
                 display.show(report)
                 params = (report.state or restored.state).server_state.params
                 for sentence in rejections.add(report.rejected, params):

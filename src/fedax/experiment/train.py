@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple, Unpack
+from typing import NamedTuple, Unpack, cast
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +25,7 @@ from fedax.rounds.state import TrainingState, initial_state, population
 from fedax.rounds.stopping import EarlyStopping, Watch
 from fedax.signatures import with_options
 from fedax.sinks import require_libraries, sink_names
-from fedax.validate import check_count, quoted
+from fedax.validate import check_count, plain, plain_options, quoted
 
 
 class TrainResult(NamedTuple):
@@ -92,7 +92,8 @@ def train(
       checkpoint_every: >= 1, rounds between checkpoints in that folder.
       progress: whether a terminal or a notebook shows a bar; a pipe or a file gets nothing.
       on_round: is called with every report; True stops training after that round (or the next
-        whose report has a state, see state_every), False and None go on.
+        whose report has a state, see state_every), False and None go on. Numbers that it puts
+        into `report.metrics` are kept with the round's, in the folder too, and may be watched.
       early_stopping: when to stop, such as `fedax.EarlyStopping("test_accuracy", patience=5)`.
       keep_best: a metric's name, such as "test_accuracy"; the result has the parameters of the
         round in which it was best, and the folder a `best.safetensors`. The direction is taken
@@ -125,6 +126,8 @@ def train(
     """
     require_task(task)
     require_algorithm(algorithm)
+    num_rounds, checkpoint_every = plain(num_rounds), plain(checkpoint_every)
+    options = cast(SimulateOptions, plain_options(dict(options)))
     settings = Settings.checked(num_rounds, options)
     check_count("checkpoint_every", checkpoint_every)
     watch = Watch(early_stopping, keep_best, on_round, evaluate_every=settings.evaluate_every)

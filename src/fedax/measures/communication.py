@@ -95,7 +95,7 @@ def communication(
     def one_round(params: Any, arrays: Any, key: Any) -> None:
         state, own = call_state_inits(algorithm, params)
         # Distinct tracers, as a state's fields may share an array before the first round.
-        state, own = jax.tree.map(lambda leaf: leaf + jnp.zeros_like(leaf), (state, own))
+        state, own = jax.tree.map(jnp.copy, (state, own))
         rows = jax.tree.leaves(arrays)[0].shape[0]
         data = ClientData(arrays, jnp.int32(0), jnp.int32(rows), rows)
         one = jnp.int32(1)

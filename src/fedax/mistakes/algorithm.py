@@ -110,6 +110,7 @@ def call_client(
         raise AlgorithmError(
             f"A client's weight must be a scalar, but has shape {reply.weight.shape}."
         )
+    reply = reply._replace(client_state=like_twin(client_state, reply.client_state))
     before, after = (
         jax.tree.map(lambda leaf: (leaf.shape, str(leaf.dtype)), tree)
         for tree in (client_state, reply.client_state)
@@ -151,6 +152,7 @@ def call_server(
         (server_state, upload, participation), {"mean_upload": upload},
     )
     where = f"{what}{defined_at(exchange.server)}"
+    after = like_twin(server_state, after)
     if jax.tree.structure(server_state) != jax.tree.structure(after):
         raise AlgorithmError(
             f"{where} must return a state like the one that it got, "
@@ -166,6 +168,17 @@ def call_server(
                 f"server_state{place_in_state} came back as {array_words(new)}."
             )
     return after
+
+
+def like_twin(given: PyTree, other: PyTree) -> PyTree:
+    """The other tree in the classes of the given one, where these have the same names and fields.
+
+    A class that is defined inside a factory is a new one in every call of it.
+    """
+    mine, its = jax.tree.structure(given), jax.tree.structure(other)
+    if mine != its and str(mine) == str(its):
+        return jax.tree.unflatten(mine, jax.tree.leaves(other))
+    return other
 
 
 def _check_info(info: Any) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import functools
+import inspect
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -64,10 +66,26 @@ def call_init(model: Model, key: Array) -> Params:
     return checked_call(ModelError, "The model's init", "init(key)", model.init, (key,), {})
 
 
-def call_loss(model: Model, params: Params, batch: Batch, key: Array) -> tuple[Array, Array]:
-    """Losses [B], floating point, and their weights [B]."""
+def takes_mask(function: Any) -> bool:
+    """Whether a function of a batch has a parameter `mask`, for padding [B].
+
+    Example:
+      >>> takes_mask(lambda params, batch, key, mask: 0), takes_mask(lambda params, batch, key: 0)
+      (True, False)
+    """
+    try:
+        return "mask" in inspect.signature(function).parameters
+    except (TypeError, ValueError):  # built-in functions have no signature
+        return False
+
+
+def call_loss(
+    model: Model, params: Params, batch: Batch, key: Array, mask: Array
+) -> tuple[Array, Array]:
+    """Losses [B], floating point, and their weights [B]; `mask` [B] is False for padding."""
     what, call = "The model's loss", "loss(params, batch, key)"
-    result = _call(what, call, model.loss, (params, batch, key), batch, {"params": params})
+    function = _with_mask(model.loss, mask)
+    result = _call(what, call, function, (params, batch, key), batch, {"params": params})
     losses, weights = _pair(what, model.loss, result, batch, "losses")
     if not jnp.issubdtype(losses.dtype, jnp.floating):
         raise ModelError(
@@ -77,17 +95,21 @@ def call_loss(model: Model, params: Params, batch: Batch, key: Array) -> tuple[A
     return losses, weights
 
 
-def call_outputs(function: Any, params: Params, batch: Batch) -> PyTree:
-    """The model's outputs."""
+def call_outputs(function: Any, params: Params, batch: Batch, mask: Array) -> PyTree:
+    """The model's outputs; `mask` [B] is False for padding."""
     what, call = "The model's outputs", "outputs(params, batch)"
+    function = _with_mask(function, mask)
     return _call(what, call, function, (params, batch), batch, {"params": params})
 
 
-def call_metric(name: str, function: Any, outputs: PyTree, batch: Batch) -> tuple[Array, Array]:
-    """Values [B] of a metric and their weights [B]."""
+def call_metric(
+    name: str, function: Any, outputs: PyTree, batch: Batch, mask: Array
+) -> tuple[Array, Array]:
+    """Values [B] of a metric and their weights [B]; `mask` [B] is False for padding."""
     what = f"The metric {name!r}"
     result = _call(
-        what, "metric(outputs, batch)", function, (outputs, batch), batch, {"outputs": outputs}
+        what, "metric(outputs, batch)", _with_mask(function, mask), (outputs, batch), batch,
+        {"outputs": outputs},
     )
     return _pair(what, function, result, batch, "values")
 
@@ -131,6 +153,11 @@ def nearest(name: str, names: Iterable[str]) -> str | None:
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     alike = [known for group in _SAME if name in group for known in names if known in group]
     return next(iter([*near, *alike]), None)
+
+
+def _with_mask(function: Any, mask: Array) -> Any:
+    """The function with the mask, if it takes one."""
+    return functools.partial(function, mask=mask) if takes_mask(function) else function
 
 
 class _NoArrayError(KeyError):

@@ -8,6 +8,7 @@ does, sees the same crops in both.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -95,15 +96,21 @@ def preprocessed(
             found = step(found, None if key is None else jax.random.fold_in(key, number))
         return {**batch, images: found.astype(leaf.dtype)}
 
-    def loss(params: Params, batch: Batch, key: Array) -> tuple[Array, Array]:
+    @functools.wraps(model.loss)
+    def loss(params: Params, batch: Batch, key: Array, **mask: Array) -> tuple[Array, Array]:
         drawn = jax.random.fold_in(key, _TAG)
-        return model.loss(params, through(training, params, batch, drawn), key)
+        return model.loss(params, through(training, params, batch, drawn), key, **mask)
 
-    def outputs(params: Params, batch: Batch) -> PyTree:
-        return model.outputs(params, through(evaluation, params, batch, None))
+    @functools.wraps(model.outputs)
+    def outputs(params: Params, batch: Batch, **mask: Array) -> PyTree:
+        return model.outputs(params, through(evaluation, params, batch, None), **mask)
 
     def behind(metric: Metric) -> Metric:
-        return lambda found, batch: metric(found, through(evaluation, found, batch, None))
+        @functools.wraps(metric)
+        def seen(found: PyTree, batch: Batch, **mask: Array) -> tuple[Array, Array]:
+            return metric(found, through(evaluation, found, batch, None), **mask)
+
+        return seen
 
     def check(params: Params, arrays: Mapping[str, Any]) -> None:
         if model.check is None or images not in arrays:  # the loss is traced too, and says so there

@@ -164,6 +164,17 @@ def _labels(runs: Sequence[Run], differing: Mapping[str, list[Any]]) -> list[str
     ]
 
 
+def _last_rounds(runs: Sequence[Run]) -> str:
+    """Over how many rounds the training loss is averaged, in words.
+
+    Example:
+      >>> _last_rounds([Run("a", {}, [{"round": r} for r in range(20)], None, {})])
+      '20 rounds'
+    """
+    counts = {min(LAST_ROUNDS, len(run.rounds)) for run in runs}
+    return f"{max(counts)} rounds" + (" at most" if len(counts) > 1 else "")
+
+
 def _table(
     runs: Sequence[Run], labels: Sequence[str], differing: Mapping[str, list[Any]],
     shown: Sequence[bool],
@@ -175,7 +186,7 @@ def _table(
         ]),
         Column("run", [run.name for run in runs], "name"),
         *(Column(name, _odd(values), "differs") for name, values in differing.items()),
-        Column(f"train loss, last {LAST_ROUNDS}", [
+        Column(f"train loss, last {_last_rounds(runs)}", [
             None if math.isnan(run.train_loss) else run.train_loss for run in runs
         ]),
     ]

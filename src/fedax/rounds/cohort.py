@@ -26,6 +26,7 @@ from fedax.data.cohort_data import NOBODY, ClientData, CohortData
 from fedax.devices.mesh import AXIS, REPLICATED, SPREAD
 from fedax.measures.diagnostics import Directions, direction, round_geometry
 from fedax.mistakes.algorithm import call_broadcast, call_client, call_report, call_server
+from fedax.rounds.uploads import acceptable, all_finite, overflows
 
 
 class RoundInfo(NamedTuple):
@@ -34,12 +35,14 @@ class RoundInfo(NamedTuple):
     Attributes:
       info: name -> (weighted mean over the clients that count, sum of the weights); from the
         last exchange that gave a value of that name. NaN if nothing weighs.
-      accepted: bool [cohort_size], True where every upload of the client was finite.
+      accepted: bool [cohort_size], True where every upload of the client was finite and not too
+        large to be averaged.
       dropped: bool [cohort_size], True for the clients that dropped out of the round.
       num_reports: int32 scalar, |S|: the clients with a positive weight in the last exchange.
       num_local_steps: int32 scalar, the sum over clients and exchanges of what those that count
         gave as info `num_local_steps`; whole numbers, where the mean is rounded.
-      finite: bool scalar, whether the server's parameters are finite after the round.
+      finite: bool scalar, whether the server's parameters are finite after the round, and every
+        array of its state that was finite before it.
     """
 
     info: Mapping[str, tuple[Array, Array]]
@@ -107,10 +110,12 @@ def run_round(
 
     Returns:
       server_state after the round, the cohort's new client states, and the round's info. A
-      client with a non-finite upload, or that dropped out, weighs 0 from that exchange on and
-      keeps the state that it had before the round. If no upload of an exchange counts, the
-      server state stays as it was (only `round_index` advances).
+      client whose upload is not finite or too large (`fedax.rounds.uploads`), or that dropped
+      out, weighs 0 from that exchange on and keeps the state that it had before the round. If
+      no upload of an exchange counts, the server state stays as it was (only `round_index`
+      advances).
     """
+    was_finite = jax.tree.map(all_finite, server_state)
     round_index = server_state.round_index
     clients = _Client(
         cohort.starts, cohort.num_examples, key=cohort.client_ids,  # a key for each exchange, below
@@ -131,9 +136,7 @@ def run_round(
         )
         info |= exchange_info
         num_local_steps += steps
-    finite = jnp.asarray(True)
-    for leaf in jax.tree.leaves(server_state.params):
-        finite &= jnp.isfinite(leaf).all()
+    finite = all_finite(server_state.params) & ~overflows(was_finite, server_state)
     gone = cohort.dropped_at < len(algorithm.exchanges)
     states = jax.vmap(_select)(clients.accepted & ~gone, clients.state, client_states)
     dropped = gone & (cohort.dropped_at != NOBODY)
@@ -282,18 +285,13 @@ def _run_exchange(
 
 
 def _guarded(reply: Reply, client: _Client, individual: bool) -> tuple[_Sums, _Kept]:
-    """One client's contribution to the sums; nothing if any of its numbers is not finite.
+    """One client's contribution to the sums; nothing if a number is not finite or too large.
 
     Sums are taken in float32 at least, so that many clients of low precision still average.
     """
     weight = widen(reply.weight)
-    finite = jnp.isfinite(weight) & (weight >= 0)
-    for leaf in jax.tree.leaves((reply.upload, reply.client_state)):
-        finite &= jnp.isfinite(leaf).all()
-    for value, its_weight in reply.info.values():  # a loss of NaN spoils the client as well
-        finite &= jnp.isfinite(value) | (its_weight == 0)
     absent = client.num_examples == 0  # a filler, or dropped out: what it says is not looked at
-    accepted = client.accepted & (finite | absent)
+    accepted = client.accepted & (acceptable(reply, individual=individual) | absent)
     counts = accepted & ~absent
     weight = jnp.where(counts, weight, 0)
 

@@ -20,10 +20,16 @@ from fedax.devices.mesh import REPLICATED, SPREAD
 from fedax.factories import PROGRAMS, Structure, partition
 from fedax.mistakes.errors import ModelError, kind_of
 from fedax.mistakes.model import call_metric, call_outputs, require_model
-from fedax.rounds.checks import check_examples, require_dataset, require_params
+from fedax.rounds.checks import (
+    check_examples,
+    require_dataset,
+    require_params,
+    warn_of_probabilities,
+)
 from fedax.rounds.client_metrics import ClientMetrics
+from fedax.rounds.padding import check_metrics
 from fedax.rounds.sampling import sample_examples
-from fedax.validate import check_count
+from fedax.validate import check_count, plain
 
 # Examples at a time on a device, if nobody says. On a CPU fewer, if their products of numbers are
 # more than these, but no fewer than these (docs/log.md); elsewhere not measured.
@@ -76,7 +82,8 @@ class Evaluator:
         self._drawn: np.ndarray | None = None  # sorted rows, or all
         if sample is not None and sample < self.num_all:
             self._drawn, self.num_examples = sample_examples(seed, self.num_all, sample), sample
-        self._asked, self._batch_size = batch_size, 0  # until parameters are known
+        self._asked, self._batch_size = plain(batch_size), 0  # until parameters are known
+        self._tried = False
         self._names = list(model.metrics)
         numbers, structure = partition((model.outputs, tuple(model.metrics.values())))
         self._program = _program(structure, tuple(self._names), self._mesh)
@@ -84,13 +91,17 @@ class Evaluator:
         self._numbers = numbers
 
     def check(self, params: Params) -> None:
-        """Traces the metrics on a batch, which costs the evaluation as much less; runs nothing.
+        """Traces the metrics on a batch, which costs the evaluation as much less.
+
+        Runs nothing, unless a last batch that is filled up might change the user's own metrics.
 
         Raises:
-          ModelError: the outputs or a metric fail, or give what they must not.
+          ModelError: the outputs or a metric fail, or give what they must not, or compare the
+            examples of a batch and do not take its mask.
         """
         self._size(params)
-        self._program.eval_shape(self._numbers, params, self._batch(np.arange(1)))
+        self._program.eval_shape(self._numbers, params, *self._batch(np.arange(1)))
+        self._try(params)
 
     def overall(self, params: Params) -> dict[str, float]:
         """Metric name -> mean over the examples of all clients together."""
@@ -105,6 +116,7 @@ class Evaluator:
     def begin(self, params: Params) -> Walk:
         """An evaluation of these parameters, which it holds, that goes on when it is told to."""
         self._size(params)
+        self._try(params)
         return Walk(self, self._placed(params, REPLICATED))
 
     def _size(self, params: Params) -> None:
@@ -114,14 +126,32 @@ class Evaluator:
             devices = 1 if self._mesh is None else self._mesh.size
             self._batch_size = devices * min(each, -(-self.num_examples // devices))
 
-    def _batch(self, rows: np.ndarray) -> dict[str, np.ndarray]:
-        """The examples of these rows, sorted, and the last one's until the batch is full."""
+    def _try(self, params: Params) -> None:
+        """Looks once at what the model gives, before anything is measured.
+
+        Warns of probabilities, and refuses metrics that a last batch that is filled up changes.
+        """
+        leaves = jax.tree.leaves(params)
+        if self._tried or not all(isinstance(leaf, jax.Array | np.ndarray) for leaf in leaves):
+            return
+        self._tried = True
+        if self._mesh is None:
+            warn_of_probabilities(self._model, params, self._dataset)
+        if self._mesh is None and self.num_examples % self._batch_size:
+            check_metrics(self._model, params, self._dataset, self._batch_size, self._measure)
+
+    def _batch(self, rows: np.ndarray) -> tuple[dict[str, np.ndarray], np.ndarray]:
+        """The examples of these rows, sorted, and the last one's until the batch is full.
+
+        With them the mask [B], False for those that fill it.
+        """
         first, end = rows[0], rows[-1] + 1
         if len(rows) == self._batch_size == end - first:
             chosen: Any = slice(first, end)  # which copies nothing
         else:
             chosen = np.pad(rows, (0, self._batch_size - len(rows)), mode="edge")
-        return {key: array[chosen] for key, array in self._dataset.arrays.items()}
+        batch = {key: array[chosen] for key, array in self._dataset.arrays.items()}
+        return batch, np.arange(self._batch_size) < len(rows)
 
     def _placed(self, tree: PyTree, spec: PartitionSpec) -> PyTree:
         """The tree where it is needed."""
@@ -148,7 +178,10 @@ def usual_batch_size(
         key: jax.ShapeDtypeStruct((1, *array.shape[1:]), canonicalize_dtype(array.dtype))
         for key, array in dataset.arrays.items()
     }
-    traced = jax.eval_shape(functools.partial(call_outputs, model.outputs), params, batch)
+    traced = jax.eval_shape(
+        functools.partial(call_outputs, model.outputs), params, batch,
+        jax.ShapeDtypeStruct((1,), bool),
+    )
     outputs = jax.tree.leaves(traced)
     positions = max([math.prod(leaf.shape[1:-1]) for leaf in outputs], default=1)
     products = positions * sum(leaf.size for leaf in jax.tree.leaves(params))
@@ -186,7 +219,7 @@ class Walk:
             if of._drawn is not None:
                 rows = of._drawn[rows]
             batch = of._placed(of._batch(rows), SPREAD)
-            under_way.append((rows, of._measure(self._params, batch)))
+            under_way.append((rows, of._measure(self._params, *batch)))
             if len(under_way) > 1:  # the device has its next batch before this one is looked at
                 self._add(*under_way.popleft())
         for rows, measured in under_way:
@@ -212,7 +245,8 @@ class Walk:
                     f"The metric {name!r} gives the weight {weight.min():g}, and weights must "
                     "not be negative; an example that does not count weighs 0."
                 )
-            np.add.at(self._sums[name][0], owners, np.where(weight > 0, value * weight, 0.0))
+            counted = np.where(weight > 0, value, 0.0)
+            np.add.at(self._sums[name][0], owners, counted * weight)
             np.add.at(self._sums[name][1], owners, weight)
 
 
@@ -221,19 +255,19 @@ def _program(structure: Structure, names: tuple[str, ...], mesh: Mesh | None) ->
     """The metrics of all models of a structure on a batch, which their numbers tell apart."""
 
     def measure(
-        numbers: list[Array], params: Params, batch: Batch
+        numbers: list[Array], params: Params, batch: Batch, mask: Array
     ) -> list[tuple[Array, Array]]:
         outputs_of, metrics = structure(numbers)
-        outputs = call_outputs(outputs_of, params, batch)
+        outputs = call_outputs(outputs_of, params, batch, mask)
         return [
-            call_metric(name, metric, outputs, batch)
+            call_metric(name, metric, outputs, batch, mask)
             for name, metric in zip(names, metrics, strict=True)
         ]
 
     if mesh is not None:
         measure = jax.shard_map(
-            measure, mesh=mesh, in_specs=(REPLICATED, REPLICATED, SPREAD), out_specs=SPREAD,
-            check_vma=False,
+            measure, mesh=mesh, in_specs=(REPLICATED, REPLICATED, SPREAD, SPREAD),
+            out_specs=SPREAD, check_vma=False,
         )
     return jit(measure, newer_loops=True)
 

@@ -43,9 +43,9 @@ class History:
         """One metric of all rounds, float64 [num_rounds]; NaN in rounds that have none.
 
         Raises:
-          KeyError: no round has it.
+          KeyError: there are rounds, and none has it.
         """
-        if not any(name in metrics for metrics in self.rounds):
+        if self.rounds and not any(name in metrics for metrics in self.rounds):
             known = sorted({key for metrics in self.rounds for key in metrics})
             raise KeyError(f"No round has a metric {name!r}; there are {known}.")
         return np.array([metrics.get(name, np.nan) for metrics in self.rounds], dtype=float)

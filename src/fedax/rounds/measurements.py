@@ -32,8 +32,8 @@ from fedax.rounds.personalization import (
     Personalizer,
     checked_tuning,
     matched_clients,
-    setting_of,
 )
+from fedax.rounds.settings_of import setting_of
 from fedax.rounds.timing import Stopwatch
 
 # On so many clients, and examples of each, the diagnostics estimate dissimilarity.

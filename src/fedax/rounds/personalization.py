@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from fedax.algorithm import Array, FederatedAlgorithm, Model, Params
+from fedax.algorithm import Array, Model, Params
 from fedax.clients.local_training import LocalMessage, LocalTraining
 from fedax.clients.minibatches import Minibatch, fold_minibatches, steps_per_epoch
 from fedax.clients.precision import sum_dtype, widen
@@ -22,14 +22,14 @@ from fedax.data.federated_dataset import FederatedDataset
 from fedax.data.task import Task
 from fedax.devices.compiling import jit
 from fedax.devices.mesh import REPLICATED, SPREAD, replicate
-from fedax.factories import PROGRAMS, Structure, factory, partition, recipe
+from fedax.factories import PROGRAMS, Structure, factory, partition
 from fedax.mistakes.model import call_metric, call_outputs
 from fedax.rounds.checks import check_examples, require_params, require_task
 from fedax.rounds.chunks import automatic_chunk
 from fedax.rounds.client_metrics import ClientMetrics
 from fedax.rounds.sampling import sample_clients
 from fedax.rounds.state import run_key
-from fedax.validate import check_count, check_seed
+from fedax.validate import check_count, check_seed, plain
 
 # Clients that go to the device together, whose examples it holds at a time.
 CLIENTS_AT_A_TIME = 64
@@ -212,7 +212,7 @@ def evaluate_personalized(
         check_count("clients_per_chunk", clients_per_chunk)
     require_task(task)
     require_params(params)
-    personalizer = Personalizer(task, clients, seed, clients_per_chunk)
+    personalizer = Personalizer(task, plain(clients), plain(seed), plain(clients_per_chunk))
     check_examples(task.model, params, "task.train", task.train)
     check_examples(task.model, params, "task.test", personalizer.test)
     return personalizer(params, tuning)
@@ -259,26 +259,10 @@ def checked_tuning(
     ):
         if value is not None:
             check_count(name, value, at_least=0)
-    return FineTuning(client_learning_rate, num_local_steps, num_local_epochs, batch_size)
-
-
-def setting_of(algorithm: Any, name: str) -> Any:
-    """What a method, or the one that it wraps, was made with; None if it does not say.
-
-    Example:
-      >>> import fedax
-      >>> model = fedax.models.character_lstm(4, 1)
-      >>> inner = fedax.fedavg(model, 0.3, batch_size=4)
-      >>> setting_of(fedax.elastic(inner, model), "client_learning_rate")
-      0.3
-    """
-    found = recipe(algorithm)
-    if found is None:
-        return None
-    if found.arguments.get(name) is not None:
-        return found.arguments[name]
-    inner = (a for a in found.arguments.values() if isinstance(a, FederatedAlgorithm))
-    return next((setting_of(algorithm, name) for algorithm in inner), None)
+    return FineTuning(
+        plain(client_learning_rate), plain(num_local_steps), plain(num_local_epochs),
+        plain(batch_size),
+    )
 
 
 @factory
@@ -313,10 +297,11 @@ def _sums(model: Model, params: Params, data: ClientData, key: Array, batch_size
 
     def step(sums: Sums, batch: Minibatch, key: Array) -> Sums:
         del key
-        outputs = call_outputs(model.outputs, params, batch.examples)
+        outputs = call_outputs(model.outputs, params, batch.examples, batch.mask)
         return {
             name: _added(
-                sums[name], call_metric(name, metric, outputs, batch.examples), batch.mask
+                sums[name], call_metric(name, metric, outputs, batch.examples, batch.mask),
+                batch.mask,
             )
             for name, metric in model.metrics.items()
         }

@@ -11,12 +11,18 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedax.algorithm import Model, Params
+from fedax.clients.gradients import loss_gradient
+from fedax.clients.minibatches import Minibatch
 from fedax.data.federated_dataset import FederatedDataset
+from fedax.mistakes.model import call_loss
+from fedax.rounds.uploads import largest_squared
 
 # A client is named when it was rejected in so many rounds.
 AGAIN = 3
 # On so many of its examples the loss is looked at.
 LOOKED_AT = 256
+# Numbers of data above this are worth a word.
+LARGE = 1e4
 
 
 class Rejections:
@@ -83,22 +89,41 @@ def reason(name: str, model: Model, params: Params, data: FederatedDataset) -> s
                 f"example {row}. Clean its data or leave it out."
             )
     few = {key: jnp.asarray(array[:LOOKED_AT]) for key, array in arrays.items()}
+    every = jnp.ones(len(next(iter(few.values()))), bool)
+    batch, key = Minibatch(few, every), jax.random.key(0)
     losses, weights = (
-        np.asarray(value, np.float64) for value in model.loss(params, few, jax.random.key(0))
+        np.asarray(value, np.float64) for value in call_loss(model, params, few, key, every)
     )
-    for wrong, what in (
-        (weights < 0, "weight that the loss gives is negative"),
-        (~np.isfinite(losses), "loss is not finite before local training"),
+    for wrong, values, what in (
+        (weights < 0, weights, "weight that the loss gives is negative"),
+        (~np.isfinite(losses) & (weights > 0), losses, "loss is not finite before local training"),
     ):
         if wrong.any():
             row = int(np.argmax(wrong))
-            value = (weights if (weights < 0).any() else losses)[row]
             return (
-                f"Of client {name!r} the {what}: {value:g} in example {row}. Look at that "
+                f"Of client {name!r} the {what}: {values[row]:g} in example {row}. Look at that "
                 "example, and at the model's loss for it."
             )
+    _, gradient = loss_gradient(model)(params, batch, key)
+    for path, leaf in jax.tree_util.tree_leaves_with_path(gradient):
+        if not jnp.isfinite(leaf).all():
+            place = jax.tree_util.keystr(path)
+            return (
+                f"The losses of client {name!r} are finite, but their gradient is not (NaN or "
+                f"infinity){f', first at the parameter {place}' if place else ''}, already at the "
+                "model that the server sent. A lower learning rate cannot help: look in the "
+                "model for a norm, a root, a logarithm or a division at 0."
+            )
+    key, largest = max(
+        ((key, float(np.abs(array[:LOOKED_AT]).max(initial=0)))
+         for key, array in arrays.items() if np.issubdtype(array.dtype, np.floating)),
+        key=lambda pair: pair[1], default=("", 0.0),
+    )
+    numbers = f"; {key!r} has numbers up to {largest:.3g}" if largest > LARGE else ""
+    dtype = jax.tree.leaves(params)[0].dtype
     return (
         f"The data of client {name!r} and its losses before local training are finite, so its "
-        "local training overflows, or its weight in the mean is negative. Lower the client "
-        "learning rate, or look at the size of its numbers."
+        "local training overflows, or its update is too large for the server (beyond "
+        f"{largest_squared(dtype):.2g}), or its weight in the mean is negative. Lower the client "
+        f"learning rate, or scale its data{numbers}."
     )

@@ -31,7 +31,8 @@ class RoundReport(NamedTuple):
         round without compiling, in it `data_seconds` of waiting for the clients' data,
         `compile_seconds`, and `evaluation_seconds` on evaluation rounds; rounds that went to the
         device together have equal parts.
-      rejected: names of the clients whose upload was not finite and so weighed 0.
+      rejected: names of the clients whose upload was not finite, or too large to be averaged, and
+        so weighed 0.
       dropped: names of the clients that dropped out of the round.
       state: after the round, or None, see `state_every`. The next round changes its client store
         in place.
@@ -107,8 +108,9 @@ def _diverged(
 ) -> str:
     if not info.finite:
         return (
-            f"Round {round_number}: the server's parameters are no longer finite, so training has "
-            "diverged. Lower the client or the server learning rate."
+            f"Round {round_number}: the server's parameters, or the numbers that its optimizer "
+            "keeps, are no longer finite, so training has diverged. Lower the client or the server "
+            "learning rate, or look for clients with very large numbers."
         )
     names = ", ".join(rejected[:3]) + (", ..." if len(rejected) > 3 else "")
     return (

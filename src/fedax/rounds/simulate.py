@@ -28,12 +28,14 @@ from fedax.rounds.dispatch import MOST_ROUNDS, Pace, Prepared, Preparer
 from fedax.rounds.meanwhile import Meanwhile
 from fedax.rounds.measurements import Measurements
 from fedax.rounds.options import Settings, SimulateOptions
+from fedax.rounds.padding import check_loss
 from fedax.rounds.rejections import reason
 from fedax.rounds.report import DivergedError, RoundReport, reports
 from fedax.rounds.sampling import Sampler, sampler
 from fedax.rounds.state import TrainingState, initial_state, population, run_key
 from fedax.rounds.turns import turns
 from fedax.signatures import with_options
+from fedax.validate import plain
 
 
 @with_options
@@ -72,6 +74,7 @@ def simulate(
       ...     print(int(report.metrics["round"]), report.rejected)
       1 []
     """
+    num_rounds = plain(num_rounds)
     settings = Settings.checked(num_rounds, options)
     require_task(task)
     require_algorithm(algorithm)
@@ -84,6 +87,7 @@ def simulate(
         require_state(state, algorithm, data)
     params = one_copy(state.server_state.params)
     check_examples(task.model, params, "task.train", task.train)
+    check_loss(task.model, params, algorithm, data)
     if task.test is not None and settings.evaluate_every != 0:
         check_examples(task.model, params, "task.test", task.test)
     state = TrainingState(state.server_state, state.client_store.copy())

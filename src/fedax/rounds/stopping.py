@@ -180,27 +180,45 @@ class Watch:
             self.best = best
 
     def see(self, report: RoundReport) -> None:
-        """Takes notice of a round.
+        """Takes notice of a round, and of the metrics that on_round adds to it.
 
         Raises:
-          TypeError: on_round returned neither True, nor False, nor None.
-          ValueError: a metric is not measured; the sentence says which are.
+          TypeError: on_round returned neither True, nor False, nor None, or added a metric that is
+            not a number.
+          ValueError: a metric is not measured, or on_round removed one.
         """
+        stops = self._told(report)
         self._require(report.metrics)
         if self._stopping is not None:
             self.why = self._decided(self.why or self._learn(report.metrics))
         if self._goal is not None:
             self._keep(self._goal, report)
+        if self._on_round is not None:
+            number = int(report.metrics["round"])
+            self.why = self._decided(self.why or (f"{ON_ROUND} {number}." if stops else None))
+
+    def _told(self, report: RoundReport) -> bool:
+        """Calls on_round, which may add metrics; whether it asks to stop."""
         if self._on_round is None:
-            return
+            return False
+        before = dict(report.metrics)
         answer = self._on_round(report)
-        number = int(report.metrics["round"])
+        number = int(before["round"])
         if not (answer is None or isinstance(answer, bool | np.bool_)):
             raise TypeError(
                 "on_round must return True to stop, and False or None to go on, but returned "
                 f"{answer!r} after round {number}."
             )
-        self.why = self._decided(self.why or (f"{ON_ROUND} {number}." if answer else None))
+        metrics = report.metrics
+        if metrics.get("round") != number or not before.keys() <= metrics.keys():
+            raise ValueError(
+                f"on_round may add metrics and change them, but after round {number} it removed "
+                "one or changed the round's number."
+            )
+        for name, value in metrics.items():
+            if name not in before or value is not before[name]:
+                metrics[name] = _as_metric(name, value, number)
+        return bool(answer)
 
     def _decided(self, why: str | None) -> str | None:
         """The reason to stop, if the first of several processes has one."""
@@ -267,3 +285,17 @@ class Watch:
 
 def _is_tested(name: str) -> bool:
     return name.startswith("test_")
+
+
+def _as_metric(name: Any, value: Any, number: int) -> int | float:
+    """What on_round put into the metrics, as Python's number."""
+    if isinstance(name, str) and not isinstance(value, str | bytes | bool):
+        array = np.asarray(value)
+        if array.ndim == 0 and array.dtype.kind in "iuf":
+            return array.item()
+        if array.ndim == 0 and array.dtype.name == "bfloat16":
+            return float(array)
+    raise TypeError(
+        f"on_round added the metric {quoted(name)} after round {number} with the value "
+        f"{quoted(value)}; a metric has a name and is a number, such as float(auc)."
+    )

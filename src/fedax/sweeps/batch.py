@@ -17,10 +17,12 @@ from fedax.data.task import Task
 from fedax.devices.mesh import client_mesh, replicate
 from fedax.factories import partition
 from fedax.measures.communication import communication
+from fedax.mistakes.algorithm import like_twin
 from fedax.rounds.client_store import ClientStore
 from fedax.rounds.dispatch import MOST_ROUNDS, Pace, Preparer
 from fedax.rounds.evaluation import Evaluator
 from fedax.rounds.options import Settings
+from fedax.rounds.padding import check_loss
 from fedax.rounds.simulate import cohorts_of
 from fedax.rounds.state import initial_state, population, run_key
 from fedax.rounds.turns import Turn, turns
@@ -243,10 +245,13 @@ def beginning(
 ) -> BatchState:
     """The state of a batch before its first round; all settings start from the same parameters."""
     states = [initial_state(task, algorithm, seed) for algorithm in algorithms]
+    first, *others = (state.client_store.initial_state for state in states)
     clients = jax.tree.map(
-        lambda *leaves: np.stack(leaves), *(state.client_store.initial_state for state in states)
+        lambda *leaves: np.stack(leaves), first, *(like_twin(first, other) for other in others)
     )
-    store = ClientStore(clients, population(task, algorithms[0]).num_clients)
+    data = population(task, algorithms[0])
+    check_loss(task.model, states[0].server_state.params, algorithms[0], data)
+    store = ClientStore(clients, data.num_clients)
     none = np.zeros(len(algorithms), np.int64)
     return BatchState(
         stack_states([state.server_state for state in states]), store, none, none == 0

@@ -10,6 +10,7 @@ import numpy as np
 from fedax.data.task import Task
 from fedax.rounds.history import History, mean_and_spread
 from fedax.rounds.stopping import Goal
+from fedax.rounds.untrained import LAST_ROUNDS
 from fedax.sweeps.edges import Edge, edge
 from fedax.sweeps.grid import different, product
 from fedax.sweeps.record import Record, Setting
@@ -17,10 +18,9 @@ from fedax.validate import check_count, quoted, unknown
 
 Rule: TypeAlias = str | Callable[[History], float]
 
-# Paper 004, section 4: hyperparameters are chosen by the training loss, averaged over so many
-# rounds at the end.
+# Paper 004, section 4: hyperparameters are chosen by the training loss, averaged over
+# `LAST_ROUNDS` at the end.
 PAPER_RULE = "train_loss"
-LAST_ROUNDS = 100
 # What lies within this part of the best value is as good as it, see `MethodChoice.sensitivity`.
 CLOSE = 0.05
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedax.sweeps.choosing import CLOSE, LAST_ROUNDS, PAPER_RULE, Choice, MethodChoice, rounds_of
+from fedax.rounds.untrained import LAST_ROUNDS
+from fedax.sweeps.choosing import CLOSE, PAPER_RULE, Choice, MethodChoice, rounds_of
 from fedax.sweeps.record import Record
 
 # So many of the settings that diverged are named.

@@ -14,6 +14,7 @@ from fedax.algorithm import Array, PyTree, at_round
 from fedax.data.cohort_data import CohortData
 from fedax.devices.compiling import jit
 from fedax.factories import PROGRAMS, Structure
+from fedax.mistakes.algorithm import like_twin
 from fedax.rounds.cohort import RoundInfo, run_round
 
 # The axis of a mesh along which settings are spread.
@@ -70,7 +71,8 @@ def take_state(batch: Any, place: int) -> Any:
 
 def _but_round(function: Callable[..., Array], *states: Any) -> Any:
     """The function of all leaves but `round_index`, which is the first state's."""
-    done = jax.tree.map(function, *(at_round(state, ()) for state in states))
+    first, *others = (at_round(state, ()) for state in states)
+    done = jax.tree.map(function, first, *(like_twin(first, other) for other in others))
     return at_round(done, states[0].round_index)
 
 

@@ -47,7 +47,9 @@ class Record(NamedTuple):
       settings: all of them, in order of their numbers.
       setting: int [runs], which one a row is of.
       seed: int [runs].
-      diverged: int [runs], the round in which the run diverged, from 1; 0: it did not.
+      diverged: int [runs], the round in which the run diverged, from 1; 0: it did not. A run
+        diverges where nothing finite is left, or where its training loss rises for good to more
+        than twice that of the untrained model.
       done: int [runs], how many rounds it has; fewer than were asked for if it diverged or was
         given up early.
       metrics: name -> float64 [runs, rounds]; NaN in rounds that have none, and after the last.

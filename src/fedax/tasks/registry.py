@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 import importlib.resources
+import inspect
 import tomllib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from fedax.data.task import Task
 from fedax.tasks import cifar, emnist, mnist, quadratics, shakespeare, stackoverflow
-from fedax.validate import check_choice
+from fedax.validate import check_choice, plain_options, unknown
 
 
 class TaskInfo(NamedTuple):
@@ -64,7 +65,11 @@ def load_task(name: str, model: str | None = None, **settings: Any) -> Task:
     if model is None:
         model = info.models[0]
     check_choice(f"model of the task {name}", model, info.models)
-    return info.load(model, **settings)
+    known = [*inspect.signature(info.load).parameters][1:]
+    for setting in settings:
+        if setting not in known:
+            raise TypeError(unknown(f"setting of the task {name}", setting, ["model", *known]))
+    return info.load(model, **plain_options(settings))
 
 
 def presets(name: str) -> dict[str, Any]:

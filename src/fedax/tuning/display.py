@@ -15,7 +15,8 @@ from rich.table import Column
 
 from fedax.experiment.display import SECONDS_BETWEEN_LINES, Style, make_console
 from fedax.rounds.stopping import Goal
-from fedax.sweeps.choosing import LAST_ROUNDS, PAPER_RULE, Rule
+from fedax.rounds.untrained import LAST_ROUNDS
+from fedax.sweeps.choosing import PAPER_RULE, Rule
 from fedax.sweeps.columns import Columns
 from fedax.sweeps.record import Setting
 

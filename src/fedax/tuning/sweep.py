@@ -14,9 +14,9 @@ from typing import Any, NamedTuple, Unpack
 import jax
 
 from fedax.algorithm import FederatedAlgorithm
+from fedax.data.describing import Describer, describe_task, digest
 from fedax.data.task import Task
 from fedax.experiment.build import algorithm_settings, build_algorithm
-from fedax.experiment.describing import Describer, describe_task, digest
 from fedax.experiment.folder import CONFIG, RunError, explained, locked, new_folder, read_summary
 from fedax.factories import written as call_of
 from fedax.mistakes.algorithm import require_algorithm
@@ -38,7 +38,7 @@ from fedax.tuning.folder import (
     units_of,
     write_sweep_config,
 )
-from fedax.validate import check_count, check_seed, quoted, unknown
+from fedax.validate import check_count, check_seed, plain, quoted, unknown
 
 Method = str | Callable[..., FederatedAlgorithm]
 # Options of `simulate` that a sweep decides itself, or does not have.
@@ -155,6 +155,8 @@ def sweep(
     require_libraries(names)
     if names and out is None:
         raise ValueError(f"log={quoted(log)} needs a sweep folder to write to; give out=, too.")
+    num_rounds, seeds = plain(num_rounds), plain(seeds)
+    settings_per_batch, halving = plain(settings_per_batch), plain(halving)
     call = _call(task, algorithms, grid, num_rounds, seeds, choose, halving, options)
     units = plan(
         call.entries, call.seeds, jax.local_device_count(), settings_per_batch

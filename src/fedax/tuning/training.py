@@ -8,8 +8,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedax.data.task import Task
 from fedax.devices.ending import Request
 from fedax.experiment.folder import RunError
+from fedax.rounds.untrained import lost_in, untrained_loss
 from fedax.sweeps.batch import BatchState, BatchTraining, beginning
 from fedax.sweeps.columns import Columns, Part
 from fedax.sweeps.planning import Entry, Unit, groups
@@ -152,8 +154,21 @@ def _trained(
     reported = columns.metrics.get("num_reports", np.zeros((count, 0)))
     return Part(
         np.array(unit.settings), np.full(count, unit.seed),
-        training.state.diverged[:count], (~np.isnan(reported)).sum(axis=1), columns.metrics,
+        _diverged(first.task, unit.seed, training.state.diverged[:count], columns),
+        (~np.isnan(reported)).sum(axis=1), columns.metrics,
     )
+
+
+def _diverged(task: Task, seed: int, diverged: np.ndarray, columns: Columns) -> np.ndarray:
+    """In which round each run diverged, those included whose loss ended far above the untrained."""
+    losses = columns.metrics.get("train_loss")
+    if losses is None or diverged.all():
+        return diverged
+    untrained = untrained_loss(task, seed)
+    return np.array([
+        round_ or lost_in(of_run, untrained)
+        for round_, of_run in zip(diverged, losses, strict=True)
+    ])
 
 
 def begun(unit: Unit, entries: Sequence[Entry]) -> tuple[BatchState, Columns]:

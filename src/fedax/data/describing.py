@@ -26,8 +26,8 @@ import numpy as np
 from fedax.algorithm import Model
 from fedax.data.federated_dataset import FederatedDataset
 from fedax.data.task import Task
-from fedax.experiment.naming import NotNamedError, named
 from fedax.factories import recipe
+from fedax.validate import told_apart
 
 # Of an array or a data set at most so many bytes are read, in so many blocks.
 SAMPLED_BYTES = 2**20
@@ -36,16 +36,10 @@ SAMPLED_BLOCKS = 64
 MOST_PARTS = 10_000
 # In words a description is no longer than this.
 MOST_CHARACTERS = 60
-# A number of an array takes no more.
-MOST_ITEM_BYTES = 16
 NOT_THERE = "not there"
 MODEL = {"model": "the task's"}
 _NOT_OWN = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib",
                                                           "platlib"))
-
-
-class NotMadeAgainError(ValueError):
-    """A description does not say enough to make the value again; the message names the part."""
 
 
 class Describer:
@@ -158,6 +152,20 @@ def short(description: Any) -> str:
       >>> short({"factory": "fedax.optimizers.schedules:constant", "arguments": {"value": 0.1}})
       'constant(value=0.1)'
     """
+    return told_apart(_in_words(description), "", MOST_CHARACTERS)[0]
+
+
+def short_pair(one: Any, other: Any) -> tuple[str, str]:
+    """Two descriptions in a few words each, which tell them apart.
+
+    Example:
+      >>> short_pair("a" * 90, "a" * 89 + "b")[1][-8:]
+      "aaaaaab'"
+    """
+    return told_apart(_in_words(one), _in_words(other), MOST_CHARACTERS)
+
+
+def _in_words(description: Any) -> str:
     text = repr(description)
     if description == NOT_THERE:
         text = NOT_THERE
@@ -171,9 +179,9 @@ def short(description: Any) -> str:
         elif "clients" in description:
             text = f"{description['clients']} clients"
         elif name is not None or inside is not None:
-            parts = ", ".join(f"{key}={short(value)}" for key, value in (inside or {}).items())
+            parts = ", ".join(f"{key}={_in_words(value)}" for key, value in (inside or {}).items())
             text = f"{(name or '').split(':')[-1].split('.')[0]}({parts})"
-    return text if len(text) <= MOST_CHARACTERS else text[: MOST_CHARACTERS - 3] + "..."
+    return text
 
 
 def plain_values(description: Any) -> dict[str, Any]:
@@ -205,56 +213,6 @@ def plain_values(description: Any) -> dict[str, Any]:
 
     walk(description, inside=False)
     return found
-
-
-def made_again(  # noqa: PLR0911 - likewise
-    description: Any, model: Model | None, *, own: bool
-) -> Any:
-    """The value of a description.
-
-    Args:
-      description: what `Describer` gave.
-      model: takes the place of the task's.
-      own: whether this user's fedax wrote it; otherwise only fedax's own factories and registered
-        ones are called.
-
-    Raises:
-      NotMadeAgainError: it holds a function or an object that its name does not lead to, or that
-        may not be called.
-    """
-    if not isinstance(description, dict):
-        return description
-    if description == MODEL:
-        return model
-    if "factory" in description:
-        factory = _named(description["factory"], own)
-        arguments = description["arguments"].items()
-        return factory(**{name: made_again(value, model, own=own) for name, value in arguments})
-    if "values" in description:
-        dtype = jnp.dtype(description["array"])
-        if dtype.itemsize > MOST_ITEM_BYTES or dtype.kind == "O":
-            raise NotMadeAgainError(f"an array cannot be of {dtype}")
-        return jnp.asarray(np.asarray(description["values"], dtype))
-    if "function" in description and not description["holds"]:
-        return _named(description["function"], own)
-    if "float" in description:
-        return float(description["float"])
-    for kind in (list, tuple):
-        if kind.__name__ in description:
-            return kind(made_again(item, model, own=own) for item in description[kind.__name__])
-    if "dict" in description:
-        return {
-            key: made_again(value, model, own=own) for key, value in description["dict"].items()
-        }
-    names = [value for value in description.values() if isinstance(value, str)]
-    raise NotMadeAgainError(f"{names[0] if names else 'a value'} cannot be made from its name")
-
-
-def _named(name: Any, own: bool) -> Any:
-    try:
-        return named(name, own=own)
-    except NotNamedError as error:
-        raise NotMadeAgainError(str(error)) from None
 
 
 def _held(function: types.FunctionType) -> dict[str, Any]:

@@ -1,0 +1,148 @@
+"""Whether the padding of a last batch would change what a model gives for the other examples.
+
+The last batch of a pass is filled up with copies of one of its examples. They weigh nothing, so a
+loss that looks at each example by itself does not notice. One that compares the examples of a
+batch (a contrastive loss, batch statistics) does: it must take the `mask`, or is refused.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fedax.algorithm import FederatedAlgorithm, Model, Params
+from fedax.clients.local_training import LocalTraining
+from fedax.data.federated_dataset import FederatedDataset
+from fedax.factories import partition, recipe
+from fedax.mistakes.errors import ModelError, defined_at
+from fedax.mistakes.model import takes_mask
+from fedax.rounds.settings_of import setting_of
+from fedax.rounds.untrained import losses_of
+
+# Examples in a batch, of a method that does not say how many it takes.
+USUAL = 4
+# Values that differ by no more than this share are the same up to rounding.
+ROUNDING = 1e-3
+
+
+def check_loss(
+    model: Model, params: Params, algorithm: FederatedAlgorithm, data: FederatedDataset
+) -> None:
+    """Refuses a loss without `mask` that padding changes, if there will be padding.
+
+    Args:
+      model: whose loss is tried on a batch; those of fedax, whose losses are known, are not.
+      params: the model's, as arrays.
+      algorithm: which trains in batches of its `batch_size`.
+      data: the examples of the clients.
+
+    Raises:
+      ModelError: the loss of an example depends on the copies beside it.
+    """
+    if takes_mask(model.loss) or is_known(model):
+        return
+    size = _batch_size(algorithm, int(data.client_sizes.max(initial=0)))
+    if size < 2 or not (data.client_sizes % size).any():
+        return
+    numbers, structure = partition(model)
+    program = functools.partial(losses_of(structure), numbers)
+    if _depends_on_padding(program, params, data, size):
+        raise ModelError(
+            f"The model's loss{defined_at(model.loss)} compares the examples of a batch, and the "
+            "last batch of a client is filled up with copies, which would change it. Give the "
+            "loss a fourth parameter, loss(params, batch, key, mask), and leave out the examples "
+            "whose mask is False. In place of batch normalisation use group normalisation, or "
+            "choose a batch_size that divides the number of examples of every client."
+        )
+
+
+def check_metrics(
+    model: Model, params: Params, data: FederatedDataset, size: int, measure: Callable[..., Any]
+) -> None:
+    """The same of the outputs and the metrics in an evaluation.
+
+    Args:
+      model: whose functions they are.
+      params: the model's, as arrays.
+      data: the examples that are evaluated.
+      size: how many go together, the last batch being filled up.
+      measure: (params, batch, mask) -> a tree of arrays [B].
+
+    Raises:
+      ModelError: a metric of an example depends on the copies beside it.
+    """
+    functions = [model.outputs, *model.metrics.values()]
+    if any(map(takes_mask, functions)) or is_known(model) or size < 2:
+        return
+    if _depends_on_padding(measure, params, data, size):
+        raise ModelError(
+            f"The model's outputs{defined_at(model.outputs)} or metrics compare the examples of "
+            "a batch, and the last batch is filled up with copies, which would change them. Give "
+            "the function that compares a last parameter, as in outputs(params, batch, mask) or "
+            "metric(outputs, batch, mask), and leave out the examples whose mask is False. In "
+            "place of batch normalisation use group normalisation."
+        )
+
+
+def is_known(value: Any) -> bool:
+    """Whether all functions in it are made by factories of fedax, and of nothing of the user's.
+
+    Example:
+      >>> import fedax
+      >>> model = fedax.models.character_lstm(4, 1)
+      >>> is_known(model), is_known(fedax.regression(lambda key: 0.0, lambda p, x: p * x))
+      (True, False)
+    """
+    if not (isinstance(value, Model) or callable(value)):
+        return True
+    found = recipe(value)
+    if found is None or not found.factory.__module__.startswith("fedax."):
+        return False
+    parts = jax.tree.leaves(
+        list(found.arguments.values()),
+        is_leaf=lambda part: isinstance(part, Model) or callable(part),
+    )
+    return all(map(is_known, parts))
+
+
+def _batch_size(algorithm: FederatedAlgorithm, largest: int) -> int:
+    given = setting_of(algorithm, "batch_size")
+    if given is None and recipe(algorithm) is None:
+        given = USUAL
+    elif given is None:
+        given = LocalTraining._field_defaults["batch_size"]
+    return min(int(given), largest)
+
+
+def _depends_on_padding(
+    function: Callable[..., Any], params: Params, data: FederatedDataset, size: int
+) -> bool:
+    """Whether (params, batch, mask) -> [B] gives other values where the last example is another."""
+    rows = np.linspace(0, data.num_examples - 1, size - 1).astype(int)
+    mask = np.arange(size) < size - 1
+    near = jax.tree.unflatten(jax.tree.structure(params), [
+        # Parameters of 0 would make all examples alike.
+        leaf + jnp.asarray(0.1, leaf.dtype) * jax.random.normal(key, leaf.shape, leaf.dtype)
+        for leaf, key in zip(
+            jax.tree.leaves(params),
+            jax.random.split(jax.random.key(0), len(jax.tree.leaves(params))), strict=True,
+        )
+    ])
+    found = []
+    for last in (rows[-1], rows[0]):
+        batch = {
+            key: np.concatenate([array[rows], array[last:last + 1]])
+            for key, array in data.arrays.items()
+        }
+        values = jax.device_get(jax.tree.leaves(function(near, batch, mask)))
+        found.append([np.asarray(value, np.float64)[: size - 1] for value in values])
+    return not all(
+        np.allclose(one, other, rtol=ROUNDING, atol=1e-6, equal_nan=True)
+        for one, other in zip(*found, strict=True)
+    )
+
