@@ -94,7 +94,8 @@ def test_images_that_become_far_too_large_or_are_none(tmp_path):
 @pytest.mark.parametrize("said", [
     None, 5, [], [5], [{}], [{"filename": None}], [{"filename": ".."}],
     [{"filename": "../a.arrow"}], [{"filename": "/a.arrow"}], [{"filename": "file:///a.arrow"}],
-    [{"filename": "sub/a.arrow"}], [{"filename": "link.arrow"}], [{"filename": "pipe"}], [{"filename": "http://a/b.arrow"}],
+    [{"filename": "sub/a.arrow"}], [{"filename": "link.arrow"}], [{"filename": "pipe"}],
+    [{"filename": "http://a/b.arrow"}],
 ], ids=str)
 def test_a_saved_data_set_that_names_other_files(said, tmp_path):
     rows = datasets.Dataset.from_dict({"who": ["a"], "y": [7]})
