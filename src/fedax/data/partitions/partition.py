@@ -8,6 +8,7 @@ import importlib.metadata
 import json
 import os
 import secrets
+import stat
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,7 +19,6 @@ import numpy as np
 from fedax.data.errors import DataError
 from fedax.data.federated_dataset import FederatedDataset
 from fedax.data.partitions.ordering import rows_of
-from fedax.data.readers.clients import regular_file
 from fedax.data.rows import take_rows
 from fedax.data.splitting import held_out_rows
 from fedax.files.array_headers import read_header
@@ -178,12 +178,13 @@ class Partition:
         """
         path = Path(path)
         try:
-            with regular_file(path).open("rb") as file:
-                found = _read_arrays(file, path.stat().st_size)
+            about = path.stat()
+            if not stat.S_ISREG(about.st_mode):
+                _refuse("it is no file")
+            with path.open("rb") as file:
+                found = _read_arrays(file, about.st_size)
                 made = json.loads(found.pop("made").tobytes().decode())
             return _checked(found, made)
-        except DataError:
-            raise
         except OSError as error:
             raise DataError(f"Cannot read the partition {path}: {error.strerror}.") from None
         except Exception as error:  # zipfile, NumPy and JSON have many ways to say that it is none
