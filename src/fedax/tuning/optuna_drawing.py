@@ -81,7 +81,7 @@ class Drawing:
     def draw(self) -> dict[str, Any]:
         """The settings of the next trial."""
         with quiet():
-            return self._ask(self._space, {}).params
+            return self._ask().params
 
     def report(self, number: int, score: float, at_round: int) -> bool:
         """Takes notice of a trial's score on the way; returns whether to give the trial up."""
@@ -94,19 +94,17 @@ class Drawing:
         trial = self._copy._storage.get_trial(self._open[number]._trial_id)
         return _rungs(trial.system_attrs)
 
-    def _ask(self, space: dict[str, BaseDistribution], fixed: Mapping[str, Any]) -> Trial:
-        if fixed:
-            self._copy.enqueue_trial({key: fixed[key] for key in fixed if key in self._space})
+    def _ask(self) -> Trial:
         self._copy.sampler = self._sampler(self.count)
-        trial = self._copy.ask(space)
-        self._open[self.count] = trial
+        trial = self._open[self.count] = self._copy.ask(self._space)
         self.count += 1
         return trial
 
     def _add(self, trial: FrozenTrial) -> None:
         """Takes notice of a trial that was drawn elsewhere, or by an earlier process."""
         if self._remembers or not trial.state.is_finished():
-            self._ask(self._space if trial.params else {}, trial.params)
+            # Drawn once more, as a sampler would not take notice of settings that are given.
+            self._settle(self._ask(), trial)
             return
         params = {key: value for key, value in trial.params.items() if key in self._space}
         self._copy.add_trial(create_trial(
@@ -121,15 +119,20 @@ class Drawing:
         storage = self._copy._storage
         for number in [n for n in self._open if n < len(trials) and trials[n].state.is_finished()]:
             trial, mine = trials[number], self._open.pop(number)
-            for key in self._space.keys() & trial.params.keys() - mine.params.keys():
-                value = self._space[key].to_internal_repr(trial.params[key])
-                storage.set_trial_param(mine._trial_id, key, value, self._space[key])
+            self._settle(mine, trial)
             for at_round, score in trial.intermediate_values.items():
                 storage.set_trial_intermediate_value(mine._trial_id, at_round, score)
             for key, value in _rungs(trial.system_attrs).items():
                 storage.set_trial_system_attr(mine._trial_id, key, value)
             value = trial.value if trial.state == TrialState.COMPLETE else None
             self._copy.tell(mine, value, trial.state)
+
+    def _settle(self, mine: Trial, trial: FrozenTrial) -> None:
+        """Gives a trial of the copy the settings that it has in the study."""
+        for key in self._space.keys() & trial.params.keys():
+            if mine.params.get(key) != trial.params[key]:
+                value = self._space[key].to_internal_repr(trial.params[key])
+                self._copy._storage.set_trial_param(mine._trial_id, key, value, self._space[key])
 
 
 def _rungs(attributes: Mapping[str, Any]) -> dict[str, float]:
