@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from filelock import FileLock, Timeout
+
+from fedax.devices.locks import LEASE, Lock
 
 # How the name of a file ends that is not whole yet.
 PARTIAL = ".partial"
@@ -25,7 +26,7 @@ SWEEP = "sweep"
 # The configurations of a sweep's methods, which are written before its own.
 METHODS = "methods"
 # What a process leaves that was killed before it wrote the configuration.
-BEGUN = {LOCK, CONFIG + PARTIAL, METHODS}
+BEGUN = {LOCK, LOCK + LEASE, CONFIG + PARTIAL, METHODS}
 
 
 class RunError(RuntimeError):
@@ -230,14 +231,12 @@ def resuming(folder: Path) -> str:
 @contextlib.contextmanager
 def locked(folder: Path, go_on: str | None = None) -> Iterator[None]:
     """Keeps a second process out of the folder; the lock goes with the process, however it ends."""
-    lock = FileLock(folder / LOCK)
+    lock = Lock(folder / LOCK)
     with explained(folder, go_on):
         if (folder / LOCK).is_symlink():
             raise RunError(f"{folder / LOCK} is a link, which fedax did not make; remove it.")
-        try:
-            lock.acquire(timeout=0)
-        except Timeout:  # an OSError too, but not the disk's
-            raise BusyError(f"Another process is training in {folder}.") from None
+        if not lock.take():
+            raise BusyError(f"Another process is training in {folder}.")
     try:
         yield
     finally:
