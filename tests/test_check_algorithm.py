@@ -308,3 +308,33 @@ def test_a_method_with_two_exchanges_in_a_users_precision():
         checks = run_checks(fedax.mime, {}, names)
     assert {check.passed for check in checks} == {True}
     assert "2 exchanges" in checks[0].sentence
+
+
+def test_a_state_s_class_that_each_call_defines_is_named():
+    @fedax.factory
+    def inner(model, client_learning_rate=0.1):
+        algorithm = fedax.fedavg(model, client_learning_rate)
+        (exchange,) = algorithm.exchanges
+
+        class Own(NamedTuple):
+            params: Any
+            round_index: Any
+
+        def init(params):
+            return Own(*algorithm.init(params)[:2])
+
+        def server(state, mean, participation):
+            step = jax.tree.map(jnp.subtract, state.params, mean.pseudo_gradient)
+            return state._replace(params=step)
+
+        return algorithm._replace(init=init, exchanges=(exchange._replace(server=server),))
+
+    sentence = "class Own is defined inside the factory, so every call makes another one"
+    (failed,) = fedax.check_algorithm(inner).failed
+    assert failed.name == "vmap"
+    assert sentence in failed.sentence
+    with pytest.raises(ValueError, match=sentence):
+        fedax.sweep(
+            fedax.load_task("quadratics"), inner, {"client_learning_rate": [0.01, 0.1]},
+            num_rounds=2, progress=False,
+        )

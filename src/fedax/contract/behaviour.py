@@ -26,6 +26,8 @@ from fedax.contract.bench import (
 )
 from fedax.contract.structure import last_upload
 from fedax.data.cohort_data import NOBODY
+from fedax.mistakes.algorithm import require_one_structure
+from fedax.mistakes.errors import AlgorithmError
 
 RATES = ("client_learning_rate", "server_learning_rate")
 MANY_ROUNDS = 300
@@ -74,7 +76,10 @@ def maps_over_settings(bench: Bench) -> str:
     if not bench.numbers:
         raise NotApplicable("No setting is a floating point number.")
     lanes = jax.tree.map(lambda value: jnp.stack([value, value * 0.75]), bench.numbers)
-
+    try:
+        require_one_structure([_begun(bench, bench.build()) for _ in range(2)])
+    except AlgorithmError as error:
+        raise Broken(str(error)) from None
 
     def run(numbers: Any) -> Any:
         states = _begun(bench, bench.build(numbers))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -71,6 +73,30 @@ def call_state_inits(algorithm: FederatedAlgorithm, params: Params) -> tuple[Any
     for name, state in (("init", server_state), ("init_client", client_state)):
         _require_arrays(f"The algorithm's {name} gives a state", state)
     return server_state, client_state
+
+
+def require_one_structure(states: Sequence[PyTree]) -> None:
+    """Raises a sentence unless the first states of several settings have one structure.
+
+    Raises:
+      AlgorithmError: they do not, say as the factory defines a class each time it is called.
+    """
+    first, *others = map(jax.tree.structure, states)
+    for other in others:
+        if other == first:
+            continue
+        if str(other) == str(first):
+            names = dict.fromkeys(re.findall(r"\[(\w+)\]", str(first)))
+            name = f"class {next(iter(names))}" if len(names) == 1 else "a class"
+            raise AlgorithmError(
+                f"The algorithm's states of two settings do not fit together: {name} is defined "
+                "inside the factory, so every call makes another one. Define it at the top level "
+                "of its module."
+            )
+        raise AlgorithmError(
+            f"The algorithm's states of two settings do not fit together: one is {first}, another "
+            f"one {other}. Settings that change the structure must not be numbers."
+        )
 
 
 def call_broadcast(exchange: Exchange, place: str, server_state: Any) -> PyTree:

@@ -17,6 +17,7 @@ from fedax.data.task import Task
 from fedax.devices.mesh import client_mesh, replicate
 from fedax.factories import partition
 from fedax.measures.communication import communication
+from fedax.mistakes.algorithm import require_one_structure
 from fedax.rounds.client_store import ClientStore
 from fedax.rounds.dispatch import MOST_ROUNDS, Pace, Preparer
 from fedax.rounds.evaluation import Evaluator
@@ -243,6 +244,7 @@ def beginning(
 ) -> BatchState:
     """The state of a batch before its first round; all settings start from the same parameters."""
     states = [initial_state(task, algorithm, seed) for algorithm in algorithms]
+    require_one_structure([(s.server_state, s.client_store.initial_state) for s in states])
     clients = jax.tree.map(
         lambda *leaves: np.stack(leaves), *(state.client_store.initial_state for state in states)
     )

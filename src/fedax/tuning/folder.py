@@ -85,7 +85,7 @@ def read_sweep_config(folder: Path) -> dict[str, Any]:
         if not {setting.algorithm for setting in settings} <= set(config["grid"]):
             raise ValueError("its settings have methods that its grid does not name")
         halving_of(config)
-        [int(seed) for seed in config["seeds"]]
+        [int(number) for number in [*config["seeds"], config.get("extended", 0)]]
         missing = {"choose", "grid", "identity"} - set(config)
         if missing:
             raise KeyError(min(missing))

@@ -87,7 +87,8 @@ def sit(
         explained(folder or Path(), work.go_on),
     ):
         parts = _trained(work, folder, asked, functools.partial(
-            SweepDisplay, console=console, style=style, rule=work.choose
+            SweepDisplay, console=console, style=style, rule=work.choose,
+            num_seeds=len(work.seeds),
         ))
     record = joined(work.settings, parts)
     choice = choose(record, work.choose)
