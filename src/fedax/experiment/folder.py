@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from fedax.devices.locks import LEASE, Lock
+from fedax.experiment.versions import other_draws
 
 # How the name of a file ends that is not whole yet.
 PARTIAL = ".partial"
@@ -230,7 +231,12 @@ def resuming(folder: Path) -> str:
 
 @contextlib.contextmanager
 def locked(folder: Path, go_on: str | None = None) -> Iterator[None]:
-    """Keeps a second process out of the folder; the lock goes with the process, however it ends."""
+    """Keeps a second process out of the folder; the lock goes with the process, however it ends.
+
+    Raises:
+      RunError: another process has it, it cannot be written, or it was begun with other random
+        numbers than JAX draws now.
+    """
     lock = Lock(folder / LOCK)
     with explained(folder, go_on):
         if (folder / LOCK).is_symlink():
@@ -238,6 +244,19 @@ def locked(folder: Path, go_on: str | None = None) -> Iterator[None]:
         if not lock.take():
             raise BusyError(f"Another process is training in {folder}.")
     try:
+        _require_same_draws(folder)
         yield
     finally:
         lock.release()
+
+
+def _require_same_draws(folder: Path) -> None:
+    """Raises a sentence if what is in a folder would go on with other random numbers."""
+    if not (folder / CONFIG).is_file():
+        return
+    try:
+        made_by = read_config(folder).get("made_by")
+    except RunError:  # whoever reads it whole says what is wrong
+        return
+    if why := other_draws(made_by):
+        raise RunError(f"{folder} cannot go on. {why}")

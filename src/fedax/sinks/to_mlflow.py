@@ -15,6 +15,7 @@ from mlflow import MlflowClient
 from mlflow.entities import Metric, Param
 from mlflow.exceptions import MlflowException
 
+from fedax.devices.sqlite import sqlite_address
 from fedax.sinks.rows import Place, Plain, Row, outcome
 
 Item = TypeVar("Item")
@@ -82,10 +83,7 @@ class _Run:
 
 def _store(place: Place) -> str:
     """The address of the folder's own store."""
-    path = (place.shared / "mlflow" / "mlflow.db").resolve().as_posix()
-    if "?" in path:  # an address of SQLite goes no further
-        raise ValueError(f"the folder's name may have no question mark, but is {path}")
-    return f"sqlite:///{path}"
+    return sqlite_address(place.shared / "mlflow" / "mlflow.db")
 
 
 def _key(name: str) -> str:

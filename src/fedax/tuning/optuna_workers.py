@@ -17,9 +17,10 @@ from optuna.distributions import BaseDistribution, distribution_to_json
 from optuna.exceptions import StorageInternalError, UpdateFinishedTrialError
 from optuna.storages import RDBStorage
 from optuna.trial import FrozenTrial, TrialState, create_trial
-from sqlalchemy.engine import URL, make_url
+from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
+from fedax.devices.sqlite import sqlite_address
 from fedax.experiment.folder import RunError
 from fedax.tuning.optuna_drawing import BATCH, first_of_batch
 from fedax.tuning.samplers import quiet
@@ -278,17 +279,10 @@ class Heartbeat:
 
 def _sqlite(file: Path) -> str:
     """The URL of an SQLite database, as Optuna takes it, which fills in what stands in braces."""
-    path = str(file.resolve())
     try:
-        url = URL.create("sqlite", database=path).render_as_string()
-    except UnicodeEncodeError:  # a name that is no text
-        url = ""
-    if make_url(url or "sqlite://").database != path:  # SQLAlchemy 2.0 has no way to write a "?"
-        raise RunError(
-            f"A study cannot be kept in {path!r}: SQLAlchemy has no address for such a name; choose "
-            "another folder."
-        )
-    return url.replace("{", "{{").replace("}", "}}")
+        return sqlite_address(file).replace("{", "{{").replace("}", "}}")
+    except ValueError as error:
+        raise RunError(f"A study cannot be kept in the folder: {error}.") from None
 
 
 def _shown(url: str) -> str:

@@ -17,7 +17,7 @@ from fedax.data.file_names import file_name
 from fedax.data.task import Task
 from fedax.devices.ending import Request
 from fedax.experiment.errors import ConfigError
-from fedax.experiment.folder import RunError, explained, locked
+from fedax.experiment.folder import RunError, explained, locked, write_atomically
 from fedax.experiment.signals import stop_on_signal
 from fedax.rounds.options import Settings, SimulateOptions
 from fedax.rounds.stopping import Goal
@@ -251,8 +251,8 @@ def _worker(folder: Path, storage: str | None) -> str:
         return ""
     file = folder / WORKER
     with explained(folder):
-        if not file.exists():
-            file.write_text(f"{uuid.uuid4().hex[:12]}\n", "utf-8")
+        if not file.exists() or not file.read_text("utf-8").strip():
+            write_atomically(file, f"{uuid.uuid4().hex[:12]}\n".encode())
         return file.read_text("utf-8").strip()
 
 
