@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 
+import jax
 import pytest
 
 import fedax
@@ -15,6 +16,7 @@ from fedax.data.errors import DataError
 from fedax.data.store_writer import StoreWriter
 from fedax.devices import locks
 from fedax.devices.locks import BEAT, GRACE, LEASE, Lock
+from fedax.devices.temporary import temporary_folder
 from fedax.experiment.folder import BusyError, locked, new_folder
 from problems import quadratic_task
 
@@ -175,6 +177,37 @@ def test_a_link_or_a_pipe_is_no_lock(tmp_path):
     (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
     os.mkfifo(tmp_path / "pipe")
     for name in ("link", "pipe"):
-        with pytest.raises(OSError, match="regular file|symbolic links"):
+        with pytest.raises(OSError, match=r"regular file|symbolic links"):
             Lock(tmp_path / name).take()
     assert not (tmp_path / "elsewhere").exists()
+
+
+def test_the_temporary_folder_of_a_process_that_was_killed_is_removed(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    for name in ("fedax-left", "fedax-held", "fedax-young", "fedax-own", "other"):
+        (tmp_path / name).mkdir()
+        if name != "fedax-own":  # a user's, who gave it this name
+            (tmp_path / name / ".fedax.lock").touch()
+        if name != "fedax-young":
+            os.utime(tmp_path / name, (0, 0))
+    (tmp_path / "fedax-link").symlink_to(tmp_path / "other")
+    held = Lock(tmp_path / "fedax-held" / ".fedax.lock")
+    assert held.take()
+    with temporary_folder() as folder:
+        found = {path.name for path in tmp_path.iterdir()}
+    held.release()
+    assert found == {"fedax-held", "fedax-young", "fedax-own", "other", "fedax-link", folder.name}
+    assert not folder.exists()
+
+
+def test_a_run_does_not_go_on_with_other_random_numbers(tmp_path):
+    task = quadratic_task()
+    algorithm = fedax.fedavg(task.model, client_learning_rate=0.1)
+    given = {"cohort_size": 2, "progress": False, "out": tmp_path / "run"}
+    fedax.train(task, algorithm, num_rounds=2, **given)
+    with (
+        jax.threefry_partitionable(not jax.config.jax_threefry_partitionable),
+        pytest.raises(fedax.RunError, match="JAX_THREEFRY_PARTITIONABLE=True in the environment"),
+    ):
+        fedax.train(task, algorithm, num_rounds=3, **given)
+    fedax.train(task, algorithm, num_rounds=3, **given)

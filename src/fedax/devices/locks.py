@@ -22,9 +22,6 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-if sys.platform != "win32":
-    import fcntl
-
 # How the name of a lease ends.
 LEASE = ".lease"
 # Seconds between two signs of life of a lock's owner, and after which it is gone, seen from another
@@ -104,6 +101,8 @@ class Lock:
 
     def _try(self, descriptor: int) -> bool:
         """Takes the lock, or the lease where there are no locks."""
+        import fcntl  # noqa: PLC0415 - not on Windows
+
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -203,7 +202,7 @@ def _opened(path: Path) -> int:
 def _is_there(path: Path, descriptor: int) -> bool:
     """Whether a path still is the file that was opened."""
     try:
-        return os.path.samestat(os.stat(path), os.fstat(descriptor))
+        return os.path.samestat(path.stat(), os.fstat(descriptor))
     except FileNotFoundError:
         return False
 
@@ -259,16 +258,14 @@ def _now(folder: Path) -> float:
 def _machine() -> str:
     """What tells this machine, since it was started, and this container from others."""
     words = [socket.gethostname()]
-    for path in ("/proc/sys/kernel/random/boot_id", "/proc/self/ns/pid"):
-        with contextlib.suppress(OSError):
-            words.append(
-                os.readlink(path) if path.startswith("/proc/self") else Path(path).read_text()
-            )
-    return " ".join(word.strip() for word in words)
+    with contextlib.suppress(OSError):
+        words.append(Path("/proc/sys/kernel/random/boot_id").read_text("utf-8").strip())
+        words.append(str(Path("/proc/self/ns/pid").readlink()))
+    return " ".join(words)
 
 
 def _started(process: int) -> str | None:
-    """When a process was started, in the system's own words, if they are known; None if it ended."""
+    """When a process was started, in the system's words, if they are known; None if it ended."""
     try:
         os.kill(process, 0)
     except (ProcessLookupError, OverflowError):
@@ -278,7 +275,8 @@ def _started(process: int) -> str | None:
     try:
         # After the name, which may hold anything: the state, ..., the time since the machine's
         # start. A process that is dead but not waited for is a zombie (Z).
-        words = Path(f"/proc/{process}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()
+        about = Path(f"/proc/{process}/stat").read_text("utf-8", "replace")
+        words = about.rpartition(")")[2].split()
         return None if words[0] in "ZX" else words[19]
     except (OSError, IndexError):  # a system without /proc
         return ""

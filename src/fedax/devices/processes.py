@@ -115,7 +115,8 @@ def _waiting(
     coordinator: str | None, num_processes: int | None, process_id: int | None, timeout: int
 ) -> str:
     """What is said while the processes wait for each other."""
-    said = f"Waiting for all processes at {coordinator or 'the coordinator'}, for up to {timeout} s."
+    where = coordinator or "the coordinator"
+    said = f"Waiting for all processes at {where}, for up to {timeout} s."
     if coordinator is None or num_processes is None:
         return said
     said += (

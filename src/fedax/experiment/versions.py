@@ -45,10 +45,11 @@ def other_draws(made_by: Any) -> str | None:
     """
     known = made_by if isinstance(made_by, Mapping) else {}
     for name, now in draws().items():
-        if known.get(name, now) != now:
+        before = known.get(name, now)
+        if before != now:
             return (
-                f"It was begun with {name}={known[name]!s:.100}, and JAX has {now} now, which draws "
-                f"other random numbers. Set {name.upper()}={known[name]!s:.100} in the environment."
+                f"It was begun with {name}={before!s:.100}, and JAX has {now} now, which draws "
+                f"other random numbers. Set {name.upper()}={before!s:.100} in the environment."
             )
     return None
 

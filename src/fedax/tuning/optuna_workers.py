@@ -254,8 +254,9 @@ class Heartbeat:
         self._thread.join()
 
     def missed(self) -> bool:
-        """Whether there was no sign of life for so long, since this was last asked, that others
-        may have taken the trials over: the process was paused, or the storage out of reach.
+        """Whether others may have taken the trials over, since this was last asked.
+
+        There was no sign of life for long: the process was paused, or the storage out of reach.
         """
         missed = self._missed or self._is_late()
         self._missed = False
