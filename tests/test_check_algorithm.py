@@ -308,3 +308,30 @@ def test_a_method_with_two_exchanges_in_a_users_precision():
         checks = run_checks(fedax.mime, {}, names)
     assert {check.passed for check in checks} == {True}
     assert "2 exchanges" in checks[0].sentence
+
+
+def test_a_state_s_class_may_be_defined_inside_the_factory():
+    @fedax.factory
+    def inner(model, client_learning_rate=0.1):
+        algorithm = fedax.fedavg(model, client_learning_rate)
+        (exchange,) = algorithm.exchanges
+
+        class Own(NamedTuple):
+            params: Any
+            round_index: Any
+
+        def init(params):
+            return Own(*algorithm.init(params)[:2])
+
+        def server(state, mean, participation):
+            step = jax.tree.map(jnp.subtract, state.params, mean.pseudo_gradient)
+            return state._replace(params=step)
+
+        return algorithm._replace(init=init, exchanges=(exchange._replace(server=server),))
+
+    assert not fedax.check_algorithm(inner).failed
+    swept = fedax.sweep(
+        fedax.load_task("quadratics"), inner, {"client_learning_rate": [0.01, 0.1]},
+        num_rounds=2, progress=False,
+    )
+    assert swept.best() is not None

@@ -313,6 +313,9 @@ def test_extending_adds_what_the_edge_asks_for(tmp_path, capsys):
     np.testing.assert_array_equal(
         after.record.metrics["train_loss"][:2], before.metrics["train_loss"]
     )
+    page = (out / "report.html").read_text()
+    assert "Then, with its folder for DIR, as it was widened:" in page
+    assert "fedax sweep --extend DIR" in page
     assert run_command(["sweep", "--resume", str(out)]) == 0
     assert "fedavg" in capsys.readouterr().out
     assert run_command(["run", "--config", str(out / "best" / "fedavg.toml"), "--rounds", "1",
@@ -351,14 +354,20 @@ def test_the_best_so_far_is_of_the_mean_over_seeds_and_not_of_a_lucky_one():
     said = []
     console = SimpleNamespace(print=lambda text, **_: said.append(text))
     settings = [Setting(n, "fedavg", {"client_learning_rate": 10.0**n}) for n in range(3)]
-    with SweepDisplay(6, 2, None, "nothing") as shown:
+    with SweepDisplay(6, 2, None, "nothing", num_seeds=2) as shown:
         shown._console, shown._style = console, "lines"
         of_seeds = [[3.0, 2.0], [1.0, 0.5], [np.nan, np.nan]], [[3.0, 1.0], [9.0, 9.0], [0.0, 0.0]]
         for losses in of_seeds:
-            shown._drawn = -np.inf
-            shown.finished(settings, Columns(3, {"train_loss": np.array(losses)}), 3)
+            for places in (slice(0, 2), slice(2, 3)):
+                own, values = settings[places], np.array(losses[places])
+                shown._drawn = -np.inf
+                shown.finished(own, Columns(len(own), {"train_loss": values}), len(own))
     assert [line.partition("best ")[2] for line in said] == [
-        "loss 0.7500: fedavg client_learning_rate=10", "loss 2.2500: fedavg client_learning_rate=1",
+        "loss 0.7500 with 1 of 2 seeds: fedavg client_learning_rate=10",
+        "loss 0.7500 with 1 of 2 seeds: fedavg client_learning_rate=10",
+        # The third setting was trained with one seed, with which alone all can be compared.
+        "loss 0.7500 with 1 of 2 seeds: fedavg client_learning_rate=10",
+        "loss 2.2500: fedavg client_learning_rate=1",
     ]
 
 

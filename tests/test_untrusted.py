@@ -11,7 +11,6 @@ import zipfile
 from pathlib import Path
 
 import numpy as np
-import optuna
 import pytest
 
 import fedax
@@ -20,7 +19,6 @@ from fedax.experiment.folder import RunError
 from fedax.experiment.naming import NotNamedError, named
 from fedax.files.npz import packed, read_npz
 from fedax.files.regular import not_plain, open_file
-from fedax.tuning.studies import without_pickles
 
 pytestmark = pytest.mark.skipif(
     sys.platform == "win32", reason="links and pipes need rights of their own there"
@@ -127,40 +125,21 @@ class Evil:
         return open, ("OWNED", "w")
 
 
-def test_cmaes_goes_on_without_unpickling_and_as_in_memory(tmp_path, monkeypatch):
-    """What Optuna would unpickle is not read, and the draws are those of its own sampler."""
+def test_a_study_s_pickles_are_not_read(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    pytest.importorskip("cmaes")
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    space = {name: optuna.distributions.FloatDistribution(-2, 2) for name in "xy"}
-    drawn = {}
-    for way in ("optuna", "fedax"):
-        study = optuna.create_study(storage=f"sqlite:///{way}.db", study_name="s")
-        for number in range(20):
-            sampler = optuna.samplers.CmaEsSampler(
-                seed=number, warn_independent_sampling=False
-            )
-            study.sampler = sampler if way == "optuna" else without_pickles(sampler, study)
-            trial = study.ask(space)
-            study.tell(trial, trial.params["x"] ** 2 + (trial.params["y"] - 1) ** 2)
-        drawn[way] = [trial.params for trial in study.trials]
-    seeds_differ = [a != b for a, b in zip(drawn["optuna"], drawn["fedax"], strict=True)]
-    assert sum(seeds_differ[:7]) == 0  # the first generation, and its start
-    database = sqlite3.connect("fedax.db")
-    keys = {key for (key,) in database.execute("SELECT key FROM trial_system_attributes")}
-    assert keys == {"cma:generation"}
-    database.execute(
-        "INSERT INTO trial_system_attributes (trial_id, key, value_json) "
-        "SELECT trial_id, 'cma:optimizer:0', ? FROM trials",
-        (json.dumps(pickle.dumps(Evil()).hex()),),
-    )
+    ranges = [f"{RATE}=loguniform(0.01,0.3)", "server_learning_rate=loguniform(0.1,2)"]
+    start = ["sweep", "quadratics", "fedavg", "--rounds", "1", "--search", *ranges]
+    of_cmaes = ["--sampler", "cmaes", "--settings-per-batch", "1", "--trials", "6"]
+    assert run_command([*start, *of_cmaes, "--out", "search"]) == 0
+    database = sqlite3.connect("search/study.db")
+    for key in ("cma:optimizer:0", "cma:optimizer", "cmawm:optimizer:0"):
+        database.execute(
+            "INSERT INTO trial_system_attributes (trial_id, key, value_json) "
+            "SELECT trial_id, ?, ? FROM trials", (key, json.dumps(pickle.dumps(Evil()).hex())),
+        )
     database.commit()
-    study = optuna.load_study(study_name="s", storage="sqlite:///fedax.db")
-    with pytest.warns(optuna.exceptions.ExperimentalWarning):
-        sampler = optuna.samplers.PartialFixedSampler({}, optuna.samplers.CmaEsSampler(seed=1))
-    for one in (sampler, optuna.samplers.CmaEsSampler(seed=1)):
-        study.sampler = without_pickles(one, study)
-        study.ask(space)
+    database.close()
+    assert run_command(["sweep", "--resume", "search", "--trials", "8"]) == 0
     assert not Path("OWNED").exists()
 
 

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
 
-import filelock
 import numpy as np
 
 import fedax.data.store as layout
@@ -21,6 +20,7 @@ from fedax.data.checks import require_labels, require_numbers
 from fedax.data.errors import DataError
 from fedax.data.file_names import is_reserved
 from fedax.data.grouping import check_client
+from fedax.devices.locks import LEASE, Lock
 from fedax.mistakes.errors import checked_call, kind_of
 from fedax.theory.tables import read_table
 from fedax.validate import quoted
@@ -144,13 +144,12 @@ class StoreWriter:
             raise DataError(f"{self._partial} is a link, which fedax did not make; remove it.")
         try:
             self._partial.mkdir(parents=True, exist_ok=True)
-            self._lock = filelock.FileLock(self._partial / _LOCK, timeout=0)
-            self._lock.acquire()
+            self._lock = Lock(self._partial / _LOCK)
+            if not self._lock.take():
+                raise DataError(f"Another process is making {self.folder}; wait for it.")
             if os.path.lexists(self.folder):  # made by another process a moment ago
                 self.discard()
                 raise DataError(f"Another process has just made {self.folder}.")
-        except filelock.Timeout:
-            raise DataError(f"Another process is making {self.folder}; wait for it.") from None
         except OSError as error:
             raise DataError(
                 f"Cannot make the store {self.folder}: {error.strerror or error}."
@@ -237,7 +236,8 @@ class StoreWriter:
             if os.name == "nt":  # where a folder with an open file has its name for good
                 self._close()
             self._partial.rename(self.folder)
-            (self.folder / _LOCK).unlink(missing_ok=True)
+            for name in (_LOCK, _LOCK + LEASE):
+                (self.folder / name).unlink(missing_ok=True)
             self._close()
             layout.sync_folder(self.folder.parent)
         except OSError as error:
@@ -380,7 +380,7 @@ class StoreWriter:
             file.close()
         self._files, self._digests, self._like = {}, {}, {}
         for path in self._partial.iterdir():
-            if path.name != _LOCK:
+            if path.name not in (_LOCK, _LOCK + LEASE):
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
 
     def _completed(self) -> dict[str, Any]:

@@ -6,10 +6,11 @@ import os
 import platform
 
 import platformdirs
-from filelock import FileLock, Timeout
+
+from fedax.devices.locks import Lock
 
 
-def take_a_core() -> FileLock | None:
+def take_a_core() -> Lock | None:
     """Keeps this process on a core that no other one of this user has taken, as long as it lives.
 
     Two on one core would each take the other's time, whichever commands they are of. Where all are
@@ -24,10 +25,8 @@ def take_a_core() -> FileLock | None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for core in sorted(os.sched_getaffinity(0)):
-            lock = FileLock(folder / f"{platform.node()}-{core}.lock")
-            try:
-                lock.acquire(timeout=0)
-            except Timeout:
+            lock = Lock(folder / f"{platform.node()}-{core}.lock")
+            if not lock.take():
                 continue
             os.sched_setaffinity(0, {core})
             return lock

@@ -18,8 +18,8 @@ import numpy as np
 from fedax.devices import internals, losses
 from fedax.validate import told_apart
 
-# Seconds after which a process that was not heard of is lost.
-HEARTBEAT = 20
+# Seconds after which a process that was not heard of is lost; one that is killed is lost at once.
+HEARTBEAT = 90
 # Seconds that the processes wait for each other where they come together.
 TIMEOUT = 300
 # Seconds of waiting after which it is said.
@@ -91,9 +91,9 @@ def connect(
     jax.config.update("jax_enable_preemption_service", False)
     if ends_with_others:
         losses.read_the_runtime()
-    waiting = threading.Timer(SECONDS_OF_SILENCE, print, [
-        f"Waiting for all processes at {coordinator or 'the coordinator'}, for up to {timeout} s."
-    ], {"flush": True})
+    waiting = threading.Timer(SECONDS_OF_SILENCE, lambda: print(
+        _waiting(coordinator, num_processes, process_id, timeout), flush=True
+    ))
     waiting.daemon = True
     waiting.start()
     try:
@@ -111,6 +111,27 @@ def connect(
         waiting.cancel()
     if ends_with_others:
         losses.watch_the_others()
+
+
+def _waiting(
+    coordinator: str | None, num_processes: int | None, process_id: int | None, timeout: int
+) -> str:
+    """What is said while the processes wait for each other."""
+    where = coordinator or "the coordinator"
+    said = f"Waiting for all processes at {where}, for up to {timeout} s."
+    if coordinator is None or num_processes is None:
+        return said
+    said += (
+        f" This is process {process_id} of {num_processes}; each id from 0 to {num_processes - 1} "
+        "must be there once."
+    )
+    with contextlib.suppress(ProcessError):
+        host, port = _require_place(coordinator)
+        try:
+            socket.create_connection((host, port), SECONDS_OF_SILENCE).close()
+        except OSError:
+            said += " Nobody listens there: start process 0."
+    return said
 
 
 def _require_place(coordinator: str) -> tuple[str, int]:

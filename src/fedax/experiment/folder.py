@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from filelock import FileLock, Timeout
 
+from fedax.devices.locks import LEASE, Lock
+from fedax.experiment.versions import other_draws
 from fedax.files.regular import LOCK, PARTIAL, not_plain, read_file, write_atomically
 from fedax.theory.tables import read_table
 from fedax.validate import quoted
@@ -24,7 +25,7 @@ SWEEP = "sweep"
 # The configurations of a sweep's methods, which are written before its own.
 METHODS = "methods"
 # What a process leaves that was killed before it wrote the configuration.
-BEGUN = {LOCK, CONFIG + PARTIAL, METHODS}
+BEGUN = {LOCK, LOCK + LEASE, CONFIG + PARTIAL, METHODS}
 
 
 class RunError(RuntimeError):
@@ -206,19 +207,31 @@ def locked(folder: Path, go_on: str | None = None) -> Iterator[None]:
     """Keeps a second process out of the folder; the lock goes with the process, however it ends.
 
     Raises:
-      RunError: it cannot be written, or holds a link, see `fedax.files.regular.not_plain`.
+      RunError: it cannot be written, holds a link (see `fedax.files.regular.not_plain`), or was
+        begun with other random numbers than JAX draws now.
       BusyError: another process has it.
     """
-    lock = FileLock(folder / LOCK)
+    lock = Lock(folder / LOCK)
     with explained(folder, go_on):
         wrong = not_plain(folder)
         if wrong is not None:
             raise RunError(wrong)
-        try:
-            lock.acquire(timeout=0)
-        except Timeout:  # an OSError too, but not the disk's
-            raise BusyError(f"Another process is training in {folder}.") from None
+        if not lock.take():
+            raise BusyError(f"Another process is training in {folder}.")
     try:
+        _require_same_draws(folder)
         yield
     finally:
         lock.release()
+
+
+def _require_same_draws(folder: Path) -> None:
+    """Raises a sentence if what is in a folder would go on with other random numbers."""
+    if not (folder / CONFIG).is_file():
+        return
+    try:
+        made_by = read_config(folder).get("made_by")
+    except RunError:  # whoever reads it whole says what is wrong
+        return
+    if why := other_draws(made_by):
+        raise RunError(f"{folder} cannot go on. {why}")

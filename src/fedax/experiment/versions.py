@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ import numpy as np
 import optax
 
 from fedax.version import __version__
+
+_DRAWS = ("jax_threefry_partitionable", "jax_default_prng_impl")
 
 
 def versions() -> dict[str, Any]:
@@ -26,7 +29,30 @@ def versions() -> dict[str, Any]:
         "processor": processor(),
         "device": jax.devices()[0].device_kind,
         "num_devices": jax.device_count(),
+        **draws(),
     }
+
+
+def draws() -> dict[str, Any]:
+    """JAX's settings on which its random numbers depend, by the names that JAX has for them."""
+    return {name: getattr(jax.config, name) for name in _DRAWS}
+
+
+def other_draws(made_by: Any) -> str | None:
+    """A sentence if JAX draws other random numbers now than where a configuration was written.
+
+    Args:
+      made_by: what the configuration says of that; versions before 0.23 say nothing.
+    """
+    known = made_by if isinstance(made_by, Mapping) else {}
+    for name, now in draws().items():
+        before = known.get(name, now)
+        if before != now:
+            return (
+                f"It was begun with {name}={before!s:.100}, and JAX has {now} now, which draws "
+                f"other random numbers. Set {name.upper()}={before!s:.100} in the environment."
+            )
+    return None
 
 
 def processor(described: Path = Path("/proc/cpuinfo")) -> str:

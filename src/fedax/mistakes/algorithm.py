@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -71,6 +72,21 @@ def call_state_inits(algorithm: FederatedAlgorithm, params: Params) -> tuple[Any
     for name, state in (("init", server_state), ("init_client", client_state)):
         _require_arrays(f"The algorithm's {name} gives a state", state)
     return server_state, client_state
+
+
+def require_one_structure(states: Sequence[PyTree]) -> None:
+    """Raises a sentence unless the first states of several settings have one structure.
+
+    Raises:
+      AlgorithmError: they do not.
+    """
+    first, *others = map(jax.tree.structure, states)
+    for other in others:
+        if str(other) != str(first):  # a class that a factory defines anew is the same, see below
+            raise AlgorithmError(
+                f"The algorithm's states of two settings do not fit together: one is {first}, "
+                f"another one {other}. Settings that change the structure must not be numbers."
+            )
 
 
 def call_broadcast(exchange: Exchange, place: str, server_state: Any) -> PyTree:

@@ -22,8 +22,8 @@ from fedax.sweeps.edges import Edge
 from fedax.sweeps.record import Record
 
 # What a sweep's configuration holds that stands elsewhere, or that says nothing to a reader.
-_SAID_ELSEWHERE = ("made_by", "command", "kind", "python", "algorithms", "settings", "units",
-                   "identity")
+_SAID_ELSEWHERE = ("made_by", "command", "extended", "kind", "python", "algorithms", "settings",
+                   "units", "identity")
 # So many curves of each method are drawn at first, if there are few methods.
 _FIRST_OF_FEW, _FEW_METHODS = 3, 2
 
@@ -355,6 +355,11 @@ def _commands(
     if not config.get("command"):
         return {"A Python program made this sweep with fedax.sweep, and makes it again.": ""}
     found = {"This sweep:": str(config["command"])}
+    if times := config.get("extended"):
+        often = "" if times == 1 else f"{times} times, "
+        found[f"Then, {often}with its folder for DIR, as it was widened:"] = (
+            "fedax sweep --extend DIR"
+        )
     if summary is None:
         return found
     for method, chosen in choice.methods.items():

@@ -15,6 +15,7 @@ from mlflow import MlflowClient
 from mlflow.entities import Metric, Param
 from mlflow.exceptions import MlflowException
 
+from fedax.devices.sqlite import sqlite_address
 from fedax.files.databases import unknown_in
 from fedax.sinks.rows import Place, Plain, Row, outcome
 
@@ -87,10 +88,7 @@ def _store(place: Place) -> str:
     unknown = unknown_in(file)
     if unknown is not None:
         raise ValueError(f"{file} has {unknown}, which MLflow did not make; remove the file")
-    path = file.resolve().as_posix()
-    if "?" in path:  # an address of SQLite goes no further
-        raise ValueError(f"the folder's name may have no question mark, but is {path}")
-    return f"sqlite:///{path}"
+    return sqlite_address(file)
 
 
 def _key(name: str) -> str:

@@ -17,7 +17,7 @@ from fedax.data.task import Task
 from fedax.devices.mesh import client_mesh, replicate
 from fedax.factories import partition
 from fedax.measures.communication import communication
-from fedax.mistakes.algorithm import like_twin
+from fedax.mistakes.algorithm import like_twin, require_one_structure
 from fedax.rounds.client_store import ClientStore
 from fedax.rounds.dispatch import MOST_ROUNDS, Pace, Preparer
 from fedax.rounds.evaluation import Evaluator
@@ -245,6 +245,7 @@ def beginning(
 ) -> BatchState:
     """The state of a batch before its first round; all settings start from the same parameters."""
     states = [initial_state(task, algorithm, seed) for algorithm in algorithms]
+    require_one_structure([(s.server_state, s.client_store.initial_state) for s in states])
     first, *others = (state.client_store.initial_state for state in states)
     clients = jax.tree.map(
         lambda *leaves: np.stack(leaves), first, *(like_twin(first, other) for other in others)

@@ -151,7 +151,7 @@ def extend_sweep(
         entries = _entries(wider)
         new = range(len(config.settings), len(entries))
         units = [*asked.units, *_planned(wider, entries, settings_per_batch, new)]
-        asked = asked._replace(config=wider, units=units)
+        asked = asked._replace(config=wider, units=units, extended=asked.extended + 1)
         with explained(folder, _go_on(folder)):
             (folder / "summary.json").unlink(missing_ok=True)
             _write_config(folder, asked)
@@ -167,6 +167,7 @@ class Asked(NamedTuple):
       identity: what its parts are of.
       command: how it was begun.
       halving: how settings are given up; None: all run to the end.
+      extended: how many times its grids were widened since.
     """
 
     config: SweepConfig
@@ -174,6 +175,7 @@ class Asked(NamedTuple):
     identity: str
     command: str | None
     halving: Halving | None
+    extended: int = 0
 
 
 def read_sweep(folder: Path) -> Asked:
@@ -195,7 +197,7 @@ def read_sweep(folder: Path) -> Asked:
     require_rule(folder, config)
     return Asked(
         config, units_of(written), written["identity"], written.get("command"),
-        halving_of(written),
+        halving_of(written), int(written.get("extended", 0)),
     )
 
 
@@ -301,6 +303,7 @@ def _write_config(folder: Path, asked: Asked) -> None:
         "cohort_size": first.cohort_size, "evaluate_every": first.evaluate_every,
         "evaluation_sample": first.evaluation_sample, "command": asked.command,
         "identity": asked.identity, "halving": asked.halving,
+        "extended": asked.extended,
     }
     write_sweep_config(folder, said, asked.units, config.settings)
 

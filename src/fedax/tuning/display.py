@@ -35,20 +35,21 @@ class SweepDisplay:
       console: where to; None is standard output.
       style: as for a run.
       rule: which is best; of a function, which gets whole runs, the training loss stands for it.
+      num_seeds: of each setting.
     """
 
     def __init__(
         self, num_runs: int, num_rounds: int, console: Console | None, style: Style,
-        rule: Rule = PAPER_RULE,
+        rule: Rule = PAPER_RULE, num_seeds: int = 1,
     ) -> None:
         self._console = console or make_console()
         self._goal = Goal.of(PAPER_RULE if callable(rule) else rule, None, "choose")
         self._style = style
-        self._num_runs, self._num_rounds = num_runs, num_rounds
+        self._num_runs, self._num_rounds, self._num_seeds = num_runs, num_rounds, num_seeds
         self._runs_done = 0
         self._rounds_done = 0.0
         self._scores: dict[str, list[float]] = {}
-        self._best: tuple[float, str] | None = None
+        self._best: tuple[float, int, str] | None = None
         self._began: tuple[float, float] | None = None
         self._drawn = time.perf_counter()
         # What must stay readable keeps its width; the bar gives way, and then the best.
@@ -104,7 +105,7 @@ class SweepDisplay:
     def finished(self, settings: list[Setting], columns: Columns, count: int) -> None:
         """Takes notice of runs that are done.
 
-        The best is of the mean over the seeds of a setting so far.
+        The best is of the mean over the seeds with which all settings so far were trained.
         """
         self._runs_done += count
         self._rounds_done += count * self._num_rounds
@@ -115,11 +116,12 @@ class SweepDisplay:
             whole = len(row) == self._num_rounds and not np.isnan(row[-1])
             scores = self._scores.setdefault(f"{setting.algorithm} {setting.label}".rstrip(), [])
             scores.append(float(row[~np.isnan(row)][-kept:].mean()) if whole else sign * math.inf)
+        shared = min(map(len, self._scores.values()), default=1)
         score, name = min(
-            ((sum(scores) / len(scores), name) for name, scores in self._scores.items()),
+            ((sum(scores[:shared]) / shared, name) for name, scores in self._scores.items()),
             key=lambda found: sign * found[0], default=(math.inf, ""),
         )
-        self._best = (score, name) if math.isfinite(score) else None
+        self._best = (score, shared, name) if math.isfinite(score) else None
         if self._style == "lines" and (
             time.perf_counter() - self._drawn > SECONDS_BETWEEN_LINES
             or self._runs_done == self._num_runs
@@ -141,7 +143,9 @@ class SweepDisplay:
             return []
         metric = self._goal.metric
         what = "loss" if metric == PAPER_RULE else metric.replace("_", " ")
-        return [f"best {what} {self._best[0]:.4f}: {self._best[1]}"]
+        score, shared, name = self._best
+        of = f" with {shared} of {self._num_seeds} seeds" if shared < self._num_seeds else ""
+        return [f"best {what} {score:.4f}{of}: {name}"]
 
     def _cut(self, text: str) -> str:
         """As much of a text as the bar has room for."""

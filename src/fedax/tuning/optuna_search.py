@@ -7,6 +7,8 @@ the scores of its first seed on the way, and what else is known are user attribu
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import math
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,14 +17,15 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import optuna
 from optuna.distributions import BaseDistribution
-from optuna.pruners import BasePruner, NopPruner
-from optuna.samplers import BaseSampler
-from optuna.trial import Trial, TrialState
+from optuna.exceptions import UpdateFinishedTrialError
+from optuna.pruners import BasePruner
+from optuna.samplers import BaseSampler, GPSampler
+from optuna.trial import FrozenTrial, TrialState
 
 from fedax.rounds.history import History, mean_and_spread
-from fedax.tuning.optuna_workers import OWNER, Heartbeat, explained, take_over, take_up
-from fedax.tuning.samplers import SAMPLERS, batch_of, make_sampler, quiet
-from fedax.tuning.studies import without_pickles
+from fedax.tuning.optuna_drawing import Drawing, completed
+from fedax.tuning.optuna_workers import Heartbeat, Worker, begun, explained, trials_of
+from fedax.tuning.samplers import SAMPLERS, batch_of, make_sampler
 
 # So many times on its way a trial says how good it is, and may be given up.
 REPORTS = 20
@@ -47,8 +50,7 @@ class Search(NamedTuple):
       score: of a run's history.
       maximise: whether a higher score is better.
       num_rounds: T.
-      num_trials: of the study, of all workers together; those of a worker that was killed, which
-        are done again, count once.
+      num_trials: of the study, of all workers together.
       seeds: each trial is trained with all of them, and its value is the mean of the scores.
       sampler: a name of `SAMPLERS`, or one of Optuna's own; a name's draws depend on the seed and
         on what the study holds.
@@ -110,80 +112,143 @@ def explore(
       keep: is told of the trials that are over before the study is, so that what the study knows
         is kept.
     """
-    study.pruner = asked.pruner or NopPruner()
+    worker = Worker(study, asked.worker, asked.num_trials)
+    drawing = _drawing(study, asked)
     with explained():
-        take_up(study, asked.worker)
-        while (left := asked.num_trials - _begun(study)) > 0:
-            trials = _ask(study, asked, left)
-            with Heartbeat(study, trials):
-                tried = _try(asked, trials, train)
-                keep(tried)
-                for trial, found in zip(trials, tried, strict=True):
-                    _tell(study, asked, trial, found)
+        while True:
+            left = worker.own(asked.batch_size)
+            if left and all(map(_has_result, left)):  # it was killed while the study was told
+                _tell(study, asked, left)
+                continue
+            trials, drawing = _batch(study, asked, worker, left, drawing)
+            if not trials:
+                return
+            tried = _try(asked, worker, trials, drawing, train)
+            keep(tried)
+            own = [trial for trial in trials if trial.number in {one.number for one in tried}]
+            for trial, found in zip(own, tried, strict=True):
+                _note(worker, asked, trial, found, drawing)
+            _tell(study, asked, own)
             yield tried
 
 
-def _begun(study: optuna.Study) -> int:
-    """How many trials are over, or run; those to be done again wait.
+def _drawing(study: optuna.Study, asked: Search) -> Drawing:
+    """What draws the trials of a study."""
+    given = asked.sampler
+    if not isinstance(given, str):
+        return Drawing(
+            study, asked.space, lambda number: given, asked.pruner,  # noqa: ARG005 - one for all
+            remembers=not isinstance(given, GPSampler),
+        )
+    kind = SAMPLERS[given]
 
-    One that is nobody's yet does not count: its worker may have been killed as it began it.
+    def sampler(number: int) -> BaseSampler:
+        return make_sampler(given, asked.seed if kind.one_sequence else _seed(asked, number))
+
+    return Drawing(study, asked.space, sampler, asked.pruner, remembers=kind.remembers)
+
+
+def _seed(asked: Search, number: int) -> int:
+    """With which a trial is drawn: each has its own, so that none depends on where a kill was."""
+    entropy = [asked.seed, number, zlib.crc32(asked.worker.encode())]
+    return int(np.random.SeedSequence(entropy).generate_state(1)[0])
+
+
+def _batch(
+    study: optuna.Study, asked: Search, worker: Worker, left: Sequence[FrozenTrial],
+    drawing: Drawing,
+) -> tuple[list[FrozenTrial], Drawing]:
+    """The trials to train next, and what draws those after them.
+
+    Args:
+      study, asked, worker: of the search.
+      left: trials that were drawn already, as this worker was killed, or another one.
+      drawing: what draws.
     """
-    take_over(study)
-    states = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.RUNNING)
-    found = study.get_trials(deepcopy=False, states=states)
-    return sum(t.state != TrialState.RUNNING or OWNER in t.user_attrs for t in found)
+    for trial in left:
+        if missing := asked.space.keys() - trial.params.keys():
+            given = trial.system_attrs.get("fixed_params")  # of somebody who enqueued it
+            fixed = dict(given) if isinstance(given, Mapping) else {}
+            values = completed(fixed | trial.params, asked.space, _seed(asked, trial.number))
+            for key in missing:
+                of = asked.space[key]
+                worker.storage.set_trial_param(
+                    trial._trial_id, key, of.to_internal_repr(values[key]), of
+                )
+    numbers = [trial.number for trial in left]
+    trials = trials_of(study)
+    size = batch_of(
+        asked.sampler, asked.batch_size,
+        first=not any(trial.state == TrialState.COMPLETE for trial in trials),
+    )
+    while len(numbers) < size and begun(trials) < asked.num_trials:
+        drawing.follow(trials)
+        number = len(trials)
+        exactly = isinstance(asked.sampler, str) and SAMPLERS[asked.sampler].one_sequence
+        found = worker.begin(
+            number, drawing.draw(), asked.space, numbers[0] if numbers else number,
+            exactly=exactly,
+        )
+        if found is not None:
+            numbers.append(found)
+        if found != number:  # another worker's trial has that number
+            drawing = _drawing(study, asked)
+        trials = trials_of(study)
+    drawing.follow(trials)
+    return [trials[number] for number in numbers], drawing
 
 
-def _ask(study: optuna.Study, asked: Search, left: int) -> list[Trial]:
-    """The next trials of a batch."""
-    first = not study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
-    size = batch_of(asked.sampler, asked.batch_size, first=first)
-    with quiet():
-        if isinstance(asked.sampler, str):
-            # By what the study holds, so that a worker that goes on draws as if it had not stopped.
-            entropy = [asked.seed, asked.num_trials - left, zlib.crc32(asked.worker.encode())]
-            seed = int(np.random.SeedSequence(entropy).generate_state(1)[0])
-            one = SAMPLERS[asked.sampler].one_sequence
-            sampler = make_sampler(asked.sampler, asked.seed if one else seed)
-        else:
-            sampler = asked.sampler
-        study.sampler = without_pickles(sampler, study)
-        trials = []
-        for _ in range(min(size, left)):
-            trials.append(study.ask(dict(asked.space)))
-            trials[-1].set_user_attr(OWNER, asked.worker)
-    return trials
+def _try(
+    asked: Search, worker: Worker, trials: Sequence[FrozenTrial], drawing: Drawing,
+    train: TrainBatch,
+) -> list[Tried]:
+    """Trains the trials with all seeds; with the first, some are given up.
 
-
-def _try(asked: Search, trials: Sequence[Trial], train: TrainBatch) -> list[Tried]:
-    """Trains the trials with all seeds; with the first, some are given up."""
+    Those that another worker has taken over meanwhile, as this one was paused, are left out.
+    """
     every = rounds_between_reports(asked.num_rounds)
     rounds: list[list[Mapping[str, float]]] = [[] for _ in trials]
     pruned: set[int] = set()
+    lost: set[int] = set()
 
-    def report(number: int, metrics: Mapping[int, Mapping[str, float]]) -> list[int]:
-        for place, found in metrics.items():
-            rounds[place].append(found)
+    def lose() -> None:
+        numbers = worker.lost([trial.number for trial in trials])
+        lost.update(place for place, trial in enumerate(trials) if trial.number in numbers)
+
+    def report(
+        number: int, metrics: Mapping[int, Mapping[str, float]], places: Sequence[int], *,
+        first: bool,
+    ) -> list[int]:
+        if heartbeat.missed():
+            lose()
+        gone = [own for own in metrics if places[own] in lost]
+        if not first:
+            return gone
+        for own, found in metrics.items():
+            rounds[own].append(found)
         if number % every or number >= asked.num_rounds:
-            return []
-        for place in metrics:
-            score = asked.score(History(rounds[place]))
-            if not math.isnan(score):
-                trials[place].report(score, number)
-        found = [place for place in metrics if trials[place].should_prune()]
-        pruned.update(found)
-        return found
+            return gone
+        for own in metrics.keys() - set(gone):
+            score, trial = asked.score(History(rounds[own])), trials[own]
+            if math.isnan(score):
+                continue
+            worker.storage.set_trial_intermediate_value(trial._trial_id, number, score)
+            if drawing.report(trial.number, score, number):
+                pruned.add(own)
+        return [*gone, *(own for own in metrics if own in pruned)]
 
     histories: list[dict[int, History]] = [{} for _ in trials]
-    for seed in asked.seeds:
-        places = [place for place in range(len(trials)) if place not in pruned]
-        first = seed == asked.seeds[0]
-        if not places:
-            break
-        settings = [trials[place].params for place in places]
-        done = train(settings, seed, report if first else lambda number, metrics: [])  # noqa: ARG005
-        for place, history in zip(places, done, strict=True):
-            histories[place][seed] = history
+    with Heartbeat(worker.storage, [trial._trial_id for trial in trials]) as heartbeat:
+        for seed in asked.seeds:
+            places = [place for place in range(len(trials)) if place not in pruned | lost]
+            if not places:
+                break
+            settings = [trials[place].params for place in places]
+            telling = functools.partial(report, places=places, first=seed == asked.seeds[0])
+            done = train(settings, seed, telling)
+            for place, history in zip(places, done, strict=True):
+                histories[place][seed] = history
+        lose()
     return [
         Tried(
             trial.number, trial.params, of_seeds,
@@ -192,24 +257,53 @@ def _try(asked: Search, trials: Sequence[Trial], train: TrainBatch) -> list[Trie
             place in pruned,
         )
         for place, (trial, of_seeds) in enumerate(zip(trials, histories, strict=True))
+        if place not in lost
     ]
 
 
-def _tell(study: optuna.Study, asked: Search, trial: Trial, tried: Tried) -> None:
-    """Says what a trial came to."""
-    trial.set_user_attr("rounds", {str(s): len(h) for s, h in tried.histories.items()})
+def _note(
+    worker: Worker, asked: Search, trial: FrozenTrial, tried: Tried, drawing: Drawing
+) -> None:
+    """Writes what a trial came to as its attributes, before the study is told of any of a batch.
+
+    So a worker that is killed meanwhile tells the study of all, or of none and trains them again.
+    """
+    said: dict[str, Any] = {}
     if tried.given_up:
-        study.tell(trial, state=TrialState.PRUNED)
-        return
-    scores = [
-        asked.worst if tried.diverged[seed] else asked.score(history)
-        for seed, history in tried.histories.items()
-    ]
-    if any(map(math.isnan, scores)):
-        raise ValueError("A trial has no score, as it was not measured; choose another metric.")
-    trial.set_user_attr("scores", [score if math.isfinite(score) else None for score in scores])
-    if any(tried.diverged.values()):
-        trial.set_user_attr("diverged", max(tried.diverged.values()))
-    elif len(scores) > 1:
-        trial.set_user_attr("spread", float(mean_and_spread(np.array(scores))[1]))
-    study.tell(trial, float(np.mean(scores)))
+        said["given_up"] = True
+    else:
+        scores = [
+            asked.worst if tried.diverged[seed] else asked.score(history)
+            for seed, history in tried.histories.items()
+        ]
+        if any(map(math.isnan, scores)):
+            raise ValueError("A trial has no score, as it was not measured; choose another metric.")
+        said["scores"] = [score if math.isfinite(score) else None for score in scores]
+        if any(tried.diverged.values()):
+            said["diverged"] = max(tried.diverged.values())
+        elif len(scores) > 1:
+            said["spread"] = float(mean_and_spread(np.array(scores))[1])
+    said["rounds"] = {str(s): len(h) for s, h in tried.histories.items()}  # the last, see below
+    with contextlib.suppress(UpdateFinishedTrialError):  # another worker's, since a moment ago
+        for key, rung in drawing.rungs(trial.number).items():
+            worker.storage.set_trial_system_attr(trial._trial_id, key, rung)
+        for key, value in said.items():
+            worker.storage.set_trial_user_attr(trial._trial_id, key, value)
+
+
+def _has_result(trial: FrozenTrial) -> bool:
+    """Whether all is noted of a trial that the study is to be told."""
+    said = trial.user_attrs
+    return "rounds" in said and ("scores" in said or "given_up" in said)
+
+
+def _tell(study: optuna.Study, asked: Search, trials: Sequence[FrozenTrial]) -> None:
+    """Tells the study what was noted of trials."""
+    known = trials_of(study)
+    for trial in trials:
+        said = known[trial.number].user_attrs
+        if said.get("given_up"):
+            study.tell(trial.number, state=TrialState.PRUNED, skip_if_finished=True)
+            continue
+        scores = [asked.worst if score is None else score for score in said["scores"]]
+        study.tell(trial.number, float(np.mean(scores)), skip_if_finished=True)

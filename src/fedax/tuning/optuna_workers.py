@@ -1,14 +1,9 @@
-"""Workers of one study: where it is kept, who is alive, and whose trials are done again.
-
-A worker that is killed leaves trials that seem to run. When a worker of that name goes on, it
-fails them, and the same parameters are tried again. The trials of one that does not come back are
-found by the others, as its heartbeat has stopped.
-"""
+"""Workers of one study: where it is kept, who is alive, and whose trials are whose."""
 
 from __future__ import annotations
 
 import contextlib
-import datetime
+import itertools
 import json
 import threading
 import time
@@ -20,13 +15,15 @@ from typing import Any, Self
 
 import optuna
 from optuna.distributions import BaseDistribution, distribution_to_json
-from optuna.exceptions import StorageInternalError
-from optuna.storages import RDBStorage, RetryHeartbeatStaleTrialCallback
-from optuna.trial import FrozenTrial, Trial, TrialState
+from optuna.exceptions import StorageInternalError, UpdateFinishedTrialError
+from optuna.storages import RDBStorage
+from optuna.trial import FrozenTrial, TrialState, create_trial
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
+from fedax.devices.sqlite import sqlite_address
 from fedax.experiment.folder import RunError
+from fedax.tuning.optuna_drawing import BATCH, first_of_batch
 from fedax.tuning.samplers import quiet
 
 # Seconds between the signs of life of a worker, and after which it is given up.
@@ -93,8 +90,7 @@ def _storage(url: str) -> RDBStorage:
 
     def opened() -> RDBStorage:
         storage = RDBStorage(
-            url, heartbeat_interval=HEARTBEAT, grace_period=GRACE, engine_kwargs=sqlite,
-            heartbeat_stale_trial_callback=RetryHeartbeatStaleTrialCallback(),
+            url, heartbeat_interval=HEARTBEAT, grace_period=GRACE, engine_kwargs=sqlite
         )
         weakref.finalize(storage, storage.engine.dispose)  # Optuna leaves its connections open
         return storage
@@ -119,45 +115,137 @@ def explained(url: str | None = None) -> Iterator[None]:
         raise RunError(f"The study's storage{where} cannot be used: {reason}.") from error
 
 
-def take_up(study: optuna.Study, worker: str) -> None:
-    """Has the trials done again that this worker left when it was killed."""
-    with quiet():
-        again = RetryHeartbeatStaleTrialCallback()
-        for trial in study.get_trials(states=(TrialState.RUNNING,)):
-            if _is_left(trial, worker):
-                study.tell(trial.number, state=TrialState.FAIL)
-                again(study, trial)
+def trials_of(study: optuna.Study) -> list[FrozenTrial]:
+    """All trials of a study by number."""
+    return sorted(study.get_trials(deepcopy=False), key=lambda trial: trial.number)
 
 
-def take_over(study: optuna.Study) -> None:
-    """Has the trials done again of workers whose heartbeat has stopped."""
-    with quiet():
-        optuna.storages.fail_stale_trials(study)
+def begun(trials: Sequence[FrozenTrial]) -> int:
+    """How many of some trials are over, or some worker's."""
+    return sum(_counts(trial) for trial in trials)
 
 
-def _is_left(trial: FrozenTrial, worker: str) -> bool:
-    """Whether a trial is this worker's, or of one that was killed before it said so."""
-    owner = trial.user_attrs.get(OWNER)
-    if owner is not None or worker == "":
-        return (owner or "") == worker
-    begun = trial.datetime_start
-    return begun is None or (datetime.datetime.now() - begun).total_seconds() > GRACE
+def _counts(trial: FrozenTrial) -> bool:
+    """Whether a trial is one of those asked for; one that runs and is nobody's is not."""
+    return trial.state in (TrialState.COMPLETE, TrialState.PRUNED) or (
+        trial.state in (TrialState.RUNNING, TrialState.WAITING) and OWNER in trial.user_attrs
+    )
+
+
+class Worker:
+    """A worker of a study: which trials are its own.
+
+    A trial is its worker's from the moment it is there, with its settings, in one step. A worker
+    that was killed finds them again by its name; those of one whose heartbeat has stopped become
+    another's, under the same number. So no kill makes a trial more, or loses one.
+
+    Args:
+      study: see `open_study`.
+      name: which no other worker of the study has.
+      most: trials of the study.
+    """
+
+    def __init__(self, study: optuna.Study, name: str, most: int) -> None:
+        self._study, self._name, self._most = study, name, most
+        # Optuna beats for `study.optimize` only, and creates no trial that has an owner at once;
+        # whoever asks and tells has no public way to either.
+        self.storage: Any = study._storage
+
+    def begin(
+        self, number: int, settings: Mapping[str, Any], space: Mapping[str, BaseDistribution],
+        first: int, *, exactly: bool,
+    ) -> int | None:
+        """Begins a trial.
+
+        Args:
+          number: which the trial should get.
+          settings: drawn for it.
+          space: what is searched.
+          first: the number of the first one of its batch.
+          exactly: whether its settings are for that number only.
+
+        Returns:
+          The trial's number; None if another worker was faster, so that it is not needed, or needs
+          other settings.
+        """
+        trial = self.storage.create_new_trial(self._study._study_id, create_trial(
+            state=TrialState.WAITING, params=dict(settings), distributions=dict(space),
+            user_attrs={OWNER: self._name, BATCH: first},
+        ))
+        found = self.storage.get_trial_number_from_id(trial)
+        if found != number and (exactly or begun(trials_of(self._study)[:found]) >= self._most):
+            self.storage.set_trial_state_values(trial, TrialState.FAIL)
+            return None
+        return found if self._start(trial) else None
+
+    def own(self, size: int) -> list[FrozenTrial]:
+        """The trials of a batch that are this worker's and not over, after those of others.
+
+        What others left is taken over: trials whose worker gives no sign of life, or that wait.
+
+        Args:
+          size: so many are taken over at most.
+        """
+        trials = trials_of(self._study)
+        stale = set(self.storage._get_stale_trial_ids(self._study._study_id))
+        before = itertools.accumulate(map(_counts, trials), initial=0)
+        wanted = [
+            trial for trial, count in zip(trials, before, strict=False)
+            if count < self._most and not trial.state.is_finished()
+        ]
+        mine = [trial for trial in wanted if self._is_mine(trial)]
+        first = min(map(first_of_batch, mine), default=None)
+        mine = [trial for trial in mine if first_of_batch(trial) == first]
+        left = [] if mine else [
+            trial for trial in wanted
+            if trial.state == TrialState.WAITING or trial._trial_id in stale
+        ][:size]
+        for trial in left:
+            with contextlib.suppress(UpdateFinishedTrialError):
+                self.storage.set_trial_user_attr(trial._trial_id, OWNER, self._name)
+                self.storage.set_trial_user_attr(trial._trial_id, BATCH, left[0].number)
+        for trial in [*mine, *left]:
+            self._start(trial._trial_id)
+        own = {trial.number for trial in [*mine, *left]}
+        own -= self.lost(list(own))
+        return [trial for trial in trials_of(self._study) if trial.number in own]
+
+    def lost(self, numbers: Sequence[int]) -> set[int]:
+        """Those of this worker's trials that another one has taken over, or told."""
+        trials = trials_of(self._study)
+        return {
+            number for number in numbers
+            if trials[number].state != TrialState.RUNNING or not self._is_mine(trials[number])
+        }
+
+    def _is_mine(self, trial: FrozenTrial) -> bool:
+        owner = trial.user_attrs.get(OWNER)
+        return owner == self._name or (owner is None and self._name == "")
+
+    def _start(self, trial: int) -> bool:
+        """Has a trial run; returns whether it waited for that."""
+        self.storage.record_heartbeat(trial)
+        try:
+            return self.storage.set_trial_state_values(trial, TrialState.RUNNING)
+        except UpdateFinishedTrialError:  # by another worker, a moment ago
+            return False
 
 
 class Heartbeat:
-    """Says that trials are being trained, from a thread of its own, until it is left."""
+    """Says that trials are being trained, from a thread of its own, until it is left.
 
-    def __init__(self, study: optuna.Study, trials: Sequence[Trial]) -> None:
-        # Optuna beats for `study.optimize` only; whoever asks and tells has no public way to it.
-        self._ids = [trial._trial_id for trial in trials]
-        storage: Any = study._storage
-        self._beats = storage.record_heartbeat
+    Args:
+      storage: of the study.
+      trials: their ids there.
+    """
+
+    def __init__(self, storage: Any, trials: Sequence[int]) -> None:
+        self._storage, self._ids = storage, trials
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
+        self._last, self._missed = time.time(), False
 
     def __enter__(self) -> Self:
-        for trial in self._ids:
-            self._beats(trial)
         self._thread.start()
         return self
 
@@ -168,21 +256,37 @@ class Heartbeat:
         self._over.set()
         self._thread.join()
 
+    def missed(self) -> bool:
+        """Whether others may have taken the trials over, since this was last asked.
+
+        There was no sign of life for long: the process was paused, or the storage out of reach.
+        """
+        missed = self._missed or self._is_late()
+        self._missed = False
+        return missed
+
+    def _is_late(self) -> bool:
+        # By the wall clock, as the others' does not stop while this machine sleeps.
+        return not 0 <= time.time() - self._last < GRACE / 2
+
     def _beat(self) -> None:
         while not self._over.wait(HEARTBEAT):
+            self._missed |= self._is_late()
             for trial in self._ids:
                 try:
-                    self._beats(trial)
+                    self._storage.record_heartbeat(trial)
                 except (SQLAlchemyError, StorageInternalError):  # the next may come through
-                    continue
+                    break
+            else:
+                self._last = time.time()
 
 
 def _sqlite(file: Path) -> str:
-    """The URL of an SQLite database."""
-    path = file.resolve().as_posix()
-    if "?" in path:  # a URL of SQLite goes no further
-        raise RunError(f"A study cannot be kept in {path}: the name may have no question mark.")
-    return f"sqlite:///{path}"
+    """The URL of an SQLite database, as Optuna takes it, which fills in what stands in braces."""
+    try:
+        return sqlite_address(file).replace("{", "{{").replace("}", "}}")
+    except ValueError as error:
+        raise RunError(f"A study cannot be kept in the folder: {error}.") from None
 
 
 def _shown(url: str) -> str:

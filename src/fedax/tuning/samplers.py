@@ -26,7 +26,8 @@ class SamplerKind(NamedTuple):
       make: (seed) -> the sampler.
       several: whether it draws well several trials at a time.
       begins_alone: whether it learns what is searched from the first trial.
-      one_sequence: whether all draws are of one sequence, which the study counts.
+      one_sequence: whether all draws are of one sequence, in the order of the trials.
+      remembers: whether draws depend on earlier draws, and not only on trials that are over.
       needs: a package that it needs besides, if any.
     """
 
@@ -34,6 +35,7 @@ class SamplerKind(NamedTuple):
     several: bool = True
     begins_alone: bool = False
     one_sequence: bool = False
+    remembers: bool = False
     needs: str | None = None
 
 
@@ -45,11 +47,11 @@ SAMPLERS = {
         lambda seed: samplers.QMCSampler(
             seed=seed, scramble=True, warn_independent_sampling=False
         ),
-        begins_alone=True, one_sequence=True,
+        begins_alone=True, one_sequence=True, remembers=True,
     ),
     "cmaes": SamplerKind(
         lambda seed: samplers.CmaEsSampler(seed=seed, warn_independent_sampling=False),
-        begins_alone=True, needs="cmaes",
+        begins_alone=True, remembers=True, needs="cmaes",
     ),
     "gp": SamplerKind(lambda seed: samplers.GPSampler(seed=seed), several=False, needs="torch"),
 }

@@ -263,7 +263,7 @@ def _worker(folder: Path, storage: str | None) -> str:
         return ""
     file = folder / WORKER
     with explained(folder):
-        if not file.exists():
+        if not file.exists() or not read_file(file, MOST_NAME).strip():
             write_atomically(file, f"{uuid.uuid4().hex[:12]}\n".encode())
         return read_file(file, MOST_NAME).decode("utf-8", "replace").strip()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ import jax
 
 from fedax.devices.ending import Request
 from fedax.devices.processes import are_several
+from fedax.devices.temporary import temporary_folder
 from fedax.experiment.display import Style, make_console
 from fedax.experiment.errors import ConfigError
 from fedax.experiment.folder import explained
@@ -87,7 +87,8 @@ def sit(
         explained(folder or Path(), work.go_on),
     ):
         parts = _trained(work, folder, asked, functools.partial(
-            SweepDisplay, console=console, style=style, rule=work.choose
+            SweepDisplay, console=console, style=style, rule=work.choose,
+            num_seeds=len(work.seeds),
         ))
     record = joined(work.settings, parts)
     choice = choose(record, work.choose)
@@ -114,7 +115,7 @@ def _trained(
         with display(runs, work.num_rounds) as shown:
             return train_units(sweeping, work.units, work.num_rounds, keeper, shown)
     with contextlib.ExitStack() as stack:
-        place = folder or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fedax-")))
+        place = folder or stack.enter_context(temporary_folder())
         return train_rungs(
             sweeping, work.seeds, work.num_rounds, work.choose, work.halving, place,
             work.identity, display,

@@ -1,26 +1,20 @@
 """Studies that may be a stranger's: what is checked before Optuna works with them.
 
-Optuna trusts a study's database. Its CMA-ES sampler even keeps a pickle there, and what is
-unpickled may run code; here its state is computed again from the trials, and none is read.
+Optuna trusts a study's database. What its samplers keep there, such as CMA-ES a pickle, is never
+read: they see a copy in memory, see `fedax.tuning.optuna_drawing`.
 """
 
 from __future__ import annotations
 
 import contextlib
-import copy
 import functools
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import optuna
-from optuna._transform import _SearchSpaceTransform
 from optuna.distributions import BaseDistribution
-from optuna.samplers import BaseSampler, CmaEsSampler, PartialFixedSampler
 from optuna.storages import RDBStorage
-from optuna.study import StudyDirection
-from optuna.trial import FrozenTrial, TrialState
+from optuna.trial import TrialState
 
 from fedax.experiment.errors import ConfigError
 from fedax.experiment.folder import RunError
@@ -78,45 +72,6 @@ def require_sound(study: optuna.Study, space: Mapping[str, BaseDistribution]) ->
     for key, value in attributes.items():
         if key.startswith("qmc:") and not (isinstance(value, int) and value <= len(trials)):
             raise ValueError(f"its sampler has drawn {value!r} times for {len(trials)} trials")
-
-
-def without_pickles(sampler: BaseSampler, study: optuna.Study) -> BaseSampler:
-    """A sampler that draws the same; of CMA-ES, one that neither reads nor keeps a pickle."""
-    own = copy.copy(sampler)  # shares its random numbers
-    if isinstance(own, CmaEsSampler):
-        vars(own)["_restore_optimizer"] = functools.partial(_replayed, own, study)
-    elif isinstance(own, PartialFixedSampler):
-        own._base_sampler = without_pickles(own._base_sampler, study)
-    return own
-
-
-def _replayed(
-    sampler: CmaEsSampler, study: optuna.Study, completed: list[FrozenTrial], *_: Any
-) -> Any:
-    """The optimizer that was told every whole generation so far; None before the first."""
-    if not sampler._get_solution_trials(completed, 0):
-        return None
-    transform = _SearchSpaceTransform(
-        sampler.infer_relative_search_space(study, completed[-1]),
-        transform_step=not sampler._with_margin, transform_0_1=True,
-    )
-    rng = sampler._cma_rng.rng
-    before = rng.get_state()
-    optimizer = sampler._init_optimizer(transform, study.direction)
-    rng.set_state(before)  # whoever restores an optimizer draws nothing
-    sign = 1 if study.direction == StudyDirection.MINIMIZE else -1
-    while True:
-        told = sampler._get_solution_trials(completed, optimizer.generation)
-        if len(told) < optimizer.population_size:
-            return optimizer if optimizer.generation else None
-        optimizer.tell([
-            (
-                np.array(trial.system_attrs["x_for_tell"]) if sampler._with_margin
-                else transform.transform(trial.params),
-                sign * (trial.value or 0.0),
-            )
-            for trial in told[: optimizer.population_size]
-        ])
 
 
 @functools.cache

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
-import os
 import shutil
-import socket
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from filelock import FileLock, Timeout
-
 from fedax.data.errors import DataError
 from fedax.devices.ending import before_leaving
+from fedax.devices.locks import Lock
 
 LOCKS = ".locks"
 PARTIAL = ".partial"
+# Seconds after which a process that waits asks again.
+_PAUSE = 0.2
 
 
 @contextlib.contextmanager
@@ -80,23 +79,12 @@ def explained(root: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _only_one(locks: Path, name: str, say: Callable[[str], object]) -> Iterator[None]:
-    lock = FileLock(locks / f"{name}.lock")
-    owner = locks / f"{name}.json"  # the lock's own file is emptied by whoever asks for it
+    lock = Lock(locks / f"{name}.lock")
+    if not lock.take():
+        say(f"{lock.owner()} is getting {name} already; waiting for it.")
+        while not lock.take():
+            time.sleep(_PAUSE)
     try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        say(f"{_described(owner)} is getting {name} already; waiting for it.")
-        lock.acquire(poll_interval=0.2)
-    try:
-        owner.write_text(json.dumps({"process": os.getpid(), "host": socket.gethostname()}))
         yield
     finally:
-        owner.unlink(missing_ok=True)
         lock.release()
-
-
-def _described(owner: Path) -> str:
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        said = json.loads(owner.read_text())
-        return f"Process {int(said['process'])} on {str(said['host'])[:100]}"
-    return "Another process"

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import io
 import itertools
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -20,6 +19,7 @@ import numpy as np
 from fedax.data.budget import PART_BYTES
 from fedax.data.errors import DataError
 from fedax.data.readers.clients import Client
+from fedax.devices.temporary import temporary_folder
 from fedax.validate import quoted
 
 # Names of clients, one a row, and the columns of the same rows.
@@ -71,10 +71,10 @@ def by_client(rows: Rows, start: int = 0) -> Iterator[Client]:
     # The file of each client; a file has as many as fit, and one at least.
     file_of = np.maximum(ends // largest, 0).astype(np.int64)
     names = list(numbers)
-    with tempfile.TemporaryDirectory(prefix="fedax-") as folder:
-        _deal(rows, numbers, file_of, start, Path(folder))
+    with temporary_folder() as folder:
+        _deal(rows, numbers, file_of, start, folder)
         for file in np.unique(file_of[start:]).tolist():
-            path = Path(folder) / str(file)
+            path = folder / str(file)
             own = np.flatnonzero(file_of == file)
             size = path.stat().st_size
             if (own >= start).sum() == 1:  # however large it is, it stands in order

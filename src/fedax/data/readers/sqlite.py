@@ -8,7 +8,6 @@ import lzma
 import os
 import shutil
 import sqlite3
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from fedax.data.budget import PART_BYTES, require_modest
 from fedax.data.errors import DataError
 from fedax.data.readers.clients import Client, Clients, reading, regular_file
 from fedax.data.readers.tf_example import parse_example, size_of, stacked
+from fedax.devices.temporary import temporary_folder
 from fedax.validate import unknown
 
 _MAGIC = b"SQLite format 3\0"
@@ -56,8 +56,8 @@ def read_sqlite(path: Path | str, split: str | None = None) -> Clients:
 
 
 def _unpacked(path: Path, split: str | None, start: int) -> Iterator[Client]:
-    with tempfile.TemporaryDirectory(prefix="fedax-") as folder:
-        unpacked = Path(folder) / path.stem
+    with temporary_folder() as folder:
+        unpacked = folder / path.stem
         with reading(path, "a file packed with LZMA", *_ERRORS):
             _unpack(path, unpacked)
         _require_whole(unpacked, path)
