@@ -14,7 +14,7 @@ import pytest
 from fedax.experiment import compile_cache
 from fedax.experiment.compile_cache import ABANDONED, DIGEST_BYTES, PARTIAL, Programs
 
-pytestmark = pytest.mark.quick
+pytestmark = [pytest.mark.quick, pytest.mark.internals]
 
 JAX = importlib.import_module("jax._src.compilation_cache")
 

@@ -26,6 +26,8 @@ from fedax.models.image_cnn import image_cnn
 from fedax.models.pooling import avg_pool, max_pool
 from fedax.models.rewriting import fast_convolutions
 
+pytestmark = pytest.mark.internals
+
 LAYOUT = ("NHWC", "HWIO", "NHWC")
 
 

@@ -13,6 +13,8 @@ from fedax.data import cohort_data
 from fedax.rounds.dispatch import MOST_ROUNDS, Pace
 from problems import identical, quadratic_clients, quadratic_model, quadratic_task
 
+pytestmark = pytest.mark.internals
+
 TASK = quadratic_task()
 LOCAL = {"num_local_epochs": 2, "batch_size": 2}
 

@@ -13,6 +13,8 @@ from attack import processes
 from fedax.devices import ending, mesh
 from fedax.devices.processes import PlaceError, ProcessError, _require_same, connect
 
+pytestmark = pytest.mark.internals
+
 # The guard in a process that imports nothing else; its main thread waits for a lock of C, where no
 # handler of Python runs.
 GUARDED = f"""

@@ -13,6 +13,8 @@ import pytest
 
 from fedax.devices.cores import take_a_core
 
+pytestmark = pytest.mark.internals
+
 HERE = Path(__file__).parent
 
 

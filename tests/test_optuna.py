@@ -38,6 +38,8 @@ from fedax.tuning.samplers import make_pruner, quiet
 from fedax.tuning.space import parse_space
 from problems import quadratic_model, quadratic_task
 
+pytestmark = pytest.mark.internals
+
 # One client with the loss a x^2 / 2 and one local step a round from x = 1: after a round the loss
 # is a (1 - rate a)^2 / 2, and so on, so the best rate is 1 / a.
 CURVATURE = 4.0

@@ -27,6 +27,8 @@ from fedax.models.mlp import character_mlp, mlp, select_units, widen
 from fedax.rounds.evaluation import evaluate
 from problems import largest_difference
 
+pytestmark = pytest.mark.internals
+
 FLAT = 1e14  # a prior variance so large that nothing shrinks
 WHO = Participation(*(jnp.asarray(3, jnp.int32),) * 3)
 

@@ -35,6 +35,8 @@ from fedax.devices import compiling
 from fedax.models import sparse_product, tag_logistic_regression
 from fedax.rounds import simulate
 
+pytestmark = pytest.mark.internals
+
 NUM_WORDS, NUM_TAGS = 9, 4
 
 

@@ -26,6 +26,8 @@ from fedax.rounds.cohort import _halves, _joined
 from fedax.rounds.timing import Stopwatch, _Compilations
 from problems import quadratic_task
 
+pytestmark = pytest.mark.internals
+
 
 @pytest.mark.slow
 @pytest.mark.parametrize("optimizer", [optax.sgd(1.0), optax.sgd(1.0, momentum=0.9)])

@@ -27,6 +27,8 @@ from test_convolution import (
     value_and_gradients,
 )
 
+pytestmark = pytest.mark.internals
+
 
 def in_tiles(x: Array, kernel: Array, stride: int = 1) -> Array:
     return side_by_side(columns_in_tiles(x, kernel, stride), x.shape[2] - 2)

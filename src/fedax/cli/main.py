@@ -9,6 +9,7 @@ import dataclasses
 import errno
 import json
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable
@@ -46,6 +47,7 @@ from fedax.cli.commands import (
 from fedax.cli.manual import explain_run
 from fedax.data.errors import DataError
 from fedax.devices import ending, losses, processes
+from fedax.devices.compiling import ModeError
 from fedax.devices.mesh import cores_as_devices, usable_cores
 from fedax.devices.processes import LossError, PlaceError, ProcessError
 from fedax.experiment import config
@@ -66,9 +68,17 @@ from fedax.validate import check_count, so_many
 
 # Their messages are sentences that say what was wrong and what to do.
 EXPLAINED = (
-    AlgorithmError, CheckpointError, DataError, DivergedError, DrawingError, ModelError,
-    PictureError, ProcessError, RunError, SinkError, StoreError,
+    AlgorithmError, CheckpointError, DataError, DivergedError, DrawingError, ModeError,
+    ModelError, PictureError, ProcessError, RunError, SinkError, StoreError,
 )
+# What JAX says where its settings forbid what fedax does.
+FORBIDDEN = {
+    "Disallowed [a-z-]+ transfer":
+        "fedax copies data between host and device, but JAX was told not to (JAX_TRANSFER_GUARD). "
+        "Unset it, or set it to log.",
+    "'no_tracing' is set":
+        "fedax compiles its rounds, but JAX was told not to (JAX_NO_TRACING). Unset it.",
+}
 
 
 def main() -> NoReturn:
@@ -366,6 +376,9 @@ def _unexpected(error: Exception) -> str:
         )
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         return f"Cannot write the output: {error.strerror}."
+    for said, meant in FORBIDDEN.items():
+        if re.search(said, str(error)):
+            return meant
     missing = _missing_devices()
     if missing is not None:
         return missing

@@ -16,6 +16,20 @@ OLDER_LOOPS = {"xla_cpu_use_fusion_emitters": False}
 LEVEL = "xla_backend_optimization_level"
 
 
+class ModeError(RuntimeError):
+    """JAX was told to work in a way in which nothing can be trained; the message says which."""
+
+
+def require_jit() -> None:
+    """Raises a ModeError if JAX must not compile: a round would take minutes."""
+    if jax.config.jax_disable_jit:  # pyright: ignore[reportAttributeAccessIssue]
+        raise ModeError(
+            "fedax compiles its rounds, but JAX was told not to compile (JAX_DISABLE_JIT or "
+            "jax.disable_jit). Unset it. To look into a loss, call it by itself, or use "
+            "jax.debug.print inside it."
+        )
+
+
 def jit(
     function: Callable[..., Any], level: int | None = None, *, newer_loops: bool = False,
     **others: Any,
@@ -27,7 +41,11 @@ def jit(
       level: of optimisation on a CPU, 0 to 3; None: XLA's.
       newer_loops: whether it is one that gains by them.
       **others: those of `jax.jit`.
+
+    Raises:
+      ModeError: JAX must not compile.
     """
+    require_jit()
     return jax.jit(function, compiler_options=options(level, newer_loops=newer_loops), **others)
 
 

@@ -41,6 +41,7 @@ from fedax.experiment.manifest import (
     CheckpointError,
     Declared,
     Manifest,
+    PrecisionError,
     digest_of,
     read_manifest,
 )
@@ -229,6 +230,8 @@ def _newest(folder: Path, read: Callable[[Path], Found], refused: list[str]) -> 
     for path in _checkpoints(folder):
         try:
             return read(path)
+        except PrecisionError:  # as all the others are
+            raise
         except CheckpointError as error:
             refused.append(str(error))
     if refused:
@@ -268,6 +271,12 @@ def _require_expected(
             shape = own.shape if name.startswith(SERVER) else (*count, *own.shape[1:])
             if found == Declared(shape, own.dtype) and len(count) == 1:
                 continue
+            widths = (found.dtype.itemsize, own.dtype.itemsize)
+            if found.dtype.kind == own.dtype.kind and sorted(widths) == [4, 8]:
+                raise PrecisionError(
+                    f"The run computed in {found.dtype} ({path}), and JAX computes in {own.dtype} "
+                    f"here. Continue it with JAX_ENABLE_X64={int(widths[0] == 8)}."
+                )
             what = f"its array {name} is {found}, and this run's is {own}"
         raise CheckpointError(f"Checkpoint {path} is of another model or algorithm: {what}.")
 

@@ -195,6 +195,8 @@ def _found(
 
 def _preset(names: Mapping[str, Any], asked: str | None) -> str:
     """The preset that was asked for, or the one to take if none was."""
+    if not isinstance(asked, str | None):
+        raise ConfigError(f"preset must be a name, but is {quoted(asked)}.")
     if names["task_source"] is None or asked == "none":
         return asked or RunConfig.preset
     if asked is not None:
@@ -316,11 +318,9 @@ def describe_sources(config: RunConfig) -> list[str]:
 
 def run_settings() -> dict[str, Setting]:
     """The run's own settings."""
-    meant = entries(section("Attributes", RunConfig))
+    meant = dict.fromkeys(RUN_KEYS, "") | entries(section("Attributes", RunConfig))  # "" in -OO
     hints = get_type_hints(RunConfig)
-    return {
-        key: Setting(key, hints[key], getattr(RunConfig, key), meant[key]) for key in RUN_KEYS
-    }
+    return {key: Setting(key, hints[key], getattr(RunConfig, key), meant[key]) for key in RUN_KEYS}
 
 
 def _check_names(config: RunConfig) -> None:

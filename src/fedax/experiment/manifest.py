@@ -42,6 +42,10 @@ class CheckpointError(RunError):
     """No checkpoint can be used; the message is a sentence."""
 
 
+class PrecisionError(CheckpointError):
+    """A checkpoint is of 64 bits where JAX computes in 32, or the other way round."""
+
+
 class Declared(NamedTuple):
     """An array as the manifest has it."""
 

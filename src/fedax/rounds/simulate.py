@@ -15,7 +15,7 @@ from fedax.algorithm import FederatedAlgorithm, PyTree
 from fedax.data.cohort_data import CohortData, CohortReader
 from fedax.data.federated_dataset import FederatedDataset
 from fedax.data.task import Task
-from fedax.devices.compiling import jit
+from fedax.devices.compiling import jit, require_jit
 from fedax.devices.mesh import REPLICATED, one_copy, replicate
 from fedax.devices.processes import are_several
 from fedax.factories import PROGRAMS, Structure, partition
@@ -116,6 +116,7 @@ def _rounds(
     state: TrainingState,
 ) -> Iterator[RoundReport]:
     """The reports, from which those of sampled rounds are kept back until they are evaluated."""
+    require_jit()  # the programs may be kept from before it was told so
     plan = _Plan(num_rounds, settings)
     reader = CohortReader(data, mesh=settings.mesh)
     params = one_copy(state.server_state.params)
