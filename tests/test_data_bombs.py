@@ -40,7 +40,7 @@ def lengths(columns):
     return {"n": np.array([len(text) for text in columns["text"]], np.int32)}
 
 
-def refused(read, path, seconds=20.0, megabytes=300.0):
+def refused(read, path, seconds=60.0, megabytes=300.0):
     """What is said of clients that cannot be converted, within bounds of time and memory."""
     with limits(seconds, megabytes, str(path)), pytest.raises(DataError) as caught:
         convert(read(path), path.parent / "bomb.store", lengths)
@@ -106,7 +106,7 @@ def test_a_saved_data_set_that_names_other_files(said, tmp_path):
     os.mkfifo(tmp_path / "given" / "pipe")
     state = tmp_path / "given" / "state.json"
     state.write_text(json.dumps(json.loads(state.read_text()) | {"_data_files": said}))
-    with limits(20, 300, str(said)), pytest.raises(DataError):
+    with limits(60, 300, str(said)), pytest.raises(DataError):
         read_data(tmp_path / "given", client_column="who")
 
 
@@ -194,7 +194,7 @@ def test_tables_of_many_columns(tmp_path):
     names = [f"c{i}" for i in range(20_000)]
     path.write_text(",".join(["who", *names]) + "\n" + "a" + ",1" * 20_000 + "\n")
     assert "has 20,000 arrays" in refused(lambda p: readers.read_csv(p, "who"), path)
-    with limits(20, 300, "columns side by side"):
+    with limits(60, 300, "columns side by side"):
         ((_, columns),) = readers.read_csv(path, "who", {"x": names})
     assert columns["x"].shape == (1, 20_000)
     table = pyarrow.table({"who": ["a"], **{name: [1] for name in names[:5000]}})
@@ -207,7 +207,7 @@ def test_one_long_text_among_short_ones(length, tmp_path):
     path = tmp_path / "a.csv"
     path.write_text("user,text\n" + "".join(
         f"u{i},{'x' * (length if i == 5 else 10)}\n" for i in range(16_384)))
-    with limits(20, 200, str(length)):
+    with limits(60, 200, str(length)):
         data = read_data(path, client_column="user", transform=lengths)
     assert data.client("u5")["n"].tolist() == [length]
     assert data.num_examples == 16_384
@@ -293,7 +293,7 @@ def test_computed_columns_are_not_run(tmp_path):
 ], ids=["numbers", "texts", "packed", "packed in parts"])
 def test_examples_that_become_far_too_large(feature, words):
     entry = made_data.field(1, b"x") + made_data.field(2, feature)
-    with limits(20, 500, words), pytest.raises(ValueError, match=words):
+    with limits(60, 500, words), pytest.raises(ValueError, match=words):
         parse_example(made_data.field(1, made_data.field(1, entry)))
 
 
@@ -328,14 +328,14 @@ def test_rows_that_are_larger_than_was_said(monkeypatch):
 @pytest.mark.parametrize("name", ["a.parquet", "a.csv", "a.npz", "a.sqlite", "a.h5", "a.json"])
 def test_pipes_are_no_data(name, tmp_path):
     os.mkfifo(tmp_path / name)
-    with limits(10, 200, name), pytest.raises(DataError, match=r"it is no file\.$"):
+    with limits(60, 200, name), pytest.raises(DataError, match=r"it is no file\.$"):
         read_data(tmp_path / name, client_column="who")
 
 
 def test_pipes_in_folders_and_partitions(tmp_path):
     os.mkfifo(tmp_path / "dataset.json")
     os.mkfifo(tmp_path / "p.npz")
-    with limits(10, 200, "pipes"):
+    with limits(60, 200, "pipes"):
         with pytest.raises(DataError, match="it is no file"):
             check_data(tmp_path)
         with pytest.raises(DataError, match="it is no file"):
@@ -392,5 +392,5 @@ def test_archives_whose_headers_are_bombs(tmp_path):
     (tmp_path / "c.tar.xz").write_bytes(lzma.compress(b"\xff" * 5000))
     for name, words in (("a.deb", "an entry without a size"), ("b.tar.gz", "unpacks to more than"),
                         ("c.tar.xz", "is damaged, or no archive")):
-        with limits(20, 200, name), pytest.raises(DataError, match=words):
+        with limits(60, 200, name), pytest.raises(DataError, match=words):
             unpack(tmp_path / name, {"x"}, tmp_path, 2**20)
