@@ -11,11 +11,18 @@ from typing import Any
 import numpy as np
 
 from fedax.data.checks import require_arrays, require_clients
-from fedax.data.grouping import check_client, checked_ids, client_rows, group
+from fedax.data.grouping import (
+    check_client,
+    checked_ids,
+    checked_names,
+    client_rows,
+    first_twice,
+    group,
+)
 from fedax.data.rows import as_rows, join_rows, take_rows
 from fedax.data.splitting import held_out_rows
 from fedax.data.tables import Columns, dataset_arrays, frame_arrays
-from fedax.validate import check_number, check_seed, so_many
+from fedax.validate import check_number, check_seed, quoted, so_many
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -80,7 +87,7 @@ class FederatedDataset:
                 raise ValueError(
                     f"{len(offsets) - 1} clients need as many names, but there are {names.size}."
                 )
-            twice = _first_twice(names)
+            twice = first_twice(names)
             if twice is not None:
                 raise ValueError(f"Two clients have the name {twice!r}; names must differ.")
             object.__setattr__(self, "names", names)
@@ -117,7 +124,7 @@ class FederatedDataset:
         if not clients:
             raise ValueError("A data set needs at least one client, and got none.")
         if isinstance(clients, Mapping):
-            names = _checked_names(list(clients))
+            names = checked_names(list(clients))
             tables = list(clients.values())
         else:
             names, tables = None, list(clients)
@@ -269,7 +276,7 @@ class FederatedDataset:
         """The index of the client with this name; a name that is a number may be given as text.
 
         Raises:
-          KeyError: there is no such client; the sentence suggests the nearest name.
+          KeyError: there is no such client; the message suggests the nearest name.
 
         Example:
           >>> data = FederatedDataset.from_arrays({"x": np.zeros(2)}, client_ids=[1007, 12])
@@ -280,21 +287,34 @@ class FederatedDataset:
         if place is None:
             near = difflib.get_close_matches(str(name), self._places, n=1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
+            if isinstance(name, int | np.integer) and 0 <= name < self.num_clients:
+                hint = f" By index, it is client_at({name}); take([{name}]) selects by index."
             raise KeyError(f"There is no client {name!r}.{hint}")
         return place
 
-    def client(self, client: int | str) -> dict[str, np.ndarray]:
-        """The arrays of one client, as views where arrays are ordinary ones.
+    def client(self, name: int | str) -> dict[str, np.ndarray]:
+        """The arrays of the client with this name, as views where arrays are ordinary ones.
 
         Args:
-          client: its index, a whole number, or its name, as text. Where names are numbers,
-            `data.client(7)` is the client with index 7, and `data.client("7")` the one of that
-            name.
+          name: as for `index`. Clients without names are named by their index.
 
         Raises:
-          KeyError: there is no such client; the sentence suggests the nearest name.
+          KeyError: there is no such client; the message suggests the nearest name.
         """
-        index = self._index(client)
+        return self.client_at(self.index(name))
+
+    def client_at(self, index: int) -> dict[str, np.ndarray]:
+        """The arrays of the client with this index, as `client` gives them by name.
+
+        Raises:
+          KeyError: the index is not in 0 to num_clients - 1.
+
+        Example:
+          >>> data = FederatedDataset.from_arrays({"x": np.array([5.0, 7.0])}, client_ids=[1, 0])
+          >>> data.client_at(0)["x"].tolist(), data.client(0)["x"].tolist()
+          ([5.0], [7.0])
+        """
+        (index,) = self._checked_indices([index])
         rows = slice(int(self.offsets[index]), int(self.offsets[index + 1]))
         return {key: array[rows] for key, array in self.arrays.items()}
 
@@ -313,36 +333,58 @@ class FederatedDataset:
         return FederatedDataset(self.arrays, self.offsets[[0, -1]], np.array(["pool"]))
 
     def select(self, clients: Any) -> FederatedDataset:
-        """These clients alone, in this order; they keep their names.
+        """The clients of these names, in this order; they keep their names.
+
+        `data.select(data.client_names)` is the whole data set; `take` selects by index.
 
         Args:
-          clients: indices or names, as for `client`, or a bool array [num_clients], such as
+          clients: names as for `index`, or a bool array [num_clients], such as
             `data.client_sizes >= 10`.
 
         Raises:
           KeyError: there is no such client.
-          ValueError: there is none left, or one comes twice.
+          ValueError: no client is selected, or one comes twice.
 
         Example:
-          >>> data = FederatedDataset({"x": np.arange(4.0)}, np.array([0, 1, 2, 4]))
-          >>> few = data.select([2, 0])
+          >>> data = FederatedDataset.from_arrays({"x": np.arange(4.0)}, client_ids=[7, 0, 5, 5])
+          >>> few = data.select([5, 0])
           >>> few.names.tolist(), few.arrays["x"].tolist()
-          ([2, 0], [2.0, 3.0, 0.0])
+          ([5, 0], [2.0, 3.0, 1.0])
         """
-        chosen = np.asarray(clients)
-        if chosen.dtype == bool:
-            if chosen.shape != (self.num_clients,):
-                raise ValueError(
-                    f"A choice by truth values needs one for each of the {self.num_clients} "
-                    f"clients, but has the shape {list(chosen.shape)}."
-                )
-            indices = np.flatnonzero(chosen)
-        else:
-            indices = np.array([self._index(client) for client in chosen.tolist()], np.int64)
-        sizes = self.client_sizes[indices]
+        chosen = np.atleast_1d(clients)
+        if chosen.ndim > 1:
+            raise ValueError(
+                f"select takes a list of names, but got an array of shape {list(chosen.shape)}."
+            )
+        if chosen.dtype != bool:
+            return self.take([self.index(name) for name in chosen.tolist()])
+        if chosen.shape != (self.num_clients,):
+            raise ValueError(
+                f"A choice by truth values needs one for each of the {self.num_clients} "
+                f"clients, but has the shape {list(chosen.shape)}."
+            )
+        return self.take(np.flatnonzero(chosen))
+
+    def take(self, indices: Any) -> FederatedDataset:
+        """The clients at these indices, in this order; they keep their names.
+
+        Args:
+          indices: whole numbers from 0 to num_clients - 1.
+
+        Raises:
+          KeyError: an index is not in that range.
+          ValueError: no client is selected, or one comes twice.
+
+        Example:
+          >>> data = FederatedDataset.from_arrays({"x": np.arange(4.0)}, client_ids=[7, 0, 5, 5])
+          >>> data.take([2, 0]).names.tolist()
+          [5, 7]
+        """
+        chosen = self._checked_indices(indices)
+        sizes = self.client_sizes[chosen]
         ends = np.cumsum(sizes)
-        rows = np.arange(sizes.sum()) + np.repeat(self.offsets[indices] - ends + sizes, sizes)
-        return self._of_rows(rows, sizes, indices)
+        rows = np.arange(sizes.sum()) + np.repeat(self.offsets[chosen] - ends + sizes, sizes)
+        return self._of_rows(rows, sizes, chosen)
 
     def split(
         self, fraction: float = 0.2, seed: int = 0
@@ -396,40 +438,19 @@ class FederatedDataset:
             self.client_names[clients],
         )
 
-    def _index(self, client: int | str) -> int:
-        """The index of a client given by index or by name."""
-        if isinstance(client, str):
-            return self.index(client)
-        index = int(client)
-        if not 0 <= index < self.num_clients:
-            raise KeyError(
-                f"Client {index} is not one of the {self.num_clients} clients."
-                + (f" By its name it is {str(index)!r}." if str(index) in self._places else "")
+    def _checked_indices(self, indices: Any) -> np.ndarray:
+        """Indices of clients, int64 [any]."""
+        chosen = np.asarray(indices)
+        if chosen.ndim != 1 or (len(chosen) and chosen.dtype.kind not in "iu"):
+            raise ValueError(
+                "Indices of clients must be a list of whole numbers, but are "
+                f"{quoted(indices)}. Names go to client(...) and select(...)."
             )
-        return index
+        for index in chosen[(chosen < 0) | (chosen >= self.num_clients)].tolist():
+            raise KeyError(f"Index {index} is not one of the {self.num_clients} clients.")
+        return chosen.astype(np.int64)
 
     @functools.cached_property
     def _places(self) -> dict[str, int]:
         """Name, as text -> index."""
         return {str(name): index for index, name in enumerate(self.client_names.tolist())}
-
-
-def _checked_names(names: list[Any]) -> np.ndarray:
-    """Client names as an array of text or of whole numbers."""
-    kind = str if isinstance(names[0], str) else int | np.integer
-    for name in names:
-        if not isinstance(name, kind) or isinstance(name, bool):
-            raise ValueError(
-                f"Client names must be all text or all whole numbers, but {name!r} is of type "
-                f"{type(name).__name__}. Clients in a list are named by their index."
-            )
-    return np.asarray(names)
-
-
-def _first_twice(names: np.ndarray) -> str | int | None:
-    """The first name that comes a second time; by a table, which takes less time than sorting."""
-    plain = names.tolist()
-    if len(set(plain)) == len(plain):
-        return None
-    seen: set[str | int] = set()
-    return next(name for name in plain if name in seen or seen.add(name))
