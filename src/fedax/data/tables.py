@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 
+from fedax.data.images import kind_of_pixels, pixels_of
 from fedax.validate import unknown
 
 # Array name -> the column, or the columns that stand side by side in it.
@@ -118,7 +119,10 @@ def _of_objects(values: np.ndarray, name: str) -> np.ndarray:
 
 
 def arrow_column(column: Any, name: str) -> Any:
-    """A column of an Arrow table: an array, or a list of text or of arrays of unequal lengths.
+    """A column of an Arrow table: an array, or a list for a transform.
+
+    Text (also as categories), bytes, lists of text and arrays of unequal lengths become lists;
+    dates and times NumPy's.
 
     Raises:
       ValueError: a value is missing, or is of another kind.
@@ -127,18 +131,64 @@ def arrow_column(column: Any, name: str) -> Any:
 
     _refuse_missing(column, name)
     kind = column.type
-    if arrow.types.is_string(kind) or arrow.types.is_large_string(kind):
+    if arrow.types.is_dictionary(kind):
+        if not _is_text(kind.value_type):
+            return arrow_column(column.cast(kind.value_type), name)
+        values = [value for chunk in column.chunks for value in _of_categories(chunk)]
+        if None in values:
+            raise ValueError(_missing(name, values.index(None)))
+        return values
+    if _is_text(kind):
         return column.to_pylist()
-    if (arrow.types.is_list(kind) or arrow.types.is_large_list(kind)) and (
-        arrow.types.is_primitive(kind.value_type)
-    ):
-        rows = [value.values.to_numpy(zero_copy_only=False) for value in column]
-        if len({len(row) for row in rows}) > 1 and all(row.dtype.kind in "biuf" for row in rows):
-            return rows
-    return _of_arrow(column, name)
+    if arrow.types.is_temporal(kind) and not arrow.types.is_time(kind):
+        return column.to_numpy()
+    if _is_list(kind):
+        if arrow.types.is_dictionary(kind.value_type) or _is_text(kind.value_type):
+            return _lists(column, name)
+        if arrow.types.is_primitive(kind.value_type) and not arrow.types.is_fixed_size_list(kind):
+            rows = [value.values.to_numpy(zero_copy_only=False) for value in column]
+            if len({len(row) for row in rows}) > 1 and all(row.dtype.kind in "biuf" for row in rows):
+                return rows
+    return _of_arrow(column, name, encode=None)
 
 
-def _of_arrow(column: Any, name: str) -> np.ndarray:
+def _is_list(kind: Any) -> bool:
+    import pyarrow as arrow  # noqa: PLC0415
+
+    return any(test(kind) for test in (
+        arrow.types.is_list, arrow.types.is_large_list, arrow.types.is_fixed_size_list,
+    ))
+
+
+def _is_text(kind: Any) -> bool:
+    """Whether a type of Arrow's is text or bytes."""
+    import pyarrow as arrow  # noqa: PLC0415
+
+    return any(test(kind) for test in (
+        arrow.types.is_string, arrow.types.is_large_string, arrow.types.is_string_view,
+        arrow.types.is_binary, arrow.types.is_large_binary, arrow.types.is_binary_view,
+        arrow.types.is_fixed_size_binary,
+    ))
+
+
+def _of_categories(chunk: Any) -> Iterator[Any]:
+    """The values that codes stand for; equal ones are one object, as a long one may come often."""
+    words = chunk.dictionary.to_pylist()
+    return (words[code] for code in chunk.indices.to_pylist())
+
+
+def _lists(column: Any, name: str) -> list[list[Any]]:
+    """Lists of text, none of which is missing."""
+    rows = column.to_pylist()
+    for row, values in enumerate(rows):
+        if None in values:
+            raise ValueError(_missing(name, row))
+    return rows
+
+
+def _of_arrow(
+    column: Any, name: str, encode: str | None = "dataset.class_encode_column({0!r})"
+) -> np.ndarray:
     """A column of an Arrow table, without Python objects (but for images, which are decoded)."""
     _refuse_missing(column, name)
     chunks: list[np.ndarray] = []
@@ -146,12 +196,14 @@ def _of_arrow(column: Any, name: str) -> np.ndarray:
     for chunk in column.chunks:
         if len(chunk):
             values = _of_chunk(chunk, name, lambda place, start=start: start + place)
+            if chunks and values.dtype != chunks[0].dtype:  # of images; other columns have one type
+                raise ValueError(_mixed(name, chunks[0][0], start, values[0]))
             if chunks and values.shape[1:] != chunks[0].shape[1:]:
                 raise ValueError(_ragged(name, chunks[0].shape[1:], start, values.shape[1:]))
             chunks.append(values)
             start += len(chunk)
     values = chunks[0] if len(chunks) == 1 else np.concatenate(chunks)
-    return _numbers(values, name, "dataset.class_encode_column({0!r})")
+    return _numbers(values, name, encode)
 
 
 def _of_chunk(chunk: Any, name: str, row_of: Callable[[int], int]) -> np.ndarray:
@@ -163,11 +215,7 @@ def _of_chunk(chunk: Any, name: str, row_of: Callable[[int], int]) -> np.ndarray
         return _of_chunk(chunk.storage, name, row_of)
     if arrow.types.is_struct(kind) and {"bytes", "path"} == {field.name for field in kind}:
         return _images(chunk, name, row_of)
-    is_list = (
-        arrow.types.is_list(kind) or arrow.types.is_large_list(kind)
-        or arrow.types.is_fixed_size_list(kind)
-    )
-    if not is_list:
+    if not _is_list(kind):
         return chunk.to_numpy(zero_copy_only=False)
     lengths = chunk.value_lengths().to_numpy(zero_copy_only=False)
     length = int(lengths[0])
@@ -185,7 +233,7 @@ def _of_chunk(chunk: Any, name: str, row_of: Callable[[int], int]) -> np.ndarray
 
 
 def _images(chunk: Any, name: str, row_of: Callable[[int], int]) -> np.ndarray:
-    """Encoded images as uint8 [num_rows, height, width] or [num_rows, height, width, channels]."""
+    """Encoded images [num_rows, height, width] or [num_rows, height, width, channels]."""
     from PIL import Image  # noqa: PLC0415 - comes with Matplotlib; few data sets need it
 
     images = np.zeros(0)
@@ -193,9 +241,16 @@ def _images(chunk: Any, name: str, row_of: Callable[[int], int]) -> np.ndarray:
     for place, (content, path) in enumerate(contents):
         encoded = content.as_py()
         with Image.open(path.as_py() if encoded is None else io.BytesIO(encoded)) as image:
-            pixels = np.asarray(image)
+            try:
+                pixels = pixels_of(image)
+            except ValueError as error:
+                raise ValueError(
+                    f"The image of the column {name!r} in row {row_of(place)} {error}"
+                ) from None
         if not place:
             images = np.empty((len(chunk), *pixels.shape), pixels.dtype)
+        if pixels.dtype != images.dtype or pixels.ndim != images.ndim - 1:
+            raise ValueError(_mixed(name, images[0], row_of(place), pixels))
         if pixels.shape != images.shape[1:]:
             raise ValueError(_ragged(name, images.shape[1:], row_of(place), pixels.shape))
         images[place] = pixels
@@ -216,13 +271,16 @@ def _arrow_ids(column: Any, name: str) -> tuple[np.ndarray, np.ndarray | None]:
     return column.to_numpy(), None
 
 
-def _numbers(values: np.ndarray, name: str, encode: str) -> np.ndarray:
-    """The values, if a model can take them."""
+def _numbers(values: np.ndarray, name: str, encode: str | None) -> np.ndarray:
+    """The values, if a model can take them; `encode` is how a user makes numbers of text."""
     if values.dtype.kind == "O" or values.dtype.kind in "UST":
+        cure = "Convert it to numbers" if encode is None else (
+            f"Encode it as whole numbers, for example by {encode.format(name)}, or as token ids "
+            "(fedax.Vocabulary)"
+        )
         raise ValueError(
-            f"The column {name!r} holds {_held(values)}, which a model cannot take. Encode it as "
-            f"whole numbers, for example by {encode.format(name)}, or as token ids "
-            "(fedax.Vocabulary), or name the columns to take: columns=[...]."
+            f"The column {name!r} holds {_held(values)}, which a model cannot take. {cure}, or "
+            "name the columns to take: columns=[...]."
         )
     if values.dtype.kind not in "biuf":
         raise ValueError(
@@ -268,6 +326,14 @@ def _ragged(name: str, first: Sequence[int], row: int, shape: Sequence[int]) -> 
         f"All rows of the column {name!r} need one shape, but the first has "
         f"{list(first)} and row {row} has {list(shape)}. Cut or pad them "
         "(images: resize them)."
+    )
+
+
+def _mixed(name: str, first: np.ndarray, row: int, other: np.ndarray) -> str:
+    return (
+        f"The images of the column {name!r} are of several kinds: the first is "
+        f"{kind_of_pixels(first)}, that of row {row} is {kind_of_pixels(other)}. Convert all to "
+        "one, such as RGB."
     )
 
 

@@ -124,7 +124,7 @@ def _clients(
             yield _ids(table, client_column, where)
 
     def batches() -> Iterator[Batch]:
-        row = 0
+        row, kinds = 0, {}
         for table in tables([name for name in names if name in taken | {client_column}]):
             if not len(table):
                 continue
@@ -134,6 +134,13 @@ def _clients(
                 )
             except (ValueError, TypeError) as error:
                 raise DataError(f"{where}, counted from row {row}: {error}") from None
+            for key, array in arrays.items():
+                kind = getattr(array, "dtype", None)
+                if kind and kinds.setdefault(key, kind) != kind:  # images of several kinds
+                    raise DataError(
+                        f"{where}: {key!r} is {kinds[key]} in the first rows and {kind} from row "
+                        f"{row}. Convert all to one."
+                    )
             yield _ids(table, client_column, where), arrays
             row += len(table)
 

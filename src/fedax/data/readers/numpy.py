@@ -64,9 +64,11 @@ def read_numpy(path: Path | str, client_ids: str = "client_ids") -> Clients:
         raise DataError(f"{path}: {unknown('array of client ids', client_ids, arrays)}")
     ids = arrays.pop(client_ids)
     if len(ids.shape) != 1 or ids.dtype.kind not in "Uiu":
+        cure = {"S": " Save them as text: np.char.decode(ids).",
+                "f": " Save them as whole numbers: ids.astype(int)."}.get(ids.dtype.kind, "")
         raise DataError(
             f"{path}: the client ids {client_ids!r} must be text or whole numbers [num_rows], but "
-            f"are {ids.dtype}{list(ids.shape)}."
+            f"are {ids.dtype}{list(ids.shape)}.{cure}"
         )
     if not arrays:
         raise DataError(f"{path} has no array beside the client ids.")
@@ -129,7 +131,12 @@ def _opened(stack: ExitStack, path: Path, name: str) -> tuple[BinaryIO, _Array]:
         warnings.simplefilter("ignore")  # of headers that Python 2 wrote
         shape, in_columns, dtype = _HEADERS[version](file, max_header_size=_LONGEST_HEADER)
     size = math.prod(shape) * dtype.itemsize
-    if not shape or dtype.hasobject or any(length < 0 for length in shape):
+    if dtype.hasobject:
+        raise DataError(
+            f"{path}: the array {name!r} holds Python objects, which are not read, as loading them "
+            f"runs code. Save numbers, or names as text: np.array({name}.tolist(), dtype=str)."
+        )
+    if not shape or any(length < 0 for length in shape):
         raise ValueError(f"the array {name!r} is {dtype}{list(shape)}, no numbers [n, ...]")
     if in_columns and len(shape) > 1:
         raise ValueError(
