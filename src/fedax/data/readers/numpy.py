@@ -133,8 +133,8 @@ def _opened(stack: ExitStack, path: Path, name: str) -> tuple[BinaryIO, _Array]:
     size = math.prod(shape) * dtype.itemsize
     if dtype.hasobject:
         raise DataError(
-            f"{path}: the array {name!r} holds Python objects, which are not read, as loading them "
-            f"runs code. Save numbers, or names as text: np.array({name}.tolist(), dtype=str)."
+            f"{path}: the array {name!r} holds Python objects, no numbers [n, ...]; loading them "
+            f"would run code. Save numbers, or names as text: np.array({name}.tolist(), dtype=str)."
         )
     if not shape or any(length < 0 for length in shape):
         raise ValueError(f"the array {name!r} is {dtype}{list(shape)}, no numbers [n, ...]")
