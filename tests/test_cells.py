@@ -2,6 +2,8 @@
 
 import json
 
+import h5py
+import made_data
 import numpy as np
 import pytest
 
@@ -220,3 +222,18 @@ def test_numbers_that_json_does_not_have_are_named(tmp_path, word):
 def test_leaf_with_a_byte_order_mark(tmp_path):
     path = leaf(tmp_path, {"NaN": {"x": [[1.5]], "y": [0]}}, text=lambda text: "\ufeff" + text)
     assert read_data(path).names.tolist() == ["NaN"]
+
+
+def test_clients_of_tff_without_examples_can_be_left_out(tmp_path):
+    example = made_data.tf_example({"label": [3]})
+    clients = {"ada": [], "bob": [example], "eve": [], "zoe": []}
+    made_data.sqlite(tmp_path / "a.sqlite", {"train": clients})
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for name, own in clients.items():
+            file[f"examples/{name}/label"] = np.full(len(own), 3)
+    for path in (tmp_path / "a.sqlite", tmp_path / "a.h5"):
+        with pytest.raises(DataError, match=r"Client 'ada' has no examples.*skip_empty=True"):
+            read_data(path)
+        data = read_data(path, skip_empty=True)
+        assert data.names.tolist() == ["bob"]
+        assert data.arrays["label"].tolist() == [3] or data.arrays["label"].tolist() == [[3]]
