@@ -171,7 +171,7 @@ def test_nullable_columns_of_pandas_and_fixed_ones_of_polars():
 
 @pytest.mark.parametrize("kind", ["pandas", "polars"])
 @pytest.mark.parametrize(("changes", "options", "sentence"), [
-    ({"city": list("abcde")}, {}, r"column 'city' holds text.*astype\('category'\).*columns=\["),
+    ({"city": list("abcde")}, {}, r"column 'city' holds text.*categories=\{'city': \[\.\.\.\]\}.*one-hot.*columns=\["),
     ({"a": [1.0, 2.0, None, 3.0, 4.0]}, {}, "column 'a' has a missing value .* in row 2"),
     ({"a": [1.0, float("nan"), 2.0, 3.0, 4.0]}, {}, "column 'a' has a missing value .* row 1"),
     ({"a": [1.0, 2.0, 3.0, float("inf"), 4.0]}, {}, "'a' holds infinity, first in row 3"),

@@ -15,6 +15,7 @@ from fedax.data.grouping import (
     check_client,
     checked_ids,
     checked_names,
+    checked_offsets,
     client_rows,
     first_twice,
     group,
@@ -38,6 +39,7 @@ class FederatedDataset:
       arrays: name -> array [num_examples, ...]; all have the same leading axis.
       offsets: int64 [num_clients + 1], strictly increasing from 0 to num_examples.
       names: text or whole numbers, [num_clients], or None, when a client's name is its index.
+      categories: column -> the values that its numbers stand for, of data from a table.
 
     Raises:
       TypeError: the arrays are no dictionary of arrays.
@@ -55,6 +57,7 @@ class FederatedDataset:
     arrays: Mapping[str, np.ndarray]
     offsets: np.ndarray
     names: np.ndarray | None = None
+    categories: Mapping[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         require_arrays(self.arrays)
@@ -67,18 +70,7 @@ class FederatedDataset:
         lengths = {name: len(array) for name, array in arrays.items()}
         if len(set(lengths.values())) > 1:
             raise ValueError(f"All arrays need the same number of examples, but have {lengths}.")
-        offsets = np.asarray(self.offsets)
-        if offsets.dtype.kind not in "iu":
-            raise ValueError(f"The offsets must be whole numbers, but are {offsets.dtype}.")
-        offsets = offsets.astype(np.int64)
-        num_examples = next(iter(lengths.values()))
-        if offsets.ndim != 1 or len(offsets) < 2:
-            raise ValueError("A data set needs at least one client, and got none.")
-        if offsets[0] != 0 or offsets[-1] != num_examples:
-            raise ValueError(
-                f"The offsets must go from 0 to the {num_examples} examples that the arrays "
-                f"hold, but go from {offsets[0]} to {offsets[-1]}."
-            )
+        offsets = checked_offsets(self.offsets, next(iter(lengths.values())))
         if self.names is not None:
             names = np.asarray(self.names)
             if names.dtype.kind not in "iuU":
@@ -171,23 +163,27 @@ class FederatedDataset:
 
     @classmethod
     def from_frame(
-        cls, frame: Any, client_column: str, columns: Columns | None = None
+        cls, frame: Any, client_column: str, columns: Columns | None = None, *,
+        categories: FederatedDataset | Mapping[str, Sequence[Any]] | None = None,
     ) -> FederatedDataset:
         """The rows of a pandas or polars data frame, grouped by client; see `from_arrays`.
 
-        Columns of numbers and truth values are taken as they are, a categorical one of pandas or
-        an `Enum` of polars as its codes (int32), and one of lists or arrays as an array if all
-        have one shape.
+        Columns of numbers and truth values are taken as they are, one of lists or arrays as an
+        array if all have one shape, and one of `categories` as numbers (int32), which have no
+        order: make them one-hot in the model. A categorical column of pandas and an `Enum` of
+        polars have categories of their own.
 
         Args:
           frame: one row an example.
           client_column: says whose example it is.
           columns: which columns to take; None: all the others. Or array name -> a column, or
             several that stand side by side in one array [num_rows, num_columns].
+          categories: column -> its values in the order of their numbers; or the training set, or
+            its frame, so that a test set is numbered alike.
 
         Raises:
-          ValueError: a column is not there, holds text, dates, or a missing value; the sentence
-            names the column and the row, from 0.
+          ValueError: a column is not there, holds text, dates, a missing value or an unknown
+            category; the message names the column and the row, from 0.
 
         Example:
           >>> import pandas
@@ -200,23 +196,24 @@ class FederatedDataset:
           >>> data.client("ada")["x"].tolist()
           [[30.0, 1.7], [31.0, 1.7]]
         """
-        arrays, clients = frame_arrays(frame, client_column, columns)
-        return cls(*group(arrays, checked_ids(clients)))
+        arrays, clients, used = frame_arrays(frame, client_column, columns, categories)
+        return cls(*group(arrays, checked_ids(clients)), used)
 
     @classmethod
     def from_huggingface(
-        cls, dataset: Any, client_column: str, columns: Columns | None = None
+        cls, dataset: Any, client_column: str, columns: Columns | None = None, *,
+        categories: FederatedDataset | Mapping[str, Sequence[Any]] | None = None,
     ) -> FederatedDataset:
         """The rows of a Hugging Face `datasets.Dataset`, grouped by client; see `from_arrays`.
 
         The columns that are taken are read into memory through the Arrow table: numbers, class
-        labels (as their numbers), arrays and lists of one shape, and images of one size, which
-        are decoded to uint8.
+        labels (as their numbers), arrays and lists of one shape, and images of one size and kind
+        (`fedax.data.images.pixels_of`).
 
         Args:
           dataset: one split, not streamed; one row an example.
           client_column: says whose example it is.
-          columns: as for `from_frame`.
+          columns, categories: as for `from_frame`; class labels have categories of their own.
 
         Raises:
           ValueError: as for `from_frame`, or the rows of a column differ in shape.
@@ -229,8 +226,8 @@ class FederatedDataset:
           >>> data.client("ada")["pixels"].tolist()
           [[0, 1], [4, 5]]
         """
-        arrays, clients, names = dataset_arrays(dataset, client_column, columns)
-        return cls(*group(arrays, checked_ids(clients), names))
+        arrays, clients, names, used = dataset_arrays(dataset, client_column, columns, categories)
+        return cls(*group(arrays, checked_ids(clients), names), used)
 
     def __repr__(self) -> str:
         sizes = self.client_sizes
@@ -308,11 +305,6 @@ class FederatedDataset:
 
         Raises:
           KeyError: the index is not in 0 to num_clients - 1.
-
-        Example:
-          >>> data = FederatedDataset.from_arrays({"x": np.array([5.0, 7.0])}, client_ids=[1, 0])
-          >>> data.client_at(0)["x"].tolist(), data.client(0)["x"].tolist()
-          ([5.0], [7.0])
         """
         (index,) = self._checked_indices([index])
         rows = slice(int(self.offsets[index]), int(self.offsets[index + 1]))
@@ -330,7 +322,7 @@ class FederatedDataset:
 
     def pooled(self) -> FederatedDataset:
         """All examples as one client's, named "pool"; copies nothing."""
-        return FederatedDataset(self.arrays, self.offsets[[0, -1]], np.array(["pool"]))
+        return dataclasses.replace(self, offsets=self.offsets[[0, -1]], names=np.array(["pool"]))
 
     def select(self, clients: Any) -> FederatedDataset:
         """The clients of these names, in this order; they keep their names.
@@ -432,10 +424,11 @@ class FederatedDataset:
         self, rows: np.ndarray, sizes: np.ndarray, clients: np.ndarray
     ) -> FederatedDataset:
         """The data set of these rows, of which these clients own so many each."""
-        return FederatedDataset(
-            {key: take_rows(array, rows) for key, array in self.arrays.items()},
-            np.append(0, np.cumsum(sizes)),
-            self.client_names[clients],
+        return dataclasses.replace(
+            self,
+            arrays={key: take_rows(array, rows) for key, array in self.arrays.items()},
+            offsets=np.append(0, np.cumsum(sizes)),
+            names=self.client_names[clients],
         )
 
     def _checked_indices(self, indices: Any) -> np.ndarray:

@@ -230,3 +230,23 @@ def first_twice(names: np.ndarray) -> str | int | None:
         return None
     seen: set[str | int] = set()
     return next(name for name in plain if name in seen or seen.add(name))
+
+
+def checked_offsets(offsets: Any, num_examples: int) -> np.ndarray:
+    """Where each client's rows begin, int64 [num_clients + 1].
+
+    Raises:
+      ValueError: they are no whole numbers from 0 to the number of examples.
+    """
+    offsets = np.asarray(offsets)
+    if offsets.dtype.kind not in "iu":
+        raise ValueError(f"The offsets must be whole numbers, but are {offsets.dtype}.")
+    offsets = offsets.astype(np.int64)
+    if offsets.ndim != 1 or len(offsets) < 2:
+        raise ValueError("A data set needs at least one client, and got none.")
+    if offsets[0] != 0 or offsets[-1] != num_examples:
+        raise ValueError(
+            f"The offsets must go from 0 to the {num_examples} examples that the arrays "
+            f"hold, but go from {offsets[0]} to {offsets[-1]}."
+        )
+    return offsets

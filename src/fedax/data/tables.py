@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from fedax.data.categories import given_categories, numbered, own_categories
 from fedax.data.images import kind_of_pixels, pixels_of
 from fedax.validate import unknown
 
@@ -16,9 +17,12 @@ Columns: TypeAlias = Sequence[str] | Mapping[str, str | Sequence[str]]
 
 
 def frame_arrays(
-    frame: Any, client_column: str, columns: Columns | None
-) -> tuple[dict[str, np.ndarray], Any]:
-    """The arrays of a pandas or polars frame, and its client column; see `from_frame`."""
+    frame: Any, client_column: str, columns: Columns | None, categories: Any = None
+) -> tuple[dict[str, np.ndarray], Any, dict[str, tuple[Any, ...]]]:
+    """The arrays of a pandas or polars frame, its client column and its categories.
+
+    See `FederatedDataset.from_frame`.
+    """
     is_lazy = hasattr(frame, "collect") and not hasattr(frame, "__len__")
     if is_lazy or not (hasattr(frame, "columns") and hasattr(frame, "__getitem__")):
         hint = "; call its collect() first" if is_lazy else ""
@@ -27,13 +31,30 @@ def frame_arrays(
         )
     chosen = choose(list(frame.columns), client_column, columns)
     _refuse_missing(frame[client_column], client_column)
-    return stacked_columns(chosen, lambda name: _of_series(frame[name], name)), frame[client_column]
+    given, used = given_categories(categories, list(frame.columns)), {}
+
+    def read(name: str) -> np.ndarray:
+        series = frame[name]
+        own = own_categories(series)
+        if name not in given and own is None:
+            return _of_series(series, name)
+        _refuse_missing(series, name)
+        if name not in given and hasattr(categories, "arrays"):
+            raise ValueError(
+                f"The column {name!r} is categorical, but the training set has no categories of it."
+            )
+        used[name] = given.get(name, own)
+        return numbered(series.to_list(), used[name], name)
+
+    return stacked_columns(chosen, read), frame[client_column], used
 
 
 def dataset_arrays(
-    dataset: Any, client_column: str, columns: Columns | None
-) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray | None]:
-    """The arrays of a `datasets.Dataset`, its clients, and their names if those are codes."""
+    dataset: Any, client_column: str, columns: Columns | None, categories: Any = None
+) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray | None, dict[str, tuple[Any, ...]]]:
+    """The arrays of a `datasets.Dataset`, its clients, their names if those are codes, and
+    its categories.
+    """
     names = getattr(dataset, "column_names", None)
     if isinstance(names, Mapping):
         raise ValueError(
@@ -49,7 +70,23 @@ def dataset_arrays(
     wanted = {client_column, *(name for group in chosen.values() for name in _listed(group))}
     table = dataset.select_columns([n for n in names if n in wanted]).with_format("arrow")[:]
     ids, clients = _arrow_ids(table.column(client_column), client_column)
-    return stacked_columns(chosen, lambda name: _of_arrow(table.column(name), name)), ids, clients
+    given, used = given_categories(categories, list(names)), {}
+
+    def read(name: str) -> np.ndarray:
+        column = table.column(name)
+        own = getattr(dataset.features[name], "names", None)  # of a ClassLabel
+        if own is not None:
+            used[name] = tuple(own)
+        if name not in given:
+            return _of_arrow(column, name)
+        _refuse_missing(column, name)
+        used[name] = given[name]
+        values = column.to_pylist()
+        if own is not None:
+            values = [own[value] if value >= 0 else value for value in values]
+        return numbered(values, used[name], name)
+
+    return stacked_columns(chosen, read), ids, clients, used
 
 
 def choose(
@@ -97,16 +134,10 @@ def stacked_columns(
 def _of_series(series: Any, name: str) -> np.ndarray:
     """A column of a frame."""
     _refuse_missing(series, name)
-    kind = str(series.dtype)
-    if kind == "category":  # of pandas
-        values = series.cat.codes.to_numpy().astype(np.int32)
-    elif kind.startswith("Enum"):  # of polars
-        values = series.to_physical().to_numpy().astype(np.int32)
-    else:
-        values = series.to_numpy()
+    values = series.to_numpy()
     if values.dtype.kind == "O" and not isinstance(values[0], str):
         values = _of_objects(values, name)
-    return _numbers(values, name, "frame[{0!r}].astype('category') (polars: cast to pl.Enum)")
+    return _numbers(values, name, "categories={{{0!r}: [...]}}")
 
 
 def _of_objects(values: np.ndarray, name: str) -> np.ndarray:
@@ -187,7 +218,9 @@ def _lists(column: Any, name: str) -> list[list[Any]]:
 
 
 def _of_arrow(
-    column: Any, name: str, encode: str | None = "dataset.class_encode_column({0!r})"
+    column: Any, name: str, encode: str | None = (
+        "categories={{{0!r}: [...]}} (or, before it is split, dataset.class_encode_column({0!r}))"
+    ),
 ) -> np.ndarray:
     """A column of an Arrow table, without Python objects (but for images, which are decoded)."""
     _refuse_missing(column, name)
@@ -275,8 +308,9 @@ def _numbers(values: np.ndarray, name: str, encode: str | None) -> np.ndarray:
     """The values, if a model can take them; `encode` is how a user makes numbers of text."""
     if values.dtype.kind == "O" or values.dtype.kind in "UST":
         cure = "Convert it to numbers" if encode is None else (
-            f"Encode it as whole numbers, for example by {encode.format(name)}, or as token ids "
-            "(fedax.Vocabulary)"
+            f"Number its values by {encode.format(name)} and the test set's by categories=train; "
+            "the numbers have no order, so a model takes them one-hot (jax.nn.one_hot). Or make "
+            "token ids (fedax.Vocabulary)"
         )
         raise ValueError(
             f"The column {name!r} holds {_held(values)}, which a model cannot take. {cure}, or "

@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from fedax.algorithm import Model
+from fedax.data.categories import require_alike
 from fedax.data.federated_dataset import FederatedDataset
 from fedax.mistakes.errors import kind_of
 
@@ -32,6 +33,7 @@ class Task(_Task):
 
     Raises:
       TypeError: `train` or `test` is no `FederatedDataset`.
+      ValueError: they number the categories of a column differently.
     """
 
     __slots__ = ()
@@ -49,6 +51,8 @@ class Task(_Task):
                     "client_ids), or of one dictionary a client with "
                     "FederatedDataset.from_clients(clients)."
                 )
+        if test is not None:
+            require_alike(train.categories, test.categories)
         return super().__new__(cls, model, train, test, name, references)
 
     @classmethod
