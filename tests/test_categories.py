@@ -52,7 +52,7 @@ def test_two_numberings_of_a_column_are_refused(make):
     with pytest.raises(ValueError, match=r"'ward' is numbered differently.*'emergency' is 1 in train and 0 in test.*categories=train"):
         fedax.Task(model(), train, test)
     assert fedax.Task(model(), train, of(make, TEST, categories=train)).test.arrays["x"].tolist() == [1, 2]
-    with pytest.raises(ValueError, match="the category 'cardio' in test, but not in train"):
+    with pytest.raises(ValueError, match=r"the category 'cardio' in test, but not in train"):
         fedax.Task(model(), test, train)
 
 
@@ -92,7 +92,7 @@ def test_hugging_face_has_the_same(tmp_path):
         given(TRAIN)
     train = given(TRAIN, categories={"ward": WARDS})
     assert given(TEST, categories=train).arrays["x"].tolist() == [1, 2]
-    with pytest.raises(ValueError, match="category 'surgery', first in row 0"):
+    with pytest.raises(ValueError, match=r"category 'surgery', first in row 0"):
         given({**TEST, "ward": ["surgery", "onco"]}, categories=train)
     labelled = [
         FederatedDataset.from_huggingface(
@@ -100,7 +100,7 @@ def test_hugging_face_has_the_same(tmp_path):
             categories=categories,
         ) for rows, categories in ((TRAIN, None), (TEST, None), (TEST, {"ward": WARDS}))
     ]
-    with pytest.raises(ValueError, match="numbered differently"):
+    with pytest.raises(ValueError, match=r"numbered differently"):
         fedax.Task(model(), *labelled[:2])
     assert labelled[2].arrays["x"].tolist() == [1, 2]
     assert labelled[0].arrays["x"].tolist() == [0, 1, 2, 2]
@@ -124,7 +124,7 @@ def test_categories_that_cannot_be(categories, said):
 
 def test_a_training_set_without_categories_is_refused():
     plain = FederatedDataset.from_frame(pandas.DataFrame(TRAIN), "who", ["y"])
-    with pytest.raises(ValueError, match="this one has none"):
+    with pytest.raises(ValueError, match=r"this one has none"):
         of(pandas.DataFrame, TEST, categories=plain)
 
 

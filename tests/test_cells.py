@@ -3,11 +3,11 @@
 import json
 
 import h5py
-import made_data
 import numpy as np
 import pytest
 
 import fedax
+import made_data
 from fedax import DataError, FederatedDataset, Vocabulary, read_data
 from fedax.data.partitions import parse_partition
 
@@ -32,7 +32,7 @@ def test_a_cell_that_is_no_number_is_named_with_its_line(tmp_path, cell, columns
 
 @pytest.mark.parametrize("cell", ["nan", "NaN", "inf", "-Infinity", "1e39", "1e400"])
 def test_a_number_that_is_not_finite_is_named_with_its_line(tmp_path, cell):
-    with pytest.raises(DataError, match="line 3, of client 'bob'.*'age' holds .*not finite"):
+    with pytest.raises(DataError, match=r"line 3, of client 'bob'.*'age' holds .*not finite"):
         table(tmp_path, f"user,age\nada,31\nbob,{cell}\n")
 
 
@@ -47,7 +47,7 @@ def test_a_transform_gets_text_and_nan(tmp_path):
     assert seen["code"] == ["1_2", "12"]
     assert np.isnan(seen["h"][0])
     (tmp_path / "other.csv").write_text("user,code,h\nada,1,1e39\n")
-    with pytest.raises(DataError, match="line 2.*'1e39', which is not finite in float32"):
+    with pytest.raises(DataError, match=r"line 2.*'1e39', which is not finite in float32"):
         read_data(tmp_path / "other.csv", client_column="user", transform=transform)
 
 
@@ -62,7 +62,7 @@ def test_numbers_that_every_program_reads_stay_numbers(tmp_path):
 ])
 def test_a_whole_number_that_would_lose_digits_is_refused(tmp_path, values, line):
     text = "user,age\n" + "".join(f"ada,{value}\n" for value in values)
-    with pytest.raises(DataError, match=f"line {line}, .*more digits than"):
+    with pytest.raises(DataError, match=rf"line {line}, .*more digits than"):
         table(tmp_path, text)
 
 
@@ -72,11 +72,11 @@ def test_large_whole_numbers_are_kept(tmp_path):
 
 
 def test_missing_cells_are_named_with_their_line(tmp_path):
-    with pytest.raises(DataError, match="line 5, of client 'bob': the column 'b' has a missing"):
+    with pytest.raises(DataError, match=r"line 5, of client 'bob': the column 'b' has a missing"):
         table(tmp_path, 'user,a,b\nada,"x\ny",1\n\nbob,z,\n', transform=lambda columns: columns)
-    with pytest.raises(DataError, match="line 3 has no client"):
+    with pytest.raises(DataError, match=r"line 3 has no client"):
         table(tmp_path, "user,a\nada,1\n,2\n")
-    with pytest.raises(DataError, match="the column 'a' has a missing value"):
+    with pytest.raises(DataError, match=r"the column 'a' has a missing value"):
         table(tmp_path, "user,a\nada,\nada,\n")
 
 
@@ -100,7 +100,7 @@ def test_what_is_no_text_is_refused(bad):
                  lambda: Vocabulary.build(["to", bad])):
         with pytest.raises(ValueError, match=r"must be a string|must be text|not UTF-8"):
             call()
-    with pytest.raises(ValueError, match="but is one text"):
+    with pytest.raises(ValueError, match=r"but is one text"):
         vocabulary.sequences(b"to be", 4)
 
 
@@ -149,9 +149,9 @@ def test_a_task_takes_data_sets_only(wrong):
     with pytest.raises(TypeError, match=r"train must be a fedax\.FederatedDataset.*from_arrays"):
         fedax.Task(model, wrong)
     if wrong is not None:
-        with pytest.raises(TypeError, match="test must be a fedax.FederatedDataset"):
+        with pytest.raises(TypeError, match=r"test must be a fedax.FederatedDataset"):
             fedax.Task(model, data, wrong)
-        with pytest.raises(TypeError, match="test must be a fedax.FederatedDataset"):
+        with pytest.raises(TypeError, match=r"test must be a fedax.FederatedDataset"):
             fedax.Task(model, data)._replace(test=wrong)
     assert fedax.Task(model, data)._replace(test=data).test is data
 
@@ -182,7 +182,7 @@ def test_whole_numbers_of_leaf_stay_whole_and_keep_their_digits(tmp_path):
     tokens = {"ada": {"x": [[1, 2]]}, "bob": {"x": [[3, 2**40]]}}
     assert read_data(leaf(tmp_path, tokens)).arrays["x"].tolist() == [[1, 2], [3, 2**40]]
     mixed = {"ada": {"x": [[2**24 + 1]]}, "bob": {"x": [[0.5]]}}
-    with pytest.raises(DataError, match="user 'ada' has whole numbers of 'x' above .* lose digits"):
+    with pytest.raises(DataError, match=r"user 'ada' has whole numbers of 'x' above .* lose digits"):
         read_data(leaf(tmp_path, mixed, "b.json"))
 
 
@@ -215,7 +215,7 @@ def test_users_of_leaf_without_examples_can_be_left_out(tmp_path):
 @pytest.mark.parametrize("word", ["NaN", "Infinity", "-Infinity"])
 def test_numbers_that_json_does_not_have_are_named(tmp_path, word):
     users = {"ada": {"x": [[1.5]], "y": [0]}, "bob": {"x": [[float(word)]], "y": [0]}}
-    with pytest.raises(DataError, match=f"a user after 'ada' has {word}, which JSON does not have"):
+    with pytest.raises(DataError, match=rf"a user after 'ada' has {word}, which JSON does not have"):
         read_data(leaf(tmp_path, users))
 
 

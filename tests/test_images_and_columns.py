@@ -106,7 +106,7 @@ def test_images_of_several_kinds_are_refused(tmp_path, images, said):
 def test_images_of_several_kinds_are_refused_across_chunks_and_batches(tmp_path, monkeypatch, first):
     other = DEEP if first is GREY else GREY
     rows = datasets.concatenate_datasets([column(first), column(other)])
-    with pytest.raises(ValueError, match="The images of the column 'image' are of several kinds"):
+    with pytest.raises(ValueError, match=r"The images of the column 'image' are of several kinds"):
         FederatedDataset.from_huggingface(rows, "who")
     monkeypatch.setattr("fedax.data.readers.arrow.batch_rows", lambda _: 1)
     rows.to_parquet(tmp_path / "images.parquet")
@@ -151,7 +151,7 @@ def test_a_transform_gets_the_columns_of_parquet(tmp_path, kind):
 def test_a_missing_text_of_parquet_is_refused(tmp_path, values):
     path = tmp_path / "t.parquet"
     pyarrow.parquet.write_table(pyarrow.table({"who": ["ada", "bob", "ada"], "c": values}), path)
-    with pytest.raises(DataError, match="'c' has a missing value.* row 1"):
+    with pytest.raises(DataError, match=r"'c' has a missing value.* row 1"):
         read_data(path, client_column="who", transform=lambda columns: columns)
 
 

@@ -406,7 +406,7 @@ class StoreWriter:
         return table
 
     def _path(self, key: str) -> Path:
-        return self._partial / f"{key}.npy"
+        return self._partial / layout.array_file(key)
 
     def _close(self) -> None:
         self._close_files()
@@ -418,7 +418,13 @@ class StoreWriter:
                 file.close()
         self._files = {}
 
-    def _failed(self, error: OSError) -> _DiskError:
+    def _failed(self, error: OSError) -> DataError:
+        if layout.has_too_many_files(error):
+            return DataError(
+                f"Cannot write the store {self.folder}: each of its {len(self._like)} or more "
+                "arrays is a file, and this process cannot open more. Join columns in one array, "
+                "as in columns={'x': ['a', 'b']}, or allow more open files (ulimit -n)."
+            )
         return _DiskError(
             f"Cannot write the store {self.folder}: {error.strerror or error}. What was written is "
             f"kept in {self._partial}, and the same call goes on with it."

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from fedax.data.csv_cells import original_text
 from fedax.pictures.errors import DrawingError
 from fedax.rounds.client_metrics import ClientMetrics
 
@@ -23,6 +24,7 @@ def read_clients(path: Path) -> ClientMetrics:
     try:
         with path.open(encoding="utf-8", newline="") as file:
             head, *lines = csv.reader(file)
+        head = list(map(original_text, head))
         if head[:2] != ["client", "num_examples"]:
             raise ValueError("it has no columns client and num_examples")
         names, sizes, *columns = zip(*_whole(lines, len(head)), strict=True)
@@ -36,7 +38,7 @@ def read_clients(path: Path) -> ClientMetrics:
         raise DrawingError(f"Cannot read {path}: {error.strerror}.") from None
     except (OverflowError, ValueError, csv.Error) as error:
         raise DrawingError(f"{path} is no table of a run's clients: {error}.") from None
-    return ClientMetrics(sums, np.array(names), examples)
+    return ClientMetrics(sums, np.array(list(map(original_text, names))), examples)
 
 
 def _whole(lines: Sequence[list[str]], width: int) -> Sequence[list[str]]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
 from io import BufferedReader
-from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
