@@ -16,7 +16,10 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # what its own imports say is not ours
     import datasets
 
-TRAIN = {"who": ["h1", "h2", "h1", "h2"], "ward": ["cardio", "onco", "emergency", "onco"], "y": [0, 1, 0, 1]}
+TRAIN = {
+    "who": ["h1", "h2", "h1", "h2"], "ward": ["cardio", "onco", "emergency", "onco"],
+    "y": [0, 1, 0, 1],
+}
 TEST = {"who": ["h1", "h2"], "ward": ["emergency", "onco"], "y": [0, 1]}
 WARDS = ["cardio", "emergency", "onco"]
 
@@ -49,9 +52,10 @@ def model():
 def test_two_numberings_of_a_column_are_refused(make):
     """Training accuracy was 100%, test accuracy 29%."""
     train, test = of(make, TRAIN), of(make, TEST)
-    with pytest.raises(ValueError, match=r"'ward' is numbered differently.*'emergency' is 1 in train and 0 in test.*categories=train"):
+    with pytest.raises(ValueError, match=r"numbered differently.*'emergency' is 1 in train and 0"):
         fedax.Task(model(), train, test)
-    assert fedax.Task(model(), train, of(make, TEST, categories=train)).test.arrays["x"].tolist() == [1, 2]
+    task = fedax.Task(model(), train, of(make, TEST, categories=train))
+    assert task.test.arrays["x"].tolist() == [1, 2]
     with pytest.raises(ValueError, match=r"the category 'cardio' in test, but not in train"):
         fedax.Task(model(), test, train)
 
@@ -78,7 +82,7 @@ def test_a_test_set_is_numbered_as_the_training_set(make):
 def test_an_unknown_category_is_named(make):
     train = of(make, TRAIN, categories={"ward": WARDS})
     rows = {**TEST, "ward": ["onco", "surgery"]}
-    with pytest.raises(ValueError, match=r"'ward' has the category 'surgery', first in row 1, which is not among its 3 categories: \['cardio'"):
+    with pytest.raises(ValueError, match=r"'surgery', first in row 1.* 3 categories: \['cardio'"):
         of(make, rows, categories=train)
 
 
@@ -96,8 +100,8 @@ def test_hugging_face_has_the_same(tmp_path):
         given({**TEST, "ward": ["surgery", "onco"]}, categories=train)
     labelled = [
         FederatedDataset.from_huggingface(
-            datasets.Dataset.from_dict(rows).class_encode_column("ward"), "who", {"x": "ward", "y": "y"},
-            categories=categories,
+            datasets.Dataset.from_dict(rows).class_encode_column("ward"), "who",
+            {"x": "ward", "y": "y"}, categories=categories,
         ) for rows, categories in ((TRAIN, None), (TEST, None), (TEST, {"ward": WARDS}))
     ]
     with pytest.raises(ValueError, match=r"numbered differently"):
@@ -107,7 +111,7 @@ def test_hugging_face_has_the_same(tmp_path):
 
 
 def test_the_message_of_a_text_column_names_the_cure():
-    with pytest.raises(ValueError, match=r"'ward' holds text.*categories=\{'ward': \[...\]\} and the test set's by categories=train.*one-hot"):
+    with pytest.raises(ValueError, match=r"holds text.*=\{'ward': \[...\]\} and.*=train;.*one-hot"):
         of(pandas.DataFrame, TRAIN)
 
 
@@ -130,5 +134,6 @@ def test_a_training_set_without_categories_is_refused():
 
 def test_categories_may_be_numbers():
     frame = pandas.DataFrame({"who": ["a", "b", "a"], "year": [2021, 2019, 2021]})
-    data = FederatedDataset.from_frame(frame, "who", categories={"year": np.array([2019, 2020, 2021])})
+    years = {"year": np.array([2019, 2020, 2021])}
+    data = FederatedDataset.from_frame(frame, "who", categories=years)
     assert data.client("a")["year"].tolist() == [2, 2]

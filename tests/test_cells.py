@@ -1,6 +1,8 @@
 """Cells and values of files: taken as they are written, or refused with their place."""
 
+import csv
 import json
+import resource
 
 import h5py
 import numpy as np
@@ -9,7 +11,12 @@ import pytest
 import fedax
 import made_data
 from fedax import DataError, FederatedDataset, Vocabulary, read_data
+from fedax.data.csv_cells import original_text, safe_cell
 from fedax.data.partitions import parse_partition
+from fedax.data.store import array_file, check_store
+from fedax.pictures.client_files import read_clients
+from fedax.report.clients import clients_table
+from fedax.rounds.client_metrics import ClientMetrics
 
 
 def table(tmp_path, text, **options):
@@ -19,7 +26,8 @@ def table(tmp_path, text, **options):
 
 
 @pytest.mark.parametrize("cell", [
-    "1_2", "1_000.5", "\u0661\u0662", "\uff11", "n/a", "NA", "0x1f", "1,5", "1e", "--1", "1\u00a0000",
+    "1_2", "1_000.5", "\u0661\u0662", "\uff11", "n/a", "NA", "0x1f", "1,5", "1e", "--1",
+    "1\u00a0000",
 ])
 @pytest.mark.parametrize("columns", [None, {"x": ["age", "height"]}])
 def test_a_cell_that_is_no_number_is_named_with_its_line(tmp_path, cell, columns):
@@ -58,7 +66,8 @@ def test_numbers_that_every_program_reads_stay_numbers(tmp_path):
 
 
 @pytest.mark.parametrize(("values", "line"), [
-    (["1.5", "9007199254740993"], 3), (["18446744073709551615", "1"], 2), (["0.5", "-1" + "0" * 19], 3),
+    (["1.5", "9007199254740993"], 3), (["18446744073709551615", "1"], 2),
+    (["0.5", "-1" + "0" * 19], 3),
 ])
 def test_a_whole_number_that_would_lose_digits_is_refused(tmp_path, values, line):
     text = "user,age\n" + "".join(f"ada,{value}\n" for value in values)
@@ -85,12 +94,14 @@ def test_bytes_are_texts():
     texts = ["to be or not to be", "to do"]
     right = Vocabulary.build(texts, size=4)
     assert Vocabulary.build([text.encode() for text in texts], size=4) == right
-    assert Vocabulary.build([[word.encode() for word in text.split()] for text in texts], 4) == right
+    tokens = [[word.encode() for word in text.split()] for text in texts]
+    assert Vocabulary.build(tokens, size=4) == right
     assert Vocabulary(tuple(word.encode() for word in right.known)) == right
     for given in (b"to be", [b"to", b"be"], np.array([b"to", b"be"]), (w for w in ("to", b"be"))):
         assert right.encode(given).tolist() == right.encode("to be").tolist()
     letters = Vocabulary.build(["\u00e9a"], unit="character")
-    assert letters.sequences(["\u00e9".encode()], 2).tolist() == letters.sequences(["\u00e9"], 2).tolist()
+    given, right = (letters.sequences([text], 2) for text in ("\u00e9".encode(), "\u00e9"))
+    assert given.tolist() == right.tolist()
 
 
 @pytest.mark.parametrize("bad", [None, float("nan"), 3, [3], [None], b"\xff", bytearray(b"to")])
@@ -112,7 +123,8 @@ def idx(kind, values):
 
 
 @pytest.mark.parametrize(("labels", "said"), [
-    ([0.0, 1.5], "label of example 1 is 1.5"), ([np.nan, 1], "example 0 is nan"), ([0, 3e9], "3000000000"),
+    ([0.0, 1.5], "label of example 1 is 1.5"), ([np.nan, 1], "example 0 is nan"),
+    ([0, 3e9], "3000000000"),
 ])
 @pytest.mark.parametrize("kind", [">f4", ">f8"])
 def test_labels_of_idx_that_are_no_whole_numbers_are_refused(tmp_path, kind, labels, said):
@@ -164,13 +176,16 @@ def leaf(tmp_path, users, name="all.json", text=None):
     return path
 
 
-@pytest.mark.parametrize("order", [["ada", "bob", "eve"], ["eve", "bob", "ada"], ["bob", "eve", "ada"]])
+@pytest.mark.parametrize("order", [
+    ["ada", "bob", "eve"], ["eve", "bob", "ada"], ["bob", "eve", "ada"],
+])
 def test_whole_numbers_of_a_client_of_leaf_are_as_the_others(tmp_path, order):
     """A client with whole numbers only was int32, the next float32, and the file refused."""
     users = {"ada": {"x": [[0.5, 1]], "y": [0]}, "bob": {"x": [[4, 5]], "y": [1]},
              "eve": {"x": [[6, 7]], "y": [2]}}
     path = leaf(tmp_path, {name: users[name] for name in order})
-    for options in ({}, {"transform": lambda columns: {"x": columns["x"]}, "store": tmp_path / "t"}):
+    chosen = {"transform": lambda columns: {"x": columns["x"]}, "store": tmp_path / "t"}
+    for options in ({}, chosen):
         data = read_data(path, **options)
         assert data.arrays["x"].dtype == np.float32
         assert data.client("bob")["x"].tolist() == [[4, 5]]
@@ -182,7 +197,7 @@ def test_whole_numbers_of_leaf_stay_whole_and_keep_their_digits(tmp_path):
     tokens = {"ada": {"x": [[1, 2]]}, "bob": {"x": [[3, 2**40]]}}
     assert read_data(leaf(tmp_path, tokens)).arrays["x"].tolist() == [[1, 2], [3, 2**40]]
     mixed = {"ada": {"x": [[2**24 + 1]]}, "bob": {"x": [[0.5]]}}
-    with pytest.raises(DataError, match=r"user 'ada' has whole numbers of 'x' above .* lose digits"):
+    with pytest.raises(DataError, match=r"'ada' has whole numbers of 'x' above .* lose digits"):
         read_data(leaf(tmp_path, mixed, "b.json"))
 
 
@@ -194,16 +209,20 @@ def test_whole_numbers_of_leaf_over_several_files(tmp_path):
 
 
 def test_raw_text_of_leaf_is_left_out(tmp_path):
-    users = {"ada": {"x": ["ab", "bc"], "y": ["c", "d"], "raw": "abcd"}, "bob": {"x": ["a"], "y": ["b"], "raw": "ab"}}
-    data = read_data(leaf(tmp_path, users), transform=lambda columns: {
-        "n": np.array([len(text) for text in columns["x"]], np.int32), "columns": np.full(len(columns["x"]), len(columns)),
-    })
+    users = {"ada": {"x": ["ab", "bc"], "y": ["c", "d"], "raw": "abcd"},
+             "bob": {"x": ["a"], "y": ["b"], "raw": "ab"}}
+
+    def transform(columns):
+        assert set(columns) == {"x", "y"}
+        return {"n": np.array([len(text) for text in columns["x"]], np.int32)}
+
+    data = read_data(leaf(tmp_path, users), transform=transform)
     assert data.arrays["n"].tolist() == [2, 2, 1]
-    assert data.arrays["columns"].tolist() == [2, 2, 2]
 
 
 def test_users_of_leaf_without_examples_can_be_left_out(tmp_path):
-    path = leaf(tmp_path, {"ada": {"x": [], "y": []}, "bob": {"x": [[1.5]], "y": [0]}, "eve": {"x": [], "y": []}})
+    empty = {"x": [], "y": []}
+    path = leaf(tmp_path, {"ada": empty, "bob": {"x": [[1.5]], "y": [0]}, "eve": empty})
     with pytest.raises(DataError, match=r"Client 'ada' has no examples.*skip_empty=True"):
         read_data(path)
     data = read_data(path, skip_empty=True)
@@ -215,7 +234,7 @@ def test_users_of_leaf_without_examples_can_be_left_out(tmp_path):
 @pytest.mark.parametrize("word", ["NaN", "Infinity", "-Infinity"])
 def test_numbers_that_json_does_not_have_are_named(tmp_path, word):
     users = {"ada": {"x": [[1.5]], "y": [0]}, "bob": {"x": [[float(word)]], "y": [0]}}
-    with pytest.raises(DataError, match=rf"a user after 'ada' has {word}, which JSON does not have"):
+    with pytest.raises(DataError, match=f"user after 'ada' has {word}, which JSON does not"):
         read_data(leaf(tmp_path, users))
 
 
@@ -237,3 +256,63 @@ def test_clients_of_tff_without_examples_can_be_left_out(tmp_path):
         data = read_data(path, skip_empty=True)
         assert data.names.tolist() == ["bob"]
         assert data.arrays["label"].tolist() == [3] or data.arrays["label"].tolist() == [[3]]
+
+
+NAMES = ["sepal length (cm)", "v1.5", "gr\u00f6\u00dfe", "a%20b", "-x", "e-mail", "CON.x"]
+
+
+def test_names_of_columns_may_have_blanks_and_dots(tmp_path):
+    names = NAMES[:-1]
+    data = table(tmp_path, ",".join(["user", *names]) + "\n" + "ada" + ",1" * len(names) + "\n")
+    assert list(data.arrays) == names
+    again = read_data(tmp_path / "t.csv", client_column="user", store=tmp_path / "store")
+    assert all(again.arrays[name].tolist() == [1] for name in names)
+    assert check_store(tmp_path / "store").num_examples == 1
+    assert len({array_file(name).lower() for name in NAMES}) == len(NAMES)
+
+
+@pytest.mark.parametrize("name", [
+    "", "km/h", "a\\b", "names", "Offsets", "x" * 65, "a\tb", "\u00e9" * 60,
+])
+def test_other_names_of_columns_name_the_cure(tmp_path, name):
+    with pytest.raises(DataError, match=r"columns=\{'other': 'column'\}"):
+        table(tmp_path, f'user,"{name}"\nada,1\n')
+    if name:
+        data = table(tmp_path, f'user,"{name}"\nada,1\n', columns={"other": name})
+        assert data.arrays["other"].tolist() == [1]
+
+
+def test_more_columns_than_files_that_may_be_open_name_the_cure(tmp_path):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    text = "user," + ",".join(f"c{i}" for i in range(300)) + "\nada" + ",1" * 300 + "\n"
+    table(tmp_path, text)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (200, hard))
+    try:
+        for call in (lambda: read_data(tmp_path / "t.csv", client_column="user"),
+                     lambda: read_data(tmp_path / "store")):
+            for _ in range(2):
+                with pytest.raises(DataError, match=r"Join columns in one array.*ulimit -n"):
+                    call()
+        columns = {"x": [f"c{i}" for i in range(300)]}
+        data = read_data(tmp_path / "t.csv", client_column="user", columns=columns)
+        assert data.arrays["x"].shape == (1, 300)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.parametrize(("text", "cell"), [
+    ("=1+1", "'=1+1"), ("@SUM(A1)", "'@SUM(A1)"), ("+cmd|' /C calc'!A0", "'+cmd|' /C calc'!A0"),
+    ("-1+1", "'-1+1"), ("\t=1", "'\t=1"), ("'=1", "''=1"), ("-5", "-5"), ("+1e3", "+1e3"),
+    ("ada", "ada"), ("'tis", "'tis"), ("", ""), ("a=b", "a=b"),
+])
+def test_spreadsheets_do_not_run_names(tmp_path, text, cell):
+    assert safe_cell(text) == cell
+    assert original_text(cell) == text
+    sums = {"=loss": (np.array([3.0, 5.0]), np.array([3.0, 1.0]))}
+    clients = ClientMetrics(sums, np.array([text, "bob"]), np.array([3, 1]))
+    (tmp_path / "clients.csv").write_text(clients_table(clients), encoding="utf-8")
+    with (tmp_path / "clients.csv").open(encoding="utf-8", newline="") as file:
+        head, first, _ = csv.reader(file)
+    assert (head[2], first[0]) == ("'=loss", cell)
+    read = read_clients(tmp_path / "clients.csv")
+    assert (read.names[0], list(read)) == (text, ["=loss"])

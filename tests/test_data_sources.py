@@ -171,7 +171,8 @@ def test_nullable_columns_of_pandas_and_fixed_ones_of_polars():
 
 @pytest.mark.parametrize("kind", ["pandas", "polars"])
 @pytest.mark.parametrize(("changes", "options", "sentence"), [
-    ({"city": list("abcde")}, {}, r"column 'city' holds text.*categories=\{'city': \[\.\.\.\]\}.*one-hot.*columns=\["),
+    ({"city": list("abcde")}, {},
+     r"column 'city' holds text.*categories=\{'city': \[\.\.\.\]\}.*one-hot.*columns=\["),
     ({"a": [1.0, 2.0, None, 3.0, 4.0]}, {}, "column 'a' has a missing value .* in row 2"),
     ({"a": [1.0, float("nan"), 2.0, 3.0, 4.0]}, {}, "column 'a' has a missing value .* row 1"),
     ({"a": [1.0, 2.0, 3.0, float("inf"), 4.0]}, {}, "'a' holds infinity, first in row 3"),
@@ -458,7 +459,7 @@ def test_a_selection_keeps_names_and_takes_what_names_them():
         data.select([])
     with pytest.raises(ValueError, match="Two clients have the name 'a'"):
         data.take([0, 0])
-    with pytest.raises(KeyError, match=r"no client 3\. By index, it is client_at\(3\); take\(\[3\]\)"):
+    with pytest.raises(KeyError, match=r"no client 3\. By index, .*client_at\(3\); take\(\[3\]\)"):
         data.select([3])
     with pytest.raises(KeyError, match="Index -1 is not one of the 5 clients"):
         data.take([-1])

@@ -93,9 +93,9 @@ def numbered(values: Sequence[Any], categories: Sequence[Any], name: str) -> np.
     if (codes < 0).any():
         row = int(np.argmax(codes < 0))
         raise ValueError(
-            f"The column {name!r} has the category {quoted(values[row])}, first in row {row}, which "
-            f"is not among its {len(categories)} categories: {quoted(list(categories))}. Add it "
-            "there (a model then has one more), or leave the row out."
+            f"The column {name!r} has the category {quoted(values[row])}, first in row {row}, "
+            f"which is not among its {len(categories)} categories: {quoted(list(categories))}. Add "
+            "it there (a model then has one more), or leave the row out."
         )
     return codes
 

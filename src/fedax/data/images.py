@@ -10,8 +10,8 @@ import numpy as np
 _KEPT = {"L", "LA", "RGB", "RGBA", "I", "F"}
 # What the other modes mean. A palette is in `pixels_of`.
 _CONVERTED = {
-    "1": "L", "CMYK": "RGB", "YCbCr": "RGB", "HSV": "RGB", "RGBX": "RGB", "La": "LA", "RGBa": "RGBA",
-    "PA": "RGBA",
+    "1": "L", "CMYK": "RGB", "YCbCr": "RGB", "HSV": "RGB", "RGBX": "RGB", "La": "LA",
+    "RGBa": "RGBA", "PA": "RGBA",
 }
 _ORIENTATION = 0x0112
 

@@ -166,13 +166,14 @@ def check_array_name(name: Any) -> None:
     """
     if (
         not isinstance(name, str) or not 1 <= len(name) <= _LONGEST_ARRAY_NAME
-        or not name.isprintable() or set(name) & set("/\\") or len(array_file(name)) > _LONGEST_FILE_NAME
-        or name.lower() in (OFFSETS, NAMES)
+        or not name.isprintable() or set(name) & set("/\\")
+        or len(array_file(name)) > _LONGEST_FILE_NAME or name.lower() in (OFFSETS, NAMES)
     ):
         raise DataError(
             f"An array of a store cannot have the name {quoted(name)}: take 1 to "
-            f"{_LONGEST_ARRAY_NAME} printable letters other than / and \\, and neither {OFFSETS!r} nor {NAMES!r}. A "
-            "column gets another name by columns={'other': 'column'}."
+            f"{_LONGEST_ARRAY_NAME} printable letters other than / and \\, and neither "
+            f"{OFFSETS!r} nor {NAMES!r}. A column gets another name by "
+            "columns={'other': 'column'}."
         )
 
 

@@ -52,9 +52,7 @@ def frame_arrays(
 def dataset_arrays(
     dataset: Any, client_column: str, columns: Columns | None, categories: Any = None
 ) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray | None, dict[str, tuple[Any, ...]]]:
-    """The arrays of a `datasets.Dataset`, its clients, their names if those are codes, and
-    its categories.
-    """
+    """The arrays of a `datasets.Dataset`, clients, their names if those are codes, categories."""
     names = getattr(dataset, "column_names", None)
     if isinstance(names, Mapping):
         raise ValueError(
@@ -173,14 +171,8 @@ def arrow_column(column: Any, name: str) -> Any:
         return column.to_pylist()
     if arrow.types.is_temporal(kind) and not arrow.types.is_time(kind):
         return column.to_numpy()
-    if _is_list(kind):
-        if arrow.types.is_dictionary(kind.value_type) or _is_text(kind.value_type):
-            return _lists(column, name)
-        if arrow.types.is_primitive(kind.value_type) and not arrow.types.is_fixed_size_list(kind):
-            rows = [value.values.to_numpy(zero_copy_only=False) for value in column]
-            if len({len(row) for row in rows}) > 1 and all(row.dtype.kind in "biuf" for row in rows):
-                return rows
-    return _of_arrow(column, name, encode=None)
+    ragged = _lists(column, name) if _is_list(kind) else None
+    return _of_arrow(column, name, encode=None) if ragged is None else ragged
 
 
 def _is_list(kind: Any) -> bool:
@@ -208,13 +200,22 @@ def _of_categories(chunk: Any) -> Iterator[Any]:
     return (words[code] for code in chunk.indices.to_pylist())
 
 
-def _lists(column: Any, name: str) -> list[list[Any]]:
-    """Lists of text, none of which is missing."""
-    rows = column.to_pylist()
-    for row, values in enumerate(rows):
-        if None in values:
-            raise ValueError(_missing(name, row))
-    return rows
+def _lists(column: Any, name: str) -> list[Any] | None:
+    """Lists of text, or arrays of unequal lengths; None for other lists."""
+    import pyarrow as arrow  # noqa: PLC0415
+
+    kind = column.type.value_type
+    if arrow.types.is_dictionary(kind) or _is_text(kind):
+        rows = column.to_pylist()
+        for row, values in enumerate(rows):
+            if None in values:
+                raise ValueError(_missing(name, row))
+        return rows
+    if arrow.types.is_primitive(kind) and not arrow.types.is_fixed_size_list(column.type):
+        rows = [value.values.to_numpy(zero_copy_only=False) for value in column]
+        if len({len(row) for row in rows}) > 1 and all(row.dtype.kind in "biuf" for row in rows):
+            return rows
+    return None
 
 
 def _of_arrow(

@@ -38,7 +38,7 @@ class Task(_Task):
 
     __slots__ = ()
 
-    def __new__(
+    def __new__(  # noqa: D102 - the class says it
         cls, model: Model, train: FederatedDataset, test: FederatedDataset | None = None,
         name: str = "custom",
         references: Mapping[str, Callable[[], Mapping[str, float]]] = MappingProxyType({}),
@@ -56,7 +56,9 @@ class Task(_Task):
         return super().__new__(cls, model, train, test, name, references)
 
     @classmethod
-    def _make(cls, iterable: Iterable[Any]) -> Task:
+    def _make(  # pyright: ignore[reportIncompatibleMethodOverride] - _replace checks too
+        cls, iterable: Iterable[Any]
+    ) -> Task:
         return cls(*iterable)
 
     def __repr__(self) -> str:

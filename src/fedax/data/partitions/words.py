@@ -92,8 +92,8 @@ def parse_partition(
     def of_groups(
         coarse_alpha: float = 0.1, alpha: float = 10.0, examples_per_client: int | None = None
     ) -> Partition:
-        return pachinko(array(label), array(coarse, "coarse"), clients(), coarse_alpha, alpha, seed=seed,
-                        examples_per_client=examples_per_client)
+        return pachinko(array(label), array(coarse, "coarse"), clients(), coarse_alpha, alpha,
+                        seed=seed, examples_per_client=examples_per_client)
 
     def of_keys(key: str) -> Partition:
         return plain.by_key(array(key, ""), key)

@@ -72,7 +72,7 @@ def _read(images: Path, labels: Path) -> Iterator[Client]:
 
 
 def _require_whole(path: Path, row: int, labels: np.ndarray) -> None:
-    """Raises a clear error if a label is no whole number of 32 bits; floating point may hold one."""
+    """Raises a clear error unless every label, floating point or not, is a whole number."""
     whole = np.isfinite(labels) & (np.abs(np.nan_to_num(labels)) < 2.0**31)
     whole[whole] = labels[whole] == np.trunc(labels[whole])
     if not whole.all():

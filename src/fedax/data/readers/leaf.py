@@ -188,12 +188,13 @@ def _widened(
         kinds[key] = widest
         if key in narrow:
             raise WiderKindError
-    if widest == "float32" and kind != widest:
-        if np.abs(values.astype(np.float64)).max(initial=0) > _LARGEST_EXACT:
-            raise ValueError(
-                f"user {quoted(name)} has whole numbers of {quoted(key)} above {_LARGEST_EXACT:,}, "
-                "which lose digits beside the fractions of other users"
-            )
+    if widest == "float32" != kind and (
+        np.abs(values.astype(np.float64)).max(initial=0) > _LARGEST_EXACT
+    ):
+        raise ValueError(
+            f"user {quoted(name)} has whole numbers of {quoted(key)} above {_LARGEST_EXACT:,}, "
+            "which lose digits beside the fractions of other users"
+        )
     if widest != "float32":
         narrow.add(key)
     return values.astype(widest)
