@@ -110,6 +110,7 @@ def test_hugging_face_has_the_same(tmp_path):
     assert labelled[0].arrays["x"].tolist() == [0, 1, 2, 2]
 
 
+@pytest.mark.quick
 def test_the_message_of_a_text_column_names_the_cure():
     with pytest.raises(ValueError, match=r"holds text.*=\{'ward': \[...\]\} and.*=train;.*one-hot"):
         of(pandas.DataFrame, TRAIN)

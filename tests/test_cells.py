@@ -89,6 +89,7 @@ def test_missing_cells_are_named_with_their_line(tmp_path):
         table(tmp_path, "user,a\nada,\nada,\n")
 
 
+@pytest.mark.quick
 def test_bytes_are_texts():
     """Bytes were taken letter by letter: every token was unknown."""
     texts = ["to be or not to be", "to do"]

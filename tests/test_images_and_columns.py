@@ -77,6 +77,7 @@ def test_images_become_their_colours(tmp_path, image, right):
     assert (found == right).all()
 
 
+@pytest.mark.quick
 def test_images_that_mean_the_same_may_be_mixed(tmp_path):
     for folder in ("grey", "colours"):
         (tmp_path / folder).mkdir()

@@ -220,8 +220,9 @@ class _Shallow:
           ValueError: they go too deep.
         """
         content = self._file.read(size)
-        found = _NOT_JSON.search(content)
-        self.not_json = found[1].decode() if found else self.not_json
+        if b"NaN" in content or b"Infinity" in content:
+            found = _NOT_JSON.search(content)
+            self.not_json = found[1].decode() if found else self.not_json
         # What a backslash stands before is neither the end of a text nor a backslash.
         plain = _ESCAPED.sub(b"__", self._rest + content)
         self._rest = b"\\" if plain.endswith(b"\\") else b""
