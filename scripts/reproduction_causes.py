@@ -406,7 +406,7 @@ def smoothness(every: int = 10) -> float:
     clients = mnist.load("fashion-mnist", "logistic", "dirichlet(0.1)", 500).train
     largest = []
     for client in range(0, clients.num_clients, every):
-        images = next(v for v in clients.client(client).values() if np.ndim(v) > 1)
+        images = next(v for v in clients.client_at(client).values() if np.ndim(v) > 1)
         x = np.asarray(images, float).reshape(len(images), -1) / 255
         x = np.column_stack([x, np.ones(len(x))])  # the bias
         largest.append(np.linalg.eigvalsh(x @ x.T / len(x))[-1])

@@ -29,7 +29,7 @@ def test_clients_are_views_of_flat_arrays():
     assert (data.num_clients, data.num_examples, data.nbytes) == (2, 4, 4 * 24)
     assert data.client_sizes.tolist() == [3, 1]
     assert data.client("bob")["y"].tolist() == [4]
-    assert np.shares_memory(data.client(0)["x"], data.arrays["x"])
+    assert np.shares_memory(data.client_at(0)["x"], data.arrays["x"])
     assert [data.name(i) for i in range(2)] == ["ada", "bob"]
 
 
@@ -103,7 +103,9 @@ def test_an_unknown_client_gets_the_nearest_name():
     data = FederatedDataset.from_clients(clients())
     with pytest.raises(KeyError, match=r"no client 'adda'\. Did you mean 'ada'\?"):
         data.client("adda")
-    with pytest.raises(KeyError, match="Client 2 is not one of the 2 clients"):
+    with pytest.raises(KeyError, match="Index 2 is not one of the 2 clients"):
+        data.client_at(2)
+    with pytest.raises(KeyError, match=r"There is no client 2\.$|There is no client 2\.'"):
         data.client(2)
 
 

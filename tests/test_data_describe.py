@@ -56,7 +56,7 @@ def test_skew_is_what_each_client_says_of_itself():
     skew = label_skew(DATA)
     population = np.array([np.mean(label == Y) for label in (2, 3, 7, 8)])
     for client in range(4):
-        own = DATA.client(client)["y"]
+        own = DATA.client_at(client)["y"]
         shares = np.array([np.mean(own == label) for label in (2, 3, 7, 8)])
         assert skew.shares_of(np.array([client]))[0] == pytest.approx(shares)
         assert skew.top_share[client] == pytest.approx(shares.max())
@@ -64,7 +64,7 @@ def test_skew_is_what_each_client_says_of_itself():
         distance = scipy.spatial.distance.cityblock(shares, population) / 2
         assert skew.distance[client] == pytest.approx(distance)
     assert skew.population.tolist() == [int(np.sum(label == Y)) for label in (2, 3, 7, 8)]
-    holders = [sum(label in DATA.client(c)["y"] for c in range(4)) for label in (2, 3, 7, 8)]
+    holders = [sum(label in DATA.client_at(c)["y"] for c in range(4)) for label in (2, 3, 7, 8)]
     assert skew.num_clients_with.tolist() == holders
 
 

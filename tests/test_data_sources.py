@@ -30,7 +30,7 @@ def check(data, names=("eve", "ada", "bob")):
     assert [data.name(i) for i in range(data.num_clients)] == list(names)
     rows = [[0, 2], [1, 4], [3]]
     for index, own in enumerate(rows):
-        client = data.client(index)
+        client = data.client_at(index)
         assert client["y"].tolist() == Y[own].tolist()
         assert np.asarray(client["x"]).tolist() == X[own].tolist()
 
@@ -53,9 +53,14 @@ def test_clients_may_be_numbers(dtype):
     assert data.names.dtype.kind in "iu"
     assert (data.index(2), data.index("2"), data.index(np.int64(30))) == (2, 2, 0)
     assert data.client("2")["y"].tolist() == [3]  # by name
-    assert data.client(2)["y"].tolist() == [3]  # by index
-    with pytest.raises(KeyError, match=r"Client 30 is not one of the 3 clients.* name it is '30'"):
-        data.client(30)
+    assert data.client(2)["y"].tolist() == [3]
+    assert data.client(np.int64(2))["y"].tolist() == [3]
+    assert data.client_at(2)["y"].tolist() == [3]
+    assert data.client(30)["y"].tolist() == [0, 2]
+    with pytest.raises(KeyError, match=r"no client 0\. By index, it is client_at\(0\)"):
+        data.client(0)
+    with pytest.raises(KeyError, match="Index 30 is not one of the 3 clients"):
+        data.client_at(30)
     with pytest.raises(KeyError, match="There is no client 3"):
         data.index(3)
     own = FederatedDataset.from_clients({30: {"x": X[:2]}, 7: {"x": X[2:]}})
@@ -77,7 +82,7 @@ def test_grouping_is_that_of_a_table_client_by_client():
     data = FederatedDataset.from_arrays({"row": np.arange(400)}, ids)
     assert data.names.tolist() == list(dict.fromkeys(ids.tolist()))
     for index, name in enumerate(data.names):
-        assert data.client(index)["row"].tolist() == np.flatnonzero(ids == name).tolist()
+        assert data.client_at(index)["row"].tolist() == np.flatnonzero(ids == name).tolist()
 
 
 BAD_IDS = {
@@ -166,7 +171,8 @@ def test_nullable_columns_of_pandas_and_fixed_ones_of_polars():
 
 @pytest.mark.parametrize("kind", ["pandas", "polars"])
 @pytest.mark.parametrize(("changes", "options", "sentence"), [
-    ({"city": list("abcde")}, {}, r"column 'city' holds text.*astype\('category'\).*columns=\["),
+    ({"city": list("abcde")}, {},
+     r"column 'city' holds text.*categories=\{'city': \[\.\.\.\]\}.*one-hot.*columns=\["),
     ({"a": [1.0, 2.0, None, 3.0, 4.0]}, {}, "column 'a' has a missing value .* in row 2"),
     ({"a": [1.0, float("nan"), 2.0, 3.0, 4.0]}, {}, "column 'a' has a missing value .* row 1"),
     ({"a": [1.0, 2.0, 3.0, float("inf"), 4.0]}, {}, "'a' holds infinity, first in row 3"),
@@ -367,7 +373,7 @@ def test_memory_does_not_grow_with_the_dense_size(kind, tmp_path):
         held["cohort"] = CohortReader(held["task"].train, 2**30)(np.arange(20))
 
     def evaluate():
-        few = held["task"].test.select(np.arange(20))
+        few = held["task"].test.take(np.arange(20))
         held["value"] = fedax.evaluate(held["task"].model, {"w": jnp.zeros((columns, 2))}, few, 8)
 
     assert peak_of(make) < 5e6
@@ -384,13 +390,13 @@ def test_a_mapped_file_is_read_in_place(tmp_path):
     data = FederatedDataset.from_arrays({"x": x}, ids)
     assert data.arrays["x"] is x
     assert peak_of(lambda: CohortReader(data)) < 1e6  # the device reads the file's pages too
-    few = data.select([3, 1])
-    assert few.client(0)["x"][0, 0] == 12_000
+    few = data.take([3, 1])
+    assert few.client_at(0)["x"][0, 0] == 12_000
     view = FederatedDataset.from_arrays({"x": x[::2]}, ids[::2][::-1])
-    assert view.client(0)["x"][0, 0] == 0
+    assert view.client_at(0)["x"][0, 0] == 0
     shuffled = FederatedDataset.from_arrays({"x": x[:10]}, [1, 2] * 5)
     assert isinstance(shuffled.arrays["x"], SelectedRows)
-    assert shuffled.client(1)["x"][:, 0].tolist() == [4, 12, 20, 28, 36]
+    assert shuffled.client_at(1)["x"][:, 0].tolist() == [4, 12, 20, 28, 36]
 
 
 # Splits and choices.
@@ -440,8 +446,7 @@ def test_a_split_depends_on_seed_and_name_alone():
 
 def test_a_selection_keeps_names_and_takes_what_names_them():
     data = sizes_data(names=np.array(["a", "b", "c", "d", "e"]))
-    for clients in ([3, 1], ["d", "b"], np.array([3, 1])):
-        few = data.select(clients)
+    for few in (data.take([3, 1]), data.select(["d", "b"]), data.take(np.array([3, 1]))):
         assert few.names.tolist() == ["d", "b"]
         assert few.arrays["x"].tolist() == [*range(6, 16), 1, 2]
     large = data.select(data.client_sizes > 2)
@@ -453,7 +458,51 @@ def test_a_selection_keeps_names_and_takes_what_names_them():
     with pytest.raises(ValueError, match="at least one client, and got none"):
         data.select([])
     with pytest.raises(ValueError, match="Two clients have the name 'a'"):
-        data.select([0, 0])
+        data.take([0, 0])
+    with pytest.raises(KeyError, match=r"no client 3\. By index, .*client_at\(3\); take\(\[3\]\)"):
+        data.select([3])
+    with pytest.raises(KeyError, match="Index -1 is not one of the 5 clients"):
+        data.take([-1])
+    for wrong in (["a"], [1.0], 2, [[1]], [True]):
+        with pytest.raises(ValueError, match=r"list of whole numbers.*Names go to client"):
+            data.take(wrong)
+    with pytest.raises(ValueError, match=r"list of names, but got an array of shape \[1, 1\]"):
+        data.select([["a"]])
+    assert data.select("c").names.tolist() == ["c"]
+
+
+@pytest.mark.parametrize("names", [
+    np.array([2, 0, 1]), np.array([2, 0, 1], np.uint8), np.array(["2", "0", "1"]),
+    np.array([-1, 5, 0]), np.array(["ada", "0", "-1"]), None,
+])
+def test_selecting_the_names_of_a_data_set_gives_it_back(names):
+    """Whole-number names were taken as indices: select(data.names) was another order."""
+    data = FederatedDataset({"x": np.array([2, 2, 0, 1, 1])}, np.array([0, 2, 3, 5]), names)
+    own = data.client_names
+    for given in (own, own.tolist(), own.astype(str), own.astype(object), pandas.Series(own)):
+        again = data.select(given)
+        assert again.client_names.tolist() == own.tolist()
+        assert again.arrays["x"].tolist() == data.arrays["x"].tolist()
+    for place, name in enumerate(own):
+        assert data.client(name)["x"].tolist() == data.client_at(place)["x"].tolist()
+        assert data.select([name]).arrays["x"].tolist() == data.client(str(name))["x"].tolist()
+        assert data.select(own[own == name]).names.tolist() == [name]
+        assert data.take([place]).names.tolist() == [name]
+
+
+def test_names_of_a_split_and_of_metrics_select_the_same_clients():
+    train, test = FederatedDataset.from_clients(
+        [{"x": np.full(n, 10.0 * i)} for i, n in enumerate([4, 1, 4, 4])]
+    ).split(0.5)
+    assert test.select(test.names[1:]).arrays["x"].tolist() == [20.0, 20.0, 30.0, 30.0]
+    assert train.select(test.names).names.tolist() == [0, 2, 3]
+    model = fedax.Model(
+        lambda key: jnp.zeros(1), None, lambda p, b: b["x"],
+        {"v": lambda o, b: (b["x"], jnp.ones(len(o)))},
+    )
+    data = FederatedDataset.from_arrays({"x": np.array([20.0, 20, 0, 10, 10])}, [2, 2, 0, 1, 1])
+    measured = fedax.evaluate_clients(model, jnp.zeros(1), data)
+    assert data.select(measured.names[measured["v"] > 15]).arrays["x"].tolist() == [20.0, 20.0]
 
 
 def test_splits_that_cannot_be_are_sentences():

@@ -97,7 +97,7 @@ INSERT = "INSERT INTO examples VALUES ('all_train', ?, ?)"
     "a row is missing": ([("DELETE FROM examples WHERE rowid = 2",)],
                          "examples, but the table client_metadata says"),
     "a client of none": ([("INSERT INTO client_metadata VALUES ('zoe', 'all_train', 0)",)],
-                         "client 'zoe' has no examples"),
+                         "lient 'zoe' has no examples"),
     "unknown client": ([(INSERT, "zoe", b"")], "has the client 'zoe' where"),
     "client twice": ([("INSERT INTO client_metadata SELECT * FROM client_metadata LIMIT 1",)],
                      "where the table client_metadata has 'f0000_10'"),

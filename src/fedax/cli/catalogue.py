@@ -146,7 +146,7 @@ def _sent(item: Item, on: Callable[[str], Task]) -> Row:
     algorithm = build_algorithm(
         config.algorithm, config.algorithm_options, model, config.algorithm_source
     )
-    sent = communication(algorithm, model, task.train.client(0))
+    sent = communication(algorithm, model, task.train.client_at(0))
     params = jax.eval_shape(model.init, jax.random.key(0))
     return {
         "exchanges": len(algorithm.exchanges),

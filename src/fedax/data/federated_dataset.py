@@ -11,11 +11,19 @@ from typing import Any
 import numpy as np
 
 from fedax.data.checks import require_arrays, require_clients
-from fedax.data.grouping import check_client, checked_ids, client_rows, group
+from fedax.data.grouping import (
+    check_client,
+    checked_ids,
+    checked_names,
+    checked_offsets,
+    client_rows,
+    first_twice,
+    group,
+)
 from fedax.data.rows import as_rows, join_rows, take_rows
 from fedax.data.splitting import held_out_rows
 from fedax.data.tables import Columns, dataset_arrays, frame_arrays
-from fedax.validate import check_number, check_seed, so_many
+from fedax.validate import check_number, check_seed, quoted, so_many
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -31,6 +39,7 @@ class FederatedDataset:
       arrays: name -> array [num_examples, ...]; all have the same leading axis.
       offsets: int64 [num_clients + 1], strictly increasing from 0 to num_examples.
       names: text or whole numbers, [num_clients], or None, when a client's name is its index.
+      categories: column -> the values that its numbers stand for, of data from a table.
 
     Raises:
       TypeError: the arrays are no dictionary of arrays.
@@ -48,6 +57,7 @@ class FederatedDataset:
     arrays: Mapping[str, np.ndarray]
     offsets: np.ndarray
     names: np.ndarray | None = None
+    categories: Mapping[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         require_arrays(self.arrays)
@@ -60,18 +70,7 @@ class FederatedDataset:
         lengths = {name: len(array) for name, array in arrays.items()}
         if len(set(lengths.values())) > 1:
             raise ValueError(f"All arrays need the same number of examples, but have {lengths}.")
-        offsets = np.asarray(self.offsets)
-        if offsets.dtype.kind not in "iu":
-            raise ValueError(f"The offsets must be whole numbers, but are {offsets.dtype}.")
-        offsets = offsets.astype(np.int64)
-        num_examples = next(iter(lengths.values()))
-        if offsets.ndim != 1 or len(offsets) < 2:
-            raise ValueError("A data set needs at least one client, and got none.")
-        if offsets[0] != 0 or offsets[-1] != num_examples:
-            raise ValueError(
-                f"The offsets must go from 0 to the {num_examples} examples that the arrays "
-                f"hold, but go from {offsets[0]} to {offsets[-1]}."
-            )
+        offsets = checked_offsets(self.offsets, next(iter(lengths.values())))
         if self.names is not None:
             names = np.asarray(self.names)
             if names.dtype.kind not in "iuU":
@@ -80,7 +79,7 @@ class FederatedDataset:
                 raise ValueError(
                     f"{len(offsets) - 1} clients need as many names, but there are {names.size}."
                 )
-            twice = _first_twice(names)
+            twice = first_twice(names)
             if twice is not None:
                 raise ValueError(f"Two clients have the name {twice!r}; names must differ.")
             object.__setattr__(self, "names", names)
@@ -117,7 +116,7 @@ class FederatedDataset:
         if not clients:
             raise ValueError("A data set needs at least one client, and got none.")
         if isinstance(clients, Mapping):
-            names = _checked_names(list(clients))
+            names = checked_names(list(clients))
             tables = list(clients.values())
         else:
             names, tables = None, list(clients)
@@ -164,23 +163,27 @@ class FederatedDataset:
 
     @classmethod
     def from_frame(
-        cls, frame: Any, client_column: str, columns: Columns | None = None
+        cls, frame: Any, client_column: str, columns: Columns | None = None, *,
+        categories: FederatedDataset | Mapping[str, Sequence[Any]] | None = None,
     ) -> FederatedDataset:
         """The rows of a pandas or polars data frame, grouped by client; see `from_arrays`.
 
-        Columns of numbers and truth values are taken as they are, a categorical one of pandas or
-        an `Enum` of polars as its codes (int32), and one of lists or arrays as an array if all
-        have one shape.
+        Columns of numbers and truth values are taken as they are, one of lists or arrays as an
+        array if all have one shape, and one of `categories` as numbers (int32), which have no
+        order: make them one-hot in the model. A categorical column of pandas and an `Enum` of
+        polars have categories of their own.
 
         Args:
           frame: one row an example.
           client_column: says whose example it is.
           columns: which columns to take; None: all the others. Or array name -> a column, or
             several that stand side by side in one array [num_rows, num_columns].
+          categories: column -> its values in the order of their numbers; or the training set, or
+            its frame, so that a test set is numbered alike.
 
         Raises:
-          ValueError: a column is not there, holds text, dates, or a missing value; the sentence
-            names the column and the row, from 0.
+          ValueError: a column is not there, holds text, dates, a missing value or an unknown
+            category; the message names the column and the row, from 0.
 
         Example:
           >>> import pandas
@@ -193,23 +196,24 @@ class FederatedDataset:
           >>> data.client("ada")["x"].tolist()
           [[30.0, 1.7], [31.0, 1.7]]
         """
-        arrays, clients = frame_arrays(frame, client_column, columns)
-        return cls(*group(arrays, checked_ids(clients)))
+        arrays, clients, used = frame_arrays(frame, client_column, columns, categories)
+        return cls(*group(arrays, checked_ids(clients)), used)
 
     @classmethod
     def from_huggingface(
-        cls, dataset: Any, client_column: str, columns: Columns | None = None
+        cls, dataset: Any, client_column: str, columns: Columns | None = None, *,
+        categories: FederatedDataset | Mapping[str, Sequence[Any]] | None = None,
     ) -> FederatedDataset:
         """The rows of a Hugging Face `datasets.Dataset`, grouped by client; see `from_arrays`.
 
         The columns that are taken are read into memory through the Arrow table: numbers, class
-        labels (as their numbers), arrays and lists of one shape, and images of one size, which
-        are decoded to uint8.
+        labels (as their numbers), arrays and lists of one shape, and images of one size and kind
+        (`fedax.data.images.pixels_of`).
 
         Args:
           dataset: one split, not streamed; one row an example.
           client_column: says whose example it is.
-          columns: as for `from_frame`.
+          columns, categories: as for `from_frame`; class labels have categories of their own.
 
         Raises:
           ValueError: as for `from_frame`, or the rows of a column differ in shape.
@@ -222,8 +226,8 @@ class FederatedDataset:
           >>> data.client("ada")["pixels"].tolist()
           [[0, 1], [4, 5]]
         """
-        arrays, clients, names = dataset_arrays(dataset, client_column, columns)
-        return cls(*group(arrays, checked_ids(clients), names))
+        arrays, clients, names, used = dataset_arrays(dataset, client_column, columns, categories)
+        return cls(*group(arrays, checked_ids(clients), names), used)
 
     def __repr__(self) -> str:
         sizes = self.client_sizes
@@ -269,7 +273,7 @@ class FederatedDataset:
         """The index of the client with this name; a name that is a number may be given as text.
 
         Raises:
-          KeyError: there is no such client; the sentence suggests the nearest name.
+          KeyError: there is no such client; the message suggests the nearest name.
 
         Example:
           >>> data = FederatedDataset.from_arrays({"x": np.zeros(2)}, client_ids=[1007, 12])
@@ -280,21 +284,29 @@ class FederatedDataset:
         if place is None:
             near = difflib.get_close_matches(str(name), self._places, n=1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
+            if isinstance(name, int | np.integer) and 0 <= name < self.num_clients:
+                hint = f" By index, it is client_at({name}); take([{name}]) selects by index."
             raise KeyError(f"There is no client {name!r}.{hint}")
         return place
 
-    def client(self, client: int | str) -> dict[str, np.ndarray]:
-        """The arrays of one client, as views where arrays are ordinary ones.
+    def client(self, name: int | str) -> dict[str, np.ndarray]:
+        """The arrays of the client with this name, as views where arrays are ordinary ones.
 
         Args:
-          client: its index, a whole number, or its name, as text. Where names are numbers,
-            `data.client(7)` is the client with index 7, and `data.client("7")` the one of that
-            name.
+          name: as for `index`. Clients without names are named by their index.
 
         Raises:
-          KeyError: there is no such client; the sentence suggests the nearest name.
+          KeyError: there is no such client; the message suggests the nearest name.
         """
-        index = self._index(client)
+        return self.client_at(self.index(name))
+
+    def client_at(self, index: int) -> dict[str, np.ndarray]:
+        """The arrays of the client with this index, as `client` gives them by name.
+
+        Raises:
+          KeyError: the index is not in 0 to num_clients - 1.
+        """
+        (index,) = self._checked_indices([index])
         rows = slice(int(self.offsets[index]), int(self.offsets[index + 1]))
         return {key: array[rows] for key, array in self.arrays.items()}
 
@@ -310,39 +322,61 @@ class FederatedDataset:
 
     def pooled(self) -> FederatedDataset:
         """All examples as one client's, named "pool"; copies nothing."""
-        return FederatedDataset(self.arrays, self.offsets[[0, -1]], np.array(["pool"]))
+        return dataclasses.replace(self, offsets=self.offsets[[0, -1]], names=np.array(["pool"]))
 
     def select(self, clients: Any) -> FederatedDataset:
-        """These clients alone, in this order; they keep their names.
+        """The clients of these names, in this order; they keep their names.
+
+        `data.select(data.client_names)` is the whole data set; `take` selects by index.
 
         Args:
-          clients: indices or names, as for `client`, or a bool array [num_clients], such as
+          clients: names as for `index`, or a bool array [num_clients], such as
             `data.client_sizes >= 10`.
 
         Raises:
           KeyError: there is no such client.
-          ValueError: there is none left, or one comes twice.
+          ValueError: no client is selected, or one comes twice.
 
         Example:
-          >>> data = FederatedDataset({"x": np.arange(4.0)}, np.array([0, 1, 2, 4]))
-          >>> few = data.select([2, 0])
+          >>> data = FederatedDataset.from_arrays({"x": np.arange(4.0)}, client_ids=[7, 0, 5, 5])
+          >>> few = data.select([5, 0])
           >>> few.names.tolist(), few.arrays["x"].tolist()
-          ([2, 0], [2.0, 3.0, 0.0])
+          ([5, 0], [2.0, 3.0, 1.0])
         """
-        chosen = np.asarray(clients)
-        if chosen.dtype == bool:
-            if chosen.shape != (self.num_clients,):
-                raise ValueError(
-                    f"A choice by truth values needs one for each of the {self.num_clients} "
-                    f"clients, but has the shape {list(chosen.shape)}."
-                )
-            indices = np.flatnonzero(chosen)
-        else:
-            indices = np.array([self._index(client) for client in chosen.tolist()], np.int64)
-        sizes = self.client_sizes[indices]
+        chosen = np.atleast_1d(clients)
+        if chosen.ndim > 1:
+            raise ValueError(
+                f"select takes a list of names, but got an array of shape {list(chosen.shape)}."
+            )
+        if chosen.dtype != bool:
+            return self.take([self.index(name) for name in chosen.tolist()])
+        if chosen.shape != (self.num_clients,):
+            raise ValueError(
+                f"A choice by truth values needs one for each of the {self.num_clients} "
+                f"clients, but has the shape {list(chosen.shape)}."
+            )
+        return self.take(np.flatnonzero(chosen))
+
+    def take(self, indices: Any) -> FederatedDataset:
+        """The clients at these indices, in this order; they keep their names.
+
+        Args:
+          indices: whole numbers from 0 to num_clients - 1.
+
+        Raises:
+          KeyError: an index is not in that range.
+          ValueError: no client is selected, or one comes twice.
+
+        Example:
+          >>> data = FederatedDataset.from_arrays({"x": np.arange(4.0)}, client_ids=[7, 0, 5, 5])
+          >>> data.take([2, 0]).names.tolist()
+          [5, 7]
+        """
+        chosen = self._checked_indices(indices)
+        sizes = self.client_sizes[chosen]
         ends = np.cumsum(sizes)
-        rows = np.arange(sizes.sum()) + np.repeat(self.offsets[indices] - ends + sizes, sizes)
-        return self._of_rows(rows, sizes, indices)
+        rows = np.arange(sizes.sum()) + np.repeat(self.offsets[chosen] - ends + sizes, sizes)
+        return self._of_rows(rows, sizes, chosen)
 
     def split(
         self, fraction: float = 0.2, seed: int = 0
@@ -390,46 +424,26 @@ class FederatedDataset:
         self, rows: np.ndarray, sizes: np.ndarray, clients: np.ndarray
     ) -> FederatedDataset:
         """The data set of these rows, of which these clients own so many each."""
-        return FederatedDataset(
-            {key: take_rows(array, rows) for key, array in self.arrays.items()},
-            np.append(0, np.cumsum(sizes)),
-            self.client_names[clients],
+        return dataclasses.replace(
+            self,
+            arrays={key: take_rows(array, rows) for key, array in self.arrays.items()},
+            offsets=np.append(0, np.cumsum(sizes)),
+            names=self.client_names[clients],
         )
 
-    def _index(self, client: int | str) -> int:
-        """The index of a client given by index or by name."""
-        if isinstance(client, str):
-            return self.index(client)
-        index = int(client)
-        if not 0 <= index < self.num_clients:
-            raise KeyError(
-                f"Client {index} is not one of the {self.num_clients} clients."
-                + (f" By its name it is {str(index)!r}." if str(index) in self._places else "")
+    def _checked_indices(self, indices: Any) -> np.ndarray:
+        """Indices of clients, int64 [any]."""
+        chosen = np.asarray(indices)
+        if chosen.ndim != 1 or (len(chosen) and chosen.dtype.kind not in "iu"):
+            raise ValueError(
+                "Indices of clients must be a list of whole numbers, but are "
+                f"{quoted(indices)}. Names go to client(...) and select(...)."
             )
-        return index
+        for index in chosen[(chosen < 0) | (chosen >= self.num_clients)].tolist():
+            raise KeyError(f"Index {index} is not one of the {self.num_clients} clients.")
+        return chosen.astype(np.int64)
 
     @functools.cached_property
     def _places(self) -> dict[str, int]:
         """Name, as text -> index."""
         return {str(name): index for index, name in enumerate(self.client_names.tolist())}
-
-
-def _checked_names(names: list[Any]) -> np.ndarray:
-    """Client names as an array of text or of whole numbers."""
-    kind = str if isinstance(names[0], str) else int | np.integer
-    for name in names:
-        if not isinstance(name, kind) or isinstance(name, bool):
-            raise ValueError(
-                f"Client names must be all text or all whole numbers, but {name!r} is of type "
-                f"{type(name).__name__}. Clients in a list are named by their index."
-            )
-    return np.asarray(names)
-
-
-def _first_twice(names: np.ndarray) -> str | int | None:
-    """The first name that comes a second time; by a table, which takes less time than sorting."""
-    plain = names.tolist()
-    if len(set(plain)) == len(plain):
-        return None
-    seen: set[str | int] = set()
-    return next(name for name in plain if name in seen or seen.add(name))

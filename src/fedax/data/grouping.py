@@ -209,3 +209,44 @@ def check_client(
                 f"Client {label!r}: array {key!r} holds a value that is not finite (NaN or "
                 f"infinity), first in example {row}. Clean the data or leave the client out."
             )
+
+
+def checked_names(names: list[Any]) -> np.ndarray:
+    """Client names as an array of text or of whole numbers."""
+    kind = str if isinstance(names[0], str) else int | np.integer
+    for name in names:
+        if not isinstance(name, kind) or isinstance(name, bool):
+            raise ValueError(
+                f"Client names must be all text or all whole numbers, but {name!r} is of type "
+                f"{type(name).__name__}. Clients in a list are named by their index."
+            )
+    return np.asarray(names)
+
+
+def first_twice(names: np.ndarray) -> str | int | None:
+    """The first name that comes a second time; by a table, which takes less time than sorting."""
+    plain = names.tolist()
+    if len(set(plain)) == len(plain):
+        return None
+    seen: set[str | int] = set()
+    return next(name for name in plain if name in seen or seen.add(name))
+
+
+def checked_offsets(offsets: Any, num_examples: int) -> np.ndarray:
+    """Where each client's rows begin, int64 [num_clients + 1].
+
+    Raises:
+      ValueError: they are no whole numbers from 0 to the number of examples.
+    """
+    offsets = np.asarray(offsets)
+    if offsets.dtype.kind not in "iu":
+        raise ValueError(f"The offsets must be whole numbers, but are {offsets.dtype}.")
+    offsets = offsets.astype(np.int64)
+    if offsets.ndim != 1 or len(offsets) < 2:
+        raise ValueError("A data set needs at least one client, and got none.")
+    if offsets[0] != 0 or offsets[-1] != num_examples:
+        raise ValueError(
+            f"The offsets must go from 0 to the {num_examples} examples that the arrays "
+            f"hold, but go from {offsets[0]} to {offsets[-1]}."
+        )
+    return offsets

@@ -1,99 +1,71 @@
-"""Encoded images in columns of Arrow's, which may be a stranger's."""
+"""Encoded images as pixels, of a few kinds that can be told apart by dtype and shape."""
 
 from __future__ import annotations
 
-import contextlib
-import io
-import warnings
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-from fedax.data.budget import ALLOWED_BYTES, MOST_TIMES
+import numpy as np
 
-# Of Pillow's formats those that data come in; others run programs, or open further files.
-_FORMATS = ("PNG", "JPEG", "WEBP", "TIFF", "BMP", "GIF", "PPM")
-
-
-def require_own_images(column: Any, name: str) -> None:
-    """Raises a sentence if a column names image files in place of holding images.
-
-    Args:
-      column: of an Arrow table.
-      name: the column's.
-
-    Raises:
-      ValueError: it names one. Nothing is opened.
-    """
-    import pyarrow as arrow  # noqa: PLC0415 - there if a table of Arrow's is
-
-    types = arrow.types
-    for chunk in column.chunks:
-        while types.is_list(chunk.type) or types.is_large_list(chunk.type) or (
-            types.is_fixed_size_list(chunk.type)
-        ):
-            chunk = chunk.flatten()  # noqa: PLW2901 - the images of a list of images
-        if is_image(chunk.type) and chunk.field("bytes").null_count:
-            place = chunk.field("bytes").is_null().to_pylist().index(True)
-            path = chunk.field("path")[place].as_py()
-            raise ValueError(
-                f"The column {name!r} does not hold the image in the file {path!r:.200}, and fedax "
-                "opens no file that data name. Save the images in the column, as "
-                "datasets.Dataset.save_to_disk does."
-            )
+# Pillow's modes that hold numbers as they are: 8 bits; 16 bits; whole numbers; floating point.
+_KEPT = {"L", "LA", "RGB", "RGBA", "I", "F"}
+# What the other modes mean. A palette is in `pixels_of`.
+_CONVERTED = {
+    "1": "L", "CMYK": "RGB", "YCbCr": "RGB", "HSV": "RGB", "RGBX": "RGB", "La": "LA",
+    "RGBa": "RGBA", "PA": "RGBA",
+}
+_ORIENTATION = 0x0112
 
 
-def is_image(kind: Any) -> bool:
-    """Whether a type of Arrow's is that of encoded images, as `datasets` has it."""
-    import pyarrow as arrow  # noqa: PLC0415 - likewise
-
-    return arrow.types.is_struct(kind) and {"bytes", "path"} == {field.name for field in kind}
+class ColourError(ValueError):
+    """An image has colours that are not read; the message is a phrase."""
 
 
-def most_bytes(packed: int, count: int) -> int:
-    """What each of so many images may become, which have so many bytes together."""
-    return (MOST_TIMES * packed + ALLOWED_BYTES) // max(1, count)
+def pixels_of(image: Any) -> np.ndarray:
+    """The pixels of an opened image of Pillow's.
 
-
-@contextlib.contextmanager
-def opened_image(
-    content: bytes | None, path: str | None, name: str, row: int, most: int
-) -> Iterator[Any]:
-    """An encoded image, which is decoded in the block.
+    A palette becomes its colours, RGB or, with transparency, RGBA; 1 bit becomes 0 and 255; CMYK
+    and other colour spaces become RGB. An image that says how it is turned is turned.
 
     Args:
-      content: the image; None: it is in the file at `path`, which only the user's own data say.
-      path: see there.
-      name: the column's, for sentences.
-      row: likewise.
-      most: so many bytes it may become.
+      image: as `PIL.Image.open` gives it.
+
+    Returns:
+      [height, width] of uint8 (grey), uint16, int32 or float32, or uint8 [height, width, channels]
+      with 2 (grey, alpha), 3 (RGB) or 4 (RGBA).
 
     Raises:
-      ValueError: it is no image, or a larger one.
-    """
-    from PIL import Image  # noqa: PLC0415 - comes with Matplotlib; few data sets need it
+      ColourError: its colours cannot be converted to RGB.
 
-    try:
-        source: Any = path if content is None else io.BytesIO(content)
-        if content is None and (path is None or not Path(path).is_file()):
-            raise ValueError(f"there is no file {path}")
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # `most` is the limit
-            image = Image.open(source, formats=_FORMATS)
-        with image:
-            width, height = image.size
-            size = width * height * max(len(image.getbands()), 4 * (image.mode in "IF"))
-            if size > most:
-                raise ValueError(
-                    f"it is an image of {width:,} x {height:,}, too large for its bytes"
-                )
-            yield image
-    except MemoryError:
-        raise
-    except Exception as error:  # each of Pillow's decoders has its own errors
-        said = "it is no image that Pillow reads" if isinstance(
-            error, Image.UnidentifiedImageError
-        ) else str(error) or type(error).__name__
-        raise ValueError(
-            f"The column {name!r} holds a damaged image in row {row}: {said.rstrip('.'):.200}."
-        ) from None
+    Example:
+      >>> from PIL import Image
+      >>> image = Image.new("P", (1, 1))
+      >>> image.putpalette([10, 20, 30])
+      >>> pixels_of(image).tolist()
+      [[[10, 20, 30]]]
+    """
+    if image.getexif().get(_ORIENTATION, 1) != 1:
+        from PIL import ImageOps  # noqa: PLC0415 - few images are turned
+
+        image = ImageOps.exif_transpose(image)
+    mode = image.mode
+    if mode.startswith("I;16"):
+        return np.asarray(image).astype(np.uint16)
+    if mode in _KEPT:
+        return np.asarray(image)
+    if mode == "P":
+        return np.asarray(image.convert("RGBA" if image.has_transparency_data else "RGB"))
+    if mode not in _CONVERTED:
+        raise ColourError(f"has the colour mode {mode}, which is not read. Convert it to RGB.")
+    return np.asarray(image.convert(_CONVERTED[mode]))
+
+
+def kind_of_pixels(pixels: np.ndarray) -> str:
+    """What an image is, in words.
+
+    Example:
+      >>> kind_of_pixels(np.zeros((28, 20, 3), np.uint8))
+      'RGB uint8[28, 20, 3]'
+    """
+    channels = {2: "grey with alpha", 3: "RGB", 4: "RGBA"}
+    name = "grey" if pixels.ndim == 2 else channels[pixels.shape[2]]
+    return f"{name} {pixels.dtype}{list(pixels.shape)}"

@@ -53,6 +53,7 @@ def read_data(
     columns: Columns | None = None,
     split: str | None = None,
     transform: Transform | None = None,
+    skip_empty: bool = False,
     store: Path | str | None = None,
     progress: bool | Progress | None = None,
 ) -> FederatedDataset:
@@ -73,6 +74,8 @@ def read_data(
       split: of files with several: "train", "test" or as they call it.
       transform: from a client's columns to its arrays of numbers, for text and the like; None for
         a client leaves it out. Its code and what it holds are recorded with the store.
+      skip_empty: leave out clients without examples (of LEAF and TensorFlow Federated), which are
+        refused otherwise unless a transform leaves them out.
       store: the store's folder. None: beside the files, NAME.store or NAME-SPLIT.store.
       progress: whether to show a bar, or a function of the clients and the examples so far. None:
         a bar if the standard error is a terminal.
@@ -95,18 +98,19 @@ def read_data(
     check_choice("format", kind, get_args(Format))
     if kind == "store":
         return open_store(path)
-    clients = _OPENERS[kind](path, client_column, columns, split)
+    clients = _OPENERS[kind](path, client_column, columns, split, transform is not None)
     name = path.absolute().name + (f"-{split}" if split else "")
     folder = path.absolute().with_name(file_name(f"{name}.store")) if store is None else Path(store)
     conversion = json.dumps({
         "format": kind, "client_column": client_column, "columns": columns, "split": split,
         "transform": None if transform is None else _described(transform),
+        **({"skip_empty": True} if skip_empty else {}),
     })
     if (folder / TABLE).exists():
         return _opened(folder, path, clients, conversion)
     with _shown(progress, name, clients.num_clients) as show:
         return open_store(convert(
-            clients, folder, transform, conversion=conversion, progress=show
+            clients, folder, transform, conversion=conversion, skip_empty=skip_empty, progress=show
         ))
 
 
@@ -225,8 +229,12 @@ def _parquet(path: Path, client_column: str | None, columns: Any, split: str | N
     return readers.read_parquet(paths, _needs_column(client_column, "Parquet"), columns)
 
 
-def _csv(path: Path, client_column: str | None, columns: Any, _: str | None) -> Clients:
-    return readers.read_csv(path, _needs_column(client_column, "CSV"), columns)
+def _csv(
+    path: Path, client_column: str | None, columns: Any, _: str | None, has_transform: bool
+) -> Clients:
+    return readers.read_csv(
+        path, _needs_column(client_column, "CSV"), columns, only_numbers=not has_transform
+    )
 
 
 def _huggingface(path: Path, client_column: str | None, columns: Any, split: str | None) -> Clients:
@@ -244,7 +252,7 @@ def _huggingface(path: Path, client_column: str | None, columns: Any, split: str
     )
 
 
-def _idx(path: Path, _: str | None, __: Any, split: str | None) -> Clients:
+def _idx(path: Path, split: str | None) -> Clients:
     images = path
     if path.is_dir():
         split = split or "train"
@@ -268,7 +276,7 @@ def _idx(path: Path, _: str | None, __: Any, split: str | None) -> Clients:
     )
 
 
-def _cifar(path: Path, _: str | None, __: Any, split: str | None) -> Clients:
+def _cifar(path: Path, split: str | None) -> Clients:
     paths = [path]
     if path.is_dir():
         split = split or "train"
@@ -285,14 +293,16 @@ def _cifar(path: Path, _: str | None, __: Any, split: str | None) -> Clients:
     return readers.read_cifar_pickle(paths, num_classes)
 
 
-_OPENERS: dict[str, Callable[[Path, str | None, Any, str | None], Clients]] = {
-    "sqlite": lambda path, _, __, split: readers.read_sqlite(path, split),
+_OPENERS: dict[str, Callable[[Path, str | None, Any, str | None, bool], Clients]] = {
+    "sqlite": lambda path, _, __, split, ___: readers.read_sqlite(path, split),
     "hdf5": lambda path, *_: readers.read_hdf5(path),
     "leaf": lambda path, *_: readers.read_leaf(path),
-    "idx": _idx,
-    "cifar": _cifar,
-    "parquet": _parquet,
+    "idx": lambda path, _, __, split, ___: _idx(path, split),
+    "cifar": lambda path, _, __, split, ___: _cifar(path, split),
+    "parquet": lambda path, column, columns, split, _: _parquet(path, column, columns, split),
     "csv": _csv,
     "numpy": lambda path, column, *_: readers.read_numpy(path, column or "client_ids"),
-    "huggingface": _huggingface,
+    "huggingface": lambda path, column, columns, split, _: (
+        _huggingface(path, column, columns, split)
+    ),
 }

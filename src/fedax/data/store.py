@@ -5,7 +5,8 @@ A store is a folder with one split of a data set:
 =============  ==================================================================================
 file           content
 =============  ==================================================================================
-NAME.npy       an array [num_examples, ...], client after client
+NAME.npy       an array [num_examples, ...], client after client; blanks and the like in its name
+               are written as in web addresses
 offsets.npy    int64 [num_clients + 1], where each client's examples begin
 names.npy      the clients' names, text or whole numbers [num_clients]
 store.json     format, dtypes, shapes, SHA-256 of each file's numbers, where they came from
@@ -17,11 +18,13 @@ store.json     format, dtypes, shapes, SHA-256 of each file's numbers, where the
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import math
 import os
 import re
 import stat
+import urllib.parse
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -44,7 +47,9 @@ HEADER_BYTES = 256
 PIECE_BYTES = 2**24
 # Of a client's name; all take as much as the longest.
 LONGEST_NAME = 256
-_ARRAY_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}")
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
+_LONGEST_ARRAY_NAME = 64
+_LONGEST_FILE_NAME = 250
 _MOST_AXES = 8
 
 
@@ -111,7 +116,7 @@ def check_store(
     total = sum(_size(entry) for entry in entries.values())
     done = 0
     for name, entry in entries.items():
-        path = folder / f"{name}.npy"
+        path = folder / array_file(name)
         digest = hashlib.sha256()
         with path.open("rb") as file:
             file.seek(-_size(entry), 2)
@@ -155,18 +160,35 @@ def read_store_table(folder: Path) -> Mapping[str, Any]:
 
 
 def check_array_name(name: Any) -> None:
-    """Raises a sentence unless an array of this name can be a file of a store.
+    """Raises a clear error unless an array of this name can be a file of a store.
 
     Raises:
       DataError: it cannot.
     """
-    if not isinstance(name, str) or not _ARRAY_NAME.fullmatch(name) or (
-        name.lower() in (OFFSETS, NAMES)
+    if (
+        not isinstance(name, str) or not 1 <= len(name) <= _LONGEST_ARRAY_NAME
+        or not name.isprintable() or set(name) & set("/\\")
+        or len(array_file(name)) > _LONGEST_FILE_NAME or name.lower() in (OFFSETS, NAMES)
     ):
         raise DataError(
-            f"An array of a store cannot have the name {quoted(name)}: take up to 64 letters, "
-            f"digits, _ and -, and neither {OFFSETS!r} nor {NAMES!r}."
+            f"An array of a store cannot have the name {quoted(name)}: take 1 to "
+            f"{_LONGEST_ARRAY_NAME} printable letters other than / and \\, and neither "
+            f"{OFFSETS!r} nor {NAMES!r}. A column gets another name by "
+            "columns={'other': 'column'}."
         )
+
+
+def array_file(name: str) -> str:
+    """The name of an array's file; what is no letter, digit, _ or - is written as in web addresses.
+
+    Example:
+      >>> array_file("pixels"), array_file("sepal length (cm)")
+      ('pixels.npy', 'sepal%20length%20%28cm%29.npy')
+    """
+    if _PLAIN_NAME.fullmatch(name):
+        return f"{name}.npy"
+    words = urllib.parse.quote(name.encode("utf-8", "surrogatepass"), safe="")
+    return words.replace(".", "%2E") + ".npy"
 
 
 def check_client_name(name: Any) -> None:
@@ -270,7 +292,7 @@ def _size(entry: _Entry) -> int:
 
 def _mapped(folder: Path, name: str, entry: _Entry) -> np.ndarray:
     """An array of a store, whose header and size are as they were written."""
-    path = folder / f"{name}.npy"
+    path = folder / array_file(name)
     try:
         with _regular(path).open("rb") as file:
             shape, in_columns, dtype = read_header(file)
@@ -288,7 +310,18 @@ def _mapped(folder: Path, name: str, entry: _Entry) -> np.ndarray:
     except FileNotFoundError:
         raise DataError(f"The store {folder} has lost {path.name}. Make it anew.") from None
     except (OSError, ValueError) as error:
+        if has_too_many_files(error):
+            raise DataError(
+                f"Cannot open the store {folder}: each of its arrays is an open file, and this "
+                "process cannot open more. Join columns in one array, as in "
+                "columns={'x': ['a', 'b']}, or allow more open files (ulimit -n)."
+            ) from None
         raise DataError(f"{path} is damaged: {_reason(error)}. Make the store anew.") from None
+
+
+def has_too_many_files(error: Exception) -> bool:
+    """Whether it says that no more files can be opened."""
+    return isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE)
 
 
 def _regular(path: Path) -> Path:

@@ -17,16 +17,15 @@ import numpy as np
 
 import fedax.data.store as layout
 from fedax.data.checks import require_labels, require_numbers
+from fedax.data.converting import Columns, Transform, arrays_of_client, clients_behind
 from fedax.data.errors import DataError
 from fedax.data.file_names import is_reserved
 from fedax.data.grouping import check_client
+from fedax.data.readers.clients import WiderKindError
 from fedax.devices.locks import LEASE, Lock
-from fedax.mistakes.errors import checked_call, kind_of
 from fedax.theory.tables import read_table
 from fedax.validate import quoted
 
-Columns: TypeAlias = Mapping[str, Any]
-Transform: TypeAlias = Callable[[Columns], Columns | None]
 # Called with the clients and the examples written so far.
 Progress: TypeAlias = Callable[[int, int], object]
 
@@ -45,6 +44,7 @@ def convert(
     *,
     source: Mapping[str, Any] | None = None,
     conversion: str = "",
+    skip_empty: bool = False,
     progress: Progress | None = None,
 ) -> Path:
     """Writes the clients of a reader into a store; memory holds one client at a time.
@@ -61,6 +61,8 @@ def convert(
       source: what the data are made of, such as a file's name, size and SHA-256. None: what the
         reader says of itself.
       conversion: how they were made; another one makes a store anew.
+      skip_empty: leave out clients without examples, which are refused otherwise unless a
+        transform leaves them out.
       progress: called with the clients and the examples so far.
 
     Returns:
@@ -73,23 +75,21 @@ def convert(
         source = getattr(clients, "source", {})
     folder = Path(folder)
     with StoreWriter(folder, source=source, conversion=conversion) as writer:
-        done, number, last = writer.num_read, 0, object()
-        if done and hasattr(clients, "after"):
-            clients = clients.after(done)  # pyright: ignore[reportAttributeAccessIssue]
-            done = 0
-        for name, columns in clients:
-            if done:
-                number, last = number + (name != last), name
-                if number <= done:
-                    continue
-            arrays = columns if transform is None else _transformed(transform, name, columns)
-            if arrays is None:
-                writer.leave_out(name)
-            else:
-                writer.append(name, arrays)
-            if progress is not None:
-                progress(writer.num_clients, writer.num_examples)
-        return writer.finish()
+        while True:
+            try:
+                for name, columns in clients_behind(clients, writer.num_read):
+                    arrays = arrays_of_client(
+                        name, columns, transform, skip_empty=skip_empty
+                    )
+                    if arrays is None:
+                        writer.leave_out(name)
+                    else:
+                        writer.append(name, arrays)
+                    if progress is not None:
+                        progress(writer.num_clients, writer.num_examples)
+                return writer.finish()
+            except WiderKindError:  # clients that are written would have been read otherwise
+                writer.begin_anew()
 
 
 class StoreWriter:
@@ -351,7 +351,7 @@ class StoreWriter:
                 self._like[key] = np.zeros((0, *shape), np.dtype(kind))
                 self._take_up(key, sum(sizes))
         except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
-            self._begin_anew()
+            self.begin_anew()
             return
         self._names, self._sizes, self._known = names, sizes, set(map(str, names))
         self.num_clients, self.num_examples = len(names), sum(sizes)
@@ -375,10 +375,12 @@ class StoreWriter:
             raise ValueError("it is shorter")
         file.truncate()
 
-    def _begin_anew(self) -> None:
-        for file in self._files.values():
-            file.close()
-        self._files, self._digests, self._like = {}, {}, {}
+    def begin_anew(self) -> None:
+        """Removes what was written, to write other clients."""
+        self._close_files()
+        self._digests, self._like = {}, {}
+        self._names, self._sizes, self._known, self._left_out = [], [], set(), None
+        self.num_clients = self.num_examples = self.num_read = 0
         for path in self._partial.iterdir():
             if path.name not in (_LOCK, _LOCK + LEASE):
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -404,7 +406,7 @@ class StoreWriter:
         return table
 
     def _path(self, key: str) -> Path:
-        return self._partial / f"{key}.npy"
+        return self._partial / layout.array_file(key)
 
     def _close(self) -> None:
         self._close_files()
@@ -416,7 +418,13 @@ class StoreWriter:
                 file.close()
         self._files = {}
 
-    def _failed(self, error: OSError) -> _DiskError:
+    def _failed(self, error: OSError) -> DataError:
+        if layout.has_too_many_files(error):
+            return DataError(
+                f"Cannot write the store {self.folder}: each of its {len(self._like)} or more "
+                "arrays is a file, and this process cannot open more. Join columns in one array, "
+                "as in columns={'x': ['a', 'b']}, or allow more open files (ulimit -n)."
+            )
         return _DiskError(
             f"Cannot write the store {self.folder}: {error.strerror or error}. What was written is "
             f"kept in {self._partial}, and the same call goes on with it."
@@ -429,20 +437,6 @@ def _left_out_in_part(name: str | int) -> DataError:
 
 class _DiskError(DataError):
     """The data are well, but the disk is not."""
-
-
-def _transformed(transform: Transform, name: str | int, columns: Columns) -> Columns | None:
-    """What a transform makes of a client; what it raises becomes a sentence."""
-    arrays = checked_call(
-        DataError, f"The transform of client {quoted(name)}", "transform(columns)", transform,
-        (columns,), {},
-    )
-    if arrays is not None and not isinstance(arrays, Mapping):
-        raise DataError(
-            f"The transform must give a dictionary of arrays, or None for a client to leave out, "
-            f"but gave {kind_of(arrays)} for client {quoted(name)}."
-        )
-    return arrays
 
 
 def _entry(dtype: np.dtype, shape: tuple[int, ...], digest: Any) -> dict[str, Any]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from fedax.data.images import is_image, most_bytes, opened_image
+from fedax.data.categories import given_categories, numbered, own_categories
+from fedax.data.encoded_images import is_image, most_bytes, opened_image
+from fedax.data.images import kind_of_pixels, pixels_of
 from fedax.validate import unknown
 
 # Array name -> the column, or the columns that stand side by side in it.
@@ -15,9 +17,12 @@ Columns: TypeAlias = Sequence[str] | Mapping[str, str | Sequence[str]]
 
 
 def frame_arrays(
-    frame: Any, client_column: str, columns: Columns | None
-) -> tuple[dict[str, np.ndarray], Any]:
-    """The arrays of a pandas or polars frame, and its client column; see `from_frame`."""
+    frame: Any, client_column: str, columns: Columns | None, categories: Any = None
+) -> tuple[dict[str, np.ndarray], Any, dict[str, tuple[Any, ...]]]:
+    """The arrays of a pandas or polars frame, its client column and its categories.
+
+    See `FederatedDataset.from_frame`.
+    """
     is_lazy = hasattr(frame, "collect") and not hasattr(frame, "__len__")
     if is_lazy or not (hasattr(frame, "columns") and hasattr(frame, "__getitem__")):
         hint = "; call its collect() first" if is_lazy else ""
@@ -26,13 +31,28 @@ def frame_arrays(
         )
     chosen = choose(list(frame.columns), client_column, columns)
     _refuse_missing(frame[client_column], client_column)
-    return stacked_columns(chosen, lambda name: _of_series(frame[name], name)), frame[client_column]
+    given, used = given_categories(categories, list(frame.columns)), {}
+
+    def read(name: str) -> np.ndarray:
+        series = frame[name]
+        own = own_categories(series)
+        if name not in given and own is None:
+            return _of_series(series, name)
+        _refuse_missing(series, name)
+        if name not in given and hasattr(categories, "arrays"):
+            raise ValueError(
+                f"The column {name!r} is categorical, but the training set has no categories of it."
+            )
+        used[name] = given.get(name, own)
+        return numbered(series.to_list(), used[name], name)
+
+    return stacked_columns(chosen, read), frame[client_column], used
 
 
 def dataset_arrays(
-    dataset: Any, client_column: str, columns: Columns | None
-) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray | None]:
-    """The arrays of a `datasets.Dataset`, its clients, and their names if those are codes."""
+    dataset: Any, client_column: str, columns: Columns | None, categories: Any = None
+) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray | None, dict[str, tuple[Any, ...]]]:
+    """The arrays of a `datasets.Dataset`, clients, their names if those are codes, categories."""
     names = getattr(dataset, "column_names", None)
     if isinstance(names, Mapping):
         raise ValueError(
@@ -48,7 +68,23 @@ def dataset_arrays(
     wanted = {client_column, *(name for group in chosen.values() for name in _listed(group))}
     table = dataset.select_columns([n for n in names if n in wanted]).with_format("arrow")[:]
     ids, clients = _arrow_ids(table.column(client_column), client_column)
-    return stacked_columns(chosen, lambda name: _of_arrow(table.column(name), name)), ids, clients
+    given, used = given_categories(categories, list(names)), {}
+
+    def read(name: str) -> np.ndarray:
+        column = table.column(name)
+        own = getattr(dataset.features[name], "names", None)  # of a ClassLabel
+        if own is not None:
+            used[name] = tuple(own)
+        if name not in given:
+            return _of_arrow(column, name)
+        _refuse_missing(column, name)
+        used[name] = given[name]
+        values = column.to_pylist()
+        if own is not None:
+            values = [own[value] if value >= 0 else value for value in values]
+        return numbered(values, used[name], name)
+
+    return stacked_columns(chosen, read), ids, clients, used
 
 
 def choose(
@@ -97,16 +133,10 @@ def stacked_columns(
 def _of_series(series: Any, name: str) -> np.ndarray:
     """A column of a frame."""
     _refuse_missing(series, name)
-    kind = str(series.dtype)
-    if kind == "category":  # of pandas
-        values = series.cat.codes.to_numpy().astype(np.int32)
-    elif kind.startswith("Enum"):  # of polars
-        values = series.to_physical().to_numpy().astype(np.int32)
-    else:
-        values = series.to_numpy()
+    values = series.to_numpy()
     if values.dtype.kind == "O" and not isinstance(values[0], str):
         values = _of_objects(values, name)
-    return _numbers(values, name, "frame[{0!r}].astype('category') (polars: cast to pl.Enum)")
+    return _numbers(values, name, "categories={{{0!r}: [...]}}")
 
 
 def _of_objects(values: np.ndarray, name: str) -> np.ndarray:
@@ -119,7 +149,10 @@ def _of_objects(values: np.ndarray, name: str) -> np.ndarray:
 
 
 def arrow_column(column: Any, name: str) -> Any:
-    """A column of an Arrow table: an array, or a list of text or of arrays of unequal lengths.
+    """A column of an Arrow table: an array, or a list for a transform.
+
+    Text (also as categories), bytes, lists of text and arrays of unequal lengths become lists;
+    dates and times NumPy's.
 
     Raises:
       ValueError: a value is missing, or is of another kind.
@@ -128,18 +161,69 @@ def arrow_column(column: Any, name: str) -> Any:
 
     _refuse_missing(column, name)
     kind = column.type
-    if arrow.types.is_string(kind) or arrow.types.is_large_string(kind):
+    if arrow.types.is_dictionary(kind):
+        if not _is_text(kind.value_type):
+            return arrow_column(column.cast(kind.value_type), name)
+        values = [value for chunk in column.chunks for value in _of_categories(chunk)]
+        if None in values:
+            raise ValueError(_missing(name, values.index(None)))
+        return values
+    if _is_text(kind):
         return column.to_pylist()
-    if (arrow.types.is_list(kind) or arrow.types.is_large_list(kind)) and (
-        arrow.types.is_primitive(kind.value_type)
-    ):
+    if arrow.types.is_temporal(kind) and not arrow.types.is_time(kind):
+        return column.to_numpy()
+    ragged = _lists(column, name) if _is_list(kind) else None
+    return _of_arrow(column, name, encode=None) if ragged is None else ragged
+
+
+def _is_list(kind: Any) -> bool:
+    import pyarrow as arrow  # noqa: PLC0415
+
+    return any(test(kind) for test in (
+        arrow.types.is_list, arrow.types.is_large_list, arrow.types.is_fixed_size_list,
+    ))
+
+
+def _is_text(kind: Any) -> bool:
+    """Whether a type of Arrow's is text or bytes."""
+    import pyarrow as arrow  # noqa: PLC0415
+
+    return any(test(kind) for test in (
+        arrow.types.is_string, arrow.types.is_large_string, arrow.types.is_string_view,
+        arrow.types.is_binary, arrow.types.is_large_binary, arrow.types.is_binary_view,
+        arrow.types.is_fixed_size_binary,
+    ))
+
+
+def _of_categories(chunk: Any) -> Iterator[Any]:
+    """The values that codes stand for; equal ones are one object, as a long one may come often."""
+    words = chunk.dictionary.to_pylist()
+    return (words[code] for code in chunk.indices.to_pylist())
+
+
+def _lists(column: Any, name: str) -> list[Any] | None:
+    """Lists of text, or arrays of unequal lengths; None for other lists."""
+    import pyarrow as arrow  # noqa: PLC0415
+
+    kind = column.type.value_type
+    if arrow.types.is_dictionary(kind) or _is_text(kind):
+        rows = column.to_pylist()
+        for row, values in enumerate(rows):
+            if None in values:
+                raise ValueError(_missing(name, row))
+        return rows
+    if arrow.types.is_primitive(kind) and not arrow.types.is_fixed_size_list(column.type):
         rows = [value.values.to_numpy(zero_copy_only=False) for value in column]
         if len({len(row) for row in rows}) > 1 and all(row.dtype.kind in "biuf" for row in rows):
             return rows
-    return _of_arrow(column, name)
+    return None
 
 
-def _of_arrow(column: Any, name: str) -> np.ndarray:
+def _of_arrow(
+    column: Any, name: str, encode: str | None = (
+        "categories={{{0!r}: [...]}} (or, before it is split, dataset.class_encode_column({0!r}))"
+    ),
+) -> np.ndarray:
     """A column of an Arrow table, without Python objects (but for images, which are decoded)."""
     _refuse_missing(column, name)
     chunks: list[np.ndarray] = []
@@ -147,12 +231,14 @@ def _of_arrow(column: Any, name: str) -> np.ndarray:
     for chunk in column.chunks:
         if len(chunk):
             values = _of_chunk(chunk, name, lambda place, start=start: start + place)
+            if chunks and values.dtype != chunks[0].dtype:  # of images; other columns have one type
+                raise ValueError(_mixed(name, chunks[0][0], start, values[0]))
             if chunks and values.shape[1:] != chunks[0].shape[1:]:
                 raise ValueError(_ragged(name, chunks[0].shape[1:], start, values.shape[1:]))
             chunks.append(values)
             start += len(chunk)
     values = chunks[0] if len(chunks) == 1 else np.concatenate(chunks)
-    return _numbers(values, name, "dataset.class_encode_column({0!r})")
+    return _numbers(values, name, encode)
 
 
 def _of_chunk(chunk: Any, name: str, row_of: Callable[[int], int]) -> np.ndarray:
@@ -164,11 +250,7 @@ def _of_chunk(chunk: Any, name: str, row_of: Callable[[int], int]) -> np.ndarray
         return _of_chunk(chunk.storage, name, row_of)
     if is_image(kind):
         return _images(chunk, name, row_of)
-    is_list = (
-        arrow.types.is_list(kind) or arrow.types.is_large_list(kind)
-        or arrow.types.is_fixed_size_list(kind)
-    )
-    if not is_list:
+    if not _is_list(kind):
         return chunk.to_numpy(zero_copy_only=False)
     lengths = chunk.value_lengths().to_numpy(zero_copy_only=False)
     length = int(lengths[0])
@@ -186,15 +268,17 @@ def _of_chunk(chunk: Any, name: str, row_of: Callable[[int], int]) -> np.ndarray
 
 
 def _images(chunk: Any, name: str, row_of: Callable[[int], int]) -> np.ndarray:
-    """Encoded images as uint8 [num_rows, height, width] or [num_rows, height, width, channels]."""
+    """Encoded images [num_rows, height, width] or [num_rows, height, width, channels]."""
     images = np.zeros(0)
     most = most_bytes(chunk.nbytes, len(chunk))
     contents = zip(chunk.field("bytes"), chunk.field("path"), strict=True)
     for place, (content, path) in enumerate(contents):
         with opened_image(content.as_py(), path.as_py(), name, row_of(place), most) as image:
-            pixels = np.asarray(image)
+            pixels = pixels_of(image)
         if not place:
             images = np.empty((len(chunk), *pixels.shape), pixels.dtype)
+        if pixels.dtype != images.dtype or pixels.ndim != images.ndim - 1:
+            raise ValueError(_mixed(name, images[0], row_of(place), pixels))
         if pixels.shape != images.shape[1:]:
             raise ValueError(_ragged(name, images.shape[1:], row_of(place), pixels.shape))
         images[place] = pixels
@@ -215,13 +299,17 @@ def _arrow_ids(column: Any, name: str) -> tuple[np.ndarray, np.ndarray | None]:
     return column.to_numpy(), None
 
 
-def _numbers(values: np.ndarray, name: str, encode: str) -> np.ndarray:
-    """The values, if a model can take them."""
+def _numbers(values: np.ndarray, name: str, encode: str | None) -> np.ndarray:
+    """The values, if a model can take them; `encode` is how a user makes numbers of text."""
     if values.dtype.kind == "O" or values.dtype.kind in "UST":
+        cure = "Convert it to numbers" if encode is None else (
+            f"Number its values by {encode.format(name)} and the test set's by categories=train; "
+            "the numbers have no order, so a model takes them one-hot (jax.nn.one_hot). Or make "
+            "token ids (fedax.Vocabulary)"
+        )
         raise ValueError(
-            f"The column {name!r} holds {_held(values)}, which a model cannot take. Encode it as "
-            f"whole numbers, for example by {encode.format(name)}, or as token ids "
-            "(fedax.Vocabulary), or name the columns to take: columns=[...]."
+            f"The column {name!r} holds {_held(values)}, which a model cannot take. {cure}, or "
+            "name the columns to take: columns=[...]."
         )
     if values.dtype.kind not in "biuf":
         raise ValueError(
@@ -267,6 +355,14 @@ def _ragged(name: str, first: Sequence[int], row: int, shape: Sequence[int]) -> 
         f"All rows of the column {name!r} need one shape, but the first has "
         f"{list(first)} and row {row} has {list(shape)}. Cut or pad them "
         "(images: resize them)."
+    )
+
+
+def _mixed(name: str, first: np.ndarray, row: int, other: np.ndarray) -> str:
+    return (
+        f"The images of the column {name!r} are of several kinds: the first is "
+        f"{kind_of_pixels(first)}, that of row {row} is {kind_of_pixels(other)}. Convert all to "
+        "one, such as RGB."
     )
 
 

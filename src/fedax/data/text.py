@@ -15,11 +15,11 @@ import collections
 import dataclasses
 import functools
 from collections.abc import Iterable, Sequence
-from typing import Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
-from fedax.validate import check_choice, check_count
+from fedax.validate import check_choice, check_count, quoted
 
 PADDING = 0
 Unit: TypeAlias = Literal["word", "character"]
@@ -30,7 +30,7 @@ class Vocabulary:
     """Token ids of texts; a text is a string, or a sequence of tokens that you made of it.
 
     A string is split at white space into words or, with the unit "character", into characters.
-    Lower case, punctuation and the like are yours to settle before.
+    Lower case, punctuation and the like are yours to settle before. Bytes are decoded as UTF-8.
 
     Attributes:
       known: the tokens with the ids 1 to n.
@@ -67,7 +67,7 @@ class Vocabulary:
 
     def __post_init__(self) -> None:
         check_choice("unit", self.unit, get_args(Unit))
-        object.__setattr__(self, "known", tuple(self.known))
+        object.__setattr__(self, "known", tuple(_tokens(self.known)))
         if len(self._ids) < len(self.known):
             ((twice, _),) = collections.Counter(self.known).most_common(1)
             raise ValueError(f"The token {twice!r} comes twice in the vocabulary.")
@@ -87,11 +87,12 @@ class Vocabulary:
           unit: into what strings are split.
 
         Raises:
-          ValueError: an argument is out of its range, or there is no token.
+          ValueError: an argument is out of its range, there is no token, or a text or token is
+            neither text nor UTF-8.
         """
         check_count("size", size)
         check_choice("unit", unit, get_args(Unit))
-        if isinstance(texts, str):
+        if isinstance(texts, str | bytes):
             raise ValueError(
                 "texts must be a list of texts, but is one text; a vocabulary of it alone is "
                 "Vocabulary.build([text])."
@@ -163,9 +164,9 @@ class Vocabulary:
           int32 [num_sequences, T + 1].
 
         Raises:
-          ValueError: the length is out of its range, or `texts` is a single text.
+          ValueError: the length is out of its range, `texts` is a single text, or one is no text.
         """
-        if isinstance(texts, str):
+        if isinstance(texts, str | bytes):
             raise ValueError("texts must be a list of texts, but is one text; write [text].")
         rows = [
             cut_sequences(
@@ -208,8 +209,36 @@ def cut_sequences(tokens: np.ndarray, length: int) -> np.ndarray:
     return windows[::length].copy()
 
 
-def _split(text: str | Sequence[str], unit: Unit) -> Sequence[str]:
+def _split(text: str | bytes | Sequence[str | bytes], unit: Unit) -> Sequence[str]:
     """A text's tokens."""
+    if isinstance(text, bytes):
+        text = _decoded(text)
     if not isinstance(text, str):
-        return text
+        return _tokens(text)
     return text.split() if unit == "word" else text
+
+
+def _tokens(given: Any) -> Sequence[str]:
+    """Tokens as text; bytes, as files of TensorFlow Federated give them, are decoded."""
+    if not isinstance(given, Iterable):
+        raise ValueError(
+            f"A text must be a string or a list of tokens, but one is {quoted(given)}. Leave "
+            "missing texts out."
+        )
+    tokens = given if isinstance(given, Sequence) else list(given)
+    if all(isinstance(token, str) for token in tokens):
+        return tokens
+    for token in tokens:
+        if not isinstance(token, str | bytes):
+            raise ValueError(f"A token must be text, but one is {quoted(token)}.")
+    return [_decoded(token) if isinstance(token, bytes) else token for token in tokens]
+
+
+def _decoded(text: bytes) -> str:
+    try:
+        return text.decode("utf-8")
+    except UnicodeDecodeError:
+        raise ValueError(
+            f"The bytes {quoted(text)} are not UTF-8. Decode them first, as in "
+            "text.decode('latin-1')."
+        ) from None

@@ -85,7 +85,7 @@ def communication(
       >>> import fedax
       >>> task = fedax.load_task("shakespeare", model="small")
       >>> for algorithm in (fedax.fedavg(task.model), fedax.scaffold(task.model)):
-      ...     sent = communication(algorithm, task.model, task.train.client(0))
+      ...     sent = communication(algorithm, task.model, task.train.client_at(0))
       ...     print(round(sent.copies, 2))
       2.0
       4.0

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from fedax.data.csv_cells import original_text
 from fedax.files.regular import read_file
 from fedax.pictures.errors import DrawingError
 from fedax.rounds.client_metrics import ClientMetrics
@@ -30,6 +31,7 @@ def read_clients(path: Path, *, links: bool = True) -> ClientMetrics:
     try:
         content = read_file(path, links=links)
         head, *lines = csv.reader(io.StringIO(content.decode(), newline=""))
+        head = list(map(original_text, head))
         if head[:2] != ["client", "num_examples"]:
             raise ValueError("it has no columns client and num_examples")
         names, sizes, *columns = zip(*_whole(lines, len(head)), strict=True)
@@ -47,7 +49,7 @@ def read_clients(path: Path, *, links: bool = True) -> ClientMetrics:
         raise DrawingError(f"Cannot read {path}: {error.strerror or error}.") from None
     except (OverflowError, ValueError, csv.Error) as error:
         raise DrawingError(f"{path} is no table of a run's clients: {error}.") from None
-    return ClientMetrics(sums, np.array(names), examples)
+    return ClientMetrics(sums, np.array(list(map(original_text, names))), examples)
 
 
 def _whole(lines: Sequence[list[str]], width: int) -> Sequence[list[str]]:

@@ -8,6 +8,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+from fedax.data.csv_cells import safe_cell
 from fedax.pictures.client_files import read_clients
 from fedax.pictures.errors import DrawingError
 from fedax.rounds.client_metrics import ClientMetrics
@@ -22,7 +23,8 @@ def clients_table(clients: ClientMetrics, personal: ClientMetrics | None = None)
     r"""The metrics client by client, as CSV.
 
     Columns: client, num_examples (for testing), each metric, and `personal_*`, the same after
-    fine-tuning; a value that a client does not have is empty.
+    fine-tuning; a value that a client does not have is empty. A name that a spreadsheet would take
+    for a formula, such as `=1+1`, begins with an apostrophe.
 
     Example:
       >>> import numpy as np
@@ -38,11 +40,13 @@ def clients_table(clients: ClientMetrics, personal: ClientMetrics | None = None)
         columns[PERSONAL + metric] = [own.get(name, math.nan) for name in names]
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
-    writer.writerow(["client", "num_examples", *columns])
+    writer.writerow(["client", "num_examples", *map(safe_cell, columns)])
     for name, size, *values in zip(
         names, clients.num_examples.tolist(), *columns.values(), strict=True
     ):
-        writer.writerow([name, size, *("" if math.isnan(value) else value for value in values)])
+        writer.writerow([
+            safe_cell(name), size, *("" if math.isnan(value) else value for value in values)
+        ])
     return file.getvalue()
 
 

@@ -58,7 +58,7 @@ def rehearse(
       ModelError, AlgorithmError, ValueError: as `simulate` raises them before its first round.
     """
     require_task(task)
-    sent = communication(algorithm, task.model, task.train.client(0), params)
+    sent = communication(algorithm, task.model, task.train.client_at(0), params)
     if params is None:
         params = jax.eval_shape(task.model.init, jax.random.key(0))
     check_examples(task.model, params, "task.train", task.train)
@@ -116,7 +116,7 @@ class Measurements:
             self._personal = _Personal(task, algorithm, settings, own)
         self._sent = None
         if settings.diagnostics:
-            self._sent = communication(algorithm, task.model, task.train.client(0))
+            self._sent = communication(algorithm, task.model, task.train.client_at(0))
         # A mesh's reader brings cohorts to all devices; these few clients go to one.
         self._reader = reader if settings.mesh is None else CohortReader(data, 0)
         self._client_sizes = data.client_sizes

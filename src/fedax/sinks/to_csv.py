@@ -6,6 +6,7 @@ import csv
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fedax.data.csv_cells import safe_cell
 from fedax.sinks.rows import Place, Plain, Row
 
 
@@ -32,7 +33,7 @@ class _Csv:
             self._widen(new)
         lines = self._rows(self._file)
         for row in rows:
-            lines.writerow([row.metrics.get(name, "") for name in self._names])
+            lines.writerow([safe_cell(row.metrics.get(name, "")) for name in self._names])
         self._file.flush()
 
     def close(self, summary: Mapping[str, Any] | None) -> None:
@@ -51,7 +52,7 @@ class _Csv:
             lines = csv.reader(old)
             next(lines)
             self._names += new
-            self._rows(wider).writerow(self._names)
+            self._rows(wider).writerow(map(safe_cell, self._names))
             self._rows(wider).writerows([*line, *("" for _ in new)] for line in lines)
         partial.replace(self._path)
         self._file = self._path.open("a", encoding="utf-8", newline="")

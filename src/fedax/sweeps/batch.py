@@ -118,7 +118,7 @@ class BatchTraining:
         evaluators = self._evaluators()
         sent = None
         if settings.diagnostics:
-            sent = communication(self._algorithm, self._task.model, self._task.train.client(0))
+            sent = communication(self._algorithm, self._task.model, self._task.train.client_at(0))
         together = (
             reader.is_resident and not store.holds_anything and settings.state_every > 1
         )

@@ -81,4 +81,6 @@ def _some(
     offsets = np.append(0, np.cumsum(sizes))
     rows = np.arange(offsets[-1]) + np.repeat(dataset.offsets[chosen] - offsets[:-1], sizes)
     arrays = {name: take_rows(array, rows) for name, array in dataset.arrays.items()}
-    return FederatedDataset(arrays, offsets, dataset.client_names[chosen])
+    return FederatedDataset(
+        arrays, offsets, dataset.client_names[chosen], dataset.categories
+    )

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from fedax.data.csv_cells import safe_cell
 from fedax.experiment import sources, trust
 from fedax.experiment.config import RunConfig, load_config
 from fedax.experiment.folder import (
@@ -195,15 +196,17 @@ def write_results(folder: Path, record: Record, choice: Choice) -> None:
     seeds = np.unique(record.seed)
     text = io.StringIO(newline="")
     writer = csv.writer(text)
-    writer.writerow(["setting", "algorithm", *record.names, "seed", "rounds", "diverged",
-                     f"score ({choice.rule})", *record.metrics])
+    names, metrics = map(safe_cell, record.names), map(safe_cell, record.metrics)
+    writer.writerow(["setting", "algorithm", *names, "seed", "rounds", "diverged",
+                     f"score ({choice.rule})", *metrics])
     for row in range(len(record.setting)):
         number = int(record.setting[row])
         setting = record.settings[number]
         place = int(np.searchsorted(seeds, record.seed[row]))
         last = record.last(row)
         writer.writerow([
-            number, setting.algorithm, *(setting.values.get(name, "") for name in record.names),
+            number, safe_cell(setting.algorithm),
+            *(safe_cell(setting.values.get(name, "")) for name in record.names),
             int(record.seed[row]), int(record.done[row]), int(record.diverged[row]) or "",
             _number(choice.scores[number, place]),
             *(_number(last[name]) for name in record.metrics),

@@ -103,7 +103,7 @@ class Partition:
                     "one that it was made by. Make it anew, of this data set."
                 )
         arrays = {name: take_rows(array, self.rows) for name, array in dataset.arrays.items()}
-        return FederatedDataset(arrays, self.offsets, self.names)
+        return FederatedDataset(arrays, self.offsets, self.names, dataset.categories)
 
     def split(self, fraction: float = 0.2, seed: int = 0) -> tuple[Partition, Partition]:
         """A part of each client's examples for training and the rest for testing.

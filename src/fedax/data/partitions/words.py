@@ -59,9 +59,10 @@ def parse_partition(
     """
     used: dict[str, Any] = {}
 
-    def array(name: str) -> np.ndarray:
+    def array(name: str, option: str = "label") -> np.ndarray:
         if name not in dataset.arrays:
-            raise ValueError(unknown("array", name, dataset.arrays))
+            cure = f" Name the one with the labels: {option}=." if option else ""
+            raise ValueError(unknown("array", name, dataset.arrays) + cure)
         used[name] = np.asarray(dataset.arrays[name])
         return used[name]
 
@@ -91,11 +92,11 @@ def parse_partition(
     def of_groups(
         coarse_alpha: float = 0.1, alpha: float = 10.0, examples_per_client: int | None = None
     ) -> Partition:
-        return pachinko(array(label), array(coarse), clients(), coarse_alpha, alpha, seed=seed,
-                        examples_per_client=examples_per_client)
+        return pachinko(array(label), array(coarse, "coarse"), clients(), coarse_alpha, alpha,
+                        seed=seed, examples_per_client=examples_per_client)
 
     def of_keys(key: str) -> Partition:
-        return plain.by_key(array(key), key)
+        return plain.by_key(array(key, ""), key)
 
     choices: dict[str, Callable[..., Partition]] = {
         "iid": at_random, "dirichlet": of_clients, "dirichlet_by_class": of_classes,

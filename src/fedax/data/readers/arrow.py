@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from fedax.data.budget import PART_BYTES, process_memory, require_few_arrays, require_modest
+from fedax.data.encoded_images import require_own_images
 from fedax.data.errors import DataError
 from fedax.data.file_names import is_plain_name
-from fedax.data.images import require_own_images
 from fedax.data.readers.clients import (
     Client,
     Clients,
@@ -192,6 +192,7 @@ def _clients(
 
     def batches() -> Iterator[Batch]:
         row = unpacked = 0
+        kinds: dict[str, Any] = {}
         for table in tables([name for name in names if name in taken | {client_column}]):
             if not len(table):
                 continue
@@ -207,6 +208,13 @@ def _clients(
             if paths:
                 unpacked += sum(getattr(array, "nbytes", 0) for array in arrays.values())
                 require_modest(where, packed, unpacked)
+            for key, array in arrays.items():
+                kind = getattr(array, "dtype", None)
+                if kind and kinds.setdefault(key, kind) != kind:  # images of several kinds
+                    raise DataError(
+                        f"{where}: {key!r} is {kinds[key]} in the first rows and {kind} from row "
+                        f"{row}. Convert all to one."
+                    )
             yield _ids(table, client_column, where), arrays
             row += len(table)
 

@@ -22,6 +22,13 @@ POOL = "pool"
 _MOST_LETTERS = 300
 
 
+class WiderKindError(Exception):
+    """A column is of a wider kind than it was in clients given before, so all are to be read again.
+
+    The reader remembers it.
+    """
+
+
 class Clients:
     """The clients of a file, one after the other, from the beginning whenever it is iterated.
 

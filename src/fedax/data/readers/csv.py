@@ -6,6 +6,7 @@ import csv
 import gzip
 import io
 import itertools
+import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -28,23 +29,32 @@ _LONGEST_LINE = 2**24
 _LONGEST_NUMBER = 1000
 _MOST_COLUMNS = 2**16
 _LONGEST_NAME = 200
+# Of whole numbers below, float64 keeps every digit.
+_LARGEST_EXACT = 2**53
+_WHOLE = re.compile(r"\s*[+-]?[0-9]+\s*")
 _ERRORS = (csv.Error, ValueError, EOFError, zlib.error, gzip.BadGzipFile)
 
 
-def read_csv(path: Path | str, client_column: str, columns: Columns | None = None) -> Clients:
+def read_csv(
+    path: Path | str, client_column: str, columns: Columns | None = None, *,
+    only_numbers: bool = False,
+) -> Clients:
     """The clients of a table, in the order of their first line; lines may stand in any order.
 
     The first line names the columns, which are separated by commas, semicolons or tabs. A column
     of whole numbers becomes int32, one of other numbers float32, and one of text a list, for a
-    transform. The file, which may be packed with gzip, is read twice.
+    transform. A number is written as 12, -1.5 or 1e3; `1_000`, `0x1f` and digits of other scripts
+    are text. The file, which may be packed with gzip, is read twice.
 
     Args:
       path: the file, in UTF-8.
       client_column: says whose example a line is.
       columns: which to take, as for `FederatedDataset.from_frame`.
+      only_numbers: refuse text, NaN and infinity, with their line; for data without a transform.
 
     Raises:
-      DataError: there is no such file or column; while it is read: it is malformed.
+      DataError: there is no such file or column; while it is read: it is malformed, a value is
+        missing, or a number does not fit.
     """
     path = regular_file(path)
     with reading(path, "a CSV file", *_ERRORS):
@@ -56,7 +66,7 @@ def read_csv(path: Path | str, client_column: str, columns: Columns | None = Non
     except ValueError as error:
         raise DataError(f"{path}: {error}") from None
     require_few_arrays(path, len(chosen))
-    table = _Table(path, names, client_column, chosen)
+    table = _Table(path, names, client_column, chosen, only_numbers=only_numbers)
     return Clients(table.clients, [path])
 
 
@@ -65,7 +75,7 @@ class _Table:
 
     def __init__(
         self, path: Path, names: list[str], client_column: str,
-        chosen: Mapping[str, str | Sequence[str]],
+        chosen: Mapping[str, str | Sequence[str]], *, only_numbers: bool,
     ) -> None:
         self._path = path
         self._names = names
@@ -77,6 +87,8 @@ class _Table:
         }
         self._stacked = {array: not isinstance(group, str) for array, group in chosen.items()}
         self._kinds = dict.fromkeys({i for group in self._chosen.values() for i in group}, "")
+        self._only_numbers = only_numbers
+        self._first_text: dict[int, str] = {}  # column -> where its first text is, in words
 
     def clients(self, start: int) -> Iterator[Client]:
         with reading(self._path, "a CSV file", *_ERRORS):
@@ -85,81 +97,109 @@ class _Table:
 
     def _ids(self) -> Iterator[list[str]]:
         """Whose each line is; notes of what kind the columns are."""
-        for number, block in self._blocks():
+        for lines, block in self._blocks():
             ids = [row[self._client] for row in block]
             if "" in ids:
                 raise DataError(
-                    f"{self._path}: a line after {number + ids.index('') - 1} has no client. Fill "
-                    "it in or leave the line out."
+                    f"{self._path}: line {lines[ids.index('')]} has no client. Fill it in or leave "
+                    "the line out."
                 )
             for place, before in self._kinds.items():
                 if before != "text":
-                    self._kinds[place] = _wider(before, _kind([row[place] for row in block]))
+                    values = [row[place] for row in block]
+                    self._kinds[place] = _wider(before, _kind(values))
+                    if self._kinds[place] == "text":
+                        row = next((r for r, value in enumerate(values) if _is_text(value)), None)
+                        if row is not None:  # else values are missing
+                            self._first_text[place] = self._cell(lines, block, place, row)
             yield ids
 
     def _batches(self) -> Iterator[Batch]:
-        for number, block in self._blocks():
+        for lines, block in self._blocks():
             columns = {}
             for array, places in self._chosen.items():
                 kind = ""
                 for place in places:
                     kind = _wider(kind, self._kinds[place])
-                parts = [self._column(number, block, place, kind) for place in places]
-                if not self._stacked[array]:
-                    columns[array] = parts[0]
-                elif kind == "text":
-                    raise DataError(
-                        f"{self._path}: the array {array!r} joins columns of numbers, but one of "
-                        f"{', '.join(repr(self._names[i]) for i in places)} holds text."
-                    )
-                else:
-                    columns[array] = np.stack(parts, 1)
+                    if place in self._first_text and (self._only_numbers or self._stacked[array]):
+                        raise DataError(
+                            f"{self._first_text[place]}, which is no number. Correct it, leave the "
+                            "line out, or name the columns to take: columns=[...]. A transform "
+                            "gets text as a list."
+                        )
+                parts = [self._column(lines, block, place, kind) for place in places]
+                columns[array] = np.stack(parts, 1) if self._stacked[array] else parts[0]
             yield [row[self._client] for row in block], columns
 
-    def _column(self, number: int, block: list[list[str]], place: int, kind: str) -> Any:
+    def _column(
+        self, lines: list[int], block: list[list[str]], place: int, kind: str
+    ) -> Any:
         values = [row[place] for row in block]
+        if "" in values:
+            where = self._cell(lines, block, place, values.index("")).removesuffix(" holds ''")
+            raise DataError(
+                f"{where} has a missing value. Fill missing values in or leave their lines out."
+            )
         if kind == "text":
-            if _kind(values) != "text" or "" in values:
-                self._refuse_missing(number, values, place)
             return values
         try:
-            with np.errstate(over="ignore"):  # what becomes infinite is refused with its place
-                return np.array(values).astype(_DTYPES[kind])
+            numbers = np.array(values).astype(np.float64 if kind == "float" else _DTYPES[kind])
         except (ValueError, OverflowError):
-            self._refuse_missing(number, values, place)
             raise DataError(
                 f"{self._path} has changed while it was read: column {self._names[place]!r} is "
                 "another one now."
             ) from None
-
-    def _refuse_missing(self, number: int, values: list[str], place: int) -> None:
-        if "" in values:
+        if kind != "float":
+            return numbers
+        for row in np.flatnonzero(np.abs(numbers) >= _LARGEST_EXACT).tolist():
+            if _WHOLE.fullmatch(values[row]):
+                raise DataError(
+                    f"{self._cell(lines, block, place, row)}, which has more digits than a number "
+                    "of a column with decimals or of 64 bits keeps. Leave the column out, or write "
+                    "it with a decimal point if its last digits do not matter."
+                )
+        with np.errstate(over="ignore"):
+            singles = numbers.astype(np.float32)
+        finite = np.isfinite(singles)
+        if not self._only_numbers:  # a transform may fill NaN in
+            finite |= ~np.isfinite(numbers)
+        if not finite.all():
+            row = int(finite.argmin())
             raise DataError(
-                f"{self._path}: the column {self._names[place]!r} has a missing value, first in "
-                f"line {number + values.index('')}, counted in rows. Fill missing values in or "
-                "leave their lines out."
+                f"{self._cell(lines, block, place, row)}, which is not finite in float32. Correct "
+                "it or leave the line out."
             )
+        return singles
 
-    def _blocks(self) -> Iterator[tuple[int, list[list[str]]]]:
-        """The line number of the first row, and rows; each as long as the first line."""
+    def _cell(self, lines: list[int], block: list[list[str]], place: int, row: int) -> str:
+        """A cell of a block in words."""
+        return (
+            f"{self._path}: line {lines[row]}, of client {quoted(block[row][self._client])}: the "
+            f"column {quoted(self._names[place])} holds {quoted(block[row][place])}"
+        )
+
+    def _blocks(self) -> Iterator[tuple[list[int], list[list[str]]]]:
+        """The line numbers of rows, and the rows; each as long as the first line."""
         most = max(1, min(_LINES, _CELLS // len(self._names)))
-        first, before, rows = 0, 0, []
+        before = 0
+        numbers: list[int] = []
+        rows: list[list[str]] = []
         for number, row, letters in itertools.islice(_lines(self._path), 1, None):
             if len(row) != len(self._names):
                 raise DataError(
                     f"{self._path}: line {number} has {len(row)} values, but the first names "
                     f"{len(self._names)} columns."
                 )
-            first = first or number
+            numbers.append(number)
             rows.append(row)
             if len(rows) == most or letters - before > PART_BYTES:
-                yield first, rows
-                first, before, rows = 0, letters, []
+                yield numbers, rows
+                before, numbers, rows = letters, [], []
         if rows:
-            yield first, rows
+            yield numbers, rows
 
 
-_DTYPES = {"int32": np.int32, "int64": np.int64, "float": np.float32}
+_DTYPES = {"int32": np.int32, "int64": np.int64}
 _WIDTH = ["", "int32", "int64", "float", "text"]
 
 
@@ -171,6 +211,9 @@ def _kind(values: list[str]) -> str:
     """Of what kind a column's cells are."""
     if max(map(len, values)) > _LONGEST_NUMBER:
         return "text"
+    letters = "".join(values)
+    if "_" in letters or "\0" in letters or not letters.isascii():
+        return "text"  # Python reads 1_000 and digits of other scripts as numbers, NumPy cuts zeros
     array = np.array(values)
     try:
         numbers = array.astype(np.int64)
@@ -183,6 +226,10 @@ def _kind(values: list[str]) -> str:
             return _kind(some) if len(some) < len(values) and some else "text"
         return "float"
     return "int32" if numbers.min() >= -(2**31) and numbers.max() < 2**31 else "int64"
+
+
+def _is_text(value: str) -> bool:
+    return bool(value) and _kind([value]) == "text"
 
 
 def _lines(path: Path) -> Iterator[tuple[int, list[str], int]]:

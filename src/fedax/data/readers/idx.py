@@ -56,11 +56,24 @@ def _read(images: Path, labels: Path) -> Iterator[Client]:
             x = np.frombuffer(_exactly(pixels, count * size, images), kind)
             y = np.frombuffer(_exactly(classes, count * class_kind.itemsize, labels), class_kind)
             x = x.reshape(count, *shape[1:], *([1] if len(shape) == 3 else []))
+            _require_whole(labels, row, y)
             yield POOL, {"x": x.astype(kind.newbyteorder("=")), "y": y.astype(np.int32)}
         for file, path in ((pixels, images), (classes, labels)):
             with reading(path, "an IDX file", *_ERRORS):
                 if file.read(1):
                     raise ValueError("it goes on behind its end")
+
+
+def _require_whole(path: Path, row: int, labels: np.ndarray) -> None:
+    """Raises a clear error unless every label, floating point or not, is a whole number."""
+    whole = np.isfinite(labels) & (np.abs(np.nan_to_num(labels)) < 2.0**31)
+    whole[whole] = labels[whole] == np.trunc(labels[whole])
+    if not whole.all():
+        example = int(np.argmin(whole))
+        raise DataError(
+            f"{path}: the label of example {row + example} is {labels[example]}, and labels are "
+            "whole numbers. Write them as such."
+        )
 
 
 def _opened(stack: ExitStack, path: Path) -> tuple[BinaryIO, tuple[int, ...], np.dtype]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from fedax.data.errors import DataError
 from fedax.data.readers.clients import (
     Client,
     Clients,
+    WiderKindError,
     file_of_folder,
     needed,
     reading,
@@ -24,6 +26,11 @@ from fedax.validate import quoted
 _DEEPEST = 50
 # A user is in memory while read, where JSON takes up to twenty times its size.
 _LARGEST_USER = 2**27
+_BOM = b"\xef\xbb\xbf"
+_NOT_JSON = re.compile(rb"[\[,:]\s*(-?(?:NaN|Infinity))\b")
+_KINDS = ("int32", "int64", "float32")
+# Of whole numbers, float32 keeps every digit up to here.
+_LARGEST_EXACT = 2**24
 _ESCAPED = re.compile(rb"\\.", re.DOTALL)
 _STEPS = np.zeros(256, np.int32)
 _STEPS[[*b"[{"]], _STEPS[[*b"]}"]] = 1, -1
@@ -34,7 +41,9 @@ def read_leaf(paths: Sequence[Path | str] | Path | str) -> Clients:
     """The clients of LEAF's files, in the order in which they stand.
 
     Files are read as a stream, one user at a time. Where a user's `x` or `y` is no list of
-    numbers of one shape, but text for example, it is given as a list, for a transform.
+    numbers of one shape, but text for example, it is given as a list, for a transform. Whole
+    numbers are int32, or float32 if another user has fractions in that column; the text `raw` of
+    `preprocess.sh --raw` is left out. A user without examples is given with empty lists.
 
     Args:
       paths: a folder of .json files such as `data/train`, which are taken in the order of their
@@ -55,11 +64,15 @@ def read_leaf(paths: Sequence[Path | str] | Path | str) -> Clients:
     ]
     if not files:
         raise DataError(f"There is no .json file in {', '.join(map(str, given)) or 'no place'}.")
-    return Clients(lambda start: _read(ijson, files, start), files)
+    kinds: dict[str, str] = {}
+    return Clients(lambda start: _read(ijson, files, start, kinds), files)
 
 
-def _read(ijson: Any, files: list[Path], start: int) -> Iterator[Client]:
+def _read(
+    ijson: Any, files: list[Path], start: int, kinds: dict[str, str]
+) -> Iterator[Client]:
     errors = (ijson.JSONError, *_ERRORS)
+    narrow: set[str] = set()  # columns that were given in a narrower kind than they may have
     for path in files:
         with reading(path, "one of LEAF's JSON files", *errors):
             sizes = _sizes(ijson, path)
@@ -70,7 +83,7 @@ def _read(ijson: Any, files: list[Path], start: int) -> Iterator[Client]:
             with path.open("rb") as file:
                 shallow = _Shallow(file)
                 shallow.left = _LARGEST_USER
-                for name, table in ijson.kvitems(shallow, "user_data", use_float=True):
+                for name, table in _users(ijson, shallow):
                     if name in seen or name not in sizes:
                         raise ValueError(
                             f"user {quoted(name)} "
@@ -80,12 +93,29 @@ def _read(ijson: Any, files: list[Path], start: int) -> Iterator[Client]:
                     seen.add(name)
                     shallow.left = _LARGEST_USER
                     columns = _columns(name, table, sizes[name])
+                    for key, values in columns.items():
+                        columns[key] = _widened(name, key, values, kinds, narrow)
                     if len(seen) > start:
                         yield name, columns
             start = 0
             missing = next((name for name in sizes if name not in seen), None)
             if missing is not None:
                 raise ValueError(f"user {quoted(missing)} has no data")
+
+
+def _users(ijson: Any, shallow: _Shallow) -> Iterator[tuple[str, Any]]:
+    name = None
+    try:
+        for name, table in ijson.kvitems(shallow, "user_data", use_float=True):
+            yield name, table
+    except ijson.JSONError:
+        if not shallow.not_json:
+            raise
+        where = "the first user" if name is None else f"a user after {quoted(name)}"
+        raise ValueError(
+            f"{where} has {shallow.not_json}, which JSON does not have; put a number in its place "
+            "or leave the example out"
+        ) from None
 
 
 def _sizes(ijson: Any, path: Path) -> dict[str, int]:
@@ -118,22 +148,24 @@ def _sizes(ijson: Any, path: Path) -> dict[str, int]:
     return found
 
 
-def _columns(name: str, table: Any, size: int) -> Mapping[str, Any]:
+def _columns(name: str, table: Any, size: int) -> dict[str, Any]:
     if not isinstance(table, dict) or not table:
         raise ValueError(f"the data of user {quoted(name)} are no table of x and y")
+    if isinstance(table.get("raw"), str):
+        del table["raw"]
     for key, values in table.items():
         if not isinstance(values, list) or len(values) != size:
             held = f"{len(values)} examples" if isinstance(values, list) else "no list"
             raise ValueError(
                 f"user {quoted(name)} has {held} of {quoted(key)}, but num_samples says {size}"
             )
-    if not size:
-        raise ValueError(f"user {quoted(name)} has no examples")
     return {key: _column(values) for key, values in table.items()}
 
 
 def _column(values: list[Any]) -> Any:
     """Numbers as float32 or int32, if they are of one shape and fit; else the list."""
+    if not values:
+        return values
     try:
         array = np.array(values)
     except (ValueError, OverflowError):
@@ -148,14 +180,46 @@ def _column(values: list[Any]) -> Any:
     return array if array.dtype.kind in "biu" else values
 
 
+def _widened(
+    name: str, key: str, values: Any, kinds: dict[str, str], narrow: set[str]
+) -> Any:
+    """The numbers of a column in the widest kind that it has had.
+
+    Raises:
+      WiderKindError: clients given before had a narrower one.
+      ValueError: whole numbers lose digits as float32.
+    """
+    kind = str(values.dtype) if isinstance(values, np.ndarray) else ""
+    if kind not in _KINDS:
+        return values
+    widest = max(kind, kinds.get(key, kind), key=_KINDS.index)
+    if kinds.setdefault(key, widest) != widest:
+        kinds[key] = widest
+        if key in narrow:
+            raise WiderKindError
+    if widest == "float32" != kind and (
+        np.abs(values.astype(np.float64)).max(initial=0) > _LARGEST_EXACT
+    ):
+        raise ValueError(
+            f"user {quoted(name)} has whole numbers of {quoted(key)} above {_LARGEST_EXACT:,}, "
+            "which lose digits beside the fractions of other users"
+        )
+    if widest != "float32":
+        narrow.add(key)
+    return values.astype(widest)
+
+
 class _Shallow:
     """A JSON file whose lists and tables do not stand deep in each other.
 
     Those who write deeper ones want a parser to take long: ijson takes the square of the depth.
     """
 
-    def __init__(self, file: BinaryIO) -> None:
+    def __init__(self, file: BufferedReader) -> None:
         self._file = file
+        if file.peek(len(_BOM))[: len(_BOM)] == _BOM:  # of editors on Windows
+            file.seek(len(_BOM))
+        self.not_json = ""  # a number that Python writes and JSON does not have, read last
         self._depth, self._is_text, self._rest = 0, False, b""
         self.left = sys.maxsize
 
@@ -169,6 +233,9 @@ class _Shallow:
         self.left -= len(content)
         if self.left < 0:
             raise ValueError(f"a user has more than {_LARGEST_USER:,} bytes")
+        if b"NaN" in content or b"Infinity" in content:
+            found = _NOT_JSON.search(content)
+            self.not_json = found[1].decode() if found else self.not_json
         # What a backslash stands before is neither the end of a text nor a backslash.
         plain = _ESCAPED.sub(b"__", self._rest + content)
         self._rest = b"\\" if plain.endswith(b"\\") else b""

@@ -64,9 +64,11 @@ def read_numpy(path: Path | str, client_ids: str = "client_ids") -> Clients:
         raise DataError(f"{path}: {unknown('array of client ids', client_ids, arrays)}")
     ids = arrays.pop(client_ids)
     if len(ids.shape) != 1 or ids.dtype.kind not in "Uiu":
+        cure = {"S": " Save them as text: np.char.decode(ids).",
+                "f": " Save them as whole numbers: ids.astype(int)."}.get(ids.dtype.kind, "")
         raise DataError(
             f"{path}: the client ids {client_ids!r} must be text or whole numbers [num_rows], but "
-            f"are {ids.dtype}{list(ids.shape)}."
+            f"are {ids.dtype}{list(ids.shape)}.{cure}"
         )
     if not arrays:
         raise DataError(f"{path} has no array beside the client ids.")
@@ -154,7 +156,12 @@ def _opened(stack: ExitStack, place: Path | zipfile.ZipFile, name: str) -> tuple
     except ValueError as error:
         raise ValueError(f"the array {quoted(name)} is damaged: {error}") from None
     size = math.prod(shape) * dtype.itemsize
-    if not shape or dtype.hasobject:
+    if dtype.hasobject:
+        raise ValueError(
+            f"the array {quoted(name)} holds Python objects, no numbers [n, ...]; loading them "
+            f"would run code. Save numbers, or names as text: np.array({name}.tolist(), dtype=str)."
+        )
+    if not shape:
         raise ValueError(f"the array {quoted(name)} is {dtype}{list(shape)}, no numbers [n, ...]")
     if in_columns and len(shape) > 1:
         raise ValueError(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import io
 import itertools
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -224,12 +225,20 @@ def _content(value: Any) -> bytes:
         buffer = io.BytesIO()
         np.save(buffer, value)
         return buffer.getvalue()
+    if isinstance(value, list):  # of text or of bytes, which JSON does not have
+        is_bytes = bool(value) and isinstance(value[0], bytes)
+        return json.dumps(
+            [is_bytes, [item.decode("latin-1") for item in value] if is_bytes else value]
+        ).encode()
     return value
 
 
 def _value(kind: str, content: bytes) -> Any:
     if kind == "str":
         return content.decode("utf-8", "surrogatepass")
+    if kind == "list":
+        is_bytes, items = json.loads(content)
+        return [item.encode("latin-1") for item in items] if is_bytes else items
     return np.load(io.BytesIO(content)) if kind == "ndarray" else content
 
 

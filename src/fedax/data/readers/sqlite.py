@@ -185,8 +185,12 @@ def _read(
             [chosen, *([after[0]] if after else [])],
         )
         for client, own in itertools.groupby(rows, key=lambda row: row[0]):
-            name, promised = next(expected, (None, 0))
             _check_name(called, client)
+            name, promised = next(expected, (None, 0))
+            while name is not None and name != client and promised == 0:
+                _check_name(called, name)
+                yield name, {}
+                name, promised = next(expected, (None, 0))
             if name != client:
                 raise DataError(
                     f"{called}: the table examples has the client {client!r} where the table "
@@ -201,9 +205,11 @@ def _read(
                     f"{called}: client {client!r} has {read} examples, but the table "
                     f"client_metadata says {promised!r}."
                 )
-        missing = next(expected, None)
-        if missing is not None:
-            raise DataError(f"{called}: client {missing[0]!r} has no examples.")
+        for name, promised in expected:
+            if promised != 0:
+                raise DataError(f"{called}: client {name!r} has no examples.")
+            _check_name(called, name)
+            yield name, {}
 
 
 def _check_name(path: Path, client: Any) -> None:
