@@ -23,8 +23,8 @@ def task():
 
 def halved(task, **options):
     return fedax.sweep(
-        task, "fedavg", {"client_learning_rate": RATES}, num_rounds=4, halving=2, progress=False,
-        **{"cohort_size": 3, "evaluate_every": 0, "settings_per_batch": 2, **options},
+        task, "fedavg", {"client_learning_rate": RATES}, num_rounds=4, progress=False,
+        **{"halving": 2, "cohort_size": 3, "evaluate_every": 0, "settings_per_batch": 2, **options},
     )
 
 
@@ -56,6 +56,26 @@ def test_a_damaged_state_between_rungs_costs_rounds_and_no_number(task, tmp_path
         path.write_bytes(path.read_bytes()[:100])
     np.testing.assert_allclose(
         losses(halved(task, out=tmp_path / "h")), losses(halved(task)), rtol=1e-12
+    )
+
+
+@pytest.mark.parametrize("options", [{"halving": None}, {}])
+def test_parts_that_are_deleted_meanwhile_are_made_again(task, tmp_path, monkeypatch, options):
+    finished, deleted = SweepDisplay.finished, []
+
+    def delete_and_finish(self, *arguments):
+        for parts in [*tmp_path.glob("h/parts"), *tmp_path.glob("h/rung-*")]:
+            shutil.rmtree(parts)
+            deleted.append(parts.name)
+        finished(self, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SweepDisplay, "finished", delete_and_finish)
+        found = halved(task, out=tmp_path / "h", **options)
+    assert len(deleted) >= 2
+    np.testing.assert_allclose(losses(found), losses(halved(task, **options)), rtol=1e-12)
+    np.testing.assert_array_equal(
+        fedax.load_sweep(tmp_path / "h").record.metrics["train_loss"], losses(found)
     )
 
 

@@ -18,8 +18,8 @@ import numpy as np
 from fedax.devices import internals, losses
 from fedax.validate import told_apart
 
-# Seconds after which a process that was not heard of is lost; one that is killed is lost at once.
-HEARTBEAT = 90
+# Seconds after which a process that was not heard of is lost; it may have been paused for less.
+HEARTBEAT = 60
 # Seconds that the processes wait for each other where they come together.
 TIMEOUT = 300
 # Seconds of waiting after which it is said.
