@@ -20,6 +20,10 @@ from filelock import FileLock, Timeout
 PARTIAL = ".partial"
 LOCK = ".lock"
 CONFIG = "config.json"
+# What config.json has under "made_by" besides versions: what tells a run's tasks from others, and
+# the values that a user's own method holds.
+TASKS = "tasks"
+HELD = "held"
 # What config.json has as the kind of a sweep.
 SWEEP = "sweep"
 # The configurations of a sweep's methods, which are written before its own.
