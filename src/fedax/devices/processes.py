@@ -212,7 +212,7 @@ def _require_same(a: int, first: Mapping[str, Any], b: int, second: Mapping[str,
         ] + ["and more"] * (len(names) > 3)
         raise ProcessError(
             f"The processes were not started alike: {'; '.join(told)}. Start all of them with the "
-            "same settings, where they see the same run folder."
+            "same settings and data, where they see the same run folder."
         )
 
 

@@ -54,12 +54,9 @@ def require_same_tasks(before: Any, now: Sequence[Any], what: str, cure: str) ->
     """
     if not isinstance(before, list) or not all(isinstance(old, Mapping) for old in before):
         return
-    found: list[str] = []
-    for old, new in zip(before, now, strict=False):
-        found += [
-            phrase for phrase in differences({"python": old}, {"python": new})
-            if phrase not in found
-        ]
+    pairs = zip(before, now, strict=False)
+    phrases = [p for old, new in pairs for p in differences({"python": old}, {"python": new})]
+    found = [*dict.fromkeys(phrases)]
     if len(before) > len(now) or found:
         raise RunError(
             f"The task of the {what} is not as it was: {in_words(found or ['one is missing'])}. "
@@ -107,12 +104,8 @@ def part_differences(name: str, old: Any, new: Any) -> list[str]:
         for key in {**new, **old}:
             # What only says what kind of a thing the rest is of has no place in a sentence.
             way = name if key in STRUCTURAL else f"{name}.{key}".lstrip(".")
-            found += [
-                phrase
-                for phrase in part_differences(way, old.get(key, NOT_THERE), new.get(key, NOT_THERE))
-                if phrase not in found
-            ]
-        return found
+            found += part_differences(way, old.get(key, NOT_THERE), new.get(key, NOT_THERE))
+        return [*dict.fromkeys(found)]
     for digest in (".contents", ".checksum"):
         if name.endswith(digest):
             return [f"the contents of {name.removesuffix(digest)} are others"]

@@ -97,7 +97,7 @@ def train_in_folder(folder: Path, call: Call, watch: Watch) -> tuple[TrainingSta
     config, code = describe_call(call)
     initial = initial_state(call.task, call.algorithm, call.settings.seed, call.initial_params)
     tasks = record_of_tasks([call.task])
-    compare_call(config, tasks, initial)
+    require_same_call(call, initial, tasks)
     before = read_run_config(folder) if (folder / CONFIG).exists() else None
     if before is not None and differences(before, config):
         older, _ = describe_call(call, complete=False)
@@ -158,14 +158,15 @@ def _as_python() -> Iterator[None]:
         raise kind(str(stopped)) from None
 
 
-def compare_call(
-    config: Mapping[str, Any], tasks: list[dict[str, Any]], initial: TrainingState
+def require_same_call(
+    call: Call, initial: TrainingState, tasks: list[dict[str, Any]] | None = None
 ) -> None:
-    """Raises a `ProcessError` if another process of this training has another call, data or start.
-    """
+    """Raises a `ProcessError` if another process has other settings, data or parameters."""
     if are_several():
+        config, _ = describe_call(call)
+        task, = record_of_tasks([call.task]) if tasks is None else tasks
         compare("settings", {
-            **config, "the task's": tasks[0],
+            **config, "the task": task,
             "the model to start from": digest_of_params(initial.server_state.params),
         })
 

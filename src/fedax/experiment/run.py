@@ -28,6 +28,7 @@ from fedax.experiment.config import (
     personalization,
     with_sources_of_now,
 )
+from fedax.experiment.describing import Describer, digest
 from fedax.experiment.differing import digest_of_params, record_of_tasks, require_same_tasks
 from fedax.experiment.display import Display
 from fedax.experiment.errors import ConfigError
@@ -79,7 +80,7 @@ def start(config: RunConfig, out: Path | None = None, *, profile: bool = False) 
     config = with_defaults(config)
     job = _job(out or Path("fedax-runs"), config, built)
     beginning = Restored(initial_state(built.task, built.algorithm, config.seed), [])
-    tasks = record_of_tasks([built.task])
+    tasks = _record(config, built)
     compare("settings", _settings(config, tasks, beginning))
     if not is_first():
         take_part(job, beginning)
@@ -115,7 +116,7 @@ def resume(
     if not is_first():
         config, built, restored = read_run(folder, force=force)
         config = dataclasses.replace(config, num_rounds=num_rounds or config.num_rounds)
-        tasks = record_of_tasks([built.task])
+        tasks = _record(config, built)
         compare("settings", _settings(config, tasks, restored))
         job = _job(folder, config, built)
         remember(job, restored)
@@ -133,13 +134,10 @@ def resume(
             raise ConfigError(
                 f"The run has done {done} rounds already; --rounds {num_rounds} is less."
             )
-        tasks = record_of_tasks([built.task])
+        tasks = _record(config, built)
         before = read_config(folder).get("made_by", {}).get(TASKS)
-        if config.task_source is not None and not force:
-            require_same_tasks(
-                before, tasks, f"run in {folder}",
-                f"To go on with it as it is now: {resume_command(folder)} --force",
-            )
+        if not force:
+            _require_same(folder, config, before, tasks)
         compare("settings", _settings(config, tasks, restored))
         if force:
             config = with_sources_of_now(config, done)
@@ -155,6 +153,26 @@ def resume(
     return folder
 
 
+def _record(config: RunConfig, built: Built) -> list[dict[str, Any]]:
+    """What tells the run's task from others, and a digest of a user's own method."""
+    found = record_of_tasks([built.task])
+    if config.algorithm_source is not None:
+        found[0]["method"] = digest(Describer(complete=True)(built.algorithm))
+    return found
+
+
+def _require_same(folder: Path, config: RunConfig, before: Any, now: list[dict[str, Any]]) -> None:
+    """Raises a sentence if the data that a user's own task or method reads have changed."""
+    if not isinstance(before, list) or not config.sources:
+        return
+    if config.task_source is None:  # one of fedax's own is known by its name and its settings
+        before, now = ([{"method": one.get("method")} for one in tasks] for tasks in (before, now))
+    require_same_tasks(
+        before, now, f"run in {folder}",
+        f"To go on with it as it is now: {resume_command(folder)} --force",
+    )
+
+
 def _settings(
     config: RunConfig, tasks: list[dict[str, Any]], restored: Restored
 ) -> dict[str, Any]:
@@ -164,7 +182,7 @@ def _settings(
     return {
         **dataclasses.asdict(config), "the round to go on from": int(start.round_index),
         "the model to start from": digest_of_params(start.params) if are_several() else None,
-        "the task's": tasks[0],
+        "the task": tasks[0],
         "the number of devices": jax.local_device_count(),
         "JAX_ENABLE_X64": x64.jax_enable_x64,
     }

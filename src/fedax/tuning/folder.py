@@ -24,6 +24,7 @@ from fedax.experiment.folder import (
     CONFIG,
     METHODS,
     SWEEP,
+    TASKS,
     RunError,
     for_shell,
     read_config,
@@ -44,7 +45,8 @@ _ROWS = ("setting", "seed", "diverged", "done")
 
 
 def write_sweep_config(
-    folder: Path, config: Mapping[str, Any], units: Sequence[Unit], settings: Sequence[Setting]
+    folder: Path, config: Mapping[str, Any], units: Sequence[Unit], settings: Sequence[Setting],
+    tasks: Sequence[Any] | None = None,
 ) -> None:
     """Writes what was asked, and how it is cut into units.
 
@@ -53,6 +55,7 @@ def write_sweep_config(
       config: task, algorithm, num_rounds, seeds, choose, grid and what else is worth knowing.
       units: as planned.
       settings: of the sweep.
+      tasks: what tells its tasks from others; None: it is not known.
 
     Raises:
       OSError: the disk is full or not writable.
@@ -61,7 +64,7 @@ def write_sweep_config(
         "kind": SWEEP, **config,
         "settings": [[setting.algorithm, dict(setting.values)] for setting in settings],
         "units": [[list(unit.settings), unit.seed, unit.size] for unit in units],
-        "made_by": versions(),
+        "made_by": versions() | ({} if tasks is None else {TASKS: tasks}),
     })
 
 
