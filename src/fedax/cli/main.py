@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import errno
-import json
 import os
 import sys
 import traceback
@@ -45,7 +44,7 @@ from fedax.cli.commands import (
 )
 from fedax.cli.manual import explain_run
 from fedax.data.errors import DataError
-from fedax.devices import ending, losses, processes
+from fedax.devices import ending, losses, processes, terminal
 from fedax.devices.mesh import cores_as_devices, usable_cores
 from fedax.devices.processes import LossError, PlaceError, ProcessError
 from fedax.experiment import config
@@ -77,9 +76,8 @@ def main() -> NoReturn:
     try:
         status = run_command(sys.argv[1:])
     except Exception:  # --debug
-        if not _others_may_speak():
-            raise
-        traceback.print_exc()
+        with terminal.escaping():
+            sys.stderr.write(traceback.format_exc())
         status = 1
     if _others_may_speak():
         ending.leave(None, status)
@@ -96,6 +94,17 @@ def _others_may_speak() -> bool:
 
 def run_command(arguments: list[str]) -> int:
     """Runs a command line and returns its exit status."""
+    with terminal.escaping():
+        return _run_command(arguments)
+
+
+def _run_command(arguments: list[str]) -> int:
+    try:
+        Path.cwd()
+    except OSError as error:
+        return _fail(
+            f"The working folder cannot be used ({error.strerror}); change to one that is there.", 1
+        )
     try:
         command = _command(arguments)
     except BrokenPipeError:
@@ -137,11 +146,13 @@ def _parsed(arguments: list[str]) -> Command:
     if arguments == ["--version"]:
         print(f"fedax {fedax.__version__}")
         raise SystemExit(0)
-    return tyro.cli(
-        Command, args=arguments, prog="fedax",
-        description="Federated optimization. fedax --version says which fedax this is.",
-        config=(OmitArgPrefixes, AvoidSubcommands, FlagCreatePairsOff, DisallowNone),
-    )
+    # The parser colours what it writes itself, and quotes what was typed.
+    with terminal.escaping(colours="\x1b" not in "".join(arguments)):
+        return tyro.cli(
+            Command, args=arguments, prog="fedax",
+            description="Federated optimization. fedax --version says which fedax this is.",
+            config=(OmitArgPrefixes, AvoidSubcommands, FlagCreatePairsOff, DisallowNone),
+        )
 
 
 def _help_on_run(arguments: list[str]) -> int:
@@ -256,7 +267,7 @@ def _sweep(command: Sweep) -> int:
 def _list(command: List) -> int:
     rows = catalogue.rows(command.what, command.name, settings=command.settings)
     if command.json:
-        print(json.dumps(rows, indent=2, ensure_ascii=False))
+        terminal.print_json(rows)
     else:
         catalogue.print_table(command.what, rows)
     return 0

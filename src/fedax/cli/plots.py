@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from fedax import pictures
 from fedax.cli.commands import Plot
 from fedax.cli.folders import distinct_names, is_sweep
+from fedax.escapes import printable
 from fedax.experiment.errors import ConfigError
 from fedax.experiment.folder import RunError
 from fedax.experiment.load import LoadedRun, load_run
@@ -18,7 +19,7 @@ from fedax.pictures.grids import heat_map_size
 from fedax.pictures.labels import by_setting
 from fedax.report.clients import CLIENTS
 from fedax.report.picture import require_format, save_picture
-from fedax.report.tables import Table, print_json, print_tables, printable
+from fedax.report.tables import Table, print_json, print_tables
 from fedax.rounds.history import History
 from fedax.sweeps.choosing import Choice, choose
 from fedax.sweeps.record import Record

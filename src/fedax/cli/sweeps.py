@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from fedax.cli.commands import Sweep
+from fedax.escapes import printable
 from fedax.experiment.config import log_names, parse_settings
 from fedax.experiment.errors import ConfigError
 from fedax.experiment.folder import for_shell
 from fedax.report.sweep_tables import best_table
-from fedax.report.tables import print_tables, printable
+from fedax.report.tables import print_tables
 from fedax.sinks import log_record, require_libraries
 from fedax.sweeps.choosing import PAPER_RULE, Choice
 from fedax.sweeps.closing import remarks

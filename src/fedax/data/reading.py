@@ -117,14 +117,14 @@ def progress_bar(title: str, num_clients: int | None = None) -> Iterator[Progres
       title: what is converted.
       num_clients: how many there are; None: not known.
     """
-    from rich.console import Console  # noqa: PLC0415 - few conversions are watched
-    from rich.progress import (  # noqa: PLC0415 - likewise
+    from rich.progress import (  # noqa: PLC0415 - few conversions are watched
         BarColumn,
-        Progress,
         TextColumn,
         TimeElapsedColumn,
         TimeRemainingColumn,
     )
+
+    from fedax.devices.terminal import Console, Progress  # noqa: PLC0415 - likewise
 
     words = TextColumn("{task.completed:,} clients, {task.fields[examples]:,} examples")
     with Progress(

@@ -17,6 +17,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from fedax.devices import losses
+from fedax.escapes import Told
 
 # Seconds after which a process that was not heard of is lost.
 HEARTBEAT = 20
@@ -28,7 +29,7 @@ SECONDS_OF_SILENCE = 5
 _comparisons = itertools.count()
 
 
-class ProcessError(RuntimeError):
+class ProcessError(Told, RuntimeError):
     """The processes cannot find each other, or one was lost; the message is a sentence."""
 
 

@@ -27,6 +27,7 @@ import numpy as np
 from fedax.algorithm import Model
 from fedax.data.federated_dataset import FederatedDataset
 from fedax.data.task import Task
+from fedax.escapes import Told
 from fedax.factories import recipe
 from fedax.signatures import option_defaults
 
@@ -43,7 +44,7 @@ _NOT_OWN = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib"
                                                           "platlib"))
 
 
-class NotMadeAgainError(ValueError):
+class NotMadeAgainError(Told, ValueError):
     """A description does not say enough to make the value again; the message names the part."""
 
 

@@ -1,4 +1,4 @@
-"""What tells a run from another one: digests of its data and its start, and differences in words."""
+"""What tells a run from another one: digests of its data and its start; differences in words."""
 
 from __future__ import annotations
 

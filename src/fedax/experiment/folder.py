@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 from filelock import FileLock, Timeout
 
+from fedax.escapes import Told
+
 # How the name of a file ends that is not whole yet.
 PARTIAL = ".partial"
 LOCK = ".lock"
@@ -32,7 +34,7 @@ METHODS = "methods"
 BEGUN = {LOCK, CONFIG + PARTIAL, METHODS}
 
 
-class RunError(RuntimeError):
+class RunError(Told, RuntimeError):
     """A run cannot start or go on; the message is a sentence."""
 
 

@@ -6,11 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fedax.escapes import Told
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-class PictureError(RuntimeError):
+class PictureError(Told, RuntimeError):
     """A picture cannot be written; the message is a sentence."""
 
 
