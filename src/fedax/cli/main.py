@@ -54,6 +54,7 @@ from fedax.experiment.errors import ConfigError
 from fedax.experiment.folder import RunError
 from fedax.experiment.imports import line_of, sentence
 from fedax.mistakes import AlgorithmError, ModelError
+from fedax.paths import expanded
 from fedax.pictures.errors import DrawingError
 from fedax.report.picture import PictureError, require_format, save_picture
 from fedax.report.tables import print_json, print_tables
@@ -148,11 +149,27 @@ def _parsed(arguments: list[str]) -> Command:
         raise SystemExit(0)
     # The parser colours what it writes itself, and quotes what was typed.
     with terminal.escaping(colours="\x1b" not in "".join(arguments)):
-        return tyro.cli(
+        command = tyro.cli(
             Command, args=arguments, prog="fedax",
             description="Federated optimization. fedax --version says which fedax this is.",
             config=(OmitArgPrefixes, AvoidSubcommands, FlagCreatePairsOff, DisallowNone),
         )
+    try:
+        return _expanded(command)
+    except ValueError as error:  # there is no home folder
+        raise SystemExit(_fail(str(error), 2)) from None
+
+
+def _expanded(command: Any) -> Any:
+    """The command with the home folder in paths that begin with `~`, as in --out=~/runs."""
+    if isinstance(command, Path):
+        return expanded(command)
+    if isinstance(command, tuple):
+        return tuple(_expanded(value) for value in command)
+    if not dataclasses.is_dataclass(command) or isinstance(command, type):
+        return command
+    values = {field.name: getattr(command, field.name) for field in dataclasses.fields(command)}
+    return dataclasses.replace(command, **{name: _expanded(v) for name, v in values.items()})
 
 
 def _help_on_run(arguments: list[str]) -> int:
@@ -382,6 +399,8 @@ def _unexpected(error: Exception) -> str:
         return missing
     if line_of(error) is not None:
         return f"Your code failed: {sentence(error)} (--debug shows more.)"
+    if isinstance(error, OSError) and error.strerror and error.filename:
+        return f"Cannot read or write {error.filename}: {error.strerror}."
     kind = type(error).__name__
     return f"A defect of fedax: {kind}: {error} (--debug shows where; please report it)."
 

@@ -17,6 +17,7 @@ from fedax.data.readers.clients import Clients, needed, reading
 from fedax.data.store import TABLE, open_store, read_store_table
 from fedax.data.store_writer import Progress, Transform, convert
 from fedax.data.tables import Columns
+from fedax.paths import expanded
 from fedax.validate import check_choice, unknown
 
 Format: TypeAlias = Literal[
@@ -89,14 +90,15 @@ def read_data(
       ...     data.client("ada")["height"].tolist()
       [1.5, 1.25]
     """
-    path = Path(path)
+    path = expanded(path)
     kind = _recognised(path) if format is None else format
     check_choice("format", kind, get_args(Format))
     if kind == "store":
         return open_store(path)
     clients = _OPENERS[kind](path, client_column, columns, split)
     name = path.absolute().name + (f"-{split}" if split else "")
-    folder = path.absolute().with_name(file_name(f"{name}.store")) if store is None else Path(store)
+    beside = path.absolute().with_name(file_name(f"{name}.store"))
+    folder = beside if store is None else expanded(store)
     conversion = json.dumps({
         "format": kind, "client_column": client_column, "columns": columns, "split": split,
         "transform": transform and f"{transform.__module__}.{transform.__qualname__}",

@@ -24,6 +24,7 @@ from fedax.experiment.describing import (
 from fedax.experiment.folder import CONFIG, RunError, read_run_config, read_summary
 from fedax.experiment.metrics import read_history
 from fedax.models.parameters import fitted
+from fedax.paths import expanded
 from fedax.rounds.history import History
 from fedax.rounds.state import TrainingState, initial_state
 from fedax.tasks.registry import TASKS, load_task
@@ -56,7 +57,7 @@ def load_run(
       >>> len(run.history), run.finished, run.task.name, len(run.algorithm.exchanges)
       (3, True, 'quadratics', 1)
     """
-    return LoadedRun(Path(path), task, algorithm)
+    return LoadedRun(expanded(path), task, algorithm)
 
 
 class LoadedRun:

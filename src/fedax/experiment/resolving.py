@@ -29,13 +29,29 @@ def with_defaults(config: RunConfig) -> RunConfig:
 
 
 def held_by(algorithm: FederatedAlgorithm, config: RunConfig) -> dict[str, Any]:
-    """The plain values that a user's own method holds and its options do not tell."""
-    if config.algorithm_source is None:
-        return {}
-    described = Describer(complete=True)(algorithm)
+    """What a user's own task and method were made of and their options do not tell, for a page.
+
+    Of the task those are the defaults that no file can hold, in words; of the method also the plain
+    values that it holds.
+    """
+    found: dict[str, Any] = {}
+    if config.task_source is not None:
+        settings = task_settings(config.task, config.task_source)
+        found |= _in_words(settings, config.task_options)
+    if config.algorithm_source is not None:
+        settings = algorithm_settings(config.algorithm, config.algorithm_source)
+        described = Describer(complete=True)(algorithm)
+        found |= _in_words(settings, config.algorithm_options)
+        found |= {**plain_values(described), **_arguments(described)}
+    given = {*config.task_options, *config.algorithm_options}
+    return {name: value for name, value in found.items() if name not in given}
+
+
+def _in_words(settings: Mapping[str, Setting], given: Mapping[str, Any]) -> dict[str, str]:
     return {
-        name: value for name, value in {**plain_values(described), **_arguments(described)}.items()
-        if name not in config.algorithm_options
+        name: str(setting.row()["default"]) for name, setting in settings.items()
+        if name not in given and setting.recorded is OWN and not setting.behind
+        and "default" in setting.row()
     }
 
 

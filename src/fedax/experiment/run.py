@@ -91,7 +91,8 @@ def start(config: RunConfig, out: Path | None = None, *, profile: bool = False) 
         with explained(folder):
             _write_config(job, config, tasks)
         display = Display(config.num_rounds)
-        sit(job, beginning, describe_sources(config), display, profile=profile)
+        notes = [*describe_sources(config), *(trust.notes() if config.sources else ())]
+        sit(job, beginning, notes, display, profile=profile)
     return folder
 
 

@@ -16,6 +16,7 @@ from fedax.devices.mesh import one_copy
 from fedax.devices.processes import are_several
 from fedax.mistakes.algorithm import require_algorithm
 from fedax.models.parameters import counted
+from fedax.paths import expanded
 from fedax.rounds.checks import require_task
 from fedax.rounds.history import History
 from fedax.rounds.options import Settings, SimulateOptions
@@ -149,7 +150,7 @@ def train(
             early_stopping, keep_best, initial_params, names, options, settings,
         )
         if out is not None:
-            state, history = python_run.train_in_folder(Path(out), call, watch)
+            state, history = python_run.train_in_folder(expanded(out), call, watch)
             return _result(history, state, watch)
         start = start or initial_state(task, algorithm, settings.seed, initial_params)
         python_run.require_same_call(call, start)

@@ -27,6 +27,7 @@ from typing import Any
 
 import numpy as np
 
+from fedax.paths import expanded
 from fedax.theory.errors import TheoryError
 from fedax.theory.given import MOST_NUMBERS, as_array, as_number
 from fedax.theory.population import QuadraticPopulation
@@ -99,7 +100,7 @@ def read_population(
     Raises:
       TheoryError: the file cannot be read, or does not hold a population.
     """
-    path = Path(path)
+    path = expanded(path)
     readers: dict[str, Callable[[Path], Any]] = {
         ".json": read_table,
         ".toml": read_table,

@@ -20,6 +20,7 @@ from fedax.experiment.differing import record_of_tasks
 from fedax.experiment.errors import ConfigError
 from fedax.experiment.folder import TASKS, RunError, explained, locked
 from fedax.experiment.signals import stop_on_signal
+from fedax.paths import expanded
 from fedax.rounds.options import Settings, SimulateOptions
 from fedax.rounds.stopping import Goal
 from fedax.sweeps.record import Record
@@ -164,7 +165,7 @@ def search(
         sampler, pruner, batch_size, storage,
         f"Call fedax.search again with the same arguments and out={str(out)!r} to go on.",
     )
-    folder = Path(out)
+    folder = expanded(out)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -20,6 +20,7 @@ from fedax.data.federated_dataset import FederatedDataset
 from fedax.data.partitions.ordering import rows_of
 from fedax.data.rows import take_rows
 from fedax.data.splitting import held_out_rows
+from fedax.paths import expanded
 from fedax.validate import check_number, check_seed, quoted, so_many
 
 _FORMAT = "fedax partition 1"
@@ -144,7 +145,7 @@ class Partition:
         Raises:
           DataError: the name has another ending, or the file cannot be written.
         """
-        path = Path(path)
+        path = expanded(path)
         if path.suffix != ".npz":
             raise DataError(f"A partition's file must end in .npz, but is {quoted(str(path))}.")
         arrays = {"rows": self.rows, "offsets": self.offsets}
@@ -174,7 +175,7 @@ class Partition:
         Raises:
           DataError: the file is not there, or is no partition, or is damaged.
         """
-        path = Path(path)
+        path = expanded(path)
         try:
             with path.open("rb") as file:
                 found = _read_arrays(file, path.stat().st_size)

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from importlib import resources
 from pathlib import Path
 from typing import IO, Any
 
@@ -27,7 +28,7 @@ from fedax.data.readers.clients import (
     require_modest,
 )
 
-_PROGRAM = Path(__file__).with_name("hdf5_process.py")
+_PROGRAM = resources.files("fedax.data.readers") / "hdf5_process.py"
 _MAGIC = b"\x89HDF\r\n\x1a\n"
 # The library has not ended after so long without a client; the largest take a second.
 MOST_SECONDS = 60.0
@@ -58,9 +59,14 @@ def read_hdf5(path: Path | str) -> Clients:
 
 def _read(path: Path, start: int) -> Iterator[Client]:
     limits = (start, PART_BYTES, sizes.MOST_TIMES, sizes.ALLOWED_BYTES)
+    with resources.as_file(_PROGRAM) as program:
+        yield from _read_by(program, [str(path.absolute()), *map(str, limits)], path)
+
+
+def _read_by(program: Path, arguments: list[str], path: Path) -> Iterator[Client]:
     # Not from its own folder, whose modules have names of others'.
     process = subprocess.Popen(
-        [sys.executable, "-P", str(_PROGRAM), str(path.absolute()), *map(str, limits)],
+        [sys.executable, "-P", str(program), *arguments],
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
     )
     assert process.stdout is not None

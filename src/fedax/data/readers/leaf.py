@@ -11,6 +11,7 @@ import numpy as np
 
 from fedax.data.errors import DataError
 from fedax.data.readers.clients import Client, Clients, needed, reading, regular_file
+from fedax.paths import expanded
 from fedax.validate import quoted
 
 _DEEPEST = 50
@@ -35,10 +36,10 @@ def read_leaf(paths: Sequence[Path | str] | Path | str) -> Clients:
         malformed, a user stands twice in it, or has not as many examples as it says.
     """
     ijson = needed("ijson", "leaf", "LEAF's JSON")
-    given = [paths] if isinstance(paths, Path | str) else paths
+    given = [expanded(path) for path in ([paths] if isinstance(paths, Path | str) else paths)]
     files = [
         regular_file(file) for path in given
-        for file in (sorted(Path(path).glob("*.json")) if Path(path).is_dir() else [Path(path)])
+        for file in (sorted(path.glob("*.json")) if path.is_dir() else [path])
     ]
     if not files:
         raise DataError(f"There is no .json file in {', '.join(map(str, given)) or 'no place'}.")

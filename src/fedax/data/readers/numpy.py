@@ -17,6 +17,7 @@ import numpy as np
 from fedax.data.errors import DataError
 from fedax.data.readers.clients import Client, Clients, reading, regular_file, require_modest
 from fedax.data.readers.scattered import Batch, Rows, batch_rows, by_client
+from fedax.paths import expanded
 from fedax.validate import unknown
 
 _ERRORS = (
@@ -53,7 +54,7 @@ def read_numpy(path: Path | str, client_ids: str = "client_ids") -> Clients:
     Raises:
       DataError: there is no such file or array, or it is malformed.
     """
-    path = Path(path)
+    path = expanded(path)
     if path.is_dir():
         paths = [regular_file(file) for file in sorted(path.glob("*.npy"))]
     else:
