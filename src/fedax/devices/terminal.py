@@ -98,7 +98,7 @@ def escaping(*, colours: bool = False) -> Iterator[None]:
 @contextlib.contextmanager
 def _escaped(name: str, colours: bool) -> Iterator[None]:
     before = getattr(sys, name)
-    stream = before.rich_proxied_file if isinstance(before, Escaped) else before
+    stream: Any = before.rich_proxied_file if isinstance(before, Escaped) else before
     errors = getattr(stream, "errors", None)
     changes = errors != REPLACED and hasattr(stream, "reconfigure")
     if changes:

@@ -22,6 +22,7 @@ import platformdirs
 from fedax.experiment.errors import ConfigError
 
 LENGTH = 32
+_TRUSTED = "If you know and trust that code"
 # What decides which code is run, and what it is called with.
 SIGNED = (
     "task", "task_source", "task_options", "algorithm", "algorithm_source", "algorithm_options",
@@ -65,8 +66,7 @@ def require_own(values: Mapping[str, Any], keys: list[str], cure: str, path: Pat
     if code and not is_own(values):
         raise ConfigError(
             f"{path} names code to run, {' and '.join(map(str, code))}, and was not written by "
-            f"fedax for you here, or was changed since. If you know and trust that code: {cure}"
-            + "".join(f" {sentence}" for sentence in notes())
+            f"fedax for you here, or was changed since. {' '.join([*notes(), _TRUSTED])}: {cure}"
         )
 
 
