@@ -133,9 +133,11 @@ class Console(rich.console.Console):
 
     @property
     def file(self) -> IO[str]:
-        """Where it writes: below what escapes."""
+        """Where it writes: below all that escapes, or stands above a bar."""
         file = super().file
-        return file.rich_proxied_file if isinstance(file, Escaped) else file
+        while isinstance(file, Escaped | rich.file_proxy.FileProxy):
+            file = file.rich_proxied_file
+        return file
 
     @file.setter
     def file(self, new_file: IO[str]) -> None:
