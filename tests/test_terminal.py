@@ -30,8 +30,6 @@ from fedax.experiment.folder import RunError, explained, read_config, require_ru
 from fedax.paths import expanded
 from fedax.report.tables import Table, print_tables
 
-pytestmark = pytest.mark.quick
-
 EVIL = "\x1b[31mEVIL\x1b]0;title\x07\r\x9b2J\u202edesrever\u2066\u2028\x7f\udc80\x00"
 SHOWN = r"\x1b[31mEVIL\x1b]0;title\x07\r\x9b2J\u202edesrever\u2066\u2028\x7f\udc80\x00"
 SOURCE = Path(fedax.__file__).parent
@@ -50,6 +48,7 @@ def a_terminal(monkeypatch, encoding="utf-8"):
     yield lambda: stream.buffer.getvalue().decode(encoding)
 
 
+@pytest.mark.quick
 def test_what_is_no_letter_is_written_out():
     assert printable(EVIL) == SHOWN
     assert printable("Läufe 走る 🙂") == "Läufe 走る 🙂"
@@ -59,15 +58,15 @@ def test_what_is_no_letter_is_written_out():
 @pytest.mark.parametrize("say", [
     lambda: print(EVIL), lambda: print(EVIL, file=sys.stderr),
     lambda: sys.stdout.writelines([EVIL, EVIL]),
-    lambda: warnings.warn(EVIL, stacklevel=1), lambda: logging.getLogger("own").warning(EVIL),
+    lambda: sys.stderr.write(warnings.formatwarning(EVIL, UserWarning, "a.py", 1)),
+    lambda: logging.lastResort.emit(logging.makeLogRecord({"msg": EVIL, "levelno": 40})),
     lambda: Console().print(EVIL, markup=False), lambda: Console().print(Text(EVIL)),
     lambda: Console(stderr=True).print(EVIL, style="bold"),
     lambda: print_tables([Table(EVIL, [EVIL], [[EVIL]])]),
     lambda: Display(3).say(EVIL), lambda: print_json({EVIL: EVIL}),
 ])
 def test_nothing_that_commands_a_terminal_is_written(say, capsys):
-    with escaping(), warnings.catch_warnings():
-        warnings.simplefilter("default")
+    with escaping():
         say()
     out, err = capsys.readouterr()
     assert harmless(out + err)
@@ -85,6 +84,7 @@ def test_handlers_of_loggers_that_hold_the_stream_are_escaped_too(capsys):
     logging.getLogger("held").removeHandler(handler)
 
 
+@pytest.mark.quick
 def test_a_bar_is_drawn_and_what_is_printed_meanwhile_is_escaped(monkeypatch):
     with a_terminal(monkeypatch) as shown, escaping():
         with Progress(TextColumn("{task.description}", markup=False), console=Console()) as bar:
@@ -170,6 +170,7 @@ def test_a_traceback_is_escaped(monkeypatch, capsys):
     assert SHOWN in said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variables", [
     {"PYTHONIOENCODING": "ascii"}, {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
 ])
@@ -220,7 +221,8 @@ def test_a_home_folder_that_there_is_not(monkeypatch, capsys):
     monkeypatch.setattr(os.path, "expanduser", lambda path: os.fspath(path))
     with pytest.raises(ValueError, match="no home folder for '~/x'"):
         expanded("~/x")
-    assert run_command(["report", "~/run"]) == 2
+    with pytest.raises(SystemExit, match="2"):
+        run_command(["report", "~/run"])
     assert "no home folder" in capsys.readouterr().err
 
 
@@ -251,6 +253,7 @@ def test_a_folder_that_cannot_be_read_is_said(monkeypatch, tmp_path):
     assert (said, status) == ("Cannot read or write x: Permission denied.", 1)
 
 
+@pytest.mark.slow
 def test_the_embedded_data_are_read_from_a_zip(tmp_path):
     with zipfile.ZipFile(tmp_path / "fedax.zip", "w") as packed:
         for path in SOURCE.rglob("*"):
