@@ -16,7 +16,7 @@ from fedax.data.folder import load_dataset
 from fedax.data.label_skew import label_skew
 from fedax.data.partitions import Partition, by_key, parse_partition
 from fedax.data.store_writer import convert
-from fedax.escapes import printable
+from fedax.outside.text import printable
 from fedax.report.population_picture import draw_population
 
 pytestmark = pytest.mark.quick

@@ -240,7 +240,7 @@ def small_task(value=0.0):
 def test_a_search_from_python_compares_its_data(tmp_path):
     pytest.importorskip("optuna")
     for task, refused in ((small_task(), False), (small_task(), False), (small_task(1), True)):
-        call = dict(num_rounds=1, num_trials=2, cohort_size=2, out=tmp_path, progress=False)
+        call = {"num_rounds": 1, "num_trials": 2, "cohort_size": 2, "out": tmp_path, "progress": False}
         space = {"client_learning_rate": "uniform(0.1, 0.2)"}
         if refused:
             with pytest.raises(RunError, match="the contents of task.train are others"):
@@ -251,7 +251,7 @@ def test_a_search_from_python_compares_its_data(tmp_path):
 
 def test_a_run_from_python_has_the_defaults_of_its_factory(tmp_path):
     task = small_task(1)
-    call = dict(cohort_size=2, progress=False, out=tmp_path / "run")
+    call = {"cohort_size": 2, "progress": False, "out": tmp_path / "run"}
     fedax.train(task, fedax.fedavg(task.model, 0.1), num_rounds=1, **call)
     path = tmp_path / "run" / "config.json"
     config = json.loads(path.read_text())

@@ -22,12 +22,12 @@ from fedax.cli import main
 from fedax.cli.main import run_command
 from fedax.devices import ending, terminal
 from fedax.devices.terminal import Console, Escaped, Progress, escaping, print_json
-from fedax.escapes import printable
 from fedax.experiment import trust
 from fedax.experiment.display import Display
 from fedax.experiment.errors import ConfigError
 from fedax.experiment.folder import RunError, explained, read_config, require_run
-from fedax.paths import expanded
+from fedax.outside.paths import expanded
+from fedax.outside.text import printable
 from fedax.report.tables import Table, print_tables
 
 EVIL = "\x1b[31mEVIL\x1b]0;title\x07\r\x9b2J\u202edesrever\u2066\u2028\x7f\udc80\x00"
@@ -218,7 +218,7 @@ def test_a_leading_tilde_is_the_home_folder(tmp_path, monkeypatch):
 
 
 def test_a_home_folder_that_there_is_not(monkeypatch, capsys):
-    monkeypatch.setattr(os.path, "expanduser", lambda path: os.fspath(path))
+    monkeypatch.setattr(os.path, "expanduser", os.fspath)
     with pytest.raises(ValueError, match="no home folder for '~/x'"):
         expanded("~/x")
     with pytest.raises(SystemExit, match="2"):

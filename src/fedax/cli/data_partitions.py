@@ -12,9 +12,9 @@ from fedax.data.folder import SPLITS, load_dataset
 from fedax.data.label_skew import label_skew
 from fedax.data.partitions import Partition, parse_partition
 from fedax.data.store import TABLE, open_store
-from fedax.escapes import printable
 from fedax.experiment.build import build_task, find_task
 from fedax.experiment.errors import ConfigError
+from fedax.outside.text import printable
 from fedax.report.picture import require_format, save_picture
 from fedax.report.population_picture import draw_population
 from fedax.report.population_tables import population_tables

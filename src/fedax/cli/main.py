@@ -54,7 +54,7 @@ from fedax.experiment.errors import ConfigError
 from fedax.experiment.folder import RunError
 from fedax.experiment.imports import line_of, sentence
 from fedax.mistakes import AlgorithmError, ModelError
-from fedax.paths import expanded
+from fedax.outside.paths import expanded
 from fedax.pictures.errors import DrawingError
 from fedax.report.picture import PictureError, require_format, save_picture
 from fedax.report.tables import print_json, print_tables

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from fedax import pictures
 from fedax.cli.commands import Plot
 from fedax.cli.folders import distinct_names, is_sweep
-from fedax.escapes import printable
 from fedax.experiment.errors import ConfigError
 from fedax.experiment.folder import RunError
 from fedax.experiment.load import LoadedRun, load_run
+from fedax.outside.text import printable
 from fedax.pictures.errors import DrawingError
 from fedax.pictures.grids import heat_map_size
 from fedax.pictures.labels import by_setting

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from fedax.cli.commands import Report
 from fedax.cli.folders import distinct_names, is_sweep
-from fedax.escapes import printable
 from fedax.experiment.errors import ConfigError
 from fedax.experiment.folder import RunError, write_atomically
 from fedax.experiment.pages import read_run, report_page
+from fedax.outside.text import printable
 from fedax.report.comparison import comparison_page
 from fedax.report.runs import Run
 from fedax.report.sweep_page import best_runs, sweep_page

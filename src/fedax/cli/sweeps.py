@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from fedax.cli.commands import Sweep
-from fedax.escapes import printable
 from fedax.experiment.config import log_names, parse_settings
 from fedax.experiment.errors import ConfigError
 from fedax.experiment.folder import for_shell
+from fedax.outside.text import printable
 from fedax.report.sweep_tables import best_table
 from fedax.report.tables import print_tables
 from fedax.sinks import log_record, require_libraries

@@ -19,7 +19,7 @@ from fedax.data.errors import DataError
 from fedax.data.folder import EMBEDDED, SPLITS, TABLE, data_folder, read_dataset_table
 from fedax.data.store import TABLE as STORE_TABLE
 from fedax.data.store import check_store
-from fedax.paths import expanded
+from fedax.outside.paths import expanded
 
 Row = dict[str, Any]
 

@@ -1,6 +1,6 @@
 """The error about data on a disk."""
 
-from fedax.escapes import Told
+from fedax.outside.text import Told
 
 
 class DataError(Told, ValueError):

@@ -16,7 +16,7 @@ from fedax.data.catalogue import PRODUCTS, ways_to_get
 from fedax.data.errors import DataError
 from fedax.data.federated_dataset import FederatedDataset
 from fedax.data.store import open_store
-from fedax.paths import expanded
+from fedax.outside.paths import expanded
 from fedax.validate import check_choice
 
 VARIABLE = "FEDAX_DATA"

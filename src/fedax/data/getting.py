@@ -37,7 +37,7 @@ from fedax.data.folder import EMBEDDED, SPLITS, TABLE, data_folder, is_at_hand, 
 from fedax.data.readers.clients import needed
 from fedax.data.store import open_store
 from fedax.data.store_writer import convert
-from fedax.paths import expanded
+from fedax.outside.paths import expanded
 from fedax.validate import check_choice, so_many
 
 Via: TypeAlias = Literal["download", "packages"]

@@ -17,7 +17,7 @@ from fedax.data.readers.clients import Clients, needed, reading
 from fedax.data.store import TABLE, open_store, read_store_table
 from fedax.data.store_writer import Progress, Transform, convert
 from fedax.data.tables import Columns
-from fedax.paths import expanded
+from fedax.outside.paths import expanded
 from fedax.validate import check_choice, unknown
 
 Format: TypeAlias = Literal[

@@ -21,7 +21,7 @@ import numpy as np
 
 from fedax.data.errors import DataError
 from fedax.data.text import Vocabulary
-from fedax.paths import expanded
+from fedax.outside.paths import expanded
 from fedax.validate import check_count
 
 NUM_WORDS, NUM_TAGS, SEQUENCE_LENGTH = 10_000, 500, 20

@@ -30,7 +30,7 @@ import numpy as np
 
 from fedax.data.errors import DataError
 from fedax.data.federated_dataset import FederatedDataset
-from fedax.paths import expanded
+from fedax.outside.paths import expanded
 from fedax.theory.tables import read_table
 from fedax.validate import quoted
 

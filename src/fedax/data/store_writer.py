@@ -22,7 +22,7 @@ from fedax.data.errors import DataError
 from fedax.data.file_names import is_reserved
 from fedax.data.grouping import check_client
 from fedax.mistakes.errors import checked_call, kind_of
-from fedax.paths import expanded
+from fedax.outside.paths import expanded
 from fedax.theory.tables import read_table
 from fedax.validate import quoted
 

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
-from fedax.escapes import printable
+from fedax.outside.text import printable
 
 STOPPED = "Stopped."
 # Seconds that a run has to end after its round, unless its rounds are longer than a third of it.

@@ -17,7 +17,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from fedax.devices import losses
-from fedax.escapes import Told
+from fedax.outside.text import Told
 
 # Seconds after which a process that was not heard of is lost.
 HEARTBEAT = 20

@@ -20,7 +20,7 @@ import rich.file_proxy
 import rich.progress
 from rich.segment import Segment
 
-from fedax.escapes import printable
+from fedax.outside.text import printable
 
 KEPT = "\n\t"
 COLOURS = re.compile(r"(\x1b\[[\d;]*m)")

@@ -27,8 +27,8 @@ import numpy as np
 from fedax.algorithm import Model
 from fedax.data.federated_dataset import FederatedDataset
 from fedax.data.task import Task
-from fedax.escapes import Told
 from fedax.factories import recipe
+from fedax.outside.text import Told
 from fedax.signatures import option_defaults
 
 # Of an array or a data set at most so many bytes are read, in so many blocks.

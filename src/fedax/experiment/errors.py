@@ -1,6 +1,6 @@
 """Errors of running experiments that the command line explains."""
 
-from fedax.escapes import Told
+from fedax.outside.text import Told
 
 
 class ConfigError(Told, ValueError):

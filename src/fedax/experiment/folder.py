@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from filelock import FileLock, Timeout
 
-from fedax.escapes import Told
+from fedax.outside.text import Told
 
 # How the name of a file ends that is not whole yet.
 PARTIAL = ".partial"

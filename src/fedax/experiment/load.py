@@ -24,7 +24,7 @@ from fedax.experiment.describing import (
 from fedax.experiment.folder import CONFIG, RunError, read_run_config, read_summary
 from fedax.experiment.metrics import read_history
 from fedax.models.parameters import fitted
-from fedax.paths import expanded
+from fedax.outside.paths import expanded
 from fedax.rounds.history import History
 from fedax.rounds.state import TrainingState, initial_state
 from fedax.tasks.registry import TASKS, load_task

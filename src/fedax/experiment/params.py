@@ -24,7 +24,7 @@ from fedax.devices.mesh import one_copy
 from fedax.experiment.folder import write_atomically
 from fedax.experiment.versions import __version__
 from fedax.models.parameters import fitted, named_leaves
-from fedax.paths import expanded
+from fedax.outside.paths import expanded
 
 # The one key of a file's header, whose text is JSON: with several their order would vary.
 HEADER = "fedax"

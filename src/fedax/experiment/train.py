@@ -16,7 +16,7 @@ from fedax.devices.mesh import one_copy
 from fedax.devices.processes import are_several
 from fedax.mistakes.algorithm import require_algorithm
 from fedax.models.parameters import counted
-from fedax.paths import expanded
+from fedax.outside.paths import expanded
 from fedax.rounds.checks import require_task
 from fedax.rounds.history import History
 from fedax.rounds.options import Settings, SimulateOptions

@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from fedax.escapes import Told
+from fedax.outside.text import Told
 
 # Where frames are nobody's own: fedax, and the packages and the library that it stands on.
 _FEDAX = str(Path(__file__).parents[1])

@@ -1,6 +1,6 @@
 """What is raised where there is nothing to draw."""
 
-from fedax.escapes import Told
+from fedax.outside.text import Told
 
 
 class DrawingError(Told, ValueError):

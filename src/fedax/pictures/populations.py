@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from fedax.paths import expanded
+from fedax.outside.paths import expanded
 from fedax.pictures.client_files import read_clients
 from fedax.pictures.errors import DrawingError
 from fedax.rounds.client_metrics import CLIENTS_FOR_A_TENTH, ClientMetrics

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from importlib import resources
 from typing import Any, NamedTuple
 
-from fedax.escapes import printable
+from fedax.outside.text import printable
 from fedax.report.curves import Chart, figure, payload
 from fedax.report.marks import pairs, text
 

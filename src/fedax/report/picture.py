@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedax.escapes import Told
+from fedax.outside.text import Told
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from rich.table import Table as RichTable
 
 from fedax.devices import terminal
-from fedax.escapes import printable
+from fedax.outside.text import printable
 
 NUMBER = re.compile(r"$|[-+]?[\d.]|nan|inf|none")
 

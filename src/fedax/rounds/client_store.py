@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from fedax.algorithm import PyTree
-from fedax.escapes import Told
+from fedax.outside.text import Told
 from fedax.validate import check_count
 
 BLOCK_BYTES = 16 * 2**20

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from fedax.data.federated_dataset import FederatedDataset
-from fedax.escapes import Told
+from fedax.outside.text import Told
 from fedax.rounds.client_metrics import ClientMetrics
 from fedax.rounds.cohort import RoundInfo
 from fedax.rounds.dispatch import Prepared

@@ -6,7 +6,7 @@ import importlib.util
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from fedax.escapes import Told
+from fedax.outside.text import Told
 from fedax.validate import check_choice, quoted
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from fedax.data.task import Task
-from fedax.escapes import Told
+from fedax.outside.text import Told
 from fedax.rounds.history import History, mean_and_spread
 from fedax.rounds.stopping import Goal
 from fedax.sweeps.edges import Edge, edge

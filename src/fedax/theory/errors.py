@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedax.escapes import Told
+from fedax.outside.text import Told
 
 
 class TheoryError(Told, ValueError):

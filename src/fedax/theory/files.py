@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from fedax.paths import expanded
+from fedax.outside.paths import expanded
 from fedax.theory.errors import TheoryError
 from fedax.theory.given import MOST_NUMBERS, as_array, as_number
 from fedax.theory.population import QuadraticPopulation

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import tomli_w
 
-from fedax.escapes import printable
 from fedax.experiment.config import SOURCES, RunConfig
+from fedax.outside.text import printable
 from fedax.sweeps.choosing import Choice
 from fedax.sweeps.closing import rule_in_words, score_in_words
 from fedax.sweeps.record import Record

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedax.experiment.folder import RunError, for_shell, read_summary
-from fedax.paths import expanded
+from fedax.outside.paths import expanded
 from fedax.sweeps.choosing import Choice, choose, without_edges
 from fedax.sweeps.columns import joined
 from fedax.sweeps.record import Record

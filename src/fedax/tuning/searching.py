@@ -20,7 +20,7 @@ from fedax.experiment.differing import record_of_tasks
 from fedax.experiment.errors import ConfigError
 from fedax.experiment.folder import TASKS, RunError, explained, locked
 from fedax.experiment.signals import stop_on_signal
-from fedax.paths import expanded
+from fedax.outside.paths import expanded
 from fedax.rounds.options import Settings, SimulateOptions
 from fedax.rounds.stopping import Goal
 from fedax.sweeps.record import Record

@@ -20,7 +20,7 @@ from fedax.experiment.describing import Describer, describe_task, digest
 from fedax.experiment.folder import CONFIG, RunError, explained, locked, new_folder, read_summary
 from fedax.factories import written as call_of
 from fedax.mistakes.algorithm import require_algorithm
-from fedax.paths import expanded
+from fedax.outside.paths import expanded
 from fedax.rounds.checks import require_task
 from fedax.rounds.measurements import rehearse
 from fedax.rounds.options import Settings, SimulateOptions

@@ -20,7 +20,7 @@ from fedax.data.federated_dataset import FederatedDataset
 from fedax.data.partitions.ordering import rows_of
 from fedax.data.rows import take_rows
 from fedax.data.splitting import held_out_rows
-from fedax.paths import expanded
+from fedax.outside.paths import expanded
 from fedax.validate import check_number, check_seed, quoted, so_many
 
 _FORMAT = "fedax partition 1"

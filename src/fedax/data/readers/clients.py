@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any, TypeAlias
 
 from fedax.data.errors import DataError
-from fedax.paths import expanded
+from fedax.outside.paths import expanded
 
 # Column -> array [n_i, ...], or a list of text, of bytes or of arrays of unequal lengths.
 Client: TypeAlias = tuple[str | int, Mapping[str, Any]]

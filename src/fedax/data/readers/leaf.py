@@ -11,7 +11,7 @@ import numpy as np
 
 from fedax.data.errors import DataError
 from fedax.data.readers.clients import Client, Clients, needed, reading, regular_file
-from fedax.paths import expanded
+from fedax.outside.paths import expanded
 from fedax.validate import quoted
 
 _DEEPEST = 50

@@ -17,7 +17,7 @@ import numpy as np
 from fedax.data.errors import DataError
 from fedax.data.readers.clients import Client, Clients, reading, regular_file, require_modest
 from fedax.data.readers.scattered import Batch, Rows, batch_rows, by_client
-from fedax.paths import expanded
+from fedax.outside.paths import expanded
 from fedax.validate import unknown
 
 _ERRORS = (
