@@ -75,7 +75,8 @@ def start(*words, task="own.py:mine", method="fedavg", rounds=2, out="r"):
 
 
 def weights(folder):
-    return [{k: v for k, v in one.items() if "seconds" not in k} for one in read_metrics(Path(folder))]
+    rounds = read_metrics(Path(folder))
+    return [{k: v for k, v in one.items() if "seconds" not in k} for one in rounds]
 
 
 @pytest.mark.quick
@@ -234,13 +235,16 @@ def small_task(value=0.0):
         name: {"x": np.full((8, 3), value, np.float32), "y": np.ones(8, np.float32)}
         for name in "ab"
     })
-    return fedax.Task(fedax.regression(lambda key: jnp.zeros(3, jnp.float32), lambda p, x: x @ p), data)
+    model = fedax.regression(lambda key: jnp.zeros(3, jnp.float32), lambda p, x: x @ p)
+    return fedax.Task(model, data)
 
 
 def test_a_search_from_python_compares_its_data(tmp_path):
     pytest.importorskip("optuna")
     for task, refused in ((small_task(), False), (small_task(), False), (small_task(1), True)):
-        call = {"num_rounds": 1, "num_trials": 2, "cohort_size": 2, "out": tmp_path, "progress": False}
+        call = {
+            "num_rounds": 1, "num_trials": 2, "cohort_size": 2, "out": tmp_path, "progress": False,
+        }
         space = {"client_learning_rate": "uniform(0.1, 0.2)"}
         if refused:
             with pytest.raises(RunError, match="the contents of task.train are others"):

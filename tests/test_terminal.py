@@ -219,7 +219,7 @@ def test_a_leading_tilde_is_the_home_folder(tmp_path, monkeypatch):
 
 def test_a_home_folder_that_there_is_not(monkeypatch, capsys):
     monkeypatch.setattr(os.path, "expanduser", os.fspath)
-    with pytest.raises(ValueError, match="no home folder for '~/x'"):
+    with pytest.raises(ValueError, match=r"no home folder for '~/x'"):
         expanded("~/x")
     with pytest.raises(SystemExit, match="2"):
         run_command(["report", "~/run"])
@@ -243,9 +243,9 @@ def test_a_folder_that_cannot_be_read_is_said(monkeypatch, tmp_path):
 
     monkeypatch.setattr(Path, "stat", refuse)
     for read in (read_config, require_run):
-        with pytest.raises(RunError, match="Cannot read the run folder .*: Permission denied"):
+        with pytest.raises(RunError, match=r"Cannot read the run folder .*: Permission denied"):
             read(tmp_path)
-    with pytest.raises(RunError, match="Cannot write to .*: Permission denied"), explained(
+    with pytest.raises(RunError, match=r"Cannot write to .*: Permission denied"), explained(
         tmp_path
     ):
         refuse(tmp_path)
