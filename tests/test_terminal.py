@@ -77,8 +77,10 @@ def test_nothing_that_commands_a_terminal_is_written(say, capsys):
 def test_handlers_of_loggers_that_hold_the_stream_are_escaped_too(capsys):
     handler = logging.StreamHandler(sys.stderr)
     logging.getLogger("held").addHandler(handler)
+    logging.getLogger("held").addHandler(logging.lastResort)  # which looks the stream up
     with escaping():
         logging.getLogger("held").warning(EVIL)
+    logging.getLogger("held").removeHandler(logging.lastResort)
     assert SHOWN in capsys.readouterr().err
     assert handler.stream is sys.stderr
     logging.getLogger("held").removeHandler(handler)

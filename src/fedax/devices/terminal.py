@@ -120,11 +120,11 @@ def _escaped(name: str, colours: bool) -> Iterator[None]:
 
 
 def _handlers_to(stream: IO[str]) -> list[logging.StreamHandler[Any]]:
-    """The handlers of loggers that write to a stream, such as those of JAX."""
+    """The handlers of loggers that hold a stream, such as those of JAX; others look it up."""
     loggers = [logging.getLogger(), *map(logging.getLogger, [*logging.root.manager.loggerDict])]
     return [
         handler for logger in loggers for handler in logger.handlers
-        if isinstance(handler, logging.StreamHandler) and handler.stream is stream
+        if isinstance(handler, logging.StreamHandler) and vars(handler).get("stream") is stream
     ]
 
 
