@@ -16,8 +16,8 @@ from fedax.data.folder import load_dataset
 from fedax.data.label_skew import label_skew
 from fedax.data.partitions import Partition, by_key, parse_partition
 from fedax.data.store_writer import convert
+from fedax.outside.text import printable
 from fedax.report.population_picture import draw_population
-from fedax.report.tables import printable
 
 pytestmark = pytest.mark.quick
 

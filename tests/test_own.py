@@ -237,7 +237,7 @@ def test_a_users_task_and_method_run_as_fedaxs_own_do(project, capsys):
     assert "The task reviews has no presets: what nobody set has its default" in out
     config = saved(folder)
     assert (config["task"], config["algorithm"], config["preset"]) == ("reviews", "fedexp", "none")
-    assert config["task_options"] == {"spread": 2.0}
+    assert config["task_options"] == {"spread": 2.0, "num_clients": 6}  # defaults, too
     assert config["algorithm_options"] == {"rate": 0.2, "num_local_steps": 3}
     source = config["task_source"]
     assert (source["path"], source["name"]) == (str(project / "my_tasks.py"), "reviews")

@@ -25,7 +25,7 @@ QUICK = {
     "report": "test_run",
     "reproductions": "test_reproductions", "rounds": "test_sampling", "tasks": "test_shakespeare",
     "sinks": "test_sinks", "sweeps": "test_sweeps", "theory": "test_theory_engine",
-    "tuning": "test_sweep_folder",
+    "tuning": "test_sweep_folder", "outside": "test_terminal",
 }
 # Test file -> why none of its tests is quick.
 NOT_QUICK = {"test_combinations": "compiles an expression of several methods in every test"}

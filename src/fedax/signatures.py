@@ -68,17 +68,33 @@ def with_options(function: Function) -> Function:
     if options is None:
         return function
     *others, last = parameters
-    defaults = {**getattr(options, DEFAULTS), **getattr(function, DEFAULTS, {})}
     shown = [
         inspect.Parameter(
-            name, inspect.Parameter.KEYWORD_ONLY, default=defaults[name],
+            name, inspect.Parameter.KEYWORD_ONLY, default=default,
             annotation=getattr(annotation, "__forward_arg__", annotation),
         )
-        for name, annotation in options.__annotations__.items() if name not in signature.parameters
+        for name, default in option_defaults(function).items()
+        for annotation in [options.__annotations__[name]]
     ]
     setattr(function, "__signature__", signature.replace(parameters=[*others, *shown]))  # noqa: B010
     function.__doc__ = _with_entries(inspect.getdoc(function), last.name, entries(options))
     return function
+
+
+def option_defaults(function: Callable[..., Any]) -> dict[str, Any]:
+    """The defaults of the options behind `**options: Unpack[O]`; none if it takes no such options.
+
+    Example:
+      >>> from fedax import fedavg
+      >>> option_defaults(inspect.unwrap(fedavg))["batch_size"]
+      20
+    """
+    parameters = inspect.signature(function).parameters
+    options = _options(function, [*parameters.values()][-1]) if parameters else None
+    if options is None:
+        return {}
+    defaults = {**getattr(options, DEFAULTS), **getattr(function, DEFAULTS, {})}
+    return {name: defaults[name] for name in options.__annotations__ if name not in parameters}
 
 
 def entries(options: Any) -> list[str]:

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from rich.console import Console
 from rich.table import Table
 
 from fedax.algorithm import Batch, Model, Params
@@ -19,6 +18,7 @@ from fedax.data.catalogue import PRODUCTS, SOURCES
 from fedax.data.downloads.web import host_of
 from fedax.data.folder import EMBEDDED, data_folder, is_at_hand
 from fedax.data.task import Task
+from fedax.devices.terminal import Console
 from fedax.experiment import sources
 from fedax.experiment.build import (
     algorithm_settings,

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import cast
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+from rich.progress import BarColumn, TaskProgressColumn, TextColumn
 
 from fedax.data.checking import check_data
 from fedax.data.getting import Via, get_dataset, known_names
+from fedax.devices.terminal import Console, Progress, print_json
 from fedax.experiment.errors import ConfigError
 from fedax.validate import so_many, unknown
 
@@ -40,7 +39,7 @@ def check(path: str, *, as_json: bool = False) -> None:
     with _shown() as told:
         rows = check_data(path, told.show)
     if as_json:
-        print(json.dumps(rows, indent=2, ensure_ascii=False))
+        print_json(rows)
         return
     for row in rows:
         words = [

@@ -14,10 +14,11 @@ from fedax.data.partitions import Partition, parse_partition
 from fedax.data.store import TABLE, open_store
 from fedax.experiment.build import build_task, find_task
 from fedax.experiment.errors import ConfigError
+from fedax.outside.text import printable
 from fedax.report.picture import require_format, save_picture
 from fedax.report.population_picture import draw_population
 from fedax.report.population_tables import population_tables
-from fedax.report.tables import print_json, print_tables, printable
+from fedax.report.tables import print_json, print_tables
 from fedax.validate import quoted
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import errno
-import json
 import os
 import re
 import sys
@@ -46,7 +45,7 @@ from fedax.cli.commands import (
 )
 from fedax.cli.manual import explain_run
 from fedax.data.errors import DataError
-from fedax.devices import ending, losses, processes
+from fedax.devices import ending, losses, processes, terminal
 from fedax.devices.compiling import ModeError
 from fedax.devices.mesh import cores_as_devices, usable_cores
 from fedax.devices.processes import LossError, PlaceError, ProcessError
@@ -57,6 +56,7 @@ from fedax.experiment.errors import ConfigError
 from fedax.experiment.folder import RunError
 from fedax.experiment.imports import line_of, sentence
 from fedax.mistakes import AlgorithmError, ModelError
+from fedax.outside.paths import expanded
 from fedax.pictures.errors import DrawingError
 from fedax.report.picture import PictureError, require_format, save_picture
 from fedax.report.tables import print_json, print_tables
@@ -87,9 +87,8 @@ def main() -> NoReturn:
     try:
         status = run_command(sys.argv[1:])
     except Exception:  # --debug
-        if not _others_may_speak():
-            raise
-        traceback.print_exc()
+        with terminal.escaping():
+            sys.stderr.write(traceback.format_exc())
         status = 1
     if _others_may_speak():
         ending.leave(None, status)
@@ -106,6 +105,17 @@ def _others_may_speak() -> bool:
 
 def run_command(arguments: list[str]) -> int:
     """Runs a command line and returns its exit status."""
+    with terminal.escaping():
+        return _run_command(arguments)
+
+
+def _run_command(arguments: list[str]) -> int:
+    try:
+        Path.cwd()
+    except OSError as error:
+        return _fail(
+            f"The working folder cannot be used ({error.strerror}); change to one that is there.", 1
+        )
     try:
         command = _command(arguments)
     except BrokenPipeError:
@@ -147,11 +157,29 @@ def _parsed(arguments: list[str]) -> Command:
     if arguments == ["--version"]:
         print(f"fedax {fedax.__version__}")
         raise SystemExit(0)
-    return tyro.cli(
-        Command, args=arguments, prog="fedax",
-        description="Federated optimization. fedax --version says which fedax this is.",
-        config=(OmitArgPrefixes, AvoidSubcommands, FlagCreatePairsOff, DisallowNone),
-    )
+    # The parser colours what it writes itself, and quotes what was typed.
+    with terminal.escaping(colours="\x1b" not in "".join(arguments)):
+        command = tyro.cli(
+            Command, args=arguments, prog="fedax",
+            description="Federated optimization. fedax --version says which fedax this is.",
+            config=(OmitArgPrefixes, AvoidSubcommands, FlagCreatePairsOff, DisallowNone),
+        )
+    try:
+        return _expanded(command)
+    except ValueError as error:  # there is no home folder
+        raise SystemExit(_fail(str(error), 2)) from None
+
+
+def _expanded(command: Any) -> Any:
+    """The command with the home folder in paths that begin with `~`, as in --out=~/runs."""
+    if isinstance(command, Path):
+        return expanded(command)
+    if isinstance(command, tuple):
+        return tuple(_expanded(value) for value in command)
+    if not dataclasses.is_dataclass(command) or isinstance(command, type):
+        return command
+    values = {field.name: getattr(command, field.name) for field in dataclasses.fields(command)}
+    return dataclasses.replace(command, **{name: _expanded(v) for name, v in values.items()})
 
 
 def _help_on_run(arguments: list[str]) -> int:
@@ -266,7 +294,7 @@ def _sweep(command: Sweep) -> int:
 def _list(command: List) -> int:
     rows = catalogue.rows(command.what, command.name, settings=command.settings)
     if command.json:
-        print(json.dumps(rows, indent=2, ensure_ascii=False))
+        terminal.print_json(rows)
     else:
         catalogue.print_table(command.what, rows)
     return 0
@@ -376,14 +404,14 @@ def _unexpected(error: Exception) -> str:
         )
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         return f"Cannot write the output: {error.strerror}."
-    for said, meant in FORBIDDEN.items():
-        if re.search(said, str(error)):
-            return meant
-    missing = _missing_devices()
-    if missing is not None:
-        return missing
+    forbidden = [meant for said, meant in FORBIDDEN.items() if re.search(said, str(error))]
+    cause = forbidden[0] if forbidden else _missing_devices()
+    if cause is not None:
+        return cause
     if line_of(error) is not None:
         return f"Your code failed: {sentence(error)} (--debug shows more.)"
+    if isinstance(error, OSError) and error.strerror and error.filename:
+        return f"Cannot read or write {error.filename}: {error.strerror}."
     kind = type(error).__name__
     return f"A defect of fedax: {kind}: {error} (--debug shows where; please report it)."
 

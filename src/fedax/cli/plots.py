@@ -13,12 +13,13 @@ from fedax.cli.folders import distinct_names, is_sweep
 from fedax.experiment.errors import ConfigError
 from fedax.experiment.folder import RunError
 from fedax.experiment.load import LoadedRun, load_run
+from fedax.outside.text import printable
 from fedax.pictures.errors import DrawingError
 from fedax.pictures.grids import heat_map_size
 from fedax.pictures.labels import by_setting
 from fedax.report.clients import CLIENTS
 from fedax.report.picture import require_format, save_picture
-from fedax.report.tables import Table, print_json, print_tables, printable
+from fedax.report.tables import Table, print_json, print_tables
 from fedax.rounds.history import History
 from fedax.sweeps.choosing import Choice, choose
 from fedax.sweeps.record import Record

@@ -14,10 +14,10 @@ from fedax.experiment.errors import ConfigError
 from fedax.experiment.folder import RunError
 from fedax.experiment.pages import read_run, report_page
 from fedax.files.regular import write_atomically
+from fedax.outside.text import printable
 from fedax.report.comparison import comparison_page
 from fedax.report.runs import Run
 from fedax.report.sweep_page import best_runs, sweep_page
-from fedax.report.tables import printable
 from fedax.tuning.load import load_sweep
 from fedax.tuning.page import PAGE, bases
 

@@ -10,8 +10,9 @@ from fedax.cli.commands import Sweep
 from fedax.experiment.config import log_names, parse_settings
 from fedax.experiment.errors import ConfigError
 from fedax.experiment.folder import for_shell
+from fedax.outside.text import printable
 from fedax.report.sweep_tables import best_table
-from fedax.report.tables import print_tables, printable
+from fedax.report.tables import print_tables
 from fedax.sinks import log_record, require_libraries
 from fedax.sweeps.choosing import PAPER_RULE, Choice
 from fedax.sweeps.closing import remarks

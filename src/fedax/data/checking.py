@@ -19,6 +19,7 @@ from fedax.data.errors import DataError
 from fedax.data.folder import EMBEDDED, SPLITS, TABLE, data_folder, read_dataset_table
 from fedax.data.store import TABLE as STORE_TABLE
 from fedax.data.store import check_store
+from fedax.outside.paths import expanded
 
 Row = dict[str, Any]
 
@@ -39,7 +40,7 @@ def check_data(path: Path | str, progress: Progress = nothing) -> list[Row]:
       DataError: something is missing or has changed, or it is nothing that fedax knows.
     """
     name = str(path)
-    path = Path(path).expanduser()
+    path = expanded(path)
     if not path.exists():
         if name in EMBEDDED:
             return [_embedded(name, split) for split in SPLITS]

@@ -27,6 +27,7 @@ from fedax.algorithm import Model
 from fedax.data.federated_dataset import FederatedDataset
 from fedax.data.task import Task
 from fedax.factories import recipe
+from fedax.signatures import option_defaults
 from fedax.validate import told_apart
 
 # Of an array or a data set at most so many bytes are read, in so many blocks.
@@ -45,11 +46,16 @@ _NOT_OWN = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib"
 class Describer:
     """Describes values; models among them are the task's, but for the first.
 
+    Args:
+      complete: whether what a factory made has the defaults of its `**options`, too; fedax 0.22 and
+        before left them out.
+
     Attributes:
       codes: name -> digest of the code, of the user's own functions that were met.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, complete: bool = False) -> None:
+        self._complete = complete
         self.codes: dict[str, str] = {}
         self._parts = 0
         self._open: list[Any] = []
@@ -75,7 +81,10 @@ class Describer:
         made = recipe(value)
         if made is not None:
             self._note(made.factory)
-            return {"factory": _name(made.factory), "arguments": self._each(made.arguments)}
+            defaults = option_defaults(made.factory) if self._complete else {}
+            others = {name: defaults[name] for name in defaults if name not in made.arguments}
+            arguments = self._each(made.arguments | others)
+            return {"factory": _name(made.factory), "arguments": arguments}
         if isinstance(value, np.ndarray | np.generic | jax.Array):
             return _array(value)
         if isinstance(value, FederatedDataset):

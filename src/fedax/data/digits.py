@@ -12,18 +12,19 @@ from __future__ import annotations
 
 import bz2
 import hashlib
-from pathlib import Path
+from importlib import resources
+from importlib.resources.abc import Traversable
 
 import numpy as np
 
-PATH = Path(__file__).with_name("digits.bin.bz2")
+PATH = resources.files("fedax.data") / "digits.bin.bz2"  # also where fedax is imported from a zip
 SHA256 = "3ce0592364cdd21bf52e487ae2aa7e55df596a6a15611858c057739dfe702ea4"
 NUM_EXAMPLES = 1797
 NUM_TRAIN = NUM_EXAMPLES * 4 // 5
 SIDE = 8
 
 
-def load(path: Path = PATH) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+def load(path: Traversable = PATH) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     """The arrays for training and those for testing: `x` uint8 [n, 8, 8, 1] and `y` int32 [n].
 
     Args:

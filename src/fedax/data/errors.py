@@ -1,5 +1,7 @@
 """The error about data on a disk."""
 
+from fedax.outside.text import Told
 
-class DataError(ValueError):
+
+class DataError(Told, ValueError):
     """A file of data, or a store, is not what it should be; the message is a sentence."""

@@ -16,6 +16,7 @@ from fedax.data.errors import DataError
 from fedax.data.federated_dataset import FederatedDataset
 from fedax.data.readers.clients import regular_file
 from fedax.data.store import open_store
+from fedax.outside.paths import expanded
 from fedax.theory.tables import read_table
 from fedax.validate import check_choice
 
@@ -35,7 +36,7 @@ def data_folder() -> Path:
     """Where data sets lie: `$FEDAX_DATA`, else `data` in fedax's folder of the user's cache."""
     given = os.environ.get(VARIABLE)
     if given:
-        return Path(given).expanduser().absolute()
+        return expanded(given).absolute()
     return platformdirs.user_cache_path("fedax", appauthor=False) / "data"
 
 

@@ -37,6 +37,7 @@ from fedax.data.folder import EMBEDDED, SPLITS, TABLE, data_folder, is_at_hand, 
 from fedax.data.readers.clients import needed
 from fedax.data.store import open_store
 from fedax.data.store_writer import convert
+from fedax.outside.paths import expanded
 from fedax.validate import check_choice, so_many
 
 Via: TypeAlias = Literal["download", "packages"]
@@ -83,7 +84,7 @@ def get_dataset(
     missing = _missing(names, say)
     if missing:
         origin = PRODUCTS[missing[0]].source
-        given = None if source is None else Path(source).expanduser()
+        given = None if source is None else expanded(source)
         with working_folder(root, origin, say) as work:
             missing = _missing(missing, say)  # another process may have got it meanwhile
             if missing:

@@ -18,6 +18,7 @@ from fedax.data.readers.clients import Clients, file_of_folder, reading, regular
 from fedax.data.store import TABLE, open_store, read_store_table
 from fedax.data.store_writer import Progress, Transform, convert
 from fedax.data.tables import Columns
+from fedax.outside.paths import expanded
 from fedax.validate import check_choice, unknown
 
 Format: TypeAlias = Literal[
@@ -93,14 +94,15 @@ def read_data(
       ...     data.client("ada")["height"].tolist()
       [1.5, 1.25]
     """
-    path = Path(path)
+    path = expanded(path)
     kind = _recognised(path) if format is None else format
     check_choice("format", kind, get_args(Format))
     if kind == "store":
         return open_store(path)
     clients = _OPENERS[kind](path, client_column, columns, split, transform is not None)
     name = path.absolute().name + (f"-{split}" if split else "")
-    folder = path.absolute().with_name(file_name(f"{name}.store")) if store is None else Path(store)
+    beside = path.absolute().with_name(file_name(f"{name}.store"))
+    folder = beside if store is None else expanded(store)
     conversion = json.dumps({
         "format": kind, "client_column": client_column, "columns": columns, "split": split,
         "transform": None if transform is None else _described(transform),
@@ -122,14 +124,14 @@ def progress_bar(title: str, num_clients: int | None = None) -> Iterator[Progres
       title: what is converted.
       num_clients: how many there are; None: not known.
     """
-    from rich.console import Console  # noqa: PLC0415 - few conversions are watched
-    from rich.progress import (  # noqa: PLC0415 - likewise
+    from rich.progress import (  # noqa: PLC0415 - few conversions are watched
         BarColumn,
-        Progress,
         TextColumn,
         TimeElapsedColumn,
         TimeRemainingColumn,
     )
+
+    from fedax.devices.terminal import Console, Progress  # noqa: PLC0415 - likewise
 
     words = TextColumn("{task.completed:,} clients, {task.fields[examples]:,} examples")
     with Progress(

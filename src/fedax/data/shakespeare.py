@@ -26,6 +26,8 @@ from __future__ import annotations
 import bz2
 import hashlib
 from collections.abc import Sequence
+from importlib import resources
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -43,7 +45,7 @@ END = len(CHARACTERS) + 3
 VOCABULARY_SIZE = len(CHARACTERS) + 4
 SEQUENCE_LENGTH = 80
 
-PATH = Path(__file__).with_name("shakespeare.txt.bz2")
+PATH = resources.files("fedax.data") / "shakespeare.txt.bz2"
 SHA256 = "281b8cb082aebd482d603a5ca0b64400b3c2e1efed7b404e0cf09e244bfd7fbe"
 
 # Code points are clipped to the last entry, which stands for all that have none of their own.
@@ -219,7 +221,7 @@ def _client_arrays(clients: Sequence[Sequence[str]], names: list[str]) -> Client
     return ClientArrays({"tokens": np.concatenate(parts)}, offsets, list(names))
 
 
-def _read_checked(path: Path) -> bytes:
+def _read_checked(path: Traversable) -> bytes:
     """The compact file's bytes, if they are the known ones."""
     remedy = "Reinstall fedax, or rebuild the file with scripts/build_shakespeare.py."
     try:

@@ -21,6 +21,7 @@ import numpy as np
 
 from fedax.data.errors import DataError
 from fedax.data.text import Vocabulary
+from fedax.outside.paths import expanded
 from fedax.validate import check_count
 
 NUM_WORDS, NUM_TAGS, SEQUENCE_LENGTH = 10_000, 500, 20
@@ -40,7 +41,7 @@ def read_words(path: Path | str, size: int = NUM_WORDS) -> tuple[str, ...]:
     """
     check_count("size", size)
     try:
-        with Path(path).open(encoding="utf-8") as lines:
+        with expanded(path).open(encoding="utf-8") as lines:
             pairs = [line.split() for line in itertools.islice(lines, size)]
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"The words cannot be read from {path}: {error}.") from None
@@ -61,7 +62,7 @@ def read_tags(path: Path | str, size: int = NUM_TAGS) -> tuple[str, ...]:
     """
     check_count("size", size)
     try:
-        counts = json.loads(Path(path).read_text("utf-8"))
+        counts = json.loads(expanded(path).read_text("utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise DataError(f"The tags cannot be read from {path}: {error}.") from None
     if not isinstance(counts, dict) or not all(type(n) is int for n in counts.values()):

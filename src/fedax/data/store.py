@@ -34,6 +34,7 @@ import numpy as np
 from fedax.data.errors import DataError
 from fedax.data.federated_dataset import FederatedDataset
 from fedax.files.array_headers import read_header
+from fedax.outside.paths import expanded
 from fedax.theory.tables import read_table
 from fedax.validate import quoted
 
@@ -83,7 +84,7 @@ def open_store(folder: Path | str) -> FederatedDataset:
       ...     data.num_clients, data.client("ada")["x"].sum().item()
       (2, 6.0)
     """
-    folder = Path(folder)
+    folder = expanded(folder)
     table = read_store_table(folder)
     entries = _entries(folder, table)
     arrays = {name: _mapped(folder, name, entry) for name, entry in entries.items()}
@@ -110,7 +111,7 @@ def check_store(
       DataError: there is no store, it is not whole, or bytes have changed; the sentence names the
         file.
     """
-    folder = Path(folder)
+    folder = expanded(folder)
     data = open_store(folder)
     entries = _entries(folder, read_store_table(folder))
     total = sum(_size(entry) for entry in entries.values())

@@ -23,6 +23,7 @@ from fedax.data.file_names import is_reserved
 from fedax.data.grouping import check_client
 from fedax.data.readers.clients import WiderKindError
 from fedax.devices.locks import LEASE, Lock
+from fedax.outside.paths import expanded
 from fedax.theory.tables import read_table
 from fedax.validate import quoted
 
@@ -73,7 +74,7 @@ def convert(
     """
     if source is None:
         source = getattr(clients, "source", {})
-    folder = Path(folder)
+    folder = expanded(folder)
     with StoreWriter(folder, source=source, conversion=conversion) as writer:
         while True:
             try:
@@ -124,7 +125,7 @@ class StoreWriter:
     def __init__(
         self, folder: Path | str, *, source: Mapping[str, Any] | None = None, conversion: str = ""
     ) -> None:
-        self.folder = Path(folder).absolute()
+        self.folder = expanded(folder).absolute()
         self._partial = self.folder.with_name(f".{self.folder.name}.partial")
         self._about = {"source": dict(source or {}), "conversion": conversion}
         self.num_clients = self.num_examples = self.num_read = 0

@@ -17,6 +17,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
+from fedax.outside.text import printable
+
 STOPPED = "Stopped."
 # Seconds that a run has to end after its round, unless its rounds are longer than a third of it.
 PATIENCE = 10.0
@@ -169,8 +171,10 @@ def speak_through(descriptor: int) -> None:
 def tell(sentence: str) -> None:
     """Says a sentence on standard error, whoever holds Python's lock on it."""
     start = "\n" if _is_terminal() else ""  # below the bar
+    line = f"{start}fedax: {printable(' '.join(sentence.split()))}\n"
+    encoding = getattr(sys.stderr, "encoding", None) or "utf-8"
     with contextlib.suppress(OSError):
-        os.write(_stderr, f"{start}fedax: {' '.join(sentence.split())}\n".encode())
+        os.write(_stderr, line.encode(encoding, "backslashreplace"))
 
 
 @contextlib.contextmanager

@@ -18,7 +18,7 @@ from typing import Any
 
 import jax
 
-from fedax.devices import internals
+from fedax.devices import internals, terminal
 from fedax.devices.ending import leave, speak_through
 
 LOST = (
@@ -54,7 +54,9 @@ def read_the_runtime() -> None:
     os.dup2(writing, 2)
     os.close(writing)
     speak_through(said)
-    sys.stderr = os.fdopen(said, "w", buffering=1, errors="backslashreplace", closefd=False)
+    sys.stderr = terminal.Escaped(  # pyright: ignore[reportAttributeAccessIssue] - a text stream
+        os.fdopen(said, "w", buffering=1, errors=terminal.REPLACED, closefd=False)
+    )
     threading.Thread(target=_read, args=(reading, said), name="fedax-losses", daemon=True).start()
     with contextlib.suppress(OSError, AttributeError, TypeError):  # where there is no such library
         # abort() calls the handler first, which is C's own sleep() and gives us some seconds.

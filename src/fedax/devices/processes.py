@@ -16,6 +16,7 @@ import jax
 import numpy as np
 
 from fedax.devices import internals, losses
+from fedax.outside.text import Told
 from fedax.validate import told_apart
 
 # Seconds after which a process that was not heard of is lost; it may have been paused for less.
@@ -30,7 +31,7 @@ MOST_LETTERS = 60
 _comparisons = itertools.count()
 
 
-class ProcessError(RuntimeError):
+class ProcessError(Told, RuntimeError):
     """The processes cannot find each other, or one was lost; the message is a sentence."""
 
 
@@ -238,7 +239,7 @@ def _require_same(a: int, first: Mapping[str, Any], b: int, second: Mapping[str,
         ] + ["and more"] * (len(names) > 3)
         raise ProcessError(
             f"The processes were not started alike: {'; '.join(told)}. Start all of them with the "
-            "same settings, where they see the same run folder."
+            "same settings and data, where they see the same run folder."
         )
 
 

@@ -146,6 +146,9 @@ def check_options(
     values = {}
     for key, value in options.items():
         setting = settings[key]
+        if setting.is_default(value):
+            values[key] = setting.default
+            continue
         try:
             values[key] = parse(key, value, setting.hint)
             if not setting.checked and value is not setting.default:

@@ -369,11 +369,14 @@ def _arrays(state: TrainingState) -> Arrays:
 
 def _names(folder: Path, pattern: re.Pattern[str]) -> list[str]:
     """The folders in a folder, no links, whose whole name is of the pattern."""
-    if not folder.is_dir():
-        return []
-    with os.scandir(folder) as entries:
-        return [entry.name for entry in entries
-                if pattern.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False)]
+    try:
+        if not folder.is_dir():
+            return []
+        with os.scandir(folder) as entries:
+            return [entry.name for entry in entries
+                    if pattern.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False)]
+    except OSError as error:
+        raise CheckpointError(f"Cannot read the folder {folder}: {error.strerror}.") from None
 
 
 def _round_of(path: Path) -> int:

@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Literal, Self, TypeAlias
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.table import Column
 
+from fedax.devices.terminal import Console, Progress
 from fedax.rounds.history import describe_sample, is_sampled
 from fedax.rounds.report import RoundReport
 
@@ -97,7 +97,7 @@ class Display:
             BarColumn(bar_width=None, table_column=Column(ratio=1, max_width=20)),
             TextColumn("{task.fields[rate]}", table_column=Column(min_width=9, no_wrap=True)),
             TimeRemainingColumn(compact=True, table_column=Column(min_width=5, no_wrap=True)),
-            TextColumn("{task.fields[metrics]}", table_column=Column(no_wrap=True)),
+            TextColumn("{task.fields[metrics]}", markup=False, table_column=Column(no_wrap=True)),
             console=self._console,
             auto_refresh=False,
             disable=self._style != "bar",

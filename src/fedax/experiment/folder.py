@@ -16,10 +16,15 @@ import numpy as np
 from fedax.devices.locks import LEASE, Lock
 from fedax.experiment.versions import other_draws
 from fedax.files.regular import LOCK, PARTIAL, not_plain, read_file, write_atomically
+from fedax.outside.text import Told
 from fedax.theory.tables import read_table
 from fedax.validate import quoted
 
 CONFIG = "config.json"
+# What config.json has under "made_by" besides versions: what tells a run's tasks from others, and
+# the values that a user's own method holds.
+TASKS = "tasks"
+HELD = "held"
 # What config.json has as the kind of a sweep.
 SWEEP = "sweep"
 # The configurations of a sweep's methods, which are written before its own.
@@ -28,7 +33,7 @@ METHODS = "methods"
 BEGUN = {LOCK, LOCK + LEASE, CONFIG + PARTIAL, METHODS}
 
 
-class RunError(RuntimeError):
+class RunError(Told, RuntimeError):
     """A run cannot start or go on; the message is a sentence."""
 
 
@@ -66,7 +71,7 @@ def _require_empty(out: Path, option: str) -> None:
 
 def require_run(folder: Path) -> None:
     """Raises a sentence if no run can go on in a folder."""
-    if (folder / CONFIG).is_file():
+    if os.path.isfile(folder / CONFIG):  # noqa: PTH113 - likewise
         try:
             config = read_config(folder)
         except RunError:  # whoever reads it whole says what is wrong
@@ -74,7 +79,11 @@ def require_run(folder: Path) -> None:
         _require_no_sweep(folder, config)
         return
     message = f"{folder} is not a run folder: it has no config.json."
-    found = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+    try:
+        found = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+        (folder / CONFIG).is_file()
+    except OSError as error:
+        raise RunError(f"Cannot read the run folder {folder}: {error.strerror}.") from None
     if found and found <= BEGUN:
         message += f" A run was stopped there before it had begun; start it with --out {folder}."
     raise RunError(message)
@@ -87,7 +96,11 @@ def read_config(folder: Path) -> dict[str, Any]:
       RunError: it is no run folder, or the file is damaged.
     """
     path = folder / CONFIG
-    if not path.is_file():
+    try:
+        is_file = path.is_file()
+    except OSError as error:
+        raise RunError(f"Cannot read the run folder {folder}: {error.strerror}.") from None
+    if not is_file:
         what = "is not a run folder: it has no config.json" if folder.is_dir() else (
             "is not a folder" if folder.exists() else "does not exist"
         )
@@ -171,7 +184,7 @@ def explained(folder: Path, go_on: str | None = None) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if not folder.exists():
+        if not os.path.lexists(folder):
             raise RunError(
                 f"The run folder {folder} is gone: it was deleted or moved while the run was "
                 "writing to it. If it was moved, go on with it at its new place; if it was "
@@ -179,7 +192,7 @@ def explained(folder: Path, go_on: str | None = None) -> Iterator[None]:
             ) from error
         what = "The disk is full" if error.errno == errno.ENOSPC else (error.strerror or str(error))
         message = f"Cannot write to {folder}: {what}."
-        if (folder / CONFIG).exists():
+        if os.path.exists(folder / CONFIG):  # noqa: PTH110 - likewise
             message += (
                 " Checkpoints already written are intact; when that is mended, "
                 f"{go_on or resuming(folder)}"

@@ -24,6 +24,7 @@ from fedax.experiment.metrics import read_history
 from fedax.experiment.naming import made_again
 from fedax.experiment.trust import is_own
 from fedax.models.parameters import fitted
+from fedax.outside.paths import expanded
 from fedax.rounds.history import History
 from fedax.rounds.state import TrainingState, initial_state
 from fedax.tasks.registry import TASKS, load_task
@@ -56,7 +57,7 @@ def load_run(
       >>> len(run.history), run.finished, run.task.name, len(run.algorithm.exchanges)
       (3, True, 'quadratics', 1)
     """
-    return LoadedRun(Path(path), task, algorithm)
+    return LoadedRun(expanded(path), task, algorithm)
 
 
 class LoadedRun:
@@ -139,7 +140,9 @@ class LoadedRun:
                     f"The algorithm {self.config['algorithm']!r} of the run in {self.path} cannot "
                     f"be made again ({error}); give it: fedax.load_run(path, algorithm=...)."
                 ) from None
-        if digest(Describer()(algorithm)) != python["method"]:
+        if python["method"] not in (  # fedax 0.22 and before left the defaults out
+            digest(Describer(complete=complete)(algorithm)) for complete in (True, False)
+        ):
             raise RunError(
                 f"The algorithm is not the one of the run in {self.path}: that is "
                 f"{self.config['algorithm']}{short({'dict': self.config['algorithm_options']})}."

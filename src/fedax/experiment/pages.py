@@ -7,7 +7,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedax.experiment.folder import CONFIG, read_config, read_summary, resume_command
+from fedax.experiment.folder import (
+    CONFIG,
+    HELD,
+    TASKS,
+    read_config,
+    read_summary,
+    resume_command,
+)
 from fedax.experiment.metrics import read_metrics
 from fedax.report.clients import worst_of_run
 from fedax.report.page import run_page
@@ -15,7 +22,7 @@ from fedax.report.runs import Run
 
 # What a configuration holds beside settings.
 _NO_SETTINGS = {"task", "algorithm", "preset", "made_by", "python", "task_source",
-                "algorithm_source", "task_options", "algorithm_options", "log"}
+                "algorithm_source", "task_options", "algorithm_options", "log", HELD}
 
 
 def report_page(folder: Path) -> str:
@@ -34,8 +41,11 @@ def read_run(folder: Path) -> Run:
       RunError: it is no run folder, or it cannot be read.
     """
     config = read_config(folder)
-    made_by = {k: v for k, v in config.get("made_by", {}).items() if k != "signature"}
-    config = config | {"made_by": made_by}  # a page may be given away
+    made_by = dict(config.get("made_by", {}))
+    held = made_by.pop(HELD, {})
+    for key in ("signature", TASKS):  # a page may be given away; digests say nothing to a reader
+        made_by.pop(key, None)
+    config = config | {"made_by": made_by} | ({HELD: held} if held else {})
     name = folder.resolve().name
     return Run(
         name, config, read_metrics(folder), read_summary(folder), _commands(name, config),

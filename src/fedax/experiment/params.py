@@ -24,6 +24,7 @@ from fedax.devices.mesh import one_copy
 from fedax.experiment.versions import __version__
 from fedax.files.regular import read_file, write_atomically
 from fedax.models.parameters import fitted, named_leaves
+from fedax.outside.paths import expanded
 
 # The one key of a file's header, whose text is JSON: with several their order would vary.
 HEADER = "fedax"
@@ -58,7 +59,7 @@ def save_params(params: Params, path: str | Path) -> None:
     """
     content = encoded(params)
     try:
-        write_atomically(Path(path), content)
+        write_atomically(expanded(path), content)
     except OSError as error:
         raise type(error)(error.errno, f"Cannot write {path}: {error.strerror}") from None
 
@@ -81,7 +82,7 @@ def load_params(path: str | Path, like: Params | None = None) -> Params:
       OSError: the file cannot be read.
     """
     try:
-        content = read_file(Path(path), links=True)
+        content = read_file(expanded(path), links=True)
     except OSError as error:
         raise type(error)(error.errno, f"Cannot read {path}: {error.strerror}") from None
     arrays, header = decoded(content, str(path))

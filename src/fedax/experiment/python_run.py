@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import hashlib
 import json
 import math
 import platform
@@ -14,25 +13,30 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
 from fedax.algorithm import FederatedAlgorithm, Params
 from fedax.data.describing import (
-    NOT_THERE,
     Describer,
     describe_task,
     digest,
     plain_values,
-    short_pair,
 )
 from fedax.data.task import Task
-from fedax.devices.processes import compare, is_first
+from fedax.devices.processes import are_several, compare, is_first
 from fedax.experiment import checkpoint, trust
-from fedax.experiment.checkpoint import FREE, Restored, fingerprint
+from fedax.experiment.checkpoint import Restored, fingerprint
+from fedax.experiment.differing import (
+    differences,
+    digest_of_params,
+    in_words,
+    record_of_tasks,
+    require_same_tasks,
+)
 from fedax.experiment.display import Display, make_console, style_of_python
 from fedax.experiment.folder import (
     CONFIG,
+    TASKS,
     RunError,
     explained,
     locked,
@@ -51,7 +55,6 @@ from fedax.experiment.sitting import (
     write_config,
 )
 from fedax.factories import recipe
-from fedax.models.parameters import named_leaves
 from fedax.rounds.history import History
 from fedax.rounds.measurements import rehearse
 from fedax.rounds.options import Settings, SimulateOptions
@@ -59,11 +62,6 @@ from fedax.rounds.report import RoundReport
 from fedax.rounds.simulate import simulate
 from fedax.rounds.state import TrainingState, initial_state
 from fedax.rounds.stopping import ON_ROUND, EarlyStopping, Watch
-
-# How differences are told: so many, without the words that only structure a description.
-MOST_DIFFERENCES = 3
-STRUCTURAL = {"arguments", "arrays", "dict", "fields", "holds", "values"}
-
 
 # Options of `simulate` that are no settings of a run.
 NOT_WRITTEN = {"state", "state_every", "donate", "mesh"}
@@ -97,8 +95,13 @@ def train_in_folder(folder: Path, call: Call, watch: Watch) -> tuple[TrainingSta
       DivergedError: see `simulate`.
     """
     config, code = describe_call(call)
-    compare("settings", config)
     initial = initial_state(call.task, call.algorithm, call.settings.seed, call.initial_params)
+    tasks = record_of_tasks([call.task])
+    require_same_call(call, initial, tasks)
+    before = read_run_config(folder) if (folder / CONFIG).exists() else None
+    if before is not None and differences(before, config):
+        older, _ = describe_call(call, complete=False)
+        config = config if differences(before, older) else older
     tested = call.settings.evaluate_every != 0
     task = call.task if tested else call.task._replace(test=None)
     sent = rehearse(task, call.algorithm, initial.server_state.params)
@@ -108,9 +111,12 @@ def train_in_folder(folder: Path, call: Call, watch: Watch) -> tuple[TrainingSta
         f"call fedax.train again with the same arguments and out={str(folder)!r} to go on.",
         lambda sentence: warnings.warn(sentence, RuntimeWarning, stacklevel=6),
     )
-    before = read_run_config(folder) if (folder / CONFIG).exists() else None
     if before is not None:
         _require_same(folder, before, config, code)
+        require_same_tasks(
+            before.get("made_by", {}).get(TASKS), tasks, f"run in {folder}",
+            "Choose another out=, or call with the data that it began with.",
+        )
     if not is_first():
         restored = _restored(job, initial)
         history = History(read_history(folder).rounds[: _done(restored)])
@@ -122,14 +128,18 @@ def train_in_folder(folder: Path, call: Call, watch: Watch) -> tuple[TrainingSta
     with mine:
         if before is None:
             with explained(folder, job.go_on):
-                write_config(job, code=code, signature=trust.signature(job.config))
+                write_config(
+                    job, code=code, signature=trust.signature(job.config), **{TASKS: tasks}
+                )
                 save(job, initial)
         restored = _restored(job, initial)
         if before is not None and _is_finished(job, restored, before, call.looks):
             return restored.state, read_history(folder)
         if before is not None:
             with explained(folder, job.go_on):
-                write_config(job, code=code, signature=trust.signature(job.config))
+                write_config(
+                    job, code=code, signature=trust.signature(job.config), **{TASKS: tasks}
+                )
         return _sit(job, restored, call.progress), read_history(folder)
 
 
@@ -152,9 +162,27 @@ def _as_python() -> Iterator[None]:
         raise kind(str(stopped)) from None
 
 
-def describe_call(call: Call) -> tuple[dict[str, Any], str]:
-    """The configuration of a run that Python described, and a digest of the user's own code."""
-    settings, stopping, describe = call.settings, call.early_stopping, Describer()
+def require_same_call(
+    call: Call, initial: TrainingState, tasks: list[dict[str, Any]] | None = None
+) -> None:
+    """Raises a `ProcessError` if another process has other settings, data or parameters."""
+    if are_several():
+        config, _ = describe_call(call)
+        task, = record_of_tasks([call.task]) if tasks is None else tasks
+        compare("settings", {
+            **config, "the task": task,
+            "the model to start from": digest_of_params(initial.server_state.params),
+        })
+
+
+def describe_call(call: Call, *, complete: bool = True) -> tuple[dict[str, Any], str]:
+    """The configuration of a run that Python described, and a digest of the user's own code.
+
+    Args:
+      call: what `fedax.train` was called with.
+      complete: False as fedax 0.22 and before had it, see `Describer`.
+    """
+    settings, stopping, describe = call.settings, call.early_stopping, Describer(complete=complete)
     made = recipe(call.algorithm)
     algorithm = describe(call.algorithm)
     describe(call.task.model)  # for its code
@@ -176,58 +204,10 @@ def describe_call(call: Call) -> tuple[dict[str, Any], str]:
             **describe_task(call.task),
             "algorithm": algorithm.get("factory"),
             "method": digest(algorithm),
-            "initial_params": _digest_of_params(call.initial_params),
+            "initial_params": digest_of_params(call.initial_params),
         },
     }
     return json.loads(json.dumps(config)), digest(describe.codes)
-
-
-def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """What differs between two configurations, as phrases; the settings that may are left out.
-
-    Example:
-      >>> differences({"seed": 0, "num_rounds": 5}, {"seed": 1, "num_rounds": 9})
-      ['seed was 0 and is 1']
-    """
-    phrases: list[str] = []
-    for name in {**now, **before}:
-        if name not in (*FREE, "python"):
-            inside = name == "algorithm_options"
-            phrases += _differences("" if inside else name, before.get(name), now.get(name))
-    about_method = any(before.get(n) != now.get(n) for n in ("algorithm", "algorithm_options"))
-    old, new = before.get("python", {}), now.get("python", {})
-    for name in {**new, **old}:
-        if name in ("train", "test"):
-            phrases += _differences(f"task.{name}", old.get(name), new.get(name))
-        elif old.get(name) != new.get(name) and not (
-            about_method and name in ("algorithm", "method")
-        ):
-            what = "start (initial_params)" if name == "initial_params" else name
-            phrases.append(f"the {what} is another")
-    return phrases
-
-
-def _differences(name: str, old: Any, new: Any) -> list[str]:
-    """The phrases for a part of the configurations; a container that is of one kind is opened."""
-    if old == new:
-        return []
-    if isinstance(old, Mapping) and isinstance(new, Mapping) and _kind(old) == _kind(new):
-        found: list[str] = []
-        for key in {**new, **old}:
-            # What only says what kind of a thing the rest is of has no place in a sentence.
-            way = name if key in STRUCTURAL else f"{name}.{key}".lstrip(".")
-            found += _differences(way, old.get(key, NOT_THERE), new.get(key, NOT_THERE))
-        return found
-    if name.endswith(".contents"):
-        return [f"the contents of {name.removesuffix('.contents')} are others"]
-    before, now = short_pair(old, new)
-    return [f"{name} was {before} and is {now}"]
-
-
-def _kind(description: Mapping[str, Any]) -> Any:
-    """What two descriptions have in common whose parts can be compared."""
-    return next((description[key] for key in ("factory", "function", "type", "class", "array")
-                 if key in description), sorted(set(description) & {"list", "tuple", "dict"}))
 
 
 def _require_same(
@@ -241,10 +221,8 @@ def _require_same(
         )
     found = differences(before, config)
     if found:
-        told = found[:MOST_DIFFERENCES]
-        told += ["and more"] if len(found) > len(told) else []
         raise RunError(
-            f"The run in {folder} is another than this call's: {'; '.join(told)}. Choose another "
+            f"The run in {folder} is another than this call's: {in_words(found)}. Choose another "
             "out=, or call with what config.json there says."
         )
     made_by = before.get("made_by", {})
@@ -312,13 +290,3 @@ def _method_name(algorithm: FederatedAlgorithm) -> str:
         if name and not name.startswith("<"):
             return name
     return "own"
-
-
-def _digest_of_params(params: Params | None) -> str | None:
-    if params is None:
-        return None
-    hashed = hashlib.sha256()
-    for name, leaf in named_leaves(jax.device_get(params)).items():
-        array = np.asarray(leaf)
-        hashed.update(f"{name} {array.dtype}{array.shape}".encode() + array.tobytes())
-    return hashed.hexdigest()[:16]

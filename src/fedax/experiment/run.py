@@ -14,6 +14,7 @@ import jax
 from jax.sharding import Mesh
 
 from fedax.algorithm import FederatedAlgorithm
+from fedax.data.describing import Describer, digest
 from fedax.data.file_names import file_name
 from fedax.data.task import Task
 from fedax.devices.mesh import client_mesh
@@ -28,17 +29,23 @@ from fedax.experiment.config import (
     personalization,
     with_sources_of_now,
 )
+from fedax.experiment.differing import digest_of_params, record_of_tasks, require_same_tasks
 from fedax.experiment.display import Display
 from fedax.experiment.errors import ConfigError
 from fedax.experiment.folder import (
     CONFIG,
+    HELD,
+    TASKS,
     RunError,
     explained,
     locked,
     new_folder,
+    read_config,
     require_run,
+    resume_command,
     resuming,
 )
+from fedax.experiment.resolving import held_by, with_defaults
 from fedax.experiment.sitting import Job, remember, sit, take_part, write_config
 from fedax.measures.communication import Communication
 from fedax.rounds.measurements import rehearse, require_personalization
@@ -70,9 +77,11 @@ def start(config: RunConfig, out: Path | None = None, *, profile: bool = False) 
     """
     require_libraries(config.log)
     built = build(config)
-    compare("settings", _settings(config, 0))
+    config = with_defaults(config)
     job = _job(out or Path("fedax-runs"), config, built)
     beginning = Restored(initial_state(built.task, built.algorithm, config.seed), [])
+    tasks = _record(config, built)
+    compare("settings", _settings(config, tasks, beginning))
     if not is_first():
         take_part(job, beginning)
         return job.folder
@@ -80,9 +89,10 @@ def start(config: RunConfig, out: Path | None = None, *, profile: bool = False) 
     job = job._replace(folder=folder, go_on=resuming(folder))
     with new_folder(folder):
         with explained(folder):
-            _write_config(job, config)
+            _write_config(job, config, tasks)
         display = Display(config.num_rounds)
-        sit(job, beginning, describe_sources(config), display, profile=profile)
+        notes = [*describe_sources(config), *(trust.notes() if config.sources else ())]
+        sit(job, beginning, notes, display, profile=profile)
     return folder
 
 
@@ -107,7 +117,8 @@ def resume(
     if not is_first():
         config, built, restored = read_run(folder, force=force)
         config = dataclasses.replace(config, num_rounds=num_rounds or config.num_rounds)
-        compare("settings", _settings(config, int(restored.state.server_state.round_index)))
+        tasks = _record(config, built)
+        compare("settings", _settings(config, tasks, restored))
         job = _job(folder, config, built)
         remember(job, restored)
         take_part(job, restored)
@@ -124,13 +135,17 @@ def resume(
             raise ConfigError(
                 f"The run has done {done} rounds already; --rounds {num_rounds} is less."
             )
-        compare("settings", _settings(config, done))
+        tasks = _record(config, built)
+        before = read_config(folder).get("made_by", {}).get(TASKS)
+        if not force:
+            _require_same(folder, config, before, tasks)
+        compare("settings", _settings(config, tasks, restored))
         if force:
             config = with_sources_of_now(config, done)
         job = _job(folder, config, built)
-        if num_rounds is not None or log is not None or force:
+        if num_rounds is not None or log is not None or force or before is None:
             with explained(folder):
-                _write_config(job, config)
+                _write_config(job, config, tasks)
         note = f"Going on after round {done}." if done else "No checkpoint yet: from the beginning."
         remember(job, restored)
         display = Display(config.num_rounds, done)
@@ -139,11 +154,36 @@ def resume(
     return folder
 
 
-def _settings(config: RunConfig, done: int) -> dict[str, Any]:
+def _record(config: RunConfig, built: Built) -> list[dict[str, Any]]:
+    """What tells the run's task from others, and a digest of a user's own method."""
+    found = record_of_tasks([built.task])
+    if config.algorithm_source is not None:
+        found[0]["method"] = digest(Describer(complete=True)(built.algorithm))
+    return found
+
+
+def _require_same(folder: Path, config: RunConfig, before: Any, now: list[dict[str, Any]]) -> None:
+    """Raises a sentence if the data that a user's own task or method reads have changed."""
+    if not isinstance(before, list) or not config.sources:
+        return
+    if config.task_source is None:  # one of fedax's own is known by its name and its settings
+        before, now = ([{"method": one.get("method")} for one in tasks] for tasks in (before, now))
+    require_same_tasks(
+        before, now, f"run in {folder}",
+        f"To go on with it as it is now: {resume_command(folder)} --force",
+    )
+
+
+def _settings(
+    config: RunConfig, tasks: list[dict[str, Any]], restored: Restored
+) -> dict[str, Any]:
     """What all processes of a training must have alike."""
     x64: Any = jax.config
+    start = restored.state.server_state
     return {
-        **dataclasses.asdict(config), "the round to go on from": done,
+        **dataclasses.asdict(config), "the round to go on from": int(start.round_index),
+        "the model to start from": digest_of_params(start.params) if are_several() else None,
+        "the task": tasks[0],
         "the number of devices": jax.local_device_count(),
         "JAX_ENABLE_X64": x64.jax_enable_x64,
     }
@@ -320,6 +360,8 @@ def _unused_folder(config: RunConfig) -> Path:
         raise RunError(f"Cannot make the run folder {folder}: {error.strerror}.") from None
 
 
-def _write_config(job: Job, config: RunConfig) -> None:
-    write_config(job, **{"signature": trust.signature(job.config)} if config.sources else {})
+def _write_config(job: Job, config: RunConfig, tasks: list[dict[str, Any]]) -> None:
+    held = held_by(job.algorithm, config)
+    own = {"signature": trust.signature(job.config)} if config.sources else {}
+    write_config(job, **{TASKS: tasks}, **{HELD: held} if held else {}, **own)
     sources.keep_copies(job.folder, config.sources)

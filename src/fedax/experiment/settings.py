@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import functools
 import inspect
+import math
 import pkgutil
 import re
 import sys
@@ -12,7 +15,10 @@ import typing
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from fedax.experiment.values import describe
+import numpy as np
+
+from fedax.experiment.values import describe, kinds_of
+from fedax.factories import UNREADABLE
 from fedax.signatures import DEFAULTS
 
 # The defaults of a setting that must be given, and of one that the factory fills in by itself.
@@ -28,6 +34,7 @@ class Setting(NamedTuple):
       default: or `NEEDED`, or `OWN`.
       meaning: from the docstring; may be empty.
       checked: whether the factory checks its value with sentences.
+      behind: whether it is behind `**options`, so that the function may have another default.
     """
 
     name: str
@@ -35,6 +42,30 @@ class Setting(NamedTuple):
     default: Any
     meaning: str
     checked: bool = True
+    behind: bool = False
+
+    @property
+    def recorded(self) -> Any:
+        """The default as a configuration writes it down: a plain value, or text that Python reads.
+
+        It is `OWN` if the default has no such form, or the setting has no default.
+        """
+        value = self.default.item() if isinstance(self.default, np.generic) else self.default
+        if type(value) is float and not math.isfinite(value):  # JSON has no word for it
+            return repr(value)
+        if value is None or type(value) in (bool, int, float):
+            return value
+        if type(value) is str:  # "none" in a file is None
+            return OWN if value == "none" and "'none'" not in kinds_of(self.hint) else value
+        if type(value) in (tuple, list, dict, set):
+            with contextlib.suppress(*UNREADABLE):
+                return repr(value) if _alike(ast.literal_eval(repr(value)), value) else OWN
+        return OWN
+
+    def is_default(self, value: Any) -> bool:
+        """Whether a configuration has the default, as `recorded` writes it."""
+        recorded = self.recorded
+        return recorded is not OWN and type(value) is type(recorded) and value == recorded
 
     def row(self) -> dict[str, Any]:
         """The setting as a list shows it; without "default" if that is not known."""
@@ -160,10 +191,16 @@ def _options_of(hint: Any, options: type | None, remark: str) -> dict[str, Setti
             meant[name] += " Here: " + re.sub(r"^see `\w+`[;.,] *", "", remark)
     return {
         name: Setting(
-            name, hint, NEEDED if name in needed else defaults.get(name, OWN), meant.get(name, "")
+            name, hint, NEEDED if name in needed else defaults.get(name, OWN),
+            meant.get(name, ""), behind=True,
         )
         for name, hint in typing.get_type_hints(options).items()
     }
+
+
+def _alike(read: Any, value: Any) -> bool:
+    """Whether what was read is the value, with whole numbers where it has whole numbers."""
+    return type(read) is type(value) and read == value and repr(read) == repr(value)
 
 
 def _likely(default: Any) -> Any:

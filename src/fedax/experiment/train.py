@@ -13,8 +13,10 @@ import jax.numpy as jnp
 from fedax.algorithm import FederatedAlgorithm, Params
 from fedax.data.task import Task
 from fedax.devices.mesh import one_copy
+from fedax.devices.processes import are_several
 from fedax.mistakes.algorithm import require_algorithm
 from fedax.models.parameters import counted
+from fedax.outside.paths import expanded
 from fedax.rounds.checks import require_task
 from fedax.rounds.history import History
 from fedax.rounds.options import Settings, SimulateOptions
@@ -141,19 +143,23 @@ def train(
     require_libraries(names)
     if names and out is None:
         raise ValueError(f"log={quoted(log)} needs a run folder to write to; give out=, too.")
-    if out is not None:
+    start = settings.state
+    if out is not None or are_several():
         # matplotlib, for the report, is slow to import.
-        from fedax.experiment.python_run import Call, train_in_folder  # noqa: PLC0415
+        from fedax.experiment import python_run  # noqa: PLC0415
 
-        call = Call(
+        call = python_run.Call(
             task, algorithm, num_rounds, checkpoint_every, progress, on_round is not None,
             early_stopping, keep_best, initial_params, names, options, settings,
         )
-        state, history = train_in_folder(Path(out), call, watch)
-        return _result(history, state, watch)
+        if out is not None:
+            state, history = python_run.train_in_folder(expanded(out), call, watch)
+            return _result(history, state, watch)
+        start = start or initial_state(task, algorithm, settings.seed, initial_params)
+        python_run.require_same_call(call, start)
     return _train_in_memory(
         task, algorithm, num_rounds, progress, on_round is not None, watch,
-        settings.state or initial_state(task, algorithm, settings.seed, initial_params), options,
+        start or initial_state(task, algorithm, settings.seed, initial_params), options,
     )
 
 

@@ -22,6 +22,7 @@ import platformdirs
 from fedax.experiment.errors import ConfigError
 
 LENGTH = 32
+_TRUSTED = "If you know and trust that code"
 # What decides which code is run, and what it is called with.
 SIGNED = (
     "task", "task_source", "task_options", "algorithm", "algorithm_source", "algorithm_options",
@@ -69,13 +70,28 @@ def require_own(values: Mapping[str, Any], keys: list[str], cure: str, path: Pat
     if code and not is_own(values):
         raise ConfigError(
             f"{path} names code to run, {' and '.join(map(str, code))}, and was not written by "
-            f"fedax for you here, or was changed since. If you know and trust that code: {cure}"
+            f"fedax for you here, or was changed since. {' '.join([*notes(), _TRUSTED])}: {cure}"
         )
+
+
+def notes() -> list[str]:
+    """What a user should know if fedax cannot know its own run folders again; nothing if it can."""
+    if _key() is not None:
+        return []
+    cure = "" if os.name == "nt" else ", or set XDG_DATA_HOME to a folder in which you can write"
+    return [
+        f"fedax cannot keep its key in {_folder()}, so it will ask for --force whenever a run of "
+        f"your own code is resumed. Make that folder writable{cure}."
+    ]
+
+
+def _folder() -> Path:
+    return Path(platformdirs.user_data_path("fedax", appauthor=False))
 
 
 def _key() -> bytes | None:
     """This user's key, made where there is none; None if it can be neither read nor written."""
-    path = Path(platformdirs.user_data_path("fedax", appauthor=False)) / "key"
+    path = _folder() / "key"
     with contextlib.suppress(OSError):
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -14,6 +14,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from fedax.outside.text import Told
+
 # Where frames are nobody's own: fedax, and the packages and the library that it stands on.
 _FEDAX = str(Path(__file__).parents[1])
 _STANDARD = sysconfig.get_paths()["stdlib"]
@@ -25,7 +27,7 @@ _MOST_NAMED = 6
 _MOST_LETTERS = 300
 
 
-class ModelError(ValueError):
+class ModelError(Told, ValueError):
     """A model's function failed or gave what it must not, or the data are not what it takes.
 
     The message says which function, where in the user's own code, and what to do; what the
@@ -33,7 +35,7 @@ class ModelError(ValueError):
     """
 
 
-class AlgorithmError(ValueError):
+class AlgorithmError(Told, ValueError):
     """A method's function failed or gave what it must not; message and cause as for `ModelError`.
 
     Of a method with several exchanges the message names the one.

@@ -1,5 +1,7 @@
 """What is raised where there is nothing to draw."""
 
+from fedax.outside.text import Told
 
-class DrawingError(ValueError):
+
+class DrawingError(Told, ValueError):
     """Something cannot be drawn; the message is a sentence."""

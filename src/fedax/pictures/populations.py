@@ -11,6 +11,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
+from fedax.outside.paths import expanded
 from fedax.pictures.client_files import read_clients
 from fedax.pictures.errors import DrawingError
 from fedax.rounds.client_metrics import CLIENTS_FOR_A_TENTH, ClientMetrics
@@ -48,7 +49,7 @@ def clients(data: Clients, metric: str | None = None, axes: Axes | None = None) 
       >>> [line.get_xdata()[0] for line in clients(metrics).get_lines()]
       [9.5, 18.5]
     """
-    found = data if isinstance(data, ClientMetrics) else read_clients(Path(data))
+    found = data if isinstance(data, ClientMetrics) else read_clients(expanded(data))
     metric = metric_of(found, metric)
     values = found[metric]
     known = values[np.isfinite(values)]

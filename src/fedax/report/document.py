@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from importlib import resources
 from typing import Any, NamedTuple
 
+from fedax.outside.text import printable
 from fedax.report.curves import Chart, figure, payload
 from fedax.report.marks import pairs, text
-from fedax.report.tables import printable
 
 
 class Page(NamedTuple):

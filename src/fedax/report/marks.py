@@ -11,7 +11,7 @@ import numbers
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from fedax.report.tables import printable
+from fedax.outside.text import printable
 
 # Lines are told apart by so many colours, each with these dashes (as in static/charts.js).
 NUM_COLOURS = 6

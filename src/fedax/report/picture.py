@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedax.files.regular import write_atomically
+from fedax.outside.text import Told
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-class PictureError(RuntimeError):
+class PictureError(Told, RuntimeError):
     """A picture cannot be written; the message is a sentence."""
 
 

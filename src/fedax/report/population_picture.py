@@ -8,7 +8,7 @@ import numpy as np
 
 from fedax.data.federated_dataset import FederatedDataset
 from fedax.data.label_skew import LabelSkew
-from fedax.report.tables import printable
+from fedax.outside.text import printable
 from fedax.rounds.style import COLOURS
 
 if TYPE_CHECKING:

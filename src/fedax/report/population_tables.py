@@ -8,7 +8,8 @@ import numpy as np
 
 from fedax.data.federated_dataset import FederatedDataset
 from fedax.data.label_skew import LabelSkew
-from fedax.report.tables import Table, printable
+from fedax.outside.text import printable
+from fedax.report.tables import Table
 from fedax.validate import so_many
 
 _QUANTILES = {"min": 0, "5%": 0.05, "median": 0.5, "95%": 0.95, "max": 1}

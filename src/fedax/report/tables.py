@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from rich.console import Console
 from rich.table import Table as RichTable
+
+from fedax.devices import terminal
+from fedax.outside.text import printable
 
 NUMBER = re.compile(r"$|[-+]?[\d.]|nan|inf|none")
 
@@ -48,33 +49,19 @@ def print_tables(tables: Sequence[Table]) -> None:
             width += (widest if numbers else min(widest, NARROWEST)) + 2
         for row in rows:
             table.add_row(*row)
-        console = Console(soft_wrap=False, highlight=False, markup=False)
+        console = terminal.Console(soft_wrap=False, highlight=False, markup=False)
         console.width = max(console.width, width)  # a pipe, or a terminal that breaks the lines
         console.print(found.title)
         console.print(table)
         console.print()
 
 
-def printable(text: str) -> str:
-    r"""The text with what no terminal should get, such as its own commands, written out.
-
-    Example:
-      >>> printable("ada\x1b[2J")
-      'ada\\x1b[2J'
-    """
-    return "".join(
-        letter if letter.isprintable() else letter.encode("unicode_escape").decode()
-        for letter in text
-    )
-
-
 def print_json(tables: Sequence[Table]) -> None:
     """Prints the tables as JSON; numbers that are not finite are null."""
-    finite = [
+    terminal.print_json([
         found._replace(rows=[[_finite(cell) for cell in row] for row in found.rows])._asdict()
         for found in tables
-    ]
-    print(json.dumps(finite, indent=2, ensure_ascii=False, allow_nan=False))
+    ])
 
 
 def _text(cell: Any) -> str:

@@ -13,13 +13,14 @@ import jax
 import numpy as np
 
 from fedax.algorithm import PyTree
+from fedax.outside.text import Told
 from fedax.validate import check_count
 
 BLOCK_BYTES = 16 * 2**20
 ALIGNMENT = 8  # bytes; no JAX dtype needs more
 
 
-class StoreError(RuntimeError):
+class StoreError(Told, RuntimeError):
     """The clients' states do not fit on the disk; the message is a sentence."""
 
 

@@ -9,13 +9,14 @@ import jax
 import numpy as np
 
 from fedax.data.federated_dataset import FederatedDataset
+from fedax.outside.text import Told
 from fedax.rounds.client_metrics import ClientMetrics
 from fedax.rounds.cohort import RoundInfo
 from fedax.rounds.dispatch import Prepared
 from fedax.rounds.state import TrainingState
 
 
-class DivergedError(ArithmeticError):
+class DivergedError(Told, ArithmeticError):
     """After a round there is nothing finite to go on with."""
 
 

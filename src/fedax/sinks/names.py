@@ -6,10 +6,11 @@ import importlib.util
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+from fedax.outside.text import Told
 from fedax.validate import check_choice, quoted
 
 
-class SinkError(RuntimeError):
+class SinkError(Told, RuntimeError):
     """A sink cannot be used; the message is a sentence."""
 
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from fedax.data.task import Task
+from fedax.outside.text import Told
 from fedax.rounds.history import History, mean_and_spread
 from fedax.rounds.stopping import Goal
 from fedax.rounds.untrained import LAST_ROUNDS
@@ -25,7 +26,7 @@ PAPER_RULE = "train_loss"
 CLOSE = 0.05
 
 
-class RuleError(ValueError):
+class RuleError(Told, ValueError):
     """Nothing can be chosen by this rule, as no run has what it asks for."""
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from fedax.outside.text import Told
 
-class TheoryError(ValueError):
+
+class TheoryError(Told, ValueError):
     """The question has no answer; the sentence says why."""
 
 

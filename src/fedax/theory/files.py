@@ -29,6 +29,7 @@ import numpy as np
 
 from fedax.files.array_headers import read_header
 from fedax.files.regular import open_file
+from fedax.outside.paths import expanded
 from fedax.theory.errors import TheoryError
 from fedax.theory.given import MOST_NUMBERS, as_array, as_number
 from fedax.theory.population import QuadraticPopulation
@@ -103,7 +104,7 @@ def read_population(
     Raises:
       TheoryError: the file cannot be read, or does not hold a population.
     """
-    path = Path(path)
+    path = expanded(path)
     readers: dict[str, Callable[[Path], Any]] = {
         ".json": read_table,
         ".toml": read_table,

@@ -10,7 +10,7 @@ import numpy as np
 import tomli_w
 
 from fedax.experiment.config import SOURCES, RunConfig
-from fedax.report.tables import printable
+from fedax.outside.text import printable
 from fedax.sweeps.choosing import Choice
 from fedax.sweeps.closing import rule_in_words, score_in_words
 from fedax.sweeps.record import Record

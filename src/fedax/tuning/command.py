@@ -10,15 +10,24 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 
 from fedax.data.file_names import file_name
 from fedax.experiment.config import RunConfig
+from fedax.experiment.differing import record_of_tasks, require_same_tasks
 from fedax.experiment.display import make_console, style_of_command_line
 from fedax.experiment.errors import ConfigError
-from fedax.experiment.folder import RunError, explained, for_shell, locked, new_folder, read_summary
+from fedax.experiment.folder import (
+    TASKS,
+    RunError,
+    explained,
+    for_shell,
+    locked,
+    new_folder,
+    read_summary,
+)
 from fedax.experiment.run import simulate_options
 from fedax.files.regular import write_atomically
 from fedax.rounds.options import Settings
@@ -75,7 +84,7 @@ def start_sweep(
     units = _planned(config, entries, settings_per_batch, range(len(entries)))
     by_halves = _halved(halving, settings_per_batch, config)
     folder = out or unused_folder(config)
-    asked = Asked(config, units, identity_of(config), _typed(), by_halves)
+    asked = Asked(config, units, identity_of(config), _typed(), by_halves, _tasks(entries))
     with new_folder(folder, go_on=_go_on(folder)):
         with explained(folder, _go_on(folder)):
             write_methods(folder, list(config.bases.values()))
@@ -117,6 +126,7 @@ def resume_sweep(
             )
         asked = asked._replace(config=dataclasses.replace(config, choose=rule or config.choose))
         entries = _entries(asked.config)
+        _require_same_tasks(folder, asked, entries)
         if rule is not None:
             with explained(folder, _go_on(folder)):
                 (folder / "summary.json").unlink(missing_ok=True)
@@ -149,9 +159,12 @@ def extend_sweep(
             why = " ".join(left_out) or "No best setting lies at the edge of its grid."
             raise ConfigError(f"There is nothing to add to the sweep in {folder}. {why}")
         entries = _entries(wider)
+        _require_same_tasks(folder, asked, entries)
         new = range(len(config.settings), len(entries))
         units = [*asked.units, *_planned(wider, entries, settings_per_batch, new)]
-        asked = asked._replace(config=wider, units=units, extended=asked.extended + 1)
+        asked = asked._replace(
+            config=wider, units=units, extended=asked.extended + 1, tasks=_tasks(entries)
+        )
         with explained(folder, _go_on(folder)):
             (folder / "summary.json").unlink(missing_ok=True)
             _write_config(folder, asked)
@@ -168,6 +181,7 @@ class Asked(NamedTuple):
       command: how it was begun.
       halving: how settings are given up; None: all run to the end.
       extended: how many times its grids were widened since.
+      tasks: what tells its tasks from others, see `record_of_tasks`; None: it is not known.
     """
 
     config: SweepConfig
@@ -175,6 +189,7 @@ class Asked(NamedTuple):
     identity: str
     command: str | None
     halving: Halving | None
+    tasks: list[dict[str, Any]] | None
     extended: int = 0
 
 
@@ -197,7 +212,8 @@ def read_sweep(folder: Path) -> Asked:
     require_rule(folder, config)
     return Asked(
         config, units_of(written), written["identity"], written.get("command"),
-        halving_of(written), int(written.get("extended", 0)),
+        halving_of(written), written.get("made_by", {}).get(TASKS),
+        int(written.get("extended", 0)),
     )
 
 
@@ -239,6 +255,19 @@ def _entries(config: SweepConfig) -> list[Entry]:
         options = functools.partial(_options, run)
         entries.append(Entry(found.task, found.algorithm, options, kind))
     return entries
+
+
+def _tasks(entries: Sequence[Entry]) -> list[dict[str, Any]]:
+    """What tells the tasks of the settings from others, each once."""
+    return record_of_tasks([*{id(entry.task): entry.task for entry in entries}.values()])
+
+
+def _require_same_tasks(folder: Path, asked: Asked, entries: Sequence[Entry]) -> None:
+    """Raises a sentence if the data of a user's own task have changed."""
+    if next(iter(asked.config.bases.values())).task_source is not None:
+        require_same_tasks(
+            asked.tasks, _tasks(entries), f"sweep in {folder}", "Begin another sweep with it."
+        )
 
 
 def _options(run: RunConfig, seed: int) -> Settings:
@@ -305,7 +334,7 @@ def _write_config(folder: Path, asked: Asked) -> None:
         "identity": asked.identity, "halving": asked.halving,
         "extended": asked.extended,
     }
-    write_sweep_config(folder, said, asked.units, config.settings)
+    write_sweep_config(folder, said, asked.units, config.settings, asked.tasks)
 
 
 def _go_on(folder: Path) -> str:

@@ -9,10 +9,10 @@ from types import TracebackType
 from typing import Self
 
 import numpy as np
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 from rich.table import Column
 
+from fedax.devices.terminal import Console, Progress
 from fedax.experiment.display import SECONDS_BETWEEN_LINES, Style, make_console
 from fedax.rounds.stopping import Goal
 from fedax.rounds.untrained import LAST_ROUNDS
@@ -61,7 +61,7 @@ class SweepDisplay:
             BarColumn(bar_width=None, table_column=Column(ratio=1, max_width=20)),
             TextColumn("{task.fields[round]}", table_column=Column(no_wrap=True)),
             TimeRemainingColumn(compact=True, table_column=Column(min_width=5, no_wrap=True)),
-            TextColumn("{task.fields[best]}", table_column=Column(no_wrap=True)),
+            TextColumn("{task.fields[best]}", markup=False, table_column=Column(no_wrap=True)),
             console=self._console, auto_refresh=False, disable=style != "bar", expand=True,
         )
         self._task = self._bar.add_task(

@@ -25,6 +25,7 @@ from fedax.experiment.folder import (
     CONFIG,
     METHODS,
     SWEEP,
+    TASKS,
     RunError,
     for_shell,
     read_config,
@@ -45,7 +46,8 @@ BEST = "best"
 
 
 def write_sweep_config(
-    folder: Path, config: Mapping[str, Any], units: Sequence[Unit], settings: Sequence[Setting]
+    folder: Path, config: Mapping[str, Any], units: Sequence[Unit], settings: Sequence[Setting],
+    tasks: Sequence[Any] | None = None,
 ) -> None:
     """Writes what was asked, and how it is cut into units.
 
@@ -54,6 +56,7 @@ def write_sweep_config(
       config: task, algorithm, num_rounds, seeds, choose, grid and what else is worth knowing.
       units: as planned.
       settings: of the sweep.
+      tasks: what tells its tasks from others; None: it is not known.
 
     Raises:
       OSError: the disk is full or not writable.
@@ -62,7 +65,7 @@ def write_sweep_config(
         "kind": SWEEP, **config,
         "settings": [[setting.algorithm, dict(setting.values)] for setting in settings],
         "units": [[list(unit.settings), unit.seed, unit.size] for unit in units],
-        "made_by": versions(),
+        "made_by": versions() | ({} if tasks is None else {TASKS: tasks}),
     })
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedax.experiment.folder import RunError, for_shell, read_summary
+from fedax.outside.paths import expanded
 from fedax.sweeps.choosing import Choice, choose, without_edges
 from fedax.sweeps.columns import joined
 from fedax.sweeps.record import Record
@@ -35,7 +36,7 @@ def load_sweep(path: str | Path) -> LoadedSweep:
       >>> sweep.finished, sweep.results.shape[0], len(sweep.rounds)
       (True, 4, 12)
     """
-    return LoadedSweep(Path(path))
+    return LoadedSweep(expanded(path))
 
 
 class LoadedSweep:

@@ -22,7 +22,8 @@ from sqlalchemy.engine import make_url
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from fedax.devices.sqlite import sqlite_address
-from fedax.experiment.folder import RunError
+from fedax.experiment.differing import require_same_tasks
+from fedax.experiment.folder import TASKS, RunError
 from fedax.tuning.optuna_drawing import BATCH, first_of_batch
 from fedax.tuning.samplers import quiet
 
@@ -70,8 +71,15 @@ def open_study(
         known = study.user_attrs.get(SEARCH)
         if known is None:
             study.set_user_attr(SEARCH, what)
+    if known is not None and TASKS not in known:  # of fedax 0.22 and before
+        what.pop(TASKS, None)
     if known is not None and known != what:
         differ = [key for key in {**known, **what} if known.get(key) != what.get(key)]
+        if differ[0] == TASKS:
+            require_same_tasks(
+                known[TASKS], what.get(TASKS, []), f"study {name!r} in {_shown(url)}",
+                "Choose another storage, or search with the data that it began with.",
+            )
         raise RunError(
             f"The study {name!r} in {_shown(url)} is of another search: {differ[0]} was "
             f"{known.get(differ[0])} and is {what.get(differ[0])}. Choose another storage, or "

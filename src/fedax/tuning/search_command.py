@@ -19,11 +19,13 @@ from fedax.data.file_names import file_name
 from fedax.data.task import Task
 from fedax.experiment import trust
 from fedax.experiment.build import find_algorithm, find_task
-from fedax.experiment.config import with_settings
+from fedax.experiment.config import RunConfig, with_settings
+from fedax.experiment.differing import record_of_tasks
 from fedax.experiment.errors import ConfigError
 from fedax.experiment.folder import (
     CONFIG,
     SWEEP,
+    TASKS,
     explained,
     for_shell,
     locked,
@@ -278,19 +280,23 @@ def _plan(folder: Path, config: SearchConfig, algorithm: str, space: Space) -> P
     base = sweep.bases[algorithm]
     tasks: dict[str, Task] = {}
 
-    def made(values: Mapping[str, Any]) -> tuple[Task, FederatedAlgorithm]:
-        run = with_settings(base, values)
+    def task_of(run: RunConfig) -> Task:
         options = repr(sorted(run.task_options.items()))
         if options not in tasks:
             tasks[options] = build_data(run)
-        return tasks[options], build_method(run, tasks[options])
+        return tasks[options]
+
+    def made(values: Mapping[str, Any]) -> tuple[Task, FederatedAlgorithm]:
+        run = with_settings(base, values)
+        return task_of(run), build_method(run, task_of(run))
 
     def options(values: Mapping[str, Any], seed: int) -> Settings:
         run = dataclasses.replace(with_settings(base, values), seed=seed)
         return Settings.checked(run.num_rounds, simulate_options(run))
 
+    own = {TASKS: record_of_tasks([task_of(base)])} if base.task_source else {}
     about = {
-        "task": sweep.task, "cohort_size": base.cohort_size, "sampling": base.sampling,
+        **own, "task": sweep.task, "cohort_size": base.cohort_size, "sampling": base.sampling,
         "availability": base.availability, "dropout": base.dropout,
         "task_options": _but(base.task_options, space),
         "fixed": _but(base.algorithm_options, space),

@@ -16,10 +16,12 @@ from fedax.algorithm import FederatedAlgorithm
 from fedax.data.file_names import file_name
 from fedax.data.task import Task
 from fedax.devices.ending import Request
+from fedax.experiment.differing import record_of_tasks
 from fedax.experiment.errors import ConfigError
-from fedax.experiment.folder import RunError, explained, locked
+from fedax.experiment.folder import TASKS, RunError, explained, locked
 from fedax.experiment.signals import stop_on_signal
 from fedax.files.regular import read_file, write_atomically
+from fedax.outside.paths import expanded
 from fedax.rounds.options import Settings, SimulateOptions
 from fedax.rounds.stopping import Goal
 from fedax.sweeps.record import Record
@@ -161,11 +163,12 @@ def search(
         lambda values: (task, factory(task.model, **fixed, **values)),
         lambda values, seed: settings._replace(seed=seed),  # noqa: ARG005 - the same for all
         num_rounds, num_trials, tuple(range(settings.seed, settings.seed + seeds)), choose,
-        {"task": task.name, "cohort_size": settings.cohort_size, "fixed": fixed},
+        {"task": task.name, "cohort_size": settings.cohort_size, "fixed": fixed,
+         TASKS: record_of_tasks([task])},
         sampler, pruner, batch_size, storage,
         f"Call fedax.search again with the same arguments and out={str(out)!r} to go on.",
     )
-    folder = Path(out)
+    folder = expanded(out)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -20,6 +20,7 @@ from fedax.experiment.build import algorithm_settings, build_algorithm
 from fedax.experiment.folder import CONFIG, RunError, explained, locked, new_folder, read_summary
 from fedax.factories import written as call_of
 from fedax.mistakes.algorithm import require_algorithm
+from fedax.outside.paths import expanded
 from fedax.rounds.checks import require_task
 from fedax.rounds.measurements import rehearse
 from fedax.rounds.options import Settings, SimulateOptions
@@ -167,7 +168,7 @@ def sweep(
         work = Work(call.settings, call.entries, units, num_rounds, choose, "",
                     "give out= to keep what is done.", call.seeds, by_halves)
         return SweepResult(*_as_python(lambda: sit(work, None, style)))
-    folder = Path(out)
+    folder = expanded(out)
     go_on = f"call fedax.sweep again with the same arguments and out={str(folder)!r} to go on."
     begun, same_rule = (folder / CONFIG).exists(), False
     with locked(folder, go_on) if begun else new_folder(folder, "out=", go_on):

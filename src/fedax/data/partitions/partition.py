@@ -22,6 +22,7 @@ from fedax.data.partitions.ordering import rows_of
 from fedax.data.rows import take_rows
 from fedax.data.splitting import held_out_rows
 from fedax.files.array_headers import read_header
+from fedax.outside.paths import expanded
 from fedax.validate import check_number, check_seed, quoted, so_many
 
 _FORMAT = "fedax partition 1"
@@ -146,7 +147,7 @@ class Partition:
         Raises:
           DataError: the name has another ending, or the file cannot be written.
         """
-        path = Path(path)
+        path = expanded(path)
         if path.suffix != ".npz":
             raise DataError(f"A partition's file must end in .npz, but is {quoted(str(path))}.")
         arrays = {"rows": self.rows, "offsets": self.offsets}
@@ -176,7 +177,7 @@ class Partition:
         Raises:
           DataError: the file is not there, or is no partition, or is damaged.
         """
-        path = Path(path)
+        path = expanded(path)
         try:
             about = path.stat()
             if not stat.S_ISREG(about.st_mode):

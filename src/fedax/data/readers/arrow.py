@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from fedax.data.tables import Columns, arrow_column, choose, stacked_columns
 from fedax.theory.tables import read_table
 from fedax.validate import quoted
 
-_PROGRAM = Path(__file__).with_name("arrow_process.py")
+_PROGRAM = resources.files("fedax.data.readers") / "arrow_process.py"
 _ERRORS = (ValueError, TypeError, KeyError, IndexError, NotImplementedError)
 
 

@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Any, TypeAlias
 
 from fedax.data.errors import DataError
+from fedax.outside.paths import expanded
 
 # Column -> array [n_i, ...], or a list of text, of bytes or of arrays of unequal lengths.
 Client: TypeAlias = tuple[str | int, Mapping[str, Any]]
@@ -93,7 +94,7 @@ def regular_file(path: Path | str) -> Path:
     Raises:
       DataError: there is none.
     """
-    path = Path(path)
+    path = expanded(path)
     try:
         kind = path.stat().st_mode
     except (OSError, ValueError) as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from fedax.data.errors import DataError
 from fedax.data.readers.clients import Client, Clients, needed, reading, regular_file
 from fedax.data.readers.processes import LibraryProcess
 
-_PROGRAM = Path(__file__).with_name("hdf5_process.py")
+_PROGRAM = resources.files("fedax.data.readers") / "hdf5_process.py"
 _MAGIC = b"\x89HDF\r\n\x1a\n"
 
 

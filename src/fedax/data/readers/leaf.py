@@ -21,6 +21,7 @@ from fedax.data.readers.clients import (
     reading,
     regular_file,
 )
+from fedax.outside.paths import expanded
 from fedax.validate import quoted
 
 _DEEPEST = 50
@@ -54,9 +55,9 @@ def read_leaf(paths: Sequence[Path | str] | Path | str) -> Clients:
         malformed, a user stands twice in it, or has not as many examples as it says.
     """
     ijson = needed("ijson", "leaf", "LEAF's JSON")
-    given = [paths] if isinstance(paths, Path | str) else paths
+    given = [expanded(path) for path in ([paths] if isinstance(paths, Path | str) else paths)]
     files = [
-        file for path in map(Path, given)
+        file for path in given
         for file in (
             [file_of_folder(path, file) for file in sorted(path.glob("*.json"))]
             if path.is_dir() else [regular_file(path)]

@@ -19,6 +19,7 @@ from fedax.data.errors import DataError
 from fedax.data.readers.clients import Client, Clients, file_of_folder, reading, regular_file
 from fedax.data.readers.scattered import Batch, Rows, batch_rows, by_client
 from fedax.files.array_headers import read_header
+from fedax.outside.paths import expanded
 from fedax.validate import quoted, unknown
 
 _ERRORS = (
@@ -53,7 +54,7 @@ def read_numpy(path: Path | str, client_ids: str = "client_ids") -> Clients:
     Raises:
       DataError: there is no such file or array, or it is malformed.
     """
-    path = Path(path)
+    path = expanded(path)
     if path.is_dir():
         paths = [file_of_folder(path, file) for file in sorted(path.glob("*.npy"))]
     else:

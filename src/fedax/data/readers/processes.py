@@ -8,6 +8,7 @@ long is a sentence.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -17,6 +18,8 @@ import threading
 import time
 import weakref
 from collections.abc import Mapping, Sequence
+from importlib import resources
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
@@ -36,19 +39,22 @@ class LibraryProcess:
     """
 
     def __init__(
-        self, program: Path, arguments: list[str], paths: Sequence[Path], library: str, what: str
+        self, program: Traversable, arguments: list[str], paths: Sequence[Path], library: str,
+        what: str,
     ) -> None:
         self._paths, self._place = paths, 0
         self._library, self._what = library, what
+        unpacked = contextlib.ExitStack()  # a program inside a zip is a file while it runs
+        file = unpacked.enter_context(resources.as_file(program))
         # Not from its own folder, whose modules have names of others'. Arrow's own pools of memory
         # and C's arenas reserve more addresses than the limit leaves.
         self._process = subprocess.Popen(
-            [sys.executable, "-P", str(program), *arguments],
+            [sys.executable, "-P", str(file), *arguments],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
             env=os.environ | {"ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "2"},
         )
         self._watch = _Watch(self._process)
-        self.end = weakref.finalize(self, _end, self._process, self._watch)
+        self.end = weakref.finalize(self, _end, self._process, self._watch, unpacked)
 
     def ask(self, request: Mapping[str, Any]) -> None:
         """Writes a line to the program."""
@@ -126,7 +132,9 @@ class _Watch:
                 return
 
 
-def _end(process: subprocess.Popen[bytes], watch: _Watch) -> None:
+def _end(
+    process: subprocess.Popen[bytes], watch: _Watch, unpacked: contextlib.ExitStack
+) -> None:
     process.kill()
     watch.end()
     for pipe in (process.stdin, process.stdout):
@@ -136,3 +144,4 @@ def _end(process: subprocess.Popen[bytes], watch: _Watch) -> None:
             except OSError:  # what was still to be written
                 continue
     process.wait()
+    unpacked.close()
