@@ -18,6 +18,7 @@ import pytest
 import fedax
 from fedax.clients import gradients, local_steps, shuffles
 from fedax.clients import narrow as narrow_module
+from fedax.devices import compiling
 from fedax.devices.mesh import cores_as_devices, deal
 from fedax.experiment import run
 from fedax.experiment.config import resolve
@@ -367,4 +368,6 @@ def test_a_first_run_compiles_a_trial_of_the_options_the_keys_and_the_rounds():
     said = subprocess.run(
         [sys.executable, "-c", FIRST_RUN], capture_output=True, text=True, check=True, timeout=120
     ).stdout
-    assert said.split() == ["jit__lambda", "jit_fold_in", "jit_run_rounds"]
+    all_known = len(compiling._known()) == 2
+    trials = 1 if all_known else 3  # of both options, and then of each
+    assert said.split() == ["jit__lambda"] * trials + ["jit_fold_in", "jit_run_rounds"]
