@@ -303,7 +303,7 @@ def test_two_processes_with_other_data_do_not_train(project, of):
                             'jnp.full((4, 3), float(os.environ["START"]), jnp.float32)')
     Path("own.py").write_text(source)
     write_data(1)
-    os.rename("data.npz", "other.npz")
+    Path("data.npz").rename("other.npz")
     write_data(0)
     with socket.socket() as ear:
         ear.bind(("127.0.0.1", 0))
