@@ -247,7 +247,7 @@ def test_a_search_from_python_compares_its_data(tmp_path):
         }
         space = {"client_learning_rate": "uniform(0.1, 0.2)"}
         if refused:
-            with pytest.raises(RunError, match="the contents of task.train are others"):
+            with pytest.raises(RunError, match=r"the contents of task.train are others"):
                 fedax.search(task, fedax.fedavg, space, **call)
         else:
             fedax.search(task, fedax.fedavg, space, **call)
@@ -291,7 +291,7 @@ def test_processes_compare_data_and_the_model_to_start_from(monkeypatch):
     """What another process has is compared by name."""
     first = {"the task": record_of_tasks([small_task()])[0], "the model to start from": "a"}
     second = {"the task": record_of_tasks([small_task(1)])[0], "the model to start from": "b"}
-    with pytest.raises(processes.ProcessError, match="train.contents.*same settings and data"):
+    with pytest.raises(processes.ProcessError, match=r"train.contents.*same settings and data"):
         processes._require_same(0, processes._flat(first), 1, processes._flat(second))
 
 
