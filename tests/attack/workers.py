@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
-import gc
 import importlib
 import multiprocessing
 import os
@@ -27,6 +26,8 @@ from attack.outcomes import FoundError
 
 # Address space that a trial may reserve beyond what it may use, so that the machine is not filled.
 SPARE_MEGABYTES = 4096
+# Times the seconds of a processor that a trial may take: what it may wait on a busy machine.
+PATIENCE = 3
 
 
 class Worker:
@@ -54,7 +55,7 @@ class Worker:
             self._start()
         self._pipe.send((function, arguments))
         # The first trial may import; the process itself ends a trial that Python can end.
-        if not self._pipe.poll(self.seconds + 60):
+        if not self._pipe.poll(PATIENCE * self.seconds + 60):
             self.end(late=True)
             raise FoundError(f"{what}: not done after {self.seconds} s, and not to be interrupted.")
         try:
@@ -64,7 +65,9 @@ class Worker:
             status = self._process.exitcode
             self.end()
             raise FoundError(f"{what}: the process ended with status {status}.") from None
-        if kind == "found":
+        if kind == "spoiled":
+            self.end()
+        if kind != "done":
             raise FoundError(f"{what}: {answer}" if what else answer)
         return answer
 
@@ -121,7 +124,7 @@ def _serve(pipe: Any, folder: str | None, seconds: float, megabytes: float) -> N
             with budget(seconds, megabytes):
                 answer = "done", call(*arguments)
         except FoundError as error:
-            answer = "found", str(error)
+            answer = "spoiled" if isinstance(error, SpoiledError) else "found", str(error)
         except Exception as error:  # the trial's own words are all that tells what it was
             answer = "found", f"{type(error).__name__}: {error}"
         pipe.send(answer)
@@ -133,6 +136,10 @@ def _end_with_parent() -> None:
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
+class SpoiledError(FoundError):
+    """A trial was ended or took too much: what it left in the process may spoil others."""
+
+
 class LateError(BaseException):
     """The time of a trial is over; not an Exception, as these are turned into sentences."""
 
@@ -141,7 +148,8 @@ class LateError(BaseException):
 def budget(seconds: float, megabytes: float) -> Iterator[None]:
     """Raises FoundError if the block takes longer, or more memory than the process has at its start.
 
-    The peak is measured by the kernel and reset at the start, so that every trial is measured.
+    Seconds are those of the processor, so that a busy machine finds nothing; a trial that waits is
+    ended, too. The peak is measured by the kernel and reset at the start, so that every trial is measured.
     """
 
     def late(*_: object) -> None:
@@ -151,22 +159,24 @@ def budget(seconds: float, megabytes: float) -> Iterator[None]:
     before, reserved = _status("VmHWM"), _status("VmSize")
     most = int((reserved + megabytes + SPARE_MEGABYTES) * 2**20)
     limit = resource.getrlimit(resource.RLIMIT_AS)
-    handler = signal.signal(signal.SIGALRM, late)
+    handlers = {kind: signal.signal(kind, late) for kind in (signal.SIGPROF, signal.SIGALRM)}
     resource.setrlimit(resource.RLIMIT_AS, (most, limit[1]))
     # Again and again, as one alone may vanish in a callback.
-    signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)
+    signal.setitimer(signal.ITIMER_PROF, seconds, 1.0)
+    signal.setitimer(signal.ITIMER_REAL, PATIENCE * seconds, 1.0)
     try:
         yield
     except LateError:
-        raise FoundError(f"not done after {seconds} s.") from None
+        raise SpoiledError(f"not done after {seconds} s.") from None
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, handler)
+        for timer in (signal.ITIMER_PROF, signal.ITIMER_REAL):
+            signal.setitimer(timer, 0)
+        for kind, handler in handlers.items():
+            signal.signal(kind, handler)
         resource.setrlimit(resource.RLIMIT_AS, limit)
         taken = _status("VmHWM") - before
     if taken > megabytes:
-        gc.collect()
-        raise FoundError(f"took {taken:.0f} MB, more than {megabytes}.")
+        raise SpoiledError(f"took {taken:.0f} MB, more than {megabytes}.")
 
 
 def _status(key: str) -> float:
@@ -209,8 +219,7 @@ class Forked:
             null = os.open(os.devnull, os.O_RDWR)
             for number, target in enumerate((null, output, errors)):
                 os.dup2(null if target is None else target, number)
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)  # no timer is handed on by a fork
             status = function() or 0
         except SystemExit as stop:
             status = int(stop.code or 0)
