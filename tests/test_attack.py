@@ -9,8 +9,10 @@ from pathlib import Path
 import jax
 import pytest
 
-from attack import disks, files, kills
+import made_data
+from attack import bombs, data_files, disks, files, kills
 from attack.outcomes import FoundError, require_equal, require_sentence, results
+from attack.workers import Worker
 
 pytestmark = [
     pytest.mark.shares_programs,
@@ -94,3 +96,60 @@ def test_the_attack_finds_what_is_there_to_find(alone, tmp_path):
         Path(os.devnull).write_text("x")
     assert silent.count >= 3  # opened, written, renamed; not what is elsewhere
     assert results(folder / "run") == expected
+
+
+@pytest.fixture(scope="module")
+def worker(tmp_path_factory):
+    """A process for the trials of several parts, which share the folders that they attack."""
+    with Worker(60, 1000, tmp_path_factory.mktemp("worker")) as kept:
+        yield kept
+
+
+@pytest.mark.parametrize("trial", range(8))
+@pytest.mark.parametrize("part", ["links", "forgeries", "escapes"])
+def test_folders_and_names_of_strangers(worker, part, trial):
+    assert worker.ask(f"attack.{part}:trial", 1, trial)
+
+
+# Those that are made in a moment; the long form has all.
+QUICK_BOMBS = ["npz_header", "npy_header", "csv_name", "leaf_json", "sqlite_views", "sqlite_pages",
+               "store", "partition", "no_files"]
+
+
+@pytest.mark.parametrize("name", QUICK_BOMBS)
+def test_bombs(worker, name):
+    for trial in range(2):
+        worker.ask("attack.bombs:trial", name, 2, trial, what=name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted({*bombs.BOMBS} - {*QUICK_BOMBS}))
+def test_bombs_that_take_long_to_make(worker, name):
+    worker.ask("attack.bombs:trial", name, 2, 0, what=name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", ["searches", "locks"])
+def test_killed_searches_and_file_systems_without_locks(part, tmp_path):
+    with Worker(300, 1000, tmp_path) as kept:  # one that trains nothing itself, as it is forked
+        for trial in range(2):
+            kept.ask(f"attack.{part}:trial", 0, trial)
+
+
+@pytest.mark.parametrize("name", sorted(made_data.TABLES))
+def test_files_of_tables(name):
+    ended, found = data_files.attack(name, 0, 60)
+    assert not found
+    assert ended
+
+
+@pytest.mark.parametrize("what, found", [
+    ("planted:late", "not done after"), ("planted:greedy", "more than"), ("planted:dies", "status"),
+    ("planted:raises", "KeyError"), ("planted:leaks", "wrote"), ("planted:changes", "changed"),
+])
+def test_the_attack_finds_what_is_planted(tmp_path, what, found):
+    """A trial that hangs, fills the memory, crashes, raises, or reaches outside is a finding."""
+    with Worker(0.5, 100, tmp_path) as kept:
+        with pytest.raises(FoundError, match=found):
+            kept.ask(f"attack.{what}")
+        assert kept.ask("attack.planted:works") == "done"  # in a process of its own, if need be

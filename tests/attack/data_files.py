@@ -267,7 +267,7 @@ def attack(name: str, seed: int, count: int) -> tuple[collections.Counter[str], 
     """How so many damaged and forged files of a format ended, and what they must not come to."""
     ended: collections.Counter[str] = collections.Counter()
     found = []
-    with tempfile.TemporaryDirectory() as folder, Worker(SECONDS, MEGABYTES, Path(folder)) as worker:
+    with tempfile.TemporaryDirectory() as place, Worker(SECONDS, MEGABYTES, Path(place)) as worker:
         for number in range(count):
             try:
                 ended[worker.ask("attack.data_files:trial", name, seed, number)] += 1

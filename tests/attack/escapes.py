@@ -28,7 +28,8 @@ SECONDS, MEGABYTES = 60.0, 800.0
 # Each with letters that are never fedax's own.
 EVIL = (
     "\x1b]0;EVIL\x07", "\x1b[31337mEVIL", "\x1b[2JEVIL\x1b[6n", "\x9b31mEVIL", "\x9d0;EVIL\x9c",
-    "\x07EVIL", "\x7fEVIL", "\u202eEVIL", "\u2066EVIL\u2069", "EVIL\x08\x08\x08\x08", "\x1bPEVIL\x1b\\",
+    "\x07EVIL", "\x7fEVIL", "\u202eEVIL", "\u2066EVIL\u2069", "EVIL\x08\x08\x08\x08",
+    "\x1bPEVIL\x1b\\",
     "\x1b]8;;http://evil\x1b\\EVIL\x1b]8;;\x1b\\", "[link=http://evil]EVIL[/link]", "\x0eEVIL\x0f",
     "\x0bEVIL", "\x85EVIL", "\u2028EVIL", "[/EVIL]", "[blink]EVIL",
 )
@@ -93,7 +94,8 @@ def of_configuration(name: str, rng: random.Random) -> list[str]:
     """A key or a value of a folder's files."""
     kind = rng.choice(("run", "sweep", "halving", "search"))
     folder = _folder(kind)
-    files = [path for path in folder.rglob("*") if path.suffix in (".json", ".jsonl", ".csv", ".toml")]
+    endings = (".json", ".jsonl", ".csv", ".toml")
+    files = sorted(path for path in folder.rglob("*") if path.suffix in endings)
     path = rng.choice([*files, folder / "config.json", folder / "config.json"])
     text = path.read_text("utf-8")
     if path.suffix == ".json":
@@ -103,7 +105,8 @@ def of_configuration(name: str, rng: random.Random) -> list[str]:
             while True:
                 keys = list(holder) if isinstance(holder, dict) else list(range(len(holder)))
                 key = rng.choice(keys)
-                if not isinstance(holder[key], dict | list) or not holder[key] or rng.random() < 0.2:
+                inner = holder[key]
+                if not isinstance(inner, dict | list) or not inner or rng.random() < 0.2:
                     break
                 holder = holder[key]
             if isinstance(holder, dict) and rng.random() < 0.4:
@@ -112,7 +115,8 @@ def of_configuration(name: str, rng: random.Random) -> list[str]:
                 holder[key] = name
         text = json.dumps(value)
     else:
-        word = rng.choice(("train_loss", "test_loss", "fedavg", "client_learning_rate", "quadratics"))
+        words = ("train_loss", "test_loss", "fedavg", "client_learning_rate", "quadratics")
+        word = rng.choice(words)
         said = json.dumps(name)[1:-1] if path.suffix == ".jsonl" else name
         text = text.replace(word, f"{word}{said}")
     path.write_text(text, "utf-8")
@@ -195,7 +199,7 @@ def of_data(name: str, rng: random.Random) -> Callable[[], Any]:
         path.write_bytes(made_data.parquet_of({
             "who": [name, "b"], f"x{name}": rng.choice(([1.0, float("nan")], ["a", name]))}))
     elif kind == "npz":
-        np.savez(path, **{f"x{name}".replace("/", "_"): np.ones(2), "client_ids": [name, f"{name}2"],
+        np.savez(path, **{f"x{name}".replace("/", "_"): np.ones(2), "client_ids": [name, "b"],
                           "z": np.ones(rng.choice((2, 3)))})
     else:
         path = folder / "a.parquet"

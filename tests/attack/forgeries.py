@@ -25,7 +25,7 @@ import fedax
 from attack import commands, links
 from attack.archives import header, npz, packed
 from attack.data_files import changed, unexpected
-from attack.files import ODD, _holders, as_bytes, damaged, forged
+from attack.files import _holders, as_bytes, damaged, forged
 from attack.outcomes import UNSEEN, FoundError
 from attack.workers import scratch
 
@@ -70,18 +70,18 @@ def canary() -> Path:
     return folder
 
 
-# What the audit saw in this trial; None between trials.
-_seen: list[str] | None = None
+# What the audit saw in a trial; there is no list between trials.
+_seen: list[list[str]] = []
 
 
 def _note(event: str, arguments: tuple[Any, ...]) -> None:
-    if _seen is None:
+    if not _seen:
         return
     if event in ("os.system", "os.exec", "os.posix_spawn", "subprocess.Popen"):
         if "lscpu" not in str(arguments):
-            _seen.append(f"{event}{arguments!r}"[:200])
+            _seen[-1].append(f"{event}{arguments!r}"[:200])
     elif event == "pickle.find_class" and "attack_canary" in str(arguments):
-        _seen.append(f"{event}{arguments!r}"[:200])
+        _seen[-1].append(f"{event}{arguments!r}"[:200])
 
 
 def code(rng: random.Random) -> Any:
@@ -127,8 +127,8 @@ def spoil_json(path: Path, rng: random.Random) -> None:
         holder, key = rng.choice(list(_holders(part)))
         holder[key] = code(rng)
         if rng.random() < 0.2 and isinstance(holder, dict):
-            holder[rng.choice(("storage", "task", "algorithm", "factory", "model", "worker", "x"))] = (
-                code(rng))
+            names = ("storage", "task", "algorithm", "factory", "model", "worker", "x")
+            holder[rng.choice(names)] = code(rng)
     path.write_bytes(as_bytes(value))
 
 
@@ -163,7 +163,7 @@ def spoil_study(path: Path, rng: random.Random) -> None:
                 database.execute(f"UPDATE {table} SET value_json = ? WHERE key LIKE 'cma%'", [evil])
         if rng.random() < 0.1:
             database.execute(
-                f"CREATE TRIGGER t AFTER UPDATE ON trials BEGIN "
+                "CREATE TRIGGER t AFTER UPDATE ON trials BEGIN "
                 "INSERT INTO trial_values SELECT * FROM trial_values; END")
         if rng.random() < 0.1:
             database.execute("ALTER TABLE trial_params RENAME TO p")
@@ -254,7 +254,6 @@ def trial(seed: int, number: int) -> str:
     Raises:
       FoundError: code was run, something else changed, or there was no sentence.
     """
-    global _seen
     rng = random.Random(f"{seed} forgeries {number}")
     mine = canary()
     kind = rng.choice(KINDS)
@@ -273,13 +272,13 @@ def trial(seed: int, number: int) -> str:
     what = f"{kind} with a forged {done[0]}, {use if isinstance(use, list) else 'from Python'}"
     sys.modules.pop("attack_canary", None)
     before = commands.digest(mine)
-    _seen = []
+    _seen.append([])
     try:
         ended = _used(use)
     except FoundError as error:
         raise FoundError(f"{what}: {error}") from None
     finally:
-        seen, _seen = _seen, None
+        seen = _seen.pop()
         was = "attack_canary" in sys.modules
         sys.modules.pop("attack_canary", None)
         try:

@@ -44,7 +44,8 @@ def _begin(folder: Path, words: tuple[str, ...], prepare: Callable[[], None] = i
     line = ["sweep", "quadratics", "fedavgm", *words, "--out", str(folder)]
     if (folder / "config.json").exists():
         line = ["sweep", "--resume", str(folder)]
-    errors = os.open(folder.with_name(f"{folder.name}.errors"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    place = folder.with_name(f"{folder.name}.errors")
+    errors = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
 
     def search() -> int:
         from fedax.cli.main import run_command

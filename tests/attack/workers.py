@@ -146,10 +146,10 @@ class LateError(BaseException):
 
 @contextlib.contextmanager
 def budget(seconds: float, megabytes: float) -> Iterator[None]:
-    """Raises FoundError if the block takes longer, or more memory than the process has at its start.
+    """Raises FoundError if the block takes longer, or more memory than there was at its start.
 
     Seconds are those of the processor, so that a busy machine finds nothing; a trial that waits is
-    ended, too. The peak is measured by the kernel and reset at the start, so that every trial is measured.
+    ended, too. The kernel measures the peak, which is reset at the start of each block.
     """
 
     def late(*_: object) -> None:
