@@ -21,7 +21,7 @@ def late() -> None:
 
 
 def greedy() -> int:
-    return int(np.ones(2**25).sum())  # 256 MiB, and no longer held in the end
+    return int(np.ones(2**24).sum())  # 128 MiB, and no longer held in the end
 
 
 def dies() -> None:
