@@ -13,10 +13,9 @@ import random
 import shutil
 import sqlite3
 import struct
-import subprocess
+import sys
 import tempfile
 import traceback
-import types
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -31,9 +30,8 @@ import fedax
 import made_data
 from attack.files import damaged, forge_json
 from attack.outcomes import UNSEEN, FoundError
-from attack.workers import ForkedProgram, Worker, ran_out, scratch
+from attack.workers import Worker, fork_programs, ran_out, scratch
 from fedax.data.errors import DataError
-from fedax.data.readers import hdf5
 from fedax.data.store import check_store
 from fedax.data.store_writer import convert
 
@@ -279,11 +277,10 @@ def attack(name: str, seed: int, count: int) -> tuple[collections.Counter[str], 
 @functools.cache
 def _source(name: str) -> tuple[Path, dict[Path, bytes]]:
     """What is read, and the files of the format, made once in each process."""
-    hdf5.MOST_SECONDS = 5.0
-    # Its name alone, so that subprocess itself stays as it is.
-    hdf5.subprocess = types.SimpleNamespace(  # type: ignore[assignment]
-        Popen=ForkedProgram, DEVNULL=subprocess.DEVNULL, PIPE=subprocess.PIPE
-    )
+    for home in ("fedax.data.budget", "fedax.data.readers.hdf5"):
+        if hasattr(module := sys.modules.get(home), "MOST_SECONDS"):
+            module.MOST_SECONDS = 10.0
+    fork_programs()
     source = scratch() / "source"
     shutil.rmtree(source, ignore_errors=True)
     source.mkdir()

@@ -112,21 +112,14 @@ def _link(folder: Path, name: str, outside: Path, rng: random.Random) -> str:
         return ""  # below another link
     path.parent.mkdir(parents=True, exist_ok=True)
     target = outside / path.name
-    how = rng.choice(("same", "same", "nothing", "other", "folder"))
+    how = rng.choice(("same", "same", "nothing", "other", "folder", "hard"))
     if target.exists() or target.is_symlink():
         how = "nothing"
-    if how == "same" and path.exists():  # as it was there, with something of one's own beside it
+    if how == "hard" and path.is_file():
         shutil.move(path, target)
-        if target.is_dir():
-            (target / "thesis.txt").write_text("mine")
-            for deep in [found for found in target.rglob("*") if found.is_dir()]:
-                (deep / "thesis.txt").write_text("mine")
-    elif how == "folder":
-        (target / "part-00000").mkdir(parents=True)
-        (target / "part-00000" / "thesis.txt").write_text("mine")
-    elif how == "other":
-        target.write_text("mine")
-    else:
+        path.hardlink_to(target)
+        return f"{name} a hard link"
+    if not _made(target, path, how):
         how, target = "nothing", outside / f"new-{path.name}"
     if path.is_dir():
         shutil.rmtree(path)
@@ -141,3 +134,20 @@ def _link(folder: Path, name: str, outside: Path, rng: random.Random) -> str:
         pointed = folder / "hop"
     path.symlink_to(pointed)
     return f"{name} a link to {how}"
+
+
+def _made(target: Path, path: Path, how: str) -> bool:
+    """Makes what a link leads to: something of one's own, which looks like what was there."""
+    if how == "same" and path.exists():
+        shutil.move(path, target)
+        folders = [target, *target.rglob("*")] if target.is_dir() else []
+        for folder in filter(Path.is_dir, folders):
+            (folder / "thesis.txt").write_text("mine")
+    elif how == "folder":
+        (target / "part-00000").mkdir(parents=True)
+        (target / "part-00000" / "thesis.txt").write_text("mine")
+    elif how == "other":
+        target.write_text("mine")
+    else:
+        return False
+    return True

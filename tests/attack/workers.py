@@ -14,7 +14,9 @@ import importlib
 import multiprocessing
 import os
 import resource
+import runpy
 import signal
+import subprocess
 import sys
 import tempfile
 import warnings
@@ -107,6 +109,8 @@ def _serve(pipe: Any, folder: str | None, seconds: float, megabytes: float) -> N
     warnings.filterwarnings("ignore", "os.fork", RuntimeWarning)
     warnings.filterwarnings("ignore", module="PIL")
     warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
+    # As fedax has them in programs of its own, of which `fork_programs` makes forks.
+    os.environ |= {"ARROW_DEFAULT_MEMORY_POOL": "system", "JAX_PLATFORMS": "cpu"}
     if folder:
         os.chdir(folder)
     import fedax  # noqa: F401  # before the first trial, whose time does not count it
@@ -201,12 +205,12 @@ class Forked:
 
     Args:
       function: whose result is the exit status; it must be called before JAX has started threads.
-      output, errors: file descriptors of standard output and errors; None: nowhere.
+      output, errors, given: file descriptors of standard output, errors and input; None: nowhere.
     """
 
     def __init__(
         self, function: Callable[[], int | None], output: int | None = None,
-        errors: int | None = None,
+        errors: int | None = None, given: int | None = None,
     ) -> None:
         self.returncode: int | None = None
         sys.stdout.flush()
@@ -217,7 +221,7 @@ class Forked:
         _end_with_parent()
         try:
             null = os.open(os.devnull, os.O_RDWR)
-            for number, target in enumerate((null, output, errors)):
+            for number, target in enumerate((given, output, errors)):
                 os.dup2(null if target is None else target, number)
             signal.signal(signal.SIGALRM, signal.SIG_DFL)  # no timer is handed on by a fork
             status = function() or 0
@@ -264,22 +268,38 @@ class ForkedProgram(Forked):
     """
 
     def __init__(self, command: list[str], **options: Any) -> None:
-        reads, writes = os.pipe()
         place = next(i for i, word in enumerate(command) if word.endswith(".py"))
+        reads, writes = os.pipe()
+        hears, asks = os.pipe()
 
         def program() -> None:
-            import runpy
-
-            os.close(reads)
+            for number in (reads, asks):
+                os.close(number)
             sys.argv = command[place:]
-            # As `python -c` has them: text, and the bytes below it, of what is now at 1.
-            sys.stdout = os.fdopen(1, "w", closefd=False)
+            os.environ.update(options.get("env") or {})
+            sys.stdin, sys.stdout = (os.fdopen(i, "rw"[i], closefd=False) for i in (0, 1))
             runpy.run_path(command[place], run_name="__main__")
 
-        assert options.get("stdout") == -1, "only output through a pipe is known here"
-        super().__init__(program, output=writes)
-        os.close(writes)
+        assert options["stdout"] == subprocess.PIPE, "only output through a pipe is known here"
+        super().__init__(program, output=writes, given=hears)
+        for number in (writes, hears):
+            os.close(number)
         self.stdout = os.fdopen(reads, "rb")
+        self.stdin = os.fdopen(asks, "wb")
+        if options["stdin"] != subprocess.PIPE:
+            self.stdin.close()
+
+
+def fork_programs() -> None:
+    """From now on in this process, Python's programs are forks of it; others start as they do."""
+    plain = subprocess.Popen
+
+    def started(command: Any, *arguments: Any, **options: Any) -> Any:
+        if list(command[:2]) == [sys.executable, "-P"]:
+            return ForkedProgram(command, *arguments, **options)
+        return plain(command, *arguments, **options)
+
+    subprocess.Popen = started  # type: ignore[assignment, misc]
 
 
 @functools.cache
