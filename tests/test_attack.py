@@ -136,11 +136,11 @@ def test_killed_searches_and_file_systems_without_locks(part, tmp_path):
             kept.ask(f"attack.{part}:trial", 0, trial)
 
 
-@pytest.mark.parametrize("name", sorted(made_data.TABLES))
-def test_files_of_tables(name):
-    ended, found = data_files.attack(name, 0, 60)
+@pytest.mark.parametrize("name", sorted(made_data.FORMATS | made_data.TABLES))
+def test_files_of_data_that_were_damaged_or_forged(worker, name):
+    ended, found = data_files.attack(worker, name, 3, 25)
     assert not found
-    assert ended
+    assert ended["a sentence"]
 
 
 def test_the_attack_finds_what_is_planted(tmp_path):

@@ -179,16 +179,17 @@ def inputs_lie(count: int, seed: int) -> Iterator[Part]:
         yield part
 
 
-def data_lie(count: int, seed: int) -> Iterator[Part]:
+def data_lie(count: int, seed: int, folder: Path) -> Iterator[Part]:
     """Files of data in every format, damaged and forged."""
-    for name in (*made_data.FORMATS, *made_data.TABLES):
-        part = Part(f"data: {name}")
-        with part.trial():
-            part.ended, found = data_files.attack(name, seed, count)
-            for what in found:
-                part.find(what)
-        part.trials = count
-        yield part
+    with Worker(data_files.SECONDS, data_files.MEGABYTES, folder) as worker:
+        for name in (*made_data.FORMATS, *made_data.TABLES):
+            part = Part(f"data: {name}")
+            with part.trial():
+                part.ended, found = data_files.attack(worker, name, seed, count)
+                for what in found:
+                    part.find(what)
+            part.trials = count
+            yield part
 
 
 def in_workers(module: Any, name: str, count: int, seed: int, folder: Path) -> Iterator[Part]:
@@ -277,7 +278,7 @@ def attacks(asked: argparse.Namespace, folder: Path) -> dict[str, Callable[[], I
     }
     return {
         "kills": lambda: killed(asked.kills, seed, folder),
-        "data": lambda: data_lie(asked.inputs, seed),
+        "data": lambda: data_lie(asked.inputs, seed, folder),
         "processes": lambda: processes_lost(asked.losses, seed, folder),
         "bombs": lambda: bombs_go_off(max(asked.inputs // 25, 1), seed, folder),
         "inputs": lambda: inputs_lie(asked.inputs, seed),

@@ -21,7 +21,7 @@ from typing import Any
 
 import fedax
 import made_data
-from attack import bombs_in_tables
+from attack import bombs_in_tables, data_files
 from attack.archives import header, npz, packed
 from attack.bombs_in_tables import GIGA, TEXT, Made, gzipped, png
 from attack.data_files import numbers, require_refusal, unexpected
@@ -204,7 +204,7 @@ OTHERS: dict[str, Callable[[Path], Any]] = {
     "parameters": fedax.load_params, "a partition": Partition.load,
 } | {
     name: functools.partial(lambda made, path: check_store(convert(
-        made.read(path), scratch() / "store", numbers)), made)
+        made.read(path), scratch("data") / "store", numbers)), made)
     for name, made in made_data.FORMATS.items()
 }
 
@@ -215,7 +215,7 @@ def trial(name: str, seed: int, number: int) -> str:
     Raises:
       FoundError: neither read nor refused with one sentence within the budget.
     """
-    source, told = scratch() / "source", scratch() / "told"
+    source, told = scratch("data") / "bomb", scratch() / "told"
     source.mkdir()
 
     def make() -> None:
@@ -230,12 +230,14 @@ def trial(name: str, seed: int, number: int) -> str:
         with budget(SECONDS, MEGABYTES):
             return _read(Path(path), options)
     finally:
-        shutil.rmtree(scratch())
-        scratch().mkdir()
+        shutil.rmtree(source)
+        for left in scratch("data").iterdir():
+            if left.name not in data_files.SOURCES:
+                shutil.rmtree(left)
 
 
 def _read(path: Path, options: dict[str, Any]) -> str:
-    other, store = options.pop("read", None), scratch() / "store"
+    other, store = options.pop("read", None), scratch("data") / "store"
     # What a sentence is raised as; a DataError is one of these.
     ours: type[Exception] = ValueError if other in ("parameters", "a partition") else DataError
     try:

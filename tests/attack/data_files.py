@@ -37,6 +37,8 @@ from fedax.data.store_writer import convert
 
 SECONDS, MEGABYTES = 20.0, 400.0
 LONGEST_SENTENCE = 2000
+# What lies in the folder of the trials: files to damage, and a bomb.
+SOURCES = {"source", "bomb"}
 
 NUMBERS = (0, 1, 127, 128, 255, 2**15, 2**16 - 1, 2**31 - 1, 2**31, 2**32 - 1, 2**63 - 1, 2**64 - 1)
 WORDS = (b"-1", b"1e999", b"nan", b"", b"9" * 400, b"null", b'"', b"'", b"[", b"{", b"]" * 50,
@@ -261,16 +263,17 @@ def numbers(columns: Any) -> dict[str, Any]:
     }
 
 
-def attack(name: str, seed: int, count: int) -> tuple[collections.Counter[str], list[str]]:
+def attack(
+    worker: Worker, name: str, seed: int, count: int
+) -> tuple[collections.Counter[str], list[str]]:
     """How so many damaged and forged files of a format ended, and what they must not come to."""
     ended: collections.Counter[str] = collections.Counter()
     found = []
-    with tempfile.TemporaryDirectory() as place, Worker(SECONDS, MEGABYTES, Path(place)) as worker:
-        for number in range(count):
-            try:
-                ended[worker.ask("attack.data_files:trial", name, seed, number)] += 1
-            except FoundError as error:
-                found.append(f"{name}, trial {number}: {error}")
+    for number in range(count):
+        try:
+            ended[worker.ask("attack.data_files:trial", name, seed, number)] += 1
+        except FoundError as error:
+            found.append(f"{name}, trial {number}: {error}")
     return ended, found
 
 
@@ -281,9 +284,8 @@ def _source(name: str) -> tuple[Path, dict[Path, bytes]]:
         if hasattr(module := sys.modules.get(home), "MOST_SECONDS"):
             module.MOST_SECONDS = 10.0
     fork_programs()
-    source = scratch() / "source"
-    shutil.rmtree(source, ignore_errors=True)
-    source.mkdir()
+    source = scratch("data") / "source" / name
+    source.mkdir(parents=True)
     make = made_data.FORMATS[name].make if name in made_data.FORMATS else made_data.TABLES[name]
     path = make(source)
     return path, {file: file.read_bytes() for file in sorted(source.rglob("*")) if file.is_file()}
@@ -307,13 +309,13 @@ def trial(name: str, seed: int, number: int) -> str:
         return _outcome(name, path)
     finally:
         file.write_bytes(files[file])
-        for left in scratch().iterdir():
-            if left.name != "source":
+        for left in scratch("data").iterdir():
+            if left.name not in SOURCES:
                 shutil.rmtree(left, ignore_errors=True)
 
 
 def _outcome(name: str, path: Path) -> str:
-    store = scratch() / "store"
+    store = scratch("data") / "store"
     try:
         if name in made_data.FORMATS:
             check_store(convert(made_data.FORMATS[name].read(path), store, numbers))
@@ -341,8 +343,8 @@ def require_refusal(error: Exception) -> str:
 
 
 def require_nothing_left() -> None:
-    """Raises FoundError if something lies beside the source."""
-    left = sorted(found.name for found in scratch().iterdir() if found.name != "source")
+    """Raises FoundError if something lies beside the sources."""
+    left = sorted({found.name for found in scratch("data").iterdir()} - SOURCES)
     if left:
         raise FoundError(f"left {left}")
 

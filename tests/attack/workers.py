@@ -19,6 +19,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -129,8 +130,10 @@ def _serve(pipe: Any, folder: str | None, seconds: float, megabytes: float) -> N
                 answer = "done", call(*arguments)
         except FoundError as error:
             answer = "spoiled" if isinstance(error, SpoiledError) else "found", str(error)
-        except Exception as error:  # the trial's own words are all that tells what it was
-            answer = "found", f"{type(error).__name__}: {error}"
+        except Exception as error:  # whatever comes out of a trial is a finding
+            frame = traceback.extract_tb(error.__traceback__)[-1]
+            place = f"{frame.filename}, line {frame.lineno}"
+            answer = "found", f"{type(error).__name__} from {place}: {error}"
         pipe.send(answer)
 
 
@@ -303,6 +306,6 @@ def fork_programs() -> None:
 
 
 @functools.cache
-def scratch() -> Path:
-    """A folder of this process, below the one it works in."""
+def scratch(name: str = "") -> Path:
+    """A folder of this process, below the one it works in; of each name one."""
     return Path(tempfile.mkdtemp(dir=".")).absolute()
