@@ -299,7 +299,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=1, help="so many parts at a time")
     parser.add_argument("--only", default="", help="parts, with commas between them")
-    parser.add_argument("--markdown", type=Path, help="writes a page of the docs")
+    parser.add_argument("--markdown", type=Path, help="writes the results at the top of a page of the docs")
     parser.add_argument("--json", type=Path, help="writes the results for another process")
     asked = parser.parse_args()
     began = time.perf_counter()
@@ -321,7 +321,9 @@ def main() -> int:
         asked.json.write_text(json.dumps([part.noted() for part in parts]))
     elif asked.markdown:
         command = f"python tests/attack {' '.join(sys.argv[1:])}"
-        asked.markdown.write_text(page(parts, command, minutes), "utf-8")
+        before = asked.markdown.read_text("utf-8") if asked.markdown.exists() else ""
+        _, heading, kept = before.partition("\n## ")  # what explains the parts stays as it is
+        asked.markdown.write_text(page(parts, command, minutes) + heading + kept, "utf-8")
     return 1 if any(part.found for part in parts) else 0
 
 
