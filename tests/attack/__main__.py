@@ -48,6 +48,11 @@ from attack import (
 )
 from attack.workers import Worker
 
+FINDING = (
+    'A finding is a wrong bit, a traceback, "a defect of fedax", more than one sentence, code that '
+    "was run, a change outside of a folder, a letter that commands a terminal, or more time or "
+    "memory than its limit."
+)
 ROW = "| {part} | {trials} | {found} | {seconds:.0f} | {each} | {ended} |"
 
 
@@ -254,10 +259,7 @@ def page(parts: list[Part], command: str, minutes: float) -> str:
     place = f"{platform.system()}, Python {platform.python_version()}"
     return f"""# What an attack found
 
-`{command}`, {today}, fedax {fedax.__version__}, {place}:
-{minutes:.0f} minutes. A finding is a wrong bit,
-a traceback, "a defect of fedax", more than one sentence, code that was run, a change outside of a
-folder, a letter that commands a terminal, or more time or memory than its limit.
+`{command}`, {today}, fedax {fedax.__version__}, {place}: {minutes:.0f} minutes. {FINDING}
 [security.md](security.md) says what is defended against.
 
 | what | trials | findings | seconds | a trial | how they ended |
@@ -299,7 +301,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=1, help="so many parts at a time")
     parser.add_argument("--only", default="", help="parts, with commas between them")
-    parser.add_argument("--markdown", type=Path, help="writes the results at the top of a page of the docs")
+    parser.add_argument("--markdown", type=Path, help="writes the results at the top of a page")
     parser.add_argument("--json", type=Path, help="writes the results for another process")
     asked = parser.parse_args()
     began = time.perf_counter()

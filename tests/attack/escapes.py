@@ -24,7 +24,7 @@ from attack import commands, links
 from attack.outcomes import UNSEEN, FoundError
 from attack.workers import scratch
 
-SECONDS, MEGABYTES = 60.0, 800.0
+SECONDS, MEGABYTES = 90.0, 800.0
 # Each with letters that are never fedax's own.
 EVIL = (
     "\x1b]0;EVIL\x07", "\x1b[31337mEVIL", "\x1b[2JEVIL\x1b[6n", "\x9b31mEVIL", "\x9d0;EVIL\x9c",

@@ -29,7 +29,7 @@ from attack.files import _holders, as_bytes, damaged, forged
 from attack.outcomes import UNSEEN, FoundError
 from attack.workers import scratch
 
-SECONDS, MEGABYTES = 60.0, 1000.0
+SECONDS, MEGABYTES = 90.0, 1000.0
 MODULE = '''"""Notes that it was imported, and what was called."""
 import os
 import pathlib

@@ -17,7 +17,7 @@ from attack import commands
 from attack.outcomes import FoundError
 from attack.workers import scratch
 
-SECONDS, MEGABYTES = 60.0, 800.0
+SECONDS, MEGABYTES = 90.0, 800.0
 QUADRATICS = ("quadratics", "fedavg")
 GRID = ("--grid", "client_learning_rate=0.01,0.1")
 SEARCH = ("--search", "client_learning_rate=loguniform(0.01,0.3)", "--trials", "3")
