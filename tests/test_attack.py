@@ -143,12 +143,19 @@ def test_files_of_data_that_were_damaged_or_forged(worker, name):
     assert ended["a sentence"]
 
 
-def test_the_attack_finds_what_is_planted(tmp_path):
-    """A trial that hangs, fills the memory, crashes, raises, or reaches outside is a finding."""
-    planted = {"raises": "KeyError", "leaks": "wrote", "changes": "changed", "late": "not done",
-               "greedy": "more than", "dies": "status"}
+def test_the_attack_finds_what_is_planted(worker):
+    """A trial that raises, commands a terminal, or changes what is outside is a finding."""
+    for what, found in {"raises": "KeyError", "leaks": "wrote", "changes": "changed"}.items():
+        with pytest.raises(FoundError, match=found):
+            worker.ask(f"attack.planted:{what}")
+    assert worker.ask("attack.planted:works") == "done"
+
+
+@pytest.mark.slow
+def test_the_attack_finds_what_breaks_its_process(tmp_path):
+    """A trial that hangs, fills the memory or crashes is a finding; a new process takes over."""
     with Worker(1, 60, tmp_path) as kept:
-        for what, found in planted.items():
+        for what, found in {"late": "not done", "greedy": "more than", "dies": "status"}.items():
             with pytest.raises(FoundError, match=found):
                 kept.ask(f"attack.planted:{what}")
-            assert kept.ask("attack.planted:works") == "done"  # in a new process, if need be
+            assert kept.ask("attack.planted:works") == "done"
