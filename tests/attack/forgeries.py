@@ -87,16 +87,21 @@ def _note(event: str, arguments: tuple[Any, ...]) -> None:
 def code(rng: random.Random) -> Any:
     """Something that names code, as a string or as a table of a call."""
     mine = canary()
-    name = rng.choice(("attack_canary:call", "attack_canary:call", "attack_canary:method",
-                       f"{mine.parent / 'modules' / 'attack_canary.py'}:call", *FAMOUS))
+    # Half of them are noticed whatever they are called with.
+    name = rng.choice(rng.choice(((
+        "attack_canary:call", "attack_canary:method",
+        f"{mine.parent / 'modules' / 'attack_canary.py'}:call",
+    ), FAMOUS)))
     arguments: Any = rng.choice((
         {}, {"command": f"touch {mine / 'called'}"}, {"path": str(mine / "thesis.txt")},
         {"name": str(mine / "new")}, {"file": str(mine / "new"), "arr": [1.0]},
         [f"touch {mine / 'called'}"], {"x": {"factory": "attack_canary:call", "arguments": {}}},
     ))
+    called = {"factory": name, "arguments": arguments}
+    if rng.random() < 0.4:
+        return called
     return rng.choice((
-        name, name, {"factory": name, "arguments": arguments},
-        {"factory": name, "arguments": arguments}, {"function": name}, {"__reduce__": name},
+        name, name, called, {"function": name}, {"__reduce__": name},
         {"factory": "fedax:fedavg", "arguments": {"model": {"factory": name, "arguments": {}}}},
         f"{name}+fedavg", f"constant({name})", f"sqlite:///{mine / 'mine.db'}",
         f"sqlite:///{mine / 'new.db'}", str(mine / "thesis.txt"), str(mine), "postgresql://x@y/z",
@@ -149,11 +154,10 @@ def spoil_study(path: Path, rng: random.Random) -> None:
                 database.execute(f'UPDATE {table} SET "{rng.choice(columns)}" = ?', [value])
             except sqlite3.Error:
                 continue
-        if rng.random() < 0.4:
+        if rng.random() < 0.6:
             for table, owner in (("trial_system_attributes", "trial"),
                                  ("study_system_attributes", "study")):
-                key = rng.choice(("cma:optimizer:0", "cma:optimizer", "cma:n_restarts", "gp:x",
-                                  "cma:sep_optimizer:0", "nsga2:parents", "x"))
+                key = rng.choice(("cma:optimizer:0", "cma:optimizer", "cma:n_restarts", "x"))
                 for (number,) in database.execute(
                     f"SELECT {owner}_id FROM {'trials' if owner == 'trial' else 'studies'}"
                 ).fetchall():
@@ -266,7 +270,8 @@ def trial(seed: int, number: int) -> str:
             (folder / name).unlink(missing_ok=True)
     files = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.suffix in (
         ".json", ".jsonl", ".db", ".npz", ".safetensors", ".csv")]
-    first = [path for path in files if path.name in ("config.json", "study.db")]
+    main = "study.db" if kind == "cmaes" else "config.json"
+    first = [path for path in files if path.name in (main, "study.db")]
     done = [spoil(rng.choice(first if rng.random() < 0.6 else files), rng)]
     use = rng.choice(uses(kind, folder))
     what = f"{kind} with a forged {done[0]}, {use if isinstance(use, list) else 'from Python'}"
