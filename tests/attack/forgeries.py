@@ -127,6 +127,13 @@ def spoil_json(path: Path, rng: random.Random) -> None:
         return
     inner = [value[key] for key in ("algorithm_options", "task_options", "search", "settings")
              if isinstance(value, dict) and value.get(key)]
+    options = value.get("algorithm_options") if isinstance(value, dict) else None
+    if options and rng.random() < 0.5:  # all else as it was, so that nothing stops it before
+        options[rng.choice(list(options))] = {
+            "factory": "attack_canary:call",
+            "arguments": rng.choice(({}, {"x": 1}, {"command": f"touch {canary() / 'called'}"}))}
+        path.write_bytes(as_bytes(value))
+        return
     for _ in range(rng.choice((1, 1, 3))):
         part = rng.choice(inner) if inner and rng.random() < 0.6 else value
         holder, key = rng.choice(list(_holders(part)))
