@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import lzma
 import pickle
@@ -15,6 +16,7 @@ from typing import Any, NamedTuple
 import h5py
 import numpy as np
 import pyarrow
+import pyarrow.ipc
 import pyarrow.parquet
 from PIL import Image
 
@@ -269,3 +271,69 @@ FORMATS = {
     "npz": Format(make_npz, readers.read_numpy, SCATTERED),
     "npy": Format(make_npy, readers.read_numpy, SCATTERED),
 }
+
+
+PICTURE = pyarrow.struct([("bytes", pyarrow.binary()), ("path", pyarrow.string())])
+
+
+def _png(index: int) -> bytes:
+    buffer = io.BytesIO()
+    Image.fromarray(IMAGES[index]).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+# As Hugging Face keeps them: the file's bytes, and the name that it had.
+PICTURES = [{"bytes": _png(i), "path": f"{i}.png"} for i in range(6)]
+
+
+def parquet_of(columns: dict[str, Any], **options: Any) -> bytes:
+    """The bytes of a Parquet file."""
+    buffer = io.BytesIO()
+    pyarrow.parquet.write_table(pyarrow.table(columns), buffer, **options)
+    return buffer.getvalue()
+
+
+def make_pictures(folder: Path) -> Path:
+    path = folder / "pictures.parquet"
+    path.write_bytes(parquet_of({"who": IDS, "picture": pyarrow.array(PICTURES, PICTURE), "y": Y}))
+    return path
+
+
+def make_texts(folder: Path) -> Path:
+    """Text, categories, lists and moments, which a transform makes numbers of."""
+    path = folder / "texts.parquet"
+    words = pyarrow.array(["a", "b", "é", "", "a", "b"])
+    path.write_bytes(parquet_of({
+        "who": pyarrow.array(IDS).dictionary_encode(), "text": words,
+        "category": words.dictionary_encode(), "words": pyarrow.array([["a", "b"], []] * 3),
+        "when": pyarrow.array(range(6), pyarrow.timestamp("ms")),
+    }))
+    return path
+
+
+def make_huggingface(folder: Path) -> Path:
+    """As `datasets.Dataset.save_to_disk` writes it, without the package, which imports slowly."""
+    table = pyarrow.table({
+        "who": IDS, "x": pyarrow.array(X.tolist(), pyarrow.list_(pyarrow.float32())), "y": Y,
+    })
+    path = folder / "saved"
+    path.mkdir()
+    with pyarrow.ipc.new_stream(path / "data-00000-of-00001.arrow", table.schema) as stream:
+        stream.write_table(table)
+    value = {"_type": "Value"}
+    (path / "dataset_info.json").write_text(json.dumps({
+        "citation": "", "description": "", "features": {
+            "who": {"dtype": "string", **value}, "y": {"dtype": "int32", **value},
+            "x": {"feature": {"dtype": "float32", **value}, "_type": "List"},
+        }, "homepage": "", "license": "",
+    }))
+    (path / "state.json").write_text(json.dumps({
+        "_data_files": [{"filename": "data-00000-of-00001.arrow"}], "_fingerprint": "0123456789",
+        "_format_columns": None, "_format_kwargs": {}, "_format_type": None,
+        "_output_all_columns": False, "_split": None,
+    }))
+    return path
+
+
+# What `fedax.read_data(path, client_column="who")` reads, most of it with a transform.
+TABLES = {"pictures": make_pictures, "texts": make_texts, "huggingface": make_huggingface}

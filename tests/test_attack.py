@@ -9,8 +9,10 @@ from pathlib import Path
 import jax
 import pytest
 
-from attack import disks, files, kills
+import made_data
+from attack import bombs, data_files, disks, files, kills
 from attack.outcomes import FoundError, require_equal, require_sentence, results
+from attack.workers import Worker
 
 pytestmark = [
     pytest.mark.shares_programs,
@@ -94,3 +96,66 @@ def test_the_attack_finds_what_is_there_to_find(alone, tmp_path):
         Path(os.devnull).write_text("x")
     assert silent.count >= 3  # opened, written, renamed; not what is elsewhere
     assert results(folder / "run") == expected
+
+
+@pytest.fixture(scope="module")
+def worker(tmp_path_factory):
+    """A process for the trials of several parts, which share the folders that they attack."""
+    with Worker(60, 1000, tmp_path_factory.mktemp("worker")) as kept:
+        yield kept
+
+
+@pytest.mark.parametrize("trial", range(8))
+@pytest.mark.parametrize("part", ["links", "forgeries", "escapes"])
+def test_folders_and_names_of_strangers(worker, part, trial):
+    assert worker.ask(f"attack.{part}:trial", 1, trial)
+
+
+# Those that are made in a moment; the long form has all.
+QUICK_BOMBS = ["npz_header", "npy_header", "csv_name", "leaf_json", "sqlite_views", "sqlite_pages",
+               "store", "partition", "no_files"]
+
+
+@pytest.mark.parametrize("name", QUICK_BOMBS)
+def test_bombs(worker, name):
+    for trial in range(2):
+        worker.ask("attack.bombs:trial", name, 2, trial, what=name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted({*bombs.BOMBS} - {*QUICK_BOMBS}))
+def test_bombs_that_take_long_to_make(worker, name):
+    worker.ask("attack.bombs:trial", name, 2, 0, what=name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", ["searches", "locks"])
+def test_killed_searches_and_file_systems_without_locks(part, tmp_path):
+    with Worker(300, 1000, tmp_path) as kept:  # one that trains nothing itself, as it is forked
+        for trial in range(2):
+            kept.ask(f"attack.{part}:trial", 0, trial)
+
+
+@pytest.mark.parametrize("name", sorted(made_data.FORMATS | made_data.TABLES))
+def test_files_of_data_that_were_damaged_or_forged(worker, name):
+    ended, found = data_files.attack(worker, name, 3, 25)
+    assert not found
+    assert ended["a sentence"]
+
+
+def test_the_attack_finds_what_is_planted(worker):
+    """A trial that raises, commands a terminal, or changes what is outside is a finding."""
+    for what, found in {"raises": "KeyError", "leaks": "wrote", "changes": "changed"}.items():
+        with pytest.raises(FoundError, match=found):
+            worker.ask(f"attack.planted:{what}")
+    assert worker.ask("attack.planted:works") == "done"
+
+
+@pytest.mark.slow
+def test_the_attack_finds_what_breaks_its_process(tmp_path):
+    """A trial that hangs, fills the memory or crashes is a finding; a new process takes over."""
+    with Worker(1, 60, tmp_path) as kept:
+        for what, found in {"late": "not done", "greedy": "more than", "dies": "status"}.items():
+            with pytest.raises(FoundError, match=found):
+                kept.ask(f"attack.planted:{what}")
+            assert kept.ask("attack.planted:works") == "done"

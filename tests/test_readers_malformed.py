@@ -427,12 +427,6 @@ def test_malformed_arrays(tmp_path):
         assert "'x' says that it is uint8" in refused(lambda: readers.read_numpy(path), tmp_path)
 
 
-@pytest.mark.parametrize("name", sorted(made_data.FORMATS))
-def test_damaged_and_forged_files(name):
-    """The short form; `python tests/attack --only inputs --inputs 5000` is the long one."""
-    assert data_files.attack(name, 3, 5 if name == "hdf5" else 25) == []
-
-
 def test_a_file_larger_than_the_memory_that_it_may_take(tmp_path):
     """150 MB of scattered rows, in a process that may have 120 MiB more than it begins with."""
     code = """

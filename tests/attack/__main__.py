@@ -1,9 +1,10 @@
 """Attacks fedax, and writes what came of it.
 
-    python tests/attack --kills 200 --inputs 5000 --losses 50 --seed 0 --out docs/attack.md
+    python tests/attack --kills 200 --inputs 5000 --losses 50 --jobs 2 --markdown docs/attack.md
 
-Without numbers a form of some ten minutes. Every part draws from the seed, so a trial that found
-something is found again. Exit status: 0 nothing was found, 1 something was.
+Without numbers a form of some ten minutes. Every part is a process of its own and draws from the
+seed, so a trial that found something is found again. Exit status: 0 nothing was found, 1 something
+was.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import collections
 import contextlib
 import datetime
 import errno
+import functools
+import json
 import platform
 import random
 import shutil
@@ -21,13 +24,36 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from attack import data_files, disks, files, fuzz, kills, processes
+import fedax
+import made_data
+from attack import (
+    bombs,
+    data_files,
+    disks,
+    escapes,
+    files,
+    forgeries,
+    fuzz,
+    kills,
+    links,
+    locks,
+    processes,
+    searches,
+)
+from attack.workers import Worker
 
-ROW = "| {part} | {trials} | {found} | {seconds:.0f} | {ended} |"
+FINDING = (
+    'A finding is a wrong bit, a traceback, "a defect of fedax", more than one sentence, code that '
+    "was run, a change outside of a folder, a letter that commands a terminal, or more time or "
+    "memory than its limit."
+)
+ROW = "| {part} | {trials} | {found} | {seconds:.0f} | {each} | {ended} |"
 
 
 class Part:
@@ -56,9 +82,23 @@ class Part:
         print(f"FOUND by {self.name}: {what[:2000]}", flush=True)
 
     def row(self) -> str:
-        ended = "; ".join(f"{number} {what}" for what, number in self.ended.most_common(6))
+        ended = "; ".join(f"{number:,} {what}" for what, number in self.ended.most_common(6))
+        each = 1000 * self.seconds / max(self.trials, 1)
         return ROW.format(part=self.name, trials=self.trials, found=len(self.found),
-                          seconds=self.seconds, ended=ended)
+                          seconds=self.seconds, ended=ended,
+                          each=f"{each:,.0f} ms" if each < 1000 else f"{each / 1000:.1f} s")
+
+    @classmethod
+    def of(cls, noted: dict[str, Any]) -> Part:
+        """A part that another process noted."""
+        part = cls(noted["name"])
+        part.trials, part.found, part.seconds = noted["trials"], noted["found"], noted["seconds"]
+        part.ended.update(noted["ended"])
+        return part
+
+    def noted(self) -> dict[str, Any]:
+        return {"name": self.name, "trials": self.trials, "found": self.found,
+                "seconds": self.seconds, "ended": self.ended}
 
 
 def killed(count: int, seed: int, folder: Path) -> Iterator[Part]:
@@ -134,7 +174,7 @@ def files_lie(inputs: int, folders: int, seed: int, folder: Path) -> Iterator[Pa
 
 def inputs_lie(count: int, seed: int) -> Iterator[Part]:
     """Settings, files, data sets and questions that nobody would write."""
-    for name, fuzzer in (fuzz.FUZZERS | data_files.FUZZERS).items():
+    for name, fuzzer in fuzz.FUZZERS.items():
         part = Part(f"inputs: {name}")
         with part.trial():
             for what in dict.fromkeys(fuzzer(seed, count)):
@@ -142,6 +182,43 @@ def inputs_lie(count: int, seed: int) -> Iterator[Part]:
         part.trials = count
         part.ended["without a finding"] = count - len(part.found)
         yield part
+
+
+def data_lie(count: int, seed: int, folder: Path) -> Iterator[Part]:
+    """Files of data in every format, damaged and forged."""
+    with Worker(data_files.SECONDS, data_files.MEGABYTES, folder) as worker:
+        for name in (*made_data.FORMATS, *made_data.TABLES):
+            part = Part(f"data: {name}")
+            with part.trial():
+                part.ended, found = data_files.attack(worker, name, seed, count)
+                for what in found:
+                    part.find(what)
+            part.trials = count
+            yield part
+
+
+def in_workers(module: Any, name: str, count: int, seed: int, folder: Path) -> Iterator[Part]:
+    """Trials of a module in a process that is kept for many."""
+    part = Part(name)
+    function = f"{module.__name__}:trial"
+    with Worker(module.SECONDS, module.MEGABYTES, folder) as worker:
+        for trial in range(count):
+            with part.trial(f"trial {trial}: "):
+                part.ended[worker.ask(function, seed, trial)] += 1
+    yield part
+
+
+def bombs_go_off(count: int, seed: int, folder: Path) -> Iterator[Part]:
+    """Small files that want much: of each kind the same number."""
+    each = -(-count // len(bombs.BOMBS))
+    part = Part("bombs")
+    # What a bomb's making takes is no part of its budget.
+    with Worker(10 * bombs.SECONDS, 20 * bombs.MEGABYTES, folder) as worker:
+        for name in bombs.BOMBS:
+            for trial in range(each):
+                with part.trial(f"{name}, trial {trial}: "):
+                    part.ended[worker.ask("attack.bombs:trial", name, seed, trial)] += 1
+    yield part
 
 
 def processes_lost(count: int, seed: int, folder: Path) -> Iterator[Part]:
@@ -174,25 +251,44 @@ def _note(part: Part, outcome: processes.Outcome, faults: list[str]) -> None:
         part.find(f"{outcome.what}: {fault}")
 
 
-def page(parts: list[Part], command: str) -> str:
+def page(parts: list[Part], command: str, minutes: float) -> str:
     """The results as a page of the docs."""
     today = datetime.date.today().isoformat()
     rows = "\n".join(part.row() for part in parts)
     found = "\n".join(f"- {part.name}: `{what[:500]}`" for part in parts for what in part.found)
-    minutes = sum(part.seconds for part in parts) / 60
     place = f"{platform.system()}, Python {platform.python_version()}"
     return f"""# What an attack found
 
-`{command}`, {today}, {place}, {minutes:.0f} minutes.
-A finding is a wrong bit, a traceback, "a defect of fedax", more than one sentence, or more time or
-memory than its limit. [security.md](security.md) says what is defended against.
+`{command}`, {today}, fedax {fedax.__version__}, {place}: {minutes:.0f} minutes. {FINDING}
+[security.md](security.md) says what is defended against.
 
-| what | trials | findings | seconds | how they ended |
-|---|---|---|---|---|
+| what | trials | findings | seconds | a trial | how they ended |
+|---|---|---|---|---|---|
 {rows}
 
 {found or 'Nothing was found.'}
 """
+
+
+def attacks(asked: argparse.Namespace, folder: Path) -> dict[str, Callable[[], Iterator[Part]]]:
+    """All parts, by name, the longest first."""
+    seed = asked.seed
+    new = {
+        "links": (links, asked.inputs // 10), "forgeries": (forgeries, asked.inputs // 5),
+        "escapes": (escapes, asked.inputs // 5), "searches": (searches, asked.kills // 4),
+        "locks": (locks, asked.kills // 10),
+    }
+    return {
+        "kills": lambda: killed(asked.kills, seed, folder),
+        "data": lambda: data_lie(asked.inputs, seed, folder),
+        "processes": lambda: processes_lost(asked.losses, seed, folder),
+        "bombs": lambda: bombs_go_off(max(asked.inputs // 25, 1), seed, folder),
+        "inputs": lambda: inputs_lie(asked.inputs, seed),
+        "disks": lambda: disks_fail(asked.disks, seed, folder),
+        "files": lambda: files_lie(asked.inputs, asked.folders, seed, folder),
+        **{name: functools.partial(in_workers, module, name, max(count, 1), seed, folder)
+           for name, (module, count) in new.items()},
+    }
 
 
 def main() -> int:
@@ -203,29 +299,53 @@ def main() -> int:
     parser.add_argument("--disks", type=int, default=20, help="failing operations")
     parser.add_argument("--folders", type=int, default=50, help="run folders after accidents")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", default="", help="kills, disks, files, inputs or processes")
-    parser.add_argument("--out", type=Path, help="writes a page of the docs")
+    parser.add_argument("--jobs", type=int, default=1, help="so many parts at a time")
+    parser.add_argument("--only", default="", help="parts, with commas between them")
+    parser.add_argument("--markdown", type=Path, help="writes the results at the top of a page")
+    parser.add_argument("--json", type=Path, help="writes the results for another process")
     asked = parser.parse_args()
+    began = time.perf_counter()
     with tempfile.TemporaryDirectory() as parent:
-        places = {key: Path(parent) / key for key in ("kills", "disks", "files", "processes")}
-        for place in places.values():
-            place.mkdir()
-        attacks = {
-            "kills": killed(asked.kills, asked.seed, places["kills"]),
-            "disks": disks_fail(asked.disks, asked.seed, places["disks"]),
-            "files": files_lie(asked.inputs, asked.folders, asked.seed, places["files"]),
-            "inputs": inputs_lie(asked.inputs, asked.seed),
-            "processes": processes_lost(asked.losses, asked.seed, places["processes"]),
-        }
-        parts = []
-        for name, attack in attacks.items():
-            if asked.only in ("", name):
-                for part in attack:
-                    parts.append(part)
-                    print(part.row(), flush=True)
-    if asked.out:
-        asked.out.write_text(page(parts, f"python tests/attack {' '.join(sys.argv[1:])}"), "utf-8")
+        folder = Path(parent)
+        all_parts = attacks(asked, folder)
+        names = asked.only.split(",") if asked.only else list(all_parts)
+        if unknown := [name for name in names if name not in all_parts]:
+            parser.error(f"--only: no part is called {unknown[0]!r}, but {', '.join(all_parts)}.")
+        if len(names) == 1:
+            parts = []
+            for part in all_parts[names[0]]():
+                parts.append(part)
+                print(part.row(), flush=True)
+        else:
+            parts = _in_processes(names, folder, asked.jobs)
+    minutes = (time.perf_counter() - began) / 60
+    if asked.json:  # the process that asked writes the page
+        asked.json.write_text(json.dumps([part.noted() for part in parts]))
+    elif asked.markdown:
+        command = f"python tests/attack {' '.join(sys.argv[1:])}"
+        before = asked.markdown.read_text("utf-8") if asked.markdown.exists() else ""
+        _, heading, kept = before.partition("\n## ")  # what explains the parts stays as it is
+        asked.markdown.write_text(page(parts, command, minutes) + heading + kept, "utf-8")
     return 1 if any(part.found for part in parts) else 0
+
+
+def _in_processes(names: list[str], folder: Path, jobs: int) -> list[Part]:
+    """Each part in a process of its own, whose memory and programs are its own."""
+
+    def one(name: str) -> list[Part]:
+        noted = folder / f"{name}.json"
+        done = subprocess.run(
+            [sys.executable, str(Path(__file__).parent), *sys.argv[1:], "--only", name, "--json",
+             str(noted)], check=False,
+        )
+        if not noted.exists():
+            part = Part(name)
+            part.find(f"the attack itself ended with status {done.returncode}.")
+            return [part]
+        return [Part.of(found) for found in json.loads(noted.read_text())]
+
+    with ThreadPoolExecutor(jobs) as pool:
+        return [part for parts in pool.map(one, names) for part in parts]
 
 
 if __name__ == "__main__":

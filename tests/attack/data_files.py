@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import functools
 import gzip
 import io
@@ -12,6 +13,7 @@ import random
 import shutil
 import sqlite3
 import struct
+import sys
 import tempfile
 import traceback
 import zlib
@@ -21,18 +23,22 @@ from typing import Any
 
 import h5py
 import numpy as np
+import pyarrow
 from PIL import Image
 
+import fedax
 import made_data
-from attack.files import damaged
-from attack.outcomes import FoundError, limits
-from fedax.data import budget
+from attack.files import damaged, forge_json
+from attack.outcomes import UNSEEN, FoundError
+from attack.workers import Worker, fork_programs, ran_out, scratch
 from fedax.data.errors import DataError
 from fedax.data.store import check_store
 from fedax.data.store_writer import convert
 
 SECONDS, MEGABYTES = 20.0, 400.0
 LONGEST_SENTENCE = 2000
+# What lies in the folder of the trials: files to damage, and a bomb.
+SOURCES = {"source", "bomb"}
 
 NUMBERS = (0, 1, 127, 128, 255, 2**15, 2**16 - 1, 2**31 - 1, 2**31, 2**32 - 1, 2**63 - 1, 2**64 - 1)
 WORDS = (b"-1", b"1e999", b"nan", b"", b"9" * 400, b"null", b'"', b"'", b"[", b"{", b"]" * 50,
@@ -205,17 +211,32 @@ def inside_png(content: bytes, rng: random.Random) -> bytes:
     return buffer.getvalue()
 
 
+def inside_huggingface(content: bytes, rng: random.Random) -> bytes:
+    """What says where the tables are, forged; of tables themselves, damaged."""
+    return forge_json(content, rng) if content[:1] == b"{" else changed(content, rng)
+
+
+def inside_pictures(content: bytes, rng: random.Random) -> bytes:
+    """A column of pictures that are none, of several kinds, or elsewhere."""
+    del content
+    buffer = io.BytesIO()
+    mode = rng.choice(("L", "P", "1", "RGB", "RGBA", "CMYK", "I;16", "LA", "F", "I"))
+    Image.new(mode, rng.choice(((4, 3), (1, 1), (2, 2)))).save(
+        buffer, "TIFF" if mode in ("CMYK", "F", "I") else "PNG"
+    )
+    odd = rng.choice((None, b"", b"x", changed(buffer.getvalue(), rng), buffer.getvalue()))
+    cells: list[Any] = [{"bytes": odd, "path": rng.choice((None, "", "/etc/passwd", "\0", "x.png"))}
+                        for _ in range(6)]
+    cells[rng.randrange(6)] = None if rng.random() < 0.2 else made_data.PICTURES[0]
+    return made_data.parquet_of({"who": made_data.IDS, "picture": pyarrow.array(
+        cells, made_data.PICTURE)})
+
+
 FORGERS: dict[str, Callable[[bytes, random.Random], bytes]] = {
     "sqlite": inside_sqlite, "posts": inside_sqlite, "lzma": inside_lzma, "hdf5": inside_hdf5,
     "packed idx": inside_gzip, "png sheets": inside_png, "cifar pickle": inside_pickle,
-    "npz": inside_npz,
+    "npz": inside_npz, "huggingface": inside_huggingface, "pictures": inside_pictures,
 }
-
-
-budget.MOST_SECONDS = 10.0
-
-# How the last attack ended.
-ended = {"stores": 0, "sentences": 0}
 
 
 def bomb(name: str, rng: random.Random) -> bytes | None:
@@ -242,59 +263,93 @@ def numbers(columns: Any) -> dict[str, Any]:
     }
 
 
-def attack(name: str, seed: int, count: int) -> list[str]:
-    """What so many damaged and forged files of a format came to that they must not."""
-    made = made_data.FORMATS[name]
-    problems = []
-    ended["stores"] = ended["sentences"] = 0
-    with tempfile.TemporaryDirectory() as parent:
-        folder = Path(parent)
-        source = folder / "source"
-        source.mkdir()
-        path = made.make(source)
-        files = {file: file.read_bytes() for file in sorted(source.iterdir())}
-        for trial in range(count):
-            rng = random.Random(f"{seed} {name} {trial}")
-            file = rng.choice(list(files))
-            kind = rng.random()
-            content = bomb(name, rng) if kind < 0.02 else None
-            if content is None and kind < 0.5 and name in FORGERS:
-                content = FORGERS[name](files[file], rng)
-            file.write_bytes(changed(files[file], rng) if content is None else content)
-            wrong = _outcome(made, path, folder, f"{name}, trial {trial}")
-            if wrong is not None:
-                problems.append(wrong)
-            file.write_bytes(files[file])
-    return problems
+def attack(
+    worker: Worker, name: str, seed: int, count: int
+) -> tuple[collections.Counter[str], list[str]]:
+    """How so many damaged and forged files of a format ended, and what they must not come to."""
+    ended: collections.Counter[str] = collections.Counter()
+    found = []
+    for number in range(count):
+        try:
+            ended[worker.ask("attack.data_files:trial", name, seed, number)] += 1
+        except FoundError as error:
+            found.append(f"{name}, trial {number}: {error}")
+    return ended, found
 
 
-def _outcome(made: made_data.Format, path: Path, folder: Path, what: str) -> str | None:
-    store = folder / "store"
+@functools.cache
+def _source(name: str) -> tuple[Path, dict[Path, bytes]]:
+    """What is read, and the files of the format, made once in each process."""
+    for home in ("fedax.data.budget",):
+        if hasattr(module := sys.modules.get(home), "MOST_SECONDS"):
+            module.MOST_SECONDS = 10.0
+    fork_programs()
+    source = scratch("data") / "source" / name
+    source.mkdir(parents=True)
+    make = made_data.FORMATS[name].make if name in made_data.FORMATS else made_data.TABLES[name]
+    path = make(source)
+    return path, {file: file.read_bytes() for file in sorted(source.rglob("*")) if file.is_file()}
+
+
+def trial(name: str, seed: int, number: int) -> str:
+    """One file of a format, damaged or forged; returns how it ended.
+
+    Raises:
+      FoundError: neither with a whole store nor with one sentence and nothing left behind.
+    """
+    path, files = _source(name)
+    rng = random.Random(f"{seed} {name} {number}")
+    file = rng.choice(list(files))
+    kind = rng.random()
+    content = bomb(name, rng) if kind < 0.02 else None
+    if content is None and kind < 0.5 and name in FORGERS:
+        content = FORGERS[name](files[file], rng)
+    file.write_bytes(changed(files[file], rng) if content is None else content)
     try:
-        with limits(SECONDS, MEGABYTES, what):
-            check_store(convert(made.read(path), store, numbers))
+        return _outcome(name, path)
+    finally:
+        file.write_bytes(files[file])
+        for left in scratch("data").iterdir():
+            if left.name not in SOURCES:
+                shutil.rmtree(left, ignore_errors=True)
+
+
+def _outcome(name: str, path: Path) -> str:
+    store = scratch("data") / "store"
+    try:
+        if name in made_data.FORMATS:
+            check_store(convert(made_data.FORMATS[name].read(path), store, numbers))
+        else:
+            fedax.read_data(path, client_column="who", transform=numbers, store=store)
+            check_store(store)
     except DataError as error:
-        ended["sentences"] += 1
-        text = str(error)
-        if not text.endswith(".") or len(text) > LONGEST_SENTENCE:
-            return f"{what}: no sentence: {text[:300]!r}"
-    except FoundError as error:
-        return str(error)
-    except BaseException as error:
-        if isinstance(error, KeyboardInterrupt):
-            raise
-        frame = traceback.extract_tb(error.__traceback__)[-1]
-        place = f"{frame.filename}, line {frame.lineno}"
-        return f"{what}: {type(error).__name__} from {place}: {error}"
-    else:
-        ended["stores"] += 1
-        shutil.rmtree(store)
-    left = sorted(found.name for found in folder.iterdir() if found.name != "source")
-    for found in left:
-        shutil.rmtree(folder / found, ignore_errors=True)
-    return f"{what}: left {left}" if left else None
+        return require_refusal(error)
+    except Exception as error:
+        raise FoundError(unexpected(error)) from error
+    shutil.rmtree(store)
+    require_nothing_left()
+    return "a store"
 
 
-FUZZERS = {
-    f"data: {name}": functools.partial(attack, name) for name in made_data.FORMATS
-}
+def require_refusal(error: Exception) -> str:
+    """Raises FoundError unless it is a sentence that a lack of memory did not cause."""
+    text = str(error)
+    if not text.endswith(".") or len(text) > LONGEST_SENTENCE or UNSEEN.search(text):
+        raise FoundError(f"no sentence: {text[:300]!r}")
+    if ran_out(error):
+        raise FoundError(f"ran out of memory: {text[:300]!r}")
+    require_nothing_left()
+    return "a sentence"
+
+
+def require_nothing_left() -> None:
+    """Raises FoundError if something lies beside the sources."""
+    left = sorted({found.name for found in scratch("data").iterdir()} - SOURCES)
+    if left:
+        raise FoundError(f"left {left}")
+
+
+def unexpected(error: BaseException) -> str:
+    """An error that is none of the library's own."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__} from {frame.filename}, line {frame.lineno}: {error}"

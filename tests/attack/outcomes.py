@@ -19,6 +19,8 @@ NOISE = re.compile(
     r"Traceback|defect of fedax|Check failure|terminate called|Segmentation|^[EF]\d{4} |Warning:",
     re.MULTILINE,
 )
+# Letters that command a terminal, or that show text as other than it is.
+UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 SUITE = Path(__file__).resolve().parents[1]
 REPOSITORY = SUITE.parent
 
