@@ -13,7 +13,6 @@ import random
 import shutil
 import sqlite3
 import struct
-import sys
 import tempfile
 import traceback
 import zlib
@@ -31,6 +30,7 @@ import made_data
 from attack.files import damaged, forge_json
 from attack.outcomes import UNSEEN, FoundError
 from attack.workers import Worker, fork_programs, ran_out, scratch
+from fedax.data import budget
 from fedax.data.errors import DataError
 from fedax.data.store import check_store
 from fedax.data.store_writer import convert
@@ -280,9 +280,7 @@ def attack(
 @functools.cache
 def _source(name: str) -> tuple[Path, dict[Path, bytes]]:
     """What is read, and the files of the format, made once in each process."""
-    for home in ("fedax.data.budget",):
-        if hasattr(module := sys.modules.get(home), "MOST_SECONDS"):
-            module.MOST_SECONDS = 10.0
+    budget.MOST_SECONDS = 10.0
     fork_programs()
     source = scratch("data") / "source" / name
     source.mkdir(parents=True)
