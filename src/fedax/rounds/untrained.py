@@ -16,7 +16,7 @@ from fedax.mistakes.model import call_init, call_loss
 from fedax.rounds.state import run_key
 
 # Examples whose losses are looked at, evenly spaced over the clients.
-LOOKED_AT = 256
+LOOKED_AT = 64
 # A run has diverged if its training loss ends above the untrained model's by this many times its
 # size. Rates that are too high need not end in what is not finite.
 FACTOR = 1.0
