@@ -148,11 +148,12 @@ def test_what_a_method_of_ones_own_holds_is_written_and_not_set(project):
 
 @pytest.mark.parametrize("task", ["digits", "quadratics"])
 def test_a_run_of_fedaxs_own_has_every_setting(task, tmp_path):
-    config = with_defaults(resolve(task=task, algorithm="fedadam", preset="none"))
+    config, defaults = with_defaults(resolve(task=task, algorithm="fedadam", preset="none"))
     assert set(config.task_options) == set(task_settings(task))
     assert set(config.algorithm_options) == set(algorithm_settings("fedadam"))
     sparse = resolve(task=task, algorithm="fedadam", preset="none")
-    assert with_defaults(sparse) == config == with_defaults(config)
+    assert with_defaults(sparse) == (config, defaults)
+    assert with_defaults(config) == (config, {"task": [], "algorithm": []})
     if task == "digits":
         tasks = [build_task(task, one.task_options) for one in (sparse, config)]
         assert record_of_tasks(tasks[:1]) == record_of_tasks(tasks[1:])
@@ -323,3 +324,15 @@ def test_two_processes_with_other_data_do_not_train(project, of):
     assert [process.returncode for process in running] == [1, 1]
     what = "the task.train.contents" if of == "values" else "the model to start from"
     assert all("not started alike" in one and what in one for one in said)
+
+
+def test_defaults_of_a_method_do_not_follow_to_another(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    one = ["run", "quadratics", "elastic+fedprox", "--rounds", "1", "--set", "elasticity=0.25"]
+    assert run_command([*one, "--out", "first"]) == 0
+    other = ["run", "quadratics", "fedavg", "--config", "first/config.json"]
+    assert run_command([*other, "--set", "elasticity=0.5", "--out", "wrong"]) == 2
+    assert run_command([*other[:2], "elastic+fedavg", *other[3:], "--out", "second"]) == 0
+    options = json.loads(Path("second/config.json").read_text())["algorithm_options"]
+    assert options["elasticity"] == 0.25
+    assert "server_optimizer" not in options

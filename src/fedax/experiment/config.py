@@ -18,7 +18,7 @@ from fedax.experiment.build import (
     task_settings,
 )
 from fedax.experiment.errors import ConfigError
-from fedax.experiment.folder import resume_command
+from fedax.experiment.folder import drop_defaults, resume_command
 from fedax.experiment.presets import check_preset, default_algorithm, preset_values
 from fedax.experiment.settings import Setting, entries, section
 from fedax.experiment.sources import Source
@@ -141,7 +141,7 @@ def resolve(
         written = [key for key, name in zip(NAMES, (task, algorithm), strict=False) if name is None]
         cure = f"name your task and method yourself: fedax run TASK METHOD --config {config_file}"
         trust.require_own(values, written, cure, config_file)
-    values.pop("made_by", None)
+    drop_defaults(values, values.pop("made_by", None), task=task, algorithm=algorithm)
     named = {"task": _found(find_task, "task", task, values, config_file)}
     values.setdefault("algorithm", default_algorithm(*named["task"]))
     named["algorithm"] = _found(find_algorithm, "algorithm", algorithm, values, config_file)

@@ -21,10 +21,11 @@ from fedax.theory.tables import read_table
 from fedax.validate import quoted
 
 CONFIG = "config.json"
-# What config.json has under "made_by" besides versions: what tells a run's tasks from others, and
-# the values that a user's own method holds.
+# What config.json has under "made_by" besides versions: what tells a run's tasks from others, the
+# values that a user's own method holds, and the options that nobody gave.
 TASKS = "tasks"
 HELD = "held"
+DEFAULTS = "defaults"
 # What config.json has as the kind of a sweep.
 SWEEP = "sweep"
 # The configurations of a sweep's methods, which are written before its own.
@@ -248,3 +249,23 @@ def _require_same_draws(folder: Path) -> None:
         return
     if why := other_draws(made_by):
         raise RunError(f"{folder} cannot go on. {why}")
+
+
+def drop_defaults(
+    config: dict[str, Any], made_by: Any, *, task: str | None, algorithm: str | None
+) -> None:
+    """Drops the defaults of a task or a method of a config.json in whose place another one comes.
+
+    Args:
+      config: what the file holds; changed.
+      made_by: what it has under that name.
+      task, algorithm: what is taken instead; None: what the file says.
+    """
+    defaults = made_by.get(DEFAULTS) if isinstance(made_by, Mapping) else None
+    for part, instead in (("task", task), ("algorithm", algorithm)):
+        options = config.get(f"{part}_options")
+        names = defaults.get(part) if isinstance(defaults, Mapping) else None
+        if instead in (None, config.get(part)) or not isinstance(options, Mapping):
+            continue
+        dropped = names if isinstance(names, list) else []
+        config[f"{part}_options"] = {k: v for k, v in options.items() if k not in dropped}

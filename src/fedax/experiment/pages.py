@@ -9,6 +9,7 @@ from typing import Any
 
 from fedax.experiment.folder import (
     CONFIG,
+    DEFAULTS,
     HELD,
     TASKS,
     read_config,
@@ -43,7 +44,7 @@ def read_run(folder: Path) -> Run:
     config = read_config(folder)
     made_by = dict(config.get("made_by", {}))
     held = made_by.pop(HELD, {})
-    for key in ("signature", TASKS):  # a page may be given away; digests say nothing to a reader
+    for key in ("signature", TASKS, DEFAULTS):  # a page may be given away; the rest is for fedax
         made_by.pop(key, None)
     config = config | {"made_by": made_by} | ({HELD: held} if held else {})
     name = folder.resolve().name

@@ -13,19 +13,23 @@ from fedax.experiment.settings import OWN, Setting
 from fedax.experiment.sources import Source
 
 
-def with_defaults(config: RunConfig) -> RunConfig:
+def with_defaults(config: RunConfig) -> tuple[RunConfig, dict[str, list[str]]]:
     """The configuration with the defaults of the task's and the method's settings written out.
 
     It builds the same. Defaults that no file can hold, such as functions, are left out; so are
     those behind the `**options` of a user's own function, which may have others.
+
+    Returns:
+      the configuration, and the names of these defaults under "task" and "algorithm".
     """
-    options = config.algorithm_options
-    settings = algorithm_settings(config.algorithm, config.algorithm_source)
-    found = _defaults("algorithm", settings, options, config.algorithm_source)
     settings = task_settings(config.task, config.task_source)
-    return with_settings(
-        config, found | _defaults("task", settings, config.task_options, config.task_source)
-    )
+    found = {"task": _defaults(settings, config.task_options, config.task_source)}
+    settings = algorithm_settings(config.algorithm, config.algorithm_source)
+    found["algorithm"] = _defaults(settings, config.algorithm_options, config.algorithm_source)
+    resolved = with_settings(config, {
+        f"{part}.{name}": value for part, of in found.items() for name, value in of.items()
+    })
+    return resolved, {part: sorted(of) for part, of in found.items()}
 
 
 def held_by(algorithm: FederatedAlgorithm, config: RunConfig) -> dict[str, Any]:
@@ -56,10 +60,10 @@ def _in_words(settings: Mapping[str, Setting], given: Mapping[str, Any]) -> dict
 
 
 def _defaults(
-    place: str, settings: Mapping[str, Setting], given: Mapping[str, Any], source: Source | None
+    settings: Mapping[str, Setting], given: Mapping[str, Any], source: Source | None
 ) -> dict[str, Any]:
     return {
-        f"{place}.{name}": setting.recorded for name, setting in settings.items()
+        name: setting.recorded for name, setting in settings.items()
         if name not in given and setting.recorded is not OWN and not (source and setting.behind)
     }
 

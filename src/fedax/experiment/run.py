@@ -34,6 +34,7 @@ from fedax.experiment.display import Display
 from fedax.experiment.errors import ConfigError
 from fedax.experiment.folder import (
     CONFIG,
+    DEFAULTS,
     HELD,
     TASKS,
     RunError,
@@ -77,7 +78,7 @@ def start(config: RunConfig, out: Path | None = None, *, profile: bool = False) 
     """
     require_libraries(config.log)
     built = build(config)
-    config = with_defaults(config)
+    config, defaults = with_defaults(config)
     job = _job(out or Path("fedax-runs"), config, built)
     beginning = Restored(initial_state(built.task, built.algorithm, config.seed), [])
     tasks = _record(config, built)
@@ -89,7 +90,7 @@ def start(config: RunConfig, out: Path | None = None, *, profile: bool = False) 
     job = job._replace(folder=folder, go_on=resuming(folder))
     with new_folder(folder):
         with explained(folder):
-            _write_config(job, config, tasks)
+            _write_config(job, config, tasks, defaults)
         display = Display(config.num_rounds)
         notes = [*describe_sources(config), *(trust.notes() if config.sources else ())]
         sit(job, beginning, notes, display, profile=profile)
@@ -136,7 +137,8 @@ def resume(
                 f"The run has done {done} rounds already; --rounds {num_rounds} is less."
             )
         tasks = _record(config, built)
-        before = read_config(folder).get("made_by", {}).get(TASKS)
+        made_by = read_config(folder).get("made_by", {})
+        before = made_by.get(TASKS)
         if not force:
             _require_same(folder, config, before, tasks)
         compare("settings", _settings(config, tasks, restored))
@@ -145,7 +147,7 @@ def resume(
         job = _job(folder, config, built)
         if num_rounds is not None or log is not None or force or before is None:
             with explained(folder):
-                _write_config(job, config, tasks)
+                _write_config(job, config, tasks, made_by.get(DEFAULTS, {}))
         note = f"Going on after round {done}." if done else "No checkpoint yet: from the beginning."
         remember(job, restored)
         display = Display(config.num_rounds, done)
@@ -360,8 +362,12 @@ def _unused_folder(config: RunConfig) -> Path:
         raise RunError(f"Cannot make the run folder {folder}: {error.strerror}.") from None
 
 
-def _write_config(job: Job, config: RunConfig, tasks: list[dict[str, Any]]) -> None:
+def _write_config(
+    job: Job, config: RunConfig, tasks: list[dict[str, Any]], defaults: Any
+) -> None:
     held = held_by(job.algorithm, config)
     own = {"signature": trust.signature(job.config)} if config.sources else {}
-    write_config(job, **{TASKS: tasks}, **{HELD: held} if held else {}, **own)
+    write_config(
+        job, **{TASKS: tasks, DEFAULTS: defaults}, **{HELD: held} if held else {}, **own
+    )
     sources.keep_copies(job.folder, config.sources)
