@@ -278,14 +278,14 @@ def test_only_what_the_runtime_raises_is_a_loss(monkeypatch):
 
     from jax.errors import JaxRuntimeError
 
-    from fedax.devices import losses
+    from fedax.devices import internals, losses
     from fedax.devices.processes import LossError, loss
 
     gone, full = JaxRuntimeError("UNAVAILABLE: gone"), JaxRuntimeError("RESOURCE_EXHAUSTED: full")
     gloo, own = ValueError("UNKNOWN: Gloo AllGather failed: closed by peer"), ValueError("own")
     assert [loss(error) for error in (gone, gloo)] == [gone, gloo]  # there are no others
     several = SimpleNamespace(process_id=0, num_processes=2)
-    monkeypatch.setattr(losses, "state", lambda: several)
+    monkeypatch.setattr(internals, "processes", lambda: several)
     monkeypatch.setattr(losses, "client", lambda: several)
     monkeypatch.setattr(losses, "told", lambda: None)
     assert [loss(error) for error in (full, own)] == [full, own]
