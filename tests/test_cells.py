@@ -11,6 +11,7 @@ import pytest
 import fedax
 import made_data
 from fedax import DataError, FederatedDataset, Vocabulary, read_data
+from fedax.data import array_files
 from fedax.data.csv_cells import original_text, safe_cell
 from fedax.data.partitions import parse_partition
 from fedax.data.store import array_file, check_store
@@ -283,20 +284,23 @@ def test_other_names_of_columns_name_the_cure(tmp_path, name):
         assert data.arrays["other"].tolist() == [1]
 
 
-def test_more_columns_than_files_that_may_be_open_name_the_cure(tmp_path):
+@pytest.mark.parametrize("ends", ["at once", "late"])
+def test_more_columns_than_files_that_may_be_open(tmp_path, monkeypatch, ends):
+    if ends == "late":
+        monkeypatch.setattr(array_files, "PART_BYTES", 1000)  # written in between
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    text = "user," + ",".join(f"c{i}" for i in range(300)) + "\nada" + ",1" * 300 + "\n"
-    table(tmp_path, text)
+    rows = np.arange(300 * 8).reshape(8, 300)
+    lines = [f"{'ab'[i // 4]}," + ",".join(map(str, row)) + "\n" for i, row in enumerate(rows)]
+    (tmp_path / "t.csv").write_text(
+        "user," + ",".join(f"c{i}" for i in range(300)) + "\n" + "".join(lines)
+    )
     resource.setrlimit(resource.RLIMIT_NOFILE, (200, hard))
     try:
-        for call in (lambda: read_data(tmp_path / "t.csv", client_column="user"),
-                     lambda: read_data(tmp_path / "store")):
-            for _ in range(2):
-                with pytest.raises(DataError, match=r"Join columns in one array.*ulimit -n"):
-                    call()
-        columns = {"x": [f"c{i}" for i in range(300)]}
-        data = read_data(tmp_path / "t.csv", client_column="user", columns=columns)
-        assert data.arrays["x"].shape == (1, 300)
+        for _ in range(2):
+            data = read_data(tmp_path / "t.csv", client_column="user")
+            assert {name: a.tolist() for name, a in data.arrays.items()} == {
+                f"c{i}": rows[:, i].tolist() for i in range(300)
+            }
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 

@@ -13,7 +13,7 @@ import h5py
 import numpy as np
 import pytest
 
-from fedax.data import FederatedDataset, cohort_data, store_writer
+from fedax.data import FederatedDataset, array_files, cohort_data, store_writer
 from fedax.data.errors import DataError
 from fedax.data.readers import read_hdf5
 from fedax.data.store import check_store, open_store
@@ -331,11 +331,11 @@ def test_a_killed_process_is_gone_on_with(tmp_path):
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a full device is Linux's")
-def test_a_full_disk_is_a_sentence_and_keeps_what_was_written(tmp_path):
+def test_a_full_disk_is_a_sentence_and_keeps_what_was_written(tmp_path, monkeypatch):
     with StoreWriter(tmp_path / "s") as writer:
         writer.append("a", GOOD)
-        writer._files["x"].close()
-        writer._files["x"] = open("/dev/full", "r+b", buffering=0)  # noqa: PTH123, SIM115
+        writer._files._path = lambda _: Path("/dev/full")
+        monkeypatch.setattr(array_files, "PART_BYTES", 0)
         with pytest.raises(DataError, match=r"No space left on device\. What was written is kept"):
             writer.append("b", GOOD)
     assert (tmp_path / ".s.partial").exists()

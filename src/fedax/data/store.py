@@ -24,6 +24,7 @@ import math
 import os
 import re
 import stat
+import sys
 import urllib.parse
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -87,7 +88,8 @@ def open_store(folder: Path | str) -> FederatedDataset:
     folder = expanded(folder)
     table = read_store_table(folder)
     entries = _entries(folder, table)
-    arrays = {name: _mapped(folder, name, entry) for name, entry in entries.items()}
+    maps = len(entries) <= most_maps()
+    arrays = {name: _opened(folder, name, entry, maps=maps) for name, entry in entries.items()}
     offsets, names = np.array(arrays.pop(OFFSETS)), np.array(arrays.pop(NAMES))
     try:
         return FederatedDataset(arrays, offsets, names)
@@ -291,7 +293,20 @@ def _size(entry: _Entry) -> int:
     return math.prod(entry.shape) * entry.dtype.itemsize
 
 
-def _mapped(folder: Path, name: str, entry: _Entry) -> np.ndarray:
+def most_maps() -> int:
+    """How many arrays of a store are mapped: half of the files that this process may have open.
+
+    A map keeps its file open. A store of more arrays is read into memory.
+    """
+    try:
+        import resource  # noqa: PLC0415 - not on Windows
+    except ImportError:
+        return sys.maxsize
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return sys.maxsize if most == resource.RLIM_INFINITY else most // 2
+
+
+def _opened(folder: Path, name: str, entry: _Entry, *, maps: bool) -> np.ndarray:
     """An array of a store, whose header and size are as they were written."""
     path = folder / array_file(name)
     try:
@@ -307,6 +322,9 @@ def _mapped(folder: Path, name: str, entry: _Entry) -> np.ndarray:
             raise ValueError(f"it has {size:,} bytes instead of {begin + _size(entry):,}")
         if not _size(entry):
             raise ValueError("it is empty")
+        if not maps:
+            count = math.prod(entry.shape)
+            return np.fromfile(path, entry.dtype, count, offset=begin).reshape(entry.shape)
         return np.memmap(path, entry.dtype, "r", begin, entry.shape)
     except FileNotFoundError:
         raise DataError(f"The store {folder} has lost {path.name}. Make it anew.") from None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import math
@@ -11,11 +10,12 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
 import fedax.data.store as layout
+from fedax.data.array_files import ArrayFiles
 from fedax.data.checks import require_labels, require_numbers
 from fedax.data.converting import Columns, Transform, arrays_of_client, clients_behind
 from fedax.data.errors import DataError
@@ -134,7 +134,7 @@ class StoreWriter:
         self._known: set[str] = set()
         self._sizes: list[int] = []
         self._like: dict[str, np.ndarray] = {}
-        self._files: dict[str, BinaryIO] = {}
+        self._files = ArrayFiles(self._path)
         self._digests: dict[str, Any] = {}
         self._unsaved, self._saved_at = 0, time.monotonic()
         if os.path.lexists(self.folder):
@@ -231,7 +231,6 @@ class StoreWriter:
             table = self._completed()
             content = json.dumps({"format": layout.FORMAT, **table, **self._about}, indent=2)
             layout.write_whole(self._partial / layout.TABLE, content.encode())
-            self._close_files()
             for name in (_PROGRESS, _CLIENTS):
                 (self._partial / name).unlink(missing_ok=True)
             if os.name == "nt":  # where a folder with an open file has its name for good
@@ -302,15 +301,14 @@ class StoreWriter:
         try:
             for key, value in rows.items():
                 self._like[key] = value[:0]
-                self._files[key] = self._path(key).open("w+b")
-                self._files[key].write(bytes(layout.HEADER_BYTES))
+                self._files.begin(key, bytes(layout.HEADER_BYTES))
                 self._digests[key] = hashlib.sha256()
         except OSError as error:
             raise self._failed(error) from None
 
     def _write(self, key: str, content: bytes) -> None:
         try:
-            self._files[key].write(content)
+            self._files.append(key, content)
         except OSError as error:
             raise self._failed(error) from None
 
@@ -324,9 +322,7 @@ class StoreWriter:
                 raise self._failed(error) from None
 
     def _save(self) -> None:
-        for file in self._files.values():
-            file.flush()
-            os.fsync(file.fileno())
+        self._files.save()
         pairs = zip(self._names, self._sizes, strict=True)
         lines = "".join(json.dumps(pair) + "\n" for pair in pairs)
         layout.write_whole(self._partial / _CLIENTS, lines.encode())
@@ -367,18 +363,19 @@ class StoreWriter:
         like = self._like[key]
         size = num_examples * like.dtype.itemsize * math.prod(like.shape[1:])
         self._digests[key] = hashlib.sha256()
-        self._files[key] = file = self._path(key).open("r+b")
-        file.seek(layout.HEADER_BYTES)
-        for place in range(0, size, layout.PIECE_BYTES):
-            piece = file.read(min(layout.PIECE_BYTES, size - place))
-            self._digests[key].update(piece)
-        if file.tell() != layout.HEADER_BYTES + size:
-            raise ValueError("it is shorter")
-        file.truncate()
+        with self._path(key).open("r+b") as file:
+            file.seek(layout.HEADER_BYTES)
+            for place in range(0, size, layout.PIECE_BYTES):
+                piece = file.read(min(layout.PIECE_BYTES, size - place))
+                self._digests[key].update(piece)
+            if file.tell() != layout.HEADER_BYTES + size:
+                raise ValueError("it is shorter")
+            file.truncate()
+        self._files.go_on(key)
 
     def begin_anew(self) -> None:
         """Removes what was written, to write other clients."""
-        self._close_files()
+        self._files.forget()
         self._digests, self._like = {}, {}
         self._names, self._sizes, self._known, self._left_out = [], [], set(), None
         self.num_clients = self.num_examples = self.num_read = 0
@@ -389,13 +386,14 @@ class StoreWriter:
     def _completed(self) -> dict[str, Any]:
         """Writes headers, offsets and names; what `store.json` says of all files."""
         table: dict[str, Any] = {"arrays": {}}
-        for key, file in self._files.items():
-            like = self._like[key]
+        self._files.save()
+        for key, like in self._like.items():
             shape = (self.num_examples, *like.shape[1:])
-            layout.write_header(file, like.dtype, shape)
+            with self._path(key).open("r+b") as file:
+                layout.write_header(file, like.dtype, shape)
+                file.flush()
+                os.fsync(file.fileno())
             table["arrays"][key] = _entry(like.dtype, shape, self._digests[key])
-            file.flush()
-            os.fsync(file.fileno())
         offsets = np.append(0, np.cumsum(self._sizes)).astype(np.int64)
         for key, array in ((layout.OFFSETS, offsets), (layout.NAMES, np.array(self._names))):
             with self._path(key).open("wb") as file:
@@ -410,22 +408,10 @@ class StoreWriter:
         return self._partial / layout.array_file(key)
 
     def _close(self) -> None:
-        self._close_files()
+        self._files.forget()
         self._lock.release()
 
-    def _close_files(self) -> None:
-        for file in self._files.values():
-            with contextlib.suppress(OSError):
-                file.close()
-        self._files = {}
-
     def _failed(self, error: OSError) -> DataError:
-        if layout.has_too_many_files(error):
-            return DataError(
-                f"Cannot write the store {self.folder}: each of its {len(self._like)} or more "
-                "arrays is a file, and this process cannot open more. Join columns in one array, "
-                "as in columns={'x': ['a', 'b']}, or allow more open files (ulimit -n)."
-            )
         return _DiskError(
             f"Cannot write the store {self.folder}: {error.strerror or error}. What was written is "
             f"kept in {self._partial}, and the same call goes on with it."
