@@ -24,6 +24,8 @@ from fedax.validate import quoted
 # Of a block, which is in memory: lines, and cells; a cell takes 60 bytes beside its letters.
 _LINES = 2**14
 _CELLS = 2**20
+# Of a packed file, what a cell becomes at least: short ones take longest for their letters.
+_CELL_BYTES = 8
 _LONGEST_LINE = 2**24
 # A longer cell is text, whatever it says: NumPy takes as much for each cell as for the longest.
 _LONGEST_NUMBER = 1000
@@ -233,7 +235,7 @@ def _is_text(value: str) -> bool:
 
 
 def _lines(path: Path) -> Iterator[tuple[int, list[str], int]]:
-    """Line numbers and cells of the lines that are not blank, and the letters so far."""
+    """Line numbers and cells of the lines that are not blank, and the bytes so far."""
     csv.field_size_limit(max(csv.field_size_limit(), _LONGEST_LINE))
     letters = [0]
     with path.open("rb") as raw:
@@ -245,7 +247,8 @@ def _lines(path: Path) -> Iterator[tuple[int, list[str], int]]:
         if not head.strip():
             raise DataError(f"{path} has no line of column names.")
         delimiter = max(",;\t", key=head.count)
-        reader = csv.reader(_bounded(path, head, text, letters), delimiter=delimiter, strict=True)
+        lines = _bounded(path, head, text, delimiter, letters)
+        reader = csv.reader(lines, delimiter=delimiter, strict=True)
         for row in reader:
             if len(row) > _MOST_COLUMNS:
                 raise ValueError(f"line {reader.line_num} has {len(row):,} columns")
@@ -253,11 +256,13 @@ def _lines(path: Path) -> Iterator[tuple[int, list[str], int]]:
                 yield reader.line_num, row, letters[0]
 
 
-def _bounded(path: Path, head: str, text: io.TextIOBase, letters: list[int]) -> Iterator[str]:
-    """The lines, whose letters are counted in a list of one number."""
+def _bounded(
+    path: Path, head: str, text: io.TextIOBase, delimiter: str, letters: list[int]
+) -> Iterator[str]:
+    """The lines, whose letters and cells are counted in a list of one number."""
     line, packed = head, path.stat().st_size
     while line:
-        letters[0] += len(line)
+        letters[0] += len(line) + _CELL_BYTES * (line.count(delimiter) + 1)
         require_modest(path, packed, letters[0])
         if len(line) >= _LONGEST_LINE:
             raise ValueError(f"a line begins with {quoted(line[:40])} and does not end")
