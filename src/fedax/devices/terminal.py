@@ -102,7 +102,10 @@ def _escaped(name: str, colours: bool) -> Iterator[None]:
     errors = getattr(stream, "errors", None)
     changes = errors != REPLACED and hasattr(stream, "reconfigure")
     if changes:
-        stream.reconfigure(errors=REPLACED)
+        try:
+            stream.reconfigure(errors=REPLACED)
+        except OSError:  # what is below it was exchanged and cannot seek
+            changes = False
     escaped = Escaped(stream, colours=colours)
     handlers = _handlers_to(stream)
     for handler in handlers:

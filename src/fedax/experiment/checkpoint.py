@@ -272,7 +272,8 @@ def _require_expected(
             if found == Declared(shape, own.dtype) and len(count) == 1:
                 continue
             widths = (found.dtype.itemsize, own.dtype.itemsize)
-            if found.dtype.kind == own.dtype.kind and sorted(widths) == [4, 8]:
+            same_kind = found.shape == shape and found.dtype.kind == own.dtype.kind
+            if same_kind and sorted(widths) == [4, 8]:
                 raise PrecisionError(
                     f"The run computed in {found.dtype} ({path}), and JAX computes in {own.dtype} "
                     f"here. Continue it with JAX_ENABLE_X64={int(widths[0] == 8)}."
