@@ -312,7 +312,7 @@ def test_divergence_is_told_in_its_own_round():
     task = quadratic_task()
     algorithm = fedax.fedavg(task.model, 1e8, server_learning_rate=1e308, num_local_steps=1)
     reports = fedax.simulate(task, algorithm, num_rounds=9, cohort_size=3)
-    with pytest.raises(fedax.DivergedError, match=r"Round 1: the server's parameters are"):
+    with pytest.raises(fedax.DivergedError, match=r"Round 1: the server's parameters, or"):
         list(reports)
 
 

@@ -734,3 +734,16 @@ def test_names_and_storages_that_are_none_are_sentences(tmp_path, monkeypatch):
         with pytest.raises(RunError, match=r"The study's storage .* cannot be used") as told:
             open_study("name", url, space=SPACE)
         assert "secret" not in str(told.value)
+
+
+def test_a_finite_loss_far_above_the_untrained_one_has_diverged(tmp_path):
+    """A loss that grows a thousandfold and stays finite, as rates a little too high give it."""
+    task = fedax.load_task("digits")
+    found = fedax.search(
+        task, fedax.fedavg, {"client_learning_rate": "loguniform(300, 301)"}, num_rounds=3,
+        num_trials=2, choose="train_loss:min", cohort_size=2, progress=False,
+        out=tmp_path / "found",
+    )
+    assert np.isfinite(found.record.metrics["train_loss"]).all()
+    assert (found.record.diverged > 0).all()
+    assert [trial.user_attrs["scores"] for trial in found.study.trials] == [[None]] * 2

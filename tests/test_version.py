@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 import fedax
-from fedax import version
 from fedax.data.downloads import web
 from fedax.experiment import checkpoint, manifest, params, versions
+from fedax.outside import version
 
 pytestmark = pytest.mark.quick
 
@@ -54,7 +54,7 @@ def test_a_clone_has_its_own_and_an_installed_package_the_installed(
     package.mkdir(parents=True)
     if text is not None:
         (tmp_path / "pyproject.toml").write_text(text)
-    assert version.find(package / "version.py") == found
+    assert version.find(package) == found
 
 
 def test_a_copy_that_nothing_says_the_version_of_is_unknown(tmp_path, monkeypatch):
@@ -62,4 +62,4 @@ def test_a_copy_that_nothing_says_the_version_of_is_unknown(tmp_path, monkeypatc
         raise metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(metadata, "version", missing)
-    assert version.find(tmp_path / "fedax" / "version.py") == "unknown"
+    assert version.find(tmp_path / "fedax") == "unknown"

@@ -72,6 +72,7 @@ from fedax.mistakes import AlgorithmError, ModelError
 from fedax.models.next_token import next_token
 from fedax.models.supervised import classification, regression
 from fedax.optimizers import BaseOptimizer, base_optimizers, schedules
+from fedax.outside.version import __version__ as __version__
 from fedax.rounds.client_metrics import ClientMetrics
 from fedax.rounds.cohort import RoundInfo, run_round
 from fedax.rounds.evaluation import evaluate, evaluate_clients
@@ -88,7 +89,6 @@ from fedax.tasks.registry import load_task
 from fedax.tuning.load import LoadedSweep, load_sweep
 from fedax.tuning.searching import SearchResult, search
 from fedax.tuning.sweep import SweepResult, sweep
-from fedax.version import __version__ as __version__
 
 __all__ = [
     "AlgorithmError",

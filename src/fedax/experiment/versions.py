@@ -12,7 +12,7 @@ import jax
 import numpy as np
 import optax
 
-from fedax.version import __version__
+from fedax.outside.version import __version__
 
 _DRAWS = ("jax_threefry_partitionable", "jax_default_prng_impl")
 

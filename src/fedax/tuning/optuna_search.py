@@ -59,6 +59,8 @@ class Search(NamedTuple):
       seed: of the sampler.
       worker: a name that no other worker of the study has; it goes on where one of that name was
         killed.
+      lost: (settings, seed, history) -> the round from which on a run to the end has diverged, its
+        loss being far above the untrained model's; 0: it has not.
     """
 
     space: Mapping[str, BaseDistribution]
@@ -72,6 +74,7 @@ class Search(NamedTuple):
     batch_size: int = 8
     seed: int = 0
     worker: str = ""
+    lost: Callable[[Mapping[str, Any], int, History], int] = lambda settings, seed, history: 0  # noqa: ARG005
 
     @property
     def worst(self) -> float:
@@ -86,7 +89,7 @@ class Tried(NamedTuple):
       number: the study's.
       values: its hyperparameters.
       histories: by seed; only the first, if it was given up.
-      diverged: by seed, the round after the last; 0: it did not.
+      diverged: by seed, in which round; 0: it did not.
       given_up: whether it was.
     """
 
@@ -252,8 +255,8 @@ def _try(
     return [
         Tried(
             trial.number, trial.params, of_seeds,
-            {seed: 0 if len(history) >= asked.num_rounds or place in pruned else len(history) + 1
-             for seed, history in of_seeds.items()},
+            {seed: 0 if place in pruned else len(history) + 1 if len(history) < asked.num_rounds
+             else asked.lost(trial.params, seed, history) for seed, history in of_seeds.items()},
             place in pruned,
         )
         for place, (trial, of_seeds) in enumerate(zip(trials, histories, strict=True))

@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
+import numpy as np
+
 from fedax.algorithm import FederatedAlgorithm
 from fedax.data.file_names import file_name
 from fedax.data.task import Task
@@ -22,8 +24,10 @@ from fedax.experiment.folder import TASKS, RunError, explained, locked
 from fedax.experiment.signals import stop_on_signal
 from fedax.files.regular import read_file, write_atomically
 from fedax.outside.paths import expanded
+from fedax.rounds.history import History
 from fedax.rounds.options import Settings, SimulateOptions
 from fedax.rounds.stopping import Goal
+from fedax.rounds.untrained import lost_in, untrained_loss
 from fedax.sweeps.record import Record
 from fedax.validate import check_choice, check_count
 
@@ -226,7 +230,7 @@ def run_search(folder: Path, plan: Plan, say: Callable[[str], None]) -> SearchRe
     asked = trying.Search(
         plan.space, scorer(plan.choose), plan.num_rounds, plan.num_trials, maximise,
         plan.seeds, plan.sampler, make_pruner(plan.pruner, plan.num_rounds, every),
-        plan.batch_size, plan.seeds[0], _worker(folder, plan.storage),
+        plan.batch_size, plan.seeds[0], _worker(folder, plan.storage), _judge(plan.made),
     )
     about = {
         **plan.about, "algorithm": plan.algorithm, "num_rounds": plan.num_rounds,
@@ -253,6 +257,22 @@ def run_search(folder: Path, plan: Plan, say: Callable[[str], None]) -> SearchRe
         for tried in trying.explore(study, asked, stopping, keep_trials(trials)):
             say(_line(study, tried, plan.num_trials))
     return SearchResult(study, record_of({plan.algorithm: (study, trials)}))
+
+
+def _judge(
+    made: Callable[[Mapping[str, Any]], tuple[Task, FederatedAlgorithm]]
+) -> Callable[[Mapping[str, Any], int, History], int]:
+    """In which round a run that came to its end diverged, as a sweep judges it; 0: it did not."""
+    untrained: dict[tuple[int, int], tuple[Task, float]] = {}
+
+    def lost(values: Mapping[str, Any], seed: int, history: History) -> int:
+        task, _ = made(values)
+        key = (id(task), seed)
+        if key not in untrained:
+            untrained[key] = task, untrained_loss(task, seed)
+        return lost_in(np.asarray(history["train_loss"]), untrained[key][1])
+
+    return lost
 
 
 def trials_of(folder: Path, algorithm: str) -> Path:

@@ -18,7 +18,7 @@ from fedax.data.downloads.files import (
     require_published,
 )
 from fedax.data.errors import DataError
-from fedax.version import __version__
+from fedax.outside.version import __version__
 
 # A server that sends nothing for so long is given up, or less than this in that time.
 SILENT_SECONDS = 30.0

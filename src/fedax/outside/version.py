@@ -7,7 +7,7 @@ from importlib import metadata
 from pathlib import Path
 
 
-def find(file: Path) -> str:
+def find(package: Path) -> str:
     """The version that the code has.
 
     That of `pyproject.toml` where the code lies in a copy of the repository, as an installation
@@ -15,9 +15,9 @@ def find(file: Path) -> str:
     nothing says it.
 
     Args:
-      file: one of the package's own, directly in its folder.
+      package: the folder of the package.
     """
-    source = file.parent.parent
+    source = package.parent
     try:
         if source.name == "src":
             text = (source.parent / "pyproject.toml").read_text("utf-8")
@@ -32,4 +32,4 @@ def find(file: Path) -> str:
         return "unknown"
 
 
-__version__ = find(Path(__file__).resolve())
+__version__ = find(Path(__file__).resolve().parents[1])
