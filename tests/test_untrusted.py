@@ -420,3 +420,14 @@ def test_a_forged_search_is_a_sentence(search, capsys, change):
     refused(capsys, "sweep", "--resume", search, "--trials", "3")
     edit(search, lambda config: config.update(search=5))
     refused(capsys, "sweep", "--resume", search, "--trials", "3")
+
+
+@pytest.mark.parametrize("change", [
+    lambda config: config["python"].pop("algorithm"), lambda config: config["python"].pop("method"),
+    lambda config: config.pop("algorithm_options"), lambda config: config.update(python=5),
+    lambda config: config.pop("seed"),
+])
+def test_a_run_s_configuration_that_lacks_something_is_damaged(trained, change):
+    edit(trained, change)
+    with pytest.raises(RunError, match="is damaged: it has no"):
+        fedax.load_run(trained)

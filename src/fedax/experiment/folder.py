@@ -26,6 +26,9 @@ CONFIG = "config.json"
 TASKS = "tasks"
 HELD = "held"
 DEFAULTS = "defaults"
+# What every run's config.json has, and under "python" one that a Python program made.
+RUN_HAS = {"task", "algorithm", "algorithm_options", "num_rounds", "seed"}
+PYTHON_HAS = {"algorithm", "method"}
 # What config.json has as the kind of a sweep.
 SWEEP = "sweep"
 # The configurations of a sweep's methods, which are written before its own.
@@ -137,6 +140,14 @@ def read_run_config(folder: Path) -> dict[str, Any]:
     """
     config = read_config(folder)
     _require_no_sweep(folder, config)
+    python = config.get("python", {})
+    missing = RUN_HAS - set(config)
+    if "python" in config and isinstance(python, Mapping):
+        missing |= PYTHON_HAS - set(python)
+    if missing or not isinstance(python, Mapping):
+        raise RunError(
+            f"{folder / CONFIG} is damaged: it has no {min(missing, default='table python')!r}."
+        )
     return config
 
 
