@@ -45,11 +45,13 @@ class Task(_Task):
     ) -> Task:
         for part, data in (("train", train), ("test", test)):
             if not isinstance(data, FederatedDataset) and (part == "train" or data is not None):
-                raise TypeError(
-                    f"{part} must be a fedax.FederatedDataset, but is {kind_of(data)}. Make one of "
-                    "arrays and whose each row is with FederatedDataset.from_arrays(arrays, "
-                    "client_ids), or of one dictionary a client with "
+                cure = "Give its data: task.train or task.test." if isinstance(data, Task) else (
+                    "Make one of arrays and whose each row is with FederatedDataset.from_arrays("
+                    "arrays, client_ids), or of one dictionary a client with "
                     "FederatedDataset.from_clients(clients)."
+                )
+                raise TypeError(
+                    f"{part} must be a fedax.FederatedDataset, but is {kind_of(data)}. {cure}"
                 )
         if test is not None:
             require_alike(train.categories, test.categories)

@@ -14,8 +14,9 @@ from fedax.files.regular import read_file
 from fedax.pictures.errors import DrawingError
 from fedax.rounds.client_metrics import ClientMetrics
 
-# Longer names of clients are refused.
+# Longer names of clients, and longer numbers, are refused.
 MOST_LETTERS = 1000
+LONGEST_NUMBER = 64
 
 
 def read_clients(path: Path, *, links: bool = True) -> ClientMetrics:
@@ -40,6 +41,8 @@ def read_clients(path: Path, *, links: bool = True) -> ClientMetrics:
         examples = np.array(sizes, int)
         sums = {}
         for metric, texts in zip(head[2:], columns, strict=True):
+            if max(map(len, texts)) > LONGEST_NUMBER:
+                raise ValueError(f"its column {metric[:40]!r} has a number of too many digits")
             values = np.array([float(text) if text else np.nan for text in texts])
             there = ~np.isnan(values)
             sums[metric] = (np.where(there, values, 0), there.astype(float))
