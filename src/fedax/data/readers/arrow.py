@@ -25,6 +25,8 @@ from fedax.data.tables import Columns, arrow_column, choose, stacked_columns
 from fedax.theory.tables import read_table
 from fedax.validate import quoted
 
+# What a row takes besides its columns: its client's number.
+ROW_BYTES = 8
 _PROGRAM = resources.files("fedax.data.readers") / "arrow_process.py"
 _ERRORS = (ValueError, TypeError, KeyError, IndexError, NotImplementedError)
 
@@ -122,10 +124,11 @@ class _Files:
                 file = head.get("file", file)
                 if "batch" not in head:
                     continue
-                unpacked[file] += head["bytes"]
-                require_modest(self._files[file], packed[file], unpacked[file])
                 with arrow.ipc.open_stream(process.take(head["batch"])) as stream:
-                    yield stream.read_all()
+                    table = stream.read_all()
+                unpacked[file] += head["bytes"] + ROW_BYTES * len(table)
+                require_modest(self._files[file], packed[file], unpacked[file])
+                yield table
         except BaseException:
             process.end()
             raise
