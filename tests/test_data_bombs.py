@@ -394,3 +394,9 @@ def test_archives_whose_headers_are_bombs(tmp_path):
                         ("c.tar.xz", "is damaged, or no archive")):
         with limits(60, 200, name), pytest.raises(DataError, match=words):
             unpack(tmp_path / name, {"x"}, tmp_path, 2**20)
+
+
+def test_a_client_of_more_arrays_than_a_store_may_have(tmp_path):
+    arrays = {f"x{i}": np.zeros(1) for i in range(budget.MOST_ARRAYS + 1)}
+    with pytest.raises(DataError, match=r"has 4,097 arrays, more than the 4,096"):
+        convert([("ada", arrays)], tmp_path / "store")

@@ -16,6 +16,7 @@ import numpy as np
 
 import fedax.data.store as layout
 from fedax.data.array_files import ArrayFiles
+from fedax.data.budget import require_few_arrays
 from fedax.data.checks import require_labels, require_numbers
 from fedax.data.converting import Columns, Transform, arrays_of_client, clients_behind
 from fedax.data.errors import DataError
@@ -287,7 +288,8 @@ class StoreWriter:
         return np.ascontiguousarray(rows) if rows.ndim else rows
 
     def _begin(self, rows: Mapping[str, np.ndarray]) -> None:
-        """Opens files for the first client's arrays."""
+        """Begins files for the first client's arrays."""
+        require_few_arrays(f"The data of {self.folder.name}", len(rows))
         if len({key.lower() for key in rows}) < len(rows):
             raise DataError(
                 f"The arrays {sorted(rows)} have names that differ in capitals only, and some "
