@@ -221,7 +221,6 @@ def test_a_sweep_whose_data_changed_does_not_go_on(project, capsys):
 
 
 def test_a_search_whose_data_changed_does_not_go_on(project, capsys):
-    pytest.importorskip("optuna")
     fed("sweep", "own.py:mine", "fedavg", "--search", "client_learning_rate=loguniform(0.01,1)",
         "--trials", "2", "--set", "cohort_size=2", "num_rounds=2", "--out", "s")
     fed("sweep", "--resume", "s", "--trials", "3")
@@ -241,7 +240,6 @@ def small_task(value=0.0):
 
 
 def test_a_search_from_python_compares_its_data(tmp_path):
-    pytest.importorskip("optuna")
     for task, refused in ((small_task(), False), (small_task(), False), (small_task(1), True)):
         call = {
             "num_rounds": 1, "num_trials": 2, "cohort_size": 2, "out": tmp_path, "progress": False,
