@@ -1,5 +1,6 @@
 """A stranger's data file takes no more than its size allows, and opens nothing but itself."""
 
+import contextlib
 import gzip
 import io
 import json
@@ -243,7 +244,7 @@ def sqlite(path):
 def test_pages_of_a_database_that_stand_in_many_places(tmp_path):
     """An interior page whose children are one page, six levels deep: 400^6 rows in 40 kB."""
     path = made_data.make_sqlite(tmp_path)
-    with sqlite3.connect(path) as database:
+    with contextlib.closing(sqlite3.connect(path)) as database, database:
         (size,) = database.execute("PRAGMA page_size").fetchone()
         (root,) = database.execute(
             "SELECT rootpage FROM sqlite_master WHERE name = 'client_metadata'").fetchone()
@@ -266,7 +267,7 @@ def test_pages_of_a_database_that_stand_in_many_places(tmp_path):
 @pytest.mark.parametrize("kind", ["view", "table"])
 def test_views_in_views(kind, tmp_path):
     path = made_data.make_sqlite(tmp_path)
-    with sqlite3.connect(path) as database:
+    with contextlib.closing(sqlite3.connect(path)) as database, database:
         database.execute("ALTER TABLE examples RENAME TO v0")
         for i in range(1, 30):
             database.execute(f"CREATE VIEW v{i} AS SELECT a.* FROM v{i - 1} a, v{i - 1} b")
@@ -279,7 +280,7 @@ def test_views_in_views(kind, tmp_path):
 @pytest.mark.quick
 def test_computed_columns_are_not_run(tmp_path):
     path = made_data.make_sqlite(tmp_path)
-    with sqlite3.connect(path) as database:
+    with contextlib.closing(sqlite3.connect(path)) as database, database:
         database.execute("ALTER TABLE examples ADD COLUMN z AS (hex(zeroblob(30000000)))")
     assert "the column 'z' of the table examples is computed" in refused(sqlite, path)
 

@@ -1,5 +1,6 @@
 """Malformed files of every format: one sentence, nothing left behind, nothing run or followed."""
 
+import contextlib
 import gzip
 import json
 import lzma
@@ -80,11 +81,9 @@ def test_no_file(name, tmp_path):
 
 
 def change(path, *statements):
-    database = sqlite3.connect(path)
-    for statement, *values in statements:
-        database.execute(statement, values)
-    database.commit()
-    database.close()
+    with contextlib.closing(sqlite3.connect(path)) as database, database:
+        for statement, *values in statements:
+            database.execute(statement, values)
 
 
 INSERT = "INSERT INTO examples VALUES ('all_train', ?, ?)"

@@ -1,5 +1,6 @@
 """A stranger's folder runs nothing, writes nothing outside itself, takes no excessive memory."""
 
+import contextlib
 import io
 import json
 import os
@@ -131,14 +132,12 @@ def test_a_study_s_pickles_are_not_read(tmp_path, monkeypatch):
     start = ["sweep", "quadratics", "fedavg", "--rounds", "1", "--search", *ranges]
     of_cmaes = ["--sampler", "cmaes", "--settings-per-batch", "1", "--trials", "6"]
     assert run_command([*start, *of_cmaes, "--out", "search"]) == 0
-    database = sqlite3.connect("search/study.db")
-    for key in ("cma:optimizer:0", "cma:optimizer", "cmawm:optimizer:0"):
-        database.execute(
-            "INSERT INTO trial_system_attributes (trial_id, key, value_json) "
-            "SELECT trial_id, ?, ? FROM trials", (key, json.dumps(pickle.dumps(Evil()).hex())),
-        )
-    database.commit()
-    database.close()
+    with contextlib.closing(sqlite3.connect("search/study.db")) as database, database:
+        for key in ("cma:optimizer:0", "cma:optimizer", "cmawm:optimizer:0"):
+            database.execute(
+                "INSERT INTO trial_system_attributes (trial_id, key, value_json) "
+                "SELECT trial_id, ?, ? FROM trials", (key, json.dumps(pickle.dumps(Evil()).hex())),
+            )
     assert run_command(["sweep", "--resume", "search", "--trials", "8"]) == 0
     assert not Path("OWNED").exists()
 
@@ -213,12 +212,14 @@ def test_a_journal_does_not_have_a_file_deleted(search, tmp_path, capsys):
 
 def test_a_search_keeps_its_study_elsewhere_only_if_its_user_says_so(search, tmp_path, capsys):
     other = tmp_path / "other.db"
-    sqlite3.connect(other).execute("CREATE TABLE passwords(x)")
+    with contextlib.closing(sqlite3.connect(other)) as database, database:
+        database.execute("CREATE TABLE passwords(x)")
     url = f"sqlite:///{other}"
     edit(search, lambda config: config["search"].update(storage=url))
     said = refused(capsys, "sweep", "--resume", search, "--trials", "3")
     assert "--storage URL" in said
-    tables = sqlite3.connect(other).execute("SELECT name FROM sqlite_master").fetchall()
+    with contextlib.closing(sqlite3.connect(other)) as database:
+        tables = database.execute("SELECT name FROM sqlite_master").fetchall()
     assert tables == [("passwords",)]
     own = f"sqlite:///{tmp_path / 'own.db'}"
     resume = ["sweep", "--resume", str(search), "--trials", "1"]
@@ -233,7 +234,7 @@ def test_a_search_keeps_its_study_elsewhere_only_if_its_user_says_so(search, tmp
     "CREATE INDEX evil ON trials (hex(zeroblob(number)))",
 ])
 def test_a_study_with_programs_in_it_is_refused(search, capsys, statement):
-    with sqlite3.connect(search / "study.db") as database:
+    with contextlib.closing(sqlite3.connect(search / "study.db")) as database, database:
         database.execute(statement)
     said = refused(capsys, "sweep", "--resume", search, "--trials", "3")
     assert "'evil'" in said
@@ -250,7 +251,7 @@ def test_a_study_with_programs_in_it_is_refused(search, capsys, statement):
     ("DELETE FROM trial_values", "has no score"),
 ])
 def test_a_forged_study_is_a_sentence(search, capsys, statement, said):
-    with sqlite3.connect(search / "study.db") as database:
+    with contextlib.closing(sqlite3.connect(search / "study.db")) as database, database:
         database.execute(statement)
     assert said in refused(capsys, "sweep", "--resume", search, "--trials", "3")
 

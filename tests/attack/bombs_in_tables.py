@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import lzma
 import random
@@ -128,7 +129,7 @@ def sqlite_example(folder: Path, rng: random.Random) -> Made:
 def sqlite_views(folder: Path, rng: random.Random) -> Made:
     path = made_data.make_sqlite(folder)
     deep = rng.choice((8, 20, 60))
-    with sqlite3.connect(path) as database:
+    with contextlib.closing(sqlite3.connect(path)) as database, database:
         table = rng.choice(("examples", "client_metadata"))
         kind = rng.choice(("nested", "recursive", "generated", "index"))
         if kind == "nested":
@@ -146,7 +147,6 @@ def sqlite_views(folder: Path, rng: random.Random) -> Made:
             database.execute(f"ALTER TABLE {table} ADD COLUMN g AS (zeroblob(900000000))")
         else:
             database.execute(f"CREATE INDEX slow ON {table}(client_id) WHERE client_id > '0'")
-    database.close()
     return path, {"split": "all_train"}
 
 
@@ -155,11 +155,10 @@ def sqlite_pages(folder: Path, rng: random.Random) -> Made:
     path = folder / "a.sqlite"
     made_data.sqlite(path, {"train": {"a": [made_data.tf_example({"x": [1.0]})]}}, index=False)
     table = rng.choice(("client_metadata", "examples"))
-    with sqlite3.connect(path) as database:
+    with contextlib.closing(sqlite3.connect(path)) as database, database:
         (size,) = database.execute("PRAGMA page_size").fetchone()
         (root,) = database.execute(
             "SELECT rootpage FROM sqlite_master WHERE name = ?", [table]).fetchone()
-    database.close()
     content = bytearray(path.read_bytes())
     count = len(content) // size
     extra = [bytes(content[(root - 1) * size : root * size])]

@@ -7,6 +7,7 @@ to a pipe and to a terminal, beyond fedax's own colours, has none of them.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 import shutil
@@ -142,7 +143,7 @@ def of_entry(name: str, rng: random.Random) -> list[str]:
 def of_study(name: str, rng: random.Random) -> list[str]:
     """Something in a search's database."""
     folder = _folder("search")
-    with sqlite3.connect(folder / "study.db") as database:
+    with contextlib.closing(sqlite3.connect(folder / "study.db")) as database, database:
         table, column = rng.choice((
             ("studies", "study_name"), ("trial_params", "param_name"), ("trials", "state"),
             ("trial_params", "distribution_json"), ("study_user_attributes", "value_json"),
@@ -153,7 +154,6 @@ def of_study(name: str, rng: random.Random) -> list[str]:
             rng.choice((name, json.dumps({name: name, "name": name}), f'{{"x": "{name}'))])
         if rng.random() < 0.2:
             database.execute(f"ALTER TABLE {table} RENAME TO x")
-    database.close()
     return ["sweep", "--resume", str(folder), "--trials", "4"]
 
 

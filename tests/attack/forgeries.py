@@ -7,6 +7,7 @@ imported or called is noticed by a module that notes it, and by the system's own
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
@@ -62,9 +63,8 @@ def canary() -> Path:
     sys.path.insert(0, str(modules))
     os.environ["ATTACK_CANARY"] = str(folder)
     (folder / "thesis.txt").write_text("mine")
-    with sqlite3.connect(folder / "mine.db") as database:
+    with contextlib.closing(sqlite3.connect(folder / "mine.db")) as database, database:
         database.execute("CREATE TABLE mine (x)")
-    database.close()
     np.savez(folder / "mine.npz", x=np.arange(3))
     sys.addaudithook(_note)
     return folder
@@ -147,7 +147,7 @@ def spoil_json(path: Path, rng: random.Random) -> None:
 def spoil_study(path: Path, rng: random.Random) -> None:
     """A study with other values in some cells, and pickles where samplers keep theirs."""
     evil = json.dumps(pickle.dumps(_Evil()).hex())
-    with sqlite3.connect(path) as database:
+    with contextlib.closing(sqlite3.connect(path)) as database, database:
         names = [row[0] for row in database.execute(
             "SELECT name FROM sqlite_master WHERE type = 'table'")]
         for _ in range(rng.choice((1, 2, 5))):
@@ -179,7 +179,6 @@ def spoil_study(path: Path, rng: random.Random) -> None:
         if rng.random() < 0.1:
             database.execute("ALTER TABLE trial_params RENAME TO p")
             database.execute("CREATE VIEW trial_params AS SELECT a.* FROM p a, p b, p c, p d, p e")
-    database.close()
     if rng.random() < 0.1:
         path.write_bytes(damaged(path.read_bytes(), rng))
 

@@ -8,6 +8,7 @@ which has imported all that it needs.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
@@ -82,7 +83,7 @@ def told(database: Path) -> list[tuple[Any, ...]]:
     Raises:
       FoundError: one still seems to run.
     """
-    with sqlite3.connect(database) as connection:
+    with contextlib.closing(sqlite3.connect(database)) as connection, connection:
         trials = connection.execute(
             "SELECT trial_id, number, state FROM trials ORDER BY study_id, number").fetchall()
         found = []
