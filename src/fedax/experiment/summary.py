@@ -15,6 +15,7 @@ from fedax.experiment.folder import write_json
 from fedax.experiment.metrics import read_metrics
 from fedax.experiment.profiling import time_parts
 from fedax.measures.communication import Communication
+from fedax.rounds.directions import is_evaluated
 from fedax.rounds.state import TrainingState
 from fedax.rounds.stopping import Watch
 
@@ -51,7 +52,7 @@ def write_summary(
     parts = time_parts(rounds, saving)
     losses = [m["train_loss"] for m in rounds[-100:] if m.get("train_loss") is not None]
     if final is None:
-        tested = (m for m in reversed(rounds) if any(key.startswith("test_") for key in m))
+        tested = (m for m in reversed(rounds) if any(map(is_evaluated, m)))
         final = next(tested, {})
     best = watch.best
     summary = {
@@ -64,7 +65,7 @@ def write_summary(
         "num_rejected": sum(metrics.get("num_rejected", 0) for metrics in rounds),
         "rejected_clients": dict(rejected_clients),
         "train_loss_last_100_rounds": float(np.mean(losses)) if losses else None,
-        "final": {k: v for k, v in final.items() if k.startswith(("test_", "evaluated_"))},
+        "final": {k: v for k, v in final.items() if is_evaluated(k) or k.startswith("evaluated_")},
         "references": references,
         "algorithm": config["algorithm"],
         "total_local_steps": sum(metrics.get("total_local_steps", 0) for metrics in rounds),

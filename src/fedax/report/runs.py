@@ -10,7 +10,7 @@ import numpy as np
 
 from fedax.report.curves import in_units
 from fedax.report.marks import listed, words
-from fedax.rounds.directions import direction
+from fedax.rounds.directions import direction, is_evaluated, shown_first
 from fedax.rounds.history import describe_sample, is_sampled
 
 # The last part of a run's rounds is compared with the part before: if the loss falls by more than
@@ -60,7 +60,7 @@ class Run(NamedTuple):
         """The metrics of its rounds: training loss, tests, others."""
         names = dict.fromkeys(key for metrics in self.rounds for key in metrics)
         known = [name for name in names if name not in ("round", "rejected")]
-        return sorted(known, key=lambda name: (name != "train_loss", not name.startswith("test_")))
+        return sorted(known, key=shown_first)
 
     def values(self, metric: str) -> np.ndarray:
         """A metric of all rounds, float64 [rounds]; NaN where there is none."""
@@ -71,10 +71,10 @@ class Run(NamedTuple):
         """The test metrics at its end, or so far."""
         if self.summary is not None:
             return dict(self.summary.get("final", {}))
-        tested = (m for m in reversed(self.rounds) if any(k.startswith("test_") for k in m))
+        tested = (m for m in reversed(self.rounds) if any(map(is_evaluated, m)))
         return {
             name: value for name, value in next(tested, {}).items()
-            if name.startswith(("test_", "evaluated_"))
+            if is_evaluated(name) or name.startswith("evaluated_")
         }
 
     @property
@@ -206,7 +206,7 @@ def _of_rejections(run: Run) -> Iterator[str]:
 
 
 def _of_tests(run: Run) -> Iterator[str]:
-    tested = [m for m in run.rounds if any(name.startswith("test_") for name in m)]
+    tested = [m for m in run.rounds if any(map(is_evaluated, m))]
     if not tested:
         if run.rounds:
             yield "No test metrics: nothing was measured on test data."

@@ -15,6 +15,7 @@ from fedax.report.document import Page
 from fedax.report.heat import heat_map
 from fedax.report.marks import Cell, Column, listed, pairs, sorted_table, text, ticked, words
 from fedax.report.runs import Run, above_its_start, still_improving
+from fedax.rounds.directions import is_evaluated
 from fedax.rounds.history import mean_and_spread
 from fedax.sweeps.choosing import CLOSE, Choice, MethodChoice
 from fedax.sweeps.closing import rule_in_words
@@ -86,8 +87,8 @@ def best_runs(
             continue
         for row in record.rows_of(chosen.best):
             rounds = record.history(int(row)).rounds
-            tested = [m for m in rounds if any(name.startswith("test_") for name in m)]
-            final = {k: v for k, v in tested[-1].items() if k.startswith("test_")} if tested else {}
+            tested = [m for m in rounds if any(map(is_evaluated, m))]
+            final = {k: v for k, v in tested[-1].items() if is_evaluated(k)} if tested else {}
             finished = len(rounds) >= config.get("num_rounds", 0)
             seed = int(record.seed[row])
             known = {
@@ -150,7 +151,7 @@ def _views(record: Record, order: list[int]) -> list[View]:
             values = np.where(np.isfinite(values), values, np.nan)
             if some:
                 mean[place], spread[place] = mean_and_spread(values)
-        wanted = metric == "train_loss" or metric.startswith("test_")
+        wanted = metric == "train_loss" or is_evaluated(metric)
         size = sum(view.values.size for view in found)
         if not wanted and size + np.isfinite(mean).any(axis=0).sum() * len(order) > MOST_POINTS:
             continue
@@ -244,7 +245,7 @@ def _table(record: Record, choice: Choice, order: list[int], shown: list[bool]) 
         Column("diverged", [_diverged(record, some) for some in rows]),
     ]
     for metric in merged(iter([list(record.metrics)])):
-        if metric.startswith("test_") and metric != choice.rule:
+        if is_evaluated(metric) and metric != choice.rule:
             columns.append(Column(words(metric), [_last(record, metric, some) for some in rows]))
     return sorted_table(
         "The settings", columns, ["best" if number in best else "" for number in order],
@@ -320,7 +321,7 @@ def _warnings(
             f"Chosen by {choice.rule}: what these data say of the best setting is too good, as "
             "they chose it."
         )
-    if record.metrics and not any(name.startswith("test_") for name in record.metrics):
+    if record.metrics and not any(map(is_evaluated, record.metrics)):
         yield "No test metrics: nothing was measured on test data."
 
 

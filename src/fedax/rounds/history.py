@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedax.rounds.directions import is_evaluated, shown_first
+
 if TYPE_CHECKING:
     import pandas
     from matplotlib.figure import Figure
@@ -58,7 +60,7 @@ class History:
         examples gave is a hollow point.
 
         Args:
-          metrics: their names; None: the training loss and all `test_*`.
+          metrics: their names; None: the training loss and all `validation_*` and `test_*`.
           figure: to draw into, such as `matplotlib.pyplot.figure()`; None: a new one, of which
             pyplot knows nothing.
 
@@ -85,7 +87,7 @@ class History:
     def _shown(self) -> list[str]:
         """The metrics that most want to see, in order."""
         names = {key: None for metrics in self.rounds for key in metrics}
-        tests = sorted(name for name in names if name.startswith("test_"))
+        tests = sorted(filter(is_evaluated, names), key=lambda name: (shown_first(name), name))
         return (["train_loss"] if "train_loss" in names else []) + tests
 
     def to_pandas(self) -> pandas.DataFrame:
@@ -116,14 +118,14 @@ def mean_and_spread(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def is_sampled(metrics: Mapping[str, Any], name: str = "test_") -> bool:
-    """Whether a round has a metric, or any, from a sample of the test examples.
+    """Whether a round has a metric, or any, from a sample of the test or validation examples.
 
     Example:
       >>> metrics = {"evaluated_examples": 10, "evaluated_of": 20}
       >>> is_sampled(metrics), is_sampled(metrics, "test_personal_loss"), is_sampled({"round": 1})
       (True, False, False)
     """
-    if not name.startswith("test_") or name.startswith("test_personal_"):
+    if not is_evaluated(name) or name.split("_")[1] == "personal":
         return False
     return metrics.get("evaluated_examples", 0) < metrics.get("evaluated_of", 0)
 

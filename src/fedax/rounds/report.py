@@ -12,6 +12,7 @@ from fedax.data.federated_dataset import FederatedDataset
 from fedax.outside.text import Told
 from fedax.rounds.client_metrics import ClientMetrics
 from fedax.rounds.cohort import RoundInfo
+from fedax.rounds.directions import is_evaluated
 from fedax.rounds.dispatch import Prepared
 from fedax.rounds.state import TrainingState
 
@@ -52,7 +53,7 @@ class RoundReport(NamedTuple):
     followed: bool = False
 
     def __repr__(self) -> str:
-        names = [name for name in self.metrics if name == "train_loss" or name.startswith("test_")]
+        names = [name for name in self.metrics if name == "train_loss" or is_evaluated(name)]
         words = [f"{name} {self.metrics[name]:.4g}" for name in names[:8]]
         for what in ("rejected", "dropped"):
             clients = getattr(self, what)

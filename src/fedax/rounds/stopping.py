@@ -13,7 +13,7 @@ import numpy as np
 from fedax.algorithm import Params
 from fedax.devices.mesh import one_copy
 from fedax.devices.processes import agreed
-from fedax.rounds.directions import Mode, direction
+from fedax.rounds.directions import Mode, direction, is_evaluated
 from fedax.rounds.report import RoundReport
 from fedax.validate import check_choice, check_count, check_number, quoted, unknown
 
@@ -169,7 +169,7 @@ class Watch:
     @property
     def needs_every_state(self) -> bool:
         """Whether the state after every round may be asked for, not those of evaluations only."""
-        return any(not _is_tested(name) for name in self._metrics())
+        return any(not is_evaluated(name) for name in self._metrics())
 
     def replay(self, rounds: Iterable[Mapping[str, Any]], best: Best | None) -> None:
         """Takes notice of rounds that were run before, and of the best model of these."""
@@ -240,7 +240,7 @@ class Watch:
         record = "never finite" if self._record is None else f"{self._record:.6g} at best"
         return (
             f"{name}, {record}, did not improve{by} in {stopping.patience} "
-            f"{'evaluations' if _is_tested(name) else 'rounds'} up to round {metrics['round']}."
+            f"{'evaluations' if is_evaluated(name) else 'rounds'} up to round {metrics['round']}."
         )
 
     def _keep(self, goal: Goal, report: RoundReport) -> None:
@@ -258,14 +258,14 @@ class Watch:
         return [part.metric for part in (self._stopping, self._goal) if part is not None]
 
     def _check_evaluation(self, evaluate_every: int | None) -> None:
-        for name in filter(_is_tested, self._metrics()):
+        for name in filter(is_evaluated, self._metrics()):
             if evaluate_every == 0:
                 raise ValueError(
                     f"{name} is watched, but evaluate_every=0 says never to evaluate; give the "
                     "number of rounds between evaluations."
                 )
         stopping = self._stopping
-        if stopping is not None and _is_tested(stopping.metric) and evaluate_every is None:
+        if stopping is not None and is_evaluated(stopping.metric) and evaluate_every is None:
             raise ValueError(
                 f"Early stopping watches {stopping.metric}, but only the last round is evaluated; "
                 "give evaluate_every, the number of rounds between evaluations."
@@ -277,14 +277,10 @@ class Watch:
         for name in self._metrics():
             if name in metrics:
                 self._seen.add(name)
-            waits = not evaluated and (self._evaluates_often or _is_tested(name))
+            waits = not evaluated and (self._evaluates_often or is_evaluated(name))
             if name not in self._seen and not waits:
                 there = [key for key in metrics if key != "round" and "seconds" not in key]
                 raise ValueError(unknown("metric to watch", name, there))
-
-
-def _is_tested(name: str) -> bool:
-    return name.startswith("test_")
 
 
 def _as_metric(name: Any, value: Any, number: int) -> int | float:

@@ -9,6 +9,7 @@ import numpy as np
 
 from fedax.data.task import Task
 from fedax.outside.text import Told
+from fedax.rounds.directions import is_evaluated
 from fedax.rounds.history import History, mean_and_spread
 from fedax.rounds.stopping import Goal
 from fedax.rounds.untrained import LAST_ROUNDS
@@ -204,7 +205,7 @@ def _last_values(record: Record, name: str, rounds: int, there: np.ndarray) -> l
     """
     values = record.metrics[name][there, :rounds]
     measured = ~np.isnan(values)
-    if name.startswith("test_"):
+    if is_evaluated(name):
         # All are evaluated in the same rounds, so where one has a gap it was not finite. Only what
         # is given up early is evaluated at its end as well.
         done = np.where(there, record.done, 0)
