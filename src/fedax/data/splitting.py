@@ -102,7 +102,7 @@ def parts_of_clients(
 
     Example:
       >>> parts_of_clients(["ada", "bob", "eve", "joe"], 0.25, 0.25, seed=0).tolist()
-      [2, 0, 0, 1]
+      [0, 0, 1, 2]
     """
     total = len(names)
     for_test, for_validation = (

@@ -13,7 +13,7 @@ LOW = {"bpc", "bytes", "dissimilarity", "distance", "drift", "error", "loss", "m
        "norm", "perplexity", "regret", "rmse", "seconds"}
 
 # How the names of what evaluation measures begin, in the order of pages.
-EVALUATED = ("validation_", "test_")
+EVALUATED = VALIDATION, TEST = "validation_", "test_"
 
 
 def is_evaluated(metric: str) -> bool:
@@ -34,7 +34,7 @@ def shown_first(metric: str) -> tuple[bool, bool, bool]:
       ['train_loss', 'validation_loss', 'test_loss', 'seconds']
     """
     return (
-        metric != "train_loss", not is_evaluated(metric), not metric.startswith(EVALUATED[0])
+        metric != "train_loss", not is_evaluated(metric), not metric.startswith(VALIDATION)
     )
 
 

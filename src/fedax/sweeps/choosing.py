@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -11,8 +11,10 @@ from fedax.data.task import Task
 from fedax.outside.text import Told
 from fedax.rounds.directions import is_evaluated
 from fedax.rounds.history import History, mean_and_spread
+from fedax.rounds.measurements import held_out
 from fedax.rounds.stopping import Goal
 from fedax.rounds.untrained import LAST_ROUNDS
+from fedax.rounds.validation import validation_metric
 from fedax.sweeps.edges import Edge, edge
 from fedax.sweeps.grid import different, product
 from fedax.sweeps.record import Record, Setting
@@ -92,8 +94,8 @@ def choose(
         100 rounds, or over all if there are fewer. Any other name of a metric stands for its last
         measured value, the higher or the lower the better as its name says, see
         `fedax.EarlyStopping`; "name:max" and "name:min" say it themselves. A metric of the test
-        data, such as "test_accuracy", makes these data validation data: what they say of the chosen
-        setting is too good, so keep other data for that. A function gets the history of a run and
+        data, such as "test_accuracy", says too much good of the chosen setting: choose by
+        validation data, see `fedax.Task`. A function gets the history of a run and
         returns its score, the smaller the better.
       num_rounds: compare after so many rounds, as if there were no more; None: after as many as
         the longest run has. A run with fewer has no score, unless it diverged; one whose score is
@@ -162,15 +164,28 @@ def require_choosable(rule: Rule, task: Task, evaluates: bool) -> None:
     if callable(rule):
         return
     name = Goal.of(rule, None, "choose").metric
-    if not name.startswith("test_"):
+    if not is_evaluated(name):
         return
-    if task.test is None or not evaluates:
-        why = "evaluate_every is 0" if task.test is not None else f"{task.name} has no test data"
+    parts = held_out(task)
+    asked = name.partition("_")[0]
+    if asked not in parts or not evaluates:
+        why = "evaluate_every is 0" if asked in parts else f"{task.name} has no {asked} data"
         raise ValueError(f"Cannot choose by {name}: {why}. Choose by train_loss.")
-    measured = [f"{part}_{metric}" for part in ("test", "test_worst_tenth")
+    measured = [f"{part}_{kind}{metric}" for part in parts for kind in ("", "worst_tenth_")
                 for metric in task.model.metrics]
     if name not in measured:
         raise ValueError(unknown("metric to choose by", name, [PAPER_RULE, *measured]))
+
+
+def default_rule(tasks: Iterable[Task], *, evaluates: bool) -> str:
+    """The rule if nobody names one: the validation loss if all tasks have it, else the paper's.
+
+    Args:
+      tasks: on which the runs are.
+      evaluates: whether they are evaluated at all.
+    """
+    rules = {validation_metric(task) if evaluates else None for task in tasks}
+    return (rules.pop() if len(rules) == 1 else None) or PAPER_RULE
 
 
 def _named(rule: Rule, maximise: bool | None) -> tuple[str, bool]:
