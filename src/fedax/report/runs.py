@@ -10,7 +10,7 @@ import numpy as np
 
 from fedax.report.curves import in_units
 from fedax.report.marks import listed, words
-from fedax.rounds.directions import direction, is_evaluated, shown_first
+from fedax.rounds.directions import TEST, direction, is_evaluated, shown_first
 from fedax.rounds.history import describe_sample, is_sampled
 
 # The last part of a run's rounds is compared with the part before: if the loss falls by more than
@@ -214,9 +214,10 @@ def _of_tests(run: Run) -> Iterator[str]:
     sampled = next((metrics for metrics in reversed(tested) if is_sampled(metrics)), None)
     if sampled is not None:
         final = run.final
+        part = "test" if any(name.startswith(TEST) for name in sampled) else "validation"
         all_at_end = final.get("evaluated_examples", 0) >= final.get("evaluated_of", 1)
         yield (
-            f"Evaluated on a sample: test metrics on the way are of {describe_sample(sampled)}; "
+            f"Evaluated on a sample: {part} metrics on the way are of {describe_sample(sampled)}; "
             + ("those at the end are of all." if all_at_end else "those at the end, too.")
         )
     for text, metrics in (run.summary or {}).get("references", {}).items():

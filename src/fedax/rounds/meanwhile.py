@@ -70,7 +70,9 @@ class Budget:
 
 
 class Meanwhile:
-    """Adds the sample's `validation_*` or `test_*` to the reports of the rounds that are to have them.
+    """Adds what the sample says to the reports of the rounds that are to have `test_*`.
+
+    Of a task with validation data, `validation_*` take their place.
 
     Every round gets `delay_seconds`, by how much evaluation delayed the next one. Where evaluations
     ask for more than their share of the time, each is finished when the next one is due, and the

@@ -252,7 +252,7 @@ def require_personalization(
 
 
 def _personal_tasks(task: Task) -> dict[str, Task]:
-    """The tasks whose test data are those on which clients are tested after fine-tuning, by part."""
+    """By part, tasks whose test data are those that test clients after fine-tuning."""
     return {
         part: task._replace(test=data, validation=None) for part, data in held_out(task).items()
     } or {"test": task}

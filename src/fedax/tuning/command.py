@@ -81,6 +81,7 @@ def start_sweep(
       RunError: the folder cannot be used, or the sweep was stopped.
     """
     entries = _entries(config)
+    config = config.ruled(entry.task for entry in entries)
     units = _planned(config, entries, settings_per_batch, range(len(entries)))
     by_halves = _halved(halving, settings_per_batch, config)
     folder = out or unused_folder(config)
