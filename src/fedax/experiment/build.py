@@ -14,7 +14,7 @@ from fedax.clients.local_training import LocalOptions
 from fedax.data.task import Task
 from fedax.experiment import imports, sources
 from fedax.experiment.errors import ConfigError
-from fedax.experiment.settings import NEEDED, Setting, settings_of, signature_of
+from fedax.experiment.settings import NEEDED, OWN, Setting, settings_of, signature_of
 from fedax.experiment.sources import Source
 from fedax.experiment.values import check_kind, parse
 from fedax.mistakes.errors import kind_of
@@ -25,9 +25,9 @@ from fedax.validate import unknown
 RATES = ("client_learning_rate", "server_learning_rate")
 # Every task has this setting, unless a user's own has another of that name.
 VALIDATION = Setting(
-    "validation", float | None, None,
-    "share of each client's training examples that is held out for validation, see "
-    "`fedax.Task.with_validation`; none: no more than the task has.", checked=False,
+    "validation", float | None, OWN,
+    "share of each client's training examples that is held out for validation, such "
+    "as 0.1; none, the default: no more than the task has.", checked=False,
 )
 
 

@@ -63,7 +63,7 @@ class RunConfig:
         improve any more, see `fedax.EarlyStopping`.
       early_stopping_patience: after so many measurements without an improvement.
       early_stopping_min_delta: what changes by no more than this is no improvement.
-      keep_best: a metric; its best round's model is kept. None: the validation loss, if there is one.
+      keep_best: a metric; its best round's model is kept. None: the validation loss, if any.
       log: where the metrics go besides the run folder: names of sinks, see `fedax.sinks`.
       task_options: the task's settings, such as `model`.
       algorithm_options: arguments of the algorithm's factory; schedules as text.

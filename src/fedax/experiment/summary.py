@@ -49,11 +49,13 @@ def write_summary(
     parts = time_parts(rounds, saving)
     losses = [m["train_loss"] for m in rounds[-100:] if m.get("train_loss") is not None]
     best = watch.best
-    of_best = {} if watch.best_test is None else {"test": watch.best_test}
+    kept = best and {"metric": best.goal.metric, "round": best.round, "value": best.value}
+    if kept and watch.best_test is not None:
+        kept["test"] = watch.best_test
     summary = {
         "rounds": len(rounds),
         "stopped": watch.why,
-        "best": best and {"metric": best.goal.metric, "round": best.round, "value": best.value, **of_best},
+        "best": kept,
         "seconds": sum(parts.values()),
         "time": parts,
         "num_clients": task.train.num_clients,

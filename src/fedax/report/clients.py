@@ -22,9 +22,9 @@ SHOWN = 10
 def clients_table(clients: ClientMetrics, personal: ClientMetrics | None = None) -> str:
     r"""The metrics client by client, as CSV.
 
-    Columns: client, num_examples (of those in the last evaluation), each metric, and `personal_*`, the same after
-    fine-tuning; a value that a client does not have is empty. A name that a spreadsheet would take
-    for a formula, such as `=1+1`, begins with an apostrophe.
+    Columns: client, num_examples (that were evaluated), each metric, and `personal_*`, the same
+    after fine-tuning; a value that a client does not have is empty. A name that a spreadsheet would
+    take for a formula, such as `=1+1`, begins with an apostrophe.
 
     Example:
       >>> import numpy as np

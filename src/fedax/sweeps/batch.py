@@ -79,6 +79,7 @@ class BatchTraining:
         one program; see `varying`.
       devices: over which settings are spread; as many settings as are a multiple of them.
       state: to go on from; None: the beginning.
+      goes_on: whether more rounds may follow, so that test data wait where others are evaluated.
     """
 
     def __init__(
@@ -90,7 +91,10 @@ class BatchTraining:
         varies: Sequence[bool],
         devices: Sequence[Any],
         state: BatchState | None = None,
+        *,
+        goes_on: bool = False,
     ) -> None:
+        self._goes_on = goes_on
         self._task, self._algorithm, self._settings = task, algorithms[0], settings
         self._num_rounds = num_rounds
         self._data = population(task, self._algorithm)
@@ -212,7 +216,9 @@ class BatchTraining:
         self, evaluators: list[tuple[str, Evaluator]], number: int
     ) -> list[tuple[str, Evaluator]]:
         """What evaluates a round."""
-        return evaluators[1:] if number == self._num_rounds else evaluators[:1]
+        if number < self._num_rounds:
+            return evaluators[:1]
+        return evaluators[1:2] if self._goes_on else evaluators[1:]
 
     def _evaluate(
         self, metrics: dict[str, np.ndarray], evaluator: Evaluator, part: str

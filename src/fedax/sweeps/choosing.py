@@ -150,13 +150,16 @@ def rounds_of(record: Record) -> int:
     return int(max(record.done.max(initial=0), record.diverged.max(initial=0)))
 
 
-def require_choosable(rule: Rule, task: Task, evaluates: bool) -> None:
+def require_choosable(
+    rule: Rule, task: Task, evaluates: bool, *, gives_up: bool = False
+) -> None:
     """Raises a sentence, before anything is trained, if a rule cannot be followed after it.
 
     Args:
       rule: as for `choose`.
       task: on which the runs are.
       evaluates: whether they are evaluated at all.
+      gives_up: whether settings are given up by it on the way.
 
     Raises:
       ValueError: the name of the metric says no direction, or it will not be measured.
@@ -171,6 +174,11 @@ def require_choosable(rule: Rule, task: Task, evaluates: bool) -> None:
     if asked not in parts or not evaluates:
         why = "evaluate_every is 0" if asked in parts else f"{task.name} has no {asked} data"
         raise ValueError(f"Cannot choose by {name}: {why}. Choose by train_loss.")
+    if gives_up and "validation" in parts and asked == "test":
+        raise ValueError(
+            f"Cannot give settings up by {name}: {task.name} has validation data, so its test data "
+            f"are evaluated at the end only. Choose by validation_{name.partition('_')[2]}."
+        )
     measured = [f"{part}_{kind}{metric}" for part in parts for kind in ("", "worst_tenth_")
                 for metric in task.model.metrics]
     if name not in measured:

@@ -228,7 +228,9 @@ def _call(
     if rule is None:
         rule = default_rule(tasks.values(), evaluates=run_options.evaluate_every != 0)
     for one in tasks.values():
-        require_choosable(rule, one, run_options.evaluate_every != 0)
+        require_choosable(
+            rule, one, run_options.evaluate_every != 0, gives_up=halving is not None
+        )
     methods = _methods(algorithms)
     numbers = _seeds(seeds)
     grids = _grids(grid, methods, tasks)
