@@ -184,6 +184,16 @@ def test_clients_fine_tune_and_are_validated():
     assert last["test_personal_loss"] == pytest.approx(loss(after(3), GOAL))
 
 
+def test_clients_fine_tune_on_validation_data_where_the_test_data_are_of_others():
+    whole = fedax.load_task("digits", num_clients=5, validation=0.2)
+    result = fedax.train(
+        whole, fedax.fedavg(whole.model, 0.1), num_rounds=1, cohort_size=2, progress=False,
+        personalize_steps=1)
+    last = result.history.rounds[-1]
+    assert {"validation_personal_accuracy", "test_accuracy"} <= last.keys()
+    assert "test_personal_accuracy" not in last
+
+
 def test_a_sample_of_the_validation_data_between_and_all_at_the_end():
     result = fedax.train(task(), method(), num_rounds=2, evaluation_sample=3, **OPTIONS)
     first, last = result.history.rounds

@@ -252,9 +252,15 @@ def require_personalization(
 
 
 def _personal_tasks(task: Task) -> dict[str, Task]:
-    """By part, tasks whose test data are those that test clients after fine-tuning."""
+    """By part, tasks whose test data are those that test clients after fine-tuning.
+
+    Test data of other clients are left out if there are validation data.
+    """
+    parts = held_out(task)
+    if len(parts) > 1 and (task.train.places_of(parts["test"]) < 0).all():
+        del parts["test"]
     return {
-        part: task._replace(test=data, validation=None) for part, data in held_out(task).items()
+        part: task._replace(test=data, validation=None) for part, data in parts.items()
     } or {"test": task}
 
 
