@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -85,6 +86,29 @@ class Run(NamedTuple):
         return float(losses.mean()) if len(losses) else math.nan
 
     @property
+    def diverged(self) -> bool:
+        """Whether its last training loss is not finite, or a sweep says that it diverged."""
+        if (self.summary or {}).get("diverged"):
+            return True
+        last = self.rounds[-1] if self.rounds else {}
+        lost = "train_loss" in last and not math.isfinite(_number(last["train_loss"]))
+        return lost and last.get("num_reports") != 0
+
+    def result(self, metric: str) -> float | None:
+        """What the run came to in a metric; None if it never measured it, NaN if not finite.
+
+        Of the training loss that is `train_loss`, of other metrics the value at the end, or the
+        last one that was measured.
+        """
+        measured = [m[metric] for m in self.rounds if metric in m]
+        if not measured and metric not in self.final:
+            return None
+        if metric == "train_loss":
+            return self.train_loss
+        value = _number(self.final.get(metric, measured[-1] if measured else None))
+        return value if math.isfinite(value) else math.nan
+
+    @property
     def settings(self) -> dict[str, Any]:
         """Every setting of the configuration, those of task and algorithm too, by name."""
         rows: dict[str, Any] = {}
@@ -99,7 +123,7 @@ class Run(NamedTuple):
 
 
 def _number(value: Any) -> float:
-    return float(value) if isinstance(value, int | float) else math.nan
+    return float(value) if isinstance(value, numbers.Real) else math.nan
 
 
 def _source(source: Mapping[str, Any]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -80,25 +80,43 @@ def best_runs(
       record, choice, config: as for `sweep_page`.
       bases: method -> the configuration of one of its runs, for the settings that do not vary.
     """
+    best = [chosen.best for chosen in choice.methods.values() if chosen.best is not None]
+    return [
+        run._replace(name=f"best {run.config['algorithm']}, seed {run.config['seed']}")
+        for run in runs_of_settings(record, best, config, bases)
+    ]
+
+
+def runs_of_settings(
+    record: Record, numbers: Iterable[int], config: Mapping[str, Any],
+    bases: Mapping[str, Mapping[str, Any]] = {},
+) -> list[Run]:
+    """The runs of some settings, a seed each; a run that diverged says so.
+
+    Args:
+      record, config, bases: as for `best_runs`.
+      numbers: of the settings.
+    """
     found = []
-    for method, chosen in choice.methods.items():
-        if chosen.best is None:
-            continue
-        for row in record.rows_of(chosen.best):
+    for number in numbers:
+        setting = record.settings[number]
+        method = setting.algorithm
+        for row in record.rows_of(number):
             rounds = record.history(int(row)).rounds
             tested = [m for m in rounds if any(name.startswith("test_") for name in m)]
             final = {k: v for k, v in tested[-1].items() if k.startswith("test_")} if tested else {}
-            finished = len(rounds) >= config.get("num_rounds", 0)
+            diverged = int(record.diverged[row])
+            ended = diverged or len(rounds) >= config.get("num_rounds", 0)
             seed = int(record.seed[row])
             known = {
                 "task": config.get("task"), "algorithm": method,
                 "num_rounds": config.get("num_rounds", len(rounds)), **bases.get(method, {}),
                 "seed": seed, "made_by": config.get("made_by", {}),
             }
+            summary = {"final": final, "stopped": None, "references": {}, "diverged": diverged}
             found.append(Run(
-                f"best {method}, seed {seed}", _with(known, record.settings[chosen.best].values),
-                [{**m, "round": int(m["round"])} for m in rounds],
-                {"final": final, "stopped": None, "references": {}} if finished else None, {},
+                f"{method} {setting.label}, seed {seed}", _with(known, setting.values),
+                [{**m, "round": int(m["round"])} for m in rounds], summary if ended else None, {},
             ))
     return found
 
