@@ -50,8 +50,8 @@ def paired_p(first: Mapping[Any, float], second: Mapping[Any, float], test: str)
         return math.nan
     if (a == b).all():
         return 1.0
-    spread = np.ptp(a - b)
-    if test == "t-test" and spread <= 1e-12 * np.abs(a - b).max():  # the same but for rounding
+    rounding = 4 * np.finfo(float).eps * max(np.abs(a).max(), np.abs(b).max())
+    if np.ptp(a - b) <= rounding:
         return math.nan
     from scipy import stats  # noqa: PLC0415 - slow, and few tables ask for it
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import collections
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 # What a configuration says that makes no other setting of it.
 _NO_SETTING = ("seed", "made_by", "command", "checkpoint_every", "preset", "kind", "log")
@@ -13,6 +14,8 @@ _OPTIONS = "algorithm_options"
 _TASK_OPTIONS = "task_options"
 # What keeps settings apart and says nothing to a reader: digests, and where files lie.
 _UNSAID = ("python", "task_source", "algorithm_source")
+
+_Parts: TypeAlias = Mapping[tuple[str, str], Mapping[str, Any]]
 
 
 class Group(NamedTuple):
@@ -52,39 +55,72 @@ def grouped(configs: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[
     """
     places = _by_setting(configs, names)
     firsts = [configs[seeds[0]] for seeds in places]
-    several = [name for name in ("algorithm", "task") if _differs(firsts, name)]
-    found = [_group(config, seeds, firsts, several) for config, seeds in zip(
-        firsts, places, strict=True
-    )]
-    # Where that does not tell them apart, a setting does that only some of them have.
-    found = [
-        group if _alone(group, found)
-        else _group(config, group.places, firsts, several, missing=True)
-        for group, config in zip(found, firsts, strict=True)
-    ]
+    parts = [_parts(config) for config in firsts]
+    several = _differing([{n: config.get(n) for n in ("algorithm", "task")} for config in firsts])
+    found = _groups(firsts, parts, places, several, missing=False)
+    if len({group.label for group in found}) < len(found):
+        # Where that does not tell them apart, a setting does that only some of them have.
+        lenient = _groups(firsts, parts, places, several, missing=True)
+        counts = collections.Counter(group.label for group in found)
+        found = [
+            other if counts[group.label] > 1 else group
+            for group, other in zip(found, lenient, strict=True)
+        ]
+    counts = collections.Counter(group.label for group in found)
     return [
-        group if _alone(group, found) else group._replace(
+        group if counts[group.label] == 1 else group._replace(
             differs={**group.differs, "run": names[group.places[0]]},
             label=f"{group.label} ({names[group.places[0]]})",
         ) for group in found
     ]
 
 
-def _group(
-    config: Mapping[str, Any], places: list[int], others: Sequence[Mapping[str, Any]],
-    several: Sequence[str], *, missing: bool = False,
-) -> Group:
-    differs = _differing(config, others, missing)
-    words = [str(config.get(name)) for name in several]
-    words += [f"{name}={in_short(value)}" for name, value in differs.items()]
-    method = str(config.get("algorithm", ""))
-    return Group(
-        str(config.get("task") or ""), method, differs, places, " ".join(words) or method
-    )
+def _groups(
+    configs: Sequence[Mapping[str, Any]], parts: Sequence[_Parts], places: Sequence[list[int]],
+    several: set[str], *, missing: bool,
+) -> list[Group]:
+    """The groups, named by what differs between those of a method, of a task, and of all."""
+    siblings: dict[Any, list[Mapping[str, Any]]] = {}
+    for of_config in parts:
+        for whose, options in of_config.items():
+            siblings.setdefault(whose, []).append(options)
+    differing = {whose: _differing(options, missing) for whose, options in siblings.items()}
+    found = []
+    for config, of_config, seeds in zip(configs, parts, places, strict=True):
+        differs = {
+            name: value for whose, options in of_config.items() for name, value in options.items()
+            if name in differing[whose]
+        }
+        words = [str(config.get(name)) for name in ("algorithm", "task") if name in several]
+        words += [f"{name}={in_short(value)}" for name, value in differs.items()]
+        method = str(config.get("algorithm", ""))
+        found.append(Group(
+            str(config.get("task") or ""), method, differs, seeds, " ".join(words) or method
+        ))
+    return found
 
 
-def _alone(group: Group, groups: Sequence[Group]) -> bool:
-    return sum(other.label == group.label for other in groups) == 1
+def _parts(config: Mapping[str, Any]) -> _Parts:
+    """Whose settings -> those, of the method, the task and the run."""
+    own = {name: value for name, value in config.items()
+           if name not in (*_NO_SETTING, *_UNSAID, _OPTIONS, _TASK_OPTIONS, "algorithm", "task")}
+    return {
+        ("algorithm", str(config.get("algorithm"))): config.get(_OPTIONS, {}),
+        ("task", str(config.get("task"))): config.get(_TASK_OPTIONS, {}),
+        ("run", ""): own,
+    }
+
+
+def _differing(settings: Sequence[Mapping[str, Any]], missing: bool = False) -> set[str]:
+    """The names in which those that have one differ, or, if so asked, that some do not have."""
+    known: dict[str, list[Any]] = {}
+    for options in settings:
+        for name, value in options.items():
+            known.setdefault(name, []).append(value)
+    return {
+        name for name, values in known.items()
+        if any(value != values[0] for value in values) or (missing and len(values) < len(settings))
+    }
 
 
 def by_setting(
@@ -126,30 +162,6 @@ def _by_setting(
         taken.add((key, config.get("seed")))
         groups.setdefault(key, []).append(place)
     return list(groups.values())
-
-
-def _differing(
-    config: Mapping[str, Any], others: Sequence[Mapping[str, Any]], missing: bool
-) -> dict[str, Any]:
-    """The settings of a configuration that tell it from others."""
-    parts = [
-        (config.get(part, {}), [
-            other.get(part, {}) for other in others if other.get(whole) == config.get(whole)
-        ]) for part, whole in ((_OPTIONS, "algorithm"), (_TASK_OPTIONS, "task"))
-    ]
-    own = {name: value for name, value in config.items()
-           if name not in (*_NO_SETTING, *_UNSAID, _OPTIONS, _TASK_OPTIONS, "algorithm", "task")}
-    parts.append((own, others))
-    return {
-        name: options[name] for options, siblings in parts for name in options
-        if _differs(siblings, name, missing)
-    }
-
-
-def _differs(settings: Sequence[Mapping[str, Any]], name: str, missing: bool = False) -> bool:
-    """Whether those that have a setting differ in it, or, if so asked, some do not have it."""
-    known = [other[name] for other in settings if name in other]
-    return any(value != known[0] for value in known) or (missing and len(known) < len(settings))
 
 
 def in_short(value: Any) -> str:

@@ -23,6 +23,7 @@ from fedax.validate import quoted, unknown
 
 # The first of these that runs have is the table's metric.
 DEFAULTS = ("test_accuracy", "test_loss", "train_loss")
+_TOO_FEW = "too few seeds"
 
 
 class TableError(Told, ValueError):
@@ -214,18 +215,16 @@ def _bytes(run: Run, place: int) -> float | None:
     Diagnostics count it. Otherwise it follows from what a client is sent and sends in a round, as
     long as none has dropped out.
     """
-    done = run.rounds[: place + 1]
-    counted = [metrics.get("bytes_down", math.nan) + metrics.get("bytes_up", math.nan)
-               for metrics in done]
+    counted = (run.values("bytes_down") + run.values("bytes_up"))[: place + 1]
     if not np.isnan(counted).any():
-        return float(np.sum(counted))
+        return float(counted.sum())
     summary = run.summary or {}
-    each = [summary.get(f"bytes_{way}_per_client") for way in ("down", "up")]
-    cohort = [[metrics.get(f"num_{what}") for what in ("reports", "rejected", "dropped")]
-              for metrics in done]
-    if None in each or any(None in counts or counts[2] for counts in cohort):
-        return None
-    return float(sum(each) * sum(reports + rejected for reports, rejected, _ in cohort))
+    each = sum(float(summary.get(f"bytes_{way}_per_client", math.nan)) for way in ("down", "up"))
+    reports, rejected, dropped = (
+        run.values(f"num_{what}")[: place + 1] for what in ("reports", "rejected", "dropped")
+    )
+    total = each * float((reports + rejected).sum())
+    return None if math.isnan(total) or dropped.any() else total
 
 
 def _tested(
@@ -255,6 +254,8 @@ def _tested(
         f"{'' if baseline else ', the best'}; not corrected for the number of comparisons "
         f"({count})."
     )
+    if any(cell.said == _TOO_FEW for cell in cells):
+        sentence += " Of too few seeds: fewer than two are the reference's, too."
     return ResultColumn("p", "p", "p", cells), sentence
 
 
@@ -285,7 +286,7 @@ def _p(
         return Value(math.nan, said="\N{EN DASH}")
     own, other = rows[row].by_seed(metric), rows[reference].by_seed(metric)
     if len(own.keys() & other.keys()) < 2:
-        return Value(math.nan, said="fewer than 2 seeds in common")
+        return Value(math.nan, said=_TOO_FEW)
     p = paired_p(own, other, test)
     return Value(math.nan, said="undefined") if math.isnan(p) else Value(p)
 

@@ -13,7 +13,7 @@ from fedax.data.csv_cells import safe_cell
 from fedax.outside.text import printable
 from fedax.pictures.labels import in_short
 from fedax.report.latex import latex_number, latex_text
-from fedax.report.marks import shortened
+from fedax.report.marks import Cell, escaped, plain_table, shortened, text
 from fedax.rounds.history import as_frame
 
 if TYPE_CHECKING:
@@ -104,28 +104,42 @@ class ResultsTable(NamedTuple):
           <BLANKLINE>
           Mean over 3 seeds.
         """
-        text, numbers = self._text(), [_written(column) for column in self.columns]
-        cells = [[_markdown(name), *map(_markdown, values)] for name, values in text.items()]
+        named, numbers = self._text(), [_written(column) for column in self.columns]
+        cells = [[_markdown(name), *map(_markdown, values)] for name, values in named.items()]
         cells += [
             [_markdown(heading), *(
-                f"**{shown}**" if cell.best else shown
-                for shown, cell in zip(map(_plain, column), source.cells, strict=True)
+                f"**{_plain(shown)}**" if cell.best else _markdown(_plain(shown))
+                for shown, cell in zip(column, source.cells, strict=True)
             )] for (heading, column), source in zip(numbers, self.columns, strict=True)
         ]
         widths = [max(3, *map(len, column)) for column in cells]
         lines = []
         for row in zip(*cells, strict=True):
             shown = [
-                cell.ljust(width) if place < len(text) else cell.rjust(width)
+                cell.ljust(width) if place < len(named) else cell.rjust(width)
                 for place, (cell, width) in enumerate(zip(row, widths, strict=True))
             ]
             lines.append(f"| {' | '.join(shown)} |")
         rule = [
-            f":{'-' * (width - 1)}" if place < len(text) else f"{'-' * (width - 1)}:"
+            f":{'-' * (width - 1)}" if place < len(named) else f"{'-' * (width - 1)}:"
             for place, width in enumerate(widths)
         ]
         lines.insert(1, f"| {' | '.join(rule)} |")
         return "\n".join([*lines, "", " ".join(map(_markdown, self.notes))])
+
+    def html(self) -> str:
+        """The table for a page, with its notes below."""
+        columns: dict[str, Sequence[Any]] = dict(self._text())
+        for column in self.columns:
+            heading, written = _written(column)
+            columns[heading] = [
+                Cell(
+                    f"<strong>{text(_plain(cell))}</strong>" if value.best else text(_plain(cell)),
+                    classes="number nowrap",
+                ) for cell, value in zip(written, column.cells, strict=True)
+            ]
+        rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+        return f"{plain_table(rows)}\n<p class=\"note\">{escaped(' '.join(self.notes))}</p>"
 
     def latex(self) -> str:
         """The table in LaTeX, which needs the package booktabs; its notes are the caption.
@@ -133,14 +147,14 @@ class ResultsTable(NamedTuple):
         It compiles whatever names hold: special characters are escaped, and letters that pdfLaTeX
         lacks become their numbers, such as U+4E2D.
         """
-        text, numbers = self._text(), [_written(column) for column in self.columns]
-        head = [*map(latex_text, text), *(latex_text(heading) for heading, _ in numbers)]
+        named, numbers = self._text(), [_written(column) for column in self.columns]
+        head = [*map(latex_text, named), *(latex_text(heading) for heading, _ in numbers)]
         lines = [
             r"% \usepackage{booktabs}",
             r"\begin{table}",
             r"  \centering",
             rf"  \caption{{{latex_text(' '.join(self.notes))}}}",
-            rf"  \begin{{tabular}}{{{'l' * len(text)}{'r' * len(numbers)}}}",
+            rf"  \begin{{tabular}}{{{'l' * len(named)}{'r' * len(numbers)}}}",
             r"    \toprule",
             rf"    {' & '.join(head)} \\",
             r"    \midrule",
@@ -148,7 +162,7 @@ class ResultsTable(NamedTuple):
         for row, task in enumerate(self.tasks):
             if row and task != self.tasks[row - 1]:
                 lines.append(r"    \midrule")
-            cells = [latex_text(values[row]) for values in text.values()]
+            cells = [latex_text(values[row]) for values in named.values()]
             cells += [
                 latex_number(*written[row], bold=column.cells[row].best)
                 for (_, written), column in zip(numbers, self.columns, strict=True)
@@ -258,7 +272,7 @@ def _decimals(sizes: Sequence[float]) -> int:
 
 def _plain(cell: tuple[str, str]) -> str:
     mean, deviation = cell
-    return f"{mean} \N{PLUS-MINUS SIGN} {deviation}" if deviation else mean.replace("<", "&lt;")
+    return f"{mean} \N{PLUS-MINUS SIGN} {deviation}" if deviation else mean
 
 
 def _markdown(text: str) -> str:

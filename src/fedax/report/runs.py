@@ -33,6 +33,7 @@ class Run(NamedTuple):
       commands: what repeats it: sentence -> a command line, or nothing.
       go_on: the command that goes on with it.
       worst: the metric by which clients are compared, and the worst of them.
+      why_diverged: a sentence, if it ended because nothing was finite any more.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Run(NamedTuple):
     commands: Mapping[str, str]
     go_on: str = ""
     worst: tuple[str, Sequence[Mapping[str, Any]]] = ("", ())
+    why_diverged: str = ""
 
     @property
     def title(self) -> str:
@@ -52,6 +54,8 @@ class Run(NamedTuple):
     def state(self) -> str:
         """How far it came."""
         done, asked = len(self.rounds), self.config["num_rounds"]
+        if self.why_diverged:
+            return f"diverged after {done} of {asked} rounds"
         if self.summary is None:
             return f"not finished: {done} of {asked} rounds"
         return f"stopped early: {done} of {asked} rounds" if done < asked else f"{done} rounds"
@@ -87,8 +91,8 @@ class Run(NamedTuple):
 
     @property
     def diverged(self) -> bool:
-        """Whether its last training loss is not finite, or a sweep says that it diverged."""
-        if (self.summary or {}).get("diverged"):
+        """Whether it ended as diverged, or its last training loss is not finite."""
+        if self.why_diverged:
             return True
         last = self.rounds[-1] if self.rounds else {}
         lost = "train_loss" in last and not math.isfinite(_number(last["train_loss"]))
@@ -136,7 +140,9 @@ def _source(source: Mapping[str, Any]) -> str:
 
 def warnings(run: Run) -> Iterator[str]:
     """Sentences about what a reader of the result must know; before a colon their kind."""
-    if run.summary is None:
+    if run.why_diverged:
+        yield f"Diverged: {run.why_diverged}"
+    elif run.summary is None:
         yield (
             f"Not finished: {len(run.rounds)} of {run.config['num_rounds']} rounds are here."
             + (f" Go on with: {run.go_on}" if run.go_on else "")
