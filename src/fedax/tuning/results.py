@@ -18,7 +18,7 @@ from fedax.report.results_table import ResultsTable
 from fedax.report.runs import Run
 from fedax.report.sweep_page import best_runs, runs_of_settings
 from fedax.rounds.history import History
-from fedax.sweeps.choosing import Choice
+from fedax.sweeps.choosing import Choice, rounds_of
 from fedax.sweeps.closing import rule_in_words
 from fedax.sweeps.record import Record
 from fedax.tuning.load import LoadedSweep, load_sweep
@@ -199,7 +199,8 @@ def _of_one(result: Any, place: int, all_settings: bool) -> Found:
                 all_settings,
             )
     if isinstance(result, SweepResult):
-        return _of_sweep(result.record, result.choice, {}, {}, all_settings)
+        rounds = {"num_rounds": rounds_of(result.record)}
+        return _of_sweep(result.record, result.choice, rounds, {}, all_settings)
     if isinstance(result, TrainResult):
         result = result.history
     if isinstance(result, History):
