@@ -150,6 +150,22 @@ def test_significance_is_of_the_seeds_in_common(tmp_path, test, function):
 
 
 @pytest.mark.quick
+def test_a_baseline_is_a_row_of_each_task(tmp_path):
+    folders = [
+        write_run(tmp_path / f"{task}{rate}{seed}", [rate + 0.01 * seed**2], task=task, seed=seed,
+                  algorithm_options={"client_learning_rate": rate})
+        for task in ("digits", "mnist") for rate in (0.1, 0.3) for seed in range(3)
+    ]
+    name = "fedavg client_learning_rate=0.1"
+    table = fedax.table(folders, significance="t-test", baseline=name)
+    assert [cell.said for cell in table.columns[1].cells] == [
+        "reference", "undefined", "reference", "undefined"]
+    assert f"against {name} on digits and {name} on mnist; not" in table.notes[-1]
+    with pytest.raises(fedax.TableError, match=f"several rows; name one: {name}, "):
+        fedax.table(folders, significance="t-test", baseline="fedavg")
+
+
+@pytest.mark.quick
 def test_p_values_where_differences_say_nothing():
     assert paired_p({0: 1.0, 1: 2.0}, {0: 1.0, 1: 2.0}, "t-test") == 1
     assert np.isnan(paired_p({0: 0.1, 1: 0.2}, {0: 0.4, 1: 0.5}, "t-test"))  # but for rounding

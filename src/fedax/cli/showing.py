@@ -52,7 +52,7 @@ class Table:
     significance: Annotated[str | None, one_of(tuple(TESTS)), option("|".join(TESTS))] = None
     """Add the p-values of this test of paired seeds, against the best row."""
     baseline: Annotated[str | None, option("NAME")] = None
-    """With --significance: against this method, or this row in quotes."""
+    """With --significance: against this method, or this row, such as 'fedavg momentum=0.9'."""
     all_settings: Annotated[bool, option("")] = False
     """Of a sweep, make every setting a row."""
     format: Annotated[str | None, one_of(tuple(FORMATS)), option("|".join(FORMATS))] = None

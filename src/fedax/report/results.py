@@ -11,7 +11,7 @@ import numpy as np
 
 from fedax.measures.significance import TESTS, paired_p
 from fedax.outside.text import Told
-from fedax.pictures.labels import Group, grouped
+from fedax.pictures.labels import Group, grouped, in_short
 from fedax.report.curves import in_units
 from fedax.report.marks import listed, words
 from fedax.report.results_table import ResultColumn, ResultsTable, Unit, Value
@@ -65,7 +65,8 @@ def results_table(
       metrics: their names; "NAME:max" and "NAME:min" say what is best where the name does not.
       target: of the first metric, the value that is to be reached.
       significance: a test, see `fedax.measures.significance.TESTS`.
-      baseline: the method or the label of the row against which is tested; None: the best one.
+      baseline: the method, or method and settings, of the row that others are tested against;
+        None: the best one.
       notes: more sentences for below the table.
 
     Raises:
@@ -107,7 +108,7 @@ def _goals(runs: Sequence[Run], metrics: Sequence[str]) -> list[_Goal]:
                 "training loss yet."
             )
     found = []
-    for text in dict.fromkeys(metrics):
+    for text in dict.fromkeys(map(str.strip, metrics)):
         name, _, mode = text.partition(":")
         if name not in known:
             raise TableError(unknown("metric of the runs", name, sorted(known)))
@@ -238,7 +239,7 @@ def _tested(
         own = list(places)
         reference = _reference(rows, column, own, baseline)
         if reference is not None:
-            against[task] = rows[reference].group.label
+            against[task] = _name(rows[reference].group)
         for at in own:
             cells.append(
                 Value(math.nan, said="reference") if at == reference
@@ -265,16 +266,21 @@ def _reference(
     """The place of the row that a task's others are tested against."""
     if baseline is None:
         return next((at for at in places if column.cells[at].best), None)
-    found = [at for at in places if baseline in (rows[at].group.label, rows[at].group.method)]
+    names = {at: _name(rows[at].group) for at in places}
+    found = [at for at in places if baseline in (names[at], rows[at].group.method)]
     if len(found) == 1:
         return found[0]
-    labels = [rows[at].group.label for at in places]
     if not found:
-        raise TableError(unknown("baseline", baseline, labels))
+        raise TableError(unknown("baseline", baseline, names.values()))
     raise TableError(
         f"The baseline {baseline!r} has several rows; name one: "
-        f"{listed([labels[at - places[0]] for at in found])}."
+        f"{listed([names[at] for at in found])}."
     )
+
+
+def _name(group: Group) -> str:
+    """A row of a task: its method, and the settings that differ."""
+    return " ".join([group.method, *(f"{n}={in_short(v)}" for n, v in group.differs.items())])
 
 
 def _p(

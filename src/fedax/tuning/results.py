@@ -60,7 +60,8 @@ def table(
       target: adds the rounds, and the bytes of all clients, until the first metric reaches it.
       significance: adds the two-sided p-value of "t-test" (paired) or "wilcoxon" (signed ranks), of
         the first metric over the seeds that a row and the baseline share.
-      baseline: the method, or the row's label, that others are tested against; None: the best.
+      baseline: the row that others are tested against, by its method, with its settings where
+        there are several, such as "fedavg client_learning_rate=0.1"; None: the best.
       all_settings: of a sweep, every setting is a row.
 
     Returns:
