@@ -156,7 +156,8 @@ def merged(names: Iterator[Sequence[str]]) -> list[str]:
 def _results(runs: Sequence[Run]) -> str:
     """What the settings came to over their seeds, above all else."""
     tests = dict.fromkeys(name for run in runs for name in run.final if name.startswith("test_"))
-    metrics = [*tests, *(["train_loss"] if any("train_loss" in r.metrics for r in runs) else [])]
+    losses = any(run.result("train_loss") is not None for run in runs)
+    metrics = [*tests, *(["train_loss"] if losses else [])]
     if not metrics:
         return ""
     found = results_table(runs, metrics[:MOST_METRICS])

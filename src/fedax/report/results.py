@@ -99,18 +99,20 @@ def results_table(
 
 def _goals(runs: Sequence[Run], metrics: Sequence[str]) -> list[_Goal]:
     """The metrics that are asked for, or the one that says most."""
-    known = dict.fromkeys(name for run in runs for name in (*run.metrics, *run.final))
+    def measured(name: str) -> bool:
+        return any(run.result(name) is not None for run in runs)
+
+    metrics = metrics or [name for name in DEFAULTS if measured(name)][:1]
     if not metrics:
-        metrics = [name for name in DEFAULTS if name in known][:1]
-        if not metrics:
-            raise TableError(
-                "There is nothing for a table: the runs have no round with a test metric or a "
-                "training loss yet."
-            )
+        raise TableError(
+            "There is nothing for a table: the runs have no round with a test metric or a training "
+            "loss yet."
+        )
     found = []
     for text in dict.fromkeys(map(str.strip, metrics)):
         name, _, mode = text.partition(":")
-        if name not in known:
+        if not measured(name):
+            known = {name for run in runs for name in (*run.metrics, *run.final)}
             raise TableError(unknown("metric of the runs", name, sorted(known)))
         if mode not in ("", "max", "min"):
             raise TableError(

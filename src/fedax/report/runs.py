@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import numbers
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -85,7 +84,7 @@ class Run(NamedTuple):
     @property
     def train_loss(self) -> float:
         """The mean training loss of the last 100 rounds; NaN without any."""
-        losses = self.values("train_loss")[-LAST_ROUNDS:]
+        losses = np.array([_number(m.get("train_loss")) for m in self.rounds[-LAST_ROUNDS:]])
         losses = losses[~np.isnan(losses)]
         return float(losses.mean()) if len(losses) else math.nan
 
@@ -104,12 +103,13 @@ class Run(NamedTuple):
         Of the training loss that is `train_loss`, of other metrics the value at the end, or the
         last one that was measured.
         """
-        measured = [m[metric] for m in self.rounds if metric in m]
-        if not measured and metric not in self.final:
+        final = self.final
+        last = next((m for m in reversed(self.rounds) if metric in m), {})
+        if metric not in final and metric not in last:
             return None
         if metric == "train_loss":
             return self.train_loss
-        value = _number(self.final.get(metric, measured[-1] if measured else None))
+        value = _number(final.get(metric, last.get(metric)))
         return value if math.isfinite(value) else math.nan
 
     @property
@@ -127,7 +127,7 @@ class Run(NamedTuple):
 
 
 def _number(value: Any) -> float:
-    return float(value) if isinstance(value, numbers.Real) else math.nan
+    return float(value) if isinstance(value, int | float | np.number) else math.nan
 
 
 def _source(source: Mapping[str, Any]) -> str:
