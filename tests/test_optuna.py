@@ -5,6 +5,7 @@ import json
 import math
 import re
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -31,7 +32,7 @@ from fedax.experiment.folder import RunError
 from fedax.experiment.metrics import read_history
 from fedax.rounds.history import History
 from fedax.tasks.registry import TASKS, TaskInfo
-from fedax.tuning import samplers, search_command, trials
+from fedax.tuning import samplers, search_command, studies, trials
 from fedax.tuning.optuna_search import Search, explore
 from fedax.tuning.optuna_workers import Heartbeat, open_study
 from fedax.tuning.samplers import make_pruner, quiet
@@ -473,6 +474,32 @@ def test_trials_of_a_worker_that_is_gone_are_done_by_another(tmp_path):
     assert len(done) == 4
     assert set(left) <= set(rates(study, TrialState.COMPLETE))
     assert {trial.user_attrs["worker"] for trial in done} == {"other"}
+
+
+def test_no_connection_is_left_open(tmp_path, monkeypatch):
+    """Neither of a storage that cannot be opened, nor of the one that says what Optuna defines."""
+    made = []
+
+    class Watched(sqlite3.Connection):
+        def __init__(self, *args, **options):
+            super().__init__(*args, **options)
+            made.append(self)
+
+    connect = sqlite3.connect
+    monkeypatch.setattr(sqlite3.dbapi2, "connect",
+                        lambda *args, **options: connect(*args, **{**options, "factory": Watched}))
+    monkeypatch.setattr("fedax.tuning.optuna_workers.PAUSE", 0)
+    broken = tmp_path / "broken.db"
+    broken.write_bytes(b"SQLite format 3\0" + b"x" * 5000)
+    with quiet(), pytest.raises(RunError, match="cannot be used"):
+        open_study("fedax", f"sqlite:///{broken}", space=SPACE)
+    studies._definitions.cache_clear()
+    studies._definitions()
+    gc.collect()
+    assert len(made) >= 2
+    for connection in made:
+        with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+            connection.execute("SELECT 1")
 
 
 @pytest.mark.parametrize("name", ["median", "hyperband", "halving"])
