@@ -67,7 +67,10 @@ def sweep_page(
             f"<h2>What was asked for</h2>\n{pairs(_asked(config))}"
         ),
         commands=_commands(choice, config, summary),
-        made_by={k: v for k, v in config.get("made_by", {}).items() if k != "signature"},
+        made_by={
+            name: value for name, value in config.get("made_by", {}).items()
+            if name != "signature" and not isinstance(value, list | dict)  # the rest is for fedax
+        },
     ).html()
 
 
