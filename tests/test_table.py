@@ -17,6 +17,8 @@ from fedax import History
 from fedax.cli.main import run_command
 from fedax.measures.significance import paired_p
 from fedax.report.latex import latex_text
+from fedax.sweeps.choosing import choose
+from fedax.sweeps.record import Record, Setting
 
 ACCURACIES = {"fedavg": (0.70, 0.74, 0.71), "fedadam": (0.80, 0.79, 0.84)}
 
@@ -109,6 +111,27 @@ def test_rounds_and_bytes_to_a_target(folders):
                          target=0.5)
     assert losses.columns[1].cells[0].mean == 2
     assert losses.columns[2].cells[0].said == "not counted"
+
+
+@pytest.mark.quick
+def test_a_target_is_reached_on_validation_data_where_there_are_any():
+    rounds = [{"round": r, "validation_accuracy": r / 10} for r in range(1, 7)]
+    rounds[-1]["test_accuracy"] = 0.55
+    table = fedax.table({"a": History(rounds)}, target=0.3)
+    assert table.columns[0].cells[0].mean == 0.55
+    assert table.columns[1].cells[0].mean == 3
+    assert "measured validation accuracy of at least 30%" in table.notes[1]
+
+
+@pytest.mark.quick
+def test_what_the_last_evaluation_of_a_sweep_lacks_is_undefined():
+    settings = [Setting(n, name, {}) for n, name in enumerate(("a", "b"))]
+    none = np.zeros(2, int)
+    record = Record(settings, np.arange(2), none, none, none + 2, {
+        "train_loss": np.ones((2, 2)), "test_loss": np.ones((2, 2)),
+        "test_auc": np.array([[0.7, 0.8], [0.9, np.nan]])})
+    table = fedax.table(fedax.SweepResult(record, choose(record)), "test_auc")
+    assert [cell.said or cell.mean for cell in table.columns[0].cells] == [0.8, "undefined"]
 
 
 def test_bytes_without_diagnostics_are_those_that_diagnostics_count(tmp_path):

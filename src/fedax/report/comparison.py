@@ -204,7 +204,9 @@ def _table(
 
 
 def _measured(metric: str, value: float | None) -> Cell:
-    return Cell("", math.nan) if value is None else Cell(in_units(metric, value), value, "number")
+    if value is None or math.isnan(value):
+        return Cell("", math.nan)
+    return Cell(in_units(metric, value), value, "number")
 
 
 def _odd(values: Sequence[Any]) -> list[Cell]:

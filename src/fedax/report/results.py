@@ -22,7 +22,7 @@ from fedax.rounds.style import is_share
 from fedax.validate import quoted, unknown
 
 # The first of these that runs have is the table's metric.
-DEFAULTS = ("test_accuracy", "test_loss", "train_loss")
+DEFAULTS = ("test_accuracy", "test_loss", "validation_accuracy", "validation_loss", "train_loss")
 _TOO_FEW = "too few seeds"
 
 
@@ -83,8 +83,9 @@ def results_table(
     columns = [_of_metric(rows, goal) for goal in goals]
     told = [*_about_means(rows, columns, goals), *notes, *_about_runs(rows, goals)]
     if target is not None:
-        columns += _to_target(rows, first, target)
-        told += _about_target(columns, first, target)
+        watched = _watched(runs, first)
+        columns += _to_target(rows, watched, target)
+        told += _about_target(columns, watched, target)
     if significance is not None:
         tested, reference = _tested(rows, columns[0], first.metric, significance, baseline)
         columns.append(tested)
@@ -161,6 +162,18 @@ def _best(rows: Sequence[_Row], cells: Sequence[Value], mode: Mode | None) -> li
         )
         found.append(cell._replace(best=best))
     return found
+
+
+def _watched(runs: Sequence[Run], goal: _Goal) -> _Goal:
+    """By which the target is reached: the same metric of validation data, where there are any.
+
+    Then test data are evaluated only at the end.
+    """
+    kind, _, name = goal.metric.partition("_")
+    of_validation = f"validation_{name}"
+    if kind == "test" and any(of_validation in metrics for run in runs for metrics in run.rounds):
+        return goal._replace(metric=of_validation)
+    return goal
 
 
 def _to_target(rows: Sequence[_Row], goal: _Goal, target: float) -> list[ResultColumn]:

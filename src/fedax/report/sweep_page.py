@@ -108,7 +108,10 @@ def runs_of_settings(
         for row in record.rows_of(number):
             rounds = record.history(int(row)).rounds
             tested = [m for m in rounds if any(name.startswith("test_") for name in m)]
-            final = {k: v for k, v in tested[-1].items() if k.startswith("test_")} if tested else {}
+            final = {  # what the last evaluation lacks and others have was not finite there
+                name: tested[-1].get(name, math.nan) for name in record.metrics
+                if name.startswith("test_")
+            } if tested else {}
             diverged = int(record.diverged[row])
             ended = diverged or len(rounds) >= config.get("num_rounds", 0)
             seed = int(record.seed[row])
