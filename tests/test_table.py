@@ -228,6 +228,29 @@ def test_rows_are_told_apart_by_what_differs(tmp_path):
 
 
 @pytest.mark.quick
+def test_seeds_may_have_data_of_their_own(tmp_path):
+    def run(name, seed, data=None, **changes):
+        python = {"python": {"model": "m", "algorithm": "a", "method": name, "initial_params": None,
+                             "train": {"arrays": {"x": "float32[5]"}, "contents": data}}}
+        return write_run(tmp_path / f"{name}-{seed}-{data}", [0.5 + seed / 10], algorithm=name,
+                         seed=seed, **({} if data is None else python) | changes)
+
+    each = [run(name, seed, f"data {seed}") for name in ("a", "b") for seed in (0, 1, 2)]
+    table = fedax.table(each)
+    assert (table.methods, table.seeds, table.settings) == (["a", "b"], [3, 3], {})
+    assert table.columns[0].cells[0][:2] == pytest.approx((0.6, 0.1))
+    assert table.notes[-1] == "Each seed has data, or a start, of its own: a, b."
+    parts = [run("c", seed, task_options={"partition_seed": seed}) for seed in (3, 4)]
+    assert fedax.table([*each[4:], *parts]).seeds == [2, 2]
+    # Data that several seeds share, or of which one seed has several, are a setting.
+    both = [run("d", seed, data) for data in ("x", "y") for seed in (0, 1)]
+    assert fedax.table(both).seeds == [2, 2]
+    assert fedax.table([both[0], both[2]]).seeds == [1, 1]
+    assert fedax.table([*both[:2], run("d", 2, "y")]).seeds == [2, 1]
+    assert "of its own" not in fedax.table(both).notes[-1]
+
+
+@pytest.mark.quick
 def test_what_has_no_mean_says_why(tmp_path):
     def three(name, *values, **changes):
         return [write_run(tmp_path / f"{name}{seed}", [value], algorithm=name, seed=seed, **changes)

@@ -26,6 +26,7 @@ class Group(NamedTuple):
       differs: the settings that tell it from the other groups, name -> value.
       places: of its runs, among those that were given.
       label: all of that in words, as far as it differs between the groups.
+      own_data: whether each seed has data, or a start, of its own.
     """
 
     task: str
@@ -33,6 +34,7 @@ class Group(NamedTuple):
     differs: Mapping[str, Any]
     places: list[int]
     label: str
+    own_data: bool = False
 
 
 def grouped(configs: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[Group]:
@@ -53,8 +55,13 @@ def grouped(configs: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[
       >>> [(group.label, group.differs, group.places) for group in found]
       [('rate=0.1', {'rate': 0.1}, [0, 1]), ('rate=1', {'rate': 1.0}, [2])]
     """
-    places = _by_setting(configs, names)
-    firsts = [configs[seeds[0]] for seeds in places]
+    settings = _by_setting(configs, names)
+    places = list(settings.values())
+    own = [_key(configs[seeds[0]]) not in key for key, seeds in settings.items()]
+    firsts = [
+        _without_data(configs[seeds[0]]) if alone else configs[seeds[0]]
+        for seeds, alone in zip(places, own, strict=True)
+    ]
     parts = [_parts(config) for config in firsts]
     several = _differing([{n: config.get(n) for n in ("algorithm", "task")} for config in firsts])
     found = _groups(firsts, parts, places, several, missing=False)
@@ -67,6 +74,7 @@ def grouped(configs: Sequence[Mapping[str, Any]], names: Sequence[str]) -> list[
             for group, other in zip(found, lenient, strict=True)
         ]
     counts = collections.Counter(group.label for group in found)
+    found = [group._replace(own_data=alone) for group, alone in zip(found, own, strict=True)]
     return [
         group if counts[group.label] == 1 else group._replace(
             differs={**group.differs, "run": names[group.places[0]]},
@@ -148,20 +156,54 @@ def labels_of_runs(configs: Sequence[Mapping[str, Any]], names: Sequence[str]) -
 
 def _by_setting(
     configs: Sequence[Mapping[str, Any]], names: Sequence[str]
-) -> list[list[int]]:
-    """The places of the runs of each setting."""
+) -> dict[str, list[int]]:
+    """A key -> the places of the runs of each setting.
+
+    Data, or a start, that are others for each of several seeds belong to the seeds: the rest of the
+    configuration is the setting.
+    """
     groups: dict[str, list[int]] = {}
-    taken: set[tuple[str, Any]] = set()
+    taken: set[tuple[str, str]] = set()
     for place, config in enumerate(configs):
-        key = json.dumps(
-            {name: value for name, value in config.items() if name not in _NO_SETTING},
-            sort_keys=True, default=str,
-        )
-        if (key, config.get("seed")) in taken:  # the same run again is no other seed
+        key, seed = _key(config), repr(config.get("seed"))
+        if (key, seed) in taken:  # the same run again is no other seed
             key += names[place]
-        taken.add((key, config.get("seed")))
+        taken.add((key, seed))
         groups.setdefault(key, []).append(place)
-    return list(groups.values())
+    alike: dict[str, list[str]] = {}
+    for key, places in groups.items():
+        alike.setdefault(_key(_without_data(configs[places[0]])), []).append(key)
+    for rest, keys in alike.items():
+        places = [place for key in keys for place in groups[key]]
+        seeds = {repr(configs[place].get("seed")) for place in places}
+        if len(keys) == len(places) == len(seeds) > 1:
+            groups = {
+                rest if key == keys[0] else key: places if key == keys[0] else found
+                for key, found in groups.items() if key not in keys[1:]
+            }
+    return groups
+
+
+def _key(config: Mapping[str, Any]) -> str:
+    return json.dumps(
+        {name: value for name, value in config.items() if name not in _NO_SETTING},
+        sort_keys=True, default=str,
+    )
+
+
+def _without_data(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A configuration without what tells its data and its start from others of their kind."""
+    rest = dict(config)
+    if isinstance(python := config.get("python"), Mapping):
+        rest["python"] = {
+            name: {"arrays": value.get("arrays")} if isinstance(value, Mapping) else value
+            for name, value in python.items() if name != "initial_params"
+        }
+    if isinstance(options := config.get(_TASK_OPTIONS), Mapping):
+        rest[_TASK_OPTIONS] = {
+            name: value for name, value in options.items() if not name.endswith("_seed")
+        }
+    return rest
 
 
 def in_short(value: Any) -> str:

@@ -340,6 +340,9 @@ def _about_means(
 
 def _about_runs(rows: Sequence[_Row], goals: Sequence[_Goal]) -> Iterator[str]:
     """What a reader must know of the runs."""
+    own = [row.group.label for row in rows if row.group.own_data]
+    if own:
+        yield f"Each seed has data, or a start, of its own: {listed(own)}."
     short = [
         f"{row.group.label}, seed {run.config.get('seed')} ({run.state.partition(': ')[2]})"
         for row in rows for run in row.runs
