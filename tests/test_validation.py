@@ -335,6 +335,12 @@ def test_the_command_line_holds_out_a_part_of_any_task(tmp_path, monkeypatch, ca
     page = (tmp_path / "b" / "report.html").read_text()
     assert "test loss of the best model, of round 1" in page
     assert "test loss after the last round, 4" in page
+    capsys.readouterr()
+    assert run_command(["table", "b", "--metric", "test_loss,best_test_loss"]) == 0
+    table = capsys.readouterr().out
+    assert "Test results are of the model of the last round" in table
+    assert "1.64" in table
+    assert "0.125" in table
     config, _ = run(["own.py:named", "fedavg"], tmp_path / "c", "validation=0.1")
     assert config["task_options"] == {"validation": 0.1}
     config, summary = run(["own.py:task", "fedavg"], tmp_path / "d")

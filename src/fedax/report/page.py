@@ -102,7 +102,7 @@ def _with_samples(view: View, run: Run, names: Sequence[str]) -> View:
 def _headline(run: Run) -> dict[str, Any]:
     final, summary = run.final, run.summary or {}
     best: Mapping[str, Any] = summary.get("best") or {}
-    tests: Mapping[str, float] = best.get("test") or {}
+    tests = {name.removeprefix("best_"): value for name, value in run.of_best.items()}
     end = f" after the last round, {len(run.rounds)}" if tests else ""
     rows: dict[str, Any] = {
         f"{words(name)}{end}": in_units(name, v) for name, v in final.items()
