@@ -1,7 +1,7 @@
 """Functions of all outputs, such as AUC and F1, for `scores=` of a model.
 
 Each factory returns a function `(outputs, labels, weights) -> number` of NumPy arrays. Outputs are
-logits: [n] or [n, 1] for two classes, [n, C] for C; labels are [n]. Where both are [n, C] with C > 1
+logits: [n] or [n, 1] for two classes, [n, C] for C; labels are [n]. Where both are [n, C], C > 1,
 an example has any number of labels. All is computed in float64 on the host. Every score is folded
 batch by batch in bounded memory, except AUC, which needs all outputs at once.
 """
@@ -57,7 +57,10 @@ def auc() -> Function:
     def area(outputs: PyTree, labels: Any, weights: Any) -> float:
         read, weights = reading(outputs, labels), np.asarray(weights, np.float64)
         if read.has_many_labels:
-            parts = [_area(s, t, weights) for s, t in zip(read.logits.T, read.labels.T, strict=True)]
+            parts = [
+                _area(column, truth, weights)
+                for column, truth in zip(read.logits.T, read.labels.T, strict=True)
+            ]
         elif read.num_classes == 2:
             parts = [_area(read.margins, read.labels, weights)]
         else:
@@ -172,9 +175,11 @@ def log_loss() -> Folded:
 
 
 def brier() -> Folded:
-    r"""The mean of :math:`(p_1 - y)^2` for two classes, of :math:`\sum_c (p_c - [y = c])^2` for more.
+    r"""The Brier score: mean square errors of the probabilities.
 
-    Where an example has several labels it is the mean over them.
+    .. math:: (p_1 - y)^2 \quad\text{or}\quad \sum_c (p_c - [y = c])^2
+
+    for two classes and for more, averaged over the examples. Where an example has several labels it is the mean over them.
     """
 
     def losses(read: Reading) -> np.ndarray:
@@ -199,11 +204,12 @@ def _area(scores: np.ndarray, truth: np.ndarray, weights: np.ndarray) -> float:
 
 
 def _counts(outputs: PyTree, labels: Any, weights: Any) -> np.ndarray:
-    """By class, float64 [4, C]: predicted right, labelled, predicted, and whether it counts anyway."""
+    """By class, float64 [4, C]: predicted right, labelled, predicted, and if it counts anyway."""
     read = reading(outputs, labels)
     if read.has_many_labels:
         truth, guess, w = read.labels, read.predicted, np.asarray(weights, np.float64)
-        return np.stack([w @ (truth * guess), w @ truth, w @ guess, np.full(truth.shape[1], w.sum())])
+        every = np.full(truth.shape[1], w.sum())
+        return np.stack([w @ (truth * guess), w @ truth, w @ guess, every])
     count, guess = read.num_classes, read.predicted
     return np.stack([
         np.bincount(guess, weights * (guess == read.labels), count),

@@ -1,4 +1,4 @@
-"""How functions of all outputs are given: as they are, in steps of bounded memory, scikit-learn's."""
+"""How functions of all outputs are given: as they are, as sums of them, or scikit-learn's."""
 
 from __future__ import annotations
 
@@ -34,8 +34,9 @@ class Folded:
       value: `(sums) -> number`.
 
     Example:
-      >>> mean = Folded(lambda outputs, labels, weights: np.array([weights @ outputs, sum(weights)]),
-      ...               lambda sums: sums[0] / sums[1])
+      >>> mean = Folded(
+      ...     lambda outputs, labels, weights: np.array([weights @ outputs, weights.sum()]),
+      ...     lambda sums: sums[0] / sums[1])
       >>> float(mean(np.array([1.0, 4.0]), None, np.array([1.0, 2.0])))
       3.0
     """
@@ -75,19 +76,24 @@ def _as_score(name: Any, given: Any, labels: str, weights: str | None) -> Score:
         function, labels, weights = given.function, given.labels, given.weights
     else:
         function = given
+    if isinstance(inspect.unwrap(function), Folded):  # a factory of the user's has wrapped it
+        function = inspect.unwrap(function)
     if isinstance(function, type) or not callable(function):
         raise TypeError(
             f"The score {name!r} must be a function (outputs, labels, weights) -> number, such as "
             f"fedax.scores.auc(), but is {kind_of(function)}."
         )
-    made = getattr(function, "__module__", "") == "fedax.models.scores"
-    if made and not isinstance(function, Folded) and hasattr(function, "__fedax_factory__"):
+    if inspect.isfunction(function) and function.__module__ == "fedax.models.scores" and (
+        "<locals>" not in function.__qualname__
+    ):
         raise TypeError(f"The score {name!r} is not called yet; give {function.__name__}().")
     first = next(iter(_parameters(function)), None)
     return Score(from_sklearn(function) if first == "y_true" else function, labels, weights)
 
 
-def from_sklearn(function: Callable[..., Any], takes: Takes | None = None, **arguments: Any) -> Function:
+def from_sklearn(
+    function: Callable[..., Any], takes: Takes | None = None, **arguments: Any
+) -> Function:
     """A metric of scikit-learn, `function(y_true, y_pred or y_score, sample_weight=)`, as a score.
 
     In `scores={"auc": roc_auc_score}` the function itself is enough; this is for its arguments.
@@ -120,7 +126,8 @@ def from_sklearn(function: Callable[..., Any], takes: Takes | None = None, **arg
         )
     if takes is not None:
         check_choice("takes", takes, ("probabilities", "classes", "outputs"))
-    likely = names[1] in _PROBABILITIES or getattr(function, "__name__", "") in _MISNAMED
+    name = getattr(getattr(function, "func", function), "__name__", "the function")
+    likely = names[1] in _PROBABILITIES or name in _MISNAMED
     weighs = "sample_weight" in names and "sample_weight" not in arguments
 
     def score(outputs: PyTree, labels: Any, weights: Any) -> Any:
@@ -135,7 +142,10 @@ def from_sklearn(function: Callable[..., Any], takes: Takes | None = None, **arg
             truth, complete = read.labels, read.complete
             found = read.probabilities if kind == "probabilities" else read.predicted
         if not weighs and np.ptp(weights) > 0:
-            raise ModelError(f"{function.__name__} takes no sample_weight, but examples differ in theirs.")
+            raise ModelError(
+                f"{name} takes no sample_weight, but the examples differ in weight. Use another "
+                "metric, or a score without weights."
+            )
         if not np.isfinite(found).all():
             return np.nan
         given = {**arguments, **({"sample_weight": weights} if weighs else {})}

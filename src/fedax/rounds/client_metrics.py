@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedax.rounds.directions import direction
-from fedax.rounds.history import as_frame
+from fedax.rounds.history import UNDEFINED, as_frame
 from fedax.validate import check_number
 
 if TYPE_CHECKING:
@@ -25,8 +25,8 @@ SHOWN = 3
 class ClientMetrics(Mapping[str, np.ndarray]):
     """Metric name -> each client's mean over its examples, float64 [num_clients].
 
-    NaN where nothing of a client weighs. A score, such as an AUC, is that of the client's examples, and
-    NaN where they do not define it.
+    NaN where nothing of a client weighs. A score, such as an AUC, is that of the client's examples,
+    and NaN where they do not define it.
 
     Attributes:
       names: the clients', [num_clients], text or whole numbers.
@@ -91,9 +91,9 @@ class ClientMetrics(Mapping[str, np.ndarray]):
         """Metric name -> mean over the clients for whom it is worst.
 
         Each of these clients counts once, however many examples it has. They are the given part
-        of the clients with a value, rounded up. Low values are the worse ones of metrics with
-        one of these words in their name: accuracy, auc, bleu, cosine, correct, f1, precision, r2,
-        recall, reward, score. Of all others it is the high ones.
+        of the clients with a value, rounded up. Low values are the worse ones of metrics whose
+        name says so, as accuracy, auc, f1 and recall do (see `fedax.EarlyStopping`). Of all others
+        it is the high ones.
 
         Args:
           fraction: of the clients, in (0, 1].
@@ -139,6 +139,9 @@ class ClientMetrics(Mapping[str, np.ndarray]):
         means = self._means()
         for metric in self:
             mean, tail = f"{means[metric]:.4g}", f"{tails[metric]:.4g}"
+            if metric in self._scores and math.isnan(means[metric]):
+                lines.append(f"  {metric}: {UNDEFINED} for every client")
+                continue
             if self.before is not None:
                 mean += f" ({self.before._means()[metric]:.4g})"
                 tail += f" ({self.before.worst()[metric]:.4g})"

@@ -28,8 +28,8 @@ from fedax.rounds.checks import (
 )
 from fedax.rounds.client_metrics import ClientMetrics
 from fedax.rounds.padding import check_metrics
-from fedax.rounds.scoring import Scoring, checked_scores, on_host, require_rows
 from fedax.rounds.sampling import sample_examples
+from fedax.rounds.scoring import Scoring, checked_scores, on_host, require_rows
 from fedax.validate import check_count, plain
 
 # Examples at a time on a device, if nobody says. On a CPU fewer, if their products of numbers are

@@ -101,7 +101,7 @@ def predict(
             parts.append(on_host(outputs, number))
     parts += [on_host(outputs, number) for number, outputs in under_way]
     together = jax.tree.map(lambda *some: np.concatenate(some), *parts)
-    if not per_client:
+    if not (per_client and isinstance(data, FederatedDataset)):
         return together
     return {
         data.name(client): jax.tree.map(

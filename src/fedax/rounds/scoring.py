@@ -11,7 +11,7 @@ import numpy as np
 from fedax.algorithm import Model, PyTree, Score
 from fedax.data.federated_dataset import FederatedDataset
 from fedax.mistakes.errors import ModelError, array_words, checked_call, defined_at, kind_of
-from fedax.mistakes.model import array_of
+from fedax.mistakes.model import nearest
 from fedax.models.scoring import Folded, as_scores
 
 
@@ -26,14 +26,18 @@ def checked_scores(model: Model, dataset: FederatedDataset) -> dict[str, Score]:
     for name, score in scores.items():
         if name in model.metrics:
             raise ValueError(f"A metric of the model is called {name!r}, too; rename the score.")
-        array_of(dataset.arrays, score.labels, f"fedax.scores.Score(..., labels) of {name!r} labels")
-        if score.weights is None:
-            continue
-        weights = array_of(dataset.arrays, score.weights, "weights")
-        if weights.ndim != 1:
+        for what, array in (("labels", score.labels), ("weights", score.weights)):
+            if array is not None and array not in dataset.arrays:
+                near = nearest(array, dataset.arrays)
+                raise ModelError(
+                    f"The score {name!r} looks for the {what} {array!r}, but the data have "
+                    f"{', '.join(map(repr, sorted(dataset.arrays)))}. Give {what}="
+                    f"{near or 'a name'!r} to the model's factory, or to fedax.scores.Score."
+                )
+        if score.weights is not None and dataset.arrays[score.weights].ndim != 1:
             raise ModelError(
                 f"The weights {score.weights!r} of the score {name!r} must be one number an "
-                f"example, but are {array_words(weights)}."
+                f"example, but are {array_words(dataset.arrays[score.weights])}."
             )
     return scores
 
@@ -96,9 +100,8 @@ class Scoring:
         for name, fold in self._folds.items():
             counted, labels, weights = self._weighed(self._scores[name], rows)
             if len(counted):
-                fold.add(
-                    self._owners(rows[counted]), _picked(outputs, counted, len(rows)), labels, weights
-                )
+                picked = _picked(outputs, counted, len(rows))
+                fold.add(self._owners(rows[counted]), picked, labels, weights)
 
     def result(self) -> dict[str, tuple[float, np.ndarray]]:
         """Score name -> that of all clients together, and of each, NaN where it is not defined."""
