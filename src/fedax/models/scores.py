@@ -44,7 +44,7 @@ def auc() -> Function:
 
     .. math:: P(s_+ > s_-) + \tfrac12 P(s_+ = s_-)
 
-    of a random positive and a random negative example. The mean is over the classes (or labels)
+    of a random positive and a random negative example, by their probabilities. The mean is over the classes (or labels)
     that have both; without any the value is NaN. Needs all outputs at once: they are kept on the
     host until the evaluation ends, 4 bytes a number in float32.
 
@@ -61,8 +61,9 @@ def auc() -> Function:
                 _area(column, truth, weights)
                 for column, truth in zip(read.logits.T, read.labels.T, strict=True)
             ]
-        elif read.num_classes == 2:
-            parts = [_area(read.margins, read.labels, weights)]
+        elif read.num_classes == 2:  # a single logit is as good as its sigmoid, and has fewer ties
+            single = read.logits if read.logits.ndim == 1 else read.probabilities
+            parts = [_area(single, read.labels, weights)]
         else:
             parts = [
                 _area(column, read.labels == one, weights)
@@ -165,9 +166,8 @@ def log_loss() -> Folded:
     r"""The mean of :math:`-\log p_y`, natural logarithms; over labels, if there are several."""
 
     def losses(read: Reading) -> np.ndarray:
-        if read.has_many_labels or read.num_classes == 2:
-            logits = read.logits if read.has_many_labels else read.margins
-            each = -log_expit(np.where(read.labels == 1, logits, -logits))
+        if read.has_many_labels or read.logits.ndim == 1:
+            each = -log_expit(np.where(read.labels == 1, read.logits, -read.logits))
             return each.mean(1) if each.ndim == 2 else each
         return -log_softmax(read.logits, axis=1)[np.arange(len(read.labels)), read.labels]
 
@@ -179,7 +179,8 @@ def brier() -> Folded:
 
     .. math:: (p_1 - y)^2 \quad\text{or}\quad \sum_c (p_c - [y = c])^2
 
-    for two classes and for more, averaged over the examples. Where an example has several labels it is the mean over them.
+    for two classes and for more, averaged over the examples. Where an example has several labels it
+    is the mean over them.
     """
 
     def losses(read: Reading) -> np.ndarray:

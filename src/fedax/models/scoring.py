@@ -183,16 +183,12 @@ class Reading(NamedTuple):
         return self.labels.ndim == 2
 
     @property
-    def margins(self) -> np.ndarray:
-        """The logit of class 1 [n], of two classes."""
-        return self.logits if self.logits.ndim == 1 else self.logits[:, 1] - self.logits[:, 0]
-
-    @property
     def probabilities(self) -> np.ndarray:
         """Of class 1 [n] of two, else of each class or label [n, C]."""
-        if self.has_many_labels:
+        if self.has_many_labels or self.logits.ndim == 1:
             return expit(self.logits)
-        return expit(self.margins) if self.num_classes == 2 else softmax(self.logits, axis=1)
+        found = softmax(self.logits, axis=1)
+        return found[:, 1] if self.num_classes == 2 else found
 
     @property
     def predicted(self) -> np.ndarray:

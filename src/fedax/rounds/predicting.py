@@ -103,10 +103,10 @@ def predict(
     together = jax.tree.map(lambda *some: np.concatenate(some), *parts)
     if not (per_client and isinstance(data, FederatedDataset)):
         return together
+    ends = data.offsets.tolist()
     return {
         data.name(client): jax.tree.map(
-            lambda leaf, client=client: leaf[data.offsets[client] : data.offsets[client + 1]],
-            together,
+            lambda leaf, part=slice(*ends[client : client + 2]): leaf[part], together
         )
         for client in range(data.num_clients)
     }
