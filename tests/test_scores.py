@@ -266,13 +266,23 @@ def test_training_watches_scores_and_keeps_them(tmp_path):
     assert "auc" in (out / "clients.csv").read_text().split("\n")[0]
 
 
-def test_a_sample_is_scored_while_training_goes_on():
+@pytest.mark.parametrize("sample", [60, 1000])
+def test_a_sample_is_scored_while_training_goes_on(sample):
     task = problem()
     algorithm = fedax.fedavg(task.model, 0.1, num_local_steps=1)
-    options = {"num_rounds": 4, "cohort_size": 5, "evaluate_every": 2, "evaluation_sample": 60}
-    history = fedax.train(task, algorithm, **options).history
-    again = fedax.train(task, algorithm, **options, state_every=1).history
-    np.testing.assert_array_equal(history["test_auc"], again["test_auc"])
+    options = {
+        "num_rounds": 4, "cohort_size": 5, "evaluate_every": 2, "evaluation_sample": sample
+    }
+    history, found = fedax.train(task, algorithm, **options).history, []
+    for report in fedax.simulate(task, algorithm, **options):
+        found.append(report.metrics.get("test_auc", math.nan))
+        if report.clients is not None:  # of all test examples
+            assert len(report.clients["auc"]) == task.test.num_clients
+            wanted = fedax.evaluate_clients(
+                task.model, report.state.server_state.params, task.test
+            )
+            np.testing.assert_allclose(report.clients["auc"], wanted["auc"], rtol=1e-12)
+    np.testing.assert_array_equal(history["test_auc"], found)
     assert np.isfinite(history["test_auc"][[1, 3]]).all()
 
 
@@ -474,3 +484,15 @@ def test_a_model_without_scores_is_described_as_before():
     assert "scores" not in described[1]["arguments"]
     more = made._replace(scores={"auc": scores.auc()})
     assert digest(Describer()(more)) != digest(described[1])
+
+
+def test_searches_are_led_by_scores():
+    task = problem()
+    result = fedax.search(
+        task, stepping(task, 2), {"client_learning_rate": "loguniform(0.001, 1)"}, num_rounds=3,
+        num_trials=3, cohort_size=5, choose="test_auc", progress=False,
+    )
+    rate = result.study.best_params["client_learning_rate"]
+    algorithm = fedax.fedavg(task.model, rate, num_local_steps=2)
+    single = fedax.train(task, algorithm, num_rounds=3, cohort_size=5).history["test_auc"][-1]
+    assert result.study.best_value == pytest.approx(single, rel=1e-9)

@@ -116,15 +116,18 @@ class Evaluator:
         """Metric name -> mean, or score, over each client's examples."""
         return self._whole(params, clients=True)
 
-    def begin(self, params: Params, *, clients: bool = True) -> Walk:
+    def begin(self, params: Params, *, clients: bool | None = None) -> Walk:
         """An evaluation of these parameters, which it holds, that goes on when it is told to.
 
         Args:
           params: what is evaluated.
-          clients: whether scores are wanted client by client, too.
+          clients: whether scores are wanted client by client, too; None: unless the examples are a
+            sample, in which some clients have none.
         """
         self._size(params)
         self._try(params)
+        if clients is None:
+            clients = self.num_examples == self.num_all
         return Walk(self, self._placed(params, REPLICATED), clients=clients)
 
     def _whole(self, params: Params, *, clients: bool) -> ClientMetrics:

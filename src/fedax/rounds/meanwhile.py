@@ -98,10 +98,10 @@ class Meanwhile:
         self._donated = donated
         self._held: list[RoundReport] = []  # the first is evaluated
         self._seconds = 0.0  # of its evaluation, so far
-        watch, self._walk = Stopwatch(), evaluator.begin(params, clients=False)
+        watch, self._walk = Stopwatch(), evaluator.begin(params)
         self._walk.go_on(1)
         self._compiling = watch.lap().compiling
-        evaluator.begin(params, clients=False).go_on(1)  # of one batch there is no second
+        evaluator.begin(params).go_on(1)  # of one batch there is no second
         self._budget = Budget(max(watch.lap().seconds, 1e-6))
 
     def __call__(self, rounds: Iterator[RoundReport]) -> Iterator[RoundReport]:
@@ -139,9 +139,7 @@ class Meanwhile:
             state = self._kept(last.state)
             last = last._replace(state=state)
             self._held, self._seconds = [last], 0.0
-            self._walk = self._evaluator.begin(
-                one_copy(state.server_state.params), clients=False
-            )
+            self._walk = self._evaluator.begin(one_copy(state.server_state.params))
             last.metrics["delay_seconds"] += last.metrics["evaluation_seconds"]  # of the rest
             self._go_on([last], seconds)
             if not self._walk.batches_left:
