@@ -234,12 +234,6 @@ def problem(labels=None, **given):
     return fedax.Task(model, *data.split(0.5))
 
 
-def stepping(task, num_local_steps):
-    return lambda client_learning_rate: fedax.fedavg(
-        task.model, client_learning_rate, num_local_steps=num_local_steps
-    )
-
-
 def test_training_watches_scores_and_keeps_them(tmp_path):
     task = problem()
     algorithm = fedax.fedavg(task.model, 0.1, num_local_steps=1)
@@ -290,8 +284,8 @@ def test_sweeps_choose_by_scores():
     task = problem()
     rates = [1e-4, 0.3]
     result = fedax.sweep(
-        task, stepping(task, 2), {"client_learning_rate": rates}, num_rounds=3, cohort_size=5,
-        choose="test_auc",
+        task, fedax.fedavg, {"client_learning_rate": rates, "num_local_steps": 2}, num_rounds=3,
+        cohort_size=5, choose="test_auc",
     )
     single = [
         fedax.train(
@@ -321,8 +315,8 @@ def test_what_is_undefined_is_said_so_and_has_not_diverged(tmp_path, capsys):
     assert "auc: undefined for every client" in repr(clients)
     with pytest.raises(ValueError, match="test_auc: it is undefined in every run"):
         fedax.sweep(
-            task, stepping(task, 1), {"client_learning_rate": [0.1, 0.2]}, num_rounds=2,
-            cohort_size=5, choose="test_auc",
+            task, fedax.fedavg, {"client_learning_rate": [0.1, 0.2], "num_local_steps": 1},
+            num_rounds=2, cohort_size=5, choose="test_auc",
         )
 
 
@@ -333,8 +327,8 @@ def test_a_setting_whose_score_is_undefined_is_last_and_has_not_diverged():
 
     task = problem(good=only_if_good)
     result = fedax.sweep(
-        task, stepping(task, 4), {"client_learning_rate": [0.0, 0.5]}, num_rounds=8, cohort_size=5,
-        choose="test_good:max",
+        task, fedax.fedavg, {"client_learning_rate": [0.0, 0.5], "num_local_steps": 4},
+        num_rounds=8, cohort_size=5, choose="test_good:max",
     )
     (method,) = result.choice.methods.values()
     assert np.isnan(result.choice.mean[0])
@@ -486,11 +480,12 @@ def test_a_model_without_scores_is_described_as_before():
     assert digest(Describer()(more)) != digest(described[1])
 
 
-def test_searches_are_led_by_scores():
+def test_searches_are_led_by_scores(tmp_path):
     task = problem()
     result = fedax.search(
-        task, stepping(task, 2), {"client_learning_rate": "loguniform(0.001, 1)"}, num_rounds=3,
-        num_trials=3, cohort_size=5, choose="test_auc", progress=False,
+        task, fedax.fedavg, {"client_learning_rate": "loguniform(0.001, 1)"},
+        fixed={"num_local_steps": 2}, num_rounds=3, num_trials=3,
+        cohort_size=5, choose="test_auc", progress=False, out=tmp_path / "found",
     )
     rate = result.study.best_params["client_learning_rate"]
     algorithm = fedax.fedavg(task.model, rate, num_local_steps=2)

@@ -44,9 +44,9 @@ def auc() -> Function:
 
     .. math:: P(s_+ > s_-) + \tfrac12 P(s_+ = s_-)
 
-    of a random positive and a random negative example, by their probabilities. The mean is over the classes (or labels)
-    that have both; without any the value is NaN. Needs all outputs at once: they are kept on the
-    host until the evaluation ends, 4 bytes a number in float32.
+    of a random positive and a random negative example, by their probabilities. The mean is over the
+    classes (or labels) that have both; without any the value is NaN. Needs all outputs at once:
+    they are kept on the host until the evaluation ends, 4 bytes a number in float32.
 
     Example:
       >>> score = auc()
