@@ -480,6 +480,7 @@ def test_a_model_without_scores_is_described_as_before():
     assert digest(Describer()(more)) != digest(described[1])
 
 
+@pytest.mark.slow
 def test_searches_are_led_by_scores(tmp_path):
     task = problem()
     result = fedax.search(
