@@ -242,7 +242,7 @@ def _require_measured(record: Record, name: str, rounds: int) -> None:
         known for known, values in record.metrics.items() if not np.isnan(values[:, :rounds]).all()
     }
     if name in record.metrics and name not in measured:
-        if "evaluated_of" in measured and name.startswith("test_"):
+        if "evaluated_of" in measured and is_evaluated(name):
             raise RuleError(
                 f"Cannot choose by {name}: it is undefined in every run, as an AUC is where only "
                 "one class occurs."
