@@ -426,7 +426,7 @@ class FederatedDataset:
         return tuple(self._of_part(rows == kind) for kind in kinds)
 
     def _of_part(self, chosen: np.ndarray) -> FederatedDataset:
-        """The data set of the rows chosen, bool [num_examples], and of the clients with any."""
+        """The data of the rows chosen, bool [num_examples], and of the clients that have any."""
         counts = np.add.reduceat(chosen.astype(np.int64), self.offsets[:-1])
         clients = np.flatnonzero(counts)
         return self._of_rows(np.flatnonzero(chosen), counts[clients], clients)

@@ -13,7 +13,7 @@ from fedax.report.document import Page
 from fedax.report.marks import pairs, plain_table, text, words
 from fedax.report.runs import LAST_ROUNDS, Run, warnings
 from fedax.rounds.directions import EVALUATED, TEST, is_evaluated
-from fedax.rounds.history import describe_sample, is_sampled
+from fedax.rounds.history import UNDEFINED, describe_sample, is_sampled, is_undefined
 
 # What follows "test_" or "validation_" in a metric's name -> what its line shows.
 LINES = {
@@ -105,8 +105,8 @@ def _headline(run: Run) -> dict[str, Any]:
     tests = {name.removeprefix("best_"): value for name, value in run.of_best.items()}
     end = f" after the last round, {len(run.rounds)}" if tests else ""
     rows: dict[str, Any] = {
-        f"{words(name)}{end}": in_units(name, v) for name, v in final.items()
-        if "evaluated_" not in name
+        f"{words(name)}{end}": UNDEFINED if is_undefined(final, name) else in_units(name, v)
+        for name, v in final.items() if "evaluated_" not in name
     }
     if "evaluated_of" in final:
         rows["evaluated on"] = describe_sample(final)

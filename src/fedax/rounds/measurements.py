@@ -126,7 +126,7 @@ class Measurements:
                 self._evaluator = make()
             else:  # both with one size of batches, which compiles once
                 with _evaluating(self.part):
-                    size = usual_batch_size(task.model, params, data_of_part, soon=True)
+                    size = usual_batch_size(task.model, params, data_of_part.arrays, soon=True)
                 self._evaluator = make(size)
                 self.sample = make(size, sample=settings.evaluation_sample, seed=settings.seed)
         if len(parts) > 1:
