@@ -163,7 +163,7 @@ def test_settings_of_a_task_are_shown_with_types_and_defaults(capsys):
     settings = task_settings("cifar10")
     assert settings["preprocessing"].row()["type"] == "crop24, pad32 or plain"
     assert settings["num_clients"].default == 500
-    assert list(task_settings("shakespeare")) == ["model"]
+    assert list(task_settings("shakespeare")) == ["model", "validation"]
 
 
 @pytest.mark.quick
