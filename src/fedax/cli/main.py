@@ -19,16 +19,9 @@ from typing import Any, NoReturn
 
 import jax
 import numpy as np
-import tyro
-from tyro.conf import (
-    AvoidSubcommands,
-    DisallowNone,
-    FlagCreatePairsOff,
-    OmitArgPrefixes,
-)
 
 import fedax
-from fedax.cli import catalogue
+from fedax.cli import catalogue, parsing
 from fedax.cli.commands import (
     Command,
     Data,
@@ -56,7 +49,6 @@ from fedax.experiment.errors import ConfigError
 from fedax.experiment.folder import RunError
 from fedax.experiment.imports import line_of, sentence
 from fedax.mistakes import AlgorithmError, ModelError
-from fedax.outside.paths import expanded
 from fedax.pictures.errors import DrawingError
 from fedax.report.picture import PictureError, require_format, save_picture
 from fedax.report.tables import print_json, print_tables
@@ -120,6 +112,8 @@ def _run_command(arguments: list[str]) -> int:
         command = _command(arguments)
     except BrokenPipeError:
         return _nobody_reads()
+    except ConfigError as error:
+        return _fail(*_explain(error))
     do: dict[type, Callable[[Any], int]] = {
         Run: _run, List: _list, Data: _data, Plot: _plot, Report: _report,
         Reproduce: _reproduce, Sweep: _sweep, Theory: _theory,
@@ -139,7 +133,7 @@ def _run_command(arguments: list[str]) -> int:
 def _command(arguments: list[str]) -> Command:
     """The command that is asked for; what --help shows is shown, and ends the program."""
     try:
-        return _parsed(arguments or ["--help"])
+        return parsing.parsed(arguments or ["--help"])
     except SystemExit as stop:
         if not stop.code and arguments[:1] == ["run"]:
             stop.code = _help_on_run([w for w in arguments if w not in ("--help", "-h")])
@@ -153,41 +147,12 @@ def _nobody_reads() -> int:
     return 1
 
 
-def _parsed(arguments: list[str]) -> Command:
-    if arguments == ["--version"]:
-        print(f"fedax {fedax.__version__}")
-        raise SystemExit(0)
-    # The parser colours what it writes itself, and quotes what was typed.
-    with terminal.escaping(colours="\x1b" not in "".join(arguments)):
-        command = tyro.cli(
-            Command, args=arguments, prog="fedax",
-            description="Federated optimization. fedax --version says which fedax this is.",
-            config=(OmitArgPrefixes, AvoidSubcommands, FlagCreatePairsOff, DisallowNone),
-        )
-    try:
-        return _expanded(command)
-    except ValueError as error:  # there is no home folder
-        raise SystemExit(_fail(str(error), 2)) from None
-
-
-def _expanded(command: Any) -> Any:
-    """The command with the home folder in paths that begin with `~`, as in --out=~/runs."""
-    if isinstance(command, Path):
-        return expanded(command)
-    if isinstance(command, tuple):
-        return tuple(_expanded(value) for value in command)
-    if not dataclasses.is_dataclass(command) or isinstance(command, type):
-        return command
-    values = {field.name: getattr(command, field.name) for field in dataclasses.fields(command)}
-    return dataclasses.replace(command, **{name: _expanded(v) for name, v in values.items()})
-
-
 def _help_on_run(arguments: list[str]) -> int:
     """What can be set in this run; the parser has shown the options."""
-    command = _parsed(arguments)
-    if not isinstance(command, Run) or command.task is None:
-        return 0
     try:
+        command = parsing.parsed(arguments)
+        if not isinstance(command, Run) or command.task is None:
+            return 0
         explain_run(command.task, command.algorithm, command.preset)
     except ConfigError as error:
         return _fail(*_explain(error))

@@ -10,6 +10,7 @@ import codecs
 import contextlib
 import json
 import logging
+import os
 import re
 import sys
 from collections.abc import Iterable, Iterator
@@ -79,6 +80,11 @@ class Escaped:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.rich_proxied_file, name)
+
+
+def without_colours() -> bool:
+    """Whether the user wants no colours (https://no-color.org): NO_COLOR has a value."""
+    return bool(os.environ.get("NO_COLOR"))
 
 
 @contextlib.contextmanager

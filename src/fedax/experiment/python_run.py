@@ -109,7 +109,7 @@ def train_in_folder(folder: Path, call: Call, watch: Watch) -> tuple[TrainingSta
         folder, config, call.task, call.algorithm, sent,
         lambda state: _rounds(call, watch, state), watch,
         f"call fedax.train again with the same arguments and out={str(folder)!r} to go on.",
-        lambda sentence: warnings.warn(sentence, RuntimeWarning, stacklevel=6),
+        lambda sentence: warnings.warn(sentence, RuntimeWarning, stacklevel=7),
     )
     if before is not None:
         _require_same(folder, before, config, code)
@@ -232,7 +232,7 @@ def _require_same(
         warnings.warn(
             f"The code of the model or the method is not what it was when the run in {folder} was "
             "begun. Training goes on with the new code; choose another out= to begin anew.",
-            UserWarning, stacklevel=4,
+            UserWarning, stacklevel=5,
         )
 
 

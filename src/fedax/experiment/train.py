@@ -27,7 +27,7 @@ from fedax.rounds.state import TrainingState, initial_state, population
 from fedax.rounds.stopping import EarlyStopping, Watch
 from fedax.signatures import with_options
 from fedax.sinks import require_libraries, sink_names
-from fedax.validate import check_count, plain, plain_options, quoted
+from fedax.validate import check_count, options_checked, plain, plain_options, quoted
 
 
 class TrainResult(NamedTuple):
@@ -59,6 +59,7 @@ class TrainResult(NamedTuple):
         return "\n".join(lines)
 
 
+@options_checked
 @with_options
 def train(
     task: Task,
@@ -196,7 +197,7 @@ def _train_in_memory(
             history.append(report.metrics)
             params = (report.state or start).server_state.params
             for sentence in rejections.add(report.rejected, params):
-                warnings.warn(sentence, RuntimeWarning, stacklevel=3)
+                warnings.warn(sentence, RuntimeWarning, stacklevel=4)
             state = report.state or state
             watch.see(report)
             display.show(report)

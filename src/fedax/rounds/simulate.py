@@ -35,9 +35,10 @@ from fedax.rounds.sampling import Sampler, sampler
 from fedax.rounds.state import TrainingState, initial_state, population, run_key
 from fedax.rounds.turns import turns
 from fedax.signatures import with_options
-from fedax.validate import plain
+from fedax.validate import options_checked, plain
 
 
+@options_checked
 @with_options
 def simulate(
     task: Task,

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from fedax.data.task import Task
 from fedax.tasks import cifar, emnist, mnist, quadratics, shakespeare, stackoverflow
-from fedax.validate import check_choice, plain_options, unknown
+from fedax.validate import check_choice, plain_options, unknown_option
 
 
 class TaskInfo(NamedTuple):
@@ -68,7 +68,8 @@ def load_task(name: str, model: str | None = None, **settings: Any) -> Task:
     known = [*inspect.signature(info.load).parameters][1:]
     for setting in settings:
         if setting not in known:
-            raise TypeError(unknown(f"setting of the task {name}", setting, ["model", *known]))
+            what = f"setting of the task {name}"
+            raise TypeError(unknown_option(what, setting, ["model", *known]))
     return info.load(model, **plain_options(settings))
 
 

@@ -28,8 +28,9 @@ from fedax.rounds.history import History
 from fedax.rounds.options import Settings, SimulateOptions
 from fedax.rounds.stopping import Goal
 from fedax.rounds.untrained import lost_in, untrained_loss
+from fedax.signatures import with_options
 from fedax.sweeps.record import Record
-from fedax.validate import check_choice, check_count
+from fedax.validate import check_choice, check_count, options_checked
 
 if TYPE_CHECKING:
     import optuna
@@ -100,6 +101,8 @@ def require_optuna() -> None:
         raise RunError("A search needs Optuna: pip install 'fedax[optuna]'.") from None
 
 
+@options_checked
+@with_options
 def search(
     task: Task,
     factory: Callable[..., FederatedAlgorithm],

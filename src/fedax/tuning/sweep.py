@@ -39,7 +39,15 @@ from fedax.tuning.folder import (
     units_of,
     write_sweep_config,
 )
-from fedax.validate import check_count, check_seed, plain, quoted, unknown
+from fedax.validate import (
+    check_count,
+    check_seed,
+    options_checked,
+    plain,
+    quoted,
+    unknown,
+    unknown_option,
+)
 
 Method = str | Callable[..., FederatedAlgorithm]
 # Options of `simulate` that a sweep decides itself, or does not have.
@@ -84,6 +92,7 @@ class SweepResult(NamedTuple):
         return "\n  ".join([head, *closing_words(self.record, self.choice)])
 
 
+@options_checked
 @with_options
 def sweep(
     task: Task | Mapping[str, Task],
@@ -331,7 +340,7 @@ def _grids(
                     and ((known := has[name]) is None or key in known)]
         if not fits:
             known = dict.fromkeys(key for keys in has.values() for key in keys or ())
-            raise ValueError(unknown("hyperparameter", key, known))
+            raise ValueError(unknown_option("hyperparameter", key, known))
         values = _values(word, given, tasks if key == "task" else None)
         for name in fits:
             if dot or key not in found[name]:
@@ -410,7 +419,7 @@ def _logged(config: Mapping[str, Any], setting: Setting, seed: int) -> dict[str,
 
 
 def _warn(sentence: str) -> None:
-    warnings.warn(sentence, RuntimeWarning, stacklevel=5)
+    warnings.warn(sentence, RuntimeWarning, stacklevel=6)
 
 
 def _as_python(sat: Callable[[], tuple[Record, Choice]]) -> tuple[Record, Choice]:
