@@ -1,5 +1,7 @@
 """Options by the names that papers and other libraries give them lead to fedax's own."""
 
+import inspect
+
 import pytest
 
 import fedax
@@ -72,7 +74,7 @@ def test_training_knows_the_word(task: fedax.Task, word: str, name: str) -> None
 
 @pytest.mark.parametrize(("word", "words"), PYTHON_ALONE.items())
 def test_training_says_where_it_is(task: fedax.Task, word: str, words: str) -> None:
-    with pytest.raises(TypeError, match=f"option of train '{word}'. [^:]*{words}"):
+    with pytest.raises(TypeError, match=f"option of train '{word}'. .*{words}.* Known:"):
         fedax.train(task, fedax.fedavg(task.model, 0.1), num_rounds=1, **{word: 1})
 
 
@@ -81,13 +83,17 @@ def test_training_says_where_it_is(task: fedax.Task, word: str, words: str) -> N
 def test_the_command_line_knows_the_word(
     capsys: pytest.CaptureFixture[str], word: str, name: str, way: str
 ) -> None:
+    if way == "option" and word == "rounds":
+        return  # it is one
     if way == "option":
         typed = ["--" + word.replace("_", "-"), "3"]
     else:
         typed = ["--set", f"{word}=3"]
     assert run_command(["run", "digits", "fedavg", *typed]) == 2
     said = capsys.readouterr().err
-    assert name in said.partition("Known:")[0]
+    said = said.partition("Known:")[0]
+    option = {"num_rounds": "--rounds", "cohort_size": "--cohort-size"}.get(name, name)
+    assert option in said if way == "option" else name in said
 
 
 def test_there_are_forty_words() -> None:
@@ -110,8 +116,6 @@ def test_train_lists_its_own_options(task: fedax.Task) -> None:
 
 def test_every_suggestion_is_the_name_of_something() -> None:
     """Of the table: what it suggests is an option of train, a method, a task or the command."""
-    import inspect
-
     known = set(inspect.signature(fedax.train).parameters)
     known |= set(inspect.signature(fedax.sweep).parameters)
     for method in (fedax.fedavg, fedax.fedadam, fedax.fedopt, fedax.load_task):
@@ -121,7 +125,6 @@ def test_every_suggestion_is_the_name_of_something() -> None:
     for word in guesses.FIELD.values():
         assert word.names or word.instead
         assert set(word.names) <= known
-        assert not word.names or word.instead or set(word.names) & set(guesses.HOMES)
 
 
 WRONG = {
