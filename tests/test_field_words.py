@@ -54,27 +54,27 @@ def task() -> fedax.Task:
 
 @pytest.mark.parametrize(("word", "name"), METHOD.items())
 def test_a_method_knows_the_word(task: fedax.Task, word: str, name: str) -> None:
-    with pytest.raises(TypeError, match=f"option of fedavg '{word}'. Did you mean '{name}'"):
+    with pytest.raises(TypeError, match=rf"option of fedavg '{word}'. Did you mean '{name}'"):
         fedax.fedavg(task.model, **{word: 1})
-    with pytest.raises(TypeError, match=f"In fedax it is '{name}', an option of the method"):
+    with pytest.raises(TypeError, match=rf"In fedax it is '{name}', an option of the method"):
         fedax.train(task, fedax.fedavg(task.model, 0.1), num_rounds=1, **{word: 1})
 
 
 @pytest.mark.parametrize(("word", "name"), TRAINING.items())
 def test_training_knows_the_word(task: fedax.Task, word: str, name: str) -> None:
     method = fedax.fedavg(task.model, 0.1)
-    with pytest.raises(TypeError, match=f"option of train '{word}'. Did you mean '{name}'"):
+    with pytest.raises(TypeError, match=rf"option of train '{word}'. Did you mean '{name}'"):
         fedax.train(task, method, **{word: 1})  # num_rounds is not there, which is the rest
     if name not in ("keep_best", "checkpoint_every"):
-        with pytest.raises(TypeError, match=f"option of simulate '{word}'. Did you mean '{name}'"):
+        with pytest.raises(TypeError, match=rf"option of simulate '{word}'. Did you mean '{name}'"):
             fedax.simulate(task, method, **{word: 1})
-    with pytest.raises(TypeError, match=f"In fedax it is '{name}', an option of fedax.train"):
+    with pytest.raises(TypeError, match=rf"In fedax it is '{name}', an option of fedax.train"):
         fedax.fedavg(task.model, 0.1, **{word: 1})
 
 
 @pytest.mark.parametrize(("word", "words"), PYTHON_ALONE.items())
 def test_training_says_where_it_is(task: fedax.Task, word: str, words: str) -> None:
-    with pytest.raises(TypeError, match=f"option of train '{word}'. .*{words}.* Known:"):
+    with pytest.raises(TypeError, match=rf"option of train '{word}'. .*{words}.* Known:"):
         fedax.train(task, fedax.fedavg(task.model, 0.1), num_rounds=1, **{word: 1})
 
 
@@ -85,10 +85,7 @@ def test_the_command_line_knows_the_word(
 ) -> None:
     if way == "option" and word == "rounds":
         return  # it is one
-    if way == "option":
-        typed = ["--" + word.replace("_", "-"), "3"]
-    else:
-        typed = ["--set", f"{word}=3"]
+    typed = ["--" + word.replace("_", "-"), "3"] if way == "option" else ["--set", f"{word}=3"]
     assert run_command(["run", "digits", "fedavg", *typed]) == 2
     said = capsys.readouterr().err
     said = said.partition("Known:")[0]
@@ -101,16 +98,16 @@ def test_there_are_forty_words() -> None:
 
 
 def test_a_method_knows_its_own_options(task: fedax.Task) -> None:
-    with pytest.raises(TypeError, match="option of fedadam 'beta2'. Did you mean 'second_moment"):
+    with pytest.raises(TypeError, match=r"option of fedadam 'beta2'. Did you mean 'second_moment"):
         fedax.fedadam(task.model, 0.1, 0.1, beta2=0.99)
-    with pytest.raises(TypeError, match="option of fedadam 'tau'. Did you mean 'adaptivity'"):
+    with pytest.raises(TypeError, match=r"option of fedadam 'tau'. Did you mean 'adaptivity'"):
         fedax.fedadam(task.model, 0.1, 0.1, tau=0.01)
-    with pytest.raises(TypeError, match="In fedax it is 'momentum'.*fedax.fedavgm"):
+    with pytest.raises(TypeError, match=r"In fedax it is 'momentum'.*fedax.fedavgm"):
         fedax.fedavg(task.model, 0.1, momentum=0.9)
 
 
 def test_train_lists_its_own_options(task: fedax.Task) -> None:
-    with pytest.raises(TypeError, match="'zzz'. Known: 'task'.*'on_round'.*'cohort_size'"):
+    with pytest.raises(TypeError, match=r"'zzz'. Known: 'task'.*'on_round'.*'cohort_size'"):
         fedax.train(task, fedax.fedavg(task.model, 0.1), zzz=1)
 
 

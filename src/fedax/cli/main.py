@@ -37,6 +37,7 @@ from fedax.cli.commands import (
     Theory,
 )
 from fedax.cli.manual import explain_run
+from fedax.cli.words import gives
 from fedax.data.errors import DataError
 from fedax.devices import ending, losses, processes, terminal
 from fedax.devices.compiling import ModeError
@@ -110,10 +111,9 @@ def _run_command(arguments: list[str]) -> int:
         )
     try:
         command = _command(arguments)
-    except BrokenPipeError:
-        return _nobody_reads()
-    except ConfigError as error:
-        return _fail(*_explain(error))
+    except (BrokenPipeError, ConfigError) as error:
+        known = isinstance(error, ConfigError)
+        return _fail(*_explain(error)) if known else _nobody_reads()
     do: dict[type, Callable[[Any], int]] = {
         Run: _run, List: _list, Data: _data, Plot: _plot, Report: _report,
         Reproduce: _reproduce, Sweep: _sweep, Theory: _theory,
@@ -224,7 +224,10 @@ def _train(command: Run, run: ModuleType) -> int:
     )
     for line in config.changed_since(command.config, resolved) if command.config else ():
         print(line)
-    run.start(resolved, command.out, profile=command.profile)
+    run.start(
+        resolved, command.out, profile=command.profile,
+        fit_cohort=command.config is None and not gives("cohort_size", settings),
+    )
     return 0
 
 

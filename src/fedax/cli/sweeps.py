@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from fedax.cli.commands import Sweep
+from fedax.cli.words import gives
 from fedax.experiment.config import log_names, parse_settings
 from fedax.experiment.errors import ConfigError
 from fedax.experiment.folder import for_shell
@@ -61,6 +63,7 @@ def sweep(command: Sweep) -> None:
         swept = start_sweep(
             config, command.out, settings_per_batch=command.settings_per_batch,
             halving=command.halving, notes=describe(config),
+            fit_cohort=_fits_cohort(command, described(command)[2]),
         )
     else:
         require_alone(command)
@@ -110,7 +113,7 @@ def searched(command: Sweep) -> Found:
         choose=command.choose or PAPER_RULE,
         **{name: value for name, value in given.items() if value is not None},
     )
-    return start_search(config, command.out)
+    return start_search(config, command.out, fit_cohort=_fits_cohort(command, fixed))
 
 
 def print_found(found: Found) -> None:
@@ -153,6 +156,12 @@ def described(command: Sweep) -> tuple[str, list[str], dict[str, Any]]:
     # An option without a word reaches the parser of its words as an empty one, and is refused.
     fixed |= parse_settings([word for words in command.set for word in words or ("",)])
     return command.task, [name.strip() for name in command.algorithms.split(",")], fixed
+
+
+def _fits_cohort(command: Sweep, fixed: Iterable[str]) -> bool:
+    """Whether nobody has said how large cohorts are."""
+    varied = [word for words in (*command.grid, *command.search) for word in words]
+    return not gives("cohort_size", [*fixed, *varied])
 
 
 def require_alone(command: Sweep) -> None:

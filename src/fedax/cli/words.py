@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
 from tyro.conf import arg
@@ -42,6 +42,16 @@ def read_by(
         is_instance=lambda value: True,  # noqa: ARG005 - only defaults are asked about
         str_from_instance=lambda value: [str(value)],
     )
+
+
+def gives(key: str, words: Iterable[str]) -> bool:
+    """Whether one of these KEY or KEY=VALUE words is of this key, of one method or of all.
+
+    Example:
+      >>> gives("cohort_size", ["run.cohort_size=5"]), gives("cohort_size", ["seed=5"])
+      (True, False)
+    """
+    return any(word.partition("=")[0].strip().rpartition(".")[2] == key for word in words)
 
 
 def one_of(choices: tuple[str, ...]) -> Any:

@@ -131,7 +131,7 @@ def train(
     require_algorithm(algorithm)
     num_rounds, checkpoint_every = plain(num_rounds), plain(checkpoint_every)
     options = cast(SimulateOptions, plain_options(dict(options)))
-    settings = Settings.checked(num_rounds, options)
+    settings = Settings.checked(num_rounds, options, task.train.num_clients)
     check_count("checkpoint_every", checkpoint_every)
     watch = Watch(early_stopping, keep_best, on_round, evaluate_every=settings.evaluate_every)
     if settings.state is not None and (initial_params is not None or out is not None):

@@ -105,7 +105,7 @@ _WEIGHT_DECAY = Word(instead=(
     "Weight decay is part of a client's optimizer: fedax.fedopt(model, "
     "client_optimizer=optax.add_decayed_weights(1e-4), ...)."
 ))
-_MODEL = Word(("model",), instead="The model is part of the task: fedax.Task(name, model, data).")
+_MODEL = Word(("model",), instead="The model is part of the task: fedax.Task(model, train, test).")
 _ALGORITHM = Word(
     ("algorithm", "algorithms"), instead="The method stands after the task: fedax run TASK METHOD."
 )

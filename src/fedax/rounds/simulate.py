@@ -76,9 +76,9 @@ def simulate(
       1 []
     """
     num_rounds = plain(num_rounds)
-    settings = Settings.checked(num_rounds, options)
     require_task(task)
     require_algorithm(algorithm)
+    settings = Settings.checked(num_rounds, options, task.train.num_clients)
     data = population(task, algorithm)
     draw = cohorts_of(algorithm, data, settings)
     state = settings.state

@@ -24,6 +24,7 @@ from fedax.experiment.folder import TASKS, RunError, explained, locked
 from fedax.experiment.signals import stop_on_signal
 from fedax.files.regular import read_file, write_atomically
 from fedax.outside.paths import expanded
+from fedax.rounds.checks import require_task
 from fedax.rounds.history import History
 from fedax.rounds.options import Settings, SimulateOptions
 from fedax.rounds.stopping import Goal
@@ -158,9 +159,10 @@ def search(
     from fedax.experiment.sitting import StoppedError  # noqa: PLC0415
     from fedax.tuning.space import parse_range  # noqa: PLC0415
 
+    require_task(task)
     check_count("seeds", seeds)
     check_count("num_rounds", num_rounds)
-    settings = Settings.checked(num_rounds, options)
+    settings = Settings.checked(num_rounds, options, task.train.num_clients)
     fixed = dict(fixed or {})
     ranges = {
         key: parse_range(key, of) if isinstance(of, str) else of for key, of in space.items()

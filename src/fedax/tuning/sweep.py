@@ -230,7 +230,9 @@ def _call(
     tasks = dict(task) if isinstance(task, Mapping) else {"": task}
     for one in tasks.values():
         require_task(one)
-    run_options = Settings.checked(num_rounds, options)._replace(state_every=max(num_rounds, 1))
+    num_clients = min(one.train.num_clients for one in tasks.values())
+    run_options = Settings.checked(num_rounds, options, num_clients)
+    run_options = run_options._replace(state_every=max(num_rounds, 1))
     for one in tasks.values():
         require_choosable(rule, one, run_options.evaluate_every != 0)
     methods = _methods(algorithms)
