@@ -52,7 +52,8 @@ def test_of_the_command_line(
     assert "1 rounds of 4 clients" in capsys.readouterr().out
     grid = ["--grid", "client_learning_rate=0.1,0.2"]
     assert run_command(["sweep", *line, *grid, "--out", "sweep"]) == 0
-    assert "cohort_size = 4" in Path("sweep/best.toml").read_text()
+    method = json.loads(Path("sweep/methods/0/config.json").read_text())
+    assert method["cohort_size"] == 4
     for given in (["--cohort-size", "10"], ["--set", "num_clients=4", "run.cohort_size=10"]):
         assert run_command(["run", *line, *given]) == 2
         assert "cohort_size is 10, but the task digits has 4" in capsys.readouterr().err

@@ -245,6 +245,14 @@ def options_checked(function: Function) -> Function:
     return cast(Function, call)
 
 
+def require_out(out: Any, *, overwrite: Any) -> None:
+    """Raises a sentence if overwrite is given without the folder that it is about."""
+    if not isinstance(overwrite, bool | np.bool_):
+        raise TypeError(f"overwrite must be True or False, but is {quoted(overwrite)}.")
+    if overwrite and out is None:
+        raise ValueError("overwrite=True needs the folder whose run it deletes; give out=, too.")
+
+
 def _unknown(name: str, value: Any, choices: list[str], hint: str) -> str:
     known = ", ".join(map(repr, choices[:_MOST_CHOICES]))
     if len(choices) > _MOST_CHOICES:

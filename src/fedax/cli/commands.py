@@ -36,6 +36,8 @@ class Run:
     """Fixes everything random. Default: 0."""
     out: Annotated[Path | None, option("DIR")] = None
     """The run folder to make. Default: one under fedax-runs/."""
+    overwrite: Annotated[bool, option("")] = False
+    """With --out: delete the run or sweep that is there, and begin again."""
     preset: Annotated[str | None, option("quick|paper|none|...")] = None
     """Where settings come from that nobody set: see `fedax list tasks`. Default: quick."""
     set: Annotated[UseAppendAction[tuple[tuple[str, ...], ...]], option("KEY=VALUE ...")] = ()
@@ -111,6 +113,8 @@ class Sweep:
     --resume: choose anew. Default: train_loss, its mean over the last 100 rounds."""
     out: Annotated[Path | None, option("DIR")] = None
     """The sweep folder to make. Default: one under fedax-runs/."""
+    overwrite: Annotated[bool, option("")] = False
+    """With --out: delete the run or sweep that is there, and begin again."""
     resume: Annotated[Path | None, option("DIR")] = None
     """Go on with the sweep in this folder where it stopped."""
     extend: Annotated[Path | None, option("DIR")] = None

@@ -37,7 +37,7 @@ from fedax.cli.commands import (
     Theory,
 )
 from fedax.cli.manual import explain_run
-from fedax.cli.words import gives
+from fedax.cli.words import gives, require_out
 from fedax.data.errors import DataError
 from fedax.devices import ending, losses, processes, terminal
 from fedax.devices.compiling import ModeError
@@ -208,6 +208,7 @@ def _train(command: Run, run: ModuleType) -> int:
             "--force goes with --resume: it goes on although a source has changed; and with "
             "--devices: it takes more of them than there are cores."
         )
+    require_out(command.out, overwrite=command.overwrite)
     options = {
         "num_rounds": command.rounds, "cohort_size": command.cohort_size, "seed": command.seed,
     }
@@ -225,7 +226,7 @@ def _train(command: Run, run: ModuleType) -> int:
     for line in config.changed_since(command.config, resolved) if command.config else ():
         print(line)
     run.start(
-        resolved, command.out, profile=command.profile,
+        resolved, command.out, profile=command.profile, overwrite=command.overwrite,
         fit_cohort=command.config is None and not gives("cohort_size", settings),
     )
     return 0

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedax.cli.commands import Sweep
-from fedax.cli.words import gives
+from fedax.cli.words import gives, require_out
 from fedax.experiment.config import log_names, parse_settings
 from fedax.experiment.errors import ConfigError
 from fedax.experiment.folder import for_shell
@@ -43,6 +43,7 @@ def sweep(command: Sweep) -> None:
     Raises:
       ConfigError, RunError: see `fedax.tuning.command`.
     """
+    require_out(command.out, overwrite=command.overwrite)
     names = log_names(command.log)
     require_libraries(names)
     if command.search or (command.resume is not None and is_search(command.resume)):
@@ -63,7 +64,7 @@ def sweep(command: Sweep) -> None:
         swept = start_sweep(
             config, command.out, settings_per_batch=command.settings_per_batch,
             halving=command.halving, notes=describe(config),
-            fit_cohort=_fits_cohort(command, described(command)[2]),
+            fit_cohort=_fits_cohort(command, described(command)[2]), overwrite=command.overwrite,
         )
     else:
         require_alone(command)
@@ -113,7 +114,8 @@ def searched(command: Sweep) -> Found:
         choose=command.choose or PAPER_RULE,
         **{name: value for name, value in given.items() if value is not None},
     )
-    return start_search(config, command.out, fit_cohort=_fits_cohort(command, fixed))
+    return start_search(config, command.out, fit_cohort=_fits_cohort(command, fixed),
+                        overwrite=command.overwrite)
 
 
 def print_found(found: Found) -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any, Literal
 
 from tyro.conf import arg
 from tyro.constructors import PrimitiveConstructorSpec
+
+from fedax.experiment.errors import ConfigError
 
 # Of what was typed so many letters are quoted.
 _MOST_LETTERS = 60
@@ -52,6 +55,12 @@ def gives(key: str, words: Iterable[str]) -> bool:
       (True, False)
     """
     return any(word.partition("=")[0].strip().rpartition(".")[2] == key for word in words)
+
+
+def require_out(out: Path | None, *, overwrite: bool) -> None:
+    """Raises a `ConfigError` if --overwrite is given without --out."""
+    if overwrite and out is None:
+        raise ConfigError("--overwrite deletes the run in the folder of --out; give --out, too.")
 
 
 def one_of(choices: tuple[str, ...]) -> Any:

@@ -63,7 +63,8 @@ B = TypeVar("B")
 
 
 def start(
-    config: RunConfig, out: Path | None = None, *, profile: bool = False, fit_cohort: bool = False
+    config: RunConfig, out: Path | None = None, *, profile: bool = False,
+    fit_cohort: bool = False, overwrite: bool = False,
 ) -> Path:
     """Starts a run in a new folder and trains to its end.
 
@@ -72,6 +73,7 @@ def start(
       out: the run folder, created; None makes one under fedax-runs/.
       profile: write a trace of some rounds to the folder's profile/, and say where time went.
       fit_cohort: take all clients where they are fewer than a cohort, as nobody gave its size.
+      overwrite: delete the run or sweep that the folder holds.
 
     Returns:
       The run folder.
@@ -96,7 +98,7 @@ def start(
         return job.folder
     folder = out or _unused_folder(config)
     job = job._replace(folder=folder, go_on=resuming(folder))
-    with new_folder(folder):
+    with new_folder(folder, overwrite=overwrite):
         with explained(folder):
             _write_config(job, config, tasks, defaults)
         display = Display(config.num_rounds)

@@ -27,7 +27,7 @@ from fedax.rounds.state import TrainingState, initial_state, population
 from fedax.rounds.stopping import EarlyStopping, Watch
 from fedax.signatures import with_options
 from fedax.sinks import require_libraries, sink_names
-from fedax.validate import check_count, options_checked, plain, plain_options, quoted
+from fedax.validate import check_count, options_checked, plain, plain_options, quoted, require_out
 
 
 class TrainResult(NamedTuple):
@@ -67,6 +67,7 @@ def train(
     *,
     num_rounds: int,
     out: str | Path | None = None,
+    overwrite: bool = False,
     checkpoint_every: int = 20,
     progress: bool = True,
     on_round: Callable[[RoundReport], bool | None] | None = None,
@@ -92,6 +93,8 @@ def train(
       algorithm: what the rounds do.
       num_rounds: T >= 0, the last round's number, counted from the beginning of training.
       out: a run folder, made if it is not there; None keeps nothing on the disk.
+      overwrite: whether the run or sweep that the folder holds is deleted first. It never deletes
+        a folder that holds anything else.
       checkpoint_every: >= 1, rounds between checkpoints in that folder.
       progress: whether a terminal or a notebook shows a bar; a pipe or a file gets nothing.
       on_round: is called with every report; True stops training after that round (or the next
@@ -144,6 +147,7 @@ def train(
     require_libraries(names)
     if names and out is None:
         raise ValueError(f"log={quoted(log)} needs a run folder to write to; give out=, too.")
+    require_out(out, overwrite=overwrite)
     start = settings.state
     if out is not None or are_several():
         # matplotlib, for the report, is slow to import.
@@ -154,7 +158,9 @@ def train(
             early_stopping, keep_best, initial_params, names, options, settings,
         )
         if out is not None:
-            state, history = python_run.train_in_folder(expanded(out), call, watch)
+            state, history = python_run.train_in_folder(
+                expanded(out), call, watch, overwrite=overwrite
+            )
             return _result(history, state, watch)
         start = start or initial_state(task, algorithm, settings.seed, initial_params)
         python_run.require_same_call(call, start)

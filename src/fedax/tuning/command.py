@@ -66,6 +66,7 @@ class Swept(NamedTuple):
 def start_sweep(
     config: SweepConfig, out: Path | None = None, *, settings_per_batch: int | None = None,
     halving: int | None = None, notes: Sequence[str] = (), fit_cohort: bool = False,
+    overwrite: bool = False,
 ) -> Swept:
     """Runs a sweep in a new folder.
 
@@ -75,7 +76,7 @@ def start_sweep(
       settings_per_batch: see `fedax.sweeps.planning.plan`.
       halving: see `fedax.sweep`.
       notes: sentences to begin with.
-      fit_cohort: see `fedax.experiment.run.start`.
+      fit_cohort, overwrite: see `fedax.experiment.run.start`.
 
     Raises:
       ConfigError: a value is wrong, or the settings do not fit the task.
@@ -88,7 +89,7 @@ def start_sweep(
     by_halves = _halved(halving, settings_per_batch, config)
     folder = out or unused_folder(config)
     asked = Asked(config, units, identity_of(config), _typed(), by_halves, _tasks(entries))
-    with new_folder(folder, go_on=_go_on(folder)):
+    with new_folder(folder, go_on=_go_on(folder), overwrite=overwrite):
         with explained(folder, _go_on(folder)):
             write_methods(folder, list(config.bases.values()))
             _write_config(folder, asked)

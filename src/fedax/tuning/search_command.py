@@ -154,7 +154,7 @@ def search_config(
 
 def start_search(
     config: SearchConfig, out: Path | None = None, say: Callable[[str], None] = print, *,
-    fit_cohort: bool = False,
+    fit_cohort: bool = False, overwrite: bool = False,
 ) -> Found:
     """Runs a search in a new folder.
 
@@ -162,7 +162,7 @@ def start_search(
       config: what to run.
       out: the folder, created; None makes one under fedax-runs/.
       say: is given the sentences on how it goes.
-      fit_cohort: see `fedax.experiment.run.start`.
+      fit_cohort, overwrite: see `fedax.experiment.run.start`.
 
     Raises:
       ConfigError, RunError: a value is wrong, the folder or the storage cannot be used, or the
@@ -175,7 +175,7 @@ def start_search(
     else:
         built(config.sweep)
     folder = out or unused_folder(config.sweep)
-    with new_folder(folder, go_on=_go_on(folder)):
+    with new_folder(folder, go_on=_go_on(folder), overwrite=overwrite):
         with explained(folder, _go_on(folder)):
             write_methods(folder, list(config.sweep.bases.values()))
             _write_config(folder, config, [], _typed(config.storage))

@@ -20,7 +20,7 @@ from fedax.data.task import Task
 from fedax.devices.ending import Request
 from fedax.experiment.differing import record_of_tasks
 from fedax.experiment.errors import ConfigError
-from fedax.experiment.folder import TASKS, RunError, explained, locked
+from fedax.experiment.folder import TASKS, RunError, delete_run, explained, locked
 from fedax.experiment.signals import stop_on_signal
 from fedax.files.regular import read_file, write_atomically
 from fedax.outside.paths import expanded
@@ -31,7 +31,7 @@ from fedax.rounds.stopping import Goal
 from fedax.rounds.untrained import lost_in, untrained_loss
 from fedax.signatures import with_options
 from fedax.sweeps.record import Record
-from fedax.validate import check_choice, check_count, options_checked
+from fedax.validate import check_choice, check_count, options_checked, require_out
 
 if TYPE_CHECKING:
     import optuna
@@ -112,6 +112,7 @@ def search(
     num_rounds: int,
     num_trials: int,
     out: str | Path,
+    overwrite: bool = False,
     seeds: int = 1,
     choose: str = "train_loss",
     sampler: str | BaseSampler = "tpe",
@@ -135,6 +136,8 @@ def search(
       num_rounds: T of every trial.
       num_trials: of the study.
       out: a folder, made if it is not there.
+      overwrite: whether the run, sweep or search that the folder holds is deleted first; a study
+        in storage stays.
       seeds: every trial is trained with so many, from the option `seed` on; its value is their
         mean.
       choose: what is best: a metric, as for a sweep.
@@ -160,6 +163,7 @@ def search(
     from fedax.tuning.space import parse_range  # noqa: PLC0415
 
     require_task(task)
+    require_out(out, overwrite=overwrite)
     check_count("seeds", seeds)
     check_count("num_rounds", num_rounds)
     settings = Settings.checked(num_rounds, options, task.train.num_clients)
@@ -182,7 +186,9 @@ def search(
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise RunError(f"Cannot make the folder {folder}: {error.strerror}.") from None
-    with locked(folder, plan.go_on):
+    with locked(folder, plan.go_on, goes_on=not overwrite):
+        if overwrite:
+            delete_run(folder, "out=")
         try:
             return run_search(folder, plan, print if progress else lambda line: None)  # noqa: ARG005
         except StoppedError as stopped:

@@ -45,6 +45,7 @@ from fedax.validate import (
     options_checked,
     plain,
     quoted,
+    require_out,
     unknown,
     unknown_option,
 )
@@ -103,6 +104,7 @@ def sweep(
     seeds: int | Sequence[int] = 1,
     choose: Rule = PAPER_RULE,
     out: str | Path | None = None,
+    overwrite: bool = False,
     settings_per_batch: int | None = None,
     halving: int | None = None,
     progress: bool = True,
@@ -129,6 +131,7 @@ def sweep(
       seeds: 0 to seeds - 1, or a list of them.
       choose: the rule by which the best setting is chosen, see `fedax.sweeps.choosing.choose`.
       out: a sweep folder; the same call again goes on where it stopped.
+      overwrite: whether the run or sweep that the folder holds is deleted first.
       settings_per_batch: how many settings a device computes side by side; None: chosen by the
         platform and the size of the model.
       halving: successive halving: all settings run for a few rounds, the best one in so many of
@@ -165,6 +168,7 @@ def sweep(
     require_libraries(names)
     if names and out is None:
         raise ValueError(f"log={quoted(log)} needs a sweep folder to write to; give out=, too.")
+    require_out(out, overwrite=overwrite)
     num_rounds, seeds = plain(num_rounds), plain(seeds)
     settings_per_batch, halving = plain(settings_per_batch), plain(halving)
     call = _call(task, algorithms, grid, num_rounds, seeds, choose, halving, options)
@@ -179,14 +183,17 @@ def sweep(
         return SweepResult(*_as_python(lambda: sit(work, None, style)))
     folder = expanded(out)
     go_on = f"call fedax.sweep again with the same arguments and out={str(folder)!r} to go on."
-    begun, same_rule = (folder / CONFIG).exists(), False
-    with locked(folder, go_on) if begun else new_folder(folder, "out=", go_on):
+    begun, same_rule = not overwrite and (folder / CONFIG).exists(), False
+    mine = locked(folder, go_on) if begun else new_folder(
+        folder, "out=", go_on, overwrite=overwrite
+    )
+    with mine:
         if begun:
             written = read_sweep_config(folder)
             if written["identity"] != call.identity:
                 raise RunError(
-                    f"The sweep in {folder} is another than this call's; choose another out=, or "
-                    "call with what config.json there says."
+                    f"The sweep in {folder} is another than this call's; choose another out=, "
+                    "begin again with overwrite=True, or call with what config.json there says."
                 )
             units, by_halves = units_of(written), halving_of(written)
             same_rule = isinstance(choose, str) and written["choose"] == choose
