@@ -124,7 +124,7 @@ def delete_run(folder: Path, option: str) -> None:
 
 def _is_held(name: str) -> bool:
     """Whether a run, a sweep or a search writes it; a killed one leaves partial files."""
-    return name.removesuffix(PARTIAL) in HOLDS or name.startswith("study.db-")
+    return name.removesuffix(PARTIAL) in HOLDS or name.startswith(("study.db-", "rung-"))
 
 
 def require_run(folder: Path) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedax.algorithm import Params
 from fedax.rounds.directions import direction
 from fedax.rounds.history import as_frame
 from fedax.validate import check_number
@@ -31,6 +32,7 @@ class ClientMetrics(Mapping[str, np.ndarray]):
       num_examples: int64 [num_clients], on which the metrics were measured.
       before: the same before fine-tuning, from `fedax.evaluate_personalized`; otherwise None.
       num_left_out: clients that could not be measured, see there.
+      params: client name -> its fine-tuned parameters, with keep_params=True there; or None.
 
     Example:
       >>> sums = {"loss": (np.array([3.0, 5.0, 2.0]), np.array([3.0, 1.0, 1.0]))}
@@ -51,6 +53,7 @@ class ClientMetrics(Mapping[str, np.ndarray]):
         num_examples: np.ndarray,
         before: ClientMetrics | None = None,
         num_left_out: int = 0,
+        params: dict[Any, Params] | None = None,
     ) -> None:
         """From metric name -> each client's sums of weight * value and of the weights."""
         self._sums = dict(sums)
@@ -58,6 +61,7 @@ class ClientMetrics(Mapping[str, np.ndarray]):
         self.num_examples = num_examples
         self.before = before
         self.num_left_out = num_left_out
+        self.params = params
 
     def __getitem__(self, metric: str) -> np.ndarray:
         totals, weights = self._sums[metric]
