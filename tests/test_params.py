@@ -31,7 +31,7 @@ TREE = {
 @pytest.mark.quick
 @pytest.mark.parametrize("name", ["m.npz", "m.PT", "a/m.pkl", "m.h5", "m.tar.gz", "m.msgpack"])
 def test_a_name_of_another_format_is_refused(name, tmp_path):
-    with pytest.raises(ValueError, match="writes a safetensors file, but .*Call it .*safetensors"):
+    with pytest.raises(ValueError, match=r"writes a safetensors file, but .*Call it .*safetensors"):
         fedax.save_params({"w": jnp.ones(2)}, tmp_path / name)
     assert not any(tmp_path.iterdir())
 

@@ -73,8 +73,8 @@ def save_params(params: Params, path: str | Path) -> None:
     suffix = Path(path).suffix.lower()
     if suffix in OTHER_FORMATS:
         raise ValueError(
-            f"save_params writes a safetensors file, but {str(path)!r} says {OTHER_FORMATS[suffix]}."
-            f" Call it {str(Path(path).with_suffix('.safetensors'))!r}."
+            f"save_params writes a safetensors file, but {str(path)!r} says "
+            f"{OTHER_FORMATS[suffix]}. Call it {str(Path(path).with_suffix('.safetensors'))!r}."
         )
     content = encoded(params)
     try:
