@@ -14,7 +14,8 @@ import pytest
 import doc_blocks
 from fedax.algorithms import registry
 from fedax.cli import main, sweeps
-from fedax.cli.commands import Data, DataGet, Reproduce, Run, Sweep
+from fedax.cli.commands import Reproduce, Run, Sweep
+from fedax.cli.data_commands import Data, DataGet
 from fedax.cli.sweeps import asked
 from fedax.data.catalogue import PRODUCTS
 from fedax.devices import processes

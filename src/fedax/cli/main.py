@@ -24,10 +24,7 @@ import fedax
 from fedax.cli import catalogue, parsing
 from fedax.cli.commands import (
     Command,
-    Data,
-    DataCheck,
-    DataDescribe,
-    DataGet,
+    Completion,
     List,
     Plot,
     Report,
@@ -36,6 +33,7 @@ from fedax.cli.commands import (
     Sweep,
     Theory,
 )
+from fedax.cli.data_commands import Data, DataCheck, DataDescribe, DataGet
 from fedax.cli.manual import explain_run
 from fedax.cli.words import gives, require_out
 from fedax.data.errors import DataError
@@ -116,7 +114,7 @@ def _run_command(arguments: list[str]) -> int:
         return _fail(*_explain(error)) if known else _nobody_reads()
     do: dict[type, Callable[[Any], int]] = {
         Run: _run, List: _list, Data: _data, Plot: _plot, Report: _report,
-        Reproduce: _reproduce, Sweep: _sweep, Theory: _theory,
+        Reproduce: _reproduce, Sweep: _sweep, Theory: _theory, Completion: _complete,
     }
     try:
         return do[type(command)](command)
@@ -334,6 +332,13 @@ def _theory(command: Theory) -> int:
             )
             if not command.json:
                 print(f"Picture: {path}")
+    return 0
+
+
+def _complete(command: Completion) -> int:
+    from fedax.cli import completion  # noqa: PLC0415 - only this command
+
+    print(completion.script(command.shell), end="")
     return 0
 
 

@@ -107,7 +107,7 @@ def _explain_option(name: str, command: Any, words: Sequence[str], option: str) 
     if not value:
         after = words[words.index(option) + 1 :][:1]
         value = after[0] if after and not re.match(r"--?[A-Za-z]", after[0]) else ""
-    own = _options(type(command))
+    own = options_of(type(command))
     settings = _settings(command)
     word = typed.lstrip("-").replace("-", "_")
     found = guesses.meant(word, [*own, *settings])
@@ -128,7 +128,7 @@ def _explain_option(name: str, command: Any, words: Sequence[str], option: str) 
     return f"{begin} Did you mean {instead}?{note}"
 
 
-def _options(kind: type) -> dict[str, bool]:
+def options_of(kind: type) -> dict[str, bool]:
     """The options of a command by name, and whether they take no value."""
     found = {}
     for name, hint in get_type_hints(kind, include_extras=True).items():

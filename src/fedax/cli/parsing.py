@@ -12,7 +12,8 @@ from tyro.conf import AvoidSubcommands, DisallowNone, FlagCreatePairsOff, OmitAr
 
 import fedax
 from fedax.cli import mistyped
-from fedax.cli.commands import Command, Data, DataCommand
+from fedax.cli.commands import Command
+from fedax.cli.data_commands import Data, DataCommand
 from fedax.devices import terminal
 from fedax.experiment.errors import ConfigError
 from fedax.outside.paths import expanded
