@@ -95,7 +95,6 @@ def test_sweeps_and_searches_begin_again(task: fedax.Task, tmp_path: Path) -> No
         grid = {"client_learning_rate": rates}
         result = fedax.sweep(task, fedax.fedavg, grid, overwrite=True, **options)
         assert result.best().values["client_learning_rate"] in rates
-    pytest.importorskip("optuna")
     for _ in range(2):
         found = fedax.search(
             task, fedax.fedavg, {"client_learning_rate": "loguniform(0.01, 0.1)"}, num_trials=2,
