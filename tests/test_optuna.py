@@ -5,6 +5,7 @@ import json
 import math
 import re
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -31,7 +32,7 @@ from fedax.experiment.folder import RunError
 from fedax.experiment.metrics import read_history
 from fedax.rounds.history import History
 from fedax.tasks.registry import TASKS, TaskInfo
-from fedax.tuning import samplers, search_command, trials
+from fedax.tuning import samplers, search_command, studies, trials
 from fedax.tuning.optuna_search import Search, explore
 from fedax.tuning.optuna_workers import Heartbeat, open_study
 from fedax.tuning.samplers import make_pruner, quiet
@@ -348,6 +349,29 @@ def test_a_worker_that_was_paused_leaves_its_trials_to_the_one_that_took_them_ov
     assert [trial.params for trial in found[:3]] == trained[0]
 
 
+@pytest.mark.parametrize("method", ["set_trial_intermediate_value", "set_trial_state_values"])
+def test_a_worker_that_is_paused_while_it_writes_goes_on(tmp_path, monkeypatch, method):
+    """It writes what it has of a trial, or tells it, when another worker has done just that."""
+    write = getattr(RDBStorage, method)
+    paused = []
+
+    def slow_write(storage, trial, *rest, **options):
+        if not paused and options.get("state") != TrialState.RUNNING:
+            paused.append(trial)
+            with create_engine(f"sqlite:///{tmp_path / 'study.db'}").begin() as connection:
+                connection.exec_driver_sql("UPDATE trial_heartbeats SET heartbeat = '2020-01-01'")
+            search(opened(tmp_path), asked(num_trials=6, worker="other"), train)
+        return write(storage, trial, *rest, **options)
+
+    study = opened(tmp_path)
+    monkeypatch.setattr(RDBStorage, method, slow_write)
+    search(study, asked(num_trials=6, batch_size=3, worker="paused"), train)
+    assert len(paused) == 1
+    found = study.get_trials()
+    assert [trial.state for trial in found] == [TrialState.COMPLETE] * 6
+    assert {trial.user_attrs["worker"] for trial in found} == {"other"}
+
+
 def test_what_somebody_enqueued_is_tried_first(tmp_path):
     study = opened(tmp_path, space=SPACE_OF_THREE)
     study.enqueue_trial({"client_learning_rate": 0.25, "k": 2})
@@ -473,6 +497,32 @@ def test_trials_of_a_worker_that_is_gone_are_done_by_another(tmp_path):
     assert len(done) == 4
     assert set(left) <= set(rates(study, TrialState.COMPLETE))
     assert {trial.user_attrs["worker"] for trial in done} == {"other"}
+
+
+def test_no_connection_is_left_open(tmp_path, monkeypatch):
+    """Neither of a storage that cannot be opened, nor of the one that says what Optuna defines."""
+    made = []
+
+    class Watched(sqlite3.Connection):
+        def __init__(self, *args, **options):
+            super().__init__(*args, **options)
+            made.append(self)
+
+    connect = sqlite3.connect
+    monkeypatch.setattr(sqlite3.dbapi2, "connect",
+                        lambda *args, **options: connect(*args, **{**options, "factory": Watched}))
+    monkeypatch.setattr("fedax.tuning.optuna_workers.PAUSE", 0)
+    broken = tmp_path / "broken.db"
+    broken.write_bytes(b"SQLite format 3\0" + b"x" * 5000)
+    with quiet(), pytest.raises(RunError, match="cannot be used"):
+        open_study("fedax", f"sqlite:///{broken}", space=SPACE)
+    studies._definitions.cache_clear()
+    studies._definitions()
+    gc.collect()
+    assert len(made) >= 2
+    for connection in made:
+        with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+            connection.execute("SELECT 1")
 
 
 @pytest.mark.parametrize("name", ["median", "hyperband", "halving"])

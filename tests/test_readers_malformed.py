@@ -386,6 +386,15 @@ def test_malformed_parquet(columns, words, tmp_path):
         lambda: readers.read_parquet(tmp_path / "a.parquet", "who"), tmp_path)
 
 
+@pytest.mark.quick
+def test_parquet_whose_text_is_not_utf_8(tmp_path):
+    text = pyarrow.array([b"fine", b"\xa9\x80"]).cast(pyarrow.string(), safe=False)
+    table = pyarrow.table({"who": [1, 2], "x": text})
+    pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
+    said = refused(lambda: readers.read_parquet(tmp_path / "a.parquet", "who"), tmp_path)
+    assert "a.parquet is damaged: from row 0 on, a text is not UTF-8" in said
+
+
 def test_parquet_whose_text_is_none(tmp_path):
     text = pyarrow.Array.from_buffers(pyarrow.string(), 2, [
         None, pyarrow.py_buffer(np.array([0, 1, 2], np.int32)), pyarrow.py_buffer(b"a\xff")])

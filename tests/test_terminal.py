@@ -275,3 +275,20 @@ def test_the_embedded_data_are_read_from_a_zip(tmp_path):
         text=True, timeout=120, check=False,
     )
     assert done.returncode == 0, done.stderr[-500:]
+
+
+def test_what_is_below_a_stream_may_be_exchanged(tmp_path, monkeypatch):
+    """As for the processes of one run, whose output goes to a file and then to a pipe."""
+    reads, writes = os.pipe()
+    with (tmp_path / "log").open("w") as stream:
+        monkeypatch.setattr(sys, "stdout", stream)
+        with terminal.escaping():
+            print("to the file")
+            stream.flush()
+            os.dup2(writes, stream.fileno())
+            print("to the pipe")
+        assert sys.stdout is stream
+    os.close(writes)
+    with os.fdopen(reads, "rb") as pipe:
+        assert pipe.read() == b"to the pipe\n"
+    assert (tmp_path / "log").read_text() == "to the file\n"

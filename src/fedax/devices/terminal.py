@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import codecs
 import contextlib
+import errno
 import json
 import logging
 import os
@@ -108,10 +109,7 @@ def _escaped(name: str, colours: bool) -> Iterator[None]:
     errors = getattr(stream, "errors", None)
     changes = errors != REPLACED and hasattr(stream, "reconfigure")
     if changes:
-        try:
-            stream.reconfigure(errors=REPLACED)
-        except OSError:  # what is below it was exchanged and cannot seek
-            changes = False
+        _encode_with(stream, REPLACED)
     escaped = Escaped(stream, colours=colours)
     handlers = _handlers_to(stream)
     for handler in handlers:
@@ -125,7 +123,16 @@ def _escaped(name: str, colours: bool) -> Iterator[None]:
         for handler in handlers:
             handler.setStream(stream)
         if changes and not stream.closed:
-            stream.reconfigure(errors=errors)
+            _encode_with(stream, errors)
+
+
+def _encode_with(stream: Any, errors: str) -> None:
+    try:
+        stream.reconfigure(errors=errors)
+    except OSError as error:
+        # What is below the stream was exchanged for what cannot seek; it is written all the same.
+        if error.errno != errno.ESPIPE:
+            raise
 
 
 def _handlers_to(stream: IO[str]) -> list[logging.StreamHandler[Any]]:

@@ -7,7 +7,6 @@ import itertools
 import json
 import threading
 import time
-import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -26,6 +25,7 @@ from fedax.experiment.differing import require_same_tasks
 from fedax.experiment.folder import TASKS, RunError
 from fedax.tuning.optuna_drawing import BATCH, first_of_batch
 from fedax.tuning.samplers import quiet
+from fedax.tuning.studies import ClosedStorage
 
 # Seconds between the signs of life of a worker, and after which it is given up.
 HEARTBEAT, GRACE = 20, 120
@@ -97,11 +97,9 @@ def _storage(url: str) -> RDBStorage:
     sqlite = {"connect_args": {"timeout": PATIENCE}} if url.startswith("sqlite") else {}
 
     def opened() -> RDBStorage:
-        storage = RDBStorage(
+        return ClosedStorage(
             url, heartbeat_interval=HEARTBEAT, grace_period=GRACE, engine_kwargs=sqlite
         )
-        weakref.finalize(storage, storage.engine.dispose)  # Optuna leaves its connections open
-        return storage
 
     for _ in range(OPENINGS - 1):
         with contextlib.suppress(DBAPIError):

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import weakref
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import optuna
 from optuna.distributions import BaseDistribution
@@ -19,6 +21,19 @@ from optuna.trial import TrialState
 from fedax.experiment.errors import ConfigError
 from fedax.experiment.folder import RunError
 from fedax.files.databases import Definition, unknown_in
+
+
+class ClosedStorage(RDBStorage):
+    """Optuna's storage, whose connections are closed with it, or when it cannot be opened."""
+
+    def __init__(self, url: str, **options: Any) -> None:
+        try:
+            super().__init__(url, **options)
+        except BaseException:
+            if hasattr(self, "engine"):
+                self.engine.dispose()
+            raise
+        weakref.finalize(self, self.engine.dispose)
 
 
 def require_study_file(path: Path) -> None:
@@ -77,6 +92,7 @@ def require_sound(study: optuna.Study, space: Mapping[str, BaseDistribution]) ->
 @functools.cache
 def _definitions() -> Collection[Definition]:
     """What a database of this version of Optuna defines."""
-    with RDBStorage("sqlite:///:memory:").engine.connect() as connection:
+    storage = ClosedStorage("sqlite:///:memory:")
+    with storage.engine.connect() as connection:
         found = connection.exec_driver_sql("SELECT type, name, sql FROM sqlite_master")
         return frozenset((kind, name, statement) for kind, name, statement in found)

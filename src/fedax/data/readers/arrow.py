@@ -207,6 +207,10 @@ def _clients(
                 arrays = stacked_columns(
                     chosen, lambda name, table=table: arrow_column(table.column(name), name)
                 )
+            except UnicodeDecodeError as error:
+                raise DataError(
+                    f"{where} is damaged: from row {row} on, a text is not UTF-8 ({error})."
+                ) from None
             except (ValueError, TypeError) as error:
                 raise DataError(f"{where}, counted from row {row}: {error}") from None
             if paths:
