@@ -106,6 +106,19 @@ def test_a_method_knows_its_own_options(task: fedax.Task) -> None:
         fedax.fedavg(task.model, 0.1, momentum=0.9)
 
 
+def test_other_functions_know_the_words(task: fedax.Task) -> None:
+    with pytest.raises(TypeError, match=r"option of sweep 'lr'"):
+        fedax.sweep(task, fedax.fedavg, {"lr": [0.1]}, num_rounds=1, lr=0.1)
+    with pytest.raises(ValueError, match=r"hyperparameter 'lr'. Did you mean 'client_learning_r"):
+        fedax.sweep(task, fedax.fedavg, {"lr": [0.1]}, num_rounds=1)
+    with pytest.raises(TypeError, match=r"option of search 'n_rounds'. Did you mean 'num_rounds'"):
+        fedax.search(task, fedax.fedavg, {}, n_rounds=1)
+    with pytest.raises(TypeError, match=r"setting of the task digits 'alpha'. Did you mean 'part"):
+        fedax.load_task("digits", alpha=0.1)
+    with pytest.raises(TypeError, match=r"personalized 'lr'. Did you mean 'client_learning_rate'"):
+        fedax.evaluate_personalized(task, {}, lr=0.1)
+
+
 def test_train_lists_its_own_options(task: fedax.Task) -> None:
     with pytest.raises(TypeError, match=r"'zzz'. Known: 'task'.*'on_round'.*'cohort_size'"):
         fedax.train(task, fedax.fedavg(task.model, 0.1), zzz=1)

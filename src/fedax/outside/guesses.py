@@ -67,6 +67,7 @@ _POPULATION = Word(
 )
 _PROXIMAL = Word(("proximal_weight",))
 _SEED = Word(("seed",))
+_SEEDS = Word(("seeds", "seed"), "Several are a sweep's: fedax sweep ... --seeds 3, fedax.sweep.")
 _EVERY = Word(("evaluate_every",))
 _OUT = Word(("out",))
 _START = Word(("initial_params",))
@@ -206,7 +207,7 @@ _WORDS: dict[str, Word] = {
     "restore_best_weights": _BEST, "save_best": _BEST, "save_best_only": _BEST, "best": _BEST,
     # How it begins and where it runs
     "random_state": _SEED, "random_seed": _SEED, "rng": _SEED, "rng_seed": _SEED, "key": _SEED,
-    "manual_seed": _SEED, "prng_seed": _SEED, "seeds": _SEED,
+    "manual_seed": _SEED, "prng_seed": _SEED, "seeds": _SEEDS,
     "initial_parameters": _START, "init_params": _START, "initial_weights": _START,
     "init_weights": _START, "warm_start": _START, "pretrained": _START,
     "device": _DEVICE, "dev": _DEVICE, "gpu": _DEVICE, "use_gpu": _DEVICE, "cuda": _DEVICE,

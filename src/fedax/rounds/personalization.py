@@ -29,7 +29,7 @@ from fedax.rounds.chunks import automatic_chunk
 from fedax.rounds.client_metrics import ClientMetrics
 from fedax.rounds.sampling import sample_clients
 from fedax.rounds.state import run_key
-from fedax.validate import check_count, check_seed, plain
+from fedax.validate import check_count, check_seed, options_checked, plain
 
 # Clients that go to the device together, whose examples it holds at a time.
 CLIENTS_AT_A_TIME = 64
@@ -169,6 +169,7 @@ class Personalizer:
             yield places, train, test
 
 
+@options_checked
 def evaluate_personalized(
     task: Task,
     params: Params,
