@@ -121,7 +121,8 @@ def commands(page):
         start = next((i for i, word in enumerate(line) if word not in BEFORE), len(line))
         own = any(word.startswith("my_") for word in line)  # a reader's files
         if line[start:start + 1] == ["fedax"] and "--help" not in line and not own:
-            found.append(line[start + 1:])
+            whole = line[start + 1:]
+            found.append(whole[: whole.index(">")] if ">" in whole else whole)
     return found
 
 

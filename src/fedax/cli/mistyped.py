@@ -22,7 +22,7 @@ from fedax.validate import quoted
 SYNONYMS = {
     "train": "run", "fit": "run", "start": "run", "simulate": "run", "resume": "run --resume",
     "tune": "sweep", "search": "sweep", "grid": "sweep", "optimize": "sweep", "hpo": "sweep",
-    "compare": "report", "ls": "list", "show": "list", "tasks": "list tasks",
+    "compare": "report", "results": "table", "ls": "list", "show": "list", "tasks": "list tasks",
     "algorithms": "list algorithms", "methods": "list algorithms", "datasets": "list datasets",
     "download": "data get", "get": "data get", "partition": "data partition",
     "describe": "data describe", "check": "data check", "draw": "plot", "figure": "plot",
