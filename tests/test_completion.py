@@ -67,6 +67,7 @@ def test_bash_completes(script: Path, words: list[str], offered: list[str]) -> N
     assert completed(script, *words) == offered
 
 
+@pytest.mark.quick
 def test_all_commands_tasks_and_methods_are_offered(script: Path) -> None:
     assert {*COMMANDS} <= {*completed(script, "")}
     assert {*TASKS} <= {*completed(script, "run", "")}

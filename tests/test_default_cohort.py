@@ -25,6 +25,7 @@ def test_of_train_and_simulate(task: fedax.Task, tmp_path: Path) -> None:
         fedax.train(task, method, num_rounds=1, cohort_size=10)
 
 
+@pytest.mark.quick
 def test_with_replacement_it_stays(task: fedax.Task) -> None:
     method = fedax.fedavg(task.model, 0.1, num_local_steps=1)
     draws = [

@@ -166,6 +166,7 @@ WRONG = {
 }
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(("line", "meant"), WRONG.items())
 def test_a_wrong_line_is_understood(
     capsys: pytest.CaptureFixture[str], line: str, meant: str

@@ -17,6 +17,7 @@ WIDE = Table(
 )
 
 
+@pytest.mark.quick
 def test_a_wide_table_comes_in_parts(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -48,6 +48,7 @@ def test_nothing_is_deleted_beside_what_a_run_did_not_write(
     assert sorted(tmp_path.rglob("*")) == before
 
 
+@pytest.mark.quick
 def test_a_folder_that_holds_no_run_stays(task: fedax.Task, tmp_path: Path) -> None:
     for name in ("logs", "source"):
         (tmp_path / name).mkdir()
