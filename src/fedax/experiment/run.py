@@ -55,7 +55,8 @@ from fedax.rounds.report import RoundReport
 from fedax.rounds.sampling import part_of_the_day
 from fedax.rounds.simulate import simulate
 from fedax.rounds.state import TrainingState, initial_state
-from fedax.rounds.stopping import EarlyStopping, Watch
+from fedax.rounds.stopping import BY_VALIDATION, EarlyStopping, Watch
+from fedax.rounds.validation import watched
 from fedax.sinks import require_libraries
 
 C = TypeVar("C")
@@ -88,6 +89,7 @@ def start(
     config, built = fitted_cohort(config, build, smaller_cohort) if fit_cohort else (
         config, build(config)
     )
+    config = _with_watched(config, built.task)
     config, defaults = with_defaults(config)
     job = _job(out or Path("fedax-runs"), config, built)
     beginning = Restored(initial_state(built.task, built.algorithm, config.seed), [])
@@ -323,7 +325,10 @@ def _job(folder: Path, config: RunConfig, built: Built) -> Job:
                 config.early_stopping, config.early_stopping_patience,
                 config.early_stopping_min_delta,
             )
-        watch = Watch(stopping, config.keep_best, evaluate_every=config.evaluate_every)
+        watch = Watch(
+            stopping, config.keep_best, evaluate_every=config.evaluate_every,
+            validates=built.task.validation is not None,
+        )
     except ValueError as error:
         raise ConfigError(str(error)) from None
     return Job(
@@ -331,6 +336,23 @@ def _job(folder: Path, config: RunConfig, built: Built) -> Job:
         functools.partial(_rounds, config, built, watch.needs_every_state), watch,
         resuming(folder),
     )
+
+
+def _with_watched(config: RunConfig, task: Task) -> RunConfig:
+    """The configuration with the validation metric where nobody names another.
+
+    Raises:
+      ConfigError: a metric is watched that the task does not have.
+    """
+    stopping = None if config.early_stopping is None else EarlyStopping(config.early_stopping)
+    try:
+        stopping, keep_best = watched(task, stopping, config.keep_best, config.evaluate_every)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    # A metric that was named keeps its direction, as in "lift:max".
+    if config.early_stopping == BY_VALIDATION and stopping is not None:
+        config = dataclasses.replace(config, early_stopping=stopping.metric)
+    return dataclasses.replace(config, keep_best=keep_best)
 
 
 def _rounds(

@@ -43,6 +43,7 @@ HOMES: dict[str, str] = {
         ("num_rounds", "cohort_size", "seed", "evaluate_every", "checkpoint_every", "out",
          "on_round", "early_stopping", "keep_best", "initial_params", "log", "progress", "mesh",
          "dropout", "sampling", "overwrite", "diagnostics", "state"), _TRAIN),
+    "validation": "a part of the task: fedax.load_task('digits', {}=0.1)",
     "partition": _TASK,
     "num_clients": _TASK,
     "momentum": "an option of methods with server momentum: fedax.fedavgm(model, {}=...)",

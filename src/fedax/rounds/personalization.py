@@ -142,8 +142,8 @@ class Personalizer:
         before, after = ({name: (p[0], p[1]) for name, p in total.items()} for total in sums)
         return ClientMetrics(
             after, names, sizes, ClientMetrics(before, names, sizes), self._num_left_out,
-            {name: tuned[place] for place, name in enumerate(names.tolist())} if keep_params
-            else None,
+            params={name: tuned[place] for place, name in enumerate(names.tolist())}
+            if keep_params else None,
         )
 
     @property

@@ -128,7 +128,7 @@ def search_config(
       ConfigError: a name, a range or a value is wrong; the sentence quotes it.
       RunError: Optuna is not installed.
     """
-    check_search(sampler, pruner, num_trials, batch_size, sweep.get("choose", PAPER_RULE))
+    check_search(sampler, pruner, num_trials, batch_size, sweep.get("choose") or PAPER_RULE)
     from fedax.tuning.space import ends, parse_space  # noqa: PLC0415 - optional, slow to import
 
     space = parse_space(words)
@@ -169,11 +169,10 @@ def start_search(
         search was stopped.
     """
     # What cannot be trained is said before anything is made.
-    if fit_cohort:
-        sweep, _ = fitted_cohort(config.sweep, built, smaller_cohorts)
-        config = config._replace(sweep=sweep)
-    else:
-        built(config.sweep)
+    sweep, found = fitted_cohort(config.sweep, built, smaller_cohorts) if fit_cohort else (
+        config.sweep, built(config.sweep)
+    )
+    config = config._replace(sweep=sweep.ruled(one.task for one in found))
     folder = out or unused_folder(config.sweep)
     with new_folder(folder, go_on=_go_on(folder), overwrite=overwrite):
         with explained(folder, _go_on(folder)):
