@@ -18,7 +18,7 @@ from fedax.data.cohort_data import ClientExamples
 from fedax.mistakes.model import require_model
 from fedax.optimizers.schedules import Schedule, ScheduleOrNumber, as_schedule, steps_at
 from fedax.signatures import has_defaults
-from fedax.validate import check_choice, check_count, check_number, unknown
+from fedax.validate import check_choice, check_count, check_number, unknown_option
 
 Weighting: TypeAlias = Literal["num_examples", "num_tokens", "uniform"]
 
@@ -101,7 +101,7 @@ class LocalTraining(NamedTuple):
         for name in options:
             if name not in known:
                 rates = ["client_learning_rate", "server_learning_rate"]
-                raise TypeError(unknown("option", name, [*known, *rates]))
+                raise TypeError(unknown_option("option", name, [*rates, *known]))
         check_number("client_learning_rate", client_learning_rate, at_least=0, schedule=True)
         local = cls(
             loss_gradient(model), as_schedule(client_learning_rate),
