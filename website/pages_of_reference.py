@@ -22,7 +22,7 @@ PAGES: dict[str, tuple[str, str, tuple[str, ...]]] = {
         "communication", "dissimilarity", "quadratic_model", "advise",
     )),
     "runs": ("Runs on disk", "Run folders and parameters.", (
-        "load_run", "RunError", "save_params", "load_params",
+        "load_run", "RunError", "save_params", "load_params", "table", "ResultsTable", "TableError",
         "fedax.experiment.pages.read_run", "fedax.experiment.pages.report_page",
         "fedax.report.comparison.comparison_page",
     )),

@@ -74,6 +74,8 @@ from fedax.models.next_token import next_token
 from fedax.models.supervised import classification, regression
 from fedax.optimizers import BaseOptimizer, base_optimizers, schedules
 from fedax.outside.version import __version__ as __version__
+from fedax.report.results import TableError
+from fedax.report.results_table import ResultsTable
 from fedax.rounds.client_metrics import ClientMetrics
 from fedax.rounds.cohort import RoundInfo, run_round
 from fedax.rounds.evaluation import evaluate, evaluate_clients
@@ -88,6 +90,7 @@ from fedax.rounds.stopping import EarlyStopping
 from fedax.tasks.quadratics import quadratic_task
 from fedax.tasks.registry import load_task
 from fedax.tuning.load import LoadedSweep, load_sweep
+from fedax.tuning.results import table
 from fedax.tuning.searching import SearchResult, search
 from fedax.tuning.sweep import SweepResult, sweep
 
@@ -114,12 +117,14 @@ __all__ = [
     "ModelUpdate",
     "Participation",
     "Reply",
+    "ResultsTable",
     "RoundInfo",
     "RoundReport",
     "RunError",
     "SearchResult",
     "SimulateOptions",
     "SweepResult",
+    "TableError",
     "Task",
     "TrainResult",
     "TrainingState",
@@ -186,6 +191,7 @@ __all__ = [
     "server_only",
     "simulate",
     "sweep",
+    "table",
     "theory",
     "train",
 ]

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from fedax.data.task import Task
-from fedax.outside.text import Told
+from fedax.outside.text import Told, in_columns
 from fedax.rounds.history import History, mean_and_spread
 from fedax.rounds.stopping import Goal
 from fedax.rounds.untrained import LAST_ROUNDS
@@ -56,7 +56,7 @@ class MethodChoice(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """The settings of a sweep by how good they are.
+    """The settings of a sweep by how good they are; printed, a table of the best of each method.
 
     Attributes:
       rule: what they were chosen by, in words: the metric's or the function's name.
@@ -66,6 +66,7 @@ class Choice(NamedTuple):
       mean: float64 [settings], over the seeds that a setting has.
       spread: float64 [settings], the sample standard deviation over them; NaN with one.
       methods: by name, in the order of the sweep.
+      settings: of the sweep, in order of their numbers.
     """
 
     rule: str
@@ -74,6 +75,29 @@ class Choice(NamedTuple):
     mean: np.ndarray
     spread: np.ndarray
     methods: dict[str, MethodChoice]
+    settings: Sequence[Setting] = ()
+
+    def __repr__(self) -> str:
+        seeds = self.scores.shape[1]
+        over = f"; mean ± sample standard deviation over {seeds} seeds" if seeds > 1 else ""
+        better = "higher" if self.maximise else "lower"
+        return (
+            f"The best setting of each method by {self.rule}, {better} is better{over}\n"
+            f"{in_columns(*self.table())}"
+        )
+
+    def table(self) -> tuple[list[str], list[list[str]]]:
+        """Headings and rows: each method's best setting, its score, how many are as good."""
+        rows = []
+        for method, chosen in self.methods.items():
+            count, label, score, close = len(chosen.order), "none", "", ""
+            if chosen.best is not None:
+                label = self.settings[chosen.best].label or "the only one"
+                score, spread = f"{self.mean[chosen.best]:.4g}", self.spread[chosen.best]
+                score += "" if np.isnan(spread) else f" ± {spread:.2g}"
+                close = f"{round(chosen.sensitivity * count)} of {count}" if count > 1 else ""
+            rows.append([method, score, label, close, str(len(chosen.diverged) or "")])
+        return ["method", self.rule, "best setting", f"within {CLOSE:.0%}", "diverged"], rows
 
 
 def choose(
@@ -111,6 +135,10 @@ def choose(
       >>> choice = choose(record)
       >>> choice.mean.tolist(), choice.methods["fedavg"].best
       ([1.9, 1.25, inf], 1)
+      >>> print(choice)
+      The best setting of each method by train_loss, lower is better
+      method  train_loss  best setting             within 5%  diverged
+      fedavg  1.25        client_learning_rate=10  1 of 3     1
     """
     if num_rounds is not None:
         check_count("num_rounds", num_rounds)
@@ -139,7 +167,7 @@ def choose(
         )
         for method in record.algorithms
     }
-    return Choice(name, maximise, scores, mean, spread, methods)
+    return Choice(name, maximise, scores, mean, spread, methods, record.settings)
 
 
 def rounds_of(record: Record) -> int:
