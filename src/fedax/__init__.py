@@ -57,6 +57,7 @@ from fedax.algorithms import (
 from fedax.clients.local_training import LocalOptions, LocalTraining
 from fedax.contract import check_algorithm
 from fedax.data import ClientData, CohortReader, DataError, FederatedDataset, read_data
+from fedax.data.preparing import Table, fit_table
 from fedax.data.task import Task
 from fedax.data.text import Vocabulary
 from fedax.devices.mesh import client_mesh, cores_as_devices
@@ -117,6 +118,7 @@ __all__ = [
     "SearchResult",
     "SimulateOptions",
     "SweepResult",
+    "Table",
     "Task",
     "TrainResult",
     "TrainingState",
@@ -147,6 +149,7 @@ __all__ = [
     "fedprox",
     "fedsgd",
     "fedyogi",
+    "fit_table",
     "fomaml",
     "initial_state",
     "load_params",

@@ -16,6 +16,7 @@ from fedax.experiment.build import (
     find_task,
     task_label,
     task_settings,
+    task_value,
 )
 from fedax.experiment.errors import ConfigError
 from fedax.experiment.folder import drop_defaults, resume_command
@@ -396,8 +397,8 @@ def _with(config: RunConfig, values: Mapping[str, Any]) -> RunConfig:
             ways = " or ".join(f"{name}.{key}" for name in fits)
             whose = " and of the ".join(fits)
             raise ConfigError(f"The setting {key!r} is one of the {whose}; write {ways}.")
-        if key == "model" and fits == ["task"] and config.task_source is None:
-            _require(f"model of the task {config.task}", value, TASKS[config.task].models)
+        if fits == ["task"] and config.task_source is None:
+            value = task_value(config.task, key, value)
         found[fits[0]][key] = value
     if "log" in found["run"]:
         found["run"]["log"] = log_names(found["run"]["log"])
