@@ -48,6 +48,7 @@ from fedax.experiment.folder import (
 )
 from fedax.experiment.resolving import held_by, with_defaults
 from fedax.experiment.sitting import Job, remember, sit, take_part, write_config
+from fedax.experiment.summary import describe_table
 from fedax.measures.communication import Communication
 from fedax.rounds.measurements import rehearse, require_personalization
 from fedax.rounds.options import SimulateOptions
@@ -92,9 +93,8 @@ def start(config: RunConfig, out: Path | None = None, *, profile: bool = False) 
         with explained(folder):
             _write_config(job, config, tasks, defaults)
         display = Display(config.num_rounds)
-        table = built.task.train.table
-        told = [] if table is None else str(table).splitlines()
-        notes = [*told, *describe_sources(config), *(trust.notes() if config.sources else ())]
+        about = describe_table(built.task, config.task_options)
+        notes = [*about, *describe_sources(config), *(trust.notes() if config.sources else ())]
         sit(job, beginning, notes, display, profile=profile)
     return folder
 

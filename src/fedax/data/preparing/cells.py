@@ -68,8 +68,10 @@ def read_cells(source: Any, client: str, *, needs_client: bool = True) -> Cells:
     if isinstance(source, str | Path):
         return _of_file(expanded(source), client)
     is_lazy = hasattr(source, "collect") and not hasattr(source, "__len__")
-    names = list(source) if isinstance(source, Mapping) else list(getattr(source, "columns", ()))
-    if is_lazy or not names or not hasattr(source, "__getitem__"):
+    names = [] if is_lazy else list(
+        source if isinstance(source, Mapping) else getattr(source, "columns", ())
+    )
+    if not names or not hasattr(source, "__getitem__"):
         hint = "; call its collect() first" if is_lazy else ""
         raise ValueError(
             "A table is a file, a frame of pandas or polars, or a dictionary of columns, not "

@@ -37,6 +37,7 @@ MOST_FEATURES = 2**14
 # Columns of unlike values are no ids in a table of fewer rows.
 _FEWEST_ROWS = 20
 _ID = re.compile(r"(^|[_\W])(id|ids|uuid|guid|key|index|idx|nr|no|number)$|[a-z](Id|ID)$", re.ASCII)
+_DATE = re.compile(r"\d{4}-\d\d-\d\d([T ]|$)", re.ASCII)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -246,6 +247,8 @@ def _why_not(name: str, values: np.ndarray, gaps: np.ndarray, cells: Cells) -> s
     if len(distinct) == 1:
         return "has one value only" + (", and gaps" if gaps.any() else "")
     is_text = str in kinds
+    if is_text and all(_DATE.match(value) for value in distinct):
+        return "holds dates"
     all_differ = len(distinct) == len(there) >= _FEWEST_ROWS
     if all_differ and (is_text or (values.dtype.kind in "iu" and _counts(name, distinct))):
         return "has another value in every row, as an id does"

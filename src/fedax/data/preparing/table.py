@@ -280,7 +280,8 @@ def numbers_of(column: Column, cells: Cells) -> np.ndarray:
     values = _values(column, cells)
     gaps = gaps_of(values)
     if not is_number(values) and not gaps.all():
-        row = int(np.argmin(gaps))
+        row = next(r for r, value in enumerate(values.tolist())
+                   if not gaps[r] and not isinstance(value, int | float | np.number))
         raise ValueError(
             f"{cells.where}: the column {column.name!r} holds {quoted(values[row])} in "
             f"{place_of(cells, row)}, but numbers in the training rows. Correct it."
