@@ -349,6 +349,29 @@ def test_a_worker_that_was_paused_leaves_its_trials_to_the_one_that_took_them_ov
     assert [trial.params for trial in found[:3]] == trained[0]
 
 
+@pytest.mark.parametrize("method", ["set_trial_intermediate_value", "set_trial_state_values"])
+def test_a_worker_that_is_paused_while_it_writes_goes_on(tmp_path, monkeypatch, method):
+    """It writes what it has of a trial, or tells it, when another worker has done just that."""
+    write = getattr(RDBStorage, method)
+    paused = []
+
+    def slow_write(storage, trial, *rest, **options):
+        if not paused and options.get("state") != TrialState.RUNNING:
+            paused.append(trial)
+            with create_engine(f"sqlite:///{tmp_path / 'study.db'}").begin() as connection:
+                connection.exec_driver_sql("UPDATE trial_heartbeats SET heartbeat = '2020-01-01'")
+            search(opened(tmp_path), asked(num_trials=6, worker="other"), train)
+        return write(storage, trial, *rest, **options)
+
+    study = opened(tmp_path)
+    monkeypatch.setattr(RDBStorage, method, slow_write)
+    search(study, asked(num_trials=6, batch_size=3, worker="paused"), train)
+    assert len(paused) == 1
+    found = study.get_trials()
+    assert [trial.state for trial in found] == [TrialState.COMPLETE] * 6
+    assert {trial.user_attrs["worker"] for trial in found} == {"other"}
+
+
 def test_what_somebody_enqueued_is_tried_first(tmp_path):
     study = opened(tmp_path, space=SPACE_OF_THREE)
     study.enqueue_trial({"client_learning_rate": 0.25, "k": 2})

@@ -289,6 +289,6 @@ def test_what_is_below_a_stream_may_be_exchanged(tmp_path, monkeypatch):
             print("to the pipe")
         assert sys.stdout is stream
     os.close(writes)
-    with open(reads, "rb") as pipe:
+    with os.fdopen(reads, "rb") as pipe:
         assert pipe.read() == b"to the pipe\n"
     assert (tmp_path / "log").read_text() == "to the file\n"

@@ -7,6 +7,7 @@ import re
 # Windows keeps these for devices, with any ending too; the digits may stand superscript.
 _DEVICES = re.compile(r"(CON|PRN|AUX|NUL|(COM|LPT)[0-9\xb9\xb2\xb3])", re.IGNORECASE)
 _FORBIDDEN = re.compile(r'[<>:"/\\|?*\x00-\x1f\x7f]|[. ]$|^$')
+_LONGEST = 255  # bytes of a name that any file system takes
 
 
 def is_reserved(name: str) -> bool:
@@ -21,7 +22,8 @@ def is_plain_name(name: str) -> bool:
       >>> is_plain_name("data.arrow"), is_plain_name("../a"), is_plain_name("file://a")
       (True, False, False)
     """
-    return not _FORBIDDEN.search(name) and not is_reserved(name)
+    short = len(name.encode(errors="replace")) <= _LONGEST
+    return short and not _FORBIDDEN.search(name) and not is_reserved(name)
 
 
 def file_name(words: str) -> str:

@@ -168,17 +168,11 @@ def _batch(
       left: trials that were drawn already, as this worker was killed, or another one.
       drawing: what draws.
     """
+    numbers = []
     for trial in left:
-        if missing := asked.space.keys() - trial.params.keys():
-            given = trial.system_attrs.get("fixed_params")  # of somebody who enqueued it
-            fixed = dict(given) if isinstance(given, Mapping) else {}
-            values = completed(fixed | trial.params, asked.space, _seed(asked, trial.number))
-            for key in missing:
-                of = asked.space[key]
-                worker.storage.set_trial_param(
-                    trial._trial_id, key, of.to_internal_repr(values[key]), of
-                )
-    numbers = [trial.number for trial in left]
+        with contextlib.suppress(UpdateFinishedTrialError):  # another worker's, since a moment ago
+            _complete(asked, worker, trial)
+            numbers.append(trial.number)
     trials = trials_of(study)
     size = batch_of(
         asked.sampler, asked.batch_size,
@@ -199,6 +193,21 @@ def _batch(
         trials = trials_of(study)
     drawing.follow(trials)
     return [trials[number] for number in numbers], drawing
+
+
+def _complete(asked: Search, worker: Worker, trial: FrozenTrial) -> None:
+    """Draws the settings of a trial that it has not yet, such as one that somebody enqueued."""
+    missing = asked.space.keys() - trial.params.keys()
+    if not missing:
+        return
+    given = trial.system_attrs.get("fixed_params")
+    fixed = dict(given) if isinstance(given, Mapping) else {}
+    values = completed(fixed | trial.params, asked.space, _seed(asked, trial.number))
+    for key in missing:
+        of = asked.space[key]
+        worker.storage.set_trial_param(
+            trial._trial_id, key, of.to_internal_repr(values[key]), of
+        )
 
 
 def _try(
@@ -235,7 +244,12 @@ def _try(
             score, trial = asked.score(History(rounds[own])), trials[own]
             if math.isnan(score):
                 continue
-            worker.storage.set_trial_intermediate_value(trial._trial_id, number, score)
+            try:
+                worker.storage.set_trial_intermediate_value(trial._trial_id, number, score)
+            except UpdateFinishedTrialError:  # paused just now, so that another worker was faster
+                lost.add(own)
+                gone.append(own)
+                continue
             if drawing.report(trial.number, score, number):
                 pruned.add(own)
         return [*gone, *(own for own in metrics if own in pruned)]
@@ -305,8 +319,9 @@ def _tell(study: optuna.Study, asked: Search, trials: Sequence[FrozenTrial]) -> 
     known = trials_of(study)
     for trial in trials:
         said = known[trial.number].user_attrs
-        if said.get("given_up"):
-            study.tell(trial.number, state=TrialState.PRUNED, skip_if_finished=True)
-            continue
-        scores = [asked.worst if score is None else score for score in said["scores"]]
-        study.tell(trial.number, float(np.mean(scores)), skip_if_finished=True)
+        with contextlib.suppress(UpdateFinishedTrialError):  # another worker's, since a moment ago
+            if said.get("given_up"):
+                study.tell(trial.number, state=TrialState.PRUNED, skip_if_finished=True)
+                continue
+            scores = [asked.worst if score is None else score for score in said["scores"]]
+            study.tell(trial.number, float(np.mean(scores)), skip_if_finished=True)
