@@ -23,8 +23,8 @@ class Run:
     """
 
     task: Annotated[Positional[str | None], option("[TASK]")] = None
-    """What to learn: see `fedax list tasks`; or your own, as FILE.py:NAME or package.module:NAME, or
-    a table, as FILE.csv or FILE.parquet with --client and --label. Default: shakespeare."""
+    """What to learn: see `fedax list tasks`; or your own, as FILE.py:NAME or package.module:NAME;
+    or a table, as FILE.csv or FILE.parquet with --client and --label. Default: shakespeare."""
     algorithm: Annotated[Positional[str | None], option("[ALGORITHM]")] = None
     """How: see `fedax list algorithms`; or your own. With both, --help shows all that can be set.
     Default: fedadagrad on Shakespeare's plays, fedyogi elsewhere."""

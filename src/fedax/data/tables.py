@@ -167,10 +167,8 @@ def arrow_column(column: Any, name: str, *, gaps: bool = False) -> Any:
 
     kind = column.type
     is_number = arrow.types.is_primitive(kind) and not arrow.types.is_temporal(kind)
-    if gaps and is_number:
-        return _numbers_with_gaps(column, name)
-    if gaps and arrow.types.is_null(kind):
-        return [None] * len(column)
+    if gaps and (is_number or arrow.types.is_null(kind)):
+        return _numbers_with_gaps(column, name) if is_number else [None] * len(column)
     if not (gaps and (_is_text(kind) or arrow.types.is_dictionary(kind)
                       or arrow.types.is_temporal(kind))):
         _refuse_missing(column, name)

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from fedax.data.task import Task
-from fedax.tasks import cifar, emnist, mnist, quadratics, shakespeare, stackoverflow, tables
+from fedax.tasks import cifar, emnist, mnist, quadratics, shakespeare, stackoverflow
+from fedax.tasks import tables as own_tables
 from fedax.validate import check_choice, plain_options, unknown
 
 
@@ -183,8 +184,8 @@ TASKS: dict[str, TaskInfo] = {
     "table": TaskInfo(
         description="your own CSV or Parquet file: fedax run FILE --client COLUMN --label COLUMN",
         dataset="your own",
-        models=tables.MODELS,
-        load=tables.load,
+        models=own_tables.MODELS,
+        load=own_tables.load,
         algorithm="fedavg",
         files=("file", "test"),
     ),

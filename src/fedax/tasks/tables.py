@@ -15,7 +15,8 @@ from fedax.data.preparing.fitting import Encoding, Missing, Objective, Scaling, 
 from fedax.data.task import Task
 from fedax.models.mlp import mlp
 from fedax.models.supervised import classification, regression
-from fedax.validate import check_number, unknown as unknown_name
+from fedax.validate import check_number
+from fedax.validate import unknown as unknown_name
 
 MODELS = ("linear", "mlp")
 
@@ -83,7 +84,7 @@ def load(
         unknown=unknown, scaling=scaling, objective=objective, positive=positive,
     )
     tested = None if second is None else table.apply(second)
-    if tested is not None and "y" not in tested.arrays:
+    if second is not None and label not in second.columns:
         raise ValueError(f"{test}: {unknown_name('label column', label, second.columns)}")
     name = Path(file).name.partition(".")[0] or "table"
     references = {} if tested is None else _references(table, tested)

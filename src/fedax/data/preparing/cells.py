@@ -12,8 +12,8 @@ from fedax.data import readers
 from fedax.data.categories import own_categories
 from fedax.data.errors import DataError
 from fedax.data.grouping import checked_ids
-from fedax.data.reading import recognised
 from fedax.data.readers.clients import WiderKindError
+from fedax.data.reading import recognised
 from fedax.outside.paths import expanded
 from fedax.validate import quoted, unknown
 
@@ -68,7 +68,7 @@ def read_cells(source: Any, client: str, *, needs_client: bool = True) -> Cells:
     if isinstance(source, str | Path):
         return _of_file(expanded(source), client)
     is_lazy = hasattr(source, "collect") and not hasattr(source, "__len__")
-    names = [] if is_lazy else list(
+    names: list[Any] = [] if is_lazy else list(
         source if isinstance(source, Mapping) else getattr(source, "columns", ())
     )
     if not names or not hasattr(source, "__getitem__"):
@@ -152,7 +152,8 @@ def _column(values: Any) -> np.ndarray:
         or (array.dtype.kind in "biu" and (gaps is None or not gaps.any()))
     ):
         return array
-    plain = values.to_list() if hasattr(values, "to_list") else list(values)
+    listed = getattr(values, "to_list", None)
+    plain = list(values) if listed is None else listed()
     if gaps is not None:
         plain = [None if gap else value for value, gap in zip(plain, gaps.tolist(), strict=True)]
     return of_objects(plain)
@@ -176,8 +177,8 @@ def of_objects(values: list[Any]) -> np.ndarray:
 
 def is_gap(value: Any) -> bool:
     """Whether a cell is missing: None, NaN, pandas' NA or NaT."""
-    return value is None or (isinstance(value, float | np.floating) and value != value) or (
-        type(value).__name__ in ("NAType", "NaTType")
+    return value is None or type(value).__name__ in ("NAType", "NaTType") or (
+        isinstance(value, float | np.floating) and bool(np.isnan(value))
     )
 
 

@@ -36,6 +36,7 @@ MOST_CATEGORIES = 100
 MOST_FEATURES = 2**14
 # Columns of unlike values are no ids in a table of fewer rows.
 _FEWEST_ROWS = 20
+_AN_ID = "has another value in every row, as an id does"
 _ID = re.compile(r"(^|[_\W])(id|ids|uuid|guid|key|index|idx|nr|no|number)$|[a-z](Id|ID)$", re.ASCII)
 _DATE = re.compile(r"\d{4}-\d\d-\d\d([T ]|$)", re.ASCII)
 
@@ -236,25 +237,33 @@ def _sorted(name: str, values: list[Any]) -> tuple[Any, ...]:
 def _why_not(name: str, values: np.ndarray, gaps: np.ndarray, cells: Cells) -> str:
     """Why a column is left out if nobody asked for it; empty: it is taken."""
     there = values[~gaps].tolist()
-    if not there:
-        return "has no values"
     kinds = {type(value) for value in there}
-    if not kinds <= {str, bool, int, float}:
-        return f"holds {', '.join(sorted(kind.__name__ for kind in kinds - {str}))}"
-    if len(kinds) > 1 and str in kinds:
-        return "holds text and numbers"
-    distinct = set(there)
-    if len(distinct) == 1:
-        return "has one value only" + (", and gaps" if gaps.any() else "")
-    is_text = str in kinds
-    if is_text and all(_DATE.match(value) for value in distinct):
+    why = ""
+    if not there:
+        why = "has no values"
+    elif not kinds <= {str, bool, int, float}:
+        why = f"holds {', '.join(sorted(kind.__name__ for kind in kinds - {str}))}"
+    elif len(kinds) > 1 and str in kinds:
+        why = "holds text and numbers"
+    elif len(set(there)) == 1:
+        why = "has one value only" + (", and gaps" if gaps.any() else "")
+    elif str in kinds:
+        is_listed = name in cells.categories
+        why = "" if is_listed else _why_no_text(set(there), len(there))
+        if not why and cells.clients is not None and _names_clients(values, gaps, cells.clients):
+            why = "only names the client"
+    elif values.dtype.kind in "iu" and _FEWEST_ROWS <= len(there) == len(set(there)):
+        why = _AN_ID if _counts(name, set(there)) else ""
+    return why
+
+
+def _why_no_text(distinct: set[str], num_rows: int) -> str:
+    """Why text is left out that has these values."""
+    if all(_DATE.match(value) for value in distinct):
         return "holds dates"
-    all_differ = len(distinct) == len(there) >= _FEWEST_ROWS
-    if all_differ and (is_text or (values.dtype.kind in "iu" and _counts(name, distinct))):
-        return "has another value in every row, as an id does"
-    if is_text and cells.clients is not None and _names_clients(values, gaps, cells.clients):
-        return "only names the client"
-    if is_text and len(distinct) > MOST_CATEGORIES and name not in cells.categories:
+    if len(distinct) == num_rows >= _FEWEST_ROWS:
+        return _AN_ID
+    if len(distinct) > MOST_CATEGORIES:
         return f"has {len(distinct):,} different texts"
     return ""
 
@@ -275,7 +284,7 @@ def _scaled(
 ) -> tuple[list[Column], dict[str, tuple[tuple[float, ...], tuple[float, ...]]]]:
     """The columns with means and deviations, and those of each client."""
     numbers = {
-        column.name: numbers_of(column, cells) if column.how == "number" else codes_of(column, cells)
+        column.name: (numbers_of if column.how == "number" else codes_of)(column, cells)
         for column in columns if column.how in ("number", "ordinal")
     }
     found = []

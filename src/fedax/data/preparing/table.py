@@ -333,8 +333,7 @@ def codes_of(column: Column, cells: Cells, what: str = "category") -> np.ndarray
 
 
 def as_text(value: Any) -> str | None:
-    """A number as a text file has it, since a column of text may hold only digits in another file.
-    """
+    """A number as text, since a column of text may hold only digits in another file."""
     if value is None:
         return None
     if isinstance(value, float) and value.is_integer():
@@ -345,8 +344,8 @@ def as_text(value: Any) -> str | None:
 def missing(name: str, row: int, cells: Cells) -> str:
     """That a value is missing, and what to do."""
     return (
-        f"{cells.where}: the column {name!r} has a missing value in {place_of(cells, row)}. Fit the "
-        'table with missing="mean" or with a value for gaps, or leave the row out.'
+        f"{cells.where}: the column {name!r} has a missing value in {place_of(cells, row)}. Fit "
+        'the table with missing="mean" or with a value for gaps, or leave the row out.'
     )
 
 

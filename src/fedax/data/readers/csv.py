@@ -123,8 +123,7 @@ class _Table:
             yield ids
 
     def _kind(self, values: list[str]) -> str:
-        """Of what kind a column's cells are, empty if all are missing; with gaps a float at least.
-        """
+        """Of what kind a column's cells are; with gaps a float at least, without values none."""
         there = [value for value in values if value not in self._gaps] if self._gaps else values
         if len(there) == len(values):
             return _kind(values)
