@@ -240,7 +240,8 @@ def _csv(
     path: Path, client_column: str | None, columns: Any, _: str | None, has_transform: bool
 ) -> Clients:
     return readers.read_csv(
-        path, _needs_column(client_column, "CSV"), columns, only_numbers=not has_transform
+        path, _needs_column(client_column, "CSV"), columns, only_numbers=not has_transform,
+        gaps=frozenset({""} if has_transform else ()),
     )
 
 

@@ -133,13 +133,18 @@ def task_value(name: str, key: str, value: Any) -> Any:
     """
     info = TASKS[name]
     if key == "model":
-        try:
-            check_choice(f"model of the task {name}", value, info.models)
-        except ValueError as error:
-            raise ConfigError(str(error)) from None
+        require_choice(f"model of the task {name}", value, info.models)
     if key in info.files and isinstance(value, str):
         return str(expanded(value).absolute())
     return value
+
+
+def require_choice(what: str, value: Any, choices: Iterable[str]) -> None:
+    """Raise a clear error unless the value is one of the choices."""
+    try:
+        check_choice(what, value, choices)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
 
 
 def reads_files(name: str, source: Source | None) -> bool:

@@ -14,6 +14,7 @@ from fedax.experiment.build import (
     check_options,
     find_algorithm,
     find_task,
+    require_choice,
     task_label,
     task_settings,
     task_value,
@@ -326,7 +327,7 @@ def run_settings() -> dict[str, Setting]:
 
 def _check_names(config: RunConfig) -> None:
     if config.task_source is None:
-        _require("task", config.task, TASKS)
+        require_choice("task", config.task, TASKS)
         check_preset(config.task, config.preset)
     algorithm_parts(config.algorithm, config.algorithm_source)
 
@@ -442,10 +443,3 @@ def _read_file(path: Path, *, links: bool = True) -> dict[str, Any]:
             "when that program calls fedax.train again, and fedax.load_run reads it."
         )
     return values
-
-
-def _require(what: str, name: Any, choices: Any) -> None:
-    try:
-        check_choice(what, name, choices)
-    except ValueError as error:
-        raise ConfigError(str(error)) from None

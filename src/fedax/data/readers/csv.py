@@ -39,28 +39,27 @@ _ERRORS = (csv.Error, ValueError, EOFError, zlib.error, gzip.BadGzipFile)
 
 def read_csv(
     path: Path | str, client_column: str, columns: Columns | None = None, *,
-    only_numbers: bool = False, gaps: frozenset[str] = frozenset({""}),
+    only_numbers: bool = False, gaps: frozenset[str] = frozenset(),
 ) -> Clients:
     """The clients of a table, in the order of their first line; lines may stand in any order.
 
     The first line names the columns, which are separated by commas, semicolons or tabs. A column
     of whole numbers becomes int32, one of other numbers float32, and one of text a list, for a
     transform. A number is written as 12, -1.5 or 1e3; `1_000`, `0x1f` and digits of other scripts
-    are text. A missing value is NaN, in a column of text None; whole numbers with gaps become
-    float32. The file, which may be packed with gzip, is read twice.
+    are text. Of `gaps` a missing value is NaN, in a column of text None, and whole numbers become
+    float32; otherwise it is refused. The file, which may be packed with gzip, is read twice.
 
     Args:
       path: the file, in UTF-8.
       client_column: says whose example a line is.
       columns: which to take, as for `FederatedDataset.from_frame`.
-      only_numbers: refuse text, missing values, NaN and infinity, with their line; for data
-        without a transform.
-      gaps: the cells that mean a missing value in a column of numbers; in one of text only empty
-        cells do.
+      only_numbers: refuse text, NaN and infinity, with their line; for data without a transform.
+      gaps: the cells that mean a missing value in a column of numbers, such as {"", "NA"}; in one
+        of text only empty cells do. Without any, empty cells are refused.
 
     Raises:
-      DataError: there is no such file or column; while it is read: it is malformed, or a number
-        does not fit.
+      DataError: there is no such file or column; while it is read: it is malformed, a value is
+        missing, or a number does not fit.
     """
     path = regular_file(path)
     with reading(path, "a CSV file", *_ERRORS):
@@ -94,7 +93,7 @@ class _Table:
         self._stacked = {array: not isinstance(group, str) for array, group in chosen.items()}
         self._kinds = dict.fromkeys({i for group in self._chosen.values() for i in group}, "")
         self._only_numbers = only_numbers
-        self._gaps = frozenset[str]() if only_numbers else gaps
+        self._gaps = gaps
         self._first_text: dict[int, str] = {}  # column -> where its first text is, in words
 
     def clients(self, start: int) -> Iterator[Client]:
@@ -151,7 +150,7 @@ class _Table:
         self, lines: list[int], block: list[list[str]], place: int, kind: str
     ) -> Any:
         values = [row[place] for row in block]
-        if self._only_numbers and "" in values:
+        if not self._gaps and "" in values:
             where = self._cell(lines, block, place, values.index("")).removesuffix(" holds ''")
             raise DataError(
                 f"{where} has a missing value. Fill missing values in or leave their lines out."
