@@ -321,12 +321,18 @@ def test_the_closing_words_say_all_of_it():
     ]
     assert remarks(record, choice) == words[3:6]
     table = best_table(record, choice)
-    assert table.headings[2:] == ["train_loss", "within 5%", "diverged"]
+    assert table.headings == ["method", "train_loss", "best setting", "within 5%", "diverged"]
     assert table.rows == [
-        ["fedavg", "client_learning_rate=1 weighting=uniform", "1.25 ± 0.35", "2 of 4", "2"],
-        ["fedavgm", "none", "", "", "2"],
-        ["fedsgd", "", "3.5 ± 0.71", "", ""],
+        ["fedavg", "1.25 ± 0.35", "client_learning_rate=1 weighting=uniform", "2 of 4", "2"],
+        ["fedavgm", "", "none", "", "2"],
+        ["fedsgd", "3.5 ± 0.71", "the only one", "", ""],
     ]
+    printed = str(choice).splitlines()
+    assert printed[0].startswith("The best setting of each method by train_loss, lower is better")
+    assert [line.split("  ")[0] for line in printed[1:]] == [
+        "method", "fedavg", "fedavgm", "fedsgd"]
+    assert len({line.index(word) for line, word in zip(
+        printed[1:3], ("best setting", "client_learning_rate"), strict=True)}) == 1
 
 
 def test_the_rule_in_words():

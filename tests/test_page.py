@@ -28,6 +28,7 @@ from fedax.report.sweep_page import best_runs, sweep_page
 from fedax.sweeps.choosing import choose
 from fedax.sweeps.grid import settings_of
 from fedax.sweeps.record import Record
+from fedax.tuning import results
 
 HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)>\u2028</script>"
 RATES = {"a": 0.3, "b": 0.02, "c": 10.0}
@@ -135,7 +136,7 @@ def test_curves_are_read_toggled_and_zoomed(browser, comparison):
         assert f"{losses(10.0)[10]:.5g}" in read
         # A curve is hidden by its box, and the picture is another one, scaled to the others.
         before = chart(page, "c.plot.ctx.canvas.toDataURL()")
-        page.get_by_label("curve of c ").uncheck()
+        page.get_by_label("curve of client_learning_rate=10").uncheck()
         painted(page)
         assert chart(page, "c.plot.series.map(s => s.show).slice(1)") == [True] * 2 + [False] + \
             [True] * 3
@@ -277,8 +278,10 @@ def test_a_sweep_shows_the_best_the_edges_and_what_diverged(browser, tmp_path):
         assert "the best of fedyogi has" not in noticed
         assert "1 of 9 settings of fedyogi" in noticed
         methods, settings = page.locator("table.sorts").all()
-        first = methods.locator("tbody tr").first.inner_text()
-        assert first.split()[:3] == ["fedavg", "0.1", "0.5"]
+        first = methods.locator("tbody tr").first.locator("td").all_inner_texts()
+        # Results before settings, with their spread.
+        assert first[:2] == ["fedavg", f"{mean:.5g} ± {spread:.2g}"]
+        assert first[3:5] == ["0.1", "0.5"]
         assert "11% (1 of 9)" in methods.inner_text()
         rows = settings.locator("tbody tr")
         assert [rows.nth(i).locator("td").nth(1).inner_text() for i in range(3)] == ["13", "0", "1"]
@@ -534,7 +537,8 @@ def test_the_command_writes_pages_of_sweeps(tmp_path, capsys, monkeypatch):
         (tmp_path / "s" / "methods" / str(place) / "config.json").write_text(json.dumps(base))
     (tmp_path / "s" / "config.json").write_text(json.dumps({"algorithm": "all"} | config))
     loaded = SimpleNamespace(record=record, choice=choice, config=config, summary={})
-    monkeypatch.setattr(reports, "load_sweep", lambda folder: loaded)
+    for module in (reports, results):
+        monkeypatch.setattr(module, "load_sweep", lambda folder: loaded)
     assert run_command(["report", str(tmp_path / "s")]) == 0
     page = (tmp_path / "s" / "report.html").read_text("utf-8")
     assert page == sweep_page(record, choice, config, {})

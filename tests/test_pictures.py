@@ -707,22 +707,23 @@ def blocks(language):
 
 def test_the_pages_code_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (code,) = blocks("python")
     session = {}
-    exec(compile(code, "pictures.md", "exec"), session)
+    for code in blocks("python"):
+        exec(compile(code, "pictures.md", "exec"), session)
     lines = session["axes"].get_lines()
     # 3 clients a round with 2 and 20 local steps.
     assert [line.get_xdata()[-1] for line in lines] == [20 * 3 * 2, 20 * 3 * 20]
-    assert (tmp_path / "curves.png").is_file()
+    assert {path.name for path in tmp_path.iterdir()} == {"curves.png", "table.tex"}
+    assert session["table"].methods == ["2 local steps", "20 local steps"]
 
 
 @pytest.mark.slow
 def test_the_pages_commands_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for line in blocks("sh")[0].splitlines():
+    for line in "".join(blocks("sh")).splitlines():
         assert run_command(shlex.split(line)[1:]) == 0, line
     assert {path.name for path in tmp_path.iterdir()} == {
-        "runs", "curves.png", "accuracy.svg", "drift.pdf"}
+        "runs", "curves.png", "accuracy.svg", "drift.pdf", "table.tex"}
 
 
 def test_the_page_has_every_picture():

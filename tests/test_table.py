@@ -1,444 +1,449 @@
-"""Tables with gaps and text: what the columns become is decided once and applied everywhere."""
+"""The table of results: its numbers, its words, and that every format reads back as the same."""
 
 import csv
-import dataclasses
+import io
 import json
-from pathlib import Path
+import re
+import shutil
+import statistics
+import subprocess
 
 import numpy as np
-import pandas
-import polars
 import pytest
-from sklearn.compose import ColumnTransformer
-from sklearn.impute import SimpleImputer
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder, StandardScaler
+from scipy import stats
 
 import fedax
+from fedax import History
 from fedax.cli.main import run_command
-from fedax.data.errors import DataError
-from fedax.data.preparing.fitting import MOST_FEATURES
+from fedax.measures.significance import paired_p
+from fedax.report.latex import latex_text
+from fedax.sweeps.choosing import choose
+from fedax.sweeps.record import Record, Setting
 
-WARDS = ["icu", "internal", "surgery"]
-
-
-def stays(num_rows=240, seed=0, gaps=True, num_clients=6):
-    r = np.random.default_rng(seed)
-    age = r.integers(20, 95, num_rows).astype(float)
-    frame = pandas.DataFrame({
-        "hospital": [f"H{i % num_clients}" for i in range(num_rows)],
-        "age": age,
-        "ward": r.choice(WARDS, num_rows),
-        "bmi": r.normal(26, 4, num_rows),
-        "died": (r.random(num_rows) < 1 / (1 + np.exp(-(age - 80) / 6))).astype(int),
-    })
-    if gaps:
-        frame.loc[::7, "age"] = np.nan
-        frame.loc[::11, "bmi"] = np.nan
-        frame.loc[::13, "ward"] = None
-    return frame
+ACCURACIES = {"fedavg": (0.70, 0.74, 0.71), "fedadam": (0.80, 0.79, 0.84)}
 
 
-@pytest.mark.quick
-@pytest.mark.parametrize("encoding", ["one_hot", "ordinal"])
-def test_filling_and_scaling_are_those_of_scikit_learn(encoding):
-    train, test = stays(seed=1), stays(seed=2)
-    for frame in (train, test):
-        frame["ward"] = frame["ward"].fillna("icu")
-    table = fedax.fit_table(
-        train, client="hospital", label="died", columns=["age", "bmi", "ward"], missing="mean",
-        encoding=encoding,
-    )
-    numbers = make_pipeline(SimpleImputer(), StandardScaler())
-    text = OneHotEncoder(sparse_output=False) if encoding == "one_hot" else (
-        make_pipeline(OrdinalEncoder(), StandardScaler())
-    )
-    oracle = ColumnTransformer([("n", numbers, ["age", "bmi"]), ("t", text, ["ward"])])
-    oracle.fit(train)
-    scaler = oracle.named_transformers_["n"]
-    found = [(c.fill, c.mean, c.deviation) for c in table.columns if c.name in ("age", "bmi")]
-    expected = zip(scaler[0].statistics_, scaler[1].mean_, scaler[1].scale_, strict=True)
-    np.testing.assert_allclose(found, list(expected), rtol=1e-12)
-    for frame in (train, test):
-        wanted = oracle.transform(frame).astype(np.float32)
-        np.testing.assert_allclose(table.transform(frame), wanted, rtol=1e-6, atol=1e-6)
-
-
-@pytest.mark.quick
-def test_scaling_by_client_is_a_scaler_for_each_and_of_all_for_others():
-    train = stays(gaps=False)
-    table = fedax.fit_table(
-        train, client="hospital", columns=["age", "bmi"], scaling="client"
-    )
-    data = table.apply(train)
-    for name, rows in train.groupby("hospital"):
-        wanted = StandardScaler().fit_transform(rows[["age", "bmi"]])
-        np.testing.assert_allclose(data.client(name)["x"], wanted, rtol=1e-5, atol=1e-6)
-    stranger = train.assign(hospital="elsewhere")
-    wanted = StandardScaler().fit_transform(train[["age", "bmi"]])
-    np.testing.assert_allclose(table.transform(stranger), wanted, rtol=1e-5, atol=1e-6)
-    without = train.drop(columns="hospital")
-    np.testing.assert_allclose(table.transform(without), wanted, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.quick
-def test_a_frame_of_pandas_one_of_polars_columns_and_files_are_alike(tmp_path):
-    frame = stays()
-    frame["age"] = frame["age"].astype("Int64")
-    frame["bmi"] = frame["bmi"].astype(np.float32)
-    frame.to_csv(tmp_path / "stays.csv", index=False)
-    frame.to_csv(tmp_path / "stays.csv.gz", index=False)
-    frame.to_csv(tmp_path / "na.csv", index=False, na_rep="NA")
-    frame.to_parquet(tmp_path / "stays.parquet", row_group_size=7)
-    columns = {
-        name: [None if pandas.isna(value) else value for value in frame[name]] for name in frame
-    }
-    options = {"client": "hospital", "label": "died", "missing": "mean"}
-    expected = fedax.fit_table(frame, **options).apply(frame)
-    assert expected.arrays["x"].shape == (240, 6)
-    others = [polars.from_pandas(frame), columns, *map(str, tmp_path.glob("stays.*"))]
-    assert len(others) == 5
-    for source in others:
-        found = fedax.fit_table(source, **options).apply(source)
-        assert found.names.tolist() == expected.names.tolist()
-        for key in ("x", "y"):
-            np.testing.assert_allclose(
-                found.arrays[key], expected.arrays[key], rtol=1e-5, atol=1e-6
-            )
-    # In numbers NA is a gap; in text it stays what it is.
-    na = fedax.fit_table(tmp_path / "na.csv", **options)
-    assert [c.num_gaps for c in na.columns] == [35, 0, 22]
-    assert "NA" in na.columns[1].categories
-
-
-@pytest.mark.quick
-def test_gaps_of_the_test_rows_are_filled_by_the_training_rows():
-    train = {"who": ["a", "a", "b"], "x": [1.0, 3.0, None], "t": ["u", "v", "u"]}
-    test = {"who": ["a", "b"], "x": [None, 7.0], "t": ["v", "u"]}
-    table = fedax.fit_table(train, client="who", missing="mean", scaling="none")
-    assert table.transform(test).tolist() == [[2.0, 0.0, 1.0], [7.0, 1.0, 0.0]]
-    table = fedax.fit_table(train, client="who", missing=-1, scaling="none")
-    assert table.transform(test)[0, 0] == -1
-    table = fedax.fit_table(train, client="who", missing={"x": "mean"}, scaling="none")
-    with pytest.raises(ValueError, match="'t' has a missing value in row 0"):
-        table.apply(test | {"t": [None, "u"]})
-    full = train | {"x": [1.0, 3.0, 2.0]}
-    table = fedax.fit_table(full, client="who")
-    with pytest.raises(ValueError, match=r"'x' has a missing value in row 0.*missing=\"mean\""):
-        table.apply(test)
-    with pytest.raises(ValueError, match="'x' has a missing value in row 2"):
-        fedax.fit_table(train, client="who")
-
-
-@pytest.mark.quick
-def test_unknown_text_is_an_error_or_has_a_place_of_its_own():
-    train = {"who": ["a", "a", "b"], "t": ["u", "v", "u"], "x": [0.0, 1.0, 2.0]}
-    new = {"who": ["a", "a"], "t": ["w", None], "x": [0.0, 0.0]}
-    table = fedax.fit_table(train, client="who")
-    with pytest.raises(ValueError, match=r"category 'w' in row 0.*among the 2 .*\['u', 'v'\]"):
-        table.apply(new)
-    table = fedax.fit_table(train, client="who", unknown="column", columns=["t"])
-    assert table.features == ["t=u", "t=v", "t=(other)"]
-    assert table.transform(new).tolist() == [[0, 0, 1], [0, 0, 1]]
-    table = fedax.fit_table(
-        train, client="who", unknown="column", columns=["t"], encoding="ordinal", scaling="none",
-        categories={"t": ["v", "u"]},
-    )
-    assert table.transform(train | {"t": ["u", "v", "w"]}).ravel().tolist() == [1, 0, 2]
-    with pytest.raises(ValueError, match="'u' in row 0"):
-        fedax.fit_table(train, client="who", categories={"t": ["v"]})
-    # A column of text may hold only digits in another file.
-    table = fedax.fit_table(train | {"t": ["1", "2", "x"]}, client="who", columns=["t"])
-    digits = {"who": ["a", "b"], "t": [2, 1.0], "x": [0, 0]}
-    assert table.transform(digits).argmax(1).tolist() == [1, 0]
-
-
-@pytest.mark.quick
-def test_categories_of_a_frame_keep_their_order():
-    frame = pandas.DataFrame({
-        "who": ["a", "b"], "size": pandas.Categorical(["S", "L"], ["S", "M", "L"]),
-    })
-    table = fedax.fit_table(frame, client="who", columns=["size"])
-    assert table.features == ["size=S", "size=M", "size=L"]
-    ordinal = fedax.fit_table(
-        polars.DataFrame({"who": ["a", "b"], "size": ["S", "L"]}).with_columns(
-            polars.col("size").cast(polars.Enum(["S", "M", "L"]))
-        ), client="who", columns=["size"], encoding="ordinal", scaling="none",
-    )
-    assert ordinal.transform(frame).ravel().tolist() == [0, 2]
-
-
-@pytest.mark.quick
-def test_what_a_label_is():
-    def label(values, **options):
-        who = ["a", "b"] * (len(values) // 2)
-        table = {"who": who, "x": np.arange(len(values)) / 7, "y": values}
-        return fedax.fit_table(table, client="who", label="y", **options).label
-
-    assert label(["no", "yes"] * 2).classes == ("no", "yes")
-    assert label(["no", "yes"] * 2, positive="no").classes == ("yes", "no")
-    assert label([True, False] * 2).classes == (False, True)
-    assert label([2.0, 1.0, 1.0, 3.0]).classes == (1, 2, 3)
-    assert label([2.0, 1.0, 1.0, 3.0]).counts == (2, 1, 1)
-    assert label([0.5, 1.0, 1.0, 3.0]).classes == ()
-    assert label(list(range(30))).classes == ()
-    assert label(list(range(30)), objective="classification").classes == tuple(range(30))
-    number = label([1, 2, 3, 6], objective="regression")
-    assert (number.mean, number.deviation) == (3.0, pytest.approx(np.std([1, 2, 3, 6])))
-    with pytest.raises(ValueError, match="label 'y' is 1 in every training row"):
-        label([1, 1])
-    with pytest.raises(ValueError, match="positive='maybe' is not one of two classes"):
-        label(["no", "yes"], positive="maybe")
-    with pytest.raises(ValueError, match="'y' has a missing value in row 1, and it is the label"):
-        label([1.0, None])
-
-
-@pytest.mark.quick
-def test_ids_constants_dates_and_names_of_clients_are_left_out_unless_named():
-    frame = stays(gaps=False)
-    frame["patient_id"] = np.arange(len(frame)) * 17
-    frame["code"] = [f"P{i:04d}" for i in range(len(frame))]
-    frame["unit"] = "mg"
-    frame["admitted"] = [f"2024-01-{i % 28 + 1:02d}" for i in range(len(frame))]
-    frame["city"] = frame["hospital"].map(lambda name: f"city of {name}")
-    frame["nothing"] = None
-    frame["when"] = pandas.Timestamp("2024-01-01")
-    frame["money"] = np.random.default_rng(0).permutation(10**6)[: len(frame)]
-    frame["verdict"] = np.where(frame["died"] == 1, "late", "home")
-    table = fedax.fit_table(frame, client="hospital", label="died")
-    why = {column.name: column.why for column in table.columns if column.how == "left out"}
-    assert why == {
-        "patient_id": "has another value in every row, as an id does",
-        "code": "has another value in every row, as an id does",
-        "unit": "has one value only", "admitted": "holds dates",
-        "city": "only names the client", "nothing": "has no values", "when": "holds Timestamp",
-    }
-    assert len(table.findings) == 1
-    assert table.findings[0].startswith("verdict gives the label away: each of its 2 values")
-    text = str(table)
-    assert "Label died: classification, as it has 2 whole numbers: 0 " in text
-    assert "the positive class is 1" in text
-    assert "money: number; scaled by mean" in text
-    assert "unit is left out: it has one value only" in text
-    named = fedax.fit_table(frame, client="hospital", columns=["patient_id", "unit"])
-    assert named.features == ["patient_id", "unit=mg"]
-    with pytest.raises(ValueError, match="No column is left to learn from: 'unit' has one value"):
-        fedax.fit_table(frame[["hospital", "unit"]], client="hospital")
-
-
-@pytest.mark.quick
-def test_predictions_are_values_again():
-    table = fedax.fit_table(stays(), client="hospital", label="died", missing="mean")
-    assert table.predictions([[0.1, 2.0], [3.0, 1.0]]).tolist() == [1, 0]
-    frame = stays(gaps=False)
-    number = fedax.fit_table(frame, client="hospital", label="bmi")
-    y = number.apply(frame).arrays["y"]
-    np.testing.assert_allclose(np.sort(number.predictions(y)), np.sort(frame["bmi"]), rtol=1e-5)
-    with pytest.raises(ValueError, match=r"must have the shape \[num_rows, 2\], but have \[3\]"):
-        table.predictions([1.0, 2.0, 3.0])
-
-
-@pytest.mark.quick
-def test_a_table_is_the_same_from_its_json_and_a_damaged_one_is_refused():
-    table = fedax.fit_table(
-        stays(), client="hospital", label="died", missing="mean", scaling="client",
-        unknown="column",
-    )
-    assert fedax.Table.from_json(table.to_json()) == table
-    written = json.loads(table.to_json())
-    damaged = [
-        b"", b"[]", b"{}", b'{"format": 2}', "[" * 10**5,
-        json.dumps(written | {"format": 9}), json.dumps(written | {"columns": [{}]}),
-        json.dumps(written | {"more": 1}), json.dumps(written | {"clients": {"a": [[1], [0]]}}),
-        table.to_json().replace('"number"', '"__import__"'),
-        json.dumps(written | {"columns": [written["columns"][0] | {"deviation": 0.0}]}),
-        json.dumps(written | {"columns": [written["columns"][0] | {"mean": "one"}]}),
+def write_run(folder, values, *, metric="test_accuracy", num_rounds=None, finished=True, **config):
+    """A run folder with a value a round of a metric."""
+    folder.mkdir(parents=True)
+    given = {
+        "task": "digits", "algorithm": "fedavg", "seed": 0, "preset": "quick",
+        "num_rounds": len(values) if num_rounds is None else num_rounds, "cohort_size": 5,
+        "algorithm_options": {"client_learning_rate": 0.1}, "made_by": {"fedax": "0"},
+    } | config
+    (folder / "config.json").write_text(json.dumps(given))
+    rounds = [
+        {"round": number, "train_loss": 1 / number, "num_reports": 4, "num_rejected": 1,
+         "num_dropped": 0} | ({} if value == "none" else {metric: value})
+        for number, value in enumerate(values, 1)
     ]
-    for text in damaged:
-        with pytest.raises(ValueError, match="no table of fedax"):
-            fedax.Table.from_json(text)
-
-
-@pytest.mark.quick
-@pytest.mark.parametrize(("source", "options", "match"), [
-    ({"who": ["a"], "x": [1.0, 2.0]}, {}, "same number of rows"),
-    ({"who": [], "x": []}, {}, "at least one row"),
-    ({"you": ["a"], "x": [1.0]}, {}, "Unknown client column 'who'.*Did you mean|Known: 'you'"),
-    ({"who": ["a", "b"], "x": [1.0, np.inf]}, {}, "'x' holds infinity in row 1"),
-    ({"who": ["a", "b"], "x": [1.0, 2.0]}, {"columns": ["xx"]}, "Did you mean 'x'"),
-    ({"who": ["a", "b"], "x": [1.0, 2.0]}, {"label": "y"}, "Unknown label column 'y'"),
-    ({"who": ["a", "b"], "x": [1.0, 2.0]}, {"missing": "median"}, "missing must be"),
-    ({"who": ["a", "b"], "x": [1.0, 2.0]}, {"missing": {"z": 0}}, "column of missing 'z'"),
-    ({"who": ["a", "b"], "x": [1.0, 2.0]}, {"scaling": "robust"}, "scaling"),
-    ({"who": ["a", "b"], "x": [1, "u"]}, {"columns": ["x"]}, "'x' holds 1, of type int"),
-    ({"who": ["a", "b"], "x": [[1], [2]]}, {"columns": ["x"]}, "'x' holds .* of type list"),
-    ({"who": ["a", None], "x": [1.0, 2.0]}, {}, "Row 1 has no client"),
-    (3, {}, "A table is a file, a frame"),
-    (pandas.DataFrame({"who": ["a", "b"], "x": [1, 2]}), {"categories": {"x": "ab"}}, "a list"),
-    (polars.DataFrame({"who": ["a"], "x": [1]}).lazy(), {}, "collect"),
-])
-def test_what_does_not_fit_is_said(source, options, match):
-    with pytest.raises(ValueError, match=match):
-        fedax.fit_table(source, client="who", **options)
-
-
-@pytest.mark.quick
-def test_too_many_features_are_refused():
-    many = {"who": ["a"] * (MOST_FEATURES + 1), "t": [str(i) for i in range(MOST_FEATURES + 1)]}
-    with pytest.raises(ValueError, match=r"becomes 16,385 numbers a row.*ordinal"):
-        fedax.fit_table(many, client="who", columns=["t"])
-
-
-@pytest.mark.quick
-def test_new_rows_of_another_kind_are_named():
-    table = fedax.fit_table({"who": ["a", "b"], "x": [1.0, 2.0]}, client="who")
-    with pytest.raises(ValueError, match="'x' holds 'high' in row 1, but numbers"):
-        table.apply({"who": ["a", "b"], "x": [1.0, "high"]})
-    with pytest.raises(ValueError, match="Unknown column 'x'"):
-        table.apply({"who": ["a"], "z": [1.0]})
-    assert set(table.apply({"who": ["a"], "x": [1]}).arrays) == {"x"}
-
-
-@pytest.mark.quick
-def test_a_part_of_a_data_set_keeps_its_table():
-    frame = stays()
-    data = fedax.fit_table(frame, client="hospital", label="died", missing="mean").apply(frame)
-    train, test = data.split(0.2)
-    parts = [train, test, data.take([0]), data.select(["H1"]), data.pooled()]
-    assert all(part.table is data.table for part in parts)
-
-
-@pytest.mark.quick
-@pytest.mark.parametrize("ending", ["csv", "parquet"])
-@pytest.mark.parametrize("is_grouped", [True, False])
-def test_a_transform_sees_missing_cells(tmp_path, ending, is_grouped):
-    frame = pandas.DataFrame({
-        "who": ["a", "a", "b"] if is_grouped else ["a", "b", "a"],
-        "n": pandas.array([1, None, 3], "Int64"), "f": [0.5, None, 1.5], "t": ["u", None, "w"],
-        "flag": pandas.array([None, 1, 0], "Int64"), "none": [None, None, None],
-    })
-    path = tmp_path / f"t.{ending}"
-    frame.to_csv(path, index=False) if ending == "csv" else (
-        frame.to_parquet(path, row_group_size=1)
-    )
-    seen = {"n": [], "f": [], "t": [], "flag": [], "none": []}
-
-    def transform(columns):
-        for name, values in columns.items():
-            seen[name] += list(values)
-        return {"x": np.nan_to_num(columns["n"])}
-
-    order = [0, 1, 2] if is_grouped else [0, 2, 1]
-    data = fedax.read_data(path, client_column="who", transform=transform)
-    values = np.array([1.0, 0.0, 3.0])[order]
-    assert data.arrays["x"].tolist() == values.tolist()
-    last = {name: column[-3:] for name, column in seen.items()}  # a file may be begun again
-    np.testing.assert_array_equal(last["n"], np.array([1, np.nan, 3])[order])
-    np.testing.assert_array_equal(last["f"], np.array([0.5, np.nan, 1.5])[order])
-    np.testing.assert_array_equal(last["flag"], np.array([np.nan, 1, 0])[order])
-    assert last["t"] == [["u", None, "w"][i] for i in order]
-    assert last["none"] == [None] * 3
-    with pytest.raises(DataError, match="missing value"):
-        fedax.read_data(path, client_column="who", store=tmp_path / "other")
+    (folder / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in rounds))
+    if finished:
+        summary = {
+            "rounds": len(values), "final": {} if values[-1] == "none" else {metric: values[-1]},
+            "bytes_down_per_client": 30, "bytes_up_per_client": 10,
+        }
+        (folder / "summary.json").write_text(json.dumps(summary))
+    return folder
 
 
 @pytest.fixture
-def table_file(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    stays().to_csv("stays.csv", index=False)
-    return ["run", "stays.csv", "--client", "hospital", "--label", "died", "--rounds", "2",
-            "--cohort-size", "3"]
+def folders(tmp_path):
+    """Three seeds of two methods, of which the first reaches 70% in its rounds 2, 1 and 2."""
+    return [
+        write_run(tmp_path / f"{method}-{seed}", [0.72 if seed == 1 else 0.5, value],
+                  algorithm=method, seed=seed)
+        for method, values in ACCURACIES.items() for seed, value in enumerate(values)
+    ]
 
 
-def test_a_file_is_a_task_at_the_command_line(table_file, tmp_path, monkeypatch, capsys):
-    assert run_command([*table_file, "--out", "run", "--set", "test=0.25"]) == 0
-    said = capsys.readouterr().out
-    for line in (
-        "Label died: classification, as it has 2 whole numbers: 0 ", "the positive class is 1",
-        "ward: one-hot of 3 categories: icu, internal, surgery; ", "Test rows: 60, 25% of",
-        "the most frequent class: test accuracy",
+def cells_of(table):
+    """The rows of Markdown, as lists of cells."""
+    lines = [line for line in table.markdown().splitlines() if line.startswith("|")]
+    rows = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
+    return [rows[0], *rows[2:]]
+
+
+def seeds(*losses):
+    return [History([{"round": 1, "test_loss": loss}]) for loss in losses]
+
+
+@pytest.mark.quick
+def test_numbers_are_mean_and_sample_deviation_over_seeds(folders):
+    table = fedax.table(folders)
+    frame = {row["method"]: row for row in csv.DictReader(io.StringIO(table.csv()))}
+    for method, values in ACCURACIES.items():
+        assert float(frame[method]["test_accuracy"]) == pytest.approx(
+            statistics.mean(values), rel=1e-14)
+        assert float(frame[method]["test_accuracy_deviation"]) == pytest.approx(
+            statistics.stdev(values), rel=1e-12)
+        assert frame[method]["seeds"] == "3"
+    assert cells_of(table) == [
+        ["method", "test accuracy (%)"], ["fedavg", "71.67 ± 2.08"],
+        ["fedadam", "**81.00 ± 2.65**"],
+    ]
+    assert table.notes == [
+        "Test accuracy on digits: mean ± sample standard deviation over 3 seeds.",
+        "The best is bold.",
+    ]
+    assert r"$\mathbf{81.00} \pm 2.65$ \\" in table.latex()
+    assert repr(table) == table.markdown()
+    assert table.to_pandas().columns.tolist() == next(csv.reader([table.csv().splitlines()[0]]))
+
+
+@pytest.mark.quick
+def test_rounds_and_bytes_to_a_target(folders):
+    table = fedax.table(folders, target=0.7)
+    assert table.columns[1].heading == "rounds to 70%"
+    mean, deviation = 5 / 3, statistics.stdev([2, 1, 2])
+    for cell in table.columns[1].cells:  # both methods; five clients send and get 40 bytes a round
+        assert (cell.mean, cell.deviation) == pytest.approx((mean, deviation), rel=1e-14)
+        assert cell.best
+    for cell in table.columns[2].cells:
+        assert (cell.mean, cell.deviation) == pytest.approx((200 * mean, 200 * deviation))
+    assert cells_of(table)[0] == ["method", "test accuracy (%)", "rounds to 70%", "B to 70%"]
+    partly = fedax.table(folders, target=0.71)
+    assert partly.columns[1].cells[0].said == "reached by 2 of 3"
+    never = fedax.table(folders, target=0.9)
+    assert [cell.said for cell in never.columns[2].cells] == ["not reached", "not reached"]
+    # Of a loss the target is reached from above.
+    losses = fedax.table({"a": [History([{"round": r, "test_loss": 1 / r} for r in (1, 2, 3)])]},
+                         target=0.5)
+    assert losses.columns[1].cells[0].mean == 2
+    assert losses.columns[2].cells[0].said == "not counted"
+
+
+@pytest.mark.quick
+def test_a_target_is_reached_on_validation_data_where_there_are_any():
+    rounds = [{"round": r, "validation_accuracy": r / 10} for r in range(1, 7)]
+    rounds[-1]["test_accuracy"] = 0.55
+    table = fedax.table({"a": History(rounds)}, target=0.3)
+    assert table.columns[0].cells[0].mean == 0.55
+    assert table.columns[1].cells[0].mean == 3
+    assert "measured validation accuracy of at least 30%" in table.notes[1]
+
+
+@pytest.mark.quick
+def test_what_the_last_evaluation_of_a_sweep_lacks_is_undefined():
+    settings = [Setting(n, name, {}) for n, name in enumerate(("a", "b"))]
+    none = np.zeros(2, int)
+    record = Record(settings, np.arange(2), none, none, none + 2, {
+        "train_loss": np.ones((2, 2)), "test_loss": np.ones((2, 2)),
+        "test_auc": np.array([[0.7, 0.8], [0.9, np.nan]])})
+    table = fedax.table(fedax.SweepResult(record, choose(record)), "test_auc")
+    assert [cell.said or cell.mean for cell in table.columns[0].cells] == [0.8, "undefined"]
+
+
+def test_bytes_without_diagnostics_are_those_that_diagnostics_count(tmp_path):
+    task = fedax.load_task("quadratics")
+    for name, diagnostics in (("with", True), ("without", False)):
+        fedax.train(
+            task, fedax.scaffold(task.model, 0.01), num_rounds=4, cohort_size=3, progress=False,
+            diagnostics=diagnostics, out=tmp_path / name,
+        )
+    first, second = (
+        fedax.table(tmp_path / name, "train_loss", target=1e9).columns[2].cells[0].mean
+        for name in ("with", "without")
+    )
+    assert first == second > 0
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize(("test", "function"), [
+    ("t-test", stats.ttest_rel), ("wilcoxon", stats.wilcoxon)])
+def test_significance_is_of_the_seeds_in_common(tmp_path, test, function):
+    values = {"a": (0.5, 0.61, 0.55, 0.64, 0.52), "b": (0.7, 0.72, 0.75, 0.71), "c": (0.6,)}
+    folders = [
+        write_run(tmp_path / f"{method}{seed}", [value], algorithm=method, seed=seed)
+        for method, of_seeds in values.items() for seed, value in reversed([*enumerate(of_seeds)])
+    ]
+    table = fedax.table(folders, significance=test)
+    p = dict(zip(table.methods, table.columns[1].cells, strict=True))
+    assert p["b"].said == "reference"
+    assert p["c"].said == "too few seeds"
+    assert p["a"].mean == pytest.approx(function(values["a"][:4], values["b"]).pvalue, rel=1e-12)
+    name = {"t-test": "paired t-test", "wilcoxon": "Wilcoxon signed-rank test"}[test]
+    assert name in table.notes[-1]
+    assert "against b, the best; not corrected for the number of comparisons (1)" in table.notes[-1]
+    against = fedax.table(folders, significance=test, baseline="a")
+    assert against.columns[1].cells[0].said == "reference"
+    assert against.columns[1].cells[1].mean == p["a"].mean
+    with pytest.raises(fedax.TableError, match="baseline 'd'"):
+        fedax.table(folders, significance=test, baseline="d")
+
+
+@pytest.mark.quick
+def test_a_baseline_is_a_row_of_each_task(tmp_path):
+    folders = [
+        write_run(tmp_path / f"{task}{rate}{seed}", [rate + 0.01 * seed**2], task=task, seed=seed,
+                  algorithm_options={"client_learning_rate": rate})
+        for task in ("digits", "mnist") for rate in (0.1, 0.3) for seed in range(3)
+    ]
+    name = "fedavg client_learning_rate=0.1"
+    table = fedax.table(folders, significance="t-test", baseline=name)
+    assert [cell.said for cell in table.columns[1].cells] == [
+        "reference", "undefined", "reference", "undefined"]
+    assert f"against {name} on digits and {name} on mnist; not" in table.notes[-1]
+    with pytest.raises(fedax.TableError, match=f"several rows; name one: {name}, "):
+        fedax.table(folders, significance="t-test", baseline="fedavg")
+
+
+@pytest.mark.quick
+def test_p_values_where_differences_say_nothing():
+    assert paired_p({0: 1.0, 1: 2.0}, {0: 1.0, 1: 2.0}, "t-test") == 1
+    assert np.isnan(paired_p({0: 0.1, 1: 0.2}, {0: 0.4, 1: 0.5}, "t-test"))  # but for rounding
+    assert np.isnan(paired_p({0: 1.0}, {0: 2.0}, "t-test"))
+    assert np.isnan(paired_p({0: 1.0, 1: 2.0}, {2: 2.0, 3: 1.0}, "wilcoxon"))
+
+
+@pytest.mark.quick
+def test_rows_are_told_apart_by_what_differs(tmp_path):
+    folders = [
+        write_run(tmp_path / f"{task}-{rate}-{seed}", [value], task=task, seed=seed,
+                  log=["csv"] if seed else [], task_options={"model": task},
+                  algorithm_options={"client_learning_rate": rate, "momentum": 0.9})
+        for (task, rate), value in {("digits", 0.1): 0.8, ("mnist", 0.3): 0.7,
+                                    ("digits", 0.3): 0.6, ("mnist", 0.1): 0.7}.items()
+        for seed in (0, 1)
+    ]
+    table = fedax.table(folders)
+    # The model differs between tasks, but not within one; logs make no other setting.
+    assert cells_of(table) == [
+        ["task", "method", "client_learning_rate", "test accuracy (%)"],
+        ["digits", "fedavg", "0.1", "**80.00 ± 0.00**"],
+        ["digits", "fedavg", "0.3", "60.00 ± 0.00"],
+        ["mnist", "fedavg", "0.3", "**70.00 ± 0.00**"],  # of equals, both
+        ["mnist", "fedavg", "0.1", "**70.00 ± 0.00**"],
+    ]
+    assert table.latex().count(r"\midrule") == 2
+    # A setting that a configuration does not have is no difference if others tell them apart.
+    other = write_run(tmp_path / "other", [0.5], algorithm_options={"client_learning_rate": 1.0})
+    assert "momentum" not in fedax.table([*folders[:2], other]).settings
+    alone = write_run(tmp_path / "alone", [0.5], algorithm_options={"client_learning_rate": 0.1},
+                      task_options={"model": "digits"})
+    assert fedax.table([*folders[:2], alone]).settings == {"momentum": [0.9, None]}
+    again = shutil.copytree(folders[0], tmp_path / "again")  # the same run is no other seed
+    assert fedax.table([folders[0], again]).settings == {"run": ["digits-0.1-0", "again"]}
+    assert len(fedax.table([folders[0], str(folders[0])]).methods) == 1
+
+
+@pytest.mark.quick
+def test_seeds_may_have_data_of_their_own(tmp_path):
+    def run(name, seed, data=None, **changes):
+        python = {"python": {"model": "m", "algorithm": "a", "method": name, "initial_params": None,
+                             "train": {"arrays": {"x": "float32[5]"}, "contents": data}}}
+        return write_run(tmp_path / f"{name}-{seed}-{data}", [0.5 + seed / 10], algorithm=name,
+                         seed=seed, **({} if data is None else python) | changes)
+
+    each = [run(name, seed, f"data {seed}") for name in ("a", "b") for seed in (0, 1, 2)]
+    table = fedax.table(each)
+    assert (table.methods, table.seeds, table.settings) == (["a", "b"], [3, 3], {})
+    assert table.columns[0].cells[0][:2] == pytest.approx((0.6, 0.1))
+    assert table.notes[-1] == "Each seed has data, or a start, of its own: a, b."
+    parts = [run("c", seed, task_options={"partition_seed": seed}) for seed in (3, 4)]
+    assert fedax.table([*each[4:], *parts]).seeds == [2, 2]
+    # Data that several seeds share, or of which one seed has several, are a setting.
+    both = [run("d", seed, data) for data in ("x", "y") for seed in (0, 1)]
+    assert fedax.table(both).seeds == [2, 2]
+    assert fedax.table([both[0], both[2]]).seeds == [1, 1]
+    assert fedax.table([*both[:2], run("d", 2, "y")]).seeds == [2, 1]
+    assert "of its own" not in fedax.table(both).notes[-1]
+
+
+@pytest.mark.quick
+def test_what_has_no_mean_says_why(tmp_path):
+    def three(name, *values, **changes):
+        return [write_run(tmp_path / f"{name}{seed}", [value], algorithm=name, seed=seed, **changes)
+                for seed, value in enumerate(values)]
+
+    folders = [*three("fine", 0.7, 0.8, 0.9), *three("undefined", 0.99, None, 0.99),
+               *three("missing", 0.99, "none", "none"), *three("lost", 0.99, 0.99, 0.99)]
+    (tmp_path / "lost1" / "diverged.json").write_text('{"why": "Nothing is finite."}')
+    line = {"round": 1, "train_loss": None, "num_reports": 5, "test_accuracy": 0.1}
+    (tmp_path / "lost2" / "metrics.jsonl").write_text(f"{json.dumps(line)}\n")
+    table = fedax.table(folders)
+    assert [row[1] for row in cells_of(table)[1:]] == [
+        "80.00 ± 10.00", "undefined (1 of 3)", "not measured (2 of 3)", "diverged (2 of 3)"]
+    rows = list(csv.DictReader(io.StringIO(table.csv())))
+    assert float(rows[0]["test_accuracy"]) == pytest.approx(0.8, rel=1e-15)
+    assert [row["test_accuracy"] for row in rows[1:]] == ["", "", ""]
+    assert rows[3]["test_accuracy_remark"] == "diverged (2 of 3)"
+    # With one seed there is no deviation, and no best where there is nothing to compare with.
+    one = fedax.table(folders[0])
+    assert cells_of(one)[1] == ["fine", "70.00"]
+    assert one.notes == ["Test accuracy on digits: one seed each, so without a deviation."]
+    assert "±" not in one.markdown()
+    assert r"\pm" not in one.latex()
+    short = write_run(tmp_path / "short", [0.6], num_rounds=9, finished=False, algorithm="x")
+    sentence = "Not finished, so with the results so far: x num_rounds=9, seed 0 (1 of 9 rounds)."
+    assert sentence in fedax.table([folders[0], short]).notes
+
+
+@pytest.mark.quick
+def test_a_run_that_ends_as_diverged_is_told_apart_from_one_that_was_stopped(tmp_path):
+    task, out = fedax.load_task("quadratics"), tmp_path / "lost"
+    with pytest.raises(fedax.DivergedError):
+        fedax.train(task, fedax.fedavg(task.model, 1e30), num_rounds=9, out=out, progress=False)
+    table = fedax.table([out], "train_loss")
+    assert table.columns[0].cells[0].said == "diverged"
+    assert run_command(["report", str(out)]) == 0
+    page = (out / "report.html").read_text("utf-8")
+    assert "Diverged: Round " in page
+    assert "Not finished" not in page
+
+
+@pytest.mark.quick
+def test_metrics_are_found_and_asked_for(folders, capsys):
+    both = fedax.table(folders, ["train_loss", "test_accuracy"])
+    assert [column.name for column in both.columns] == ["train_loss", "test_accuracy"]
+    assert fedax.table(folders, "num_reports").columns[0].cells[0].best is False
+    assert "num_reports:max or num_reports:min" in fedax.table(folders, "num_reports").notes[-1]
+    assert fedax.table(folders, "num_reports:max").columns[0].cells[0].best
+    assert fedax.table({"a": seeds(1.0)}).columns[0].name == "test_loss"
+    losses = {"a": [History([{"round": 1, "train_loss": 2.0}])]}
+    assert fedax.table(losses).columns[0].name == "train_loss"
+    for wrong, message in (
+        ({"metric": "test_accurac"}, "Did you mean 'test_accuracy'"),
+        ({"metric": "test_accuracy:up"}, "max or min"), ({"target": 70}, "write 0.8 for 80%"),
+        ({"target": float("nan")}, "finite"), ({"baseline": "fedavg"}, "goes with significance"),
+        ({"significance": "anova"}, "anova"),
     ):
-        assert line in " ".join(said.split())
-    run = fedax.load_run("run")
-    assert run.table == run.task.train.table
-    new = run.table.apply(stays(seed=9))
-    assert set(fedax.evaluate(run.task.model, run.params, new)) == {"accuracy", "loss"}
-    # The test rows took no part: the table is that of the training rows alone.
-    frame = stays()
-    ids = fedax.FederatedDataset.from_arrays({"row": np.arange(240)}, frame["hospital"])
-    # A file's rows come client by client, in the order of their first row.
-    rows = ids.arrays["row"][np.argsort(np.repeat(np.arange(6), 40), kind="stable")]
-    train, _ = fedax.FederatedDataset.from_arrays(
-        {"row": rows}, frame["hospital"].to_numpy()[rows]
-    ).split(0.25)
-    kept = frame.iloc[train.arrays["row"]]
-    assert run.table.columns[0].mean == pytest.approx(kept["age"].mean(), rel=1e-6)
-    # Elsewhere, and by its configuration, it is the same run.
-    (tmp_path / "elsewhere").mkdir()
-    monkeypatch.chdir(tmp_path / "elsewhere")
-    assert run_command(["run", "--resume", "../run", "--rounds", "3"]) == 0
-    assert run_command(["run", "--config", "../run/config.json", "--out", "again"]) == 0
-    losses = [fedax.load_run(folder).history["train_loss"] for folder in ("again", "../run")]
-    np.testing.assert_array_equal(*losses)
-    lines = (tmp_path / "stays.csv").read_text().splitlines()
-    (tmp_path / "stays.csv").write_text("\n".join([*lines[:-1], lines[1]]) + "\n")
-    capsys.readouterr()
-    assert run_command(["run", "--resume", "../run", "--rounds", "4"]) == 1
-    assert "is not as it was" in capsys.readouterr().err
-    (tmp_path / "run" / "table.json").write_text("{}")
-    with pytest.raises(fedax.RunError, match=r"table\.json cannot be read"):
-        _ = fedax.load_run("../run").table
-
-
-def test_a_regression_a_second_file_and_a_network(table_file, capsys):
-    stays(60, seed=5).to_csv("second.csv", index=False)
-    stays(gaps=False).to_csv("stays.csv", index=False)
-    line = ["bmi" if word == "died" else word for word in table_file]
-    words = ["test=second.csv", "model=mlp", "leave_out=died", "missing=0"]
-    stays(60, seed=5, gaps=False).to_csv("second.csv", index=False)
-    assert run_command([*line, "--out", "run", "--set", *words]) == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert "Label bmi: regression, as its values are numbers with decimals; scaled by" in said
-    assert "Test rows: 60, those of" in said
-    assert "the mean: test loss" in said
-    run = fedax.load_run("run")
-    assert run.task.test.num_examples == 60
-    assert run.table.features == ["age", "ward=icu", "ward=internal", "ward=surgery",
-                                  "ward=(other)"]
-    assert Path(run.config["task_options"]["test"]).is_absolute()
+        with pytest.raises(fedax.TableError, match=message):
+            fedax.table(folders, **wrong)
+    for nothing in ([], {}, {"a": History()}):
+        with pytest.raises(fedax.TableError, match="nothing for a table"):
+            fedax.table(nothing)
+    with pytest.raises(TypeError, match="of type int"):
+        fedax.table([3])
 
 
 @pytest.mark.quick
-@pytest.mark.parametrize(("words", "status", "match"), [
-    (["stays.csv"], 2, "say whose each row is and what to learn"),
-    (["stays.csv", "--client", "hospital"], 2, "--client COLUMN --label COLUMN"),
-    (["nothing.csv", "--client", "a", "--label", "b"], 2, "There is no file nothing.csv"),
-    (["stays.csv", "--client", "hospitals", "--label", "died"], 1, "Did you mean 'hospital'"),
-    (["stays.csv", "--client", "hospital", "--label", "dead"], 1, "Unknown label column 'dead'"),
-    (["digits", "--client", "hospital"], 2, "Unknown setting of the task digits 'client'"),
-    (["stays.csv", "--client", "hospital", "--label", "died", "--set", "test=2"], 1, "test"),
-    (["stays.csv", "--client", "hospital", "--label", "died", "--set", "missing=error"], 1,
-     "'age' has a missing value in row 0 of client 'H0'"),
-    (["stays.csv", "--client", "hospital", "--label", "died", "--set", "leave_out=xyz"], 1,
-     "Unknown column in leave_out 'xyz'"),
-    (["stays.csv", "--client", "hospital", "--label", "died", "--set", "test=gone.csv"], 1,
-     "Cannot read"),
+def test_sweeps_are_their_best_settings_or_all(tmp_path):
+    task = fedax.load_task("quadratics")
+    rates = {"client_learning_rate": [0.001, 0.01, 1e300]}
+    out = tmp_path / "sweep"
+    found = fedax.sweep(task, fedax.fedavg, rates, num_rounds=6, seeds=2, out=out, progress=False)
+    scores = found.choice.mean
+    for given in (found, out, fedax.load_sweep(out)):
+        table = fedax.table(given, "train_loss")
+        (cell,) = table.columns[0].cells
+        assert cell.mean == pytest.approx(scores.min(), rel=1e-12)
+        assert table.seeds == [2]
+        assert any("Of 3 settings of fedavg, client_learning_rate=0.01 is the best by" in note
+                   for note in table.notes)
+        every = fedax.table(given, "train_loss", all_settings=True)
+        assert every.settings == {"client_learning_rate": [0.001, 0.01, 1e300]}
+        assert every.columns[0].cells[2].said == "diverged"
+        assert [c.mean for c in every.columns[0].cells[:2]] == pytest.approx(scores[:2], rel=1e-12)
+    labelled = fedax.table({"tuned": out, "mine": seeds(1.0, 2.0)}, "test_loss")
+    assert labelled.methods == ["tuned", "mine"]
+    assert str(found.choice).splitlines()[2].split()[:3] == [
+        "fedavg", f"{scores.min():.4g}", "±"]
+
+
+NAMES = ["a_b & 50% #1 $x$ {y} ~z^2 \\cmd", "[1em]", "*", "--grid '' `` \"q\" <a>|b|",
+         "\u00e9\u00fc\u00f1\u00e7\u0142\u00df\u015b\u0151\u0105", "\u03b1\u03bb\u03a3\u03bf",
+         "\u4e2d\U0001f600\u202e\x1b[2J\n", "\u00b1\u2264\u2026\u221e", "\\end{document}", "%", ""]
+
+
+@pytest.mark.quick
+def test_latex_compiles_whatever_names_hold(tmp_path):
+    rows = {name: seeds(10.0**-place, 0.5) for place, name in enumerate(NAMES)}
+    text = fedax.table(rows, target=0.4, significance="t-test").latex()
+    assert text.isascii()
+    body = text.split(r"\midrule")[1].split(r"\bottomrule")[0].strip().splitlines()
+    assert len(body) == len(NAMES)
+    for line in body:
+        bare = re.sub(r"\\[\\&%$#_{}~]", "", line)
+        assert bare.count("&") == 4
+        assert bare.count("{") == bare.count("}")
+        assert bare.count("$") % 2 == 0
+        assert not re.search(r"[%#~]|^\s*[\[*]", bare)
+    assert text.count("{document}") == 0
+    if shutil.which("pdflatex"):  # which a machine that only tests need not have
+        (tmp_path / "all.tex").write_text(
+            "\\documentclass{article}\n\\usepackage{booktabs}\n\\begin{document}\n"
+            f"{text}\n\\end{{document}}\n")
+        done = subprocess.run(
+            ["pdflatex", "-halt-on-error", "-interaction=nonstopmode", "all.tex"],
+            cwd=tmp_path, capture_output=True, check=False)
+        assert done.returncode == 0, done.stdout[-2000:]
+
+
+@pytest.mark.quick
+def test_letters_for_latex():
+    assert latex_text("\u00e9 \u012b \u03b2 \u4e2d") == r"\'{e} \={\i} $\beta$ U+4E2D"
+    assert latex_text("a--b") == "a-{-}b"
+
+
+@pytest.mark.quick
+def test_markdown_and_csv_hold_names_as_they_are():
+    rows = {"=1+1|x": seeds(1.0), "my_method": seeds(2.0), "<b>*x*": seeds(3.0)}
+    table = fedax.table(rows)
+    assert [row[0] for row in cells_of(table)[1:]] == [r"=1+1\|x", "my_method", r"\<b\>\*x\*"]
+    assert [row["method"] for row in csv.DictReader(io.StringIO(table.csv()))] == [
+        "'=1+1|x", "my_method", "<b>*x*"]
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize(("values", "shown"), [
+    ((0.01234, 2.5), ["0.01234", "2.50000"]), ((1e-9, 3.0), ["1e-09", "3"]),
+    ((12345.6, 2345.6), ["12,346", "2,346"]), ((3e7, 4e7), ["3e+07", "4e+07"]),
+    ((-0.25, 0.5), ["-0.2500", "0.5000"]), ((0.0, 0.5), ["0.0000", "0.5000"]),
 ])
-@pytest.mark.usefixtures("table_file")
-def test_mistakes_at_the_command_line(words, status, match, capsys):
-    assert run_command(["run", *words]) == status
-    said = capsys.readouterr().err
-    assert match in said
-    assert said.count("\n") == 1
+def test_digits_follow_the_numbers(values, shown):
+    table = fedax.table({"a": seeds(values[0]), "b": seeds(values[1])})
+    assert [row[1].strip("*") for row in cells_of(table)[1:]] == shown
 
 
 @pytest.mark.quick
-def test_names_that_command_a_terminal_are_written_out(tmp_path):
-    path = tmp_path / "odd.csv"
-    with path.open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["who", "a\x1b[2Jb", "y"])
-        writer.writerows([[f"c{i % 2}", f"t\x1b[2J{i % 3}", i % 2] for i in range(12)])
-    table = fedax.fit_table(path, client="who", label="y")
-    assert "\x1b" not in str(table)
-    assert dataclasses.replace(table) == table
+def test_the_command(folders, tmp_path, capsys):
+    words = [str(folder) for folder in folders]
+    assert run_command(["table", *words]) == 0
+    assert capsys.readouterr().out == f"{fedax.table(folders)}\n"
+    assert run_command(["table", *words, "--format", "csv", "--metric", "train_loss"]) == 0
+    said = capsys.readouterr()
+    assert said.out == f"{fedax.table(folders, 'train_loss').csv()}\n"
+    assert "mean over the last 100 rounds" in said.err
+    out = tmp_path / "new" / "table.tex"
+    assert run_command(["table", *words, "--out", str(out), "--significance", "t-test",
+                        "--baseline", "fedavg", "--target", "0.7"]) == 0
+    assert out.read_text() == fedax.table(
+        folders, significance="t-test", baseline="fedavg", target=0.7).latex() + "\n"
+    capsys.readouterr()
+    for wrong, status, sentence in (
+        ([], 2, "needs a folder"), ([*words, "--out", "x.pdf"], 2, "let it end in"),
+        ([*words, "--baseline", "fedavg"], 2, "goes with --significance"),
+        ([*words, "--metric", "auc"], 1, "Unknown metric of the runs 'auc'"),
+        ([str(tmp_path / "nothing")], 1, "does not exist"),
+    ):
+        assert run_command(["table", *wrong]) == status
+        assert sentence in capsys.readouterr().err
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("changes", [
+    {"summary.json": '{"rounds": 1, "final": [1]}'},
+    {"summary.json": '{"rounds": 1, "final": {"test_accuracy": "high"}}'},
+    {"summary.json": '{"rounds": 1, "bytes_up_per_client": {}}'},
+    {"config.json": '{"task": "t", "algorithm": "a", "num_rounds": 1, "seed": [1, {}]}'},
+    {"diverged.json": "[" * 9000},
+])
+def test_a_strangers_folder_gives_a_table_or_a_sentence(folders, changes, capsys):
+    for name, content in changes.items():
+        (folders[0] / name).write_text(content)
+    assert run_command(["table", *map(str, folders), "--significance", "t-test"]) in (0, 1)
+    assert "defect" not in capsys.readouterr().err
+
+
+@pytest.mark.quick
+def test_the_page_of_several_runs_has_results_before_settings(folders, tmp_path):
+    out = tmp_path / "page.html"
+    assert run_command(["report", *map(str, folders), "--out", str(out)]) == 0
+    page = out.read_text("utf-8")
+    assert page.index("<h2>Results</h2>") < page.index("<h2>Curves</h2>")
+    assert "<strong>81.00 ± 2.65</strong>" in page
+    heads = re.findall(r'<th scope="col"[^>]*>([^<]*)', page[page.index("<h2>Runs</h2>"):])
+    assert heads.index("test accuracy") < heads.index("algorithm") < heads.index("seed")
+    labels = json.loads(re.search(r'id="data">(.*?)</script>', page)[1])["charts"][0]["labels"]
+    assert labels[:3] == [f"fedavg, seed {seed}" for seed in range(3)]

@@ -37,7 +37,7 @@ EMBEDDED = {"shakespeare", "quadratics", "digits"}
 
 
 def test_every_task_is_tried_on_files():
-    assert set(TASKS_OF_FILES) | EMBEDDED | {"table"} == set(TASKS)  # see test_table.py
+    assert set(TASKS_OF_FILES) | EMBEDDED | {"table"} == set(TASKS)  # see test_user_tables.py
 
 
 @pytest.mark.parametrize("name", TASKS_OF_FILES)

@@ -336,7 +336,7 @@ def test_columns_that_do_not_belong_together_are_a_sentence(sweep, capsys, chang
     from fedax.tuning.keeping import read_columns, write_columns
 
     write_columns(sweep / "rounds.npz", read_columns(sweep / "rounds.npz") | change, "any")
-    for words in (("sweep", "--resume", sweep), ("report", sweep)):
+    for words in (("sweep", "--resume", sweep), ("report", sweep), ("table", sweep)):
         assert str(sweep) in refused(capsys, *words)
 
 

@@ -70,16 +70,20 @@ from fedax.measures.communication import communication
 from fedax.measures.dissimilarity import dissimilarity
 from fedax.measures.quadratic_model import advise, quadratic_model
 from fedax.mistakes import AlgorithmError, ModelError
+from fedax.models import scores
 from fedax.models.next_token import next_token
 from fedax.models.supervised import classification, regression
 from fedax.optimizers import BaseOptimizer, base_optimizers, schedules
 from fedax.outside.version import __version__ as __version__
+from fedax.report.results import TableError
+from fedax.report.results_table import ResultsTable
 from fedax.rounds.client_metrics import ClientMetrics
 from fedax.rounds.cohort import RoundInfo, run_round
 from fedax.rounds.evaluation import evaluate, evaluate_clients
 from fedax.rounds.history import History
 from fedax.rounds.options import SimulateOptions
 from fedax.rounds.personalization import evaluate_personalized
+from fedax.rounds.predicting import predict
 from fedax.rounds.report import DivergedError, RoundReport
 from fedax.rounds.sampling import part_of_the_day, sampler
 from fedax.rounds.simulate import simulate
@@ -88,6 +92,7 @@ from fedax.rounds.stopping import EarlyStopping
 from fedax.tasks.quadratics import quadratic_task
 from fedax.tasks.registry import load_task
 from fedax.tuning.load import LoadedSweep, load_sweep
+from fedax.tuning.results import table
 from fedax.tuning.searching import SearchResult, search
 from fedax.tuning.sweep import SweepResult, sweep
 
@@ -112,6 +117,7 @@ __all__ = [
     "ModelUpdate",
     "Participation",
     "Reply",
+    "ResultsTable",
     "RoundInfo",
     "RoundReport",
     "RunError",
@@ -119,6 +125,7 @@ __all__ = [
     "SimulateOptions",
     "SweepResult",
     "Table",
+    "TableError",
     "Task",
     "TrainResult",
     "TrainingState",
@@ -173,6 +180,7 @@ __all__ = [
     "partition",
     "pfnm",
     "pictures",
+    "predict",
     "quadratic_model",
     "quadratic_task",
     "read_data",
@@ -182,10 +190,12 @@ __all__ = [
     "save_params",
     "scaffold",
     "schedules",
+    "scores",
     "search",
     "server_only",
     "simulate",
     "sweep",
+    "table",
     "theory",
     "train",
 ]

@@ -8,6 +8,7 @@ from typing import Annotated, Literal, TypeAlias, get_args
 
 from tyro.conf import Positional, UseAppendAction, arg, subcommand
 
+from fedax.cli.showing import Plot, Report, Table
 from fedax.cli.words import NUMBER, NUMBERS, WHOLE, one_of, option, read_by
 from fedax.data.getting import WAYS
 from fedax.sinks import SINKS
@@ -255,23 +256,6 @@ class Data:
 
 
 @dataclasses.dataclass(frozen=True)
-class Report:
-    """Write one page that shows a run or a sweep, or compares several; it works offline.
-
-    Of one folder it is that folder's report.html, which a finished run or sweep has already.
-    """
-
-    dirs: Annotated[
-        Positional[tuple[Path, ...]], read_by(Path, "folders", "*"), option("DIR ...")
-    ] = ()
-    """Folders of runs and sweeps, finished or not."""
-    out: Annotated[Path | None, option("FILE")] = None
-    """The page to write. Default: DIR/report.html of one folder, fedax-report.html of several."""
-    debug: Annotated[bool, option("")] = False
-    """Show the traceback of a failure."""
-
-
-@dataclasses.dataclass(frozen=True)
 class Reproduce:
     """Run a published table or figure anew: the numbers beside the paper's, and a verdict.
 
@@ -302,46 +286,6 @@ class Reproduce:
     """Processes that train at a time. Default: one for each core, or one on a GPU."""
     json: Annotated[bool, option("")] = False
     """Print JSON."""
-    debug: Annotated[bool, option("")] = False
-    """Show the traceback of a failure."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Plot:
-    """Draw a picture of runs or sweeps, as in the papers; --list shows the kinds.
-
-    Runs that differ only in their seeds are one line with its spread, and lines are called by what
-    differs between them. Of a sweep, each method's best setting is drawn.
-    """
-
-    kind: Annotated[Positional[str | None], option("[KIND]")] = None
-    """What to draw, see --list."""
-    dirs: Annotated[
-        Positional[tuple[Path, ...]], read_by(Path, "folders", "*"), option("DIR ...")
-    ] = ()
-    """Run folders, or sweep folders."""
-    out: Annotated[Path | None, option("FILE")] = None
-    """The file to write (.png, .svg, .pdf)."""
-    metric: Annotated[str | None, option("NAME")] = None
-    """What is drawn, such as test_accuracy; of heat-map, best-server-rate and adaptivity, what
-    settings are compared by. Default: train_loss, or what the sweep was; of clients, their first
-    metric."""
-    against: Annotated[str | None, option("round|local_steps|bytes|seconds")] = None
-    """What is on the horizontal axis. Default: round."""
-    smoothing: Annotated[int | None, WHOLE, option("N")] = None
-    """Each point is the mean of the last N rounds. Default: 1."""
-    window: Annotated[int | None, WHOLE, option("N")] = None
-    """Of update-norms: mean and spread of every N rounds. Default: a twentieth of the rounds."""
-    algorithm: Annotated[str | None, option("NAME")] = None
-    """Of a heat map: only this method of the sweep."""
-    x: Annotated[str | None, option("NAME")] = None
-    """Of a heat map: the hyperparameter. Default: server_learning_rate."""
-    y: Annotated[str | None, option("NAME")] = None
-    """Of a heat map: the other. Default: client_learning_rate."""
-    list: Annotated[bool, option("")] = False
-    """Show the kinds of pictures."""
-    json: Annotated[bool, option("")] = False
-    """With --list: print JSON."""
     debug: Annotated[bool, option("")] = False
     """Show the traceback of a failure."""
 
@@ -423,6 +367,7 @@ Command: TypeAlias = (
     | Annotated[Data, subcommand("data")]
     | Annotated[Plot, subcommand("plot")]
     | Annotated[Report, subcommand("report")]
+    | Annotated[Table, subcommand("table")]
     | Annotated[Reproduce, subcommand("reproduce")]
     | Annotated[Theory, subcommand("theory")]
 )

@@ -41,6 +41,7 @@ from fedax.cli.commands import (
     Reproduce,
     Run,
     Sweep,
+    Table,
     Theory,
 )
 from fedax.cli.manual import explain_run
@@ -60,6 +61,7 @@ from fedax.mistakes import AlgorithmError, ModelError
 from fedax.outside.paths import expanded
 from fedax.pictures.errors import DrawingError
 from fedax.report.picture import PictureError, require_format, save_picture
+from fedax.report.results import TableError
 from fedax.report.tables import print_json, print_tables
 from fedax.rounds.client_store import StoreError
 from fedax.rounds.report import DivergedError
@@ -70,7 +72,7 @@ from fedax.validate import check_count, so_many
 # Their messages are sentences that say what was wrong and what to do.
 EXPLAINED = (
     AlgorithmError, CheckpointError, DataError, DivergedError, DrawingError, ModeError,
-    ModelError, PictureError, ProcessError, RunError, SinkError, StoreError,
+    ModelError, PictureError, ProcessError, RunError, SinkError, StoreError, TableError,
 )
 # What JAX says where its settings forbid what fedax does.
 FORBIDDEN = {
@@ -123,7 +125,7 @@ def _run_command(arguments: list[str]) -> int:
         return _nobody_reads()
     do: dict[type, Callable[[Any], int]] = {
         Run: _run, List: _list, Data: _data, Plot: _plot, Report: _report,
-        Reproduce: _reproduce, Sweep: _sweep, Theory: _theory,
+        Reproduce: _reproduce, Sweep: _sweep, Table: _table, Theory: _theory,
     }
     try:
         return do[type(command)](command)
@@ -322,6 +324,13 @@ def _report(command: Report) -> int:
     from fedax.cli import reports  # noqa: PLC0415 - only this command
 
     reports.report(command)
+    return 0
+
+
+def _table(command: Table) -> int:
+    from fedax.cli import tables  # noqa: PLC0415 - likewise
+
+    tables.write_table(command)
     return 0
 
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fedax import pictures
 from fedax.cli.commands import Plot
-from fedax.cli.folders import distinct_names, is_sweep
 from fedax.experiment.errors import ConfigError
 from fedax.experiment.folder import RunError
 from fedax.experiment.load import LoadedRun, load_run
@@ -24,6 +23,7 @@ from fedax.rounds.history import History
 from fedax.sweeps.choosing import Choice, choose
 from fedax.sweeps.record import Record
 from fedax.tuning.load import LoadedSweep, load_sweep
+from fedax.tuning.results import distinct_names, is_sweep
 from fedax.validate import unknown
 
 if TYPE_CHECKING:

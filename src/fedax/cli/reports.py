@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from fedax.cli.commands import Report
-from fedax.cli.folders import distinct_names, is_sweep
 from fedax.experiment.errors import ConfigError
 from fedax.experiment.folder import RunError
-from fedax.experiment.pages import read_run, report_page
+from fedax.experiment.pages import report_page
 from fedax.files.regular import write_atomically
 from fedax.outside.text import printable
 from fedax.report.comparison import comparison_page
 from fedax.report.runs import Run
-from fedax.report.sweep_page import best_runs, sweep_page
+from fedax.report.sweep_page import sweep_page
 from fedax.tuning.load import load_sweep
-from fedax.tuning.page import PAGE, bases
+from fedax.tuning.page import PAGE
+from fedax.tuning.results import distinct_names, is_sweep, runs_in, understood
 
 DEFAULT = Path("fedax-report.html")
 
@@ -55,47 +54,22 @@ def report(command: Report) -> None:
 
 
 def _one(folder: Path) -> str:
-    with _understood(folder):
+    with understood(folder):
         if not is_sweep(folder):
             return report_page(folder)
         sweep = load_sweep(folder)
         return sweep_page(sweep.record, sweep.choice, sweep.config, sweep.summary)
 
 
-@contextlib.contextmanager
-def _understood(folder: Path) -> Iterator[None]:
-    """Turns into a sentence what goes wrong with files that hold something else than we write."""
-    try:
-        yield
-    except (AttributeError, LookupError, TypeError, ValueError) as error:
-        raise RunError(
-            f"No page can be made of {folder}, as one of its files holds what no run writes there: "
-            f"{type(error).__name__}: {error}. (--debug shows where.)"
-        ) from error
-
-
 def _several(folders: Sequence[Path], command: Report) -> str:
     """Runs, and the best settings of sweeps."""
     runs: list[Run] = []
     for folder, name in zip(folders, distinct_names(folders), strict=True):
-        with _understood(folder):
-            found = _read(folder)
+        with understood(folder):
+            found = runs_in(folder)
         runs += [run._replace(name=f"{name}: {run.name}" if run.name else name) for run in found]
-    with _understood(Path("these folders")):
+    with understood("these folders"):
         return comparison_page(runs, _repeating(command))
-
-
-def _read(folder: Path) -> list[Run]:
-    """A run, of which the folder's name is name enough, or the best ones of a sweep."""
-    if not is_sweep(folder):
-        return [read_run(folder)._replace(name="")]
-    sweep = load_sweep(folder)
-    found = best_runs(
-        sweep.record, sweep.choice, sweep.config, bases(folder, sweep.config)
-    )
-    if not found:
-        raise RunError(f"The sweep in {folder} has no setting with a finite score yet.")
-    return found
 
 
 def _repeating(command: Report) -> str:

@@ -120,7 +120,7 @@ def _escaped(name: str, colours: bool) -> Iterator[None]:
             _encode_with(stream, errors)
 
 
-def _encode_with(stream: Any, errors: str) -> None:
+def _encode_with(stream: Any, errors: str | None) -> None:
     try:
         stream.reconfigure(errors=errors)
     except OSError as error:

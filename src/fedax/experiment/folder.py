@@ -21,6 +21,8 @@ from fedax.theory.tables import read_table
 from fedax.validate import quoted
 
 CONFIG = "config.json"
+# What a run leaves that ended because nothing was finite any more; going on with it removes it.
+DIVERGED = "diverged.json"
 # What config.json has under "made_by" besides versions: what tells a run's tasks from others, the
 # values that a user's own method holds, and the options that nobody gave.
 TASKS = "tasks"
@@ -168,6 +170,15 @@ def read_summary(folder: Path) -> dict[str, Any] | None:
     except (OSError, ValueError, RecursionError):
         return None
     return summary if isinstance(summary, dict) and "rounds" in summary else None
+
+
+def read_divergence(folder: Path) -> str:
+    """Why a run ended as diverged, in a sentence; "" if it did not."""
+    try:
+        found = json.loads(read_file(folder / DIVERGED))
+    except (OSError, ValueError, RecursionError):
+        return ""
+    return str(found["why"]) if isinstance(found, dict) and "why" in found else ""
 
 
 def to_json(value: Any) -> str:

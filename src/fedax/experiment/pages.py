@@ -13,6 +13,7 @@ from fedax.experiment.folder import (
     HELD,
     TASKS,
     read_config,
+    read_divergence,
     read_summary,
     resume_command,
 )
@@ -51,6 +52,7 @@ def read_run(folder: Path) -> Run:
     return Run(
         name, config, read_metrics(folder), read_summary(folder), _commands(name, config),
         "" if "python" in config else resume_command(folder), worst_of_run(folder),
+        read_divergence(folder),
     )
 
 

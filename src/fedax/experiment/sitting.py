@@ -17,7 +17,7 @@ from fedax.devices.processes import any_of_them
 from fedax.experiment import checkpoint
 from fedax.experiment.checkpoint import Restored, fingerprint
 from fedax.experiment.display import Display
-from fedax.experiment.folder import CONFIG, TABLE, RunError, explained, write_json
+from fedax.experiment.folder import CONFIG, DIVERGED, TABLE, RunError, explained, write_json
 from fedax.experiment.manifest import BEST
 from fedax.experiment.metrics import MetricsLog, Prefix, read_metrics
 from fedax.experiment.pages import report_page
@@ -32,7 +32,7 @@ from fedax.rounds.evaluation import Evaluator
 from fedax.rounds.history import History
 from fedax.rounds.measurements import add_tests
 from fedax.rounds.rejections import Rejections
-from fedax.rounds.report import RoundReport
+from fedax.rounds.report import DivergedError, RoundReport
 from fedax.rounds.state import TrainingState, population
 from fedax.rounds.stopping import Watch
 from fedax.rounds.timing import Stopwatch
@@ -179,7 +179,7 @@ def sit(
     ):
         for line in [*opening(folder, job.config, job.task, state, references), *notes]:
             display.say(line)
-        with _begun(trace, job):
+        with _begun(trace, job), _remembered(job):
             for report in iter(()) if watch.why else job.rounds(state):
                 done = int(report.metrics["round"])
                 asked.round_done(report.metrics["compile_seconds"])
@@ -219,6 +219,19 @@ def sit(
             display.say(describe_time(summary["time"]))
             display.say(trace.outcome)
     return state
+
+
+@contextlib.contextmanager
+def _remembered(job: Job) -> Iterator[None]:
+    """Leaves in the folder why a run diverged, for tables and pages."""
+    with explained(job.folder, job.go_on):
+        (job.folder / DIVERGED).unlink(missing_ok=True)
+    try:
+        yield
+    except DivergedError as error:
+        with contextlib.suppress(OSError):  # the run has a better reason to end
+            write_json(job.folder / DIVERGED, {"why": str(error)})
+        raise
 
 
 def _finish(

@@ -14,6 +14,7 @@ from fedax.algorithm import Array, Batch, Model, Params
 from fedax.factories import factory
 from fedax.mistakes.errors import ModelError, checked_call
 from fedax.mistakes.model import array_of, check_range, require_function
+from fedax.models.scoring import as_scores
 
 
 @factory
@@ -23,6 +24,7 @@ def classification(
     *,
     inputs: str = "x",
     labels: str = "y",
+    scores: Mapping[str, Any] | None = None,
 ) -> Model:
     r"""Softmax classification: :math:`\ell = -\log \operatorname{softmax}(f(w, x))_y`.
 
@@ -32,6 +34,8 @@ def classification(
         function: Flax `lambda p, x: net.apply(p, x)`, Equinox
         `lambda p, x: jax.vmap(eqx.combine(p, static))(x)`.
       inputs, labels: the names of the client arrays; labels are integers [B] in 0 .. C - 1.
+      scores: functions of all outputs beside the metrics: name -> what `fedax.scores` gives, a
+        metric of scikit-learn, or your own `(outputs, labels, weights) -> number`.
 
     Returns:
       A model with the metrics `accuracy` and `loss`.
@@ -97,6 +101,7 @@ def classification(
         outputs=outputs,
         metrics={"accuracy": accuracy, "loss": losses},
         check=check,
+        scores=as_scores(scores, labels) or None,
     )
 
 
@@ -107,6 +112,7 @@ def regression(
     *,
     inputs: str = "x",
     targets: str = "y",
+    scores: Mapping[str, Any] | None = None,
 ) -> Model:
     r"""Least squares: :math:`\ell = \frac12 \lVert f(w, x) - y \rVert^2`.
 
@@ -114,6 +120,7 @@ def regression(
       init: (key) -> parameters.
       apply: (parameters, inputs [B, ...]) -> predictions, shaped like the targets.
       inputs, targets: the names of the client arrays.
+      scores: as for `classification`, of predictions and targets.
 
     Returns:
       A model with the metric `loss`.
@@ -156,6 +163,7 @@ def regression(
         loss=lambda params, batch, key: losses(outputs(params, batch), batch),  # noqa: ARG005
         outputs=outputs,
         metrics={"loss": losses},
+        scores=as_scores(scores, targets) or None,
     )
 
 

@@ -6,6 +6,8 @@ letters become escapes of Python, such as `\x1b`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 def printable(text: str, keep: str = "") -> str:
     r"""The text with what no terminal should get written out.
@@ -24,6 +26,23 @@ def printable(text: str, keep: str = "") -> str:
         letter if letter.isprintable() or letter in keep
         else letter.encode("unicode_escape").decode()
         for letter in text
+    )
+
+
+def in_columns(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table of text, whose columns stand below each other.
+
+    Example:
+      >>> print(in_columns(["method", "loss"], [["fedavg", "1.5"], ["mime", "0.25"]]))
+      method  loss
+      fedavg  1.5
+      mime    0.25
+    """
+    lines = [[printable(cell) for cell in row] for row in (headings, *rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
     )
 
 

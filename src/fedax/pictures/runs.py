@@ -106,10 +106,7 @@ def _of_record(record: Record) -> dict[str, list[Run]]:
             f"The {len(record.settings)} settings of this sweep are too many lines to tell apart; "
             "fedax.pictures.best_of(record, choice) has the best one of each method."
         )
-    return {
-        setting_label(record, setting.number): runs_of(record, setting.number)
-        for setting in record.settings
-    }
+    return {label: runs_of(record, number) for number, label in enumerate(record.labels())}
 
 
 def runs_of(record: Record, setting: int) -> list[Run]:
@@ -117,13 +114,6 @@ def runs_of(record: Record, setting: int) -> list[Run]:
     return [
         Run(record.history(row), bool(record.diverged[row])) for row in record.rows_of(setting)
     ]
-
-
-def setting_label(record: Record, setting: int) -> str:
-    """A setting in words, with its method if the sweep has several."""
-    found = record.settings[setting]
-    method = [found.algorithm] if len(record.algorithms) > 1 or not found.values else []
-    return " ".join([*method, found.label]).strip()
 
 
 def _of_frame(frame: Any) -> dict[str, list[Run]]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fedax.pictures.labels import by_setting
+from fedax.pictures.labels import by_setting, labels_of_runs
 from fedax.report.curves import MOST_POINTS, Chart, View, in_units, view_of
 from fedax.report.document import Page
 from fedax.report.marks import (
@@ -18,21 +18,21 @@ from fedax.report.marks import (
     cell,
     listed,
     pairs,
-    plain,
     shortened,
     sorted_table,
     ticked,
     words,
 )
+from fedax.report.results import results_table
 from fedax.report.runs import LAST_ROUNDS, Run, warnings
-from fedax.rounds.history import mean_and_spread
+from fedax.rounds.history import UNDEFINED, is_undefined, mean_and_spread
 
 # Of more runs only the best few are drawn at first.
 MOST_AT_FIRST, BEST_AT_FIRST = 24, 8
 # Of so many runs a kind of warning stands with each; of more, once, with their names.
 _FEW = 2
-# A curve's name has so many of the settings that differ.
-_MOST_SETTINGS = 3
+# The table of results has so many metrics at most.
+MOST_METRICS = 6
 
 
 def comparison_page(runs: Sequence[Run], command: str = "") -> str:
@@ -45,7 +45,7 @@ def comparison_page(runs: Sequence[Run], command: str = "") -> str:
     differing, common = _settings(runs)
     shown = _best(np.array([run.train_loss for run in runs]))
     title = f"{len(runs)} runs: {listed(dict.fromkeys(run.title for run in runs), 3)}"
-    labels = _labels(runs, differing)
+    labels = labels_of_runs([run.config for run in runs], [run.name for run in runs])
     table = _table(runs, labels, differing, shown)
     key = ' <span class="key">Settings that differ</span> are coloured, and bold where a run has ' \
         "not what most have." if differing else " All settings are the same."
@@ -54,7 +54,7 @@ def comparison_page(runs: Sequence[Run], command: str = "") -> str:
         title=title,
         state=f"{sum(run.summary is not None for run in runs)} of {len(runs)} are finished",
         warnings=list(_warnings(runs)),
-        before="",
+        before=_results(runs),
         charts=[Chart("Runs", labels, views, shown, in_table=True), *_means(runs)] if views else [],
         after=(
             f"<h2>Runs</h2>\n<p>Click a heading to sort; tick a run to see its curve.{key}</p>\n"
@@ -153,15 +153,15 @@ def merged(names: Iterator[Sequence[str]]) -> list[str]:
     return sorted(known, key=lambda name: (name != "train_loss", not name.startswith("test_")))
 
 
-def _labels(runs: Sequence[Run], differing: Mapping[str, list[Any]]) -> list[str]:
-    """The curves' names: the runs', with some of what differs."""
-    said = list(differing.items())[:_MOST_SETTINGS]
-    return [
-        " ".join([run.name, *(
-            f"{name}={plain(values[row])}" for name, values in said
-            if not isinstance(values[row], Cell)
-        )]) for row, run in enumerate(runs)
-    ]
+def _results(runs: Sequence[Run]) -> str:
+    """What the settings came to over their seeds, above all else."""
+    tests = dict.fromkeys(name for run in runs for name in run.final if name.startswith("test_"))
+    losses = any(run.result("train_loss") is not None for run in runs)
+    metrics = [*tests, *(["train_loss"] if losses else [])]
+    if not metrics:
+        return ""
+    found = results_table(runs, metrics[:MOST_METRICS])
+    return f"<h2>Results</h2>\n{found.html()}\n"
 
 
 def _last_rounds(runs: Sequence[Run]) -> str:
@@ -185,7 +185,6 @@ def _table(
             for i, label in enumerate(labels)
         ]),
         Column("run", [run.name for run in runs], "name"),
-        *(Column(name, _odd(values), "differs") for name, values in differing.items()),
         Column(f"train loss, last {_last_rounds(runs)}", [
             None if math.isnan(run.train_loss) else run.train_loss for run in runs
         ]),
@@ -193,18 +192,24 @@ def _table(
     finals = [run.final for run in runs]
     for name in dict.fromkeys(name for final in finals for name in final):
         if name.startswith("test_"):
-            columns.append(Column(words(name), [_measured(name, f.get(name)) for f in finals]))
+            columns.append(Column(words(name), [_measured(name, f) for f in finals]))
     seconds = [
         None if run.summary is None else float(run.summary.get("seconds", math.nan)) for run in runs
     ]
     return sorted_table("The runs", [
-        *columns, Column("seconds", seconds),
-        Column("state", [run.state for run in runs]),
+        *columns,
+        *(Column(name, _odd(values), "differs") for name, values in differing.items()),
+        Column("seconds", seconds), Column("state", [run.state for run in runs]),
     ])
 
 
-def _measured(metric: str, value: float | None) -> Cell:
-    return Cell("", math.nan) if value is None else Cell(in_units(metric, value), value, "number")
+def _measured(metric: str, final: Mapping[str, float | None]) -> Cell:
+    value = final.get(metric)
+    if is_undefined(final, metric):
+        return Cell(UNDEFINED, math.nan, "number")
+    if value is None or math.isnan(value):
+        return Cell("", math.nan)
+    return Cell(in_units(metric, value), value, "number")
 
 
 def _odd(values: Sequence[Any]) -> list[Cell]:

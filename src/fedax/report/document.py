@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import html
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from typing import Any, NamedTuple
 
-from fedax.outside.text import printable
 from fedax.report.curves import Chart, figure, payload
-from fedax.report.marks import pairs, text
+from fedax.report.marks import escaped, pairs, text
 
 
 class Page(NamedTuple):
@@ -88,7 +86,7 @@ script-src {allowed}; base-uri 'none'; form-action 'none'">
 
 def _command(command: str) -> str:
     """A command, of which nothing is cut."""
-    return f'<pre class="command">{html.escape(printable(command))}</pre>'
+    return f'<pre class="command">{escaped(command)}</pre>'
 
 
 def _read(name: str) -> str:

@@ -60,6 +60,11 @@ def text(value: Any) -> str:
     return html.escape(plain(value))
 
 
+def escaped(letters: str) -> str:
+    """A text as HTML, of which nothing is cut."""
+    return html.escape(printable(letters))
+
+
 def plain(value: Any) -> str:
     """A value as text, see `text`, which is not yet HTML."""
     if value is None:
@@ -99,15 +104,24 @@ def pairs(rows: Mapping[str, Any]) -> str:
 
 
 def plain_table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """A table that stands as it is; the names of the first row are the headings."""
+    """A table that stands as it is; the names of the first row are the headings.
+
+    Args:
+      rows: name -> a value or a `Cell`.
+    """
     head = "".join(f'<th scope="col">{text(words(name))}</th>' for name in rows[0])
     body = "\n".join(
-        f"<tr>{''.join(f'<td>{text(value)}</td>' for value in row.values())}</tr>" for row in rows
+        f"<tr>{''.join(map(_plain_cell, row.values()))}</tr>" for row in rows
     )
     return (
         f'<div class="scroll"><table class="listed"><thead><tr>{head}</tr></thead>'
         f"<tbody>{body}</tbody></table></div>"
     )
+
+
+def _plain_cell(value: Any) -> str:
+    found = value if isinstance(value, Cell) else Cell(text(value))
+    return f"<td{_classes(found.classes)}>{found.html}</td>"
 
 
 def sorted_table(

@@ -32,6 +32,7 @@ class Run(NamedTuple):
       commands: what repeats it: sentence -> a command line, or nothing.
       go_on: the command that goes on with it.
       worst: the metric by which clients are compared, and the worst of them.
+      why_diverged: a sentence, if it ended because nothing was finite any more.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Run(NamedTuple):
     commands: Mapping[str, str]
     go_on: str = ""
     worst: tuple[str, Sequence[Mapping[str, Any]]] = ("", ())
+    why_diverged: str = ""
 
     @property
     def title(self) -> str:
@@ -51,6 +53,8 @@ class Run(NamedTuple):
     def state(self) -> str:
         """How far it came."""
         done, asked = len(self.rounds), self.config["num_rounds"]
+        if self.why_diverged:
+            return f"diverged after {done} of {asked} rounds"
         if self.summary is None:
             return f"not finished: {done} of {asked} rounds"
         return f"stopped early: {done} of {asked} rounds" if done < asked else f"{done} rounds"
@@ -80,9 +84,33 @@ class Run(NamedTuple):
     @property
     def train_loss(self) -> float:
         """The mean training loss of the last 100 rounds; NaN without any."""
-        losses = self.values("train_loss")[-LAST_ROUNDS:]
+        losses = np.array([_number(m.get("train_loss")) for m in self.rounds[-LAST_ROUNDS:]])
         losses = losses[~np.isnan(losses)]
         return float(losses.mean()) if len(losses) else math.nan
+
+    @property
+    def diverged(self) -> bool:
+        """Whether it ended as diverged, or its last training loss is not finite."""
+        if self.why_diverged:
+            return True
+        last = self.rounds[-1] if self.rounds else {}
+        lost = "train_loss" in last and not math.isfinite(_number(last["train_loss"]))
+        return lost and last.get("num_reports") != 0
+
+    def result(self, metric: str) -> float | None:
+        """What the run came to in a metric; None if it never measured it, NaN if not finite.
+
+        Of the training loss that is `train_loss`, of other metrics the value at the end, or the
+        last one that was measured.
+        """
+        final = self.final
+        last = next((m for m in reversed(self.rounds) if metric in m), {})
+        if metric not in final and metric not in last:
+            return None
+        if metric == "train_loss":
+            return self.train_loss
+        value = _number(final.get(metric, last.get(metric)))
+        return value if math.isfinite(value) else math.nan
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -99,7 +127,7 @@ class Run(NamedTuple):
 
 
 def _number(value: Any) -> float:
-    return float(value) if isinstance(value, int | float) else math.nan
+    return float(value) if isinstance(value, int | float | np.number) else math.nan
 
 
 def _source(source: Mapping[str, Any]) -> str:
@@ -112,7 +140,9 @@ def _source(source: Mapping[str, Any]) -> str:
 
 def warnings(run: Run) -> Iterator[str]:
     """Sentences about what a reader of the result must know; before a colon their kind."""
-    if run.summary is None:
+    if run.why_diverged:
+        yield f"Diverged: {run.why_diverged}"
+    elif run.summary is None:
         yield (
             f"Not finished: {len(run.rounds)} of {run.config['num_rounds']} rounds are here."
             + (f" Go on with: {run.go_on}" if run.go_on else "")

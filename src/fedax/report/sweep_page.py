@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -53,7 +53,8 @@ def sweep_page(
         maps = f'<h2>Heat maps</h2>\n{_legend(record, choice)}\n<div class="maps">{maps}</div>'
     shown = _at_first(record, choice, order)
     views = _views(record, order)
-    labels = [_label(record, number) for number in order]
+    names = record.labels()
+    labels = [names[number] for number in order]
     return Page(
         title=f"Sweep of {listed(record.algorithms)} on {config.get('task', '?')}",
         state=state,
@@ -62,11 +63,14 @@ def sweep_page(
         charts=[Chart("Settings", labels, views, shown, in_table=True)] if views else [],
         after=(
             "<h2>Settings</h2>\n<p>Click a heading to sort; tick a setting to see its curve. The "
-            f"best of each method is bold.</p>\n{_table(record, choice, order, shown)}\n"
+            f"best of each method is bold.</p>\n{_table(record, choice, order, labels, shown)}\n"
             f"<h2>What was asked for</h2>\n{pairs(_asked(config))}"
         ),
         commands=_commands(choice, config, summary),
-        made_by={k: v for k, v in config.get("made_by", {}).items() if k != "signature"},
+        made_by={
+            name: value for name, value in config.get("made_by", {}).items()
+            if name != "signature" and not isinstance(value, list | dict)  # the rest is for fedax
+        },
     ).html()
 
 
@@ -80,25 +84,47 @@ def best_runs(
       record, choice, config: as for `sweep_page`.
       bases: method -> the configuration of one of its runs, for the settings that do not vary.
     """
+    best = [chosen.best for chosen in choice.methods.values() if chosen.best is not None]
+    return [
+        run._replace(name=f"best {run.config['algorithm']}, seed {run.config['seed']}")
+        for run in runs_of_settings(record, best, config, bases)
+    ]
+
+
+def runs_of_settings(
+    record: Record, numbers: Iterable[int], config: Mapping[str, Any],
+    bases: Mapping[str, Mapping[str, Any]] = {},
+) -> list[Run]:
+    """The runs of some settings, a seed each; a run that diverged says so.
+
+    Args:
+      record, config, bases: as for `best_runs`.
+      numbers: of the settings.
+    """
     found = []
-    for method, chosen in choice.methods.items():
-        if chosen.best is None:
-            continue
-        for row in record.rows_of(chosen.best):
+    for number in numbers:
+        setting = record.settings[number]
+        method = setting.algorithm
+        for row in record.rows_of(number):
             rounds = record.history(int(row)).rounds
             tested = [m for m in rounds if any(name.startswith("test_") for name in m)]
-            final = {k: v for k, v in tested[-1].items() if k.startswith("test_")} if tested else {}
-            finished = len(rounds) >= config.get("num_rounds", 0)
+            final = {  # what the last evaluation lacks and others have was not finite there
+                name: tested[-1].get(name, math.nan) for name in record.metrics
+                if name.startswith("test_")
+            } if tested else {}
+            diverged = int(record.diverged[row])
+            ended = diverged or len(rounds) >= config.get("num_rounds", 0)
             seed = int(record.seed[row])
             known = {
                 "task": config.get("task"), "algorithm": method,
                 "num_rounds": config.get("num_rounds", len(rounds)), **bases.get(method, {}),
                 "seed": seed, "made_by": config.get("made_by", {}),
             }
+            summary = {"final": final, "stopped": None, "references": {}}
             found.append(Run(
-                f"best {method}, seed {seed}", _with(known, record.settings[chosen.best].values),
-                [{**m, "round": int(m["round"])} for m in rounds],
-                {"final": final, "stopped": None, "references": {}} if finished else None, {},
+                f"{method} {setting.label}, seed {seed}", _with(known, setting.values),
+                [{**m, "round": int(m["round"])} for m in rounds], summary if ended else None, {},
+                why_diverged=f"It diverged in round {diverged}." if diverged else "",
             ))
     return found
 
@@ -132,11 +158,6 @@ def _at_first(record: Record, choice: Choice, order: list[int]) -> list[bool]:
     return [number in first for number in order]
 
 
-def _label(record: Record, number: int) -> str:
-    setting = record.settings[number]
-    return f"{setting.algorithm} {setting.label}".strip()
-
-
 def _views(record: Record, order: list[int]) -> list[View]:
     """Each setting's mean over its seeds, up to the round in which the first of them ends."""
     rounds = np.arange(1, record.num_rounds + 1)
@@ -167,8 +188,11 @@ def _methods(record: Record, choice: Choice) -> str:
     names = [n for n in record.names if any(s is not None and n in s.values for s in settings)]
     table = sorted_table("The best setting of each method", [
         Column("method", [name for name, _ in methods]),
-        *(Column(n, [None if s is None else s.values.get(n) for s in settings]) for n in names),
         Column(words(choice.rule), [_score(choice, chosen.best) for _, chosen in methods]),
+        *_tests(record, choice, [
+            record.rows_of(-1 if chosen.best is None else chosen.best) for _, chosen in methods
+        ]),
+        *(Column(n, [None if s is None else s.values.get(n) for s in settings]) for n in names),
         Column(f"within {CLOSE:.0%}", [_share(chosen) for _, chosen in methods]),
         Column("diverged", [
             Cell(f"{len(chosen.diverged)} of {len(chosen.order)}", float(len(chosen.diverged)))
@@ -208,10 +232,7 @@ def _score(choice: Choice, number: int | None) -> Cell:
     mean, spread = choice.mean[number], choice.spread[number]
     if math.isinf(mean):
         return Cell("diverged", math.copysign(1e300, mean))
-    shown = in_units(choice.rule, float(mean))
-    if not math.isnan(spread):
-        shown += f" &plusmn; {in_units(choice.rule, float(f'{spread:.2g}'))}"
-    return Cell(shown, float(mean), "number nowrap")
+    return Cell(_with_spread(choice.rule, float(mean), float(spread)), float(mean), "number nowrap")
 
 
 def _legend(record: Record, choice: Choice) -> str:
@@ -223,34 +244,42 @@ def _legend(record: Record, choice: Choice) -> str:
     )
 
 
-def _table(record: Record, choice: Choice, order: list[int], shown: list[bool]) -> str:
+def _table(
+    record: Record, choice: Choice, order: list[int], labels: list[str], shown: list[bool]
+) -> str:
     best = {chosen.best for chosen in choice.methods.values()}
     settings = [record.settings[number] for number in order]
     rows = [record.rows_of(number) for number in order]
     columns = [
         Column("curve", [
             Cell(
-                ticked("chart-0", place, _label(record, number), shown=shown[place], named=False),
-                float(place),
-            ) for place, number in enumerate(order)
+                ticked("chart-0", place, label, shown=shown[place], named=False), float(place),
+            ) for place, label in enumerate(labels)
         ]),
         Column("number", [setting.number for setting in settings]),
         Column("method", [setting.algorithm for setting in settings]),
+        Column(words(choice.rule), [_score(choice, number) for number in order]),
+        *_tests(record, choice, rows),
+        Column("diverged", [_diverged(record, some) for some in rows]),
         *(Column(name, [setting.values.get(name) for setting in settings], "differs")
           for name in record.names),
-        Column(words(choice.rule), [_score(choice, number) for number in order]),
         Column("seeds", [int((record.done[some] > 0).sum()) for some in rows]),
         Column("rounds", [int(record.done[some].max(initial=0)) for some in rows]),
-        Column("diverged", [_diverged(record, some) for some in rows]),
     ]
-    for metric in merged(iter([list(record.metrics)])):
-        if metric.startswith("test_") and metric != choice.rule:
-            columns.append(Column(words(metric), [_last(record, metric, some) for some in rows]))
     return sorted_table(
         "The settings", columns, ["best" if number in best else "" for number in order],
         [f"best of {record.settings[number].algorithm}" if number in best else ""
          for number in order],
     )
+
+
+def _tests(record: Record, choice: Choice, rows: Sequence[np.ndarray]) -> list[Column]:
+    """The test metrics of settings, besides the one that chose."""
+    return [
+        Column(words(metric), [_last(record, metric, some) for some in rows])
+        for metric in merged(iter([list(record.metrics)]))
+        if metric.startswith("test_") and metric != choice.rule
+    ]
 
 
 def _diverged(record: Record, rows: np.ndarray) -> Cell:
@@ -264,7 +293,7 @@ def _diverged(record: Record, rows: np.ndarray) -> Cell:
 
 
 def _last(record: Record, metric: str, rows: np.ndarray) -> Cell:
-    """The mean over the seeds of the last measured value; nothing where a seed diverged."""
+    """Mean and spread over the seeds of the last value; nothing where a seed diverged."""
     found = []
     for row in rows:
         known = record.metrics[metric][row]
@@ -273,8 +302,15 @@ def _last(record: Record, metric: str, rows: np.ndarray) -> Cell:
             found.append(known[-1])
     if not found or len(found) < np.count_nonzero(record.done[rows]):
         return Cell("", math.nan)
-    mean = float(np.mean(found))
-    return Cell(in_units(metric, mean), mean, "number")
+    mean, spread = map(float, mean_and_spread(np.array(found)))
+    return Cell(_with_spread(metric, mean, spread), mean, "number nowrap")
+
+
+def _with_spread(metric: str, mean: float, spread: float) -> str:
+    shown = in_units(metric, mean)
+    if math.isnan(spread):
+        return shown
+    return f"{shown} &plusmn; {in_units(metric, float(f'{spread:.2g}'))}"
 
 
 def _warnings(

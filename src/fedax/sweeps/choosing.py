@@ -8,8 +8,8 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from fedax.data.task import Task
-from fedax.outside.text import Told
-from fedax.rounds.history import History, mean_and_spread
+from fedax.outside.text import Told, in_columns
+from fedax.rounds.history import History, is_undefined, mean_and_spread
 from fedax.rounds.stopping import Goal
 from fedax.rounds.untrained import LAST_ROUNDS
 from fedax.sweeps.edges import Edge, edge
@@ -56,7 +56,7 @@ class MethodChoice(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """The settings of a sweep by how good they are.
+    """The settings of a sweep by how good they are; printed, a table of the best of each method.
 
     Attributes:
       rule: what they were chosen by, in words: the metric's or the function's name.
@@ -66,6 +66,7 @@ class Choice(NamedTuple):
       mean: float64 [settings], over the seeds that a setting has.
       spread: float64 [settings], the sample standard deviation over them; NaN with one.
       methods: by name, in the order of the sweep.
+      settings: of the sweep, in order of their numbers.
     """
 
     rule: str
@@ -74,6 +75,29 @@ class Choice(NamedTuple):
     mean: np.ndarray
     spread: np.ndarray
     methods: dict[str, MethodChoice]
+    settings: Sequence[Setting] = ()
+
+    def __repr__(self) -> str:
+        seeds = self.scores.shape[1]
+        over = f"; mean ± sample standard deviation over {seeds} seeds" if seeds > 1 else ""
+        better = "higher" if self.maximise else "lower"
+        return (
+            f"The best setting of each method by {self.rule}, {better} is better{over}\n"
+            f"{in_columns(*self.table())}"
+        )
+
+    def table(self) -> tuple[list[str], list[list[str]]]:
+        """Headings and rows: each method's best setting, its score, how many are as good."""
+        rows = []
+        for method, chosen in self.methods.items():
+            count, label, score, close = len(chosen.order), "none", "", ""
+            if chosen.best is not None:
+                label = self.settings[chosen.best].label or "the only one"
+                score, spread = f"{self.mean[chosen.best]:.4g}", self.spread[chosen.best]
+                score += "" if np.isnan(spread) else f" ± {spread:.2g}"
+                close = f"{round(chosen.sensitivity * count)} of {count}" if count > 1 else ""
+            rows.append([method, score, label, close, str(len(chosen.diverged) or "")])
+        return ["method", self.rule, "best setting", f"within {CLOSE:.0%}", "diverged"], rows
 
 
 def choose(
@@ -111,6 +135,10 @@ def choose(
       >>> choice = choose(record)
       >>> choice.mean.tolist(), choice.methods["fedavg"].best
       ([1.9, 1.25, inf], 1)
+      >>> print(choice)
+      The best setting of each method by train_loss, lower is better
+      method  train_loss  best setting             within 5%  diverged
+      fedavg  1.25        client_learning_rate=10  1 of 3     1
     """
     if num_rounds is not None:
         check_count("num_rounds", num_rounds)
@@ -139,7 +167,7 @@ def choose(
         )
         for method in record.algorithms
     }
-    return Choice(name, maximise, scores, mean, spread, methods)
+    return Choice(name, maximise, scores, mean, spread, methods, record.settings)
 
 
 def rounds_of(record: Record) -> int:
@@ -167,7 +195,7 @@ def require_choosable(rule: Rule, task: Task, evaluates: bool) -> None:
         why = "evaluate_every is 0" if task.test is not None else f"{task.name} has no test data"
         raise ValueError(f"Cannot choose by {name}: {why}. Choose by train_loss.")
     measured = [f"{part}_{metric}" for part in ("test", "test_worst_tenth")
-                for metric in task.model.metrics]
+                for metric in [*task.model.metrics, *(task.model.scores or {})]]
     if name not in measured:
         raise ValueError(unknown("metric to choose by", name, [PAPER_RULE, *measured]))
 
@@ -190,6 +218,11 @@ def _require_measured(record: Record, name: str, rounds: int) -> None:
         known for known, values in record.metrics.items() if not np.isnan(values[:, :rounds]).all()
     }
     if name in record.metrics and name not in measured:
+        if "evaluated_of" in measured and name.startswith("test_"):
+            raise RuleError(
+                f"Cannot choose by {name}: it is undefined in every run, as an AUC is where only "
+                "one class occurs."
+            )
         raise RuleError(
             f"Cannot choose by {name}: it was not measured in the first {rounds} rounds."
         )
@@ -200,7 +233,8 @@ def _require_measured(record: Record, name: str, rounds: int) -> None:
 def _last_values(record: Record, name: str, rounds: int, there: np.ndarray) -> list[float]:
     """The last value of a metric for each run that is there, or the mean of the last ones.
 
-    NaN if a run has none, infinite if it is not finite.
+    NaN if a run has none, or its last is undefined though its losses are finite, such as an AUC of
+    one class; infinite if it is not finite.
     """
     values = record.metrics[name][there, :rounds]
     measured = ~np.isnan(values)
@@ -211,12 +245,23 @@ def _last_values(record: Record, name: str, rounds: int, there: np.ndarray) -> l
         longest = record.metrics[name][done == done.max(), :rounds]
         measured[:] = ~np.isnan(longest).all(axis=0)
     found: list[float] = []
-    for of_run, has in zip(values, measured, strict=True):
+    for row, of_run, has in zip(np.flatnonzero(there).tolist(), values, measured, strict=True):
         last = of_run[has][-LAST_ROUNDS if name == PAPER_RULE else -1:]
-        found.append(
-            np.nan if not len(last) else float(last.mean()) if np.isfinite(last).all() else np.inf
-        )
+        if len(last) and np.isfinite(last).all():
+            found.append(float(last.mean()))
+        else:
+            lost = len(last) and not _is_undefined(record, name, row, int(np.flatnonzero(has)[-1]))
+            found.append(np.inf if lost else np.nan)
     return found
+
+
+def _is_undefined(record: Record, name: str, row: int, number: int) -> bool:
+    """Whether a run's metric is not defined in a round (from 0), as `is_undefined` has it."""
+    metrics = {
+        known: values[row, number] for known, values in record.metrics.items()
+        if known == name or (number < values.shape[1] and not np.isnan(values[:, number]).all())
+    }
+    return is_undefined(metrics, name)
 
 
 def _called(rule: Callable[[History], Any], history: History, name: str) -> float:

@@ -34,10 +34,7 @@ class Setting(NamedTuple):
           >>> Setting(0, "fedavg", {"client_learning_rate": 0.1, "num_local_steps": 5}).label
           'client_learning_rate=0.1 num_local_steps=5'
         """
-        return " ".join(
-            f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}"
-            for name, value in self.values.items()
-        )
+        return _in_words(self.values)
 
 
 class Record(NamedTuple):
@@ -76,6 +73,28 @@ class Record(NamedTuple):
     def names(self) -> list[str]:
         """The hyperparameters that are varied, in order."""
         return list(dict.fromkeys(name for setting in self.settings for name in setting.values))
+
+    def labels(self) -> list[str]:
+        """Each setting by what tells it from the others, such as "fedavg momentum=0.9".
+
+        Example:
+          >>> settings = [Setting(n, "fedavg", {"rate": rate, "K": 5})
+          ...             for n, rate in enumerate((0.1, 1.0))]
+          >>> Record(settings, np.arange(2), np.zeros(2, int), np.zeros(2, int),
+          ...        np.ones(2, int), {}).labels()
+          ['rate=0.1', 'rate=1']
+        """
+        several = len(self.algorithms) > 1
+        varying: dict[str, dict[str, set[str]]] = {}
+        for setting in self.settings:
+            for name, value in setting.values.items():
+                varying.setdefault(setting.algorithm, {}).setdefault(name, set()).add(repr(value))
+        found = []
+        for method, values in ((one.algorithm, one.values) for one in self.settings):
+            told = {n: value for n, value in values.items() if len(varying[method][n]) > 1}
+            words = [method] if several or not told else []
+            found.append(" ".join([*words, _in_words(told)]).strip())
+        return found
 
     def rows_of(self, setting: int) -> np.ndarray:
         """The rows of a setting, in order of their seeds."""
@@ -128,3 +147,10 @@ class Record(NamedTuple):
             for metrics in self.history(row).rounds
         ]
         return as_frame("A sweep's rounds", rows)
+
+
+def _in_words(values: Mapping[str, Any]) -> str:
+    return " ".join(
+        f"{name}={value:.4g}" if isinstance(value, float) else f"{name}={value}"
+        for name, value in values.items()
+    )

@@ -1,0 +1,63 @@
+"""`fedax table`: the table of results of a paper."""
+
+from __future__ import annotations
+
+import errno
+import sys
+
+from fedax.cli.commands import Table
+from fedax.cli.showing import FORMATS
+from fedax.experiment.errors import ConfigError
+from fedax.experiment.folder import RunError
+from fedax.files.regular import write_atomically
+from fedax.outside.text import printable
+from fedax.tuning.results import table
+
+
+def write_table(command: Table) -> None:
+    """Prints or writes the table of folders.
+
+    Raises:
+      ConfigError: no folder was given, or options that do not go together.
+      RunError: a folder holds neither a run nor a sweep, or the file cannot be written.
+      TableError: the runs do not have what is asked for.
+    """
+    if not command.dirs:
+        raise ConfigError(
+            "fedax table needs a folder of a run or a sweep, or several: fedax table DIR ..."
+        )
+    if command.baseline is not None and command.significance is None:
+        raise ConfigError("--baseline goes with --significance, the test to make.")
+    kind = _format(command)
+    found = table(
+        command.dirs, tuple((command.metric or "").split(",")) if command.metric else (),
+        target=command.target, significance=command.significance, baseline=command.baseline,
+        all_settings=command.all_settings,
+    )
+    text = {"markdown": found.markdown, "latex": found.latex, "csv": found.csv}[kind]()
+    if kind == "csv":  # which has no place for them
+        print("\n".join(found.notes), file=sys.stderr)
+    if command.out is None:
+        print(text)
+        return
+    try:
+        command.out.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(command.out, f"{text}\n".encode())
+    except OSError as error:
+        full = error.errno == errno.ENOSPC
+        why = "the disk is full" if full else error.strerror or str(error)
+        raise RunError(f"Cannot write the table {command.out}: {why}.") from None
+    print(f"Table: {printable(str(command.out))}")
+
+
+def _format(command: Table) -> str:
+    """How the table is written, by the option or by the file's ending."""
+    if command.out is None or command.format is not None:
+        return command.format or "markdown"
+    endings = {ending: kind for kind, ending in FORMATS.items()}
+    kind = endings.get(command.out.suffix.lower())
+    if kind is None:
+        raise ConfigError(
+            f"--out is {command.out}; let it end in {', '.join(endings)}, or give --format."
+        )
+    return kind
