@@ -412,7 +412,7 @@ def test_a_regression_a_second_file_and_a_network(table_file, capsys):
 @pytest.mark.parametrize(("words", "status", "match"), [
     (["stays.csv"], 2, "say whose each row is and what to learn"),
     (["stays.csv", "--client", "hospital"], 2, "--client COLUMN --label COLUMN"),
-    (["nothing.csv", "--client", "a", "--label", "b"], 2, "There is no file nothing.csv"),
+    (["nothing.csv", "--client", "a", "--label", "b"], 1, "nothing.csv: No such file"),
     (["stays.csv", "--client", "hospitals", "--label", "died"], 1, "Did you mean 'hospital'"),
     (["stays.csv", "--client", "hospital", "--label", "dead"], 1, "Unknown label column 'dead'"),
     (["digits", "--client", "hospital"], 2, "Unknown setting of the task digits 'client'"),

@@ -6,7 +6,6 @@ import dataclasses
 
 from fedax.cli.commands import Run
 from fedax.experiment.errors import ConfigError
-from fedax.outside.paths import expanded
 
 ENDINGS = (".csv", ".tsv", ".csv.gz", ".parquet")
 TASK = "table"
@@ -26,8 +25,6 @@ def as_task(command: Run) -> Run:
     given = {"client": command.client, "label": command.label}
     task = command.task
     if task is not None and names_table(task):
-        if not expanded(task).exists():
-            raise ConfigError(f"There is no file {task}.")
         lacking = [name for name, value in given.items() if value is None]
         if lacking and not any(
             word.partition("=")[0].strip().removeprefix("task.") == name
