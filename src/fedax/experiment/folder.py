@@ -27,6 +27,8 @@ DIVERGED = "diverged.json"
 # What config.json has under "made_by" besides versions: what tells a run's tasks from others, the
 # values that a user's own method holds, and the options that nobody gave.
 TASKS = "tasks"
+# What prepared a table, see `fedax.Table`.
+TABLE = "table.json"
 HELD = "held"
 DEFAULTS = "defaults"
 # What every run's config.json has, and under "python" one that a Python program made.
