@@ -43,9 +43,8 @@ BEGUN = {LOCK, LOCK + LEASE, CONFIG + PARTIAL, METHODS}
 # What tells the folder of a run, a sweep or a search, and all that one may hold.
 KNOWN_BY = {CONFIG, "study.db"}
 HOLDS = {
-    *BEGUN, *KNOWN_BY, DIVERGED, "metrics.jsonl", "summary.json", "checkpoints", "clients.csv",
-    "source",
-    "report.html", "best.safetensors", "logs", "profile", "parts", "best", "rounds.npz",
+    *BEGUN, *KNOWN_BY, DIVERGED, TABLE, "metrics.jsonl", "summary.json", "checkpoints",
+    "clients.csv", "source", "report.html", "best.safetensors", "logs", "profile", "parts", "best", "rounds.npz",
     "results.csv", "trials", "worker", "metrics.csv", "metrics.parquet",
 }
 
