@@ -24,11 +24,11 @@ from fedax.validate import quoted
 CONFIG = "config.json"
 # What a run leaves that ended because nothing was finite any more; going on with it removes it.
 DIVERGED = "diverged.json"
+# What prepared a table, see `fedax.Table`.
+TABLE = "table.json"
 # What config.json has under "made_by" besides versions: what tells a run's tasks from others, the
 # values that a user's own method holds, and the options that nobody gave.
 TASKS = "tasks"
-# What prepared a table, see `fedax.Table`.
-TABLE = "table.json"
 HELD = "held"
 DEFAULTS = "defaults"
 # What every run's config.json has, and under "python" one that a Python program made.
@@ -44,8 +44,8 @@ BEGUN = {LOCK, LOCK + LEASE, CONFIG + PARTIAL, METHODS}
 KNOWN_BY = {CONFIG, "study.db"}
 HOLDS = {
     *BEGUN, *KNOWN_BY, DIVERGED, TABLE, "metrics.jsonl", "summary.json", "checkpoints",
-    "clients.csv", "source", "report.html", "best.safetensors", "logs", "profile", "parts", "best", "rounds.npz",
-    "results.csv", "trials", "worker", "metrics.csv", "metrics.parquet",
+    "clients.csv", "source", "report.html", "best.safetensors", "logs", "profile", "parts",
+    "best", "rounds.npz", "results.csv", "trials", "worker", "metrics.csv", "metrics.parquet",
 }
 
 
