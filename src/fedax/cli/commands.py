@@ -108,8 +108,9 @@ class Sweep:
     """Settings that all runs have; METHOD.KEY=VALUE for one method. They take their keys out of a
     preset's grid."""
     choose: Annotated[str | None, option("METRIC")] = None
-    """What is best: by the last value of a metric, such as test_accuracy, or NAME:max. With
-    --resume: choose anew. Default: train_loss, its mean over the last 100 rounds."""
+    """What is best: by the last value of a metric, such as validation_accuracy, or NAME:max. With
+    --resume: choose anew. Default: validation_loss if the task has validation data; otherwise
+    train_loss, its mean over the last 100 rounds."""
     out: Annotated[Path | None, option("DIR")] = None
     """The sweep folder to make. Default: one under fedax-runs/."""
     resume: Annotated[Path | None, option("DIR")] = None

@@ -14,7 +14,7 @@ from fedax.outside.text import printable
 from fedax.report.sweep_tables import best_table
 from fedax.report.tables import print_tables
 from fedax.sinks import log_record, require_libraries
-from fedax.sweeps.choosing import PAPER_RULE, Choice
+from fedax.sweeps.choosing import Choice
 from fedax.sweeps.closing import remarks
 from fedax.sweeps.record import Record
 from fedax.tuning.command import extend_sweep, read_sweep, resume_sweep, start_sweep
@@ -107,7 +107,7 @@ def searched(command: Sweep) -> Found:
     config = search_config(
         task, algorithms, [word for words in command.search for word in words or ("",)],
         preset=command.preset, settings=fixed, num_seeds=command.seeds,
-        choose=command.choose or PAPER_RULE,
+        choose=command.choose,
         **{name: value for name, value in given.items() if value is not None},
     )
     return start_search(config, command.out)
@@ -133,7 +133,7 @@ def asked(command: Sweep) -> SweepConfig:
         task, algorithms,
         [word for words in command.grid for word in words or ("",)],
         preset=command.preset, settings=fixed, num_seeds=command.seeds,
-        choose=command.choose or PAPER_RULE,
+        choose=command.choose,
     )
 
 

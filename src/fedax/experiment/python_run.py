@@ -56,7 +56,7 @@ from fedax.experiment.sitting import (
 )
 from fedax.factories import recipe
 from fedax.rounds.history import History
-from fedax.rounds.measurements import rehearse
+from fedax.rounds.measurements import rehearse, without_held_out
 from fedax.rounds.options import Settings, SimulateOptions
 from fedax.rounds.report import RoundReport
 from fedax.rounds.simulate import simulate
@@ -103,7 +103,7 @@ def train_in_folder(folder: Path, call: Call, watch: Watch) -> tuple[TrainingSta
         older, _ = describe_call(call, complete=False)
         config = config if differences(before, older) else older
     tested = call.settings.evaluate_every != 0
-    task = call.task if tested else call.task._replace(test=None)
+    task = call.task if tested else without_held_out(call.task)
     sent = rehearse(task, call.algorithm, initial.server_state.params)
     job = Job(
         folder, config, call.task, call.algorithm, sent,
@@ -248,6 +248,8 @@ def _is_finished(job: Job, restored: Restored, before: Mapping[str, Any], looks:
     summary = read_summary(job.folder)
     if summary is None or summary["rounds"] != done:
         return False
+    job.watch.final = summary.get("final", {})
+    job.watch.best_test = (summary.get("best") or {}).get("test")
     why = summary.get("stopped") or ""
     if why.startswith(ON_ROUND) and looks and job.num_rounds <= before["num_rounds"]:
         job.watch.why = why

@@ -55,7 +55,8 @@ from fedax.rounds.report import RoundReport
 from fedax.rounds.sampling import part_of_the_day
 from fedax.rounds.simulate import simulate
 from fedax.rounds.state import TrainingState, initial_state
-from fedax.rounds.stopping import EarlyStopping, Watch
+from fedax.rounds.stopping import BY_VALIDATION, EarlyStopping, Watch
+from fedax.rounds.validation import watched
 from fedax.sinks import require_libraries
 
 
@@ -78,6 +79,7 @@ def start(config: RunConfig, out: Path | None = None, *, profile: bool = False) 
     """
     require_libraries(config.log)
     built = build(config)
+    config = _with_watched(config, built.task)
     config, defaults = with_defaults(config)
     job = _job(out or Path("fedax-runs"), config, built)
     beginning = Restored(initial_state(built.task, built.algorithm, config.seed), [])
@@ -298,7 +300,10 @@ def _job(folder: Path, config: RunConfig, built: Built) -> Job:
                 config.early_stopping, config.early_stopping_patience,
                 config.early_stopping_min_delta,
             )
-        watch = Watch(stopping, config.keep_best, evaluate_every=config.evaluate_every)
+        watch = Watch(
+            stopping, config.keep_best, evaluate_every=config.evaluate_every,
+            validates=built.task.validation is not None,
+        )
     except ValueError as error:
         raise ConfigError(str(error)) from None
     return Job(
@@ -306,6 +311,23 @@ def _job(folder: Path, config: RunConfig, built: Built) -> Job:
         functools.partial(_rounds, config, built, watch.needs_every_state), watch,
         resuming(folder),
     )
+
+
+def _with_watched(config: RunConfig, task: Task) -> RunConfig:
+    """The configuration with the validation metric where nobody names another.
+
+    Raises:
+      ConfigError: a metric is watched that the task does not have.
+    """
+    stopping = None if config.early_stopping is None else EarlyStopping(config.early_stopping)
+    try:
+        stopping, keep_best = watched(task, stopping, config.keep_best, config.evaluate_every)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    # A metric that was named keeps its direction, as in "lift:max".
+    if config.early_stopping == BY_VALIDATION and stopping is not None:
+        config = dataclasses.replace(config, early_stopping=stopping.metric)
+    return dataclasses.replace(config, keep_best=keep_best)
 
 
 def _rounds(

@@ -32,7 +32,7 @@ from fedax.experiment.run import simulate_options
 from fedax.files.regular import write_atomically
 from fedax.rounds.options import Settings
 from fedax.rounds.stopping import Goal
-from fedax.sweeps.choosing import Choice, RuleError, choose
+from fedax.sweeps.choosing import Choice, RuleError, choose, require_choosable
 from fedax.sweeps.planning import Entry, Halving, Unit, plan
 from fedax.sweeps.record import Record
 from fedax.tuning.best import best_toml
@@ -81,6 +81,9 @@ def start_sweep(
       RunError: the folder cannot be used, or the sweep was stopped.
     """
     entries = _entries(config)
+    config = config.ruled(entry.task for entry in entries)
+    if halving is not None:
+        _require_fit_to_give_up(config, entries)
     units = _planned(config, entries, settings_per_batch, range(len(entries)))
     by_halves = _halved(halving, settings_per_batch, config)
     folder = out or unused_folder(config)
@@ -255,6 +258,15 @@ def _entries(config: SweepConfig) -> list[Entry]:
         options = functools.partial(_options, run)
         entries.append(Entry(found.task, found.algorithm, options, kind))
     return entries
+
+
+def _require_fit_to_give_up(config: SweepConfig, entries: Sequence[Entry]) -> None:
+    """Raises a sentence if settings cannot be given up by the rule."""
+    try:
+        for entry in entries:
+            require_choosable(config.choose, entry.task, evaluates=True, gives_up=True)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
 
 
 def _tasks(entries: Sequence[Entry]) -> list[dict[str, Any]]:

@@ -123,7 +123,7 @@ def search_config(
       ConfigError: a name, a range or a value is wrong; the sentence quotes it.
       RunError: Optuna is not installed.
     """
-    check_search(sampler, pruner, num_trials, batch_size, sweep.get("choose", PAPER_RULE))
+    check_search(sampler, pruner, num_trials, batch_size, sweep.get("choose") or PAPER_RULE)
     from fedax.tuning.space import ends, parse_space  # noqa: PLC0415 - optional, slow to import
 
     space = parse_space(words)
@@ -156,7 +156,9 @@ def start_search(
       ConfigError, RunError: a value is wrong, the folder or the storage cannot be used, or the
         search was stopped.
     """
-    built(config.sweep)  # what cannot be trained is said before anything is made
+    # What cannot be trained is said before anything is made.
+    tasks = [found.task for found in built(config.sweep)]
+    config = config._replace(sweep=config.sweep.ruled(tasks))
     folder = out or unused_folder(config.sweep)
     with new_folder(folder, go_on=_go_on(folder)):
         with explained(folder, _go_on(folder)):

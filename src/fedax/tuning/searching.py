@@ -28,6 +28,7 @@ from fedax.rounds.history import History
 from fedax.rounds.options import Settings, SimulateOptions
 from fedax.rounds.stopping import Goal
 from fedax.rounds.untrained import lost_in, untrained_loss
+from fedax.sweeps.choosing import PAPER_RULE, default_rule
 from fedax.sweeps.record import Record
 from fedax.validate import check_choice, check_count
 
@@ -109,7 +110,7 @@ def search(
     num_trials: int,
     out: str | Path,
     seeds: int = 1,
-    choose: str = "train_loss",
+    choose: str | None = None,
     sampler: str | BaseSampler = "tpe",
     pruner: str = "none",
     batch_size: int = 8,
@@ -133,7 +134,8 @@ def search(
       out: a folder, made if it is not there.
       seeds: every trial is trained with so many, from the option `seed` on; its value is their
         mean.
-      choose: what is best: a metric, as for a sweep.
+      choose: what is best: a metric, as for a sweep. None: the validation loss if the task has
+        validation data, else "train_loss".
       sampler: "tpe", "random", "qmc", "cmaes", "gp", or one of `optuna.samplers`.
       pruner: "none", "median", "hyperband" or "halving": gives trials up that are behind, by the
         first seed.
@@ -150,7 +152,7 @@ def search(
       RunError: Optuna is missing, the study is of another search or cannot be used.
       KeyboardInterrupt: Ctrl-C; the same call goes on.
     """
-    check_search(sampler, pruner, num_trials, batch_size, choose)
+    check_search(sampler, pruner, num_trials, batch_size, choose or PAPER_RULE)
     # Slow to import.
     from fedax.experiment.sitting import StoppedError  # noqa: PLC0415
     from fedax.tuning.space import parse_range  # noqa: PLC0415
@@ -158,6 +160,8 @@ def search(
     check_count("seeds", seeds)
     check_count("num_rounds", num_rounds)
     settings = Settings.checked(num_rounds, options)
+    if choose is None:
+        choose = default_rule([task], evaluates=settings.evaluate_every != 0)
     fixed = dict(fixed or {})
     ranges = {
         key: parse_range(key, of) if isinstance(of, str) else of for key, of in space.items()

@@ -26,7 +26,7 @@ from fedax.rounds.measurements import rehearse
 from fedax.rounds.options import Settings, SimulateOptions
 from fedax.signatures import with_options
 from fedax.sinks import log_record, require_libraries, sink_names
-from fedax.sweeps.choosing import PAPER_RULE, Choice, Rule, require_choosable
+from fedax.sweeps.choosing import Choice, Rule, default_rule, require_choosable
 from fedax.sweeps.choosing import choose as best_of
 from fedax.sweeps.closing import closing_words
 from fedax.sweeps.grid import different, settings_of
@@ -92,7 +92,7 @@ def sweep(
     *,
     num_rounds: int,
     seeds: int | Sequence[int] = 1,
-    choose: Rule = PAPER_RULE,
+    choose: Rule | None = None,
     out: str | Path | None = None,
     settings_per_batch: int | None = None,
     halving: int | None = None,
@@ -119,6 +119,7 @@ def sweep(
       num_rounds: T >= 0.
       seeds: 0 to seeds - 1, or a list of them.
       choose: the rule by which the best setting is chosen, see `fedax.sweeps.choosing.choose`.
+        None: the validation loss if the task has validation data, else "train_loss".
       out: a sweep folder; the same call again goes on where it stopped.
       settings_per_batch: how many settings a device computes side by side; None: chosen by the
         platform and the size of the model.
@@ -159,6 +160,7 @@ def sweep(
     num_rounds, seeds = plain(num_rounds), plain(seeds)
     settings_per_batch, halving = plain(settings_per_batch), plain(halving)
     call = _call(task, algorithms, grid, num_rounds, seeds, choose, halving, options)
+    choose = call.rule
     units = plan(
         call.entries, call.seeds, jax.local_device_count(), settings_per_batch
     )
@@ -208,11 +210,12 @@ class _Call(NamedTuple):
     seeds: list[int]
     config: dict[str, Any]
     identity: str
+    rule: Rule
 
 
 def _call(
     task: Task | Mapping[str, Task], algorithms: Method | Sequence[str] | Mapping[str, Method],
-    grid: Mapping[str, Any], num_rounds: int, seeds: int | Sequence[int], rule: Rule,
+    grid: Mapping[str, Any], num_rounds: int, seeds: int | Sequence[int], rule: Rule | None,
     halving: int | None, options: SimulateOptions,
 ) -> _Call:
     for name in NOT_TAKEN:
@@ -222,8 +225,12 @@ def _call(
     for one in tasks.values():
         require_task(one)
     run_options = Settings.checked(num_rounds, options)._replace(state_every=max(num_rounds, 1))
+    if rule is None:
+        rule = default_rule(tasks.values(), evaluates=run_options.evaluate_every != 0)
     for one in tasks.values():
-        require_choosable(rule, one, run_options.evaluate_every != 0)
+        require_choosable(
+            rule, one, run_options.evaluate_every != 0, gives_up=halving is not None
+        )
     methods = _methods(algorithms)
     numbers = _seeds(seeds)
     grids = _grids(grid, methods, tasks)
@@ -272,7 +279,7 @@ def _call(
     # Another rule chooses anew among the same runs, unless it decided which runs there are.
     fixed = {key: value for key, value in config.items() if key != "choose" or halving is not None}
     identity = hashlib.sha256(json.dumps(fixed, sort_keys=True).encode()).hexdigest()
-    return _Call(settings, entries, numbers, {**config, "identity": identity}, identity)
+    return _Call(settings, entries, numbers, {**config, "identity": identity}, identity, rule)
 
 
 def _methods(algorithms: Method | Sequence[str] | Mapping[str, Method]) -> dict[str, Method]:
