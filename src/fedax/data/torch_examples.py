@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from fedax.data.errors import DataError
 from fedax.validate import quoted
 
 
-def torch_clients(clients: Any, names: Sequence[str]) -> dict[Any, dict[str, np.ndarray]]:
+def torch_clients(clients: Any, names: Sequence[str]) -> Any:
     """The arrays of every client's data set, for `FederatedDataset.from_clients`."""
     if isinstance(clients, Mapping):
         return {name: torch_arrays(part, names, f"Client {quoted(name)}")
@@ -21,8 +20,7 @@ def torch_clients(clients: Any, names: Sequence[str]) -> dict[Any, dict[str, np.
             "from_torch takes a data set for each client, in a dictionary or a list, but got "
             f"{type(clients).__name__}. For one data set of all clients give client_ids=, too."
         )
-    return {index: torch_arrays(part, names, f"Client {index}")
-            for index, part in enumerate(clients)}
+    return [torch_arrays(part, names, f"Client {index}") for index, part in enumerate(clients)]
 
 
 def torch_arrays(source: Any, names: Sequence[str], where: str) -> dict[str, np.ndarray]:
@@ -38,27 +36,27 @@ def torch_arrays(source: Any, names: Sequence[str], where: str) -> dict[str, np.
             arrays = {key: np.empty((len(indices), *value.shape), value.dtype)
                       for key, value in parts.items()}
         if parts.keys() != arrays.keys():
-            raise DataError(f"{place}: has {list(parts)}, but the first has {list(arrays)}.")
+            raise ValueError(f"{place}: has {list(parts)}, but the first has {list(arrays)}.")
         for key, value in parts.items():
             if value.shape != arrays[key].shape[1:] or value.dtype != arrays[key].dtype:
-                raise DataError(
+                raise ValueError(
                     f"{place}: {key!r} is {value.dtype}{list(value.shape)}, but that of the first "
                     f"is {arrays[key].dtype}{list(arrays[key].shape[1:])}. Give all examples one "
                     "shape and type, by a transform of the data set, say."
                 )
             arrays[key][row] = value
     if not arrays:
-        raise DataError(f"{where} has no examples. Leave such clients out.")
+        raise ValueError(f"{where} has no examples. Leave such clients out.")
     return arrays
 
 
 def _examples(source: Any, where: str) -> tuple[Any, Sequence[int]]:
     """A data set with what a loader's sampler takes of it, without batches and their order."""
     if hasattr(source, "batch_sampler") and hasattr(source, "dataset"):
-        dataset, sampler = source.dataset, getattr(source, "sampler", None)
+        dataset, sampler = source.dataset, source.sampler
         kind = type(sampler).__name__
         if getattr(getattr(source, "collate_fn", None), "__name__", "") != "default_collate":
-            raise DataError(
+            raise ValueError(
                 f"{where}: the DataLoader has a collate_fn of its own, which makes batches. "
                 "Give its dataset, with a transform that makes each example."
             )
@@ -67,13 +65,13 @@ def _examples(source: Any, where: str) -> tuple[Any, Sequence[int]]:
         if kind not in ("SequentialSampler", "RandomSampler") or getattr(
             sampler, "replacement", False
         ):
-            raise DataError(
+            raise ValueError(
                 f"{where}: the DataLoader draws examples by {kind}. Give its dataset, or a Subset "
                 "of it; fedax draws its own batches."
             )
         source = dataset
     if not hasattr(source, "__getitem__") or not hasattr(source, "__len__"):
-        raise DataError(
+        raise ValueError(
             f"{where}: {type(source).__name__} has no length or cannot be indexed, as an "
             "IterableDataset. Collect its examples in a list first."
         )
@@ -86,11 +84,12 @@ def _parts(example: Any, names: Sequence[str], place: str) -> dict[str, np.ndarr
         return {str(key): _array(value, f"{place}: {key!r}") for key, value in example.items()}
     parts = tuple(example) if isinstance(example, tuple | list) else (example,)
     if len(parts) != len(names):
-        raise DataError(
+        raise ValueError(
             f"{place}: has {len(parts)} parts, but names= has {len(names)}, {quoted(list(names))}. "
             "Name every part."
         )
-    return {key: _array(value, f"{place}: {key!r}") for key, value in zip(names, parts, strict=True)}
+    named = zip(names, parts, strict=True)
+    return {key: _array(value, f"{place}: {key!r}") for key, value in named}
 
 
 def _array(value: Any, place: str) -> np.ndarray:
@@ -101,7 +100,7 @@ def _array(value: Any, place: str) -> np.ndarray:
         try:
             return value.numpy()
         except (TypeError, RuntimeError):
-            raise DataError(
+            raise ValueError(
                 f"{place} is a tensor of {value.dtype} that NumPy cannot hold. Convert it first, "
                 "with .float() or .to_dense()."
             ) from None
@@ -110,7 +109,7 @@ def _array(value: Any, place: str) -> np.ndarray:
     except ValueError:  # lists of different lengths
         array = np.empty((), object)
     if array.dtype.kind not in "biuf":
-        raise DataError(
+        raise ValueError(
             f"{place} is of type {kind}, not numbers. Make it a tensor by a transform of the data "
             "set, such as torchvision's ToTensor()."
         )

@@ -191,7 +191,9 @@ def _places(
             raise ValueError(_unplaced(name, layer, here, list(known), fitting))
         path, leaf = fitting[0]
         if path in owner:
-            raise ValueError(f"{owner[path]!r} and {name!r} of PyTorch's model both go to {path!r}.")
+            raise ValueError(
+                f"{owner[path]!r} and {name!r} of PyTorch's model both go to {path!r}."
+            )
         owner[path] = name
         image = flattened.get(layer) if kind == "weight" else None
         if image is not None and (len(image) < 2 or leaf not in (*INPUTS_FIRST, "weight")):
