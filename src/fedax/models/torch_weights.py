@@ -8,14 +8,19 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import safetensors
+import safetensors.numpy
 
 from fedax.algorithm import PyTree
+from fedax.files.regular import read_file
 from fedax.models.parameters import named_leaves
+from fedax.outside.paths import expanded
 from fedax.validate import quoted
 
 # What arrays of a PyTorch layer are called here: Flax, Haiku and fedax's own, Equinox.
@@ -58,15 +63,16 @@ def from_torch(
     [out, in, height, width] to [height, width, in, out]; the others keep their layout.
 
     Args:
-      state: the module, whose layers are then checked to be supported; its `state_dict()`; or what
-        `fedax.load_params` read from a safetensors file.
+      state: the module, whose layers are then checked to be supported; its `state_dict()`; or the
+        path of a safetensors file with that.
       like: arrays of the wanted structure, such as `net.init(key, x)`, `batch_stats` included.
       layers: name of a layer in PyTorch -> its name in `like`, where they differ.
-      flattened: name of a linear layer -> (channels, height, width) of the image that it takes
-        flattened, since PyTorch flattens channels first, and JAX's models channels last.
+      flattened: name of a linear layer or a norm -> (channels, height, width) of the image that it
+        takes flattened, since PyTorch flattens channels first, and JAX's models channels last.
 
     Raises:
-      TypeError: `state` is neither a module nor a dictionary of arrays.
+      TypeError: `state` is neither a module, nor a dictionary of arrays, nor a path.
+      OSError: the file cannot be read.
       ValueError: a layer is not supported, an array has no counterpart, or shapes differ; the
         message names it.
 
@@ -77,6 +83,8 @@ def from_torch(
       >>> params["fc"]["w"].tolist()
       [[0.0, 3.0], [1.0, 4.0], [2.0, 5.0]]
     """
+    if isinstance(state, str | Path):
+        state = _read(state)
     arrays, expected = _state(state, "state"), named_leaves(like)
     places = _places(arrays, expected, layers or {}, flattened or {})
     found = {}
@@ -128,6 +136,21 @@ def to_torch(
         array = _of_shape(array, wanted.shape, place.name, name)
         found[name] = np.array(array, wanted.dtype, order="C")
     return found
+
+
+def _read(path: str | Path) -> dict[str, np.ndarray]:
+    """The arrays of a safetensors file, whose 64-bit counters JAX would refuse."""
+    try:
+        content = read_file(expanded(path), links=True)
+    except OSError as error:
+        raise type(error)(error.errno, f"Cannot read {path}: {error.strerror}") from None
+    try:
+        return safetensors.numpy.load(content)
+    except (safetensors.SafetensorError, KeyError, ValueError) as error:
+        raise ValueError(
+            f"{path} is not a safetensors file, is damaged, or holds types that NumPy lacks: "
+            f"{error}. Save it again: safetensors.torch.save_file(model.float().state_dict(), ...)."
+        ) from None
 
 
 def _state(state: Any, argument: str) -> dict[str, Any]:
@@ -195,12 +218,9 @@ def _places(
                 f"{owner[path]!r} and {name!r} of PyTorch's model both go to {path!r}."
             )
         owner[path] = name
-        image = flattened.get(layer) if kind == "weight" else None
-        if image is not None and (len(image) < 2 or leaf not in (*INPUTS_FIRST, "weight")):
-            raise ValueError(
-                f"flattened[{layer!r}] must be (channels, height, width) before a linear layer, "
-                f"but is {quoted(image)}."
-            )
+        # Of a linear layer the weight alone has inputs; of a norm all arrays have.
+        is_linear = len(np.shape(arrays.get(f"{layer}.weight"))) != 1
+        image = None if kind != "weight" and is_linear else flattened.get(layer)
         places[name] = Place(path, leaf in INPUTS_FIRST, None if image is None else tuple(image))
     for name in leaves:
         if name not in owner:
@@ -257,10 +277,10 @@ def _moved(array: np.ndarray, place: Place, name: str, *, back: bool) -> np.ndar
 
 
 def _reordered(array: np.ndarray, place: Place, name: str, *, back: bool) -> np.ndarray:
-    """The inputs of a linear layer in the other order of channels and pixels."""
+    """The inputs of a linear layer, or a norm, in the other order of channels and pixels."""
     assert place.image is not None
-    axis = 0 if back and place.inputs_first else 1
-    if array.ndim != 2 or array.shape[axis] != math.prod(place.image):
+    axis = 0 if array.ndim == 1 or (back and place.inputs_first) else 1
+    if array.ndim not in (1, 2) or array.shape[axis] != math.prod(place.image):
         raise ValueError(
             f"{name!r} has the shape {list(array.shape)}, but flattened says that it takes "
             f"{' x '.join(map(str, place.image))} = {math.prod(place.image)} inputs."
