@@ -55,10 +55,16 @@ def _examples(source: Any, where: str) -> tuple[Any, Sequence[int]]:
     if hasattr(source, "batch_sampler") and hasattr(source, "dataset"):
         dataset, sampler = source.dataset, source.sampler
         kind = type(sampler).__name__
-        if getattr(getattr(source, "collate_fn", None), "__name__", "") != "default_collate":
+        collate = getattr(source.collate_fn, "__name__", "")
+        if collate not in ("default_collate", "default_convert"):
             raise ValueError(
                 f"{where}: the DataLoader has a collate_fn of its own, which makes batches. "
                 "Give its dataset, with a transform that makes each example."
+            )
+        if type(source.batch_sampler).__name__ not in ("BatchSampler", "NoneType"):
+            raise ValueError(
+                f"{where}: the DataLoader has a batch_sampler of its own. Give its dataset, or a "
+                "Subset of it; fedax draws its own batches."
             )
         if kind == "SubsetRandomSampler":
             return dataset, [int(index) for index in sampler.indices]
