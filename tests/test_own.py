@@ -365,7 +365,8 @@ SENTENCES = {
     "method first": ("my_methods.py:fedexp", "it is no task but a method; a task comes first: "
                      "fedax run TASK my_methods.py:fedexp"),
     "a preset": ("my_tasks.py:reviews --preset paper", "The task reviews has no preset 'paper'"),
-    "large cohort": ("my_tasks.py:reviews", "cohort_size is 10, but the task reviews has 6"),
+    "large cohort": ("my_tasks.py:reviews --cohort-size 10",
+                     "cohort_size is 10, but the task reviews has 6"),
     "unknown": ("my_tasks.py:small fedavg --set num_clients=3",
                 "Unknown setting of a run of fedavg on small"),
     "spelling": ("my_tasks.py:reviews fedavg --set spraed=3", "Did you mean 'spread'?"),

@@ -261,6 +261,7 @@ def test_the_default_metric():
                     early_stopping=fedax.EarlyStopping())
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("by", ["examples", "clients"])
 @pytest.mark.parametrize("seed", [0, 5])
 def test_three_parts_hold_every_example_once(by, seed):
@@ -282,6 +283,7 @@ def test_three_parts_hold_every_example_once(by, seed):
         assert set(again[1].client_names.tolist()) == names[1]
 
 
+@pytest.mark.quick
 def test_small_clients_train_first():
     sizes = np.array([1, 2, 3, 4])
     parts = parts_of_rows(list("abcd"), sizes, 0.3, 0.3, 0)
@@ -355,10 +357,10 @@ def test_the_command_line_holds_out_a_part_of_any_task(tmp_path, monkeypatch, ca
     assert summary["final"]["test_loss"] == pytest.approx(loss(after(3), 1.0), rel=1e-6)
     capsys.readouterr()
     assert run_command(["run", "own.py:made", "fedavg", "--set", "validation=0.1",
-                 "cohort_size=3", "client_learning_rate=1"]) == 1
+                 "cohort_size=3", "client_learning_rate=1"]) == 2
     assert "has validation data already" in capsys.readouterr().err
     assert run_command(["run", "own.py:task", "fedavg", "--set", "keep_best=validation",
-                 "cohort_size=3", "client_learning_rate=1"]) == 1
+                 "cohort_size=3", "client_learning_rate=1"]) == 2
     assert "Hold some out, with --set validation=0.1" in capsys.readouterr().err
 
 

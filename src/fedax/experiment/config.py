@@ -28,7 +28,7 @@ from fedax.rounds.stopping import BY_VALIDATION, Goal
 from fedax.sinks import sink_names
 from fedax.tasks.registry import TASKS
 from fedax.theory.tables import read_table
-from fedax.validate import MOST, check_choice, check_count, check_number, quoted, unknown
+from fedax.validate import MOST, check_choice, check_count, check_number, quoted, unknown_option
 
 NAMES = ("task", "algorithm", "preset")
 SOURCES = ("task_source", "algorithm_source")
@@ -391,7 +391,7 @@ def _with(config: RunConfig, values: Mapping[str, Any]) -> RunConfig:
             task, algorithm = config.task, config.algorithm
             of = {"run": "the run", "task": f"the task {task}", "algorithm": algorithm}
             what = f"setting of {of.get(place, f'a run of {algorithm} on {task}')}"
-            raise ConfigError(unknown(what, key if known else word, known or places))
+            raise ConfigError(unknown_option(what, key if known else word, known or places))
         if len(fits) > 1:
             ways = " or ".join(f"{name}.{key}" for name in fits)
             whose = " and of the ".join(fits)

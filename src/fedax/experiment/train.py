@@ -30,7 +30,7 @@ from fedax.rounds.stopping import EarlyStopping, Watch
 from fedax.rounds.validation import at_end, watched
 from fedax.signatures import with_options
 from fedax.sinks import require_libraries, sink_names
-from fedax.validate import check_count, plain, plain_options, quoted
+from fedax.validate import check_count, options_checked, plain, plain_options, quoted, require_out
 
 
 class TrainResult(NamedTuple):
@@ -67,6 +67,7 @@ class TrainResult(NamedTuple):
         return "\n".join(lines)
 
 
+@options_checked
 @with_options
 def train(
     task: Task,
@@ -74,6 +75,7 @@ def train(
     *,
     num_rounds: int,
     out: str | Path | None = None,
+    overwrite: bool = False,
     checkpoint_every: int = 20,
     progress: bool = True,
     on_round: Callable[[RoundReport], bool | None] | None = None,
@@ -99,6 +101,8 @@ def train(
       algorithm: what the rounds do.
       num_rounds: T >= 0, the last round's number, counted from the beginning of training.
       out: a run folder, made if it is not there; None keeps nothing on the disk.
+      overwrite: whether the run or sweep that the folder holds is deleted first. It never deletes
+        a folder that holds anything else.
       checkpoint_every: >= 1, rounds between checkpoints in that folder.
       progress: whether a terminal or a notebook shows a bar; a pipe or a file gets nothing.
       on_round: is called with every report; True stops training after that round (or the next
@@ -140,7 +144,7 @@ def train(
     require_algorithm(algorithm)
     num_rounds, checkpoint_every = plain(num_rounds), plain(checkpoint_every)
     options = cast(SimulateOptions, plain_options(dict(options)))
-    settings = Settings.checked(num_rounds, options)
+    settings = Settings.checked(num_rounds, options, task.train.num_clients)
     check_count("checkpoint_every", checkpoint_every)
     early_stopping, keep_best = watched(
         task, early_stopping, keep_best, settings.evaluate_every, adds=on_round is not None
@@ -159,6 +163,7 @@ def train(
     require_libraries(names)
     if names and out is None:
         raise ValueError(f"log={quoted(log)} needs a run folder to write to; give out=, too.")
+    require_out(out, overwrite=overwrite)
     start = settings.state
     if out is not None or are_several():
         # matplotlib, for the report, is slow to import.
@@ -169,7 +174,9 @@ def train(
             early_stopping, keep_best, initial_params, names, options, settings,
         )
         if out is not None:
-            state, history = python_run.train_in_folder(expanded(out), call, watch)
+            state, history = python_run.train_in_folder(
+                expanded(out), call, watch, overwrite=overwrite
+            )
             return _result(history, state, watch)
         start = start or initial_state(task, algorithm, settings.seed, initial_params)
         python_run.require_same_call(call, start)
@@ -212,7 +219,7 @@ def _train_in_memory(
             history.append(report.metrics)
             params = (report.state or start).server_state.params
             for sentence in rejections.add(report.rejected, params):
-                warnings.warn(sentence, RuntimeWarning, stacklevel=3)
+                warnings.warn(sentence, RuntimeWarning, stacklevel=4)
             state = report.state or state
             watch.see(report)
             display.show(report)

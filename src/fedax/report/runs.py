@@ -247,15 +247,11 @@ def _of_tests(run: Run) -> Iterator[str]:
         if run.rounds:
             yield "No test metrics: nothing was measured on test data."
         return
-    sampled = next((metrics for metrics in reversed(tested) if is_sampled(metrics)), None)
-    if sampled is not None:
-        final = run.final
-        part = "test" if any(name.startswith(TEST) for name in sampled) else "validation"
-        all_at_end = final.get("evaluated_examples", 0) >= final.get("evaluated_of", 1)
-        yield (
-            f"Evaluated on a sample: {part} metrics on the way are of {describe_sample(sampled)}; "
-            + ("those at the end are of all." if all_at_end else "those at the end, too.")
-        )
+    # On the way it is said beside the curves.
+    final = run.final
+    if is_sampled(final):
+        part = "test" if any(name.startswith(TEST) for name in final) else "validation"
+        yield f"Evaluated on a sample: {part} metrics at the end are of {describe_sample(final)}."
     for text, metrics in (run.summary or {}).get("references", {}).items():
         for name, value in metrics.items():
             own, goal = run.final.get(name), direction(name)

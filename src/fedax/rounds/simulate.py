@@ -35,9 +35,10 @@ from fedax.rounds.sampling import Sampler, sampler
 from fedax.rounds.state import TrainingState, initial_state, population, run_key
 from fedax.rounds.turns import turns
 from fedax.signatures import with_options
-from fedax.validate import plain
+from fedax.validate import options_checked, plain
 
 
+@options_checked
 @with_options
 def simulate(
     task: Task,
@@ -75,9 +76,9 @@ def simulate(
       1 []
     """
     num_rounds = plain(num_rounds)
-    settings = Settings.checked(num_rounds, options)
     require_task(task)
     require_algorithm(algorithm)
+    settings = Settings.checked(num_rounds, options, task.train.num_clients)
     data = population(task, algorithm)
     draw = cohorts_of(algorithm, data, settings)
     state = settings.state

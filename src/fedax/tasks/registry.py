@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from fedax.data.task import Task
 from fedax.tasks import cifar, emnist, mnist, quadratics, shakespeare, stackoverflow
-from fedax.validate import check_choice, plain_options, unknown
+from fedax.validate import check_choice, plain_options, unknown_option
 
 
 class TaskInfo(NamedTuple):
@@ -72,7 +72,7 @@ def load_task(name: str, model: str | None = None, **settings: Any) -> Task:
     for setting in settings:
         if setting not in known:
             known = ["model", *known, "validation"]
-            raise TypeError(unknown(f"setting of the task {name}", setting, known))
+            raise TypeError(unknown_option(f"setting of the task {name}", setting, known))
     task = info.load(model, **plain_options(settings))
     return task if validation in (None, 0) else task.with_validation(validation)
 

@@ -28,7 +28,7 @@ from fedax.experiment.folder import (
     new_folder,
     read_summary,
 )
-from fedax.experiment.run import simulate_options
+from fedax.experiment.run import fitted_cohort, simulate_options
 from fedax.files.regular import write_atomically
 from fedax.rounds.options import Settings
 from fedax.rounds.stopping import Goal
@@ -36,7 +36,7 @@ from fedax.sweeps.choosing import Choice, RuleError, choose, require_choosable
 from fedax.sweeps.planning import Entry, Halving, Unit, plan
 from fedax.sweeps.record import Record
 from fedax.tuning.best import best_toml
-from fedax.tuning.building import built, possible
+from fedax.tuning.building import built, possible, smaller_cohorts
 from fedax.tuning.config import SweepConfig
 from fedax.tuning.folder import (
     BEST,
@@ -65,7 +65,8 @@ class Swept(NamedTuple):
 
 def start_sweep(
     config: SweepConfig, out: Path | None = None, *, settings_per_batch: int | None = None,
-    halving: int | None = None, notes: Sequence[str] = (),
+    halving: int | None = None, notes: Sequence[str] = (), fit_cohort: bool = False,
+    overwrite: bool = False,
 ) -> Swept:
     """Runs a sweep in a new folder.
 
@@ -75,12 +76,15 @@ def start_sweep(
       settings_per_batch: see `fedax.sweeps.planning.plan`.
       halving: see `fedax.sweep`.
       notes: sentences to begin with.
+      fit_cohort, overwrite: see `fedax.experiment.run.start`.
 
     Raises:
       ConfigError: a value is wrong, or the settings do not fit the task.
       RunError: the folder cannot be used, or the sweep was stopped.
     """
-    entries = _entries(config)
+    config, entries = fitted_cohort(config, _entries, smaller_cohorts) if fit_cohort else (
+        config, _entries(config)
+    )
     config = config.ruled(entry.task for entry in entries)
     if halving is not None:
         _require_fit_to_give_up(config, entries)
@@ -88,7 +92,7 @@ def start_sweep(
     by_halves = _halved(halving, settings_per_batch, config)
     folder = out or unused_folder(config)
     asked = Asked(config, units, identity_of(config), _typed(), by_halves, _tasks(entries))
-    with new_folder(folder, go_on=_go_on(folder)):
+    with new_folder(folder, go_on=_go_on(folder), overwrite=overwrite):
         with explained(folder, _go_on(folder)):
             write_methods(folder, list(config.bases.values()))
             _write_config(folder, asked)
