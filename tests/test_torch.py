@@ -63,19 +63,30 @@ def test_a_model_of_pytorch_predicts_alike_and_comes_back_to_the_bit(recorded, l
 
 def test_what_has_no_place_is_named(recorded, like):
     _, state, _ = recorded
-    with pytest.raises(ValueError, match="'fc1.weight' .* no counterpart here.*layers="):
+    with pytest.raises(ValueError, match=r"'fc1.weight' .* no counterpart here.*layers="):
         from_torch(state, like, flattened=OPTIONS["flattened"])
-    with pytest.raises(ValueError, match="running statistics 'bn.running_mean'.*batch_stats"):
+    with pytest.raises(ValueError, match=r"running statistics 'bn.running_mean'.*batch_stats"):
         from_torch(state, like["params"], **OPTIONS)
     missing = {name: array for name, array in state.items() if name != "fc2.bias"}
-    with pytest.raises(ValueError, match="no array for 'params.fc2.bias'"):
+    with pytest.raises(ValueError, match=r"no array for 'params.fc2.bias'"):
         from_torch(missing, like, **OPTIONS)
     with pytest.raises(ValueError, match="flattened has the layer 'fc9'"):
         from_torch(state, like, layers=OPTIONS["layers"], flattened={"fc9": (1, 2, 3)})
     with pytest.raises(ValueError, match="4 x 4 x 6 = 96 inputs"):
         from_torch(state, like, layers=OPTIONS["layers"], flattened={"fc1": (4, 4, 6)})
-    with pytest.raises(ValueError, match="'lstm.weight_ih_l0' .* has no counterpart"):
+    with pytest.raises(ValueError, match=r"'lstm.weight_ih_l0' .* has no counterpart"):
         from_torch({"lstm.weight_ih_l0": np.zeros((4, 2))}, {})
+
+
+def test_a_norm_behind_a_flattened_image_is_reordered():
+    state = {"norm.weight": np.arange(12.0), "norm.bias": -np.arange(12.0)}
+    like = {"norm": {"scale": jnp.zeros(12), "bias": jnp.zeros(12)}}
+    moved = from_torch(state, like, flattened={"norm": (3, 2, 2)})
+    channels_last = np.moveaxis(np.arange(12.0).reshape(3, 2, 2), 0, -1).ravel()
+    np.testing.assert_array_equal(moved["norm"]["scale"], channels_last)
+    np.testing.assert_array_equal(moved["norm"]["bias"], -channels_last)
+    back = to_torch(moved, state, flattened={"norm": (3, 2, 2)})
+    np.testing.assert_array_equal(back["norm.bias"], state["norm.bias"])
 
 
 class ConvTranspose2d:
@@ -95,6 +106,7 @@ def test_a_layer_that_cannot_be_moved_is_refused_by_name():
         from_torch(ConvTranspose2d(), {"up": {"kernel": jnp.zeros((3, 3, 2, 2))}})
 
 
+@pytest.mark.quick
 def test_nnx_and_layouts_of_pytorch():
     state = {"fc.weight": np.arange(6.0).reshape(2, 3), "fc.bias": np.ones(2)}
     layer = nnx.split(nnx.Dict(fc=nnx.Linear(3, 2, rngs=nnx.Rngs(0))))[1]
@@ -122,6 +134,7 @@ def loader(
 ROWS = [(np.full((2, 2), n, np.float32), n) for n in range(10)]
 
 
+@pytest.mark.quick
 def test_data_sets_and_loaders_become_arrays():
     shuffled = loader(ROWS[:4])
     subset = loader(ROWS, "SubsetRandomSampler", indices=[4, 5, 6, 7, 8, 9])

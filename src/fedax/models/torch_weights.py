@@ -168,14 +168,17 @@ def _state(state: Any, argument: str) -> dict[str, Any]:
         raise TypeError(
             f"{argument} must be a PyTorch module or its state_dict(), but is {quoted(state)}."
         )
-    return named_leaves(_plain(state))
+    return _flat(state)
 
 
-def _plain(state: Any) -> Any:
-    """Without PyTorch's own kind of dictionary, which would keep JAX from looking inside."""
-    if isinstance(state, Mapping):
-        return {key: _plain(value) for key, value in state.items()}
-    return state
+def _flat(state: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested dictionaries as one, in PyTorch's order, which JAX would sort."""
+    flat: dict[str, Any] = {}
+    for key, value in state.items():
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {
+            f"{prefix}{key}": value
+        }
+    return flat
 
 
 def _places(
@@ -219,7 +222,8 @@ def _places(
             )
         owner[path] = name
         # Of a linear layer the weight alone has inputs; of a norm all arrays have.
-        is_linear = len(np.shape(arrays.get(f"{layer}.weight"))) != 1
+        weight = arrays.get(f"{layer}.weight")
+        is_linear = weight is None or len(weight.shape) != 1
         image = None if kind != "weight" and is_linear else flattened.get(layer)
         places[name] = Place(path, leaf in INPUTS_FIRST, None if image is None else tuple(image))
     for name in leaves:
