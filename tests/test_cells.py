@@ -83,7 +83,7 @@ def test_large_whole_numbers_are_kept(tmp_path):
 
 def test_missing_cells_are_named_with_their_line(tmp_path):
     with pytest.raises(DataError, match=r"line 5, of client 'bob': the column 'b' has a missing"):
-        table(tmp_path, 'user,a,b\nada,"x\ny",1\n\nbob,z,\n', transform=lambda columns: columns)
+        table(tmp_path, 'user,a,b\nada,"x\ny",1\n\nbob,z,\n', columns=["b"])
     with pytest.raises(DataError, match=r"line 3 has no client"):
         table(tmp_path, "user,a\nada,1\n,2\n")
     with pytest.raises(DataError, match=r"the column 'a' has a missing value"):

@@ -102,7 +102,7 @@ def check_project(session, page, most_lines):
     assert not re.search(r"\b_\w|\._", "\n".join(own).replace("__call__", ""))
     written = Path("table.tex").read_text("utf-8")
     assert all(name in written for name in session["methods"])
-    assert r"\textbf" in written
+    assert r"\mathbf" in written
     assert written.count(r"\pm") >= len(session["methods"])
     assert len(list(Path().glob("*.pdf"))) == 1
 

@@ -147,14 +147,23 @@ def test_a_transform_gets_the_columns_of_parquet(tmp_path, kind):
     assert (first.tolist() if isinstance(first, np.ndarray) else first) == right
 
 
-@pytest.mark.parametrize("values", [
-    pyarrow.array(["a", None, "c"]).dictionary_encode(), pyarrow.array([["a"], [None], ["c"]]),
-])
-def test_a_missing_text_of_parquet_is_refused(tmp_path, values):
-    path = tmp_path / "t.parquet"
-    pyarrow.parquet.write_table(pyarrow.table({"who": ["ada", "bob", "ada"], "c": values}), path)
+def test_a_missing_text_of_parquet_is_none_for_a_transform_and_refused_in_lists(tmp_path):
+    def lengths(columns):
+        return {"x": np.array([len(value or "") for value in columns["c"]])}
+
+    words = pyarrow.array(["a", None, "ccc"])
+    for name, values in {"plain": words, "coded": words.dictionary_encode()}.items():
+        path = tmp_path / f"{name}.parquet"
+        table = pyarrow.table({"who": ["ada", "bob", "ada"], "c": values})
+        pyarrow.parquet.write_table(table, path)
+        data = read_data(path, client_column="who", transform=lengths)
+        assert data.arrays["x"].tolist() == [1, 3, 0]
+        with pytest.raises(DataError, match=r"'c' has a missing value.* row 1"):
+            read_data(path, client_column="who", store=tmp_path / "other")
+    table = pyarrow.table({"who": ["ada", "bob"], "c": pyarrow.array([["a"], [None]])})
+    pyarrow.parquet.write_table(table, path)
     with pytest.raises(DataError, match=r"'c' has a missing value.* row 1"):
-        read_data(path, client_column="who", transform=lambda columns: columns)
+        read_data(path, client_column="who", store=tmp_path / "lists", transform=lengths)
 
 
 def test_what_parquet_cannot_give_names_a_cure_of_its_own(tmp_path):

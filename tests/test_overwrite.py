@@ -6,7 +6,7 @@ import pytest
 
 import fedax
 from fedax.cli.main import run_command
-from fedax.experiment.folder import locked
+from fedax.experiment.folder import DIVERGED, locked
 
 
 @pytest.fixture(scope="module")
@@ -32,6 +32,14 @@ def test_train_begins_again(task: fedax.Task, tmp_path: Path) -> None:
     assert train(task, out, 0.2).history["train_loss"].tolist() == (
         again.history["train_loss"].tolist()
     )
+
+
+def test_a_run_that_diverged_begins_again(task: fedax.Task, tmp_path: Path) -> None:
+    with pytest.raises(fedax.DivergedError):
+        train(task, tmp_path, 1e200)
+    assert (tmp_path / DIVERGED).exists()
+    train(task, tmp_path, 0.1, overwrite=True)
+    assert not (tmp_path / DIVERGED).exists()
 
 
 @pytest.mark.parametrize("strange", ["notes.txt", "pictures/a.png", ".git/config"])

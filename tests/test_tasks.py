@@ -37,7 +37,7 @@ EMBEDDED = {"shakespeare", "quadratics", "digits"}
 
 
 def test_every_task_is_tried_on_files():
-    assert set(TASKS_OF_FILES) | EMBEDDED == set(TASKS)
+    assert set(TASKS_OF_FILES) | EMBEDDED | {"table"} == set(TASKS)  # see test_user_tables.py
 
 
 @pytest.mark.parametrize("name", TASKS_OF_FILES)
@@ -163,7 +163,7 @@ def test_settings_of_a_task_are_shown_with_types_and_defaults(capsys):
     settings = task_settings("cifar10")
     assert settings["preprocessing"].row()["type"] == "crop24, pad32 or plain"
     assert settings["num_clients"].default == 500
-    assert list(task_settings("shakespeare")) == ["model"]
+    assert list(task_settings("shakespeare")) == ["model", "validation"]
 
 
 @pytest.mark.quick
@@ -184,7 +184,7 @@ def test_methods_of_the_paper_have_its_numbers():
                 assert options["adaptivity"] == pytest.approx(10.0**tau)
     sizes = {
         task: (c.cohort_size, c.algorithm_options["batch_size"], c.num_rounds)
-        for task in TASKS if task not in ("digits", "mnist", "fashion-mnist", "quadratics")
+        for task in TASKS if task not in ("digits", "mnist", "fashion-mnist", "quadratics", "table")
         for c in [resolve(task=task, algorithm="fedavg", preset="paper")]
     }
     assert sizes == {

@@ -37,7 +37,8 @@ PAGES: dict[str, tuple[str, str, tuple[str, ...]]] = {
         "next_token", "ModelError",
     )),
     "data": ("Data", "Federated data sets, and how they are read.", (
-        "FederatedDataset", "read_data", "Vocabulary", "ClientData", "CohortReader", "DataError",
+        "FederatedDataset", "read_data", "fit_table", "Table", "Vocabulary", "ClientData",
+        "CohortReader", "DataError",
         *(f"fedax.data.{name}" for name in (
             "ClientExamples", "CohortData", "Splits", "StoreWriter", "check_data", "check_store",
             "convert", "data_folder", "get_dataset", "hold_out", "load_dataset", "open_store",

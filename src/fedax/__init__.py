@@ -58,6 +58,7 @@ from fedax.clients.local_steps import LocalResult
 from fedax.clients.local_training import LocalMessage, LocalOptions, LocalTraining
 from fedax.contract import check_algorithm
 from fedax.data import ClientData, CohortReader, DataError, FederatedDataset, read_data
+from fedax.data.preparing import Table, fit_table
 from fedax.data.task import Task
 from fedax.data.text import Vocabulary
 from fedax.devices.mesh import client_mesh, cores_as_devices
@@ -126,6 +127,7 @@ __all__ = [
     "SearchResult",
     "SimulateOptions",
     "SweepResult",
+    "Table",
     "TableError",
     "Task",
     "TrainResult",
@@ -157,6 +159,7 @@ __all__ = [
     "fedprox",
     "fedsgd",
     "fedyogi",
+    "fit_table",
     "fomaml",
     "initial_state",
     "load_params",

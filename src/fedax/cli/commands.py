@@ -25,11 +25,15 @@ class Run:
     """
 
     task: Annotated[Positional[str | None], option("[TASK]")] = None
-    """What to learn: see `fedax list tasks`; or your own, as FILE.py:NAME or package.module:NAME.
-    Default: shakespeare."""
+    """What to learn: see `fedax list tasks`; or your own, as FILE.py:NAME or package.module:NAME;
+    or a table, as FILE.csv or FILE.parquet with --client and --label. Default: shakespeare."""
     algorithm: Annotated[Positional[str | None], option("[ALGORITHM]")] = None
     """How: see `fedax list algorithms`; or your own. With both, --help shows all that can be set.
     Default: fedadagrad on Shakespeare's plays, fedyogi elsewhere."""
+    client: Annotated[str | None, option("COLUMN")] = None
+    """Of a table: the column that says whose each row is."""
+    label: Annotated[str | None, option("COLUMN")] = None
+    """Of a table: the column to learn."""
     rounds: Annotated[int | None, WHOLE, option("N")] = None
     """Number of rounds; with --resume, the new total."""
     cohort_size: Annotated[int | None, WHOLE, option("N")] = None

@@ -36,6 +36,7 @@ from fedax.cli.commands import (
 )
 from fedax.cli.data_commands import Data, DataCheck, DataDescribe, DataGet
 from fedax.cli.manual import explain_run
+from fedax.cli.own_tables import TASK, as_task, names_table
 from fedax.cli.words import gives, require_out
 from fedax.data.errors import DataError
 from fedax.devices import ending, losses, processes, terminal
@@ -154,7 +155,8 @@ def _help_on_run(arguments: list[str]) -> int:
         command = parsing.parsed(arguments)
         if not isinstance(command, Run) or command.task is None:
             return 0
-        explain_run(command.task, command.algorithm, command.preset)
+        task = TASK if names_table(command.task) else command.task
+        explain_run(task, command.algorithm, command.preset)
     except ConfigError as error:
         return _fail(*_explain(error))
     return 0
@@ -164,6 +166,7 @@ def _run(command: Run) -> int:
     from fedax.experiment import run  # noqa: PLC0415 - only this command
     from fedax.experiment.sitting import StoppedError  # noqa: PLC0415 - likewise
 
+    command = as_task(command)
     keep_programs()
     _use_cores(command.devices, forced=command.force)
     places = (command.coordinator, command.processes, command.process_id)

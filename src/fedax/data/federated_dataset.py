@@ -6,7 +6,7 @@ import dataclasses
 import difflib
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
@@ -17,6 +17,9 @@ from fedax.data.splitting import TEST, TRAIN, VALIDATION, SplitBy, split_rows
 from fedax.data.tables import Columns, dataset_arrays, frame_arrays
 from fedax.data.torch_examples import torch_arrays, torch_clients
 from fedax.validate import so_many
+
+if TYPE_CHECKING:
+    from fedax.data.preparing.table import Table
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -33,6 +36,7 @@ class FederatedDataset:
       offsets: int64 [num_clients + 1], strictly increasing from 0 to num_examples.
       names: text or whole numbers, [num_clients], or None, when a client's name is its index.
       categories: column -> the values that its numbers stand for, of data from a table.
+      table: the preprocessing that made the arrays, see `fedax.fit_table`; or None.
 
     Raises:
       TypeError: the arrays are no dictionary of arrays.
@@ -51,6 +55,7 @@ class FederatedDataset:
     offsets: np.ndarray
     names: np.ndarray | None = None
     categories: Mapping[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)
+    table: Table | None = None
 
     def __post_init__(self) -> None:
         require_arrays(self.arrays)
@@ -88,10 +93,8 @@ class FederatedDataset:
     @classmethod
     def from_clients(
         cls,
-        clients: (
-            Mapping[str, Mapping[str, Any]] | Mapping[int, Mapping[str, Any]]
-            | Sequence[Mapping[str, Any]]
-        ),
+        clients: Mapping[str, Mapping[str, Any]] | Mapping[int, Mapping[str, Any]]
+        | Sequence[Mapping[str, Any]],
     ) -> FederatedDataset:
         """Joins the arrays of single clients.
 
@@ -160,10 +163,8 @@ class FederatedDataset:
 
         Example:
           >>> import pandas
-          >>> frame = pandas.DataFrame({
-          ...     "user": ["ada", "bob", "ada"], "age": [30, 40, 31], "height": [1.7, 1.8, 1.7],
-          ...     "buys": [True, False, True],
-          ... })
+          >>> frame = pandas.DataFrame({"user": ["ada", "bob", "ada"], "age": [30, 40, 31],
+          ...     "height": [1.7, 1.8, 1.7], "buys": [True, False, True]})
           >>> data = FederatedDataset.from_frame(
           ...     frame, "user", {"x": ["age", "height"], "y": "buys"})
           >>> data.client("ada")["x"].tolist()

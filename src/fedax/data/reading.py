@@ -74,7 +74,8 @@ def read_data(
       columns: of the former three: which to take; see `FederatedDataset.from_frame`.
       split: of files with several: "train", "test" or as they call it.
       transform: from a client's columns to its arrays of numbers, for text and the like; None for
-        a client leaves it out. Its code and what it holds are recorded with the store.
+        a client leaves it out. Missing cells of Parquet, CSV and `datasets` come as NaN, those of
+        text as None. Its code and what it holds are recorded with the store.
       skip_empty: leave out clients without examples (of LEAF and TensorFlow Federated), which are
         refused otherwise unless a transform leaves them out.
       store: the store's folder. None: beside the files, NAME.store or NAME-SPLIT.store.
@@ -95,7 +96,7 @@ def read_data(
       [1.5, 1.25]
     """
     path = expanded(path)
-    kind = _recognised(path) if format is None else format
+    kind = recognised(path) if format is None else format
     check_choice("format", kind, get_args(Format))
     if kind == "store":
         return open_store(path)
@@ -190,7 +191,7 @@ def _differing(one: Any, other: str) -> str | None:
     return None
 
 
-def _recognised(path: Path) -> Format:
+def recognised(path: Path) -> Format:
     """The format of a file or a folder."""
     if path.is_dir():
         for pattern, kind in _FOLDERS.items():
@@ -221,25 +222,32 @@ def _needs_column(client_column: str | None, kind: str) -> str:
     return client_column
 
 
-def _parquet(path: Path, client_column: str | None, columns: Any, split: str | None) -> Clients:
+def _parquet(
+    path: Path, client_column: str | None, columns: Any, split: str | None, has_transform: bool
+) -> Clients:
     paths = [path]
     if path.is_dir():
         paths = [
             file_of_folder(path, file) for file in sorted(path.glob("*.parquet"))
             if file.name.startswith(split or "")
         ]
-    return readers.read_parquet(paths, _needs_column(client_column, "Parquet"), columns)
+    return readers.read_parquet(
+        paths, _needs_column(client_column, "Parquet"), columns, gaps=has_transform
+    )
 
 
 def _csv(
     path: Path, client_column: str | None, columns: Any, _: str | None, has_transform: bool
 ) -> Clients:
     return readers.read_csv(
-        path, _needs_column(client_column, "CSV"), columns, only_numbers=not has_transform
+        path, _needs_column(client_column, "CSV"), columns, only_numbers=not has_transform,
+        gaps=frozenset({""} if has_transform else ()),
     )
 
 
-def _huggingface(path: Path, client_column: str | None, columns: Any, split: str | None) -> Clients:
+def _huggingface(
+    path: Path, client_column: str | None, columns: Any, split: str | None, has_transform: bool
+) -> Clients:
     folder = path
     if not (path / "state.json").is_file():
         with reading(path, "a folder"):
@@ -250,7 +258,8 @@ def _huggingface(path: Path, client_column: str | None, columns: Any, split: str
         if not folder.resolve().is_relative_to(path.resolve()):
             raise DataError(f"{folder} is a link that leads out of {path}. Name its folder itself.")
     return readers.read_saved_huggingface(
-        folder, _needs_column(client_column, "A data set of Hugging Face's"), columns
+        folder, _needs_column(client_column, "A data set of Hugging Face's"), columns,
+        gaps=has_transform,
     )
 
 
@@ -301,10 +310,8 @@ _OPENERS: dict[str, Callable[[Path, str | None, Any, str | None, bool], Clients]
     "leaf": lambda path, *_: readers.read_leaf(path),
     "idx": lambda path, _, __, split, ___: _idx(path, split),
     "cifar": lambda path, _, __, split, ___: _cifar(path, split),
-    "parquet": lambda path, column, columns, split, _: _parquet(path, column, columns, split),
+    "parquet": _parquet,
     "csv": _csv,
     "numpy": lambda path, column, *_: readers.read_numpy(path, column or "client_ids"),
-    "huggingface": lambda path, column, columns, split, _: (
-        _huggingface(path, column, columns, split)
-    ),
+    "huggingface": _huggingface,
 }

@@ -148,24 +148,35 @@ def _of_objects(values: np.ndarray, name: str) -> np.ndarray:
     return np.stack(rows)
 
 
-def arrow_column(column: Any, name: str) -> Any:
+def arrow_column(column: Any, name: str, *, gaps: bool = False) -> Any:
     """A column of an Arrow table: an array, or a list for a transform.
 
     Text (also as categories), bytes, lists of text and arrays of unequal lengths become lists;
     dates and times NumPy's.
+
+    Args:
+      column: of the table.
+      name: of the column.
+      gaps: give missing numbers and truth values as NaN, missing text as None and missing dates as
+        NaT; otherwise they are refused.
 
     Raises:
       ValueError: a value is missing, or is of another kind.
     """
     import pyarrow as arrow  # noqa: PLC0415
 
-    _refuse_missing(column, name)
     kind = column.type
+    is_number = arrow.types.is_primitive(kind) and not arrow.types.is_temporal(kind)
+    if gaps and (is_number or arrow.types.is_null(kind)):
+        return _numbers_with_gaps(column, name) if is_number else [None] * len(column)
+    if not (gaps and (_is_text(kind) or arrow.types.is_dictionary(kind)
+                      or arrow.types.is_temporal(kind))):
+        _refuse_missing(column, name)
     if arrow.types.is_dictionary(kind):
         if not _is_text(kind.value_type):
-            return arrow_column(column.cast(kind.value_type), name)
+            return arrow_column(column.cast(kind.value_type), name, gaps=gaps)
         values = [value for chunk in column.chunks for value in _of_categories(chunk)]
-        if None in values:
+        if None in values and not gaps:
             raise ValueError(_missing(name, values.index(None)))
         return values
     if _is_text(kind):
@@ -198,7 +209,23 @@ def _is_text(kind: Any) -> bool:
 def _of_categories(chunk: Any) -> Iterator[Any]:
     """The values that codes stand for; equal ones are one object, as a long one may come often."""
     words = chunk.dictionary.to_pylist()
-    return (words[code] for code in chunk.indices.to_pylist())
+    return (None if code is None else words[code] for code in chunk.indices.to_pylist())
+
+
+def _numbers_with_gaps(column: Any, name: str) -> np.ndarray:
+    """Numbers or truth values of an Arrow table; those with gaps as floats with NaN."""
+    import pyarrow as arrow  # noqa: PLC0415
+
+    if not column.null_count:
+        values = column.to_numpy()
+    elif arrow.types.is_floating(column.type):
+        values = column.to_numpy(zero_copy_only=False)
+    else:
+        values = column.cast(arrow.float64()).to_numpy(zero_copy_only=False)
+    if values.dtype.kind == "f" and np.isinf(values).any():
+        row = int(np.isinf(values).argmax())
+        raise ValueError(f"The column {name!r} holds infinity, first in row {row}.")
+    return values
 
 
 def _lists(column: Any, name: str) -> list[Any] | None:

@@ -18,9 +18,10 @@ from fedax.experiment.settings import NEEDED, OWN, Setting, settings_of, signatu
 from fedax.experiment.sources import Source
 from fedax.experiment.values import check_kind, parse
 from fedax.mistakes.errors import kind_of
+from fedax.outside.paths import expanded
 from fedax.rounds.checks import require_task
 from fedax.tasks.registry import TASKS, load_task
-from fedax.validate import unknown
+from fedax.validate import check_choice, unknown
 
 RATES = ("client_learning_rate", "server_learning_rate")
 # Every task has this setting, unless a user's own has another of that name.
@@ -129,6 +130,33 @@ def task_settings(name: str, source: Source | None = None) -> dict[str, Setting]
             f"fedax run TASK {source.label}"
         )
     return {**found, VALIDATION.name: found.get(VALIDATION.name, VALIDATION)}
+
+
+def task_value(name: str, key: str, value: Any) -> Any:
+    """A setting of one of fedax's tasks as a configuration records it: a file with its folder.
+
+    Raises:
+      ConfigError: the task has no such model.
+    """
+    info = TASKS[name]
+    if key == "model":
+        require_choice(f"model of the task {name}", value, info.models)
+    if key in info.files and isinstance(value, str):
+        return str(expanded(value).absolute())
+    return value
+
+
+def require_choice(what: str, value: Any, choices: Iterable[str]) -> None:
+    """Raise a clear error unless the value is one of the choices."""
+    try:
+        check_choice(what, value, choices)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+
+
+def reads_files(name: str, source: Source | None) -> bool:
+    """Whether a task reads files of the user's, or is the user's own."""
+    return source is not None or bool(TASKS[name].files)
 
 
 def task_label(name: str, source: Source | None = None) -> str:

@@ -14,8 +14,10 @@ from fedax.experiment.build import (
     check_options,
     find_algorithm,
     find_task,
+    require_choice,
     task_label,
     task_settings,
+    task_value,
 )
 from fedax.experiment.errors import ConfigError
 from fedax.experiment.folder import drop_defaults, resume_command
@@ -325,7 +327,7 @@ def run_settings() -> dict[str, Setting]:
 
 def _check_names(config: RunConfig) -> None:
     if config.task_source is None:
-        _require("task", config.task, TASKS)
+        require_choice("task", config.task, TASKS)
         check_preset(config.task, config.preset)
     algorithm_parts(config.algorithm, config.algorithm_source)
 
@@ -396,8 +398,8 @@ def _with(config: RunConfig, values: Mapping[str, Any]) -> RunConfig:
             ways = " or ".join(f"{name}.{key}" for name in fits)
             whose = " and of the ".join(fits)
             raise ConfigError(f"The setting {key!r} is one of the {whose}; write {ways}.")
-        if key == "model" and fits == ["task"] and config.task_source is None:
-            _require(f"model of the task {config.task}", value, TASKS[config.task].models)
+        if fits == ["task"] and config.task_source is None:
+            value = task_value(config.task, key, value)
         found[fits[0]][key] = value
     if "log" in found["run"]:
         found["run"]["log"] = log_names(found["run"]["log"])
@@ -441,10 +443,3 @@ def _read_file(path: Path, *, links: bool = True) -> dict[str, Any]:
             "when that program calls fedax.train again, and fedax.load_run reads it."
         )
     return values
-
-
-def _require(what: str, name: Any, choices: Any) -> None:
-    try:
-        check_choice(what, name, choices)
-    except ValueError as error:
-        raise ConfigError(str(error)) from None

@@ -27,6 +27,8 @@ DIVERGED = "diverged.json"
 # What config.json has under "made_by" besides versions: what tells a run's tasks from others, the
 # values that a user's own method holds, and the options that nobody gave.
 TASKS = "tasks"
+# What prepared a table, see `fedax.Table`.
+TABLE = "table.json"
 HELD = "held"
 DEFAULTS = "defaults"
 # What every run's config.json has, and under "python" one that a Python program made.
@@ -41,7 +43,8 @@ BEGUN = {LOCK, LOCK + LEASE, CONFIG + PARTIAL, METHODS}
 # What tells the folder of a run, a sweep or a search, and all that one may hold.
 KNOWN_BY = {CONFIG, "study.db"}
 HOLDS = {
-    *BEGUN, *KNOWN_BY, "metrics.jsonl", "summary.json", "checkpoints", "clients.csv", "source",
+    *BEGUN, *KNOWN_BY, DIVERGED, "metrics.jsonl", "summary.json", "checkpoints", "clients.csv",
+    "source",
     "report.html", "best.safetensors", "logs", "profile", "parts", "best", "rounds.npz",
     "results.csv", "trials", "worker", "metrics.csv", "metrics.parquet",
 }

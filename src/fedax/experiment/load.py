@@ -17,18 +17,22 @@ from fedax.data.describing import (
     digest,
     short,
 )
+from fedax.data.preparing import Table
 from fedax.data.task import Task
 from fedax.experiment import checkpoint
-from fedax.experiment.folder import CONFIG, RunError, read_run_config, read_summary
+from fedax.experiment.folder import CONFIG, TABLE, RunError, read_run_config, read_summary
 from fedax.experiment.metrics import read_history
 from fedax.experiment.naming import made_again
 from fedax.experiment.trust import is_own
+from fedax.files.regular import read_file
 from fedax.models.parameters import fitted
 from fedax.outside.paths import expanded
 from fedax.rounds.history import History
 from fedax.rounds.state import TrainingState, initial_state
 from fedax.tasks.registry import TASKS, load_task
 
+# Of table.json.
+MOST_BYTES = 2**26
 GIVE_THEM = "make both yourself and give them: fedax.load_run(path, task=..., algorithm=...)."
 
 
@@ -185,6 +189,21 @@ class LoadedRun:
         """The round that they are of."""
         best = None if self._stored is None else self._stored.best
         return None if best is None else best.round
+
+    @functools.cached_property
+    def table(self) -> Table | None:
+        """What prepared the run's table, for new data; None if its data were not from one.
+
+        Raises:
+          RunError: the folder's table.json is damaged.
+        """
+        path = self.path / TABLE
+        if not path.exists():
+            return None
+        try:
+            return Table.from_json(read_file(path, MOST_BYTES))
+        except (OSError, ValueError) as error:
+            raise RunError(f"{path} cannot be read: {error}") from None
 
     @functools.cached_property
     def _stored(self) -> checkpoint.Stored | None:

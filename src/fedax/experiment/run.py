@@ -20,7 +20,7 @@ from fedax.data.task import Task
 from fedax.devices.mesh import client_mesh
 from fedax.devices.processes import are_several, compare, is_first
 from fedax.experiment import checkpoint, sources, trust
-from fedax.experiment.build import build_algorithm, build_task
+from fedax.experiment.build import build_algorithm, build_task, reads_files
 from fedax.experiment.checkpoint import Restored, fingerprint
 from fedax.experiment.config import (
     RunConfig,
@@ -48,6 +48,7 @@ from fedax.experiment.folder import (
 )
 from fedax.experiment.resolving import held_by, with_defaults
 from fedax.experiment.sitting import Job, remember, sit, take_part, write_config
+from fedax.experiment.summary import describe_table
 from fedax.measures.communication import Communication
 from fedax.rounds.measurements import rehearse, require_personalization
 from fedax.rounds.options import SimulateOptions
@@ -104,7 +105,8 @@ def start(
         with explained(folder):
             _write_config(job, config, tasks, defaults)
         display = Display(config.num_rounds)
-        notes = [*describe_sources(config), *(trust.notes() if config.sources else ())]
+        about = describe_table(built.task, config.task_options)
+        notes = [*about, *describe_sources(config), *(trust.notes() if config.sources else ())]
         sit(job, beginning, notes, display, profile=profile)
     return folder
 
@@ -178,9 +180,10 @@ def _record(config: RunConfig, built: Built) -> list[dict[str, Any]]:
 
 def _require_same(folder: Path, config: RunConfig, before: Any, now: list[dict[str, Any]]) -> None:
     """Raises a sentence if the data that a user's own task or method reads have changed."""
-    if not isinstance(before, list) or not config.sources:
+    reads = reads_files(config.task, config.task_source)
+    if not isinstance(before, list) or not (config.sources or reads):
         return
-    if config.task_source is None:  # one of fedax's own is known by its name and its settings
+    if not reads:  # one of fedax's own is known by its name and its settings
         before, now = ([{"method": one.get("method")} for one in tasks] for tasks in (before, now))
     require_same_tasks(
         before, now, f"run in {folder}",

@@ -17,7 +17,7 @@ from fedax.devices.processes import any_of_them
 from fedax.experiment import checkpoint
 from fedax.experiment.checkpoint import Restored, fingerprint
 from fedax.experiment.display import Display
-from fedax.experiment.folder import CONFIG, DIVERGED, RunError, explained, write_json
+from fedax.experiment.folder import CONFIG, DIVERGED, TABLE, RunError, explained, write_json
 from fedax.experiment.manifest import BEST
 from fedax.experiment.metrics import MetricsLog, Prefix, read_metrics
 from fedax.experiment.pages import report_page
@@ -82,8 +82,11 @@ class Job(NamedTuple):
 
 
 def write_config(job: Job, **made_by: Any) -> None:
-    """Writes the configuration, with the versions of what it runs on."""
+    """Writes the configuration, with the versions of what it runs on, and the table's rules."""
     write_json(job.folder / CONFIG, {**job.config, "made_by": versions() | made_by})
+    table = job.task.train.table
+    if table is not None:
+        write_atomically(job.folder / TABLE, table.to_json().encode())
 
 
 def take_part(job: Job, restored: Restored, history: History | None = None) -> TrainingState:

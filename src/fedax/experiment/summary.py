@@ -93,6 +93,23 @@ def opening(
     return lines + [f"For comparison, {text}: {describe_test(m)}" for text, m in references.items()]
 
 
+def describe_table(task: Task, options: Mapping[str, Any]) -> list[str]:
+    """What was done with a table's columns, and which rows are for testing; nothing of other tasks.
+
+    Args:
+      task: what is learned.
+      options: the settings of the task.
+    """
+    if task.train.table is None:
+        return []
+    lines = str(task.train.table).splitlines()
+    if task.test is not None:
+        share = options.get("test")
+        whose = f"those of {share}" if isinstance(share, str) else f"{share:.0%} of each client's"
+        lines.append(f"Test rows: {task.test.num_examples:,}, {whose}")
+    return lines
+
+
 def closing(folder: Path, summary: Mapping[str, Any], references: References) -> str:
     """What it says after the last."""
     words = [f"Done: {summary['rounds']} rounds in {summary['seconds']:.0f} s."]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 
 from fedax.data.federated_dataset import FederatedDataset
@@ -81,6 +83,6 @@ def _some(
     offsets = np.append(0, np.cumsum(sizes))
     rows = np.arange(offsets[-1]) + np.repeat(dataset.offsets[chosen] - offsets[:-1], sizes)
     arrays = {name: take_rows(array, rows) for name, array in dataset.arrays.items()}
-    return FederatedDataset(
-        arrays, offsets, dataset.client_names[chosen], dataset.categories
+    return dataclasses.replace(
+        dataset, arrays=arrays, offsets=offsets, names=dataset.client_names[chosen]
     )

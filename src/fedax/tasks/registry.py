@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from fedax.data.task import Task
 from fedax.tasks import cifar, emnist, mnist, quadratics, shakespeare, stackoverflow
+from fedax.tasks import tables as own_tables
 from fedax.validate import check_choice, plain_options, unknown_option
 
 
@@ -25,6 +26,7 @@ class TaskInfo(NamedTuple):
         docstring are what `--set` and `--help` know of the task's settings.
       presets_of: the task whose presets it has; empty: its own.
       algorithm: the method to train with if none is named.
+      files: the settings that name a user's own files.
     """
 
     description: str
@@ -33,6 +35,7 @@ class TaskInfo(NamedTuple):
     load: Callable[..., Task]
     presets_of: str = ""
     algorithm: str = "fedyogi"
+    files: tuple[str, ...] = ()
 
 
 class DatasetInfo(NamedTuple):
@@ -182,6 +185,14 @@ TASKS: dict[str, TaskInfo] = {
         dataset="quadratics",
         models=("random", "two_clients"),
         load=quadratics.load,
+    ),
+    "table": TaskInfo(
+        description="your own CSV or Parquet file: fedax run FILE --client COLUMN --label COLUMN",
+        dataset="your own",
+        models=own_tables.MODELS,
+        load=own_tables.load,
+        algorithm="fedavg",
+        files=("file", "test"),
     ),
 }
 

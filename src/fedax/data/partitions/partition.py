@@ -104,7 +104,9 @@ class Partition:
                     "one that it was made by. Make it anew, of this data set."
                 )
         arrays = {name: take_rows(array, self.rows) for name, array in dataset.arrays.items()}
-        return FederatedDataset(arrays, self.offsets, self.names, dataset.categories)
+        return dataclasses.replace(
+            dataset, arrays=arrays, offsets=self.offsets, names=self.names
+        )
 
     def split(self, fraction: float = 0.2, seed: int = 0) -> tuple[Partition, Partition]:
         """A part of each client's examples for training and the rest for testing.

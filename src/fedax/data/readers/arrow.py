@@ -7,6 +7,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from fedax.data.budget import PART_BYTES, process_memory, require_few_arrays, require_modest
 from fedax.data.encoded_images import require_own_images
 from fedax.data.errors import DataError
@@ -14,6 +16,7 @@ from fedax.data.file_names import is_plain_name
 from fedax.data.readers.clients import (
     Client,
     Clients,
+    WiderKindError,
     file_of_folder,
     needed,
     reading,
@@ -32,7 +35,8 @@ _ERRORS = (ValueError, TypeError, KeyError, IndexError, NotImplementedError)
 
 
 def read_parquet(
-    paths: Sequence[Path | str] | Path | str, client_column: str, columns: Columns | None = None
+    paths: Sequence[Path | str] | Path | str, client_column: str, columns: Columns | None = None,
+    *, gaps: bool = False,
 ) -> Clients:
     """The clients of one or more files, in the order of their first row; rows in any order.
 
@@ -43,6 +47,7 @@ def read_parquet(
       client_column: says whose example a row is; text or whole numbers.
       columns: which to take, as for `FederatedDataset.from_frame`. Text becomes a list, for a
         transform.
+      gaps: read missing values as NaN, in a column of text as None; otherwise they are refused.
 
     Raises:
       DataError: there is no such file or column, or pyarrow is not installed; while it is read:
@@ -52,17 +57,17 @@ def read_parquet(
     files = [regular_file(p) for p in ([paths] if isinstance(paths, Path | str) else paths)]
     if not files:
         raise DataError("paths must name at least one file, but is empty.")
-    return _of_files(files, "parquet", client_column, columns)
+    return _of_files(files, "parquet", client_column, columns, gaps=gaps)
 
 
 def read_saved_huggingface(
-    folder: Path | str, client_column: str, columns: Columns | None = None
+    folder: Path | str, client_column: str, columns: Columns | None = None, *, gaps: bool = False
 ) -> Clients:
     """The clients of a data set that `datasets` saved, of one split; its Arrow files alone.
 
     Args:
       folder: with `state.json`, which names the files. They must be in the folder itself.
-      client_column, columns: as for `read_parquet`.
+      client_column, columns, gaps: as for `read_parquet`.
 
     Raises:
       DataError: as for `read_parquet`, or `state.json` names something else.
@@ -83,16 +88,16 @@ def read_saved_huggingface(
             if not isinstance(name, str) or not is_plain_name(name):
                 raise ValueError(f"it names {quoted(name)}, which is no file of its folder")
             files.append(file_of_folder(folder, folder / name))
-    return _of_files(files, "stream", client_column, columns)
+    return _of_files(files, "stream", client_column, columns, gaps=gaps)
 
 
 def _of_files(
-    files: list[Path], kind: str, client_column: str, columns: Columns | None
+    files: list[Path], kind: str, client_column: str, columns: Columns | None, *, gaps: bool
 ) -> Clients:
     """Clients of files that a process of its own reads."""
     source = _Files(files, kind)
     return _clients(
-        source.tables, source.names, client_column, columns, source.row_bytes, files
+        source.tables, source.names, client_column, columns, source.row_bytes, files, gaps=gaps
     )
 
 
@@ -178,7 +183,7 @@ def read_huggingface(
 
 def _clients(
     tables: Callable[[list[str]], Iterator[Any]], names: list[str], client_column: str,
-    columns: Columns | None, row_bytes: float, paths: Sequence[Path],
+    columns: Columns | None, row_bytes: float, paths: Sequence[Path], *, gaps: bool = False,
 ) -> Clients:
     where = str(paths[0]) if paths else "The data set"
     try:
@@ -189,6 +194,7 @@ def _clients(
     taken = {name for group in chosen.values()
              for name in ([group] if isinstance(group, str) else group)}
     packed = sum(path.stat().st_size for path in paths)
+    with_gaps: set[str] = set()  # arrays of whole numbers or truth values that have gaps somewhere
 
     def ids() -> Iterator[list[Any]]:
         for table in tables([client_column]):
@@ -205,7 +211,8 @@ def _clients(
                     for name in taken:
                         require_own_images(table.column(name), name)
                 arrays = stacked_columns(
-                    chosen, lambda name, table=table: arrow_column(table.column(name), name)
+                    chosen,
+                    lambda name, table=table: arrow_column(table.column(name), name, gaps=gaps),
                 )
             except UnicodeDecodeError as error:
                 raise DataError(
@@ -216,8 +223,13 @@ def _clients(
             if paths:
                 unpacked += sum(getattr(array, "nbytes", 0) for array in arrays.values())
                 require_modest(where, packed, unpacked)
+            for key in with_gaps:
+                arrays[key] = np.asarray(arrays[key], np.float64)
             for key, array in arrays.items():
                 kind = getattr(array, "dtype", None)
+                if gaps and kind and kind.kind in "biuf" and kinds.get(key, kind) != kind:
+                    with_gaps.add(key)
+                    raise WiderKindError
                 if kind and kinds.setdefault(key, kind) != kind:  # images of several kinds
                     raise DataError(
                         f"{where}: {key!r} is {kinds[key]} in the first rows and {kind} from row "

@@ -39,20 +39,23 @@ _ERRORS = (csv.Error, ValueError, EOFError, zlib.error, gzip.BadGzipFile)
 
 def read_csv(
     path: Path | str, client_column: str, columns: Columns | None = None, *,
-    only_numbers: bool = False,
+    only_numbers: bool = False, gaps: frozenset[str] = frozenset(),
 ) -> Clients:
     """The clients of a table, in the order of their first line; lines may stand in any order.
 
     The first line names the columns, which are separated by commas, semicolons or tabs. A column
     of whole numbers becomes int32, one of other numbers float32, and one of text a list, for a
     transform. A number is written as 12, -1.5 or 1e3; `1_000`, `0x1f` and digits of other scripts
-    are text. The file, which may be packed with gzip, is read twice.
+    are text. Of `gaps` a missing value is NaN, in a column of text None, and whole numbers become
+    float32; otherwise it is refused. The file, which may be packed with gzip, is read twice.
 
     Args:
       path: the file, in UTF-8.
       client_column: says whose example a line is.
       columns: which to take, as for `FederatedDataset.from_frame`.
       only_numbers: refuse text, NaN and infinity, with their line; for data without a transform.
+      gaps: the cells that mean a missing value in a column of numbers, such as {"", "NA"}; in one
+        of text only empty cells do. Without any, empty cells are refused.
 
     Raises:
       DataError: there is no such file or column; while it is read: it is malformed, a value is
@@ -68,7 +71,7 @@ def read_csv(
     except ValueError as error:
         raise DataError(f"{path}: {error}") from None
     require_few_arrays(path, len(chosen))
-    table = _Table(path, names, client_column, chosen, only_numbers=only_numbers)
+    table = _Table(path, names, client_column, chosen, gaps, only_numbers=only_numbers)
     return Clients(table.clients, [path])
 
 
@@ -77,7 +80,7 @@ class _Table:
 
     def __init__(
         self, path: Path, names: list[str], client_column: str,
-        chosen: Mapping[str, str | Sequence[str]], *, only_numbers: bool,
+        chosen: Mapping[str, str | Sequence[str]], gaps: frozenset[str], *, only_numbers: bool,
     ) -> None:
         self._path = path
         self._names = names
@@ -90,6 +93,7 @@ class _Table:
         self._stacked = {array: not isinstance(group, str) for array, group in chosen.items()}
         self._kinds = dict.fromkeys({i for group in self._chosen.values() for i in group}, "")
         self._only_numbers = only_numbers
+        self._gaps = gaps
         self._first_text: dict[int, str] = {}  # column -> where its first text is, in words
 
     def clients(self, start: int) -> Iterator[Client]:
@@ -109,12 +113,20 @@ class _Table:
             for place, before in self._kinds.items():
                 if before != "text":
                     values = [row[place] for row in block]
-                    self._kinds[place] = _wider(before, _kind(values))
+                    self._kinds[place] = _wider(before, self._kind(values))
                     if self._kinds[place] == "text":
-                        row = next((r for r, value in enumerate(values) if _is_text(value)), None)
+                        row = next((r for r, value in enumerate(values)
+                                    if value not in self._gaps and _is_text(value)), None)
                         if row is not None:  # else values are missing
                             self._first_text[place] = self._cell(lines, block, place, row)
             yield ids
+
+    def _kind(self, values: list[str]) -> str:
+        """Of what kind a column's cells are; with gaps a float at least, without values none."""
+        there = [value for value in values if value not in self._gaps] if self._gaps else values
+        if len(there) == len(values):
+            return _kind(values)
+        return _wider(_kind(there), "float") if there else ""
 
     def _batches(self) -> Iterator[Batch]:
         for lines, block in self._blocks():
@@ -129,6 +141,7 @@ class _Table:
                             "line out, or name the columns to take: columns=[...]. A transform "
                             "gets text as a list."
                         )
+                kind = kind or ("float" if self._stacked[array] else "text")  # all are missing
                 parts = [self._column(lines, block, place, kind) for place in places]
                 columns[array] = np.stack(parts, 1) if self._stacked[array] else parts[0]
             yield [row[self._client] for row in block], columns
@@ -137,13 +150,15 @@ class _Table:
         self, lines: list[int], block: list[list[str]], place: int, kind: str
     ) -> Any:
         values = [row[place] for row in block]
-        if "" in values:
+        if not self._gaps and "" in values:
             where = self._cell(lines, block, place, values.index("")).removesuffix(" holds ''")
             raise DataError(
                 f"{where} has a missing value. Fill missing values in or leave their lines out."
             )
         if kind == "text":
-            return values
+            return [value or None for value in values]
+        if self._gaps and not self._gaps.isdisjoint(values):
+            values = ["nan" if value in self._gaps else value for value in values]
         try:
             numbers = np.array(values).astype(np.float64 if kind == "float" else _DTYPES[kind])
         except (ValueError, OverflowError):

@@ -190,10 +190,11 @@ def _write(file: Any, clients: np.ndarray, columns: Mapping[str, Any]) -> None:
             np.save(file, np.array(["array"]))
             np.save(file, column)
             continue
-        kind = type(column[0]).__name__ if len(column) else "bytes"
-        contents = [_content(value) for value in column]
+        kind = next((type(value).__name__ for value in column if value is not None), "bytes")
+        contents = [b"" if value is None else _content(value) for value in column]
         np.save(file, np.array([kind]))
         np.save(file, np.array([len(content) for content in contents], np.int64))
+        np.save(file, np.array([value is None for value in column]))
         np.save(file, np.frombuffer(b"".join(contents), np.uint8))
 
 
@@ -210,10 +211,11 @@ def _dealt(path: Path) -> Iterator[tuple[np.ndarray, dict[str, Any]]]:
                     columns[name] = np.load(file)
                     continue
                 ends = np.cumsum(np.load(file))
+                missing = np.load(file).tolist()
                 content = np.load(file).tobytes()
                 columns[name] = [
-                    _value(kind, content[begin:end])
-                    for begin, end in zip([0, *ends[:-1]], ends, strict=True)
+                    None if gap else _value(kind, content[begin:end])
+                    for begin, end, gap in zip([0, *ends[:-1]], ends, missing, strict=True)
                 ]
             yield clients, columns
 

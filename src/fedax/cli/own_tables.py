@@ -1,0 +1,43 @@
+"""`fedax run stays.csv --client hospital --label died`: a user's own table as a task."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from fedax.cli.commands import Run
+from fedax.experiment.errors import ConfigError
+
+ENDINGS = (".csv", ".tsv", ".csv.gz", ".parquet")
+TASK = "table"
+
+
+def names_table(word: str | None) -> bool:
+    """Whether a task's name is that of a file with a table."""
+    return word is not None and word.lower().endswith(ENDINGS)
+
+
+def as_task(command: Run) -> Run:
+    """The command with the file, the client column and the label as settings of the task `table`.
+
+    Raises:
+      ConfigError: a file is named without them.
+    """
+    given = {"client": command.client, "label": command.label}
+    task = command.task
+    if task is not None and names_table(task):
+        lacking = [name for name, value in given.items() if value is None]
+        if lacking and not any(
+            word.partition("=")[0].strip().removeprefix("task.") == name
+            for name in lacking for words in command.set for word in words
+        ):
+            raise ConfigError(
+                f"{task} is a table: say whose each row is and what to learn, as in fedax run "
+                f"{task} --client COLUMN --label COLUMN."
+            )
+        given["file"], task = task, TASK
+    words = tuple(f"task.{name}={value}" for name, value in given.items() if value is not None)
+    if not words:
+        return command
+    return dataclasses.replace(
+        command, task=task, client=None, label=None, set=(words, *command.set)
+    )

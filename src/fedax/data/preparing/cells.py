@@ -1,0 +1,205 @@
+"""The columns of a file, a frame or a dictionary, with their gaps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedax.data import readers
+from fedax.data.categories import own_categories
+from fedax.data.errors import DataError
+from fedax.data.grouping import checked_ids
+from fedax.data.readers.clients import WiderKindError
+from fedax.data.reading import recognised
+from fedax.outside.paths import expanded
+from fedax.validate import quoted, unknown
+
+# Cells of CSV that mean a missing value where a column's other cells are numbers.
+GAPS = frozenset({"", "NA", "N/A", "n/a", "NaN", "nan", "NULL", "null", "None", "?"})
+
+
+class Cells(NamedTuple):
+    """The rows of a table.
+
+    Attributes:
+      columns: name -> numbers or truth values [num_rows], with NaN where they are missing; or other
+        objects, with None.
+      clients: whose each row is, text or whole numbers [num_rows]; None if no column says it.
+      categories: of columns that have their own.
+      where: what the table is called in a message.
+    """
+
+    columns: dict[str, np.ndarray]
+    clients: np.ndarray | None
+    categories: dict[str, tuple[Any, ...]]
+    where: str
+
+    @property
+    def num_rows(self) -> int:
+        """The number of rows."""
+        return len(next(iter(self.columns.values()))) if self.columns else 0
+
+    def take(self, rows: np.ndarray) -> Cells:
+        """These rows."""
+        columns = {name: column[rows] for name, column in self.columns.items()}
+        return self._replace(
+            columns=columns, clients=None if self.clients is None else self.clients[rows]
+        )
+
+
+def read_cells(source: Any, client: str, *, needs_client: bool = True) -> Cells:
+    """The cells of a table.
+
+    Args:
+      source: a CSV or Parquet file, what Hugging Face's `datasets` saved, a frame of pandas or
+        polars, or a dictionary of columns. A file's rows come client by client.
+      client: the column that says whose each row is.
+      needs_client: whether the column must be there; a file needs it anyway.
+
+    Raises:
+      DataError: a file cannot be read, or is malformed.
+      ValueError: there is no such column, columns differ in length, or there are no rows.
+    """
+    if isinstance(source, Cells):
+        return source
+    if isinstance(source, str | Path):
+        return _of_file(expanded(source), client)
+    is_lazy = hasattr(source, "collect") and not hasattr(source, "__len__")
+    names: list[Any] = [] if is_lazy else list(
+        source if isinstance(source, Mapping) else getattr(source, "columns", ())
+    )
+    if not names or not hasattr(source, "__getitem__"):
+        hint = "; call its collect() first" if is_lazy else ""
+        raise ValueError(
+            "A table is a file, a frame of pandas or polars, or a dictionary of columns, not "
+            f"{type(source).__name__}{hint}."
+        )
+    for name in names:
+        if not isinstance(name, str):
+            raise ValueError(f"A column's name must be text, but one is {name!r}.")
+        if names.count(name) > 1:
+            raise ValueError(f"Two columns have the name {name!r}; names must differ.")
+    if client not in names and needs_client:
+        raise ValueError(unknown("client column", client, names))
+    columns = {name: _column(source[name]) for name in names if name != client}
+    clients = checked_ids(source[client]) if client in names else None
+    lengths = {name: len(column) for name, column in columns.items()}
+    if clients is not None:
+        lengths[client] = len(clients)
+    if len(set(lengths.values())) > 1:
+        raise ValueError(f"All columns need the same number of rows, but have {lengths}.")
+    if not max(lengths.values()):
+        raise ValueError("A table needs at least one row, and got none.")
+    own = {
+        name: own_categories(source[name]) for name in columns if hasattr(source[name], "dtype")
+    }
+    return Cells(columns, clients, {name: of for name, of in own.items() if of}, "The table")
+
+
+def _of_file(path: Path, client: str) -> Cells:
+    kind = recognised(path)
+    if kind == "csv":
+        clients = readers.read_csv(path, client, gaps=GAPS)
+    elif kind == "parquet":
+        files = sorted(path.glob("*.parquet")) if path.is_dir() else path
+        clients = readers.read_parquet(files, client, gaps=True)
+    elif kind == "huggingface":
+        clients = readers.read_saved_huggingface(path, client, gaps=True)
+    else:
+        raise DataError(
+            f"{path} is no table: its format is {kind}. Give a CSV or Parquet file with a header."
+        )
+    while True:
+        try:
+            parts = list(clients)
+            break
+        except WiderKindError:
+            continue
+    columns = {
+        name: _joined([part[name] for _, part in parts]) for name in parts[0][1]
+    }
+    ids = checked_ids([name for name, part in parts for _ in range(_length(part))])
+    return Cells(columns, ids, {}, str(path))
+
+
+def _length(part: Mapping[str, Any]) -> int:
+    return len(next(iter(part.values())))
+
+
+def _joined(parts: list[Any]) -> np.ndarray:
+    if all(isinstance(part, np.ndarray) for part in parts):
+        return _column(np.concatenate(parts))
+    return _column([value for part in parts for value in part])
+
+
+def _column(values: Any) -> np.ndarray:
+    """A column of numbers with NaN for gaps, or of objects with None."""
+    gaps = None
+    if hasattr(values, "isna"):  # pandas
+        gaps = np.asarray(values.isna(), bool)
+    elif hasattr(values, "is_null"):  # polars
+        gaps = values.is_null().to_numpy()
+    array = np.asarray(values.to_numpy() if hasattr(values, "to_numpy") else values) if (
+        not isinstance(values, list | tuple)
+    ) else None
+    if array is not None and array.ndim != 1:
+        raise ValueError(f"A column has one value a row, but one has the shape {array.shape}.")
+    if array is not None and (
+        array.dtype.kind == "f"  # with NaN where a value is missing
+        or (array.dtype.kind in "biu" and (gaps is None or not gaps.any()))
+    ):
+        return array
+    listed = getattr(values, "to_list", None)
+    plain = list(values) if listed is None else listed()
+    if gaps is not None:
+        plain = [None if gap else value for value, gap in zip(plain, gaps.tolist(), strict=True)]
+    return of_objects(plain)
+
+
+def of_objects(values: list[Any]) -> np.ndarray:
+    """Numbers or truth values if all that are there are such, or else objects."""
+    there = [value for value in values if not is_gap(value)]
+    if there and all(isinstance(value, bool | int | float | np.number | np.bool_)
+                     for value in there):
+        if len(there) < len(values):
+            return np.array([np.nan if is_gap(value) else float(value) for value in values])
+        return np.array(values)
+    found = np.empty(len(values), object)
+    found[:] = [
+        None if is_gap(value) else str(value) if isinstance(value, np.str_) else value
+        for value in values
+    ]
+    return found
+
+
+def is_gap(value: Any) -> bool:
+    """Whether a cell is missing: None, NaN, pandas' NA or NaT."""
+    return value is None or type(value).__name__ in ("NAType", "NaTType") or (
+        isinstance(value, float | np.floating) and bool(np.isnan(value))
+    )
+
+
+def is_number(column: np.ndarray) -> bool:
+    """Whether a column holds numbers or truth values."""
+    return column.dtype.kind in "biuf"
+
+
+def gaps_of(column: np.ndarray) -> np.ndarray:
+    """Where values are missing, bool [num_rows]."""
+    if column.dtype.kind == "f":
+        return np.isnan(column)
+    if column.dtype.kind == "O":
+        return np.array([value is None for value in column], bool)
+    return np.zeros(len(column), bool)
+
+
+def place_of(cells: Cells, row: int) -> str:
+    """A row in words: of a file its client and which of the client's rows it is."""
+    if cells.where == "The table" or cells.clients is None:
+        return f"row {row}"
+    client = cells.clients[row]
+    own = int(np.flatnonzero(cells.clients == client).searchsorted(row))
+    return f"row {own} of client {quoted(client.item())}"

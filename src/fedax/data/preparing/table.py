@@ -1,0 +1,364 @@
+"""What a table's columns become, decided on the training clients and applied to any rows."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+
+from fedax.data.federated_dataset import FederatedDataset
+from fedax.data.preparing.cells import Cells, gaps_of, is_number, place_of, read_cells
+from fedax.data.preparing.findings import described
+from fedax.validate import quoted, unknown
+
+How: TypeAlias = Literal["number", "one_hot", "ordinal", "left out"]
+Value: TypeAlias = str | int | float | bool | None
+
+FORMAT = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Column:
+    """What one column becomes.
+
+    Attributes:
+      name: of the column.
+      how: "number"; "ordinal", the place among the categories as a number; "one_hot", a number for
+        each category, 1 for the row's and 0 for the others; or "left out".
+      why: it is left out.
+      fill: the number that a gap becomes; None: a gap is an error.
+      mean, deviation: numbers become (value - mean) / deviation.
+      categories: of text, in the order of their places; None among them stands for a gap.
+      has_other: whether categories that are not among them have a place of their own, the last.
+      num_gaps: how many values are missing in the training rows.
+    """
+
+    name: str
+    how: How
+    why: str = ""
+    fill: float | None = None
+    mean: float = 0.0
+    deviation: float = 1.0
+    categories: tuple[Value, ...] = ()
+    has_other: bool = False
+    num_gaps: int = 0
+
+    @property
+    def features(self) -> list[str]:
+        """The names of the numbers that it becomes."""
+        if self.how == "left out":
+            return []
+        if self.how != "one_hot":
+            return [self.name]
+        words = ["(missing)" if value is None else str(value) for value in self.categories]
+        return [f"{self.name}={word}" for word in [*words, *["(other)"] * self.has_other]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Label:
+    """What is learned.
+
+    Attributes:
+      name: of the column.
+      classes: their values in the order of their numbers, the positive one of two last; empty for
+        a regression.
+      counts: of the classes, in the training rows.
+      mean, deviation: targets of a regression become (value - mean) / deviation.
+      why: the label is taken for classes or for numbers.
+    """
+
+    name: str
+    classes: tuple[Value, ...] = ()
+    counts: tuple[int, ...] = ()
+    mean: float = 0.0
+    deviation: float = 1.0
+    why: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """A table's preprocessing: which number every cell becomes, see `fedax.fit_table`.
+
+    It is decided on the training rows, and the same for all others. A run saves it as `table.json`
+    in its folder, and `fedax.load_run(folder).table` has it again, for new data.
+
+    Attributes:
+      client: the column that says whose each row is.
+      columns: what each becomes.
+      label: what is learned, or None.
+      clients: where numbers are scaled by each client's own statistics: client -> means and
+        deviations of all columns that are numbers. Other clients are scaled by those of all.
+      num_rows: of training.
+      findings: what is worth a look, in sentences.
+
+    Example:
+      >>> from fedax import fit_table
+      >>> stays = {"ward": ["a", "a", "b"], "age": [30.0, None, 50.0], "died": ["no", "yes", "no"]}
+      >>> table = fit_table(stays, client="ward", label="died", missing="mean", scaling="none")
+      >>> table.apply(stays).client("a")["x"].tolist(), table.label.classes
+      ([[30.0], [40.0]], ('no', 'yes'))
+    """
+
+    client: str
+    columns: tuple[Column, ...]
+    label: Label | None = None
+    clients: Mapping[str, tuple[tuple[float, ...], tuple[float, ...]]] = dataclasses.field(
+        default_factory=dict
+    )
+    num_rows: int = 0
+    findings: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return "\n".join(described(self))
+
+    @property
+    def features(self) -> list[str]:
+        """The names of the columns of `x`."""
+        return [name for column in self.columns for name in column.features]
+
+    def apply(self, source: Any) -> FederatedDataset:
+        """The rows as a data set with the arrays `x`, float32 [num_rows, num_features], and `y`.
+
+        `y` holds the number of the class, int32, or the scaled target, float32; rows without a
+        label column have none.
+
+        Args:
+          source: a CSV or Parquet file, a frame of pandas or polars, or a dictionary of columns,
+            which need the columns of the training rows.
+
+        Raises:
+          DataError: a file cannot be read, or is malformed.
+          ValueError: a column is not there, or a value is missing, unknown or of another kind; the
+            message names the column and the row.
+        """
+        cells = read_cells(source, self.client)
+        arrays = {"x": self._x(cells)}
+        if self.label is not None and self.label.name in cells.columns:
+            arrays["y"] = self._y(cells, self.label)
+        data = FederatedDataset.from_arrays(arrays, cells.clients)
+        return dataclasses.replace(data, table=self)
+
+    def transform(self, source: Any) -> np.ndarray:
+        """The rows as numbers, float32 [num_rows, num_features], in their order.
+
+        Args:
+          source: as for `apply`; of a frame or a dictionary the client column may be missing.
+
+        Raises:
+          DataError, ValueError: as for `apply`.
+        """
+        return self._x(read_cells(source, self.client, needs_client=False))
+
+    def predictions(self, outputs: Any) -> np.ndarray:
+        """What a model's outputs mean: the likeliest class's value, or the target as it was.
+
+        Args:
+          outputs: logits [num_rows, num_classes], or predictions [num_rows] of a regression.
+
+        Raises:
+          ValueError: the table has no label, or the outputs are not of such a shape.
+        """
+        found = np.asarray(outputs)
+        if self.label is None:
+            raise ValueError("The table has no label, so outputs have no meaning that it knows.")
+        classes = self.label.classes
+        if found.ndim != (2 if classes else 1) or (classes and found.shape[1] != len(classes)):
+            wanted = f"[num_rows, {len(classes)}]" if classes else "[num_rows]"
+            raise ValueError(f"outputs must have the shape {wanted}, but have {list(found.shape)}.")
+        if not classes:
+            return found.astype(np.float64) * self.label.deviation + self.label.mean
+        return np.array(classes)[found.argmax(1)]
+
+    def to_json(self) -> str:
+        """The table as JSON, for `from_json`."""
+        return json.dumps({"format": FORMAT, **dataclasses.asdict(self)}, indent=1)
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Table:
+        """The table that `to_json` wrote.
+
+        Raises:
+          ValueError: it is no such table.
+        """
+        try:
+            found = json.loads(text)
+            if found.pop("format") != FORMAT:
+                raise ValueError("its format is of another version of fedax")
+            found["columns"] = tuple(_column_of(one) for one in found["columns"])
+            label = found["label"]
+            found["label"] = None if label is None else Label(**label | {
+                key: tuple(label[key]) for key in ("classes", "counts")
+            })
+            found["clients"] = {
+                name: (tuple(means), tuple(deviations))
+                for name, (means, deviations) in found["clients"].items()
+            }
+            table = cls(**found | {"findings": tuple(map(str, found["findings"]))})
+            table._check()
+        except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
+            raise ValueError(f"This is no table of fedax ({error}).") from None
+        return table
+
+    def _check(self) -> None:
+        """Raises an error unless every number is one that rows can be scaled by."""
+        numbers = [*self._scaled]
+        rows = [(c.mean, c.deviation, c.fill or 0.0) for c in self.columns]
+        rows += [(self.label.mean, self.label.deviation, 0.0)] if self.label else []
+        for means, deviations in self.clients.values():
+            if not len(means) == len(deviations) == len(numbers):
+                raise ValueError("a client has another number of columns")
+            rows += [(mean, of, 0.0) for mean, of in zip(means, deviations, strict=True)]
+        if not all(math.isfinite(value) for row in rows for value in row) or not all(
+            row[1] > 0 for row in rows
+        ):
+            raise ValueError("a mean or a deviation is no number to scale by")
+
+    @property
+    def _scaled(self) -> list[Column]:
+        return [column for column in self.columns if column.how in ("number", "ordinal")]
+
+    def _x(self, cells: Cells) -> np.ndarray:
+        """All features of the rows."""
+        found = np.empty((cells.num_rows, len(self.features)), np.float32)
+        statistics = self._statistics(cells)
+        start, place = 0, 0
+        for column in self.columns:
+            if column.how == "left out":
+                continue
+            if column.how == "one_hot":
+                codes = codes_of(column, cells)
+                width = len(column.features)
+                found[:, start : start + width] = codes[:, None] == np.arange(width)
+            else:
+                values = numbers_of(column, cells) if column.how == "number" else (
+                    codes_of(column, cells).astype(np.float64)
+                )
+                mean, deviation = (column.mean, column.deviation) if statistics is None else (
+                    statistics[0][:, place], statistics[1][:, place]
+                )
+                width, place = 1, place + 1
+                found[:, start] = (values - mean) / deviation
+            start += width
+        return found
+
+    def _statistics(self, cells: Cells) -> tuple[np.ndarray, np.ndarray] | None:
+        """The means and deviations of each row's client, [num_rows, num_scaled]; None: of all."""
+        if not self.clients or cells.clients is None:
+            return None
+        pooled = tuple(c.mean for c in self._scaled), tuple(c.deviation for c in self._scaled)
+        names, owner = np.unique(cells.clients, return_inverse=True)
+        own = [self.clients.get(str(name), pooled) for name in names.tolist()]
+        return np.array([of[0] for of in own])[owner], np.array([of[1] for of in own])[owner]
+
+    def _y(self, cells: Cells, label: Label) -> np.ndarray:
+        """The label of each row."""
+        values = cells.columns[label.name]
+        gaps = gaps_of(values)
+        if gaps.any():
+            row = int(gaps.argmax())
+            raise ValueError(
+                f"{cells.where} has no label in {place_of(cells, row)}: the column {label.name!r} "
+                "is empty there. Fill it in, or leave the row out."
+            )
+        if label.classes:
+            column = Column(label.name, "ordinal", categories=label.classes)
+            return codes_of(column, cells, "class")
+        numbers = numbers_of(Column(label.name, "number"), cells)
+        return ((numbers - label.mean) / label.deviation).astype(np.float32)
+
+
+def numbers_of(column: Column, cells: Cells) -> np.ndarray:
+    """A column of numbers with its gaps filled, float64 [num_rows].
+
+    Raises:
+      ValueError: it is not there, holds something else or infinity, or a gap cannot be filled.
+    """
+    values = _values(column, cells)
+    gaps = gaps_of(values)
+    if not is_number(values) and not gaps.all():
+        row = next(r for r, value in enumerate(values.tolist())
+                   if not gaps[r] and not isinstance(value, int | float | np.number))
+        raise ValueError(
+            f"{cells.where}: the column {column.name!r} holds {quoted(values[row])} in "
+            f"{place_of(cells, row)}, but numbers in the training rows. Correct it."
+        )
+    if gaps.any() and column.fill is None:
+        raise ValueError(missing(column.name, int(gaps.argmax()), cells))
+    numbers = np.where(gaps, column.fill or 0.0, 0.0 if not is_number(values) else values)
+    numbers = numbers.astype(np.float64)
+    if not np.isfinite(numbers).all():
+        row = int(np.isfinite(numbers).argmin())
+        raise ValueError(
+            f"{cells.where}: the column {column.name!r} holds infinity in {place_of(cells, row)}. "
+            "Correct it, or leave the row out."
+        )
+    return numbers
+
+
+def codes_of(column: Column, cells: Cells, what: str = "category") -> np.ndarray:
+    """The place of each row's category, int32 [num_rows]; of an unknown one the last.
+
+    Raises:
+      ValueError: the column is not there, or a category is unknown and has no place.
+    """
+    values = _values(column, cells)
+    places: dict[Any, int] = {value: place for place, value in enumerate(column.categories)}
+    other = len(places) if column.has_other else -1
+    found: dict[Any, int] = {}
+    codes = np.empty(len(values), np.int32)
+    gaps = gaps_of(values)
+    for row, value in enumerate(values.tolist()):
+        key = None if gaps[row] else value
+        code = found.get(key)
+        if code is None:
+            code = found[key] = places.get(key, places.get(as_text(key), other))
+        codes[row] = code
+    if (codes < 0).any():
+        row = int((codes < 0).argmax())
+        if gaps[row]:
+            raise ValueError(missing(column.name, row, cells))
+        raise ValueError(
+            f"{cells.where}: the column {column.name!r} has the {what} {quoted(values[row])} in "
+            f"{place_of(cells, row)}, which is not among the {len(places)} of the training rows: "
+            f"{quoted(list(column.categories))}. " + (
+                "Leave the row out." if what == "class" else
+                'Leave the row out, or fit the table with unknown="column".'
+            )
+        )
+    return codes
+
+
+def as_text(value: Any) -> str | None:
+    """A number as text, since a column of text may hold only digits in another file."""
+    if value is None:
+        return None
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return str(value)
+
+
+def missing(name: str, row: int, cells: Cells) -> str:
+    """That a value is missing, and what to do."""
+    return (
+        f"{cells.where}: the column {name!r} has a missing value in {place_of(cells, row)}. Fit "
+        'the table with missing="mean" or with a value for gaps, or leave the row out.'
+    )
+
+
+def _values(column: Column, cells: Cells) -> np.ndarray:
+    if column.name not in cells.columns:
+        raise ValueError(f"{cells.where}: {unknown('column', column.name, list(cells.columns))}")
+    return cells.columns[column.name]
+
+
+def _column_of(record: Mapping[str, Any]) -> Column:
+    """A column as it was written down."""
+    column = Column(**{**record, "categories": tuple(record["categories"])})
+    known: Sequence[str] = ("number", "one_hot", "ordinal", "left out")
+    if column.how not in known or not isinstance(column.name, str):
+        raise ValueError(f"a column is made {quoted(column.how)}")
+    return column

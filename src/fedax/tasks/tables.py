@@ -1,0 +1,124 @@
+"""A user's own table, in a file: a first model of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from fedax.algorithm import Array, Model, Params
+from fedax.data.federated_dataset import FederatedDataset
+from fedax.data.preparing import Table, fit_table
+from fedax.data.preparing.cells import read_cells
+from fedax.data.preparing.fitting import Encoding, Missing, Objective, Scaling, Unknown
+from fedax.data.task import Task
+from fedax.models.mlp import mlp
+from fedax.models.supervised import classification, regression
+from fedax.validate import check_number
+from fedax.validate import unknown as unknown_name
+
+MODELS = ("linear", "mlp")
+
+
+def load(
+    model: str,
+    file: str,
+    client: str,
+    label: str,
+    test: float | str = 0.2,
+    split_seed: int = 0,
+    columns: str | None = None,
+    leave_out: str | None = None,
+    missing: Missing = "mean",
+    encoding: Encoding = "one_hot",
+    unknown: Unknown = "column",
+    scaling: Scaling = "pooled",
+    objective: Objective = "auto",
+    positive: str | float | None = None,
+) -> Task:
+    """The rows of a CSV or Parquet file, a client being what a column says.
+
+    Args:
+      model: "linear" (logistic regression of classes, linear regression of numbers) or "mlp" (one
+        hidden layer of 64 units).
+      file: the table, with a line of column names.
+      client: the column that says whose each row is.
+      label: the column to learn.
+      test: the share of each client's rows to test on, in [0, 1); or a second file.
+      split_seed: of the share.
+      columns: which to take, with commas between them; none: all but ids, columns with one value
+        only, dates, and text with more than 100 values.
+      leave_out: which not to take, with commas between them.
+      missing: what becomes of a missing number: mean, error, or a number. In text it is a category.
+      encoding: of text: one_hot or ordinal.
+      unknown: what becomes of text that no training row has: column, a place of its own, or error.
+      scaling: of numbers, by the training rows: pooled, client (of each its own), or none.
+      objective: of the label: auto, classification or regression.
+      positive: of two classes the positive one; none: the last by order.
+    """
+    cells = read_cells(file, client)
+    second = None
+    if isinstance(test, str):
+        second, train_rows = read_cells(test, client), cells
+    else:
+        check_number("test", test, at_least=0, below=1)
+        train_rows = cells
+        if test:
+            rows = FederatedDataset.from_arrays(
+                {"row": np.arange(cells.num_rows)}, cells.clients
+            ).split(test, split_seed)
+            train_rows, second = (cells.take(part.arrays["row"]) for part in rows)
+    taken = _names(columns)
+    left = _names(leave_out) or []
+    for name in left:
+        if name not in cells.columns or name == label:
+            others = [other for other in cells.columns if other != label]
+            raise ValueError(unknown_name("column in leave_out", name, others))
+    if left:
+        train_rows = train_rows._replace(
+            columns={name: of for name, of in train_rows.columns.items() if name not in left}
+        )
+    table = fit_table(
+        train_rows, client=client, label=label, columns=taken, missing=missing, encoding=encoding,
+        unknown=unknown, scaling=scaling, objective=objective, positive=positive,
+    )
+    tested = None if second is None else table.apply(second)
+    if second is not None and label not in second.columns:
+        raise ValueError(f"{test}: {unknown_name('label column', label, second.columns)}")
+    name = Path(file).name.partition(".")[0] or "table"
+    references = {} if tested is None else _references(table, tested)
+    return Task(_model(table, model), table.apply(train_rows), tested, name, references)
+
+
+def _names(text: str | None) -> list[str] | None:
+    return None if text is None else [name.strip() for name in str(text).split(",")]
+
+
+def _model(table: Table, model: str) -> Model:
+    hidden = (64,) if model == "mlp" else ()
+    classes = () if table.label is None else table.label.classes
+    init, apply = mlp((len(table.features), *hidden, len(classes) or 1))
+    if classes:
+        return classification(init, apply)
+
+    def predict(params: Params, x: Array) -> Array:
+        return apply(params, x)[:, 0]
+
+    return regression(init, predict)
+
+
+def _references(
+    table: Table, test: FederatedDataset
+) -> Mapping[str, Callable[[], Mapping[str, float]]]:
+    """What a constant answer, decided on the training rows, gets on the test rows."""
+    label, y = table.label, test.arrays["y"]
+    if label is None:
+        return {}
+    if label.classes:
+        often = int(np.argmax(label.counts))
+        return {"the most frequent class": lambda: {"test_accuracy": float(np.mean(y == often))}}
+    mean = 0.0 if label.deviation != 1.0 or label.mean else None
+    if mean is None:  # not scaled
+        return {}
+    return {"the mean": lambda: {"test_loss": float(np.mean(np.square(y)) / 2)}}
