@@ -10,19 +10,12 @@ from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
-from fedax.data.checks import checked_indices, require_arrays, require_clients
-from fedax.data.grouping import (
-    check_client,
-    checked_ids,
-    checked_names,
-    checked_offsets,
-    client_rows,
-    first_twice,
-    group,
-)
-from fedax.data.rows import as_rows, join_rows, take_rows
+from fedax.data.checks import checked_indices, require_arrays
+from fedax.data.grouping import checked_ids, checked_offsets, first_twice, group, join_clients
+from fedax.data.rows import as_rows, take_rows
 from fedax.data.splitting import TEST, TRAIN, VALIDATION, SplitBy, split_rows
 from fedax.data.tables import Columns, dataset_arrays, frame_arrays
+from fedax.data.torch_examples import torch_arrays, torch_clients
 from fedax.validate import so_many
 
 if TYPE_CHECKING:
@@ -115,27 +108,7 @@ class FederatedDataset:
           ValueError: names, shapes or dtypes differ between clients, a client has no examples,
             or a floating point array holds NaN or infinity. The sentence names the client.
         """
-        require_clients(clients)
-        if not clients:
-            raise ValueError("A data set needs at least one client, and got none.")
-        if isinstance(clients, Mapping):
-            names = checked_names(list(clients))
-            tables = list(clients.values())
-        else:
-            names, tables = None, list(clients)
-        labels = list(clients) if isinstance(clients, Mapping) else list(range(len(clients)))
-        sizes = np.zeros(len(tables), np.int64)
-        first: dict[str, Any] = {}
-        columns: dict[str, list[np.ndarray]] = {key: [] for key in tables[0]}
-        for index, (label, table) in enumerate(zip(labels, tables, strict=True)):
-            rows = client_rows(label, table)
-            first = first or rows
-            check_client(label, rows, first)
-            sizes[index] = len(next(iter(rows.values())))
-            for key, value in rows.items():
-                columns[key].append(value)
-        arrays = {key: join_rows(parts) for key, parts in columns.items()}
-        return cls(arrays, np.concatenate([[0], np.cumsum(sizes)]), names)
+        return cls(*join_clients(clients))
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Any], client_ids: Any) -> FederatedDataset:
@@ -229,6 +202,27 @@ class FederatedDataset:
         """
         arrays, clients, names, used = dataset_arrays(dataset, client_column, columns, categories)
         return cls(*group(arrays, checked_ids(clients), names), used)
+
+    @classmethod
+    def from_torch(
+        cls, clients: Any, names: Sequence[str] = ("x", "y"), *, client_ids: Any = None
+    ) -> FederatedDataset:
+        """The examples of PyTorch's `Dataset`s or `DataLoader`s, each of which is read once.
+
+        Args:
+          clients: client -> its data set, such as a `Subset`, or a list of these. Of a loader all
+            examples are taken in order, whatever its batch size, `shuffle` and `drop_last`. Random
+            transforms are drawn once, so put augmentation into the model's loss.
+          names: the names of an example's parts; an example that is a dictionary has its own.
+          client_ids: whose example each is, if `clients` is one data set of all.
+
+        Raises:
+          TypeError, ValueError: examples that are no numbers, of different shapes, without length.
+            The message names the client and the example.
+        """
+        if client_ids is None:
+            return cls.from_clients(torch_clients(clients, names))
+        return cls.from_arrays(torch_arrays(clients, names, "The data set"), client_ids)
 
     def __repr__(self) -> str:
         sizes = self.client_sizes

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedax.data.checks import require_arrays, require_name
-from fedax.data.rows import as_rows, first_not_finite, is_in_a_file, take_rows
+from fedax.data.checks import require_arrays, require_clients, require_name
+from fedax.data.rows import as_rows, first_not_finite, is_in_a_file, join_rows, take_rows
 from fedax.validate import quoted
 
 
@@ -250,3 +250,33 @@ def checked_offsets(offsets: Any, num_examples: int) -> np.ndarray:
             f"hold, but go from {offsets[0]} to {offsets[-1]}."
         )
     return offsets
+
+
+def join_clients(
+    clients: Mapping[Any, Mapping[str, Any]] | Sequence[Mapping[str, Any]],
+) -> tuple[dict[str, Any], np.ndarray, np.ndarray | None]:
+    """The arrays, offsets and names of single clients' arrays, joined.
+
+    Raises:
+      TypeError, ValueError: as `FederatedDataset.from_clients`.
+    """
+    require_clients(clients)
+    if not clients:
+        raise ValueError("A data set needs at least one client, and got none.")
+    if isinstance(clients, Mapping):
+        labels, tables = list(clients), list(clients.values())
+        names = checked_names(labels)
+    else:
+        labels, tables, names = range(len(clients)), list(clients), None
+    sizes = np.zeros(len(tables), np.int64)
+    first: dict[str, Any] = {}
+    columns: dict[str, list[np.ndarray]] = {key: [] for key in tables[0]}
+    for index, (label, table) in enumerate(zip(labels, tables, strict=True)):
+        rows = client_rows(label, table)
+        first = first or rows
+        check_client(label, rows, first)
+        sizes[index] = len(next(iter(rows.values())))
+        for key, value in rows.items():
+            columns[key].append(value)
+    arrays = {key: join_rows(parts) for key, parts in columns.items()}
+    return arrays, np.concatenate([[0], np.cumsum(sizes)]), names

@@ -28,6 +28,7 @@ from fedax.models.recurrence import gru, init_gru, init_lstm, lstm
 from fedax.models.resnet import residual_network, resnet18, resnet20
 from fedax.models.rewriting import fast_convolutions
 from fedax.models.tags import tag_logistic_regression
+from fedax.models.torch_weights import from_torch, to_torch
 from fedax.models.words import word_lstm
 
 __all__ = [
@@ -39,6 +40,7 @@ __all__ = [
     "convolution",
     "dropout",
     "fast_convolutions",
+    "from_torch",
     "group_norm",
     "gru",
     "image_cnn",
@@ -65,6 +67,7 @@ __all__ = [
     "standardised",
     "standardised_each",
     "tag_logistic_regression",
+    "to_torch",
     "token_accuracy",
     "word_lstm",
 ]
