@@ -262,7 +262,7 @@ def test_public_names_are_sorted_and_exist():
     public = {name for name in vars(fedax) if not name.startswith("_")}
     modules = {name for name in public if type(vars(fedax)[name]).__name__ == "module"}
     assert public - modules == set(fedax.__all__) - {
-        "base_optimizers", "optimizers", "pictures", "schedules", "theory",
+        "base_optimizers", "optimizers", "pictures", "schedules", "scores", "theory",
     }
 
 
@@ -411,7 +411,7 @@ def test_what_is_no_algorithm_or_no_array_is_named():
     odd = task._replace(model=task.model._replace(init=lambda key: {"x": jnp.ones(3), "f": abs}))
     with pytest.raises(ValueError, match=r"parameter of type builtin_function_or_method .*eqx"):
         fedax.train(odd, fedax.fedavg(task.model), num_rounds=1)
-    with pytest.raises(TypeError, match="Unknown option 'client_lr'"):
+    with pytest.raises(TypeError, match="Unknown option of fedavg 'client_lr'"):
         fedax.fedavg(task.model, client_lr=0.1)
 
 
