@@ -30,6 +30,7 @@ from fedax.measures.communication import Communication
 from fedax.report.clients import CLIENTS, clients_table
 from fedax.rounds.evaluation import Evaluator
 from fedax.rounds.history import History
+from fedax.rounds.learning import Learning
 from fedax.rounds.measurements import add_tests
 from fedax.rounds.rejections import Rejections
 from fedax.rounds.report import DivergedError, RoundReport
@@ -62,8 +63,8 @@ class Job(NamedTuple):
       rounds: (state) -> the reports of the rounds that are left.
       watch: when to stop, and which model is the best.
       go_on: how to go on when it was stopped, the end of a sentence.
-      warn: tells of a client that is rejected again and again, and of a sink that fails; None: the
-        display does.
+      warn: tells of a client that is rejected again and again, of a run that does not learn, and
+        of a sink that fails; None: the display does.
     """
 
     folder: Path
@@ -162,7 +163,8 @@ def sit(
     done = kept = int(state.server_state.round_index)
     before = read_metrics(folder)[:done]
     rejections = Rejections(job.task.model, population(job.task, job.algorithm), before)
-    warn = job.warn or display.say
+    learning = Learning(job.task, job.config["seed"], before)
+    warn = job.warn or display.warn
     references = {text: dict(compute()) for text, compute in job.task.references.items()}
     trace = Trace(folder / "profile" if profile else None, job.num_rounds - done)
     saving = 0.0
@@ -176,6 +178,8 @@ def sit(
     ):
         for line in [*opening(folder, job.config, job.task, state, references), *notes]:
             display.say(line)
+        for sentence in learning.begin(one_copy(state.server_state.params)) if not done else []:
+            warn(sentence)
         with _begun(trace, job), _remembered(job):
             for report in iter(()) if watch.why else job.rounds(state):
                 done = int(report.metrics["round"])
@@ -190,7 +194,9 @@ def sit(
                 sinks.log(report.metrics)
                 display.show(report)
                 params = (report.state or restored.state).server_state.params
-                for sentence in rejections.add(report.rejected, params):
+                for sentence in (
+                    *rejections.add(report.rejected, params), *learning.add(report.metrics)
+                ):
                     warn(sentence)
                 trace.round_done()
                 if report.state is None:
@@ -209,6 +215,9 @@ def sit(
                     break
                 if stops and done < job.num_rounds:
                     raise _stopped(job, done, asked.by)
+        if done > len(before):
+            for sentence in learning.end(one_copy(state.server_state.params)):
+                warn(sentence)
         summary = _finish(
             job, references, saving, rejections, display, _final(job, state), sinks
         )
