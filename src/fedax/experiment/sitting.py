@@ -6,6 +6,7 @@ The one loop that writes a run folder, for the command line's runs and for Pytho
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -178,8 +179,7 @@ def sit(
     ):
         for line in [*opening(folder, job.config, job.task, state, references), *notes]:
             display.say(line)
-        for sentence in learning.begin(one_copy(state.server_state.params)) if not done else []:
-            warn(sentence)
+        _tell(warn, learning.begin(state))
         with _begun(trace, job), _remembered(job):
             for report in iter(()) if watch.why else job.rounds(state):
                 done = int(report.metrics["round"])
@@ -194,10 +194,7 @@ def sit(
                 sinks.log(report.metrics)
                 display.show(report)
                 params = (report.state or restored.state).server_state.params
-                for sentence in (
-                    *rejections.add(report.rejected, params), *learning.add(report.metrics)
-                ):
-                    warn(sentence)
+                _tell(warn, rejections.add(report.rejected, params), learning.add(report.metrics))
                 trace.round_done()
                 if report.state is None:
                     continue
@@ -215,9 +212,7 @@ def sit(
                     break
                 if stops and done < job.num_rounds:
                     raise _stopped(job, done, asked.by)
-        if done > len(before):
-            for sentence in learning.end(one_copy(state.server_state.params)):
-                warn(sentence)
+        _tell(warn, learning.end(state))
         summary = _finish(
             job, references, saving, rejections, display, _final(job, state), sinks
         )
@@ -225,6 +220,11 @@ def sit(
             display.say(describe_time(summary["time"]))
             display.say(trace.outcome)
     return state
+
+
+def _tell(warn: Callable[[str], None], *sentences: list[str]) -> None:
+    for sentence in itertools.chain(*sentences):
+        warn(sentence)
 
 
 @contextlib.contextmanager

@@ -199,8 +199,7 @@ def _train_in_memory(
         style_of_python(console, progress),
     )
     reports = simulate(task, algorithm, num_rounds=num_rounds, **options)
-    if state.server_state.round_index == 0:
-        warn(learning.begin(one_copy(state.server_state.params)))
+    warn(learning.begin(state))
     with display:
         for report in reports:
             history.append(report.metrics)
@@ -212,8 +211,7 @@ def _train_in_memory(
             display.show(report)
             if watch.why and report.state is not None:
                 break
-    if history.rounds:
-        warn(learning.end(one_copy(state.server_state.params)))
+    warn(learning.end(state))
     return _result(history, state, watch)
 
 

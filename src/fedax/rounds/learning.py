@@ -14,8 +14,10 @@ from jax.dtypes import canonicalize_dtype
 
 from fedax.algorithm import Params
 from fedax.data.task import Task
+from fedax.devices.mesh import one_copy
 from fedax.factories import recipe
 from fedax.mistakes.model import call_outputs
+from fedax.rounds.state import TrainingState
 from fedax.rounds.untrained import mean_loss, untrained_loss
 
 # On so many examples it is seen whether outputs are probabilities, and how large inputs are.
@@ -52,9 +54,13 @@ class Learning:
         self._is_far = False
         for metrics in rounds:
             self.add(metrics)
+        self._goes_on = False
 
-    def begin(self, params: Params) -> list[str]:
-        """Sentences on a model that is not trained yet."""
+    def begin(self, state: TrainingState) -> list[str]:
+        """Sentences on the model, unless it is trained already: then they were said before."""
+        if state.server_state.round_index > 0:
+            return []
+        params = one_copy(state.server_state.params)
         return [said for said in (_statistics(params), _probabilities(self._task, params)) if said]
 
     def add(self, metrics: Mapping[str, Any]) -> list[str]:
@@ -63,6 +69,7 @@ class Learning:
         Args:
           metrics: of the round.
         """
+        self._goes_on = True
         loss = metrics.get("train_loss")
         if loss is None or np.isnan(loss):
             return []
@@ -75,14 +82,16 @@ class Learning:
         self._is_far = said is not None
         return [said] if said else []
 
-    def end(self, params: Params) -> list[str]:
+    def end(self, state: TrainingState) -> list[str]:
         """A sentence if the loss has not fallen below that of the model that nobody has trained."""
-        if len(self._last) < LAST_ROUNDS or self._first is None:
+        if not self._goes_on or len(self._last) < LAST_ROUNDS or self._first is None:
             return []
         fallen = self._first - np.mean(self._last)
         if fallen > FALLS * abs(self._first) and not self._is_far:
             return []
-        before, now = untrained_loss(self._task, self._seed), mean_loss(self._task, params)
+        before, now = untrained_loss(self._task, self._seed), mean_loss(
+            self._task, one_copy(state.server_state.params)
+        )
         if not np.isfinite(before) or before == 0 or now < before - BELOW * abs(before):
             return []
         return [
