@@ -291,14 +291,14 @@ def test_batches_are_small_where_they_are_work(monkeypatch):
         )
         params = jax.eval_shape(model.init, jax.random.key(0))
         sizes[width] = tuple(
-            usual_batch_size(model, params, data, soon=soon) for soon in (False, True)
+            usual_batch_size(model, params, data.arrays, soon=soon) for soon in (False, True)
         )
     # 128 * 300,000 < 4 * 10^7 and 32 * 300,000 < 10^7
     assert sizes == {10: (512, 512), 300: (512, 512), 30_000: (128, 32)}
     text = fedax.load_task("shakespeare", model="small")
     params = jax.eval_shape(text.model.init, jax.random.key(0))
-    assert usual_batch_size(text.model, params, text.test, soon=True) == 8
-    assert usual_batch_size(text.model, params, text.test) == 32
+    assert usual_batch_size(text.model, params, text.test.arrays, soon=True) == 8
+    assert usual_batch_size(text.model, params, text.test.arrays) == 32
 
 
 # In run folders.

@@ -194,3 +194,12 @@ def test_the_curves_are_the_losses():
     np.testing.assert_allclose(y, x / (3 * (6 - 5 * x)), rtol=1e-9)
     x, y = next(line for line in by_steps.lines if line.get_label() == "gamma = 0.5").get_data()
     np.testing.assert_allclose(y, (2.0**x - 2) / (6 * (2.0 ** (x + 1) - 1)), rtol=1e-9)
+
+
+def test_clients_whose_condition_number_cannot_be_squared(capsys):
+    words = ["--curvatures", "1e219", "2", "--centres", "36", "19", "--ridge", "28"]
+    *_, ways = tables(capsys, *words, "--accuracy", "1e308")
+    said = {name: row["prescription"] for name, row in ways.items()}
+    assert "beyond float64" in said["the same by Theorem 17"]
+    assert "beyond float64" in said["the same by Corollary 20"]
+    assert "mu = 2, which is nothing beside L = 1e+219" in said["decaying gamma, Theorem 29"]

@@ -18,7 +18,8 @@ PAGES: dict[str, tuple[str, str, tuple[str, ...]]] = {
         "initial_state", "DivergedError",
     )),
     "evaluating": ("Evaluating", "What a model is worth, to all and client by client.", (
-        "evaluate", "evaluate_clients", "evaluate_personalized", "ClientMetrics",
+        "evaluate", "evaluate_clients", "predict", "evaluate_personalized", "ClientMetrics",
+        "fedax.scores",
         "communication", "dissimilarity", "quadratic_model", "advise",
     )),
     "runs": ("Runs on disk", "Run folders and parameters.", (
@@ -62,7 +63,7 @@ PAGES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     )),
 }
 # Modules that are public names, shown under their full ones.
-MODULES = {"base_optimizers", "optimizers", "pictures", "schedules", "theory"}
+MODULES = {"base_optimizers", "optimizers", "pictures", "schedules", "scores", "theory"}
 
 
 def navigation() -> list[str]:

@@ -69,6 +69,7 @@ from fedax.measures.communication import communication
 from fedax.measures.dissimilarity import dissimilarity
 from fedax.measures.quadratic_model import advise, quadratic_model
 from fedax.mistakes import AlgorithmError, ModelError
+from fedax.models import scores
 from fedax.models.next_token import next_token
 from fedax.models.supervised import classification, regression
 from fedax.optimizers import BaseOptimizer, base_optimizers, schedules
@@ -81,6 +82,7 @@ from fedax.rounds.evaluation import evaluate, evaluate_clients
 from fedax.rounds.history import History
 from fedax.rounds.options import SimulateOptions
 from fedax.rounds.personalization import evaluate_personalized
+from fedax.rounds.predicting import predict
 from fedax.rounds.report import DivergedError, RoundReport
 from fedax.rounds.sampling import part_of_the_day, sampler
 from fedax.rounds.simulate import simulate
@@ -175,6 +177,7 @@ __all__ = [
     "partition",
     "pfnm",
     "pictures",
+    "predict",
     "quadratic_model",
     "quadratic_task",
     "read_data",
@@ -184,6 +187,7 @@ __all__ = [
     "save_params",
     "scaffold",
     "schedules",
+    "scores",
     "search",
     "server_only",
     "simulate",

@@ -14,6 +14,7 @@ secure aggregation, differential privacy and any number of machines. An exchange
 uploads one by one (PFNM's) must say so with `individual`, and is not.
 """
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
@@ -26,6 +27,24 @@ PyTree: TypeAlias = Any
 Params: TypeAlias = PyTree
 Batch: TypeAlias = Mapping[str, Array]
 Metric: TypeAlias = Callable[[PyTree, Batch], tuple[Array, Array]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Score:
+    """A function of all outputs of a data set, such as the area under the ROC curve.
+
+    Attributes:
+      function: `(outputs, labels, weights) -> number`, of NumPy arrays with the examples along the
+        first axis; NaN where it is not defined, such as an AUC of one class. What
+        `fedax.scores` gives, or a function of your own.
+      labels: the name of the client array that it compares with.
+      weights: the name of the client array of weights [n], or None: every example weighs 1.
+        Examples of weight 0 are left out before the function is called.
+    """
+
+    function: Callable[[PyTree, Any, Any], Any]
+    labels: str = "y"
+    weights: str | None = None
 
 
 class Model(NamedTuple):
@@ -45,6 +64,9 @@ class Model(NamedTuple):
         `fedax.models.sparse_product` and in no other way. A client that trains by plain SGD then
         changes the rows that occur in its minibatch, where they are, and not all of them. None:
         there is no such matrix.
+      scores: name -> `Score`, or a function `(outputs, labels, weights) -> number` of all outputs,
+        with the labels "y". They are measured wherever `metrics` are, over all examples and client
+        by client; see `fedax.scores`.
     """
 
     init: Callable[[Array], Params]
@@ -53,10 +75,11 @@ class Model(NamedTuple):
     metrics: Mapping[str, Metric]
     check: Callable[[Params, Mapping[str, Any]], None] | None = None
     sparse: PyTree | None = None
+    scores: Mapping[str, Score | Callable[[PyTree, Any, Any], Any]] | None = None
 
     def __repr__(self) -> str:
         made = written(self) or defined_in(self.loss)
-        return f"Model({made}; metrics: {', '.join(self.metrics)})"
+        return f"Model({made}; metrics: {', '.join([*self.metrics, *(self.scores or {})])})"
 
 
 class Reply(NamedTuple):

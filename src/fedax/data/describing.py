@@ -39,6 +39,9 @@ MOST_PARTS = 10_000
 MOST_CHARACTERS = 60
 NOT_THERE = "not there"
 MODEL = {"model": "the task's"}
+# Arguments and fields that fedax 0.23 and before did not have. While they have this value they are
+# left out, so that what was described then is the same now.
+NEWER = {"scores": None}
 _NOT_OWN = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib",
                                                           "platlib"))
 
@@ -84,7 +87,7 @@ class Describer:
             defaults = option_defaults(made.factory) if self._complete else {}
             others = {name: defaults[name] for name in defaults if name not in made.arguments}
             arguments = self._each(made.arguments | others)
-            return {"factory": _name(made.factory), "arguments": arguments}
+            return {"factory": _name(made.factory), "arguments": _but_newer(arguments)}
         if isinstance(value, np.ndarray | np.generic | jax.Array):
             return _array(value)
         if isinstance(value, FederatedDataset):
@@ -92,7 +95,8 @@ class Describer:
         if isinstance(value, Mapping):
             return {"dict": self._each(value)}
         if isinstance(value, tuple) and hasattr(value, "_fields"):
-            return {"type": _name(type(value)), "fields": self._each(_fields(value))}
+            fields = self._each(_fields(value))
+            return {"type": _name(type(value)), "fields": _but_newer(fields)}
         if isinstance(value, list | tuple):
             return {type(value).__name__: [self(item) for item in value]}
         if isinstance(value, Set):
@@ -288,6 +292,13 @@ def _sample(array: Any, update: Callable[[bytes], Any]) -> None:
     num_rows = max(SAMPLED_BYTES // num_blocks // row_bytes, 1)
     for start in np.linspace(0, len(array) - num_rows, num_blocks).astype(int).tolist():
         update(np.asarray(array[start : start + num_rows]).tobytes())
+
+
+def _but_newer(described: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: value for name, value in described.items()
+        if not (name in NEWER and value == NEWER[name])
+    }
 
 
 def _fields(value: Any) -> dict[str, Any]:

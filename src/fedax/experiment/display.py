@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemaini
 from rich.table import Column
 
 from fedax.devices.terminal import Console, Progress
-from fedax.rounds.history import describe_sample, is_sampled
+from fedax.rounds.history import UNDEFINED, describe_sample, is_sampled, is_undefined
 from fedax.rounds.report import RoundReport
 
 Style: TypeAlias = Literal["bar", "lines", "nothing"]
@@ -206,7 +206,10 @@ def describe_test(metrics: Mapping[str, float | None]) -> str:
         if name.startswith("test_") and not name.startswith(REPORTED_ONLY):
             label = name.removeprefix("test_").replace("_", " ")
             known = math.nan if value is None else value
-            number = f"{100 * known:.1f}%" if "accuracy" in name else f"{known:.4f}"
+            number = (
+                UNDEFINED if is_undefined(metrics, name)
+                else f"{100 * known:.1f}%" if "accuracy" in name else f"{known:.4f}"
+            )
             words.append(f"test {label} {number}")
     if words and is_sampled(metrics):
         words[-1] += f" ({describe_sample(metrics)})"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -169,16 +169,12 @@ def sit(
     references = {text: dict(compute()) for text, compute in job.task.references.items()}
     trace = Trace(folder / "profile" if profile else None, job.num_rounds - done)
     saving = 0.0
-    with explained(folder, job.go_on):
-        log = MetricsLog(folder, done)
-        if done < job.num_rounds and watch.why is None:  # a longer run is not finished any more
-            (folder / "summary.json").unlink(missing_ok=True)
+    log = _opened(job, done)
     with (
         log, display, stop_on_signal(lambda: _stopped_inside(job, done, kept)) as asked,
         Sinks(job.config["log"], folder, job.config, warn, before) as sinks,
     ):
-        for line in [*opening(folder, job.config, job.task, state, references), *notes]:
-            display.say(line)
+        _tell(display.say, opening(folder, job.config, job.task, state, references), notes)
         _tell(warn, learning.begin(state))
         with _begun(trace, job), _remembered(job):
             for report in iter(()) if watch.why else job.rounds(state):
@@ -217,14 +213,22 @@ def sit(
             job, references, saving, rejections, display, _final(job, state), sinks
         )
         if profile:
-            display.say(describe_time(summary["time"]))
-            display.say(trace.outcome)
+            _tell(display.say, [describe_time(summary["time"]), trace.outcome])
     return state
 
 
-def _tell(warn: Callable[[str], None], *sentences: list[str]) -> None:
-    for sentence in itertools.chain(*sentences):
-        warn(sentence)
+def _opened(job: Job, done: int) -> MetricsLog:
+    """The metrics of the folder's rounds, to which others are added."""
+    with explained(job.folder, job.go_on):
+        log = MetricsLog(job.folder, done)
+        if done < job.num_rounds and job.watch.why is None:  # a longer run is not finished any more
+            (job.folder / "summary.json").unlink(missing_ok=True)
+    return log
+
+
+def _tell(say: Callable[[str], None], *lines: Iterable[str]) -> None:
+    for line in itertools.chain(*lines):
+        say(line)
 
 
 @contextlib.contextmanager

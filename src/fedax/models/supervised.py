@@ -15,6 +15,7 @@ from fedax.factories import factory
 from fedax.mistakes.errors import ModelError, checked_call
 from fedax.mistakes.model import array_of, require_function
 from fedax.models.labels import Sigmoid, Softmax
+from fedax.models.scoring import as_scores
 from fedax.models.weighting import (
     check_weights,
     checked_class_weights,
@@ -35,6 +36,7 @@ def classification(
     class_weights: ArrayLike | None = None,
     example_weights: str | None = None,
     label_smoothing: float = 0.0,
+    scores: Mapping[str, Any] | None = None,
 ) -> Model:
     r"""Softmax classification: :math:`\ell = -\log \operatorname{softmax}(f(w, x))_y`.
 
@@ -67,6 +69,9 @@ def classification(
       example_weights: the name of the client array of e, numbers of at least 0, [B], or shaped as
         the labels [B, L]. What weighs 0 does not count, whatever its label.
       label_smoothing: s, in [0, 1).
+      scores: functions of all outputs beside the metrics: name -> what `fedax.scores` gives, a
+        metric of scikit-learn, or your own `(outputs, labels, weights) -> number`, with the
+        example weights.
 
     Returns:
       A model with the metrics `accuracy`, in which only example weights count (of several labels,
@@ -130,6 +135,7 @@ def classification(
         outputs=outputs,
         metrics={"accuracy": target.accuracy, "loss": target.loss},
         check=check,
+        scores=as_scores(scores, labels, example_weights) or None,
     )
 
 
@@ -142,6 +148,7 @@ def regression(
     targets: str = "y",
     mask: str | None = None,
     example_weights: str | None = None,
+    scores: Mapping[str, Any] | None = None,
 ) -> Model:
     r"""Least squares: :math:`\ell = \frac12 \lVert f(w, x) - y \rVert^2`.
 
@@ -158,9 +165,10 @@ def regression(
       apply: (parameters, inputs [B, ...]) -> predictions, shaped like the targets.
       inputs, targets: the names of the client arrays.
       mask: the name of the client array of m, [B] or shaped as the targets: True, or 1, where a
-        target is known. Others may be anything, NaN too.
+        target is known. Others may be any number, such as 0.
       example_weights: the name of the client array of e, numbers of at least 0, [B] or shaped as
         the targets.
+      scores: as for `classification`, of predictions and targets.
 
     Returns:
       A model with the metric `loss`.
@@ -221,6 +229,7 @@ def regression(
         outputs=outputs,
         metrics={"loss": losses},
         check=check if mask or example_weights else None,
+        scores=as_scores(scores, targets, example_weights) or None,
     )
 
 

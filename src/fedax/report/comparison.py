@@ -25,7 +25,7 @@ from fedax.report.marks import (
 )
 from fedax.report.results import results_table
 from fedax.report.runs import LAST_ROUNDS, Run, warnings
-from fedax.rounds.history import mean_and_spread
+from fedax.rounds.history import UNDEFINED, is_undefined, mean_and_spread
 
 # Of more runs only the best few are drawn at first.
 MOST_AT_FIRST, BEST_AT_FIRST = 24, 8
@@ -192,7 +192,7 @@ def _table(
     finals = [run.final for run in runs]
     for name in dict.fromkeys(name for final in finals for name in final):
         if name.startswith("test_"):
-            columns.append(Column(words(name), [_measured(name, f.get(name)) for f in finals]))
+            columns.append(Column(words(name), [_measured(name, f) for f in finals]))
     seconds = [
         None if run.summary is None else float(run.summary.get("seconds", math.nan)) for run in runs
     ]
@@ -203,7 +203,10 @@ def _table(
     ])
 
 
-def _measured(metric: str, value: float | None) -> Cell:
+def _measured(metric: str, final: Mapping[str, float | None]) -> Cell:
+    value = final.get(metric)
+    if is_undefined(final, metric):
+        return Cell(UNDEFINED, math.nan, "number")
     if value is None or math.isnan(value):
         return Cell("", math.nan)
     return Cell(in_units(metric, value), value, "number")

@@ -12,7 +12,7 @@ from fedax.report.curves import Chart, View, in_units, view_of
 from fedax.report.document import Page
 from fedax.report.marks import pairs, plain_table, text, words
 from fedax.report.runs import LAST_ROUNDS, Run, warnings
-from fedax.rounds.history import describe_sample, is_sampled
+from fedax.rounds.history import UNDEFINED, describe_sample, is_sampled, is_undefined
 
 # What a metric's name begins with -> what its line shows.
 LINES = {
@@ -95,7 +95,8 @@ def _with_samples(view: View, run: Run, names: Sequence[str]) -> View:
 def _headline(run: Run) -> dict[str, Any]:
     final, summary = run.final, run.summary or {}
     rows: dict[str, Any] = {
-        words(name): in_units(name, v) for name, v in final.items() if "evaluated_" not in name
+        words(name): UNDEFINED if is_undefined(final, name) else in_units(name, v)
+        for name, v in final.items() if "evaluated_" not in name
     }
     if "evaluated_of" in final:
         rows["evaluated on"] = describe_sample(final)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fedax.rounds.directions import direction
-from fedax.rounds.history import as_frame
+from fedax.rounds.history import UNDEFINED, as_frame
 from fedax.validate import check_number
 
 if TYPE_CHECKING:
@@ -24,7 +25,8 @@ SHOWN = 3
 class ClientMetrics(Mapping[str, np.ndarray]):
     """Metric name -> each client's mean over its examples, float64 [num_clients].
 
-    NaN where nothing of a client weighs.
+    NaN where nothing of a client weighs. A score, such as an AUC, is that of the client's examples,
+    and NaN where they do not define it.
 
     Attributes:
       names: the clients', [num_clients], text or whole numbers.
@@ -51,39 +53,47 @@ class ClientMetrics(Mapping[str, np.ndarray]):
         num_examples: np.ndarray,
         before: ClientMetrics | None = None,
         num_left_out: int = 0,
+        *,
+        scores: Mapping[str, tuple[float, np.ndarray]] = MappingProxyType({}),
     ) -> None:
-        """From metric name -> each client's sums of weight * value and of the weights."""
+        """From metric name -> each client's sums of weight * value and of the weights.
+
+        `scores` are functions of all outputs: name -> that of all clients together, and each one's.
+        """
         self._sums = dict(sums)
+        self._scores = dict(scores)
         self.names = names
         self.num_examples = num_examples
         self.before = before
         self.num_left_out = num_left_out
 
     def __getitem__(self, metric: str) -> np.ndarray:
+        if metric in self._scores:
+            return self._scores[metric][1]
         totals, weights = self._sums[metric]
         return np.divide(totals, weights, out=np.full_like(totals, np.nan), where=weights > 0)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._sums)
+        return iter([*self._sums, *self._scores])
 
     def __len__(self) -> int:
         """The number of metrics."""
-        return len(self._sums)
+        return len(self._sums) + len(self._scores)
 
     def overall(self) -> dict[str, float]:
-        """Metric name -> mean over the examples of all clients together, as `fedax.evaluate`."""
+        """Metric name -> mean, or score, over the examples of all clients together."""
         return {
             metric: float(totals.sum() / weights.sum()) if weights.sum() else math.nan
             for metric, (totals, weights) in self._sums.items()
-        }
+        } | {metric: pooled for metric, (pooled, _) in self._scores.items()}
 
     def worst(self, fraction: float = 0.1) -> dict[str, float]:
         """Metric name -> mean over the clients for whom it is worst.
 
         Each of these clients counts once, however many examples it has. They are the given part
-        of the clients with a value, rounded up. Low values are the worse ones of metrics with
-        one of these words in their name: accuracy, auc, bleu, cosine, correct, f1, precision, r2,
-        recall, reward, score. Of all others it is the high ones.
+        of the clients with a value, rounded up. Low values are the worse ones of metrics whose
+        name says so, as accuracy, auc, f1 and recall do (see `fedax.EarlyStopping`). Of all others
+        it is the high ones.
 
         Args:
           fraction: of the clients, in (0, 1].
@@ -129,6 +139,9 @@ class ClientMetrics(Mapping[str, np.ndarray]):
         means = self._means()
         for metric in self:
             mean, tail = f"{means[metric]:.4g}", f"{tails[metric]:.4g}"
+            if metric in self._scores and math.isnan(means[metric]):
+                lines.append(f"  {metric}: {UNDEFINED} for every client")
+                continue
             if self.before is not None:
                 mean += f" ({self.before._means()[metric]:.4g})"
                 tail += f" ({self.before.worst()[metric]:.4g})"

@@ -7,10 +7,10 @@ from typing import Literal, TypeAlias
 Mode: TypeAlias = Literal["max", "min"]
 
 # What a metric's name says of its direction, in a word of it.
-HIGH = {"accuracy", "auc", "bleu", "cosine", "correct", "f1", "precision", "r2", "recall",
-        "reward", "score"}
-LOW = {"bpc", "bytes", "dissimilarity", "distance", "drift", "error", "loss", "mae", "mse", "nll",
-       "norm", "perplexity", "regret", "rmse", "seconds"}
+HIGH = {"accuracy", "auc", "auprc", "auroc", "bleu", "correct", "cosine", "f1", "kappa", "mcc",
+        "precision", "r2", "recall", "reward", "score", "sensitivity", "specificity"}
+LOW = {"bpc", "brier", "bytes", "dissimilarity", "distance", "drift", "ece", "error", "loss", "mae",
+       "mse", "nll", "norm", "perplexity", "regret", "rmse", "seconds"}
 
 
 def direction(metric: str) -> Mode | None:

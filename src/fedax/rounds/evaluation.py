@@ -6,7 +6,7 @@ import functools
 import math
 from collections import deque
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import numpy as np
@@ -28,6 +28,7 @@ from fedax.rounds.checks import (
 from fedax.rounds.client_metrics import ClientMetrics
 from fedax.rounds.padding import check_metrics
 from fedax.rounds.sampling import sample_examples
+from fedax.rounds.scoring import Scoring, checked_scores, on_host, require_rows
 from fedax.validate import check_count, plain
 
 # Examples at a time on a device, if nobody says. On a CPU fewer, if their products of numbers are
@@ -37,6 +38,9 @@ PRODUCTS, FEWEST = 4 * 10**7, 32
 # Between rounds likewise, but such that a batch is over soon, in a few milliseconds.
 SOON_PRODUCTS, SOON_FEWEST = 10**7, 8
 
+# The metrics of a batch, each with its weights, and the outputs.
+_Measured: TypeAlias = tuple[list[tuple[Array, Array]], PyTree]
+
 
 class Evaluator:
     """Evaluates parameters on one data set; compiles once.
@@ -45,7 +49,7 @@ class Evaluator:
     so the mean over all clients is that of the pooled examples.
 
     Args:
-      model: whose `outputs` and `metrics` are used.
+      model: whose `outputs`, `metrics` and `scores` are used.
       dataset: the examples, read in order.
       batch_size: examples at a time on a device; changes nothing but speed and memory. None: see
         `usual_batch_size`, by the first parameters.
@@ -84,8 +88,9 @@ class Evaluator:
         self._asked, self._batch_size = plain(batch_size), 0  # until parameters are known
         self._tried = False
         self._names = list(model.metrics)
+        self._scores = checked_scores(model, dataset)
         numbers, structure = partition((model.outputs, tuple(model.metrics.values())))
-        self._program = _program(structure, tuple(self._names), self._mesh)
+        self._program = _program(structure, tuple(self._names), self._mesh, bool(self._scores))
         self._measure = functools.partial(self._program, numbers)
         self._numbers = numbers
 
@@ -103,32 +108,43 @@ class Evaluator:
         self._try(params)
 
     def overall(self, params: Params) -> dict[str, float]:
-        """Metric name -> mean over the examples of all clients together."""
-        return self.per_client(params).overall()
+        """Metric name -> mean, or score, over the examples of all clients together."""
+        return self._whole(params, clients=False).overall()
 
     def per_client(self, params: Params) -> ClientMetrics:
-        """Metric name -> mean over each client's examples."""
-        walk = self.begin(params)
-        walk.go_on(walk.batches_left)
-        return walk.result()
+        """Metric name -> mean, or score, over each client's examples."""
+        return self._whole(params, clients=True)
 
-    def begin(self, params: Params) -> Walk:
-        """An evaluation of these parameters, which it holds, that goes on when it is told to."""
+    def begin(self, params: Params, *, clients: bool | None = None) -> Walk:
+        """An evaluation of these parameters, which it holds, that goes on when it is told to.
+
+        Args:
+          params: what is evaluated.
+          clients: whether scores are wanted client by client, too; None: unless the examples are a
+            sample, in which some clients have none.
+        """
         self._size(params)
         self._try(params)
-        return Walk(self, self._placed(params, REPLICATED))
+        if clients is None:
+            clients = self.num_examples == self.num_all
+        return Walk(self, self._placed(params, REPLICATED), clients=clients)
+
+    def _whole(self, params: Params, *, clients: bool) -> ClientMetrics:
+        walk = self.begin(params, clients=clients)
+        walk.go_on(walk.batches_left)
+        return walk.result()
 
     def _size(self, params: Params) -> None:
         """Decides on the number of examples at a time, once."""
         if not self._batch_size:
-            each = self._asked or usual_batch_size(self._model, params, self._dataset)
+            each = self._asked or usual_batch_size(self._model, params, self._dataset.arrays)
             devices = 1 if self._mesh is None else self._mesh.size
             self._batch_size = devices * min(each, -(-self.num_examples // devices))
 
     def _try(self, params: Params) -> None:
         """Looks once at what the model gives, before anything is measured.
 
-        Refuses metrics that a last batch that is filled up changes.
+        Refuses metrics that a last batch that is filled up changes, and scores that fail.
         """
         leaves = jax.tree.leaves(params)
         if self._tried or not all(isinstance(leaf, jax.Array | np.ndarray) for leaf in leaves):
@@ -136,6 +152,15 @@ class Evaluator:
         self._tried = True
         if self._mesh is None and self.num_examples % self._batch_size:
             check_metrics(self._model, params, self._dataset, self._batch_size, self._measure)
+        if self._scores:  # on examples of as many clients as there is room for
+            places = np.linspace(0, self.num_examples - 1, self._batch_size).astype(int)
+            rows = np.unique(places)
+            rows = rows if self._drawn is None else self._drawn[rows]
+            batch = self._placed(self._batch(rows), SPREAD)
+            _, outputs = self._measure(self._placed(params, REPLICATED), *batch)
+            trial = Scoring(self._scores, self._dataset, clients=False)
+            trial.add(rows, on_host(outputs, len(rows)))
+            trial.result()
 
     def _batch(self, rows: np.ndarray) -> tuple[dict[str, np.ndarray], np.ndarray]:
         """The examples of these rows, sorted, and the last one's until the batch is full.
@@ -158,7 +183,7 @@ class Evaluator:
 
 
 def usual_batch_size(
-    model: Model, params: Params, dataset: FederatedDataset, *, soon: bool = False
+    model: Model, params: Params, arrays: Mapping[str, Any], *, soon: bool = False
 ) -> int:
     """Examples at a time on a device, if nobody says, by the size of the model.
 
@@ -166,14 +191,14 @@ def usual_batch_size(
     dispatch costs more. Elsewhere not measured.
 
     Args:
-      model, params, dataset: of which only the shapes matter.
+      model, params, arrays: of which only the shapes matter.
       soon: whether a batch should be over soon, as other work waits for it.
     """
     if jax.default_backend() != "cpu":
         return USUAL // 4 if soon else USUAL
     batch = {
         key: jax.ShapeDtypeStruct((1, *array.shape[1:]), canonicalize_dtype(array.dtype))
-        for key, array in dataset.arrays.items()
+        for key, array in arrays.items()
     }
     traced = jax.eval_shape(
         functools.partial(call_outputs, model.outputs), params, batch,
@@ -195,12 +220,14 @@ class Walk:
     Args:
       evaluator: whose examples it walks through.
       params: what is evaluated.
+      clients: whether scores are wanted client by client, too.
     """
 
-    def __init__(self, evaluator: Evaluator, params: Params) -> None:
+    def __init__(self, evaluator: Evaluator, params: Params, *, clients: bool) -> None:
         self._of, self._params, self._next = evaluator, params, 0
         zeros = np.zeros(evaluator._dataset.num_clients)
         self._sums = {name: (zeros.copy(), zeros.copy()) for name in evaluator._names}
+        self._scoring = Scoring(evaluator._scores, evaluator._dataset, clients=clients)
 
     @property
     def batches_left(self) -> int:
@@ -209,7 +236,7 @@ class Walk:
 
     def go_on(self, count: int) -> None:
         """Evaluates the next batches, and no more than there are."""
-        of, under_way = self._of, deque[tuple[np.ndarray, list[tuple[Array, Array]]]]()
+        of, under_way = self._of, deque[tuple[np.ndarray, _Measured]]()
         for _ in range(min(count, self.batches_left)):
             rows = np.arange(self._next, min(self._next + of._batch_size, of.num_examples))
             self._next += len(rows)
@@ -228,13 +255,17 @@ class Walk:
         sizes = data.client_sizes if drawn is None else np.diff(
             np.searchsorted(drawn, data.offsets)
         )
-        return ClientMetrics(self._sums, data.client_names, sizes)
+        scores = self._scoring.result()
+        return ClientMetrics(self._sums, data.client_names, sizes, scores=scores)
 
-    def _add(self, rows: np.ndarray, measured: list[tuple[Array, Array]]) -> None:
+    def _add(self, rows: np.ndarray, measured: _Measured) -> None:
         """Adds a batch to its clients' sums of weight * value and of weights, in float64."""
         of = self._of
+        metrics, outputs = measured
+        if of._scores:
+            self._scoring.add(rows, on_host(outputs, len(rows)))
         owners = np.searchsorted(of._dataset.offsets, rows, side="right") - 1
-        for name, (values, weights) in zip(of._names, jax.device_get(measured), strict=True):
+        for name, (values, weights) in zip(of._names, jax.device_get(metrics), strict=True):
             value = np.asarray(values, np.float64)[: len(rows)]
             weight = np.asarray(weights, np.float64)[: len(rows)]
             if (weight < 0).any():
@@ -248,18 +279,24 @@ class Walk:
 
 
 @functools.lru_cache(maxsize=PROGRAMS)
-def _program(structure: Structure, names: tuple[str, ...], mesh: Mesh | None) -> Any:
-    """The metrics of all models of a structure on a batch, which their numbers tell apart."""
+def _program(
+    structure: Structure, names: tuple[str, ...], mesh: Mesh | None, gives_outputs: bool
+) -> Any:
+    """The metrics of all models of a structure on a batch, which their numbers tell apart.
+
+    With them the outputs, if they are wanted, else ().
+    """
 
     def measure(
         numbers: list[Array], params: Params, batch: Batch, mask: Array
-    ) -> list[tuple[Array, Array]]:
+    ) -> _Measured:
         outputs_of, metrics = structure(numbers)
         outputs = call_outputs(outputs_of, params, batch, mask)
-        return [
+        found = [
             call_metric(name, metric, outputs, batch, mask)
             for name, metric in zip(names, metrics, strict=True)
         ]
+        return found, require_rows(outputs, mask.shape[0]) if gives_outputs else ()
 
     if mesh is not None:
         measure = jax.shard_map(
@@ -272,7 +309,7 @@ def _program(structure: Structure, names: tuple[str, ...], mesh: Mesh | None) ->
 def evaluate(
     model: Model, params: Params, dataset: FederatedDataset, batch_size: int | None = None
 ) -> dict[str, float]:
-    """Metric name -> mean over the examples of all clients; see `Evaluator`.
+    """Metric name -> mean, and score, over the examples of all clients; see `Evaluator`.
 
     Raises:
       TypeError, ValueError: an argument is something else, or out of its range.
@@ -286,7 +323,7 @@ def evaluate(
 def evaluate_clients(
     model: Model, params: Params, dataset: FederatedDataset, batch_size: int | None = None
 ) -> ClientMetrics:
-    """Metric name -> each client's mean, float64 [num_clients], with the clients' names.
+    """Metric name -> each client's mean, or score, float64 [num_clients], with the clients' names.
 
     Errors as for `evaluate`.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,10 @@ import numpy as np
 if TYPE_CHECKING:
     import pandas
     from matplotlib.figure import Figure
+
+# How the names of metrics of evaluations begin.
+_EVALUATED = ("test_", "validation_")
+UNDEFINED = "undefined"
 
 
 class History:
@@ -126,6 +131,27 @@ def is_sampled(metrics: Mapping[str, Any], name: str = "test_") -> bool:
     if not name.startswith("test_") or name.startswith("test_personal_"):
         return False
     return metrics.get("evaluated_examples", 0) < metrics.get("evaluated_of", 0)
+
+
+def is_undefined(metrics: Mapping[str, Any], name: str) -> bool:
+    """Whether a metric of an evaluation has no value although the model's losses are finite.
+
+    Such as an AUC where only one class occurs. Where a loss is not finite either, the model is to
+    blame, and not the metric.
+
+    Example:
+      >>> metrics = {"train_loss": 0.5, "test_loss": 0.7, "test_auc": math.nan}
+      >>> is_undefined(metrics, "test_auc"), is_undefined(metrics | {"test_loss": None}, "test_auc")
+      (True, False)
+    """
+    value = metrics.get(name, 0.0)
+    if (value is not None and not math.isnan(value)) or not name.startswith(_EVALUATED):
+        return False
+    losses = [
+        loss for other, loss in metrics.items()
+        if other == "train_loss" or (other.startswith(_EVALUATED) and "loss" in other.split("_"))
+    ]
+    return bool(losses) and all(loss is not None and math.isfinite(loss) for loss in losses)
 
 
 def describe_sample(metrics: Mapping[str, Any]) -> str:

@@ -107,7 +107,7 @@ class Measurements:
                 self._evaluator = make()
             else:  # both with one size of batches, which compiles once
                 with _evaluating():
-                    size = usual_batch_size(task.model, params, task.test, soon=True)
+                    size = usual_batch_size(task.model, params, task.test.arrays, soon=True)
                 self._evaluator = make(size)
                 self.sample = make(size, sample=settings.evaluation_sample, seed=settings.seed)
         self._personal: _Personal | None = None

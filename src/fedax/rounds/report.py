@@ -13,6 +13,7 @@ from fedax.outside.text import Told
 from fedax.rounds.client_metrics import ClientMetrics
 from fedax.rounds.cohort import RoundInfo
 from fedax.rounds.dispatch import Prepared
+from fedax.rounds.history import UNDEFINED, is_undefined
 from fedax.rounds.state import TrainingState
 
 
@@ -53,7 +54,12 @@ class RoundReport(NamedTuple):
 
     def __repr__(self) -> str:
         names = [name for name in self.metrics if name == "train_loss" or name.startswith("test_")]
-        words = [f"{name} {self.metrics[name]:.4g}" for name in names[:8]]
+        words = [
+            f"{name} " + (
+                UNDEFINED if is_undefined(self.metrics, name) else f"{self.metrics[name]:.4g}"
+            )
+            for name in names[:8]
+        ]
         for what in ("rejected", "dropped"):
             clients = getattr(self, what)
             if clients:

@@ -34,10 +34,11 @@ class EarlyStopping:
       patience: >= 1, after so many measurements without an improvement training stops. So it
         counts evaluations for `test_*`, and rounds for what every round has.
       min_delta: >= 0; a change counts if it is larger. NaN and infinity are no improvement.
-      mode: "max" or "min". None goes by the words of the name: accuracy, auc, bleu, cosine,
-        correct, f1, precision, r2, recall, reward and score should be high; bpc, bytes,
-        dissimilarity, distance, drift, error, loss, mae, mse, nll, norm, perplexity, regret, rmse
-        and seconds low. "name:max" for the metric says it as well.
+      mode: "max" or "min". None goes by the words of the name: accuracy, auc, auprc,
+        auroc, bleu, correct, cosine, f1, kappa, mcc, precision, r2, recall, reward, score,
+        sensitivity and specificity should be high; bpc, brier, bytes, dissimilarity, distance,
+        drift, ece, error, loss, mae, mse, nll, norm, perplexity, regret, rmse and seconds low.
+        "name:max" for the metric says it as well.
 
     Raises:
       ValueError: an argument is out of its range, or the name says no direction and mode is None.

@@ -9,7 +9,7 @@ import numpy as np
 
 from fedax.data.task import Task
 from fedax.outside.text import Told, in_columns
-from fedax.rounds.history import History, mean_and_spread
+from fedax.rounds.history import History, is_undefined, mean_and_spread
 from fedax.rounds.stopping import Goal
 from fedax.rounds.untrained import LAST_ROUNDS
 from fedax.sweeps.edges import Edge, edge
@@ -195,7 +195,7 @@ def require_choosable(rule: Rule, task: Task, evaluates: bool) -> None:
         why = "evaluate_every is 0" if task.test is not None else f"{task.name} has no test data"
         raise ValueError(f"Cannot choose by {name}: {why}. Choose by train_loss.")
     measured = [f"{part}_{metric}" for part in ("test", "test_worst_tenth")
-                for metric in task.model.metrics]
+                for metric in [*task.model.metrics, *(task.model.scores or {})]]
     if name not in measured:
         raise ValueError(unknown("metric to choose by", name, [PAPER_RULE, *measured]))
 
@@ -218,6 +218,11 @@ def _require_measured(record: Record, name: str, rounds: int) -> None:
         known for known, values in record.metrics.items() if not np.isnan(values[:, :rounds]).all()
     }
     if name in record.metrics and name not in measured:
+        if "evaluated_of" in measured and name.startswith("test_"):
+            raise RuleError(
+                f"Cannot choose by {name}: it is undefined in every run, as an AUC is where only "
+                "one class occurs."
+            )
         raise RuleError(
             f"Cannot choose by {name}: it was not measured in the first {rounds} rounds."
         )
@@ -228,7 +233,8 @@ def _require_measured(record: Record, name: str, rounds: int) -> None:
 def _last_values(record: Record, name: str, rounds: int, there: np.ndarray) -> list[float]:
     """The last value of a metric for each run that is there, or the mean of the last ones.
 
-    NaN if a run has none, infinite if it is not finite.
+    NaN if a run has none, or its last is undefined though its losses are finite, such as an AUC of
+    one class; infinite if it is not finite.
     """
     values = record.metrics[name][there, :rounds]
     measured = ~np.isnan(values)
@@ -239,12 +245,23 @@ def _last_values(record: Record, name: str, rounds: int, there: np.ndarray) -> l
         longest = record.metrics[name][done == done.max(), :rounds]
         measured[:] = ~np.isnan(longest).all(axis=0)
     found: list[float] = []
-    for of_run, has in zip(values, measured, strict=True):
+    for row, of_run, has in zip(np.flatnonzero(there).tolist(), values, measured, strict=True):
         last = of_run[has][-LAST_ROUNDS if name == PAPER_RULE else -1:]
-        found.append(
-            np.nan if not len(last) else float(last.mean()) if np.isfinite(last).all() else np.inf
-        )
+        if len(last) and np.isfinite(last).all():
+            found.append(float(last.mean()))
+        else:
+            lost = len(last) and not _is_undefined(record, name, row, int(np.flatnonzero(has)[-1]))
+            found.append(np.inf if lost else np.nan)
     return found
+
+
+def _is_undefined(record: Record, name: str, row: int, number: int) -> bool:
+    """Whether a run's metric is not defined in a round (from 0), as `is_undefined` has it."""
+    metrics = {
+        known: values[row, number] for known, values in record.metrics.items()
+        if known == name or (number < values.shape[1] and not np.isnan(values[:, number]).all())
+    }
+    return is_undefined(metrics, name)
 
 
 def _called(rule: Callable[[History], Any], history: History, name: str) -> float:

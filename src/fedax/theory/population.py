@@ -377,8 +377,8 @@ class QuadraticPopulation:
 
     @property
     def kappa(self) -> float:
-        """L / mu; inf if mu is not positive."""
-        return self.L / self.mu if self.mu > 0 else np.inf
+        """L / mu; inf if mu is not positive, or if the square of L / mu is beyond float64."""
+        return self.L / self.mu if self.mu > self.L / 1e154 else np.inf
 
     @functools.cached_property
     def sigma_A(self) -> float:  # noqa: N802

@@ -44,10 +44,8 @@ def largest_gamma(population: QuadraticPopulation, K: float, accuracy: float) ->
 def theorem_17_gamma(population: QuadraticPopulation, K: float, accuracy: float) -> float:
     """The largest gamma for which Theorem 17 of paper 000 promises the distance; at most 1/L."""
     check_accuracy(accuracy)
-    if population.mu <= 0:
-        raise TheoryError(f"Theorem 17 needs mu > 0, but mu = {population.mu:.4g}.")
+    scale = _scale(population, "Theorem 17")
     L, mu = population.L, population.mu
-    scale = population.sigma_c * (1 + population.sigma_A / mu)
 
     def bound(gamma: float) -> float:
         return float(scale * (K * L - phi(K, L, gamma)) / phi(K, mu, gamma))
@@ -66,12 +64,24 @@ def corollary_20_gamma(population: QuadraticPopulation, K: float, accuracy: floa
     at most the gamma of epsilon = 1 - e^{-K}, which is 1/L.
     """
     check_accuracy(accuracy)
-    if population.mu <= 0:
-        raise TheoryError(f"Corollary 20 needs mu > 0, but mu = {population.mu:.4g}.")
-    scale = population.sigma_c * (1 + population.sigma_A / population.mu) * population.kappa
+    scale = _scale(population, "Corollary 20") * population.kappa
     if scale == 0:
         return 1 / population.L
     return float(min(np.log1p(accuracy / scale) / (K * population.L), 1 / population.L))
+
+
+def _scale(population: QuadraticPopulation, name: str) -> float:
+    """What both bounds are multiples of: sigma_c (1 + sigma_A / mu)."""
+    mu = population.mu
+    if mu <= 0:
+        raise TheoryError(f"{name} needs mu > 0, but mu = {mu:.4g}.")
+    scale = population.sigma_c * (1 + population.sigma_A / mu)
+    if not np.isfinite(scale):
+        raise TheoryError(
+            f"The bound of {name} is beyond float64: the clients differ too much for it "
+            f"(sigma_c = {population.sigma_c:.4g}, sigma_A / mu = {population.sigma_A / mu:.4g})."
+        )
+    return scale
 
 
 def largest_K(  # noqa: N802 - the papers' letter

@@ -294,7 +294,10 @@ def _note(
             for seed, history in tried.histories.items()
         ]
         if any(map(math.isnan, scores)):
-            raise ValueError("A trial has no score, as it was not measured; choose another metric.")
+            raise ValueError(
+                "A trial has no score: the metric was not measured, or is undefined, as an AUC is "
+                "where only one class occurs. Choose another metric."
+            )
         said["scores"] = [score if math.isfinite(score) else None for score in scores]
         if any(tried.diverged.values()):
             said["diverged"] = max(tried.diverged.values())

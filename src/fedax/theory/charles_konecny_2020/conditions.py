@@ -70,9 +70,10 @@ def convex(name: str, population: QuadraticPopulation) -> QuadraticPopulation:
     Returns:
       The clients that statements are about: those with a positive probability.
     """
+    mu, L = population.mu, population.L
+    beside = f", which is nothing beside L = {L:g}" if mu > 0 else ""
     require(
-        population.mu > SINGULAR * population.L, name,
-        f"mu > 0 (Assumption 2), but mu = {population.mu:g}",
+        mu > SINGULAR * L, name, f"mu > 0 (Assumption 2), but mu = {mu:g}{beside}"
     )
     part = population.taking_part
     if part.all():
