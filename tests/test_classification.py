@@ -9,6 +9,7 @@ from sklearn.metrics import log_loss
 from sklearn.utils.class_weight import compute_class_weight
 
 import fedax
+from fedax.factories import partition
 from fedax.mistakes.errors import ModelError
 from fedax.models import balanced_class_weights
 
@@ -23,7 +24,16 @@ def rng():
 
 def made(factory=fedax.classification, **options):
     """A model whose outputs are its inputs."""
-    return factory(lambda key: jnp.zeros(1), lambda p, x: x + 0 * p.sum(), **options)
+    return factory(init, apply, **options)
+
+
+def init(key):
+    del key
+    return jnp.zeros(1)
+
+
+def apply(params, x):
+    return x + 0 * params.sum()
 
 
 def mean(pair):
@@ -215,7 +225,5 @@ def test_data_are_checked_before_the_first_round(options, arrays, words):
 
 
 def test_other_class_weights_compile_nothing_again():
-    from fedax.factories import partition
-
     one, two = (partition(made(class_weights=np.array(a)))[1] for a in ([1.0, 2.0], [3.0, 4.0]))
     assert one == two

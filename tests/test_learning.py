@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import fedax
-from fedax.cli import main
+from fedax.cli.main import run_command
 
 
 def data(scale=1.0):
@@ -27,7 +27,7 @@ def init(key):
 
 
 def apply(params, x):
-    return x @ params
+    return x @ params.astype(x.dtype)
 
 
 def said(model, *, rate=0.3, scale=1.0, **options):
@@ -42,11 +42,11 @@ def said(model, *, rate=0.3, scale=1.0, **options):
 
 
 def softmax(params, x):
-    return jax.nn.softmax(x @ params)
+    return jax.nn.softmax(apply(params, x))
 
 
 def sigmoid(params, x):
-    return jax.nn.sigmoid(x @ params[:, 0])
+    return jax.nn.sigmoid(apply(params[:, 0], x))
 
 
 @pytest.mark.parametrize(("model", "options", "words"), [
@@ -95,7 +95,7 @@ def test_a_resumed_run_does_not_say_it_again(tmp_path):
 
 def test_one_line_on_the_command_line(tmp_path, capsys):
     for rate, count in (("0.1", 0), ("1e-9", 1)):
-        assert main([
+        assert run_command([
             "run", "digits", "fedavg", "--rounds", "8", "--out", str(tmp_path / rate),
             "--set", f"client_learning_rate={rate}",
         ]) == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections import deque
 from collections.abc import Iterable, Mapping
@@ -16,6 +17,7 @@ from fedax.algorithm import Params
 from fedax.data.task import Task
 from fedax.devices.mesh import one_copy
 from fedax.factories import recipe
+from fedax.mistakes.errors import ModelError
 from fedax.mistakes.model import call_outputs
 from fedax.rounds.state import TrainingState
 from fedax.rounds.untrained import mean_loss, untrained_loss
@@ -61,7 +63,10 @@ class Learning:
         if state.server_state.round_index > 0:
             return []
         params = one_copy(state.server_state.params)
-        return [said for said in (_statistics(params), _probabilities(self._task, params)) if said]
+        found = [_statistics(params)]
+        with contextlib.suppress(ModelError):  # a model that fails says so in the first round
+            found.append(_probabilities(self._task, params))
+        return [said for said in found if said]
 
     def add(self, metrics: Mapping[str, Any]) -> list[str]:
         """Takes notice of a round; a sentence if it is one of the first and its loss is too high.
