@@ -14,7 +14,8 @@ import pytest
 import doc_blocks
 from fedax.algorithms import registry
 from fedax.cli import main, sweeps
-from fedax.cli.commands import Data, DataGet, Reproduce, Run, Sweep
+from fedax.cli.commands import Reproduce, Run, Sweep
+from fedax.cli.data_commands import Data, DataGet
 from fedax.cli.sweeps import asked
 from fedax.data.catalogue import PRODUCTS
 from fedax.devices import processes
@@ -120,7 +121,8 @@ def commands(page):
         start = next((i for i, word in enumerate(line) if word not in BEFORE), len(line))
         own = any(word.startswith("my_") for word in line)  # a reader's files
         if line[start:start + 1] == ["fedax"] and "--help" not in line and not own:
-            found.append(line[start + 1:])
+            whole = line[start + 1:]
+            found.append(whole[: whole.index(">")] if ">" in whole else whole)
     return found
 
 

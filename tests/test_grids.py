@@ -14,7 +14,8 @@ import pytest
 from hypothesis import strategies as st
 
 import fedax
-from fedax.cli.main import _parsed, run_command
+from fedax.cli.main import run_command
+from fedax.cli.parsing import parsed
 from fedax.cli.sweeps import asked, describe, print_outcome, require_alone
 from fedax.experiment.config import SOURCES, RunConfig, changed_since, resolve
 from fedax.experiment.errors import ConfigError
@@ -363,7 +364,7 @@ def test_a_key_that_fits_two_places_is_told_apart(tmp_path):
 
 
 def asked_by(line):
-    return asked(_parsed(["sweep", *shlex.split(line)]))
+    return asked(parsed(["sweep", *shlex.split(line)]))
 
 
 @pytest.mark.quick
@@ -411,8 +412,8 @@ def test_a_wrong_command_line(line, message):
 ])
 def test_what_cannot_go_with_a_folder(line, message):
     with pytest.raises(ConfigError, match=message):
-        require_alone(_parsed(["sweep", *line.split()]))
-    require_alone(_parsed(["sweep", "--resume", "a", "--choose", "test_loss", "--debug"]))
+        require_alone(parsed(["sweep", *line.split()]))
+    require_alone(parsed(["sweep", "--resume", "a", "--choose", "test_loss", "--debug"]))
 
 
 @pytest.mark.quick

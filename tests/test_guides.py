@@ -11,6 +11,7 @@ import tomllib
 from pathlib import Path
 
 import jax
+import numpy as np
 import pytest
 
 import doc_blocks
@@ -73,13 +74,50 @@ def check_quick_start(session):
     assert "from {:.0f} to {:.0f}%".format(*numbers[3:]) in page
 
 
+def check_hospitals(session):
+    """Scores are in the paper's table, and what is chosen goes by validation alone."""
+    check_project(session, "project-hospitals", most_lines=80)
+    stays, result = session["stays"], session["results"]["fedavg"][0]
+    assert 0.05 < (stays["died"] == "yes").mean() < 0.07
+    assert stays["lactate"].isna().any()
+    assert stays["hospital"].nunique() == 12
+    assert result.history["validation_auc"][-1] > 0.7
+    assert 1 <= result.best_round <= len(result.history)
+
+
+def check_mnist(session):
+    """The run that was stopped ends with the same bits as one that was not."""
+    check_project(session, "project-mnist", most_lines=80)
+    resumed, run = session["results"]["fednova"][0], session["run"]
+    shutil.rmtree("runs/fednova-1")
+    again = run("fednova", 1)
+    assert jax.tree.all(jax.tree.map(np.array_equal, resumed.params, again.params))
+    assert again.test == resumed.test
+
+
+def check_project(session, page, most_lines):
+    """A project has few lines from its files to a table with a row a method, and a picture."""
+    own = [line for block in blocks(page)[1:] for line in block.code.splitlines() if line.strip()]
+    assert len(own) < most_lines
+    assert not re.search(r"\b_\w|\._", "\n".join(own).replace("__call__", ""))
+    written = Path("table.tex").read_text("utf-8")
+    assert all(name in written for name in session["methods"])
+    assert r"\textbf" in written
+    assert written.count(r"\pm") >= len(session["methods"])
+    assert len(list(Path().glob("*.pdf"))) == 1
+
+
 # What a page says of its own numbers.
 CLAIMS = {
     "precision": check_precision, "contract": check_contract, "quick-start": check_quick_start,
+    "project-hospitals": check_hospitals, "project-mnist": check_mnist,
 }
 
 
-LONG = ("contract", "diagnostics", "per-client", "theory", "tuning", "your-method")
+LONG = (
+    "contract", "diagnostics", "per-client", "project-hospitals", "project-mnist", "theory",
+    "tuning", "your-method",
+)
 
 
 @pytest.mark.parametrize(
@@ -103,7 +141,7 @@ def test_a_guide_runs(page, tmp_path, monkeypatch):
 def test_the_guides_methods_are_the_examples():
     """Copied word for word, so the one is tested with the other."""
     source = (ROOT / "examples" / "methods.py").read_text("utf-8")
-    quoted = [block.code for block in blocks("your-method") if block.kind == "python"][:3]
+    quoted = [block.code for block in blocks("your-method") if block.kind == "python"][:5]
     for code in quoted:
         assert code.strip() in source
     kept = "".join("".join(code.split()) for code in quoted)

@@ -365,7 +365,8 @@ SENTENCES = {
     "method first": ("my_methods.py:fedexp", "it is no task but a method; a task comes first: "
                      "fedax run TASK my_methods.py:fedexp"),
     "a preset": ("my_tasks.py:reviews --preset paper", "The task reviews has no preset 'paper'"),
-    "large cohort": ("my_tasks.py:reviews", "cohort_size is 10, but the task reviews has 6"),
+    "large cohort": ("my_tasks.py:reviews --cohort-size 10",
+                     "cohort_size is 10, but the task reviews has 6"),
     "unknown": ("my_tasks.py:small fedavg --set num_clients=3",
                 "Unknown setting of a run of fedavg on small"),
     "spelling": ("my_tasks.py:reviews fedavg --set spraed=3", "Did you mean 'spread'?"),
@@ -698,7 +699,7 @@ def test_entry_points_are_listed_with_where_they_come_from(installed, capsys):
             if row["from"] != "fedax"}
     assert rows["shops"]["from"] == "shop-tasks 1.2"
     assert rows["shops"]["description"] == "Reviews of shops."
-    assert rows["shops"]["settings"] == ["num_clients", "spread"]
+    assert rows["shops"]["settings"] == ["num_clients", "spread", "validation"]
     assert rows["quadratics"]["problem"] == "fedax has its own; write shop.tasks:small"
     assert "Several packages have" in rows["twice"]["problem"]
     assert "shop.sizes:SIZES is a tuple, but a task is" in rows["sizes"]["problem"]
@@ -983,7 +984,8 @@ def test_one_method_or_task_is_listed_with_its_settings(capsys):
     fed("list", "tasks", "my_tasks.py:reviews", "--json")
     (row,) = json.loads(capsys.readouterr().out)
     assert row["description"] == "Reviews of shops."
-    assert [setting["name"] for setting in row["settings"]] == ["num_clients", "spread"]
+    names = [setting["name"] for setting in row["settings"]]
+    assert names == ["num_clients", "spread", "validation"]
     fed("list", "datasets", "--settings", status=2)
     assert "tasks and algorithms have settings" in capsys.readouterr().err
     fed("list", "algorithms", "fedavgg", status=2)

@@ -1,4 +1,4 @@
-"""The examples' FedExP and FedDyn against their papers' equations, written in NumPy."""
+"""The examples' methods against their papers' equations, written in NumPy."""
 
 import ast
 import importlib.util
@@ -48,12 +48,33 @@ def client_quadratic(task, client):
                                     / len(arrays["A"]))
 
 
-def locally(x, hessian, centre, linear=0.0, weight=0.0):
-    """`STEPS` gradient steps on f(y) - linear y + weight |y - x|^2 / 2."""
+def locally(x, hessian, centre, linear=0.0, weight=0.0, steps=STEPS, rate=RATE):
+    """Gradient steps on f(y) - linear y + weight |y - x|^2 / 2."""
     y = x
-    for _ in range(STEPS):
-        y = y - RATE * (hessian @ (y - centre) - linear + weight * (y - x))
+    for _ in range(steps):
+        y = y - rate * (hessian @ (y - centre) - linear + weight * (y - x))
     return y
+
+
+def minibatches(task, client, size):
+    """Hessian and minimiser of each minibatch of one epoch in the stored order."""
+    a, c = (task.train.client(client)[name] for name in "Ac")
+    parts = [(a[k : k + size], c[k : k + size]) for k in range(0, len(a), size)]
+    return [
+        (a.mean(0), np.linalg.solve(a.sum(0), np.einsum("nij,nj->i", a, c))) for a, c in parts
+    ]
+
+
+def loss_of(task, client, x):
+    """The mean of a client's losses."""
+    arrays = task.train.client(client)
+    gap = x - arrays["c"]
+    return 0.5 * np.einsum("ni,nij,nj->n", gap, arrays["A"], gap).mean()
+
+
+def rate_of(t):
+    """A schedule."""
+    return 0.2 * 0.9**t
 
 
 @pytest.mark.quick
@@ -122,6 +143,139 @@ def test_feddyn_finds_the_minimiser_where_fedavg_does_not():
         assert far[0] <= np.linalg.norm(result.params["x"] - minimiser) < far[1], factory
 
 
+@pytest.mark.parametrize("weight", [None, 0.0, 0.7, 15.0])
+@pytest.mark.parametrize("weighting", ["num_examples", "uniform"])
+def test_fednova_is_the_papers_normalised_mean(weight, weighting):
+    """Clients of 1 to 12 examples take 2 to 8 steps in two epochs of minibatches of 3.
+
+    With alpha = eta mu, Wang et al. have a_i = [(1 - alpha)^(tau - 1), ..., 1 - alpha, 1].
+    """
+    start, cohort_size, rounds = np.array([0.1, 0.0, -0.1]), 4, 3
+    task = quadratic_task(start=list(start))
+    sizes = task.train.client_sizes
+    cohorts = np.stack([np.random.default_rng(t).permutation(10)[:4] for t in range(rounds)])
+    algorithm = METHODS.fednova(
+        task.model, rate_of, batch_size=3, num_local_epochs=2, order="sequential",
+        proximal_weight=weight, weighting=weighting,
+    )
+    result = fedax.train(
+        task, algorithm, num_rounds=rounds, cohort_size=cohort_size, evaluate_every=0,
+        sampling=lambda seed, t: cohorts[t],
+    )
+    x, mu = start, weight or 0.0
+    for t, cohort in enumerate(cohorts):
+        p = sizes[cohort] if weighting == "num_examples" else np.ones(cohort_size)
+        p = p / p.sum()
+        rate, steps, directions = rate_of(t), [], []
+        for i in cohort:
+            y, walk = x, 2 * minibatches(task, i, 3)
+            for hessian, centre in walk:
+                y = y - rate * (hessian @ (y - centre) + mu * (y - x))
+            a = (1 - rate * mu) ** np.arange(len(walk))
+            steps.append(len(walk))
+            directions.append((x - y) / (rate * a.sum()))
+        assert len(set(steps)) > 1
+        x = x - (p @ steps) * rate * (p @ np.stack(directions))
+    np.testing.assert_allclose(result.params["x"], x, rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["fednova", "qffl"])
+@pytest.mark.parametrize("weighting", ["num_examples", "uniform"])
+def test_a_special_case_is_fedavg(name, weighting):
+    """FedNova where all take as many steps, and q-FFL with q = 0, whatever the weights."""
+    task = quadratic_task()
+    options = {"batch_size": 3, "num_local_steps": 4, "weighting": weighting, "order": "sequential"}
+    given = {"q": 0.0} if name == "qffl" else {}
+    models = [
+        fedax.train(
+            task, factory(task.model, RATE, **own, **options), num_rounds=5, cohort_size=4,
+            evaluate_every=0,
+        ).params["x"]
+        for factory, own in ((getattr(METHODS, name), given), (fedax.fedavg, {}))
+    ]
+    np.testing.assert_allclose(models[0], models[1], rtol=1e-12)
+
+
+@pytest.mark.parametrize("q", [0.0, 0.3, 1.0, 5.0])
+def test_qffl_is_the_papers_algorithm_2(q):
+    """Delta_k = F_k^q L (w - w_k), h_k = q F_k^(q - 1) |L (w - w_k)|^2 + L F_k^q, L = 1 / eta."""
+    start, rounds = np.array([0.1, 0.0, -0.1]), 4
+    task = quadratic_task(start=list(start))
+    everyone = task.train.num_clients
+    algorithm = METHODS.qffl(
+        task.model, rate_of, q, batch_size=20, num_local_steps=STEPS
+    )
+    result = fedax.train(
+        task, algorithm, num_rounds=rounds, cohort_size=everyone, evaluate_every=0
+    )
+    w = start
+    for t in range(rounds):
+        lipschitz, top, bottom = 1 / rate_of(t), 0, 0
+        for k in range(everyone):
+            loss = loss_of(task, k, w) + 1e-10  # as the released code does
+            change = lipschitz * (
+                w - locally(w, *client_quadratic(task, k), rate=rate_of(t))
+            )
+            top = top + loss**q * change
+            bottom = bottom + q * loss ** (q - 1) * change @ change + lipschitz * loss**q
+        w = w - top / bottom
+    np.testing.assert_allclose(result.params["x"], w, rtol=1e-12)
+
+
+def test_qffl_minimises_the_mean_of_powers_of_the_clients_losses():
+    """With one local step it rests where sum_k F_k^q grad F_k = 0, with a smaller largest loss."""
+    task = quadratic_task()
+    largest = {}
+    for q in (0.0, 3.0):
+        algorithm = METHODS.qffl(task.model, RATE, q, batch_size=20, num_local_steps=1)
+        x = np.asarray(fedax.train(
+            task, algorithm, num_rounds=1000, cohort_size=10, evaluate_every=0
+        ).params["x"])
+        losses = np.array([loss_of(task, k, x) for k in range(10)])
+        pulls = np.stack([h @ (x - c) for h, c in (client_quadratic(task, k) for k in range(10))])
+        pulls *= losses[:, None] ** q
+        assert np.linalg.norm(pulls.sum(0)) < 1e-8 * np.linalg.norm(pulls, axis=1).sum()
+        largest[q] = losses.max()
+    assert largest[3.0] < 0.95 * largest[0.0]
+
+
+def test_qffl_rests_where_nothing_is_left_to_learn():
+    for settings in ({"q": 0.3}, {"q": 1.0}, {"q": 1.0, "client_learning_rate": 0.0}):
+        solved = quadratic_task(start=[0.0] * 3)
+        arrays = {name: array * (name == "A") for name, array in solved.train.arrays.items()}
+        train = fedax.FederatedDataset(arrays, solved.train.offsets)
+        algorithm = METHODS.qffl(solved.model, **settings)
+        end = fedax.train(solved._replace(train=train, test=None), algorithm, num_rounds=2)
+        assert not np.asarray(end.params["x"]).any()
+
+
+def test_a_client_s_whole_loss_is_one_model_s_and_no_training_changes_it():
+    """Whatever the batch size; its gradient goes with it."""
+    task = quadratic_task()
+    x = {"x": jnp.array([0.3, -0.2, 0.1])}
+    arrays = {name: jnp.asarray(array) for name, array in task.train.arrays.items()}
+    for batch_size in (2, 50):
+        local = fedax.LocalTraining.checked(
+            task.model, 0.1, {"batch_size": batch_size, "proximal_weight": 3.0}
+        )
+        for client in (2, 3):
+            start = jnp.int32(task.train.offsets[client])
+            count = jnp.int32(task.train.client_sizes[client])
+            data = fedax.ClientData(arrays, start, count, 12)
+            hessian, centre = client_quadratic(task, client)
+            loss = local.full_loss(x, data, jax.random.key(0))
+            again, gradient = local.full_gradient(x, data, jax.random.key(0))
+            expected = loss_of(task, client, np.asarray(x["x"]))
+            np.testing.assert_allclose([loss.mean, again.mean], expected, rtol=1e-12)
+            assert int(loss.weight) == int(count)
+            np.testing.assert_allclose(gradient["x"], hessian @ (x["x"] - centre), rtol=1e-12)
+            result = local.train(
+                fedax.LocalMessage(x, jnp.float64(0.1), 4, None), data, jax.random.key(0)
+            )
+            assert isinstance(result, fedax.LocalResult)
+            assert int(result.num_steps) == 4
+
+
 def test_a_setting_out_of_its_range_is_refused_in_a_sentence():
     model = quadratic_model(3)
     with pytest.raises(ValueError, match=r"proximal_weight must be .* but is -1"):
@@ -131,7 +285,7 @@ def test_a_setting_out_of_its_range_is_refused_in_a_sentence():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["fedexp", "feddyn"])
+@pytest.mark.parametrize("name", ["fedexp", "feddyn", "fednova", "qffl"])
 def test_the_contract_holds(name):
     checks = fedax.check_algorithm(getattr(METHODS, name))
     checks.raise_if_failed()

@@ -447,8 +447,12 @@ def test_warnings_that_matter():
         "where that of the first was 2. Try lower learning rates.")
     assert kinds(good._replace(rounds=rounds_of([2.0, *[3.0] * 38, 1.0]))) == []
     sampled = [m | {"evaluated_examples": 5, "evaluated_of": 9} for m in flat]
-    (sentence,) = warnings(good._replace(rounds=sampled))
-    assert sentence.startswith("Evaluated on a sample: test metrics on the way are of 5 of 9 ")
+    at_end = {"final": final | sampled[-1], "stopped": None}
+    (sentence,) = warnings(good._replace(rounds=sampled, summary=at_end))
+    assert sentence == "Evaluated on a sample: test metrics at the end are of 5 of 9 examples."
+    whole = {"evaluated_examples": 9, "evaluated_of": 9}
+    at_end = {"final": final | whole, "stopped": None}
+    assert kinds(good._replace(rounds=[*sampled[:-1], flat[-1] | whole], summary=at_end)) == []
     worse = {"final": final, "stopped": None, "references": {"a table": {"test_accuracy": 0.6}}}
     (sentence,) = warnings(good._replace(summary=worse))
     assert sentence == "Worse than a table: a test accuracy of 50%, where that has 60%."

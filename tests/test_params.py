@@ -29,6 +29,19 @@ TREE = {
 
 
 @pytest.mark.quick
+@pytest.mark.parametrize("name", ["m.npz", "m.PT", "a/m.pkl", "m.h5", "m.tar.gz", "m.msgpack"])
+def test_a_name_of_another_format_is_refused(name, tmp_path):
+    with pytest.raises(ValueError, match=r"writes a safetensors file, but .*Call it .*safetensors"):
+        fedax.save_params({"w": jnp.ones(2)}, tmp_path / name)
+    assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["m", "m.safetensors", "model.v1", "rate-0.1"])
+def test_any_other_name_is_taken(name, tmp_path):
+    fedax.save_params({"w": jnp.ones(2)}, tmp_path / name)
+    assert fedax.load_params(tmp_path / name)["w"].tolist() == [1, 1]
+
+
 def test_what_is_saved_comes_back_with_its_containers_and_bits(tmp_path):
     fedax.save_params(TREE, tmp_path / "model.safetensors")
     found = fedax.load_params(tmp_path / "model.safetensors")

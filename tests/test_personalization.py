@@ -49,6 +49,27 @@ def test_fine_tuning_on_quadratics_is_its_closed_form(options):
     assert (found["loss"] < found.before["loss"]).all()
 
 
+@pytest.mark.parametrize("options", [{}, {"clients_per_chunk": 5}, {"clients": 7}], ids=str)
+def test_the_models_are_returned_when_they_are_asked_for(options):
+    """x_K = c_i + (I - gamma A_i)^K (x - c_i) of the client by its name."""
+    settings = {"client_learning_rate": 0.3, "num_local_steps": 4, **options}
+    found = fedax.evaluate_personalized(TASK, START, keep_params=True, **settings)
+    assert list(found.params) == found.names.tolist()
+    losses = losses_after(0.3, 4)
+    for place, name in enumerate(TASK.test.client_names.tolist()):
+        if name not in found.params:
+            continue
+        matrix, linear = POPULATION.matrices[place], POPULATION.linear[place]
+        x = found.params[name]["x"]
+        centre = -np.linalg.solve(matrix, linear)
+        power = np.linalg.matrix_power(np.eye(3) - 0.3 * matrix, 4)
+        np.testing.assert_allclose(x, centre + power @ (np.full(3, 0.7) - centre), rtol=1e-10)
+        np.testing.assert_allclose(x @ matrix @ x / 2 + linear @ x, losses[place], rtol=1e-10)
+    without = fedax.evaluate_personalized(TASK, START, **settings)
+    assert without.params is None
+    assert without["loss"].tolist() == found["loss"].tolist()
+
+
 def test_no_step_is_the_evaluation_client_by_client():
     task = quadratic_task()
     params = task.model.init(jax.random.key(0))

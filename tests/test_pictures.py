@@ -684,6 +684,16 @@ class TestCommand:
         assert error.startswith("fedax: ")
         assert not out.exists()
 
+    @pytest.mark.parametrize("kind", ["curves", "clients"])
+    def test_a_run_without_rounds_is_left_out(self, kind, tmp_path, capsys):
+        run, out = run_folder(tmp_path / "run", [5.0, 4.0]), tmp_path / "x.png"
+        empty = run_folder(tmp_path / "empty", [])
+        (tmp_path / "run" / "clients.csv").write_text("client,num_examples,loss\nada,3,1.5\n")
+        assert run_command(["plot", kind, empty, run, "--out", str(out)]) == 0
+        left_out, picture = capsys.readouterr().out.splitlines()
+        assert left_out.startswith(f"Left out. The run in {empty} has no ")
+        assert picture == f"Picture: {out}"
+
     def test_the_file_is_asked_for_before_anything_is_read(self, tmp_path, capsys):
         assert run_command(["plot", "curves", str(tmp_path)]) == 2
         assert "--out curves.png" in capsys.readouterr().err

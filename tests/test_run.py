@@ -611,7 +611,7 @@ def test_a_wrong_command_line_is_one_sentence(tmp_path, monkeypatch, capsys, cas
 
 
 @pytest.mark.quick
-@pytest.mark.parametrize("line", ["run --rounds many", "ran", "list everything", "run a b c"])
+@pytest.mark.parametrize("line", ["run --rounds many", "list everything"])
 def test_the_parser_exits_with_two(line, capsys):
     with pytest.raises(SystemExit) as stopped:
         run_command(line.split())

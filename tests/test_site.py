@@ -54,7 +54,7 @@ FOUND_LINKS = ".md-search-result__link"
 # Identifiers of papers on arXiv -> what a line that links to one calls it.
 ARXIV = {
     "2003.00295": "Adaptive Federated Optimization", "2301.09604": "FedExP",
-    "2111.04263": "FedDyn",
+    "2111.04263": "FedDyn", "2007.07481": "FedNova", "1905.10497": "q-FFL",
 }
 # How many frames of a heat map's best cell reach beyond the map, where they are not seen.
 CUT_FRAMES = """[...document.querySelectorAll('.map td.best')].filter(cell => {

@@ -873,9 +873,9 @@ def test_numbers_of_numpy_are_numbers(tmp_path):
     assert json.dumps(dataclasses.asdict(stopping))
 
 
-def test_the_result_is_a_tuple_of_six(finished):
+def test_the_result_is_a_tuple_of_eight(finished):
     assert fedax.TrainResult._fields == (
-        "params", "history", "state", "best_params", "best_round", "stopped"
+        "params", "history", "state", "best_params", "best_round", "stopped", "test", "best_test"
     )
     assert dataclasses.is_dataclass(EarlyStopping)
     assert timeless(finished[0])[-1]["round"] == 12

@@ -46,8 +46,8 @@ PAGES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "partitions": ("Partitions", "Clients for data that has none.", ("fedax.data.partitions",)),
     "methods": ("Methods", "", (
         "LocalOptions", "FederatedAlgorithm", "Exchange", "Reply", "ModelUpdate", "Participation",
-        "LocalTraining", "factory", "partition", "check_algorithm", "AlgorithmError",
-        "local_adaptive",
+        "LocalTraining", "LocalMessage", "LocalResult", "factory", "partition", "check_algorithm",
+        "AlgorithmError", "local_adaptive",
     )),
     "optimizers": ("Optimizers and schedules", "Server optimizers, Mime's bases, schedules.", (
         "BaseOptimizer", "fedax.optimizers", "fedax.schedules", "fedax.base_optimizers",

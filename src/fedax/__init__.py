@@ -54,7 +54,8 @@ from fedax.algorithms import (
     scaffold,
     server_only,
 )
-from fedax.clients.local_training import LocalOptions, LocalTraining
+from fedax.clients.local_steps import LocalResult
+from fedax.clients.local_training import LocalMessage, LocalOptions, LocalTraining
 from fedax.contract import check_algorithm
 from fedax.data import ClientData, CohortReader, DataError, FederatedDataset, read_data
 from fedax.data.task import Task
@@ -109,7 +110,9 @@ __all__ = [
     "FederatedDataset",
     "History",
     "LoadedSweep",
+    "LocalMessage",
     "LocalOptions",
+    "LocalResult",
     "LocalTraining",
     "Model",
     "ModelError",

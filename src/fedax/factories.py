@@ -26,7 +26,7 @@ import jax
 import numpy as np
 
 from fedax.signatures import with_options
-from fedax.validate import plain, quoted, unknown
+from fedax.validate import check_options, plain, quoted, unknown
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -125,9 +125,10 @@ def factory(function: Any = None, /, *, static: Sequence[str] = ()) -> Any:
 
     @functools.wraps(function)
     def make(*args: Any, **kwargs: Any) -> Any:
+        shown = inspect.signature(make).parameters  # with the options, see `with_options`
+        check_options(function.__name__, shown, kwargs)
         given = signature.bind(*args, **kwargs)
         given.apply_defaults()
-        shown = inspect.signature(make).parameters  # with the options, see `with_options`
         for name, value in given.arguments.items():
             if signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD:
                 given.arguments[name] = {

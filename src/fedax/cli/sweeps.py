@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from fedax.cli.commands import Sweep
+from fedax.cli.words import gives, require_out
 from fedax.experiment.config import log_names, parse_settings
 from fedax.experiment.errors import ConfigError
 from fedax.experiment.folder import for_shell
@@ -14,7 +16,7 @@ from fedax.outside.text import printable
 from fedax.report.sweep_tables import best_table
 from fedax.report.tables import print_tables
 from fedax.sinks import log_record, require_libraries
-from fedax.sweeps.choosing import PAPER_RULE, Choice
+from fedax.sweeps.choosing import Choice
 from fedax.sweeps.closing import remarks
 from fedax.sweeps.record import Record
 from fedax.tuning.command import extend_sweep, read_sweep, resume_sweep, start_sweep
@@ -41,6 +43,7 @@ def sweep(command: Sweep) -> None:
     Raises:
       ConfigError, RunError: see `fedax.tuning.command`.
     """
+    require_out(command.out, overwrite=command.overwrite)
     names = log_names(command.log)
     require_libraries(names)
     if command.search or (command.resume is not None and is_search(command.resume)):
@@ -61,6 +64,7 @@ def sweep(command: Sweep) -> None:
         swept = start_sweep(
             config, command.out, settings_per_batch=command.settings_per_batch,
             halving=command.halving, notes=describe(config),
+            fit_cohort=_fits_cohort(command, described(command)[2]), overwrite=command.overwrite,
         )
     else:
         require_alone(command)
@@ -107,10 +111,11 @@ def searched(command: Sweep) -> Found:
     config = search_config(
         task, algorithms, [word for words in command.search for word in words or ("",)],
         preset=command.preset, settings=fixed, num_seeds=command.seeds,
-        choose=command.choose or PAPER_RULE,
+        choose=command.choose,
         **{name: value for name, value in given.items() if value is not None},
     )
-    return start_search(config, command.out)
+    return start_search(config, command.out, fit_cohort=_fits_cohort(command, fixed),
+                        overwrite=command.overwrite)
 
 
 def print_found(found: Found) -> None:
@@ -133,7 +138,7 @@ def asked(command: Sweep) -> SweepConfig:
         task, algorithms,
         [word for words in command.grid for word in words or ("",)],
         preset=command.preset, settings=fixed, num_seeds=command.seeds,
-        choose=command.choose or PAPER_RULE,
+        choose=command.choose,
     )
 
 
@@ -153,6 +158,12 @@ def described(command: Sweep) -> tuple[str, list[str], dict[str, Any]]:
     # An option without a word reaches the parser of its words as an empty one, and is refused.
     fixed |= parse_settings([word for words in command.set for word in words or ("",)])
     return command.task, [name.strip() for name in command.algorithms.split(",")], fixed
+
+
+def _fits_cohort(command: Sweep, fixed: Iterable[str]) -> bool:
+    """Whether nobody has said how large cohorts are."""
+    varied = [word for words in (*command.grid, *command.search) for word in words]
+    return not gives("cohort_size", [*fixed, *varied])
 
 
 def require_alone(command: Sweep) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any, Literal
 
 from tyro.conf import arg
 from tyro.constructors import PrimitiveConstructorSpec
+
+from fedax.experiment.errors import ConfigError
 
 # Of what was typed so many letters are quoted.
 _MOST_LETTERS = 60
@@ -42,6 +45,22 @@ def read_by(
         is_instance=lambda value: True,  # noqa: ARG005 - only defaults are asked about
         str_from_instance=lambda value: [str(value)],
     )
+
+
+def gives(key: str, words: Iterable[str]) -> bool:
+    """Whether one of these KEY or KEY=VALUE words is of this key, of one method or of all.
+
+    Example:
+      >>> gives("cohort_size", ["run.cohort_size=5"]), gives("cohort_size", ["seed=5"])
+      (True, False)
+    """
+    return any(word.partition("=")[0].strip().rpartition(".")[2] == key for word in words)
+
+
+def require_out(out: Path | None, *, overwrite: bool) -> None:
+    """Raises a `ConfigError` if --overwrite is given without --out."""
+    if overwrite and out is None:
+        raise ConfigError("--overwrite deletes the run in the folder of --out; give --out, too.")
 
 
 def one_of(choices: tuple[str, ...]) -> Any:

@@ -20,12 +20,15 @@ from fedax.optimizers.drawing import with_own_keys
 
 
 class LocalResult(NamedTuple):
-    """What local training ends with.
+    """What `LocalTraining.train` returns.
 
     Attributes:
-      params: x_K.
-      loss: mean training loss along the local steps and its weight.
-      num_steps: int32 scalar, K.
+      params: x_K, the client's model after its last step.
+      loss: the training loss along the local steps: `loss.mean`, scalar, and `loss.weight`, the
+        summed weights of the examples behind it. `LocalTraining.full_loss` is the loss at one
+        model.
+      num_steps: int32 scalar, K_i, how many steps this client took. Cast it before arithmetic:
+        `result.num_steps.astype(result.loss.weight.dtype)`.
       optimizer_state: the local optimizer's state.
       gradient_sum: sum_k theta_k g_k, like the parameters; () unless gradient weights were given.
     """

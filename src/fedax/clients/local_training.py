@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import optax
 
 from fedax.algorithm import Array, Model, Params, PyTree, Reply
-from fedax.clients.gradients import Gradient, Loss, full_gradient, loss_gradient
+from fedax.clients.gradients import Gradient, Loss, full_gradient, full_loss, loss_gradient
 from fedax.clients.local_steps import LocalResult, train_locally
 from fedax.clients.minibatches import Minibatch, Order, count_local_steps, within_one_epoch
 from fedax.clients.sparse_steps import sparse_gradient
@@ -18,7 +18,7 @@ from fedax.data.cohort_data import ClientExamples
 from fedax.mistakes.model import require_model
 from fedax.optimizers.schedules import Schedule, ScheduleOrNumber, as_schedule, steps_at
 from fedax.signatures import has_defaults
-from fedax.validate import check_choice, check_count, check_number, unknown
+from fedax.validate import check_choice, check_count, check_number, unknown_option
 
 Weighting: TypeAlias = Literal["num_examples", "num_tokens", "uniform"]
 
@@ -53,12 +53,15 @@ class LocalOptions(TypedDict, total=False):
 
 
 class LocalMessage(NamedTuple):
-    """What every method with local steps broadcasts.
+    """What `LocalTraining.message` broadcasts: the model, and the settings of this round.
+
+    A method that broadcasts more has this as a field of its own message.
 
     Attributes:
-      params: x_t.
-      client_learning_rate: gamma_t, scalar.
-      num_local_steps: K_t, int or int32 scalar, or None.
+      params: x_t, the server's model.
+      client_learning_rate: gamma_t, scalar; a schedule's value in round t.
+      num_local_steps: K_t, the setting (int or int32 scalar), or None if it was not given. How many
+        steps a client took is `LocalResult.num_steps`.
       proximal_weight: mu_t, scalar, or None.
     """
 
@@ -71,11 +74,28 @@ class LocalMessage(NamedTuple):
 class LocalTraining(NamedTuple):
     """How clients train: `LocalOptions` with their defaults, the model and its learning rate.
 
+    Made by `LocalTraining.checked`. A method with local steps is three calls: `message` is its
+    broadcast, `train` gives a `LocalResult` and `reply` answers with it. `full_loss` and
+    `full_gradient` look at all of a client's examples without training.
+
     Attributes:
+      gradient: (params, minibatch, key) -> (loss, gradient).
       sparse_gradient: what plain SGD takes in the place of `gradient`, if the model has sparse
         parameters.
+
+    Example:
+      >>> import fedax
+      >>> from fedax.models import character_lstm
+      >>> local = fedax.LocalTraining.checked(character_lstm(16, 1), 0.3, {"num_local_epochs": 2})
+      >>> def client(message, state, data, key):
+      ...     before = local.full_loss(message.params, data, jax.random.fold_in(key, 0))
+      ...     result = local.train(message, data, jax.random.fold_in(key, 1))
+      ...     change = jax.tree.map(jnp.subtract, message.params, result.params)
+      ...     reply = local.reply(fedax.ModelUpdate(change), message, data, result, state)
+      ...     return reply._replace(info={**reply.info, "loss_before": before})
     """
 
+    model: Model
     gradient: Gradient
     client_learning_rate: Schedule
     batch_size: int = 20
@@ -101,10 +121,10 @@ class LocalTraining(NamedTuple):
         for name in options:
             if name not in known:
                 rates = ["client_learning_rate", "server_learning_rate"]
-                raise TypeError(unknown("option", name, [*known, *rates]))
+                raise TypeError(unknown_option("option", name, [*rates, *known]))
         check_number("client_learning_rate", client_learning_rate, at_least=0, schedule=True)
         local = cls(
-            loss_gradient(model), as_schedule(client_learning_rate),
+            model, loss_gradient(model), as_schedule(client_learning_rate),
             sparse_gradient=None if model.sparse is None else sparse_gradient(model), **options,
         )
         check_count("batch_size", local.batch_size)
@@ -187,10 +207,24 @@ class LocalTraining(NamedTuple):
             gradient_weight=None if gradient_weight is None else theta,
         )
 
+    def full_loss(self, params: Params, data: ClientExamples, key: Array) -> Loss:
+        """The loss F_i(params) over all of the client's examples: its `mean` and `weight`.
+
+        One pass, `batch_size` examples at a time. The mean is weighted as the model says; it is 0,
+        and its weight too, for a client without examples.
+
+        Args:
+          params: the model, such as `message.params`.
+          data: the client's examples.
+          key: for a loss that draws, such as dropout; `jax.random.fold_in(key, 0)` if the same
+            client trains as well.
+        """
+        return full_loss(self.model, params, data, key, batch_size=self.batch_size)
+
     def full_gradient(
         self, params: Params, data: ClientExamples, key: Array
     ) -> tuple[Loss, Params]:
-        """The loss over all of the client's examples and its gradient."""
+        """As `full_loss`, with the gradient of the mean; nothing is corrected or added to it."""
         return full_gradient(self.gradient, params, data, key, batch_size=self.batch_size)
 
     def weight(self, data: ClientExamples, loss: Loss) -> Array:

@@ -118,3 +118,21 @@ def require_labels(name: str | int, rows: Mapping[str, np.ndarray]) -> None:
                 "labels count from 0. Number the classes from 0; if these are numbers to predict, "
                 "give them as floating point."
             )
+
+
+def checked_indices(indices: Any, num_clients: int) -> np.ndarray:
+    """Indices of clients, int64 [any].
+
+    Raises:
+      ValueError: they are not whole numbers.
+      KeyError: there is no such client.
+    """
+    chosen = np.asarray(indices)
+    if chosen.ndim != 1 or (len(chosen) and chosen.dtype.kind not in "iu"):
+        raise ValueError(
+            "Indices of clients must be a list of whole numbers, but are "
+            f"{quoted(indices)}. Names go to client(...) and select(...)."
+        )
+    for index in chosen[(chosen < 0) | (chosen >= num_clients)].tolist():
+        raise KeyError(f"Index {index} is not one of the {num_clients} clients.")
+    return chosen.astype(np.int64)

@@ -151,10 +151,13 @@ def describe_data(data: FederatedDataset) -> dict[str, Any]:
 
 def describe_task(task: Task) -> dict[str, Any]:
     """What makes a task another: a digest of its model, and its data."""
+    # Without validation data as fedax 0.23 and before had it.
+    validation = {} if task.validation is None else {"validation": describe_data(task.validation)}
     return {
         "model": digest(Describer()(task.model)),
         "train": describe_data(task.train),
         "test": None if task.test is None else describe_data(task.test),
+        **validation,
     }
 
 

@@ -6,11 +6,11 @@ import dataclasses
 import difflib
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
-from fedax.data.checks import require_arrays, require_clients
+from fedax.data.checks import checked_indices, require_arrays, require_clients
 from fedax.data.grouping import (
     check_client,
     checked_ids,
@@ -21,9 +21,9 @@ from fedax.data.grouping import (
     group,
 )
 from fedax.data.rows import as_rows, join_rows, take_rows
-from fedax.data.splitting import held_out_rows
+from fedax.data.splitting import TEST, TRAIN, VALIDATION, SplitBy, split_rows
 from fedax.data.tables import Columns, dataset_arrays, frame_arrays
-from fedax.validate import check_number, check_seed, quoted, so_many
+from fedax.validate import so_many
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -306,7 +306,7 @@ class FederatedDataset:
         Raises:
           KeyError: the index is not in 0 to num_clients - 1.
         """
-        (index,) = self._checked_indices([index])
+        (index,) = checked_indices([index], self.num_clients)
         rows = slice(int(self.offsets[index]), int(self.offsets[index + 1]))
         return {key: array[rows] for key, array in self.arrays.items()}
 
@@ -372,53 +372,64 @@ class FederatedDataset:
           >>> data.take([2, 0]).names.tolist()
           [5, 7]
         """
-        chosen = self._checked_indices(indices)
+        chosen = checked_indices(indices, self.num_clients)
         sizes = self.client_sizes[chosen]
         ends = np.cumsum(sizes)
         rows = np.arange(sizes.sum()) + np.repeat(self.offsets[chosen] - ends + sizes, sizes)
         return self._of_rows(rows, sizes, chosen)
 
+    @overload
     def split(
-        self, fraction: float = 0.2, seed: int = 0
-    ) -> tuple[FederatedDataset, FederatedDataset]:
-        """A part of each client's examples for training and the rest for testing.
+        self, fraction: float = ..., seed: int = ..., *, by: SplitBy = ..., validation: None = ...
+    ) -> tuple[FederatedDataset, FederatedDataset]: ...
+    @overload
+    def split(
+        self, fraction: float = ..., seed: int = ..., *, by: SplitBy = ..., validation: float
+    ) -> tuple[FederatedDataset, FederatedDataset, FederatedDataset]: ...
+    def split(
+        self, fraction: float = 0.2, seed: int = 0, *, by: SplitBy = "examples",
+        validation: float | None = None,
+    ) -> tuple[FederatedDataset, ...]:
+        """Training, perhaps validation, and test data: parts of each client's examples, or clients.
 
-        Of n examples the test part has n times the fraction, rounded, but at least one, and the
-        training part at least one. A client with a single example is in the training part alone.
-        Both parts keep the clients' names (where there were none, their indices become names) and
-        the order of examples. What a client's test examples are depends on the seed, its name
-        and its number of examples only.
+        Of a client's n examples the test part has n times the fraction, rounded, but at least one,
+        and the training part at least one. A client with a single example is in the training part
+        alone. All parts keep the clients' names (where there were none, their indices become names)
+        and the order of examples. What is in the test part depends on the seed, the clients' names
+        and their numbers of examples only.
 
-        Arrays in memory are copied. One in a file is not read: each part reads it in place,
-        through an index of 8 bytes a row.
+        Arrays in memory are copied; one in a file is read in place, through an index.
 
         Args:
           fraction: for testing, in (0, 1).
           seed: >= 0.
+          by: "examples", or "clients": whole clients are held out.
+          validation: the fraction for validation, such as 0.1; None: there are two parts.
 
         Returns:
-          The training and the test part, for `fedax.Task(model, train, test)`.
+          The training and the test part, for `fedax.Task(model, train, test)`; or the training, the
+          validation and the test part, for `fedax.Task(model, train, test, validation=...)`.
 
         Raises:
-          ValueError: an argument is out of its range, or every client has a single example.
+          ValueError: an argument is out of its range, or a part would be empty.
 
         Example:
           >>> data = FederatedDataset({"x": np.arange(11.0)}, np.array([0, 10, 11]))
           >>> train, test = data.split(0.2)
           >>> train.client_sizes.tolist(), test.client_sizes.tolist(), test.names.tolist()
           ([8, 1], [2], [0])
+          >>> [part.num_examples for part in data.split(0.2, validation=0.1)]
+          [8, 1, 2]
         """
-        check_number("fraction", fraction, above=0, below=1)
-        check_seed(seed)
-        is_test = held_out_rows(list(self._places), self.client_sizes, fraction, seed)
-        if not is_test.any():
-            raise ValueError("No client has two examples, so there is nothing to split.")
-        counts = np.add.reduceat(is_test.astype(np.int64), self.offsets[:-1])
-        everyone, tested = np.arange(self.num_clients), np.flatnonzero(counts)
-        return (
-            self._of_rows(np.flatnonzero(~is_test), self.client_sizes - counts, everyone),
-            self._of_rows(np.flatnonzero(is_test), counts[tested], tested),
-        )
+        rows = split_rows(list(self._places), self.client_sizes, fraction, validation, seed, by)
+        kinds = (TRAIN, TEST) if validation is None else (TRAIN, VALIDATION, TEST)
+        return tuple(self._of_part(rows == kind) for kind in kinds)
+
+    def _of_part(self, chosen: np.ndarray) -> FederatedDataset:
+        """The data of the rows chosen, bool [num_examples], and of the clients that have any."""
+        counts = np.add.reduceat(chosen.astype(np.int64), self.offsets[:-1])
+        clients = np.flatnonzero(counts)
+        return self._of_rows(np.flatnonzero(chosen), counts[clients], clients)
 
     def _of_rows(
         self, rows: np.ndarray, sizes: np.ndarray, clients: np.ndarray
@@ -430,18 +441,6 @@ class FederatedDataset:
             offsets=np.append(0, np.cumsum(sizes)),
             names=self.client_names[clients],
         )
-
-    def _checked_indices(self, indices: Any) -> np.ndarray:
-        """Indices of clients, int64 [any]."""
-        chosen = np.asarray(indices)
-        if chosen.ndim != 1 or (len(chosen) and chosen.dtype.kind not in "iu"):
-            raise ValueError(
-                "Indices of clients must be a list of whole numbers, but are "
-                f"{quoted(indices)}. Names go to client(...) and select(...)."
-            )
-        for index in chosen[(chosen < 0) | (chosen >= self.num_clients)].tolist():
-            raise KeyError(f"Index {index} is not one of the {self.num_clients} clients.")
-        return chosen.astype(np.int64)
 
     @functools.cached_property
     def _places(self) -> dict[str, int]:

@@ -10,6 +10,7 @@ from fedax.algorithm import Model
 from fedax.data.categories import require_alike
 from fedax.data.federated_dataset import FederatedDataset
 from fedax.mistakes.errors import kind_of
+from fedax.validate import check_number
 
 
 class _Task(NamedTuple):
@@ -18,6 +19,7 @@ class _Task(NamedTuple):
     test: FederatedDataset | None = None
     name: str = "custom"
     references: Mapping[str, Callable[[], Mapping[str, float]]] = MappingProxyType({})
+    validation: FederatedDataset | None = None
 
 
 class Task(_Task):
@@ -30,9 +32,12 @@ class Task(_Task):
       name: how the task is called.
       references: what to compare with, such as a baseline's metrics: description -> function
         that computes them, `test_*` name -> value.
+      validation: the clients' examples for choosing, or None; may be another population. Where
+        there are any, evaluation rounds measure `validation_*`, which early stopping, `keep_best`,
+        sweeps and searches go by, and `test_*` is measured at the end only.
 
     Raises:
-      TypeError: `train` or `test` is no `FederatedDataset`.
+      TypeError: `train`, `test` or `validation` is no `FederatedDataset`.
       ValueError: they number the categories of a column differently.
     """
 
@@ -42,8 +47,14 @@ class Task(_Task):
         cls, model: Model, train: FederatedDataset, test: FederatedDataset | None = None,
         name: str = "custom",
         references: Mapping[str, Callable[[], Mapping[str, float]]] = MappingProxyType({}),
+        validation: FederatedDataset | None = None,
     ) -> Task:
-        for part, data in (("train", train), ("test", test)):
+        if isinstance(name, FederatedDataset):
+            raise TypeError(
+                "name must be text, but is a FederatedDataset. Give three parts by name: "
+                "Task(model, train, test, validation=validation)."
+            )
+        for part, data in (("train", train), ("test", test), ("validation", validation)):
             if not isinstance(data, FederatedDataset) and (part == "train" or data is not None):
                 cure = "Give its data: task.train or task.test." if isinstance(data, Task) else (
                     "Make one of arrays and whose each row is with FederatedDataset.from_arrays("
@@ -53,9 +64,39 @@ class Task(_Task):
                 raise TypeError(
                     f"{part} must be a fedax.FederatedDataset, but is {kind_of(data)}. {cure}"
                 )
-        if test is not None:
-            require_alike(train.categories, test.categories)
-        return super().__new__(cls, model, train, test, name, references)
+        for held_out in (test, validation):
+            if held_out is not None:
+                require_alike(train.categories, held_out.categories)
+        return super().__new__(cls, model, train, test, name, references, validation)
+
+    def with_validation(self, fraction: float, seed: int = 0) -> Task:
+        """The task with a part of each client's training examples held out for validation.
+
+        Which ones, depends on the seed, the client's name and its number of examples only, see
+        `FederatedDataset.split`. A client with a single example keeps it for training.
+
+        Args:
+          fraction: of the training examples, in (0, 1).
+          seed: >= 0.
+
+        Raises:
+          ValueError: the task has validation data, an argument is out of its range, or every client
+            has a single example.
+
+        Example:
+          >>> import fedax
+          >>> task = fedax.load_task("digits").with_validation(0.1)
+          >>> task.train.num_examples + task.validation.num_examples, task.train.num_clients
+          (1437, 20)
+        """
+        if self.validation is not None:
+            raise ValueError(
+                f"The task {self.name} has validation data already; leave validation out, or begin "
+                "with a task without: task._replace(validation=None)."
+            )
+        check_number("validation", fraction, above=0, below=1)
+        train, validation = self.train.split(fraction, seed)
+        return self._replace(train=train, validation=validation)
 
     @classmethod
     def _make(  # pyright: ignore[reportIncompatibleMethodOverride] - _replace checks too
@@ -65,6 +106,8 @@ class Task(_Task):
 
     def __repr__(self) -> str:
         lines = [f"Task {self.name}", f"  {self.model!r}", f"  train: {self.train!r}"]
+        if self.validation is not None:
+            lines.append(f"  validation: {self.validation!r}")
         if self.test is not None:
             lines.append(f"  test: {self.test!r}")
         return "\n".join(lines)

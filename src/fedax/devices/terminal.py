@@ -11,6 +11,7 @@ import contextlib
 import errno
 import json
 import logging
+import os
 import re
 import sys
 from collections.abc import Iterable, Iterator
@@ -80,6 +81,11 @@ class Escaped:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.rich_proxied_file, name)
+
+
+def without_colours() -> bool:
+    """Whether the user wants no colours (https://no-color.org): NO_COLOR has a value."""
+    return bool(os.environ.get("NO_COLOR"))
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ from fedax.clients.local_training import LocalOptions
 from fedax.data.task import Task
 from fedax.experiment import imports, sources
 from fedax.experiment.errors import ConfigError
-from fedax.experiment.settings import NEEDED, Setting, settings_of, signature_of
+from fedax.experiment.settings import NEEDED, OWN, Setting, settings_of, signature_of
 from fedax.experiment.sources import Source
 from fedax.experiment.values import check_kind, parse
 from fedax.mistakes.errors import kind_of
@@ -23,6 +23,12 @@ from fedax.tasks.registry import TASKS, load_task
 from fedax.validate import unknown
 
 RATES = ("client_learning_rate", "server_learning_rate")
+# Every task has this setting, unless a user's own has another of that name.
+VALIDATION = Setting(
+    "validation", float | None, OWN,
+    "share of each client's training examples that is held out for validation, such "
+    "as 0.1; none, the default: no more than the task has.", checked=False,
+)
 
 
 class Part(NamedTuple):
@@ -105,10 +111,11 @@ def task_settings(name: str, source: Source | None = None) -> dict[str, Setting]
         meaning = "what is trained, one of the models that the task has."
         model = Setting("model", Literal[*info.models], info.models[0], meaning)
         first = next(iter(signature_of(info.load).parameters))
-        return {"model": model} | _unchecked(settings_of(info.load, (first,)))
+        own = _unchecked(settings_of(info.load, (first,)))
+        return {"model": model, **own, VALIDATION.name: VALIDATION}
     value = sources.load(source)
     if isinstance(value, Task):
-        return {}
+        return {VALIDATION.name: VALIDATION}
     if not callable(value):
         raise ConfigError(
             f"{source.label} is {_a(value)}, but a task is a fedax.Task or a function that "
@@ -121,7 +128,7 @@ def task_settings(name: str, source: Source | None = None) -> dict[str, Setting]
             f"{source.label} takes a model, so it is no task but a method; a task comes first: "
             f"fedax run TASK {source.label}"
         )
-    return found
+    return {**found, VALIDATION.name: found.get(VALIDATION.name, VALIDATION)}
 
 
 def task_label(name: str, source: Source | None = None) -> str:
@@ -165,18 +172,21 @@ def build_task(name: str, options: Mapping[str, Any], source: Source | None = No
       ConfigError: an option is wrong, or the user's function fails.
       ValueError: the data of a task of ours is damaged.
     """
-    values = check_options(task_label(name, source), options, task_settings(name, source))
+    settings = task_settings(name, source)
+    values = check_options(task_label(name, source), options, settings)
     if source is None:
         return load_task(name, **values)
+    # One that their own function does not have.
+    validation = values.pop("validation", None) if settings["validation"] is VALIDATION else None
     value = sources.load(source)
     task = value if isinstance(value, Task) else _call(source, value, **values)
     if not isinstance(task, Task):
         raise ConfigError(f"{source.label} returned {_a(task)}, but a task is a fedax.Task.")
     try:
         require_task(task)
+        return task if validation in (None, 0) else task.with_validation(validation)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"{source.label}: {error}") from error
-    return task
 
 
 def build_algorithm(

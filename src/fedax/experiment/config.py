@@ -24,11 +24,11 @@ from fedax.experiment.settings import Setting, entries, section
 from fedax.experiment.sources import Source
 from fedax.rounds.options import PERSONALIZE, Settings
 from fedax.rounds.sampling import Sampling
-from fedax.rounds.stopping import Goal
+from fedax.rounds.stopping import BY_VALIDATION, Goal
 from fedax.sinks import sink_names
 from fedax.tasks.registry import TASKS
 from fedax.theory.tables import read_table
-from fedax.validate import MOST, check_choice, check_count, check_number, quoted, unknown
+from fedax.validate import MOST, check_choice, check_count, check_number, quoted, unknown_option
 
 NAMES = ("task", "algorithm", "preset")
 SOURCES = ("task_source", "algorithm_source")
@@ -59,11 +59,11 @@ class RunConfig:
         `fedax.simulate`; None: not at all.
       personalize_learning_rate: at which rate; None: the method's client_learning_rate.
       personalize_clients: how many clients at most; None: all.
-      early_stopping: a metric, such as test_accuracy; training stops when it does not improve any
-        more, see `fedax.EarlyStopping`.
+      early_stopping: a metric, or validation, the validation loss; training stops when it does not
+        improve any more, see `fedax.EarlyStopping`.
       early_stopping_patience: after so many measurements without an improvement.
       early_stopping_min_delta: what changes by no more than this is no improvement.
-      keep_best: a metric; the model of the round in which it was best is kept.
+      keep_best: a metric; its best round's model is kept. None: the validation loss, if any.
       log: where the metrics go besides the run folder: names of sinks, see `fedax.sinks`.
       task_options: the task's settings, such as `model`.
       algorithm_options: arguments of the algorithm's factory; schedules as text.
@@ -342,7 +342,7 @@ def _check_values(config: RunConfig) -> None:
         check_number("dropout", config.dropout, at_least=0, below=1)
         check_number("early_stopping_min_delta", config.early_stopping_min_delta, at_least=0)
         for key in ("early_stopping", "keep_best"):
-            if getattr(config, key) is not None:
+            if getattr(config, key) not in (None, BY_VALIDATION):
                 Goal.of(getattr(config, key), None, key)
         if not isinstance(config.diagnostics, bool):
             raise ValueError(
@@ -391,7 +391,7 @@ def _with(config: RunConfig, values: Mapping[str, Any]) -> RunConfig:
             task, algorithm = config.task, config.algorithm
             of = {"run": "the run", "task": f"the task {task}", "algorithm": algorithm}
             what = f"setting of {of.get(place, f'a run of {algorithm} on {task}')}"
-            raise ConfigError(unknown(what, key if known else word, known or places))
+            raise ConfigError(unknown_option(what, key if known else word, known or places))
         if len(fits) > 1:
             ways = " or ".join(f"{name}.{key}" for name in fits)
             whose = " and of the ".join(fits)

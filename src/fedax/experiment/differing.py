@@ -33,7 +33,8 @@ def record_of_tasks(tasks: Sequence[Task]) -> list[dict[str, Any]]:
     found = []
     for task in tasks:
         described = describe_task(task)
-        for name, data in (("train", task.train), ("test", task.test)):
+        for name in ("train", "test", "validation"):
+            data = getattr(task, name)
             if data is not None:
                 described[name]["checksum"] = _checksum(data)
         found.append(described)
@@ -85,7 +86,7 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     about_method = any(before.get(n) != now.get(n) for n in ("algorithm", "algorithm_options"))
     old, new = before.get("python", {}), now.get("python", {})
     for name in {**new, **old}:
-        if name in ("train", "test"):
+        if name in ("train", "test", "validation"):
             phrases += part_differences(f"task.{name}", old.get(name), new.get(name))
         elif old.get(name) != new.get(name) and not (
             about_method and name in ("algorithm", "method")

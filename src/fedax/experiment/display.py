@@ -15,6 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemaini
 from rich.table import Column
 
 from fedax.devices.terminal import Console, Progress
+from fedax.rounds.directions import is_evaluated
 from fedax.rounds.history import UNDEFINED, describe_sample, is_sampled, is_undefined
 from fedax.rounds.report import RoundReport
 
@@ -23,7 +24,7 @@ Style: TypeAlias = Literal["bar", "lines", "nothing"]
 # Plain lines come at evaluations, and in between at least this often.
 SECONDS_BETWEEN_LINES = 10.0
 # Test metrics that the report shows and a line has no room for.
-REPORTED_ONLY = ("test_worst_tenth_", "test_personal_before_")
+REPORTED_ONLY = ("worst_tenth_", "personal_before_")
 # The bar is drawn at most so often, and drawing takes at most this share of the time.
 SECONDS_BETWEEN_BARS = 0.1
 DRAWING_SHARE = 0.01
@@ -197,20 +198,21 @@ class Display:
 
 
 def describe_test(metrics: Mapping[str, float | None]) -> str:
-    """The test metrics in words, accuracies in percent: 'test accuracy 48.9%'; None is NaN.
+    """The metrics of held-out data, accuracies in percent: 'test accuracy 48.9%'; None is NaN.
 
     Of a sample, the last has the size behind it: 'test loss 1.2 (1,000 of 9,000 examples)'.
     """
     words = []
     for name, value in metrics.items():
-        if name.startswith("test_") and not name.startswith(REPORTED_ONLY):
-            label = name.removeprefix("test_").replace("_", " ")
+        part, _, metric = name.partition("_")
+        if is_evaluated(name) and not metric.startswith(REPORTED_ONLY):
+            label = metric.replace("_", " ")
             known = math.nan if value is None else value
             number = (
                 UNDEFINED if is_undefined(metrics, name)
                 else f"{100 * known:.1f}%" if "accuracy" in name else f"{known:.4f}"
             )
-            words.append(f"test {label} {number}")
+            words.append(f"{part} {label} {number}")
     if words and is_sampled(metrics):
         words[-1] += f" ({describe_sample(metrics)})"
     return "  ".join(words)

@@ -7,6 +7,7 @@ import errno
 import json
 import os
 import shlex
+import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,13 @@ SWEEP = "sweep"
 METHODS = "methods"
 # What a process leaves that was killed before it wrote the configuration.
 BEGUN = {LOCK, LOCK + LEASE, CONFIG + PARTIAL, METHODS}
+# What tells the folder of a run, a sweep or a search, and all that one may hold.
+KNOWN_BY = {CONFIG, "study.db"}
+HOLDS = {
+    *BEGUN, *KNOWN_BY, "metrics.jsonl", "summary.json", "checkpoints", "clients.csv", "source",
+    "report.html", "best.safetensors", "logs", "profile", "parts", "best", "rounds.npz",
+    "results.csv", "trials", "worker", "metrics.csv", "metrics.parquet",
+}
 
 
 class RunError(Told, RuntimeError):
@@ -48,31 +56,77 @@ class BusyError(RunError):
 
 
 @contextlib.contextmanager
-def new_folder(out: Path, option: str = "--out", go_on: str | None = None) -> Iterator[None]:
+def new_folder(
+    out: Path, option: str = "--out", go_on: str | None = None, *, overwrite: bool = False
+) -> Iterator[None]:
     """Makes an empty run folder, and keeps other processes out of it.
 
     Args:
       out: the folder; one that a killed start left will do.
       option: how its choice is called where the user is.
       go_on: as for `explained`.
+      overwrite: first delete the run, the sweep or the search that it holds.
 
     Raises:
       RunError: it cannot be made, holds something, or another process has it.
     """
     try:
         out.mkdir(parents=True, exist_ok=True)
-        _require_empty(out, option)
+        if not overwrite:
+            _require_empty(out, option)
     except OSError as error:
         raise RunError(f"Cannot make the run folder {out}: {error.strerror}.") from None
-    with locked(out, go_on):
+    with locked(out, go_on, goes_on=not overwrite):
+        if overwrite:
+            delete_run(out, option)
         _require_empty(out, option)  # another may have begun in it, and ended
         yield
 
 
 def _require_empty(out: Path, option: str) -> None:
     if any(path.name not in BEGUN for path in out.iterdir()):
-        hint = f"go on with --resume {out}, or " if (out / CONFIG).exists() else ""
+        hint = ""
+        if (out / CONFIG).exists():
+            flag = "--overwrite" if option == "--out" else "overwrite=True"
+            hint = f"go on with --resume {out}, begin again with {flag}, or "
         raise RunError(f"The folder {out} is not empty; {hint}choose another {option}.")
+
+
+def delete_run(folder: Path, option: str) -> None:
+    """Deletes what a run, a sweep or a search left in a folder that the caller has locked.
+
+    Args:
+      folder: one that holds nothing else.
+      option: as for `new_folder`.
+
+    Raises:
+      RunError: it holds something that none of them wrote, or cannot be deleted; of the former
+        nothing is deleted.
+    """
+    try:
+        found = sorted(folder.iterdir())
+        names = {path.name for path in found} - {LOCK, LOCK + LEASE}
+        strange = sorted(name for name in names if not _is_held(name))
+        if not names & KNOWN_BY:
+            strange = sorted(names - BEGUN)
+        if strange:
+            raise RunError(
+                f"Nothing in {folder} was deleted, as it holds {quoted(strange[0])}, which is not "
+                f"part of a run. Move it away, or choose another {option}."
+            )
+        # What tells a run goes last, so that a deletion that was stopped can be done again.
+        for path in sorted(found, key=lambda path: path.name in KNOWN_BY):
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            elif path.name not in (LOCK, LOCK + LEASE):
+                path.unlink()
+    except OSError as error:
+        raise RunError(f"Cannot delete the run in {folder}: {error.strerror}.") from None
+
+
+def _is_held(name: str) -> bool:
+    """Whether a run, a sweep or a search writes it; a killed one leaves partial files."""
+    return name.removesuffix(PARTIAL) in HOLDS or name.startswith(("study.db-", "rung-"))
 
 
 def require_run(folder: Path) -> None:
@@ -239,8 +293,15 @@ def resuming(folder: Path) -> str:
 
 
 @contextlib.contextmanager
-def locked(folder: Path, go_on: str | None = None) -> Iterator[None]:
+def locked(
+    folder: Path, go_on: str | None = None, *, goes_on: bool = True
+) -> Iterator[None]:
     """Keeps a second process out of the folder; the lock goes with the process, however it ends.
+
+    Args:
+      folder: of a run.
+      go_on: as for `explained`.
+      goes_on: whether what the folder holds goes on.
 
     Raises:
       RunError: it cannot be written, holds a link (see `fedax.files.regular.not_plain`), or was
@@ -255,7 +316,8 @@ def locked(folder: Path, go_on: str | None = None) -> Iterator[None]:
         if not lock.take():
             raise BusyError(f"Another process is training in {folder}.")
     try:
-        _require_same_draws(folder)
+        if goes_on:
+            _require_same_draws(folder)
         yield
     finally:
         lock.release()

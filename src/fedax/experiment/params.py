@@ -35,6 +35,18 @@ DTYPES = {
     "F32": "float32", "F64": "float64", "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2",
 }
 
+# Ends of names that say another format.
+OTHER_FORMATS = {
+    **dict.fromkeys((".npz", ".npy"), "NumPy's format"),
+    **dict.fromkeys((".pt", ".pth"), "PyTorch's format"),
+    **dict.fromkeys((".pkl", ".pickle", ".joblib"), "a pickle"),
+    **dict.fromkeys((".h5", ".hdf5", ".keras"), "HDF5 or Keras's format"),
+    **dict.fromkeys((".msgpack", ".ckpt", ".eqx", ".bin"), "a checkpoint of another library"),
+    **dict.fromkeys((".onnx", ".pb", ".tflite", ".gguf"), "a model with its graph"),
+    **dict.fromkeys((".json", ".toml", ".yaml", ".csv", ".txt"), "text"),
+    **dict.fromkeys((".zip", ".gz", ".tar", ".parquet", ".mat"), "another format"),
+}
+
 
 def save_params(params: Params, path: str | Path) -> None:
     """Writes parameters to a safetensors file, which many libraries read.
@@ -47,7 +59,8 @@ def save_params(params: Params, path: str | Path) -> None:
       path: the file, in a folder that exists; replaced if it is there.
 
     Raises:
-      ValueError: two arrays would have one name, or one is of a dtype that the format lacks.
+      ValueError: two arrays would have one name, one is of a dtype that the format lacks, or the
+        path ends as files of another format do, such as .npz.
       OSError: the file cannot be written.
 
     Example:
@@ -57,6 +70,12 @@ def save_params(params: Params, path: str | Path) -> None:
       >>> sorted(load_params(path)["dense"])
       ['b', 'w']
     """
+    suffix = Path(path).suffix.lower()
+    if suffix in OTHER_FORMATS:
+        raise ValueError(
+            f"save_params writes a safetensors file, but {str(path)!r} says "
+            f"{OTHER_FORMATS[suffix]}. Call it {str(Path(path).with_suffix('.safetensors'))!r}."
+        )
     content = encoded(params)
     try:
         write_atomically(expanded(path), content)

@@ -56,10 +56,10 @@ from fedax.experiment.sitting import (
 )
 from fedax.factories import recipe
 from fedax.rounds.history import History
-from fedax.rounds.measurements import rehearse
+from fedax.rounds.measurements import rehearse, without_held_out
 from fedax.rounds.options import Settings, SimulateOptions
 from fedax.rounds.report import RoundReport
-from fedax.rounds.simulate import simulate
+from fedax.rounds.simulate import cohorts_of, simulate
 from fedax.rounds.state import TrainingState, initial_state
 from fedax.rounds.stopping import ON_ROUND, EarlyStopping, Watch
 
@@ -84,8 +84,16 @@ class Call(NamedTuple):
     settings: Settings
 
 
-def train_in_folder(folder: Path, call: Call, watch: Watch) -> tuple[TrainingState, History]:
+def train_in_folder(
+    folder: Path, call: Call, watch: Watch, *, overwrite: bool = False
+) -> tuple[TrainingState, History]:
     """Trains to the end, from where the folder stands; returns the last state and all rounds.
+
+    Args:
+      folder: the run's.
+      call: what `fedax.train` was called with.
+      watch: when to stop, and which model is the best.
+      overwrite: delete what the folder holds, and begin there.
 
     Raises:
       RunError: the folder holds another run or cannot be used, or is in use.
@@ -98,18 +106,20 @@ def train_in_folder(folder: Path, call: Call, watch: Watch) -> tuple[TrainingSta
     initial = initial_state(call.task, call.algorithm, call.settings.seed, call.initial_params)
     tasks = record_of_tasks([call.task])
     require_same_call(call, initial, tasks)
-    before = read_run_config(folder) if (folder / CONFIG).exists() else None
+    cohorts_of(call.algorithm, call.task.train, call.settings)  # before anything is made
+    goes_on = not overwrite and (folder / CONFIG).exists()
+    before = read_run_config(folder) if goes_on else None
     if before is not None and differences(before, config):
         older, _ = describe_call(call, complete=False)
         config = config if differences(before, older) else older
     tested = call.settings.evaluate_every != 0
-    task = call.task if tested else call.task._replace(test=None)
+    task = call.task if tested else without_held_out(call.task)
     sent = rehearse(task, call.algorithm, initial.server_state.params)
     job = Job(
         folder, config, call.task, call.algorithm, sent,
         lambda state: _rounds(call, watch, state), watch,
         f"call fedax.train again with the same arguments and out={str(folder)!r} to go on.",
-        lambda sentence: warnings.warn(sentence, RuntimeWarning, stacklevel=6),
+        lambda sentence: warnings.warn(sentence, RuntimeWarning, stacklevel=7),
     )
     if before is not None:
         _require_same(folder, before, config, code)
@@ -118,13 +128,15 @@ def train_in_folder(folder: Path, call: Call, watch: Watch) -> tuple[TrainingSta
             "Choose another out=, or call with the data that it began with.",
         )
     if not is_first():
-        restored = _restored(job, initial)
+        restored = Restored(initial, []) if overwrite else _restored(job, initial)
         history = History(read_history(folder).rounds[: _done(restored)])
         if before is not None and _is_finished(job, restored, before, call.looks):
             return restored.state, history
         with _as_python():
             return take_part(job, restored, history), history
-    mine = new_folder(folder, "out=", job.go_on) if before is None else locked(folder, job.go_on)
+    mine = locked(folder, job.go_on) if before is not None else new_folder(
+        folder, "out=", job.go_on, overwrite=overwrite
+    )
     with mine:
         if before is None:
             with explained(folder, job.go_on):
@@ -223,7 +235,7 @@ def _require_same(
     if found:
         raise RunError(
             f"The run in {folder} is another than this call's: {in_words(found)}. Choose another "
-            "out=, or call with what config.json there says."
+            "out=, begin again with overwrite=True, or call with what config.json there says."
         )
     made_by = before.get("made_by", {})
     then, now = str(made_by.get("python")), platform.python_version()
@@ -232,7 +244,7 @@ def _require_same(
         warnings.warn(
             f"The code of the model or the method is not what it was when the run in {folder} was "
             "begun. Training goes on with the new code; choose another out= to begin anew.",
-            UserWarning, stacklevel=4,
+            UserWarning, stacklevel=5,
         )
 
 
@@ -248,6 +260,8 @@ def _is_finished(job: Job, restored: Restored, before: Mapping[str, Any], looks:
     summary = read_summary(job.folder)
     if summary is None or summary["rounds"] != done:
         return False
+    job.watch.final = summary.get("final", {})
+    job.watch.best_test = (summary.get("best") or {}).get("test")
     why = summary.get("stopped") or ""
     if why.startswith(ON_ROUND) and looks and job.num_rounds <= before["num_rounds"]:
         job.watch.why = why

@@ -6,9 +6,9 @@ import contextlib
 import dataclasses
 import datetime
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 from jax.sharding import Mesh
@@ -31,7 +31,7 @@ from fedax.experiment.config import (
 )
 from fedax.experiment.differing import digest_of_params, record_of_tasks, require_same_tasks
 from fedax.experiment.display import Display
-from fedax.experiment.errors import ConfigError
+from fedax.experiment.errors import CohortError, ConfigError
 from fedax.experiment.folder import (
     CONFIG,
     DEFAULTS,
@@ -55,17 +55,26 @@ from fedax.rounds.report import RoundReport
 from fedax.rounds.sampling import part_of_the_day
 from fedax.rounds.simulate import simulate
 from fedax.rounds.state import TrainingState, initial_state
-from fedax.rounds.stopping import EarlyStopping, Watch
+from fedax.rounds.stopping import BY_VALIDATION, EarlyStopping, Watch
+from fedax.rounds.validation import watched
 from fedax.sinks import require_libraries
 
+C = TypeVar("C")
+B = TypeVar("B")
 
-def start(config: RunConfig, out: Path | None = None, *, profile: bool = False) -> Path:
+
+def start(
+    config: RunConfig, out: Path | None = None, *, profile: bool = False,
+    fit_cohort: bool = False, overwrite: bool = False,
+) -> Path:
     """Starts a run in a new folder and trains to its end.
 
     Args:
       config: what to run.
       out: the run folder, created; None makes one under fedax-runs/.
       profile: write a trace of some rounds to the folder's profile/, and say where time went.
+      fit_cohort: take all clients where they are fewer than a cohort, as nobody gave its size.
+      overwrite: delete the run or sweep that the folder holds.
 
     Returns:
       The run folder.
@@ -77,7 +86,10 @@ def start(config: RunConfig, out: Path | None = None, *, profile: bool = False) 
       DivergedError: see `fedax.simulate`.
     """
     require_libraries(config.log)
-    built = build(config)
+    config, built = fitted_cohort(config, build, smaller_cohort) if fit_cohort else (
+        config, build(config)
+    )
+    config = _with_watched(config, built.task)
     config, defaults = with_defaults(config)
     job = _job(out or Path("fedax-runs"), config, built)
     beginning = Restored(initial_state(built.task, built.algorithm, config.seed), [])
@@ -88,7 +100,7 @@ def start(config: RunConfig, out: Path | None = None, *, profile: bool = False) 
         return job.folder
     folder = out or _unused_folder(config)
     job = job._replace(folder=folder, go_on=resuming(folder))
-    with new_folder(folder):
+    with new_folder(folder, overwrite=overwrite):
         with explained(folder):
             _write_config(job, config, tasks, defaults)
         display = Display(config.num_rounds)
@@ -238,6 +250,21 @@ def build(config: RunConfig) -> Built:
     return Built(task, algorithm, fitted(config, task, algorithm))
 
 
+def fitted_cohort(
+    config: C, build: Callable[[C], B], smaller: Callable[[C, int], C]
+) -> tuple[C, B]:
+    """A configuration whose cohorts are no larger than the population, and what it builds."""
+    try:
+        return config, build(config)
+    except CohortError as error:
+        return fitted_cohort(smaller(config, error.num_clients), build, smaller)
+
+
+def smaller_cohort(config: RunConfig, num_clients: int) -> RunConfig:
+    """The configuration with a cohort of at most so many."""
+    return dataclasses.replace(config, cohort_size=min(config.cohort_size, num_clients))
+
+
 def build_data(config: RunConfig) -> Task:
     """Loads the task.
 
@@ -259,9 +286,9 @@ def build_method(config: RunConfig, task: Task) -> FederatedAlgorithm:
       ConfigError: it cannot be had, or the task has too few clients.
     """
     if config.cohort_size > task.train.num_clients:
-        raise ConfigError(
+        raise CohortError(
             f"cohort_size is {config.cohort_size}, but the task {config.task} has "
-            f"{task.train.num_clients} clients; choose at most that many."
+            f"{task.train.num_clients} clients; choose at most that many.", task.train.num_clients,
         )
     return build_algorithm(
         config.algorithm, config.algorithm_options, task.model, config.algorithm_source
@@ -298,7 +325,10 @@ def _job(folder: Path, config: RunConfig, built: Built) -> Job:
                 config.early_stopping, config.early_stopping_patience,
                 config.early_stopping_min_delta,
             )
-        watch = Watch(stopping, config.keep_best, evaluate_every=config.evaluate_every)
+        watch = Watch(
+            stopping, config.keep_best, evaluate_every=config.evaluate_every,
+            validates=built.task.validation is not None,
+        )
     except ValueError as error:
         raise ConfigError(str(error)) from None
     return Job(
@@ -306,6 +336,23 @@ def _job(folder: Path, config: RunConfig, built: Built) -> Job:
         functools.partial(_rounds, config, built, watch.needs_every_state), watch,
         resuming(folder),
     )
+
+
+def _with_watched(config: RunConfig, task: Task) -> RunConfig:
+    """The configuration with the validation metric where nobody names another.
+
+    Raises:
+      ConfigError: a metric is watched that the task does not have.
+    """
+    stopping = None if config.early_stopping is None else EarlyStopping(config.early_stopping)
+    try:
+        stopping, keep_best = watched(task, stopping, config.keep_best, config.evaluate_every)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    # A metric that was named keeps its direction, as in "lift:max".
+    if config.early_stopping == BY_VALIDATION and stopping is not None:
+        config = dataclasses.replace(config, early_stopping=stopping.metric)
+    return dataclasses.replace(config, keep_best=keep_best)
 
 
 def _rounds(

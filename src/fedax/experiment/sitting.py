@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,15 +29,14 @@ from fedax.experiment.versions import versions
 from fedax.files.regular import write_atomically
 from fedax.measures.communication import Communication
 from fedax.report.clients import CLIENTS, clients_table
-from fedax.rounds.evaluation import Evaluator
 from fedax.rounds.history import History
 from fedax.rounds.learning import Learning
-from fedax.rounds.measurements import add_tests
 from fedax.rounds.rejections import Rejections
 from fedax.rounds.report import DivergedError, RoundReport
 from fedax.rounds.state import TrainingState, population
 from fedax.rounds.stopping import Watch
 from fedax.rounds.timing import Stopwatch
+from fedax.rounds.validation import at_end
 from fedax.sinks import Sinks
 
 
@@ -117,6 +116,8 @@ def take_part(job: Job, restored: Restored, history: History | None = None) -> T
                 break
             if stops and done < job.num_rounds:
                 raise _stopped(job, done, asked.by)
+    if history is not None:
+        _at_end(job, history.rounds, state)
     return state
 
 
@@ -210,7 +211,7 @@ def sit(
                     raise _stopped(job, done, asked.by)
         _tell(warn, learning.end(state))
         summary = _finish(
-            job, references, saving, rejections, display, _final(job, state), sinks
+            job, references, saving, rejections, display, state, sinks
         )
         if profile:
             _tell(display.say, [describe_time(summary["time"]), trace.outcome])
@@ -246,28 +247,26 @@ def _remembered(job: Job) -> Iterator[None]:
 
 def _finish(
     job: Job, references: Mapping[str, Any], saving: float, rejections: Rejections,
-    display: Display, final: Mapping[str, float] | None, sinks: Sinks,
+    display: Display, state: TrainingState, sinks: Sinks,
 ) -> dict[str, Any]:
     """Writes the summary and the page, closes the sinks, and says what came out."""
     with explained(job.folder, job.go_on):
+        _at_end(job, read_metrics(job.folder), state)
         summary = write_summary(
             job.folder, job.config, job.task, job.sent, references, job.watch, saving,
-            rejections.counts.most_common(), sinks.close, final,
+            rejections.counts.most_common(), sinks.close,
         )
         write_atomically(job.folder / "report.html", report_page(job.folder).encode())
     display.say(closing(job.folder, summary, references))
     return summary
 
 
-def _final(job: Job, state: TrainingState) -> dict[str, float] | None:
-    """The metrics on all test examples, if training stopped early, on a sample; otherwise None."""
-    tested = job.config["evaluate_every"] and job.config["evaluation_sample"]
-    if job.watch.why is None or not tested or job.task.test is None:
-        return None
-    evaluator = Evaluator(job.task.model, job.task.test)
-    metrics: dict[str, float] = {}
-    add_tests(metrics, evaluator, evaluator.per_client(one_copy(state.server_state.params)))
-    return metrics
+def _at_end(job: Job, rounds: Sequence[Mapping[str, Any]], state: TrainingState) -> None:
+    """Has the watch know what was measured at the end."""
+    at_end(
+        job.task, job.watch, rounds, one_copy(state.server_state.params),
+        job.config["evaluate_every"], job.config["evaluation_sample"],
+    )
 
 
 def _begun(trace: Trace, job: Job) -> contextlib.ExitStack:

@@ -31,7 +31,6 @@ def write_summary(
     saving: float,
     rejected_clients: list[tuple[str, int]],
     close_sinks: Callable[[Mapping[str, Any]], list[str]],
-    final: Mapping[str, float] | None = None,
 ) -> dict[str, Any]:
     """Writes what the whole run came to, over all its sittings.
 
@@ -41,30 +40,29 @@ def write_summary(
       task: what was learned.
       sent: what a client sends and gets.
       references: what to compare with.
-      watch: why training stopped, and which model was the best.
+      watch: why training stopped, which model was the best, and what was measured at the end.
       saving: the last checkpoint's seconds, which no round after it reports.
       rejected_clients: names of clients and how often their uploads were rejected.
       close_sinks: gives the sinks the summary, and returns the names of those that have it all.
-      final: the test metrics at the end, if they are not those of the last evaluation.
     """
     rounds = read_metrics(folder)
     parts = time_parts(rounds, saving)
     losses = [m["train_loss"] for m in rounds[-100:] if m.get("train_loss") is not None]
-    if final is None:
-        tested = (m for m in reversed(rounds) if any(key.startswith("test_") for key in m))
-        final = next(tested, {})
     best = watch.best
+    kept = best and {"metric": best.goal.metric, "round": best.round, "value": best.value}
+    if kept and watch.best_test is not None:
+        kept["test"] = watch.best_test
     summary = {
         "rounds": len(rounds),
         "stopped": watch.why,
-        "best": best and {"metric": best.goal.metric, "round": best.round, "value": best.value},
+        "best": kept,
         "seconds": sum(parts.values()),
         "time": parts,
         "num_clients": task.train.num_clients,
         "num_rejected": sum(metrics.get("num_rejected", 0) for metrics in rounds),
         "rejected_clients": dict(rejected_clients),
         "train_loss_last_100_rounds": float(np.mean(losses)) if losses else None,
-        "final": {k: v for k, v in final.items() if k.startswith(("test_", "evaluated_"))},
+        "final": watch.final,
         "references": references,
         "algorithm": config["algorithm"],
         "total_local_steps": sum(metrics.get("total_local_steps", 0) for metrics in rounds),
@@ -106,5 +104,9 @@ def closing(folder: Path, summary: Mapping[str, Any], references: References) ->
         words.append(f"{result[0].upper()}{result[1:]}{compare}.")
     if summary["best"]:
         best = summary["best"]
-        words.append(f"Best {best['metric']}: {best['value']:.6g} in round {best['round']}.")
+        tests = describe_test(best["test"]) if best.get("test") else ""
+        words.append(
+            f"Best {best['metric']}: {best['value']:.6g} in round {best['round']}"
+            f"{f', with {tests}' if tests else ''}."
+        )
     return " ".join([*words, f"Report: {folder / 'report.html'}"])

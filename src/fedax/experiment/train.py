@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple, Unpack, cast
 
 import jax
@@ -18,6 +19,7 @@ from fedax.mistakes.algorithm import require_algorithm
 from fedax.models.parameters import counted
 from fedax.outside.paths import expanded
 from fedax.rounds.checks import require_task
+from fedax.rounds.directions import TEST
 from fedax.rounds.history import History
 from fedax.rounds.learning import Learning
 from fedax.rounds.options import Settings, SimulateOptions
@@ -26,9 +28,10 @@ from fedax.rounds.report import RoundReport
 from fedax.rounds.simulate import simulate
 from fedax.rounds.state import TrainingState, initial_state, population
 from fedax.rounds.stopping import EarlyStopping, Watch
+from fedax.rounds.validation import at_end, watched
 from fedax.signatures import with_options
 from fedax.sinks import require_libraries, sink_names
-from fedax.validate import check_count, plain, plain_options, quoted
+from fedax.validate import check_count, options_checked, plain, plain_options, quoted, require_out
 
 
 class TrainResult(NamedTuple):
@@ -42,6 +45,8 @@ class TrainResult(NamedTuple):
         kept.
       best_round: that round, 1 after the first.
       stopped: a sentence if training ended before its last round, else None.
+      test: the `test_*` at the end; empty if nothing was evaluated on test data.
+      best_test: the `test_*` of best_params, if the task has validation data; else None.
     """
 
     params: Params
@@ -50,16 +55,20 @@ class TrainResult(NamedTuple):
     best_params: Params | None = None
     best_round: int | None = None
     stopped: str | None = None
+    test: Mapping[str, float] = MappingProxyType({})
+    best_test: Mapping[str, float] | None = None
 
     def __repr__(self) -> str:
         lines = ["TrainResult", f"  params: {counted(self.params)}", f"  history: {self.history!r}"]
         if self.best_round is not None:
-            lines.append(f"  best: of round {self.best_round}")
+            tests = [f"{name} {value:.4g}" for name, value in (self.best_test or {}).items()]
+            lines.append(f"  best: {', '.join([f'of round {self.best_round}', *tests])}")
         if self.stopped is not None:
             lines.append(f"  stopped: {self.stopped}")
         return "\n".join(lines)
 
 
+@options_checked
 @with_options
 def train(
     task: Task,
@@ -67,6 +76,7 @@ def train(
     *,
     num_rounds: int,
     out: str | Path | None = None,
+    overwrite: bool = False,
     checkpoint_every: int = 20,
     progress: bool = True,
     on_round: Callable[[RoundReport], bool | None] | None = None,
@@ -92,15 +102,19 @@ def train(
       algorithm: what the rounds do.
       num_rounds: T >= 0, the last round's number, counted from the beginning of training.
       out: a run folder, made if it is not there; None keeps nothing on the disk.
+      overwrite: whether the run or sweep that the folder holds is deleted first. It never deletes
+        a folder that holds anything else.
       checkpoint_every: >= 1, rounds between checkpoints in that folder.
       progress: whether a terminal or a notebook shows a bar; a pipe or a file gets nothing.
       on_round: is called with every report; True stops training after that round (or the next
         whose report has a state, see state_every), False and None go on. Numbers that it puts
         into `report.metrics` are kept with the round's, in the folder too, and may be watched.
-      early_stopping: when to stop, such as `fedax.EarlyStopping("test_accuracy", patience=5)`.
-      keep_best: a metric's name, such as "test_accuracy"; the result has the parameters of the
-        round in which it was best, and the folder a `best.safetensors`. The direction is taken
-        from the name as by `fedax.EarlyStopping`.
+      early_stopping: when to stop, such as `fedax.EarlyStopping(patience=5)`, which goes by the
+        task's validation loss, or `fedax.EarlyStopping("train_loss")`.
+      keep_best: a metric's name, such as "validation_accuracy"; the result has the parameters of
+        the round in which it was best, and the folder a `best.safetensors`. The direction is taken
+        from the name as by `fedax.EarlyStopping`. None: the validation loss, if the task has
+        validation data and evaluate_every is given; else nothing is kept.
       initial_params: where to start, in place of what `task.model.init` draws.
       log: with `out`, where the metrics go besides: "tensorboard", "mlflow", "wandb", "csv",
         "parquet" (docs/guides/logging.md).
@@ -131,9 +145,15 @@ def train(
     require_algorithm(algorithm)
     num_rounds, checkpoint_every = plain(num_rounds), plain(checkpoint_every)
     options = cast(SimulateOptions, plain_options(dict(options)))
-    settings = Settings.checked(num_rounds, options)
+    settings = Settings.checked(num_rounds, options, task.train.num_clients)
     check_count("checkpoint_every", checkpoint_every)
-    watch = Watch(early_stopping, keep_best, on_round, evaluate_every=settings.evaluate_every)
+    early_stopping, keep_best = watched(
+        task, early_stopping, keep_best, settings.evaluate_every, adds=on_round is not None
+    )
+    watch = Watch(
+        early_stopping, keep_best, on_round, evaluate_every=settings.evaluate_every,
+        validates=task.validation is not None,
+    )
     if settings.state is not None and (initial_params is not None or out is not None):
         other = "initial_params" if initial_params is not None else "out"
         raise ValueError(
@@ -144,6 +164,7 @@ def train(
     require_libraries(names)
     if names and out is None:
         raise ValueError(f"log={quoted(log)} needs a run folder to write to; give out=, too.")
+    require_out(out, overwrite=overwrite)
     start = settings.state
     if out is not None or are_several():
         # matplotlib, for the report, is slow to import.
@@ -154,7 +175,9 @@ def train(
             early_stopping, keep_best, initial_params, names, options, settings,
         )
         if out is not None:
-            state, history = python_run.train_in_folder(expanded(out), call, watch)
+            state, history = python_run.train_in_folder(
+                expanded(out), call, watch, overwrite=overwrite
+            )
             return _result(history, state, watch)
         start = start or initial_state(task, algorithm, settings.seed, initial_params)
         python_run.require_same_call(call, start)
@@ -191,7 +214,7 @@ def _train_in_memory(
 
     def warn(sentences: list[str]) -> None:
         for sentence in sentences:
-            warnings.warn(sentence, RuntimeWarning, stacklevel=4)
+            warnings.warn(sentence, RuntimeWarning, stacklevel=5)
 
     console = make_console()
     display = Display(
@@ -212,6 +235,10 @@ def _train_in_memory(
             if watch.why and report.state is not None:
                 break
     warn(learning.end(state))
+    at_end(
+        task, watch, history.rounds, one_copy(state.server_state.params),
+        options.get("evaluate_every"), options.get("evaluation_sample"),
+    )
     return _result(history, state, watch)
 
 
@@ -222,4 +249,6 @@ def _result(history: History, state: TrainingState, watch: Watch) -> TrainResult
         None if best is None else jax.tree.map(jnp.asarray, best.params),
         None if best is None else best.round,
         watch.why,
+        {name: value for name, value in watch.final.items() if name.startswith(TEST)},
+        watch.best_test,
     )

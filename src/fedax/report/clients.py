@@ -22,9 +22,9 @@ SHOWN = 10
 def clients_table(clients: ClientMetrics, personal: ClientMetrics | None = None) -> str:
     r"""The metrics client by client, as CSV.
 
-    Columns: client, num_examples (for testing), each metric, and `personal_*`, the same after
-    fine-tuning; a value that a client does not have is empty. A name that a spreadsheet would take
-    for a formula, such as `=1+1`, begins with an apostrophe.
+    Columns: client, num_examples (that were evaluated), each metric, and `personal_*`, the same
+    after fine-tuning; a value that a client does not have is empty. A name that a spreadsheet would
+    take for a formula, such as `=1+1`, begins with an apostrophe.
 
     Example:
       >>> import numpy as np
@@ -65,7 +65,7 @@ def worst_of_run(folder: Path) -> tuple[str, list[dict[str, Any]]]:
         return "", []
     places = {name: place for place, name in enumerate(clients.names.tolist())}
     return metric, [
-        {"client": name, "test examples": int(clients.num_examples[places[name]])}
+        {"client": name, "examples": int(clients.num_examples[places[name]])}
         | {other: _shown(values[places[name]]) for other, values in clients.items()}
         for name in clients.worst_clients(metric, SHOWN)
     ]

@@ -25,6 +25,7 @@ from fedax.report.marks import (
 )
 from fedax.report.results import results_table
 from fedax.report.runs import LAST_ROUNDS, Run, warnings
+from fedax.rounds.directions import TEST, is_evaluated, shown_first
 from fedax.rounds.history import UNDEFINED, is_undefined, mean_and_spread
 
 # Of more runs only the best few are drawn at first.
@@ -109,7 +110,7 @@ def _means(runs: Sequence[Run]) -> list[Chart]:
     rounds = np.arange(1, max(len(run.rounds) for run in runs) + 1)
     views = []
     for metric in merged(run.metrics for run in runs):
-        if metric != "train_loss" and not metric.startswith("test_"):
+        if metric != "train_loss" and not is_evaluated(metric):
             continue
         mean, spread = np.full((2, len(groups), len(rounds)), np.nan)
         for row, places in enumerate(groups.values()):
@@ -137,7 +138,7 @@ def _views(runs: Sequence[Run]) -> list[View]:
         values = np.full((len(runs), len(rounds)), np.nan)
         for row, run in enumerate(runs):
             values[row, : len(run.rounds)] = run.values(metric)
-        wanted = metric == "train_loss" or metric.startswith("test_")
+        wanted = metric == "train_loss" or is_evaluated(metric)
         size = sum(view.values.size for view in found)
         if not wanted and size + np.isfinite(values).any(axis=0).sum() * len(runs) > MOST_POINTS:
             continue
@@ -150,13 +151,14 @@ def _views(runs: Sequence[Run]) -> list[View]:
 def merged(names: Iterator[Sequence[str]]) -> list[str]:
     """The metrics of several runs: training loss, tests, others."""
     known = dict.fromkeys(name for some in names for name in some)
-    return sorted(known, key=lambda name: (name != "train_loss", not name.startswith("test_")))
+    return sorted(known, key=shown_first)
 
 
 def _results(runs: Sequence[Run]) -> str:
     """What the settings came to over their seeds, above all else."""
-    tests = dict.fromkeys(name for run in runs for name in run.final if name.startswith("test_"))
+    tests = dict.fromkeys(name for run in runs for name in run.final if is_evaluated(name))
     losses = any(run.result("train_loss") is not None for run in runs)
+    tests = sorted(tests, key=lambda name: not name.startswith(TEST))
     metrics = [*tests, *(["train_loss"] if losses else [])]
     if not metrics:
         return ""
@@ -191,7 +193,7 @@ def _table(
     ]
     finals = [run.final for run in runs]
     for name in dict.fromkeys(name for final in finals for name in final):
-        if name.startswith("test_"):
+        if is_evaluated(name):
             columns.append(Column(words(name), [_measured(name, f) for f in finals]))
     seconds = [
         None if run.summary is None else float(run.summary.get("seconds", math.nan)) for run in runs

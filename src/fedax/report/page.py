@@ -12,14 +12,15 @@ from fedax.report.curves import Chart, View, in_units, view_of
 from fedax.report.document import Page
 from fedax.report.marks import pairs, plain_table, text, words
 from fedax.report.runs import LAST_ROUNDS, Run, warnings
+from fedax.rounds.directions import EVALUATED, TEST, is_evaluated
 from fedax.rounds.history import UNDEFINED, describe_sample, is_sampled, is_undefined
 
-# What a metric's name begins with -> what its line shows.
+# What follows "test_" or "validation_" in a metric's name -> what its line shows.
 LINES = {
-    "test_": "all examples",
-    "test_worst_tenth_": "mean of the worst tenth of the clients",
-    "test_personal_": "some clients after fine-tuning",
-    "test_personal_before_": "the same clients before",
+    "": "all examples",
+    "worst_tenth_": "mean of the worst tenth of the clients",
+    "personal_": "some clients after fine-tuning",
+    "personal_before_": "the same clients before",
 }
 # So many clients that were rejected are named.
 MOST_REJECTED = 20
@@ -43,9 +44,12 @@ def run_page(run: Run) -> str:
 def _charts(run: Run) -> list[Chart]:
     """Training loss, test metrics with their variants, and one to choose from the others."""
     names = run.metrics
-    variants = tuple(prefix for prefix in LINES if prefix != "test_")
-    tests = sorted(n for n in names if n.startswith("test_") and not n.startswith(variants))
-    groups = [[prefix + name.removeprefix("test_") for prefix in LINES] for name in tests]
+    groups = [
+        [f"{part}{line}{name.removeprefix(part)}" for line in LINES]
+        for part in EVALUATED
+        for name in sorted(n for n in names if n.startswith(part))
+        if not name.startswith(tuple(f"{part}{line}" for line in LINES if line))
+    ]
     shown = [["train_loss"], *groups]
     charts = [
         chart for group in shown for chart in [_chart(run, [n for n in group if n in names])]
@@ -72,8 +76,11 @@ def _chart(run: Run, names: Sequence[str]) -> Chart | None:
     view = view._replace(references={
         text: metrics[names[0]] for text, metrics in references.items() if names[0] in metrics
     })
-    first = names[0].removeprefix("test_")
-    labels = [LINES.get(name.removesuffix(first), "train loss") for name in names]
+    part, _, first = names[0].partition("_")
+    labels = [
+        LINES[name.removeprefix(f"{part}_").removesuffix(first)] if is_evaluated(name)
+        else "train loss" for name in names
+    ]
     if not view.note:  # all rounds are there
         view = _with_samples(view, run, names)
     return Chart(words(names[0]), labels, [view], [True] * len(names))
@@ -94,18 +101,24 @@ def _with_samples(view: View, run: Run, names: Sequence[str]) -> View:
 
 def _headline(run: Run) -> dict[str, Any]:
     final, summary = run.final, run.summary or {}
+    best: Mapping[str, Any] = summary.get("best") or {}
+    tests = {name.removeprefix("best_"): value for name, value in run.of_best.items()}
+    end = f" after the last round, {len(run.rounds)}" if tests else ""
     rows: dict[str, Any] = {
-        words(name): UNDEFINED if is_undefined(final, name) else in_units(name, v)
+        f"{words(name)}{end}": UNDEFINED if is_undefined(final, name) else in_units(name, v)
         for name, v in final.items() if "evaluated_" not in name
     }
     if "evaluated_of" in final:
         rows["evaluated on"] = describe_sample(final)
     for reference, metrics in summary.get("references", {}).items():
         rows |= {f"{words(name)} of {reference}": in_units(name, v) for name, v in metrics.items()}
-    if summary.get("best"):
-        best = summary["best"]
+    if best:
         value = in_units(best["metric"], best["value"])
         rows[f"best {words(best['metric'])}"] = f"{value} in round {best['round']}"
+        rows |= {
+            f"{words(name)} of the best model, of round {best['round']}": in_units(name, v)
+            for name, v in tests.items()
+        }
     last = min(LAST_ROUNDS, len(run.rounds))
     loss = run.train_loss
     rows[f"mean training loss of the last {last} rounds"] = None if np.isnan(loss) else loss
@@ -126,12 +139,18 @@ def _rejected(run: Run) -> str:
     return f"<h2>Clients that were rejected</h2>\n{pairs(rows)}\n"
 
 
+def _part(run: Run) -> str:
+    """The data on which the clients were last measured one by one, "test" or "validation"."""
+    last = next((m for m in reversed(run.rounds) if any(map(is_evaluated, m))), {})
+    return "test" if not last or any(name.startswith(TEST) for name in last) else "validation"
+
+
 def _worst_clients(run: Run) -> str:
     """The clients for whom the model is worst, if the run measured them."""
     metric, clients = run.worst
     if not clients:
         return ""
     return (
-        f"<h2>Clients for whom it is worst</h2>\n<p>By their test {text(metric)} in the last "
-        f"evaluation; all clients are in <code>{CLIENTS}</code>.</p>\n{plain_table(clients)}\n"
+        f"<h2>Clients for whom it is worst</h2>\n<p>By their {_part(run)} {text(metric)} in the "
+        f"last evaluation; all clients are in <code>{CLIENTS}</code>.</p>\n{plain_table(clients)}\n"
     )

@@ -20,6 +20,9 @@ _MOST_CLIENTS, _MOST_LABELS = 100, 100
 # One hue from white to dark reads the same in grey and for every kind of sight.
 _COLOURS, _BAR = "Blues", COLOURS[0]
 _MOST_LETTERS = 70
+# Clients are called by their names where these are few and short; side by side they have room for
+# so many letters, beyond which they stand upright.
+_MOST_NAMES, _MOST_LETTERS_OF_A_NAME, _LETTERS_IN_A_ROW = 40, 24, 70
 
 
 def draw_population(
@@ -44,7 +47,7 @@ def draw_population(
     figure.set_size_inches(10, 4.6)
     grid = figure.add_gridspec(2, 2, width_ratios=(2.2, 1))
     shares = figure.add_subplot(grid[:, 0])
-    _shares(shares, skew)
+    _shares(shares, skew, dataset.client_names)
     shares.set_title(title, fontsize=10, parse_math=False)
     _sizes(figure.add_subplot(grid[0, 1]), dataset.client_sizes)
     distances = figure.add_subplot(grid[1, 1])
@@ -53,7 +56,7 @@ def draw_population(
     )
 
 
-def _shares(axes: Axes, skew: LabelSkew) -> None:
+def _shares(axes: Axes, skew: LabelSkew, names: np.ndarray) -> None:
     """Label by client, the darker the larger the label's share of the client's examples."""
     clients = _spread(len(skew.sizes), _MOST_CLIENTS)
     labels = _spread(len(skew.labels), _MOST_LABELS)
@@ -62,7 +65,8 @@ def _shares(axes: Axes, skew: LabelSkew) -> None:
         origin="lower", interpolation="nearest",
     )
     axes.figure.colorbar(drawn, ax=axes, label="share of the client's examples", pad=0.02)
-    _ticks(axes.xaxis, clients)
+    if not _name_clients(axes, names):
+        _ticks(axes.xaxis, clients)
     _ticks(axes.yaxis, skew.labels[labels])
     axes.set_xlabel(_counted("client", len(clients), len(skew.sizes)))
     axes.set_ylabel(_counted("label", len(labels), len(skew.labels)))
@@ -99,6 +103,21 @@ def _ticks(axis: Any, values: np.ndarray) -> None:
     """Numbers at some places, of all if there are few."""
     places = np.arange(len(values)) if len(values) <= 10 else _spread(len(values), 10)
     axis.set_ticks(places, [str(values[place]) for place in places])
+
+
+def _name_clients(axes: Axes, names: np.ndarray) -> bool:
+    """Writes the clients' names below their columns if there is room for all of them."""
+    if len(names) > _MOST_NAMES:
+        return False
+    texts = [printable(str(name)) for name in names.tolist()]
+    longest = max(map(len, texts))
+    if longest > _MOST_LETTERS_OF_A_NAME:
+        return False
+    upright = (longest + 1) * len(texts) > _LETTERS_IN_A_ROW
+    axes.set_xticks(
+        range(len(texts)), texts, rotation=90 if upright else 0, fontsize=8, parse_math=False
+    )
+    return True
 
 
 def _counted(what: str, drawn: int, size: int) -> str:

@@ -16,7 +16,7 @@ from fedax.report.curves import in_units
 from fedax.report.marks import listed, words
 from fedax.report.results_table import ResultColumn, ResultsTable, Unit, Value
 from fedax.report.runs import LAST_ROUNDS, Run
-from fedax.rounds.directions import Mode, direction
+from fedax.rounds.directions import TEST, Mode, direction
 from fedax.rounds.history import mean_and_spread
 from fedax.rounds.style import is_share
 from fedax.validate import quoted, unknown
@@ -113,7 +113,7 @@ def _goals(runs: Sequence[Run], metrics: Sequence[str]) -> list[_Goal]:
     for text in dict.fromkeys(map(str.strip, metrics)):
         name, _, mode = text.partition(":")
         if not measured(name):
-            known = {name for run in runs for name in (*run.metrics, *run.final)}
+            known = {name for run in runs for name in (*run.metrics, *run.final, *run.of_best)}
             raise TableError(unknown("metric of the runs", name, sorted(known)))
         if mode not in ("", "max", "min"):
             raise TableError(
@@ -356,8 +356,16 @@ def _about_runs(rows: Sequence[_Row], goals: Sequence[_Goal]) -> Iterator[str]:
             for run in row.runs
         )
     ]
-    if sampled and any(goal.metric.startswith("test_") for goal in goals):
+    if sampled and any(goal.metric.startswith(TEST) for goal in goals):
         yield f"On a sample of the test examples: {listed(sampled)}."
+
+
+    tests = [goal.metric for goal in goals if goal.metric.startswith(TEST)]
+    if tests and any(run.of_best for row in rows for run in row.runs):
+        yield (
+            f"Test results are of the model of the last round; best_{tests[0]} is that of the best "
+            "model by validation data."
+        )
 
 
 def _asked(run: Run) -> int:

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedax.report.curves import in_units
 from fedax.report.marks import listed, words
-from fedax.rounds.directions import direction
+from fedax.rounds.directions import TEST, direction, is_evaluated, shown_first
 from fedax.rounds.history import describe_sample, is_sampled
 
 # The last part of a run's rounds is compared with the part before: if the loss falls by more than
@@ -64,7 +64,7 @@ class Run(NamedTuple):
         """The metrics of its rounds: training loss, tests, others."""
         names = dict.fromkeys(key for metrics in self.rounds for key in metrics)
         known = [name for name in names if name not in ("round", "rejected")]
-        return sorted(known, key=lambda name: (name != "train_loss", not name.startswith("test_")))
+        return sorted(known, key=shown_first)
 
     def values(self, metric: str) -> np.ndarray:
         """A metric of all rounds, float64 [rounds]; NaN where there is none."""
@@ -75,10 +75,10 @@ class Run(NamedTuple):
         """The test metrics at its end, or so far."""
         if self.summary is not None:
             return dict(self.summary.get("final", {}))
-        tested = (m for m in reversed(self.rounds) if any(k.startswith("test_") for k in m))
+        tested = (m for m in reversed(self.rounds) if any(map(is_evaluated, m)))
         return {
             name: value for name, value in next(tested, {}).items()
-            if name.startswith(("test_", "evaluated_"))
+            if is_evaluated(name) or name.startswith("evaluated_")
         }
 
     @property
@@ -97,13 +97,19 @@ class Run(NamedTuple):
         lost = "train_loss" in last and not math.isfinite(_number(last["train_loss"]))
         return lost and last.get("num_reports") != 0
 
+    @property
+    def of_best(self) -> dict[str, float]:
+        """`best_test_*`: the test metrics of the best model, if validation data chose it."""
+        best = (self.summary or {}).get("best") or {}
+        return {f"best_{name}": value for name, value in best.get("test", {}).items()}
+
     def result(self, metric: str) -> float | None:
         """What the run came to in a metric; None if it never measured it, NaN if not finite.
 
         Of the training loss that is `train_loss`, of other metrics the value at the end, or the
-        last one that was measured.
+        last one that was measured. `best_test_*` is of the best model by validation data.
         """
-        final = self.final
+        final = self.final | self.of_best
         last = next((m for m in reversed(self.rounds) if metric in m), {})
         if metric not in final and metric not in last:
             return None
@@ -236,19 +242,16 @@ def _of_rejections(run: Run) -> Iterator[str]:
 
 
 def _of_tests(run: Run) -> Iterator[str]:
-    tested = [m for m in run.rounds if any(name.startswith("test_") for name in m)]
+    tested = [m for m in run.rounds if any(map(is_evaluated, m))]
     if not tested:
         if run.rounds:
             yield "No test metrics: nothing was measured on test data."
         return
-    sampled = next((metrics for metrics in reversed(tested) if is_sampled(metrics)), None)
-    if sampled is not None:
-        final = run.final
-        all_at_end = final.get("evaluated_examples", 0) >= final.get("evaluated_of", 1)
-        yield (
-            f"Evaluated on a sample: test metrics on the way are of {describe_sample(sampled)}; "
-            + ("those at the end are of all." if all_at_end else "those at the end, too.")
-        )
+    # On the way it is said beside the curves.
+    final = run.final
+    if is_sampled(final):
+        part = "test" if any(name.startswith(TEST) for name in final) else "validation"
+        yield f"Evaluated on a sample: {part} metrics at the end are of {describe_sample(final)}."
     for text, metrics in (run.summary or {}).get("references", {}).items():
         for name, value in metrics.items():
             own, goal = run.final.get(name), direction(name)

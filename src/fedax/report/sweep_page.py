@@ -15,6 +15,7 @@ from fedax.report.document import Page
 from fedax.report.heat import heat_map
 from fedax.report.marks import Cell, Column, listed, pairs, sorted_table, text, ticked, words
 from fedax.report.runs import Run, above_its_start, still_improving
+from fedax.rounds.directions import is_evaluated
 from fedax.rounds.history import mean_and_spread
 from fedax.sweeps.choosing import CLOSE, Choice, MethodChoice
 from fedax.sweeps.closing import rule_in_words
@@ -107,10 +108,10 @@ def runs_of_settings(
         method = setting.algorithm
         for row in record.rows_of(number):
             rounds = record.history(int(row)).rounds
-            tested = [m for m in rounds if any(name.startswith("test_") for name in m)]
+            tested = [m for m in rounds if any(map(is_evaluated, m))]
             final = {  # what the last evaluation lacks and others have was not finite there
                 name: tested[-1].get(name, math.nan) for name in record.metrics
-                if name.startswith("test_")
+                if is_evaluated(name)
             } if tested else {}
             diverged = int(record.diverged[row])
             ended = diverged or len(rounds) >= config.get("num_rounds", 0)
@@ -171,7 +172,7 @@ def _views(record: Record, order: list[int]) -> list[View]:
             values = np.where(np.isfinite(values), values, np.nan)
             if some:
                 mean[place], spread[place] = mean_and_spread(values)
-        wanted = metric == "train_loss" or metric.startswith("test_")
+        wanted = metric == "train_loss" or is_evaluated(metric)
         size = sum(view.values.size for view in found)
         if not wanted and size + np.isfinite(mean).any(axis=0).sum() * len(order) > MOST_POINTS:
             continue
@@ -278,7 +279,7 @@ def _tests(record: Record, choice: Choice, rows: Sequence[np.ndarray]) -> list[C
     return [
         Column(words(metric), [_last(record, metric, some) for some in rows])
         for metric in merged(iter([list(record.metrics)]))
-        if metric.startswith("test_") and metric != choice.rule
+        if is_evaluated(metric) and metric != choice.rule
     ]
 
 
@@ -356,7 +357,7 @@ def _warnings(
             f"Chosen by {choice.rule}: what these data say of the best setting is too good, as "
             "they chose it."
         )
-    if record.metrics and not any(name.startswith("test_") for name in record.metrics):
+    if record.metrics and not any(map(is_evaluated, record.metrics)):
         yield "No test metrics: nothing was measured on test data."
 
 

@@ -38,8 +38,9 @@ def require_task(task: Any) -> None:
         raise TypeError(f"task must be a fedax.Task(model, data), but is {kind_of(task)}.{hint}")
     require_model(task.model)
     require_dataset("task.train", task.train)
-    if task.test is not None:
-        require_dataset("task.test", task.test)
+    for name, data in (("task.test", task.test), ("task.validation", task.validation)):
+        if data is not None:
+            require_dataset(name, data)
 
 
 def require_dataset(name: str, data: Any) -> None:

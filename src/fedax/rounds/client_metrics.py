@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedax.algorithm import Params
 from fedax.rounds.directions import direction
 from fedax.rounds.history import UNDEFINED, as_frame
 from fedax.validate import check_number
@@ -33,6 +34,7 @@ class ClientMetrics(Mapping[str, np.ndarray]):
       num_examples: int64 [num_clients], on which the metrics were measured.
       before: the same before fine-tuning, from `fedax.evaluate_personalized`; otherwise None.
       num_left_out: clients that could not be measured, see there.
+      params: client name -> its fine-tuned parameters, with keep_params=True there; or None.
 
     Example:
       >>> sums = {"loss": (np.array([3.0, 5.0, 2.0]), np.array([3.0, 1.0, 1.0]))}
@@ -55,6 +57,7 @@ class ClientMetrics(Mapping[str, np.ndarray]):
         num_left_out: int = 0,
         *,
         scores: Mapping[str, tuple[float, np.ndarray]] = MappingProxyType({}),
+        params: dict[Any, Params] | None = None,
     ) -> None:
         """From metric name -> each client's sums of weight * value and of the weights.
 
@@ -66,6 +69,7 @@ class ClientMetrics(Mapping[str, np.ndarray]):
         self.num_examples = num_examples
         self.before = before
         self.num_left_out = num_left_out
+        self.params = params
 
     def __getitem__(self, metric: str) -> np.ndarray:
         if metric in self._scores:

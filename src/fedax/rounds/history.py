@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedax.rounds.directions import is_evaluated, shown_first
+
 if TYPE_CHECKING:
     import pandas
     from matplotlib.figure import Figure
 
-# How the names of metrics of evaluations begin.
-_EVALUATED = ("test_", "validation_")
+# What is said in place of a value that is not defined.
 UNDEFINED = "undefined"
 
 
@@ -63,7 +64,7 @@ class History:
         examples gave is a hollow point.
 
         Args:
-          metrics: their names; None: the training loss and all `test_*`.
+          metrics: their names; None: the training loss and all `validation_*` and `test_*`.
           figure: to draw into, such as `matplotlib.pyplot.figure()`; None: a new one, of which
             pyplot knows nothing.
 
@@ -90,7 +91,7 @@ class History:
     def _shown(self) -> list[str]:
         """The metrics that most want to see, in order."""
         names = {key: None for metrics in self.rounds for key in metrics}
-        tests = sorted(name for name in names if name.startswith("test_"))
+        tests = sorted(filter(is_evaluated, names), key=lambda name: (shown_first(name), name))
         return (["train_loss"] if "train_loss" in names else []) + tests
 
     def to_pandas(self) -> pandas.DataFrame:
@@ -121,14 +122,14 @@ def mean_and_spread(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def is_sampled(metrics: Mapping[str, Any], name: str = "test_") -> bool:
-    """Whether a round has a metric, or any, from a sample of the test examples.
+    """Whether a round has a metric, or any, from a sample of the test or validation examples.
 
     Example:
       >>> metrics = {"evaluated_examples": 10, "evaluated_of": 20}
       >>> is_sampled(metrics), is_sampled(metrics, "test_personal_loss"), is_sampled({"round": 1})
       (True, False, False)
     """
-    if not name.startswith("test_") or name.startswith("test_personal_"):
+    if not is_evaluated(name) or name.split("_")[1] == "personal":
         return False
     return metrics.get("evaluated_examples", 0) < metrics.get("evaluated_of", 0)
 
@@ -145,11 +146,11 @@ def is_undefined(metrics: Mapping[str, Any], name: str) -> bool:
       (True, False)
     """
     value = metrics.get(name, 0.0)
-    if (value is not None and not math.isnan(value)) or not name.startswith(_EVALUATED):
+    if (value is not None and not math.isnan(value)) or not is_evaluated(name):
         return False
     losses = [
         loss for other, loss in metrics.items()
-        if other == "train_loss" or (other.startswith(_EVALUATED) and "loss" in other.split("_"))
+        if other == "train_loss" or (is_evaluated(other) and "loss" in other.split("_"))
     ]
     return bool(losses) and all(loss is not None and math.isfinite(loss) for loss in losses)
 

@@ -18,7 +18,7 @@ from fedax.algorithm import Params
 from fedax.devices.ending import was_asked
 from fedax.devices.mesh import one_copy
 from fedax.rounds.evaluation import Evaluator
-from fedax.rounds.measurements import add_tests
+from fedax.rounds.measurements import add_evaluation
 from fedax.rounds.report import RoundReport
 from fedax.rounds.state import TrainingState
 from fedax.rounds.timing import Stopwatch
@@ -70,7 +70,9 @@ class Budget:
 
 
 class Meanwhile:
-    """Adds the sample's `test_*` to the reports of the rounds that are to have them.
+    """Adds what the sample says to the reports of the rounds that are to have `test_*`.
+
+    Of a task with validation data, `validation_*` take their place.
 
     Every round gets `delay_seconds`, by how much evaluation delayed the next one. Where evaluations
     ask for more than their share of the time, each is finished when the next one is due, and the
@@ -78,6 +80,7 @@ class Meanwhile:
 
     Args:
       evaluator: of the sample.
+      part: of which data that is, "validation" or "test".
       params: like those that are trained; on them the evaluation is compiled and timed.
       is_sampled: (number of a round) -> whether it is evaluated on the sample.
       state_is_wanted: (number of a round) -> whether its report needs its state.
@@ -87,13 +90,14 @@ class Meanwhile:
     def __init__(
         self,
         evaluator: Evaluator,
+        part: str,
         params: Params,
         is_sampled: Callable[[int], bool],
         state_is_wanted: Callable[[int], bool],
         *,
         donated: bool,
     ) -> None:
-        self._evaluator = evaluator
+        self._evaluator, self._part = evaluator, part
         self._is_sampled, self._state_is_wanted = is_sampled, state_is_wanted
         self._donated = donated
         self._held: list[RoundReport] = []  # the first is evaluated
@@ -183,7 +187,9 @@ class Meanwhile:
         watch = Stopwatch()
         self._walk.go_on(self._walk.batches_left)
         (first, *others), self._held = self._held, []
-        clients = add_tests(first.metrics, self._evaluator, self._walk.result())
+        clients = add_evaluation(
+            first.metrics, self._evaluator, self._walk.result(), self._part
+        )
         first.metrics["evaluation_seconds"] += self._seconds + watch.lap().seconds
         *others, last = first._replace(clients=clients), *others
         for report in others:

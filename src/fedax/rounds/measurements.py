@@ -1,4 +1,4 @@
-"""What is measured between rounds: test metrics, and the diagnostics."""
+"""What is measured between rounds: validation or test metrics, and the diagnostics."""
 
 from __future__ import annotations
 
@@ -62,32 +62,47 @@ def rehearse(
     if params is None:
         params = jax.eval_shape(task.model.init, jax.random.key(0))
     check_examples(task.model, params, "task.train", task.train)
-    if task.test is not None:
-        check_examples(task.model, params, "task.test", task.test)
-        _check_evaluation(Evaluator(task.model, task.test), params)
+    for part, data in held_out(task).items():
+        check_examples(task.model, params, f"task.{part}", data)
+        _check_evaluation(Evaluator(task.model, data), params, part)
     return sent
 
 
-def _check_evaluation(evaluator: Evaluator, params: Params) -> None:
+def held_out(task: Task) -> dict[str, FederatedDataset]:
+    """The data that a task is evaluated on, by name; the first is evaluated between rounds.
+
+    Where there are validation data, the test data wait for the end.
+    """
+    parts = {"validation": task.validation, "test": task.test}
+    return {part: data for part, data in parts.items() if data is not None}
+
+
+def without_held_out(task: Task) -> Task:
+    """The task of a run that evaluates nothing."""
+    return task._replace(test=None, validation=None)
+
+
+def _check_evaluation(evaluator: Evaluator, params: Params, part: str) -> None:
     """Says before the first round what evaluation would say after the last."""
-    with _evaluating():
+    with _evaluating(part):
         evaluator.check(params)
 
 
 @contextlib.contextmanager
-def _evaluating() -> Iterator[None]:
+def _evaluating(part: str) -> Iterator[None]:
     """Says of a mistake that evaluation met it."""
     try:
         yield
     except ModelError as error:
-        raise ModelError(f"Evaluation on task.test: {error}") from error.__cause__
+        raise ModelError(f"Evaluation on task.{part}: {error}") from error.__cause__
 
 
 class Measurements:
-    """What is measured between rounds: test metrics, and the diagnostics.
+    """What is measured between rounds: validation or test metrics, and the diagnostics.
 
     Attributes:
-      sample: evaluates a sample of the test examples between full evaluations, or None.
+      sample: evaluates a sample of the examples between full evaluations, or None.
+      part: which data are evaluated between rounds, "validation" or "test".
     """
 
     def __init__(
@@ -101,19 +116,28 @@ class Measurements:
     ) -> None:
         self._evaluator: Evaluator | None = None
         self.sample: Evaluator | None = None
-        if task.test is not None and settings.evaluate_every != 0:
-            make = functools.partial(Evaluator, task.model, task.test, mesh=settings.mesh)
+        self._at_end: Evaluator | None = None  # on the test data, if others are evaluated between
+        parts = held_out(task) if settings.evaluate_every != 0 else {}
+        self.part = next(iter(parts), "test")
+        if parts:
+            data_of_part = parts[self.part]
+            make = functools.partial(Evaluator, task.model, data_of_part, mesh=settings.mesh)
             if settings.evaluation_sample is None or not settings.evaluate_every:
                 self._evaluator = make()
             else:  # both with one size of batches, which compiles once
-                with _evaluating():
-                    size = usual_batch_size(task.model, params, task.test.arrays, soon=True)
+                with _evaluating(self.part):
+                    size = usual_batch_size(task.model, params, data_of_part.arrays, soon=True)
                 self._evaluator = make(size)
                 self.sample = make(size, sample=settings.evaluation_sample, seed=settings.seed)
-        self._personal: _Personal | None = None
+        if len(parts) > 1:
+            self._at_end = Evaluator(task.model, parts["test"], mesh=settings.mesh)
+        self._personal: dict[str, _Personal] = {}
         if settings.personalizes and settings.evaluate_every != 0:
             own = None if algorithm.pooled or jax.process_count() > 1 else reader
-            self._personal = _Personal(task, algorithm, settings, own)
+            self._personal = {
+                part: _Personal(of_part, algorithm, settings, own, part)
+                for part, of_part in _personal_tasks(task).items()
+            }
         self._sent = None
         if settings.diagnostics:
             self._sent = communication(algorithm, task.model, task.train.client_at(0))
@@ -126,7 +150,9 @@ class Measurements:
     def check(self, params: Params) -> None:
         """Says before the first round what evaluation would say after the last."""
         if self._evaluator is not None:
-            _check_evaluation(self._evaluator, params)
+            _check_evaluation(self._evaluator, params, self.part)
+        if self._at_end is not None:
+            _check_evaluation(self._at_end, params, "test")
 
     def due(self, *, sampled: bool, waits: bool) -> Evaluator | None:
         """What evaluates a round now; None if nothing does, or if training goes on meanwhile."""
@@ -136,9 +162,16 @@ class Measurements:
 
     def evaluate(
         self, metrics: dict[str, float], params: Params, client_ids: np.ndarray, done: np.ndarray,
-        key: jax.Array, evaluator: Evaluator | None,
+        key: jax.Array, evaluator: Evaluator | None, *, last: bool,
     ) -> dict[str, Any]:
-        """Adds the test metrics, what the diagnostics measure, and how long it took.
+        """Adds the metrics of validation or test data, what the diagnostics measure, and the time.
+
+        Args:
+          metrics: of the round.
+          params: after it.
+          client_ids, done, key: of its cohort.
+          evaluator: see `due`.
+          last: whether it is the last round, in which the test data are evaluated, too.
 
         Returns:
           `clients` and `personal` of the round's report.
@@ -146,10 +179,15 @@ class Measurements:
         watch = Stopwatch()
         clients = personal = None
         if evaluator is not None:
-            clients = add_tests(metrics, evaluator, evaluator.per_client(params))
-        if self._personal is not None:
-            personal, of_all = self._personal(params, int(metrics["round"]))
-            metrics |= of_all
+            found = evaluator.per_client(params)
+            clients = add_evaluation(metrics, evaluator, found, self.part)
+        if last and self._at_end is not None:
+            found = self._at_end.per_client(params)
+            clients = add_evaluation(metrics, self._at_end, found, "test")
+        for part, personalize in self._personal.items():
+            if part == self.part or last:
+                personal, of_all = personalize(params, int(metrics["round"]))
+                metrics |= of_all
         metrics.update(self._similarity(params, client_ids, done, key))
         lap = watch.lap()
         metrics["evaluation_seconds"] = lap.seconds - lap.compiling
@@ -185,17 +223,17 @@ class Measurements:
         return {name: float(value) for name, value in found._asdict().items()}
 
 
-def add_tests(
-    metrics: dict[str, float], evaluator: Evaluator, found: ClientMetrics
+def add_evaluation(
+    metrics: dict[str, float], evaluator: Evaluator, found: ClientMetrics, part: str
 ) -> ClientMetrics | None:
-    """Adds the test metrics; returns them client by client if they are of all examples."""
-    metrics |= {f"test_{name}": value for name, value in found.overall().items()}
+    """Adds the metrics of a part; returns them client by client if they are of all examples."""
+    metrics |= {f"{part}_{name}": value for name, value in found.overall().items()}
     metrics |= {"evaluated_examples": evaluator.num_examples, "evaluated_of": evaluator.num_all}
     if evaluator.num_examples < evaluator.num_all:
         return None  # of some clients there is no example
     if len(found.names) >= CLIENTS_FOR_A_TENTH:
         worst = found.worst()
-        metrics |= {f"test_worst_tenth_{name}": value for name, value in worst.items()}
+        metrics |= {f"{part}_worst_tenth_{name}": value for name, value in worst.items()}
     return found
 
 
@@ -209,7 +247,21 @@ def require_personalization(
     """
     if settings.personalizes:
         _tuning_of(algorithm, settings)
-        matched_clients(task)
+        for of_part in _personal_tasks(task).values():
+            matched_clients(of_part)
+
+
+def _personal_tasks(task: Task) -> dict[str, Task]:
+    """By part, tasks whose test data are those that test clients after fine-tuning.
+
+    Test data of other clients are left out if there are validation data.
+    """
+    parts = held_out(task)
+    if len(parts) > 1 and (task.train.places_of(parts["test"]) < 0).all():
+        del parts["test"]
+    return {
+        part: task._replace(test=data, validation=None) for part, data in parts.items()
+    } or {"test": task}
 
 
 def _tuning_of(algorithm: FederatedAlgorithm, settings: Settings) -> tuple[Schedule, FineTuning]:
@@ -233,8 +285,9 @@ class _Personal:
 
     def __init__(
         self, task: Task, algorithm: FederatedAlgorithm, settings: Settings,
-        reader: CohortReader | None,
+        reader: CohortReader | None, part: str,
     ) -> None:
+        self._part = part
         self._rate, self._tuning = _tuning_of(algorithm, settings)
         self._personalizer = Personalizer(
             task, settings.personalize_clients, settings.seed, settings.clients_per_chunk,
@@ -244,15 +297,15 @@ class _Personal:
     def __call__(
         self, params: Params, round_index: int
     ) -> tuple[ClientMetrics, dict[str, float]]:
-        """The clients' metrics, and `test_personal_*`."""
+        """The clients' metrics, and `test_personal_*` or `validation_personal_*`."""
         rate = float(self._rate(jnp.int32(round_index)))
         clients = self._personalizer(params, self._tuning._replace(client_learning_rate=rate))
         assert clients.before is not None
         before = clients.before.overall().items()
         after = clients.overall().items()
         return clients, {
-            **{f"test_personal_{name}": value for name, value in after},
-            **{f"test_personal_before_{name}": value for name, value in before},
+            **{f"{self._part}_personal_{name}": value for name, value in after},
+            **{f"{self._part}_personal_before_{name}": value for name, value in before},
         }
 
 

@@ -13,7 +13,7 @@ from fedax.rounds.checks import require_training_state
 from fedax.rounds.sampling import Available, Sampling
 from fedax.rounds.state import TrainingState
 from fedax.signatures import has_defaults
-from fedax.validate import check_count, check_number, check_seed, plain_options, unknown
+from fedax.validate import check_count, check_number, check_seed, plain_options
 
 # What clients fine-tune for in evaluation rounds is no part of the training.
 PERSONALIZE = ("personalize_steps", "personalize_epochs", "personalize_learning_rate",
@@ -23,7 +23,7 @@ PERSONALIZE = ("personalize_steps", "personalize_epochs", "personalize_learning_
 class SimulateOptions(TypedDict, total=False):
     """How `simulate` runs, besides the number of rounds.
 
-    cohort_size: clients a round, default 10.
+    cohort_size: clients a round, default 10, or all clients if there are fewer.
     seed: >= 0, default 0; fixes the parameters' initial values, the cohorts and all local
       randomness.
     evaluate_every: rounds between evaluations on `task.test`; the last round is evaluated too.
@@ -109,12 +109,20 @@ class Settings(NamedTuple):
         return self.personalize_steps is not None or self.personalize_epochs is not None
 
     @classmethod
-    def checked(cls, num_rounds: int, options: SimulateOptions) -> Settings:
-        """The options with their defaults; a sentence if one is unknown or out of its range."""
-        for name in options:
-            if name not in cls._fields:
-                raise TypeError(unknown("option", name, ["num_rounds", *cls._fields]))
+    def checked(
+        cls, num_rounds: int, options: SimulateOptions, num_clients: int | None = None
+    ) -> Settings:
+        """The options with their defaults; a sentence if one is out of its range.
+
+        Args:
+          num_rounds: T.
+          options: those that were given.
+          num_clients: of the population, for the default of cohort_size; None: it is given.
+        """
         settings = cls(**plain_options(dict(options)))
+        drawn_once = settings.sampling in ("uniform", "cyclic")
+        if num_clients is not None and "cohort_size" not in options and drawn_once:
+            settings = settings._replace(cohort_size=min(settings.cohort_size, num_clients))
         check_count("num_rounds", num_rounds, at_least=0)
         check_count("cohort_size", settings.cohort_size)
         check_seed(settings.seed)

@@ -29,7 +29,7 @@ from fedax.rounds.chunks import automatic_chunk
 from fedax.rounds.client_metrics import ClientMetrics
 from fedax.rounds.sampling import sample_clients
 from fedax.rounds.state import run_key
-from fedax.validate import check_count, check_seed, plain
+from fedax.validate import check_count, check_seed, options_checked, plain
 
 # Clients that go to the device together, whose examples it holds at a time.
 CLIENTS_AT_A_TIME = 64
@@ -93,9 +93,20 @@ class Personalizer:
         self._key = replicate(run_key(seed, _TAG), self._mesh)
         self._chunk = clients_per_chunk
 
-    def __call__(self, params: Params, tuning: FineTuning) -> ClientMetrics:
-        """The clients' metrics after fine-tuning, with those from before."""
-        numbers, structure = partition(_fine_tuning(self._model, *tuning))
+    def __call__(
+        self, params: Params, tuning: FineTuning, *, keep_params: bool = False
+    ) -> ClientMetrics:
+        """The clients' metrics after fine-tuning, with those from before.
+
+        Args:
+          params: where clients begin.
+          tuning: how they fine-tune.
+          keep_params: whether their parameters are in the result.
+        """
+        numbers, structure = partition(
+            _fine_tuning(self._model, *tuning, keep_params=keep_params)
+        )
+        tuned: dict[int, Params] = {}
         sums = [
             {name: np.zeros((2, len(self._order))) for name in self._model.metrics}
             for _ in range(2)
@@ -105,9 +116,13 @@ class Personalizer:
         def take() -> None:
             places, found = under_way.popleft()
             present = places >= 0
-            for total, of_group in zip(sums, jax.device_get(found), strict=True):
+            *measured, models = jax.device_get(found)
+            for total, of_group in zip(sums, measured, strict=True):
                 for name, pair in of_group.items():
                     total[name][:, places[present]] = np.asarray(pair)[:, present]
+            if keep_params:
+                for row in np.flatnonzero(present):
+                    tuned[places[row]] = jax.tree.map(lambda leaf, row=row: leaf[row], models)
 
         params = replicate(params, self._mesh)
         for places, train, test in self._groups():
@@ -126,7 +141,9 @@ class Personalizer:
         sizes = self.test.client_sizes[self._in_test]
         before, after = ({name: (p[0], p[1]) for name, p in total.items()} for total in sums)
         return ClientMetrics(
-            after, names, sizes, ClientMetrics(before, names, sizes), self._num_left_out
+            after, names, sizes, ClientMetrics(before, names, sizes), self._num_left_out,
+            params={name: tuned[place] for place, name in enumerate(names.tolist())}
+            if keep_params else None,
         )
 
     @property
@@ -152,6 +169,7 @@ class Personalizer:
             yield places, train, test
 
 
+@options_checked
 def evaluate_personalized(
     task: Task,
     params: Params,
@@ -163,6 +181,7 @@ def evaluate_personalized(
     clients: int | None = None,
     seed: int = 0,
     clients_per_chunk: int | None = None,
+    keep_params: bool = False,
 ) -> ClientMetrics:
     r"""Each client fine-tunes the model on its training examples, and is then tested on its own.
 
@@ -185,10 +204,13 @@ def evaluate_personalized(
       seed: >= 0, of that draw and of the order of examples, which depends on the seed and the
         client only.
       clients_per_chunk: clients that train batched at a time; None as for `simulate`.
+      keep_params: whether the result also has each client's fine-tuned parameters, which take the
+        memory of as many models.
 
     Returns:
       The metrics client by client, in the order of `task.test`: after fine-tuning, with those
       from before in `.before`. `.num_left_out` counts training clients without test examples.
+      With keep_params, `.params` is client name -> its parameters, as NumPy's arrays.
 
     Raises:
       TypeError: the task or the parameters are something else.
@@ -206,6 +228,10 @@ def evaluate_personalized(
       ...     task, jnp.full(1, 2.0), client_learning_rate=0.5, num_local_steps=1)
       >>> found.before["loss"].tolist(), found["loss"].tolist()  # half of the way to y
       ([0.5, 0.5], [0.125, 0.125])
+      >>> kept = evaluate_personalized(
+      ...     task, jnp.full(1, 2.0), client_learning_rate=0.5, num_local_steps=1, keep_params=True)
+      >>> kept.params["ada"].tolist()
+      [1.5]
     """
     tuning = checked_tuning(client_learning_rate, num_local_steps, num_local_epochs, batch_size)
     if clients_per_chunk is not None:
@@ -215,7 +241,7 @@ def evaluate_personalized(
     personalizer = Personalizer(task, plain(clients), plain(seed), plain(clients_per_chunk))
     check_examples(task.model, params, "task.train", task.train)
     check_examples(task.model, params, "task.test", personalizer.test)
-    return personalizer(params, tuning)
+    return personalizer(params, tuning, keep_params=bool(keep_params))
 
 
 def matched_clients(task: Task) -> tuple[FederatedDataset, np.ndarray]:
@@ -272,8 +298,10 @@ def _fine_tuning(
     num_local_steps: int | None,
     num_local_epochs: int | None,
     batch_size: int,
-) -> Callable[[Params, ClientData, ClientData, Array], tuple[Sums, Sums]]:
-    """One client's part: its metrics before and after."""
+    *,
+    keep_params: bool,
+) -> Callable[[Params, ClientData, ClientData, Array], tuple[Sums, Sums, Params | None]]:
+    """One client's part: its metrics before and after, and perhaps its parameters."""
     local = LocalTraining.checked(model, client_learning_rate, {
         "num_local_steps": num_local_steps, "num_local_epochs": num_local_epochs,
         "batch_size": batch_size,
@@ -281,12 +309,13 @@ def _fine_tuning(
 
     def before_and_after(
         params: Params, train: ClientData, test: ClientData, key: Array
-    ) -> tuple[Sums, Sums]:
+    ) -> tuple[Sums, Sums, Params | None]:
         rate = local.client_learning_rate(jnp.int32(0))
         message = LocalMessage(params, rate, local.num_local_steps, None)
         tuned = local.train(message, train, key).params
         before = _sums(model, params, test, key, batch_size)
-        return before, _sums(model, tuned, test, key, batch_size)
+        after = _sums(model, tuned, test, key, batch_size)
+        return before, after, tuned if keep_params else None
 
     return before_and_after
 
@@ -330,17 +359,17 @@ def _program(structure: Structure, clients_per_chunk: int, mesh: Mesh | None) ->
 
     def group(
         numbers: list[Array], params: Params, key: Array, train: CohortData, test: CohortData
-    ) -> tuple[Sums, Sums]:
+    ) -> tuple[Sums, Sums, Params | None]:
 
         def share(
             numbers: list[Array], params: Params, key: Array, arrays: tuple[Any, Any], clients: Any
-        ) -> tuple[Sums, Sums]:
+        ) -> tuple[Sums, Sums, Params | None]:
             before_and_after = structure(numbers)
             if mesh is not None:  # the device's own
                 arrays = jax.tree.map(lambda array: array[0], arrays)
             in_train, in_test = arrays
 
-            def one(client: tuple[Array, ...]) -> tuple[Sums, Sums]:
+            def one(client: tuple[Array, ...]) -> tuple[Sums, Sums, Params | None]:
                 client_id, start, size, test_start, test_size = client
                 return before_and_after(
                     params,

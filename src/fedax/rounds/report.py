@@ -12,6 +12,7 @@ from fedax.data.federated_dataset import FederatedDataset
 from fedax.outside.text import Told
 from fedax.rounds.client_metrics import ClientMetrics
 from fedax.rounds.cohort import RoundInfo
+from fedax.rounds.directions import is_evaluated
 from fedax.rounds.dispatch import Prepared
 from fedax.rounds.history import UNDEFINED, is_undefined
 from fedax.rounds.state import TrainingState
@@ -53,7 +54,7 @@ class RoundReport(NamedTuple):
     followed: bool = False
 
     def __repr__(self) -> str:
-        names = [name for name in self.metrics if name == "train_loss" or name.startswith("test_")]
+        names = [name for name in self.metrics if name == "train_loss" or is_evaluated(name)]
         words = [
             f"{name} " + (
                 UNDEFINED if is_undefined(self.metrics, name) else f"{self.metrics[name]:.4g}"

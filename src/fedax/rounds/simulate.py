@@ -26,7 +26,7 @@ from fedax.rounds.client_store import ClientStore
 from fedax.rounds.cohort import RoundInfo, run_rounds
 from fedax.rounds.dispatch import MOST_ROUNDS, Pace, Prepared, Preparer
 from fedax.rounds.meanwhile import Meanwhile
-from fedax.rounds.measurements import Measurements
+from fedax.rounds.measurements import Measurements, held_out
 from fedax.rounds.options import Settings, SimulateOptions
 from fedax.rounds.padding import check_loss
 from fedax.rounds.rejections import reason
@@ -35,9 +35,10 @@ from fedax.rounds.sampling import Sampler, sampler
 from fedax.rounds.state import TrainingState, initial_state, population, run_key
 from fedax.rounds.turns import turns
 from fedax.signatures import with_options
-from fedax.validate import plain
+from fedax.validate import options_checked, plain
 
 
+@options_checked
 @with_options
 def simulate(
     task: Task,
@@ -75,9 +76,9 @@ def simulate(
       1 []
     """
     num_rounds = plain(num_rounds)
-    settings = Settings.checked(num_rounds, options)
     require_task(task)
     require_algorithm(algorithm)
+    settings = Settings.checked(num_rounds, options, task.train.num_clients)
     data = population(task, algorithm)
     draw = cohorts_of(algorithm, data, settings)
     state = settings.state
@@ -88,8 +89,8 @@ def simulate(
     params = one_copy(state.server_state.params)
     check_examples(task.model, params, "task.train", task.train)
     check_loss(task.model, params, algorithm, data)
-    if task.test is not None and settings.evaluate_every != 0:
-        check_examples(task.model, params, "task.test", task.test)
+    for part, held in (held_out(task) if settings.evaluate_every != 0 else {}).items():
+        check_examples(task.model, params, f"task.{part}", held)
     state = TrainingState(state.server_state, state.client_store.copy())
     return _rounds(task, algorithm, num_rounds, settings, data, draw, state)
 
@@ -127,7 +128,8 @@ def _rounds(
     rounds = _trained(task, algorithm, plan, data, draw, state, reader, measure, waits=waits)
     if measure.sample is not None and not waits and state.server_state.round_index < num_rounds:
         rounds = Meanwhile(
-            measure.sample, params, plan.is_sampled, plan.wants_state, donated=settings.donate
+            measure.sample, measure.part, params, plan.is_sampled, plan.wants_state,
+            donated=settings.donate,
         )(rounds)
     yield from rounds
 
@@ -207,6 +209,7 @@ def _trained(
             found_of_clients = measure.evaluate(
                 report.metrics, one_copy(server_state.params), prepared.client_ids[-1], done,
                 one_copy(key), measure.due(sampled=plan.is_sampled(number), waits=waits),
+                last=number == plan.num_rounds,
             ) if plan.evaluates(number) else {}
             yield report._replace(state=TrainingState(server_state, store), **found_of_clients)
 

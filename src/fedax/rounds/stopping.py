@@ -13,12 +13,15 @@ import numpy as np
 from fedax.algorithm import Params
 from fedax.devices.mesh import one_copy
 from fedax.devices.processes import agreed
-from fedax.rounds.directions import Mode, direction
+from fedax.rounds.directions import TEST, Mode, direction, is_evaluated
 from fedax.rounds.report import RoundReport
 from fedax.validate import check_choice, check_count, check_number, quoted, unknown
 
 # How the reason begins if it was the caller's.
 ON_ROUND = "on_round returned True after round"
+
+# In place of a metric: the validation loss of the task, see `rounds.validation`.
+BY_VALIDATION = "validation"
 
 # Of a metric and its direction; a longer text is a mistake.
 LONGEST_NAME = 200
@@ -29,10 +32,11 @@ class EarlyStopping:
     """Stops training when a metric has not improved for a while.
 
     Attributes:
-      metric: its name in the history. `test_*` is measured in evaluation rounds, so give
-        `evaluate_every`; `train_loss` and others in every round.
+      metric: its name in the history; by default the validation loss of the task.
+        `validation_*` and `test_*` are measured in evaluation rounds, so give `evaluate_every`;
+        `train_loss` and others in every round.
       patience: >= 1, after so many measurements without an improvement training stops. So it
-        counts evaluations for `test_*`, and rounds for what every round has.
+        counts evaluations for `validation_*` and `test_*`, and rounds for what every round has.
       min_delta: >= 0; a change counts if it is larger. NaN and infinity are no improvement.
       mode: "max" or "min". None goes by the words of the name: accuracy, auc, auprc,
         auroc, bleu, correct, cosine, f1, kappa, mcc, precision, r2, recall, reward, score,
@@ -48,15 +52,16 @@ class EarlyStopping:
       'max'
     """
 
-    metric: str
+    metric: str = BY_VALIDATION
     patience: int = 5
     min_delta: float = 0.0
     mode: Mode | None = None
 
     def __post_init__(self) -> None:
-        goal = Goal.of(self.metric, self.mode, "early_stopping")
-        object.__setattr__(self, "metric", goal.metric)
-        object.__setattr__(self, "mode", goal.mode)
+        if self.metric != BY_VALIDATION:
+            goal = Goal.of(self.metric, self.mode, "early_stopping")
+            object.__setattr__(self, "metric", goal.metric)
+            object.__setattr__(self, "mode", goal.mode)
         check_count("patience", self.patience)
         check_number("min_delta", self.min_delta, at_least=0)
         object.__setattr__(self, "patience", int(self.patience))
@@ -129,10 +134,13 @@ class Watch:
       keep_best: a metric as in `EarlyStopping`; None: no model is kept.
       on_round: is called with every report; returns True to stop.
       evaluate_every: as for `simulate`.
+      validates: whether the task has validation data, so that `validation_*` are of these.
 
     Attributes:
       why: a sentence once training is to stop, until then None.
       best: the best model, or None.
+      final: the metrics of validation and test data at the end, see `rounds.validation.at_end`.
+      best_test: the test metrics of the best model, if the task has validation data; else None.
 
     Raises:
       TypeError, ValueError: an argument is not what it should be, or a metric of the test data is
@@ -146,6 +154,7 @@ class Watch:
         on_round: Callable[[RoundReport], Any] | None = None,
         *,
         evaluate_every: int | None = None,
+        validates: bool = False,
     ) -> None:
         if not (early_stopping is None or isinstance(early_stopping, EarlyStopping)):
             raise TypeError(
@@ -159,18 +168,20 @@ class Watch:
         self._stopping = early_stopping
         self._goal = None if keep_best is None else Goal.of(keep_best, None, "keep_best")
         self._on_round = on_round
-        self._evaluates_often = bool(evaluate_every)
+        self._evaluates_often, self._validates = bool(evaluate_every), validates
         self._record: float | None = None  # the best value for early stopping
         self._since_record = 0  # measurements
         self._seen: set[str] = set()
         self.why: str | None = None
         self.best: Best | None = None
+        self.final: dict[str, float] = {}
+        self.best_test: dict[str, float] | None = None
         self._check_evaluation(evaluate_every)
 
     @property
     def needs_every_state(self) -> bool:
         """Whether the state after every round may be asked for, not those of evaluations only."""
-        return any(not _is_tested(name) for name in self._metrics())
+        return any(not self._is_evaluated(name) for name in self._metrics())
 
     def replay(self, rounds: Iterable[Mapping[str, Any]], best: Best | None) -> None:
         """Takes notice of rounds that were run before, and of the best model of these."""
@@ -239,9 +250,10 @@ class Watch:
             return None
         by = f" by more than {stopping.min_delta:g}" if stopping.min_delta else ""
         record = "never finite" if self._record is None else f"{self._record:.6g} at best"
+        unit = "evaluations" if self._is_evaluated(name) else "rounds"
         return (
-            f"{name}, {record}, did not improve{by} in {stopping.patience} "
-            f"{'evaluations' if _is_tested(name) else 'rounds'} up to round {metrics['round']}."
+            f"{name}, {record}, did not improve{by} in {stopping.patience} {unit} up to round "
+            f"{metrics['round']}."
         )
 
     def _keep(self, goal: Goal, report: RoundReport) -> None:
@@ -258,15 +270,19 @@ class Watch:
         """The names of the metrics that are watched."""
         return [part.metric for part in (self._stopping, self._goal) if part is not None]
 
+    def _is_evaluated(self, name: str) -> bool:
+        """Whether evaluation measures it, not every round, nor a caller's on_round."""
+        return is_evaluated(name) and (self._validates or name.startswith(TEST))
+
     def _check_evaluation(self, evaluate_every: int | None) -> None:
-        for name in filter(_is_tested, self._metrics()):
+        for name in filter(self._is_evaluated, self._metrics()):
             if evaluate_every == 0:
                 raise ValueError(
                     f"{name} is watched, but evaluate_every=0 says never to evaluate; give the "
                     "number of rounds between evaluations."
                 )
         stopping = self._stopping
-        if stopping is not None and _is_tested(stopping.metric) and evaluate_every is None:
+        if stopping is not None and self._is_evaluated(stopping.metric) and evaluate_every is None:
             raise ValueError(
                 f"Early stopping watches {stopping.metric}, but only the last round is evaluated; "
                 "give evaluate_every, the number of rounds between evaluations."
@@ -278,14 +294,10 @@ class Watch:
         for name in self._metrics():
             if name in metrics:
                 self._seen.add(name)
-            waits = not evaluated and (self._evaluates_often or _is_tested(name))
+            waits = not evaluated and (self._evaluates_often or self._is_evaluated(name))
             if name not in self._seen and not waits:
                 there = [key for key in metrics if key != "round" and "seconds" not in key]
                 raise ValueError(unknown("metric to watch", name, there))
-
-
-def _is_tested(name: str) -> bool:
-    return name.startswith("test_")
 
 
 def _as_metric(name: Any, value: Any, number: int) -> int | float:

@@ -21,6 +21,7 @@ from fedax.mistakes.algorithm import like_twin, require_one_structure
 from fedax.rounds.client_store import ClientStore
 from fedax.rounds.dispatch import MOST_ROUNDS, Pace, Preparer
 from fedax.rounds.evaluation import Evaluator
+from fedax.rounds.measurements import held_out
 from fedax.rounds.options import Settings
 from fedax.rounds.padding import check_loss
 from fedax.rounds.simulate import cohorts_of
@@ -78,6 +79,7 @@ class BatchTraining:
         one program; see `varying`.
       devices: over which settings are spread; as many settings as are a multiple of them.
       state: to go on from; None: the beginning.
+      goes_on: whether more rounds may follow, so that test data wait where others are evaluated.
     """
 
     def __init__(
@@ -89,7 +91,10 @@ class BatchTraining:
         varies: Sequence[bool],
         devices: Sequence[Any],
         state: BatchState | None = None,
+        *,
+        goes_on: bool = False,
     ) -> None:
+        self._goes_on = goes_on
         self._task, self._algorithm, self._settings = task, algorithms[0], settings
         self._num_rounds = num_rounds
         self._data = population(task, self._algorithm)
@@ -143,8 +148,8 @@ class BatchTraining:
                             np.isnan(metrics["num_reports"]), np.nan, np.array(column)[:, None]
                         )
                 if self._evaluates(turn.number):
-                    last = turn.number == self._num_rounds
-                    self._evaluate(metrics, evaluators[-1 if last else 0])
+                    for part, evaluator in self._due(evaluators, turn.number):
+                        self._evaluate(metrics, evaluator, part)
                 yield BatchReport(turn.prepared.first + 1, metrics)
                 if not self.state.alive.any():
                     return
@@ -188,28 +193,42 @@ class BatchTraining:
             for name, column in columns.items()
         }
 
-    def _evaluators(self) -> list[Evaluator]:
-        """On a sample between, and on all test examples at the end; or on all both times."""
+    def _evaluators(self) -> list[tuple[str, Evaluator]]:
+        """Of which data and on what: those of the last round, and before them that of the others.
+
+        The others are evaluated on a sample, or on all examples, of the first part; see `held_out`.
+        """
         task, settings = self._task, self._settings
-        if task.test is None or settings.evaluate_every == 0:
+        parts = held_out(task) if settings.evaluate_every != 0 else {}
+        if not parts:
             return []
         mesh = client_mesh(self._devices)
-        last = Evaluator(task.model, task.test, mesh=mesh)
+        last = [(part, Evaluator(task.model, data, mesh=mesh)) for part, data in parts.items()]
         if settings.evaluation_sample is None or not settings.evaluate_every:
-            return [last]
+            return [last[0], *last]
+        part, data = next(iter(parts.items()))
         sample = Evaluator(
-            task.model, task.test, mesh=mesh, sample=settings.evaluation_sample,
-            seed=settings.seed,
+            task.model, data, mesh=mesh, sample=settings.evaluation_sample, seed=settings.seed,
         )
-        return [sample, last]
+        return [(part, sample), *last]
 
-    def _evaluate(self, metrics: dict[str, np.ndarray], evaluator: Evaluator) -> None:
-        """Adds the test metrics of the settings that run, one after the other."""
+    def _due(
+        self, evaluators: list[tuple[str, Evaluator]], number: int
+    ) -> list[tuple[str, Evaluator]]:
+        """What evaluates a round."""
+        if number < self._num_rounds:
+            return evaluators[:1]
+        return evaluators[1:2] if self._goes_on else evaluators[1:]
+
+    def _evaluate(
+        self, metrics: dict[str, np.ndarray], evaluator: Evaluator, part: str
+    ) -> None:
+        """Adds the metrics of a part for the settings that run, one after the other."""
         params = jax.device_get(self.state.server_state.params)
         shape = metrics["num_reports"].shape
         for place in np.flatnonzero(self.state.alive):
             own = jax.tree.map(lambda leaf, place=place: jnp.asarray(leaf[place]), params)
-            found = {f"test_{name}": value for name, value in evaluator.overall(own).items()}
+            found = {f"{part}_{name}": value for name, value in evaluator.overall(own).items()}
             found |= {"evaluated_examples": evaluator.num_examples,
                       "evaluated_of": evaluator.num_all}
             for name, value in found.items():
@@ -217,7 +236,7 @@ class BatchTraining:
 
     def _evaluates(self, number: int) -> bool:
         every = self._settings.evaluate_every
-        return self._task.test is not None and every != 0 and bool(
+        return bool(held_out(self._task)) and every != 0 and bool(
             number == self._num_rounds or (every and number % every == 0)
         )
 

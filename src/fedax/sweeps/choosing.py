@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from fedax.data.task import Task
 from fedax.outside.text import Told, in_columns
+from fedax.rounds.directions import is_evaluated
 from fedax.rounds.history import History, is_undefined, mean_and_spread
+from fedax.rounds.measurements import held_out
 from fedax.rounds.stopping import Goal
 from fedax.rounds.untrained import LAST_ROUNDS
+from fedax.rounds.validation import validation_metric
 from fedax.sweeps.edges import Edge, edge
 from fedax.sweeps.grid import different, product
 from fedax.sweeps.record import Record, Setting
@@ -115,8 +118,8 @@ def choose(
         100 rounds, or over all if there are fewer. Any other name of a metric stands for its last
         measured value, the higher or the lower the better as its name says, see
         `fedax.EarlyStopping`; "name:max" and "name:min" say it themselves. A metric of the test
-        data, such as "test_accuracy", makes these data validation data: what they say of the chosen
-        setting is too good, so keep other data for that. A function gets the history of a run and
+        data, such as "test_accuracy", says too much good of the chosen setting: choose by
+        validation data, see `fedax.Task`. A function gets the history of a run and
         returns its score, the smaller the better.
       num_rounds: compare after so many rounds, as if there were no more; None: after as many as
         the longest run has. A run with fewer has no score, unless it diverged; one whose score is
@@ -175,13 +178,16 @@ def rounds_of(record: Record) -> int:
     return int(max(record.done.max(initial=0), record.diverged.max(initial=0)))
 
 
-def require_choosable(rule: Rule, task: Task, evaluates: bool) -> None:
+def require_choosable(
+    rule: Rule, task: Task, evaluates: bool, *, gives_up: bool = False
+) -> None:
     """Raises a sentence, before anything is trained, if a rule cannot be followed after it.
 
     Args:
       rule: as for `choose`.
       task: on which the runs are.
       evaluates: whether they are evaluated at all.
+      gives_up: whether settings are given up by it on the way.
 
     Raises:
       ValueError: the name of the metric says no direction, or it will not be measured.
@@ -189,15 +195,33 @@ def require_choosable(rule: Rule, task: Task, evaluates: bool) -> None:
     if callable(rule):
         return
     name = Goal.of(rule, None, "choose").metric
-    if not name.startswith("test_"):
+    if not is_evaluated(name):
         return
-    if task.test is None or not evaluates:
-        why = "evaluate_every is 0" if task.test is not None else f"{task.name} has no test data"
+    parts = held_out(task)
+    asked = name.partition("_")[0]
+    if asked not in parts or not evaluates:
+        why = "evaluate_every is 0" if asked in parts else f"{task.name} has no {asked} data"
         raise ValueError(f"Cannot choose by {name}: {why}. Choose by train_loss.")
-    measured = [f"{part}_{metric}" for part in ("test", "test_worst_tenth")
+    if gives_up and "validation" in parts and asked == "test":
+        raise ValueError(
+            f"Cannot give settings up by {name}: {task.name} has validation data, so its test data "
+            f"are evaluated at the end only. Choose by validation_{name.partition('_')[2]}."
+        )
+    measured = [f"{part}_{kind}{metric}" for part in parts for kind in ("", "worst_tenth_")
                 for metric in [*task.model.metrics, *(task.model.scores or {})]]
     if name not in measured:
         raise ValueError(unknown("metric to choose by", name, [PAPER_RULE, *measured]))
+
+
+def default_rule(tasks: Iterable[Task], *, evaluates: bool) -> str:
+    """The rule if nobody names one: the validation loss if all tasks have it, else the paper's.
+
+    Args:
+      tasks: on which the runs are.
+      evaluates: whether they are evaluated at all.
+    """
+    rules = {validation_metric(task) if evaluates else None for task in tasks}
+    return (rules.pop() if len(rules) == 1 else None) or PAPER_RULE
 
 
 def _named(rule: Rule, maximise: bool | None) -> tuple[str, bool]:
@@ -218,7 +242,7 @@ def _require_measured(record: Record, name: str, rounds: int) -> None:
         known for known, values in record.metrics.items() if not np.isnan(values[:, :rounds]).all()
     }
     if name in record.metrics and name not in measured:
-        if "evaluated_of" in measured and name.startswith("test_"):
+        if "evaluated_of" in measured and is_evaluated(name):
             raise RuleError(
                 f"Cannot choose by {name}: it is undefined in every run, as an AUC is where only "
                 "one class occurs."
@@ -238,7 +262,7 @@ def _last_values(record: Record, name: str, rounds: int, there: np.ndarray) -> l
     """
     values = record.metrics[name][there, :rounds]
     measured = ~np.isnan(values)
-    if name.startswith("test_"):
+    if is_evaluated(name):
         # All are evaluated in the same rounds, so where one has a gap it was not finite. Only what
         # is given up early is evaluated at its end as well.
         done = np.where(there, record.done, 0)

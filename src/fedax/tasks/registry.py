@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from fedax.data.task import Task
 from fedax.tasks import cifar, emnist, mnist, quadratics, shakespeare, stackoverflow
-from fedax.validate import check_choice, plain_options, unknown
+from fedax.validate import check_choice, plain_options, unknown_option
 
 
 class TaskInfo(NamedTuple):
@@ -48,7 +48,9 @@ def load_task(name: str, model: str | None = None, **settings: Any) -> Task:
     Args:
       name: one of `TASKS`; "shakespeare" is embedded in the package.
       model: one of the task's models; None means its first.
-      **settings: the task's own, such as `partition`: `fedax list tasks NAME` shows them.
+      **settings: the task's own, such as `partition`: `fedax list tasks NAME` shows them. And
+        `validation`, the share of each client's training examples to hold out, see
+        `Task.with_validation`; None or 0: none.
 
     Raises:
       ValueError: there is no such task or model; the sentence suggests the nearest. Or a setting
@@ -66,10 +68,13 @@ def load_task(name: str, model: str | None = None, **settings: Any) -> Task:
         model = info.models[0]
     check_choice(f"model of the task {name}", model, info.models)
     known = [*inspect.signature(info.load).parameters][1:]
+    validation = settings.pop("validation", None)
     for setting in settings:
         if setting not in known:
-            raise TypeError(unknown(f"setting of the task {name}", setting, ["model", *known]))
-    return info.load(model, **plain_options(settings))
+            known = ["model", *known, "validation"]
+            raise TypeError(unknown_option(f"setting of the task {name}", setting, known))
+    task = info.load(model, **plain_options(settings))
+    return task if validation in (None, 0) else task.with_validation(validation)
 
 
 def presets(name: str) -> dict[str, Any]:

@@ -7,7 +7,13 @@ import dataclasses
 from fedax.data.task import Task
 from fedax.experiment.config import RunConfig
 from fedax.experiment.errors import ConfigError
-from fedax.experiment.run import Built, build_data, build_method, fitted
+from fedax.experiment.run import (
+    Built,
+    build_data,
+    build_method,
+    fitted,
+    smaller_cohort,
+)
 from fedax.factories import Structure, partition
 from fedax.measures.communication import Communication
 from fedax.sweeps.choosing import require_choosable
@@ -45,6 +51,12 @@ def built(config: SweepConfig) -> list[Built]:
             known[kind] = fitted(run, task, algorithm)
         found.append(Built(task, algorithm, known[kind]))
     return found
+
+
+def smaller_cohorts(config: SweepConfig, num_clients: int) -> SweepConfig:
+    """The sweep with cohorts of at most so many."""
+    bases = {name: smaller_cohort(base, num_clients) for name, base in config.bases.items()}
+    return dataclasses.replace(config, bases=bases)
 
 
 def possible(config: SweepConfig, known: int) -> tuple[SweepConfig, list[str]]:

@@ -28,15 +28,15 @@ from fedax.experiment.folder import (
     new_folder,
     read_summary,
 )
-from fedax.experiment.run import simulate_options
+from fedax.experiment.run import fitted_cohort, simulate_options
 from fedax.files.regular import write_atomically
 from fedax.rounds.options import Settings
 from fedax.rounds.stopping import Goal
-from fedax.sweeps.choosing import Choice, RuleError, choose
+from fedax.sweeps.choosing import Choice, RuleError, choose, require_choosable
 from fedax.sweeps.planning import Entry, Halving, Unit, plan
 from fedax.sweeps.record import Record
 from fedax.tuning.best import best_toml
-from fedax.tuning.building import built, possible
+from fedax.tuning.building import built, possible, smaller_cohorts
 from fedax.tuning.config import SweepConfig
 from fedax.tuning.folder import (
     BEST,
@@ -65,7 +65,8 @@ class Swept(NamedTuple):
 
 def start_sweep(
     config: SweepConfig, out: Path | None = None, *, settings_per_batch: int | None = None,
-    halving: int | None = None, notes: Sequence[str] = (),
+    halving: int | None = None, notes: Sequence[str] = (), fit_cohort: bool = False,
+    overwrite: bool = False,
 ) -> Swept:
     """Runs a sweep in a new folder.
 
@@ -75,17 +76,23 @@ def start_sweep(
       settings_per_batch: see `fedax.sweeps.planning.plan`.
       halving: see `fedax.sweep`.
       notes: sentences to begin with.
+      fit_cohort, overwrite: see `fedax.experiment.run.start`.
 
     Raises:
       ConfigError: a value is wrong, or the settings do not fit the task.
       RunError: the folder cannot be used, or the sweep was stopped.
     """
-    entries = _entries(config)
+    config, entries = fitted_cohort(config, _entries, smaller_cohorts) if fit_cohort else (
+        config, _entries(config)
+    )
+    config = config.ruled(entry.task for entry in entries)
+    if halving is not None:
+        _require_fit_to_give_up(config, entries)
     units = _planned(config, entries, settings_per_batch, range(len(entries)))
     by_halves = _halved(halving, settings_per_batch, config)
     folder = out or unused_folder(config)
     asked = Asked(config, units, identity_of(config), _typed(), by_halves, _tasks(entries))
-    with new_folder(folder, go_on=_go_on(folder)):
+    with new_folder(folder, go_on=_go_on(folder), overwrite=overwrite):
         with explained(folder, _go_on(folder)):
             write_methods(folder, list(config.bases.values()))
             _write_config(folder, asked)
@@ -255,6 +262,15 @@ def _entries(config: SweepConfig) -> list[Entry]:
         options = functools.partial(_options, run)
         entries.append(Entry(found.task, found.algorithm, options, kind))
     return entries
+
+
+def _require_fit_to_give_up(config: SweepConfig, entries: Sequence[Entry]) -> None:
+    """Raises a sentence if settings cannot be given up by the rule."""
+    try:
+        for entry in entries:
+            require_choosable(config.choose, entry.task, evaluates=True, gives_up=True)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
 
 
 def _tasks(entries: Sequence[Entry]) -> list[dict[str, Any]]:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from fedax.data.task import Task
 from fedax.experiment.build import find_algorithm, find_task
 from fedax.experiment.config import RunConfig, resolve, with_settings
 from fedax.experiment.errors import ConfigError
 from fedax.rounds.stopping import Goal
-from fedax.sweeps.choosing import PAPER_RULE, Choice, extended
+from fedax.sweeps.choosing import PAPER_RULE, Choice, default_rule, extended
 from fedax.sweeps.grid import same, settings_of
 from fedax.sweeps.record import Setting
 from fedax.tuning.grids import (
@@ -37,6 +38,7 @@ class SweepConfig:
       seeds: with which every setting is run.
       choose: the rule by which the best setting is chosen, see `fedax.sweeps.choosing.choose`.
       bases: method -> the configuration of its first setting's run with the first seed.
+      by_default: whether nobody named the rule, see `ruled`.
     """
 
     grid: dict[str, Grid]
@@ -44,6 +46,7 @@ class SweepConfig:
     seeds: tuple[int, ...]
     choose: str
     bases: dict[str, RunConfig]
+    by_default: bool = False
 
     @property
     def task(self) -> str:
@@ -69,6 +72,14 @@ class SweepConfig:
         """
         config = with_settings(self.bases[setting.algorithm], setting.values)
         return dataclasses.replace(config, seed=self.seeds[0] if seed is None else seed)
+
+    def ruled(self, tasks: Iterable[Task]) -> SweepConfig:
+        """The sweep with the rule for its tasks if nobody named one, see `default_rule`."""
+        if not self.by_default:
+            return self
+        evaluates = all(base.evaluate_every > 0 for base in self.bases.values())
+        rule = default_rule(tasks, evaluates=evaluates)
+        return dataclasses.replace(self, choose=rule, by_default=False)
 
     def wider(self, choice: Choice) -> SweepConfig:
         """The sweep with what the edges of its grids ask for; the settings keep their numbers.
@@ -98,7 +109,7 @@ def sweep_config(
     preset: str | None = None,
     settings: Mapping[str, Any] | None = None,
     num_seeds: int = 1,
-    choose: str = PAPER_RULE,
+    choose: str | None = None,
 ) -> SweepConfig:
     """The configuration of a sweep.
 
@@ -112,14 +123,15 @@ def sweep_config(
       settings: fixed ones, key -> value, with the same meaning of a key. They take their keys out
         of a preset's grid.
       num_seeds: from the setting `seed` on.
-      choose: the rule by which the best setting is chosen.
+      choose: the rule by which the best setting is chosen; None: the validation loss if the task
+        has validation data, else "train_loss".
 
     Raises:
       ConfigError: a name, a key or a value is wrong; the sentence quotes it.
     """
     try:
         check_count("seeds", num_seeds, at_most=10_000)
-        Goal.of(choose, None, "choose")
+        Goal.of(choose or PAPER_RULE, None, "choose")
     except ValueError as error:
         raise ConfigError(str(error)) from None
     of, written = (None, {key: list(values) for key, values in grid.items()}) if isinstance(
@@ -140,7 +152,9 @@ def sweep_config(
         _check_values(bases[name], values)
     first = next(iter(bases.values()))
     seeds = tuple(range(first.seed, first.seed + num_seeds))
-    return SweepConfig(grids, tuple(settings_of(grids)), seeds, choose, bases)
+    return SweepConfig(
+        grids, tuple(settings_of(grids)), seeds, choose or PAPER_RULE, bases, choose is None
+    )
 
 
 def _methods(algorithms: Sequence[str], task: str, source: Any) -> list[Method]:

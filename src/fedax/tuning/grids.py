@@ -15,7 +15,7 @@ from fedax.experiment.presets import check_preset
 from fedax.experiment.sources import Source
 from fedax.sweeps.grid import same
 from fedax.tasks.registry import TASKS, presets
-from fedax.validate import quoted, unknown
+from fedax.validate import quoted, unknown, unknown_option
 
 T = TypeVar("T")
 Grid = dict[str, list[Any]]
@@ -259,7 +259,7 @@ def _nowhere(key: str, methods: Sequence[Method], option: str) -> str:
         if option != "--grid" or at != "run" or name in VARIED_OF_RUN
     )
     of = " and ".join(method.name for method in methods)
-    return unknown(f"setting of runs of {of} in {option}", key.rpartition(".")[2], known)
+    return unknown_option(f"setting of runs of {of} in {option}", key.rpartition(".")[2], known)
 
 
 def _split(text: str, key: str) -> list[str]:

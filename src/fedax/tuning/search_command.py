@@ -33,14 +33,19 @@ from fedax.experiment.folder import (
     read_config,
     write_json,
 )
-from fedax.experiment.run import build_data, build_method, simulate_options
+from fedax.experiment.run import (
+    build_data,
+    build_method,
+    fitted_cohort,
+    simulate_options,
+)
 from fedax.experiment.versions import versions
 from fedax.files.regular import write_atomically
 from fedax.rounds.options import Settings
 from fedax.sweeps.choosing import PAPER_RULE, Choice, choose, without_edges
 from fedax.sweeps.record import Record, Setting
 from fedax.tuning.best import as_toml
-from fedax.tuning.building import built
+from fedax.tuning.building import built, smaller_cohorts
 from fedax.tuning.checking import check_search_config
 from fedax.tuning.command import require_rule, unused_folder
 from fedax.tuning.config import SweepConfig, sweep_config
@@ -123,7 +128,7 @@ def search_config(
       ConfigError: a name, a range or a value is wrong; the sentence quotes it.
       RunError: Optuna is not installed.
     """
-    check_search(sampler, pruner, num_trials, batch_size, sweep.get("choose", PAPER_RULE))
+    check_search(sampler, pruner, num_trials, batch_size, sweep.get("choose") or PAPER_RULE)
     from fedax.tuning.space import ends, parse_space  # noqa: PLC0415 - optional, slow to import
 
     space = parse_space(words)
@@ -148,17 +153,28 @@ def search_config(
 
 
 def start_search(
-    config: SearchConfig, out: Path | None = None, say: Callable[[str], None] = print
+    config: SearchConfig, out: Path | None = None, say: Callable[[str], None] = print, *,
+    fit_cohort: bool = False, overwrite: bool = False,
 ) -> Found:
     """Runs a search in a new folder.
+
+    Args:
+      config: what to run.
+      out: the folder, created; None makes one under fedax-runs/.
+      say: is given the sentences on how it goes.
+      fit_cohort, overwrite: see `fedax.experiment.run.start`.
 
     Raises:
       ConfigError, RunError: a value is wrong, the folder or the storage cannot be used, or the
         search was stopped.
     """
-    built(config.sweep)  # what cannot be trained is said before anything is made
+    # What cannot be trained is said before anything is made.
+    sweep, found = fitted_cohort(config.sweep, built, smaller_cohorts) if fit_cohort else (
+        config.sweep, built(config.sweep)
+    )
+    config = config._replace(sweep=sweep.ruled(one.task for one in found))
     folder = out or unused_folder(config.sweep)
-    with new_folder(folder, go_on=_go_on(folder)):
+    with new_folder(folder, go_on=_go_on(folder), overwrite=overwrite):
         with explained(folder, _go_on(folder)):
             write_methods(folder, list(config.sweep.bases.values()))
             _write_config(folder, config, [], _typed(config.storage))

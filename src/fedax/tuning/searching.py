@@ -20,16 +20,19 @@ from fedax.data.task import Task
 from fedax.devices.ending import Request
 from fedax.experiment.differing import record_of_tasks
 from fedax.experiment.errors import ConfigError
-from fedax.experiment.folder import TASKS, RunError, explained, locked
+from fedax.experiment.folder import TASKS, RunError, delete_run, explained, locked
 from fedax.experiment.signals import stop_on_signal
 from fedax.files.regular import read_file, write_atomically
 from fedax.outside.paths import expanded
+from fedax.rounds.checks import require_task
 from fedax.rounds.history import History
 from fedax.rounds.options import Settings, SimulateOptions
 from fedax.rounds.stopping import Goal
 from fedax.rounds.untrained import lost_in, untrained_loss
+from fedax.signatures import with_options
+from fedax.sweeps.choosing import PAPER_RULE, default_rule
 from fedax.sweeps.record import Record
-from fedax.validate import check_choice, check_count
+from fedax.validate import check_choice, check_count, options_checked, require_out
 
 if TYPE_CHECKING:
     import optuna
@@ -100,6 +103,8 @@ def require_optuna() -> None:
         raise RunError("A search needs Optuna: pip install 'fedax[optuna]'.") from None
 
 
+@options_checked
+@with_options
 def search(
     task: Task,
     factory: Callable[..., FederatedAlgorithm],
@@ -108,8 +113,9 @@ def search(
     num_rounds: int,
     num_trials: int,
     out: str | Path,
+    overwrite: bool = False,
     seeds: int = 1,
-    choose: str = "train_loss",
+    choose: str | None = None,
     sampler: str | BaseSampler = "tpe",
     pruner: str = "none",
     batch_size: int = 8,
@@ -131,9 +137,12 @@ def search(
       num_rounds: T of every trial.
       num_trials: of the study.
       out: a folder, made if it is not there.
+      overwrite: whether the run, sweep or search that the folder holds is deleted first; a study
+        in storage stays.
       seeds: every trial is trained with so many, from the option `seed` on; its value is their
         mean.
-      choose: what is best: a metric, as for a sweep.
+      choose: what is best: a metric, as for a sweep. None: the validation loss if the task has
+        validation data, else "train_loss".
       sampler: "tpe", "random", "qmc", "cmaes", "gp", or one of `optuna.samplers`.
       pruner: "none", "median", "hyperband" or "halving": gives trials up that are behind, by the
         first seed.
@@ -150,14 +159,18 @@ def search(
       RunError: Optuna is missing, the study is of another search or cannot be used.
       KeyboardInterrupt: Ctrl-C; the same call goes on.
     """
-    check_search(sampler, pruner, num_trials, batch_size, choose)
+    check_search(sampler, pruner, num_trials, batch_size, choose or PAPER_RULE)
     # Slow to import.
     from fedax.experiment.sitting import StoppedError  # noqa: PLC0415
     from fedax.tuning.space import parse_range  # noqa: PLC0415
 
+    require_task(task)
+    require_out(out, overwrite=overwrite)
     check_count("seeds", seeds)
     check_count("num_rounds", num_rounds)
-    settings = Settings.checked(num_rounds, options)
+    settings = Settings.checked(num_rounds, options, task.train.num_clients)
+    if choose is None:
+        choose = default_rule([task], evaluates=settings.evaluate_every != 0)
     fixed = dict(fixed or {})
     ranges = {
         key: parse_range(key, of) if isinstance(of, str) else of for key, of in space.items()
@@ -177,7 +190,9 @@ def search(
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise RunError(f"Cannot make the folder {folder}: {error.strerror}.") from None
-    with locked(folder, plan.go_on):
+    with locked(folder, plan.go_on, goes_on=not overwrite):
+        if overwrite:
+            delete_run(folder, "out=")
         try:
             return run_search(folder, plan, print if progress else lambda line: None)  # noqa: ARG005
         except StoppedError as stopped:

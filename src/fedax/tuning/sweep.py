@@ -26,7 +26,7 @@ from fedax.rounds.measurements import rehearse
 from fedax.rounds.options import Settings, SimulateOptions
 from fedax.signatures import with_options
 from fedax.sinks import log_record, require_libraries, sink_names
-from fedax.sweeps.choosing import PAPER_RULE, Choice, Rule, require_choosable
+from fedax.sweeps.choosing import Choice, Rule, default_rule, require_choosable
 from fedax.sweeps.choosing import choose as best_of
 from fedax.sweeps.closing import closing_words
 from fedax.sweeps.grid import different, settings_of
@@ -39,7 +39,16 @@ from fedax.tuning.folder import (
     units_of,
     write_sweep_config,
 )
-from fedax.validate import check_count, check_seed, plain, quoted, unknown
+from fedax.validate import (
+    check_count,
+    check_seed,
+    options_checked,
+    plain,
+    quoted,
+    require_out,
+    unknown,
+    unknown_option,
+)
 
 Method = str | Callable[..., FederatedAlgorithm]
 # Options of `simulate` that a sweep decides itself, or does not have.
@@ -84,6 +93,7 @@ class SweepResult(NamedTuple):
         return "\n  ".join([head, *closing_words(self.record, self.choice)])
 
 
+@options_checked
 @with_options
 def sweep(
     task: Task | Mapping[str, Task],
@@ -92,8 +102,9 @@ def sweep(
     *,
     num_rounds: int,
     seeds: int | Sequence[int] = 1,
-    choose: Rule = PAPER_RULE,
+    choose: Rule | None = None,
     out: str | Path | None = None,
+    overwrite: bool = False,
     settings_per_batch: int | None = None,
     halving: int | None = None,
     progress: bool = True,
@@ -119,7 +130,9 @@ def sweep(
       num_rounds: T >= 0.
       seeds: 0 to seeds - 1, or a list of them.
       choose: the rule by which the best setting is chosen, see `fedax.sweeps.choosing.choose`.
+        None: the validation loss if the task has validation data, else "train_loss".
       out: a sweep folder; the same call again goes on where it stopped.
+      overwrite: whether the run or sweep that the folder holds is deleted first.
       settings_per_batch: how many settings a device computes side by side; None: chosen by the
         platform and the size of the model.
       halving: successive halving: all settings run for a few rounds, the best one in so many of
@@ -156,9 +169,11 @@ def sweep(
     require_libraries(names)
     if names and out is None:
         raise ValueError(f"log={quoted(log)} needs a sweep folder to write to; give out=, too.")
+    require_out(out, overwrite=overwrite)
     num_rounds, seeds = plain(num_rounds), plain(seeds)
     settings_per_batch, halving = plain(settings_per_batch), plain(halving)
     call = _call(task, algorithms, grid, num_rounds, seeds, choose, halving, options)
+    choose = call.rule
     units = plan(
         call.entries, call.seeds, jax.local_device_count(), settings_per_batch
     )
@@ -170,14 +185,17 @@ def sweep(
         return SweepResult(*_as_python(lambda: sit(work, None, style)))
     folder = expanded(out)
     go_on = f"call fedax.sweep again with the same arguments and out={str(folder)!r} to go on."
-    begun, same_rule = (folder / CONFIG).exists(), False
-    with locked(folder, go_on) if begun else new_folder(folder, "out=", go_on):
+    begun, same_rule = not overwrite and (folder / CONFIG).exists(), False
+    mine = locked(folder, go_on) if begun else new_folder(
+        folder, "out=", go_on, overwrite=overwrite
+    )
+    with mine:
         if begun:
             written = read_sweep_config(folder)
             if written["identity"] != call.identity:
                 raise RunError(
-                    f"The sweep in {folder} is another than this call's; choose another out=, or "
-                    "call with what config.json there says."
+                    f"The sweep in {folder} is another than this call's; choose another out=, "
+                    "begin again with overwrite=True, or call with what config.json there says."
                 )
             units, by_halves = units_of(written), halving_of(written)
             same_rule = isinstance(choose, str) and written["choose"] == choose
@@ -208,11 +226,12 @@ class _Call(NamedTuple):
     seeds: list[int]
     config: dict[str, Any]
     identity: str
+    rule: Rule
 
 
 def _call(
     task: Task | Mapping[str, Task], algorithms: Method | Sequence[str] | Mapping[str, Method],
-    grid: Mapping[str, Any], num_rounds: int, seeds: int | Sequence[int], rule: Rule,
+    grid: Mapping[str, Any], num_rounds: int, seeds: int | Sequence[int], rule: Rule | None,
     halving: int | None, options: SimulateOptions,
 ) -> _Call:
     for name in NOT_TAKEN:
@@ -221,9 +240,15 @@ def _call(
     tasks = dict(task) if isinstance(task, Mapping) else {"": task}
     for one in tasks.values():
         require_task(one)
-    run_options = Settings.checked(num_rounds, options)._replace(state_every=max(num_rounds, 1))
+    num_clients = min(one.train.num_clients for one in tasks.values())
+    run_options = Settings.checked(num_rounds, options, num_clients)
+    run_options = run_options._replace(state_every=max(num_rounds, 1))
+    if rule is None:
+        rule = default_rule(tasks.values(), evaluates=run_options.evaluate_every != 0)
     for one in tasks.values():
-        require_choosable(rule, one, run_options.evaluate_every != 0)
+        require_choosable(
+            rule, one, run_options.evaluate_every != 0, gives_up=halving is not None
+        )
     methods = _methods(algorithms)
     numbers = _seeds(seeds)
     grids = _grids(grid, methods, tasks)
@@ -272,7 +297,7 @@ def _call(
     # Another rule chooses anew among the same runs, unless it decided which runs there are.
     fixed = {key: value for key, value in config.items() if key != "choose" or halving is not None}
     identity = hashlib.sha256(json.dumps(fixed, sort_keys=True).encode()).hexdigest()
-    return _Call(settings, entries, numbers, {**config, "identity": identity}, identity)
+    return _Call(settings, entries, numbers, {**config, "identity": identity}, identity, rule)
 
 
 def _methods(algorithms: Method | Sequence[str] | Mapping[str, Method]) -> dict[str, Method]:
@@ -331,7 +356,7 @@ def _grids(
                     and ((known := has[name]) is None or key in known)]
         if not fits:
             known = dict.fromkeys(key for keys in has.values() for key in keys or ())
-            raise ValueError(unknown("hyperparameter", key, known))
+            raise ValueError(unknown_option("hyperparameter", key, known))
         values = _values(word, given, tasks if key == "task" else None)
         for name in fits:
             if dot or key not in found[name]:
@@ -410,7 +435,7 @@ def _logged(config: Mapping[str, Any], setting: Setting, seed: int) -> dict[str,
 
 
 def _warn(sentence: str) -> None:
-    warnings.warn(sentence, RuntimeWarning, stacklevel=5)
+    warnings.warn(sentence, RuntimeWarning, stacklevel=6)
 
 
 def _as_python(sat: Callable[[], tuple[Record, Choice]]) -> tuple[Record, Choice]:

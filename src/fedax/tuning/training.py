@@ -129,7 +129,7 @@ def _trained(
     if keeper is not None:
         state, columns = keeper.restore(index, unit, state, columns)
     training = BatchTraining(
-        first.task, algorithms, num_rounds, options, varies, devices, state
+        first.task, algorithms, num_rounds, options, varies, devices, state, goes_on=goes_on
     )
     saved, wait = time.monotonic(), SECONDS_BETWEEN_CHECKPOINTS
     for report in training:
