@@ -129,10 +129,17 @@ class Display:
         When nobody reads any more (a closed pipe, a lost terminal) training goes on in silence;
         what it measures is in the run folder.
         """
+        self._print(text)
+
+    def warn(self, text: str) -> None:
+        """Prints a line as `say`, in yellow where there are colours."""
+        self._print(text, "yellow")
+
+    def _print(self, text: str, style: str | None = None) -> None:
         if self._style == "nothing":
             return
         with contextlib.suppress(OSError):
-            self._console.print(text, markup=False)
+            self._console.print(text, markup=False, style=style)
 
     def show(self, report: RoundReport) -> None:
         """Shows a round's report; clients that were rejected get a line of their own."""

@@ -6,7 +6,8 @@ The one loop that writes a run folder, for the command line's runs and for Pytho
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,6 +30,7 @@ from fedax.files.regular import write_atomically
 from fedax.measures.communication import Communication
 from fedax.report.clients import CLIENTS, clients_table
 from fedax.rounds.history import History
+from fedax.rounds.learning import Learning
 from fedax.rounds.rejections import Rejections
 from fedax.rounds.report import DivergedError, RoundReport
 from fedax.rounds.state import TrainingState, population
@@ -61,8 +63,8 @@ class Job(NamedTuple):
       rounds: (state) -> the reports of the rounds that are left.
       watch: when to stop, and which model is the best.
       go_on: how to go on when it was stopped, the end of a sentence.
-      warn: tells of a client that is rejected again and again, and of a sink that fails; None: the
-        display does.
+      warn: tells of a client that is rejected again and again, of a run that does not learn, and
+        of a sink that fails; None: the display does.
     """
 
     folder: Path
@@ -166,20 +168,18 @@ def sit(
     done = kept = int(state.server_state.round_index)
     before = read_metrics(folder)[:done]
     rejections = Rejections(job.task.model, population(job.task, job.algorithm), before)
-    warn = job.warn or display.say
+    learning = Learning(job.task, job.config["seed"], before)
+    warn = job.warn or display.warn
     references = {text: dict(compute()) for text, compute in job.task.references.items()}
     trace = Trace(folder / "profile" if profile else None, job.num_rounds - done)
     saving = 0.0
-    with explained(folder, job.go_on):
-        log = MetricsLog(folder, done)
-        if done < job.num_rounds and watch.why is None:  # a longer run is not finished any more
-            (folder / "summary.json").unlink(missing_ok=True)
+    log = _opened(job, done)
     with (
         log, display, stop_on_signal(lambda: _stopped_inside(job, done, kept)) as asked,
         Sinks(job.config["log"], folder, job.config, warn, before) as sinks,
     ):
-        for line in [*opening(folder, job.config, job.task, state, references), *notes]:
-            display.say(line)
+        _tell(display.say, opening(folder, job.config, job.task, state, references), notes)
+        _tell(warn, learning.begin(state))
         with _begun(trace, job), _remembered(job):
             for report in iter(()) if watch.why else job.rounds(state):
                 done = int(report.metrics["round"])
@@ -194,8 +194,7 @@ def sit(
                 sinks.log(report.metrics)
                 display.show(report)
                 params = (report.state or restored.state).server_state.params
-                for sentence in rejections.add(report.rejected, params):
-                    warn(sentence)
+                _tell(warn, rejections.add(report.rejected, params), learning.add(report.metrics))
                 trace.round_done()
                 if report.state is None:
                     continue
@@ -213,13 +212,27 @@ def sit(
                     break
                 if stops and done < job.num_rounds:
                     raise _stopped(job, done, asked.by)
+        _tell(warn, learning.end(state))
         summary = _finish(
             job, references, saving, rejections, display, state, sinks
         )
         if profile:
-            display.say(describe_time(summary["time"]))
-            display.say(trace.outcome)
+            _tell(display.say, [describe_time(summary["time"]), trace.outcome])
     return state
+
+
+def _opened(job: Job, done: int) -> MetricsLog:
+    """The metrics of the folder's rounds, to which others are added."""
+    with explained(job.folder, job.go_on):
+        log = MetricsLog(job.folder, done)
+        if done < job.num_rounds and job.watch.why is None:  # a longer run is not finished any more
+            (job.folder / "summary.json").unlink(missing_ok=True)
+    return log
+
+
+def _tell(say: Callable[[str], None], *lines: Iterable[str]) -> None:
+    for line in itertools.chain(*lines):
+        say(line)
 
 
 @contextlib.contextmanager

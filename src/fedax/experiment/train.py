@@ -21,6 +21,7 @@ from fedax.outside.paths import expanded
 from fedax.rounds.checks import require_task
 from fedax.rounds.directions import TEST
 from fedax.rounds.history import History
+from fedax.rounds.learning import Learning
 from fedax.rounds.options import Settings, SimulateOptions
 from fedax.rounds.rejections import Rejections
 from fedax.rounds.report import RoundReport
@@ -209,22 +210,31 @@ def _train_in_memory(
         options["state_every"] = 1
     history, start = History(), state
     rejections = Rejections(task.model, population(task, algorithm))
+    learning = Learning(task, plain(options.get("seed", 0)))
+
+    def warn(sentences: list[str]) -> None:
+        for sentence in sentences:
+            warnings.warn(sentence, RuntimeWarning, stacklevel=5)
+
     console = make_console()
     display = Display(
         num_rounds, int(state.server_state.round_index), console,
         style_of_python(console, progress),
     )
+    reports = simulate(task, algorithm, num_rounds=num_rounds, **options)
+    warn(learning.begin(state))
     with display:
-        for report in simulate(task, algorithm, num_rounds=num_rounds, **options):
+        for report in reports:
             history.append(report.metrics)
             params = (report.state or start).server_state.params
-            for sentence in rejections.add(report.rejected, params):
-                warnings.warn(sentence, RuntimeWarning, stacklevel=4)
+            warn(rejections.add(report.rejected, params))
+            warn(learning.add(report.metrics))
             state = report.state or state
             watch.see(report)
             display.show(report)
             if watch.why and report.state is not None:
                 break
+    warn(learning.end(state))
     at_end(
         task, watch, history.rounds, one_copy(state.server_state.params),
         options.get("evaluate_every"), options.get("evaluation_sample"),

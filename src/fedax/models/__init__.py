@@ -29,11 +29,13 @@ from fedax.models.resnet import residual_network, resnet18, resnet20
 from fedax.models.rewriting import fast_convolutions
 from fedax.models.tags import tag_logistic_regression
 from fedax.models.torch_weights import from_torch, to_torch
+from fedax.models.weighting import balanced_class_weights
 from fedax.models.words import word_lstm
 
 __all__ = [
     "autoencoder",
     "avg_pool",
+    "balanced_class_weights",
     "central_crop",
     "character_lstm",
     "conv_general_dilated",

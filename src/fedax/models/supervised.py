@@ -3,30 +3,58 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
-import optax
 from jax.dtypes import canonicalize_dtype
+from jax.typing import ArrayLike
 
 from fedax.algorithm import Array, Batch, Model, Params
 from fedax.factories import factory
 from fedax.mistakes.errors import ModelError, checked_call
-from fedax.mistakes.model import array_of, check_range, require_function
+from fedax.mistakes.model import array_of, require_function
+from fedax.models.labels import Sigmoid, Softmax
 from fedax.models.scoring import as_scores
+from fedax.models.weighting import (
+    check_weights,
+    checked_class_weights,
+    mean_of_cells,
+    weights_of,
+)
+from fedax.validate import check_choice, check_number
 
 
-@factory
+@factory(static=("label_smoothing",))
 def classification(
     init: Callable[[Array], Params],
     apply: Callable[[Params, Array], Array],
     *,
     inputs: str = "x",
     labels: str = "y",
+    activation: Literal["softmax", "sigmoid"] = "softmax",
+    class_weights: ArrayLike | None = None,
+    example_weights: str | None = None,
+    label_smoothing: float = 0.0,
     scores: Mapping[str, Any] | None = None,
 ) -> Model:
     r"""Softmax classification: :math:`\ell = -\log \operatorname{softmax}(f(w, x))_y`.
+
+    With C classes, logits z = f(w, x), label smoothing s, class weights a and example weights e,
+
+    .. math:: \ell = -\sum_c q_c \log \operatorname{softmax}(z)_c, \qquad
+        q_c = (1 - s) [c = y] + \frac sC, \qquad
+        \text{weight} = e\, a_y
+
+    and with `activation="sigmoid"`, for two classes by one logit or for labels that do not exclude
+    each other, where t is 0 or 1,
+
+    .. math:: \ell_k = -q_k \log \sigma(z_k) - (1 - q_k) \log \sigma(-z_k), \qquad
+        q_k = (1 - s) t_k + \frac s2, \qquad
+        \text{weight} = e_k\, a_{t_k}
+
+    The loss of several examples, and of their labels k, is the weighted mean,
+    :math:`\sum w \ell / \sum w`, in training and in evaluation.
 
     Args:
       init: (key) -> parameters.
@@ -34,16 +62,26 @@ def classification(
         function: Flax `lambda p, x: net.apply(p, x)`, Equinox
         `lambda p, x: jax.vmap(eqx.combine(p, static))(x)`.
       inputs, labels: the names of the client arrays; labels are integers [B] in 0 .. C - 1.
+      activation: "softmax", or "sigmoid" for a logit [B] or [B, 1] with labels 0 and 1 [B], or
+        for logits [B, L] with labels 0 and 1 [B, L].
+      class_weights: a, [C], numbers of at least 0; for a sigmoid the weights of 0 and 1, [2], or
+        label by label [2, L]. See `fedax.models.balanced_class_weights`.
+      example_weights: the name of the client array of e, numbers of at least 0, [B], or shaped as
+        the labels [B, L]. What weighs 0 does not count, whatever its label.
+      label_smoothing: s, in [0, 1).
       scores: functions of all outputs beside the metrics: name -> what `fedax.scores` gives, a
-        metric of scikit-learn, or your own `(outputs, labels, weights) -> number`.
+        metric of scikit-learn, or your own `(outputs, labels, weights) -> number`, with the
+        example weights.
 
     Returns:
-      A model with the metrics `accuracy` and `loss`.
+      A model with the metrics `accuracy`, in which only example weights count (of several labels,
+      the share that is right), and `loss`.
 
     Raises:
       TypeError: init or apply is no function.
-      ModelError: when used, if apply fails, the shapes of logits and labels do not fit, or the
-        labels are not whole numbers in their range.
+      ValueError: an option is not in its range.
+      ModelError: when used, if apply fails, the shapes of logits and labels do not fit, the
+        labels are not whole numbers in their range, or weights are negative.
 
     Example:
       >>> import jax
@@ -53,55 +91,51 @@ def classification(
       >>> losses, weights = model.loss(model.init(jax.random.key(0)), batch, jax.random.key(1))
       >>> losses.round(4).tolist()  # log 3
       [1.0986, 1.0986]
+      >>> rare = classification(
+      ...     lambda key: jnp.zeros(4), lambda p, x: x @ p,
+      ...     activation="sigmoid", class_weights=[1.0, 9.0])
+      >>> batch = {"x": jnp.ones((2, 4)), "y": jnp.array([0, 1])}
+      >>> losses, weights = rare.loss(jnp.zeros(4), batch, jax.random.key(1))
+      >>> losses.round(4).tolist(), weights.tolist()  # log 2
+      ([0.6931, 0.6931], [1.0, 9.0])
     """
     require_function("init", init, "(key) -> parameters")
     require_function("apply", apply, "(parameters, inputs) -> logits")
+    check_choice("activation", activation, ("softmax", "sigmoid"))
+    check_number("label_smoothing", label_smoothing, at_least=0, below=1)
+    of_classes = checked_class_weights(class_weights)
+    make = Softmax if activation == "softmax" else Sigmoid
+    target = make(labels, of_classes, example_weights, label_smoothing)
 
     def outputs(params: Params, batch: Batch) -> Array:
         return _applied(apply, params, array_of(batch, inputs, "inputs"))
 
-    def labels_of(logits: Array, batch: Batch) -> Array:
-        found = array_of(batch, labels, "labels")
-        _check_shapes(logits, found, labels)
-        return found
-
-    def losses(logits: Array, batch: Batch) -> tuple[Array, Array]:
-        found = labels_of(logits, batch)
-        # The loss of a label beyond the classes is NaN; a negative one would count from their end.
-        found = found.astype(int)
-        found = jnp.where(found < 0, logits.shape[1], found)
-        values = optax.softmax_cross_entropy_with_integer_labels(logits, found)
-        return values, jnp.ones_like(values)
-
-    def accuracy(logits: Array, batch: Batch) -> tuple[Array, Array]:
-        found = labels_of(logits, batch)
-        hits = (logits.argmax(-1).astype(int) == found.astype(int)).astype(logits.dtype)
-        return hits, jnp.ones_like(hits)
-
     def fitting(params: Params, batch: Batch) -> Array:
         logits = outputs(params, batch)
-        labels_of(logits, batch)
+        target.loss(logits, batch)
         return logits
 
     def check(params: Params, arrays: Mapping[str, Any]) -> None:
-        found = {name: arrays[name] for name in (inputs, labels) if name in arrays}
+        names = (inputs, labels, *([example_weights] if example_weights else []))
         one = {
-            name: jax.ShapeDtypeStruct((1, *array.shape[1:]), canonicalize_dtype(array.dtype))
-            for name, array in found.items()
+            name: jax.ShapeDtypeStruct(
+                (1, *arrays[name].shape[1:]), canonicalize_dtype(arrays[name].dtype)
+            )
+            for name in names if name in arrays
         }
         try:
             logits = jax.eval_shape(fitting, params, one)
         except ModelError:  # the loss is traced too, and says so there
             return
-        check_range(f"The labels {labels!r}", found[labels], logits.shape[1], "classes")
+        target.check(logits.shape, arrays)
 
     return Model(
         init=init,
-        loss=lambda params, batch, key: losses(outputs(params, batch), batch),  # noqa: ARG005
+        loss=lambda params, batch, key: target.loss(outputs(params, batch), batch),  # noqa: ARG005
         outputs=outputs,
-        metrics={"accuracy": accuracy, "loss": losses},
+        metrics={"accuracy": target.accuracy, "loss": target.loss},
         check=check,
-        scores=as_scores(scores, labels) or None,
+        scores=as_scores(scores, labels, example_weights) or None,
     )
 
 
@@ -112,14 +146,28 @@ def regression(
     *,
     inputs: str = "x",
     targets: str = "y",
+    mask: str | None = None,
+    example_weights: str | None = None,
     scores: Mapping[str, Any] | None = None,
 ) -> Model:
     r"""Least squares: :math:`\ell = \frac12 \lVert f(w, x) - y \rVert^2`.
+
+    With a mask m of targets that are known, D targets an example and example weights e,
+
+    .. math:: \ell = \frac D2 \cdot
+        \frac{\sum_k m_k (f_k(w, x) - y_k)^2}{\sum_k m_k}, \qquad
+        \text{weight} = \frac eD \sum_k m_k
+
+    so that every known target counts the same in the weighted mean, whichever example it is of.
 
     Args:
       init: (key) -> parameters.
       apply: (parameters, inputs [B, ...]) -> predictions, shaped like the targets.
       inputs, targets: the names of the client arrays.
+      mask: the name of the client array of m, [B] or shaped as the targets: True, or 1, where a
+        target is known. Others may be any number, such as 0.
+      example_weights: the name of the client array of e, numbers of at least 0, [B] or shaped as
+        the targets.
       scores: as for `classification`, of predictions and targets.
 
     Returns:
@@ -127,7 +175,8 @@ def regression(
 
     Raises:
       TypeError: init or apply is no function.
-      ModelError: when used, if apply fails, or predictions and targets differ in shape.
+      ModelError: when used, if apply fails, predictions and targets differ in shape, or weights are
+        negative.
 
     Example:
       >>> import jax
@@ -138,6 +187,7 @@ def regression(
     """
     require_function("init", init, "(key) -> parameters")
     require_function("apply", apply, "(parameters, inputs) -> predictions")
+    columns = {"mask": mask, "example_weights": example_weights}
 
     def outputs(params: Params, batch: Batch) -> Array:
         return _applied(apply, params, array_of(batch, inputs, "inputs"))
@@ -154,16 +204,32 @@ def regression(
                     if given == [*target, 1] else " apply must give a prediction for each target."
                 )
             )
-        errors = (predictions - wanted).reshape(predictions.shape[0], -1)
+        errors = predictions - wanted
+        weights = jnp.ones((), errors.dtype)
+        for argument, name in columns.items():
+            found = weights_of(batch, name, argument, wanted)
+            if found is not None:
+                weights = weights * found.astype(errors.dtype)
+        if weights.ndim:  # what does not count has no gradient, even if it is not finite
+            errors = jnp.where(weights == 0, 0, errors)
+            values, weights = mean_of_cells(errors * errors / 2, weights)
+            return values * (errors.size // len(errors)), weights
+        errors = errors.reshape(predictions.shape[0], -1)
         values = (errors * errors).sum(1) / 2
         return values, jnp.ones_like(values)
+
+    def check(params: Params, arrays: Mapping[str, Any]) -> None:
+        del params
+        for argument, name in columns.items():
+            check_weights(argument, name, arrays)
 
     return Model(
         init=init,
         loss=lambda params, batch, key: losses(outputs(params, batch), batch),  # noqa: ARG005
         outputs=outputs,
         metrics={"loss": losses},
-        scores=as_scores(scores, targets) or None,
+        check=check if mask or example_weights else None,
+        scores=as_scores(scores, targets, example_weights) or None,
     )
 
 
@@ -173,23 +239,3 @@ def _applied(apply: Callable[[Params, Array], Array], params: Params, inputs: Ar
     return checked_call(
         ModelError, "The model's apply", "apply(params, inputs)", apply, (params, inputs), given
     )
-
-
-def _check_shapes(logits: Array, found: Array, labels: str) -> None:
-    """Raises a sentence unless logits are [B, C] and labels whole numbers [B]."""
-    if logits.ndim != 2 or logits.shape[:1] != found.shape:
-        cure = (
-            " Logits have one column a class, two columns for two classes." if logits.ndim != 2
-            else f" They look one-hot; give {labels}.argmax(1)." if found.shape == logits.shape
-            else f" Drop the labels' last axis: {labels}[:, 0]."
-            if found.shape == (len(logits), 1) else " An example has one label."
-        )
-        raise ModelError(
-            f"Logits must have the shape [B, C] and the labels {labels!r} the shape [B], but they "
-            f"are {list(logits.shape)} and {list(found.shape)}.{cure}"
-        )
-    if not jnp.issubdtype(found.dtype, jnp.integer):
-        raise ModelError(
-            f"The labels {labels!r} must be whole numbers, from 0 to {logits.shape[1] - 1}, but "
-            f"are {found.dtype}. Convert them with {labels}.astype(np.int32)."
-        )

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.dtypes import canonicalize_dtype
 
@@ -15,17 +13,14 @@ from fedax.algorithm import FederatedAlgorithm, Model, Params
 from fedax.data.federated_dataset import FederatedDataset
 from fedax.data.rows import LazyRows, is_in_a_file
 from fedax.data.task import Task
-from fedax.factories import recipe
 from fedax.mistakes.algorithm import call_state_inits
 from fedax.mistakes.errors import ModelError, checked_call, kind_of
-from fedax.mistakes.model import call_outputs, require_model
+from fedax.mistakes.model import require_model
 
 # Of more examples, evenly spaced ones are looked at; of those that must be read first, from a disk
 # or from a sparse matrix, so many that they have this size.
 MOST_EXAMPLES = 2**20
 MOST_READ_BYTES = 2**26
-# On so many it is seen whether outputs are probabilities.
-FEW_EXAMPLES = 8
 
 
 def require_task(task: Any) -> None:
@@ -107,30 +102,6 @@ def check_examples(model: Model, params: Params, name: str, data: FederatedDatas
             raise ModelError(f"In {name}: {error}") from error.__cause__
         client, error = _first_client(check, data, error)
         raise ModelError(f"In {name}, client {client!r}: {error}") from error.__cause__
-
-
-def warn_of_probabilities(model: Model, params: Params, data: FederatedDataset) -> None:
-    """Warns if the outputs of `fedax.classification` look like probabilities, not logits.
-
-    Args:
-      model: any; of others it is not known what their outputs are.
-      params: the model's, as arrays.
-      data: some of whose examples are looked at.
-    """
-    made = recipe(model)
-    if made is None or made.factory.__name__ != "classification":
-        return
-    rows = np.unique(np.linspace(0, data.num_examples - 1, FEW_EXAMPLES).astype(int))
-    batch = {name: jnp.asarray(array[rows]) for name, array in data.arrays.items()}
-    outputs = call_outputs(model.outputs, params, batch, jnp.ones(len(rows), bool))
-    found = np.asarray(outputs, np.float64)
-    if found.min() >= 0 and np.allclose(found.sum(-1), 1, atol=1e-3):
-        warnings.warn(
-            "The outputs of every example are between 0 and 1 and sum to 1, as probabilities do. "
-            "fedax.classification takes logits: leave out the softmax at the end of apply, or "
-            "training is slow and the loss too high.",
-            RuntimeWarning, stacklevel=2,
-        )
 
 
 def _is_narrowed(dtype: np.dtype) -> bool:

@@ -24,7 +24,6 @@ from fedax.rounds.checks import (
     check_examples,
     require_dataset,
     require_params,
-    warn_of_probabilities,
 )
 from fedax.rounds.client_metrics import ClientMetrics
 from fedax.rounds.padding import check_metrics
@@ -145,15 +144,12 @@ class Evaluator:
     def _try(self, params: Params) -> None:
         """Looks once at what the model gives, before anything is measured.
 
-        Warns of probabilities, and refuses metrics that a last batch that is filled up changes, and
-        scores that fail.
+        Refuses metrics that a last batch that is filled up changes, and scores that fail.
         """
         leaves = jax.tree.leaves(params)
         if self._tried or not all(isinstance(leaf, jax.Array | np.ndarray) for leaf in leaves):
             return
         self._tried = True
-        if self._mesh is None:
-            warn_of_probabilities(self._model, params, self._dataset)
         if self._mesh is None and self.num_examples % self._batch_size:
             check_metrics(self._model, params, self._dataset, self._batch_size, self._measure)
         if self._scores:  # on examples of as many clients as there is room for

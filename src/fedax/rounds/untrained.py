@@ -26,7 +26,11 @@ LAST_ROUNDS = 100
 
 def untrained_loss(task: Task, seed: int) -> float:
     """The mean loss over some of the training examples of the model that a run starts from."""
-    params = call_init(task.model, run_key(seed, 0))
+    return mean_loss(task, call_init(task.model, run_key(seed, 0)))
+
+
+def mean_loss(task: Task, params: Params) -> float:
+    """The mean loss over some of the training examples; of one task always the same examples."""
     data = task.train
     rows = np.unique(np.linspace(0, data.num_examples - 1, LOOKED_AT).astype(int))
     batch = {name: np.asarray(array[rows]) for name, array in data.arrays.items()}

@@ -1,0 +1,105 @@
+"""What is said of runs that train without learning."""
+
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import fedax
+from fedax.cli.main import run_command
+
+
+def data(scale=1.0):
+    rng = np.random.default_rng(0)
+    clients = {}
+    for number in range(10):
+        x = rng.normal(size=(20, 5)).astype(np.float32)
+        clients[str(number)] = {
+            "x": (scale * x).astype(np.float32), "y": (x.sum(1) > 0).astype(np.int32)
+        }
+    return fedax.FederatedDataset.from_clients(clients)
+
+
+def init(key):
+    return 0.5 * jax.random.normal(key, (5, 2))
+
+
+def apply(params, x):
+    return x @ params.astype(x.dtype)
+
+
+def said(model, *, rate=0.3, scale=1.0, **options):
+    """What a run of eight rounds warns of."""
+    task = fedax.Task(model, train=data(scale), test=data(scale))
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        fedax.train(
+            task, fedax.fedavg(task.model, rate), num_rounds=8, progress=False, **options
+        )
+    return [str(warning.message) for warning in found if warning.category is RuntimeWarning]
+
+
+def softmax(params, x):
+    return jax.nn.softmax(apply(params, x))
+
+
+def sigmoid(params, x):
+    return jax.nn.sigmoid(apply(params[:, 0], x))
+
+
+@pytest.mark.parametrize(("model", "options", "words"), [
+    (fedax.classification(init, apply), {"scale": 255.0}, "'x' has numbers up to"),
+    (fedax.classification(init, softmax), {}, "leave out the softmax"),
+    (fedax.classification(init, sigmoid, activation="sigmoid"), {}, "leave out the sigmoid"),
+    (fedax.classification(init, apply), {"rate": 1e-9}, "has not fallen"),
+    (
+        fedax.classification(
+            lambda key: {"params": init(key), "batch_stats": {"mean": jnp.zeros(2)}},
+            lambda p, x: apply(p["params"], x),
+        ), {}, "nn.GroupNorm",
+    ),
+])
+@pytest.mark.parametrize("folder", [False, True])
+def test_each_is_said_once_with_its_cure(tmp_path, model, options, words, folder):
+    found = said(model, **options, **({"out": tmp_path / "run"} if folder else {}))
+    assert len(found) == 1
+    assert words in found[0]
+
+
+@pytest.mark.parametrize("model", [
+    fedax.classification(init, apply),
+    fedax.classification(lambda key: jnp.zeros((5, 2)), apply),
+    fedax.classification(lambda key: jnp.zeros(5), apply, activation="sigmoid"),
+    fedax.classification(
+        lambda key: init(key)[:, :1], apply, activation="sigmoid", class_weights=[1.0, 9.0]
+    ),
+])
+def test_nothing_is_said_of_a_run_that_learns(model):
+    assert said(model) == []
+
+
+def test_zero_parameters_and_unscaled_inputs_are_seen_in_the_loss_after_a_step():
+    model = fedax.classification(lambda key: jnp.zeros((5, 2)), apply)
+    found = said(model, scale=1e4)
+    assert "times that of guessing one of 2 classes (ln 2 = 0.69)" in found[0]
+    assert sum("times that of guessing" in sentence for sentence in found) == 1
+
+
+def test_a_resumed_run_does_not_say_it_again(tmp_path):
+    model = fedax.classification(init, softmax)
+    assert len(said(model, out=tmp_path / "run")) == 1
+    assert said(model, out=tmp_path / "run") == []
+
+
+def test_one_line_on_the_command_line(tmp_path, capsys):
+    for rate, count in (("0.1", 0), ("1e-9", 1)):
+        assert run_command([
+            "run", "digits", "fedavg", "--rounds", "8", "--out", str(tmp_path / rate),
+            "--set", f"client_learning_rate={rate}",
+        ]) == 0
+        output = capsys.readouterr()
+        assert "Warning" not in output.err
+        lines = (output.out + output.err).splitlines()
+        assert sum("has not fallen" in line for line in lines) == count
