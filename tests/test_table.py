@@ -134,6 +134,25 @@ def test_what_the_last_evaluation_of_a_sweep_lacks_is_undefined():
     assert [cell.said or cell.mean for cell in table.columns[0].cells] == [0.8, "undefined"]
 
 
+def test_what_stopped_early_was_tested_after_its_last_round(tmp_path):
+    """With validation data no round of its history has a test metric."""
+    task = fedax.load_task("digits").with_validation(0.2)
+    result = fedax.train(
+        task, fedax.fedavg(task.model, 0.1), num_rounds=9, evaluate_every=1, cohort_size=2,
+        early_stopping=fedax.EarlyStopping(patience=1, min_delta=10.0), progress=False,
+        out=tmp_path / "run",
+    )
+    assert not any("test_loss" in metrics for metrics in result.history.rounds)
+    metrics = ["test_loss", "best_test_loss", "validation_loss"]
+    expected = [
+        result.test["test_loss"], result.best_test["test_loss"],
+        result.history["validation_loss"][-1],
+    ]
+    for given in (result, tmp_path / "run", {"mine": [result]}):
+        columns = fedax.table(given, metrics).columns
+        assert [column.cells[0].mean for column in columns] == pytest.approx(expected, rel=1e-6)
+
+
 def test_bytes_without_diagnostics_are_those_that_diagnostics_count(tmp_path):
     task = fedax.load_task("quadratics")
     for name, diagnostics in (("with", True), ("without", False)):

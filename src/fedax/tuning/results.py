@@ -202,11 +202,15 @@ def _of_one(result: Any, place: int, all_settings: bool) -> Found:
     if isinstance(result, SweepResult):
         rounds = {"num_rounds": rounds_of(result.record)}
         return _of_sweep(result.record, result.choice, rounds, {}, all_settings)
-    if isinstance(result, TrainResult):
-        result = result.history
-    if isinstance(result, History):
+    if isinstance(result, TrainResult | History):
+        history = result.history if isinstance(result, TrainResult) else result
+        summary: dict[str, Any] = {}
+        if isinstance(result, TrainResult):
+            if result.stopped:  # tested after its last round, which the history lacks
+                summary["final"] = dict(result.test)
+            summary["best"] = {"test": result.best_test or {}}
         config = {"algorithm": "", "task": "", "seed": place}
-        return Found([Run(f"run {place}", config, result.rounds, {}, {})], [])
+        return Found([Run(f"run {place}", config, history.rounds, summary, {})], [])
     raise TypeError(
         "A table is made of folders of runs and sweeps, of what fedax.train, fedax.sweep, "
         "fedax.load_run and fedax.load_sweep return, of lists of them, or of label -> one or a "
