@@ -45,6 +45,7 @@ def log_softmax(z):
     return z - np.log(np.exp(z).sum(1, keepdims=True))
 
 
+@pytest.mark.quick
 def test_class_and_example_weights_are_scikit_learns(rng):
     z, y = rng.normal(size=(40, 4)), rng.integers(0, 4, 40)
     w, a = rng.uniform(size=40), rng.uniform(size=4)

@@ -80,6 +80,7 @@ def test_nothing_is_said_of_a_run_that_learns(model):
     assert said(model) == []
 
 
+@pytest.mark.quick
 def test_zero_parameters_and_unscaled_inputs_are_seen_in_the_loss_after_a_step():
     model = fedax.classification(lambda key: jnp.zeros((5, 2)), apply)
     found = said(model, scale=1e4)
