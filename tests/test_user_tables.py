@@ -442,3 +442,19 @@ def test_names_that_command_a_terminal_are_written_out(tmp_path):
     table = fedax.fit_table(path, client="who", label="y")
     assert "\x1b" not in str(table)
     assert dataclasses.replace(table) == table
+
+
+def test_a_task_of_ones_own_with_a_table_trains_on_the_command_line(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.py").write_text("""
+import fedax
+def task():
+    rows = {"who": ["a"] * 6 + ["b"] * 6, "x": [0.0, 1.0, 2.0] * 4, "died": ["no", "yes"] * 6}
+    data = fedax.fit_table(rows, client="who", label="died").apply(rows)
+    train, test = data.split(0.34)
+    inputs = data.arrays["x"].shape[1]
+    return fedax.Task(fedax.models.mlp_classifier(inputs, (4,), 2), train, test)
+""")
+    assert run_command(["run", "own.py:task", "fedavg", "--rounds", "2", "--out", "out",
+                        "--set", "client_learning_rate=0.1"]) == 0
+    assert "Test rows: 4" in capsys.readouterr().out

@@ -403,3 +403,13 @@ def test_a_sweep_of_the_command_line_chooses_by_validation(tmp_path, monkeypatch
     assert run_command(["sweep", "own.py:task", "fedavg", *words, "--out", "t"]) == 0
     assert json.loads((tmp_path / "t" / "config.json").read_text())["choose"] == "train_loss"
     assert run_command(["sweep", "--resume", "s", "--choose", "train_loss"]) == 0
+
+
+def test_a_metric_that_is_not_measured_is_said_on_the_command_line(capsys, tmp_path):
+    assert run_command([
+        "run", "digits", "fedavg", "--rounds", "1", "--out", str(tmp_path / "a"), "--set",
+        "validation=0.15", "early_stopping=validation_auc", "evaluate_every=1",
+    ]) == 1
+    said = capsys.readouterr().err
+    assert "Unknown metric to watch 'validation_auc'" in said
+    assert "defect" not in said

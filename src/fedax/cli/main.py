@@ -38,33 +38,19 @@ from fedax.cli.data_commands import Data, DataCheck, DataDescribe, DataGet
 from fedax.cli.manual import explain_run
 from fedax.cli.own_tables import TASK, as_task, names_table
 from fedax.cli.words import gives, require_out
-from fedax.data.errors import DataError
 from fedax.devices import ending, losses, processes, terminal
-from fedax.devices.compiling import ModeError
 from fedax.devices.mesh import cores_as_devices, usable_cores
-from fedax.devices.processes import LossError, PlaceError, ProcessError
+from fedax.devices.processes import LossError, PlaceError
 from fedax.experiment import config
-from fedax.experiment.checkpoint import CheckpointError
 from fedax.experiment.compile_cache import keep_programs
 from fedax.experiment.errors import ConfigError
-from fedax.experiment.folder import RunError
 from fedax.experiment.imports import line_of, sentence
-from fedax.mistakes import AlgorithmError, ModelError
-from fedax.pictures.errors import DrawingError
-from fedax.report.picture import PictureError, require_format, save_picture
-from fedax.report.results import TableError
+from fedax.outside.text import Told
+from fedax.report.picture import require_format, save_picture
 from fedax.report.tables import print_json, print_tables
-from fedax.rounds.client_store import StoreError
-from fedax.rounds.report import DivergedError
-from fedax.sinks import SinkError
 from fedax.theory.errors import TheoryError
 from fedax.validate import check_count, so_many
 
-# Their messages are sentences that say what was wrong and what to do.
-EXPLAINED = (
-    AlgorithmError, CheckpointError, DataError, DivergedError, DrawingError, ModeError,
-    ModelError, PictureError, ProcessError, RunError, SinkError, StoreError, TableError,
-)
 # What JAX says where its settings forbid what fedax does.
 FORBIDDEN = {
     "Disallowed [a-z-]+ transfer":
@@ -377,7 +363,7 @@ def _explain(error: Exception) -> tuple[str, int]:
     """An error's sentence and exit status; a sentence of our own where we know what it means."""
     if isinstance(error, ConfigError | PlaceError | TheoryError):
         return str(error), 2
-    if isinstance(error, EXPLAINED):
+    if isinstance(error, Told):  # a sentence that says what was wrong and what to do
         return str(error), 1
     return _unexpected(error), 1
 

@@ -8,6 +8,8 @@ from typing import Any
 
 import jax
 
+from fedax.outside.text import Told
+
 # On a CPU, XLA's newer way of writing fused loops takes two fifths of the time that a small
 # round's program is compiled in, and the program is not faster for it (docs/log.md), but for two:
 # the step of the sparse tag model, which gathers and adds rows of a matrix, is twice as fast with
@@ -16,7 +18,7 @@ OLDER_LOOPS = {"xla_cpu_use_fusion_emitters": False}
 LEVEL = "xla_backend_optimization_level"
 
 
-class ModeError(RuntimeError):
+class ModeError(Told, RuntimeError):
     """JAX was told to work in a way in which nothing can be trained; the message says which."""
 
 

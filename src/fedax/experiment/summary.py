@@ -104,9 +104,12 @@ def describe_table(task: Task, options: Mapping[str, Any]) -> list[str]:
         return []
     lines = str(task.train.table).splitlines()
     if task.test is not None:
-        share = options.get("test")
-        whose = f"those of {share}" if isinstance(share, str) else f"{share:.0%} of each client's"
-        lines.append(f"Test rows: {task.test.num_examples:,}, {whose}")
+        share = options.get("test")  # of the task `table`, not of a user's own
+        whose = (
+            f", those of {share}" if isinstance(share, str)
+            else f", {share:.0%} of each client's" if isinstance(share, float) else ""
+        )
+        lines.append(f"Test rows: {task.test.num_examples:,}{whose}")
     return lines
 
 

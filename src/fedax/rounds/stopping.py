@@ -13,6 +13,7 @@ import numpy as np
 from fedax.algorithm import Params
 from fedax.devices.mesh import one_copy
 from fedax.devices.processes import agreed
+from fedax.outside.text import Told
 from fedax.rounds.directions import TEST, Mode, direction, is_evaluated
 from fedax.rounds.report import RoundReport
 from fedax.validate import check_choice, check_count, check_number, quoted, unknown
@@ -25,6 +26,10 @@ BY_VALIDATION = "validation"
 
 # Of a metric and its direction; a longer text is a mistake.
 LONGEST_NAME = 200
+
+
+class MetricError(Told, ValueError):
+    """A metric that is watched is not measured; the message is a sentence."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -223,7 +228,7 @@ class Watch:
             )
         metrics = report.metrics
         if metrics.get("round") != number or not before.keys() <= metrics.keys():
-            raise ValueError(
+            raise MetricError(
                 f"on_round may add metrics and change them, but after round {number} it removed "
                 "one or changed the round's number."
             )
@@ -277,13 +282,13 @@ class Watch:
     def _check_evaluation(self, evaluate_every: int | None) -> None:
         for name in filter(self._is_evaluated, self._metrics()):
             if evaluate_every == 0:
-                raise ValueError(
+                raise MetricError(
                     f"{name} is watched, but evaluate_every=0 says never to evaluate; give the "
                     "number of rounds between evaluations."
                 )
         stopping = self._stopping
         if stopping is not None and self._is_evaluated(stopping.metric) and evaluate_every is None:
-            raise ValueError(
+            raise MetricError(
                 f"Early stopping watches {stopping.metric}, but only the last round is evaluated; "
                 "give evaluate_every, the number of rounds between evaluations."
             )
@@ -297,7 +302,7 @@ class Watch:
             waits = not evaluated and (self._evaluates_often or self._is_evaluated(name))
             if name not in self._seen and not waits:
                 there = [key for key in metrics if key != "round" and "seconds" not in key]
-                raise ValueError(unknown("metric to watch", name, there))
+                raise MetricError(unknown("metric to watch", name, there))
 
 
 def _as_metric(name: Any, value: Any, number: int) -> int | float:
