@@ -559,9 +559,9 @@ def test_a_folder_that_another_took_in_the_meantime_is_not_empty(tmp_path, monke
     locked = folder.locked
 
     @contextlib.contextmanager
-    def late(path, go_on):
+    def late(path, go_on, **options):
         (path / "config.json").write_text("{}")
-        with locked(path, go_on):
+        with locked(path, go_on, **options):
             yield
 
     monkeypatch.setattr(folder, "locked", late)

@@ -160,9 +160,12 @@ def test_numbers_are_not_broken_in_a_narrow_pipe(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "40")
     assert run_command(["theory", "--random", "5", "3"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    (header,) = (line for line in lines if line.startswith("method"))
-    assert header.split() == ["method", "distance", "factor", "rounds", "to", "a", "tenth"]
-    assert any(line.startswith("FedAvg") and len(line.split()) == 4 for line in lines)
+    headers = [line.split() for line in lines if line.startswith("method")]
+    assert headers == [["method", "distance", "factor"], ["method", "rounds", "to", "a", "tenth"]]
+    for header, width in zip(headers, (3, 2), strict=True):
+        at = next(place for place, line in enumerate(lines) if line.split() == header)
+        assert lines[at + 1].startswith("FedAvg ")
+        assert len(lines[at + 1].split()) == width
 
 
 def test_a_run_goes_alone(capsys, tmp_path):

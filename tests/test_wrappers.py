@@ -35,6 +35,7 @@ def test_a_threshold_below_the_losses_resolution_still_means_no_progress(rule, d
     assert decays == {"paper": [40, 61, 82], "released": [40, 79]}[rule]
 
 
+@pytest.mark.filterwarnings("ignore:The training loss has not fallen")
 def test_the_rates_fall_with_parameters_of_low_precision():
     rates = {}
     for dtype in (jnp.bfloat16, jnp.float32):

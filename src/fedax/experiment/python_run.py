@@ -119,7 +119,7 @@ def train_in_folder(
         folder, config, call.task, call.algorithm, sent,
         lambda state: _rounds(call, watch, state), watch,
         f"call fedax.train again with the same arguments and out={str(folder)!r} to go on.",
-        lambda sentence: warnings.warn(sentence, RuntimeWarning, stacklevel=7),
+        lambda sentence: warnings.warn(sentence, RuntimeWarning, stacklevel=8),
     )
     if before is not None:
         _require_same(folder, before, config, code)

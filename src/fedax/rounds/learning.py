@@ -60,7 +60,7 @@ class Learning:
 
     def begin(self, state: TrainingState) -> list[str]:
         """Sentences on the model, unless it is trained already: then they were said before."""
-        if state.server_state.round_index > 0:
+        if int(state.server_state.round_index) > 0:
             return []
         params = one_copy(state.server_state.params)
         found = [_statistics(params)]
