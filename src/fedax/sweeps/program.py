@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
 from fedax.algorithm import Array, PyTree, at_round
@@ -61,7 +62,16 @@ def stacked(numbers: Sequence[Sequence[Array]], varies: Sequence[bool]) -> Batch
 
 def stack_states(states: Sequence[Any]) -> Any:
     """Server states of one round as a batch's: leaves [settings, ...], but one `round_index`."""
-    return _but_round(lambda *leaves: jnp.stack(leaves), *states)
+    return _but_round(lambda *leaves: _stacked(leaves), *states)
+
+
+def _stacked(leaves: Sequence[Any]) -> Any:
+    """Leaves side by side, by NumPy where it can: JAX compiles a program for each shape."""
+    of_jax = any(
+        getattr(leaf, "weak_type", False) or jnp.issubdtype(leaf.dtype, jax.dtypes.extended)
+        for leaf in leaves
+    )
+    return jnp.stack(leaves) if of_jax else jnp.asarray(np.stack(leaves))
 
 
 def take_state(batch: Any, place: int) -> Any:
