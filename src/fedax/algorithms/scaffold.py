@@ -94,7 +94,9 @@ def scaffold(
       server_optimizer: an optax transformation fed with x_t - mean x_{i,K}; None is SGD.
       control_option: "II" (default), from the local steps; "I", the gradient of the client's
         whole data at x_t, one more pass over it.
-      **local_options: see `LocalOptions`. With uniform weights c stays the mean of all c_i.
+      **local_options: see `LocalOptions`. With `weighting="uniform"` c stays the mean of all c_i.
+        With other weights and a part of the clients per round it drifts away from that mean: a run
+        with clients of 60 to 900 examples diverged after 500 rounds.
 
     Returns:
       A one-exchange algorithm; each client keeps c_i, as large as the parameters. The store
