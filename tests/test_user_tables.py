@@ -415,7 +415,7 @@ def test_a_regression_a_second_file_and_a_network(table_file, capsys):
     (["nothing.csv", "--client", "a", "--label", "b"], 1, "nothing.csv: No such file"),
     (["stays.csv", "--client", "hospitals", "--label", "died"], 1, "Did you mean 'hospital'"),
     (["stays.csv", "--client", "hospital", "--label", "dead"], 1, "Unknown label column 'dead'"),
-    (["digits", "--client", "hospital"], 2, "Unknown setting of the task digits 'client'"),
+    (["digits", "--client", "hospital"], 2, "are columns of a table, but digits is a task"),
     (["stays.csv", "--client", "hospital", "--label", "died", "--set", "test=2"], 1, "test"),
     (["stays.csv", "--client", "hospital", "--label", "died", "--set", "missing=error"], 1,
      "'age' has a missing value in row 0 of client 'H0'"),

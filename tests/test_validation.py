@@ -120,7 +120,6 @@ def test_halving_gives_up_by_validation_data_and_only_what_came_to_the_end_is_te
 
 
 def test_a_search_chooses_by_the_validation_loss(tmp_path):
-    pytest.importorskip("optuna")
     found = fedax.search(
         task(), method, {"client_learning_rate": "choice(0.1, 0.5)"}, num_rounds=1, num_trials=8,
         sampler="random", out=tmp_path / "search", **OPTIONS)

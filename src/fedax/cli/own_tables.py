@@ -35,6 +35,11 @@ def as_task(command: Run) -> Run:
                 f"{task} --client COLUMN --label COLUMN."
             )
         given["file"], task = task, TASK
+    elif task not in (None, TASK) and any(given.values()):
+        raise ConfigError(
+            f"--client and --label are columns of a table, but {task} is a task. Name the table's "
+            "file in its place: fedax run FILE.csv --client COLUMN --label COLUMN."
+        )
     words = tuple(f"task.{name}={value}" for name, value in given.items() if value is not None)
     if not words:
         return command

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import errno
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
 from fedax.cli.commands import Report
+from fedax.cli.writing import write_result
 from fedax.experiment.errors import ConfigError
-from fedax.experiment.folder import RunError
 from fedax.experiment.pages import report_page
-from fedax.files.regular import write_atomically
 from fedax.outside.text import printable
 from fedax.report.comparison import comparison_page
 from fedax.report.runs import Run
@@ -43,13 +41,7 @@ def report(command: Report) -> None:
     page = _one(folders[0]) if len(folders) == 1 else _several(folders, command)
     out = command.out or (folders[0] / PAGE if len(folders) == 1 else DEFAULT)
     content = page.encode()
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(out, content)
-    except OSError as error:
-        full = error.errno == errno.ENOSPC
-        why = "the disk is full" if full else error.strerror or str(error)
-        raise RunError(f"Cannot write the page {out}: {why}.") from None
+    write_result(out, content, "page")
     print(f"Report: {printable(str(out))} ({len(content) / 1e6:.1f} MB)")
 
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import errno
 import sys
 
 from fedax.cli.commands import Table
 from fedax.cli.showing import FORMATS
+from fedax.cli.writing import write_result
 from fedax.experiment.errors import ConfigError
-from fedax.experiment.folder import RunError
-from fedax.files.regular import write_atomically
 from fedax.outside.text import printable
 from fedax.tuning.results import table
 
@@ -40,13 +38,7 @@ def write_table(command: Table) -> None:
     if command.out is None:
         print(text)
         return
-    try:
-        command.out.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(command.out, f"{text}\n".encode())
-    except OSError as error:
-        full = error.errno == errno.ENOSPC
-        why = "the disk is full" if full else error.strerror or str(error)
-        raise RunError(f"Cannot write the table {command.out}: {why}.") from None
+    write_result(command.out, f"{text}\n".encode(), "table")
     print(f"Table: {printable(str(command.out))}")
 
 

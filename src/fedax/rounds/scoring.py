@@ -58,7 +58,7 @@ def require_rows(outputs: PyTree, count: int) -> PyTree:
 
 
 def on_host(outputs: PyTree, count: int) -> PyTree:
-    """The first rows of the outputs as NumPy's arrays, what is narrower than float32 as that."""
+    """The first rows of the outputs as NumPy arrays; narrower floats become float32."""
 
     def taken(leaf: Any) -> np.ndarray:
         array = np.asarray(leaf)[:count]

@@ -247,7 +247,7 @@ def _try(
             try:
                 worker.storage.set_trial_intermediate_value(trial._trial_id, number, score)
             except UpdateFinishedTrialError:  # paused just now, so that another worker was faster
-                lost.add(own)
+                lost.add(places[own])
                 gone.append(own)
                 continue
             if drawing.report(trial.number, score, number):
