@@ -327,6 +327,8 @@ def test_the_closing_words_say_all_of_it():
         ["fedavgm", "", "none", "", "2"],
         ["fedsgd", "3.5 ± 0.71", "the only one", "", ""],
     ]
+    alone = choose(recorded({"fedsgd": {}}, [[3.0, 4.0]]))
+    assert alone.table() == (["method", "train_loss"], [["fedsgd", "3.5 ± 0.71"]])
     printed = str(choice).splitlines()
     assert printed[0].startswith("The best setting of each method by train_loss, lower is better")
     assert [line.split("  ")[0] for line in printed[1:]] == [

@@ -422,7 +422,7 @@ def test_the_end_of_a_sweep_is_printed(capsys):
     record = recorded(config, [1.5, 2, 2, 2])
     print_outcome(record, choose(record), Path("a sweep"))
     out = " ".join(capsys.readouterr().out.split())
-    assert "fedavg 1.5 client_learning_rate=0.1 1 of 4 num_local_steps=2" in out
+    assert "fedavg 1.5 client_learning_rate=0.1 num_local_steps=2 1 of 4" in out
     assert "fedavg: client_learning_rate 0.1 is the smallest of its grid; add 0.01, 0.001." in out
     assert "fedavg: num_local_steps 2 is the smallest of its grid; add 1." in out
     assert re.search("fedax sweep --extend ['\"]a sweep['\"] ", out)

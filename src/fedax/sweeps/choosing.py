@@ -90,7 +90,10 @@ class Choice(NamedTuple):
         )
 
     def table(self) -> tuple[list[str], list[list[str]]]:
-        """Headings and rows: each method's best setting, its score, how many are as good."""
+        """Headings and rows: each method's best setting, its score, how many are as good.
+
+        A column that would be empty in every row is left out.
+        """
         rows = []
         for method, chosen in self.methods.items():
             count, label, score, close = len(chosen.order), "none", "", ""
@@ -100,7 +103,11 @@ class Choice(NamedTuple):
                 score += "" if np.isnan(spread) else f" ± {spread:.2g}"
                 close = f"{round(chosen.sensitivity * count)} of {count}" if count > 1 else ""
             rows.append([method, score, label, close, str(len(chosen.diverged) or "")])
-        return ["method", self.rule, "best setting", f"within {CLOSE:.0%}", "diverged"], rows
+        headings = ["method", self.rule, "best setting", f"within {CLOSE:.0%}", "diverged"]
+        said = [0, 1, *(at for at in (2, 3, 4) if any(row[at] for row in rows))]
+        if all(row[2] == "the only one" for row in rows):
+            said.remove(2)
+        return [headings[at] for at in said], [[row[at] for at in said] for row in rows]
 
 
 def choose(
