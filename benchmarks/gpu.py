@@ -5,7 +5,7 @@
     python benchmarks/gpu.py --rounds 2 --clients 50 --parts femnist    a try, on a CPU too
 
 One device, synthetic data with a fixed seed, `fedax.simulate` with the options that `fedax.train`
-gives it. What it runs stands in docs/benchmarks.md.
+gives it. What it runs stands in docs/notebook/benchmarks.md.
 """
 
 from __future__ import annotations

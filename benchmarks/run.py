@@ -5,7 +5,7 @@
 
 Every framework has a process of its own that reads the same file. They take turns of one round, or
 of many where rounds are fast, so what else the machine does falls on all of them alike. Needs
-nothing but the standard library; what is measured how stands in docs/benchmarks.md.
+nothing but the standard library; what is measured how stands in docs/notebook/benchmarks.md.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 from page import family, machine, write_section
 
 HERE = Path(__file__).resolve().parent
-PAGE = HERE.parent / "docs" / "benchmarks.md"
+PAGE = HERE.parent / "docs" / "notebook" / "benchmarks.md"
 WORKLOADS = ("logistic", "emnist", "shakespeare", "cifar", "population")
 NUM_COHORTS = 5  # as in workloads.py, which needs NumPy
 EVALUATE = ("fedax", "fedax (1 device)", "threads")  # those whose evaluations can be timed

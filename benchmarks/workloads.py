@@ -30,7 +30,7 @@ class Workload(NamedTuple):
       rounds_a_turn: rounds that are timed together; 1, or a multiple of NUM_COHORTS so that every
         turn has the same cohorts.
       side_by_side: whether fedax takes the cores as devices, each of which trains a part of the
-        cohort. Chosen by measurement, see docs/benchmarks.md.
+        cohort. Chosen by measurement, see docs/notebook/benchmarks.md.
     """
 
     model: str

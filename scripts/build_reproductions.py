@@ -1,12 +1,13 @@
-"""Writes docs/reproductions.md, and a page for each paper, from the results in docs/reproductions.
+"""Writes docs/notebook/reproductions.md, and a page for each paper, from the results beside it.
 
-    fedax reproduce NAME --scale SCALE --out docs/reproductions --storage DIR
-    fedax reproduce COMPUTED --json --out docs/reproductions/computed > .../computed/COMPUTED.json
+    fedax reproduce NAME --scale SCALE --out docs/notebook/reproductions --storage DIR
+    fedax reproduce COMPUTED --json --out docs/notebook/reproductions/computed \
+        > .../computed/COMPUTED.json
     python scripts/build_reproductions.py
 
 No number on the pages is typed: tables and verdicts are computed from the files, by the criteria
 that stand in src/fedax/reproductions. What was found when a disagreement was looked into is written
-by hand, in a file NAME-SCALE.txt beside the results, with links as docs/reproductions.md has them.
+by hand, in a file NAME-SCALE.txt beside the results, with links as reproductions.md has them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Seven methods on MNIST and Fashion-MNIST whose clients hold few labels each: docs/label-skew.md.
+"""Seven methods on MNIST and Fashion-MNIST with few labels a client: docs/notebook/label-skew.md.
 
-    python scripts/label_skew.py mnist logistic >> docs/label-skew.jsonl  # one panel
-    python scripts/label_skew.py table docs/label-skew.jsonl              # the tables
+    python scripts/label_skew.py mnist logistic >> docs/notebook/label-skew.jsonl  # one panel
+    python scripts/label_skew.py table docs/notebook/label-skew.jsonl              # the tables
 
 A panel first tries each method's rates (`RATES`) with one seed and takes those whose model ends
 with the smallest loss on 10,000 of all clients' training images; then it trains with three other

@@ -1,10 +1,10 @@
-"""What a sweep of client and server rates says of paper 004's findings: docs/learning-rates.md.
+"""Client and server rates, and the findings of Reddi et al. 2021: docs/notebook/learning-rates.md.
 
-    python scripts/learning_rates.py docs/learning-rates-plays.csv  # the table
+    python scripts/learning_rates.py docs/notebook/learning-rates-plays.csv  # the table
     python scripts/learning_rates.py plays plays.png                # the picture, of a sweep folder
 
 The file is the `results.csv` of a sweep over `client_learning_rate` and `server_learning_rate`. The
-criteria stand in docs/learning-rates.md; they were written down before the sweeps were run.
+criteria are in docs/notebook/learning-rates.md and were written before the sweeps were run.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The best settings of sweeps as the table of docs/quick-rates.md.
+"""The best settings of sweeps as the table of docs/notebook/quick-rates.md.
 
     python scripts/quick_rates.py SWEEP_DIR...
 """

@@ -3,7 +3,7 @@
     python scripts/reproduction_causes.py --storage DIR [NAME ...] [--only WORDS]
 
 Prints their tables; with neither it also writes the page that has all. What it means stands in
-the notes beside the results, docs/reproductions/NAME-SCALE.txt. Runs are kept in DIR by their
+the notes docs/notebook/reproductions/NAME-SCALE.txt. Runs are kept in DIR by their
 settings, so that none is trained twice; with --no-training a table whose runs DIR lacks stays as
 the page has it.
 """
@@ -26,7 +26,7 @@ from fedax.reproductions.outcome import judged, read, verdict
 from fedax.reproductions.results import Results, spread, traces_of
 from fedax.tasks import mnist
 
-RESULTS = Path(__file__).resolve().parent.parent / "docs" / "reproductions"
+RESULTS = Path(__file__).resolve().parent.parent / "docs" / "notebook" / "reproductions"
 PAGE = RESULTS.parent / "reproduction-causes.md"
 RATES = {"client_learning_rate", "server_learning_rate"}
 ABOVE = """# Reproductions: causes looked for

@@ -1,4 +1,4 @@
-"""The runs of docs/reproductions: which there are, what people call them, and where they stand.
+"""The runs of docs/notebook/reproductions: which there are, what they are called, how they stand.
 
 The pages of reproductions and those of methods take names, places and verdicts from here.
 """
@@ -19,7 +19,7 @@ from fedax.reproductions.experiment import Criterion, Experiment, Outcome, Plan,
 from fedax.reproductions.outcome import Came, in_hours, judged, read, verdict
 from fedax.tasks.registry import TASKS
 
-RESULTS = Path(__file__).resolve().parent.parent / "docs" / "reproductions"
+RESULTS = Path(__file__).resolve().parent.parent / "docs" / "notebook" / "reproductions"
 ALL = {**EXPERIMENTS, **REPRODUCTIONS}
 SCALES: tuple[Scale, ...] = ("small", "paper")
 # Data sets that a package carries, so that this kind of machine can have them.

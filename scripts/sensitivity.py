@@ -1,7 +1,7 @@
-"""How each method's test accuracy depends on its settings, on `digits`: docs/sensitivity.csv.
+"""Test accuracy by setting for each method on `digits`: docs/notebook/sensitivity.csv.
 
-    python scripts/sensitivity.py docs/sensitivity.csv           # all, some 15 minutes
-    python scripts/sensitivity.py docs/sensitivity.csv fedavg    # only some
+    python scripts/sensitivity.py docs/notebook/sensitivity.csv           # all, some 15 minutes
+    python scripts/sensitivity.py docs/notebook/sensitivity.csv fedavg    # only some
 
 What the file has already is not measured again.
 

@@ -1,4 +1,4 @@
-"""The attack's short form: a few trials of every part; docs/attack.md has the long form."""
+"""The attack's short form: a few trials of each part; docs/notebook/attack.md has the long form."""
 
 import errno
 import os

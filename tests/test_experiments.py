@@ -708,7 +708,7 @@ def gathered_like(results):
 
 @pytest.mark.quick
 def test_the_causes_that_are_looked_for_have_their_tables():
-    lines = (ROOT / "docs" / "reproduction-causes.md").read_text("utf-8").splitlines()
+    lines = (ROOT / "docs" / "notebook" / "reproduction-causes.md").read_text("utf-8").splitlines()
     titles = [f"## {causes.title(probe)}" for probe in causes.PROBES]
     assert [line for line in lines if line.startswith("## ")] == titles
     assert len(set(titles)) == len(titles)

@@ -13,12 +13,13 @@ SEARCHED_ON = {"cnn": "mnist"}
 
 @pytest.mark.quick
 def test_the_tables_are_those_of_the_results():
-    rows = label_skew.read(ROOT / "docs" / "label-skew.jsonl")
-    assert label_skew.page(rows).strip() in (ROOT / "docs" / "label-skew.md").read_text("utf-8")
+    rows = label_skew.read(ROOT / "docs" / "notebook" / "label-skew.jsonl")
+    page = (ROOT / "docs" / "notebook" / "label-skew.md").read_text("utf-8")
+    assert label_skew.page(rows).strip() in page
 
 
 def test_the_rates_are_the_best_of_the_search():
-    rows = label_skew.read(ROOT / "docs" / "label-skew.jsonl")
+    rows = label_skew.read(ROOT / "docs" / "notebook" / "label-skew.jsonl")
     kept = [row for row in rows if row["seed"]]
     assert len(kept) == 6 * 7 * 3
     for row in kept:

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 @pytest.mark.parametrize("data", ["plays", "mnist"])
 def test_the_tables_are_those_of_the_results(data):
     said = learning_rates.page(ROOT / "docs" / f"learning-rates-{data}.csv")
-    assert said in (ROOT / "docs" / "learning-rates.md").read_text("utf-8")
+    assert said in (ROOT / "docs" / "notebook" / "learning-rates.md").read_text("utf-8")
 
 
 def test_what_is_good_what_is_left_out_and_what_falls():

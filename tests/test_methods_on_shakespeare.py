@@ -28,7 +28,7 @@ OWN = (
     "name", [pytest.param(n, marks=() if n in FIRST else pytest.mark.slow) for n in NAMES]
 )
 def test_fifty_rounds_by_name(name, tmp_path, capsys):
-    """Its own settings, with cohorts of 2 and few local steps to save time (docs/log.md has all).
+    """Its own settings, with cohorts of 2 and few local steps (docs/notebook/log.md has all).
 
     The loss of the first rounds is near log 90 = 4.5; any method at work gets below 4.
     """

@@ -25,7 +25,7 @@ NAMES = [*registry.ALGORITHMS, *registry.WRAPPERS]
 # those with wide tables.
 LOOKED_AT = ("index", "tutorial/index", "tutorial/6-tuning", "methods/fedadam", "methods/elastic",
              "pictures", "reference/training", "guides/diagnostics", "tasks", "methods",
-             "reproductions", "reproductions/mime", "benchmarks")
+             "notebook/reproductions", "notebook/reproductions/mime", "notebook/benchmarks")
 # How many pictures cannot be shown, those too that are loaded when they come into sight.
 PICTURES = """async () => {
   const pictures = [...document.images];
@@ -46,9 +46,9 @@ FOUND = {
 # Words -> pages that are among the first five which a search for them finds.
 AMONG_FIRST = {
     "client drift": ("guides/diagnostics", "tutorial/2-the-page", "theory"),
-    "learning rate": ("guides/tuning", "tutorial/6-tuning", "learning-rates"),
+    "learning rate": ("guides/tuning", "tutorial/6-tuning", "notebook/learning-rates"),
     "adam": ("methods/fedadam",), "momentum": ("methods/fedavgm",),
-    "heterogeneous": ("guides/diagnostics", "partitions", "label-skew"),
+    "heterogeneous": ("guides/diagnostics", "partitions", "notebook/label-skew"),
 }
 FOUND_LINKS = ".md-search-result__link"
 # Identifiers of papers on arXiv -> what a line that links to one calls it.
@@ -300,7 +300,7 @@ def test_the_site_is_built_and_shown_without_a_network(tmp_path, tmp_path_factor
     assert "<math" in text
     assert "arithmatex" not in text
     with browsers.started() as browser:
-        for name in ("errata", "methods/fedadam", "reference/theory"):
+        for name in ("notebook/errata", "methods/fedadam", "reference/theory"):
             fonts = fonts_of_formulas(browser, tmp_path / f"{name}.html")
             assert fonts == {("STIX Two Math", True)}, name
         for width in (1280, 390):
@@ -521,7 +521,7 @@ def test_the_pages_numbers_are_those_of_the_files(website):
     import measured
 
     rows = collections.defaultdict(list)
-    lines = (ROOT / "docs" / "sensitivity.csv").read_text("utf-8").splitlines()
+    lines = (ROOT / "docs" / "notebook" / "sensitivity.csv").read_text("utf-8").splitlines()
     for line in lines[1:]:
         method, varied, client, server, _, _, _, diverged, accuracy = line.split(",")
         if (method, varied) == ("fedyogi", "rates"):
@@ -532,7 +532,7 @@ def test_the_pages_numbers_are_those_of_the_files(website):
     text = measured.on_digits("fedyogi")
     assert f"client rate {client} and server rate {server}, with {100 * top:.1f}" in text
     assert f"**{good:.0%} of the settings**" in text
-    page = (ROOT / "docs" / "learning-rates.md").read_text("utf-8")
+    page = (ROOT / "docs" / "notebook" / "learning-rates.md").read_text("utf-8")
     for method in ("fedavg", "fedyogi"):  # as scripts/learning_rates.py has them on its page
         shares = re.findall(rf"^\| {method} \|.*?\|.*?\| (\d+%) \|", page, re.MULTILINE)
         assert re.findall(r"\*\*(\d+%) of", "".join(measured.rate_maps(method))) == shares
@@ -540,7 +540,7 @@ def test_the_pages_numbers_are_those_of_the_files(website):
 
 @pytest.mark.quick
 def test_every_method_was_measured():
-    text = (ROOT / "docs" / "sensitivity.csv").read_text("utf-8")
+    text = (ROOT / "docs" / "notebook" / "sensitivity.csv").read_text("utf-8")
     assert set(re.findall(r"^(\w+),rates,", text, re.MULTILINE)) == set(NAMES)
 
 
@@ -551,7 +551,7 @@ def test_a_search_finds_pages_for_readers_first_and_no_files(website):
     assert hooks.found_in_a_search("source/tests/test_own.py.md") == {"exclude": True}
     boost = {uri: hooks.found_in_a_search(uri)["boost"] for uri in (
         "methods/mime.md", "methods/mimelite.md", "guides/resuming.md", "tutorial/1-first-run.md",
-        "log.md", "index.md", "guides/quick-start.md", "reproductions/mime.md",
+        "notebook/log.md", "index.md", "guides/quick-start.md", "notebook/reproductions/mime.md",
     )}
     assert list(boost.values()) == [16, 4, 4, 2, 1e-3, 1, 16, 1e-3]
 

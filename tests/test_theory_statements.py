@@ -1185,7 +1185,7 @@ def test_the_engine_takes_the_schedules():
 
 
 def test_the_page_of_errata_runs():
-    page = Path(__file__).parent.parent / "docs" / "errata.md"
+    page = Path(__file__).parent.parent / "docs" / "notebook" / "errata.md"
     text = page.read_text("utf-8")
     assert f"{NUM_POPULATIONS} random populations" in text
     blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)

@@ -26,14 +26,14 @@ PICTURE = re.compile(r'<img\b[^>]*? src="([^":]+\.png)"')
 # Which pages a search finds first, and last, by how their places begin: a word in a heading counts
 # as a thousand in the text, but as one on pages of records. And of two methods' pages the one
 # whose name the other's begins with, as a search for "mime" also finds words that begin with it.
-RECORDS = ("benchmarks", "changes", "errata", "log", "reproduction")
+RECORDS = ("notebook/", "changes")
 WEIGHTS = {
     "guides/quick-start": 16.0, "methods/": 4.0, "guides/": 4.0, "tutorial/": 2.0,
     **dict.fromkeys(RECORDS, 1e-3),
 }
 WHOLE_NAME = 4.0
-# Pages, all at the top of docs/, whose tables have the names of methods.
-LISTS_OF_METHODS = ("index.md", "methods.md", "quick-rates.md")
+# Pages whose tables have the names of methods.
+LISTS_OF_METHODS = ("index.md", "methods.md", "notebook/quick-rates.md")
 LANGUAGES = {".py": "python", ".toml": "toml", ".sh": "sh", ".json": "json"}
 
 
@@ -146,7 +146,7 @@ def on_page_markdown(markdown: str, page: Page, **kwargs: Any) -> str:
         lambda found: links.rewritten(readme(found[1].strip()), "", uri),
         links.rewritten(markdown, folder, uri),
     )
-    return pages_of_methods.linked(text) if uri in LISTS_OF_METHODS else text
+    return pages_of_methods.linked(text, "../" * uri.count("/")) if uri in LISTS_OF_METHODS else text
 
 
 def on_page_content(html: str, page: Page, **kwargs: Any) -> str:

@@ -15,12 +15,12 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-DOCS = Path(__file__).parent.parent / "docs"
+NOTEBOOK = Path(__file__).parent.parent / "docs" / "notebook"
 GOOD = 0.05  # a setting is good within this share of the best score, as in a sweep's last words
 # File -> what its test data are.
 MAPS = {"plays": "the plays, 50 rounds", "mnist": "MNIST with labels from Dir(0.1), 50 rounds"}
 SWEEPS = {"servers": 200, "clients": 200, "mime": 100}  # the quick preset's, with their rounds
-PANELS = {  # as docs/label-skew.jsonl calls them
+PANELS = {  # as docs/notebook/label-skew.jsonl calls them
     "FedAvg": "fedavg", "FedAvgM": "fedavgm", "FedAdam": "fedadam", "FedYogi": "fedyogi",
     "SCAFFOLD": "scaffold", "MimeLite": "mimelite", "Elastic": "elastic",
 }
@@ -44,7 +44,7 @@ def _number(text: str) -> float:
 @functools.cache
 def _sweep(name: str) -> dict[str, list[list[Run]]]:
     """Method -> the runs of each of its settings, a list of seeds."""
-    with (DOCS / name).open(newline="", encoding="utf-8") as lines:
+    with (NOTEBOOK / name).open(newline="", encoding="utf-8") as lines:
         header, *rows = csv.reader(lines)
     seed = header.index("seed")  # before it stand the settings, behind it what came out
     found: dict[str, dict[str, list[Run]]] = defaultdict(lambda: defaultdict(list))
@@ -105,7 +105,7 @@ def _rate_map(settings: list[list[Run]], words: str) -> str:
         f"**Rates on {words}**, test accuracy in percent, mean over {len(settings[0])} seeds: the "
         f"best client rate is {found.at[0]:.3g} and the best server rate {found.at[1]:.3g}, with "
         f"{found.top:.1f}; **{found.good:.0%} of the settings** are within {GOOD:.0%} of it "
-        "([the comparison, and how it was measured](../learning-rates.md)).\n\n"
+        "([the comparison, and how it was measured](../notebook/learning-rates.md)).\n\n"
         + heat_map(cells, "client \\ server rate")
     )
 
@@ -158,16 +158,16 @@ def heat_map(cells: Cells, corner: str) -> str:
 
 @functools.cache
 def _sensitivity() -> dict[str, dict[str, list[dict[str, str]]]]:
-    """Method -> what was varied -> the rows of docs/sensitivity.csv."""
+    """Method -> what was varied -> the rows of docs/notebook/sensitivity.csv."""
     found: dict[str, dict[str, list[dict[str, str]]]] = defaultdict(lambda: defaultdict(list))
-    with (DOCS / "sensitivity.csv").open(newline="", encoding="utf-8") as lines:
+    with (NOTEBOOK / "sensitivity.csv").open(newline="", encoding="utf-8") as lines:
         for row in csv.DictReader(lines):
             found[row["method"]][row["varied"]].append(row)
     return found
 
 
 def varied(method: str) -> set[str]:
-    """The settings that docs/sensitivity.csv varies, the rates by their names."""
+    """The settings that docs/notebook/sensitivity.csv varies, the rates by their names."""
     found = set()
     for what, rows in _sensitivity()[method].items():
         rates = (key for key in RATES if any(row[key] for row in rows))
@@ -176,14 +176,14 @@ def varied(method: str) -> set[str]:
 
 
 def on_digits(method: str) -> str:
-    """How the method's accuracy on `digits` depends on each setting, from docs/sensitivity.csv.
+    """How the method's accuracy on `digits` depends on each setting, from sensitivity.csv.
 
     Raises:
       ValueError: it was not measured.
     """
     varied = dict(_sensitivity().get(method, {}))
     if not varied:
-        raise ValueError(f"docs/sensitivity.csv lacks {method}: scripts/sensitivity.py adds it.")
+        raise ValueError(f"sensitivity.csv lacks {method}: scripts/sensitivity.py adds it.")
     rates = varied.pop("rates")
     client = [key for key in ("client_learning_rate",) if rates[0][key]]
     server = [key for key in ("server_learning_rate", "slow_weights_step") if rates[0][key]]
@@ -267,7 +267,7 @@ def _halved(settings: list[list[Run]], rounds: int) -> str:
     return (
         "**Settings on the plays**, the preset `quick`, "
         f"{len(settings[0])} seeds, in a sweep of {rounds} rounds that gave settings up by halving "
-        "([how it was measured](../quick-rates.md)). The loss is the mean over the "
+        "([how it was measured](../notebook/quick-rates.md)). The loss is the mean over the "
         "last 100 rounds of a setting that came to the end, of any other that of its last "
         "round, so that only rows of one length can be compared.\n\n"
         + table([*map(short, keys), "rounds", "training loss"], rows)
@@ -277,11 +277,11 @@ def _halved(settings: list[list[Run]], rounds: int) -> str:
 @functools.cache
 def _panels() -> list[dict]:
     return [json.loads(line) for line in
-            (DOCS / "label-skew.jsonl").read_text("utf-8").splitlines()]
+            (NOTEBOOK / "label-skew.jsonl").read_text("utf-8").splitlines()]
 
 
 def panels(method: str) -> str:
-    """The method on clients of few labels, of docs/label-skew.jsonl."""
+    """The method on clients of few labels, of docs/notebook/label-skew.jsonl."""
     rows = []
     of: dict[tuple[str, str], list[dict]] = defaultdict(list)
     for row in _panels():
@@ -306,7 +306,8 @@ def panels(method: str) -> str:
     if not rows:
         return ""
     return (
-        "**Clients of few labels** ([how it was measured](../label-skew.md)): the best rates of "
+        "**Clients of few labels** ([how it was measured](../notebook/label-skew.md)): the best "
+        "rates of "
         f"those that were tried, how many of them have a loss within {GOOD:.0%} of the best one "
         "(with one seed; empty where the rates were taken over), and what the best came to with "
         "three other seeds.\n\n"

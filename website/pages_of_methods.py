@@ -100,13 +100,13 @@ def navigation() -> list[dict[str, list[str]]]:
     ]
 
 
-def linked(text: str) -> str:
-    """A page at the top of docs/ with the methods in its tables as links to their pages."""
+def linked(text: str, up: str = "") -> str:
+    """A page with the methods in its tables as links to their pages; `up` leads to docs/."""
 
     def line(found: re.Match[str]) -> str:
         return re.sub(
             r"(?<!\[)`(\w+)`",
-            lambda name: f"[`{name[1]}`](methods/{name[1]}.md)" if name[1] in NAMES else name[0],
+            lambda name: f"[`{name[1]}`]({up}methods/{name[1]}.md)" if name[1] in NAMES else name[0],
             found[0],
         )
 
@@ -325,7 +325,7 @@ def _paper(short: str) -> str:
 
 
 def _reproduced(name: str) -> list[str]:
-    """Paper by paper, the runs of docs/reproductions that trained or computed a method."""
+    """Paper by paper, the runs of docs/notebook/reproductions that trained or computed a method."""
     lines, paper = [], ""
     for run in _runs():
         if name in run.methods:
@@ -334,7 +334,8 @@ def _reproduced(name: str) -> list[str]:
                 paper = source.paper
                 lines.append(f"- {paper}")
             words = reproduction_runs.heading(run)
-            lines.append(f"    - {reproduction_runs.linked(words, run, '../reproductions/')}")
+            link = reproduction_runs.linked(words, run, "../notebook/reproductions/")
+            lines.append(f"    - {link}")
     return ["Reproduced, with what came out:", "\n".join(lines)] if lines else []
 
 

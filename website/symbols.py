@@ -177,7 +177,7 @@ def paragraph(name: str, formulas: str) -> str:
     parts = [f"**Symbols.** {'; '.join(said)}."]
     if r"\sqrt" in formulas:
         parts.append("Products, squares, roots and quotients are coordinate by coordinate.")
-    parts.append("What other libraries do: [conventions](../conventions.md).")
+    parts.append("What other libraries do: [conventions](../notebook/conventions.md).")
     return " ".join(parts)
 
 

@@ -1,6 +1,7 @@
 """Attacks fedax, and writes what came of it.
 
-    python tests/attack --kills 200 --inputs 5000 --losses 50 --jobs 2 --markdown docs/attack.md
+    python tests/attack --kills 200 --inputs 5000 --losses 50 --jobs 2 \
+        --markdown docs/notebook/attack.md
 
 Without numbers a form of some ten minutes. Every part is a process of its own and draws from the
 seed, so a trial that found something is found again. Exit status: 0 nothing was found, 1 something

@@ -11,7 +11,7 @@ import jax
 from fedax.outside.text import Told
 
 # On a CPU, XLA's newer way of writing fused loops takes two fifths of the time that a small
-# round's program is compiled in, and the program is not faster for it (docs/log.md), but for two:
+# round's program is compiled in, and it is no faster (docs/notebook/log.md), except two:
 # the step of the sparse tag model, which gathers and adds rows of a matrix, is twice as fast with
 # it, and evaluation takes three quarters of the time of CNNs, and less of small models.
 OLDER_LOOPS = {"xla_cpu_use_fusion_emitters": False}

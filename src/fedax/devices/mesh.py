@@ -30,7 +30,7 @@ def cores_as_devices(count: int | None = None) -> int:
     Call it before anything else uses JAX. XLA spreads an operation over the cores and waits for the
     last of them, so clients side by side are faster: with two cores a round of the EMNIST CNN took
     0.79 of the time, one of the Shakespeare LSTM 0.51 and one of logistic regression 0.60
-    (docs/benchmarks.md). Without a mesh everything goes to the first device, as before.
+    (docs/notebook/benchmarks.md). Without a mesh everything goes to the first device, as before.
 
     Args:
       count: how many, >= 1; None: the cores that this process may use.

@@ -11,7 +11,7 @@ Clients' rows are written and read a block at a time, so that they may be larger
 What else lies among the checkpoints, such as a copy with a name of its own, is left alone.
 
 NumPy writes it and not Orbax, because a full disk is then an `OSError` in the thread that asked,
-and no log of another library's threads (docs/log.md).
+and no log of another library's threads (docs/notebook/log.md).
 """
 
 from __future__ import annotations

@@ -205,8 +205,8 @@ def _paper(names: Sequence[str], schemes: Sequence[str], stand_in: bool) -> Plan
         "The presets decayk, decayk-rate and decayk-constant: Table 5 and appendix B, 4,000 "
         "rounds, 5 seeds. Not as in the paper, whose data LEAF prepared: TensorFlow Federated's "
         "FEMNIST and its parse of Shakespeare, all of whose roles take part. K_0 = 33 for the 100 "
-        "that Table 5 prints for FEMNIST (docs/errata.md). Accuracy every 40 rounds on all test "
-        "examples, of Stack Overflow on 10,000."
+        "that Table 5 prints for FEMNIST (docs/notebook/errata.md). Accuracy every 40 rounds "
+        "on all test examples, of Stack Overflow on 10,000."
         + (" The plays that fedax carries, in place of TensorFlow Federated's." if stand_in
            else ""),
         hours,

@@ -39,7 +39,7 @@ class Method(NamedTuple):
 _CLIENT, _SERVER = "client_learning_rate", "server_learning_rate"
 _LARGE, _MIDDLE, _LITTLE = [0.1, 1.0, 10.0], [0.01, 0.1, 1.0], [0.001, 0.01, 0.1]
 _TINY = [0.0001, 0.001, 0.01]
-# On the plays: steps of half a decade about the best rate of docs/quick-rates.md; with Adam about
+# On the plays: steps of half a decade around docs/notebook/quick-rates.md; with Adam about
 # the best one of four powers of ten with one seed, and server-only's with SGDm about that of three.
 _ROLES, _STATISTICS = [1.0, 3.16, 10.0], [0.00316, 0.01, 0.0316]
 SGDM, ADAM = "sgdm(0.9)", "adam(0.9, 0.99, 0.001)"
@@ -131,7 +131,7 @@ _SETTINGS = {
     "plays": " The plays that fedax carries, a second task that the paper does not have: the "
     "small LSTM, 10 roles a round, batches of 4, at most 20 local steps, 60 rounds; rates tuned by "
     "the test accuracy over three neighbours half a decade apart, about the best ones of "
-    "docs/quick-rates.md; with Adam about the best of four powers of ten with one seed, "
+    "docs/notebook/quick-rates.md; with Adam about the best of four powers of ten with one seed, "
     "server-only's with SGDm about the best of 3.16, 10 and 31.6 with one seed.",
 }
 

@@ -14,7 +14,7 @@ def automatic_chunk(
 ) -> int:
     """The chunk size for a device: 1 on a CPU, elsewhere as many clients as its memory takes.
 
-    On a CPU a batch of clients gains nothing (docs/log.md). Elsewhere one client alone leaves most
+    On a CPU a batch of clients gains nothing (see the log). Elsewhere one client leaves much
     of the device idle. What a client needs is asked of the compiler, once, for chunks of one.
 
     Args:

@@ -32,7 +32,7 @@ from fedax.rounds.scoring import Scoring, checked_scores, on_host, require_rows
 from fedax.validate import check_count, plain
 
 # Examples at a time on a device, if nobody says. On a CPU fewer, if their products of numbers are
-# more than these, but no fewer than these (docs/log.md); elsewhere not measured.
+# more than these, but no fewer than these (docs/notebook/log.md); elsewhere not measured.
 USUAL = 512
 PRODUCTS, FEWEST = 4 * 10**7, 32
 # Between rounds likewise, but such that a batch is over soon, in a few milliseconds.

@@ -34,7 +34,7 @@ class SimulateOptions(TypedDict, total=False):
       whole, so some rounds later, with the same numbers in the same order. `evaluated_examples`
       of `evaluated_of` says what a round's `test_*` rest on.
     clients_per_chunk: clients that train batched at a time. None, the default: 1 on a CPU, where
-      a batch gains nothing (docs/log.md), elsewhere as many as the memory takes.
+      a batch gains nothing (docs/notebook/log.md), elsewhere as many as the memory takes.
     state: where to go on from, left as it is (client states are copied); None, the default,
       starts afresh.
     sampling, available, dropout: who is asked, who can be reached and how many drop out, see

@@ -16,7 +16,7 @@ from fedax.sweeps.batch import varying
 from fedax.validate import check_count
 
 # On a CPU: side by side on a device as many settings as have parameters of so many bytes
-# together, which stay in its cache, and no more than so many (docs/log.md).
+# together, which stay in its cache, and no more than so many (docs/notebook/log.md).
 CPU_BYTES = 2**18
 CPU_MOST = 16
 
@@ -136,7 +136,7 @@ def side_by_side(entry: Entry) -> int:
     """How many settings a device computes at a time, if nobody says.
 
     On a CPU a small model's operations cost more to start than to do, so several settings share
-    them; a large one's do not, and side by side they leave the cache (docs/log.md). Elsewhere as
+    them; a large one's leave the cache, side by side (docs/notebook/log.md). Elsewhere as
     many as fit into the memory with a client of each, of which there are at most 64.
     """
     params = jax.eval_shape(entry.task.model.init, jax.random.key(0))

@@ -108,7 +108,7 @@ TASKS: dict[str, TaskInfo] = {
         dataset="shakespeare",
         models=tuple(shakespeare.MODELS),
         load=functools.partial(shakespeare.load, "shakespeare"),
-        algorithm="fedadagrad",  # by the sweeps of docs/quick-rates.md
+        algorithm="fedadagrad",  # by the sweeps of docs/notebook/quick-rates.md
     ),
     "shakespeare-tff": TaskInfo(
         description="the same with the 715 roles of TensorFlow Federated",

@@ -6,7 +6,7 @@ conditions (`fedax.theory.errors.ConditionError` names the one that is violated)
 `fedax.theory.claims.Claim`, or a tuple of them: the left side exactly, the relation, and the right
 side. Where the published form is wrong the corrected one is the default, and `printed=True` gives
 the published one, with the published conditions; the docstring says what is wrong, and
-`docs/errata.md` collects it all.
+`docs/notebook/errata.md` collects it all.
 
 Theta_{1:K} = (1, ..., 1) is FedAvg, Theta_K = (0, ..., 0, 1) the last gradient only;
 mu, L, kappa, sigma_A, sigma_c and G are the population's, f~ is the surrogate loss
