@@ -146,7 +146,9 @@ def on_page_markdown(markdown: str, page: Page, **kwargs: Any) -> str:
         lambda found: links.rewritten(readme(found[1].strip()), "", uri),
         links.rewritten(markdown, folder, uri),
     )
-    return pages_of_methods.linked(text, "../" * uri.count("/")) if uri in LISTS_OF_METHODS else text
+    if uri in LISTS_OF_METHODS:
+        text = pages_of_methods.linked(text, "../" * uri.count("/"))
+    return text
 
 
 def on_page_content(html: str, page: Page, **kwargs: Any) -> str:

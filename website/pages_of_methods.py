@@ -106,7 +106,9 @@ def linked(text: str, up: str = "") -> str:
     def line(found: re.Match[str]) -> str:
         return re.sub(
             r"(?<!\[)`(\w+)`",
-            lambda name: f"[`{name[1]}`]({up}methods/{name[1]}.md)" if name[1] in NAMES else name[0],
+            lambda name: (
+                f"[`{name[1]}`]({up}methods/{name[1]}.md)" if name[1] in NAMES else name[0]
+            ),
             found[0],
         )
 
