@@ -21,7 +21,6 @@ import pages_of_methods  # noqa: E402
 import pages_of_reference  # noqa: E402
 
 ROOT = links.ROOT
-FROM_README = re.compile(r"^<!-- README: (.*) -->$", re.MULTILINE)
 PICTURE = re.compile(r'<img\b[^>]*? src="([^":]+\.png)"')
 # Which pages a search finds first, and last, by how their places begin: a word in a heading counts
 # as a thousand in the text, but as one on pages of records. And of two methods' pages the one
@@ -107,19 +106,6 @@ def source(path: str) -> str:
     return f"# {path}\n\n~~~~{LANGUAGES.get(file.suffix, 'text')}\n{text.rstrip()}\n~~~~\n"
 
 
-def readme(heading: str) -> str:
-    """A section of README.md without its heading; of "" what stands before the first one."""
-    text = (ROOT / "README.md").read_text("utf-8")
-    level = "#" if not heading else "##"
-    title = heading or "fedax"
-    found = re.search(
-        rf"^{level} {re.escape(title)}\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL
-    )
-    if not found:
-        raise ValueError(f"README.md has no section {title!r}.")
-    return found[1].strip()
-
-
 def found_in_a_search(uri: str) -> dict[str, Any]:
     """What a page says of its place among the results of a search."""
     if uri.startswith("source/"):
@@ -131,7 +117,7 @@ def found_in_a_search(uri: str) -> dict[str, Any]:
 
 
 def on_page_markdown(markdown: str, page: Page, **kwargs: Any) -> str:
-    """Takes in what is README.md's, and mends links."""
+    """Sets a page's place among the results of a search, and mends links."""
     del kwargs
     uri = page.file.src_uri
     page.meta["search"] = found_in_a_search(uri)
@@ -142,10 +128,7 @@ def on_page_markdown(markdown: str, page: Page, **kwargs: Any) -> str:
         folder = uri.removeprefix("source/").rpartition("/")[0]
     if uri in ("index.md", "pictures.md"):  # the only pages of their tabs
         page.meta["hide"] = ["navigation"]
-    text = FROM_README.sub(
-        lambda found: links.rewritten(readme(found[1].strip()), "", uri),
-        links.rewritten(markdown, folder, uri),
-    )
+    text = links.rewritten(markdown, folder, uri)
     if uri in LISTS_OF_METHODS:
         text = pages_of_methods.linked(text, "../" * uri.count("/"))
     return text
