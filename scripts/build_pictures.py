@@ -102,7 +102,7 @@ def tuned() -> dict[str, list[fedax.History]]:
 
 def front() -> Axes:
     """The picture of README.md and of the site's front page, legible at a telephone's width."""
-    figure = Figure(figsize=(7, 3.4), layout="constrained")
+    figure = Figure(figsize=(5.4, 3.1), layout="constrained")
     return pictures.curves(tuned(), "test_accuracy", axes=figure.subplots())
 
 
@@ -145,7 +145,7 @@ def main(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name, axes in gallery():
         figure: Any = axes.figure
-        figure.savefig(folder / f"{name}.png", dpi=80)
+        figure.savefig(folder / f"{name}.png", dpi=130 if name == "front" else 80)
         print(name, flush=True)
 
 

@@ -31,8 +31,15 @@ WEIGHTS = {
     **dict.fromkeys(RECORDS, 1e-3),
 }
 WHOLE_NAME = 4.0
+# What readers search for -> the page that they want, whose headings use other words.
+KEYWORDS = {
+    "guides/resuming.md": ["checkpoint"],
+    "guides/tuning.md": ["hyperparameter", "learning rate"],
+    "methods/fedavg.md": ["federated averaging"],
+    "partitions.md": ["heterogeneity", "non-IID"],
+}
 # Pages whose tables have the names of methods.
-LISTS_OF_METHODS = ("index.md", "methods.md", "notebook/quick-rates.md")
+LISTS_OF_METHODS = ("methods.md", "notebook/quick-rates.md")
 LANGUAGES = {".py": "python", ".toml": "toml", ".sh": "sh", ".json": "json"}
 
 
@@ -121,6 +128,8 @@ def on_page_markdown(markdown: str, page: Page, **kwargs: Any) -> str:
     del kwargs
     uri = page.file.src_uri
     page.meta["search"] = found_in_a_search(uri)
+    if uri in KEYWORDS:
+        page.meta["tags"] = KEYWORDS[uri]
     folder = f"docs/{uri}".rpartition("/")[0]
     if uri in ("contributing.md", "changes.md"):
         folder = "" if uri == "contributing.md" else "changelog"
