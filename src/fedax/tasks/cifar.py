@@ -92,7 +92,7 @@ def load100_tff(
 
     Args:
       model: as for `load100`.
-      num_clients: so many of them, drawn at random; none: all 500.
+      num_clients: at most this many of them, drawn at random; none: all 500.
       client_seed: of that draw.
       preprocessing: as for `load10`.
     """

@@ -32,7 +32,7 @@ def load(
         "decayk" (paper 001, with its 64 outputs), "mlp" (paper 003, 271,862) or "logistic" (paper
         003, 48,670).
       inverted: whether pixels are 1 - x, as in paper 003.
-      num_clients: so many writers, drawn at random; none: all 3,400.
+      num_clients: the number of writers, drawn at random; none: all 3,400.
       client_seed: of that draw.
     """
     models = {
@@ -57,7 +57,7 @@ def load_autoencoder(
 
     Args:
       model: "autoencoder", 2,837,314 parameters.
-      num_clients: so many writers, drawn at random; none: all 3,400.
+      num_clients: the number of writers, drawn at random; none: all 3,400.
       client_seed: of that draw.
     """
     del model  # there is one

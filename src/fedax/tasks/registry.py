@@ -57,7 +57,7 @@ def load_task(name: str, model: str | None = None, **settings: Any) -> Task:
 
     Raises:
       ValueError: there is no such task or model; the sentence suggests the nearest. Or a setting
-        is out of its range, or the task's data are not at hand, or damaged.
+        is out of its range, or the task's data are not available locally, or damaged.
       TypeError: the task has no such setting.
 
     Example:

@@ -27,8 +27,8 @@ def load_words(
 
     Args:
       model: "lstm" (papers 000 and 004, 4,050,748 parameters) or "small".
-      max_examples: so many of a user's first posts at most; none: all.
-      num_clients: so many users, drawn at random; none: all.
+      max_examples: take at most this many of a user's first posts; none: all.
+      num_clients: the number of users, drawn at random; none: all.
       client_seed: of that draw.
     """
     left_out = (UNKNOWN, END)
@@ -59,8 +59,8 @@ def load_tags(
 
     Args:
       model: "logistic", one regression a tag, 5,000,500 parameters.
-      max_examples: so many of a user's first posts at most; none: all.
-      num_clients: so many users, drawn at random; none: all.
+      max_examples: take at most this many of a user's first posts; none: all.
+      num_clients: the number of users, drawn at random; none: all.
       client_seed: of that draw.
     """
     del model  # there is one
