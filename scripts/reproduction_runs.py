@@ -37,7 +37,7 @@ def source(name: str) -> Source:
     """Of a table or figure.
 
     Example:
-      >>> source("elastic-table-1")
+      >>> source("elastic2023-table-1")
       Source(paper='Elastic Aggregation 2023', place='Supplement, Table 1')
     """
     found = re.fullmatch(r"(.+? \d{4}), (.+)", ALL[name].source)
@@ -50,8 +50,8 @@ def page_of(title: str) -> str:
     """The page, beside the results, of a table or figure or of one of its runs.
 
     Example:
-      >>> page_of("mime-figure-2"), page_of("outsized-rates-table-3-small-stand-in")
-      ('mime.md', 'outsized-rates.md')
+      >>> page_of("mime2020-figure-2"), page_of("charles2020-table-3-small-stand-in")
+      ('mime2020.md', 'charles2020.md')
     """
     return re.sub(r"-(figure|table|section)-\d.*", ".md", title)
 

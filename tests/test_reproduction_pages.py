@@ -68,7 +68,7 @@ def test_each_verdict_stands_beside_its_own_link(rows):
 
 def test_what_is_not_finished_is_said_beside_the_verdict(monkeypatch):
     """A panel that is missing, and runs that are."""
-    whole = next(run for run in runs() if run.title == "adaptive-table-1-small-stand-in")
+    whole = next(run for run in runs() if run.title == "reddi2021-table-1-small-stand-in")
     first, *_ = whole.plan.panels
     assert not whole.left
     plan = whole.plan.only([first]).with_seeds(9)
@@ -82,16 +82,16 @@ def test_what_is_not_finished_is_said_beside_the_verdict(monkeypatch):
     assert first not in missing
     assert unfinished.startswith(f"not all is done yet: {first}, ")
     assert linked("small", part, "reproductions/") == (
-        f"[small](reproductions/adaptive.md#{part.title}): {part.verdict} ({missing}) "
+        f"[small](reproductions/reddi2021.md#{part.title}): {part.verdict} ({missing}) "
         f"({unfinished})")
 
 
 def test_what_was_run_waits_for_nothing():
-    of = [run for run in runs() if run.name == "adaptive-table-1"]
-    assert [words.partition(":")[0] for words in waiting("adaptive-table-1", of)] == ["in full"]
-    assert [words.partition(":")[0] for words in waiting("adaptive-table-1", of[:1])] == [
+    of = [run for run in runs() if run.name == "reddi2021-table-1"]
+    assert [words.partition(":")[0] for words in waiting("reddi2021-table-1", of)] == ["in full"]
+    assert [words.partition(":")[0] for words in waiting("reddi2021-table-1", of[:1])] == [
         "small, by stand-in", "published settings, by stand-in", "in full"]
-    assert waiting("mime-figure-2", []) == []
+    assert waiting("mime2020-figure-2", []) == []
 
 
 def anchors(text):
@@ -122,15 +122,16 @@ def test_each_section_can_be_found_and_leads_back(made):
 
 
 def test_links_of_notes_are_moved_to_the_papers_page():
-    titles = ["mime-table-3-small", "adaptive-figure-1-small"]
-    text = ("[a](#mime-table-3-small) [b](#adaptive-figure-1-small) [c](log.md#0120-x) "
+    titles = ["mime2020-table-3-small", "reddi2021-figure-1-small"]
+    text = ("[a](#mime2020-table-3-small) [b](#reddi2021-figure-1-small) [c](log.md#0120-x) "
             "[d](../src/fedax/train.py) [e](https://example.org/a#b) [f](reproductions.md)")
-    assert moved(text, "mime.md", titles) == (
-        "[a](#mime-table-3-small) [b](adaptive.md#adaptive-figure-1-small) [c](../log.md#0120-x) "
+    assert moved(text, "mime2020.md", titles) == (
+        "[a](#mime2020-table-3-small) [b](reddi2021.md#reddi2021-figure-1-small) "
+        "[c](../log.md#0120-x) "
         "[d](../../src/fedax/train.py) [e](https://example.org/a#b) [f](../reproductions.md)"
     )
     with pytest.raises(SystemExit, match="#gone, which is no run"):
-        moved("[a](#gone)", "mime.md", titles)
+        moved("[a](#gone)", "mime2020.md", titles)
 
 
 def test_a_methods_page_names_its_runs_with_their_verdicts(monkeypatch):
@@ -150,8 +151,8 @@ def test_pictures_are_loaded_late_and_keep_their_room(monkeypatch):
     monkeypatch.syspath_prepend(RESULTS.parent.parent / "website")
     import hooks
 
-    page = SimpleNamespace(file=SimpleNamespace(src_uri="reproductions/mime.md"))
-    name = "mime-figure-3-small-stand-in.png"
+    page = SimpleNamespace(file=SimpleNamespace(src_uri="reproductions/mime2020.md"))
+    name = "mime2020-figure-3-small-stand-in.png"
     height, width, _ = matplotlib.image.imread(RESULTS / name).shape
     found = hooks.on_page_content(f'<p><img alt="a" src="{name}" /></p>', page=page)
     assert found == (f'<p><img alt="a" src="{name}" loading="lazy" width="{width}" '

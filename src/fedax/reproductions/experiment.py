@@ -53,7 +53,7 @@ class Part(NamedTuple):
     label: str
     task: str
     algorithm: str
-    preset: str = "paper"
+    preset: str = "none"
     settings: Mapping[str, Any] = {}
     grid: Mapping[str, Sequence[Any]] = {}
     num_seeds: int = LEAST_SEEDS

@@ -38,7 +38,7 @@ class Came(NamedTuple):
 
     @property
     def title(self) -> str:
-        """Such as "adaptive-table-1-small-stand-in", for files."""
+        """Such as "reddi2021-table-1-small-stand-in", for files."""
         return "-".join([self.name, self.scale, *["stand-in"] * self.stand_in])
 
 
