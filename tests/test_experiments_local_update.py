@@ -64,7 +64,7 @@ def test_every_plan_resolves_to_jobs():
         jobs = list(jobs_of(plan.parts))
         assert len({job.key for job in jobs}) == len(jobs), name
         assert set(plan.hours) == set(plan.panels)
-        assert all(part.num_seeds == (5 if "decaying" in name else 3) for part in plan.parts)
+        assert all(part.num_seeds == (5 if "decay2021" in name else 3) for part in plan.parts)
         for job in jobs:
             config = next(iter(job.config.bases.values()))
             assert config.algorithm_options.get("num_local_epochs") is None, (name, job.part)
@@ -300,7 +300,7 @@ def decaying_results(plan, agree):
 
 
 def made(name, plan, agree):
-    if name.startswith("outsized"):
+    if name.startswith("charles2020"):
         return outsized_results(name, plan, agree)
     return decaying_results(plan, agree)
 
@@ -382,7 +382,7 @@ def test_tables_and_figures():
             figure = Figure()
             experiment.draw(figure, results)
             assert all(axes.has_data() for axes in figure.axes)
-            if name.startswith("outsized"):
+            if name.startswith("charles2020"):
                 assert {axes.get_yscale() for axes in figure.axes} == {"log"}
                 names = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
                 assert any("ReduceLR from" in of for of in names) == (name[-1] in "89")

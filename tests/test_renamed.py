@@ -1,4 +1,4 @@
-"""Old names of presets, models and reproductions: accepted, with one line that names the new one."""
+"""Old names of presets, models and reproductions: accepted, with one line that says the new."""
 
 import json
 
@@ -16,7 +16,8 @@ from problems import largest_difference
 pytestmark = pytest.mark.quick
 
 OLD_PRESETS = {
-    "shakespeare": ("paper", "charles", "decayk", "decayk-33", "decayk-rate", "decayk-constant-100"),
+    "shakespeare": ("paper", "charles", "decayk", "decayk-33", "decayk-rate",
+                    "decayk-constant-100"),
     "shakespeare-tff": ("paper",), "digits": ("paper",), "mnist": ("paper",),
     "fashion-mnist": ("paper",), "cifar10": ("paper", "elastic"),
     "cifar100": ("paper", "charles", "mime"), "cifar100-tff": ("paper", "charles", "mime"),

@@ -135,23 +135,23 @@ def test_links_of_notes_are_moved_to_the_papers_page():
 
 
 def test_a_methods_page_names_its_runs_with_their_verdicts(monkeypatch):
-    monkeypatch.syspath_prepend(RESULTS.parent.parent / "website")
+    monkeypatch.syspath_prepend(RESULTS.parents[2] / "website")
     import pages_of_methods
 
     text = pages_of_methods.page("mime").split("Reproduced, with what came out:")[1]
     for run in runs():
         line = (f"    - [{source(run.name).place}, {run.kind}]"
-                f"(../reproductions/{page_of(run.title)}#{run.title}): {run.verdict}"
+                f"(../notebook/reproductions/{page_of(run.title)}#{run.title}): {run.verdict}"
                 + "".join(f" ({what})" for what in run.left) + "\n")
         assert (line in text) == ("mime" in run.methods), run.title
     assert text.count("\n- ") == len(set(re.findall(r"^- (.*)$", text, re.MULTILINE)))
 
 
 def test_pictures_are_loaded_late_and_keep_their_room(monkeypatch):
-    monkeypatch.syspath_prepend(RESULTS.parent.parent / "website")
+    monkeypatch.syspath_prepend(RESULTS.parents[2] / "website")
     import hooks
 
-    page = SimpleNamespace(file=SimpleNamespace(src_uri="reproductions/mime2020.md"))
+    page = SimpleNamespace(file=SimpleNamespace(src_uri="notebook/reproductions/mime2020.md"))
     name = "mime2020-figure-3-small-stand-in.png"
     height, width, _ = matplotlib.image.imread(RESULTS / name).shape
     found = hooks.on_page_content(f'<p><img alt="a" src="{name}" /></p>', page=page)
