@@ -27,7 +27,7 @@ AT_HAND = {name for name, product in PRODUCTS.items() if SOURCES[product.source]
 
 
 class Source(NamedTuple):
-    """Where something was published, such as ("Mime 2020", "Figure 3")."""
+    """Where something was published, such as ("Reddi et al. 2021", "Figure 3")."""
 
     paper: str
     place: str
@@ -38,7 +38,7 @@ def source(name: str) -> Source:
 
     Example:
       >>> source("elastic2023-table-1")
-      Source(paper='Elastic Aggregation 2023', place='Supplement, Table 1')
+      Source(paper='Chen et al. 2023', place='Supplement, Table 1')
     """
     found = re.fullmatch(r"(.+? \d{4}), (.+)", ALL[name].source)
     if not found:
@@ -152,6 +152,20 @@ def linked(words: str, run: Run, folder: str | None = None) -> str:
     page = "" if folder is None else folder + page_of(run.title)
     left = "".join(f" ({what})" for what in run.left)
     return f"[{words}]({page}#{run.title}): {run.verdict}{left}"
+
+
+def data_of(own: Sequence[Run]) -> str:
+    """The data of runs in a few words: the paper's, stand-ins, and what the paper does not use."""
+    if own and isinstance(own[0], Computed):
+        return "computed"
+    found: dict[str, dict[str, None]] = {"": {}, "stand-in ": {}, "also ": {}}
+    for panel in (panel for run in own if isinstance(run, Trained)
+                  for panel in run.came.results.panels):
+        data, replaces, _ = panel.partition(" for ")
+        data, _, beyond = data.partition(", not in the ")
+        place = "stand-in " if replaces else "also " if beyond == "paper" else ""
+        found[place][data] = None
+    return "; ".join(place + ", ".join(names) for place, names in found.items() if names)
 
 
 def waiting(name: str, done: Sequence[Run]) -> list[str]:

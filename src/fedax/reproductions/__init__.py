@@ -1,4 +1,4 @@
-"""Published tables and figures, computed anew, one file a paper: what `fedax reproduce` runs.
+"""Published tables and figures, computed again, by the papers' keys: what `fedax reproduce` runs.
 
 Settings, sources and deviations; the methods and the rounds are those that users run.
 """

@@ -1,4 +1,4 @@
-"""Paper 000 ("On the Outsized Importance of Learning Rates"), section 4 and Figure 1."""
+"""Charles and Konečný 2020, section 4 and Figure 1."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ def _figure_1() -> Findings:
 
 section_4 = Reproduction(
     "FedAvg on two clients with one point each converges to the published surrogate minimisers",
-    "Charles, Konecny 2020, section 4",
+    "Charles and Konečný 2020, section 4",
     _section_4,
     "The clients A = 1, 2 with c = 1, 1/2 are the section's; gamma of 0.1 to 1.1 with K = 2, and K "
     "of 1 to 10 with gamma = 0.5, are chosen; 400 rounds with both clients, eta = 0.5.",
@@ -206,7 +206,7 @@ section_4 = Reproduction(
 
 figure_1 = Reproduction(
     "larger K or gamma takes FedAvg from the true minimiser to the mean of the clients' own",
-    "Charles, Konecny 2020, Figure 1",
+    "Charles and Konečný 2020, Figure 1",
     _figure_1,
     "The density, M = B = 1, eta = 0.0001, gamma = 0.5 on the left and K = 20 on the right are the "
     "figure's. x_0 = 0.5, 40,000 rounds and which K and gamma are drawn are chosen; 4,096 clients "

@@ -1,4 +1,4 @@
-"""Paper 000: what would count as agreement with the text of section 8, Figures 2 to 7."""
+"""Charles and Konečný 2020: criteria for the text of section 8, Figures 2 to 7."""
 
 from __future__ import annotations
 

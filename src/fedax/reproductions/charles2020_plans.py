@@ -1,4 +1,4 @@
-"""Paper 000: the tasks of section 8, what stands in for them, and what is trained on them."""
+"""Charles and Konečný 2020: the tasks of section 8, their stand-ins, and what is trained."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NORM = "pseudo_gradient_norm"
 
 
 class Small(NamedTuple):
-    """The small scale of a task, on data that stand in for the paper's.
+    """The small scale of a task, on a stand-in for the paper's data.
 
     Attributes:
       panel: its name.
@@ -32,7 +32,7 @@ class Small(NamedTuple):
       reduce_rates: client rates of LocalUpdateDecay that are tried.
       fixed: the server rate where it is not tuned.
       seconds: a round, on one core.
-      words: what stands in, and what is reduced.
+      words: the stand-in, and what is reduced.
       begun: constant client rates that LocalUpdateDecay may begin with, and that are not among
         those above.
     """

@@ -1,4 +1,4 @@
-"""Paper 000: what would count as agreement with section 9, Figures 8 and 9, and Tables 2 to 7."""
+"""Charles and Konečný 2020: criteria for section 9, Figures 8 and 9, and Tables 2 to 7."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _if_it_decays(panel: str, criterion: Criterion) -> Criterion:
         if own is None or other is None or not np.array_equal(own, other):
             return criterion.judge(results)
         return Outcome(f"it never decayed, so that it is the run with {constant(rate)}", False,
-                       says_nothing=True)
+                       inconclusive=True)
 
     return criterion._replace(judge=judge)
 

@@ -1,4 +1,4 @@
-"""Paper 000 ("... Outsized Importance of Learning Rates ..."), sections 8 and 9, by training."""
+"""Charles and Konečný 2020, sections 8 and 9, by training."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:  # matplotlib is slow to import, and only drawing needs it
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-SOURCE = "Charles, Konecny 2020, "
+SOURCE = "Charles and Konečný 2020, "
 _LOSSES = (
     "the mean training loss over the first quarter of the rounds and over the last 100, over seeds "
     "with the sample standard deviation"
@@ -100,7 +100,7 @@ def best_rate_tables(results: Results) -> list[Table]:
 
 
 def _of_the_papers_data(scale: Scale, stand_in: bool) -> Plan | None:
-    """Table 2's rates are of its data; on others they say nothing."""
+    """Table 2's rates are of its data; on other data they mean nothing."""
     return None if stand_in else plan(list(DATA), [REDUCED])(scale, stand_in)
 
 
@@ -120,8 +120,8 @@ def reduce_tables(results: Results) -> list[Table]:
         "Rates of LocalUpdateDecay: the largest gamma that does not diverge, and the best eta by "
         f"the mean training loss over {LAST} and over seeds. For Shakespeare the paper "
         "prints eta = 10^(3/2), which is not in its grid; its minus sign is thought to be lost "
-        "(docs/methods.md). Where other data stand in, the published rates are of the data set "
-        "they stand in for.",
+        "(docs/methods.md). For a stand-in, the published rates are those of the data set "
+        "that it replaces.",
         ["", "published gamma", "measured gamma", "published eta", "measured eta",
          "loss, last rounds"], rows,
     )]

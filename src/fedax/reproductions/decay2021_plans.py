@@ -1,4 +1,4 @@
-"""Paper 001: the data sets of section 4, what stands in for them, and what is trained on them."""
+"""Decaying steps 2021: the data sets of section 4, their stand-ins, and what is trained."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Column(NamedTuple):
 
 
 class Data(NamedTuple):
-    """A data set of the paper, and what stands in for it.
+    """A data set of the paper, and its stand-in.
 
     Attributes:
       columns: of Table 1, by K_0.
@@ -42,7 +42,7 @@ class Data(NamedTuple):
       decays: K_0 -> d_eta, d_gamma and d_K of Table 5.
       rates: gamma_0 and eta_0 of Table 5.
       hours: of the published setting, on 2 cores and guessed on a GPU.
-      stand_in: the panel's name, where other data stand in for it.
+      stand_in: the panel's name on its stand-in.
       small: task, preset, settings and K_0s of the small scale.
       small_grid: what is tuned there.
       small_hours: likewise.
@@ -104,7 +104,7 @@ DATA = {
 
 
 def metric_of(panel: str) -> str:
-    """What is called accuracy; of Stack Overflow, but not of what stands in for it, recall."""
+    """What is called accuracy; of Stack Overflow, but not of its stand-in, recall."""
     name = name_of(panel)
     return DATA[name].metric if panel == name else "test_accuracy"
 

@@ -1,4 +1,4 @@
-"""Paper 001 ("... Decaying Number of Local SGD Steps"): Figures 2 to 4 and Table 1, by training."""
+"""The decaying-steps paper (2021): Figures 2 to 4 and Table 1, by training."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from fedax.rounds.style import legend, line_style, tidy
 if TYPE_CHECKING:  # matplotlib is slow to import, and only drawing needs it
     from matplotlib.figure import Figure
 
-SOURCE = "Decaying K 2021, "
+SOURCE = "Decaying steps 2021, "
 # Section 4.1: settings are chosen by the test accuracy. Only small plans have a grid.
 BY = "test_accuracy"
 
@@ -187,8 +187,8 @@ def table_1_tables(results: Results) -> list[Table]:
     return [Table(
         "Highest test accuracy (of Stack Overflow recall at 5) during training in per cent, lowest "
         "training loss of means over a fortieth of the rounds, and the share of local steps that "
-        "decaying K takes: means over seeds with the sample standard deviation. Where other data "
-        "stand in, the published numbers are of the data set they stand in for, and only the "
+        "decaying K takes: means over seeds with the sample standard deviation. For a "
+        "stand-in, the published numbers are those of the data set that it replaces, and only the "
         "shares are compared with them.",
         ["", "published", "measured", "measured less published"], rows,
     )]
@@ -197,7 +197,7 @@ def table_1_tables(results: Results) -> list[Table]:
 def _row(
     what: str, published: float, measured: np.ndarray, digits: int, *, is_alike: bool
 ) -> list[str]:
-    """A row; unless the data are alike, a difference from what was published says nothing."""
+    """A row; on a stand-in, a difference from what was published has no meaning."""
     gap = measured - published
     is_known = is_alike and len(gap) and not np.isnan(gap).any()
     return [

@@ -1,4 +1,4 @@
-"""Paper 002 ("Elastic Aggregation"), supplement: Table 1 and Figures 1 and 2, by training."""
+"""Chen et al. 2023 (elastic aggregation), supplement: Table 1, Figures 1 and 2, by training."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fedax.reproductions.results import LAST, Results, spread
 if TYPE_CHECKING:  # matplotlib is slow to import, and only drawing needs it
     from matplotlib.figure import Figure
 
-SOURCE = "Elastic Aggregation 2023, supplement"
+SOURCE = "Chen et al. 2023, supplement"
 # Table 1 and Figure 1 are on CIFAR-10 alone; of Figure 2 the text names no data.
 MNIST = "MNIST, not in the paper"
 # Table 1, on CIFAR-10: accuracy in per cent.
@@ -86,25 +86,24 @@ PANELS: Mapping[str, Mapping[str, Panel]] = {
     },
 }
 _PAPER = (
-    "The presets of 002 (docs/tasks.md): clients by Dirichlet for each class (section 2) with the "
-    "0.5 of the code released with PFNM; the log-normal sizes of section 2, whose variance is not "
-    "given, are left out; 10 local epochs and a held-out tenth (section 4); 100 clients, 10 of "
+    "The presets elastic2023 (docs/tasks.md): clients by Dirichlet for each class (section 2) with "
+    "the 0.5 of the code released with PFNM; the log-normal sizes of section 2, whose variance is "
+    "not given, are left out; 10 local epochs and a held-out tenth (section 4); 100 clients, 10 of "
     "them a round, batches of 50, the client's rate 0.1, FedProx's weight 0.0001 and the networks "
-    "are FedDyn's, whose code "
-    "made the data; elasticity 0.5 and decay 0.95 are FL-bench's; FedAvgM's momentum 0.9 is an "
-    "average (Algorithm 1), its 0.9 that of paper 004. Sensitivity is measured example by example, "
-    "as in equation (1): a batch of the preset's size would be the whole of what a client holds "
-    "out, and then average and momentum are the same but for a factor, which zeta does not see. "
-    "The text at hand has neither rates, rounds, cohorts nor networks, so levels cannot be "
-    "compared, only differences."
+    "are FedDyn's, whose code made the data; elasticity 0.5 and decay 0.95 are FL-bench's; "
+    "FedAvgM's momentum 0.9 is an average (Algorithm 1), its 0.9 that of Reddi et al. 2021. "
+    "Sensitivity is measured example by example, as in equation (1): a batch of the preset's size "
+    "would be the whole of what a client holds out, and then average and momentum are the same "
+    "except for a factor, which zeta ignores. The available text has neither rates, rounds, "
+    "cohorts nor networks, so levels cannot be compared, only differences."
 )
 _REDUCED = (
     " Reduced: at most 10 local steps of 20 images a round; CIFAR-10: 50 rounds of 5 clients, the "
     "client's rate 0.1 for all methods, not tuned; MNIST: 75 rounds of 10 clients, rates tuned "
-    "over 0.03, 0.1, 0.3 by the training loss, for every method alike but PFNM, which has 0.1, as "
-    "its matching takes most of the time; FedProx's weight 0.1, as the term of 0.0001 hardly acts; "
-    "sensitivity in batches of 5 and 10, not one by one. Accuracy every 10 and 5 rounds on 2,000 "
-    "test images, on all after the last; means over the last third of the rounds."
+    "over 0.03, 0.1, 0.3 by the training loss, for every method alike except PFNM, which has 0.1, "
+    "as its matching takes most of the time; FedProx's weight 0.1, as the term of 0.0001 hardly "
+    "acts; sensitivity in batches of 5 and 10, not one by one. Accuracy every 10 and 5 rounds on "
+    "2,000 test images, on all after the last; means over the last third of the rounds."
 )
 
 
@@ -189,7 +188,7 @@ def _pfnm(name: str, panel: Panel, label: str, **own: Any) -> list[Part]:
 
 
 _ELASTIC_PFNM = (
-    "PFNM has no averaged change that could be scaled; over it, which the text at hand does not "
+    "PFNM has no averaged change that could be scaled; over it, which the available text does not "
     "define, elastic aggregation scales what each client changed before units are matched, as "
     "fedax.elastic says; PFNM matches the units of perceptrons, so on CIFAR-10 it has an MLP of "
     "two layers of 200, and FedAvg with it stands beside it"
@@ -266,14 +265,14 @@ def figure_1_criteria(results: Results) -> Sequence[Criterion]:
 
 
 def _if_some_are_not(panel: str, criterion: Criterion) -> Criterion:
-    """Where both ways boost nearly all parameters, which boosts more says nothing."""
+    """Where both ways boost nearly all parameters, which boosts more is inconclusive."""
     def judge(results: Results) -> Outcome:
         found = criterion.judge(results)
         shares = [results.final(panel, label, "boosted_share") for label in WAYS]
         if any(np.isnan(of).any() or of.mean() < NEARLY_ALL for of in shares):
             return found
         words = f"{found.measured}, where both boost more than {NEARLY_ALL:.1%}"
-        return Outcome(words, False, says_nothing=True)
+        return Outcome(words, False, inconclusive=True)
 
     return criterion._replace(judge=judge)
 

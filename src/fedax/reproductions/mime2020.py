@@ -1,4 +1,4 @@
-"""Paper 003 ("Mime"): Figures 3 to 5, by training, and Table 3 from `mime2020_table`."""
+"""Karimireddy et al. 2020 (Mime): Figures 3 to 5, by training; Table 3 is `mime2020_table`'s."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedax.reproductions.results import Results, spread
 if TYPE_CHECKING:  # matplotlib is slow to import, and only drawing needs it
     from matplotlib.figure import Figure
 
-SOURCE = "Mime 2020"
+SOURCE = "Karimireddy et al. 2020"
 EMNIST, CIFAR, PLAYS = "EMNIST62", "CIFAR100", "plays, not in the paper"
 IN_ITS_PLACE = "Fashion-MNIST for EMNIST62"
 

@@ -1,4 +1,4 @@
-"""Paper 003 ("Mime"), Table 3, by training: everything tuned, final accuracies."""
+"""Karimireddy et al. 2020 (Mime), Table 3, by training: everything tuned, final accuracies."""
 
 from __future__ import annotations
 
@@ -175,6 +175,6 @@ def _lead(results: Results, panel: str, method: str, base: str) -> str:
 
 table_3 = Experiment(
     "Mime and MimeLite are ahead of FedAvg with every base, everything tuned",
-    "Mime 2020, Table 3", table_3_plan, table_3_criteria, table_3_tables, None,
+    "Karimireddy et al. 2020, Table 3", table_3_plan, table_3_criteria, table_3_tables, None,
     "test_accuracy", maximise=True,
 )

@@ -1,4 +1,4 @@
-"""Paper 004 ("Adaptive Federated Optimization"): Tables 1 to 3, by training."""
+"""Reddi et al. 2021 (Adaptive Federated Optimization): Tables 1 to 3, by training."""
 
 from __future__ import annotations
 
@@ -214,7 +214,7 @@ _CENTRALISED = {
 
 
 def _decayed(part: Part, every: int) -> Part:
-    """The same with a tenth of the client's rate every so many rounds, under another name."""
+    """The same with a tenth of the client's rate every `every` rounds, under another name."""
     rates = [f"staircase_decay({rate}, 0.1, {every})" for rate in
              part.grid.get("client_learning_rate", ())]
     return part._replace(
@@ -320,8 +320,8 @@ EXPERIMENTS = {
     "reddi2021-table-2": Experiment(
         "the same on all test examples of Stack Overflow", f"{SOURCE}, Table 2",
         table_2_plan, table_2_criteria, table_2_tables,
-        alone="it asks whether Table 1's sample of Stack Overflow's test examples is fair; what "
-        "stands in for others is tested on all of them there",
+        alone="it asks whether Table 1's sample of Stack Overflow's test examples is fair; the "
+        "stand-ins of other tasks are tested on all of their examples there",
     ),
     "reddi2021-table-3": Experiment(
         "decaying the client's rate brings federated training nearer to centralised",

@@ -1,4 +1,4 @@
-"""Paper 004 ("Adaptive Federated Optimization"): Figure 1, how fast each method trains."""
+"""Reddi et al. 2021 (Adaptive Federated Optimization): Figure 1, how fast each method trains."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def figure_1_plan(scale: Scale, stand_in: bool) -> Plan:
         words = " SCAFFOLD with the server rate 1."
         parts = (*plan.parts, *(_small_scaffold(panel) for panel in plan.panels))
     else:
-        words = " SCAFFOLD, whose rates the text at hand does not have, has those of Avg."
+        words = " SCAFFOLD, whose rates the available text does not give, has those of Avg."
         tasks = {part.panel: part.task for part in plan.parts}
         parts = (*plan.parts, *(_scaffold(panel, task) for panel, task in tasks.items()))
     return Plan(parts, plan.settings + words, hours(parts, small=scale == "small"))

@@ -1,4 +1,4 @@
-"""What paper 004's tables and figures train: the runs that they share."""
+"""What the tables and figures of Reddi et al. 2021 train: the runs that they share."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from fedax.reproductions.experiment import Part, name_of
 from fedax.tuning.grids import preset_grid
 
-SOURCE = "Adaptive Federated Optimization 2021"
+SOURCE = "Reddi et al. 2021"
 METHODS = {
     "Adagrad": "fedadagrad", "Adam": "fedadam", "Yogi": "fedyogi", "AvgM": "fedavgm",
     "Avg": "fedavg",
@@ -112,7 +112,7 @@ SMALL = {
             "Avg": (0.316, 1.0, 3.16, 10.0),
         },
         hours=(0.0011, 0.0005),
-        own={"AvgM": {"dampening": 0.0}},  # MNIST's presets are paper 002's, an average
+        own={"AvgM": {"dampening": 0.0}},  # MNIST's preset is elastic2023, an average
     ),
     "plays for Shakespeare": Small(
         "shakespeare",
@@ -131,7 +131,7 @@ SMALL = {
     ),
 }
 def row_of(panel: str) -> Row:
-    """The paper's row of a panel, or of what it stands in for."""
+    """The paper's row of a panel, or of what it replaces."""
     return ROWS[name_of(panel)]
 
 
@@ -164,7 +164,7 @@ def in_words(panels: Sequence[str], source: Sequence[str] = tuple(ROWS)) -> str:
     if missing:
         are, them = ("are", "them") if len(missing) > 1 else ("is", "it")
         sentences.append(f"The paper's {', '.join(missing)} {are} left out, as only the same "
-                         f"images and plays could stand in for {them}.")
+                         f"images and plays could replace {them}.")
     if not set(asked) & set(source):
         sentences.append("These are not in the figure: the paper says that similar results hold "
                          "for other tasks.")
@@ -177,7 +177,7 @@ def in_words(panels: Sequence[str], source: Sequence[str] = tuple(ROWS)) -> str:
 
 
 def small_panels(stand_in: bool) -> list[str]:
-    """The tasks of the scale "small" with the paper's data, or with data that stand in."""
+    """The tasks of the scale "small" with the paper's data, or on stand-ins."""
     return [panel for panel, small in SMALL.items() if small.stand_in == stand_in]
 
 

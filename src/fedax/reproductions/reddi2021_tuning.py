@@ -1,4 +1,4 @@
-"""Paper 004 ("Adaptive Federated Optimization"): Figures 2 to 4, on tuning, by training."""
+"""Reddi et al. 2021 (Adaptive Federated Optimization): Figures 2 to 4, on tuning, by training."""
 
 from __future__ import annotations
 
@@ -231,11 +231,11 @@ def draw_figure_2(figure: Figure, results: Results) -> None:
 
 
 def figure_3_criteria(results: Results) -> Sequence[Criterion]:
-    """10^-3 is almost as good as any other adaptivity, but for Stack Overflow LR (section 5.2).
+    """10^-3 is almost as good as any other adaptivity, except on Stack Overflow LR (section 5.2).
 
     FedAdam and FedYogi differ little among all of them.
 
-    The number is lost in the text at hand; 10^-3 is what is remembered of the paper.
+    The number is lost in the available text; 10^-3 is what is remembered of the paper.
     """
     def judge_of(panel: str, label: str) -> Criterion:
         row = row_of(panel)
