@@ -29,17 +29,18 @@ from fedax.tasks import mnist
 RESULTS = Path(__file__).resolve().parent.parent / "docs" / "notebook" / "reproductions"
 PAGE = RESULTS.parent / "reproduction-causes.md"
 RATES = {"client_learning_rate", "server_learning_rate"}
-ABOVE = """# Reproductions: causes looked for
+ABOVE = """# Reproductions run again with one thing changed
 
-What disagreed on the [pages of reproductions](reproductions.md), run again with one thing \
-changed. The notes there say what came of it; these are all tables, written by \
+Runs of the [pages of reproductions](reproductions.md) that disagree, made again with one thing \
+changed. The notes there say what follows from it; here are all tables, written by \
 `python scripts/reproduction_causes.py --storage DIR`, which trains what DIR does not have.
 
-Everything is as in the small plan of `fedax reproduce NAME`, `--stand-in` where the data are \
-another's, but for what the heading says. The best setting is chosen anew where a grid was tried; \
-in brackets the best server rate for each client rate. Otherwise, and where the cell is empty, it \
-is the plan's. Values are means over the first third of the rounds and over the last 100, or the \
-last third if that is less, with the standard deviation over the seeds."""
+Everything is as in the small plan of `fedax reproduce NAME`, with `--stand-in` where other data \
+replace the paper's, except for what the heading says. The best setting is chosen again where a \
+grid was tried (in brackets: the best server rate for each client rate); otherwise, and where the \
+cell is empty, it is the plan's. Values are means over the first third of the rounds and over the \
+last 100, or the last third if that is less, \
+with the standard deviation over the seeds."""
 DECAYS = ("server_decay", "client_decay", "steps_decay")
 
 
@@ -54,7 +55,7 @@ class Probe(NamedTuple):
       grid: what takes the place of keys of the experiment's grid; None: its best setting is taken.
       seeds: how many.
       metrics: that are printed.
-      beyond: (label, settings) of methods that the experiment has not, like its first.
+      beyond: (label, settings) of methods that the experiment does not have, like its first.
     """
 
     experiment: str
@@ -94,7 +95,7 @@ PROBES: Sequence[Probe] = (
     *(Probe("reddi2021-figure-4", "Fashion-MNIST for EMNIST CR", "the server rate 0.1 alone",
             labels=(label,), grid={"server_learning_rate": [0.1]}, seeds=3,
             metrics=("train_loss",)) for label in ("Adam", "Yogi")),
-    # Does the average of updates cost Adam and Yogi their first rounds, which Adagrad has not?
+    # Does the average of updates cost Adam and Yogi their first rounds, unlike Adagrad?
     Probe("reddi2021-figure-1", "CIFAR-10", "without momentum", {"momentum": 0.0},
           ("Adam", "Yogi"), seeds=3),
     # Is an adaptivity of 0.001 above the means of squares in the first rounds, as they begin at
@@ -156,7 +157,7 @@ PROBES: Sequence[Probe] = (
             ("gamma = 0", best), metrics=_LOSS)
       for panel, rounds, best in ((_FEMNIST, 6000, "gamma = 0.1"), (_PLAYS, 1800, "gamma = 1"))),
     # And with rates tuned for that many?
-    Probe("charles2020-figure-5", _FEMNIST, "6,000 rounds, rates tuned anew",
+    Probe("charles2020-figure-5", _FEMNIST, "6,000 rounds, rates tuned again",
           {"num_rounds": 6000}, ("gamma = 0", "gamma = 0.1"), {}, metrics=_LOSS),
     Probe("charles2020-figure-5", _FEMNIST, "6,000 rounds, the server rate between", {
         "num_rounds": 6000}, ("gamma = 0",), {"server_learning_rate": [10**-1.25]}, metrics=_LOSS),
@@ -241,7 +242,7 @@ PROBES: Sequence[Probe] = (
     *(Probe(f"mime2020-figure-{figure}", "plays, not in the paper",
             "3 local steps in place of 20", {"num_local_steps": 3}, seeds=3)
       for figure in (3, 5)),
-    # And as many local steps in all, with rates tuned anew.
+    # And as many local steps in all, with rates tuned again.
     *(Probe(f"mime2020-figure-{figure}", "plays, not in the paper",
             "3 local steps in place of 20, 400 rounds in place of 60",
             {"num_local_steps": 3, "num_rounds": 400, "evaluate_every": 20}, grid={})
