@@ -82,7 +82,7 @@ def _in_short(made: Sequence[Run]) -> list[str]:
         f"{len(telling)} points in all, {sum(telling)} agree. Most runs are reduced, and most "
         "replace the paper's data; [what the words mean](#what-the-words-mean).\n",
         f"![Test accuracy over the rounds, by method]({TO_PAGES}{SHOWN}.png)\n",
-        f"*{source(shown.name).paper}, {linked(heading(shown), shown, TO_PAGES)}.*",
+        f"*Test accuracy by method: {source(shown.name).paper}, {linked(heading(shown), shown, TO_PAGES)}.*",
     ]
 
 
@@ -148,7 +148,7 @@ def of_paper(page: str, made: Sequence[Run], folder: Path) -> str:
     left = [f"- {source(name).place}, {what}" for name in names
             for what in waiting(name, runs_of(name, made))]
     lines = [
-        f"# Reproductions of {source(names[0]).paper}\n",
+        f"# {source(names[0]).paper}, reproduced\n",
         f"*{TITLES[page.removesuffix('.md')]}.* The result of each run; what the words mean: "
         "[overview](../reproductions.md#what-the-words-mean).\n",
         *(f"- {linked(heading(run), run)}" for run in own),
