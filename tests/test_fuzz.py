@@ -67,7 +67,7 @@ DEEP = "[" * 100_000 + "]" * 100_000
     (f"run quadratics fedavg --set client_learning_rate=({'-' * 10_000}1)", "neither a number"),
     ("run quadratics mimelite --set base=5", "base must be one of fedax.base_optimizers"),
     ("run quadratics fedopt", "--preset none and --set"),
-    ("run shakespeare scaffold --preset paper", "use --preset quick or --preset none"),
+    ("run shakespeare scaffold --preset reddi2021", "use --preset quick or --preset none"),
     (f"theory --batch-size {BIG}", "beyond float64"),
     ("theory --local-steps 1000000000", '"K to infinity"'),
     ("theory --picture x.bmp", "its name must end in one of .eps"),

@@ -25,7 +25,7 @@ NAMES = [*registry.ALGORITHMS, *registry.WRAPPERS]
 # those with wide tables.
 LOOKED_AT = ("index", "tutorial/index", "tutorial/6-tuning", "methods/fedadam", "methods/elastic",
              "pictures", "reference/training", "guides/diagnostics", "tasks", "methods",
-             "notebook/reproductions", "notebook/reproductions/mime", "notebook/benchmarks")
+             "notebook/reproductions", "notebook/reproductions/mime2020", "notebook/benchmarks")
 # How many pictures cannot be shown, those too that are loaded when they come into sight.
 PICTURES = """async () => {
   const pictures = [...document.images];
@@ -551,7 +551,8 @@ def test_a_search_finds_pages_for_readers_first_and_no_files(website):
     assert hooks.found_in_a_search("source/tests/test_own.py.md") == {"exclude": True}
     boost = {uri: hooks.found_in_a_search(uri)["boost"] for uri in (
         "methods/mime.md", "methods/mimelite.md", "guides/resuming.md", "tutorial/1-first-run.md",
-        "notebook/log.md", "index.md", "guides/quick-start.md", "notebook/reproductions/mime.md",
+        "notebook/log.md", "index.md", "guides/quick-start.md",
+        "notebook/reproductions/mime2020.md",
     )}
     assert list(boost.values()) == [16, 4, 4, 2, 1e-3, 1, 16, 1e-3]
 

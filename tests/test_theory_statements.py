@@ -13,8 +13,8 @@ import scipy.linalg
 import fedax
 from fedax.models.quadratic import quadratic, quadratic_data
 from fedax.reproductions.common import run_rounds
-from fedax.theory import charles_konecny_2020 as ck
-from fedax.theory import decaying_steps_2021 as ds
+from fedax.theory import charles2020 as ck
+from fedax.theory import decay2021 as ds
 from fedax.theory.errors import ConditionError, SingularError, TheoryError
 from fedax.theory.moments import mean_square_distances, output_covariances
 from fedax.theory.population import QuadraticPopulation

@@ -60,7 +60,7 @@ PAGES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "pictures": ("Pictures", "", ("fedax.pictures",)),
     "theory": ("Theory", "", (
         "fedax.theory", "fedax.theory.dynamics", "fedax.theory.prescriptions",
-        "fedax.theory.charles_konecny_2020", "fedax.theory.decaying_steps_2021",
+        "fedax.theory.charles2020", "fedax.theory.decay2021",
     )),
 }
 # Modules that are public names, shown under their full ones.

@@ -31,7 +31,7 @@ from fedax.clients.local_training import Weighting
 from fedax.data.cohort_data import CohortData, require_cohort
 from fedax.measures.krylov import ClientLosses, flat, krylov_space, like
 from fedax.mistakes.model import require_model
-from fedax.theory.charles_konecny_2020 import theorem_17
+from fedax.theory.charles2020 import theorem_17
 from fedax.theory.errors import SingularError
 from fedax.theory.population import QuadraticPopulation
 from fedax.theory.surrogate import phi, surrogate
