@@ -1,4 +1,4 @@
-"""The statements of papers 000 and 001: right sides bound left sides, and left sides are exact."""
+"""The statements of `charles2020` and `decay2021`: bounds hold, and left sides are exact."""
 
 import functools
 import inspect

@@ -35,8 +35,8 @@ class LocalOptions(TypedDict, total=False):
       The default, if num_local_steps is not given either, is 1.
     num_local_steps: K >= 0 minibatches; may be a schedule, whose fractions are rounded up. If
       both are given, the smaller count.
-    weighting: a client's weight in the mean: "num_examples" n_i (default; paper 004, Algorithm
-      5), "uniform" (Algorithm 2), "num_tokens" (the summed weight of the losses that it
+    weighting: a client's weight in the mean: "num_examples" n_i (default; Reddi et al. 2021,
+      Algorithm 5), "uniform" (Algorithm 2), "num_tokens" (the summed weight of the losses that it
       processed, as the code released with that paper does for language models).
     order: of the minibatches: "shuffled" (default), passes in a fresh random order each; "iid",
       every minibatch drawn with replacement; "sequential", passes in the stored order.

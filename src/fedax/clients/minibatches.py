@@ -66,9 +66,9 @@ def count_local_steps(
 ) -> int | Array:
     """The number of local steps: E ceil(n / B), K, or the smaller of the two if both are given.
 
-    A fraction, as a decaying schedule gives, is rounded up (paper 001: K_t = ceil(K_0 d^t)).
-    Neither given means one epoch. A client without examples (a chunk's filler) does nothing
-    unless K alone is given as a Python number, which stays one so that reverse-mode
+    A fraction, as a decaying schedule gives, is rounded up (decaying-steps paper 2021: K_t =
+    ceil(K_0 d^t)). Neither given means one epoch. A client without examples (a chunk's filler) does
+    nothing unless K alone is given as a Python number, which stays one so that reverse-mode
     differentiation through the local steps is possible; its minibatches then weigh nothing.
     """
     if num_local_epochs is None and isinstance(num_local_steps, int):

@@ -1,7 +1,7 @@
 """What an algorithm sends: bytes down to and up from a client in a round, computed from its types.
 
-Paper 002 ("Elastic Aggregation for Federated Optimization"), section 5, counts in copies of the
-parameters: FedAvg, FedAvgM, FedProx and AdaOpt 2x (1 down, 1 up), SCAFFOLD 4x, Elastic 3x.
+Chen et al. 2023 ("Elastic Aggregation for Federated Optimization"), section 5, counts in copies of
+the parameters: FedAvg, FedAvgM, FedProx and AdaOpt 2x (1 down, 1 up), SCAFFOLD 4x, Elastic 3x.
 """
 
 from __future__ import annotations

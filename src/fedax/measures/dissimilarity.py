@@ -1,6 +1,6 @@
 """How unlike the clients of a cohort are: in their gradients and in their Hessians.
 
-Paper 003: Karimireddy et al., "Mime: Mimicking Centralized Stochastic Algorithms in Federated
+Karimireddy et al., "Mime: Mimicking Centralized Stochastic Algorithms in Federated
 Learning" (2020), assumptions (A1) and (A2):
 
     G^2 >= E_i |grad f_i(x) - grad f(x)|^2,        delta >= max_i |H_i(x) - H(x)|  (spectral).
@@ -48,7 +48,7 @@ def dissimilarity(
     num_iterations: int = 5,
     max_examples: int | None = None,
 ) -> Dissimilarity:
-    """Estimates G^2 and delta of paper 003 on a cohort's data.
+    """Estimates G^2 and delta of Karimireddy et al. 2020 on a cohort's data.
 
     Costs each client 2 + 2 num_iterations passes over its data, of which those for delta are
     Hessian-vector products; memory holds a few vectors like the parameters, not one a client.

@@ -11,7 +11,7 @@ and these clients are a `QuadraticPopulation`, to which all of `fedax.theory` ap
 V is a block Krylov space of the mean Hessian. With g_i and H_i the clients' gradients and Hessians
 at x, it starts at E g_i, E H_i g_i and the g_i themselves (of many clients, at random mixtures of
 them). E g_i leads to x*. E H_i g_i leads from there to what FedAvg minimises: its surrogate's
-gradient is K E g_i - gamma K (K - 1) / 2 E H_i g_i + O(gamma^2) (paper 000: Charles, Konecny 2020,
+gradient is K E g_i - gamma K (K - 1) / 2 E H_i g_i + O(gamma^2) (Charles and Konečný 2020,
 Theorem 3), and without the g_i the model would not know it.
 """
 
@@ -285,7 +285,7 @@ def advise(
       SingularError: the model of the loss has no unique minimiser, as may be with damping 0.
 
     Example:
-      >>> two = QuadraticModel(  # paper 000, section 4: curvatures 1 and 2, centres 1 and 1/2
+      >>> two = QuadraticModel(  # curvatures 1 and 2, centres 1 and 1/2
       ...     {"x": jnp.zeros(1)}, np.eye(1), np.array([[[1.0]], [[2.0]]]),
       ...     np.array([[-1.0], [-1.0]]), np.array([0.5, 0.5]), np.array([[1.0, 1.0], [2.0, 2.0]]),
       ...     0.0, 1.0,

@@ -1,9 +1,10 @@
 """Next-character prediction with stacked LSTM or GRU layers: the Shakespeare task.
 
 The model of Reddi et al., "Adaptive Federated Optimization" (ICLR 2021), in the code released with
-it, and of paper 000 (appendix C): an embedding of 8 dimensions, two LSTM layers of 256 units and
-one dense layer to the vocabulary, applied at every position (820,522 parameters), over windows of
-80 characters. Paper 001 (Table 3) has two GRU layers in their place, and 77 tokens.
+it, and of Charles and Konečný 2020 (appendix C): an embedding of 8 dimensions, two LSTM layers of
+256 units and one dense layer to the vocabulary, applied at every position (820,522 parameters),
+over windows of 80 characters. The decaying-steps paper (2021, Table 3) has two GRU layers in their
+place, and 77 tokens.
 """
 
 from collections.abc import Mapping
@@ -37,7 +38,7 @@ def character_lstm(
 
     With `cell="gru"` its layers are GRUs, of the same number of units: with the default sizes
     622,890 parameters instead of 820,522. `character_lstm(vocabulary_size=77, cell="gru")` is the
-    network of paper 001 (Table 3), here with 619,445 parameters.
+    network of the decaying-steps paper (2021, Table 3), here with 619,445 parameters.
 
     A batch is `{'tokens': integer [B, T + 1]}`, 0 being padding. The inputs are the tokens 1 to T,
     the targets y_1, ..., y_T the tokens 2 to T + 1. With M the positions of a sequence whose

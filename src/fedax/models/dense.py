@@ -22,7 +22,7 @@ from fedax.validate import check_count
 def logistic_regression(
     num_features: int = 784, num_classes: int = 62, *, initialization: Initialization = "keras"
 ) -> Model:
-    """Softmax regression, by default that of paper 003 (appendix A): 48,670 parameters.
+    """Softmax regression, by default with 48,670 parameters (Karimireddy et al. 2020, appendix A).
 
     It is `mlp_classifier` without hidden layers.
 
@@ -49,9 +49,10 @@ def mlp_classifier(
 ) -> Model:
     """Classification by a multi-layer perceptron, `fedax.models.mlp.mlp`.
 
-    By default that of paper 003 (appendix A, "300u-100"; its activation is not stated): 271,862
-    parameters. `mlp_classifier(hidden_sizes=(200, 200), num_classes=10, initialization="pytorch")`
-    is the MNIST network of FedDyn (Acar et al. 2021), and of McMahan et al. (2017): 199,210.
+    By default that of Karimireddy et al. 2020 (appendix A, "300u-100"; its activation is not
+    stated): 271,862 parameters. `mlp_classifier(hidden_sizes=(200, 200), num_classes=10,
+    initialization="pytorch")` is the MNIST network of FedDyn (Acar et al. 2021), and of McMahan et
+    al. (2017): 199,210.
 
     Args:
       num_features: numbers of an example.
@@ -80,7 +81,7 @@ def mlp_classifier(
 def autoencoder(
     num_features: int = 784, hidden_sizes: Sequence[int] = (1000, 500, 250), code_size: int = 30
 ) -> Model:
-    r"""The bottleneck autoencoder of paper 004's EMNIST experiments, 2,837,314 parameters.
+    r"""The bottleneck autoencoder of Reddi et al. 2021 for EMNIST, 2,837,314 parameters.
 
     Dense layers of `hidden_sizes`, then `code_size`, then the sizes mirrored, back to
     `num_features`. All have the logistic function but the code, which is linear. With x the
@@ -88,9 +89,9 @@ def autoencoder(
 
     .. math:: \ell = \frac1D \lVert f(x) - x \rVert^2
 
-    Paper 004 gives it inverted pixels, 1 - x. The code released with the paper sums this loss over
-    a minibatch, where fedax takes the mean: its client learning rates times the batch size are
-    those of fedax.
+    Reddi et al. 2021 gives it inverted pixels, 1 - x. The code released with the paper sums this
+    loss over a minibatch, where fedax takes the mean: its client learning rates times the batch
+    size are those of fedax.
 
     Args:
       num_features: D, numbers of an example.

@@ -25,8 +25,8 @@ def group_norm(
       x: images [B, H, W, C].
       scale, offset: s, o, [C].
       num_groups: a divisor of C.
-      epsilon: > 0. TensorFlow Addons, with which the code released with paper 004 was written, has
-        1e-3; Flax 1e-6, PyTorch 1e-5.
+      epsilon: > 0. TensorFlow Addons, with which the code released with Reddi et al. 2021 was
+        written, has 1e-3; Flax 1e-6, PyTorch 1e-5.
 
     Raises:
       ValueError: num_groups does not divide the number of channels.

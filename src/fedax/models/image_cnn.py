@@ -1,4 +1,4 @@
-"""The convolutional network of paper 004's EMNIST experiments, and a CIFAR-10 benchmark's."""
+"""The convolutional networks of Reddi et al. 2021 for EMNIST and of a CIFAR-10 benchmark."""
 
 from __future__ import annotations
 
@@ -38,11 +38,12 @@ def image_cnn(
     evaluation it is left alone. Weights are drawn Glorot uniform, biases are 0, both float32.
 
     With the default arguments it is the network for EMNIST with 62 classes in the code released
-    with Reddi et al., "Adaptive federated optimization" (ICLR 2021, paper 004): 1,206,590
+    with Reddi et al., "Adaptive federated optimization" (ICLR 2021): 1,206,590
     parameters. `image_cnn((32, 32, 3), 10)` is that of the CIFAR-10 benchmark of pfl-research
     (Granqvist et al., "pfl-research: simulation framework for accelerating research in private
-    federated learning", 2024), with 1,626,442 parameters. The CNNs of papers 000, 001 and 002,
-    which pool after each convolution, are `fedax.models.pooled_cnn`.
+    federated learning", 2024), with 1,626,442 parameters. The CNNs of Charles and Konečný 2020, the
+    decaying-steps paper (2021) and Chen et al. 2023, which pool after each convolution, are
+    `fedax.models.pooled_cnn`.
 
     Args:
       image_shape: [H, W, C], H and W >= 6.

@@ -25,8 +25,8 @@ def token_accuracy(
 ) -> Metric:
     """How often the largest logit is the target's, of logits [B, T, V] for tokens [B, T + 1].
 
-    Padding is never counted. The code released with paper 004 has three of it for Stack Overflow:
-    `accuracy_with_oov` leaves out nothing more, `accuracy_no_oov` unknown words, and
+    Padding is never counted. The code released with Reddi et al. 2021 has three of it for Stack
+    Overflow: `accuracy_with_oov` leaves out nothing more, `accuracy_no_oov` unknown words, and
     `accuracy_no_oov_or_eos` the end of a sentence too; its beginning is never a target. For
     Shakespeare it leaves out padding alone.
 
@@ -61,8 +61,9 @@ def recall_at(k: int = 5, *, labels: str = "tags") -> Metric:
     .. math:: \frac{\sum_i |\operatorname{top}_k(z_i) \cap t_i|}{\sum_i |t_i|}
 
     An example has the value :math:`|top_k(z_i) \cap t_i| / |t_i|` and the weight |t_i|, so that the
-    mean is that of all labels together, as of `keras.metrics.Recall(top_k=5)`, which papers 001 and
-    004 report for Stack Overflow's tags. An example without labels weighs nothing.
+    mean is that of all labels together, as of `keras.metrics.Recall(top_k=5)`, which the
+    decaying-steps paper (2021) and Reddi et al. 2021 report for Stack Overflow's tags. An example
+    without labels weighs nothing.
 
     Args:
       k: how many scores, >= 1; at most as many as there are.
@@ -101,7 +102,8 @@ def recall_at(k: int = 5, *, labels: str = "tags") -> Metric:
 def mean_squared_error(*, targets: str = "x") -> Metric:
     r"""Mean square of an example's errors, :math:`\frac1D \lVert f(x) - x \rVert^2`.
 
-    What paper 004 reports of the autoencoder, in hundredths by the look of its table (0.98).
+    What Reddi et al. 2021 reports of the autoencoder, in hundredths by the look of its table
+    (0.98).
 
     Args:
       targets: the name of the client array [n, ...].

@@ -1,4 +1,7 @@
-"""Convolutions with pooling after each: the CNNs of papers 000, 001 and 002."""
+"""Convolutional networks with pooling after each convolution.
+
+They are the CNNs of Charles and Konečný 2020, the decaying-steps paper (2021) and Chen et al. 2023.
+"""
 
 from __future__ import annotations
 
@@ -36,16 +39,16 @@ def pooled_cnn(
 
     with r(z) = max(0, z), and the maximum over windows of 2x2, a last odd row or column dropped.
 
-    * `pooled_cnn()` is the CNN of McMahan et al. (2017) that paper 000 trains on EMNIST with 62
-      classes (appendix C): 1,690,046 parameters.
+    * `pooled_cnn()` is the CNN of McMahan et al. (2017) that Charles and Konečný 2020 trains on
+      EMNIST with 62 classes (appendix C): 1,690,046 parameters.
     * `pooled_cnn(kernel_size=3, num_classes=64, padding="VALID", initialization="pytorch")` is that
-      of paper 001 (Table 2), 64 outputs as printed: 871,360 parameters. The paper states no
-      padding, and no framework; these are PyTorch's defaults. Its images are 32 x 32 as printed,
-      `image_shape=(32, 32, 1)`: 1,231,808.
+      of the decaying-steps paper (2021, Table 2), 64 outputs as printed: 871,360 parameters. The
+      paper states no padding, and no framework; these are PyTorch's defaults. Its images are 32 x
+      32 as printed, `image_shape=(32, 32, 1)`: 1,231,808.
     * `pooled_cnn((32, 32, 3), 10, num_filters=(64, 64), padding="VALID", hidden_sizes=(384, 192),
       initialization="pytorch")` is the CIFAR-10 network of FedDyn (Acar et al. 2021), whose code
-      the data of paper 002 were made with: 797,962 parameters. Paper 002 does not say which CNNs
-      it trains.
+      the data of Chen et al. 2023 were made with: 797,962 parameters. Chen et al. 2023 does not say
+      which CNNs it trains.
 
     Args:
       image_shape: [H, W, C].

@@ -28,20 +28,21 @@ def resnet18(
     stage_strides: Sequence[int] = (1, 2, 2, 2),
     implementation: Implementation = "auto",
 ) -> Model:
-    """ResNet-18 with group normalisation, papers 000's, 003's and 004's network for CIFAR.
+    """ResNet-18 with group normalisation, for CIFAR (Reddi et al. 2021 and others).
 
     The pre-activation form (He et al. 2016, "v2"): 7x7 kernels with stride 2 and 64 filters, 3x3
     maximum pooling with stride 2, four stages of two blocks with 64, 128, 256 and 512 filters, the
     mean over pixels, and a dense layer; see `residual_network` for a block and for how it is drawn.
     11,227,812 parameters with 100 classes, 11,181,642 with 10.
 
-    Paper 003 has two groups, as TensorFlow Addons, whose default the code released with paper 004
-    takes, once had. In that code every stage has stride 1, which for images of 24 x 24 pixels
-    leaves 6 x 6 to the end: `stage_strides=(1, 1, 1, 1)`. The default is the network that the
-    papers name.
+    Karimireddy et al. 2020 has two groups, as TensorFlow Addons, whose default the code released
+    with Reddi et al. 2021 takes, once had. In that code every stage has stride 1, which for images
+    of 24 x 24 pixels leaves 6 x 6 to the end: `stage_strides=(1, 1, 1, 1)`. The default is the
+    network that the papers name.
 
     Args:
-      image_shape: [H, W, C]; papers 000, 003 and 004 crop CIFAR's images to 24 x 24.
+      image_shape: [H, W, C]; Charles and Konečný 2020, Karimireddy et al. 2020 and Reddi et al.
+        2021 crop CIFAR's images to 24 x 24.
       num_classes: of the labels, >= 2.
       num_groups: of the normalisation, a divisor of the numbers of filters.
       stage_strides: of the first block of each stage.
@@ -73,7 +74,7 @@ def resnet20(
     num_groups: int = 2,
     implementation: Implementation = "auto",
 ) -> Model:
-    """ResNet-20 with group normalisation: the network for CIFAR that paper 003 names in places.
+    """ResNet-20 with group normalisation, for CIFAR (Karimireddy et al. 2020 in places).
 
     The depth and widths of He et al. 2015 (section 4.2), in the pre-activation form: 3x3 kernels
     with 16 filters, three stages of three blocks with 16, 32 and 64 filters, the second and the
@@ -126,9 +127,10 @@ def residual_network(
 
     where s(x) = x, or, if the block changes the shape, norm(x * S) with 1x1 kernels. The first
     block of all takes x for a(x), as the stem ends with a(x). So it is in the code released with
-    paper 004, which also gives how it is drawn: kernels normal with variance 2 / n for n inputs of
-    an output (He), truncated; the dense layer's normal with standard deviation 0.01; scales 1,
-    offsets and bias 0. The code's weight decay, of which the paper does not speak, is left out.
+    Reddi et al. 2021, which also gives how it is drawn: kernels normal with variance 2 / n for n
+    inputs of an output (He), truncated; the dense layer's normal with standard deviation 0.01;
+    scales 1, offsets and bias 0. The code's weight decay, of which the paper does not speak, is
+    left out.
 
     Args:
       image_shape: [H, W, C].

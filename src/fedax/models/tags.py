@@ -1,4 +1,4 @@
-"""Logistic regression from bags of words to tags: the Stack Overflow task of papers 001 and 004."""
+"""Logistic regression from bags of words to tags, for Stack Overflow (Reddi et al. 2021)."""
 
 from __future__ import annotations
 
@@ -39,13 +39,14 @@ def tag_logistic_regression(
     The bag is never made dense, and a client that trains by plain SGD changes the rows of its words
     only, see `fedax.algorithm.Model.sparse`. Weights are drawn Glorot uniform, biases are 0.
 
-    The code released with paper 004 sums this loss over a minibatch, where fedax takes the mean:
-    its client learning rates times the batch size are those of fedax.
+    The code released with Reddi et al. 2021 sums this loss over a minibatch, where fedax takes the
+    mean: its client learning rates times the batch size are those of fedax.
 
     Args:
       num_words: N, the size of the vocabulary.
       num_tags: C.
-      normalize: whether a bag sums to 1, as in papers 000, 001 and 004.
+      normalize: whether a bag sums to 1, as in Charles and Konečný 2020, the decaying-steps paper
+        (2021) and Reddi et al. 2021.
       words: the name of the array of words c, integers [n, m] below N; negative is padding.
       counts: the name of the array of their counts, [n, m]; if the data have none, they are 1.
       tags: the name of the array of tags, integers [n, k] below C; negative is padding.

@@ -26,11 +26,12 @@ def word_lstm(
 ) -> Model:
     """The Stack Overflow model: embedding, LSTM layers, each projected back, and a dense layer.
 
-    With the default sizes it is the network of papers 000 and 004 for 10,000 words and four further
-    tokens (padding, beginning, end, unknown): 4,050,748 parameters. After each LSTM layer a linear
-    one brings the units back to the embedding's size, as in the code released with paper 004, which
-    draws everything as Keras does: embedding uniform in (-0.05, 0.05), kernels Glorot uniform,
-    recurrent kernels orthogonal, biases 0, those of forget gates 1.
+    With the default sizes it is the network of Charles and Konečný 2020 and Reddi et al. 2021 for
+    10,000 words and four further tokens (padding, beginning, end, unknown): 4,050,748 parameters.
+    After each LSTM layer a linear one brings the units back to the embedding's size, as in the code
+    released with Reddi et al. 2021, which draws everything as Keras does: embedding uniform in
+    (-0.05, 0.05), kernels Glorot uniform, recurrent kernels orthogonal, biases 0, those of forget
+    gates 1.
 
     Args:
       vocabulary_size: V >= 2, with the padding, 0.

@@ -1,6 +1,6 @@
 """Centralised optimizers as Mime needs them: a direction U and an update V of the statistics.
 
-Paper 003: Karimireddy, Jaggi, Kale, Mohri, Reddi, Stich, Suresh, "Mime: Mimicking Centralized
+Karimireddy, Jaggi, Kale, Mohri, Reddi, Stich, Suresh, "Mime: Mimicking Centralized
 Stochastic Algorithms in Federated Learning" (2020), Table 4 (whose denominator, garbled in the text
 that was at hand, is taken to be epsilon + sqrt v). A step at the gradient g with statistics s is
 
@@ -13,8 +13,8 @@ epsilon   adaptivity            added to sqrt(v)
 v_0       initial_accumulator   v before the first round; None means epsilon^2
 
 The paper does not say what v_0 is. With v_0 = 0 the first round's steps are divided by epsilon
-alone; with epsilon^2 (the rule of paper 004) by 2 epsilon, so they are half as long. Later v has
-grown, and both are alike.
+alone; with epsilon^2 (the rule of Reddi et al. 2021) by 2 epsilon, so they are half as long. Later
+v has grown, and both are alike.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def sgd() -> BaseOptimizer:
 
 @factory
 def sgdm(momentum: float | Array = 0.9) -> BaseOptimizer:
-    """SGD with momentum (paper 003, Table 4): U = (1 - beta) g + beta m, V: m = U.
+    """SGD with momentum (Karimireddy et al. 2020, Table 4): U = (1 - beta) g + beta m, V: m = U.
 
     Args:
       momentum: beta in [0, 1).
@@ -98,7 +98,9 @@ def rmsprop(
     adaptivity: float | Array = 1e-3,
     initial_accumulator: float | Array | None = None,
 ) -> BaseOptimizer:
-    """RMSProp (paper 003, Table 4): U = g / (epsilon + sqrt v), V: v = (1 - beta) g^2 + beta v.
+    """RMSProp (Karimireddy et al. 2020, Table 4): U = g / (epsilon + sqrt v), V updates v.
+
+    V: v = (1 - beta) g^2 + beta v.
 
     Args:
       second_moment_decay: beta in [0, 1).
@@ -134,7 +136,9 @@ def adam(
     adaptivity: float | Array = 1e-3,
     initial_accumulator: float | Array | None = None,
 ) -> BaseOptimizer:
-    """Adam (paper 003, Table 4): U = ((1 - b1) g + b1 m) / (epsilon + sqrt v); V updates m and v.
+    """Adam (Karimireddy et al. 2020, Table 4): steps by both moments' averages.
+
+    U = ((1 - b1) g + b1 m) / (epsilon + sqrt v); V updates m and v.
 
     There is no bias correction, and the denominator is the stored v alone.
 
@@ -172,7 +176,7 @@ def adam(
 def as_transformation(base: BaseOptimizer) -> optax.GradientTransformation:
     """The base as an optax transformation with learning rate 1: -U(g, s), then V(g, s).
 
-    On the server it gives paper 003's "FedAvg with that server optimizer".
+    On the server it gives the "FedAvg with that server optimizer".
 
     Example:
       >>> server = as_transformation(sgdm(0.5))

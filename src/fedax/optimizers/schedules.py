@@ -2,7 +2,8 @@
 
 A schedule is any function of `round_index`, so every optax schedule is one. All of them are
 pure and may be traced; wherever fedax takes a schedule it takes a number as well. The first
-round has t = 0 here; the theorems of papers 000 and 001 count their rounds from t = 1.
+round has t = 0 here; the theorems of Charles and Konečný 2020 and the decaying-steps paper (2021)
+count their rounds from t = 1.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ def constant(value: float | Array) -> Schedule:
 def staircase_decay(
     initial_value: float | Array, decay_rate: float | Array = 0.1, decay_every: int | Array = 500
 ) -> Decay:
-    """Staircase exponential decay, ExpDecay of paper 004 (section 5.4): v(t) = v_0 r^floor(t / n).
+    """Staircase decay, ExpDecay of Reddi et al. 2021 (section 5.4): v(t) = v_0 r^floor(t / n).
 
     Args:
       initial_value: v_0 >= 0.
@@ -111,7 +112,7 @@ def staircase_decay(
 
 @factory
 def exponential_decay(initial_value: float | Array, decay_rate: float | Array) -> Decay:
-    """Exponential decay (paper 001, section 3 and Table 5): v(t) = v_0 d^t.
+    """Exponential decay (decaying-steps paper 2021, section 3 and Table 5): v(t) = v_0 d^t.
 
     As a number of local steps it is K_t = ceil(K_0 d^t), exactly: see `decaying_count`.
 
@@ -130,7 +131,9 @@ def exponential_decay(initial_value: float | Array, decay_rate: float | Array) -
 
 @factory
 def inverse_time_decay(initial_value: float | Array, offset: float | Array = 1.0) -> Schedule:
-    """Decay by 1/t, as in paper 000 (Theorem 27) and paper 001 (Theorem 2): v(t) = v_0 b / (b + t).
+    """Decay by 1/t: v(t) = v_0 b / (b + t).
+
+    Source: Charles and Konečný 2020, Theorem 27; decaying-steps paper 2021, Theorem 2.
 
     The theorems' a / (b + t) has its first round at t = 1; here that is t = 0, so their schedule is
     `inverse_time_decay(a / (b + 1), b + 1)`.

@@ -48,7 +48,7 @@ def adagrad(
     momentum: float | Array = 0.0,
     initial_accumulator: float | Array | None = None,
 ) -> optax.GradientTransformation:
-    r"""FedAdagrad's server optimizer (paper 004, Algorithm 2).
+    r"""FedAdagrad's server optimizer (Reddi et al. 2021, Algorithm 2).
 
     .. math::
         m_t &= \beta_1 m_{t-1} + (1 - \beta_1) g_t, \qquad
@@ -82,7 +82,9 @@ def adam(
     initial_accumulator: float | Array | None = None,
     bias_correction: BiasCorrection = "none",
 ) -> optax.GradientTransformation:
-    r"""FedAdam's server optimizer (paper 004, Algorithm 2): no bias correction, v_{-1} = tau^2.
+    r"""FedAdam's server optimizer (Reddi et al. 2021, Algorithm 2).
+
+    By default there is no bias correction, and v_{-1} = tau^2.
 
     .. math::
         m_t &= \beta_1 m_{t-1} + (1 - \beta_1) g_t, \qquad
@@ -100,8 +102,9 @@ def adam(
       initial_accumulator: v_{-1} >= 0; None means tau^2. The released code starts from 0.
       bias_correction: "none", the paper; "standard", each step times
         sqrt(1 - beta_2^s) / (1 - beta_1^s) with s = 1, 2, ... (Kingma and Ba, and the FedAdam of
-        paper 001); "released", likewise with s = 2, 3, ..., as the code released with paper 004
-        does, whose start-up applies a zero gradient, and as Flower's FedAdam copies.
+        the decaying-steps paper (2021)); "released", likewise with s = 2, 3, ..., as the code
+        released with Reddi et al. 2021 does, whose start-up applies a zero gradient, and as
+        Flower's FedAdam copies.
 
     Raises:
       ValueError: a concrete value is out of its range.
@@ -132,7 +135,9 @@ def yogi(
     initial_accumulator: float | Array | None = None,
     bias_correction: BiasCorrection = "none",
 ) -> optax.GradientTransformation:
-    r"""FedYogi's server optimizer (paper 004, Algorithm 2): no bias correction, v_{-1} = tau^2.
+    r"""FedYogi's server optimizer (Reddi et al. 2021, Algorithm 2).
+
+    There is no bias correction, and v_{-1} = tau^2 by default.
 
     .. math::
         m_t &= \beta_1 m_{t-1} + (1 - \beta_1) g_t \\
@@ -259,8 +264,9 @@ def heavy_ball(
 ) -> optax.GradientTransformation:
     r"""FedAvgM's server optimizer: :math:`m_t = \beta m_{t-1} + (1 - d) g_t`, :math:`u_t = -m_t`.
 
-    With d = 0 the heavy ball without a factor 1 - beta, as in the code of paper 004; with d = beta
-    m is the exponential moving average of the pseudo-gradients (paper 002, Algorithm 1).
+    With d = 0 the heavy ball without a factor 1 - beta, as in the code of Reddi et al. 2021; with d
+    = beta m is the exponential moving average of the pseudo-gradients (Chen et al. 2023, Algorithm
+    1).
 
     Args:
       momentum: beta in [0, 1).

@@ -22,7 +22,7 @@ from fedax.validate import check_count, quoted, unknown
 
 Rule: TypeAlias = str | Callable[[History], float]
 
-# Paper 004, section 4: hyperparameters are chosen by the training loss, averaged over
+# Reddi et al. 2021, section 4: hyperparameters are chosen by the training loss, averaged over
 # `LAST_ROUNDS` at the end.
 PAPER_RULE = "train_loss"
 # What lies within this part of the best value is as good as it, see `MethodChoice.sensitivity`.
@@ -42,10 +42,10 @@ class MethodChoice(NamedTuple):
         score come last, and of equal ones the first of the grid comes first.
       edges: which of the best setting's values lie at the edge of the grid, and what to add there.
       sensitivity: the share of its settings whose score is within 5% of the best one's, in (0, 1];
-        NaN without a best. Paper 004 (section 5.2) calls a method easy to tune that has many good
-        settings, and shows them as heat maps; this is the number for it. 5% of what: of the best
-        score itself, so a best loss of 2.0 has all losses up to 2.1 beside it, and a best accuracy
-        of 0.60 all from 0.57.
+        NaN without a best. Reddi et al. 2021 (section 5.2) calls a method easy to tune that has
+        many good settings, and shows them as heat maps; this is the number for it. 5% of what: of
+        the best score itself, so a best loss of 2.0 has all losses up to 2.1 beside it, and a best
+        accuracy of 0.60 all from 0.57.
       diverged: the numbers of the settings that diverged, for one seed at least.
       grid: the values of each of its hyperparameters, sorted.
     """
@@ -121,9 +121,9 @@ def choose(
 
     Args:
       record: the rounds of the sweep.
-      rule: "train_loss" is paper 004's rule (section 4): the mean training loss over the last
-        100 rounds, or over all if there are fewer. Any other name of a metric stands for its last
-        measured value, the higher or the lower the better as its name says, see
+      rule: "train_loss" is the rule of Reddi et al. 2021 (section 4): the mean training loss over
+        the last 100 rounds, or over all if there are fewer. Any other name of a metric stands for
+        its last measured value, the higher or the lower the better as its name says, see
         `fedax.EarlyStopping`; "name:max" and "name:min" say it themselves. A metric of the test
         data, such as "test_accuracy", says too much good of the chosen setting: choose by
         validation data, see `fedax.Task`. A function gets the history of a run and

@@ -1,10 +1,11 @@
-r"""The statements of paper 001, one function each, named after it.
+r"""The statements of the decaying-steps paper (2021), one function each, named after it.
 
-"Faster Federated Learning with Decaying Number of Local SGD Steps" (2021) builds on paper 000: its
-equation 7 is `charles_konecny_2020.theorem_17`, its surrogate loss (equation 4) lacks the square
-that equation 9 of paper 000 lacks, and its quadratic lemmas are those of paper 000 with K in the
-place of gamma. As there, functions check conditions, left sides are exact, and `printed=True` gives
-the published form where it is wrong. Symbols: `fedax.theory.population`.
+"Faster Federated Learning with Decaying Number of Local SGD Steps" (2021) builds on Charles and
+Konečný 2020: its equation 7 is `charles_konecny_2020.theorem_17`, its surrogate loss (equation 4)
+lacks the square that equation 9 of Charles and Konečný 2020 lacks, and its lemmas on quadratics
+are those of that paper with K in place of gamma. As there, functions check conditions, left sides
+are exact, and `printed=True` gives the published form where it is wrong. Symbols:
+`fedax.theory.population`.
 
 K is real here. Algorithm 2 takes whole steps, for which K_t must be rounded; (I - gamma A_i)^K and
 the variance of the output, a geometric sum, are real functions of K, so the statements can be
@@ -49,7 +50,7 @@ class StepSchedules(NamedTuple):
 def lemma_1(
     population: QuadraticPopulation, gamma: float, K_1: float, K_2: float
 ) -> tuple[Claim, Claim]:
-    r"""More steps give smaller mean Hessians (paper 001, appendix A.1.1, Lemma 1).
+    r"""More steps give smaller mean Hessians (decaying-steps paper 2021, appendix A.1.1, Lemma 1).
 
     If 0 < gamma < 1/L and 1 <= K_1 <= K_2, then :math:`C = Q_i(K_1) A_i / K_1 - Q_i(K_2) A_i / K_2`
     is positive semidefinite, and its largest eigenvalue at most
@@ -81,7 +82,7 @@ def lemma_1(
 
 
 def theorem_1(population: QuadraticPopulation, gamma: float, K_1: float, K_2: float) -> Claim:
-    r"""How far two numbers of steps' minimisers are apart (paper 001, Theorem 1, equation 8).
+    r"""Distance between the minimisers of K_1 and K_2 steps (decaying-steps paper 2021, Theorem 1).
 
     If 0 < gamma < 1/L and 1 <= K_1 <= K_2, then
 
@@ -92,8 +93,8 @@ def theorem_1(population: QuadraticPopulation, gamma: float, K_1: float, K_2: fl
     Raises:
       ConditionError: mu or gamma is not positive, gamma >= 1/L, or not 1 <= K_1 <= K_2.
 
-    Errata of the proof: those of paper 000's Theorem 21, on which it is modelled. The theorem is
-    right.
+    Errata of the proof: those of Theorem 21 of Charles and Konečný 2020, on which it is modelled.
+    The theorem is right.
 
     Example:
       >>> clients = QuadraticPopulation.from_centres([1.0, 2.0], [1.0, 0.5])
@@ -117,7 +118,7 @@ def theorem_1(population: QuadraticPopulation, gamma: float, K_1: float, K_2: fl
 def corollary_1(
     population: QuadraticPopulation, gamma: float, K_1: float, K_2: float
 ) -> tuple[Claim, Claim]:
-    r"""The same, in terms of K_2 - K_1 (paper 001, Corollary 1, equations 9 and 10).
+    r"""The same, in terms of K_2 - K_1 (decaying-steps paper 2021, Corollary 1).
 
     If 0 < gamma < 1/L and 1 <= K_1 <= K_2, then
 
@@ -125,7 +126,7 @@ def corollary_1(
         \le 2 \sigma_c \frac{L^2}{\mu^2} \frac{K_2 - K_1}{K_2}
         \le 2 \sigma_c \frac{L^2}{\mu^2} (K_2 - K_1).
 
-    It does not rest on Corollary 22 of paper 000, and is right.
+    It does not rest on Corollary 22 of Charles and Konečný 2020, and is right.
 
     Returns:
       Two claims, one for each bound.
@@ -152,7 +153,7 @@ def corollary_1(
 def theorem_2_schedules(
     population: QuadraticPopulation, K_0: float, num_rounds: int, gamma: float | None = None
 ) -> StepSchedules:
-    r"""The schedules of Theorem 2 (paper 001, equation 11).
+    r"""The schedules of Theorem 2 (decaying-steps paper 2021, equation 11).
 
     .. math::
         K_t &= \max\left\{\frac{K_0}{b + t}, 1\right\}, \qquad
@@ -196,7 +197,7 @@ def theorem_2(
     cohort_size: int | None = None,
     printed: bool = False,
 ) -> Claim:
-    r"""The number of local steps falls, and x_t converges to x* (paper 001, Theorem 2).
+    r"""K falls, and x_t converges to x* (decaying-steps paper 2021, Theorem 2).
 
     With the schedules of `theorem_2_schedules` and all clients,
 
@@ -224,12 +225,13 @@ def theorem_2(
       ConditionError: as of `theorem_2_schedules`, or there is a cohort.
 
     Errata: (a) published with 36 G^2 / (mu^2 K_0 M B). The proof takes mu_t >= K_0 mu / 2 from
-    Lemma 18 of paper 000, which gives mu_t >= K_t mu / 2, so K_0 must be the least K_t, which is 1
-    in the end: noise is averaged over K_t steps, not over K_0. With A = 1, G = M B = 1,
-    x_1 = x* and K_0 = 2000 the left side tends to 9 / (5 t), which is 50 times the published bound
-    and 0.025 times the corrected one. (b) The proof's C = 4 sigma_c^2 kappa^2 must be
+    Lemma 18 of Charles and Konečný 2020, which gives mu_t >= K_t mu / 2, so K_0 must be the least
+    K_t, which is 1 in the end: noise is averaged over K_t steps, not over K_0. With A = 1, G = M B
+    = 1, x_1 = x* and K_0 = 2000 the left side tends to 9 / (5 t), which is 50 times the published
+    bound and 0.025 times the corrected one. (b) The proof's C = 4 sigma_c^2 kappa^2 must be
     4 sigma_c^2 kappa^2 K_0^2; and its last steps use equation 9, whose (K_t - 1) / K_t is not
-    O(1/t). With equation 10 both come out, and the 16 with them. (c) That of Lemma 23 of paper 000.
+    O(1/t). With equation 10 both come out, and the 16 with them. (c) That of Lemma 23 of Charles
+    and Konečný 2020.
 
     Example:
       >>> client = QuadraticPopulation.from_centres([1.0], [0.0], noise=1.0)

@@ -4,11 +4,12 @@ On quadratics every method below maps its state affinely in a round, so the mean
 round is the same map of the mean state. That holds with full batches, and also with minibatches
 drawn independently (with replacement) and cohorts drawn uniformly, whatever came before: sampling
 moves the variance, not the mean. (Mime's two factors see the same cohort; `mime` counts that in.
-Minibatches of a shuffled epoch are not independent: paper 000's Theorem 3 does not cover them.)
+Minibatches of a shuffled epoch are not independent: Theorem 3 of Charles and Konečný 2020 does not
+cover them.)
 
-SGDm is Mime's base optimizer m <- (1 - beta) g + beta m, x <- x - eta m (paper 003, Table 4);
-Adam's rounds are not affine, so it has no mean dynamics. Symbols: `fedax.theory.population`;
-:math:`P_i(\gamma) = \sum_{k=1}^K (I - \gamma A_i)^{k-1}`.
+SGDm is Mime's base optimizer m <- (1 - beta) g + beta m, x <- x - eta m (Karimireddy et al. 2020,
+Table 4); Adam's rounds are not affine, so it has no mean dynamics. Symbols:
+`fedax.theory.population`; :math:`P_i(\gamma) = \sum_{k=1}^K (I - \gamma A_i)^{k-1}`.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class Affine(NamedTuple):
     Example:
       >>> clients = QuadraticPopulation.from_centres([1.0, 2.0], [1.0, 0.5])
       >>> rounds = fedavg(clients, gamma=0.5, K=2)
-      >>> rounds.fixed_point.round(6).tolist()  # section 4 of paper 000
+      >>> rounds.fixed_point.round(6).tolist()  # section 4 of Charles and Konečný 2020
       [0.714286]
       >>> rounds.trajectory([0.0], 2).round(6).tolist()
       [[0.0], [0.625], [0.703125]]
@@ -104,7 +105,7 @@ def follow(rounds: Iterable[Affine], start: Any) -> np.ndarray:
 
 
 def server_only(population: QuadraticPopulation, eta: float, momentum: float = 0.0) -> Affine:
-    """Server-only: x <- x - eta U(grad f(x)) (paper 003).
+    """Server-only: x <- x - eta U(grad f(x)) (Karimireddy et al. 2020).
 
     Args:
       population: the clients.
@@ -117,7 +118,7 @@ def server_only(population: QuadraticPopulation, eta: float, momentum: float = 0
 def local_update(
     population: QuadraticPopulation, gamma: float, Theta: Weights, eta: float, momentum: float = 0.0
 ) -> Affine:
-    """LocalUpdate: x <- x - eta E[sum_k theta_k g_{i,k}] (paper 000, Theorem 3).
+    """LocalUpdate: x <- x - eta E[sum_k theta_k g_{i,k}] (Charles and Konečný 2020, Theorem 3).
 
     Args:
       population: the clients.
@@ -184,7 +185,7 @@ def mime(
     momentum: float = 0.0,
     cohort_size: int | None = None,
 ) -> Affine:
-    r"""Mime with SGD or SGDm (paper 003, Algorithm 1).
+    r"""Mime with SGD or SGDm (Karimireddy et al. 2020, Algorithm 1).
 
     .. math::
         x \leftarrow x - \eta\,(1/S) \sum_{i \in S} P_i\,[(1 - \beta) \nabla f_S(x) + \beta m],
@@ -218,7 +219,7 @@ def mime(
 def mimelite(
     population: QuadraticPopulation, eta: float, K: float, momentum: float = 0.0
 ) -> Affine:
-    """MimeLite with SGD or SGDm (paper 003): Mime without the correction of local gradients.
+    """MimeLite with SGD or SGDm (Karimireddy et al. 2020): local gradients are not corrected.
 
     Args: as of `mime`; cohorts do not change the mean.
     """
@@ -233,7 +234,7 @@ def scaffold(
     control_option: Literal["I", "II"] = "II",
     cohort_size: int | None = None,
 ) -> Affine:
-    """SCAFFOLD (paper 004, Algorithm 4): local gradient A_i y + b_i - c_i + c, c = E c_i.
+    """SCAFFOLD (Reddi et al. 2021, Algorithm 4): local gradient A_i y + b_i - c_i + c, c = E c_i.
 
     y_K - x = D_i = -gamma P_i(gamma) (grad f_i(x) - c_i + c); x <- x + eta E D_i; a client of the
     cohort then keeps c_i - c - D_i / (K gamma) (option II) or grad f_i(x) (option I).

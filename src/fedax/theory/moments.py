@@ -30,7 +30,8 @@ def output_covariances(
     .. math:: T_k = \theta_k I - \gamma \sum_{l > k} \theta_l A_i (I - \gamma A_i)^{l-k-1},
 
     which is (I - gamma A_i)^{K-k} for FedAvg. Its trace is Lemma 23's variance, exactly. FedAvg's
-    sum is geometric, and a K that is not whole (paper 001) gets the value of its closed form.
+    sum is geometric, and a K that is not whole (decaying-steps paper 2021) gets the value of its
+    closed form.
 
     Args:
       population: the clients, with their noise.

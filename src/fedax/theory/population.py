@@ -1,6 +1,6 @@
 r"""Populations of clients with quadratic losses, on which federated methods are solved exactly.
 
-Symbols of this package, as in paper 000 (Charles, Konecny 2020), sections 2 and 3:
+Symbols of this package, as in Charles and Konečný 2020, sections 2 and 3:
 
 =================  ==================================================================
 :math:`A_i, c_i`   matrix and centre of client i: f_i(x) = (x - c_i)^T A_i (x - c_i) / 2
@@ -396,13 +396,13 @@ class QuadraticPopulation:
         return float(np.trace(self.noise, axis1=1, axis2=2)[self.taking_part].max())
 
     def gradient_dissimilarity(self, x: Any = None) -> float:
-        """E|grad f_i(x) - grad f(x)|^2, G^2 of paper 003's (A1) at x; at x* if x is None."""
+        """E|grad f_i(x) - grad f(x)|^2, at x* if x is None (Karimireddy et al. 2020, (A1): G^2)."""
         gradients = self.gradients(self.minimiser if x is None else x)
         return spread(gradients, self.probabilities) ** 2
 
     @functools.cached_property
     def delta(self) -> float:
-        """max_i |A_i - A|, the Hessian dissimilarity of paper 003's (A2)."""
+        """max_i |A_i - A|, the Hessian dissimilarity of Karimireddy et al. 2020, (A2)."""
         return float(norms(self.matrices - self.matrix)[self.taking_part].max())
 
 

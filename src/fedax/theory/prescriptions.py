@@ -1,7 +1,7 @@
 """Which client learning rate or number of local steps brings FedAvg within a wanted distance.
 
 FedAvg with fixed gamma and K goes to x*(gamma, K). Here are the largest gamma and K for which that
-is within a distance of x*, exactly and by the bounds of paper 000. Symbols: see
+is within a distance of x*, exactly and by the bounds of Charles and Konečný 2020. Symbols: see
 `fedax.theory.population`.
 """
 
@@ -42,7 +42,7 @@ def largest_gamma(population: QuadraticPopulation, K: float, accuracy: float) ->
 
 
 def theorem_17_gamma(population: QuadraticPopulation, K: float, accuracy: float) -> float:
-    """The largest gamma for which Theorem 17 of paper 000 promises the distance; at most 1/L."""
+    """The largest gamma, at most 1/L, for which Theorem 17 promises the distance."""
     check_accuracy(accuracy)
     scale = _scale(population, "Theorem 17")
     L, mu = population.L, population.mu
@@ -54,7 +54,7 @@ def theorem_17_gamma(population: QuadraticPopulation, K: float, accuracy: float)
 
 
 def corollary_20_gamma(population: QuadraticPopulation, K: float, accuracy: float) -> float:
-    r"""The gamma that Corollary 20 of paper 000 prescribes for a distance.
+    r"""The gamma that Corollary 20 of Charles and Konečný 2020 prescribes for a distance.
 
     .. math::
         \gamma = \frac{\ln(1 / (1 - \epsilon))}{K L}, \qquad

@@ -87,7 +87,7 @@ def clients_from(
     Args:
       file: see `fedax.theory.files`, or None.
       numbers: those given, by name: one of `WAYS` and what goes with it; none: the two clients
-        of section 4 of paper 000.
+        of section 4 of Charles and Konečný 2020.
       examples: arguments of `read_population` for examples.
 
     Raises:

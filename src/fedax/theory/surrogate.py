@@ -1,4 +1,4 @@
-r"""The loss that a local update method really minimises on quadratics (paper 000, section 3).
+r"""The loss that a local update method minimises (Charles and Konečný 2020, section 3).
 
 A client that takes K gradient steps with learning rate gamma from x and returns the sum of its
 gradients weighted by Theta = (theta_1, ..., theta_K) returns, in expectation, the gradient of
@@ -9,7 +9,7 @@ gradients weighted by Theta = (theta_1, ..., theta_K) returns, in expectation, t
 
 (Theorem 3), so the server does gradient descent on the surrogate loss E f~_i instead of f. Wherever
 this package takes Theta, a number K stands for FedAvg's (1, ..., 1) of that length; it need not be
-whole (paper 001). Symbols: see `fedax.theory.population`.
+whole (decaying-steps paper 2021). Symbols: see `fedax.theory.population`.
 """
 
 from __future__ import annotations
@@ -219,7 +219,7 @@ class Surrogate:
     def loss(self, x: Any) -> Any:
         """E[x^T Q_i A_i x / 2 + (Q_i b_i)^T x] of points [..., d].
 
-        Paper 000's f~ of eq. 10, less the constant E[c_i^T Q_i A_i c_i] / 2.
+        f~ of Charles and Konečný 2020, equation 10, less the constant E[c_i^T Q_i A_i c_i] / 2.
         """
         return quadratic_value(self.matrix, self.population.mean(self.linear), x)
 

@@ -1,4 +1,4 @@
-r"""The statements of paper 000 (Charles, Konecny 2020), one function each, named after it.
+r"""The statements of Charles and Konečný 2020, one function each, named after it.
 
 "On the Outsized Importance of Learning Rates in Local Update Methods", 2020. A function takes a
 `fedax.theory.population.QuadraticPopulation` and the statement's symbols, checks the statement's

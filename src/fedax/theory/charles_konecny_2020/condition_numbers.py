@@ -24,7 +24,7 @@ from fedax.theory.surrogate import (
 Relation: TypeAlias = Literal["<=", ">=", "="]
 
 def lemma_11(population: QuadraticPopulation, gamma: float, K: int) -> tuple[Claim, ...]:
-    r"""Eigenvalues of Q_i(gamma, Theta_{1:K}) A_i (paper 000, Lemma 11).
+    r"""Eigenvalues of Q_i(gamma, Theta_{1:K}) A_i (Charles and Konečný 2020, Lemma 11).
 
     (1) An eigenvector of A_i with eigenvalue lambda is one of Q_i A_i with
     :math:`\phi_{K,\lambda}(\gamma)`. If gamma < 1/L, (2) the extreme eigenvalues are
@@ -61,7 +61,7 @@ def lemma_11(population: QuadraticPopulation, gamma: float, K: int) -> tuple[Cla
 def lemma_12(
     population: QuadraticPopulation, gamma: float, K: int, printed: bool = False
 ) -> tuple[Claim, ...]:
-    r"""Eigenvalues of Q_i(gamma, Theta_K) A_i (paper 000, Lemma 12).
+    r"""Eigenvalues of Q_i(gamma, Theta_K) A_i (Charles and Konečný 2020, Lemma 12).
 
     (1) An eigenvector of A_i with eigenvalue lambda is one of Q_i A_i with
     :math:`(1 - \gamma \lambda)^{K-1} \lambda`. If gamma < 1/(K L),
@@ -117,7 +117,7 @@ def lemma_12(
 
 
 def corollary_13(population: QuadraticPopulation, gamma: float, K: int) -> tuple[Claim, ...]:
-    r"""FedAvg's surrogate loss is the better conditioned (paper 000, Corollary 13).
+    r"""FedAvg's surrogate loss is the better conditioned (Charles and Konečný 2020, Corollary 13).
 
     If gamma < 1/L, it is L~-smooth and mu~-strongly convex with
 
@@ -158,7 +158,7 @@ def corollary_13(population: QuadraticPopulation, gamma: float, K: int) -> tuple
 def corollary_14(
     population: QuadraticPopulation, gamma: float, K: int, printed: bool = False
 ) -> tuple[Claim, ...]:
-    r"""So is that of the last gradient only (paper 000, Corollary 14).
+    r"""So is that of the last gradient only (Charles and Konečný 2020, Corollary 14).
 
     If gamma < 1/(K L), the surrogate loss of Theta_K has
 
@@ -212,7 +212,7 @@ def corollary_14(
 
 
 def lemma_35(population: QuadraticPopulation, gamma: float, K: int) -> Claim:
-    r"""phi_{K,L}(gamma) / phi_{K,mu}(gamma) <= L / mu (paper 000, Lemma 35).
+    r"""phi_{K,L}(gamma) / phi_{K,mu}(gamma) <= L / mu (Charles and Konečný 2020, Lemma 35).
 
     Raises:
       ConditionError: mu is not positive, gamma > 1/L, or K is not a whole number >= 1.

@@ -48,7 +48,7 @@ def lemma_23(
     with_replacement: bool = True,
     printed: bool = False,
 ) -> Claim:
-    r"""The variance of what the server gets (paper 000, Lemma 23).
+    r"""The variance of what the server gets (Charles and Konečný 2020, Lemma 23).
 
     If gamma <= 2/L, the mean q of what M clients return from x has
 
@@ -121,7 +121,9 @@ def lemma_23(
 def lemma_24(
     population: QuadraticPopulation, gamma: float, K: int, printed: bool = False
 ) -> tuple[Claim, Claim]:
-    r"""FedAvg's surrogate loss is L_gamma-smooth and mu_gamma-strongly convex (000, Lemma 24).
+    r"""FedAvg's surrogate loss is smooth and convex (Charles and Konečný 2020, Lemma 24).
+
+    It is L_gamma-smooth and mu_gamma-strongly convex.
 
     .. math:: \gamma \le 1/L \quad \Rightarrow \quad
         \phi_{K,\mu}(\gamma) I \preceq E[Q_i(\gamma, \Theta_{1:K}) A_i] \preceq \phi_{K,L}(\gamma) I
@@ -164,7 +166,7 @@ def lemma_25(
     cohort_size: int | None = None,
     printed: bool = False,
 ) -> Claim:
-    r"""What a round gains (paper 000, Lemma 25).
+    r"""What a round gains (Charles and Konečný 2020, Lemma 25).
 
     If gamma <= 1/L, all clients take part and eta_t <= 1/L_gamma, then
 
@@ -227,7 +229,7 @@ def theorem_26(
     cohort_size: int | None = None,
     printed: bool = False,
 ) -> Claim:
-    r"""Fixed learning rates (paper 000, Theorem 26).
+    r"""Fixed learning rates (Charles and Konečný 2020, Theorem 26).
 
     If gamma <= 1/L, all clients take part and eta <= 1/L_gamma, then
 

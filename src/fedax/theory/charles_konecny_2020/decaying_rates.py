@@ -74,7 +74,7 @@ def theorem_27(
     cohort_size: int | None = None,
     printed: bool = False,
 ) -> Claim:
-    r"""A fixed client learning rate, a falling server learning rate (paper 000, Theorem 27).
+    r"""Client rate fixed, server rate falling (Charles and Konečný 2020, Theorem 27).
 
     If gamma <= 1/L, all clients take part, eta_t = 2 / (mu_gamma (b + t)) and
     b >= 2 L_gamma / mu_gamma, then
@@ -124,7 +124,7 @@ def corollary_28(
     cohort_size: int | None = None,
     printed: bool = False,
 ) -> tuple[Claim, Claim]:
-    r"""The same, towards the true minimiser (paper 000, Corollary 28).
+    r"""The same, towards the true minimiser (Charles and Konečný 2020, Corollary 28).
 
     If epsilon <= 1 - e^{-K}, gamma <= ln(1/(1 - epsilon)) / (K L), all clients take part and eta_t
     and b are as in Theorem 27, then
@@ -222,7 +222,7 @@ def theorem_29(
     cohort_size: int | None = None,
     printed: bool = False,
 ) -> Claim:
-    r"""Both learning rates fall, and x_t converges to x* (paper 000, Theorem 29).
+    r"""Both learning rates fall, and x_t converges to x* (Charles and Konečný 2020, Theorem 29).
 
     With the schedules of `theorem_29_schedules` and all clients,
 

@@ -24,7 +24,7 @@ from fedax.theory.surrogate import Weights, check_gamma, chi, phi, surrogate
 
 
 def lemma_15(population: QuadraticPopulation, gamma: float, K: int, x: Any) -> tuple[Claim, ...]:
-    r"""Many local steps: the mean squared distance to the clients' centres (paper 000, Lemma 15).
+    r"""Many local steps: distance to the clients' centres (Charles and Konečný 2020, Lemma 15).
 
     If 0 < gamma < 1/L, then for every K >= 1
 
@@ -81,7 +81,7 @@ def lemma_15(population: QuadraticPopulation, gamma: float, K: int, x: Any) -> t
 
 
 def theorem_16(population: QuadraticPopulation, gamma: float, Theta: Weights) -> Claim:
-    r"""The minimisers' distance, for any weights (paper 000, Theorem 16).
+    r"""The minimisers' distance, for any weights (Charles and Konečný 2020, Theorem 16).
 
     If gamma < 1/L, then with :math:`\chi = \sum_k \theta_k (1 - \gamma L)^{k-1} / \sum_k \theta_k`
 
@@ -109,14 +109,17 @@ def theorem_16(population: QuadraticPopulation, gamma: float, Theta: Weights) ->
 
 
 def theorem_17(population: QuadraticPopulation, gamma: float, K: float) -> Claim:
-    r"""The minimisers' distance for FedAvg (paper 000, Theorem 17; paper 001, equation 7).
+    r"""The minimisers' distance for FedAvg (Charles and Konečný 2020, Theorem 17).
+
+    It is also equation 7 of the decaying-steps paper (2021).
 
     If gamma < 1/L, then
 
     .. math:: |x^*(\gamma, \Theta_{1:K}) - x^*| \le \sigma_c \left(1 + \frac{\sigma_A}{\mu}\right)
         \frac{K L - \phi_{K,L}(\gamma)}{\phi_{K,\mu}(\gamma)}.
 
-    K >= 1 need not be whole, as paper 001 uses it: K l - phi_{K,l} increases with l all the same.
+    K >= 1 need not be whole, as the decaying-steps paper (2021) uses it: K l - phi_{K,l} increases
+    with l all the same.
 
     Raises:
       ConditionError: mu is not positive, gamma >= 1/L, or K < 1.
@@ -143,7 +146,7 @@ def theorem_17(population: QuadraticPopulation, gamma: float, K: float) -> Claim
 
 
 def lemma_18(population: QuadraticPopulation, gamma: float, K: int, epsilon: float) -> Claim:
-    r"""K times the eigenvalue is nearly phi where gamma is small (paper 000, Lemma 18).
+    r"""K times the eigenvalue is nearly phi for a small gamma (Charles and Konečný 2020, Lemma 18).
 
     .. math:: 0 \le \epsilon \le 1 - e^{-K}, \quad
         \gamma \le \frac{\ln(1 / (1 - \epsilon))}{K \lambda}
@@ -178,7 +181,7 @@ def lemma_18(population: QuadraticPopulation, gamma: float, K: int, epsilon: flo
 def corollary_19(
     population: QuadraticPopulation, gamma: float, K: int, epsilon: float
 ) -> tuple[Claim, Claim]:
-    r"""Lemma 18 for L and for mu (paper 000, Corollary 19).
+    r"""Lemma 18 for L and for mu (Charles and Konečný 2020, Corollary 19).
 
     If epsilon <= 1 - e^{-K} and gamma <= ln(1/(1 - epsilon)) / (K L), then
 
@@ -206,7 +209,7 @@ def corollary_19(
 
 
 def corollary_20(population: QuadraticPopulation, gamma: float, K: int, epsilon: float) -> Claim:
-    r"""Theorem 17 for a small gamma (paper 000, Corollary 20).
+    r"""Theorem 17 for a small gamma (Charles and Konečný 2020, Corollary 20).
 
     If epsilon <= 1 - e^{-K} and gamma <= ln(1/(1 - epsilon)) / (K L), then
 
@@ -235,7 +238,7 @@ def corollary_20(population: QuadraticPopulation, gamma: float, K: int, epsilon:
 def theorem_21(
     population: QuadraticPopulation, gamma_1: float, gamma_2: float, K: int
 ) -> Claim:
-    r"""How far two client learning rates' minimisers are apart (paper 000, Theorem 21).
+    r"""Distance between the minimisers of two client rates (Charles and Konečný 2020, Theorem 21).
 
     If gamma_1 <= gamma_2 < 1/L, then
 
@@ -274,7 +277,7 @@ def theorem_21(
 def corollary_22(
     population: QuadraticPopulation, gamma_1: float, gamma_2: float, K: int, printed: bool = False
 ) -> Claim:
-    r"""The same, in terms of gamma_2 - gamma_1 (paper 000, Corollary 22).
+    r"""The same, in terms of gamma_2 - gamma_1 (Charles and Konečný 2020, Corollary 22).
 
     If gamma_1 <= gamma_2 < 1/L, then
 
@@ -327,7 +330,7 @@ def corollary_22(
 def lemma_32(
     population: QuadraticPopulation, gamma: float, K: int, printed: bool = False
 ) -> Claim:
-    r"""How far Q_i A_i / K is from A_i (paper 000, Lemma 32).
+    r"""How far Q_i A_i / K is from A_i (Charles and Konečný 2020, Lemma 32).
 
     .. math:: \gamma < 1/L \quad \Rightarrow \quad
         |Q_i(\gamma, \Theta_{1:K}) A_i / K - A_i| \le \frac{K L - \phi_{K,L}(\gamma)}{K}
@@ -369,7 +372,7 @@ def lemma_32(
 def lemma_33(
     population: QuadraticPopulation, gamma_1: float, gamma_2: float, K: int
 ) -> tuple[Claim, Claim]:
-    r"""A larger gamma gives smaller surrogate Hessians (paper 000, Lemma 33).
+    r"""A larger gamma gives smaller surrogate Hessians (Charles and Konečný 2020, Lemma 33).
 
     If gamma_1 <= gamma_2 <= 1/L, then :math:`C = Q_i(\gamma_1) A_i - Q_i(\gamma_2) A_i` is positive
     semidefinite, and its largest eigenvalue at most phi_{K,L}(gamma_1) - phi_{K,L}(gamma_2).

@@ -13,7 +13,7 @@ from fedax.theory.surrogate import Surrogate, Weights, check_gamma, check_theta,
 
 
 def lemma_1(examples: QuadraticPopulation, x: Any, printed: bool = False) -> Claim:
-    r"""A client's loss is one quadratic, up to a constant (paper 000, Lemma 1).
+    r"""A client's loss is one quadratic, up to a constant (Charles and Konečný 2020, Lemma 1).
 
     .. math::
         f_i(x) = \tfrac12 |A_i^{1/2} (x - c_i)|^2 + \tau_i, \qquad
@@ -51,7 +51,7 @@ def lemma_1(examples: QuadraticPopulation, x: Any, printed: bool = False) -> Cla
 def theorem_3(
     population: QuadraticPopulation, gamma: float, Theta: Weights, x: Any, printed: bool = False
 ) -> tuple[Claim, Claim]:
-    r"""What a client returns is a gradient of its surrogate loss (paper 000, Theorem 3).
+    r"""A client returns a gradient of its surrogate loss (Charles and Konečný 2020, Theorem 3).
 
     .. math:: E[\mathrm{InnerLoop}(i, x, \gamma, \Theta)] = \nabla \tilde f_i(x) =
         Q_i(\gamma, \Theta) \nabla f_i(x)
@@ -71,9 +71,9 @@ def theorem_3(
       SingularError: an A_i is not invertible.
 
     Erratum: equation 9 defines the surrogate loss as half the norm of (Q_i A_i)^{1/2} (x - c_i);
-    it must be the squared norm, or its gradient is not linear in x. Paper 001 repeats it
-    (equation 4). With A = 1, c = 0, K = 2, gamma = 1/2 at x = 2 a client returns 3, and the
-    gradient of the printed loss is .612.
+    it must be the squared norm, or its gradient is not linear in x. The decaying-steps paper (2021)
+    repeats it (equation 4). With A = 1, c = 0, K = 2, gamma = 1/2 at x = 2 a client returns 3, and
+    the gradient of the printed loss is .612.
 
     Example:
       >>> client = QuadraticPopulation.from_centres([1.0], [0.0])
@@ -106,7 +106,7 @@ def theorem_3(
 def theorem_4(
     population: QuadraticPopulation, gamma: float, K: int, x: Any, printed: bool = False
 ) -> tuple[Claim, Claim]:
-    r"""MAML of K full gradient steps is LocalUpdate with Theta_{2K+1} (paper 000, Theorem 4).
+    r"""MAML of K full steps is LocalUpdate with Theta_{2K+1} (Charles and Konečný 2020, Theorem 4).
 
     With X_K the point after K gradient steps on f_i from x and :math:`m_K^i = f_i(X_K(x))`,
 

@@ -35,7 +35,7 @@ from fedax.theory.surrogate import (
 Relation: TypeAlias = Literal["<=", ">=", "="]
 
 def lemma_5(population: QuadraticPopulation, gamma: float, Theta: Weights) -> tuple[Claim, Claim]:
-    r"""Without local progress the surrogate loss is the loss (paper 000, Lemma 5).
+    r"""Without local progress the surrogate loss is the loss (Charles and Konečný 2020, Lemma 5).
 
     If gamma = 0 or K(Theta) = 1, then :math:`Q_i = a I` and :math:`\tilde f_i = a f_i` with
     :math:`a = \sum_k \theta_k`. The second claim compares gradients at x = 0 and Hessians,
@@ -67,7 +67,7 @@ def lemma_5(population: QuadraticPopulation, gamma: float, Theta: Weights) -> tu
 
 
 def lemma_6(population: QuadraticPopulation, gamma: float, Theta: Weights) -> tuple[Claim, ...]:
-    r"""A client's surrogate loss is convex and has its minimiser (paper 000, Lemma 6).
+    r"""A client's surrogate loss is convex, with its minimiser (Charles and Konečný 2020, Lemma 6).
 
     If gamma < 1/L_i, then (1) Q_i is positive definite; (2) the surrogate loss is least at c_i
     only; (3) the eigenvalues of Q_i are :math:`\sum_k \theta_k (1 - \gamma \lambda)^{k-1}`, one
@@ -113,7 +113,7 @@ def lemma_6(population: QuadraticPopulation, gamma: float, Theta: Weights) -> tu
 def lemma_7(
     population: QuadraticPopulation, gamma: float, K: int, printed: bool = False
 ) -> tuple[Claim, ...]:
-    r"""The extreme eigenvalues of Q_i(gamma, Theta_K) (paper 000, Lemma 7).
+    r"""The extreme eigenvalues of Q_i(gamma, Theta_K) (Charles and Konečný 2020, Lemma 7).
 
     .. math::
         \lambda_{\max} = (1 - \gamma \mu_i)^{K-1} \le (1 - \gamma \mu)^{K-1}, \qquad
@@ -153,7 +153,7 @@ def lemma_7(
 
 
 def lemma_8(population: QuadraticPopulation, gamma: float, K: int) -> tuple[Claim, ...]:
-    r"""The extreme eigenvalues of Q_i(gamma, Theta_{1:K}) (paper 000, Lemma 8).
+    r"""The extreme eigenvalues of Q_i(gamma, Theta_{1:K}) (Charles and Konečný 2020, Lemma 8).
 
     .. math::
         \lambda_{\max} = \frac{1 - (1 - \gamma \mu_i)^K}{\gamma \mu_i}
@@ -181,7 +181,7 @@ def lemma_8(population: QuadraticPopulation, gamma: float, K: int) -> tuple[Clai
 def lemma_9(
     population: QuadraticPopulation, gamma: float, K: int, printed: bool = False
 ) -> Claim:
-    r"""Q_i of FedAvg, in closed form (paper 000, Lemma 9).
+    r"""Q_i of FedAvg, in closed form (Charles and Konečný 2020, Lemma 9).
 
     .. math:: Q_i(\gamma, \Theta_{1:K}) = (I - (I - \gamma A_i)^K) (\gamma A_i)^{-1}
 
@@ -217,7 +217,7 @@ def lemma_9(
 
 
 def lemma_10(population: QuadraticPopulation, gamma: float, Theta: Weights) -> tuple[Claim, ...]:
-    r"""Eigenvalues of Q_i A_i (paper 000, Lemma 10).
+    r"""Eigenvalues of Q_i A_i (Charles and Konečný 2020, Lemma 10).
 
     (1) An eigenvector v of A_i with eigenvalue lambda is one of Q_i A_i with
     :math:`\sum_k \theta_k (1 - \gamma \lambda)^{k-1} \lambda` (whatever gamma is). (2) If
