@@ -38,7 +38,7 @@ def mean_loss(model: Model, params: Params, batch: Minibatch, key: Array) -> Los
     the loss NaN. The loss of an example that weighs 0 does not matter, finite or not.
 
     Raises:
-      ModelError: the loss fails, or does not give floating point losses [B] and weights [B].
+      ModelError: if the loss fails, or does not give floating point losses [B] and weights [B].
     """
     losses, weights = call_loss(model, params, batch.examples, key, batch.mask)
     losses = widen(losses)

@@ -113,8 +113,8 @@ class LocalTraining(NamedTuple):
         """The options with their defaults.
 
         Raises:
-          ValueError: a concrete value is out of its range.
-          TypeError: there is no such option.
+          ValueError: if a concrete value is out of its range.
+          TypeError: if there is no such option.
         """
         require_model(model)
         known = LocalOptions.__annotations__

@@ -41,7 +41,7 @@ def minibatch_size(data: ClientExamples, batch_size: int, order: Order) -> int:
     The cohort's largest would make it less, but then rounding would depend on who else is there.
 
     Raises:
-      AlgorithmError: minibatches drawn with replacement, which have no padding, are larger than
+      AlgorithmError: if minibatches drawn with replacement, which have no padding, are larger than
         that client and beyond reason.
     """  # noqa: D205 - the first sentence is that long
     largest = data.capacity if data.largest is None else data.largest

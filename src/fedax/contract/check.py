@@ -65,7 +65,7 @@ class Checks(tuple[Check, ...]):
         """Raises a sentence for each check that failed, if any did.
 
         Raises:
-          AssertionError: with those sentences, so that a test that calls this fails with them.
+          AssertionError: if with those sentences, so that a test that calls this fails with them.
         """
         if self.failed:
             raise AssertionError(

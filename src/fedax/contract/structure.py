@@ -181,7 +181,7 @@ def last_upload(bench: Bench, dtype: Any) -> Any:
       dtype: of the parameters and the data.
 
     Raises:
-      AlgorithmError: a function fails, or gives what it must not.
+      AlgorithmError: if a function fails, or gives what it must not.
     """
     algorithm, everyone = bench.algorithm, bench.everyone(dtype=dtype)
     many = len(algorithm.exchanges)

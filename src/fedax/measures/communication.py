@@ -78,8 +78,8 @@ def communication(
       params: parameters, likewise; None: those of the model's init, which is then traced.
 
     Raises:
-      TypeError: an argument is something else.
-      ModelError, AlgorithmError: a function of the model or the algorithm fails.
+      TypeError: if an argument is something else.
+      ModelError, AlgorithmError: if a function of the model or the algorithm fails.
 
     Example:
       >>> import fedax

@@ -66,7 +66,7 @@ def dissimilarity(
         is all.
 
     Raises:
-      TypeError: the model or the cohort is something else.
+      TypeError: if the model or the cohort is something else.
 
     Example:
       >>> import numpy as np

@@ -37,7 +37,7 @@ class ClientLosses:
       gradients: g_i, [N, P].
 
     Raises:
-      ValueError: no client has examples, or a gradient is not finite.
+      ValueError: if no client has examples, or a gradient is not finite.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class ClientLosses:
         """p_i, [N], as in `LocalOptions`; the tokens are those of the examples that are used.
 
         Raises:
-          ValueError: every client weighs 0.
+          ValueError: if every client weighs 0.
         """
         weights = {
             "num_examples": self._sizes, "num_tokens": self._tokens,
@@ -101,7 +101,7 @@ class ClientLosses:
         """H_i v, with H_i the Hessian of f_i at x.
 
         Raises:
-          ValueError: it is not finite.
+          ValueError: if it is not finite.
         """
         found = flat(self._product(self._params, like(v, self._params), self._places[i]))
         return self._require_finite(i, found, "Hessian")

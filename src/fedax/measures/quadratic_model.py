@@ -170,8 +170,8 @@ def quadratic_model(
       damping: as a share of L, >= 0, where 0 leaves the eigenvalues as they are; None chooses it.
 
     Raises:
-      ValueError: no client has examples, a client's derivatives are not finite, or an argument is
-        out of its range.
+      ValueError: if no client has examples, a client's derivatives are not finite, or an argument
+        is out of its range.
 
     Example:
       >>> import fedax
@@ -281,8 +281,8 @@ def advise(
       those that repeat one before.
 
     Raises:
-      ValueError: gamma or K is out of its range.
-      SingularError: the model of the loss has no unique minimiser, as may be with damping 0.
+      ValueError: if gamma or K is out of its range.
+      SingularError: if the model of the loss has no unique minimiser, as may be with damping 0.
 
     Example:
       >>> two = QuadraticModel(  # curvatures 1 and 2, centres 1 and 1/2

@@ -20,14 +20,14 @@ from fedax.mistakes.errors import (
 
 
 def require_algorithm(algorithm: Any, call: str = "") -> None:
-    """Raises a sentence unless it is a `fedax.FederatedAlgorithm` with a tuple of exchanges.
+    """Raises a clear error unless it is a `fedax.FederatedAlgorithm` with a tuple of exchanges.
 
     Args:
       algorithm: what was given.
       call: how the function that was called takes its arguments, if that is worth saying.
 
     Raises:
-      TypeError: it is something else, or has something else in its fields.
+      TypeError: if it is something else, or has something else in its fields.
     """
     if not isinstance(algorithm, FederatedAlgorithm):
         name = getattr(algorithm, "__name__", "")
@@ -75,10 +75,10 @@ def call_state_inits(algorithm: FederatedAlgorithm, params: Params) -> tuple[Any
 
 
 def require_one_structure(states: Sequence[PyTree]) -> None:
-    """Raises a sentence unless the first states of several settings have one structure.
+    """Raises a clear error unless the first states of several settings have one structure.
 
     Raises:
-      AlgorithmError: they do not.
+      AlgorithmError: if they do not.
     """
     first, *others = map(jax.tree.structure, states)
     for other in others:
@@ -198,7 +198,7 @@ def like_twin(given: PyTree, other: PyTree) -> PyTree:
 
 
 def _check_info(info: Any) -> None:
-    """Raises a sentence unless it is diagnostics: name -> (value, weight), scalars."""
+    """Raises a clear error unless it is diagnostics: name -> (value, weight), scalars."""
     if not hasattr(info, "items"):
         raise AlgorithmError(
             "A client's info must be a dictionary, name -> (value, weight), but is "
@@ -219,7 +219,7 @@ def _check_info(info: Any) -> None:
 
 
 def _require_arrays(what: str, tree: PyTree) -> None:
-    """Raises a sentence if a leaf is neither an array nor a number."""
+    """Raises a clear error if a leaf is neither an array nor a number."""
     for leaf in jax.tree.leaves(tree):
         if not hasattr(leaf, "dtype") and not isinstance(leaf, bool | int | float):
             raise AlgorithmError(

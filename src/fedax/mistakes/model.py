@@ -29,14 +29,14 @@ _SAME = (
 
 
 def require_model(model: Any, call: str = "") -> None:
-    """Raises a sentence unless it is a `fedax.Model`.
+    """Raises a clear error unless it is a `fedax.Model`.
 
     Args:
       model: what was given.
       call: how the function that was called takes its arguments, if that is worth saying.
 
     Raises:
-      TypeError: it is something else.
+      TypeError: if it is something else.
     """
     if isinstance(model, Model):
         return
@@ -47,10 +47,10 @@ def require_model(model: Any, call: str = "") -> None:
 
 
 def require_function(name: str, function: Any, call: str) -> None:
-    """Raises a sentence unless it is a function; a Flax module, which is callable, is none.
+    """Raises a clear error unless it is a function; a Flax module, which is callable, is none.
 
     Raises:
-      TypeError: it is something else.
+      TypeError: if it is something else.
     """
     if callable(function) and not _is_flax(function):
         return
@@ -126,7 +126,7 @@ def array_of(batch: Batch, name: str, argument: str) -> Array:
 
 
 def check_range(what: str, values: np.ndarray, count: int, things: str) -> None:
-    """Raises a sentence unless all values are in 0 .. count - 1.
+    """Raises a clear error unless all values are in 0 .. count - 1.
 
     Args:
       what: the values, such as "The labels 'y'".

@@ -42,7 +42,7 @@ def character_lstm(
 
     A batch is `{'tokens': integer [B, T + 1]}`, 0 being padding. The inputs are the tokens 1 to T,
     the targets y_1, ..., y_T the tokens 2 to T + 1. With M the positions of a sequence whose
-    target is no padding, its loss and its weight are
+    target is not a valid padding, its loss and its weight are
 
         loss = -1/max(|M|, 1) sum_{t in M} log softmax(logits_t)[y_t]        weight = |M|
 
@@ -66,7 +66,7 @@ def character_lstm(
       A `Model` whose outputs are the logits [B, T, V].
 
     Raises:
-      ValueError: a size is too small, or there is no such cell.
+      ValueError: if a size is too small, or there is no such cell.
 
     Example:
       >>> model = character_lstm(num_units=16, num_layers=1)

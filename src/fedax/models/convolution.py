@@ -68,7 +68,7 @@ def is_fast(implementation: str) -> bool:
     """Whether an implementation means the matrix product on JAX's default platform.
 
     Raises:
-      ValueError: it is none of "auto", "matmul" and "xla".
+      ValueError: if it is none of "auto", "matmul" and "xla".
     """
     check_choice("implementation", implementation, IMPLEMENTATIONS)
     if implementation == "auto":
@@ -106,7 +106,8 @@ def convolution(
       "VALID".
 
     Raises:
-      ValueError: shapes, types, strides or padding do not fit, or there is no such implementation.
+      ValueError: if shapes, types, strides or padding do not fit, or there is no such
+        implementation.
 
     Example:
       >>> import jax.numpy as jnp
@@ -164,7 +165,7 @@ def conv_general_dilated(
       implementation: as for `convolution`.
 
     Raises:
-      ValueError: there is no such implementation; and JAX's own errors.
+      ValueError: if there is no such implementation; and JAX's own errors.
 
     Example:
       >>> import jax.numpy as jnp
@@ -278,7 +279,7 @@ def check_pair(name: str, values: Sequence[int]) -> tuple[int, int]:
     """The values as two positive integers.
 
     Raises:
-      ValueError: they are not.
+      ValueError: if they are not.
     """
     try:
         first, second = map(operator.index, values)
@@ -295,7 +296,7 @@ def check_pads(
     """The padding before and after both spatial dimensions, as integers.
 
     Raises:
-      ValueError: it is no padding, or the window is larger than the padded image.
+      ValueError: if it is not a valid padding, or the window is larger than the padded image.
     """
     if isinstance(padding, str):
         check_choice("padding", padding.upper(), ("SAME", "VALID"))

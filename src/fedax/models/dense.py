@@ -65,7 +65,7 @@ def mlp_classifier(
       type; the metrics are `accuracy` and `loss`.
 
     Raises:
-      ValueError: a size is out of its range. When used, if the inputs do not fit.
+      ValueError: if a size is out of its range. When used, if the inputs do not fit.
 
     Example:
       >>> params = mlp_classifier().init(jax.random.key(0))
@@ -103,7 +103,7 @@ def autoencoder(
       parameters a tuple of layers `{'w': [in, out], 'b': [out]}`, drawn as Keras does.
 
     Raises:
-      ValueError: a size is no whole number >= 1.
+      ValueError: if a size is not a whole number >= 1.
 
     Example:
       >>> params = jax.eval_shape(autoencoder().init, jax.random.key(0))

@@ -28,7 +28,7 @@ def dropout(hidden: Array, rate: float, key: Array | None) -> Array:
       key: a PRNG key; None: nothing is dropped, as in evaluation.
 
     Raises:
-      ValueError: the rate is out of its range.
+      ValueError: if the rate is out of its range.
 
     Example:
       >>> y = dropout(jnp.ones(100_000, jnp.float32), 0.25, jax.random.key(0))

@@ -29,7 +29,7 @@ def group_norm(
         written, has 1e-3; Flax 1e-6, PyTorch 1e-5.
 
     Raises:
-      ValueError: num_groups does not divide the number of channels.
+      ValueError: if num_groups does not divide the number of channels.
 
     Example:
       >>> x = jnp.array([[[[1.0, 3.0, 7.0, 7.0]]]])  # one pixel, two groups

@@ -58,7 +58,7 @@ def image_cnn(
       'dense_2'}`, and its outputs logits [B, num_classes].
 
     Raises:
-      ValueError: a size or a rate is out of its range. When used, if the inputs do not fit.
+      ValueError: if a size or a rate is out of its range. When used, if the inputs do not fit.
 
     Example:
       >>> model = image_cnn()

@@ -155,7 +155,7 @@ class Sigmoid(NamedTuple):
 
 
 def _check_shapes(logits: Array, found: Array, labels: str) -> None:
-    """Raises a sentence unless logits are [B, C] and labels whole numbers [B]."""
+    """Raises a clear error unless logits are [B, C] and labels whole numbers [B]."""
     if logits.ndim != 2 or logits.shape[:1] != found.shape:
         cure = (
             ' Logits have one column a class; one logit for two classes takes activation="sigmoid".'

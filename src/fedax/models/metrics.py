@@ -70,7 +70,7 @@ def recall_at(k: int = 5, *, labels: str = "tags") -> Metric:
       labels: the name of the client array of labels, integers [n, m], padded with negative ones.
 
     Raises:
-      ValueError: k is no whole number >= 1.
+      ValueError: if k is not a whole number >= 1.
       ModelError: when used, if the outputs are no scores [B, C] of at least k labels.
 
     Example:

@@ -43,7 +43,7 @@ def mlp(
       apply: `(params, x) -> [B, out]`. x [B, ...] is flattened and cast to the parameters' dtype.
 
     Raises:
-      ValueError: there are fewer than two sizes, or one is no whole number >= 1. When used, if
+      ValueError: if there are fewer than two sizes, or one is not a whole number >= 1. When used, if
         the inputs do not have layer_sizes[0] numbers an example.
 
     Example:
@@ -101,7 +101,7 @@ def character_mlp(
       A `Model` whose outputs are the logits [B, T, V].
 
     Raises:
-      ValueError: a size is too small.
+      ValueError: if a size is too small.
 
     Example:
       >>> model = character_mlp(context=2, hidden_sizes=(16,))
@@ -144,7 +144,7 @@ def hidden_sizes(params: Params) -> list[int]:
     """The widths of a network's hidden layers.
 
     Raises:
-      ModelError: the parameters are not those of an MLP with a hidden layer.
+      ModelError: if the parameters are not those of an MLP with a hidden layer.
     """
     layers = list(params) if isinstance(params, list | tuple) else []
     fits = len(layers) > 1 and all(

@@ -50,7 +50,7 @@ def next_token(
         multiplied by it. None: there is none.
 
     Raises:
-      TypeError: init or apply is no function.
+      TypeError: if init or apply is not a function.
       ModelError: when used, if apply fails, the shapes of logits, tokens and weights do not fit, or
         the tokens are not whole numbers in their range.
 

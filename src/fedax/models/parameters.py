@@ -19,7 +19,7 @@ def named_leaves(tree: PyTree) -> dict[str, Any]:
     """The leaves by name, in their order; a name is the way to the leaf, joined by dots.
 
     Raises:
-      ValueError: two leaves would have one name, which dots in keys can do.
+      ValueError: if two leaves would have one name, which dots in keys can do.
 
     Example:
       >>> list(named_leaves({"dense": {"w": 1.0, "b": 2.0}, "scales": [3.0, 4.0]}))
@@ -46,7 +46,7 @@ def fitted(tree: PyTree, like: PyTree, what: str, whose: str) -> PyTree:
       what, whose: how a sentence calls the two.
 
     Raises:
-      ValueError: an array is missing, too many, or of another shape or dtype; the sentence names
+      ValueError: if an array is missing, too many, or of another shape or dtype; the message names
         the first.
     """
     given, expected = named_leaves(tree), named_leaves(like)

@@ -65,7 +65,7 @@ def pooled_cnn(
       parameters are `{'conv_1': {'w', 'b'}, ..., 'dense_1', ...}`.
 
     Raises:
-      ValueError: a size is out of its range, or nothing is left of the images before the dense
+      ValueError: if a size is out of its range, or nothing is left of the images before the dense
         layers. When used, if the inputs do not fit.
 
     Example:

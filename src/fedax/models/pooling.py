@@ -50,7 +50,7 @@ def max_pool(
         number of the type.
 
     Raises:
-      ValueError: the shape or type of x, the window, the strides or the padding do not fit.
+      ValueError: if the shape or type of x, the window, the strides or the padding do not fit.
 
     Example:
       >>> import jax.numpy as jnp
@@ -140,7 +140,7 @@ def avg_pool(
         do unless told otherwise. If it does not, a mean over padding alone is NaN.
 
     Raises:
-      ValueError: the shape or type of x, the window, the strides or the padding do not fit.
+      ValueError: if the shape or type of x, the window, the strides or the padding do not fit.
 
     Example:
       >>> import jax.numpy as jnp

@@ -59,7 +59,7 @@ def preprocessed(
       A model with the parameters and metrics of the given one.
 
     Raises:
-      TypeError: the model is none, or a step is no function.
+      TypeError: if the model is none, or a step is not a function.
       ModelError: when used, if there is no such array, or a step fails.
 
     Example:
@@ -141,7 +141,7 @@ def random_crop(size: int | Sequence[int], padding: int = 0) -> Step:
       padding: >= 0, so many zeros are put on each side of the image first.
 
     Raises:
-      ValueError: a number is out of its range.
+      ValueError: if a number is out of its range.
       ModelError: when used, if the images are smaller.
 
     Example:
@@ -228,7 +228,7 @@ def standardised(mean: Sequence[float] | Array, std: Sequence[float] | Array) ->
       mean, std: one number a channel; std > 0.
 
     Raises:
-      ValueError: a number is out of its range.
+      ValueError: if a number is out of its range.
       ModelError: when used, if the images have another number of channels.
 
     Example:

@@ -91,7 +91,7 @@ def init_lstm(key: Array, num_features: int, num_units: int) -> dict[str, Array]
       `{'input_kernel': [F, 4H], 'recurrent_kernel': [H, 4H], 'bias': [4H]}`.
 
     Raises:
-      ValueError: a size is not positive.
+      ValueError: if a size is not positive.
 
     Example:
       >>> {name: array.shape for name, array in init_lstm(jax.random.key(0), 8, 16).items()}
@@ -119,7 +119,7 @@ def init_gru(key: Array, num_features: int, num_units: int) -> dict[str, Array]:
       transposed, `bias_ih_l0` and `bias_hh_l0`.
 
     Raises:
-      ValueError: a size is not positive.
+      ValueError: if a size is not positive.
 
     Example:
       >>> parameters = init_gru(jax.random.key(0), num_features=8, num_units=16)

@@ -52,7 +52,7 @@ def resnet18(
       A model of batches `{'x': [B, H, W, C], 'y': [B]}`, as `fedax.models.image_cnn`.
 
     Raises:
-      ValueError: a size is out of its range. When used, if the inputs do not fit.
+      ValueError: if a size is out of its range. When used, if the inputs do not fit.
 
     Example:
       >>> params = jax.eval_shape(resnet18().init, jax.random.key(0))
@@ -91,7 +91,7 @@ def resnet20(
       A model of batches `{'x': [B, H, W, C], 'y': [B]}`, as `fedax.models.image_cnn`.
 
     Raises:
-      ValueError: a size is out of its range. When used, if the inputs do not fit.
+      ValueError: if a size is out of its range. When used, if the inputs do not fit.
 
     Example:
       >>> params = jax.eval_shape(resnet20().init, jax.random.key(0))
@@ -143,7 +143,7 @@ def residual_network(
       implementation: as for `fedax.models.convolution`.
 
     Raises:
-      ValueError: a size is out of its range, or there are not as many stages in all three.
+      ValueError: if a size is out of its range, or there are not as many stages in all three.
     """
     shape = check_image_shape(image_shape)
     check_count("num_classes", num_classes, at_least=2)

@@ -48,7 +48,7 @@ def fast_convolutions(function: Function, implementation: Implementation = "auto
         default platform, see `fedax.models.convolution.prefers_fast`.
 
     Raises:
-      ValueError: there is no such implementation.
+      ValueError: if there is no such implementation.
 
     Example:
       >>> import jax, jax.numpy as jnp

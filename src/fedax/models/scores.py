@@ -138,7 +138,7 @@ def calibration_error(bins: int = 15, *, label: int | None = None) -> Folded:
         probability, and whether an example has it.
 
     Raises:
-      ValueError: a number is out of its range.
+      ValueError: if a number is out of its range.
       ModelError: when used, if there is no such class, or an example may have several labels.
     """
     check_count("bins", bins)

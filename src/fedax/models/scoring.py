@@ -57,7 +57,7 @@ def as_scores(scores: Any, labels: str = "y", weights: str | None = None) -> dic
       labels, weights: of the functions.
 
     Raises:
-      TypeError: they are something else.
+      TypeError: if they are something else.
     """
     if scores is None:
         return {}
@@ -109,7 +109,7 @@ def from_sklearn(
       **arguments: passed on, such as `average="macro"`.
 
     Raises:
-      TypeError: it is no such function.
+      TypeError: if it is no such function.
 
     Example:
       >>> def share_right(y_true, y_pred, sample_weight=None):
@@ -209,7 +209,7 @@ def reading(outputs: PyTree, labels: Any) -> Reading:
     """Outputs and labels of a classification.
 
     Raises:
-      ModelError: their shapes do not fit, or labels are not whole numbers in their range.
+      ModelError: if their shapes do not fit, or labels are not whole numbers in their range.
     """
     if not isinstance(outputs, np.ndarray):
         raise ModelError(

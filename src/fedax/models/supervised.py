@@ -78,8 +78,8 @@ def classification(
       the share that is right), and `loss`.
 
     Raises:
-      TypeError: init or apply is no function.
-      ValueError: an option is not in its range.
+      TypeError: if init or apply is not a function.
+      ValueError: if an option is not in its range.
       ModelError: when used, if apply fails, the shapes of logits and labels do not fit, the
         labels are not whole numbers in their range, or weights are negative.
 
@@ -174,7 +174,7 @@ def regression(
       A model with the metric `loss`.
 
     Raises:
-      TypeError: init or apply is no function.
+      TypeError: if init or apply is not a function.
       ModelError: when used, if apply fails, predictions and targets differ in shape, or weights are
         negative.
 

@@ -56,7 +56,7 @@ def tag_logistic_regression(
       logits z [B, C].
 
     Raises:
-      ValueError: a size is no whole number >= 1.
+      ValueError: if a size is not a whole number >= 1.
       ModelError: when used, if arrays do not fit or words and tags are not in their range.
 
     Example:

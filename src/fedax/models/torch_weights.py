@@ -71,9 +71,9 @@ def from_torch(
         takes flattened, since PyTorch flattens channels first, and JAX's models channels last.
 
     Raises:
-      TypeError: `state` is neither a module, nor a dictionary of arrays, nor a path.
-      OSError: the file cannot be read.
-      ValueError: a layer is not supported, an array has no counterpart, or shapes differ; the
+      TypeError: if `state` is neither a module, nor a dictionary of arrays, nor a path.
+      OSError: if the file cannot be read.
+      ValueError: if a layer is not supported, an array has no counterpart, or shapes differ; the
         message names it.
 
     Example:

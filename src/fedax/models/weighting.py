@@ -30,7 +30,7 @@ def balanced_class_weights(counts: Any) -> np.ndarray:
       Weights like the counts, float64, for `class_weights` of `fedax.classification`.
 
     Raises:
-      ValueError: the counts are not whole numbers >= 1.
+      ValueError: if the counts are not whole numbers >= 1.
 
     Example:
       >>> balanced_class_weights([90, 10]).round(4).tolist()
@@ -55,7 +55,7 @@ def checked_class_weights(given: Any) -> Any:
     """The class weights as an array, which may be traced, or None if there are none.
 
     Raises:
-      TypeError, ValueError: they are something else, negative or not finite.
+      TypeError, ValueError: if they are something else, negative or not finite.
     """
     if given is None:
         return None
@@ -135,7 +135,7 @@ def check_weights(argument: str, name: str | None, arrays: Mapping[str, Any]) ->
     """The weights of some examples as NumPy has them; None if there are none.
 
     Raises:
-      ModelError: one is negative or not finite.
+      ModelError: if one is negative or not finite.
     """
     if name is None or name not in arrays:
         return None

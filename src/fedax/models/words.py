@@ -46,7 +46,7 @@ def word_lstm(
       {'w': [E, V], 'b': [V]}}`, its outputs logits [B, T, V].
 
     Raises:
-      ValueError: a size is too small.
+      ValueError: if a size is too small.
 
     Example:
       >>> params = jax.eval_shape(word_lstm().init, jax.random.key(0))

@@ -71,7 +71,7 @@ def sgdm(momentum: float | Array = 0.9) -> BaseOptimizer:
       momentum: beta in [0, 1).
 
     Raises:
-      ValueError: a concrete momentum is out of its range.
+      ValueError: if a concrete momentum is out of its range.
 
     Example:
       >>> base = sgdm(0.5)
@@ -108,7 +108,7 @@ def rmsprop(
       initial_accumulator: v_0 >= 0; None means epsilon^2.
 
     Raises:
-      ValueError: a concrete value is out of its range.
+      ValueError: if a concrete value is out of its range.
 
     Example:
       >>> base = rmsprop(adaptivity=0.5)
@@ -149,7 +149,7 @@ def adam(
       initial_accumulator: v_0 >= 0; None means epsilon^2.
 
     Raises:
-      ValueError: a concrete value is out of its range.
+      ValueError: if a concrete value is out of its range.
 
     Example:
       >>> base = adam(adaptivity=0.5)

@@ -9,10 +9,10 @@ from fedax.optimizers.base_optimizers import BaseOptimizer
 
 
 def require_optimizer(name: str, optimizer: Any) -> None:
-    """Raises a sentence unless it is None or an optax transformation.
+    """Raises a clear error unless it is None or an optax transformation.
 
     Raises:
-      TypeError: it is something else.
+      TypeError: if it is something else.
     """
     if isinstance(optimizer, BaseOptimizer):
         hint = "Convert it with fedax.base_optimizers.as_transformation(...)."
@@ -31,10 +31,10 @@ def require_optimizer(name: str, optimizer: Any) -> None:
 
 
 def require_base(base: Any) -> None:
-    """Raises a sentence unless it is one of `fedax.base_optimizers`.
+    """Raises a clear error unless it is one of `fedax.base_optimizers`.
 
     Raises:
-      TypeError: it is something else.
+      TypeError: if it is something else.
     """
     if not isinstance(base, BaseOptimizer):
         raise TypeError(

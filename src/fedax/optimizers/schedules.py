@@ -45,7 +45,7 @@ def steps_at(schedule: Schedule, round_index: Array) -> Array:
     """A number of local steps from a schedule: a whole one, or a number that is yet to round up.
 
     Raises:
-      AlgorithmError: the schedule fails or does not give one number.
+      AlgorithmError: if the schedule fails or does not give one number.
     """
     if isinstance(schedule, Decay):
         return schedule.steps(round_index)
@@ -176,7 +176,7 @@ def parse_schedule(text: str) -> float | Schedule:
       >>> schedule = parse_schedule("staircase_decay(0.1, 0.1, 500)")
 
     Raises:
-      ValueError: it is neither; the sentence lists the schedules.
+      ValueError: if it is neither; the message lists the schedules.
     """
     try:
         return float(text)

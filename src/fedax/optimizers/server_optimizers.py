@@ -63,7 +63,7 @@ def adagrad(
         released code starts from 0, optax and TFF from 0.1.
 
     Raises:
-      ValueError: a concrete value is out of its range.
+      ValueError: if a concrete value is out of its range.
 
     Example:
       >>> server = adagrad(adaptivity=1e-3, initial_accumulator=0.0)
@@ -107,7 +107,7 @@ def adam(
         Flower's FedAdam copies.
 
     Raises:
-      ValueError: a concrete value is out of its range.
+      ValueError: if a concrete value is out of its range.
 
     Example:
       >>> server = adam(adaptivity=1e-3)
@@ -229,7 +229,7 @@ def adabound(
       bound_rate: b > 0, how fast the bounds close; 1e-3 in that paper.
 
     Raises:
-      ValueError: a concrete value is out of its range.
+      ValueError: if a concrete value is out of its range.
 
     Example:
       >>> server = adabound(final_scale=2.0, bound_rate=1e6)  # the bounds are closed at once
@@ -273,7 +273,7 @@ def heavy_ball(
       dampening: d in [0, 1); the name is PyTorch's, whose first m is g_0 without the factor.
 
     Raises:
-      ValueError: a concrete value is out of its range.
+      ValueError: if a concrete value is out of its range.
 
     Example:
       >>> server = heavy_ball(0.9)

@@ -24,10 +24,10 @@ MOST_READ_BYTES = 2**26
 
 
 def require_task(task: Any) -> None:
-    """Raises a sentence unless it is a task with a model and data that a model can compute with.
+    """Raises a clear error unless it is a task with a model and data that a model can compute with.
 
     Raises:
-      TypeError: it is something else, or has something else in its fields.
+      TypeError: if it is something else, or has something else in its fields.
     """
     if not isinstance(task, Task):
         hint = ""
@@ -44,14 +44,14 @@ def require_task(task: Any) -> None:
 
 
 def require_dataset(name: str, data: Any) -> None:
-    """Raises a sentence unless it is a `FederatedDataset`.
+    """Raises a clear error unless it is a `FederatedDataset`.
 
     Args:
       name: how the argument is called.
       data: what was given.
 
     Raises:
-      TypeError: it is something else.
+      TypeError: if it is something else.
     """
     if not isinstance(data, FederatedDataset):
         hint = (
@@ -63,7 +63,7 @@ def require_dataset(name: str, data: Any) -> None:
 
 
 def check_examples(model: Model, params: Params, name: str, data: FederatedDataset) -> None:
-    """Has the model's `check` look at the examples; the sentence names the first client at fault.
+    """Has the model's `check` look at the examples; the message names the first client at fault.
 
     Whole numbers that JAX would narrow to others are refused whatever the model.
 
@@ -74,7 +74,7 @@ def check_examples(model: Model, params: Params, name: str, data: FederatedDatas
       data: the examples, all of them or evenly spaced ones.
 
     Raises:
-      ModelError: the check says so, or a whole number does not fit into what JAX narrows it to.
+      ModelError: if the check says so, or a whole number does not fit into what JAX narrows it to.
     """
     look = model.check
     narrowed = [key for key, array in data.arrays.items() if _is_narrowed(array.dtype)]
@@ -156,10 +156,10 @@ def _first_client(
 
 
 def require_training_state(state: Any) -> None:
-    """Raises a sentence unless it is a `TrainingState`.
+    """Raises a clear error unless it is a `TrainingState`.
 
     Raises:
-      TypeError: it is something else.
+      TypeError: if it is something else.
     """
     if not (hasattr(state, "server_state") and hasattr(state, "client_store")):
         raise TypeError(
@@ -169,10 +169,10 @@ def require_training_state(state: Any) -> None:
 
 
 def require_state(state: Any, algorithm: FederatedAlgorithm, data: FederatedDataset) -> None:
-    """Raises a sentence unless the state is one of this algorithm over as many clients.
+    """Raises a clear error unless the state is one of this algorithm over as many clients.
 
     Raises:
-      ValueError: it is one of another algorithm or population.
+      ValueError: if it is one of another algorithm or population.
     """
     server_state, store = state.server_state, state.client_store
     if store.num_clients not in (0, data.num_clients):
@@ -205,10 +205,10 @@ def _structure(tree: Any) -> str:
 
 
 def require_params(params: Any) -> None:
-    """Raises a sentence if something that holds parameters was given in their place.
+    """Raises a clear error if something that holds parameters was given in their place.
 
     Raises:
-      TypeError: a result, or a state.
+      TypeError: if a result, or a state.
     """
     for path in ("params", "server_state.params"):
         holder = params

@@ -103,7 +103,7 @@ class ClientMetrics(Mapping[str, np.ndarray]):
           fraction: of the clients, in (0, 1].
 
         Raises:
-          ValueError: the fraction is out of its range.
+          ValueError: if the fraction is out of its range.
         """
         check_number("fraction", fraction, above=0, at_most=1)
         worst = {}
@@ -126,7 +126,7 @@ class ClientMetrics(Mapping[str, np.ndarray]):
         After fine-tuning, values from before have names that end in `_before`.
 
         Raises:
-          ModuleNotFoundError: pandas is not installed; the sentence says how to get it.
+          ModuleNotFoundError: if pandas is not installed; the message says how to get it.
         """
         columns = {"client": self.names, "num_examples": self.num_examples, **self}
         if self.before is not None:

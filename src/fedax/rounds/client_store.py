@@ -44,7 +44,7 @@ class ClientStore:
         there, the old and the new rows are both held for a moment.
 
     Raises:
-      ValueError: memory_bytes is not a whole number >= 0.
+      ValueError: if memory_bytes is not a whole number >= 0.
 
     Example:
       >>> store = ClientStore({"c": np.zeros(2)}, num_clients=1000)
@@ -103,7 +103,7 @@ class ClientStore:
         """Stores the stacked states of these clients; of a client named twice, the last.
 
         Raises:
-          StoreError: the disk has no room for clients that are new; nothing was stored.
+          StoreError: if the disk has no room for clients that are new; nothing was stored.
         """
         if not self._rows:
             return
@@ -126,7 +126,7 @@ class ClientStore:
         """A store with the same states; writing to one leaves the other.
 
         Raises:
-          StoreError: the disk has no room for it.
+          StoreError: if the disk has no room for it.
         """
         store = ClientStore(self.initial_state, len(self._row), self._memory_bytes)
         store.restore(self.snapshot())
@@ -149,7 +149,7 @@ class ClientStore:
         """Takes a snapshot back, in place of what is stored, a block of clients at a time.
 
         Raises:
-          StoreError: the disk has no room for it; the store is as it was.
+          StoreError: if the disk has no room for it; the store is as it was.
         """
         client_ids, leaves = np.asarray(snapshot["client_ids"]), snapshot["rows"]
         self._reserve(len(client_ids))

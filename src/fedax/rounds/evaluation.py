@@ -63,7 +63,7 @@ class Evaluator:
       num_all: those of the data set.
 
     Raises:
-      TypeError, ValueError: the model or the data set is something else, or not of numbers.
+      TypeError, ValueError: if the model or the data set is something else, or not of numbers.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class Evaluator:
         Runs nothing, unless a last batch that is filled up might change the user's own metrics.
 
         Raises:
-          ModelError: the outputs or a metric fail, or give what they must not, or compare the
+          ModelError: if the outputs or a metric fail, or give what they must not, or compare the
             examples of a batch and do not take its mask.
         """
         self._size(params)
@@ -312,8 +312,8 @@ def evaluate(
     """Metric name -> mean, and score, over the examples of all clients; see `Evaluator`.
 
     Raises:
-      TypeError, ValueError: an argument is something else, or out of its range.
-      ModelError: the outputs or a metric fail, or give what they must not, or labels are out of
+      TypeError, ValueError: if an argument is something else, or out of its range.
+      ModelError: if the outputs or a metric fail, or give what they must not, or labels are out of
         their range.
     """
     _require(model, params, dataset)
@@ -344,7 +344,7 @@ def evaluate_clients(
 
 
 def _require(model: Model, params: Params, dataset: FederatedDataset) -> None:
-    """Raises a sentence if something else was given, or the model does not take the examples."""
+    """Raises a clear error if something else was given, or the model does not take the examples."""
     require_model(model, "fedax.evaluate(model, params, dataset)")
     require_params(params)
     require_dataset("dataset", dataset)

@@ -49,7 +49,7 @@ class History:
         """One metric of all rounds, float64 [num_rounds]; NaN in rounds that have none.
 
         Raises:
-          KeyError: there are rounds, and none has it.
+          KeyError: if there are rounds, and none has it.
         """
         if self.rounds and not any(name in metrics for metrics in self.rounds):
             known = sorted({key for metrics in self.rounds for key in metrics})
@@ -69,8 +69,8 @@ class History:
             pyplot knows nothing.
 
         Raises:
-          KeyError: no round has a metric of that name.
-          ValueError: there is no round yet.
+          KeyError: if no round has a metric of that name.
+          ValueError: if there is no round yet.
 
         Example:
           >>> history = History([{"round": r, "train_loss": 1 / r} for r in (1, 2, 3)])
@@ -98,7 +98,7 @@ class History:
         """A data frame with one row a round and one column a metric.
 
         Raises:
-          ModuleNotFoundError: pandas is not installed; the sentence says how to get it.
+          ModuleNotFoundError: if pandas is not installed; the message says how to get it.
         """
         return as_frame("A history", self.rounds)
 
@@ -169,7 +169,7 @@ def as_frame(what: str, values: Any) -> pandas.DataFrame:
     """A data frame of these values.
 
     Raises:
-      ModuleNotFoundError: pandas is not installed; the sentence says how to get it.
+      ModuleNotFoundError: if pandas is not installed; the message says how to get it.
     """
     try:
         import pandas  # noqa: PLC0415 - optional, and slow to import

@@ -54,7 +54,7 @@ def rehearse(
       What the algorithm sends.
 
     Raises:
-      TypeError: the task or the algorithm is something else.
+      TypeError: if the task or the algorithm is something else.
       ModelError, AlgorithmError, ValueError: as `simulate` raises them before its first round.
     """
     require_task(task)
@@ -240,10 +240,10 @@ def add_evaluation(
 def require_personalization(
     task: Task, algorithm: FederatedAlgorithm, settings: Settings
 ) -> None:
-    """Raises a sentence if clients are to fine-tune and cannot.
+    """Raises a clear error if clients are to fine-tune and cannot.
 
     Raises:
-      ValueError: the method has no rate for it, or no client has training and test examples.
+      ValueError: if the method has no rate for it, or no client has training and test examples.
     """
     if settings.personalizes:
         _tuning_of(algorithm, settings)

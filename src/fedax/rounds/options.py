@@ -144,7 +144,7 @@ class Settings(NamedTuple):
         return settings
 
     def check_personalization(self) -> None:
-        """Raises a sentence if what is said of fine-tuning is out of its range."""
+        """Raises a clear error if what is said of fine-tuning is out of its range."""
         for name in ("personalize_steps", "personalize_epochs"):
             if getattr(self, name) is not None:
                 check_count(name, getattr(self, name), at_least=0)

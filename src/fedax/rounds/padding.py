@@ -42,7 +42,7 @@ def check_loss(
       data: the examples of the clients.
 
     Raises:
-      ModelError: the loss of an example depends on the copies beside it.
+      ModelError: if the loss of an example depends on the copies beside it.
     """
     if takes_mask(model.loss) or is_known(model):
         return
@@ -74,7 +74,7 @@ def check_metrics(
       measure: (params, batch, mask) -> a tree of arrays [B].
 
     Raises:
-      ModelError: a metric of an example depends on the copies beside it.
+      ModelError: if a metric of an example depends on the copies beside it.
     """
     functions = [model.outputs, *model.metrics.values()]
     if any(map(takes_mask, functions)) or is_known(model) or size < 2:

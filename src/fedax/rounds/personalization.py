@@ -63,7 +63,7 @@ class Personalizer:
       test: the task's test data.
 
     Raises:
-      ValueError: an argument is out of its range, or no client has training and test examples.
+      ValueError: if an argument is out of its range, or no client has training and test examples.
     """
 
     def __init__(
@@ -213,9 +213,9 @@ def evaluate_personalized(
       With keep_params, `.params` is client name -> its parameters, as NumPy's arrays.
 
     Raises:
-      TypeError: the task or the parameters are something else.
-      ValueError: an argument is out of its range, or no client has training and test examples.
-      ModelError: the model fails, or does not take the examples.
+      TypeError: if the task or the parameters are something else.
+      ValueError: if an argument is out of its range, or no client has training and test examples.
+      ModelError: if the model fails, or does not take the examples.
 
     Example:
       >>> import fedax
@@ -248,7 +248,7 @@ def matched_clients(task: Task) -> tuple[FederatedDataset, np.ndarray]:
     """The test data, and each test client's index among the training clients; -1 where none.
 
     Raises:
-      ValueError: there are no test data, or no client is in both.
+      ValueError: if there are no test data, or no client is in both.
     """
     if task.test is None:
         raise ValueError(
@@ -274,7 +274,7 @@ def checked_tuning(
     """How clients fine-tune; what the local training checks is left to it.
 
     Raises:
-      ValueError: a count is out of its range, or neither steps nor epochs are given.
+      ValueError: if a count is out of its range, or neither steps nor epochs are given.
     """
     if num_local_steps is None and num_local_epochs is None:
         raise ValueError(

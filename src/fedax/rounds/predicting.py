@@ -60,8 +60,8 @@ def predict(
       NumPy arrays shaped like the outputs, what is narrower than float32 as float32.
 
     Raises:
-      TypeError, ValueError: an argument is something else, or there are no examples.
-      ModelError: the outputs fail, or do not have the examples along their first axis.
+      TypeError, ValueError: if an argument is something else, or there are no examples.
+      ModelError: if the outputs fail, or do not have the examples along their first axis.
 
     Example:
       >>> import fedax, jax.numpy as jnp
@@ -116,7 +116,7 @@ def _arrays(data: Any) -> dict[str, Any]:
     """The arrays of what was given, of one length.
 
     Raises:
-      TypeError, ValueError: there are none, or of different lengths, or without an example.
+      TypeError, ValueError: if there are none, or of different lengths, or without an example.
     """
     if isinstance(data, FederatedDataset):
         return dict(data.arrays)

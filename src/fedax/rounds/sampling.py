@@ -40,7 +40,7 @@ def sample_cohort(
       Sorted client indices, int64 [cohort_size].
 
     Raises:
-      ValueError: the cohort is empty or larger than the population.
+      ValueError: if the cohort is empty or larger than the population.
 
     Example:
       >>> sample_cohort(seed=0, round_index=3, num_clients=5, cohort_size=5).tolist()
@@ -141,8 +141,8 @@ def sampler(
         round; of several exchanges each is as likely the first that it misses.
 
     Raises:
-      TypeError: client_sizes are none.
-      ValueError: an argument is out of its range.
+      TypeError: if client_sizes are none.
+      ValueError: if an argument is out of its range.
 
     Example:
       >>> draw = sampler("cyclic", np.array([5, 5, 5, 5, 5]), cohort_size=2, seed=0)
@@ -205,7 +205,7 @@ def part_of_the_day(share: float, rounds_per_day: int = 24, seed: int = 0) -> Av
       seed: of the phases.
 
     Raises:
-      ValueError: an argument is out of its range.
+      ValueError: if an argument is out of its range.
 
     Example:
       >>> available = part_of_the_day(0.25)

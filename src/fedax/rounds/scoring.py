@@ -19,8 +19,8 @@ def checked_scores(model: Model, dataset: FederatedDataset) -> dict[str, Score]:
     """The model's scores, of which the data set has all arrays.
 
     Raises:
-      TypeError, ValueError: they are something else, or one is called like a metric.
-      ModelError: the data set does not have the labels or weights.
+      TypeError, ValueError: if they are something else, or one is called like a metric.
+      ModelError: if the data set does not have the labels or weights.
     """
     scores = as_scores(model.scores)
     for name, score in scores.items():
@@ -46,7 +46,7 @@ def require_rows(outputs: PyTree, count: int) -> PyTree:
     """The outputs, unchanged, if they have a row for each example.
 
     Raises:
-      ModelError: an array has not.
+      ModelError: if an array has not.
     """
     for leaf in jax.tree.leaves(outputs):
         if leaf.shape[:1] != (count,):

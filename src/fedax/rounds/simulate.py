@@ -60,11 +60,11 @@ def simulate(
       **options: see `SimulateOptions`.
 
     Raises:
-      TypeError: the task, the algorithm or the state is something else; the sentence says what.
-      ValueError: an argument is out of its range; the sentence quotes it.
-      ModelError, AlgorithmError: a function of the model or the algorithm fails or gives what it
+      TypeError: if the task, the algorithm or the state is something else; the message says what.
+      ValueError: if an argument is out of its range; the message quotes it.
+      ModelError, AlgorithmError: if a function of the model or the algorithm fails or gives what it
         must not, or the data are not what the model takes; before the first round.
-      DivergedError: in some round no client sent a finite upload, or the server's parameters
+      DivergedError: if in some round no client sent a finite upload, or the server's parameters
         became infinite or NaN.
 
     Example:

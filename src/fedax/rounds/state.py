@@ -55,11 +55,11 @@ def initial_state(
       params: they are these instead, matched by name with what the model's init gives.
 
     Raises:
-      TypeError: the task or the algorithm is not one.
-      ValueError: the seed is not a whole number >= 0, or the model has no parameters, or some
-        that are not floating point arrays, or `params` are not like them; the sentence names the
+      TypeError: if the task or the algorithm is not one.
+      ValueError: if the seed is not a whole number >= 0, or the model has no parameters, or some
+        that are not floating point arrays, or `params` are not like them; the message names the
         first that differs.
-      ModelError, AlgorithmError: a function that gives initial values fails.
+      ModelError, AlgorithmError: if a function that gives initial values fails.
     """
     check_seed(seed)
     require_task(task)

@@ -50,7 +50,8 @@ class EarlyStopping:
         "name:max" for the metric says it as well.
 
     Raises:
-      ValueError: an argument is out of its range, or the name says no direction and mode is None.
+      ValueError: if an argument is out of its range, or the name says no direction and mode is
+        None.
 
     Example:
       >>> EarlyStopping("test_accuracy", patience=3).mode
@@ -84,7 +85,7 @@ class Goal(NamedTuple):
         """From "name" or "name:mode".
 
         Raises:
-          ValueError: it says no direction.
+          ValueError: if it says no direction.
 
         Example:
           >>> Goal.of("test_loss", None, "keep_best"), Goal.of("lift:max", None, "keep_best").mode
@@ -148,8 +149,8 @@ class Watch:
       best_test: the test metrics of the best model, if the task has validation data; else None.
 
     Raises:
-      TypeError, ValueError: an argument is not what it should be, or a metric of the test data is
-        never measured, or for early stopping only once.
+      TypeError, ValueError: if an argument is not what it should be, or a metric of the test data
+        is never measured, or for early stopping only once.
     """
 
     def __init__(
@@ -200,9 +201,9 @@ class Watch:
         """Takes notice of a round, and of the metrics that on_round adds to it.
 
         Raises:
-          TypeError: on_round returned neither True, nor False, nor None, or added a metric that is
-            not a number.
-          ValueError: a metric is not measured, or on_round removed one.
+          TypeError: if on_round returned neither True, nor False, nor None, or added a metric that
+            is not a number.
+          ValueError: if a metric is not measured, or on_round removed one.
         """
         stops = self._told(report)
         self._require(report.metrics)
@@ -294,7 +295,7 @@ class Watch:
             )
 
     def _require(self, metrics: Mapping[str, Any]) -> None:
-        """Raises a sentence if a metric is not measured where it should be."""
+        """Raises a clear error if a metric is not measured where it should be."""
         evaluated = "evaluation_seconds" in metrics
         for name in self._metrics():
             if name in metrics:

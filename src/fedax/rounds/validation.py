@@ -49,7 +49,7 @@ def watched(
       adds: whether `on_round` may add metrics of any name.
 
     Raises:
-      ValueError: a metric is named that this task does not have in its evaluation rounds.
+      ValueError: if a metric is named that this task does not have in its evaluation rounds.
     """
     default = validation_metric(task)
     if isinstance(early_stopping, EarlyStopping):

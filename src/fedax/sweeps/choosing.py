@@ -134,8 +134,8 @@ def choose(
       maximise: for a function: whether a higher score is better.
 
     Raises:
-      TypeError: the function returned no number, or maximise was given for a metric.
-      ValueError: no run has the metric, or its name says no direction.
+      TypeError: if the function returned no number, or maximise was given for a metric.
+      ValueError: if no run has the metric, or its name says no direction.
 
     Example:
       >>> settings = [Setting(n, "fedavg", {"client_learning_rate": 10.0**n}) for n in range(3)]
@@ -197,7 +197,7 @@ def require_choosable(
       gives_up: whether settings are given up by it on the way.
 
     Raises:
-      ValueError: the name of the metric says no direction, or it will not be measured.
+      ValueError: if the name of the metric says no direction, or it will not be measured.
     """
     if callable(rule):
         return
@@ -244,7 +244,7 @@ def _named(rule: Rule, maximise: bool | None) -> tuple[str, bool]:
 
 
 def _require_measured(record: Record, name: str, rounds: int) -> None:
-    """Raises a sentence unless a run has the metric."""
+    """Raises a clear error unless a run has the metric."""
     measured = {
         known for known, values in record.metrics.items() if not np.isnan(values[:, :rounds]).all()
     }

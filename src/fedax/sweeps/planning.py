@@ -114,7 +114,7 @@ def plan(
       numbers: of the settings that are planned; None: all.
 
     Raises:
-      ValueError: settings_per_batch is no whole number >= 1.
+      ValueError: if settings_per_batch is not a whole number >= 1.
     """
     if settings_per_batch is not None:
         check_count("settings_per_batch", settings_per_batch)

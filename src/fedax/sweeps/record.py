@@ -120,7 +120,7 @@ class Record(NamedTuple):
         """A data frame with a row a run: its setting and seed, and the last value of each metric.
 
         Raises:
-          ModuleNotFoundError: pandas is not installed; the sentence says how to get it.
+          ModuleNotFoundError: if pandas is not installed; the message says how to get it.
         """
         rows = []
         for row, (number, seed) in enumerate(zip(self.setting, self.seed, strict=True)):
@@ -137,7 +137,7 @@ class Record(NamedTuple):
         """A data frame with a row a round of a run.
 
         Raises:
-          ModuleNotFoundError: pandas is not installed; the sentence says how to get it.
+          ModuleNotFoundError: if pandas is not installed; the message says how to get it.
         """
         rows = [
             {"setting": int(number), "algorithm": self.settings[number].algorithm,

@@ -50,7 +50,7 @@ class Claim(NamedTuple):
 
 
 def require(satisfied: bool, statement: str, condition: str) -> None:
-    """Raises a sentence unless the condition of a statement is satisfied.
+    """Raises a clear error unless the condition of a statement is satisfied.
 
     Args:
       satisfied: whether it is.
@@ -58,7 +58,7 @@ def require(satisfied: bool, statement: str, condition: str) -> None:
       condition: with its values, such as "gamma < 1/L, but gamma = 0.6 and 1/L = 0.5".
 
     Raises:
-      ConditionError: it is not.
+      ConditionError: if it is not.
     """
     if not satisfied:
         raise ConditionError(f"{statement} needs {condition}.")

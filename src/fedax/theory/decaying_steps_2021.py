@@ -60,7 +60,7 @@ def lemma_1(
       Two claims with an entry for each client of positive probability.
 
     Raises:
-      ConditionError: mu or gamma is not positive, gamma >= 1/L, or not 1 <= K_1 <= K_2.
+      ConditionError: if mu or gamma is not positive, gamma >= 1/L, or not 1 <= K_1 <= K_2.
 
     Example:
       >>> clients = QuadraticPopulation.from_centres([1.0, 2.0], [1.0, 0.5])
@@ -91,7 +91,7 @@ def theorem_1(population: QuadraticPopulation, gamma: float, K_1: float, K_2: fl
         \frac{\phi_L(K_1) - (K_1 / K_2) \phi_L(K_2)}{\phi_\mu(K_1)}.
 
     Raises:
-      ConditionError: mu or gamma is not positive, gamma >= 1/L, or not 1 <= K_1 <= K_2.
+      ConditionError: if mu or gamma is not positive, gamma >= 1/L, or not 1 <= K_1 <= K_2.
 
     Errata of the proof: those of Theorem 21 of Charles and Konečný 2020, on which it is modelled.
     The theorem is right.
@@ -132,7 +132,7 @@ def corollary_1(
       Two claims, one for each bound.
 
     Raises:
-      ConditionError: mu or gamma is not positive, gamma >= 1/L, or not 1 <= K_1 <= K_2.
+      ConditionError: if mu or gamma is not positive, gamma >= 1/L, or not 1 <= K_1 <= K_2.
 
     Example:
       >>> clients = QuadraticPopulation.from_centres([1.0, 2.0], [1.0, 0.5])
@@ -175,7 +175,7 @@ def theorem_2_schedules(
       sums of gradients, as `local_update` sends them.
 
     Raises:
-      ConditionError: mu or gamma is not positive, K_0 < 1, or gamma > ln 2 / (K_0 mu).
+      ConditionError: if mu or gamma is not positive, K_0 < 1, or gamma > ln 2 / (K_0 mu).
 
     Example:
       >>> clients = QuadraticPopulation.from_centres([1.0, 2.0], [1.0, 0.5])

@@ -58,7 +58,7 @@ class Affine(NamedTuple):
         """The x that a round leaves alone, [d]; the limit where `spectral_radius` is below 1.
 
         Raises:
-          SingularError: there is none, or more than one.
+          SingularError: if there is none, or more than one.
         """
         self._check_finite()
         rest = np.eye(len(self.matrix)) - self.matrix
@@ -92,7 +92,7 @@ def follow(rounds: Iterable[Affine], start: Any) -> np.ndarray:
       start: x_0, [d], or a number where d is 1.
 
     Raises:
-      TheoryError: start has another dimension than the rounds.
+      TheoryError: if start has another dimension than the rounds.
     """
     rounds = list(rounds)
     x = as_point(start, rounds[0].dimension if rounds else np.size(start))
@@ -208,7 +208,7 @@ def mime(
       cohort_size: M clients drawn uniformly without replacement; None: all of them.
 
     Raises:
-      TheoryError: there is a cohort and the clients' probabilities differ.
+      TheoryError: if there is a cohort and the clients' probabilities differ.
     """
     N = population.num_clients
     share = _cohort_share(population, cohort_size)
@@ -248,7 +248,7 @@ def scaffold(
       cohort_size: M clients drawn uniformly without replacement; None: all of them.
 
     Raises:
-      TheoryError: gamma is 0, or there is a cohort and the clients' probabilities differ.
+      TheoryError: if gamma is 0, or there is a cohort and the clients' probabilities differ.
     """
     if control_option not in ("I", "II"):
         raise TheoryError(f"control_option must be 'I' or 'II', but is {control_option!r}.")

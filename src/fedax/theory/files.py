@@ -60,7 +60,7 @@ def population_from(values: Mapping[str, Any]) -> QuadraticPopulation:
       2
 
     Raises:
-      TheoryError: the names or values are not those of a population.
+      TheoryError: if the names or values are not those of a population.
     """
     ways: dict[str, tuple[str, Callable[..., QuadraticPopulation]]] = {
         "centres": ("matrices, centres, probabilities, noise", QuadraticPopulation.from_centres),
@@ -102,7 +102,7 @@ def read_population(
       ridge, intercept: of a .csv, see `QuadraticPopulation.from_regression`.
 
     Raises:
-      TheoryError: the file cannot be read, or does not hold a population.
+      TheoryError: if the file cannot be read, or does not hold a population.
     """
     path = expanded(path)
     readers: dict[str, Callable[[Path], Any]] = {
@@ -148,10 +148,10 @@ def _read_npz(path: Path) -> dict[str, np.ndarray]:
 
 
 def _check_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:
-    """Raises a sentence unless a member is an array that a population may have; reads no numbers.
+    """Raises a clear error unless a member is an array that a population may have; reads no numbers.
 
     Raises:
-      ValueError: its name, its type, its shape or its size is not one of such an array.
+      ValueError: if its name, its type, its shape or its size is not one of such an array.
     """
     name, dot, ending = member.filename.rpartition(".")
     if not dot or ending != "npy" or name not in ARRAYS:

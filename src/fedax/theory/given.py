@@ -61,7 +61,7 @@ def as_size(num_clients: Any, dimension: Any) -> tuple[int, int]:
     """The number N of clients and the dimension d.
 
     Raises:
-      TheoryError: they are no counts, or the matrices would be too many numbers, N d^2.
+      TheoryError: if they are no counts, or the matrices would be too many numbers, N d^2.
     """
     num_clients, d = as_count("num_clients", num_clients), as_count("dimension", dimension)
     if num_clients * d**2 > MOST_NUMBERS:

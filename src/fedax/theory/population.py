@@ -81,8 +81,8 @@ class QuadraticPopulation:
             its mean square, which is spread evenly over the directions.
 
         Raises:
-          TheoryError: the shapes do not fit, a value is not finite, a matrix is not symmetric, or
-            probabilities or noise are out of their range.
+          TheoryError: if the shapes do not fit, a value is not finite, a matrix is not symmetric,
+            or probabilities or noise are out of their range.
         """
         linear = as_array("linear", linear)
         if linear.ndim == 1:
@@ -192,7 +192,7 @@ class QuadraticPopulation:
           seed: the same seed gives the same population.
 
         Raises:
-          TheoryError: an argument is out of its range, or sigma_A cannot be had; the sentence
+          TheoryError: if an argument is out of its range, or sigma_A cannot be had; the sentence
             says what can.
 
         Example:
@@ -244,7 +244,7 @@ class QuadraticPopulation:
             minimiser. It is exact there; elsewhere a least-squares gradient's noise grows.
 
         Raises:
-          TheoryError: a client's arrays do not fit, or an argument is out of its range.
+          TheoryError: if a client's arrays do not fit, or an argument is out of its range.
 
         Example:
           >>> X = [np.array([[1.0], [2.0]]), np.array([[1.0]])]
@@ -329,7 +329,7 @@ class QuadraticPopulation:
         """c_i, [N, d].
 
         Raises:
-          SingularError: a client's matrix is singular, so it has no unique minimiser.
+          SingularError: if a client's matrix is singular, so it has no unique minimiser.
         """
         values, _ = self.eigen
         sizes = np.abs(values)
@@ -353,7 +353,7 @@ class QuadraticPopulation:
         """x*, which minimises f, [d].
 
         Raises:
-          SingularError: f has no unique minimiser.
+          SingularError: if f has no unique minimiser.
         """
         return minimise(self.matrix, self.mean(self.linear), "The loss f")
 
@@ -418,7 +418,7 @@ def minimise(
       scale: size of the matrices that H is the mean of; None: that of H.
 
     Raises:
-      SingularError: H is not positive definite.
+      SingularError: if H is not positive definite.
     """
     if not np.isfinite(matrix).all():
         raise SingularError(f"{what} has no minimiser: its Hessian is not finite.")
@@ -441,7 +441,7 @@ def as_point(x: Any, d: int) -> np.ndarray:
     """Points [..., d]; a number is one where d is 1.
 
     Raises:
-      TheoryError: the last axis is not d long.
+      TheoryError: if the last axis is not d long.
     """
     x = as_array("a point", x)
     x = x[None] if x.ndim == 0 else x

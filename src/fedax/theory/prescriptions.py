@@ -130,6 +130,6 @@ def _first_crossing(
 
 
 def check_accuracy(accuracy: float) -> None:
-    """Raises a sentence unless a wanted distance is a finite number > 0."""
+    """Raises a clear error unless a wanted distance is a finite number > 0."""
     if not np.isfinite(accuracy) or accuracy <= 0:
         raise TheoryError(f"accuracy must be a finite distance > 0, but is {accuracy}.")

@@ -91,7 +91,7 @@ def clients_from(
       examples: arguments of `read_population` for examples.
 
     Raises:
-      TheoryError: they do not go together, or are out of their range.
+      TheoryError: if they do not go together, or are out of their range.
     """
     if file is not None:
         if numbers:

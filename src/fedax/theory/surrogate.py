@@ -95,7 +95,7 @@ def check_theta(Theta: Weights) -> Any:
     """Theta as a float K or an array of weights.
 
     Raises:
-      TheoryError: K is not above 0, or the weights are not finite numbers >= 0 with one above 0
+      TheoryError: if K is not above 0, or the weights are not finite numbers >= 0 with one above 0
         (Assumption 1).
     """
     weights = as_array("Theta", Theta)
@@ -110,7 +110,7 @@ def check_gamma(gamma: float) -> float:
     """The learning rate as a float.
 
     Raises:
-      TheoryError: it is not a finite number >= 0.
+      TheoryError: if it is not a finite number >= 0.
     """
     number = as_number("gamma", gamma)
     if number < 0:
@@ -172,7 +172,7 @@ class Surrogate:
         """x*(gamma, Theta) = E[Q_i A_i]^{-1} E[Q_i A_i c_i], [d].
 
         Raises:
-          SingularError: the surrogate loss has no unique minimiser.
+          SingularError: if the surrogate loss has no unique minimiser.
         """
         return minimise(
             self.matrix, self.population.mean(self.linear),
@@ -240,7 +240,7 @@ def surrogate(population: QuadraticPopulation, gamma: float, Theta: Weights) -> 
       Theta: gradient weights theta_k >= 0, [K], not all 0; a number K > 0 is FedAvg's (1, ..., 1).
 
     Raises:
-      TheoryError: gamma or Theta is out of its range.
+      TheoryError: if gamma or Theta is out of its range.
 
     Example:
       >>> clients = QuadraticPopulation.from_centres([1.0, 2.0], [1.0, 0.5])

@@ -25,8 +25,8 @@ def read_text(path: Path, most: int, *, links: bool = True) -> str:
       links: whether a link is followed, as of a file that the user names.
 
     Raises:
-      OSError: the file cannot be read.
-      ValueError: it is larger, or no text.
+      OSError: if the file cannot be read.
+      ValueError: if it is larger, or no text.
     """
     with open_file(path, links=links) as file:
         content = file.read(most + 1)
@@ -43,8 +43,8 @@ def read_table(path: Path, *, links: bool = True) -> Any:
       links: as for `read_text`.
 
     Raises:
-      OSError: the file cannot be read.
-      ValueError: it is too large, or cannot be parsed, or nests too deep.
+      OSError: if the file cannot be read.
+      ValueError: if it is too large, or cannot be parsed, or nests too deep.
     """
     ending = path.suffix.lower()
     read, most = (json.loads, MOST_BYTES[ending]) if ending == ".json" else (

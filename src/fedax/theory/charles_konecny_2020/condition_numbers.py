@@ -36,7 +36,7 @@ def lemma_11(population: QuadraticPopulation, gamma: float, K: int) -> tuple[Cla
       each.
 
     Raises:
-      ConditionError: mu is not positive, gamma >= 1/L, or K is not a whole number >= 1.
+      ConditionError: if mu is not positive, gamma >= 1/L, or K is not a whole number >= 1.
 
     Example:
       >>> clients = QuadraticPopulation.from_centres([1.0, 2.0], [1.0, 0.5])
@@ -82,7 +82,7 @@ def lemma_12(
       Five claims, as of `lemma_11`.
 
     Raises:
-      ConditionError: mu is not positive, gamma >= 1/(K L), or K is not a whole number >= 1.
+      ConditionError: if mu is not positive, gamma >= 1/(K L), or K is not a whole number >= 1.
 
     Errata: part 2 is printed with L and mu in place of L_i and mu_i, and so fails for every client
     that does not have both. The proof of part 3 fixes gamma < 1/L, where (1 - gamma l)^(K-1) l
@@ -129,7 +129,7 @@ def corollary_13(population: QuadraticPopulation, gamma: float, K: int) -> tuple
       Three claims, about L~, mu~ and kappa~.
 
     Raises:
-      ConditionError: mu is not positive, gamma >= 1/L, or K is not a whole number >= 1.
+      ConditionError: if mu is not positive, gamma >= 1/L, or K is not a whole number >= 1.
 
     Example:
       >>> client = QuadraticPopulation.from_centres([[[1.0, 0.0], [0.0, 2.0]]], [[0.0, 0.0]])
@@ -177,7 +177,7 @@ def corollary_14(
       Three claims, about L~, mu~ and kappa~.
 
     Raises:
-      ConditionError: mu is not positive, gamma >= 1/(K L), or K is not a whole number >= 1.
+      ConditionError: if mu is not positive, gamma >= 1/(K L), or K is not a whole number >= 1.
 
     Erratum: the conclusion names Theta_{1:K}, and is false of it: one client with eigenvalues 1
     and 2, gamma = 1/8, K = 2 has kappa~ = 1.8667 there, above the bound 1.7143.
@@ -215,7 +215,7 @@ def lemma_35(population: QuadraticPopulation, gamma: float, K: int) -> Claim:
     r"""phi_{K,L}(gamma) / phi_{K,mu}(gamma) <= L / mu (Charles and Konečný 2020, Lemma 35).
 
     Raises:
-      ConditionError: mu is not positive, gamma > 1/L, or K is not a whole number >= 1.
+      ConditionError: if mu is not positive, gamma > 1/L, or K is not a whole number >= 1.
 
     Example:
       >>> clients = QuadraticPopulation.from_centres([1.0, 2.0], [1.0, 0.5])

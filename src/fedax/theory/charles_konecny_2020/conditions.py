@@ -59,7 +59,7 @@ def round_numbers(num_rounds: int) -> np.ndarray:
     """The rounds t = 1, ..., T.
 
     Raises:
-      TheoryError: T is not a whole number >= 1.
+      TheoryError: if T is not a whole number >= 1.
     """
     return np.arange(1, as_count("num_rounds", num_rounds) + 1)
 

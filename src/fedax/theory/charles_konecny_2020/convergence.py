@@ -71,7 +71,7 @@ def lemma_23(
       printed: K G^2 / (M B) for every gamma and M, as published.
 
     Raises:
-      ConditionError: mu is not positive, gamma > 2/L, K is not a whole number >= 1, M < 1, or M
+      ConditionError: if mu is not positive, gamma > 2/L, K is not a whole number >= 1, M < 1, or M
         clients are to be drawn without replacement and M > N or the p_i differ.
 
     Errata: (a) published for all gamma >= 0. The noise of a step enters later gradients times
@@ -135,7 +135,7 @@ def lemma_24(
       printed: for every gamma, as published.
 
     Raises:
-      ConditionError: mu is not positive, gamma > 1/L, or K is not a whole number >= 1.
+      ConditionError: if mu is not positive, gamma > 1/L, or K is not a whole number >= 1.
 
     Erratum: published without the condition gamma <= 1/L. Beyond it phi_{K,lambda} does not grow
     with lambda if K is even: with eigenvalues 1 and 2, gamma = 0.95 and K = 2, the curvatures are
@@ -192,7 +192,7 @@ def lemma_25(
       One claim with an entry for each round.
 
     Raises:
-      ConditionError: mu is not positive, gamma > 1/L, K is not a whole number >= 1, some eta_t
+      ConditionError: if mu is not positive, gamma > 1/L, K is not a whole number >= 1, some eta_t
         is too large, or there is a cohort.
 
     Errata: those of Lemmas 23 and 24, on which it rests.

@@ -50,7 +50,7 @@ def theorem_27_schedule(
       b: None: the least that is published, 2 L_gamma^2 / mu_gamma^2.
 
     Raises:
-      ConditionError: mu is not positive, gamma > 1/L, or K is not a whole number >= 1.
+      ConditionError: if mu is not positive, gamma > 1/L, or K is not a whole number >= 1.
 
     Example:
       >>> clients = QuadraticPopulation.from_centres([1.0, 2.0], [1.0, 0.5])
@@ -196,7 +196,7 @@ def theorem_29_schedules(population: QuadraticPopulation, K: int, num_rounds: in
       num_rounds: T.
 
     Raises:
-      ConditionError: mu is not positive, or K is not a whole number >= 1.
+      ConditionError: if mu is not positive, or K is not a whole number >= 1.
 
     Example:
       >>> clients = QuadraticPopulation.from_centres([1.0, 2.0], [1.0, 0.5])
@@ -245,7 +245,7 @@ def theorem_29(
       One claim with an entry for each x_t, t = 1, ..., T + 1.
 
     Raises:
-      ConditionError: mu is not positive, K is not a whole number >= 1, or there is a cohort.
+      ConditionError: if mu is not positive, K is not a whole number >= 1, or there is a cohort.
 
     Errata: (a) published with 16 sigma_c^2 kappa^2. The proof uses Corollary 22, which has K in
     place of 2, so its C = 4 sigma_c^2 kappa^2 becomes K^2 sigma_c^2 kappa^2. Nothing without K can

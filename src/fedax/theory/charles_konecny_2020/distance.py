@@ -46,7 +46,7 @@ def lemma_15(population: QuadraticPopulation, gamma: float, K: int, x: Any) -> t
       Three claims: the bound, the limit, the minimiser.
 
     Raises:
-      ConditionError: mu or gamma is not positive, gamma >= 1/L, or K is not a whole number >= 1.
+      ConditionError: if mu or gamma is not positive, gamma >= 1/L, or K is not a whole number >= 1.
 
     Example:
       >>> clients = QuadraticPopulation.from_centres([1.0, 2.0], [1.0, 0.5])
@@ -89,7 +89,7 @@ def theorem_16(population: QuadraticPopulation, gamma: float, Theta: Weights) ->
         \frac{L \sigma_c}{\mu} \left(1 + \frac{\sigma_A}{\mu}\right) \frac{1 - \chi}{\chi}.
 
     Raises:
-      ConditionError: mu is not positive, or gamma >= 1/L.
+      ConditionError: if mu is not positive, or gamma >= 1/L.
 
     Example:
       >>> clients = QuadraticPopulation.from_centres([1.0, 2.0], [1.0, 0.5])
@@ -122,7 +122,7 @@ def theorem_17(population: QuadraticPopulation, gamma: float, K: float) -> Claim
     with l all the same.
 
     Raises:
-      ConditionError: mu is not positive, gamma >= 1/L, or K < 1.
+      ConditionError: if mu is not positive, gamma >= 1/L, or K < 1.
 
     Errata of the proof: tau is 1/K, not K; Lemma 32. The theorem is right.
 
@@ -158,8 +158,8 @@ def lemma_18(population: QuadraticPopulation, gamma: float, K: int, epsilon: flo
       One claim with an entry for each eigenvalue, [N, d].
 
     Raises:
-      ConditionError: mu is not positive, K is not a whole number >= 1, or epsilon or gamma is out
-        of its range.
+      ConditionError: if mu is not positive, K is not a whole number >= 1, or epsilon or gamma is
+        out of its range.
 
     Erratum of the proof: x = ln(1/(1 - epsilon)) is at most K, not 1. The lemma is right.
 
@@ -247,7 +247,7 @@ def theorem_21(
         \frac{\phi_{K,L}(\gamma_1) - \phi_{K,L}(\gamma_2)}{\phi_{K,\mu}(\gamma_1)}.
 
     Raises:
-      ConditionError: mu is not positive, gamma_1 > gamma_2, gamma_2 >= 1/L, or K is not a whole
+      ConditionError: if mu is not positive, gamma_1 > gamma_2, gamma_2 >= 1/L, or K is not a whole
         number >= 1.
 
     Errata of the proof: v_j = E[B_{i,j} c_i] - E[B_{i,j}] E[c_i]; and its step from
@@ -291,7 +291,7 @@ def corollary_22(
       printed: with the published 2 in place of K.
 
     Raises:
-      ConditionError: mu is not positive, gamma_1 > gamma_2, gamma_2 >= 1/L, or K is not a whole
+      ConditionError: if mu is not positive, gamma_1 > gamma_2, gamma_2 >= 1/L, or K is not a whole
         number >= 1.
 
     Erratum: published with the constant 2, which is false for large K. The proof replaces
@@ -345,7 +345,7 @@ def lemma_32(
       One claim with an entry for each client of positive probability.
 
     Raises:
-      ConditionError: mu is not positive, gamma >= 1/L, or K is not a whole number >= 1.
+      ConditionError: if mu is not positive, gamma >= 1/L, or K is not a whole number >= 1.
 
     Erratum: published, and proved, with I in place of A_i. With gamma = 0 that says |A_i - I| <= 0.
 
@@ -381,7 +381,7 @@ def lemma_33(
       Two claims with an entry for each client of positive probability.
 
     Raises:
-      ConditionError: mu is not positive, gamma_1 > gamma_2, gamma_2 > 1/L, or K is not a whole
+      ConditionError: if mu is not positive, gamma_1 > gamma_2, gamma_2 > 1/L, or K is not a whole
         number >= 1.
 
     Example:

@@ -25,7 +25,7 @@ def lemma_1(examples: QuadraticPopulation, x: Any, printed: bool = False) -> Cla
       printed: with the tau_i of the published proof.
 
     Raises:
-      SingularError: an example or the client has no centre.
+      SingularError: if an example or the client has no centre.
 
     Erratum: the proof's tau_i lacks the second 1/2, an error of c_i^T A_i c_i / 2 in every loss.
     For A_z = 1, 1 and c_z = 1, 3 it gives f_i(2) = -1.5; the loss is 0.5.
@@ -68,7 +68,7 @@ def theorem_3(
       printed: with the loss of equation 9 as published.
 
     Raises:
-      SingularError: an A_i is not invertible.
+      SingularError: if an A_i is not invertible.
 
     Erratum: equation 9 defines the surrogate loss as half the norm of (Q_i A_i)^{1/2} (x - c_i);
     it must be the squared norm, or its gradient is not linear in x. The decaying-steps paper (2021)
@@ -124,7 +124,7 @@ def theorem_4(
       printed: with the q(x) of equation 15 as published.
 
     Raises:
-      ConditionError: K is not a whole number >= 1.
+      ConditionError: if K is not a whole number >= 1.
 
     Errata: equation 14 must have grad m_K^i(x) on its right, the mean over examples of one
     client; equation 15 sums over all clients in I, and must average over the M in I_t, or the

@@ -42,7 +42,7 @@ def lemma_5(population: QuadraticPopulation, gamma: float, Theta: Weights) -> tu
     [Q_i A_i, Q_i b_i] with a [A_i, b_i].
 
     Raises:
-      ConditionError: gamma is above 0 and Theta has a weight after the first.
+      ConditionError: if gamma is above 0 and Theta has a weight after the first.
 
     Erratum: the proof ends in a f~_i; it must be a f_i. The lemma is right.
 
@@ -80,7 +80,7 @@ def lemma_6(population: QuadraticPopulation, gamma: float, Theta: Weights) -> tu
       Five claims: parts 1, 2, 3 and the two of part 4.
 
     Raises:
-      ConditionError: mu is not positive, or gamma >= 1/L.
+      ConditionError: if mu is not positive, or gamma >= 1/L.
 
     Example:
       >>> clients = QuadraticPopulation.from_centres([1.0, 2.0], [1.0, 0.5])
@@ -129,7 +129,7 @@ def lemma_7(
       Four claims: the two equations, the two inequalities.
 
     Raises:
-      ConditionError: mu is not positive, gamma >= 1/L, or K is not a whole number >= 1.
+      ConditionError: if mu is not positive, gamma >= 1/L, or K is not a whole number >= 1.
 
     Erratum: the published exponents are K; equation 8 has k - 1. For K = 4 and gamma mu_i = .15
     the eigenvalue is .61412, and .52201 is printed; the printed upper bound fails too.
@@ -192,7 +192,7 @@ def lemma_9(
       printed: without the power, as published.
 
     Raises:
-      ConditionError: mu or gamma is not positive, gamma >= 1/L, or K is not a whole number >= 1.
+      ConditionError: if mu or gamma is not positive, gamma >= 1/L, or K is not a whole number >= 1.
 
     Erratum: the power K is missing, and what is printed is the identity, which is right only for
     K = 1. In the proof the two powers -1 are k - 1 and K. For K = 2 and gamma A_i = 1/2, Q_i is
@@ -231,7 +231,7 @@ def lemma_10(population: QuadraticPopulation, gamma: float, Theta: Weights) -> t
       Three claims: part 1 for all eigenvectors, the columns of [N, d, d], and the two of part 2.
 
     Raises:
-      ConditionError: mu is not positive, or gamma >= 1/L.
+      ConditionError: if mu is not positive, or gamma >= 1/L.
 
     Example:
       >>> client = QuadraticPopulation.from_centres([[[1.0, 0.0], [0.0, 2.0]]], [[0.0, 0.0]])
