@@ -276,7 +276,7 @@ def test_bad_arguments_of_train():
             fedax.train(task, algorithm, **({"num_rounds": 1, "cohort_size": 2} | {name: -1}))
     with pytest.raises(ValueError, match=r"Did you mean 'shakespeare'\?"):
         fedax.load_task("shakspeare")
-    with pytest.raises(ValueError, match="gives no parameters"):
+    with pytest.raises(ValueError, match="returns no parameters"):
         fedax.train(task._replace(model=task.model._replace(init=lambda key: {})), algorithm,
                     num_rounds=1)
     integers = task.model._replace(init=lambda key: {"x": jnp.arange(3)})

@@ -241,7 +241,7 @@ def predictions_with_one_axis_too_many():
     train(model, data(y=Y.astype(float)))
 
 
-@mistake("Logits", "[B, C]", "[2]", "one column a class")
+@mistake("Logits", "[B, C]", "[2]", "one column per class")
 def logits_without_classes():
     train(fedax.classification(lambda key: jnp.zeros(3), lambda p, x: x @ p))
 

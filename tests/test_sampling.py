@@ -496,13 +496,13 @@ def test_the_number_that_was_asked_leaves_empty_places_out():
 
 
 GARBAGE = {
-    "text": ("ada", r"must give client indices, .* but gave 'ada'\."),
-    "nothing": (None, "must give client indices"),
-    "nobody": ([], "must give client indices"),
-    "fractions": ([0.5, 1.0], "must give client indices"),
-    "a mask": (np.ones(10, bool), "must give client indices"),
-    "a table": ([[1, 2]], "must give client indices"),
-    "ragged": ([[1], [1, 2]], "must give client indices"),
+    "text": ("ada", r"must return client indices, .* but returned 'ada'\."),
+    "nothing": (None, "must return client indices"),
+    "nobody": ([], "must return client indices"),
+    "fractions": ([0.5, 1.0], "must return client indices"),
+    "a mask": (np.ones(10, bool), "must return client indices"),
+    "a table": ([[1, 2]], "must return client indices"),
+    "ragged": ([[1], [1, 2]], "must return client indices"),
     "too large": ([3, 10], r"gave client 10, but the clients are 0 to 9\."),
     "negative": ([3, -1], r"gave client -1, but the clients are 0 to 9\."),
 }

@@ -389,9 +389,9 @@ def refuse(outputs, labels, weights):
 @pytest.mark.parametrize(("given", "error", "sentence"), [
     ([scores.auc()], TypeError, "must be a dictionary"),
     ({"auc": "auc"}, TypeError, r"must be a function .*such as fedax.scores.auc\(\)"),
-    ({"auc": scores.auc}, TypeError, r"not called yet; give auc\(\)"),
+    ({"auc": scores.auc}, TypeError, r"must be called; use auc\(\)"),
     ({"": scores.auc()}, TypeError, "name of a score"),
-    ({"loss": scores.log_loss()}, ValueError, "A metric of the model is called 'loss'"),
+    ({"loss": scores.log_loss()}, ValueError, "The model also has a metric named 'loss'"),
     ({"a": scores.Score(scores.auc(), "label")}, fedax.ModelError, "looks for the labels 'label'"),
     ({"a": scores.Score(scores.auc(), weights="w")}, fedax.ModelError, "the weights 'w'"),
     ({"a": scores.Score(scores.auc(), weights="x")}, fedax.ModelError, "one number an example"),

@@ -1,4 +1,4 @@
-"""The loss of the model that nobody has trained, against which divergence is judged."""
+"""The loss of the untrained model, against which divergence is judged."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LAST_ROUNDS = 100
 
 
 def untrained_loss(task: Task, seed: int) -> float:
-    """The mean loss over some of the training examples of the model that a run starts from."""
+    """The initial model's mean loss over some of the training examples."""
     return mean_loss(task, call_init(task.model, run_key(seed, 0)))
 
 

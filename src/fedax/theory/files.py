@@ -148,7 +148,7 @@ def _read_npz(path: Path) -> dict[str, np.ndarray]:
 
 
 def _check_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:
-    """Raises a clear error unless a member is an array that a population may have; reads no numbers.
+    """Raises a clear error unless a member is an array of a population; reads no numbers.
 
     Raises:
       ValueError: if its name, its type, its shape or its size is not one of such an array.
