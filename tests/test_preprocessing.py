@@ -297,7 +297,7 @@ def test_labels_are_checked_although_the_images_change_their_size():
     (lambda: preprocessed(linear()).outputs({"w": jnp.zeros((1, 1))}, {"x": jnp.zeros((2, 3))}),
      ModelError, r"'x' must have the shape \[B, height, width, channels\], but have \[2, 3\]"),
     (lambda: preprocessed(linear(), images="z").loss({"w": jnp.zeros((1, 1))}, {"x": IMAGES}, KEY),
-     ModelError, "looks for the array 'z'"),
+     ModelError, "needs the array 'z'"),
 ])
 def test_a_mistake_is_a_sentence(make, error, words):
     with pytest.raises(error, match=words):

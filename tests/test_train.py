@@ -422,7 +422,7 @@ class TestEarlyStopping:
     @pytest.mark.parametrize(
         ("options", "error", "sentence"),
         [
-            ({"early_stopping": "test_loss"}, TypeError, "such as fedax.EarlyStopping"),
+            ({"early_stopping": "test_loss"}, TypeError, "for example fedax.EarlyStopping"),
             ({"keep_best": 3}, ValueError, "keep_best must be a metric's name"),
             ({"keep_best": "test_distance", "evaluate_every": 0}, ValueError,
              "evaluate_every=0 turns evaluation off"),

@@ -42,7 +42,7 @@ def character_lstm(
 
     A batch is `{'tokens': integer [B, T + 1]}`, where 0 is padding. The inputs are the tokens 1 to
     T, the targets y_1, ..., y_T the tokens 2 to T + 1. With M the positions of a sequence whose
-    target is not a valid padding, its loss and its weight are
+    target is not padding, its loss and its weight are
 
         loss = -1/max(|M|, 1) sum_{t in M} log softmax(logits_t)[y_t]        weight = |M|
 

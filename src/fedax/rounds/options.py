@@ -23,41 +23,44 @@ PERSONALIZE = ("personalize_steps", "personalize_epochs", "personalize_learning_
 class SimulateOptions(TypedDict, total=False):
     """How `simulate` runs, besides the number of rounds.
 
-    cohort_size: number of clients per round, default 10, or all clients if there are fewer. seed:
-    >= 0, default 0; determines the initial parameters, the cohorts and all local randomness.
+    cohort_size: number of clients per round, default 10, or all clients if there are fewer.
+    seed: >= 0, default 0; determines the initial parameters, the cohorts and all local randomness.
     evaluate_every: number of rounds between evaluations on `task.test`; the last round is always
-    evaluated. None, the default: the last round only. 0: never. evaluation_sample: None, the
-    default: every evaluation uses all test examples, and the rounds wait for it. A number: this
-    many examples, drawn once by the seed, are evaluated while training continues (see
-    `rounds.meanwhile`); the last round uses all. A report then comes some rounds later, when its
-    evaluation is complete, with the same numbers in the same order. `evaluated_examples` of
-    `evaluated_of` gives the sample behind a round's `test_*`. clients_per_chunk: number of clients
-    that train as one batch. None, the default: 1 on a CPU, where batching gains nothing
-    (docs/notebook/log.md), elsewhere as many as fit into memory. state: state to continue from; it
-    is not changed (client states are copied). None, the default: start from the beginning.
+      evaluated. None, the default: the last round only. 0: never.
+    evaluation_sample: None, the default: every evaluation uses all test examples, and the rounds
+      wait for it. A number: this many examples, drawn once by the seed, are evaluated while
+      training continues (see `rounds.meanwhile`); the last round uses all. A report then comes some
+      rounds later, when its evaluation is complete, with the same numbers in the same order.
+      `evaluated_examples` of `evaluated_of` gives the sample behind a round's `test_*`.
+    clients_per_chunk: number of clients that train as one batch. None, the default: 1 on a CPU,
+      where batching gains nothing (docs/notebook/log.md), elsewhere as many as fit into memory.
+    state: state to continue from; it is not changed (client states are copied). None, the default:
+      start from the beginning.
     sampling, available, dropout: which clients are sampled, which are available, and the dropout
-    probability, see `fedax.sampler`. By default cohorts are uniform without replacement, all
-    clients are available, and none drops out. state_every: number of rounds between reports that
-    have a state, default 1; the last round's always has one. Short rounds in between may be sent to
-    the device together, up to 64 and for about 0.05 s, which saves dispatch time and leaves the
-    results bit-identical; only the last of them has a state. Algorithms with client states run
-    round by round, as do data sets that are too large to stay on the device. donate: default False.
-    True: a report's state is invalid once the next report comes, so that only one server state is
-    in memory. mesh: devices over which cohorts are spread, see `fedax.client_mesh`; None: one
-    device. diagnostics: default False. True: every round also reports `client_drift`,
-    `update_cosine`,
+      probability, see `fedax.sampler`. By default cohorts are uniform without replacement, all
+      clients are available, and none drops out.
+    state_every: number of rounds between reports that have a state, default 1; the last round's
+      always has one. Short rounds in between may be sent to the device together, up to 64 and for
+      about 0.05 s, which saves dispatch time and leaves the results bit-identical; only the last of
+      them has a state. Algorithms with client states run round by round, as do data sets that are
+      too large to stay on the device.
+    donate: default False. True: a report's state is invalid once the next report comes, so that
+      only one server state is in memory.
+    mesh: devices over which cohorts are spread, see `fedax.client_mesh`; None: one device.
+    diagnostics: default False. True: every round also reports `client_drift`, `update_cosine`,
       `pseudo_gradient_norm` and `effective_server_step` (see `measures.diagnostics`), `bytes_down`
       and `bytes_up` of all clients together (see `fedax.communication`), and evaluation rounds
       `gradient_dissimilarity` and `hessian_dissimilarity`, estimated on 5 of the clients that
       finished the round and 32 examples of each (see `fedax.dissimilarity`).
     personalize_steps, personalize_epochs: default None. If one is given, clients also fine-tune the
-    model in evaluation rounds, for this many steps or epochs on their own training examples, and
-    test it on their own test examples (see `fedax.evaluate_personalized`), with the method's batch
-    size or 20. This adds `test_personal_*`, and `test_personal_before_*` for the same clients
-    without fine-tuning. personalize_learning_rate: learning rate for fine-tuning. None, the
-    default: the method's `client_learning_rate` of that round; a method without one needs a number.
+      model in evaluation rounds, for this many steps or epochs on their own training examples, and
+      test it on their own test examples (see `fedax.evaluate_personalized`), with the method's
+      batch size or 20. This adds `test_personal_*`, and `test_personal_before_*` for the same
+      clients without fine-tuning.
+    personalize_learning_rate: learning rate for fine-tuning. None, the default: the method's
+      `client_learning_rate` of that round; a method without one needs a number.
     personalize_clients: number of clients that fine-tune at most, drawn once by the seed, default
-    100. None: all, which takes about as long as num_clients / cohort_size rounds.
+      100. None: all, which takes about as long as num_clients / cohort_size rounds.
     """
 
     cohort_size: int

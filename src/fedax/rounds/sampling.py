@@ -120,13 +120,15 @@ def sampler(
     """A sampler of cohorts.
 
     Args:
-      sampling: one of "uniform": without replacement within a round, independent between rounds;
+      sampling: one of
+        "uniform": without replacement within a round, independent between rounds;
         "with_replacement": uniform; a client may be drawn twice and then counts twice, with
-        different minibatches; the first of its two new client states is kept; "by_weight": with
-        replacement, with probability n_i / sum n; with weighting="uniform" it
+          different minibatches; the first of its two new client states is kept;
+        "by_weight": with replacement, with probability n_i / sum n; with weighting="uniform" it
           estimates the mean weighted by examples without bias;
         "cyclic": passes over the population, each in a new random order; the last cohort of a pass
-        has only the remaining clients; "full": all clients in every round; cohort_size is ignored;
+          has only the remaining clients;
+        "full": all clients in every round; cohort_size is ignored;
         or your own function (seed, round_index) -> client indices.
       client_sizes: n_i, [num_clients].
       cohort_size: number of clients per round.
