@@ -242,7 +242,7 @@ FAULTS = {
     "follows the first": ("cohort order", "in another order gives numbers that differ", changed(
         server=follows_the_first, individual=True)),
     "reads past its own": ("own examples", "a client reads beyond its own", reads_past_its_own),
-    "counts the empty": ("empty clients", "An empty place in the cohort changes the numbers", changed(
+    "counts the empty": ("empty clients", "An empty place in the cohort changes", changed(
         server=asks_the_whole_cohort, individual=True)),
     "hides NaN": ("non-finite", "was counted", changed(client=with_upload(without_info))),
     "keeps a key": ("resume", "jax.random.key_data", changed(init=with_key, server=keyed_server)),

@@ -414,7 +414,7 @@ def test_phi_and_chi():
     assert phi(2.5, 1.0, 0.5) == pytest.approx((1 - 0.5**2.5) / 0.5)
     assert chi((0.0, 0.0, 1.0), 2.0, 0.25) == pytest.approx(0.25)
     assert chi(3, 2.0, 0.25) == pytest.approx((1 + 0.5 + 0.25) / 3)
-    with pytest.raises(TheoryError, match="take a whole K"):
+    with pytest.raises(TheoryError, match="use a whole K"):
         phi(2.5, 1.0, 1.5)
 
 
@@ -515,7 +515,7 @@ def test_populations_from_files(tmp_path):
     for name, content, sentence in (
         ("f.csv", "client,x,y\nann,1\n", "Line 2 has 2 values, the first 3"),
         ("g.csv", "client,x,y\n\n\nann,1,b\n", "Line 4: could not convert"),
-        ("h.csv", "name,x,y\nann,1,2\n", "There is no column 'client'; there are name, x, y"),
+        ("h.csv", "name,x,y\nann,1,2\n", "There is no column 'client'; the columns are name, x, y"),
         ("i.json", "[1, 2]", "a table of names and values"),
         ("j.json", "{", "cannot be parsed"),
         ("k.json", '{"random": {"clients": 3}}', "cannot be built"),
@@ -523,7 +523,7 @@ def test_populations_from_files(tmp_path):
         ("m.json", '{"random": {"num_clients": 2.5, "dimension": 1}}', "num_clients must be"),
         ("n.json", '{"density_power": "x", "interval": [1, 2]}', "density_power must be numbers"),
         ("o.json", '{"density_power": 1, "interval": ["a", 2]}', "interval must be numbers"),
-        ("p.npz", "nothing", "no whole .npz file"),
+        ("p.npz", "nothing", "not a complete .npz file"),
     ):
         (tmp_path / name).write_text(content)
         with pytest.raises(TheoryError, match=sentence):

@@ -1,4 +1,4 @@
-"""Random orders of a client's examples, which depend on nothing but the key and their number."""
+"""Random orders of a client's examples, which depend only on the key and their number."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LONGEST_COUNT = 256
 
 @jax.custom_batching.custom_vmap
 def largest_lane(value: Array) -> Array:
-    """The value; under `vmap`, the largest of the lanes' values, so that a branch on it stays one.
+    """The value; under `vmap`, the largest over all lanes, so that a branch on it stays a branch.
 
     The `vmap` of a branch on each lane's own value would run all branches at every step.
     """

@@ -41,9 +41,9 @@ def require_model(model: Any, call: str = "") -> None:
     if isinstance(model, Model):
         return
     raise TypeError(
-        f"model must be a fedax.Model, such as the result of fedax.classification(init, apply) or "
-        f"fedax.regression, but is {kind_of(model)}.{_hint(model)}" + (f" Call {call}." if call "
-        "else "")
+        "model must be a fedax.Model, such as the result of fedax.classification(init, apply) or "
+        f"fedax.regression, but is {kind_of(model)}.{_hint(model)}"
+        + (f" Call {call}." if call else "")
     )
 
 

@@ -1,4 +1,4 @@
-"""What can be wrong with a question to the theory; each error is a sentence."""
+"""Errors of the theory toolkit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Section 3: a round of local steps is a gradient step on another loss."""
+"""Section 3: a round of local steps is a gradient step on a surrogate loss."""
 
 from __future__ import annotations
 
@@ -56,15 +56,15 @@ def theorem_3(
     .. math:: E[\mathrm{InnerLoop}(i, x, \gamma, \Theta)] = \nabla \tilde f_i(x) =
         Q_i(\gamma, \Theta) \nabla f_i(x)
 
-    The minibatches must be drawn independently, as Algorithm 2 draws them (with replacement). In
-    a shuffled epoch they are not, and then the theorem fails: two examples with A_z = 1, 3 and
-    c_z = 0, gamma = 1/4, one step on each from x = 1 return 3.25 in the mean, not 3.
+    The minibatches must be drawn independently, as in Algorithm 2 (with replacement). In a shuffled
+    epoch they are not, and the theorem fails: with two examples, A_z = 1, 3 and c_z = 0, gamma =
+    1/4 and one step on each from x = 1, the mean result is 3.25, not 3.
 
     Args:
       population: the clients.
       gamma: client learning rate >= 0.
-      Theta: gradient weights, or a whole K; the left side takes as many steps.
-      x: where the clients start, [d].
+      Theta: gradient weights, or a whole K; the left side takes that many steps.
+      x: the clients' start, [d].
       printed: with the loss of equation 9 as published.
 
     Raises:
@@ -114,7 +114,7 @@ def theorem_4(
         = \nabla \tilde f_i(x, \gamma, \Theta_{2K+1}),
 
     and so for the server's q, the mean of the clients' gradients: E q(x) is the gradient of the
-    surrogate loss. The left side is the chain rule, step by step.
+    surrogate loss. The left side is computed by the chain rule, step by step.
 
     Args:
       population: the clients.
@@ -126,10 +126,10 @@ def theorem_4(
     Raises:
       ConditionError: if K is not a whole number >= 1.
 
-    Errata: equation 14 must have grad m_K^i(x) on its right, the mean over examples of one
-    client; equation 15 sums over all clients in I, and must average over the M in I_t, or the
-    gradient is as many times too long as there are clients. The proof's display has
-    (I - gamma A_i)^{2K+1}; it is (I - gamma A_i)^{2K} A_i (x - c_i). The theorem is right.
+    Errata: equation 14 must have grad m_K^i(x) on its right, the mean over examples of one client;
+    equation 15 sums over all clients in I, and must average over the M in I_t, or the gradient is
+    too large by the number of clients. The proof's display has (I - gamma A_i)^{2K+1}; it is (I -
+    gamma A_i)^{2K} A_i (x - c_i). The theorem is right.
 
     Example:
       >>> clients = QuadraticPopulation.from_centres([1.0, 2.0], [0.0, 0.0])

@@ -1,6 +1,6 @@
 r"""Section 5: eigenvalues of Q_i, of Q_i A_i and of the surrogate loss.
 
-Statements about a client are evaluated for all clients of positive probability at once, so their
+Statements about a client are evaluated for all clients with positive probability at once, so their
 sides are arrays with an entry (a matrix, a spectrum) for each. mu_i and L_i are the extreme
 eigenvalues of A_i; mu and L those of all of them, so gamma < 1/L is gamma < 1/L_i for each.
 Eigenvalues are those of the matrices that `fedax.theory.surrogate` builds.
@@ -42,7 +42,7 @@ def lemma_5(population: QuadraticPopulation, gamma: float, Theta: Weights) -> tu
     [Q_i A_i, Q_i b_i] with a [A_i, b_i].
 
     Raises:
-      ConditionError: if gamma is above 0 and Theta has a weight after the first.
+      ConditionError: if gamma > 0 and Theta has a weight after the first.
 
     Erratum: the proof ends in a f~_i; it must be a f_i. The lemma is right.
 
@@ -73,8 +73,8 @@ def lemma_6(population: QuadraticPopulation, gamma: float, Theta: Weights) -> tu
     only; (3) the eigenvalues of Q_i are :math:`\sum_k \theta_k (1 - \gamma \lambda)^{k-1}`, one
     for each eigenvalue lambda of A_i; (4) the largest belongs to mu_i, the smallest to L_i.
 
-    Part 1 is claimed as lambda_min(Q_i) >= 0, and part 4 says that it is not 0; part 2 as a
-    gradient that is 0 at c_i.
+    Part 1 is claimed as lambda_min(Q_i) >= 0, which part 4 shows not to be 0; part 2 is claimed as
+    a gradient of 0 at c_i.
 
     Returns:
       Five claims: parts 1, 2, 3 and the two of part 4.
@@ -194,9 +194,8 @@ def lemma_9(
     Raises:
       ConditionError: if mu or gamma is not positive, gamma >= 1/L, or K is not a whole number >= 1.
 
-    Erratum: the power K is missing, and what is printed is the identity, which is right only for
-    K = 1. In the proof the two powers -1 are k - 1 and K. For K = 2 and gamma A_i = 1/2, Q_i is
-    1.5.
+    Erratum: the power K is missing; the printed form is the identity, which is right only for K =
+    1. In the proof the two powers -1 are k - 1 and K. For K = 2 and gamma A_i = 1/2, Q_i is 1.5.
 
     Example:
       >>> client = QuadraticPopulation.from_centres([1.0], [0.0])
@@ -219,9 +218,8 @@ def lemma_9(
 def lemma_10(population: QuadraticPopulation, gamma: float, Theta: Weights) -> tuple[Claim, ...]:
     r"""Eigenvalues of Q_i A_i (Charles and Konečný 2020, Lemma 10).
 
-    (1) An eigenvector v of A_i with eigenvalue lambda is one of Q_i A_i with
-    :math:`\sum_k \theta_k (1 - \gamma \lambda)^{k-1} \lambda` (whatever gamma is). (2) If
-    gamma < 1/L_i,
+    (1) An eigenvector v of A_i with eigenvalue lambda is one of Q_i A_i with :math:`\sum_k \theta_k
+    (1 - \gamma \lambda)^{k-1} \lambda` (for every gamma). (2) If gamma < 1/L_i,
 
     .. math::
         \lambda_{\max} \le \sum_k \theta_k (1 - \gamma \mu_i)^{k-1} L_i, \qquad
@@ -266,7 +264,7 @@ def extremes(
     smallest: tuple[str, Any],
     exact: bool = False,
 ) -> tuple[Claim, Claim]:
-    """Claims of the extreme eigenvalues of matrices, [d, d] or [N, d, d].
+    """Claims about the extreme eigenvalues of matrices, [d, d] or [N, d, d].
 
     Args:
       name: the statement's.
