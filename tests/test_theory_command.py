@@ -205,4 +205,4 @@ def test_clients_whose_condition_number_cannot_be_squared(capsys):
     said = {name: row["prescription"] for name, row in ways.items()}
     assert "beyond float64" in said["the same by Theorem 17"]
     assert "beyond float64" in said["the same by Corollary 20"]
-    assert "mu = 2, which is negligible compared with L = 1e+219" in said["decaying gamma, Theorem 29"]
+    assert "which is negligible compared with L = 1e+219" in said["decaying gamma, Theorem 29"]

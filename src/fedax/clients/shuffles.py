@@ -10,12 +10,13 @@ import jax.numpy as jnp
 
 from fedax.algorithm import Array
 
-# A shuffle sorts at least so many places.
+# The smallest number of places that a shuffle sorts.
 SHORTEST_SORT = 64
-# Random bits are drawn for so many places together: 256 would take five times as long on a CPU.
+# Number of places for which random bits are drawn together: 256 would take five times as long on a
+# CPU.
 BITS_AT_ONCE = 128
-# Up to so many it counts, for each, those that come before it: on a CPU a third to a half of
-# the time of XLA's sort.
+# Up to this number it counts, for each, those before it: on a CPU a third to a half of the time of
+# XLA's sort.
 LONGEST_COUNT = 256
 
 

@@ -31,7 +31,7 @@ from fedax.devices.internals import (
     set_derivatives,
 )
 
-# So many columns of x are gathered, or added, in a step of the loop.
+# Number of columns of x that are gathered, or added, in a step of the loop.
 GATHERED_AT_ONCE = 10
 ADDED_AT_ONCE = 4
 

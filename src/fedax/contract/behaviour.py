@@ -29,7 +29,7 @@ from fedax.data.cohort_data import NOBODY
 
 RATES = ("client_learning_rate", "server_learning_rate")
 MANY_ROUNDS = 300
-# What is left of the loss above its minimum after so many rounds.
+# The largest share of the loss above its minimum that may be left after these rounds.
 LEFT = 0.1
 
 

@@ -82,7 +82,7 @@ def require_one_structure(states: Sequence[PyTree]) -> None:
     """
     first, *others = map(jax.tree.structure, states)
     for other in others:
-        if str(other) != str(first):  # a class that a factory defines anew is the same, see below
+        if str(other) != str(first):  # a class that a factory defines again is the same, see below
             raise AlgorithmError(
                 f"The algorithm's states for two settings have different structures: {first} "
                 f"and {other}. Settings that change the structure must not be numbers."

@@ -22,7 +22,7 @@ _STANDARD = sysconfig.get_paths()["stdlib"]
 _PACKAGES = re.compile(r"[\\/](site|dist)-packages[\\/]")
 _ENGINE = re.compile(r"[\\/](site|dist)-packages[\\/](jax|jaxlib|fedax)[\\/]")
 
-# Of a long list so many are named, and of a long text so many letters are quoted.
+# Limits on the items of a list that are named and the letters of a text that are quoted.
 _MOST_NAMED = 6
 _MOST_LETTERS = 300
 

@@ -141,7 +141,7 @@ def random_crop(size: int | Sequence[int], padding: int = 0) -> Step:
       padding: >= 0, number of zeros added on each side of the image first.
 
     Raises:
-      ValueError: if a number is out of its range.
+      ValueError: if a number is out of range.
       ModelError: when used, if the crop is larger than the images.
 
     Example:
@@ -227,7 +227,7 @@ def standardised(mean: Sequence[float] | Array, std: Sequence[float] | Array) ->
       mean, std: one number per channel, in the scale of the images at this step; std > 0.
 
     Raises:
-      ValueError: if a number is out of its range.
+      ValueError: if a number is out of range.
       ModelError: when used, if the images have a different number of channels.
 
     Example:

@@ -17,8 +17,8 @@ from fedax.mistakes.algorithm import call_state_inits
 from fedax.mistakes.errors import ModelError, checked_call, kind_of
 from fedax.mistakes.model import require_model
 
-# Of more examples, evenly spaced ones are looked at; of those that must be read first, from a disk
-# or from a sparse matrix, so many that they have this size.
+# If there are more examples, evenly spaced ones are checked; if they must be read first, from a
+# disk or a sparse matrix, only as many as have this size.
 MOST_EXAMPLES = 2**20
 MOST_READ_BYTES = 2**26
 

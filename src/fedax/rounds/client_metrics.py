@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 # With fewer clients a tenth of them is no client.
 CLIENTS_FOR_A_TENTH = 10
-# So many clients are named when the metrics are shown.
+# Number of clients that are named when the metrics are shown.
 SHOWN = 3
 
 

@@ -22,9 +22,9 @@ from fedax.mistakes.model import call_outputs
 from fedax.rounds.state import TrainingState
 from fedax.rounds.untrained import mean_loss, untrained_loss
 
-# On so many examples it is seen whether outputs are probabilities, and how large inputs are.
+# Number of examples used to see whether outputs are probabilities, and how large inputs are.
 FEW_EXAMPLES = 8
-# The first rounds' losses are far above that of guessing, ln C, from so many times it.
+# Losses of the first rounds are too high from this factor times that of guessing, ln C.
 FIRST_ROUNDS = 3
 FAR_ABOVE = 5.0
 # Inputs up to this need no scaling.
@@ -113,7 +113,7 @@ def _statistics(params: Params) -> str | None:
             return (
                 "The parameters contain 'batch_stats', the running statistics of Flax's BatchNorm, "
                 "which would be trained by gradients, not updated from batches. Use nn.GroupNorm "
-                'or nn.LayerNorm in place of nn.BatchNorm.'
+                'or nn.LayerNorm instead of nn.BatchNorm.'
             )
     return None
 

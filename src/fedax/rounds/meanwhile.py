@@ -25,7 +25,7 @@ from fedax.rounds.timing import Stopwatch
 
 # Of a round's time. A tenth is promised, and a batch may take longer than those before it.
 SHARE = 0.075
-# So many reports are kept back with a state; before another one the evaluation is finished.
+# Number of reports held back with a state; before another one the evaluation is finished.
 MOST_STATES = 4
 
 

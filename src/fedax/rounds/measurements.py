@@ -36,7 +36,7 @@ from fedax.rounds.personalization import (
 from fedax.rounds.settings_of import setting_of
 from fedax.rounds.timing import Stopwatch
 
-# On so many clients, and examples of each, the diagnostics estimate dissimilarity.
+# Number of clients, and of examples of each, for the diagnostics' estimate of dissimilarity.
 MEASURED_CLIENTS = 5
 MEASURED_EXAMPLES = 32
 
@@ -155,7 +155,7 @@ class Measurements:
             _check_evaluation(self._at_end, params, "test")
 
     def due(self, *, sampled: bool, waits: bool) -> Evaluator | None:
-        """What evaluates a round now; None if nothing does, or if training goes on meanwhile."""
+        """The evaluator of a round now; None if none is due or training continues meanwhile."""
         if not sampled or self.sample is None:
             return self._evaluator
         return self.sample if waits else None

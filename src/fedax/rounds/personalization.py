@@ -274,7 +274,7 @@ def checked_tuning(
     """How clients fine-tune; the local training checks the rest.
 
     Raises:
-      ValueError: if a count is out of its range, or neither steps nor epochs are given.
+      ValueError: if a count is out of range, or neither steps nor epochs are given.
     """
     if num_local_steps is None and num_local_epochs is None:
         raise ValueError(

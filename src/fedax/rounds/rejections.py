@@ -17,9 +17,9 @@ from fedax.data.federated_dataset import FederatedDataset
 from fedax.mistakes.model import call_loss
 from fedax.rounds.uploads import largest_squared
 
-# A client is named when it was rejected in so many rounds.
+# A client is reported when it has been rejected in this number of rounds.
 AGAIN = 3
-# On so many of its examples the loss is looked at.
+# Number of its examples whose loss is checked.
 LOOKED_AT = 256
 # Numbers of data above this are worth a word.
 LARGE = 1e4

@@ -143,7 +143,7 @@ def sampler(
 
     Raises:
       TypeError: if client_sizes are not a sequence of integers.
-      ValueError: if an argument is out of its range.
+      ValueError: if an argument is out of range.
 
     Example:
       >>> draw = sampler("cyclic", np.array([5, 5, 5, 5, 5]), cohort_size=2, seed=0)
@@ -206,7 +206,7 @@ def part_of_the_day(share: float, rounds_per_day: int = 24, seed: int = 0) -> Av
       seed: seed of the phases.
 
     Raises:
-      ValueError: if an argument is out of its range.
+      ValueError: if an argument is out of range.
 
     Example:
       >>> available = part_of_the_day(0.25)

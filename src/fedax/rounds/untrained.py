@@ -20,7 +20,7 @@ LOOKED_AT = 64
 # A run has diverged if its training loss ends above the untrained model's by this many times its
 # size. Rates that are too high need not end in what is not finite.
 FACTOR = 1.0
-# The training loss ends with its mean over so many rounds, or over all if there are fewer.
+# Number of last rounds whose mean is the final training loss; all if there are fewer.
 LAST_ROUNDS = 100
 
 

@@ -8,7 +8,7 @@ from fedax.rounds.untrained import LAST_ROUNDS
 from fedax.sweeps.choosing import CLOSE, PAPER_RULE, Choice, MethodChoice, rounds_of
 from fedax.sweeps.record import Record
 
-# So many of the settings that diverged are named.
+# Number of diverged settings that are named.
 NAMED = 3
 
 

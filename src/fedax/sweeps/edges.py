@@ -14,7 +14,7 @@ from fedax.sweeps.grid import is_number
 
 Side: TypeAlias = Literal["smallest", "largest"]
 
-# So many values continue a grid.
+# Number of values that continue a grid.
 ADDED = 2
 # What differs by no more than this part of itself counts as the same number: 3.16 and 10^0.5.
 ALIKE = 0.02

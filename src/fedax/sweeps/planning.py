@@ -15,8 +15,8 @@ from fedax.rounds.options import Settings
 from fedax.sweeps.batch import varying
 from fedax.validate import check_count
 
-# On a CPU: side by side on a device as many settings as have parameters of so many bytes
-# together, which stay in its cache, and no more than so many (docs/notebook/log.md).
+# On a CPU a device trains settings together whose parameters have at most these bytes, which stay
+# in its cache, and at most this number of settings (docs/notebook/log.md).
 CPU_BYTES = 2**18
 CPU_MOST = 16
 

@@ -39,7 +39,7 @@ from fedax.theory.tables import MOST_BYTES, read_table, read_text
 ARRAYS = ("matrices", "centres", "linear", "probabilities", "noise", "density_power", "interval")
 # Of an array in it; NumPy's own headers have 128 bytes.
 _LONGEST_HEADER = 2**12
-# Of a name in a file so many letters are quoted.
+# Number of letters quoted of a name in a file.
 _MOST_LETTERS = 60
 # Of what a library says of a damaged file.
 _MOST_REASON = 300

@@ -8,11 +8,11 @@ import numpy as np
 
 from fedax.theory.errors import TheoryError
 
-# So many numbers the clients' matrices may have together, N d^2: 64 MiB, of which a computation
-# holds several at a time.
+# Limit on the numbers in the clients' matrices, N d^2: 64 MiB, of which a computation holds several
+# at a time.
 MOST_NUMBERS = 2**23
 
-# Of a value that is refused so many letters are quoted.
+# Number of letters quoted of a refused value.
 _MOST_LETTERS = 200
 
 

@@ -53,8 +53,7 @@ class QuadraticPopulation:
       matrices: A_i, [N, d, d], symmetric.
       linear: b_i = -A_i c_i, [N, d].
       probabilities: p_i >= 0, [N], sum 1.
-      noise: covariance of one example's gradient about its client's gradient, [N, d, d]; it does
-        not depend on x (additive noise).
+      noise: covariance of one example's gradient about its client's, [N, d, d]; independent of x.
 
     Example:
       >>> clients = QuadraticPopulation.from_centres([1.0, 2.0], [1.0, 0.5])
@@ -240,9 +239,8 @@ class QuadraticPopulation:
           ridge: lambda >= 0. A client with fewer than d examples has a centre only if lambda > 0.
           intercept: whether to add a last feature that is always 1; the ridge term includes it.
           weighting: "num_examples" for p_i = n_i / n, or "uniform".
-          with_noise: whether to give each client the covariance of its examples' gradients at the
-            pooled minimiser. It is exact there; elsewhere the noise of a least-squares gradient is
-            larger.
+          with_noise: whether a client has its examples' gradient covariance at the pooled
+            minimiser. It is exact there; elsewhere the noise of a least-squares gradient is larger.
 
         Raises:
           TheoryError: if a client's arrays do not fit, or an argument is out of range.

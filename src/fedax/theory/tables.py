@@ -12,7 +12,7 @@ from fedax.files.regular import open_file
 # A file of more bytes is not read. What JSON becomes in memory is up to twenty times its size, and
 # tomllib, which is Python, reads a megabyte in about a second.
 MOST_BYTES = {".json": 2**26, ".toml": 2**22}
-# So deep tables and lists may stand in each other; Python's recursion ends near a thousand.
+# Maximum nesting of tables and lists; Python's recursion ends near a thousand.
 DEEPEST = 50
 
 
