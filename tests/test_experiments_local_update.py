@@ -1,4 +1,4 @@
-"""Experiments of papers 000 and 001: plans, published numbers, criteria, tables and figures."""
+"""Experiments of `charles2020` and `decay2021`: plans, published numbers, criteria, tables."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Experiments of papers 002 and 003: plans resolve, criteria tell agreement from disagreement."""
+"""Experiments of `elastic2023` and `mime2020`: plans resolve, criteria tell agreement apart."""
 
 import numpy as np
 import pytest
@@ -207,7 +207,7 @@ def test_figures_share_their_runs():
 
 @pytest.mark.quick
 def test_published_numbers_are_the_papers():
-    """Table 1 of 002 and Table 3 of 003, as their texts have them."""
+    """Table 1 of Chen et al. 2023 and Table 3 of Karimireddy et al. 2020, as printed."""
     text = "55.39 55.49 58.74 61.22 61.11 61.45"
     found = [*elastic2023.PUBLISHED_TRAIN.values(), *elastic2023.PUBLISHED_TEST.values()]
     assert found == [float(word) for word in text.split()]

@@ -140,7 +140,7 @@ def test_a_run_has_its_settings_values_and_its_seed():
 def test_the_papers_grid_is_that_of_its_preset():
     methods = "fedavg,fedavgm,fedyogi"
     config = sweep(methods, "reddi2021", task="shakespeare")
-    rates = 8 * 9  # FACTS A3: 10^-3, ..., 10^0.5 and 10^-3, ..., 10^1
+    rates = 8 * 9  # 10^-3, ..., 10^0.5 and 10^-3, ..., 10^1 (Reddi et al. 2021, D.2)
     assert len(config.settings) == 2 * rates + 5 * rates  # adaptivity 10^-5, ..., 10^-1
     assert {base.preset for base in config.bases.values()} == {"reddi2021"}
     assert config.grid["fedyogi"] == presets("shakespeare")["reddi2021"]["grid"]

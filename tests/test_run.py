@@ -667,7 +667,7 @@ def test_settings_win_over_file_over_preset(tmp_path):
 
 @pytest.mark.quick
 def test_paper_preset_has_the_published_numbers():
-    """FACTS A3: Shakespeare's row of the best values, batch 4, 10 clients, 1200 rounds, E = 1."""
+    """Reddi et al. 2021: Shakespeare's best values, batch 4, 10 clients, 1200 rounds, E = 1."""
     published = {
         "fedadagrad": (0, -1 / 2, -1), "fedadam": (0, -2, -3), "fedyogi": (0, -2, -3),
         "fedavgm": (0, -1 / 2, None), "fedavg": (0, 0, None),

@@ -172,7 +172,7 @@ def test_settings_of_a_task_are_shown_with_types_and_defaults(capsys):
 
 @pytest.mark.quick
 def test_methods_of_the_paper_have_its_numbers():
-    """Table of best values in the released code's documentation, powers of 10 (FACTS A3)."""
+    """Table of best values in the released code's documentation, powers of 10."""
     best = {
         "cifar100": {"fedadagrad": (-1, -1, -2), "fedyogi": (-1.5, 0, -1), "fedavg": (-1, 0.5)},
         "emnist": {"fedadam": (-1.5, -2.5, -4), "fedavgm": (-1.5, -0.5)},
@@ -212,7 +212,7 @@ def test_a_summed_loss_is_made_up_for_by_the_rate():
 
 @pytest.mark.quick
 def test_decaying_steps_are_those_of_the_table():
-    """Paper 001, Table 5; its Table 1 has the shares of the steps of 4000 rounds."""
+    """The decaying-steps paper (2021), Table 5; its Table 1 has the shares of steps."""
     shares = {
         ("stackoverflow-tags", "decay2021"): 0.55, ("stackoverflow-tags", "decay2021-33"): 0.51,
         ("stackoverflow-tags", "decay2021-100"): 0.50, ("emnist", "decay2021-3"): 0.65,
@@ -237,7 +237,7 @@ def test_decaying_steps_are_those_of_the_table():
 
 @pytest.mark.quick
 def test_the_paper_of_local_updates_has_its_tables():
-    """Paper 000: Table 2, and the pair of Tables 3 to 7 that is the preset's.
+    """Charles and Konečný 2020: Table 2, and the pair of Tables 3 to 7 that is the preset's.
 
     But for Shakespeare's server rate, printed 10^1.5; the tags' loss was summed over 16 examples.
     """

@@ -30,10 +30,11 @@ def load(
     """62 classes; a pixel is 1 where the paper is white and 0 where it is black, or inverted.
 
     Args:
-      model: "cnn" (papers 003 and 004, 1,206,590 parameters), "mcmahan" (paper 000, 1,690,046),
-        "decay2021" (paper 001, with its 64 outputs), "mlp" (paper 003, 271,862) or "logistic"
-        (paper 003, 48,670).
-      inverted: whether pixels are 1 - x, as in paper 003.
+      model: "cnn" (Karimireddy et al. 2020 and Reddi et al. 2021, 1,206,590 parameters), "mcmahan"
+        (Charles and Konečný 2020, 1,690,046), "decay2021" (decaying-steps paper 2021, with its 64
+        outputs), "mlp" (Karimireddy et al. 2020, 271,862) or "logistic" (Karimireddy et al. 2020,
+        48,670).
+      inverted: whether pixels are 1 - x, as in Karimireddy et al. 2020.
       num_clients: the number of writers, drawn at random; none: all 3,400.
       client_seed: of that draw.
     """
@@ -57,7 +58,7 @@ def load(
 def load_autoencoder(
     model: str, num_clients: int | None = None, client_seed: int = 0
 ) -> Task:
-    """The same images, inverted, through a code of 30 numbers: paper 004's autoencoder.
+    """The autoencoder of Reddi et al. 2021: inverted images, a code of 30 numbers.
 
     Args:
       model: "autoencoder", 2,837,314 parameters.

@@ -1,15 +1,16 @@
-r"""The statements of paper 001, one function each, named after it.
+r"""The statements of the decaying-steps paper (2021), one function each, named after it.
 
-"Faster Federated Learning with Decaying Number of Local SGD Steps" (2021) builds on paper 000: its
-equation 7 is `charles2020.theorem_17`, its surrogate loss (equation 4) lacks the square
-that equation 9 of paper 000 lacks, and its quadratic lemmas are those of paper 000 with K in the
-place of gamma. As there, functions check conditions, left sides are exact, and `printed=True` gives
-the published form where it is wrong. Symbols: `fedax.theory.population`.
+"Faster Federated Learning with Decaying Number of Local SGD Steps" (2021) builds on Charles and
+Konečný 2020: its equation 7 is `charles2020.theorem_17`, its surrogate loss (equation 4)
+lacks the same square as equation 9 of Charles and Konečný 2020, and its lemmas on quadratics are
+those of that paper with K in place of gamma. As there, functions check conditions, left sides are
+exact, and `printed=True` gives the published form where it is wrong. Symbols:
+`fedax.theory.population`.
 
 K is real here. Algorithm 2 takes whole steps, for which K_t must be rounded; (I - gamma A_i)^K and
 the variance of the output, a geometric sum, are real functions of K, so the statements can be
-checked as they stand. The server's learning rate multiplies the clients' sums of gradients: what
-Algorithm 2 returns, x - x_K, should be x - x_{K+1}, and is gamma times that sum.
+checked for real K. The server's learning rate multiplies the clients' sums of gradients: Algorithm
+2 returns x - x_K, which should be x - x_{K+1} and is gamma times that sum.
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ from fedax.theory.surrogate import check_gamma, phi, surrogate
 
 
 class StepSchedules(NamedTuple):
-    """Of rounds 1, ..., T.
+    """Schedules of rounds 1, ..., T.
 
     Attributes:
-      gamma: client learning rate, of all rounds.
+      gamma: client learning rate of all rounds.
       Ks: local steps, real, [T].
       etas: server learning rates, [T].
     """
@@ -49,17 +50,17 @@ class StepSchedules(NamedTuple):
 def lemma_1(
     population: QuadraticPopulation, gamma: float, K_1: float, K_2: float
 ) -> tuple[Claim, Claim]:
-    r"""More steps give smaller mean Hessians (paper 001, appendix A.1.1, Lemma 1).
+    r"""More steps give smaller mean Hessians (decaying-steps paper 2021, appendix A.1.1, Lemma 1).
 
     If 0 < gamma < 1/L and 1 <= K_1 <= K_2, then :math:`C = Q_i(K_1) A_i / K_1 - Q_i(K_2) A_i / K_2`
     is positive semidefinite, and its largest eigenvalue at most
     :math:`\phi_L(K_1) / K_1 - \phi_L(K_2) / K_2`.
 
     Returns:
-      Two claims with an entry for each client of positive probability.
+      Two claims with an entry for each client with positive probability.
 
     Raises:
-      ConditionError: mu or gamma is not positive, gamma >= 1/L, or not 1 <= K_1 <= K_2.
+      ConditionError: if mu or gamma is not positive, gamma >= 1/L, or not 1 <= K_1 <= K_2.
 
     Example:
       >>> clients = QuadraticPopulation.from_centres([1.0, 2.0], [1.0, 0.5])
@@ -81,7 +82,7 @@ def lemma_1(
 
 
 def theorem_1(population: QuadraticPopulation, gamma: float, K_1: float, K_2: float) -> Claim:
-    r"""How far two numbers of steps' minimisers are apart (paper 001, Theorem 1, equation 8).
+    r"""Distance between the minimisers of K_1 and K_2 steps (decaying-steps paper 2021, Theorem 1).
 
     If 0 < gamma < 1/L and 1 <= K_1 <= K_2, then
 
@@ -90,10 +91,10 @@ def theorem_1(population: QuadraticPopulation, gamma: float, K_1: float, K_2: fl
         \frac{\phi_L(K_1) - (K_1 / K_2) \phi_L(K_2)}{\phi_\mu(K_1)}.
 
     Raises:
-      ConditionError: mu or gamma is not positive, gamma >= 1/L, or not 1 <= K_1 <= K_2.
+      ConditionError: if mu or gamma is not positive, gamma >= 1/L, or not 1 <= K_1 <= K_2.
 
-    Errata of the proof: those of paper 000's Theorem 21, on which it is modelled. The theorem is
-    right.
+    Errata of the proof: those of Theorem 21 of Charles and Konečný 2020, on which it is modelled.
+    The theorem is right.
 
     Example:
       >>> clients = QuadraticPopulation.from_centres([1.0, 2.0], [1.0, 0.5])
@@ -117,7 +118,7 @@ def theorem_1(population: QuadraticPopulation, gamma: float, K_1: float, K_2: fl
 def corollary_1(
     population: QuadraticPopulation, gamma: float, K_1: float, K_2: float
 ) -> tuple[Claim, Claim]:
-    r"""The same, in terms of K_2 - K_1 (paper 001, Corollary 1, equations 9 and 10).
+    r"""The same, in terms of K_2 - K_1 (decaying-steps paper 2021, Corollary 1).
 
     If 0 < gamma < 1/L and 1 <= K_1 <= K_2, then
 
@@ -125,13 +126,13 @@ def corollary_1(
         \le 2 \sigma_c \frac{L^2}{\mu^2} \frac{K_2 - K_1}{K_2}
         \le 2 \sigma_c \frac{L^2}{\mu^2} (K_2 - K_1).
 
-    It does not rest on Corollary 22 of paper 000, and is right.
+    It does not depend on Corollary 22 of Charles and Konečný 2020, and is right.
 
     Returns:
       Two claims, one for each bound.
 
     Raises:
-      ConditionError: mu or gamma is not positive, gamma >= 1/L, or not 1 <= K_1 <= K_2.
+      ConditionError: if mu or gamma is not positive, gamma >= 1/L, or not 1 <= K_1 <= K_2.
 
     Example:
       >>> clients = QuadraticPopulation.from_centres([1.0, 2.0], [1.0, 0.5])
@@ -152,15 +153,15 @@ def corollary_1(
 def theorem_2_schedules(
     population: QuadraticPopulation, K_0: float, num_rounds: int, gamma: float | None = None
 ) -> StepSchedules:
-    r"""The schedules of Theorem 2 (paper 001, equation 11).
+    r"""The schedules of Theorem 2 (decaying-steps paper 2021, equation 11).
 
     .. math::
         K_t &= \max\left\{\frac{K_0}{b + t}, 1\right\}, \qquad
         \eta_t = \frac{3}{\phi_\mu(\gamma, K_t) (b + t)} \\
         b &= 3 \kappa^2, \qquad \gamma \le \frac{\ln 2}{K_0 \mu}
 
-    gamma < 1/L needs no saying: if K_0 is so small that ln 2 / (K_0 mu) >= 1/L, then
-    K_0 <= kappa ln 2 < b, every K_t is 1, and gamma has no effect.
+    gamma < 1/L need not be required: if K_0 is so small that ln 2 / (K_0 mu) >= 1/L, then K_0 <=
+    kappa ln 2 < b, every K_t is 1, and gamma has no effect.
 
     Args:
       population: the clients, mu > 0.
@@ -174,7 +175,7 @@ def theorem_2_schedules(
       sums of gradients, as `local_update` sends them.
 
     Raises:
-      ConditionError: mu or gamma is not positive, K_0 < 1, or gamma > ln 2 / (K_0 mu).
+      ConditionError: if mu or gamma is not positive, K_0 < 1, or gamma > ln 2 / (K_0 mu).
 
     Example:
       >>> clients = QuadraticPopulation.from_centres([1.0, 2.0], [1.0, 0.5])
@@ -196,7 +197,7 @@ def theorem_2(
     cohort_size: int | None = None,
     printed: bool = False,
 ) -> Claim:
-    r"""The number of local steps falls, and x_t converges to x* (paper 001, Theorem 2).
+    r"""K falls, and x_t converges to x* (decaying-steps paper 2021, Theorem 2).
 
     With the schedules of `theorem_2_schedules` and all clients,
 
@@ -214,22 +215,23 @@ def theorem_2(
       num_rounds: T.
       gamma: > 0; None: ln 2 / (K_0 mu), the largest.
       batch_size: B.
-      cohort_size: M clients drawn independently, only with printed; None: all.
+      cohort_size: M clients drawn independently (only with `printed`); None: all.
       printed: with G^2 / K_0 in nu, for every M, as published.
 
     Returns:
       One claim with an entry for each x_t, t = 1, ..., T + 1.
 
     Raises:
-      ConditionError: as of `theorem_2_schedules`, or there is a cohort.
+      ConditionError: as for `theorem_2_schedules`, or if cohort_size is given.
 
     Errata: (a) published with 36 G^2 / (mu^2 K_0 M B). The proof takes mu_t >= K_0 mu / 2 from
-    Lemma 18 of paper 000, which gives mu_t >= K_t mu / 2, so K_0 must be the least K_t, which is 1
-    in the end: noise is averaged over K_t steps, not over K_0. With A = 1, G = M B = 1,
-    x_1 = x* and K_0 = 2000 the left side tends to 9 / (5 t), which is 50 times the published bound
-    and 0.025 times the corrected one. (b) The proof's C = 4 sigma_c^2 kappa^2 must be
-    4 sigma_c^2 kappa^2 K_0^2; and its last steps use equation 9, whose (K_t - 1) / K_t is not
-    O(1/t). With equation 10 both come out, and the 16 with them. (c) That of Lemma 23 of paper 000.
+    Lemma 18 of Charles and Konečný 2020, which gives mu_t >= K_t mu / 2, so K_0 must be the
+    smallest K_t, which is eventually 1: noise is averaged over K_t steps, not over K_0. With A = 1,
+    G = M B = 1, x_1 = x* and K_0 = 2000 the left side tends to 9 / (5 t), which is 50 times the
+    published bound and 0.025 times the corrected one. (b) The proof's C = 4 sigma_c^2 kappa^2 must
+    be 4 sigma_c^2 kappa^2 K_0^2; and its last steps use equation 9, whose (K_t - 1) / K_t is not
+    O(1/t). Equation 10 gives both, and the 16. (c) The erratum of Lemma 23 of Charles and Konečný
+    2020.
 
     Example:
       >>> client = QuadraticPopulation.from_centres([1.0], [0.0], noise=1.0)

@@ -34,7 +34,9 @@ def pachinko(
     seed: int = 0,
     examples_per_client: int | None = None,
 ) -> Partition:
-    """Clients draw coarse labels, and in each fine ones: Fed-CIFAR100 (papers 002 and 004).
+    """Clients draw coarse labels, and in each fine ones: Fed-CIFAR100.
+
+    It is the partition of Reddi et al. 2021 and Chen et al. 2023.
 
     Labels are the leaves of a graph root -> coarse -> fine. Client after client draws p ~
     Dir(coarse_alpha) over the coarse labels and, for each of those, q ~ Dir(alpha) over its fine

@@ -1,12 +1,12 @@
-r"""The statements of paper 000 (Charles, Konecny 2020), one function each, named after it.
+r"""The statements of Charles and Konečný 2020, one function each, named after it.
 
 "On the Outsized Importance of Learning Rates in Local Update Methods", 2020. A function takes a
 `fedax.theory.population.QuadraticPopulation` and the statement's symbols, checks the statement's
 conditions (`fedax.theory.errors.ConditionError` names the one that is violated) and returns a
 `fedax.theory.claims.Claim`, or a tuple of them: the left side exactly, the relation, and the right
-side. Where the published form is wrong the corrected one is the default, and `printed=True` gives
-the published one, with the published conditions; the docstring says what is wrong, and
-`docs/notebook/errata.md` collects it all.
+side. If the published form is wrong, the corrected one is the default, and `printed=True` gives the
+published form with its conditions. The docstring explains the error, and `docs/notebook/errata.md`
+lists them all.
 
 Theta_{1:K} = (1, ..., 1) is FedAvg, Theta_K = (0, ..., 0, 1) the last gradient only;
 mu, L, kappa, sigma_A, sigma_c and G are the population's, f~ is the surrogate loss

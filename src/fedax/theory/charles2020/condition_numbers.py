@@ -24,7 +24,7 @@ from fedax.theory.surrogate import (
 Relation: TypeAlias = Literal["<=", ">=", "="]
 
 def lemma_11(population: QuadraticPopulation, gamma: float, K: int) -> tuple[Claim, ...]:
-    r"""Eigenvalues of Q_i(gamma, Theta_{1:K}) A_i (paper 000, Lemma 11).
+    r"""Eigenvalues of Q_i(gamma, Theta_{1:K}) A_i (Charles and Konečný 2020, Lemma 11).
 
     (1) An eigenvector of A_i with eigenvalue lambda is one of Q_i A_i with
     :math:`\phi_{K,\lambda}(\gamma)`. If gamma < 1/L, (2) the extreme eigenvalues are
@@ -32,11 +32,11 @@ def lemma_11(population: QuadraticPopulation, gamma: float, K: int) -> tuple[Cla
     :math:`\phi_{K,\mu}` and :math:`\phi_{K,L}`.
 
     Returns:
-      Five claims: part 1 for all eigenvectors, the columns of [N, d, d], and two of parts 2 and 3
-      each.
+      Five claims: part 1 for all eigenvectors (the columns of [N, d, d]), and two each for parts 2
+      and 3.
 
     Raises:
-      ConditionError: mu is not positive, gamma >= 1/L, or K is not a whole number >= 1.
+      ConditionError: if mu is not positive, gamma >= 1/L, or K is not a whole number >= 1.
 
     Example:
       >>> clients = QuadraticPopulation.from_centres([1.0, 2.0], [1.0, 0.5])
@@ -61,7 +61,7 @@ def lemma_11(population: QuadraticPopulation, gamma: float, K: int) -> tuple[Cla
 def lemma_12(
     population: QuadraticPopulation, gamma: float, K: int, printed: bool = False
 ) -> tuple[Claim, ...]:
-    r"""Eigenvalues of Q_i(gamma, Theta_K) A_i (paper 000, Lemma 12).
+    r"""Eigenvalues of Q_i(gamma, Theta_K) A_i (Charles and Konečný 2020, Lemma 12).
 
     (1) An eigenvector of A_i with eigenvalue lambda is one of Q_i A_i with
     :math:`(1 - \gamma \lambda)^{K-1} \lambda`. If gamma < 1/(K L),
@@ -79,14 +79,14 @@ def lemma_12(
       printed: part 2 with L and mu, as published.
 
     Returns:
-      Five claims, as of `lemma_11`.
+      Five claims, as for `lemma_11`.
 
     Raises:
-      ConditionError: mu is not positive, gamma >= 1/(K L), or K is not a whole number >= 1.
+      ConditionError: if mu is not positive, gamma >= 1/(K L), or K is not a whole number >= 1.
 
-    Errata: part 2 is printed with L and mu in place of L_i and mu_i, and so fails for every client
-    that does not have both. The proof of part 3 fixes gamma < 1/L, where (1 - gamma l)^(K-1) l
-    is not monotone; the condition of the statement, gamma < 1/(K L), is the right one.
+    Errata: part 2 is printed with L and mu instead of L_i and mu_i, so it fails for every client
+    that does not have both. The proof of part 3 fixes gamma < 1/L, where (1 - gamma l)^(K-1) l is
+    not monotone; the condition of the statement, gamma < 1/(K L), is the right one.
 
     Example:
       >>> clients = QuadraticPopulation.from_centres([1.0, 2.0], [1.0, 0.5])
@@ -117,7 +117,7 @@ def lemma_12(
 
 
 def corollary_13(population: QuadraticPopulation, gamma: float, K: int) -> tuple[Claim, ...]:
-    r"""FedAvg's surrogate loss is the better conditioned (paper 000, Corollary 13).
+    r"""FedAvg's surrogate loss is better conditioned (Charles and Konečný 2020, Corollary 13).
 
     If gamma < 1/L, it is L~-smooth and mu~-strongly convex with
 
@@ -129,7 +129,7 @@ def corollary_13(population: QuadraticPopulation, gamma: float, K: int) -> tuple
       Three claims, about L~, mu~ and kappa~.
 
     Raises:
-      ConditionError: mu is not positive, gamma >= 1/L, or K is not a whole number >= 1.
+      ConditionError: if mu is not positive, gamma >= 1/L, or K is not a whole number >= 1.
 
     Example:
       >>> client = QuadraticPopulation.from_centres([[[1.0, 0.0], [0.0, 2.0]]], [[0.0, 0.0]])
@@ -158,7 +158,7 @@ def corollary_13(population: QuadraticPopulation, gamma: float, K: int) -> tuple
 def corollary_14(
     population: QuadraticPopulation, gamma: float, K: int, printed: bool = False
 ) -> tuple[Claim, ...]:
-    r"""So is that of the last gradient only (paper 000, Corollary 14).
+    r"""The last gradient's surrogate loss is, too (Charles and Konečný 2020, Corollary 14).
 
     If gamma < 1/(K L), the surrogate loss of Theta_K has
 
@@ -177,9 +177,9 @@ def corollary_14(
       Three claims, about L~, mu~ and kappa~.
 
     Raises:
-      ConditionError: mu is not positive, gamma >= 1/(K L), or K is not a whole number >= 1.
+      ConditionError: if mu is not positive, gamma >= 1/(K L), or K is not a whole number >= 1.
 
-    Erratum: the conclusion names Theta_{1:K}, and is false of it: one client with eigenvalues 1
+    Erratum: the conclusion names Theta_{1:K}, for which it is false: one client with eigenvalues 1
     and 2, gamma = 1/8, K = 2 has kappa~ = 1.8667 there, above the bound 1.7143.
 
     Example:
@@ -212,10 +212,10 @@ def corollary_14(
 
 
 def lemma_35(population: QuadraticPopulation, gamma: float, K: int) -> Claim:
-    r"""phi_{K,L}(gamma) / phi_{K,mu}(gamma) <= L / mu (paper 000, Lemma 35).
+    r"""phi_{K,L}(gamma) / phi_{K,mu}(gamma) <= L / mu (Charles and Konečný 2020, Lemma 35).
 
     Raises:
-      ConditionError: mu is not positive, gamma > 1/L, or K is not a whole number >= 1.
+      ConditionError: if mu is not positive, gamma > 1/L, or K is not a whole number >= 1.
 
     Example:
       >>> clients = QuadraticPopulation.from_centres([1.0, 2.0], [1.0, 0.5])

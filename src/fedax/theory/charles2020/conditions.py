@@ -1,4 +1,4 @@
-"""What statements ask for: their conditions, in their words, and whom they are about."""
+"""Conditions of the statements, and the clients they are about."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROUNDING = 1e-12
 
 
 def statement(number: str, printed: bool = False) -> str:
-    """Paper and number, as `Claim` and the errors name a statement."""
+    """Paper and number, the name of a statement in `Claim` and in errors."""
     return f"Charles, Konecny 2020, {number}" + (" (as printed)" if printed else "")
 
 
@@ -59,7 +59,7 @@ def round_numbers(num_rounds: int) -> np.ndarray:
     """The rounds t = 1, ..., T.
 
     Raises:
-      TheoryError: T is not a whole number >= 1.
+      TheoryError: if T is not a whole number >= 1.
     """
     return np.arange(1, as_count("num_rounds", num_rounds) + 1)
 
@@ -71,7 +71,7 @@ def convex(name: str, population: QuadraticPopulation) -> QuadraticPopulation:
       The clients that statements are about: those with a positive probability.
     """
     mu, L = population.mu, population.L
-    beside = f", which is nothing beside L = {L:g}" if mu > 0 else ""
+    beside = f", which is negligible compared with L = {L:g}" if mu > 0 else ""
     require(
         mu > SINGULAR * L, name, f"mu > 0 (Assumption 2), but mu = {mu:g}{beside}"
     )

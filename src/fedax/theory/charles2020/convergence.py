@@ -1,13 +1,13 @@
-r"""Section 7: how fast FedAvg converges, and to what.
+r"""Section 7: FedAvg's rate of convergence and its limit.
 
-Left sides are exact, for every round at once. An example's gradient is its client's plus noise
-that does not depend on x; Assumption 4 allows no other on quadratics, as the noise (A_z - A_i) x
-is bounded for all x only if A_z = A_i. mu_gamma and L_gamma stand for phi_{K,mu}(gamma) and
+Left sides are exact, for all rounds at once. An example's gradient is its client's plus noise that
+does not depend on x; Assumption 4 allows no other on quadratics, as the noise (A_z - A_i) x is
+bounded for all x only if A_z = A_i. mu_gamma and L_gamma stand for phi_{K,mu}(gamma) and
 phi_{K,L}(gamma), and x*_gamma for the minimiser of FedAvg's surrogate loss.
 
-M is the number of clients a round. With all clients the server takes the mean with weights p_i,
-whose noise is sum_i p_i^2 times theirs, so M is then 1 / sum_i p_i^2, which is N where all p_i are
-alike. Theorems 26, 27 and 29, Lemma 25 and Corollary 28 need all clients (see `lemma_23`), so they
+M is the number of clients per round. With all clients the server takes the mean with weights p_i,
+whose noise is sum_i p_i^2 times theirs, so M is then 1 / sum_i p_i^2, which is N if all p_i are
+equal. Theorems 26, 27 and 29, Lemma 25 and Corollary 28 need all clients (see `lemma_23`), so they
 take a `cohort_size` only with `printed=True`: M clients, drawn independently.
 
 Schedules are for rounds t = 1, ..., T, in arrays, which fedax's algorithms take as
@@ -48,7 +48,7 @@ def lemma_23(
     with_replacement: bool = True,
     printed: bool = False,
 ) -> Claim:
-    r"""The variance of what the server gets (paper 000, Lemma 23).
+    r"""The variance of the server's update (Charles and Konečný 2020, Lemma 23).
 
     If gamma <= 2/L, the mean q of what M clients return from x has
 
@@ -66,20 +66,20 @@ def lemma_23(
       x: the server's model, [d].
       batch_size: B.
       cohort_size: M; None: all clients.
-      with_replacement: whether the M clients are drawn independently, with probabilities p_i, or
-        all different, which needs p_i all alike.
-      printed: K G^2 / (M B) for every gamma and M, as published.
+      with_replacement: whether the M clients are drawn independently with probabilities p_i, or
+        without replacement, which needs equal p_i.
+      printed: use K G^2 / (M B) for every gamma and M, as published.
 
     Raises:
-      ConditionError: mu is not positive, gamma > 2/L, K is not a whole number >= 1, M < 1, or M
-        clients are to be drawn without replacement and M > N or the p_i differ.
+      ConditionError: if mu is not positive, gamma > 2/L, K is not a whole number >= 1, M < 1, or
+        clients are drawn without replacement and M > N or the p_i differ.
 
-    Errata: (a) published for all gamma >= 0. The noise of a step enters later gradients times
-    (I - gamma A_i)^j, which grows if gamma > 2/L: with A = 1, gamma = 2.5, K = 10 and G = M = B = 1
-    the variance is 2659.4, the published bound 10. In the proof the martingale differences are
-    g_k - grad f_i(x_k), not g_k - E g_k. (b) The clients are drawn at random, and the variance of
-    that is missing. With A = 1, 1 and c = 1, -1, gamma = 0.1, K = 5, M = 2, G = B = 1 the variance
-    is 10.099, the published bound 2.5.
+    Errata: (a) published for all gamma >= 0. The noise of a step enters later gradients times (I -
+    gamma A_i)^j, which grows if gamma > 2/L: with A = 1, gamma = 2.5, K = 10 and G = M = B = 1 the
+    variance is 2659.4, the published bound 10. In the proof the martingale differences are g_k -
+    grad f_i(x_k), not g_k - E g_k. (b) The variance of drawing clients at random is missing. With A
+    = 1, 1 and c = 1, -1, gamma = 0.1, K = 5, M = 2, G = B = 1 the variance is 10.099, the published
+    bound 2.5.
 
     Example:
       >>> client = QuadraticPopulation.from_centres([1.0], [0.0], noise=1.0)
@@ -105,7 +105,7 @@ def lemma_23(
         sampling = p @ np.sum((gradients - p @ gradients) ** 2, 1) / M
         if not with_replacement:
             N = clients.num_clients
-            require(np.ptp(p) < 1e-12, name, "p_i all alike for draws without replacement")
+            require(np.ptp(p) < 1e-12, name, "equal p_i for draws without replacement")
             require(M <= N, name, f"M <= N without replacement, but M = {M:g} and N = {N}")
             sampling *= (N - M) / max(N - 1, 1)
         actual = p @ noise / M + sampling
@@ -121,7 +121,9 @@ def lemma_23(
 def lemma_24(
     population: QuadraticPopulation, gamma: float, K: int, printed: bool = False
 ) -> tuple[Claim, Claim]:
-    r"""FedAvg's surrogate loss is L_gamma-smooth and mu_gamma-strongly convex (000, Lemma 24).
+    r"""FedAvg's surrogate loss is smooth and convex (Charles and Konečný 2020, Lemma 24).
+
+    It is L_gamma-smooth and mu_gamma-strongly convex.
 
     .. math:: \gamma \le 1/L \quad \Rightarrow \quad
         \phi_{K,\mu}(\gamma) I \preceq E[Q_i(\gamma, \Theta_{1:K}) A_i] \preceq \phi_{K,L}(\gamma) I
@@ -133,7 +135,7 @@ def lemma_24(
       printed: for every gamma, as published.
 
     Raises:
-      ConditionError: mu is not positive, gamma > 1/L, or K is not a whole number >= 1.
+      ConditionError: if mu is not positive, gamma > 1/L, or K is not a whole number >= 1.
 
     Erratum: published without the condition gamma <= 1/L. Beyond it phi_{K,lambda} does not grow
     with lambda if K is even: with eigenvalues 1 and 2, gamma = 0.95 and K = 2, the curvatures are
@@ -164,17 +166,17 @@ def lemma_25(
     cohort_size: int | None = None,
     printed: bool = False,
 ) -> Claim:
-    r"""What a round gains (paper 000, Lemma 25).
+    r"""Progress of one round (Charles and Konečný 2020, Lemma 25).
 
     If gamma <= 1/L, all clients take part and eta_t <= 1/L_gamma, then
 
     .. math:: E|x_{t+1} - x^*_\gamma|^2 \le (1 - \eta_t \mu_\gamma) E|x_t - x^*_\gamma|^2
         + \eta_t^2 \frac{K G^2}{M B}.
 
-    The published condition is the stronger eta_t <= mu_gamma / L_gamma^2; whether it is needed was
-    left open (section 7.1). It is not: the gradient is co-coercive, |grad f~(x)|^2 <= L_gamma
-    <grad f~(x), x - x*_gamma>, so a step of eta <= 1/L_gamma lowers |x - x*_gamma|^2 by at least
-    eta <grad f~(x), x - x*_gamma> >= eta mu_gamma |x - x*_gamma|^2.
+    The published condition is the stronger eta_t <= mu_gamma / L_gamma^2; section 7.1 leaves open
+    whether it is needed. It is not: the gradient is co-coercive, |grad f~(x)|^2 <= L_gamma <grad
+    f~(x), x - x*_gamma>, so a step of eta <= 1/L_gamma lowers |x - x*_gamma|^2 by at least eta
+    <grad f~(x), x - x*_gamma> >= eta mu_gamma |x - x*_gamma|^2.
 
     Args:
       population: the clients, mu > 0, with their noise.
@@ -183,15 +185,15 @@ def lemma_25(
       etas: server learning rates of rounds 1, ..., T.
       start: x_1, [d].
       batch_size: B.
-      cohort_size: M clients drawn independently, only with printed; None: all.
-      printed: for every gamma and M, and with the condition on eta_t, as published.
+      cohort_size: M clients drawn independently (only with `printed`); None: all.
+      printed: for every gamma and M, with the condition on eta_t, as published.
 
     Returns:
       One claim with an entry for each round.
 
     Raises:
-      ConditionError: mu is not positive, gamma > 1/L, K is not a whole number >= 1, some eta_t
-        is too large, or there is a cohort.
+      ConditionError: if mu is not positive, gamma > 1/L, K is not a whole number >= 1, some eta_t
+        is too large, or cohort_size is given.
 
     Errata: those of Lemmas 23 and 24, on which it rests.
 
@@ -227,7 +229,7 @@ def theorem_26(
     cohort_size: int | None = None,
     printed: bool = False,
 ) -> Claim:
-    r"""Fixed learning rates (paper 000, Theorem 26).
+    r"""Fixed learning rates (Charles and Konečný 2020, Theorem 26).
 
     If gamma <= 1/L, all clients take part and eta <= 1/L_gamma, then
 
@@ -235,7 +237,7 @@ def theorem_26(
         + \frac{\eta K G^2}{\mu_\gamma M B}.
 
     Args:
-      population, gamma, K, start, batch_size, cohort_size, printed: as of `lemma_25`.
+      population, gamma, K, start, batch_size, cohort_size, printed: as for `lemma_25`.
       eta: server learning rate, > 0; with printed at most mu_gamma / L_gamma^2.
       num_rounds: T.
 
@@ -243,7 +245,7 @@ def theorem_26(
       One claim with an entry for each x_t, t = 1, ..., T + 1.
 
     Raises:
-      ConditionError: as of `lemma_25`.
+      ConditionError: as for `lemma_25`.
 
     Errata: those of Lemmas 23 and 24. With eigenvalues 1 and 2, gamma = 0.95 and K = 2 the
     published condition allows eta = 26.25, with which x_2 is 26.6 times as far from x*_gamma as
@@ -280,7 +282,7 @@ def variance_bound(
     cohort_size: int | None,
     printed: bool,
 ) -> float:
-    """K G^2 / (M B), of which Lemma 23 makes a bound where all clients take part."""
+    """K G^2 / (M B), Lemma 23's bound with all clients."""
     require(
         printed or cohort_size is None, name,
         "full participation, as Lemma 23 omits the variance of sampling clients, but "

@@ -26,7 +26,7 @@ from fedax.theory.surrogate import phi, surrogate
 
 
 class Schedules(NamedTuple):
-    """Of rounds 1, ..., T.
+    """Learning rates of rounds 1, ..., T.
 
     Attributes:
       gammas: client learning rates, [T].
@@ -47,10 +47,10 @@ def theorem_27_schedule(
       gamma: 0 <= gamma <= 1/L.
       K: whole, >= 1.
       num_rounds: T.
-      b: None: the least that is published, 2 L_gamma^2 / mu_gamma^2.
+      b: offset; None: the smallest published value, 2 L_gamma^2 / mu_gamma^2.
 
     Raises:
-      ConditionError: mu is not positive, gamma > 1/L, or K is not a whole number >= 1.
+      ConditionError: if mu is not positive, gamma > 1/L, or K is not a whole number >= 1.
 
     Example:
       >>> clients = QuadraticPopulation.from_centres([1.0, 2.0], [1.0, 0.5])
@@ -74,7 +74,7 @@ def theorem_27(
     cohort_size: int | None = None,
     printed: bool = False,
 ) -> Claim:
-    r"""A fixed client learning rate, a falling server learning rate (paper 000, Theorem 27).
+    r"""Client rate fixed, server rate falling (Charles and Konečný 2020, Theorem 27).
 
     If gamma <= 1/L, all clients take part, eta_t = 2 / (mu_gamma (b + t)) and
     b >= 2 L_gamma / mu_gamma, then
@@ -83,19 +83,20 @@ def theorem_27(
         E|x_t - x^*_\gamma|^2 &\le \frac{\nu}{b + t} \\
         \nu &= \max\left\{\frac{4 K G^2}{\mu_\gamma^2 M B}, (b + 1) |x_1 - x^*_\gamma|^2\right\}.
 
-    The published condition is b >= 2 L_gamma^2 / mu_gamma^2; Lemma 25 as it is here allows less.
+    The published condition is b >= 2 L_gamma^2 / mu_gamma^2; Lemma 25 as stated here allows a
+    smaller b.
 
     Args:
-      population, gamma, K, start, batch_size, cohort_size: as of `lemma_25`.
+      population, gamma, K, start, batch_size, cohort_size: as for `lemma_25`.
       num_rounds: T.
-      b: None: 2 L_gamma^2 / mu_gamma^2.
-      printed: for every gamma and M, and with the condition on b, as published.
+      b: offset; None: 2 L_gamma^2 / mu_gamma^2.
+      printed: for every gamma and M, with the condition on b, as published.
 
     Returns:
       One claim with an entry for each x_t, t = 1, ..., T + 1.
 
     Raises:
-      ConditionError: as of `lemma_25`, or b is too small.
+      ConditionError: as for `lemma_25`, or if b is too small.
 
     Errata: those of Lemmas 23 and 24.
 
@@ -124,7 +125,7 @@ def corollary_28(
     cohort_size: int | None = None,
     printed: bool = False,
 ) -> tuple[Claim, Claim]:
-    r"""The same, towards the true minimiser (paper 000, Corollary 28).
+    r"""The same, towards the true minimiser (Charles and Konečný 2020, Corollary 28).
 
     If epsilon <= 1 - e^{-K}, gamma <= ln(1/(1 - epsilon)) / (K L), all clients take part and eta_t
     and b are as in Theorem 27, then
@@ -137,15 +138,15 @@ def corollary_28(
         (b + 1) |x_1 - x^*_\gamma|^2\right\}.
 
     Args:
-      population, gamma, K, start, num_rounds, b, batch_size, cohort_size: as of `theorem_27`.
+      population, gamma, K, start, num_rounds, b, batch_size, cohort_size: as for `theorem_27`.
       epsilon: 0 <= epsilon <= 1 - e^{-K}.
-      printed: for every M, and with the condition on b, as published.
+      printed: for every M, with the condition on b, as published.
 
     Returns:
-      Two claims: one with an entry for each x_t, t = 1, ..., T + 1, and that of nu.
+      Two claims: one with an entry for each x_t, t = 1, ..., T + 1, and one for nu.
 
     Raises:
-      ConditionError: as of `theorem_27`, or epsilon or gamma is out of its range.
+      ConditionError: as for `theorem_27`, or if epsilon or gamma is out of range.
 
     Errata: that of Lemma 23. In the text after it beta_2 lacks the square of |x_1 - x*_gamma|, and
     b_gamma is twice the square of the condition number, not twice the condition number (with which
@@ -196,7 +197,7 @@ def theorem_29_schedules(population: QuadraticPopulation, K: int, num_rounds: in
       num_rounds: T.
 
     Raises:
-      ConditionError: mu is not positive, or K is not a whole number >= 1.
+      ConditionError: if mu is not positive, or K is not a whole number >= 1.
 
     Example:
       >>> clients = QuadraticPopulation.from_centres([1.0, 2.0], [1.0, 0.5])
@@ -222,7 +223,7 @@ def theorem_29(
     cohort_size: int | None = None,
     printed: bool = False,
 ) -> Claim:
-    r"""Both learning rates fall, and x_t converges to x* (paper 000, Theorem 29).
+    r"""Both learning rates fall, and x_t converges to x* (Charles and Konečný 2020, Theorem 29).
 
     With the schedules of `theorem_29_schedules` and all clients,
 
@@ -238,22 +239,22 @@ def theorem_29(
       start: x_1, [d].
       num_rounds: T.
       batch_size: B.
-      cohort_size: M clients drawn independently, only with printed; None: all.
+      cohort_size: M clients drawn independently (only with `printed`); None: all.
       printed: with 16 sigma_c^2 kappa^2 and 18 G^2, for every M, as published.
 
     Returns:
       One claim with an entry for each x_t, t = 1, ..., T + 1.
 
     Raises:
-      ConditionError: mu is not positive, K is not a whole number >= 1, or there is a cohort.
+      ConditionError: if mu is not positive, K is not a whole number >= 1, or cohort_size is given.
 
-    Errata: (a) published with 16 sigma_c^2 kappa^2. The proof uses Corollary 22, which has K in
-    place of 2, so its C = 4 sigma_c^2 kappa^2 becomes K^2 sigma_c^2 kappa^2. Nothing without K can
-    be right: gamma_t is ln 2 / (K mu) for about K / (kappa ln 2) rounds, in which x*_t stays where
-    it is while the published bound falls. A = 50, 1 with p = 1/51, 50/51 and c = 1, 0,
-    K = 300000, no noise: started at x*_1, |x_1 - x*|^2 is .2130, the published bound .1025.
-    (b) The proof's 9 K G^2 / mu_t^2 with mu_t >= K mu / 2 is 36 G^2 / (mu^2 K), not 18. (c) That of
-    Lemma 23. (d) In the proof eta_t = (3/mu_t) / (3 kappa^2 + t), the left side of equation 42 is
+    Errata: (a) published with 16 sigma_c^2 kappa^2. The proof uses Corollary 22, whose constant is
+    K instead of 2, so its C = 4 sigma_c^2 kappa^2 becomes K^2 sigma_c^2 kappa^2. No constant
+    without K can be right: gamma_t is ln 2 / (K mu) for about K / (kappa ln 2) rounds, in which
+    x*_t does not move while the published bound falls. A = 50, 1 with p = 1/51, 50/51 and c = 1, 0,
+    K = 300000, no noise: started at x*_1, |x_1 - x*|^2 is .2130, the published bound .1025. (b) The
+    proof's 9 K G^2 / mu_t^2 with mu_t >= K mu / 2 is 36 G^2 / (mu^2 K), not 18. (c) That of Lemma
+    23. (d) In the proof eta_t = (3/mu_t) / (3 kappa^2 + t), the left side of equation 42 is
     |x_{t+1} - x*_{t+1}|^2, and the last |x*_t - x*| is squared.
 
     Example:
@@ -283,7 +284,7 @@ def theorem_29(
 
 
 class _Decaying(NamedTuple):
-    """What Theorem 27 says, and of what."""
+    """Theorem 27's claim and its quantities."""
 
     claim: Claim
     etas: np.ndarray

@@ -1,7 +1,7 @@
-r"""Section 6: how far the surrogate loss's minimiser is from the one that was meant.
+r"""Section 6: the distance between the surrogate loss's minimiser and that of f.
 
-x*(gamma, Theta) is the minimiser of the surrogate loss, x* that of f. Left sides are exact; the
-bounds are loose, so a left side is worth more than its bound where the population is known.
+x*(gamma, Theta) is the minimiser of the surrogate loss, x* that of f. Left sides are exact. The
+bounds are loose, so prefer the left side if the population is known.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from fedax.theory.surrogate import Weights, check_gamma, chi, phi, surrogate
 
 
 def lemma_15(population: QuadraticPopulation, gamma: float, K: int, x: Any) -> tuple[Claim, ...]:
-    r"""Many local steps: the mean squared distance to the clients' centres (paper 000, Lemma 15).
+    r"""Many local steps: distance to the clients' centres (Charles and Konečný 2020, Lemma 15).
 
     If 0 < gamma < 1/L, then for every K >= 1
 
     .. math:: \tilde f(x, \gamma, \Theta_{1:K}) \le \frac{1}{2\gamma} E|x - c_i|^2,
 
-    and it converges to the right side as K grows, whose minimiser is c = E c_i. The limits are
-    claimed with their rates: with :math:`r = (1 - \gamma\mu)^K` the left side is at least 1 - r
-    times the right one, as :math:`\gamma Q_i A_i = I - (I - \gamma A_i)^K`, and
+    and it converges to the right side as K grows; the minimiser of the right side is c = E c_i. The
+    limits are claimed with their rates: with :math:`r = (1 - \gamma\mu)^K` the left side is at
+    least 1 - r times the right one, as :math:`\gamma Q_i A_i = I - (I - \gamma A_i)^K`, and
 
     .. math:: |x^*(\gamma, \Theta_{1:K}) - c| \le \sigma_c\, r / (1 - r).
 
@@ -46,7 +46,7 @@ def lemma_15(population: QuadraticPopulation, gamma: float, K: int, x: Any) -> t
       Three claims: the bound, the limit, the minimiser.
 
     Raises:
-      ConditionError: mu or gamma is not positive, gamma >= 1/L, or K is not a whole number >= 1.
+      ConditionError: if mu or gamma is not positive, gamma >= 1/L, or K is not a whole number >= 1.
 
     Example:
       >>> clients = QuadraticPopulation.from_centres([1.0, 2.0], [1.0, 0.5])
@@ -81,7 +81,7 @@ def lemma_15(population: QuadraticPopulation, gamma: float, K: int, x: Any) -> t
 
 
 def theorem_16(population: QuadraticPopulation, gamma: float, Theta: Weights) -> Claim:
-    r"""The minimisers' distance, for any weights (paper 000, Theorem 16).
+    r"""The minimisers' distance, for any weights (Charles and Konečný 2020, Theorem 16).
 
     If gamma < 1/L, then with :math:`\chi = \sum_k \theta_k (1 - \gamma L)^{k-1} / \sum_k \theta_k`
 
@@ -89,7 +89,7 @@ def theorem_16(population: QuadraticPopulation, gamma: float, Theta: Weights) ->
         \frac{L \sigma_c}{\mu} \left(1 + \frac{\sigma_A}{\mu}\right) \frac{1 - \chi}{\chi}.
 
     Raises:
-      ConditionError: mu is not positive, or gamma >= 1/L.
+      ConditionError: if mu is not positive, or gamma >= 1/L.
 
     Example:
       >>> clients = QuadraticPopulation.from_centres([1.0, 2.0], [1.0, 0.5])
@@ -109,17 +109,20 @@ def theorem_16(population: QuadraticPopulation, gamma: float, Theta: Weights) ->
 
 
 def theorem_17(population: QuadraticPopulation, gamma: float, K: float) -> Claim:
-    r"""The minimisers' distance for FedAvg (paper 000, Theorem 17; paper 001, equation 7).
+    r"""The minimisers' distance for FedAvg (Charles and Konečný 2020, Theorem 17).
+
+    It is also equation 7 of the decaying-steps paper (2021).
 
     If gamma < 1/L, then
 
     .. math:: |x^*(\gamma, \Theta_{1:K}) - x^*| \le \sigma_c \left(1 + \frac{\sigma_A}{\mu}\right)
         \frac{K L - \phi_{K,L}(\gamma)}{\phi_{K,\mu}(\gamma)}.
 
-    K >= 1 need not be whole, as paper 001 uses it: K l - phi_{K,l} increases with l all the same.
+    K >= 1 need not be whole, as in the decaying-steps paper (2021): K l - phi_{K,l} still increases
+    with l.
 
     Raises:
-      ConditionError: mu is not positive, gamma >= 1/L, or K < 1.
+      ConditionError: if mu is not positive, gamma >= 1/L, or K < 1.
 
     Errata of the proof: tau is 1/K, not K; Lemma 32. The theorem is right.
 
@@ -143,20 +146,20 @@ def theorem_17(population: QuadraticPopulation, gamma: float, K: float) -> Claim
 
 
 def lemma_18(population: QuadraticPopulation, gamma: float, K: int, epsilon: float) -> Claim:
-    r"""K times the eigenvalue is nearly phi where gamma is small (paper 000, Lemma 18).
+    r"""K times the eigenvalue is nearly phi for a small gamma (Charles and Konečný 2020, Lemma 18).
 
     .. math:: 0 \le \epsilon \le 1 - e^{-K}, \quad
         \gamma \le \frac{\ln(1 / (1 - \epsilon))}{K \lambda}
         \quad \Rightarrow \quad \phi_{K,\lambda}(\gamma) \ge (1 - \epsilon) K \lambda
 
-    for every eigenvalue lambda of any A_i; gamma is small enough for all if it is for L.
+    for every eigenvalue lambda of any A_i; if gamma is small enough for L, it is for all.
 
     Returns:
       One claim with an entry for each eigenvalue, [N, d].
 
     Raises:
-      ConditionError: mu is not positive, K is not a whole number >= 1, or epsilon or gamma is out
-        of its range.
+      ConditionError: if mu is not positive, K is not a whole number >= 1, or epsilon or gamma is
+        out of range.
 
     Erratum of the proof: x = ln(1/(1 - epsilon)) is at most K, not 1. The lemma is right.
 
@@ -178,7 +181,7 @@ def lemma_18(population: QuadraticPopulation, gamma: float, K: int, epsilon: flo
 def corollary_19(
     population: QuadraticPopulation, gamma: float, K: int, epsilon: float
 ) -> tuple[Claim, Claim]:
-    r"""Lemma 18 for L and for mu (paper 000, Corollary 19).
+    r"""Lemma 18 for L and for mu (Charles and Konečný 2020, Corollary 19).
 
     If epsilon <= 1 - e^{-K} and gamma <= ln(1/(1 - epsilon)) / (K L), then
 
@@ -186,7 +189,7 @@ def corollary_19(
         \phi_{K,\mu}(\gamma) \ge (1 - \epsilon) K \mu.
 
     Raises:
-      ConditionError: as of `lemma_18`.
+      ConditionError: as for `lemma_18`.
 
     Example:
       >>> clients = QuadraticPopulation.from_centres([1.0, 2.0], [1.0, 0.5])
@@ -206,7 +209,7 @@ def corollary_19(
 
 
 def corollary_20(population: QuadraticPopulation, gamma: float, K: int, epsilon: float) -> Claim:
-    r"""Theorem 17 for a small gamma (paper 000, Corollary 20).
+    r"""Theorem 17 for a small gamma (Charles and Konečný 2020, Corollary 20).
 
     If epsilon <= 1 - e^{-K} and gamma <= ln(1/(1 - epsilon)) / (K L), then
 
@@ -214,7 +217,7 @@ def corollary_20(population: QuadraticPopulation, gamma: float, K: int, epsilon:
         \left(1 + \frac{\sigma_A}{\mu}\right) \frac{L}{\mu} \frac{\epsilon}{1 - \epsilon}.
 
     Raises:
-      ConditionError: as of `lemma_18`.
+      ConditionError: as for `lemma_18`.
 
     Example:
       >>> clients = QuadraticPopulation.from_centres([1.0, 2.0], [1.0, 0.5])
@@ -235,7 +238,7 @@ def corollary_20(population: QuadraticPopulation, gamma: float, K: int, epsilon:
 def theorem_21(
     population: QuadraticPopulation, gamma_1: float, gamma_2: float, K: int
 ) -> Claim:
-    r"""How far two client learning rates' minimisers are apart (paper 000, Theorem 21).
+    r"""Distance between the minimisers of two client rates (Charles and Konečný 2020, Theorem 21).
 
     If gamma_1 <= gamma_2 < 1/L, then
 
@@ -244,7 +247,7 @@ def theorem_21(
         \frac{\phi_{K,L}(\gamma_1) - \phi_{K,L}(\gamma_2)}{\phi_{K,\mu}(\gamma_1)}.
 
     Raises:
-      ConditionError: mu is not positive, gamma_1 > gamma_2, gamma_2 >= 1/L, or K is not a whole
+      ConditionError: if mu is not positive, gamma_1 > gamma_2, gamma_2 >= 1/L, or K is not a whole
         number >= 1.
 
     Errata of the proof: v_j = E[B_{i,j} c_i] - E[B_{i,j}] E[c_i]; and its step from
@@ -274,7 +277,7 @@ def theorem_21(
 def corollary_22(
     population: QuadraticPopulation, gamma_1: float, gamma_2: float, K: int, printed: bool = False
 ) -> Claim:
-    r"""The same, in terms of gamma_2 - gamma_1 (paper 000, Corollary 22).
+    r"""The same, in terms of gamma_2 - gamma_1 (Charles and Konečný 2020, Corollary 22).
 
     If gamma_1 <= gamma_2 < 1/L, then
 
@@ -285,24 +288,24 @@ def corollary_22(
       population: the clients.
       gamma_1, gamma_2: 0 <= gamma_1 <= gamma_2 < 1/L.
       K: whole, >= 1.
-      printed: with the published 2 in place of K.
+      printed: with the published constant 2 instead of K.
 
     Raises:
-      ConditionError: mu is not positive, gamma_1 > gamma_2, gamma_2 >= 1/L, or K is not a whole
+      ConditionError: if mu is not positive, gamma_1 > gamma_2, gamma_2 >= 1/L, or K is not a whole
         number >= 1.
 
-    Erratum: published with the constant 2, which is false for large K. The proof replaces
-    (1 - gamma_2 L)^{k-1} by (1 - gamma_2 L) (1 - gamma_1 L)^{k-2}, which is larger, in a term that
-    is subtracted. What is true, as
+    Erratum: published with the constant 2, which is false for large K. The proof replaces (1 -
+    gamma_2 L)^{k-1} by (1 - gamma_2 L) (1 - gamma_1 L)^{k-2}, which is larger, in a term that is
+    subtracted. The correct statement, since
 
     .. math:: -\phi_{K,L}'(\gamma) = K (K - 1) L^2 \int_0^1 u (1 - \gamma L u)^{K-2} du
         \le \frac K2 L\, \phi_{K-1,L}(\gamma)
 
-    by Chebyshev's inequality for a growing and a falling factor, is phi_{K,L}(gamma_1) -
-    phi_{K,L}(gamma_2) <= (K/2) L (gamma_2 - gamma_1) phi_{K-1,L}(gamma_1): K/2 times what the
-    proof has. For K <= 2 the published form is right. Counterexample: two clients with A = 1.1,
-    0.9 and c = 1, -1, K = 100, gamma = 0 and 1e-4 are 4.893e-4 apart; published bound 3.286e-4,
-    corrected 1.643e-2.
+    by Chebyshev's inequality for an increasing and a decreasing factor, is phi_{K,L}(gamma_1) -
+    phi_{K,L}(gamma_2) <= (K/2) L (gamma_2 - gamma_1) phi_{K-1,L}(gamma_1): K/2 times the proof's
+    value. For K <= 2 the published form is right. Counterexample: two clients with A = 1.1, 0.9 and
+    c = 1, -1, K = 100, gamma = 0 and 1e-4 are 4.893e-4 apart; published bound 3.286e-4, corrected
+    1.643e-2.
 
     Example:
       >>> clients = QuadraticPopulation.from_centres([1.1, 0.9], [1.0, -1.0])
@@ -327,7 +330,7 @@ def corollary_22(
 def lemma_32(
     population: QuadraticPopulation, gamma: float, K: int, printed: bool = False
 ) -> Claim:
-    r"""How far Q_i A_i / K is from A_i (paper 000, Lemma 32).
+    r"""Distance between Q_i A_i / K and A_i (Charles and Konečný 2020, Lemma 32).
 
     .. math:: \gamma < 1/L \quad \Rightarrow \quad
         |Q_i(\gamma, \Theta_{1:K}) A_i / K - A_i| \le \frac{K L - \phi_{K,L}(\gamma)}{K}
@@ -339,12 +342,13 @@ def lemma_32(
       printed: the distance from I, as published.
 
     Returns:
-      One claim with an entry for each client of positive probability.
+      One claim with an entry for each client with positive probability.
 
     Raises:
-      ConditionError: mu is not positive, gamma >= 1/L, or K is not a whole number >= 1.
+      ConditionError: if mu is not positive, gamma >= 1/L, or K is not a whole number >= 1.
 
-    Erratum: published, and proved, with I in place of A_i. With gamma = 0 that says |A_i - I| <= 0.
+    Erratum: published, and proved, with I instead of A_i. With gamma = 0 that claims |A_i - I| <=
+    0.
 
     Example:
       >>> clients = QuadraticPopulation.from_centres([1.0, 2.0], [1.0, 0.5])
@@ -369,16 +373,16 @@ def lemma_32(
 def lemma_33(
     population: QuadraticPopulation, gamma_1: float, gamma_2: float, K: int
 ) -> tuple[Claim, Claim]:
-    r"""A larger gamma gives smaller surrogate Hessians (paper 000, Lemma 33).
+    r"""A larger gamma gives smaller surrogate Hessians (Charles and Konečný 2020, Lemma 33).
 
     If gamma_1 <= gamma_2 <= 1/L, then :math:`C = Q_i(\gamma_1) A_i - Q_i(\gamma_2) A_i` is positive
     semidefinite, and its largest eigenvalue at most phi_{K,L}(gamma_1) - phi_{K,L}(gamma_2).
 
     Returns:
-      Two claims with an entry for each client of positive probability.
+      Two claims with an entry for each client with positive probability.
 
     Raises:
-      ConditionError: mu is not positive, gamma_1 > gamma_2, gamma_2 > 1/L, or K is not a whole
+      ConditionError: if mu is not positive, gamma_1 > gamma_2, gamma_2 > 1/L, or K is not a whole
         number >= 1.
 
     Example:

@@ -1,4 +1,4 @@
-"""Section 3: a round of local steps is a gradient step on another loss."""
+"""Section 3: a round of local steps is a gradient step on a surrogate loss."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedax.theory.surrogate import Surrogate, Weights, check_gamma, check_theta,
 
 
 def lemma_1(examples: QuadraticPopulation, x: Any, printed: bool = False) -> Claim:
-    r"""A client's loss is one quadratic, up to a constant (paper 000, Lemma 1).
+    r"""A client's loss is one quadratic, up to a constant (Charles and Konečný 2020, Lemma 1).
 
     .. math::
         f_i(x) = \tfrac12 |A_i^{1/2} (x - c_i)|^2 + \tau_i, \qquad
@@ -25,7 +25,7 @@ def lemma_1(examples: QuadraticPopulation, x: Any, printed: bool = False) -> Cla
       printed: with the tau_i of the published proof.
 
     Raises:
-      SingularError: an example or the client has no centre.
+      SingularError: if an example or the client has no centre.
 
     Erratum: the proof's tau_i lacks the second 1/2, an error of c_i^T A_i c_i / 2 in every loss.
     For A_z = 1, 1 and c_z = 1, 3 it gives f_i(2) = -1.5; the loss is 0.5.
@@ -51,29 +51,29 @@ def lemma_1(examples: QuadraticPopulation, x: Any, printed: bool = False) -> Cla
 def theorem_3(
     population: QuadraticPopulation, gamma: float, Theta: Weights, x: Any, printed: bool = False
 ) -> tuple[Claim, Claim]:
-    r"""What a client returns is a gradient of its surrogate loss (paper 000, Theorem 3).
+    r"""A client returns a gradient of its surrogate loss (Charles and Konečný 2020, Theorem 3).
 
     .. math:: E[\mathrm{InnerLoop}(i, x, \gamma, \Theta)] = \nabla \tilde f_i(x) =
         Q_i(\gamma, \Theta) \nabla f_i(x)
 
-    The minibatches must be drawn independently, as Algorithm 2 draws them (with replacement). In
-    a shuffled epoch they are not, and then the theorem fails: two examples with A_z = 1, 3 and
-    c_z = 0, gamma = 1/4, one step on each from x = 1 return 3.25 in the mean, not 3.
+    The minibatches must be drawn independently, as in Algorithm 2 (with replacement). In a shuffled
+    epoch they are not, and the theorem fails: with two examples, A_z = 1, 3 and c_z = 0, gamma =
+    1/4 and one step on each from x = 1, the mean result is 3.25, not 3.
 
     Args:
       population: the clients.
       gamma: client learning rate >= 0.
-      Theta: gradient weights, or a whole K; the left side takes as many steps.
-      x: where the clients start, [d].
+      Theta: gradient weights, or a whole K; the left side takes that many steps.
+      x: the clients' start, [d].
       printed: with the loss of equation 9 as published.
 
     Raises:
-      SingularError: an A_i is not invertible.
+      SingularError: if an A_i is not invertible.
 
     Erratum: equation 9 defines the surrogate loss as half the norm of (Q_i A_i)^{1/2} (x - c_i);
-    it must be the squared norm, or its gradient is not linear in x. Paper 001 repeats it
-    (equation 4). With A = 1, c = 0, K = 2, gamma = 1/2 at x = 2 a client returns 3, and the
-    gradient of the printed loss is .612.
+    it must be the squared norm, or its gradient is not linear in x. The decaying-steps paper (2021)
+    repeats it (equation 4). With A = 1, c = 0, K = 2, gamma = 1/2 at x = 2 a client returns 3, and
+    the gradient of the printed loss is .612.
 
     Example:
       >>> client = QuadraticPopulation.from_centres([1.0], [0.0])
@@ -106,7 +106,7 @@ def theorem_3(
 def theorem_4(
     population: QuadraticPopulation, gamma: float, K: int, x: Any, printed: bool = False
 ) -> tuple[Claim, Claim]:
-    r"""MAML of K full gradient steps is LocalUpdate with Theta_{2K+1} (paper 000, Theorem 4).
+    r"""MAML of K full steps is LocalUpdate with Theta_{2K+1} (Charles and Konečný 2020, Theorem 4).
 
     With X_K the point after K gradient steps on f_i from x and :math:`m_K^i = f_i(X_K(x))`,
 
@@ -114,7 +114,7 @@ def theorem_4(
         = \nabla \tilde f_i(x, \gamma, \Theta_{2K+1}),
 
     and so for the server's q, the mean of the clients' gradients: E q(x) is the gradient of the
-    surrogate loss. The left side is the chain rule, step by step.
+    surrogate loss. The left side is computed by the chain rule, step by step.
 
     Args:
       population: the clients.
@@ -124,12 +124,12 @@ def theorem_4(
       printed: with the q(x) of equation 15 as published.
 
     Raises:
-      ConditionError: K is not a whole number >= 1.
+      ConditionError: if K is not a whole number >= 1.
 
-    Errata: equation 14 must have grad m_K^i(x) on its right, the mean over examples of one
-    client; equation 15 sums over all clients in I, and must average over the M in I_t, or the
-    gradient is as many times too long as there are clients. The proof's display has
-    (I - gamma A_i)^{2K+1}; it is (I - gamma A_i)^{2K} A_i (x - c_i). The theorem is right.
+    Errata: equation 14 must have grad m_K^i(x) on its right, the mean over examples of one client;
+    equation 15 sums over all clients in I, and must average over the M in I_t, or the gradient is
+    too large by the number of clients. The proof's display has (I - gamma A_i)^{2K+1}; it is (I -
+    gamma A_i)^{2K} A_i (x - c_i). The theorem is right.
 
     Example:
       >>> clients = QuadraticPopulation.from_centres([1.0, 2.0], [0.0, 0.0])

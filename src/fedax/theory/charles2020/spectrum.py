@@ -1,6 +1,6 @@
 r"""Section 5: eigenvalues of Q_i, of Q_i A_i and of the surrogate loss.
 
-Statements about a client are evaluated for all clients of positive probability at once, so their
+Statements about a client are evaluated for all clients with positive probability at once, so their
 sides are arrays with an entry (a matrix, a spectrum) for each. mu_i and L_i are the extreme
 eigenvalues of A_i; mu and L those of all of them, so gamma < 1/L is gamma < 1/L_i for each.
 Eigenvalues are those of the matrices that `fedax.theory.surrogate` builds.
@@ -35,14 +35,14 @@ from fedax.theory.surrogate import (
 Relation: TypeAlias = Literal["<=", ">=", "="]
 
 def lemma_5(population: QuadraticPopulation, gamma: float, Theta: Weights) -> tuple[Claim, Claim]:
-    r"""Without local progress the surrogate loss is the loss (paper 000, Lemma 5).
+    r"""Without local progress the surrogate loss is the loss (Charles and Konečný 2020, Lemma 5).
 
     If gamma = 0 or K(Theta) = 1, then :math:`Q_i = a I` and :math:`\tilde f_i = a f_i` with
     :math:`a = \sum_k \theta_k`. The second claim compares gradients at x = 0 and Hessians,
     [Q_i A_i, Q_i b_i] with a [A_i, b_i].
 
     Raises:
-      ConditionError: gamma is above 0 and Theta has a weight after the first.
+      ConditionError: if gamma > 0 and Theta has a weight after the first.
 
     Erratum: the proof ends in a f~_i; it must be a f_i. The lemma is right.
 
@@ -67,20 +67,20 @@ def lemma_5(population: QuadraticPopulation, gamma: float, Theta: Weights) -> tu
 
 
 def lemma_6(population: QuadraticPopulation, gamma: float, Theta: Weights) -> tuple[Claim, ...]:
-    r"""A client's surrogate loss is convex and has its minimiser (paper 000, Lemma 6).
+    r"""A client's surrogate loss is convex, with its minimiser (Charles and Konečný 2020, Lemma 6).
 
     If gamma < 1/L_i, then (1) Q_i is positive definite; (2) the surrogate loss is least at c_i
     only; (3) the eigenvalues of Q_i are :math:`\sum_k \theta_k (1 - \gamma \lambda)^{k-1}`, one
     for each eigenvalue lambda of A_i; (4) the largest belongs to mu_i, the smallest to L_i.
 
-    Part 1 is claimed as lambda_min(Q_i) >= 0, and part 4 says that it is not 0; part 2 as a
-    gradient that is 0 at c_i.
+    Part 1 is claimed as lambda_min(Q_i) >= 0, which part 4 shows not to be 0; part 2 is claimed as
+    a gradient of 0 at c_i.
 
     Returns:
       Five claims: parts 1, 2, 3 and the two of part 4.
 
     Raises:
-      ConditionError: mu is not positive, or gamma >= 1/L.
+      ConditionError: if mu is not positive, or gamma >= 1/L.
 
     Example:
       >>> clients = QuadraticPopulation.from_centres([1.0, 2.0], [1.0, 0.5])
@@ -113,7 +113,7 @@ def lemma_6(population: QuadraticPopulation, gamma: float, Theta: Weights) -> tu
 def lemma_7(
     population: QuadraticPopulation, gamma: float, K: int, printed: bool = False
 ) -> tuple[Claim, ...]:
-    r"""The extreme eigenvalues of Q_i(gamma, Theta_K) (paper 000, Lemma 7).
+    r"""The extreme eigenvalues of Q_i(gamma, Theta_K) (Charles and Konečný 2020, Lemma 7).
 
     .. math::
         \lambda_{\max} = (1 - \gamma \mu_i)^{K-1} \le (1 - \gamma \mu)^{K-1}, \qquad
@@ -129,7 +129,7 @@ def lemma_7(
       Four claims: the two equations, the two inequalities.
 
     Raises:
-      ConditionError: mu is not positive, gamma >= 1/L, or K is not a whole number >= 1.
+      ConditionError: if mu is not positive, gamma >= 1/L, or K is not a whole number >= 1.
 
     Erratum: the published exponents are K; equation 8 has k - 1. For K = 4 and gamma mu_i = .15
     the eigenvalue is .61412, and .52201 is printed; the printed upper bound fails too.
@@ -153,7 +153,7 @@ def lemma_7(
 
 
 def lemma_8(population: QuadraticPopulation, gamma: float, K: int) -> tuple[Claim, ...]:
-    r"""The extreme eigenvalues of Q_i(gamma, Theta_{1:K}) (paper 000, Lemma 8).
+    r"""The extreme eigenvalues of Q_i(gamma, Theta_{1:K}) (Charles and Konečný 2020, Lemma 8).
 
     .. math::
         \lambda_{\max} = \frac{1 - (1 - \gamma \mu_i)^K}{\gamma \mu_i}
@@ -181,7 +181,7 @@ def lemma_8(population: QuadraticPopulation, gamma: float, K: int) -> tuple[Clai
 def lemma_9(
     population: QuadraticPopulation, gamma: float, K: int, printed: bool = False
 ) -> Claim:
-    r"""Q_i of FedAvg, in closed form (paper 000, Lemma 9).
+    r"""Q_i of FedAvg, in closed form (Charles and Konečný 2020, Lemma 9).
 
     .. math:: Q_i(\gamma, \Theta_{1:K}) = (I - (I - \gamma A_i)^K) (\gamma A_i)^{-1}
 
@@ -192,11 +192,10 @@ def lemma_9(
       printed: without the power, as published.
 
     Raises:
-      ConditionError: mu or gamma is not positive, gamma >= 1/L, or K is not a whole number >= 1.
+      ConditionError: if mu or gamma is not positive, gamma >= 1/L, or K is not a whole number >= 1.
 
-    Erratum: the power K is missing, and what is printed is the identity, which is right only for
-    K = 1. In the proof the two powers -1 are k - 1 and K. For K = 2 and gamma A_i = 1/2, Q_i is
-    1.5.
+    Erratum: the power K is missing; the printed form is the identity, which is right only for K =
+    1. In the proof the two powers -1 are k - 1 and K. For K = 2 and gamma A_i = 1/2, Q_i is 1.5.
 
     Example:
       >>> client = QuadraticPopulation.from_centres([1.0], [0.0])
@@ -217,11 +216,10 @@ def lemma_9(
 
 
 def lemma_10(population: QuadraticPopulation, gamma: float, Theta: Weights) -> tuple[Claim, ...]:
-    r"""Eigenvalues of Q_i A_i (paper 000, Lemma 10).
+    r"""Eigenvalues of Q_i A_i (Charles and Konečný 2020, Lemma 10).
 
-    (1) An eigenvector v of A_i with eigenvalue lambda is one of Q_i A_i with
-    :math:`\sum_k \theta_k (1 - \gamma \lambda)^{k-1} \lambda` (whatever gamma is). (2) If
-    gamma < 1/L_i,
+    (1) An eigenvector v of A_i with eigenvalue lambda is one of Q_i A_i with :math:`\sum_k \theta_k
+    (1 - \gamma \lambda)^{k-1} \lambda` (for every gamma). (2) If gamma < 1/L_i,
 
     .. math::
         \lambda_{\max} \le \sum_k \theta_k (1 - \gamma \mu_i)^{k-1} L_i, \qquad
@@ -231,7 +229,7 @@ def lemma_10(population: QuadraticPopulation, gamma: float, Theta: Weights) -> t
       Three claims: part 1 for all eigenvectors, the columns of [N, d, d], and the two of part 2.
 
     Raises:
-      ConditionError: mu is not positive, or gamma >= 1/L.
+      ConditionError: if mu is not positive, or gamma >= 1/L.
 
     Example:
       >>> client = QuadraticPopulation.from_centres([[[1.0, 0.0], [0.0, 2.0]]], [[0.0, 0.0]])
@@ -266,7 +264,7 @@ def extremes(
     smallest: tuple[str, Any],
     exact: bool = False,
 ) -> tuple[Claim, Claim]:
-    """Claims of the extreme eigenvalues of matrices, [d, d] or [N, d, d].
+    """Claims about the extreme eigenvalues of matrices, [d, d] or [N, d, d].
 
     Args:
       name: the statement's.
