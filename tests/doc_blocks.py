@@ -27,7 +27,7 @@ RUN_BY = {
     ("docs/methods.md", "python"):
         "test_readme.py::test_the_page_on_methods_runs_and_names_every_one",
     ("docs/models.md", "doctest"): "test_readme.py::test_a_page_prints_what_it_says",
-    ("docs/models.md", "python"): "test_readme.py::test_the_script_of_the_page_on_models_runs",
+    ("docs/notebook/log.md", "python"): "test_readme.py::test_the_script_of_the_log_runs",
     ("docs/partitions.md", "python"):
         "test_data_describe.py::test_the_page_runs_and_its_numbers_of_the_digits_are_these",
     ("docs/pictures.md", "python"): "test_pictures.py::test_the_pages_code_runs",
@@ -71,7 +71,6 @@ NOT_RUN = {
     ("docs/notebook/benchmarks.md", 0): "hours, and environments; test_benchmarks has parts",
     ("docs/notebook/benchmarks.md", 1): "a GPU",
     ("docs/data-get.md", 0): "a network; test_data_get has servers of its own",
-    ("docs/data.md", 0): "gigabytes on the disk",
     ("docs/notebook/label-skew.md", 0): "hours",
     ("docs/notebook/learning-rates.md", 0): "hours",
     ("docs/notebook/quick-rates.md", 0): "hours",
