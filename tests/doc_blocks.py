@@ -53,7 +53,7 @@ RUN_BY = {
 # to be there.
 SHORT = {
     ("docs/partitions.md", 0): (), ("docs/sweeps.md", 0): (), ("docs/search.md", 0): (),
-    ("docs/speed.md", 1): (),
+    ("docs/speed.md", 0): (),
     ("docs/report.md", 0): ("fedax run digits fedavg --rounds 3 --out fedax-runs/one",
                             "fedax run digits fedavg --rounds 3 --out fedax-runs/two"),
 }
@@ -77,7 +77,7 @@ NOT_RUN = {
     ("docs/notebook/quick-rates.md", 1): "hours",
     ("docs/search.md", 1): "another program, which waits for a browser",
     ("docs/search.md", 2): "a database",
-    ("docs/speed.md", 0): "several machines; test_mesh has two processes",
+    ("docs/speed.md", 1): "several machines; test_mesh has two processes",
     ("docs/sweeps.md", 1): "hours",
     ("docs/sweeps.md", 2): "hours",
     ("docs/guides/quick-start.md", 0): "an installation, as in .ci/run",
