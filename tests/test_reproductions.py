@@ -103,7 +103,7 @@ def test_section_4_of_outsized_rates():
 
 def test_figure_1_of_outsized_rates(monkeypatch):
     """Density 8 z / 15 on [.5, 2]; a shorter run, within the spread that theory predicts."""
-    monkeypatch.setattr(outsized_rates, "NUM_ROUNDS", 4000)
+    monkeypatch.setattr(charles2020, "NUM_ROUNDS", 4000)
     (table,) = compute("charles2020-figure-1")
     limits = {(row[0], row[1]): float(row[2]) for row in table.rows}
     assert limits == {
