@@ -116,8 +116,8 @@ CLAIMS = {
 
 
 LONG = (
-    "contract", "diagnostics", "per-client", "project-hospitals", "project-mnist", "theory",
-    "tuning", "your-method",
+    "contract", "diagnostics", "per-client", "project-hospitals", "project-mnist", "running",
+    "theory", "tuning", "your-method",
 )
 
 
