@@ -117,7 +117,8 @@ def page(name: str) -> str:
     parts = [
         f"# {name} {{ #fedax.{name} }}", idea(name), own.pop(""),
         "## The update", with_links(update),
-        f"{symbols.paragraph(name, formulas(update))}\n{UNSEARCHED}",
+        f"<div data-search-exclude markdown>\n\n**Symbols**\n\n"
+        f"{symbols.meanings(name, formulas(update))}\n\n</div>",
         "## Settings", *arguments(name, factory, by_kind["parameters"]),
         example(by_kind["examples"]),
     ]
@@ -242,7 +243,7 @@ def _default(parameter: inspect.Parameter) -> str:
     if parameter.default is inspect.Parameter.empty:
         return ""
     value = parameter.default
-    return f"`{value}`" if isinstance(value, (int, float, str, type(None))) else "see there"
+    return f"`{value}`" if isinstance(value, (int, float, str, type(None))) else "a function"
 
 
 def presets(name: str) -> list[str]:
@@ -275,13 +276,9 @@ def example(sections: Any) -> str:
 
 
 def source(name: str) -> str:
-    """Where a method comes from: its papers, with their addresses, and the words of its file."""
+    """The papers of a method, with their addresses."""
     known = info(name)
-    module = inspect.getmodule(inspect.unwrap(known.factory))
-    words = (inspect.getdoc(module) or "").split("\n\n")[1:] if module else []
     text = "\n".join(_paper(one) for one in known.paper.split("; "))
-    prose = [shown(part) for part in words if not part.startswith(" ") and part[-1] != ":"]
-    text = "\n\n".join([text, *prose])
     if known.extra_gradients:
         text += (f"\n\nExtra gradient work in a round: {known.extra_gradients} (a pass is one over "
                  "the client's data).")
