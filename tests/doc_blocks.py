@@ -48,6 +48,8 @@ RUN_BY = {
     ("docs/tutorial/[0-9]*.md", "sh"):
         "test_tutorial.py::test_the_notebooks_run_and_show_what_the_pages_say",
     ("methods/*.md", "doctest"): "test_site.py::test_a_method_s_example_runs_in_a_new_session",
+    ("methods/*.md", "sh"): "test_methods_pages.py::test_every_example_runs",
+    ("docs/methods.md", "sh"): "test_methods_pages.py::test_every_example_runs",
 }
 # Page and number among its blocks for a shell: what test_docs_commands.py runs, and what it needs
 # to be there.
