@@ -87,8 +87,6 @@ NOT_RUN = {
     ("docs/guides/logging.md", 1): "it waits for a browser; test_sinks reads the files as it does",
     ("docs/guides/reproducing.md", 2): "hours; test_experiments has both on made-up results",
     ("docs/tutorial/index.md", 0): "an environment, as in .ci/run, and pandas, which [test] has",
-    ("methods/*.md", 0): "minutes each: test_methods_on_shakespeare runs every method with fewer "
-    "rounds, smaller cohorts and fewer local steps than the page's command has",
 }
 
 

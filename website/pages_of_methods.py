@@ -56,16 +56,16 @@ def families() -> dict[str, dict[str, str]]:
       ValueError: a method is in none of the tables, or in two.
     """
     text = (DOCS / "methods.md").read_text("utf-8")
-    found = {}
-    for part in re.split(r"^### ", text, flags=re.MULTILINE)[1:]:
-        family, rows = part.split("\n", 1)
-        found[family] = dict(re.findall(r"^\| `(\w+)` \| (.*?) \|", rows, re.MULTILINE))
-    named = [name for methods in found.values() for name in methods]
+    rows = {
+        part.split("\n", 1)[0]: re.findall(r"^\| `(\w+)` \| (.*?) \|", part, re.MULTILINE)
+        for part in re.split(r"^### ", text, flags=re.MULTILINE)[1:]
+    }
+    named = [name for methods in rows.values() for name, _ in methods]
     if wrong := sorted({*NAMES} ^ {*named} | {one for one in named if named.count(one) > 1}):
         raise ValueError(
             f"The tables of docs/methods.md must list every method once: {', '.join(wrong)}."
         )
-    return found
+    return {family: dict(methods) for family, methods in rows.items()}
 
 
 def idea(name: str) -> str:
