@@ -494,7 +494,7 @@ def test_what_was_not_varied_is_named(website):
     import pages_of_methods
 
     assert (
-        "Not measured: `server_optimizer`; options of local training: "
+        "Not measured: `server_optimizer`, and of the options of local training "
         "`num_local_epochs`, `weighting`, `order`, `proximal_weight`.\n"
     ) in pages_of_methods.page("fedsgd")
     assert "Not measured: `sensitivity_batch_size`.\n" in pages_of_methods.page("elastic")

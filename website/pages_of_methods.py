@@ -23,8 +23,7 @@ import fedax
 import measured
 import reproduction_runs
 import symbols
-from docstrings import linked as with_links
-from docstrings import plain, shown
+from docstrings import linked, plain, shown
 from fedax.algorithms import registry
 from fedax.signatures import entries
 from formulas import formulas
@@ -39,6 +38,14 @@ NO_SETTINGS = ("model", "algorithm", "build", "labels")
 NAMES = [*registry.ALGORITHMS, *registry.WRAPPERS]
 # Where arguments are explained that are those of another factory, too.
 AS_FOR = re.compile(r"as\sfor\s`(\w+(?:\.\w+)*)`")
+# A symbol in plain text, such as eta, x_{i,K}, c_i^+ and d_gamma; and what has none.
+LETTER = r"(?:alpha|beta|gamma|[Dd]elta|epsilon|zeta|eta|[Tt]heta|mu|rho|sigma|tau|Omega)(?![a-z])"
+PART = rf"(?:\{{[^{{}}]*\}}|{LETTER}|\w)"
+SYMBOL = re.compile(
+    rf"(?P<kept>```.*?```|`[^`]*`|\$\$.*?\$\$|\$[^$]*\$|\[[^]]*\]\([^)]*\))"
+    rf"|(?<![\w\\.])(?:{LETTER}|[A-Za-z](?=[_^]))(?:_{PART})?(?:\^(?:{PART}|\+))?(?!\w)",
+    re.DOTALL,
+)
 # Of a section or paragraph: a search for a name would find it on every method's page first.
 UNSEARCHED = "{ data-search-exclude }"
 
@@ -88,7 +95,25 @@ def navigation() -> list[dict[str, list[str]]]:
     ]
 
 
-def linked(text: str, up: str = "") -> str:
+def in_symbols(text: str) -> str:
+    """Text whose symbols are formulas: eta_l is $\\eta_l$."""
+
+    def one(found: re.Match[str]) -> str:
+        return found[0] if found["kept"] else f"${re.sub(LETTER, _greek, found[0])}$"
+
+    return SYMBOL.sub(one, text)
+
+
+def _greek(found: re.Match[str]) -> str:
+    return f"\\{found[0]}"
+
+
+def with_links(text: str) -> str:
+    """A docstring's text as the page shows it."""
+    return linked(in_symbols(text))
+
+
+def with_pages(text: str, up: str = "") -> str:
     """A page with the methods in its tables as links to their pages; `up` leads to docs/."""
 
     def line(found: re.Match[str]) -> str:
@@ -113,10 +138,10 @@ def page(name: str) -> str:
     factory = info(name).factory
     by_kind, texts = parsed(factory)
     own = {heading: text.strip() for heading, text in written(name).items()}
-    update = "\n\n".join(texts).strip()
+    update = with_links("\n\n".join(texts).strip())
     parts = [
         f"# {name} {{ #fedax.{name} }}", idea(name), own.pop(""),
-        "## The update", with_links(update),
+        "## The update", update,
         f"<div data-search-exclude markdown>\n\n**Symbols**\n\n"
         f"{symbols.meanings(name, formulas(update))}\n\n</div>",
         "## Settings", *arguments(name, factory, by_kind["parameters"]),
@@ -226,8 +251,8 @@ def _not_measured(name: str, documented: Any) -> list[str]:
     options = [f"`{word}`" for word in fedax.LocalOptions.__annotations__ if word not in known]
     parts = [", ".join(missing)] if missing else []
     if shared and options:
-        parts.append(f"options of local training: {', '.join(options)}")
-    return [f"Not measured: {'; '.join(parts)}."] if parts else []
+        parts.append(f"of the options of local training {', '.join(options)}")
+    return [f"Not measured: {', and '.join(parts)}."] if parts else []
 
 
 def _sentence(text: str) -> str:
@@ -280,8 +305,8 @@ def source(name: str) -> str:
     known = info(name)
     text = "\n".join(_paper(one) for one in known.paper.split("; "))
     if known.extra_gradients:
-        text += (f"\n\nExtra gradient work in a round: {known.extra_gradients} (a pass is one over "
-                 "the client's data).")
+        text += (f"\n\nExtra gradient work in a round: {known.extra_gradients} (a pass goes once "
+                 "over the client's examples).")
     return text
 
 

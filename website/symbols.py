@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 # A Latin or Greek letter with its index; and commands that are not letters.
-GREEK = "alpha|beta|gamma|Delta|epsilon|zeta|eta|theta|mu|sigma|tau|Omega"
+GREEK = "alpha|beta|gamma|Delta|epsilon|zeta|eta|theta|Theta|mu|sigma|tau|Omega"
 TOKEN = re.compile(
     rf"(?P<base>\\(?:{GREEK})(?![A-Za-z])|(?<![\\A-Za-z])[A-Za-z](?![A-Za-z])'?)"
     rf"(?:_(?P<index>\{{(?:[^{{}}]|\{{[^{{}}]*\}})*\}}|\\[A-Za-z]+|\w))?"
@@ -41,6 +41,8 @@ COMMON = {
     r"\tau": "`adaptivity`",
     r"\beta_1": "`momentum`",
     r"\beta_2": "`second_moment_decay`",
+    r"\Theta": r"the weights of the gradients along the local steps: $\Theta_1$ has only the first, "
+    r"$\Theta_{1:K}$ all $K$ alike, and $\Theta_K$ only the $K$-th",
     "t": "the round",
     "i": "a client",
     "k": "a local step",
@@ -67,7 +69,7 @@ OWN = {
     },
     "cmime": {
         "g": "the corrected gradient",
-        "s_i": "the copy of these statistics on client $i$",
+        "s_i": "the copy of the base optimizer's statistics on client $i$",
     },
     "fedadabound": {"s": "`final_scale`", "b": "`bound_rate`"},
     "fedadagrad": {"v_t": r"the sum of the squares of $\Delta_t$, plus `initial_accumulator`"},
@@ -96,6 +98,7 @@ OWN = {
     "local_update": {
         **STEP_BEFORE,
         "q_i": "what client $i$ sends",
+        r"\alpha": "the server learning rate of FedAvg",
         r"\theta_k": r"the weight of the $k$-th gradient, from `gradient_weights`",
     },
     "lookahead": {

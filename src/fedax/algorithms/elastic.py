@@ -107,9 +107,10 @@ def elastic(
       sensitivity_batch_size: examples per batch of this measurement, >= 1.
 
     Returns:
-      The algorithm, with one more upload of the size of the parameters: around FedAvg, 3 copies
-      of the parameters per round instead of 2. The weights p_k are the wrapped algorithm's. Each
-      round reports `boosted_share`, the share of the parameters with zeta > 1 (Figure 1).
+      The algorithm, with one more upload of the size of the parameters. Around FedAvg, a round
+      then sends 3 copies of the parameters instead of 2. The weights p_k are the wrapped
+      algorithm's. Each round reports `boosted_share`, the share of the parameters with zeta > 1
+      (Figure 1).
 
     Raises:
       ValueError: a hyperparameter is out of its range (unless it is traced); or, when the

@@ -172,7 +172,7 @@ def fedamsgrad(
 ) -> FederatedAlgorithm:
     r"""FedAMSGrad: FedOpt with AMSGrad (Reddi, Kale, Kumar 2018) at the server.
 
-    See `optimizers.amsgrad`.
+    The server optimizer is `optimizers.amsgrad`:
 
     .. math::
         m_t &= \beta_1 m_{t-1} + (1 - \beta_1) \Delta_t, \qquad
@@ -224,7 +224,7 @@ def fedadabound(
 ) -> FederatedAlgorithm:
     r"""FedAdaBound: FedOpt with AdaBound (Luo et al. 2019) at the server.
 
-    See `optimizers.adabound`.
+    The server optimizer is `optimizers.adabound`:
 
     .. math::
         m_t &= \beta_1 m_{t-1} + (1 - \beta_1) \Delta_t \\
@@ -233,8 +233,8 @@ def fedadabound(
               s \bigl(1 - \tfrac{1}{b (t+1) + 1}\bigr),\;
               s \bigl(1 + \tfrac{1}{b (t+1)}\bigr)\Bigr)\, m_t
 
-    in the rounds t = 0, 1, ... It begins like FedAdam and ends like FedAvgM with dampening =
-    momentum and the server learning rate eta s.
+    for t = 0, 1, ... It begins like FedAdam and ends like FedAvgM with the server learning rate
+    eta s and dampening equal to momentum.
 
     Args:
       model: the learning problem.

@@ -39,8 +39,8 @@ def fedsgd(
         \eta_t = \eta_0 d_\eta^t, \qquad
         x_{t+1} = x_t - \eta_t \textstyle\sum_i p_i (x_t - x_{i,K_t})
 
-    in the rounds t = 0, 1, ... Fewer local steps take less time. Other methods decay the same three
-    settings with `fedax.schedules`; the 1/t of the paper's Theorem 2 is `inverse_time_decay`.
+    for t = 0, 1, ... Fewer local steps take less time. Other methods decay the same three settings
+    with `fedax.schedules`; the 1/t of the paper's Theorem 2 is `inverse_time_decay`.
 
     Args:
       model: the learning problem.

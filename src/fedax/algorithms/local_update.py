@@ -72,7 +72,8 @@ def local_update(
         order="iid".
 
     Raises:
-      ValueError: a concrete hyperparameter is out of its range, or Theta is empty or not finite.
+      ValueError: a hyperparameter is out of its range (unless it is traced), or Theta is empty or
+        not finite.
 
     Example:
       >>> import fedax

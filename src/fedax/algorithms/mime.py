@@ -166,6 +166,9 @@ def mimelite(
     The model x changes as in Mime. Each client still sends the gradient of all its examples at
     x_t, which s needs, but in the same exchange. Arguments and errors are as for `mime`.
 
+    Returns:
+      An algorithm with one exchange and stateless clients.
+
     Example:
       >>> import fedax
       >>> from fedax.models import character_lstm

@@ -97,7 +97,7 @@ def scaffold(
       control_option: "II" (default) computes c_i^+ from the local steps; "I" from the gradient of
         all the client's examples at x_t, which takes one more pass over them.
       **local_options: see `LocalOptions`. With `weighting="uniform"` c stays the mean of all c_i.
-        With other weights and partial participation it drifts away from that mean: a run with
+        With other weights and partial participation it drifts away from that mean. A run with
         clients of 60 to 900 examples diverged after 500 rounds.
 
     Returns:
