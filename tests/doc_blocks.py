@@ -48,6 +48,8 @@ RUN_BY = {
     ("docs/tutorial/[0-9]*.md", "sh"):
         "test_tutorial.py::test_the_notebooks_run_and_show_what_the_pages_say",
     ("methods/*.md", "doctest"): "test_site.py::test_a_method_s_example_runs_in_a_new_session",
+    ("methods/*.md", "sh"): "test_methods_pages.py::test_every_example_runs",
+    ("docs/methods.md", "sh"): "test_methods_pages.py::test_every_example_runs",
 }
 # Page and number among its blocks for a shell: what test_docs_commands.py runs, and what it needs
 # to be there.
@@ -84,8 +86,6 @@ NOT_RUN = {
     ("docs/guides/logging.md", 1): "it waits for a browser; test_sinks reads the files as it does",
     ("docs/guides/reproducing.md", 2): "hours; test_experiments has both on made-up results",
     ("docs/tutorial/index.md", 0): "an environment, as in .ci/run, and pandas, which [test] has",
-    ("methods/*.md", 0): "minutes each: test_methods_on_shakespeare runs every method with fewer "
-    "rounds, smaller cohorts and fewer local steps than the page's command has",
 }
 
 

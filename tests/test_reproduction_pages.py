@@ -174,7 +174,7 @@ def test_a_methods_page_names_its_runs_with_their_verdicts(monkeypatch):
     monkeypatch.syspath_prepend(RESULTS.parents[2] / "website")
     import pages_of_methods
 
-    text = pages_of_methods.page("mime").split("Reproduced, with what came out:")[1]
+    text = pages_of_methods.page("mime").split("Reproductions, with their results:")[1]
     for run in runs():
         line = (f"    - [{source(run.name).place}, {run.kind}]"
                 f"(../notebook/reproductions/{page_of(run.title)}#{run.title}): {run.verdict}"

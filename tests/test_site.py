@@ -369,8 +369,8 @@ def test_every_method_has_a_page_of_its_own(website):
     assert set(pages) == {f"methods/{name}.md" for name in NAMES}
     for name, text in pages.items():
         headings = re.findall(r"^## (.*?)(?: \{.*\})?$", text, re.MULTILINE)
-        assert [one for one in headings if one != "Settings of the presets"] == [
-            "The update", "When to use it", "Hyperparameters", "Measured", "Example", "From"
+        assert [one for one in headings if one != "Differences from the literature"] == [
+            "The update", "Settings", "When to use it", "Measurements", "Sources"
         ], name
         assert ">>> " in text, name
         assert ":math:" not in text, name
@@ -396,14 +396,13 @@ def test_a_method_s_update_is_a_formula_whose_symbols_are_said(website):
     import symbols
 
     for name, text in pages_of_methods.pages().items():
-        update, _, said = between(text, "## The update\n", "\n## ").partition("**Symbols.**")
+        update, _, said = between(text, "## The update\n", "\n## ").partition("**Symbols**")
         assert "$$" in update, name
-        assert "(../notebook/conventions.md)" in said, name
         assert letters(update) - letters(said) == set(), name
         own = symbols.OWN.get(Path(name).stem, {})
         assert [symbol for symbol in own if f"${symbol}$: " not in said] == [], name
     elastic, fedavg, pfnm = (
-        between(pages_of_methods.page(name), "**Symbols.**", "\n")
+        between(pages_of_methods.page(name), "**Symbols**", "</div>")
         for name in ("elastic", "fedavg", "pfnm")
     )
     assert r"$\tau$: `elasticity`" in elastic
@@ -433,23 +432,9 @@ def test_the_symbols_of_a_formula_are_found_and_one_that_nothing_explains_stops_
     assert symbols.occurring(r"x_{i,K_i}^2 \to \hat v_{t-1} / \text{sum}(\gamma_0)") == [
         "x_{i,k}", "i", "K_i", "v_t", "t", r"\gamma_0"
     ]
-    assert "$m_t$" in symbols.paragraph("fedadam", "m_0")
-    with pytest.raises(ValueError, match=r"fedadam nothing explains \\zeta"):
-        symbols.paragraph("fedadam", r"x_t + \zeta")
-
-
-@pytest.mark.quick
-def test_a_paper_s_number_is_said_at_its_first_mention(website):
-    import pages_of_methods
-
-    for name, text in pages_of_methods.pages().items():
-        mentions = re.findall(r"(.?)[Pp]aper\s(00\d)(?:'s)?(?!:)(.{9})", text)
-        first = {number: (before, after) for before, number, after in reversed(mentions)}
-        for number, (before, after) in first.items():
-            assert before == "[", (name, number)
-            assert after.startswith("](#from"), (name, number)
-    said = "FedAdam ([paper 004](#from), *Adaptive Federated Optimization*, Algorithms 2 and 5)"
-    assert said in pages_of_methods.page("fedadam")
+    assert "$m_t$" in symbols.meanings("fedadam", "m_0")
+    with pytest.raises(ValueError, match=r"no meaning for \\zeta in the formulas of fedadam"):
+        symbols.meanings("fedadam", r"x_t + \zeta")
 
 
 @pytest.mark.quick
@@ -457,7 +442,7 @@ def test_each_argument_of_an_adaptive_method_has_a_meaning_of_its_own(website):
     import pages_of_methods
 
     for name in ("fedadam", "fedyogi", "fedadagrad", "fedamsgrad", "fedadabound", "local_adam"):
-        text = between(pages_of_methods.page(name), "## Hyperparameters\n", "\n## ")
+        text = between(pages_of_methods.page(name), "## Settings\n", "\n### ")
         rows = dict(re.findall(r"^\| (`\w+`) \|.*?\| (.*) \|$", text, re.MULTILINE))
         assert "the more the steps are those of SGD" in rows["`adaptivity`"], name
         assert {"`momentum`", "`initial_accumulator`"} <= set(rows), name
@@ -492,7 +477,7 @@ def test_a_method_s_papers_are_named_in_full_and_can_be_followed(website):
     assert malformed("\n".join(paper.address for paper in papers)) == []
     assert len({paper.address for paper in papers}) == len(papers)
     for name, text in pages_of_methods.pages().items():
-        lines = re.findall(r"^- .*$", between(text, "\n## From\n", "\nReproduced"), re.MULTILINE)
+        lines = re.findall(r"^- .*$", between(text, "\n## Sources\n", "\nReproductions"), re.MULTILINE)
         assert lines, name
         for line in lines:
             assert any(paper.title in line and paper.address in line for paper in papers), line
@@ -509,10 +494,10 @@ def test_what_was_not_varied_is_named(website):
     import pages_of_methods
 
     assert (
-        "Not varied here: `server_optimizer`; of the options of local training "
+        "Not measured: `server_optimizer`, and of the options of local training "
         "`num_local_epochs`, `weighting`, `order`, `proximal_weight`.\n"
     ) in pages_of_methods.page("fedsgd")
-    assert "Not varied here: `sensitivity_batch_size`.\n" in pages_of_methods.page("elastic")
+    assert "Not measured: `sensitivity_batch_size`.\n" in pages_of_methods.page("elastic")
 
 
 @pytest.mark.quick
@@ -564,26 +549,25 @@ def on_the_site(hooks, uri, text):
 
 
 @pytest.mark.quick
-@pytest.mark.parametrize("page", ["index", "methods", "notebook/quick-rates"])
+@pytest.mark.parametrize("page", ["index.md", "methods.md", "notebook/quick-rates.md"])
 def test_methods_in_tables_are_links_to_their_pages(page, website):
     import hooks
 
-    text = on_the_site(hooks, f"{page}.md", (ROOT / "docs" / f"{page}.md").read_text("utf-8"))
-    linked = set(re.findall(r"\[`(\w+)`\]\((?:\.\./)?methods/\1\.md\)", text))
+    text = on_the_site(hooks, page, (ROOT / "docs" / page).read_text("utf-8"))
+    up = "../" * page.count("/")
+    linked = set(re.findall(rf"\[`(\w+)`\]\({up}methods/\1\.md\)", text))
     assert linked >= {"fedavg", "fedadam", "scaffold", "mime", "maml", "elastic", "pfnm"}
     rows = "\n".join(re.findall(r"^\|.*$", text, re.MULTILINE))
     assert [name for name in NAMES if re.search(rf"(?<!\[)`{name}`", rows)] == []
 
 
 @pytest.mark.quick
-def test_links_on_a_method_s_page_are_called_by_the_titles_of_pages(website):
+def test_links_on_a_method_s_page_are_not_called_by_files(website):
     import hooks
     import pages_of_methods
 
-    text = on_the_site(hooks, "methods/scaffold.md", pages_of_methods.page("scaffold"))
-    title = "Clients of few labels: seven methods on MNIST and Fashion-MNIST"
-    assert f"[{title}](../notebook/label-skew.md)" in text
-    assert re.findall(r"\[[^]]*\.md\]", text) == []
+    for path, page in pages_of_methods.pages().items():
+        assert re.findall(r"\[[^]]*\.md\]", on_the_site(hooks, path, page)) == [], path
 
 
 @pytest.mark.quick

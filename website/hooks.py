@@ -147,7 +147,7 @@ def on_page_markdown(markdown: str, page: Page, **kwargs: Any) -> str:
         links.rewritten(markdown, folder, uri),
     )
     if uri in LISTS_OF_METHODS:
-        text = pages_of_methods.linked(text, "../" * uri.count("/"))
+        text = pages_of_methods.with_pages(text, "../" * uri.count("/"))
     return text
 
 
