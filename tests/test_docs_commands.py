@@ -24,6 +24,7 @@ from fedax.reproductions import EXPERIMENTS, REPRODUCTIONS
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md")),
+         *sorted((ROOT / "docs" / "notebook").glob("*.md")),
          ROOT / "docs" / "tutorial" / "index.md", *sorted((ROOT / "docs" / "guides").glob("*.md"))]
 
 NAMES = [*registry.ALGORITHMS, *registry.WRAPPERS]
@@ -165,9 +166,9 @@ def test_the_command_line_takes_every_command(page, monkeypatch):
 ])
 def test_a_sweep_on_a_page_is_the_one_whose_results_lie_beside_it(page, number, results):
     """As many settings and seeds, and of the same methods."""
-    command = main._command(commands(ROOT / "docs" / f"{page}.md")[number])
+    command = main._command(commands(ROOT / "docs" / "notebook" / f"{page}.md")[number])
     settings = asked(command).settings
-    with (ROOT / "docs" / f"{results}.csv").open(encoding="utf-8") as file:
+    with (ROOT / "docs" / "notebook" / f"{results}.csv").open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == len(settings) * command.seeds
     assert {row["algorithm"] for row in rows} == {one.algorithm for one in settings}

@@ -398,7 +398,7 @@ def test_a_method_s_update_is_a_formula_whose_symbols_are_said(website):
     for name, text in pages_of_methods.pages().items():
         update, _, said = between(text, "## The update\n", "\n## ").partition("**Symbols.**")
         assert "$$" in update, name
-        assert "(../conventions.md)" in said, name
+        assert "(../notebook/conventions.md)" in said, name
         assert letters(update) - letters(said) == set(), name
         own = symbols.OWN.get(Path(name).stem, {})
         assert [symbol for symbol in own if f"${symbol}$: " not in said] == [], name
@@ -563,12 +563,12 @@ def on_the_site(hooks, uri, text):
 
 
 @pytest.mark.quick
-@pytest.mark.parametrize("page", ["index", "methods", "quick-rates"])
+@pytest.mark.parametrize("page", ["index", "methods", "notebook/quick-rates"])
 def test_methods_in_tables_are_links_to_their_pages(page, website):
     import hooks
 
     text = on_the_site(hooks, f"{page}.md", (ROOT / "docs" / f"{page}.md").read_text("utf-8"))
-    linked = set(re.findall(r"\[`(\w+)`\]\(methods/\1\.md\)", text))
+    linked = set(re.findall(r"\[`(\w+)`\]\((?:\.\./)?methods/\1\.md\)", text))
     assert linked >= {"fedavg", "fedadam", "scaffold", "mime", "maml", "elastic", "pfnm"}
     rows = "\n".join(re.findall(r"^\|.*$", text, re.MULTILINE))
     assert [name for name in NAMES if re.search(rf"(?<!\[)`{name}`", rows)] == []
@@ -580,8 +580,8 @@ def test_links_on_a_method_s_page_are_called_by_the_titles_of_pages(website):
     import pages_of_methods
 
     text = on_the_site(hooks, "methods/scaffold.md", pages_of_methods.page("scaffold"))
-    assert "[Clients of few labels: seven methods on MNIST and Fashion-MNIST](../label-skew.md)" \
-        in text
+    title = "Clients of few labels: seven methods on MNIST and Fashion-MNIST"
+    assert f"[{title}](../notebook/label-skew.md)" in text
     assert re.findall(r"\[[^]]*\.md\]", text) == []
 
 

@@ -2,8 +2,9 @@
 
 Each factory returns a function `(outputs, labels, weights) -> number` of NumPy arrays. Outputs are
 logits: [n] or [n, 1] for two classes, [n, C] for C; labels are [n]. Where both are [n, C], C > 1,
-an example has any number of labels. All is computed in float64 on the host. Every score is folded
-batch by batch in bounded memory, except AUC, which needs all outputs at once.
+an example has any number of labels. `mae`, `rmse` and `r2` are for a regression: outputs and labels
+are numbers. All is computed in float64 on the host. Every score is folded batch by batch in bounded
+memory, except AUC and R squared, which need all outputs at once.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from scipy.special import log_expit, log_softmax, softmax
 
 from fedax.algorithm import PyTree, Score
 from fedax.mistakes.errors import ModelError
+from fedax.models.regression_scores import mae, r2, rmse
 from fedax.models.scoring import Folded, Function, Reading, from_sklearn, reading
 from fedax.validate import check_choice, check_count
 
@@ -29,8 +31,11 @@ __all__ = [
     "f1",
     "from_sklearn",
     "log_loss",
+    "mae",
     "precision",
+    "r2",
     "recall",
+    "rmse",
 ]
 
 Average: TypeAlias = Literal["binary", "macro", "micro", "weighted"]
