@@ -47,7 +47,8 @@ def test_a_page_has_every_option_and_meaning_of_help(name, made, capsys, monkeyp
     assert options == set(re.findall(r"^`(--[\w-]+)", page, re.MULTILINE))
     assert options >= {"--debug"}
     for one in made.options_of(made.commands()[name]):
-        assert joined(one.meaning) in joined(shown), one.name
+        for sentence in re.split(r"(?<=\.) ", one.meaning):
+            assert joined(sentence) in joined(shown), one.name
         assert joined(one.value) in joined(shown), one.name
         assert joined(one.meaning) in joined(page), one.name
 

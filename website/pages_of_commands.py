@@ -116,7 +116,7 @@ def page(name: str, kind: type) -> str:
     usage = " ".join(["fedax", name, "[OPTIONS]", *needed, *(one.name for one in places)])
     says, example = EXAMPLES[name]
     parts = [
-        f"# fedax {name}", first, f"```text\n{usage}\n```", *others,
+        f"# fedax {name}", first, f"```text\nusage: {usage}\n```", *others,
         "## Example", says, f"```sh\n{example}\n```",
     ]
     if places:
