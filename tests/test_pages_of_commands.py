@@ -70,10 +70,10 @@ def test_the_pages_of_commands_are_short(made):
 @pytest.mark.quick
 def test_types_and_defaults_are_said(made):
     pages = made.pages()
-    assert "`--seeds N`\n:   *a whole number; default: 1*<br>" in pages["commands/sweep.md"]
-    assert "`--overwrite`\n:   *flag*<br>" in pages["commands/run.md"]
+    assert "`--seeds N` *a whole number; default: 1*\n:   " in pages["commands/sweep.md"]
+    assert "`--overwrite` *flag*\n:   " in pages["commands/run.md"]
     needed = pages["commands/data-partition.md"]
-    assert "`--out FILE.npz`\n:   *a path; must be given*<br>" in needed
+    assert "`--out FILE.npz` *a path; must be given*\n:   " in needed
     assert "--out FILE.npz NAME_OR_PATH PARTITION\n" in needed
 
 

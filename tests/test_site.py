@@ -194,8 +194,8 @@ def bounds(site):
         assert "<blockquote" not in text, page.name
         shown += len(re.findall(r'doc-md-description">\s*<p>&gt;', text))
         for name in set(re.findall(r'<h\d id="fedax\.([\w.]+)" class="doc doc-heading"', text)):
-            docstring = package[name].docstring
-            written += len(re.findall(r"^ +[\w*, ]+: >", docstring.value if docstring else "", re.M))
+            if docstring := package[name].docstring:
+                written += len(re.findall(r"^ +[\w*, ]+: >", docstring.value, re.MULTILINE))
     return shown, written
 
 
@@ -684,7 +684,8 @@ def test_stars_and_angles_of_a_docstring_are_no_markdown(website):
 
     text = (
         "|x*(g) - x*_g|^2 <= <grad f, x> for x*_{t+1} as in `a*b*` and :math:`x^*`.\n\nArgs:\n"
-        "  **options: see `f`.\n  rate: > 0, or >= 1.\n  size:\n    >= 2\n\nExample:\n  >>> 2 * 3 * 4\n  24\n"
+        "  **options: see `f`.\n  rate: > 0, or >= 1.\n  size:\n    >= 2\n\nExample:\n"
+        "  >>> 2 * 3 * 4\n  24\n"
     )
     shown = docstrings.shown(text)
     assert r"|x\*(g) - x\*\_g|^2 <= &lt;grad f, x> for x\*\_{t+1} as in `a*b*` and $x^*$." in shown

@@ -175,7 +175,7 @@ def _shown(option: Option) -> str:
     default = f"; default: {option.default}" if option.default else ""
     if option.default == "must be given":
         default = "; must be given"
-    return f"`{name}`\n:   *{option.kind}{_typed(default)}*<br>\n    {_typed(option.meaning)}"
+    return f"`{name}` *{option.kind}{_typed(default)}*\n:   {_typed(option.meaning)}"
 
 
 def _documented(kind: type) -> dict[str, str]:
