@@ -12,20 +12,17 @@ from fedax.algorithms import registry
 
 # Page -> title, what it says first, modules or names that it shows. A name stands for fedax.NAME.
 PAGES: dict[str, tuple[str, str, tuple[str, ...]]] = {
-    "training": (
-        "Training", "Train a model on a task with a method, follow each round, and keep the history.", (
+    "training": ("Training", "Train a model, follow each round, keep the history.", (
         "train", "TrainResult", "simulate", "SimulateOptions", "RoundReport", "History",
         "EarlyStopping", "sampler", "part_of_the_day", "run_round", "RoundInfo", "TrainingState",
         "initial_state", "DivergedError",
     )),
-    "evaluating": (
-        "Evaluating", "Measure a model: over all examples, client by client, and with scores of your own.", (
+    "evaluating": ("Evaluating", "Measure a model over all examples, or client by client.", (
         "evaluate", "evaluate_clients", "predict", "evaluate_personalized", "ClientMetrics",
         "fedax.scores",
         "communication", "dissimilarity", "quadratic_model", "advise",
     )),
-    "runs": (
-        "Runs on disk", "Load runs from disk, save parameters, and make tables and pages of results.", (
+    "runs": ("Runs on disk", "Load runs, save parameters, make tables and pages.", (
         "load_run", "RunError", "save_params", "load_params", "table", "ResultsTable", "TableError",
         "fedax.experiment.pages.read_run", "fedax.experiment.pages.report_page",
         "fedax.report.comparison.comparison_page",
@@ -53,8 +50,7 @@ PAGES: dict[str, tuple[str, str, tuple[str, ...]]] = {
         "LocalTraining", "LocalMessage", "LocalResult", "factory", "partition", "check_algorithm",
         "AlgorithmError", "local_adaptive",
     )),
-    "optimizers": (
-        "Optimizers and schedules", "Choose the server's optimizer, Mime's base optimizer, or a learning rate schedule.", (
+    "optimizers": ("Optimizers and schedules", "Choose a server optimizer, a base for Mime, a schedule.", (
         "BaseOptimizer", "fedax.optimizers", "fedax.schedules", "fedax.base_optimizers",
     )),
     "models": ("Models and layers", "Use a model by name, or build one from layers.", (
@@ -64,8 +60,7 @@ PAGES: dict[str, tuple[str, str, tuple[str, ...]]] = {
         "client_mesh", "cores_as_devices",
     )),
     "pictures": ("Pictures", "Draw runs and sweeps with Matplotlib.", ("fedax.pictures",)),
-    "theory": (
-        "Theory", "Compute what federated averaging converges to on quadratic losses, and its bounds.", (
+    "theory": ("Theory", "Compute where FedAvg goes on quadratic losses.", (
         "fedax.theory", "fedax.theory.dynamics", "fedax.theory.prescriptions",
         "fedax.theory.charles_konecny_2020", "fedax.theory.decaying_steps_2021",
     )),
