@@ -39,13 +39,18 @@ def chart(page: str, family: str = "Intel") -> Figure:
         names = ["fedax", *(LABELS.get(name, name) for name, _ in found)]
         values = [1.0, *(value for _, value in found)]
         colours = ["#00695c", *["#90a4ae"] * len(found)]
-        bars = axes.barh(names, values, color=colours)
-        axes.bar_label(bars, [f"{value:.3g}" for value in values], padding=3)
         axes.axvline(1.0, color="#00695c", linewidth=1)
-        axes.set_xscale("log" if max(values) > 10 else "linear")
+        bars = axes.barh(names, values, color=colours, zorder=2)
+        axes.bar_label(bars, [f"{value:.3g}" for value in values], padding=3, zorder=3,
+                       bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5})
+        scale = ""
+        if max(values) > 10:
+            axes.set_xscale("log")
+            axes.xaxis.set_major_formatter("{x:g}")
+            scale = ", log scale"
         axes.margins(x=0.12)
         axes.set_title(title)
-        axes.set_xlabel("time of a round over fedax's" + (", log scale" if max(values) > 10 else ""))
+        axes.set_xlabel(f"time of a round over fedax's{scale}")
         axes.spines[["top", "right"]].set_visible(False)
     return figure
 

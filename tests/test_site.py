@@ -603,7 +603,7 @@ def test_links_on_a_method_s_page_are_called_by_the_titles_of_pages(website):
     import pages_of_methods
 
     text = on_the_site(hooks, "methods/scaffold.md", pages_of_methods.page("scaffold"))
-    title = "Clients of few labels: seven methods on MNIST and Fashion-MNIST"
+    title = "Label skew: seven methods on MNIST and Fashion-MNIST"
     assert f"[{title}](../notebook/label-skew.md)" in text
     assert re.findall(r"\[[^]]*\.md\]", text) == []
 

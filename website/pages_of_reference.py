@@ -44,13 +44,13 @@ PAGES: dict[str, tuple[str, str, tuple[str, ...]]] = {
             "convert", "data_folder", "get_dataset", "hold_out", "load_dataset", "open_store",
         )),
     )),
-    "partitions": ("Partitions", "Divide a data set without clients among clients.", ("fedax.data.partitions",)),
+    "partitions": ("Partitions", "Deal examples to clients.", ("fedax.data.partitions",)),
     "methods": ("Methods", "", (
         "LocalOptions", "FederatedAlgorithm", "Exchange", "Reply", "ModelUpdate", "Participation",
         "LocalTraining", "LocalMessage", "LocalResult", "factory", "partition", "check_algorithm",
         "AlgorithmError", "local_adaptive",
     )),
-    "optimizers": ("Optimizers and schedules", "Choose a server optimizer, a base for Mime, a schedule.", (
+    "optimizers": ("Optimizers and schedules", "Choose a server optimizer or a schedule.", (
         "BaseOptimizer", "fedax.optimizers", "fedax.schedules", "fedax.base_optimizers",
     )),
     "models": ("Models and layers", "Use a model by name, or build one from layers.", (
