@@ -59,10 +59,18 @@ def _filled(entry: Any) -> Any:
     elif what == "reference/":
         what = pages_of_reference.navigation()
     elif what == "tutorial/":
-        folder = ROOT / "docs" / what
-        what = [f"tutorial/{path.name}" for path in sorted(folder.glob("*.md"))]
-        what.sort(key=lambda name: name != "tutorial/index.md")
+        what = sorted(_found(what), key=lambda name: name != "tutorial/index.md")
+    elif what == "notebook/reproductions/":
+        what = [
+            {"All tables and figures": "notebook/reproductions.md"}, *_found(what),
+            {"Causes of disagreements": "notebook/reproduction-causes.md"},
+        ]
     return {title: what} if title else what
+
+
+def _found(folder: str) -> list[str]:
+    """The pages in a folder of docs/."""
+    return [f"{folder}{path.name}" for path in sorted((ROOT / "docs" / folder).glob("*.md"))]
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
