@@ -13,6 +13,7 @@ import types
 import urllib.parse
 from pathlib import Path
 
+import griffe
 import pytest
 
 import browsers
@@ -21,10 +22,11 @@ from fedax.algorithms import registry
 
 ROOT = Path(__file__).parent.parent
 NAMES = [*registry.ALGORITHMS, *registry.WRAPPERS]
-# What a reader looks at most: home, the tutorial, methods, pictures, the reference, guides, and
-# those with wide tables.
+# What a reader looks at most: home, the tutorial, methods, pictures, commands, the reference,
+# guides, and those with wide tables.
 LOOKED_AT = ("index", "tutorial/index", "tutorial/6-tuning", "methods/fedadam", "methods/elastic",
-             "pictures", "reference/training", "guides/diagnostics", "tasks", "methods",
+             "pictures", "commands/index", "commands/run", "reference/training",
+             "guides/diagnostics", "tasks", "methods", "notebook/index",
              "notebook/reproductions", "notebook/reproductions/mime2020", "notebook/benchmarks")
 # How many pictures cannot be shown, those too that are loaded when they come into sight.
 PICTURES = """async () => {
@@ -79,6 +81,9 @@ NOT_BELOW = """[...document.querySelectorAll('msub')].filter(one => {
 }).map(one => one.textContent)"""
 # Formulas that are wider than their place, whose ends are seen by who scrolls them alone.
 CUT_FORMULAS = """[...document.querySelectorAll('.formula')].filter(one =>
+  one.scrollWidth > one.clientWidth).map(one => one.textContent)"""
+# Blocks of code that are wider than their place.
+CUT_CODE = """[...document.querySelectorAll('article pre > code')].filter(one =>
   one.scrollWidth > one.clientWidth).map(one => one.textContent)"""
 # Of the build's process: asking for a host raises.
 NO_NETWORK = """
@@ -174,8 +179,24 @@ def fits(browser, site, width):
         assert page.evaluate(MANGLED) == [], name
         assert page.evaluate(NOT_BELOW) == [], name
         assert width < 1280 or page.evaluate(CUT_FORMULAS) == [], name
+        reference = name.startswith(("reference/", "commands/", "methods/"))
+        assert width < 1280 or not reference or page.evaluate(CUT_CODE) == [], name
         assert said == [], name
     page.close()
+
+
+def bounds(site):
+    """How many descriptions begin with `>`: in the reference, and in the docstrings it shows."""
+    package = griffe.load("fedax", search_paths=[str(ROOT / "src")], resolve_aliases=True)
+    shown = written = 0
+    for page in (site / "reference").glob("*.html"):
+        text = page.read_text("utf-8")
+        assert "<blockquote" not in text, page.name
+        shown += len(re.findall(r'doc-md-description">\s*<p>&gt;', text))
+        for name in set(re.findall(r'<h\d id="fedax\.([\w.]+)" class="doc doc-heading"', text)):
+            if docstring := package[name].docstring:
+                written += len(re.findall(r"^ +[\w*, ]+: >", docstring.value, re.MULTILINE))
+    return shown, written
 
 
 def fonts_of_formulas(browser, file):
@@ -292,7 +313,9 @@ def test_the_site_is_built_and_shown_without_a_network(tmp_path, tmp_path_factor
     documents = {path.relative_to(ROOT / "docs").with_suffix("").as_posix()
                  for path in (ROOT / "docs").rglob("*.md")}
     there = {page.relative_to(tmp_path).with_suffix("").as_posix() for page in pages}
-    assert documents | {f"methods/{name}" for name in NAMES} <= there
+    assert documents | {f"methods/{name}" for name in NAMES} | {"commands/run"} <= there
+    shown, written = bounds(tmp_path)
+    assert shown == written > 20
     anchors = {anchor for page in pages.values() for anchor in page.anchors}
     public = {f"fedax.{name}" for name in fedax.__all__}
     assert public - anchors == set()
@@ -566,8 +589,10 @@ def test_links_on_a_method_s_page_are_not_called_by_files(website):
     import hooks
     import pages_of_methods
 
-    for path, page in pages_of_methods.pages().items():
-        assert re.findall(r"\[[^]]*\.md\]", on_the_site(hooks, path, page)) == [], path
+    text = on_the_site(hooks, "methods/scaffold.md", pages_of_methods.page("scaffold"))
+    title = "Label skew: seven methods on MNIST and Fashion-MNIST"
+    assert f"[{title}](../notebook/label-skew.md)" in text
+    assert re.findall(r"\[[^]]*\.md\]", text) == []
 
 
 @pytest.mark.quick
@@ -646,11 +671,13 @@ def test_stars_and_angles_of_a_docstring_are_no_markdown(website):
 
     text = (
         "|x*(g) - x*_g|^2 <= <grad f, x> for x*_{t+1} as in `a*b*` and :math:`x^*`.\n\nArgs:\n"
-        "  **options: see `f`.\n\nExample:\n  >>> 2 * 3 * 4\n  24\n"
+        "  **options: see `f`.\n  rate: > 0, or >= 1.\n  size:\n    >= 2\n\nExample:\n"
+        "  >>> 2 * 3 * 4\n  24\n"
     )
     shown = docstrings.shown(text)
     assert r"|x\*(g) - x\*\_g|^2 <= &lt;grad f, x> for x\*\_{t+1} as in `a*b*` and $x^*$." in shown
     assert "  **options: see `f`." in shown
+    assert "  rate: \\> 0, or >= 1.\n  size:\n    \\>= 2\n" in shown
     assert "  >>> 2 * 3 * 4\n" in shown
 
 
