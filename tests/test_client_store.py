@@ -355,8 +355,8 @@ def test_no_file_is_left_behind(tmp_path, how):
 
 
 FULL = (
-    r"The clients' states need a file of {size} bytes in .*, and this failed: {what}\. Make room "
-    "there, or set the environment variable TMPDIR to a folder on a larger disk"
+    r"The clients' states need a file of {size} bytes in .*, but writing it failed: {what}\. "
+    "Free some space there, or set the environment variable TMPDIR to a folder on a larger disk"
 )
 
 

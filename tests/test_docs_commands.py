@@ -24,6 +24,7 @@ from fedax.reproductions import EXPERIMENTS, REPRODUCTIONS
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md")),
+         *sorted((ROOT / "docs" / "notebook").glob("*.md")),
          ROOT / "docs" / "tutorial" / "index.md", *sorted((ROOT / "docs" / "guides").glob("*.md"))]
 
 NAMES = [*registry.ALGORITHMS, *registry.WRAPPERS]
@@ -50,6 +51,7 @@ def all_blocks(monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "website")
     import hooks
     import links
+    import pages_of_commands
     import pages_of_methods
     import pages_of_reference
 
@@ -58,7 +60,8 @@ def all_blocks(monkeypatch):
     shown = {path for name, text in pages.items()
              for path in links.sources(text, name.rpartition("/")[0])}
     pages |= {links.place(path): hooks.source(path) for path in shown}
-    pages |= {**pages_of_methods.pages(), **pages_of_reference.pages()}
+    pages |= {**pages_of_methods.pages(), **pages_of_reference.pages(),
+              **pages_of_commands.pages()}
     pages["changes.md"] = hooks.changes()
     return [block for name, text in pages.items() for block in doc_blocks.blocks(name, text)]
 
@@ -163,9 +166,9 @@ def test_the_command_line_takes_every_command(page, monkeypatch):
 ])
 def test_a_sweep_on_a_page_is_the_one_whose_results_lie_beside_it(page, number, results):
     """As many settings and seeds, and of the same methods."""
-    command = main._command(commands(ROOT / "docs" / f"{page}.md")[number])
+    command = main._command(commands(ROOT / "docs" / "notebook" / f"{page}.md")[number])
     settings = asked(command).settings
-    with (ROOT / "docs" / f"{results}.csv").open(encoding="utf-8") as file:
+    with (ROOT / "docs" / "notebook" / f"{results}.csv").open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == len(settings) * command.seeds
     assert {row["algorithm"] for row in rows} == {one.algorithm for one in settings}

@@ -86,7 +86,7 @@ def test_values_are_read(text, values):
     (["=1"], r"--grid takes KEY=VALUE,VALUE,\.\.\. .* but got '=1'"),
     (["0.3"], r"--grid takes KEY=VALUE"),
     ([""], r"--grid takes KEY=VALUE"),
-    (["paper", "quick"], r"--grid names two presets, paper and quick"),
+    (["reddi2021", "quick"], r"--grid names two presets, reddi2021 and quick"),
 ])
 def test_words_that_are_no_grid(words, message):
     with pytest.raises(ConfigError, match=message):
@@ -139,12 +139,12 @@ def test_a_run_has_its_settings_values_and_its_seed():
 @pytest.mark.quick
 def test_the_papers_grid_is_that_of_its_preset():
     methods = "fedavg,fedavgm,fedyogi"
-    config = sweep(methods, "paper", task="shakespeare")
-    rates = 8 * 9  # FACTS A3: 10^-3, ..., 10^0.5 and 10^-3, ..., 10^1
+    config = sweep(methods, "reddi2021", task="shakespeare")
+    rates = 8 * 9  # 10^-3, ..., 10^0.5 and 10^-3, ..., 10^1 (Reddi et al. 2021, D.2)
     assert len(config.settings) == 2 * rates + 5 * rates  # adaptivity 10^-5, ..., 10^-1
-    assert {base.preset for base in config.bases.values()} == {"paper"}
-    assert config.grid["fedyogi"] == presets("shakespeare")["paper"]["grid"]
-    written = sweep(methods, "paper", "server_learning_rate=0.1,1", "momentum=0,0.9",
+    assert {base.preset for base in config.bases.values()} == {"reddi2021"}
+    assert config.grid["fedyogi"] == presets("shakespeare")["reddi2021"]["grid"]
+    written = sweep(methods, "reddi2021", "server_learning_rate=0.1,1", "momentum=0,0.9",
                     task="shakespeare", settings={"adaptivity": 1e-3}, preset="quick")
     assert {key: len(values) for key, values in written.grid["fedyogi"].items()} == {
         "client_learning_rate": 8, "server_learning_rate": 2, "momentum": 2
@@ -155,8 +155,8 @@ def test_the_papers_grid_is_that_of_its_preset():
 
 @pytest.mark.quick
 def test_what_is_no_hyperparameter_is_left_out_of_a_presets_grid():
-    assert "best_rates" in presets("shakespeare")["charles"]["grid"]
-    config = sweep("local_update", "charles", task="shakespeare")
+    assert "best_rates" in presets("shakespeare")["charles2020"]["grid"]
+    config = sweep("local_update", "charles2020", task="shakespeare")
     assert list(config.grid["local_update"]) == ["client_learning_rate", "server_learning_rate"]
 
 
@@ -190,7 +190,8 @@ def test_a_grid_of_python_values():
     ("fedavg", ["task.model=random,x"], {}, r"Unknown model of the task quadratics 'x'"),
     ("fedavg", ["cohort_size=1,0"], {}, r"cohort_size must be a whole number of at least 1"),
     ("mime", ["base=sgdm(0.9),adm"], {}, r"Unknown base optimizer 'adm'\. Did you mean 'adam'"),
-    ("fedavg", ["paper"], {}, r"The task quadratics has no preset 'paper'.*written --grid KEY="),
+    ("fedavg", ["reddi2021"], {},
+     r"The task quadratics has no preset 'reddi2021'.*written --grid KEY="),
     ("fedavg", ["quick"], {}, r"quick of the task quadratics has no grid \(.*mnist.*\); write"),
     ("fedavg", ["none"], {}, r"The preset none of the task quadratics has no grid"),
     ("fedavg", [], {}, r"nothing to compare: one method, one setting, one seed"),
@@ -212,7 +213,7 @@ def test_what_cannot_be_swept_says_why(methods, words, options, message):
 @pytest.mark.quick
 def test_a_user_task_has_no_grid():
     with pytest.raises(ConfigError, match=r"The task sensors has no presets, so there is no grid"):
-        sweep_config(f"{ROOT / 'examples' / 'tasks.py'}:sensors", ["fedavg"], ["paper"])
+        sweep_config(f"{ROOT / 'examples' / 'tasks.py'}:sensors", ["fedavg"], ["reddi2021"])
 
 
 def test_every_setting_is_built_and_each_structure_tried_once():
@@ -442,7 +443,7 @@ def test_the_commands_of_the_page_on_sweeps_are_read():
     sizes = [len(asked_by(line).settings) for line in lines
              if "--resume" not in line and "--extend" not in line]
     assert sizes[:3] == [2 * 3 * 3, 4 * 3 + 4 * 3 * 2 + 4 * 3, 8 * 3 + 8 * 3]
-    assert len(sweep("fedsgd", "decayk", task="shakespeare").settings) == 9216
+    assert len(sweep("fedsgd", "decay2021", task="shakespeare").settings) == 9216
 
 
 PIECES = ["=", ",", "(", ")", "[", "]", ".", " ", "logspace(", "linspace(0,1,3)", "0.1", "1e999",

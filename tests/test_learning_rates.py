@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[1]
 @pytest.mark.quick
 @pytest.mark.parametrize("data", ["plays", "mnist"])
 def test_the_tables_are_those_of_the_results(data):
-    said = learning_rates.page(ROOT / "docs" / f"learning-rates-{data}.csv")
+    said = learning_rates.page(ROOT / "docs" / "notebook" / f"learning-rates-{data}.csv")
     assert said in (ROOT / "docs" / "notebook" / "learning-rates.md").read_text("utf-8")
 
 

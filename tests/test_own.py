@@ -364,7 +364,8 @@ SENTENCES = {
                   "reviews.csv not found"),
     "method first": ("my_methods.py:fedexp", "it is no task but a method; a task comes first: "
                      "fedax run TASK my_methods.py:fedexp"),
-    "a preset": ("my_tasks.py:reviews --preset paper", "The task reviews has no preset 'paper'"),
+    "a preset": ("my_tasks.py:reviews --preset reddi2021",
+                 "The task reviews has no preset 'reddi2021'"),
     "large cohort": ("my_tasks.py:reviews --cohort-size 10",
                      "cohort_size is 10, but the task reviews has 6"),
     "unknown": ("my_tasks.py:small fedavg --set num_clients=3",
@@ -519,7 +520,7 @@ def test_presets_of_ours_with_a_method_of_the_users(capsys):
     assert (config.preset, config.num_rounds, config.cohort_size) == ("quick", 200, 10)
     assert config.task_options == {"model": "random"}
     assert config.algorithm_options == {"batch_size": 1, "num_local_steps": 10, "order": "iid"}
-    paper = resolve(task="shakespeare", algorithm="my_methods.py:by_name", preset="paper")
+    paper = resolve(task="shakespeare", algorithm="my_methods.py:by_name", preset="reddi2021")
     assert (paper.num_rounds, paper.algorithm_options) == (1200, {})  # it takes no local options
     # A method of the user's is not ours of that name.
     named = resolve(task="quadratics", algorithm="my_methods.py:fedavg")

@@ -112,7 +112,7 @@ def test_a_module_comes_back_as_itself_with_like_and_else_as_dictionaries(tmp_pa
          r"'w' of .* is float64\[2, 3\], .* like is float32\[2, 3\]\. Convert it with \.astype\."),
         ({"w": jnp.ones((2, 3)), "b": jnp.ones(3), "c": jnp.ones(1)},
          r"has no array 'c', but like has one, float64\[1\]; it has 'b', 'w'\."),
-        ({"w": jnp.ones((2, 3))}, "has an array 'b', which like has not; that has 'w'"),
+        ({"w": jnp.ones((2, 3))}, "has an array 'b', but like does not; it has 'w'"),
     ],
 )
 def test_arrays_that_differ_are_named(tmp_path, like, sentence):
@@ -129,7 +129,7 @@ def test_what_cannot_be_saved_is_a_sentence_and_the_file_of_before_stays(tmp_pat
         ({"key": jax.random.key(0)}, "The array 'key' is of dtype key<fry>"),
         ({"name": "ada"}, "The array 'name' is of dtype str"),
         ({"z": np.ones(1, complex)}, "The array 'z' is of dtype complex128"),
-        ({"a": {"b": 1.0}, "a.b": 2.0}, "Two arrays would both be called 'a.b'"),
+        ({"a": {"b": 1.0}, "a.b": 2.0}, "Two arrays would both be named 'a.b'"),
     ):
         with pytest.raises(ValueError, match=sentence):
             fedax.save_params(tree, path)

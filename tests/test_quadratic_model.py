@@ -334,7 +334,7 @@ def test_weights_are_examples_or_tokens_and_few_examples_are_spread_evenly():
     with pytest.raises(ValueError, match="Unknown weighting 'num_token'"):
         quadratic_model(model, params, cohort, KEY, weighting="num_token")
     silent = dataclasses.replace(cohort, arrays={**cohort.arrays, "tokens": jnp.zeros(9)})
-    with pytest.raises(ValueError, match="every client weighs 0"):
+    with pytest.raises(ValueError, match="every client has weight 0"):
         quadratic_model(model, params, silent, KEY, weighting="num_tokens")
     sick = dataclasses.replace(cohort, arrays={**cohort.arrays, "a": jnp.full(9, jnp.nan)})
     with pytest.raises(ValueError, match="gradient of client 0 is not finite"):

@@ -51,9 +51,9 @@ def test_the_example_of_the_page_on_getting_data_runs(capsys):
 
 
 @pytest.mark.slow
-def test_the_script_of_the_page_on_models_runs(tmp_path):
+def test_the_script_of_the_log_runs(tmp_path):
     """The first of its four cases, in a process of its own, as a reader would run it."""
-    text = (README.parent / "docs" / "models.md").read_text("utf-8")
+    text = (README.parent / "docs" / "notebook" / "log.md").read_text("utf-8")
     (block,) = re.findall(r"^```python\n(.*?)^```", text, re.M | re.S)
     (tmp_path / "step.py").write_text(block)
     assert "`python step.py matmul 1`" in text

@@ -583,12 +583,13 @@ COMMANDS = {
     "bad model": ("run --set model=huge", 2, "Unknown model of the task shakespeare 'huge'"),
     "no preset": ("run quadratic", 2, "has no preset 'quick'. It has none at all"),
     "another preset": (
-        "run shakespeare --preset papr", 2, "has no preset 'papr'. Did you mean paper? It has quick"
+        "run shakespeare --preset redi2021", 2,
+        "has no preset 'redi2021'. Did you mean reddi2021? It has quick"
     ),
     "not in the preset": (
-        "run shakespeare fomaml --preset paper", 2,
-        "'paper' of the task shakespeare has no settings for fomaml, for which its source gives "
-        "none. It has fed",
+        "run shakespeare fomaml --preset reddi2021", 2,
+        "'reddi2021' of the task shakespeare has no settings for fomaml, for which its source "
+        "gives none. It has fed",
     ),
     "no config": ("run --config nowhere.toml", 2, "Cannot read the configuration nowhere.toml"),
     "no folder": ("run --resume nowhere", 1, "is not a run folder"),
@@ -666,13 +667,13 @@ def test_settings_win_over_file_over_preset(tmp_path):
 
 @pytest.mark.quick
 def test_paper_preset_has_the_published_numbers():
-    """FACTS A3: Shakespeare's row of the best values, batch 4, 10 clients, 1200 rounds, E = 1."""
+    """Reddi et al. 2021: Shakespeare's best values, batch 4, 10 clients, 1200 rounds, E = 1."""
     published = {
         "fedadagrad": (0, -1 / 2, -1), "fedadam": (0, -2, -3), "fedyogi": (0, -2, -3),
         "fedavgm": (0, -1 / 2, None), "fedavg": (0, 0, None),
     }
     for algorithm, (client, server, tau) in published.items():
-        resolved = resolve(algorithm=algorithm, preset="paper")
+        resolved = resolve(algorithm=algorithm, preset="reddi2021")
         options = resolved.algorithm_options
         assert (resolved.num_rounds, resolved.cohort_size) == (1200, 10)
         assert (options["batch_size"], options["num_local_epochs"]) == (4, 1)
@@ -680,7 +681,7 @@ def test_paper_preset_has_the_published_numbers():
         assert options["client_learning_rate"] == pytest.approx(10**client)
         assert options["server_learning_rate"] == pytest.approx(10**server)
         assert options.get("adaptivity") == (None if tau is None else pytest.approx(10**tau))
-        assert resolved.task_options == {"model": "paper"}
+        assert resolved.task_options == {"model": "reddi2021"}
 
 
 @pytest.mark.quick

@@ -112,7 +112,7 @@ WRONG = {
     "needs --interval": ["--density-power", "1"],
     "not from both": ["--random", "2", "2", "--density-power", "1"],
     "Cannot read": ["nowhere.toml"],
-    "--noise does not go with a file": ["nowhere.toml", "--noise", "1"],
+    "--noise cannot be combined with a file": ["nowhere.toml", "--noise", "1"],
     "gamma must be": ["--gamma", "-1"],
     "no unique minimiser": ["--gamma", "1.3", "--local-steps", "2"],
     "K must be a whole number": ["--local-steps", "0"],
@@ -205,4 +205,4 @@ def test_clients_whose_condition_number_cannot_be_squared(capsys):
     said = {name: row["prescription"] for name, row in ways.items()}
     assert "beyond float64" in said["the same by Theorem 17"]
     assert "beyond float64" in said["the same by Corollary 20"]
-    assert "mu = 2, which is nothing beside L = 1e+219" in said["decaying gamma, Theorem 29"]
+    assert "which is negligible compared with L = 1e+219" in said["decaying gamma, Theorem 29"]

@@ -422,12 +422,12 @@ class TestEarlyStopping:
     @pytest.mark.parametrize(
         ("options", "error", "sentence"),
         [
-            ({"early_stopping": "test_loss"}, TypeError, "such as fedax.EarlyStopping"),
+            ({"early_stopping": "test_loss"}, TypeError, "for example fedax.EarlyStopping"),
             ({"keep_best": 3}, ValueError, "keep_best must be a metric's name"),
             ({"keep_best": "test_distance", "evaluate_every": 0}, ValueError,
-             "evaluate_every=0 says never to evaluate"),
+             "evaluate_every=0 turns evaluation off"),
             ({"early_stopping": EarlyStopping("test_loss"), "evaluate_every": None}, ValueError,
-             "only the last round is evaluated; give evaluate_every"),
+             "only the last round is evaluated; set evaluate_every"),
             ({"on_round": 3}, TypeError, "on_round must be a function"),
             ({"checkpoint_every": 0}, ValueError, "checkpoint_every must be a whole number"),
         ],

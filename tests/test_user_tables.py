@@ -294,7 +294,7 @@ def test_new_rows_of_another_kind_are_named():
     table = fedax.fit_table({"who": ["a", "b"], "x": [1.0, 2.0]}, client="who")
     with pytest.raises(ValueError, match="'x' holds 'high' in row 1, but numbers"):
         table.apply({"who": ["a", "b"], "x": [1.0, "high"]})
-    with pytest.raises(ValueError, match="Unknown column 'x'"):
+    with pytest.raises(ValueError, match="does not have the column 'x', which the training"):
         table.apply({"who": ["a"], "z": [1.0]})
     assert set(table.apply({"who": ["a"], "x": [1]}).arrays) == {"x"}
 

@@ -205,15 +205,15 @@ def test_a_sample_of_the_validation_data_between_and_all_at_the_end():
 
 @pytest.mark.parametrize(("call", "words"), [
     (lambda: fedax.train(task(), method(), num_rounds=1, keep_best="test_loss", **OPTIONS),
-     r"keep_best goes by test_loss, but .* at the end only. Use validation_loss"),
+     r"keep_best uses test_loss, but .* at the end only. Use validation_loss"),
     (lambda: fedax.train(task(), method(), num_rounds=1, **OPTIONS,
                          early_stopping=fedax.EarlyStopping("test_loss")),
-     r"early_stopping goes by test_loss"),
+     r"early_stopping uses test_loss"),
     (lambda: fedax.train(task(None), method(), num_rounds=1, **OPTIONS,
                          early_stopping=fedax.EarlyStopping()),
      r"no validation data. Hold some out, with --set validation=0.1"),
     (lambda: fedax.train(task(None), method(), num_rounds=1, keep_best="validation_loss",
-                         **OPTIONS), r"keep_best goes by validation_loss, but .* no validation"),
+                         **OPTIONS), r"keep_best uses validation_loss, but .* no validation"),
     (lambda: fedax.sweep(task(None), {"m": method}, {"client_learning_rate": [1.0]},
                          num_rounds=1, choose="validation_loss", **OPTIONS),
      r"Cannot choose by validation_loss: custom has no validation data"),

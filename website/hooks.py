@@ -1,4 +1,4 @@
-"""What MkDocs is told: pages of methods, of the reference, of files outside docs/, and formulas."""
+"""What MkDocs is told: generated pages, pages of files outside docs/, and formulas."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ sys.path.insert(0, str(HERE))
 
 import formulas  # noqa: E402  (these are beside this file)
 import links  # noqa: E402
+import pages_of_commands  # noqa: E402
 import pages_of_methods  # noqa: E402
 import pages_of_reference  # noqa: E402
 
@@ -59,13 +60,23 @@ def _filled(entry: Any) -> Any:
         what = [_filled(inner) for inner in what]
         if title == "Methods":
             what += pages_of_methods.navigation()
+    elif what == "commands/":
+        what = pages_of_commands.navigation()
     elif what == "reference/":
         what = pages_of_reference.navigation()
     elif what == "tutorial/":
-        folder = ROOT / "docs" / what
-        what = [f"tutorial/{path.name}" for path in sorted(folder.glob("*.md"))]
-        what.sort(key=lambda name: name != "tutorial/index.md")
+        what = sorted(_found(what), key=lambda name: name != "tutorial/index.md")
+    elif what == "notebook/reproductions/":
+        what = [
+            {"All tables and figures": "notebook/reproductions.md"}, *_found(what),
+            {"Causes of disagreements": "notebook/reproduction-causes.md"},
+        ]
     return {title: what} if title else what
+
+
+def _found(folder: str) -> list[str]:
+    """The pages in a folder of docs/."""
+    return [f"{folder}{path.name}" for path in sorted((ROOT / "docs" / folder).glob("*.md"))]
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -74,6 +85,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         **{path.name: path.read_bytes() for path in HERE.glob("static/*")},
         "contributing.md": (ROOT / "CONTRIBUTING.md").read_text("utf-8"),
         "changes.md": changes(),
+        **pages_of_commands.pages(),
         **pages_of_methods.pages(),
         **pages_of_reference.pages(),
     }
@@ -135,11 +147,11 @@ def on_page_markdown(markdown: str, page: Page, **kwargs: Any) -> str:
         folder = "" if uri == "contributing.md" else "changelog"
     if uri.startswith("source/"):
         folder = uri.removeprefix("source/").rpartition("/")[0]
-    if uri in ("index.md", "pictures.md"):  # the only pages of their tabs
+    if uri in ("index.md", "guides/quick-start.md"):  # the only pages of their tabs
         page.meta["hide"] = ["navigation"]
     text = links.rewritten(markdown, folder, uri)
     if uri in LISTS_OF_METHODS:
-        text = pages_of_methods.linked(text, "../" * uri.count("/"))
+        text = pages_of_methods.with_pages(text, "../" * uri.count("/"))
     return text
 
 

@@ -35,6 +35,7 @@ from fedax.experiment.sources import Source
 from fedax.measures.communication import communication
 from fedax.reproductions import EXPERIMENTS, REPRODUCTIONS
 from fedax.tasks.registry import DATASETS, TASKS, load_task, presets
+from fedax.tasks.renamed import new_model
 
 Row = dict[str, Any]
 
@@ -107,7 +108,8 @@ def _task(item: Item, settings: bool) -> Row:
     row = {
         "name": item.text,
         "description": info.description if info else _description(item),
-        "models": list(info.models) if info else [],
+        "models": [model for model in info.models if new_model(item.name, model) == model]
+        if info else [],
         "presets": list(presets(item.name)) if info else [],
         "dataset": info.dataset if info else "",
         "from": item.origin,
@@ -246,8 +248,8 @@ SHOWN = {
 }
 NOTES = {
     "tasks": (
-        "Some presets have further ones, such as decayk-33 of decayk: --json shows all. What they "
-        "are, with their sources: docs/tasks.md. What can be set: fedax list tasks NAME."
+        "Some presets have variants, such as decay2021-33 of decay2021: --json shows all. Their "
+        "sources: docs/tasks.md. What can be set: fedax list tasks NAME."
     ),
     "algorithms": (
         "ex.: exchanges a round. state: whether clients keep any. sent: bytes down and up for a "
@@ -299,7 +301,7 @@ def _cell(key: str, value: Any) -> str:
         return ""
     if isinstance(value, bool):
         return "yes" if value else ""
-    if key == "presets":  # decayk-33, decayk-rate-33, ... are decayk's
+    if key == "presets":  # decay2021-33, decay2021-rate-33, ... are decay2021's
         value = [name for name in value if name.partition("-")[0] not in set(value) - {name}]
     if key == "copies":
         return f"{value:.4g}x"

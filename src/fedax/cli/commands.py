@@ -44,7 +44,7 @@ class Run:
     """The run folder to make. Default: one under fedax-runs/."""
     overwrite: Annotated[bool, option("")] = False
     """With --out: delete the run or sweep that is there, and begin again."""
-    preset: Annotated[str | None, option("quick|paper|none|...")] = None
+    preset: Annotated[str | None, option("quick|reddi2021|none|...")] = None
     """Where settings come from that nobody set: see `fedax list tasks`. Default: quick."""
     set: Annotated[UseAppendAction[tuple[tuple[str, ...], ...]], option("KEY=VALUE ...")] = ()
     """Settings of the run, the task or the algorithm, such as server_learning_rate=0.03; if a key
@@ -89,8 +89,8 @@ class Sweep:
     """How, with commas between them: see `fedax list algorithms`; or your own."""
     grid: Annotated[UseAppendAction[tuple[tuple[str, ...], ...]], option("KEY=VALUE,... ...")] = ()
     """What to vary: KEY=VALUE,VALUE,... or "KEY=logspace(-3, 0.5, 8)", of every method that has
-    the setting; METHOD.KEY=... of one. The name of a preset, such as paper, is the grid that its
-    source searched."""
+    the setting; METHOD.KEY=... of one. The name of a preset, such as reddi2021, is the grid that
+    its source searched."""
     search: Annotated[UseAppendAction[tuple[tuple[str, ...], ...]], option("KEY=RANGE ...")] = ()
     """What to search by Optuna, in place of a grid: "KEY=loguniform(0.001, 10)", "uniform(0, 1)",
     "int(1, 20)", "logint(1, 100)" or "choice(A, B)"."""
@@ -108,7 +108,7 @@ class Sweep:
     """Number of rounds of every run."""
     cohort_size: Annotated[int | None, WHOLE, option("N")] = None
     """Clients a round."""
-    preset: Annotated[str | None, option("quick|paper|none|...")] = None
+    preset: Annotated[str | None, option("quick|reddi2021|none|...")] = None
     """Where settings come from that nobody set. Default: where the grid comes from, or else
     quick."""
     set: Annotated[UseAppendAction[tuple[tuple[str, ...], ...]], option("KEY=VALUE ...")] = ()

@@ -235,20 +235,22 @@ KINDS = {
         ("metric", "against", "smoothing"),
     ),
     "heat-map": Kind(
-        _heat_maps, "a sweep", "client against server rate, as 004's Figure 2",
+        _heat_maps, "a sweep", "client against server rate (Reddi et al. 2021, Figure 2)",
         ("metric", "algorithm", "x", "y"),
     ),
     "best-server-rate": Kind(
         _of_sweep(pictures.best_server_rate), "a sweep",
-        "the best server rate for each client rate, as 004's Figure 4", ("metric",),
+        "the best server rate for each client rate (Reddi et al. 2021, Figure 4)",
+        ("metric",),
     ),
     "adaptivity": Kind(
         _of_sweep(pictures.adaptivity), "a sweep",
-        "the best score at each adaptivity, as 004's Figure 3", ("metric",),
+        "the best score at each adaptivity (Reddi et al. 2021, Figure 3)", ("metric",),
     ),
     "update-norms": Kind(
         _over_rounds(pictures.update_norms), _ROUNDS,
-        "norm of the server's update and its spread, as 000's Figure 3", ("window",),
+        "norm of the server's update and its spread (Charles and Konečný 2020, Figure 3)",
+        ("window",),
     ),
     "drift": Kind(
         _over_rounds(pictures.drift), _ROUNDS, "how far clients go from the server's model",

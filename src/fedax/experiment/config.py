@@ -21,7 +21,7 @@ from fedax.experiment.build import (
 )
 from fedax.experiment.errors import ConfigError
 from fedax.experiment.folder import drop_defaults, resume_command
-from fedax.experiment.presets import check_preset, default_algorithm, preset_values
+from fedax.experiment.presets import check_preset, current_preset, default_algorithm, preset_values
 from fedax.experiment.settings import Setting, entries, section
 from fedax.experiment.sources import Source
 from fedax.rounds.options import PERSONALIZE, Settings
@@ -43,7 +43,7 @@ class RunConfig:
     Attributes:
       task, algorithm: names, see `fedax list`; wrappers are joined to what they wrap by "+".
       task_source, algorithm_source: where they come from if they are a user's.
-      preset: where the values came from that nobody set: "quick", "paper", another one of the
+      preset: where the values came from that nobody set: "quick", "reddi2021", another one of the
         task's, or "none".
       seed: fixes the initial parameters, the cohorts and all local randomness.
       num_rounds: T, how many rounds of training.
@@ -200,7 +200,7 @@ def _preset(names: Mapping[str, Any], asked: str | None) -> str:
     if not isinstance(asked, str | None):
         raise ConfigError(f"preset must be a name, but is {quoted(asked)}.")
     if names["task_source"] is None or asked == "none":
-        return asked or RunConfig.preset
+        return current_preset(names["task"], asked or RunConfig.preset)
     if asked is not None:
         raise ConfigError(
             f"The task {names['task']} has no preset {asked!r}; leave --preset out, and use --set."
@@ -280,6 +280,7 @@ def load_config(path: Path, *, force: bool = False, cure: str | None = None) -> 
     names |= {
         key: sources.from_record(values.pop(key, None), f"{key} in {path}") for key in SOURCES
     }
+    names["preset"] = current_preset(names["task"], names["preset"], warn=False)
     config = RunConfig(**names)
     if not force:
         by_force = f"{resume_command(path.parent)} --force"

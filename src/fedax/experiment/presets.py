@@ -9,9 +9,19 @@ from fedax.experiment.build import algorithm_parts, algorithm_settings
 from fedax.experiment.errors import ConfigError
 from fedax.experiment.sources import Source
 from fedax.tasks.registry import SHARED, TASKS, TaskInfo, presets
+from fedax.tasks.renamed import new_preset, warn_if_renamed
 from fedax.validate import quoted
 
 CHOOSE = "with --preset none and --set you choose yourself"
+
+
+def current_preset(task: str, preset: str, *, warn: bool = True) -> str:
+    """The preset's name, or the new one of a preset whose old name this is, with a warning."""
+    found = presets(task) if task in TASKS else {}
+    new = preset if preset in found else new_preset(task, preset)
+    if new == preset or new not in found:
+        return preset
+    return warn_if_renamed("preset", preset, new) if warn else new
 
 
 def check_preset(task: str, preset: str) -> None:

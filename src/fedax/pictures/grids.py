@@ -1,6 +1,6 @@
 """Pictures of a sweep: heat maps, the best server rate, adaptivity.
 
-Paper 004: Reddi et al., "Adaptive Federated Optimization" (2020), Figures 2, 3 and 4.
+Reddi et al., "Adaptive Federated Optimization" (2020), Figures 2, 3 and 4.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def heat_map(
     record: Record, choice: Choice | None = None, algorithm: str | None = None,
     x: str = "server_learning_rate", y: str = "client_learning_rate", axes: Axes | None = None,
 ) -> Axes:
-    """Draws what each pair of rates came to, as in Figure 2 of paper 004.
+    """Draws what each pair of rates came to, as in Figure 2 of Reddi et al. 2021.
 
     The number in a cell is the mean over the seeds, of the best setting where other hyperparameters
     vary. The best cell has a frame and a star. A cell that diverged, for one seed at least, is
@@ -138,7 +138,7 @@ def heat_map_size(columns: int, rows: int) -> tuple[float, float]:
 def best_server_rate(
     record: Record, choice: Choice | None = None, axes: Axes | None = None
 ) -> Axes:
-    """Draws the best server rate for each client rate, per method, as in Figure 4 of paper 004.
+    """Draws the best server rate for each client rate, as Figure 4 of Reddi et al. 2021.
 
     Client rates with which every setting diverged have no point. Points of methods that would
     cover each other are drawn side by side.
@@ -192,7 +192,7 @@ def best_server_rate(
 
 
 def adaptivity(record: Record, choice: Choice | None = None, axes: Axes | None = None) -> Axes:
-    """Draws the best score at each adaptivity, per method, as in Figure 3 of paper 004.
+    """Draws the best score at each adaptivity, per method, as in Figure 3 of Reddi et al. 2021.
 
     Bars are plus and minus the sample standard deviation over the seeds of that best setting.
 

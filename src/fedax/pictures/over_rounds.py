@@ -98,10 +98,9 @@ def curves(
 def update_norms(data: Rounds, window: int | None = None, axes: Axes | None = None) -> Axes:
     """Draws the norm of the server's update, its mean in blocks of rounds and its spread in them.
 
-    As in Figure 3 of paper 000 (Charles and Konecny, "Convergence and Accuracy Trade-Offs in
-    Federated Learning and Meta-Learning", 2021): the mean over every so many consecutive rounds of
-    the norm of what the server gets, and a band of plus and minus the sample standard deviation
-    within them, over all seeds together. A last block that is not full is drawn, too.
+    As in Figure 3 of Charles and Konečný 2020: the mean, over each block of `window` consecutive
+    rounds, of the norm of the server's update, and a band of plus and minus the sample standard
+    deviation within them, over all seeds together. A last block that is not full is drawn, too.
 
     Args:
       data: as for `curves`, of runs with `diagnostics=True`.

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from fedax.report.tables import Table
-from fedax.theory import charles_konecny_2020 as paper
-from fedax.theory import decaying_steps_2021, dynamics
+from fedax.theory import charles2020 as paper
+from fedax.theory import decay2021, dynamics
 from fedax.theory.claims import Claim
 from fedax.theory.errors import TheoryError
 from fedax.theory.population import QuadraticPopulation
@@ -149,8 +149,8 @@ def _bounds(question: Question) -> Table:
         "Theorem 21": lambda: paper.theorem_21(population, 0.0, gamma, K),
         "Corollary 22": lambda: paper.corollary_22(population, 0.0, gamma, K),
         "Corollary 13": lambda: paper.corollary_13(population, gamma, K)[-1],
-        "Theorem 1 of 2021": lambda: decaying_steps_2021.theorem_1(population, gamma, 1, K),
-        "Corollary 1 of 2021": lambda: decaying_steps_2021.corollary_1(population, gamma, 1, K)[0],
+        "Theorem 1 of 2021": lambda: decay2021.theorem_1(population, gamma, 1, K),
+        "Corollary 1 of 2021": lambda: decay2021.corollary_1(population, gamma, 1, K)[0],
     }
     title = (
         "What the bounds say (Charles, Konecny 2020; Decaying K 2021; corrected where the papers "
@@ -236,10 +236,10 @@ def _theorem_29(question: Question) -> list[Any]:
 def _theorem_2(question: Question, K_0: float) -> list[Any]:
     """Its gamma, the first values of its schedules, and the rounds that it needs."""
     population = question.population
-    claim = decaying_steps_2021.theorem_2(
+    claim = decay2021.theorem_2(
         population, K_0, _start(question), 1, batch_size=question.batch_size
     )
-    first = decaying_steps_2021.theorem_2_schedules(population, K_0, 1)
+    first = decay2021.theorem_2_schedules(population, K_0, 1)
     words = f"K_0 = {K_0:.4g}, gamma = {first.gamma:.4g}, eta_1 = {first.etas[0]:.4g}"
     return [words, None, _rounds(claim, question)]
 

@@ -24,7 +24,7 @@ _MARKERS = ("o", "s", "^", "D", "v", "P")
 MOST_MARKERS = 60
 # An axis of positive values that spans such a factor is logarithmic.
 _DECADES = 100.0
-# Of a label so many letters are shown, in lines of so many; of a note so many are an inch wide.
+# Letters of a label that are shown, letters per line, and letters of a note per inch.
 _MOST_LETTERS = 150
 _LABEL_LETTERS = 56
 _LETTERS_AN_INCH = 13

@@ -58,7 +58,7 @@ def sink_names(given: Any) -> tuple[str, ...]:
 
 
 def require_libraries(names: Iterable[str]) -> None:
-    """Raises a sentence if the library of a sink is not installed.
+    """Raises a clear error if the library of a sink is not installed.
 
     Raises:
       SinkError: that one; the sentence has the command that installs it.

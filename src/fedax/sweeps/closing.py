@@ -1,4 +1,4 @@
-"""What a sweep says at its end, in sentences."""
+"""Summary at the end of a sweep."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from fedax.rounds.untrained import LAST_ROUNDS
 from fedax.sweeps.choosing import CLOSE, PAPER_RULE, Choice, MethodChoice, rounds_of
 from fedax.sweeps.record import Record
 
-# So many of the settings that diverged are named.
+# Number of diverged settings that are named.
 NAMED = 3
 
 
@@ -17,7 +17,7 @@ def closing_words(record: Record, choice: Choice) -> list[str]:
 
     Args:
       record: the sweep's rounds.
-      choice: what was chosen of it.
+      choice: the choice.
 
     Example:
       >>> from fedax.sweeps.choosing import choose
@@ -41,7 +41,7 @@ def closing_words(record: Record, choice: Choice) -> list[str]:
 
 
 def remarks(record: Record, choice: Choice) -> list[str]:
-    """Of the closing words those that a table of the best settings does not show."""
+    """The sentences of the summary that a table of the best settings does not show."""
     return [
         f"{method}: {sentence}" for method, chosen in choice.methods.items()
         for sentence in _remarks(record, chosen)
@@ -49,7 +49,7 @@ def remarks(record: Record, choice: Choice) -> list[str]:
 
 
 def rule_in_words(record: Record, choice: Choice) -> str:
-    """What the settings were chosen by, such as "the last test_loss; lower is better"."""
+    """The rule in words, such as "the last test_loss; lower is better"."""
     rounds, rule = rounds_of(record), choice.rule
     if rule == PAPER_RULE:
         over = f"the last {LAST_ROUNDS} rounds" if rounds > LAST_ROUNDS else (
@@ -95,7 +95,7 @@ def _best(record: Record, choice: Choice, chosen: MethodChoice) -> list[str]:
 def _remarks(record: Record, chosen: MethodChoice) -> list[str]:
     if chosen.best is None:
         return [
-            "no setting is best, as all that were run diverged; try lower rates." if chosen.diverged
+            "no setting is best, as all of them diverged; try lower rates." if chosen.diverged
             else "no setting is best, as none has run all rounds."
         ]
     words = [
@@ -116,6 +116,6 @@ def _warning(choice: Choice) -> list[str]:
     if not choice.rule.startswith("test_"):
         return []
     return [
-        "The test data chose, so what they say of the best settings is too good; choose by "
-        "validation data, such as --set validation=0.1 holds out."
+        "The settings were chosen on the test data, so their test metrics are too good; choose by "
+        "validation data instead, for example with --set validation=0.1."
     ]

@@ -10,10 +10,12 @@ import numpy as np
 from fedax.algorithm import Array, Model, Params
 from fedax.data.federated_dataset import FederatedDataset
 from fedax.data.preparing import Table, fit_table
-from fedax.data.preparing.cells import read_cells
+from fedax.data.preparing.cells import Decimal, read_cells, with_labels
 from fedax.data.preparing.fitting import Encoding, Missing, Objective, Scaling, Unknown
+from fedax.data.preparing.table import Unlabelled
 from fedax.data.task import Task
 from fedax.models.mlp import mlp
+from fedax.models.scores import mae, r2, rmse
 from fedax.models.supervised import classification, regression
 from fedax.validate import check_number
 from fedax.validate import unknown as unknown_name
@@ -36,6 +38,8 @@ def load(
     scaling: Scaling = "pooled",
     objective: Objective = "auto",
     positive: str | float | None = None,
+    decimal: Decimal = "point",
+    unlabelled: Unlabelled = "error",
 ) -> Task:
     """The rows of a CSV or Parquet file, a client being what a column says.
 
@@ -56,11 +60,15 @@ def load(
       scaling: of numbers, by the training rows: pooled, client (of each its own), or none.
       objective: of the label: auto, classification or regression.
       positive: of two classes the positive one; none: the last by order.
+      decimal: comma: a column of text such as 27,4 holds numbers.
+      unlabelled: rows without a label are an error, or are left out with drop.
     """
-    cells = read_cells(file, client)
+    cells = read_cells(file, client, decimal=decimal)
+    if unlabelled == "drop":
+        cells = with_labels(cells, label)
     second = None
     if isinstance(test, str):
-        second, train_rows = read_cells(test, client), cells
+        second, train_rows = read_cells(test, client, decimal=decimal), cells
     else:
         check_number("test", test, at_least=0, below=1)
         train_rows = cells
@@ -82,6 +90,7 @@ def load(
     table = fit_table(
         train_rows, client=client, label=label, columns=taken, missing=missing, encoding=encoding,
         unknown=unknown, scaling=scaling, objective=objective, positive=positive,
+        decimal=decimal, unlabelled=unlabelled,
     )
     tested = None if second is None else table.apply(second)
     if second is not None and label not in second.columns:
@@ -105,7 +114,9 @@ def _model(table: Table, model: str) -> Model:
     def predict(params: Params, x: Array) -> Array:
         return apply(params, x)[:, 0]
 
-    return regression(init, predict)
+    scale = 1.0 if table.label is None else table.label.deviation
+    scores = {"rmse": rmse(scale), "mae": mae(scale), "r2": r2()}
+    return regression(init, predict, scores=scores)
 
 
 def _references(

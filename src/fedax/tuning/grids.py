@@ -74,8 +74,8 @@ def parse_grid(words: Sequence[str]) -> tuple[str | None, Grid]:
     Example:
       >>> parse_grid(["client_learning_rate=0.1,1", "base=sgdm(0.9),adam(0.9,0.99)"])
       (None, {'client_learning_rate': [0.1, 1.0], 'base': ['sgdm(0.9)', 'adam(0.9,0.99)']})
-      >>> parse_grid(["paper", "momentum=0,0.9"])
-      ('paper', {'momentum': [0.0, 0.9]})
+      >>> parse_grid(["reddi2021", "momentum=0,0.9"])
+      ('reddi2021', {'momentum': [0.0, 0.9]})
     """
     preset, grid = None, {}
     for word in words:

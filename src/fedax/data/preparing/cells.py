@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -19,6 +20,10 @@ from fedax.validate import quoted, unknown
 
 # Cells of CSV that mean a missing value where a column's other cells are numbers.
 GAPS = frozenset({"", "NA", "N/A", "n/a", "NaN", "nan", "NULL", "null", "None", "?"})
+
+Decimal: TypeAlias = Literal["point", "comma"]
+# A number as in 27,4 or 1.250,75.
+_WITH_COMMA = re.compile(r"[+-]?(\d+|\d{1,3}(\.\d{3})+)(,\d+)?(e[+-]?\d+)?", re.ASCII | re.I)
 
 
 class Cells(NamedTuple):
@@ -50,7 +55,9 @@ class Cells(NamedTuple):
         )
 
 
-def read_cells(source: Any, client: str, *, needs_client: bool = True) -> Cells:
+def read_cells(
+    source: Any, client: str, *, needs_client: bool = True, decimal: Decimal = "point"
+) -> Cells:
     """The cells of a table.
 
     Args:
@@ -58,15 +65,16 @@ def read_cells(source: Any, client: str, *, needs_client: bool = True) -> Cells:
         polars, or a dictionary of columns. A file's rows come client by client.
       client: the column that says whose each row is.
       needs_client: whether the column must be there; a file needs it anyway.
+      decimal: "comma": text such as 27,4 or 1.250,75 is a number, where a whole column is such.
 
     Raises:
       DataError: a file cannot be read, or is malformed.
       ValueError: there is no such column, columns differ in length, or there are no rows.
     """
     if isinstance(source, Cells):
-        return source
+        return with_decimal(source, decimal)
     if isinstance(source, str | Path):
-        return _of_file(expanded(source), client)
+        return with_decimal(_of_file(expanded(source), client), decimal)
     is_lazy = hasattr(source, "collect") and not hasattr(source, "__len__")
     names: list[Any] = [] if is_lazy else list(
         source if isinstance(source, Mapping) else getattr(source, "columns", ())
@@ -96,7 +104,8 @@ def read_cells(source: Any, client: str, *, needs_client: bool = True) -> Cells:
     own = {
         name: own_categories(source[name]) for name in columns if hasattr(source[name], "dtype")
     }
-    return Cells(columns, clients, {name: of for name, of in own.items() if of}, "The table")
+    listed = {name: of for name, of in own.items() if of}
+    return with_decimal(Cells(columns, clients, listed, "The table"), decimal)
 
 
 def _of_file(path: Path, client: str) -> Cells:
@@ -173,6 +182,42 @@ def of_objects(values: list[Any]) -> np.ndarray:
         for value in values
     ]
     return found
+
+
+def with_labels(cells: Cells, label: str | None) -> Cells:
+    """The rows whose label is not missing."""
+    if label is None or label not in cells.columns:
+        return cells
+    gaps = gaps_of(cells.columns[label])
+    return cells.take(np.flatnonzero(~gaps)) if gaps.any() else cells
+
+
+def has_commas(column: np.ndarray) -> bool:
+    """Whether a column is text that reads as numbers with decimal commas, at least one of them."""
+    there = [value for value in column.tolist() if value is not None]
+    return (
+        column.dtype.kind == "O"
+        and any(isinstance(value, str) and "," in value for value in there)
+        and all(isinstance(value, str) and _WITH_COMMA.fullmatch(value.strip()) for value in there)
+    )
+
+
+def with_decimal(cells: Cells, decimal: Decimal) -> Cells:
+    """The cells with text such as 27,4 as numbers, if the decimal sign is a comma."""
+    if decimal == "point":
+        return cells
+    columns = {
+        name: _of_commas(column) if has_commas(column) else column
+        for name, column in cells.columns.items()
+    }
+    return cells._replace(columns=columns)
+
+
+def _of_commas(column: np.ndarray) -> np.ndarray:
+    return np.array([
+        np.nan if value is None else float(value.replace(".", "").replace(",", "."))
+        for value in column.tolist()
+    ])
 
 
 def is_gap(value: Any) -> bool:

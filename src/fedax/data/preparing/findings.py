@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedax.data.preparing.cells import Cells, gaps_of, is_number
+from fedax.data.preparing.cells import Cells, gaps_of, has_commas, is_number
 from fedax.outside.text import printable
 from fedax.validate import so_many
 
@@ -23,9 +23,36 @@ _RARE = 0.1
 
 def findings_of(table: Table, cells: Cells) -> tuple[str, ...]:
     """What may be a mistake: a column that gives the label away, or classes that are rare."""
-    if table.label is None:
-        return ()
-    return tuple(_leaks(table, cells, table.label))
+    commas = [column.name for column in table.columns if has_commas(cells.columns[column.name])]
+    found = [
+        f"{quoted_name(name)} looks like numbers with decimal commas. To read them as numbers, set "
+        "decimal to comma."
+        for name in commas
+    ]
+    if table.label is not None:
+        found += [*_without_positives(cells, table.label), *_leaks(table, cells, table.label)]
+    return tuple(found)
+
+
+def _without_positives(cells: Cells, label: Label) -> Iterator[str]:
+    """That clients lack one of two classes, so that they alone cannot learn it."""
+    if len(label.classes) != 2 or cells.clients is None:
+        return
+    values = np.array([str(value) for value in cells.columns[label.name].tolist()])
+    names, owner = np.unique(cells.clients, return_inverse=True)
+    for value in label.classes:
+        lacking = int((np.bincount(owner, values == _as_in(values, value)) == 0).sum())
+        if lacking:
+            yield (
+                f"{lacking} of {so_many(len(names), 'client')} "
+                f"{'has' if lacking == 1 else 'have'} no training row with the class "
+                f"{_word(value)}."
+            )
+
+
+def _as_in(values: np.ndarray, value: object) -> str:
+    """A class as text, a whole number as the column has it."""
+    return str(value) if str(value) in values else f"{value}.0"
 
 
 def _leaks(table: Table, cells: Cells, label: Label) -> Iterator[str]:

@@ -10,12 +10,20 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from fedax.data.preparing.cells import Cells, gaps_of, is_number, read_cells
+from fedax.data.preparing.cells import (
+    Cells,
+    Decimal,
+    gaps_of,
+    is_number,
+    read_cells,
+    with_labels,
+)
 from fedax.data.preparing.findings import findings_of
 from fedax.data.preparing.table import (
     Column,
     Label,
     Table,
+    Unlabelled,
     Value,
     codes_of,
     missing,
@@ -29,7 +37,7 @@ Unknown: TypeAlias = Literal["error", "column"]
 Scaling: TypeAlias = Literal["pooled", "client", "none"]
 Objective: TypeAlias = Literal["auto", "classification", "regression"]
 
-# Whole numbers with at most so many values are classes, if nobody says what a label is.
+# A label of whole numbers with at most this many values is taken for classes.
 MOST_CLASSES = 20
 # Text with more values is left out, if nobody says which columns to take.
 MOST_CATEGORIES = 100
@@ -68,6 +76,8 @@ def fit_table(
     scaling: Scaling = "pooled",
     objective: Objective = "auto",
     positive: Any = None,
+    decimal: Decimal = "point",
+    unlabelled: Unlabelled = "error",
 ) -> Table:
     """Decides what the columns of a table become, on the training rows.
 
@@ -93,6 +103,8 @@ def fit_table(
       objective: of the label: "classification", "regression", or "auto": classes if it is text,
         truth values or whole numbers with at most 20 values.
       positive: of two classes the positive one, which gets the number 1; None: the last by order.
+      decimal: "comma": a column of text such as 27,4 or 1.250,75 holds numbers.
+      unlabelled: what becomes of rows whose label is missing: "error", or "drop".
 
     Returns:
       The table, whose `str` says what it does with each column.
@@ -105,7 +117,11 @@ def fit_table(
     check_choice("unknown", unknown, ("error", "column"))
     check_choice("scaling", scaling, ("pooled", "client", "none"))
     check_choice("objective", objective, ("auto", "classification", "regression"))
-    cells = read_cells(source, client)
+    check_choice("decimal", decimal, ("point", "comma"))
+    check_choice("unlabelled", unlabelled, ("error", "drop"))
+    cells = read_cells(source, client, decimal=decimal)
+    if unlabelled == "drop":
+        cells = with_labels(cells, label)
     chosen = _chosen(cells, label, columns)
     for what, given in (("missing", missing), ("categories", categories)):
         if isinstance(given, Mapping):
@@ -132,7 +148,9 @@ def fit_table(
     if scaling != "none":
         found, of_clients = _scaled(found, cells, by_client=scaling == "client")
     made = None if label is None else _label(label, cells, objective, positive, scaling)
-    table = Table(client, tuple(found), made, of_clients, cells.num_rows)
+    table = Table(
+        client, tuple(found), made, of_clients, cells.num_rows, decimal, unlabelled
+    )
     return dataclasses.replace(table, findings=findings_of(table, cells))
 
 
@@ -320,7 +338,7 @@ def _label(
     if gaps.any():
         raise ValueError(
             missing(name, int(gaps.argmax()), cells).split(". Fit")[0]
-            + ", and it is the label. Fill it in, or leave the row out."
+            + ", and it is the label. Fill it in, leave the row out, or give unlabelled=\"drop\"."
         )
     listed = cells.categories.get(name)
     there = values.tolist()

@@ -11,11 +11,21 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from fedax.data.federated_dataset import FederatedDataset
-from fedax.data.preparing.cells import Cells, gaps_of, is_number, place_of, read_cells
+from fedax.data.preparing.cells import (
+    Cells,
+    Decimal,
+    gaps_of,
+    is_number,
+    place_of,
+    read_cells,
+    with_labels,
+)
 from fedax.data.preparing.findings import described
-from fedax.validate import quoted, unknown
+from fedax.outside import guesses
+from fedax.validate import quoted
 
 How: TypeAlias = Literal["number", "one_hot", "ordinal", "left out"]
+Unlabelled: TypeAlias = Literal["error", "drop"]
 Value: TypeAlias = str | int | float | bool | None
 
 FORMAT = 1
@@ -93,6 +103,8 @@ class Table:
       clients: where numbers are scaled by each client's own statistics: client -> means and
         deviations of all columns that are numbers. Other clients are scaled by those of all.
       num_rows: of training.
+      decimal: the decimal sign of text that is numbers, "point" or "comma".
+      unlabelled: what becomes of rows without a label, "error" or "drop".
       findings: what is worth a look, in sentences.
 
     Example:
@@ -110,6 +122,8 @@ class Table:
         default_factory=dict
     )
     num_rows: int = 0
+    decimal: Decimal = "point"
+    unlabelled: Unlabelled = "error"
     findings: tuple[str, ...] = ()
 
     def __str__(self) -> str:
@@ -135,7 +149,9 @@ class Table:
           ValueError: a column is not there, or a value is missing, unknown or of another kind; the
             message names the column and the row.
         """
-        cells = read_cells(source, self.client)
+        cells = read_cells(source, self.client, decimal=self.decimal)
+        if self.label is not None and self.unlabelled == "drop":
+            cells = with_labels(cells, self.label.name)
         arrays = {"x": self._x(cells)}
         if self.label is not None and self.label.name in cells.columns:
             arrays["y"] = self._y(cells, self.label)
@@ -151,7 +167,9 @@ class Table:
         Raises:
           DataError, ValueError: as for `apply`.
         """
-        return self._x(read_cells(source, self.client, needs_client=False))
+        return self._x(
+            read_cells(source, self.client, needs_client=False, decimal=self.decimal)
+        )
 
     def predictions(self, outputs: Any) -> np.ndarray:
         """What a model's outputs mean: the likeliest class's value, or the target as it was.
@@ -262,7 +280,8 @@ class Table:
             row = int(gaps.argmax())
             raise ValueError(
                 f"{cells.where} has no label in {place_of(cells, row)}: the column {label.name!r} "
-                "is empty there. Fill it in, or leave the row out."
+                "is empty there. Fill it in, leave the row out, or fit the table with "
+                'unlabelled="drop".'
             )
         if label.classes:
             column = Column(label.name, "ordinal", categories=label.classes)
@@ -351,7 +370,11 @@ def missing(name: str, row: int, cells: Cells) -> str:
 
 def _values(column: Column, cells: Cells) -> np.ndarray:
     if column.name not in cells.columns:
-        raise ValueError(f"{cells.where}: {unknown('column', column.name, list(cells.columns))}")
+        near = guesses.nearest(column.name, list(cells.columns))
+        raise ValueError(
+            f"{cells.where} does not have the column {column.name!r}, which the training rows have"
+            + (f"; did you mean {near!r} there?" if near else ".")
+        )
     return cells.columns[column.name]
 
 
