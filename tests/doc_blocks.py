@@ -56,6 +56,7 @@ RUN_BY = {
 # Page and number among its blocks for a shell: what test_docs_commands.py runs, and what it needs
 # to be there.
 SHORT = {
+    ("docs/index.md", 1): (),
     ("docs/partitions.md", 0): (), ("docs/sweeps.md", 0): (), ("docs/search.md", 0): (),
     ("docs/speed.md", 0): (),
     ("docs/report.md", 0): ("fedax run digits fedavg --rounds 3 --out fedax-runs/one",
@@ -67,8 +68,6 @@ SHORT = {
 NOT_RUN = {
     ("README.md", 0): "an installation; by hand in a fresh environment before a release",
     ("README.md", 1): "the suite itself",
-    ("README.md", 2): "minutes each; every command has its tests",
-    ("README.md", 3): "a GPU",
     ("CONTRIBUTING.md", 0): "an installation, as in .ci/run",
     ("CONTRIBUTING.md", 1): "the suite itself, as in .ci/run; test_attack has the attack",
     ("CONTRIBUTING.md", 2): "test_site builds the site; the server does not end",
@@ -84,6 +83,9 @@ NOT_RUN = {
     ("docs/speed.md", 1): "several machines; test_mesh has two processes",
     ("docs/sweeps.md", 1): "hours",
     ("docs/sweeps.md", 2): "hours",
+    ("docs/index.md", 0): "an installation, as in the README",
+    ("docs/guides/installation.md", 0): "an installation, as in .ci/run",
+    ("docs/guides/installation.md", 1): "a GPU",
     ("docs/guides/quick-start.md", 0): "an installation, as in .ci/run",
     ("docs/guides/logging.md", 1): "it waits for a browser; test_sinks reads the files as it does",
     ("docs/guides/reproducing.md", 2): "hours; test_experiments has both on made-up results",

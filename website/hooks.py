@@ -22,7 +22,6 @@ import pages_of_methods  # noqa: E402
 import pages_of_reference  # noqa: E402
 
 ROOT = links.ROOT
-FROM_README = re.compile(r"^<!-- README: (.*) -->$", re.MULTILINE)
 PICTURE = re.compile(r'<img\b[^>]*? src="([^":]+\.png)"')
 # Which pages a search finds first, and last, by how their places begin: a word in a heading counts
 # as a thousand in the text, but as one on pages of records. And of two methods' pages the one
@@ -33,8 +32,15 @@ WEIGHTS = {
     **dict.fromkeys(RECORDS, 1e-3),
 }
 WHOLE_NAME = 4.0
+# What readers search for -> the page that they want, whose headings use other words.
+KEYWORDS = {
+    "guides/resuming.md": ["checkpoint"],
+    "guides/tuning.md": ["hyperparameter", "learning rate"],
+    "methods/fedavg.md": ["federated averaging"],
+    "partitions.md": ["heterogeneity", "non-IID"],
+}
 # Pages whose tables have the names of methods.
-LISTS_OF_METHODS = ("index.md", "methods.md", "notebook/quick-rates.md")
+LISTS_OF_METHODS = ("methods.md", "notebook/quick-rates.md")
 LANGUAGES = {".py": "python", ".toml": "toml", ".sh": "sh", ".json": "json"}
 
 
@@ -119,19 +125,6 @@ def source(path: str) -> str:
     return f"# {path}\n\n~~~~{LANGUAGES.get(file.suffix, 'text')}\n{text.rstrip()}\n~~~~\n"
 
 
-def readme(heading: str) -> str:
-    """A section of README.md without its heading; of "" what stands before the first one."""
-    text = (ROOT / "README.md").read_text("utf-8")
-    level = "#" if not heading else "##"
-    title = heading or "fedax"
-    found = re.search(
-        rf"^{level} {re.escape(title)}\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL
-    )
-    if not found:
-        raise ValueError(f"README.md has no section {title!r}.")
-    return found[1].strip()
-
-
 def found_in_a_search(uri: str) -> dict[str, Any]:
     """What a page says of its place among the results of a search."""
     if uri.startswith("source/"):
@@ -143,10 +136,12 @@ def found_in_a_search(uri: str) -> dict[str, Any]:
 
 
 def on_page_markdown(markdown: str, page: Page, **kwargs: Any) -> str:
-    """Takes in what is README.md's, and mends links."""
+    """Sets a page's place among the results of a search, and mends links."""
     del kwargs
     uri = page.file.src_uri
     page.meta["search"] = found_in_a_search(uri)
+    if uri in KEYWORDS:
+        page.meta["tags"] = KEYWORDS[uri]
     folder = f"docs/{uri}".rpartition("/")[0]
     if uri in ("contributing.md", "changes.md"):
         folder = "" if uri == "contributing.md" else "changelog"
@@ -154,10 +149,7 @@ def on_page_markdown(markdown: str, page: Page, **kwargs: Any) -> str:
         folder = uri.removeprefix("source/").rpartition("/")[0]
     if uri in ("index.md", "guides/quick-start.md"):  # the only pages of their tabs
         page.meta["hide"] = ["navigation"]
-    text = FROM_README.sub(
-        lambda found: links.rewritten(readme(found[1].strip()), "", uri),
-        links.rewritten(markdown, folder, uri),
-    )
+    text = links.rewritten(markdown, folder, uri)
     if uri in LISTS_OF_METHODS:
         text = pages_of_methods.with_pages(text, "../" * uri.count("/"))
     return text
