@@ -154,14 +154,14 @@ WRONG = {
     ("describe", "{digits}", "--partition", "n.npz", "--seed", "1"): (2, "as it was drawn"),
     ("describe", "{digits}", "--label", "z"): (2, "Unknown array 'z'"),
     ("describe", "{digits}", "--out", "p.xyz"): (1, "its name must end in one of"),
-    ("describe", "{digits}/train", "--test"): (2, "is one store, without a training and a test"),
+    ("describe", "{digits}/train", "--test"): (2, "is a single store without a test part"),
     ("describe", "{digits}/.."): (2, "holds no store"),
     ("describe", "."): (2, "holds no store"),
-    ("describe", "{digits}/nowhere"): (2, "There is no folder "),
-    ("describe", r"C:\data\digits"): (2, "There is no folder "),
+    ("describe", "{digits}/nowhere"): (2, "The folder "),
+    ("describe", r"C:\data\digits"): (2, "The folder "),
     ("describe", r"C:\data\tasks.py:"): (2, "neither FILE.py:NAME nor package.module:NAME"),
     ("describe", "{digits}/train/y.npy"): (
-        2, "y.npy is a file, and stores are described, which fedax.read_data makes of files",
+        2, "y.npy is a file. Convert it to a store with fedax.read_data",
     ),
     ("partition", "{digits}", "iid", "--out", "p.npz"): (2, "'iid' needs num_clients"),
     ("partition", "{digits}", "iid", "--num-clients", "121", "--out", "p.npz"): (

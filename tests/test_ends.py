@@ -163,7 +163,7 @@ def test_more_devices_than_cores_want_force(monkeypatch, capsys):
 
     monkeypatch.setattr(main, "usable_cores", lambda: 2)
     assert main.run_command(["run", "--devices", "3"]) == 2
-    assert "--devices is 3, but this process may use 2 cores" in capsys.readouterr().err
+    assert "--devices is 3, but only 2 cores can be used" in capsys.readouterr().err
     taken = []
     monkeypatch.setattr(main, "cores_as_devices", taken.append)
     main._use_cores(3, forced=True)

@@ -405,10 +405,10 @@ def test_a_wrong_command_line(line, message):
 
 @pytest.mark.quick
 @pytest.mark.parametrize(("line", "message"), [
-    ("--resume a --extend a", r"finish it with --resume, then widen it"),
-    ("--resume a --rounds 5", r"--resume takes the sweep from its folder"),
-    ("--resume a --settings-per-batch 2", r"only --choose and --log can go with it"),
-    ("quadratics --extend a", r"--extend takes .* only --settings-per-batch and --log can go"),
+    ("--resume a --extend a", r"Finish the sweep with --resume"),
+    ("--resume a --rounds 5", r"--resume uses the sweep's own settings"),
+    ("--resume a --settings-per-batch 2", r"Only --choose and --log can be given"),
+    ("quadratics --extend a", r"--extend uses .* Only --settings-per-batch and --log can be"),
 ])
 def test_what_cannot_go_with_a_folder(line, message):
     with pytest.raises(ConfigError, match=message):

@@ -702,8 +702,8 @@ def test_the_command_line_searches_goes_on_and_keeps_what_a_sweep_keeps(
         (["--search", "client_learning_rate=uniform(0,1)", "--grid", "paper"], "leave one out"),
         (["--search", "client_learning_rate=uniform(0,1)", "--trials", "0"], "num_trials must be"),
         (["--trials", "3"], "--trials is of a search"),
-        (["--resume", out, "--rounds", "3"], "--resume takes the search from its folder"),
-        (["--extend", out], "A search has no grid that could be extended"),
+        (["--resume", out, "--rounds", "3"], "--resume continues a search with its own settings"),
+        (["--extend", out], "A search does not have a grid to extend"),
     ):
         start = [] if out in words else [
             "quadratic", "fedavg,fedavgm", "--preset", "none", "--out", str(tmp_path / "none")

@@ -409,7 +409,7 @@ SENTENCES = {
     "and the run": ("my_tasks.py:reviews my_methods.py:shares --set seed=2",
                     "write run.seed or algorithm.seed"),
     "no such part": ("my_tasks.py:reviews fedavg --set data.spread=2", "Unknown setting"),
-    "force alone": ("my_tasks.py:reviews --force", "--force goes with --resume"),
+    "force alone": ("my_tasks.py:reviews --force", "--force needs --resume"),
 }
 BROKEN = {
     "broken.py": "x = 1\ndef f(:\n", "needy.py": "import sys\n\nimport nowhere\n",
@@ -700,7 +700,7 @@ def test_entry_points_are_listed_with_where_they_come_from(installed, capsys):
     assert rows["shops"]["from"] == "shop-tasks 1.2"
     assert rows["shops"]["description"] == "Reviews of shops."
     assert rows["shops"]["settings"] == ["num_clients", "spread", "validation"]
-    assert rows["quadratics"]["problem"] == "fedax has its own; write shop.tasks:small"
+    assert rows["quadratics"]["problem"] == "fedax has one of this name; to use the other, write shop.tasks:small"
     assert "Several packages have" in rows["twice"]["problem"]
     assert "shop.sizes:SIZES is a tuple, but a task is" in rows["sizes"]["problem"]
 
@@ -945,7 +945,7 @@ def test_help_of_a_run_shows_what_can_be_set(capsys):
         run_command(["run", "my_tasks.py:reviews", "my_methods.py:needs", "-h"])
     assert stopped.value.code == 0
     out = capsys.readouterr().out
-    assert "  steps  whole number; must be given\n" in out
+    assert "  steps  whole number; required\n" in out
     assert "  spread  number; default 1.0\n      how far the shops lie apart.\n" in out
     with pytest.raises(SystemExit) as stopped:
         run_command(["run", "shakespeare", "fedyogy", "--help"])
@@ -967,7 +967,7 @@ def test_help_of_a_run_says_why_it_shows_no_preset(run, reason, capsys):
         run_command(["run", *run, "--help"])
     assert stopped.value.code == 0
     said = " ".join(capsys.readouterr().out.split())
-    *_, end = said.partition("No values of a preset stand here. ")
+    *_, end = said.partition("The preset's values cannot be shown. ")
     assert reason in end
     assert "; preset " not in said
 
@@ -987,6 +987,6 @@ def test_one_method_or_task_is_listed_with_its_settings(capsys):
     names = [setting["name"] for setting in row["settings"]]
     assert names == ["num_clients", "spread", "validation"]
     fed("list", "datasets", "--settings", status=2)
-    assert "tasks and algorithms have settings" in capsys.readouterr().err
+    assert "--settings are for tasks and algorithms" in capsys.readouterr().err
     fed("list", "algorithms", "fedavgg", status=2)
     assert "Did you mean 'fedavg'?" in capsys.readouterr().err

@@ -519,7 +519,7 @@ def test_the_command_writes_pages_of_runs(tmp_path, capsys, monkeypatch):
     (tmp_path / "empty").mkdir()
     folder_of(tmp_path / "forged", run_of("f", 0.1, config=config_of(num_rounds="many")))
     for arguments, status, sentence in (
-        ([], 2, "fedax report needs a folder of a run or a sweep"),
+        ([], 2, "fedax report needs one or more folders"),
         (["nowhere"], 1, "nowhere does not exist."),
         (["empty", "a"], 1, "empty is not a run folder: it has no config.json."),
         (["forged"], 1, "forged/config.json is damaged: its num_rounds cannot be 'many'."),

@@ -656,14 +656,14 @@ class TestCommand:
     @pytest.mark.parametrize(("words", "status", "sentence"), [
         (["curv", "RUN"], 2, "Unknown kind of picture 'curv'. Did you mean 'curves'?"),
         ([], 2, "needs a kind of picture; fedax plot --list shows them"),
-        (["curves"], 2, "fedax plot curves needs a folder, of runs, sweeps"),
+        (["curves"], 2, "fedax plot curves needs a folder (runs, sweeps)"),
         (["curves", "RUN", "--metric", "los"], 1, "'fedavg' has no metric 'los'; it has train"),
         (["curves", "TMP"], 1, "is not a run folder: it has no config.json."),
         (["curves", "TMP/none"], 1, "none does not exist."),
         (["drift", "RUN"], 1, "measured with diagnostics=True, --set diagnostics=true; it has"),
-        (["drift", "RUN", "--x", "a"], 2, "--x does not go with drift; what does: --against, "),
-        (["heat-map", "RUN"], 2, "is drawn of a sweep, but"),
-        (["clients", "RUN"], 1, "has no clients.csv: it is written when a run ends"),
+        (["drift", "RUN", "--x", "a"], 2, "--x does not apply to drift, whose options are: --against, "),
+        (["heat-map", "RUN"], 2, "needs a sweep, but"),
+        (["clients", "RUN"], 1, "does not have clients.csv. It is written at the end"),
         (["curves", "EMPTY"], 1, "empty has no round yet"),
         (["curves", "RUN", "--smoothing", "0"], 1, "smoothing must be"),
         (["curves", "RUN", "--against", "rounds"], 1, "Did you mean 'round'"),
@@ -691,7 +691,7 @@ class TestCommand:
         (tmp_path / "run" / "clients.csv").write_text("client,num_examples,loss\nada,3,1.5\n")
         assert run_command(["plot", kind, empty, run, "--out", str(out)]) == 0
         left_out, picture = capsys.readouterr().out.splitlines()
-        assert left_out.startswith(f"Left out. The run in {empty} has no ")
+        assert left_out.startswith(f"Left out: The run in {empty} has not ")
         assert picture == f"Picture: {out}"
 
     def test_the_file_is_asked_for_before_anything_is_read(self, tmp_path, capsys):

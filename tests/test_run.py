@@ -592,7 +592,7 @@ COMMANDS = {
     ),
     "no config": ("run --config nowhere.toml", 2, "Cannot read the configuration nowhere.toml"),
     "no folder": ("run --resume nowhere", 1, "is not a run folder"),
-    "resume and more": ("run --resume x --seed 3", 2, "only --rounds, a new total, can go"),
+    "resume and more": ("run --resume x --seed 3", 2, "Only --rounds (the new total)"),
 }
 
 
@@ -642,7 +642,7 @@ def test_debug_shows_the_traceback(monkeypatch):
 def test_a_defect_is_named_as_one(monkeypatch, capsys):
     monkeypatch.setattr(run, "start", lambda *arguments, **options: 1 / 0)
     assert run_command(["run", "quadratic", "fedavg", "--preset", "none"]) == 1
-    assert "A defect of fedax: ZeroDivisionError" in capsys.readouterr().err
+    assert "Internal error, a bug in fedax: ZeroDivisionError" in capsys.readouterr().err
 
 
 @pytest.mark.quick

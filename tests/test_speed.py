@@ -252,7 +252,7 @@ def test_a_trace_that_cannot_be_written_is_said(tmp_path, capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("variables", "status", "words"),
     [
-        ({"JAX_PLATFORMS": "nope"}, 1, "JAX has no devices to compute on"),
+        ({"JAX_PLATFORMS": "nope"}, 1, "JAX cannot use the platform 'nope'"),
         ({"XDG_CACHE_HOME": "/proc/nope"}, 0, None),
     ],
 )

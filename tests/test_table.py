@@ -431,7 +431,7 @@ def test_the_command(folders, tmp_path, capsys):
         folders, significance="t-test", baseline="fedavg", target=0.7).latex() + "\n"
     capsys.readouterr()
     for wrong, status, sentence in (
-        ([], 2, "needs a folder"), ([*words, "--out", "x.pdf"], 2, "let it end in"),
+        ([], 2, "needs a folder"), ([*words, "--out", "x.pdf"], 2, "does not end in"),
         ([*words, "--baseline", "fedavg"], 2, "goes with --significance"),
         ([*words, "--metric", "auc"], 1, "Unknown metric of the runs 'auc'"),
         ([str(tmp_path / "nothing")], 1, "does not exist"),

@@ -50,8 +50,8 @@ def named(name: Any, *, own: bool) -> Callable[..., Any]:
     of_fedax = module.startswith(ROOMS) and way.isidentifier()
     if not (own or of_fedax or _is_registered(name)):
         raise NotNamedError(
-            f"it names code to run, {name[:100]}, and was not written by fedax for you here, or "
-            "was changed since"
+            f"it refers to the code {name[:100]}, and was not written by your fedax on this "
+            "machine, or was changed since"
         )
     try:
         found = functools.reduce(getattr, way.split("."), importlib.import_module(module))
