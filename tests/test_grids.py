@@ -190,7 +190,7 @@ def test_a_grid_of_python_values():
     ("fedavg", ["task.model=random,x"], {}, r"Unknown model of the task quadratics 'x'"),
     ("fedavg", ["cohort_size=1,0"], {}, r"cohort_size must be a whole number of at least 1"),
     ("mime", ["base=sgdm(0.9),adm"], {}, r"Unknown base optimizer 'adm'\. Did you mean 'adam'"),
-    ("fedavg", ["paper"], {}, r"The task quadratics has no preset 'paper'.*written --grid KEY="),
+    ("fedavg", ["paper"], {}, r"Unknown preset 'paper' of task quadratics.*written --grid KEY="),
     ("fedavg", ["quick"], {}, r"quick of the task quadratics has no grid \(.*mnist.*\); write"),
     ("fedavg", ["none"], {}, r"The preset none of the task quadratics has no grid"),
     ("fedavg", [], {}, r"nothing to compare: one method, one setting, one seed"),

@@ -51,7 +51,7 @@ def test_nothing_is_deleted_beside_what_a_run_did_not_write(
     path.parent.mkdir(exist_ok=True)
     path.write_text("mine")
     before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(fedax.RunError, match=r"Nothing in .* was deleted, as it holds"):
+    with pytest.raises(fedax.RunError, match=r"was not deleted, because it contains"):
         train(task, tmp_path, 0.2, overwrite=True)
     assert sorted(tmp_path.rglob("*")) == before
 

@@ -521,7 +521,7 @@ def test_the_command_writes_pages_of_runs(tmp_path, capsys, monkeypatch):
     for arguments, status, sentence in (
         ([], 2, "fedax report needs one or more folders"),
         (["nowhere"], 1, "nowhere does not exist."),
-        (["empty", "a"], 1, "empty is not a run folder: it has no config.json."),
+        (["empty", "a"], 1, "empty is not a run folder: it does not contain config.json."),
         (["forged"], 1, "forged/config.json is damaged: its num_rounds cannot be 'many'."),
         (["a", "forged"], 1, "forged/config.json is damaged: its num_rounds cannot be 'many'."),
         (["a", "--out", "empty"], 2, "--out is empty, which is a folder"),

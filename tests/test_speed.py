@@ -246,7 +246,7 @@ def test_a_trace_that_cannot_be_written_is_said(tmp_path, capsys, monkeypatch):
     assert "The trace could not be written" in capsys.readouterr().out
     assert json.loads((folder / "summary.json").read_text())["rounds"] == 9
     run.resume(folder, 9, profile=True)
-    assert "No trace, as there were no rounds." in capsys.readouterr().out
+    assert "No trace was written, because there were no rounds." in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -27,8 +27,8 @@ RATES = ("client_learning_rate", "server_learning_rate")
 # Every task has this setting, unless a user's own has another of that name.
 VALIDATION = Setting(
     "validation", float | None, OWN,
-    "share of each client's training examples that is held out for validation, such "
-    "as 0.1; none, the default: no more than the task has.", checked=False,
+    "fraction of each client's training examples to hold out for validation, such as 0.1; "
+    "none, the default: only the task's own validation data, if any.", checked=False,
 )
 
 
@@ -109,7 +109,7 @@ def task_settings(name: str, source: Source | None = None) -> dict[str, Setting]
     """The settings of a task by name."""
     if source is None:
         info = TASKS[name]
-        meaning = "what is trained, one of the models that the task has."
+        meaning = "one of the task's models."
         model = Setting("model", Literal[*info.models], info.models[0], meaning)
         first = next(iter(signature_of(info.load).parameters))
         own = _unchecked(settings_of(info.load, (first,)))
@@ -126,7 +126,7 @@ def task_settings(name: str, source: Source | None = None) -> dict[str, Setting]
     model = found.get("model")
     if model and model.default is NEEDED and model.hint in (Any, Model):
         raise ConfigError(
-            f"{source.label} takes a model, so it is no task but a method; a task comes first: "
+            f"{source.label} takes a model, so it is a method, not a task. Write a task before it: "
             f"fedax run TASK {source.label}"
         )
     return {**found, VALIDATION.name: found.get(VALIDATION.name, VALIDATION)}
@@ -279,13 +279,16 @@ def _own_method(name: str, source: Source) -> Part:
     value = sources.load(source)
     method = "a method is a function of the model that returns a fedax.FederatedAlgorithm"
     if isinstance(value, Task):
-        raise ConfigError(f"{source.label} is a task, and a task comes first, then a method.")
+        raise ConfigError(
+            f"{source.label} is a task, but a method was expected. Write the task first, then "
+            "the method."
+        )
     if not callable(value):
         raise ConfigError(f"{source.label} is {_a(value)}, but {method}.")
     parameters = _signature(source, value).parameters
     first = parameters.get("model", next(iter(parameters.values()), None))
     if first is None or first.default is not NEEDED:
-        raise ConfigError(f"{source.label} takes no model, but {method}.")
+        raise ConfigError(f"{source.label} does not take a model, but {method}.")
     by_name = first.name == "model" and first.kind is not first.POSITIONAL_ONLY
 
     def factory(model: Model, **options: Any) -> FederatedAlgorithm:
@@ -316,7 +319,7 @@ def _signature(source: Source, function: Callable[..., Any]) -> inspect.Signatur
         return signature_of(function)
     except (TypeError, ValueError):
         raise ConfigError(
-            f"{source.label} does not say what arguments it takes; name a function that does."
+            f"The arguments of {source.label} cannot be read. Use a function with a signature."
         ) from None
 
 
@@ -348,11 +351,11 @@ def _unwrapped(text: str) -> tuple[list[str], str]:
 
 
 def _check_plus(text: str, base: str, folder: Path | None = None) -> None:
-    """Raises a sentence if there is a '+' behind what wraps nothing, unless it is a file's."""
+    """Raises a `ConfigError` for a '+' after a name that is not a wrapper, unless in a path."""
     first, plus, rest = base.partition("+")
     if "+" in text and not (base and ((first and rest) or not plus)):
         raise ConfigError(
-            f"Beside a '+' in {text!r} there is no name; wrap as in 'elastic+fedavg'."
+            f"A name is missing beside '+' in {text!r}. Write, for example, 'elastic+fedavg'."
         )
     place = base.rpartition(":")[0]
     if not plus or not (first.isidentifier() or ":" in first) or (
@@ -362,6 +365,6 @@ def _check_plus(text: str, base: str, folder: Path | None = None) -> None:
     if first.isidentifier() and first not in ALGORITHMS:
         raise ConfigError(unknown("algorithm", first, [*ALGORITHMS, *WRAPPERS]))
     raise ConfigError(
-        f"{first} in {text!r} wraps nothing; only {' and '.join(WRAPPERS)} can stand "
-        "before a '+'."
+        f"{first} in {text!r} is not a wrapper. Only {' and '.join(WRAPPERS)} can be written "
+        "before '+'."
     )

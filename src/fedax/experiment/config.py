@@ -142,7 +142,7 @@ def resolve(
     values = _read_file(config_file) if config_file else {}
     if config_file and config_file.suffix == ".json":
         written = [key for key, name in zip(NAMES, (task, algorithm), strict=False) if name is None]
-        cure = f"give the task and the method yourself: fedax run TASK METHOD --config {config_file}"
+        cure = f"give task and method yourself: fedax run TASK METHOD --config {config_file}"
         trust.require_own(values, written, cure, config_file)
     drop_defaults(values, values.pop("made_by", None), task=task, algorithm=algorithm)
     named = {"task": _found(find_task, "task", task, values, config_file)}
@@ -211,7 +211,7 @@ def _preset(names: Mapping[str, Any], asked: str | None) -> str:
 
 
 def changed_since(config_file: Path, config: RunConfig) -> list[str]:
-    """Returns one sentence for each source that differs from the run that a configuration repeats."""
+    """Returns a sentence for each source that has changed since the run was recorded."""
     recorded = _read_file(config_file)
     found = []
     for key in SOURCES:
@@ -266,8 +266,7 @@ def load_config(path: Path, *, force: bool = False, cure: str | None = None) -> 
       cure: advice in that case; None: how to continue a run with --force.
 
     Raises:
-      ConfigError: if the file is not a run's configuration, a value in it is wrong, or a source
-        has changed.
+      ConfigError: if the file or a value in it is wrong, or a source has changed.
     """
     written = _read_file(path, links=False)
     values = {key: value for key, value in written.items() if key != "made_by"}
@@ -401,7 +400,7 @@ def _with(config: RunConfig, values: Mapping[str, Any]) -> RunConfig:
             raise ConfigError(unknown_option(what, key if known else word, known or places))
         if len(fits) > 1:
             ways = " or ".join(f"{name}.{key}" for name in fits)
-            whose = " and of the ".join(fits)
+            whose = " and the ".join(fits)
             raise ConfigError(f"Setting {key!r} belongs to the {whose}; write {ways}.")
         if fits == ["task"] and config.task_source is None:
             value = task_value(config.task, key, value)

@@ -39,7 +39,7 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 class CheckpointError(RunError):
-    """No checkpoint can be used; the message is a sentence."""
+    """No checkpoint can be used; the message says why."""
 
 
 class PrecisionError(CheckpointError):

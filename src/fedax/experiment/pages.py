@@ -60,13 +60,13 @@ def _commands(name: str, config: Mapping[str, Any]) -> dict[str, str]:
     """What repeats a run: a sentence -> a command line, or nothing."""
     if "python" in config:
         return {
-            "A Python program made this run with fedax.train, and makes it again with the settings "
-            "above.": ""
+            "This run was made by a Python program with fedax.train. The same program repeats it "
+            "with the settings above.": ""
         }
     repeat = shlex.join(["fedax", "run", "--config", f"{name}/{CONFIG}"])
-    found = {f"With the run folder {name} at hand:": repeat}
+    found = {f"With the run folder {name}:": repeat}
     written = written_out(config)
-    return found | {"Without it, every setting written out:": written} if written else found
+    return found | {"Without the folder, with every setting:": written} if written else found
 
 
 def written_out(config: Mapping[str, Any]) -> str:

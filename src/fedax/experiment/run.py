@@ -73,17 +73,17 @@ def start(
     Args:
       config: what to run.
       out: the run folder, created; None makes one under fedax-runs/.
-      profile: write a trace of some rounds to the folder's profile/, and say where time went.
-      fit_cohort: take all clients where they are fewer than a cohort, as nobody gave its size.
-      overwrite: delete the run or sweep that the folder holds.
+      profile: whether to trace some rounds into the folder's profile/, and show where time went.
+      fit_cohort: whether to reduce the cohort to the population if the population is smaller.
+      overwrite: whether to delete the run or sweep in the folder first.
 
     Returns:
       The run folder.
 
     Raises:
-      ConfigError: the configuration does not fit the task.
-      RunError: the folder cannot be used, or the run was stopped or could not go on.
-      SinkError: the library of a sink is not installed.
+      ConfigError: if the configuration does not fit the task.
+      RunError: if the folder cannot be used, or the run was stopped or could not continue.
+      SinkError: if the library of a sink is not installed.
       DivergedError: see `fedax.simulate`.
     """
     require_libraries(config.log)
@@ -115,17 +115,17 @@ def resume(
     folder: Path, num_rounds: int | None = None, *, profile: bool = False, force: bool = False,
     log: tuple[str, ...] | None = None,
 ) -> Path:
-    """Goes on with a run where its newest whole checkpoint stands; on as many devices, exactly.
+    """Continues a run from its newest complete checkpoint; exactly, on the same number of devices.
 
     Args:
       folder: a run folder.
       num_rounds: a new total of rounds; None keeps the run's.
       profile: as for `start`.
-      force: go on although a user's source has changed, and record how it is now.
+      force: continue although a user's source has changed, and record the new one.
       log: names of sinks from now on; None keeps the run's.
 
     Raises:
-      ConfigError, RunError, SinkError, CheckpointError, DivergedError: as for `start`, or the
+      ConfigError, RunError, SinkError, CheckpointError, DivergedError: as for `start`, and if the
         folder or all of its checkpoints are damaged.
     """
     require_run(folder)
@@ -148,7 +148,7 @@ def resume(
         done = int(restored.state.server_state.round_index)
         if num_rounds is not None and num_rounds < done:
             raise ConfigError(
-                f"The run has done {done} rounds already; --rounds {num_rounds} is less."
+                f"--rounds is {num_rounds}, but the run has already done {done} rounds."
             )
         tasks = _record(config, built)
         made_by = read_config(folder).get("made_by", {})
@@ -162,7 +162,9 @@ def resume(
         if num_rounds is not None or log is not None or force or before is None:
             with explained(folder):
                 _write_config(job, config, tasks, made_by.get(DEFAULTS, {}))
-        note = f"Going on after round {done}." if done else "No checkpoint yet: from the beginning."
+        note = f"Continuing after round {done}." if done else (
+            "There is no checkpoint yet: starting from the beginning."
+        )
         remember(job, restored)
         display = Display(config.num_rounds, done)
         notes = [*describe_sources(config), *restored.refused, note]
@@ -187,7 +189,7 @@ def _require_same(folder: Path, config: RunConfig, before: Any, now: list[dict[s
         before, now = ([{"method": one.get("method")} for one in tasks] for tasks in (before, now))
     require_same_tasks(
         before, now, f"run in {folder}",
-        f"To go on with it as it is now: {resume_command(folder)} --force",
+        f"To continue with the new data: {resume_command(folder)} --force",
     )
 
 
@@ -290,8 +292,8 @@ def build_method(config: RunConfig, task: Task) -> FederatedAlgorithm:
     """
     if config.cohort_size > task.train.num_clients:
         raise CohortError(
-            f"cohort_size is {config.cohort_size}, but the task {config.task} has "
-            f"{task.train.num_clients} clients; choose at most that many.", task.train.num_clients,
+            f"cohort_size is {config.cohort_size}, but the task {config.task} has only "
+            f"{task.train.num_clients} clients.", task.train.num_clients,
         )
     return build_algorithm(
         config.algorithm, config.algorithm_options, task.model, config.algorithm_source

@@ -289,10 +289,10 @@ def _file_of_module(name: str, root: Path | None, what: str) -> str:
         if isinstance(error.__cause__, ModuleNotFoundError) and f"{name}.".startswith(
             f"{missing}."
         ):
-            where = f" in {root} or" if root else ""
+            where = f"in {root} or " if root else ""
             raise ConfigError(
-                f"{what}: Python cannot find the module {missing!r}{where}. For a file, write its "
-                f"ending too: {name.rpartition('.')[2]}.py:NAME."
+                f"{what}: the module {missing!r} was not found {where}on Python's path. For a "
+                f"file, write its ending too: {name.rpartition('.')[2]}.py:NAME."
             ) from error
         raise
     path = imports.file_of(module)
