@@ -332,7 +332,7 @@ def test_changed_source_is_a_sentence_and_force_goes_on(project, capsys):
     assert config["num_rounds"] == len(read_metrics(Path("r"))) == 6
     names = {path.name for path in Path("r/source").iterdir()}
     assert {f"{old[:12]}-my_methods.py", f"{source['sha256'][:12]}-my_methods.py"} <= names
-    assert "it was another version until round 4" in Path("r/report.html").read_text("utf-8")
+    assert "a different version until round 4" in Path("r/report.html").read_text("utf-8")
     fed("run", "--resume", "r", "--rounds", "7")  # nothing has changed any more
     (project / "my_tasks.py").rename(project / "moved.py")
     capsys.readouterr()
@@ -344,7 +344,7 @@ def test_changed_source_is_a_sentence_and_force_goes_on(project, capsys):
     written = (Path("r") / "config.json").read_text().replace("my_tasks.py", "moved.py")
     (Path("r") / "config.json").write_text(written)
     fed("run", "--resume", "r", "--rounds", "8", status=2)  # written by hand: whose code is it?
-    assert "was not written by fedax for you here, or was changed since" in capsys.readouterr().err
+    assert "was not written by your fedax on this machine, or was changed" in capsys.readouterr().err
     fed("run", "--resume", "r", "--rounds", "8", "--force")
     fed("run", "--resume", "r", "--rounds", "9")
 
@@ -526,8 +526,8 @@ def test_presets_of_ours_with_a_method_of_the_users(capsys):
     assert named.algorithm == "my_methods.fedavg"
     assert "client_learning_rate" not in named.algorithm_options
     fed("run", "quadratics", "my_methods.py:fedexp", "--rounds", "1", "--out", "r")
-    assert "The preset quick has the run's settings and those of local training, and none of " \
-        "fedexp's own: they have their defaults" in capsys.readouterr().out
+    assert "Preset quick supplies the settings of the run and of local training; " \
+        "fedexp's own settings have their defaults" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", ["instance", "partial", "by_name", "scheduled", "fedexp"])

@@ -205,5 +205,5 @@ def test_code_that_has_changed_is_named_with_what_helps_a_sweep(tmp_path, capsys
         damage()
         assert run_command(["sweep", "--resume", str(out)]) == 2
         said = capsys.readouterr().err
-        assert "begin another sweep with that code." in said
+        assert "start another sweep with that code." in said
         assert "--force" not in said

@@ -229,7 +229,7 @@ def test_another_call_is_refused_and_told_apart(finished, what):
     with pytest.raises(fedax.RunError) as refused:
         train(out, **change())
     assert f"holds a different run: {sentence}" in str(refused.value)
-    assert str(refused.value).endswith("or call with what config.json there says.")
+    assert str(refused.value).endswith("or repeat the call recorded in its config.json.")
     assert (out / "config.json").read_bytes() == before
 
 
@@ -719,7 +719,7 @@ class TestFolders:
     def test_the_command_line_says_who_goes_on(self, finished):
         from fedax.experiment.errors import ConfigError
 
-        with pytest.raises(ConfigError, match="of a run that a Python program made"):
+        with pytest.raises(ConfigError, match="belongs to a run started from Python"):
             run.resume(finished[0])
 
     def test_one_where_another_process_trains(self, finished, tmp_path):

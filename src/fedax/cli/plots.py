@@ -117,7 +117,7 @@ def _drawable(name: str, given: Given) -> Given:
     """Without the runs of which there is nothing to draw, each of which gets a line.
 
     Raises:
-      RunError: there is nothing to draw of any.
+      RunError: if there is nothing to draw.
     """
     lacks = {run.path: _lacks(name, run) for run in given.runs}
     if given.runs and not given.sweeps and all(lacks.values()):

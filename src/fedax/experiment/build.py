@@ -50,7 +50,7 @@ def find_task(text: str, folder: Path | None = None) -> tuple[str, Source | None
     """What a task is called in a run, and where it comes from if it is a user's.
 
     Raises:
-      ConfigError: there is no such task, or it cannot be loaded.
+      ConfigError: if the task is unknown or cannot be loaded.
     """
     return sources.find("task", text, TASKS, folder)
 
@@ -59,7 +59,7 @@ def find_algorithm(text: str, folder: Path | None = None) -> tuple[str, Source |
     """What an algorithm is called in a run, wrappers included, and where a user's comes from.
 
     Raises:
-      ConfigError: there is no such algorithm, or it cannot be loaded.
+      ConfigError: if the algorithm is unknown or cannot be loaded.
     """
     wrappers, base = _unwrapped(text)
     _check_plus(text, base, folder or Path.cwd())
@@ -81,7 +81,7 @@ def algorithm_parts(text: str, source: Source | None = None) -> list[str]:
       ['elastic', 'fedavg']
 
     Raises:
-      ConfigError: a name is unknown, or stands where it cannot.
+      ConfigError: if a name is unknown or in the wrong place.
     """
     wrappers, base = _unwrapped(str(text))
     if source is not None:
@@ -136,7 +136,7 @@ def task_value(name: str, key: str, value: Any) -> Any:
     """A setting of one of fedax's tasks as a configuration records it: a file with its folder.
 
     Raises:
-      ConfigError: the task has no such model.
+      ConfigError: if the model is unknown.
     """
     info = TASKS[name]
     if key == "model":
@@ -170,7 +170,7 @@ def check_options(
     """The options as they are given to a factory: text parsed, types checked.
 
     Raises:
-      ConfigError: a value is not what its setting may be, or one that is needed is missing.
+      ConfigError: if a value is not what its setting may be, or one that is needed is missing.
     """
     missing = [key for key, setting in settings.items()
                if setting.default is NEEDED and key not in options]
@@ -197,8 +197,8 @@ def build_task(name: str, options: Mapping[str, Any], source: Source | None = No
     """The task of that name with these options.
 
     Raises:
-      ConfigError: an option is wrong, or the user's function fails.
-      ValueError: the data of a task of ours is damaged.
+      ConfigError: if an option is wrong, or the user's function fails.
+      ValueError: if the data of one of fedax's tasks are damaged.
     """
     settings = task_settings(name, source)
     values = check_options(task_label(name, source), options, settings)
@@ -223,7 +223,7 @@ def build_algorithm(
     """The algorithm of that name with these options.
 
     Raises:
-      ConfigError: an option's value is out of its range, or the user's factory fails.
+      ConfigError: if an option's value is out of its range, or the user's factory fails.
     """
     what = f"Algorithm {text}"
     values = check_options(

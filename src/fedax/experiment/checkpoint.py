@@ -127,7 +127,7 @@ def save(
       metrics: what metrics.jsonl has up to this round.
 
     Raises:
-      OSError: the disk is full or not writable; the checkpoints before are untouched.
+      OSError: if the disk is full or not writable; the checkpoints before are untouched.
     """
     round_index = int(state.server_state.round_index)
     for name in _names(folder, PARTIAL):
@@ -175,7 +175,7 @@ def restore_latest(
       run: the run's folder, whose metrics must be those that the run wrote; None does not look.
 
     Raises:
-      CheckpointError: there are checkpoints, but none can be used.
+      CheckpointError: if there are checkpoints, but none can be used.
     """
     foreign, refused = _foreign(folder), []
     expected = {name: Declared(a.shape, a.dtype) for name, a in _arrays(initial).items()}
@@ -198,7 +198,7 @@ def read_latest(folder: Path, fingerprint: str) -> Stored | None:
     """The newest checkpoint that is whole and of this run; None if there is none at all.
 
     Raises:
-      CheckpointError: there are checkpoints, but none can be used.
+      CheckpointError: if there are checkpoints, but none can be used.
     """
     def read(path: Path) -> Stored:
         manifest = _read_manifest(path, fingerprint)

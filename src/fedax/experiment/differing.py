@@ -42,7 +42,7 @@ def record_of_tasks(tasks: Sequence[Task]) -> list[dict[str, Any]]:
 
 
 def require_same_tasks(before: Any, now: Sequence[Any], what: str, cure: str) -> None:
-    """Raises a sentence if a task or its data are not what they were.
+    """Raises an error if a task or its data are not what they were.
 
     Args:
       before: what `record_of_tasks` gave; None of fedax 0.22 and before, which wrote nothing down.
@@ -51,7 +51,7 @@ def require_same_tasks(before: Any, now: Sequence[Any], what: str, cure: str) ->
       cure: what to do.
 
     Raises:
-      RunError: they differ.
+      RunError: if they differ.
     """
     if not isinstance(before, list) or not all(isinstance(old, Mapping) for old in before):
         return

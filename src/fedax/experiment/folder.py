@@ -70,7 +70,7 @@ def new_folder(
       overwrite: first delete the run, the sweep or the search that it holds.
 
     Raises:
-      RunError: it cannot be made, holds something, or another process has it.
+      RunError: if it cannot be made, holds something, or another process has it.
     """
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -102,7 +102,7 @@ def delete_run(folder: Path, option: str) -> None:
       option: as for `new_folder`.
 
     Raises:
-      RunError: it holds something that none of them wrote, or cannot be deleted; of the former
+      RunError: if it holds something that none of them wrote, or cannot be deleted; of the former
         nothing is deleted.
     """
     try:
@@ -132,7 +132,7 @@ def _is_held(name: str) -> bool:
 
 
 def require_run(folder: Path) -> None:
-    """Raises a sentence if no run can go on in a folder."""
+    """Raises an error if no run can go on in a folder."""
     if os.path.isfile(folder / CONFIG):  # noqa: PTH113 - likewise
         try:
             config = read_config(folder)
@@ -155,7 +155,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     """What a run folder's config.json holds.
 
     Raises:
-      RunError: it is no run folder, or the file is damaged.
+      RunError: if the folder is not a run folder, or the file is damaged.
     """
     path = folder / CONFIG
     try:
@@ -194,7 +194,7 @@ def read_run_config(folder: Path) -> dict[str, Any]:
     """What a run folder's config.json holds, which is not a sweep's.
 
     Raises:
-      RunError: it is no run folder, or the file is damaged.
+      RunError: if the folder is not a run folder, or the file is damaged.
     """
     config = read_config(folder)
     _require_no_sweep(folder, config)
@@ -306,9 +306,9 @@ def locked(
       goes_on: whether what the folder holds goes on.
 
     Raises:
-      RunError: it cannot be written, holds a link (see `fedax.files.regular.not_plain`), or was
+      RunError: if it cannot be written, holds a link (see `fedax.files.regular.not_plain`), or was
         begun with other random numbers than JAX draws now.
-      BusyError: another process has it.
+      BusyError: if another process has it.
     """
     lock = Lock(folder / LOCK)
     with explained(folder, go_on):
@@ -326,7 +326,7 @@ def locked(
 
 
 def _require_same_draws(folder: Path) -> None:
-    """Raises a sentence if what is in a folder would go on with other random numbers."""
+    """Raises an error if what is in a folder would go on with other random numbers."""
     if not (folder / CONFIG).is_file():
         return
     try:

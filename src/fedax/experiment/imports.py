@@ -154,7 +154,7 @@ def explained(what: str, doing: str) -> Iterator[None]:
       doing: when it is, such as "when it was imported".
 
     Raises:
-      ConfigError: it raised something.
+      ConfigError: if the code raises an error.
     """
     try:
         yield

@@ -45,8 +45,8 @@ class MetricsLog:
       done: the rounds that the checkpoint has; the others are run again.
 
     Raises:
-      RunError: it has fewer whole lines.
-      OSError: it cannot be written.
+      RunError: if it has fewer complete lines.
+      OSError: if it cannot be written.
     """
 
     def __init__(self, folder: Path, done: int) -> None:
@@ -87,8 +87,8 @@ class MetricsLog:
         """Makes sure that what was written is on the disk, and is where it is looked for.
 
         Raises:
-          RunError: the file was deleted or replaced.
-          OSError: the disk failed, or the folder is gone.
+          RunError: if the file was deleted or replaced.
+          OSError: if the disk failed, or the folder is gone.
         """
         os.fsync(self._file.fileno())
         if not self._path.parent.exists():
@@ -106,7 +106,7 @@ def whole_lines(folder: Path) -> list[tuple[bytes, dict[str, Any]]]:
     """The lines of metrics.jsonl and what they say, up to one that was cut off or is none of ours.
 
     Raises:
-      RunError: it is no file, or cannot be read, or as a table it would be far larger than it is.
+      RunError: if it cannot be read, or would be far larger as a table.
     """
     lines: list[tuple[bytes, dict[str, Any]]] = []
     names: set[str] = set()

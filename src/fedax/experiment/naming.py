@@ -42,7 +42,7 @@ def named(name: Any, *, own: bool) -> Callable[..., Any]:
       own: whether this user's fedax wrote it.
 
     Raises:
-      NotNamedError: there is no such function, or it may not be called.
+      NotNamedError: if there is no such function, or it may not be called.
     """
     module, colon, way = name.partition(":") if isinstance(name, str) else ("", "", "")
     if not colon or module == "__main__" or "<" in way:
@@ -74,7 +74,7 @@ def made_again(  # noqa: PLR0911 - likewise
         ones are called.
 
     Raises:
-      NotMadeAgainError: it holds a function or an object that its name does not lead to, or that
+      NotMadeAgainError: if it holds a function or an object that its name does not lead to, or that
         may not be called.
     """
     if not isinstance(description, dict):

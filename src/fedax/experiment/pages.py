@@ -31,7 +31,7 @@ def report_page(folder: Path) -> str:
     """The page of a run folder, from its config.json, metrics.jsonl and summary.json if it has one.
 
     Raises:
-      RunError: it is no run folder, or it cannot be read.
+      RunError: if the folder is not a run folder, or cannot be read.
     """
     return run_page(read_run(folder))
 
@@ -40,7 +40,7 @@ def read_run(folder: Path) -> Run:
     """What a page shows of a run folder.
 
     Raises:
-      RunError: it is no run folder, or it cannot be read.
+      RunError: if the folder is not a run folder, or cannot be read.
     """
     config = read_config(folder)
     made_by = dict(config.get("made_by", {}))

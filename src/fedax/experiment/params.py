@@ -194,7 +194,7 @@ def rebuilt(structure: Any, arrays: Mapping[str, Any]) -> PyTree:
     """The tree of a structure, with these arrays.
 
     Raises:
-      ValueError: it is no structure, or names an array that there is not.
+      ValueError: if it is not a structure, or an array is missing.
 
     Example:
       >>> rebuilt({"dict": {"w": {"list": ["w.0"]}, "empty": {"dict": {}}}}, {"w.0": 1.0})

@@ -96,8 +96,8 @@ def train_in_folder(
       overwrite: delete what the folder holds, and begin there.
 
     Raises:
-      RunError: the folder holds another run or cannot be used, or is in use.
-      ProcessError: this is one of several processes, and another has other arguments.
+      RunError: if the folder holds a different run, cannot be used, or is in use.
+      ProcessError: if this is one of several processes, and another has other arguments.
       KeyboardInterrupt, SystemExit: Ctrl-C or SIGTERM stopped it after a round; the message says
         how to go on.
       DivergedError: see `simulate`.
@@ -225,7 +225,7 @@ def describe_call(call: Call, *, complete: bool = True) -> tuple[dict[str, Any],
 def _require_same(
     folder: Path, before: Mapping[str, Any], config: Mapping[str, Any], code: str
 ) -> None:
-    """Raises a sentence if the folder's run is another; warns if only the user's code is."""
+    """Raises an error if the folder's run is another; warns if only the user's code is."""
     if "python" not in before:
         raise RunError(
             f"The run in {folder} was started on the command line. Continue it there, or choose "

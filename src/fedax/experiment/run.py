@@ -181,7 +181,7 @@ def _record(config: RunConfig, built: Built) -> list[dict[str, Any]]:
 
 
 def _require_same(folder: Path, config: RunConfig, before: Any, now: list[dict[str, Any]]) -> None:
-    """Raises a sentence if the data that a user's own task or method reads have changed."""
+    """Raises an error if the data that a user's own task or method reads have changed."""
     reads = reads_files(config.task, config.task_source)
     if not isinstance(before, list) or not (config.sources or reads):
         return
@@ -224,7 +224,7 @@ def read_run(folder: Path, *, force: bool = False) -> ReadRun:
       force: whether a user's source may have changed.
 
     Raises:
-      ConfigError, RunError, CheckpointError: it is no run folder, or damaged.
+      ConfigError, RunError, CheckpointError: if the folder is not a run folder, or is damaged.
     """
     require_run(folder)
     config = load_config(folder / CONFIG, force=force)
@@ -248,7 +248,7 @@ def build(config: RunConfig) -> Built:
     """Loads the task and makes the algorithm.
 
     Raises:
-      ConfigError, RunError: they cannot be had, or do not fit together.
+      ConfigError, RunError: if they cannot be loaded, or do not fit together.
     """
     task = build_data(config)
     algorithm = build_method(config, task)
@@ -274,7 +274,7 @@ def build_data(config: RunConfig) -> Task:
     """Loads the task.
 
     Raises:
-      ConfigError, RunError: it cannot be had.
+      ConfigError, RunError: if it cannot be loaded.
     """
     try:
         return build_task(config.task, config.task_options, config.task_source)
@@ -288,7 +288,7 @@ def build_method(config: RunConfig, task: Task) -> FederatedAlgorithm:
     """Makes the algorithm for the task.
 
     Raises:
-      ConfigError: it cannot be had, or the task has too few clients.
+      ConfigError: if it cannot be created, or the task has too few clients.
     """
     if config.cohort_size > task.train.num_clients:
         raise CohortError(
@@ -304,7 +304,7 @@ def fitted(config: RunConfig, task: Task, algorithm: FederatedAlgorithm) -> Comm
     """What a client sends and gets, if the task and the algorithm fit together.
 
     Raises:
-      ConfigError: they do not.
+      ConfigError: if they do not.
     """
     try:  # what does not fit together is said before anything is made
         with contextlib.ExitStack() as stack:
@@ -321,7 +321,7 @@ def _job(folder: Path, config: RunConfig, built: Built) -> Job:
     """The run that a configuration describes.
 
     Raises:
-      ConfigError: what is watched is never measured.
+      ConfigError: if what is watched is never measured.
     """
     stopping = None
     try:
@@ -347,7 +347,7 @@ def _with_watched(config: RunConfig, task: Task) -> RunConfig:
     """The configuration with the validation metric where nobody names another.
 
     Raises:
-      ConfigError: a metric is watched that the task does not have.
+      ConfigError: if a metric is watched that the task does not have.
     """
     stopping = None if config.early_stopping is None else EarlyStopping(config.early_stopping)
     try:

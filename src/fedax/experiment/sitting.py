@@ -161,7 +161,7 @@ def sit(
 
     Raises:
       StoppedError: Ctrl-C or SIGTERM asked to stop.
-      RunError: the folder cannot be written.
+      RunError: if the folder cannot be written.
       DivergedError: see `fedax.simulate`.
     """
     folder, watch, state = job.folder, job.watch, restored.state

@@ -96,7 +96,7 @@ def find(
         working folder.
 
     Raises:
-      ConfigError: there is no such thing, or it cannot be loaded.
+      ConfigError: if the name is unknown or cannot be loaded.
     """
     known, folder = list(known), folder or Path.cwd()
     if text.endswith(".py"):
@@ -123,7 +123,7 @@ def load(source: Source) -> Any:
     """The task or the function behind a source.
 
     Raises:
-      ConfigError: the file is not there, or fails, or has nothing of that name.
+      ConfigError: if the file does not exist, fails, or does not define the name.
     """
     path = Path(source.path)
     if source.module is None and not path.is_file():
@@ -214,7 +214,7 @@ def from_record(record: Any, what: str) -> Source | None:
     """The source that a configuration has written down.
 
     Raises:
-      ConfigError: it is none.
+      ConfigError: if it is none.
     """
     if record is None:
         return None
@@ -244,7 +244,7 @@ def from_entry_point(entry: metadata.EntryPoint) -> Source:
     """The source behind an entry point.
 
     Raises:
-      ConfigError: it cannot be loaded.
+      ConfigError: if it cannot be loaded.
     """
     path = _file_of_module(entry.module, None, f"{entry.name} of {origin(entry)}")
     distribution = entry.dist.name if entry.dist else None

@@ -53,7 +53,7 @@ def is_own(config: Mapping[str, Any]) -> bool:
 
 
 def require_own(values: Mapping[str, Any], keys: list[str], cure: str, path: Path) -> None:
-    """Raises a sentence if a file that this user's fedax has not written would have code run.
+    """Raises an error if a file that this user's fedax has not written would have code run.
 
     Args:
       values: what the file holds.
