@@ -495,13 +495,13 @@ def test_the_command_trains_says_and_writes(tmp_path, monkeypatch, capfd):
     assert not list(storage.glob("worker*"))  # nothing failed, so no log is left
     assert run_command(words) == 0  # nothing is trained again
     again = capfd.readouterr().out
-    assert again.startswith("6 jobs, all done before.")
+    assert again.startswith("6 jobs, all finished before.")
     assert " of 6 jobs: " not in again
     half = next(jobs_of(PARTS)).folder(storage)
     half.rename(storage / "elsewhere")
     jobs = list(jobs_of(PARTS))
     plan = Plan(PARTS, "", {"Quadratics": (600.0, 6.0)})
-    said = "6 jobs, 5 of them done before: about 100 hours on 2 cores."
+    said = "6 jobs, 5 finished before: about 100 hours on 2 cores."
     assert what_is_left(plan, jobs, storage) == said
     (storage / "elsewhere").rename(half)
     assert read(out / "made-up-small.json").results.traces == came.results.traces
@@ -536,7 +536,7 @@ def test_a_panel_finished_before_is_among_the_results_of_another(tmp_path, monke
     assert seeds() == {"Quadratics": 4}
     assert run_command([*whole, "--only", "Others"]) == 0
     said = capfd.readouterr().out
-    assert "Finished before, and so among the results: Quadratics." in said
+    assert "The results include panels finished before: Quadratics." in said
     assert said.startswith("6 jobs: ")
     assert list(seeds().items()) == [("Quadratics", 4), ("Others", 3)]  # in the plan's order
 
@@ -556,7 +556,7 @@ def test_plans_and_mistakes_are_sentences(monkeypatch, capfd, tmp_path):
         (["made-up", "--only", "quadratic"], "Did you mean 'Quadratics'?"),
         (["made-up", "--workers", "0"], "--workers"),
         (["made-up", "--seeds", "0"], "--seeds"),
-        (["mime2020-figure-2", "--scale", "paper"], "is computed in seconds, not trained"),
+        (["mime2020-figure-2", "--scale", "paper"], "is computed, in seconds"),
         (["nothing"], "nothing"),
     ):
         assert run_command(["reproduce", *words, "--out", str(tmp_path)]) == 2

@@ -340,7 +340,7 @@ def test_a_run_keeps_its_clients_and_shows_the_worst(quadratics, tmp_path, capsy
     worst = rows[int(values.argmax())]
     assert f"<td>{values.max():.5g}</td>" in page
     assert f"<td>{html.escape(worst['client'])}</td>" in page
-    for label in ("mean of the worst tenth", "some clients after fine-tuning", "clients before"):
+    for label in ("mean of the worst 10%", "fine-tuned on some clients", "before fine-tuning"):
         assert label in page
     out = capsys.readouterr().out
     assert "test personal distance" in out

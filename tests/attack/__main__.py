@@ -50,7 +50,7 @@ from attack import (
 from attack.workers import Worker
 
 FINDING = (
-    'A finding is a wrong bit, a traceback, "a defect of fedax", more than one sentence, code that '
+    'A finding is a wrong bit, a traceback, "a bug in fedax", more than one sentence, code that '
     "was run, a change outside of a folder, a letter that commands a terminal, or more time or "
     "memory than its limit."
 )

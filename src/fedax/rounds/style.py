@@ -103,6 +103,11 @@ def note(axes: Axes, sentences: Sequence[str]) -> None:
         axes.set_title(text, fontsize=8, loc="left", color="#444", parse_math=False)
 
 
+def capital(text: str) -> str:
+    """The text with a capital letter, as labels of axes have it."""
+    return text[:1].upper() + text[1:]
+
+
 def upright(axes: Axes, text: str) -> str:
     """A text in lines as long as the axes are high, for what stands beside them."""
     letters = inches(axes)[1] * _UPRIGHT_LETTERS_AN_INCH

@@ -89,7 +89,7 @@ class Sink:
             elif hurry and time.monotonic() - began > HURRY:
                 return
             elif time.monotonic() - since > PATIENCE:
-                self.failure = self._failed(f"it has not answered for {PATIENCE:.0f} s")
+                self.failure = self._failed(f"no answer for {PATIENCE:.0f} s")
                 return
 
     def _add(self, rows: Sequence[Row]) -> None:
@@ -134,7 +134,7 @@ class Sink:
     def _failed(self, why: str) -> str:
         return (
             f"Logging to {self.name} stopped after round {self._written}: {why}. Training "
-            "continues. Once it works again, resuming the run logs every round."
+            "continues. When the problem is solved, resume the run to log every round."
         )
 
 
@@ -148,8 +148,8 @@ def open_sink(name: str, folder: Path, config: Mapping[str, Any], run: str | Non
       run: the run's name in a sweep.
 
     Raises:
-      ValueError: there is no such sink.
-      SinkError: its library is not installed.
+      ValueError: if the sink is unknown.
+      SinkError: if its library is not installed.
     """
     sink_names(name)
     require_libraries([name])

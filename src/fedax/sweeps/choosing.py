@@ -210,8 +210,8 @@ def require_choosable(
         raise ValueError(f"Cannot choose by {name}: {why}. Choose by train_loss.")
     if gives_up and "validation" in parts and asked == "test":
         raise ValueError(
-            f"Cannot stop settings early by {name}: {task.name} has validation data, so its test "
-            f"data are evaluated at the end only. Choose by validation_{name.partition('_')[2]}."
+            f"Cannot stop settings early by {name}: {task.name} has validation data, so test data "
+            f"are only evaluated at the end. Choose by validation_{name.partition('_')[2]}."
         )
     measured = [f"{part}_{kind}{metric}" for part in parts for kind in ("", "worst_tenth_")
                 for metric in [*task.model.metrics, *(task.model.scores or {})]]
@@ -250,8 +250,8 @@ def _require_measured(record: Record, name: str, rounds: int) -> None:
     if name in record.metrics and name not in measured:
         if "evaluated_of" in measured and is_evaluated(name):
             raise RuleError(
-                f"Cannot choose by {name}: it is undefined in every run, like an AUC if only "
-                "one class occurs."
+                f"Cannot choose by {name}: it is undefined in every run, like an AUC with only one "
+                "class."
             )
         raise RuleError(
             f"Cannot choose by {name}: it was not measured in the first {rounds} rounds."

@@ -30,7 +30,7 @@ def closing_words(record: Record, choice: Choice) -> list[str]:
       Chosen by the mean train_loss over one round; lower is better.
       fedavg: the best setting is client_learning_rate=0.1, with 1.5 (one seed).
       fedavg: 33% of its settings (1 of 3) are within 5% of the best.
-      fedavg: client_learning_rate 0.1 is the smallest of its grid; add 0.01, 0.001.
+      fedavg: best client_learning_rate is 0.1, the smallest of its grid; add 0.01, 0.001.
       fedavg: 1 of 3 settings diverged: client_learning_rate=10.
     """
     words = [f"Chosen by {rule_in_words(record, choice)}."]
@@ -95,11 +95,11 @@ def _best(record: Record, choice: Choice, chosen: MethodChoice) -> list[str]:
 def _remarks(record: Record, chosen: MethodChoice) -> list[str]:
     if chosen.best is None:
         return [
-            "no setting is best, as all of them diverged; try lower rates." if chosen.diverged
-            else "no setting is best, as none has run all rounds."
+            "all settings that were run diverged; try lower learning rates." if chosen.diverged
+            else "no setting has finished all rounds yet."
         ]
     words = [
-        f"{edge.name} {edge.value:.6g} is the {edge.side} of its grid; add "
+        f"best {edge.name} is {edge.value:.6g}, the {edge.side} of its grid; add "
         f"{', '.join(f'{value:.6g}' for value in edge.add)}." for edge in chosen.edges
     ]
     if chosen.diverged:
@@ -116,6 +116,6 @@ def _warning(choice: Choice) -> list[str]:
     if not choice.rule.startswith("test_"):
         return []
     return [
-        "The settings were chosen on the test data, so their test metrics are too good; choose by "
-        "validation data instead, for example with --set validation=0.1."
+        "The settings were chosen by test data, so their test results are too optimistic. Choose "
+        "by validation data instead, such as with --set validation=0.1."
     ]
