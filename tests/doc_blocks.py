@@ -47,11 +47,16 @@ RUN_BY = {
         "test_tutorial.py::test_the_notebooks_run_and_show_what_the_pages_say",
     ("docs/tutorial/[0-9]*.md", "sh"):
         "test_tutorial.py::test_the_notebooks_run_and_show_what_the_pages_say",
+    ("commands/*.md", "sh"):
+        "test_pages_of_commands.py::test_the_examples_run_one_after_another",
     ("methods/*.md", "doctest"): "test_site.py::test_a_method_s_example_runs_in_a_new_session",
+    ("methods/*.md", "sh"): "test_methods_pages.py::test_every_example_runs",
+    ("docs/methods.md", "sh"): "test_methods_pages.py::test_every_example_runs",
 }
 # Page and number among its blocks for a shell: what test_docs_commands.py runs, and what it needs
 # to be there.
 SHORT = {
+    ("docs/index.md", 1): (),
     ("docs/partitions.md", 0): (), ("docs/sweeps.md", 0): (), ("docs/search.md", 0): (),
     ("docs/speed.md", 0): (),
     ("docs/report.md", 0): ("fedax run digits fedavg --rounds 3 --out fedax-runs/one",
@@ -63,8 +68,6 @@ SHORT = {
 NOT_RUN = {
     ("README.md", 0): "an installation; by hand in a fresh environment before a release",
     ("README.md", 1): "the suite itself",
-    ("README.md", 2): "minutes each; every command has its tests",
-    ("README.md", 3): "a GPU",
     ("CONTRIBUTING.md", 0): "an installation, as in .ci/run",
     ("CONTRIBUTING.md", 1): "the suite itself, as in .ci/run; test_attack has the attack",
     ("CONTRIBUTING.md", 2): "test_site builds the site; the server does not end",
@@ -80,12 +83,13 @@ NOT_RUN = {
     ("docs/speed.md", 1): "several machines; test_mesh has two processes",
     ("docs/sweeps.md", 1): "hours",
     ("docs/sweeps.md", 2): "hours",
+    ("docs/index.md", 0): "an installation, as in the README",
+    ("docs/guides/installation.md", 0): "an installation, as in .ci/run",
+    ("docs/guides/installation.md", 1): "a GPU",
     ("docs/guides/quick-start.md", 0): "an installation, as in .ci/run",
     ("docs/guides/logging.md", 1): "it waits for a browser; test_sinks reads the files as it does",
     ("docs/guides/reproducing.md", 2): "hours; test_experiments has both on made-up results",
     ("docs/tutorial/index.md", 0): "an environment, as in .ci/run, and pandas, which [test] has",
-    ("methods/*.md", 0): "minutes each: test_methods_on_shakespeare runs every method with fewer "
-    "rounds, smaller cohorts and fewer local steps than the page's command has",
 }
 
 

@@ -1,6 +1,6 @@
-"""What was measured of a method's settings, from the files of measurements in docs/, as Markdown.
+"""The measurements of a method's settings in docs/notebook, as Markdown.
 
-No number of a page is typed: each is computed here from the runs.
+No number is typed: each is computed from the runs.
 """
 
 from __future__ import annotations
@@ -16,10 +16,13 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 NOTEBOOK = Path(__file__).parent.parent / "docs" / "notebook"
-GOOD = 0.05  # a setting is good within this share of the best score, as in a sweep's last words
+GOOD = 0.05  # a setting is good within this share of the best score, as in a sweep's summary
 # File -> what its test data are.
-MAPS = {"plays": "the plays, 50 rounds", "mnist": "MNIST with labels from Dir(0.1), 50 rounds"}
-SWEEPS = {"servers": 200, "clients": 200, "mime": 100}  # the quick preset's, with their rounds
+MAPS = {
+    "plays": "Shakespeare's plays after 50 rounds",
+    "mnist": "MNIST with Dirichlet(0.1) labels after 50 rounds",
+}
+SWEEPS = {"servers": 200, "clients": 200, "mime": 100}  # of the preset quick -> rounds
 PANELS = {  # as docs/notebook/label-skew.jsonl calls them
     "FedAvg": "fedavg", "FedAvgM": "fedavgm", "FedAdam": "fedadam", "FedYogi": "fedyogi",
     "SCAFFOLD": "scaffold", "MimeLite": "mimelite", "Elastic": "elastic",
@@ -46,7 +49,7 @@ def _sweep(name: str) -> dict[str, list[list[Run]]]:
     """Method -> the runs of each of its settings, a list of seeds."""
     with (NOTEBOOK / name).open(newline="", encoding="utf-8") as lines:
         header, *rows = csv.reader(lines)
-    seed = header.index("seed")  # before it stand the settings, behind it what came out
+    seed = header.index("seed")  # settings come before it, results after
     found: dict[str, dict[str, list[Run]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
         told = dict(zip(header[seed:], row[seed:], strict=True))
@@ -77,7 +80,7 @@ def spread(values: Sequence[float], digits: int) -> str:
 
 
 def sections(method: str) -> str:
-    """All that was measured of a method."""
+    """All measurements of a method."""
     parts = [on_digits(method), *rate_maps(method), halved(method), panels(method)]
     return "\n\n".join(part for part in parts if part)
 
@@ -102,10 +105,10 @@ def _rate_map(settings: list[list[Run]], words: str) -> str:
     }
     found = best(cells)
     return (
-        f"**Rates on {words}**, test accuracy in percent, mean over {len(settings[0])} seeds: the "
-        f"best client rate is {found.at[0]:.3g} and the best server rate {found.at[1]:.3g}, with "
+        f"**Learning rates on {words}**: test accuracy in percent, mean over {len(settings[0])} "
+        f"seeds. The best is client rate {found.at[0]:.3g} and server rate {found.at[1]:.3g}, with "
         f"{found.top:.1f}; **{found.good:.0%} of the settings** are within {GOOD:.0%} of it "
-        "([the comparison, and how it was measured](../notebook/learning-rates.md)).\n\n"
+        "([all methods, and how it was measured](../notebook/learning-rates.md)).\n\n"
         + heat_map(cells, "client \\ server rate")
     )
 
@@ -129,7 +132,7 @@ class Best(NamedTuple):
 
 
 def best(cells: Cells) -> Best:
-    """What a map of scores says; -inf are those that diverged."""
+    """The best cell of a map of scores; a score is -inf if a run diverged."""
     at = max(cells, key=lambda pair: cells[pair])
     good = [cell >= (1 - GOOD) * cells[at] for cell in cells.values()]
     return Best(at, cells[at], float(np.mean(good)))
@@ -202,16 +205,16 @@ def on_digits(method: str) -> str:
             strict=True,
         ) if value in (min(tried), max(tried))
     ]
-    lie = "lies" if len(ends) == 1 else "lie"
-    edges = f" The {' and the '.join(ends)} {lie} at the edge of what was tried." if ends else ""
+    verb = "is" if len(ends) == 1 else "are"
+    edges = f" The best {' and '.join(ends)} {verb} at the edge of the grid." if ends else ""
     parts = [
-        f"**On `digits`**, test accuracy in percent after 60 rounds, mean over {seeds} seeds "
-        f"(`scripts/sensitivity.py`): the best is {words}, with {found.top:.1f}; "
+        f"**On `digits`**: test accuracy in percent after 60 rounds, mean over {seeds} seeds "
+        f"(`scripts/sensitivity.py`). The best is {words}, with {found.top:.1f}; "
         f"**{found.good:.0%} of the settings** are within {GOOD:.0%} of it.{edges}",
         heat_map(cells, corner),
     ]
     if varied:
-        parts.append("At the best rates, each other setting alone:")
+        parts.append("At the best learning rates, one other setting varied at a time:")
     for what, rows in varied.items():
         parts.append(heat_map(_cells(rows, [], ["value"]), short(what)))
     return "\n\n".join(parts)
@@ -265,11 +268,11 @@ def _halved(settings: list[list[Run]], rounds: int) -> str:
         cells += [str(length), found]
         rows.append([f"{mark}{cell}{mark}" if cell else "" for cell in cells])
     return (
-        "**Settings on the plays**, the preset `quick`, "
-        f"{len(settings[0])} seeds, in a sweep of {rounds} rounds that gave settings up by halving "
-        "([how it was measured](../notebook/quick-rates.md)). The loss is the mean over the "
-        "last 100 rounds of a setting that came to the end, of any other that of its last "
-        "round, so that only rows of one length can be compared.\n\n"
+        f"**Settings on Shakespeare's plays**, preset `quick`: training loss, {len(settings[0])} "
+        f"seeds, in a sweep of {rounds} rounds that stopped weak settings by successive halving "
+        "([how it was measured](../notebook/quick-rates.md)). For settings that ran to the end it "
+        "is the mean of the last 100 rounds, for the others the loss of their last round: compare "
+        "only rows with the same number of rounds.\n\n"
         + table([*map(short, keys), "rounds", "training loss"], rows)
     )
 
@@ -306,11 +309,10 @@ def panels(method: str) -> str:
     if not rows:
         return ""
     return (
-        "**Clients of few labels** ([how it was measured](../notebook/label-skew.md)): the best "
-        "rates of "
-        f"those that were tried, how many of them have a loss within {GOOD:.0%} of the best one "
-        "(with one seed; empty where the rates were taken over), and what the best came to with "
-        "three other seeds.\n\n"
+        "**Clients of few labels** ([how it was measured](../notebook/label-skew.md)): the best of "
+        f"the learning rates tried, how many have a loss within {GOOD:.0%} of the best (one seed; "
+        "empty where the rates are those of another data set), and the result of the best with three "
+        "other seeds.\n\n"
         + table(["data and model", "best rates", "good settings", "training loss",
                  "test accuracy"], rows)
     )

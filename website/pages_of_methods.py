@@ -1,4 +1,7 @@
-"""A page for each method: its docstring, its arguments, what was measured, its presets."""
+"""A page for each method: its example, docstring, arguments, measurements and sources.
+
+The example, and what is more than a docstring holds, is in website/methods/NAME.md.
+"""
 
 from __future__ import annotations
 
@@ -20,27 +23,29 @@ import fedax
 import measured
 import reproduction_runs
 import symbols
-from docstrings import linked as with_links
-from docstrings import plain, shown
+from docstrings import linked, plain, shown
 from fedax.algorithms import registry
 from fedax.signatures import entries
 from formulas import formulas
 from pages_of_reference import named
 
-ROOT = Path(__file__).parent.parent
+HERE = Path(__file__).parent
+ROOT = HERE.parent
 DOCS = ROOT / "docs"
 OPTIONS = "**local_options"
 # Arguments that say what is trained, and no setting of it.
 NO_SETTINGS = ("model", "algorithm", "build", "labels")
 NAMES = [*registry.ALGORITHMS, *registry.WRAPPERS]
-# The papers by their numbers, which docstrings use.
-NUMBERED = {
-    "000": registry.CHARLES, "001": registry.DECAYING, "002": registry.ELASTIC,
-    "003": registry.MIME, "004": registry.REDDI,
-}
 # Where arguments are explained that are those of another factory, too.
 AS_FOR = re.compile(r"as\sfor\s`(\w+(?:\.\w+)*)`")
-PAPER = re.compile(r"(?<!\[)\b[Pp]aper\s(00\d)('s)?(?!:)")
+# A symbol in plain text, such as eta, x_{i,K}, c_i^+ and d_gamma; and what has none.
+LETTER = r"(?:alpha|beta|gamma|[Dd]elta|epsilon|zeta|eta|[Tt]heta|mu|rho|sigma|tau|Omega)(?![a-z])"
+PART = rf"(?:\{{[^{{}}]*\}}|{LETTER}|\w)"
+SYMBOL = re.compile(
+    rf"(?P<kept>```.*?```|`[^`]*`|\$\$.*?\$\$|\$[^$]*\$|\[[^]]*\]\([^)]*\))"
+    rf"|(?<![\w\\.])(?:{LETTER}|[A-Za-z](?=[_^]))(?:_{PART})?(?:\^(?:{PART}|\+))?(?!\w)",
+    re.DOTALL,
+)
 # Of a section or paragraph: a search for a name would find it on every method's page first.
 UNSEARCHED = "{ data-search-exclude }"
 
@@ -50,57 +55,65 @@ def info(name: str) -> registry.AlgorithmInfo:
     return registry.ALGORITHMS[name] if name in registry.ALGORITHMS else registry.WRAPPERS[name][0]
 
 
-def _rows(heading: str) -> list[list[str]]:
-    """The cells of the first table below a heading of docs/methods.md, without its head."""
-    text = (DOCS / "methods.md").read_text("utf-8")
-    part = text.split(f"\n## {heading}\n" if heading else "\n\n", 1)[1]
-    lines = re.search(r"^\|.*\n\|[-| ]+\n((?:\|.*\n)+)", part, re.MULTILINE)
-    if not lines:
-        raise ValueError(f"docs/methods.md has no table below {heading!r}.")
-    return [[cell.strip() for cell in line.strip("| ").split(" | ")]
-            for line in lines[1].splitlines()]
-
-
 @functools.cache
-def families() -> dict[str, list[str]]:
-    """Family -> its methods, as the first table of docs/methods.md has them; each once."""
-    found: dict[str, list[str]] = {}
-    seen: set[str] = set()
-    for family, names, *_ in _rows(""):
-        own = [name for name in re.findall(r"`(\w+)`", names) if name in NAMES]
-        found[family] = [name for name in own if name not in seen]
-        seen.update(own)
-    if missing := set(NAMES) - seen:
-        raise ValueError(f"The table of docs/methods.md lacks {', '.join(sorted(missing))}.")
-    return found
-
-
-@functools.cache
-def words() -> dict[str, tuple[str, str]]:
-    """Method -> its idea, and when to use it, from docs/methods.md.
+def families() -> dict[str, dict[str, str]]:
+    """Family -> its methods, each with its idea, from the tables of docs/methods.md.
 
     Raises:
-      ValueError: a method has no such sentence.
+      ValueError: a method is in none of the tables, or in two.
     """
-    found = {
-        cells[0].strip("`"): (cells[1], cells[2]) for cells in _rows("Which one")
+    text = (DOCS / "methods.md").read_text("utf-8")
+    rows = {
+        part.split("\n", 1)[0]: re.findall(r"^\| `(\w+)` \| (.*?) \|", part, re.MULTILINE)
+        for part in re.split(r"^### ", text, flags=re.MULTILINE)[1:]
     }
-    if missing := set(NAMES) - set(found):
+    named = [name for methods in rows.values() for name, _ in methods]
+    if wrong := sorted({*NAMES} ^ {*named} | {one for one in named if named.count(one) > 1}):
         raise ValueError(
-            f"The table below \"Which one\" in docs/methods.md lacks {', '.join(sorted(missing))}."
+            f"The tables of docs/methods.md must list every method once: {', '.join(wrong)}."
         )
-    return found
+    return {family: dict(methods) for family, methods in rows.items()}
+
+
+def idea(name: str) -> str:
+    """A method in one sentence, as docs/methods.md has it."""
+    return next(methods[name] for methods in families().values() if name in methods)
+
+
+def written(name: str) -> dict[str, str]:
+    """Heading -> section of website/methods/NAME.md; "" is what comes before the first heading."""
+    text = (HERE / "methods" / f"{name}.md").read_text("utf-8")
+    first, *sections = re.split(r"^## ", text, flags=re.MULTILINE)
+    return {"": first, **dict(section.split("\n", 1) for section in sections)}
 
 
 def navigation() -> list[dict[str, list[str]]]:
     """The pages by family."""
     return [
-        {family[0].upper() + family[1:]: [f"methods/{name}.md" for name in names]}
-        for family, names in families().items() if names
+        {family: [f"methods/{name}.md" for name in methods]}
+        for family, methods in families().items()
     ]
 
 
-def linked(text: str, up: str = "") -> str:
+def in_symbols(text: str) -> str:
+    """Text whose symbols are formulas: eta_l is $\\eta_l$."""
+
+    def one(found: re.Match[str]) -> str:
+        return found[0] if found["kept"] else f"${re.sub(LETTER, _greek, found[0])}$"
+
+    return SYMBOL.sub(one, text)
+
+
+def _greek(found: re.Match[str]) -> str:
+    return f"\\{found[0]}"
+
+
+def with_links(text: str) -> str:
+    """A docstring's text as the page shows it."""
+    return linked(in_symbols(text))
+
+
+def with_pages(text: str, up: str = "") -> str:
     """A page with the methods in its tables as links to their pages; `up` leads to docs/."""
 
     def line(found: re.Match[str]) -> str:
@@ -124,40 +137,27 @@ def page(name: str) -> str:
     """A method's page."""
     factory = info(name).factory
     by_kind, texts = parsed(factory)
-    idea, when = words()[name]
-    update = "\n\n".join(texts).strip()
+    own = {heading: text.strip() for heading, text in written(name).items()}
+    update = with_links("\n\n".join(texts).strip())
     parts = [
-        f"# {name} {{ #fedax.{name} }}", idea,
-        "## The update", with_links(update),
-        f"{symbols.paragraph(name, formulas(update))}\n{UNSEARCHED}",
-        "## When to use it", with_links(re.sub(r"\]\((?=[\w/-]+\.md)", "](../", when)),
+        f"# {name} {{ #fedax.{name} }}", idea(name), own.pop(""),
+        "## The update", update,
+        f"<div data-search-exclude markdown>\n\n**Symbols**\n\n"
+        f"{symbols.meanings(name, formulas(update))}\n\n</div>",
+        "## Settings", *arguments(name, factory, by_kind["parameters"]),
+        example(by_kind["examples"]),
     ]
-    parts += ["## Hyperparameters", *arguments(name, factory, by_kind["parameters"])]
     for title, kind in (("Returns", "returns"), ("Raises", "raises")):
         if kind in by_kind:
             parts += [f"### {title}", *_listed(by_kind[kind])]
-    parts += [f"## Measured {UNSEARCHED}", measured.sections(name)]
-    parts += _not_measured(name, by_kind["parameters"])
     parts += presets(name)
-    parts += ["## Example", example(name, by_kind["examples"])]
-    parts += ["## From", source(name), *_reproduced(name)]
-    return with_papers("\n\n".join(parts)) + "\n"
-
-
-def with_papers(text: str) -> str:
-    """Text that says at the first mention of a paper's number which paper that is."""
-    seen = set()
-
-    def one(found: re.Match[str]) -> str:
-        if found[1] in seen:
-            return found[0]
-        seen.add(found[1])
-        paper = registry.PAPERS[NUMBERED[found[1]]]
-        if found[2]:
-            return f'[{found[0]}](#from "{paper.title}")'
-        return f"[{found[0]}](#from), *{paper.title}*"
-
-    return PAPER.sub(one, text)
+    parts += ["## When to use it", own.pop("When to use it")]
+    parts += [f"## Measurements {UNSEARCHED}", own.pop("Measurements", "")]
+    parts += [measured.sections(name), *_not_measured(name, by_kind["parameters"])]
+    for heading, text in own.items():
+        parts += [f"## {heading}", text]
+    parts += ["## Sources", source(name), *_reproduced(name)]
+    return "\n\n".join(filter(None, parts)) + "\n"
 
 
 def parsed(factory: Callable[..., Any]) -> tuple[dict[str, Any], list[str]]:
@@ -231,13 +231,13 @@ def arguments(name: str, factory: Callable[..., Any], documented: Any) -> list[s
             [f"`{key}`", _default(signature[key]), _cell(plain(words))]
             for key, words in (line.split(":", 1) for line in grouped)
         ]
-        text.append(f"And the options of local training: {with_links(_sentence(own))}")
+        text.append(f"It also takes the options of local training: {with_links(_sentence(own))}")
         inner = measured.table(["option", "default", "meaning"], lines)
         shared = '??? note "Options of local training"\n\n' + re.sub(
             r"^", "    ", inner, flags=re.MULTILINE
         )
         text.append(f"<div data-search-exclude markdown>\n\n{shared}\n\n</div>")
-    text.append(f"From the command line: `fedax run shakespeare {name} --help`.")
+    text.append(f"On the command line, `fedax run digits {name} --help` lists them all.")
     return text
 
 
@@ -246,13 +246,13 @@ def _not_measured(name: str, documented: Any) -> list[str]:
     names = [word.strip() for entry in documented for word in entry.name.split(",")]
     shared = [word for word in names if word.strip("*") == OPTIONS.strip("*")]
     known = {*measured.varied(name), *NO_SETTINGS, *shared}
-    but = {"base": " but for the momentum of SGDm"} if "momentum" in known else {}
+    but = {"base": " except SGDm's momentum"} if "momentum" in known else {}
     missing = [f"`{word}`{but.get(word, '')}" for word in names if word not in known]
     options = [f"`{word}`" for word in fedax.LocalOptions.__annotations__ if word not in known]
     parts = [", ".join(missing)] if missing else []
     if shared and options:
         parts.append(f"of the options of local training {', '.join(options)}")
-    return [f"Not varied here: {'; '.join(parts)}."] if parts else []
+    return [f"Not measured: {', and '.join(parts)}."] if parts else []
 
 
 def _sentence(text: str) -> str:
@@ -268,7 +268,7 @@ def _default(parameter: inspect.Parameter) -> str:
     if parameter.default is inspect.Parameter.empty:
         return ""
     value = parameter.default
-    return f"`{value}`" if isinstance(value, (int, float, str, type(None))) else "see there"
+    return f"`{value}`" if isinstance(value, (int, float, str, type(None))) else "a function"
 
 
 def presets(name: str) -> list[str]:
@@ -283,9 +283,9 @@ def presets(name: str) -> list[str]:
     if not rows:
         return []
     return [
-        f"## Settings of the presets {UNSEARCHED}",
-        "What `fedax run TASK METHOD --preset PRESET` sets for it; where each number is from: "
-        "[tasks](../tasks.md#presets).",
+        f"### Presets {UNSEARCHED}",
+        f"`fedax run TASK {name} --preset PRESET` sets these. [Tasks](../tasks.md#presets) gives "
+        "the source of each number.",
         measured.table(["task", "preset", "settings"], rows),
     ]
 
@@ -294,24 +294,19 @@ def _plain(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def example(name: str, sections: Any) -> str:
-    """The docstring's example, and the command."""
+def example(sections: Any) -> str:
+    """The docstring's example."""
     code = "\n".join(text for _, text in sections)
-    command = f"fedax run shakespeare {name}"
-    return f"```pycon\n{code}\n```\n\n```sh\n{command}\n```"
+    return f"In Python:\n\n```pycon\n{code}\n```"
 
 
 def source(name: str) -> str:
-    """Where a method comes from: its papers, with their addresses, and the words of its file."""
+    """The papers of a method, with their addresses."""
     known = info(name)
-    module = inspect.getmodule(inspect.unwrap(known.factory))
-    words = (inspect.getdoc(module) or "").split("\n\n")[1:] if module else []
     text = "\n".join(_paper(one) for one in known.paper.split("; "))
-    prose = [shown(part) for part in words if not part.startswith(" ") and part[-1] != ":"]
-    text = "\n\n".join([text, *prose])
     if known.extra_gradients:
-        text += (f"\n\nGradients besides one a local step: {known.extra_gradients} "
-                 "(a pass is one over the client's data).")
+        text += (f"\n\nExtra gradient work in a round: {known.extra_gradients} (a pass goes once "
+                 "over the client's examples).")
     return text
 
 
@@ -338,7 +333,7 @@ def _reproduced(name: str) -> list[str]:
             words = reproduction_runs.heading(run)
             link = reproduction_runs.linked(words, run, "../notebook/reproductions/")
             lines.append(f"    - {link}")
-    return ["Reproduced, with what came out:", "\n".join(lines)] if lines else []
+    return ["Reproductions, with their results:", "\n".join(lines)] if lines else []
 
 
 @functools.cache

@@ -1,11 +1,11 @@
-"""What the symbols of the methods' formulas mean, on each page those that its own formulas have."""
+"""The meaning of the symbols in the methods' formulas; a page lists those that it uses."""
 
 from __future__ import annotations
 
 import re
 
-# A letter, Latin or Greek, with its index; and what is no letter, though it is written with some.
-GREEK = "alpha|beta|gamma|Delta|epsilon|zeta|eta|theta|mu|sigma|tau|Omega"
+# A Latin or Greek letter with its index; and commands that are not letters.
+GREEK = "alpha|beta|gamma|Delta|epsilon|zeta|eta|theta|Theta|mu|sigma|tau|Omega"
 TOKEN = re.compile(
     rf"(?P<base>\\(?:{GREEK})(?![A-Za-z])|(?<![\\A-Za-z])[A-Za-z](?![A-Za-z])'?)"
     rf"(?:_(?P<index>\{{(?:[^{{}}]|\{{[^{{}}]*\}})*\}}|\\[A-Za-z]+|\w))?"
@@ -16,7 +16,7 @@ NO_LETTERS = re.compile(
 # Letters that count something, alone and as an index.
 COUNTING = "ijkt"
 
-# Symbol -> meaning. Of another index, such as m_0, it is that of the round's, or of none.
+# Symbol -> meaning. A symbol with another index, such as m_0, has the meaning of m_t, or of m.
 COMMON = {
     "x_t": "the server's model in round $t$",
     "x_{i,k}": "the model of client $i$ after $k$ local steps",
@@ -24,29 +24,31 @@ COMMON = {
     "K_i": "the number of local steps of client $i$",
     "g_{i,k}": "the gradient of the loss of a minibatch of client $i$ at $x_{i,k}$",
     "f_i": "the mean loss of client $i$",
-    "z": "a minibatch, the loss of which follows a semicolon",
+    "z": "a minibatch; $f(x; z)$ is the loss on it at $x$",
     "z'": "a fresh minibatch",
-    "p_i": "the weight of client $i$ divided by the sum over the clients that answered",
-    r"\Delta_t": "the mean of what the clients' models have moved by their local steps, weighted "
-    "as `weighting` says",
-    "c": "the mean of the clients' gradients of their whole data at the server's model",
+    "p_i": "the weight of client $i$, divided by the sum over the clients that answered",
+    r"\Delta_t": "the weighted mean of the changes of the clients' models in round $t$ "
+    "(weights: `weighting`)",
+    "c": "the mean gradient of the clients, over all their examples, at the server's model",
     "U": "the direction of the base optimizer",
-    "V": "what the base optimizer makes of its statistics",
-    "s": "the statistics of the base optimizer, its momentum for example",
-    "m_t": r"the running mean of $\Delta_t$, the momentum, which begins at 0",
-    "v_t": r"the running mean of the squares of $\Delta_t$",
+    "V": "the base optimizer's update of its statistics",
+    "s": "the statistics of the base optimizer, such as momentum",
+    "m_t": r"the momentum, a running mean of $\Delta_t$ that starts at 0",
+    "v_t": r"the second moment, a running mean of the squares of $\Delta_t$",
     r"\gamma": "the client learning rate, `client_learning_rate`",
     r"\eta_l": "the client learning rate, `client_learning_rate`",
     r"\eta": "the server learning rate, `server_learning_rate`",
     r"\tau": "`adaptivity`",
     r"\beta_1": "`momentum`",
     r"\beta_2": "`second_moment_decay`",
+    r"\Theta": r"the weights of the gradients along the local steps: $\Theta_1$ has only the first, "
+    r"$\Theta_{1:K}$ all $K$ alike, and $\Theta_K$ only the $K$-th",
     "t": "the round",
     "i": "a client",
     "k": "a local step",
     "K": "the number of local steps",
 }
-# Method -> what differs there.
+# Method -> its own meanings.
 STEP_BEFORE = {
     "x_{i,k}": "the model of client $i$ before its $k$-th gradient, of $K$",
     "K": "the number of gradients",
@@ -54,10 +56,10 @@ STEP_BEFORE = {
 OWN = {
     "adaalter": {
         "x": "the server's model",
-        "x_i": "that of client $i$",
+        "x_i": "the model of client $i$",
         "g": "the gradient of a minibatch of the client at $x_i$",
-        "B": "the root of the accumulator that all clients had at the last synchronisation",
-        "A_i": "the root of the client's own, to which its squared gradients are added",
+        "B": "the root of the accumulator at the last synchronisation, equal on all clients",
+        "A_i": "the root of the accumulator of client $i$",
         "t'": "the number of the local step since the synchronisation",
         r"\epsilon": "`adaptivity`",
     },
@@ -67,11 +69,11 @@ OWN = {
     },
     "cmime": {
         "g": "the corrected gradient",
-        "s_i": "the copy that client $i$ has of the statistics of the base optimizer",
+        "s_i": "the copy of the base optimizer's statistics on client $i$",
     },
     "fedadabound": {"s": "`final_scale`", "b": "`bound_rate`"},
-    "fedadagrad": {"v_t": r"the sum of the squares of $\Delta_t$, and what it begins with"},
-    "fedamsgrad": {"v_t": r"the running mean of the squares of $\Delta_t$, $\hat v_t$ its largest"},
+    "fedadagrad": {"v_t": r"the sum of the squares of $\Delta_t$, plus `initial_accumulator`"},
+    "fedamsgrad": {"v_t": r"the running mean of the squares of $\Delta_t$; $\hat v_t$ is its largest value so far"},
     "fedavgm": {r"\beta": "`momentum`", "d": "`dampening`"},
     "fedprox": {r"\mu": "the strength of the proximal term, `proximal_weight`"},
     "fedsgd": {
@@ -89,96 +91,93 @@ OWN = {
     "fomaml": STEP_BEFORE,
     "local_adam": {
         "m_{i,k}": "the running mean of the gradients of client $i$",
-        "v_{i,k}": "that of their squares",
-        "m_t": "the mean that every client begins round $t$ with",
-        "v_t": "that of the squares",
+        "v_{i,k}": "the running mean of their squares",
+        "m_t": "the mean with which every client starts round $t$",
+        "v_t": "the same for the squares",
     },
     "local_update": {
         **STEP_BEFORE,
         "q_i": "what client $i$ sends",
-        r"\theta_k": r"the weight of the $k$-th gradient, see `gradient_weights`",
+        r"\alpha": "the server learning rate of FedAvg",
+        r"\theta_k": r"the weight of the $k$-th gradient, from `gradient_weights`",
     },
     "lookahead": {
         "x_t": "the slow weights in round $t$",
-        "x_K": r"the fast weights after $K$ local steps from there, $x \leftarrow x - \gamma\, g$ "
-        r"with $\gamma$ the `client_learning_rate` and $g$ the gradient of a minibatch",
+        "x_K": r"the fast weights after $K$ local steps of SGD from $x_t$ with the "
+        "`client_learning_rate`",
         r"\alpha": "`slow_weights_step`",
     },
     "maml": {
-        "x": "a model to start from",
-        "x_{i,k}": "the model that client $i$ comes to from there by $k$ steps of SGD with the "
-        "`client_learning_rate`, of which it takes $K$",
-        "m_i": "the loss of client $i$ after them, as a function of where they began; its upper "
+        "x": "the model from which local steps start",
+        "x_{i,k}": "the model of client $i$ after $k$ steps of SGD with the `client_learning_rate`",
+        "m_i": "the loss of client $i$ after local steps, as a function of their start; the upper "
         "index is their number",
         "f_i": "the mean loss of client $i$ on a minibatch",
     },
     "mimemvr": {
-        "x": "the server's model: $x^{t-1}$ the current one in round $t$, $x^{t-2}$ that before",
-        "y": "the client's, which begins at $y_0$",
-        "c": "the mean of the clients' gradients of their whole data at $x^{t-2}$",
-        "g": "that at $x^{t-1}$",
-        "m": "the momentum, with the round it is of as its upper index",
+        "x": "the server's model: $x^{t-1}$ in round $t$, and $x^{t-2}$ before",
+        "y": "the client's model, which starts at $y_0$",
+        "c": "the mean gradient of the clients, over all their examples, at $x^{t-2}$",
+        "g": "the same at $x^{t-1}$",
+        "m": "the momentum; the upper index is the round",
         "a": "`momentum_weight`",
         "S_t": "the clients that take part in round $t$",
     },
     "minibatch_sgd": {"g_i": "the gradient of one minibatch of client $i$"},
     "pfnm": {
         r"\theta_i": "the weights of the global hidden unit $i$",
-        "v": r"the weights of a hidden unit of a client, $v \to i$ one that is matched with $i$",
+        "v": r"the weights of a client's hidden unit; $v \to i$ means that it is matched with $i$",
         r"\sigma": "the root of `variance`",
         r"\sigma_0": "the root of `prior_variance`",
         "i": "a unit of the global network",
     },
     "scaffold": {
         "c": "the server's control variate",
-        "c_i": "that of client $i$, $c_i^+$ the new one",
+        "c_i": "the control variate of client $i$; $c_i^+$ is the new one",
         "S": "the set of clients that answered",
         "N": "the number of all clients",
     },
     "elastic": {
-        "x": "the server's model, of which $i$ counts the coordinates",
+        "x": "the server's model",
         "F": "the model's outputs",
         "z": "an example held out from training",
-        "g": "the gradient of their squared length, summed over a batch; its size $|g|$ is taken "
-        "coordinate by coordinate",
-        r"\Omega_k": "the sensitivity of the outputs of client $k$ to each coordinate",
-        r"\Omega": r"their mean, $\Omega^i$ its coordinate $i$",
+        "g": "the gradient of the squared norm of the outputs, summed over a batch",
+        r"\Omega_k": "the sensitivity that client $k$ measures, for each coordinate",
+        r"\Omega": r"the weighted mean of $\Omega_k$; $\Omega^i$ is its coordinate $i$",
         r"\mu": "`sensitivity_decay`",
-        "p_k": "the weight of client $k$ divided by the sum over the clients that answered",
-        r"\zeta": "what each coordinate of the mean change is multiplied by",
+        "p_k": "the weight of client $k$, divided by the sum over the clients that answered",
+        r"\zeta": "the factor of each coordinate of the mean change",
         r"\tau": "`elasticity`",
         "i": "a coordinate",
         "k": "a client",
     },
     "local_update_decay": {
-        "l_t": r"the mean loss of the server's model in round $t$, $\hat l_t$ that of the last "
-        "rounds, `window` of them",
+        "l_t": r"the mean loss of the server's model in round $t$; $\hat l_t$ is its mean over the "
+        "last `window` rounds",
         "l_j": r"the same in round $j$",
         r"\Delta": "`threshold`",
         r"\alpha": "`client_decay`",
         r"\beta": "`server_decay`",
         "t": "the round",
-        "j": "a round before it",
+        "j": "an earlier round",
     },
 }
 
 
-def paragraph(name: str, formulas: str) -> str:
-    """What the symbols of a method's formulas mean.
+def meanings(name: str, formulas: str) -> str:
+    """The symbols of a method's formulas, as a list.
 
     Raises:
-      ValueError: one is explained nowhere.
+      ValueError: a symbol has no meaning in this file.
     """
     own = OWN.get(name, {})
-    meanings = {**own, **COMMON, **own}  # its own first; letters that count come last
-    found = {_explained(one, meanings, name) for one in occurring(formulas)}
-    order = sorted(found, key=lambda one: (one in COUNTING, list(meanings).index(one)))
-    said = [f"${one}$: {meanings[one]}" for one in order]
-    parts = [f"**Symbols.** {'; '.join(said)}."]
+    known = {**own, **COMMON, **own}  # its own first; letters that count come last
+    found = {_explained(one, known, name) for one in occurring(formulas)}
+    order = sorted(found, key=lambda one: (one in COUNTING, list(known).index(one)))
+    symbols = "\n".join(f"- ${one}$: {known[one]}" for one in order)
     if r"\sqrt" in formulas:
-        parts.append("Products, squares, roots and quotients are coordinate by coordinate.")
-    parts.append("What other libraries do: [conventions](../notebook/conventions.md).")
-    return " ".join(parts)
+        symbols += "\n\nProducts, squares, roots and quotients are taken coordinate by coordinate."
+    return symbols
 
 
 def occurring(formulas: str) -> list[str]:
@@ -201,10 +200,10 @@ def _named(base: str, index: str) -> str:
     return f"{base}_{index}" if index else base
 
 
-def _explained(symbol: str, meanings: dict[str, str], name: str) -> str:
-    """The entry that explains a symbol."""
+def _explained(symbol: str, known: dict[str, str], name: str) -> str:
+    """The key of a symbol's meaning."""
     base = symbol.partition("_")[0]
     for one in (symbol, f"{base}_t", base):
-        if one in meanings:
+        if one in known:
             return one
-    raise ValueError(f"Of the formulas of {name} nothing explains {symbol}; see {__file__}.")
+    raise ValueError(f"{__file__} has no meaning for {symbol} in the formulas of {name}.")

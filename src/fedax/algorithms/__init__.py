@@ -1,6 +1,7 @@
 """The federated algorithms, one file a family.
 
-A file has a method's update rule and its source; loops over clients and steps are elsewhere.
+Each file has the update rule and source of its methods; the loops over clients and local steps are
+shared, in `fedax.clients` and `fedax.rounds`.
 """
 
 from fedax.algorithms.centralised import centralised

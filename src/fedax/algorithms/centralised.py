@@ -20,24 +20,23 @@ def centralised(
     optimizer: optax.GradientTransformation | None = None,
     **local_options: Unpack[LocalOptions],
 ) -> FederatedAlgorithm:
-    r"""Centralised training on the shuffled pool of all clients' examples (paper 004's baseline).
+    r"""Centralised training on all clients' examples, the baseline of Reddi et al. 2021.
 
     .. math:: x \leftarrow x + \gamma\, \text{Opt}(g)
 
-    It is not federated: what the federated methods are compared with. The engine runs it as one
-    client that owns everything, and the optimizer keeps its state. A round is num_local_steps
-    minibatches of a fresh shuffle of the pool, or num_local_epochs passes over it; sampling and
-    cohort size do not matter.
+    The examples of all clients are pooled and shuffled. A round takes num_local_steps minibatches
+    of the pool, or num_local_epochs passes over it, and the optimizer keeps its state from round
+    to round. Sampling and cohort size have no effect.
 
     Args:
       model: the learning problem.
-      client_learning_rate: gamma >= 0, a number or a schedule of the round; the name is that of
-        the federated methods.
-      optimizer: an optax transformation, its update multiplied by gamma; None is SGD.
+      client_learning_rate: gamma >= 0, a number or a schedule of the round. It is named as in the
+        federated methods.
+      optimizer: an optax transformation, whose update is multiplied by gamma; None is SGD.
       **local_options: see `LocalOptions`.
 
     Raises:
-      ValueError: a concrete hyperparameter is out of its range.
+      ValueError: a hyperparameter is out of its range (unless it is traced).
 
     Example:
       >>> import fedax

@@ -1,7 +1,7 @@
 """Elastic aggregation: the server holds back the parameters to which outputs are sensitive.
 
-Paper 002: "Elastic Aggregation for Federated Optimization" (the supplement of a submission;
-published at CVPR 2023), Algorithms 1 and 2.
+Chen et al., "Elastic Aggregation for Federated Optimization", CVPR 2023, Algorithms 1 and 2 (as
+printed in the supplement of the submission).
 """
 
 from __future__ import annotations
@@ -68,53 +68,53 @@ def elastic(
     output: Output = "logits",
     sensitivity_batch_size: int = 20,
 ) -> FederatedAlgorithm:
-    r"""Elastic aggregation over any algorithm that uploads a pseudo-gradient (paper 002).
+    r"""Elastic aggregation around any algorithm that uploads a pseudo-gradient (Chen et al. 2023).
 
-    On a part of its data held out from training, each client measures at the server's model
+    Each client holds out a part of its examples. On them it measures, at the server's model, how
+    sensitive the outputs F are to each parameter (no labels are needed):
 
     .. math::
         g = \nabla_x \textstyle\sum_{z \in \text{batch}} \lVert F(x; z) \rVert^2, \qquad
         \Omega_k \leftarrow \mu\, \Omega_k + (1 - \mu)\, |g| \quad\text{from 0, batch by batch,}
 
-    with F the model's outputs (no labels), and the server scales every coordinate of the mean
-    pseudo-gradient before the wrapped algorithm takes its step:
+    The server multiplies each coordinate of the mean pseudo-gradient by zeta, then the wrapped
+    algorithm takes its step:
 
     .. math::
         \Omega = \textstyle\sum_k p_k \Omega_k, \qquad
         \zeta = 1 + \tau - \Omega / \max_i \Omega^i \in [\tau, 1 + \tau]
 
-    The paper's Algorithms 1 and 2 print the server's step with the wrong sign; its Algorithm 3
-    and equation (14) have the right one, which is used here. If nothing is sensitive
-    (max Omega = 0), zeta = 1 + tau. The server momentum of Algorithm 1 is an exponential average:
-    `elastic(fedavgm(model, momentum=0.9, dampening=0.9), model)`.
+    The maximum is over all parameters. If it is 0, zeta = 1 + tau.
 
-    PFNM has no mean change: its server matches the clients' units first. Over it, which the text
-    at hand does not define, zeta scales the change of each client's weights from the server's
-    units that it started from, before they are matched; in round 0, where clients start from
-    networks of their own, nothing is scaled.
+    PFNM has no mean change, because its server first matches the clients' units. Around PFNM (a
+    case that the paper does not define) zeta scales the change of each client's weights since the
+    start of the round, before they are matched. Nothing is scaled in round 0, where each client
+    starts from a network of its own.
 
     Args:
-      algorithm: what is wrapped; the upload of its last exchange has a `pseudo_gradient`, or, if
-        its server gets uploads one by one, a method `scaled` as `PFNMUpload` has.
-      model: the same model.
-      elasticity: tau >= 0; 0 freezes the most sensitive coordinate. 0.5 and mu = 0.95 appear in
-        implementations by others only; the paper's text at hand has no values.
-      sensitivity_decay: mu in [0, 1).
-      held_out_fraction: of each client's examples, in (0, 1), see `fedax.data.hold_out`; the
-        paper uses 0.1.
+      algorithm: the wrapped algorithm. The upload of its last exchange has a field
+        `pseudo_gradient`. If the server receives uploads one by one, each has a method `scaled`
+        instead, as `PFNMUpload` has.
+      model: the model that the algorithm trains.
+      elasticity: tau >= 0; 0 freezes the most sensitive coordinate. The supplement gives no
+        values; 0.5, and mu = 0.95, are those of other implementations.
+      sensitivity_decay: mu in [0, 1), the share of Omega_k that one more batch keeps.
+      held_out_fraction: share of each client's examples that is held out, in (0, 1), see
+        `fedax.data.hold_out`. The paper uses 0.1.
       sensitivity: "momentum" (above) or "average", the mean of |g| over the batches.
-      output: F: "logits" (the model's outputs as they are) or "softmax" of them (last axis). The
-        paper does not say; its ancestor, Memory Aware Synapses, takes the outputs as they are.
-      sensitivity_batch_size: examples in a batch of this measurement.
+      output: F, "logits" (the model's outputs) or "softmax" (their softmax over the last axis).
+        The paper does not say which; Memory Aware Synapses, on which it builds, uses the outputs.
+      sensitivity_batch_size: examples per batch of this measurement, >= 1.
 
     Returns:
-      The algorithm with one more upload as large as the parameters, so 3x of FedAvg's 2x (its
-      communication table). Weights p_k are the wrapped algorithm's. Rounds report `boosted_share`,
-      the share of the parameters with zeta > 1 (the paper's Figure 1).
+      The algorithm, with one more upload of the size of the parameters. Around FedAvg, a round
+      then sends 3 copies of the parameters instead of 2. The weights p_k are the wrapped
+      algorithm's. Each round reports `boosted_share`, the share of the parameters with zeta > 1
+      (Figure 1).
 
     Raises:
-      ValueError: a concrete hyperparameter is out of its range, or, when it is first traced, the
-        algorithm's uploads have nothing that can be scaled.
+      ValueError: a hyperparameter is out of its range (unless it is traced); or, when the
+        algorithm is first traced, its upload has nothing that elastic could scale.
 
     Example:
       >>> import fedax
@@ -190,15 +190,15 @@ def elastic(
         reply = last.client(message.inner, state, rest, key)
         if last.individual and not hasattr(reply.upload, "scaled"):
             raise AlgorithmError(
-                "elastic scales what training changed, but the server of the wrapped algorithm "
-                f"gets its clients' uploads one by one, and each is {kind_of(reply.upload)} "
-                "without a method `scaled`. Give it one, as fedax.algorithms.pfnm.PFNMUpload has."
+                "elastic cannot scale the upload of the wrapped algorithm. Its server receives "
+                f"uploads one by one, and each is {kind_of(reply.upload)} without a method "
+                "`scaled`. Add one, as in fedax.algorithms.pfnm.PFNMUpload."
             )
         if not last.individual and not hasattr(reply.upload, "pseudo_gradient"):
             raise AlgorithmError(
-                "elastic scales the pseudo-gradient in the upload of the wrapped algorithm's last "
-                f"exchange, but that upload is {kind_of(reply.upload)} without one. Upload a "
-                "NamedTuple with a field pseudo_gradient, such as fedax.ModelUpdate(...)."
+                "elastic scales the pseudo-gradient that clients upload, but the upload of the "
+                f"wrapped algorithm's last exchange is {kind_of(reply.upload)} without one. Upload "
+                "a NamedTuple with a field pseudo_gradient, such as fedax.ModelUpdate(...)."
             )
         omega = measure(message.params, held_out, key)
         return reply._replace(upload=ElasticUpload(reply.upload, omega))

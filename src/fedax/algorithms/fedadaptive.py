@@ -1,7 +1,7 @@
 """FedOpt with an adaptive server: FedAdagrad, FedAdam, FedYogi, FedAMSGrad, FedAdaBound.
 
-Paper 004: Reddi, Charles, Zaheer, Garrett, Rush, Konecny, Kumar, McMahan, "Adaptive Federated
-Optimization", ICLR 2021, Algorithms 2 and 5.
+Reddi, Charles, Zaheer, Garrett, Rush, Konečný, Kumar, McMahan, "Adaptive Federated Optimization",
+ICLR 2021, Algorithms 2 and 5.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ def fedadagrad(
     initial_accumulator: float | Array | None = None,
     **local_options: Unpack[LocalOptions],
 ) -> FederatedAlgorithm:
-    r"""FedAdagrad (paper 004, Algorithms 2 and 5).
+    r"""FedAdagrad (Reddi et al. 2021, Algorithms 2 and 5).
+
+    The server applies Adagrad to the mean change of the clients' models:
 
     .. math::
         m_t &= \beta_1 m_{t-1} + (1 - \beta_1) \Delta_t, \qquad
@@ -42,7 +44,7 @@ def fedadagrad(
       **local_options: see `LocalOptions`.
 
     Raises:
-      ValueError: a concrete hyperparameter is out of its range.
+      ValueError: a hyperparameter is out of its range (unless it is traced).
 
     Example:
       >>> import fedax
@@ -69,15 +71,17 @@ def fedadam(
     bias_correction: BiasCorrection = "none",
     **local_options: Unpack[LocalOptions],
 ) -> FederatedAlgorithm:
-    r"""FedAdam (paper 004, Algorithms 2 and 5), as published: no bias correction.
+    r"""FedAdam (Reddi et al. 2021, Algorithms 2 and 5), as published: no bias correction.
+
+    The server applies Adam to the mean change of the clients' models:
 
     .. math::
         m_t &= \beta_1 m_{t-1} + (1 - \beta_1) \Delta_t \\
         v_t &= \beta_2 v_{t-1} + (1 - \beta_2) \Delta_t^2, \qquad v_{-1} = \tau^2 \\
         x_{t+1} &= x_t + \eta\, m_t / (\sqrt{v_t} + \tau)
 
-    The code released with the paper does otherwise; `initial_accumulator=0.0,
-    bias_correction="released"` gives its numbers.
+    The code released with the paper differs: `initial_accumulator=0.0,
+    bias_correction="released"` reproduces it.
 
     Args:
       model: the learning problem.
@@ -88,7 +92,7 @@ def fedadam(
       **local_options: see `LocalOptions`.
 
     Raises:
-      ValueError: a concrete hyperparameter is out of its range.
+      ValueError: a hyperparameter is out of its range (unless it is traced).
 
     Example:
       >>> import fedax
@@ -118,7 +122,9 @@ def fedyogi(
     bias_correction: BiasCorrection = "none",
     **local_options: Unpack[LocalOptions],
 ) -> FederatedAlgorithm:
-    r"""FedYogi (paper 004, Algorithms 2 and 5), as published: no bias correction.
+    r"""FedYogi (Reddi et al. 2021, Algorithms 2 and 5), as published: no bias correction.
+
+    The server applies Yogi to the mean change of the clients' models:
 
     .. math::
         m_t &= \beta_1 m_{t-1} + (1 - \beta_1) \Delta_t \\
@@ -135,7 +141,7 @@ def fedyogi(
       **local_options: see `LocalOptions`.
 
     Raises:
-      ValueError: a concrete hyperparameter is out of its range.
+      ValueError: a hyperparameter is out of its range (unless it is traced).
 
     Example:
       >>> import fedax
@@ -164,7 +170,9 @@ def fedamsgrad(
     initial_accumulator: float | Array | None = None,
     **local_options: Unpack[LocalOptions],
 ) -> FederatedAlgorithm:
-    r"""FedOpt with AMSGrad on the server (Reddi, Kale, Kumar 2018), see `optimizers.amsgrad`.
+    r"""FedAMSGrad: FedOpt with AMSGrad (Reddi, Kale, Kumar 2018) at the server.
+
+    The server optimizer is `optimizers.amsgrad`:
 
     .. math::
         m_t &= \beta_1 m_{t-1} + (1 - \beta_1) \Delta_t, \qquad
@@ -172,7 +180,7 @@ def fedamsgrad(
         \hat v_t &= \max(\hat v_{t-1}, v_t), \qquad \hat v_{-1} = v_{-1} = \tau^2 \\
         x_{t+1} &= x_t + \eta\, m_t / (\sqrt{\hat v_t} + \tau)
 
-    so that no coordinate's step grows because its v falls.
+    The denominator never falls, so no coordinate's step grows again.
 
     Args:
       model: the learning problem.
@@ -183,7 +191,7 @@ def fedamsgrad(
       **local_options: see `LocalOptions`.
 
     Raises:
-      ValueError: a concrete hyperparameter is out of its range.
+      ValueError: a hyperparameter is out of its range (unless it is traced).
 
     Example:
       >>> import fedax
@@ -214,7 +222,9 @@ def fedadabound(
     bound_rate: float | Array = 1e-3,
     **local_options: Unpack[LocalOptions],
 ) -> FederatedAlgorithm:
-    r"""FedOpt with AdaBound on the server (Luo et al. 2019), see `optimizers.adabound`.
+    r"""FedAdaBound: FedOpt with AdaBound (Luo et al. 2019) at the server.
+
+    The server optimizer is `optimizers.adabound`:
 
     .. math::
         m_t &= \beta_1 m_{t-1} + (1 - \beta_1) \Delta_t \\
@@ -223,8 +233,8 @@ def fedadabound(
               s \bigl(1 - \tfrac{1}{b (t+1) + 1}\bigr),\;
               s \bigl(1 + \tfrac{1}{b (t+1)}\bigr)\Bigr)\, m_t
 
-    with s the `final_scale` and b the `bound_rate`, in the rounds t = 0, 1, ... It begins as
-    FedAdam and ends as FedAvgM with an averaged momentum and the server learning rate eta s.
+    for t = 0, 1, ... It begins like FedAdam and ends like FedAvgM with the server learning rate
+    eta s and dampening equal to momentum.
 
     Args:
       model: the learning problem.
@@ -235,7 +245,7 @@ def fedadabound(
       **local_options: see `LocalOptions`.
 
     Raises:
-      ValueError: a concrete hyperparameter is out of its range.
+      ValueError: a hyperparameter is out of its range (unless it is traced).
 
     Example:
       >>> import fedax

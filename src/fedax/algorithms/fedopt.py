@@ -1,7 +1,7 @@
 """FedOpt, and its members without an adaptive server: FedAvg, FedAvgM.
 
-Paper 004: Reddi, Charles, Zaheer, Garrett, Rush, Konecny, Kumar, McMahan, "Adaptive Federated
-Optimization", ICLR 2021, Algorithms 1 and 3.
+Reddi, Charles, Zaheer, Garrett, Rush, Konečný, Kumar, McMahan, "Adaptive Federated Optimization",
+ICLR 2021, Algorithms 1 and 3.
 """
 
 from __future__ import annotations
@@ -39,33 +39,33 @@ def fedopt(
     server_learning_rate: ScheduleOrNumber = 1.0,
     **local_options: Unpack[LocalOptions],
 ) -> FederatedAlgorithm:
-    r"""FedOpt: any optax optimizer on the clients, any on the server (paper 004, Algorithm 1).
+    r"""FedOpt: optax optimizers on the clients and the server (Reddi et al. 2021, Algorithm 1).
 
     .. math::
         x_{i,k+1} &= \text{ClientOpt}(x_{i,k}, g_{i,k}, \eta_l(t)), \qquad x_{i,0} = x_t \\
         \Delta_t &= \textstyle\sum_i p_i (x_{i,K_i} - x_t) \\
         x_{t+1} &= \text{ServerOpt}(x_t, -\Delta_t, \eta(t))
 
-    with :math:`p_i` proportional to the client's weight. The client optimizer starts afresh in
-    every round and the server optimizer keeps its state.
+    The client optimizer starts from a new state in every round; the server optimizer keeps its
+    state.
 
     Args:
       model: the learning problem.
       client_optimizer: an optax transformation; its update, sign included, is multiplied by
-        client_learning_rate. None is plain SGD, as `optax.sgd(1.0)`. A schedule inside it counts
-        local steps.
-      server_optimizer: likewise, fed with the pseudo-gradient x_t - mean_i x_{i,K}. A schedule
-        inside it counts rounds. `fedax.base_optimizers.as_transformation` gives those of Mime.
+        client_learning_rate. None is SGD, `optax.sgd(1.0)`. A schedule inside it counts local
+        steps.
+      server_optimizer: likewise; it receives the pseudo-gradient x_t - mean_i x_{i,K}. A schedule
+        inside it counts rounds. `fedax.base_optimizers.as_transformation` makes one of Mime's.
       client_learning_rate: eta_l >= 0, a number or a schedule of the round.
       server_learning_rate: eta >= 0, likewise.
       **local_options: see `LocalOptions`.
 
     Returns:
-      A one-exchange algorithm with stateless clients. Clients report `train_loss` (the mean
-      loss along the local steps) and `num_local_steps`.
+      An algorithm with one exchange and stateless clients. Clients report `train_loss` (the mean
+      loss over the local steps) and `num_local_steps`.
 
     Raises:
-      ValueError: a concrete hyperparameter is out of its range; the sentence quotes it.
+      ValueError: a hyperparameter is out of its range (unless it is traced).
 
     Example:
       >>> import fedax, optax
@@ -99,18 +99,20 @@ def fedavg(
     server_learning_rate: ScheduleOrNumber = 1.0,
     **local_options: Unpack[LocalOptions],
 ) -> FederatedAlgorithm:
-    r"""FedAvg (McMahan et al. 2017; paper 004, Algorithm 3).
+    r"""FedAvg (McMahan et al. 2017; Reddi et al. 2021, Algorithm 3).
+
+    The server moves along the mean change of the clients' models; with eta = 1 it averages them:
 
     .. math:: x_{t+1} = x_t + \eta\, \Delta_t, \qquad \eta = 1: \; x_{t+1} = \sum_i p_i x_{i,K}
 
     Args:
       model: the learning problem.
       client_learning_rate: eta_l >= 0, a number or a schedule of the round.
-      server_learning_rate: eta >= 0, likewise; 1 is FedAvg proper.
+      server_learning_rate: eta >= 0, likewise; 1 averages the models, as published.
       **local_options: see `LocalOptions`.
 
     Raises:
-      ValueError: a concrete hyperparameter is out of its range.
+      ValueError: a hyperparameter is out of its range (unless it is traced).
 
     Example:
       >>> import fedax
@@ -135,13 +137,13 @@ def fedavgm(
     dampening: float | Array = 0.0,
     **local_options: Unpack[LocalOptions],
 ) -> FederatedAlgorithm:
-    r"""FedAvgM: FedAvg with heavy-ball server momentum (Hsu et al. 2019; paper 004, section 4).
+    r"""FedAvgM: FedAvg with server momentum (Hsu et al. 2019; Reddi et al. 2021, section 4).
 
     .. math:: m_t = \beta m_{t-1} + (1 - d) \Delta_t, \quad x_{t+1} = x_t + \eta\, m_t
 
-    With the default d = 0 there is no factor 1 - beta, so beta = 0.9 moves about ten times as far
-    as FedAvg. With d = beta, m is an exponential moving average, which is the FedAvgM of elastic
-    aggregation (paper 002, Algorithm 1).
+    With the default d = 0 this is the heavy ball: beta = 0.9 moves the model about ten times as
+    far as FedAvg. With d = beta, m is an exponential moving average, as in Algorithm 1 of elastic
+    aggregation (Chen et al. 2023).
 
     Args:
       model: the learning problem.
@@ -152,7 +154,7 @@ def fedavgm(
       **local_options: see `LocalOptions`.
 
     Raises:
-      ValueError: a concrete hyperparameter is out of its range.
+      ValueError: a hyperparameter is out of its range (unless it is traced).
 
     Example:
       >>> import fedax

@@ -1,7 +1,7 @@
 """FedProx: local losses with a proximal term.
 
 Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith, "Federated Optimization in Heterogeneous Networks",
-MLSys 2020; in paper 002 ("Elastic Aggregation for Federated Optimization"), Algorithm 2.
+MLSys 2020; as Algorithm 2 in Chen et al., "Elastic Aggregation for Federated Optimization", 2023.
 """
 
 from __future__ import annotations
@@ -30,25 +30,28 @@ def fedprox(
 ) -> FederatedAlgorithm:
     r"""FedProx (Li et al. 2020): local losses with a proximal term, any server optimizer.
 
+    Each local step also pulls the client's model towards the server's:
+
     .. math::
         x_{i,k+1} = x_{i,k} - \gamma\, (g_{i,k} + \mu\, (x_{i,k} - x_t))
 
-    The term is an option of every method with local steps (`proximal_weight`), so FedYogi with it
-    is `fedyogi(model, ..., proximal_weight=0.1)`.
+    Every method with local steps has this term as the option `proximal_weight`: FedYogi with a
+    proximal term is `fedyogi(model, ..., proximal_weight=0.1)`.
 
     Args:
       model: the learning problem.
       client_learning_rate: gamma >= 0, a number or a schedule of the round.
       server_learning_rate: eta >= 0, likewise.
-      server_optimizer: an optax transformation; None is SGD, FedProx proper.
-      rho: paper 002's strength of the term, mu = rho / gamma: its Algorithm 2 prints a step
-        "+ rho (x - x_{i,k})" that gamma does not multiply. None: `proximal_weight` says it.
-      **local_options: see `LocalOptions`; proximal_weight, mu >= 0, is 0.01 here if it is None
-        and rho too.
+      server_optimizer: an optax transformation; None is SGD, as published.
+      rho: >= 0, the weight of the term in Algorithm 2 of Chen et al. 2023, whose step
+        "+ rho (x - x_{i,k})" gamma does not multiply, so mu = rho / gamma. None uses
+        `proximal_weight`.
+      **local_options: see `LocalOptions`. If neither rho nor proximal_weight (mu >= 0) is given,
+        proximal_weight is 0.01.
 
     Raises:
-      ValueError: a concrete hyperparameter is out of its range, or rho and proximal_weight are
-        both given.
+      ValueError: a hyperparameter is out of its range (unless it is traced), or rho and
+        proximal_weight are both given.
 
     Example:
       >>> import fedax
@@ -59,8 +62,8 @@ def fedprox(
         given = local_options.get("proximal_weight")
         if given is not None:
             raise ValueError(
-                f"rho = {rho!r} and proximal_weight = {given!r} say the same thing "
-                "(mu = rho / client_learning_rate); give one of them."
+                f"rho = {rho!r} and proximal_weight = {given!r} set the same weight "
+                "(mu = rho / client_learning_rate). Give one of them."
             )
         check_number("rho", rho, at_least=0)
         check_number("client_learning_rate", client_learning_rate, at_least=0, schedule=True)

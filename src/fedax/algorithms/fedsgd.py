@@ -1,7 +1,7 @@
 """FedSGD with a decaying number of local steps, decaying client rate, decaying server rate.
 
-Paper 001: "Faster Federated Learning with Decaying Number of Local SGD Steps" (anonymous
-submission to ICLR 2021), Algorithms 1 and 2 (section 2.1), Algorithm 3 and Table 5 (Appendix B).
+"Faster Federated Learning with Decaying Number of Local SGD Steps" (anonymous, submitted to ICLR
+2021), Algorithms 1 and 2 (section 2.1), Algorithm 3 and Table 5 (Appendix B).
 """
 
 from __future__ import annotations
@@ -32,32 +32,30 @@ def fedsgd(
     server_optimizer: optax.GradientTransformation | None = None,
     **local_options: Unpack[LocalOptions],
 ) -> FederatedAlgorithm:
-    r"""FedSGD (paper 001, Algorithms 1 and 2) with any of its three decays.
+    r"""FedSGD with decaying local steps and rates (decaying-steps paper 2021, Algorithms 1, 2).
 
     .. math::
         K_t = \lceil K_0 d_K^t \rceil, \qquad \gamma_t = \gamma_0 d_\gamma^t, \qquad
         \eta_t = \eta_0 d_\eta^t, \qquad
         x_{t+1} = x_t - \eta_t \textstyle\sum_i p_i (x_t - x_{i,K_t})
 
-    with t = 0, 1, ... Fewer local steps cost less time. Each of the three is a schedule, so any of
-    `fedax.schedules` can take its place (the 1/t of the paper's Theorem 2 is
-    `inverse_time_decay`), in this method or in any other; this factory only says it as the paper
-    does.
+    for t = 0, 1, ... Fewer local steps take less time. Other methods decay the same three settings
+    with `fedax.schedules`; the 1/t of the paper's Theorem 2 is `inverse_time_decay`.
 
     Args:
       model: the learning problem.
-      client_learning_rate: gamma_0 >= 0, or a schedule that is multiplied by the decay.
+      client_learning_rate: gamma_0 >= 0, or a schedule, which the decay multiplies.
       server_learning_rate: eta_0 >= 0, likewise.
-      steps_decay, client_decay, server_decay: d_K, d_gamma, d_eta > 0; 1 is no decay. Published
-        (Table 5): d_K and d_gamma 0.9996 and 0.999, and d_gamma 0.996; d_eta 0.9996, 0.999 and
-        0.996. In the example of section 3 d_K is 0.99, 0.995 and 0.9995, and d_gamma 0.995.
+      steps_decay, client_decay, server_decay: d_K, d_gamma, d_eta > 0; 1 is no decay. Table 5 has
+        0.9996 and 0.999 for d_K, and 0.9996, 0.999 and 0.996 for d_gamma and d_eta. The example
+        of section 3 has 0.99, 0.995 and 0.9995 for d_K, and 0.995 for d_gamma.
       server_optimizer: an optax transformation; None is SGD. The paper's FedAdam (Algorithm 3) is
         `optimizers.adam(1e-8, 0.9, 0.999, 0.0, "standard")` with weighting="uniform".
-      **local_options: see `LocalOptions`; num_local_steps, here 10 by default, is K_0 or a
-        schedule that is multiplied by the decay. The paper weighs clients by their examples.
+      **local_options: see `LocalOptions`. num_local_steps is K_0, 10 by default, or a schedule,
+        which the decay multiplies. The paper weights clients by their number of examples.
 
     Raises:
-      ValueError: a concrete hyperparameter is out of its range.
+      ValueError: a hyperparameter is out of its range (unless it is traced).
 
     Example:
       >>> import fedax

@@ -1,8 +1,8 @@
 """Adaptive optimizers on the clients whose state is averaged along with the models.
 
-Paper 004 ("Adaptive Federated Optimization", section 1) compares with AdaAlter: Xie, Koyejo,
-Gupta, Lin, "Local AdaAlter: Communication-Efficient Stochastic Gradient Descent with Adaptive
-Learning Rates" (2019), Algorithm 4.
+Xie, Koyejo, Gupta, Lin, "Local AdaAlter: Communication-Efficient Stochastic Gradient Descent with
+Adaptive Learning Rates" (2019), Algorithm 4; Reddi et al., "Adaptive Federated Optimization",
+ICLR 2021, section 1, compare with it.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class LocalAdaptiveMessage(NamedTuple):
 
 
 class LocalAdaptiveUpload(NamedTuple):
-    """x_t - x_{i,K} and what is shared of the optimizer state, whole numbers as floats."""
+    """x_t - x_{i,K} and the shared part of the optimizer state, integers as floats."""
 
     pseudo_gradient: Params
     shared: PyTree
@@ -83,21 +83,21 @@ def local_adaptive(
         x_{t+1} = x_t + \eta \textstyle\sum_i p_i (x_{i,K} - x_t), \qquad
         s_{t+1} = \textstyle\sum_i p_i s_{i,K}
 
-    `fedopt` starts the clients' optimizer afresh in every round instead.
+    In `fedopt`, by contrast, the clients' optimizer starts from a new state in every round.
 
     Args:
       model: the learning problem.
       client_optimizer: an optax transformation; its update is multiplied by
-        client_learning_rate. The mean of a count (an integer of its state) is rounded; a key in
-        it stays on the server, and every client and round draws from one of its own.
+        client_learning_rate. Integers of its state, such as counts, are averaged and rounded. A
+        random key in it is not sent; each client draws from its own key in each round.
       client_learning_rate: gamma >= 0, a number or a schedule of the round.
       server_learning_rate: eta >= 0, likewise; 1 averages the models.
-      share: (s) -> what of it is averaged and sent both ways; by default all.
-      restart: (mean of what is shared) -> the s that a round starts from; by default the same.
+      share: (state) -> the part of it that is sent both ways and averaged; by default all.
+      restart: (averaged part) -> the state that a round starts from; by default the same.
       **local_options: see `LocalOptions`.
 
     Raises:
-      ValueError: a concrete hyperparameter is out of its range.
+      ValueError: a hyperparameter is out of its range (unless it is traced).
 
     Example:
       >>> import fedax, optax
@@ -147,7 +147,7 @@ def local_adam(
     initial_accumulator: float | Array | None = None,
     **local_options: Unpack[LocalOptions],
 ) -> FederatedAlgorithm:
-    r"""Adam on the clients with averaged moments: `local_adaptive` with Adam.
+    r"""Local Adam: Adam on the clients, with moments averaged like the models.
 
     .. math::
         m_{i,k+1} &= \beta_1 m_{i,k} + (1 - \beta_1)\, g_{i,k}, \qquad
@@ -157,23 +157,23 @@ def local_adam(
         m_{t+1} = \textstyle\sum_i p_i m_{i,K}, \qquad
         v_{t+1} = \textstyle\sum_i p_i v_{i,K}
 
-    from :math:`x_{i,0} = x_t`, :math:`m_{i,0} = m_t` and :math:`v_{i,0} = v_t`, with
-    :math:`m_0 = 0` and :math:`v_0 = \tau^2`. As in `fedax.base_optimizers.adam` there is no bias
-    correction, and a step divides by the v before it.
+    A round starts from :math:`x_{i,0} = x_t`, :math:`m_{i,0} = m_t` and :math:`v_{i,0} = v_t`; the
+    first from :math:`m_0 = 0` and :math:`v_0 = \tau^2`. As in `fedax.base_optimizers.adam` there
+    is no bias correction, and a step divides by the root of the previous v.
 
     Args:
       model: the learning problem.
       client_learning_rate: gamma >= 0, a number or a schedule of the round.
       server_learning_rate: eta >= 0, likewise.
       adaptivity: tau > 0. The larger it is beside the root of v, the more the steps are those of
-        SGD with momentum; the smaller, the more all coordinates move alike.
-      momentum: beta_1 in [0, 1), how much of m stays in a step.
-      second_moment_decay: beta_2 in [0, 1), how much of v stays in a step.
+        SGD with momentum; the smaller, the more all coordinates take steps of equal size.
+      momentum: beta_1 in [0, 1), the share of m that a step keeps.
+      second_moment_decay: beta_2 in [0, 1), the share of v that a step keeps.
       initial_accumulator: v_0 >= 0; None means tau^2.
       **local_options: see `LocalOptions`.
 
     Raises:
-      ValueError: a concrete hyperparameter is out of its range.
+      ValueError: a hyperparameter is out of its range (unless it is traced).
 
     Example:
       >>> import fedax
@@ -217,18 +217,18 @@ def adaalter(
         x &\leftarrow \textstyle\sum_i p_i x_{i}, \qquad
         B^2, A_i^2 \leftarrow \textstyle\sum_i p_i A_i^2
 
-    The denominator is the synchronised one with epsilon^2 in place of the squared gradients that
-    came since, so all clients scale alike between synchronisations.
+    Since the last synchronisation the denominator grows by epsilon^2 per step instead of by the
+    squared gradients, so between synchronisations all clients scale their steps alike.
 
     Args:
       model: the learning problem.
       client_learning_rate: gamma >= 0, a number or a schedule of the round.
-      adaptivity: epsilon > 0; that paper uses 1.
-      initial_accumulator: B_0^2 >= 0; that paper uses 1.
+      adaptivity: epsilon > 0; 1 in the paper.
+      initial_accumulator: B_0^2 >= 0; 1 in the paper.
       **local_options: see `LocalOptions`.
 
     Raises:
-      ValueError: a concrete hyperparameter is out of its range.
+      ValueError: a hyperparameter is out of its range (unless it is traced).
 
     Example:
       >>> import fedax
@@ -265,7 +265,7 @@ def adaalter(
 
 
 def _as_float(leaf: Array) -> Array:
-    """What is sent of an array of the state: whole numbers as floats, of a key nothing."""
+    """What is sent of an array of the state: integers as floats, and 0 in place of a key."""
     if is_key(leaf):
         return jnp.zeros((), jnp.result_type(float))
     floating = jnp.issubdtype(leaf.dtype, jnp.floating)
@@ -273,7 +273,7 @@ def _as_float(leaf: Array) -> Array:
 
 
 def _cast(mean: Array, like: Array) -> Array:
-    """The mean in the state's own dtype, whole numbers rounded; a key is not averaged."""
+    """The mean in the state's own dtype, integers rounded; a key is not averaged."""
     if is_key(like):
         return like
     if jnp.issubdtype(like.dtype, jnp.integer):

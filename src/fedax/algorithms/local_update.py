@@ -1,7 +1,7 @@
 """LocalUpdate: clients send a weighted sum of the gradients along their local steps.
 
-Paper 000: Charles, Konecny, "On the Outsized Importance of Learning Rates in Local Update
-Methods" (2020), Algorithms 1 and 2.
+Charles, Konečný, "On the Outsized Importance of Learning Rates in Local Update Methods" (2020),
+Algorithms 1 and 2.
 
 With Theta = (theta_1, ..., theta_K):
 
@@ -49,30 +49,31 @@ def local_update(
     server_optimizer: optax.GradientTransformation | None = None,
     **local_options: Unpack[LocalOptions],
 ) -> FederatedAlgorithm:
-    r"""LocalUpdate(Theta, gamma, eta) (paper 000, Algorithms 1 and 2).
+    r"""LocalUpdate(Theta, gamma, eta) (Charles and Konečný 2020, Algorithms 1 and 2).
 
     .. math::
         x_{i,k+1} &= x_{i,k} - \gamma\, g_{i,k}, \quad k = 1, \dots, K - 1, \quad x_{i,1} = x_t \\
         q_i &= \textstyle\sum_{k=1}^{K} \theta_k\, g_{i,k}, \qquad
         x_{t+1} = x_t - \eta \textstyle\sum_i p_i q_i
 
-    The sum of gradients does not scale with gamma, so gamma = 0 is legal (it gives a large
-    batch), and eta is not relative to gamma: `fedavg(model, gamma, alpha)` moves as this does
-    with eta = alpha gamma and Theta_{1:K}.
+    Unlike a change of the model, the sum of gradients is not proportional to gamma. So gamma = 0 is
+    allowed (it gives large-batch SGD), and `fedavg(model, gamma, alpha)` equals this with
+    eta = alpha gamma and all weights 1.
 
     Args:
       model: the learning problem.
       client_learning_rate: gamma >= 0, a number or a schedule of the round.
       server_learning_rate: eta >= 0, likewise.
-      gradient_weights: Theta. "all" is Theta_{1:K} and "last" is Theta_K, with K from the local
-        options; numbers theta_1, ..., theta_K give K by their count (fewer steps, if the local
-        options say so, use the first of them).
-      server_optimizer: fed with the mean of q_i; None is SGD.
-      **local_options: see `LocalOptions`. The paper has weighting="uniform" and, in its theory,
+      gradient_weights: Theta. "all" is Theta_{1:K} (all weights 1), "last" is Theta_K (1 for the
+        last gradient, 0 for the others), with K from the local options. Numbers theta_1, ...,
+        theta_K also set K; with fewer local steps, the first of them are used.
+      server_optimizer: an optax transformation that receives the mean of q_i; None is SGD.
+      **local_options: see `LocalOptions`. The paper uses weighting="uniform" and, in its theory,
         order="iid".
 
     Raises:
-      ValueError: a concrete hyperparameter is out of its range, or Theta is empty or not finite.
+      ValueError: a hyperparameter is out of its range (unless it is traced), or Theta is empty or
+        not finite.
 
     Example:
       >>> import fedax
@@ -114,19 +115,17 @@ def minibatch_sgd(
     server_learning_rate: ScheduleOrNumber = 0.1,
     **local_options: Unpack[LocalOptions],
 ) -> FederatedAlgorithm:
-    r"""Distributed minibatch SGD: Theta_1 (paper 000), one gradient a client and round.
+    r"""Distributed minibatch SGD: each client sends one gradient, LocalUpdate with Theta_1.
 
     .. math:: x_{t+1} = x_t - \eta \textstyle\sum_i p_i\, g_i(x_t)
-
-    with :math:`g_i(x_t)` the gradient of one minibatch of client i at the server's model.
 
     Args:
       model: the learning problem.
       server_learning_rate: eta >= 0, a number or a schedule of the round.
-      **local_options: see `LocalOptions`; batch_size is B of each client.
+      **local_options: see `LocalOptions`; batch_size is that of each client.
 
     Raises:
-      ValueError: a concrete hyperparameter is out of its range.
+      ValueError: a hyperparameter is out of its range (unless it is traced).
 
     Example:
       >>> import fedax
@@ -143,13 +142,15 @@ def fomaml(
     server_learning_rate: ScheduleOrNumber = 0.1,
     **local_options: Unpack[LocalOptions],
 ) -> FederatedAlgorithm:
-    r"""First-order MAML (Finn et al. 2017): Theta_K (paper 000), the gradient at x_{i,K} alone.
+    r"""First-order MAML (Finn et al. 2017), which is LocalUpdate with Theta_K.
+
+    Clients send only the gradient at their last model:
 
     .. math::
         x_{i,k+1} &= x_{i,k} - \gamma\, g_{i,k}, \quad k = 1, \dots, K - 1, \quad x_{i,1} = x_t \\
         x_{t+1} &= x_t - \eta \textstyle\sum_i p_i\, g_{i,K}
 
-    K counts that last gradient, so K - 1 steps of adaptation come before it.
+    K includes that last gradient: the client takes K - 1 steps before it.
 
     Args:
       model: the learning problem.
@@ -158,7 +159,7 @@ def fomaml(
       **local_options: see `LocalOptions`; num_local_steps is K.
 
     Raises:
-      ValueError: a concrete hyperparameter is out of its range.
+      ValueError: a hyperparameter is out of its range (unless it is traced).
 
     Example:
       >>> import fedax
@@ -177,14 +178,14 @@ def local_sgd(
     client_learning_rate: ScheduleOrNumber = 0.1,
     **local_options: Unpack[LocalOptions],
 ) -> FederatedAlgorithm:
-    r"""Local SGD (Stich 2019): Theta_{1:K} with eta = gamma, so models are averaged (paper 000).
+    r"""Local SGD (Stich 2019): LocalUpdate with Theta_{1:K} and eta = gamma.
 
     .. math::
         x_{i,k+1} &= x_{i,k} - \gamma\, g_{i,k}, \quad k = 0, \dots, K - 1, \quad x_{i,0} = x_t \\
         x_{t+1} &= x_t - \gamma \textstyle\sum_i p_i \sum_{k=0}^{K-1} g_{i,k}
                  = \textstyle\sum_i p_i\, x_{i,K}
 
-    All clients weigh the same unless `weighting` says otherwise.
+    The models are averaged, by default with equal weights (`weighting`).
 
     Args:
       model: the learning problem.
@@ -192,7 +193,7 @@ def local_sgd(
       **local_options: see `LocalOptions`.
 
     Raises:
-      ValueError: a concrete hyperparameter is out of its range.
+      ValueError: a hyperparameter is out of its range (unless it is traced).
 
     Example:
       >>> import fedax
@@ -212,20 +213,23 @@ def lookahead(
     slow_weights_step: float | Array = 0.5,
     **local_options: Unpack[LocalOptions],
 ) -> FederatedAlgorithm:
-    r"""Lookahead with SGD inside (Zhang et al. 2019): Theta_{1:K}, eta = alpha gamma (paper 000).
+    r"""Lookahead with SGD inside (Zhang et al. 2019).
+
+    The slow weights x_t move part of the way to the fast weights x_K:
 
     .. math:: x_{t+1} = x_t + \alpha\, (x_K - x_t)
 
-    Lookahead proper has one client; with more, the fast weights are averaged.
+    This is LocalUpdate with Theta_{1:K} and eta = alpha gamma. The original method has one client;
+    with more, their fast weights are averaged.
 
     Args:
       model: the learning problem.
-      client_learning_rate: gamma >= 0, the fast weights' rate, a number or a schedule.
+      client_learning_rate: gamma >= 0, of the fast weights, a number or a schedule of the round.
       slow_weights_step: alpha >= 0.
       **local_options: see `LocalOptions`; num_local_steps is K, the synchronisation period.
 
     Raises:
-      ValueError: a concrete hyperparameter is out of its range.
+      ValueError: a hyperparameter is out of its range (unless it is traced).
 
     Example:
       >>> import fedax

@@ -1,7 +1,7 @@
 """LocalUpdateDecay: both learning rates fall when the loss before local training stops falling.
 
-Paper 000: Charles, Konecny, "On the Outsized Importance of Learning Rates in Local Update
-Methods" (2020), section 9, Algorithms 3 and 4, equation (25).
+Charles, Konečný, "On the Outsized Importance of Learning Rates in Local Update Methods" (2020),
+section 9, Algorithms 3 and 4, equation (25).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Build = Callable[[Any, Any], FederatedAlgorithm]
 
 
 class Plateau(NamedTuple):
-    """The controller's state; scalars but for the window.
+    """The controller's state; scalars, except for the window.
 
     Attributes:
       losses: the last W losses, [W], the newest last; infinite before there are W.
@@ -93,45 +93,45 @@ def local_update_decay(
     rule: PlateauRule = "paper",
     loss_batch_size: int = 20,
 ) -> FederatedAlgorithm:
-    r"""LocalUpdateDecay over any algorithm (paper 000, Algorithms 3 and 4, section 9.1).
+    r"""LocalUpdateDecay around any algorithm (Charles and Konečný 2020, Algorithms 3 and 4).
 
-    Before its local steps every client computes the loss of the server's model on its whole
-    data; l_t is their mean with the algorithm's client weights, and :math:`\hat l_t` the mean of
-    the last W. The rates fall, :math:`\gamma \leftarrow \alpha \gamma` and
-    :math:`\eta \leftarrow \beta \eta`, when
+    Before its local steps each client computes the loss of the server's model on all its
+    examples. l_t is the mean of these losses with the algorithm's client weights, and
+    :math:`\hat l_t` the mean of the last W of them. Both learning rates fall,
+    :math:`\gamma \leftarrow \alpha \gamma` and :math:`\eta \leftarrow \beta \eta`, when
 
     .. math:: \hat l_t > \min_{j < t} \hat l_j - \Delta
 
-    has held for P rounds in a row, but not in the first C rounds nor in the C rounds after a
-    fall. (The prose before equation (25) states the opposite condition; Algorithm 3 has this
-    one.) With W = P = 1 and C = 0 it is Algorithm 3.
+    has held for P rounds in a row, but never in the first C rounds or in the C rounds after a
+    fall. W is the window, P the patience and C the cooldown. With W = P = 1 and C = 0 this is
+    Algorithm 3.
 
     Args:
       build: (client_learning_rate, server_learning_rate) -> algorithm. It is called in every
-        trace with the current rates, which are traced.
-      model: the same model.
-      client_learning_rate: gamma >= 0 of the first round; None if the algorithm has no such rate,
-        which is then what `build` is given.
-      server_learning_rate: eta > 0 of the first round, or None.
-      client_decay: alpha in (0, 1]; the released code's is 0.1.
-      server_decay: beta in (0, 1]; the released code's is 0.9. With both 1 this is the algorithm
-        itself, which also reports `full_loss`.
-      window, patience, cooldown: W >= 1 (static), P >= 1, C >= 0; the paper's experiments have
-        100 for all three.
-      threshold: Delta >= 0.
-      rule: "paper", or "released", which is what the code released with the paper does: `best`
-        falls only when the mean is below it by more than Delta, and the cooldown counts down
-        before the test, so that the round in which it reaches 0 may count. With a constant loss
-        and W = P = C = 100 the rates then fall in round 200 and every 199 rounds.
-      loss_batch_size: examples at a time for that loss.
+        trace, with the current learning rates as traced scalars.
+      model: the model that the algorithm trains.
+      client_learning_rate: gamma >= 0 of the first round. None if the algorithm has no client
+        learning rate; `build` then receives None.
+      server_learning_rate: eta > 0 of the first round, or None, likewise.
+      client_decay: alpha in (0, 1]; 0.1 in the released code.
+      server_decay: beta in (0, 1]; 0.9 in the released code. With both 1 the learning rates stay,
+        and the algorithm only reports `full_loss` as well.
+      window, patience, cooldown: W >= 1 (static), P >= 1, C >= 0. The paper's experiments use 100
+        for all three.
+      threshold: Delta >= 0, the least fall of the loss that counts as progress.
+      rule: "paper" (above) or "released", the controller of the released code. There the minimum
+        is replaced only by a mean that is lower by more than Delta, and the cooldown counts down
+        before the test, so the round in which it reaches 0 may count. With a constant loss and
+        W = P = C = 100 the rates then fall in round 200 and every 199 rounds after it.
+      loss_batch_size: examples per batch when that loss is computed, >= 1.
 
     Returns:
-      The algorithm; clients report `full_loss` and the rates that there are,
-      `client_learning_rate` and `server_learning_rate`.
+      The algorithm. Clients also report `full_loss`, `client_learning_rate` and
+      `server_learning_rate` (a learning rate that is None is not reported).
 
     Raises:
-      ValueError: a concrete hyperparameter is out of its range, or the algorithm's server gets
-        uploads one by one (PFNM's).
+      ValueError: a hyperparameter is out of its range (unless it is traced), or the algorithm's
+        server receives uploads one by one, as PFNM's does.
 
     Example:
       >>> import fedax
@@ -148,7 +148,7 @@ def local_update_decay(
     for name, rate in zip(("client_learning_rate", "server_learning_rate"), start, strict=True):
         if callable(rate) or isinstance(rate, str):
             raise ValueError(
-                f"{name} must be a number, as local_update_decay itself changes it, but is "
+                f"{name} must be a number, because local_update_decay changes it, but is "
                 f"{quoted(rate)}."
             )
     if client_learning_rate is not None:
@@ -156,8 +156,8 @@ def local_update_decay(
     if server_learning_rate is not None:
         check_number("server_learning_rate", server_learning_rate, above=0)
     if all(rate is None for rate in start):
-        raise ValueError("client_learning_rate and server_learning_rate are both None, so there "
-                         "is nothing that local_update_decay could lower.")
+        raise ValueError("client_learning_rate and server_learning_rate are both None, so "
+                         "local_update_decay has nothing to lower. Give at least one.")
     check_number("client_decay", client_decay, above=0, at_most=1)
     check_number("server_decay", server_decay, above=0, at_most=1)
     check_count("window", window)
@@ -171,7 +171,7 @@ def local_update_decay(
     if any(exchange.individual for exchange in first.exchanges):
         raise ValueError(
             "local_update_decay needs the mean of the clients' losses, but the server of the "
-            "wrapped algorithm gets its clients' uploads one by one."
+            "wrapped algorithm receives uploads one by one. Wrap a different algorithm."
         )
     last = len(first.exchanges) - 1
 

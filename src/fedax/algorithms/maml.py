@@ -1,8 +1,7 @@
 """MAML: the server learns a model from which a few local steps go far.
 
-Finn, Abbeel, Levine, "Model-Agnostic Meta-Learning", ICML 2017; as a federated method in paper
-000: Charles, Konecny, "On the Outsized Importance of Learning Rates in Local Update Methods"
-(2020), section 3.
+Finn, Abbeel, Levine, "Model-Agnostic Meta-Learning", ICML 2017; as a federated method in Charles,
+Konečný, "On the Outsized Importance of Learning Rates in Local Update Methods" (2020), section 3.
 """
 
 from __future__ import annotations
@@ -46,32 +45,38 @@ def maml(
     server_optimizer: optax.GradientTransformation | None = None,
     **local_options: Unpack[LocalOptions],
 ) -> FederatedAlgorithm:
-    r"""K-MAML (paper 000, equation 14): the gradient of the loss after K local steps.
+    r"""MAML (Finn et al. 2017; K-MAML in Charles and Konečný 2020, equation 14).
+
+    Clients send the gradient of their loss after K local steps, with respect to the model from
+    which these steps started:
 
     .. math::
         m_i^K(x) = f_i(x_{i,K}(x); z'), \qquad
         x_{t+1} = x_t - \eta \textstyle\sum_i p_i \nabla m_i^K(x_t)
 
-    with the exact gradient, through the local steps (second order), and a fresh minibatch z' for
-    the outer loss: with order="sequential" the one that follows the K inner ones (the first again
-    after the last), otherwise drawn on its own, as in the paper. The model's loss must be twice
-    differentiable in reverse mode. On quadratics with full batches it is LocalUpdate with
-    Theta_{2K+1}; `fomaml` leaves the second order out.
+    The gradient is exact: it differentiates through the local steps (second order), so the
+    model's loss must be twice differentiable in reverse mode. `fomaml` leaves the second order out.
+
+    The minibatch z' of the outer loss is drawn independently, as in the paper; with
+    order="sequential" it is the one that follows the K inner ones (after the last, the first
+    again). On quadratics with full batches this equals LocalUpdate with Theta_{2K+1}.
 
     Args:
       model: the learning problem.
       client_learning_rate: gamma >= 0, a number or a schedule of the round.
       server_learning_rate: eta >= 0, likewise.
-      server_optimizer: fed with the mean of the meta-gradients; None is SGD.
-      **local_options: see `LocalOptions`. num_local_steps, K >= 0 and here 1 by default, must be
-        a Python number, as reverse-mode differentiation needs a static length, and
-        num_local_epochs cannot be given. Memory grows with K.
+      server_optimizer: an optax transformation that receives the mean of the gradients; None is
+        SGD.
+      **local_options: see `LocalOptions`. num_local_steps is K >= 0, 1 by default. It must be a
+        Python integer, because reverse-mode differentiation needs a static length, and
+        num_local_epochs is not allowed. Memory grows with K.
 
     Returns:
-      A one-exchange algorithm with stateless clients; `train_loss` is the outer loss.
+      An algorithm with one exchange and stateless clients; `train_loss` is the outer loss.
 
     Raises:
-      ValueError: a concrete hyperparameter is out of its range, or num_local_epochs is given.
+      ValueError: a hyperparameter is out of its range (unless it is traced), or
+        num_local_epochs is given.
       TypeError: num_local_steps is traced or a schedule.
 
     Example:
@@ -83,13 +88,13 @@ def maml(
     if isinstance(num_local_steps, Tracer) or callable(num_local_steps):
         raise TypeError(
             "maml differentiates through its local steps in reverse mode, so num_local_steps must "
-            f"be a Python number, but is {num_local_steps!r}."
+            f"be a Python integer, but is {num_local_steps!r}."
         )
     check_count("num_local_steps", num_local_steps, at_least=0)
     if local_options.get("num_local_epochs") is not None:
         raise ValueError(
             f"maml counts local steps, not epochs, but num_local_epochs is "
-            f"{local_options.get('num_local_epochs')!r}; give num_local_steps."
+            f"{local_options.get('num_local_epochs')!r}. Give num_local_steps instead."
         )
     server = Server.checked(server_optimizer, server_learning_rate)
     # K stays out of the options, and so out of the message, where it could become an array.

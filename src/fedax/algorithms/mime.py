@@ -1,6 +1,6 @@
 """Mime, MimeLite and C-Mime: a centralised optimizer, mimicked by the clients' local steps.
 
-Paper 003: Karimireddy, Jaggi, Kale, Mohri, Reddi, Stich, Suresh, "Mime: Mimicking Centralized
+Karimireddy, Jaggi, Kale, Mohri, Reddi, Stich, Suresh, "Mime: Mimicking Centralized
 Stochastic Algorithms in Federated Learning" (2020), Algorithm 1, Table 4, and Appendix (C-Mime).
 """
 
@@ -82,7 +82,11 @@ def mime(
     server_learning_rate: ScheduleOrNumber = 1.0,
     **local_options: Unpack[LocalOptions],
 ) -> FederatedAlgorithm:
-    r"""Mime (paper 003, Algorithm 1): two exchanges, frozen statistics, control variates.
+    r"""Mime (Karimireddy et al. 2020, Algorithm 1).
+
+    In the first exchange the clients send the gradient of all their examples. In the second they
+    take local steps with the server's statistics s (such as momentum), which stay fixed within a
+    round, and a correction by the mean gradient c:
 
     .. math::
         c &= \textstyle\sum_i p_i \nabla f_i(x_t) \\
@@ -90,21 +94,20 @@ def mime(
                      s\bigr), \quad y_{i,0} = x_t \\
         x_{t+1} &= x_t + \eta \textstyle\sum_i p_i (y_{i,K} - x_t), \qquad s \leftarrow V(c, s)
 
-    Both gradients of a local step see the same minibatch z and the same randomness.
+    Both gradients of a local step use the same minibatch z and the same random key.
 
     Args:
       model: the learning problem.
       client_learning_rate: gamma >= 0, a number or a schedule of the round.
       base: U and V, see `fedax.base_optimizers`; None is SGD with momentum 0.9.
-      server_learning_rate: eta >= 0, likewise; the paper's is 1 (FedJAX has it as well).
+      server_learning_rate: eta >= 0, likewise; 1 in the paper.
       **local_options: see `LocalOptions`.
 
     Returns:
-      A two-exchange algorithm with stateless clients. In the first exchange each client sends
-      the gradient of its whole data at x_t.
+      An algorithm with two exchanges and stateless clients.
 
     Raises:
-      ValueError: a concrete hyperparameter is out of its range.
+      ValueError: a hyperparameter is out of its range (unless it is traced).
 
     Example:
       >>> import fedax
@@ -126,15 +129,15 @@ def cmime(
     server_learning_rate: ScheduleOrNumber = 1.0,
     **local_options: Unpack[LocalOptions],
 ) -> FederatedAlgorithm:
-    r"""C-Mime (paper 003): Mime whose clients go on updating their copy of the statistics.
+    r"""C-Mime (Karimireddy et al. 2020): Mime whose clients update their copy of the statistics.
 
     .. math::
         g &= \nabla f_i(y_{i,k}; z) - \nabla f_i(x_t; z) + c \\
         y_{i,k+1} &= y_{i,k} - \gamma\, U(g, s_i), \qquad s_i \leftarrow V(g, s_i)
 
-    with s_i = s at the start of the round. The clients' statistics are discarded; the server's
-    are updated as in Mime. The paper keeps it for comparison: it tracks a centralised method
-    less well. Arguments, returns and errors as for `mime`.
+    A round starts from s_i = s, and the clients' statistics are discarded at its end. The server's
+    statistics change as in Mime. The paper uses C-Mime for comparison: it should follow a
+    centralised method less well. Arguments, returns and errors are as for `mime`.
 
     Example:
       >>> import fedax
@@ -154,14 +157,17 @@ def mimelite(
     server_learning_rate: ScheduleOrNumber = 1.0,
     **local_options: Unpack[LocalOptions],
 ) -> FederatedAlgorithm:
-    r"""MimeLite (paper 003, Algorithm 1): frozen statistics, no control variates, one exchange.
+    r"""MimeLite (Karimireddy et al. 2020, Algorithm 1): Mime without the correction.
 
     .. math::
         y_{i,k+1} = y_{i,k} - \gamma\, U(\nabla f_i(y_{i,k}; z), s), \qquad
         s \leftarrow V\bigl(\textstyle\sum_i p_i \nabla f_i(x_t),\, s\bigr)
 
-    and x as in Mime. Each client still sends the gradient of its whole data at x_t, for s.
-    Arguments and errors as for `mime`.
+    The model x changes as in Mime. Each client still sends the gradient of all its examples at
+    x_t, which s needs, but in the same exchange. Arguments and errors are as for `mime`.
+
+    Returns:
+      An algorithm with one exchange and stateless clients.
 
     Example:
       >>> import fedax

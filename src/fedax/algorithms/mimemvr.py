@@ -1,6 +1,6 @@
 """MimeMVR: momentum-based variance reduction, mimicked by the clients' local steps.
 
-Paper 003: Karimireddy et al., "Mime: Mimicking Centralized Stochastic Algorithms in Federated
+Karimireddy et al., "Mime: Mimicking Centralized Stochastic Algorithms in Federated
 Learning" (2020), Appendix, equations (14) and (15).
 """
 
@@ -69,7 +69,7 @@ def mimemvr(
     server_learning_rate: ScheduleOrNumber = 1.0,
     **local_options: Unpack[LocalOptions],
 ) -> FederatedAlgorithm:
-    r"""MimeMVR (paper 003, equations 14 and 15, corrected), two exchanges.
+    r"""MimeMVR (Karimireddy et al. 2020, equations 14 and 15, corrected), in two exchanges.
 
     .. math::
         c &= \textstyle\sum_{i \in S_t} p_i \nabla f_i(x^{t-2}), \qquad
@@ -78,18 +78,18 @@ def mimemvr(
              + a\, c + (1 - a)\, m^{t-1}\bigr), \quad y_0 = x^{t-1} \\
         m^t &= a\, g + (1 - a) (m^{t-1} + g - c)
 
-    Equation (15) is printed with x^{t-1} in the local correction; (14) and the proof of Lemma 9
-    need x^{t-2}, as above. In the first round that anyone answers x^{t-2} = x^{t-1} and m^0 = c.
+    In the first round in which a client answers, x^{t-2} = x^{t-1} and m^0 = c. Equation (15) is
+    printed with x^{t-1} in the local correction; (14) and the proof of Lemma 9 need x^{t-2}.
 
     Args:
       model: the learning problem.
       client_learning_rate: gamma >= 0, a number or a schedule of the round.
-      momentum_weight: a in [0, 1], likewise; 1 keeps nothing of m.
-      server_learning_rate: eta >= 0, likewise; the paper's is 1.
+      momentum_weight: a in [0, 1], likewise; with 1 the momentum has no memory.
+      server_learning_rate: eta >= 0, likewise; 1 in the paper.
       **local_options: see `LocalOptions`.
 
     Raises:
-      ValueError: a concrete hyperparameter is out of its range.
+      ValueError: a hyperparameter is out of its range (unless it is traced).
 
     Example:
       >>> import fedax

@@ -118,62 +118,49 @@ def pfnm(
     client_optimizer: optax.GradientTransformation | None = None,
     **local_options: Unpack[LocalOptions],
 ) -> FederatedAlgorithm:
-    r"""PFNM: the clients' hidden units are matched by an assignment problem, then averaged.
+    r"""PFNM (Yurochkin et al. 2019): hidden units are matched, then averaged.
 
-    In round 0 every client trains a network of its own, from a random start of its own, and the
-    server averages the units that it takes for the same one, which is the assignment of units to
-    units that is most probable where clients' units are draws around the global ones:
+    In round 0 each client trains a network from its own random start. The server models the
+    clients' units as noisy copies of global units, finds the most probable assignment of one to
+    the other, and averages the units v that are assigned to the same global unit i:
 
     .. math:: \theta_i = \frac{\sum_{v \to i} v / \sigma^2}
                               {1/\sigma_0^2 + \sum_{v \to i} 1/\sigma^2}
 
-    One round is one-shot PFNM. In every later round a client starts from the global units that
-    are its own, so its network keeps its size while the global one has room for more:
-    `state.params` is wider than `model.init(key)`, by `capacity`, and the model must follow the
-    widths of the parameters that it is given, as `fedax.models.mlp` and `character_mlp` do.
+    One round is one-shot PFNM. In each later round a client starts from the global units that it
+    was matched with, so its network keeps its size while the global network is wider by the factor
+    `capacity`. The model must accept parameters of any width, as `fedax.models.mlp` and
+    `character_mlp` do.
 
-    This is the one method whose server must see the clients' networks one by one, so it excludes
-    secure aggregation, and memory grows with the cohort. A client's weight (`weighting`) says only
-    whether it counts.
-
-    Where this differs from what is published: (a) The released code has the server tell every
-    client where its units went. Here a client keeps its network and finds them itself, as the most
-    probable assignment given the global network, which serves one that sat out rounds as well; one
-    that is new after round 0, a case that the paper does not have, takes the most popular units.
-    (b) The server matches afresh in every round, where the released code starts from the last
-    assignment, and with the cohort alone, so units that no client of the cohort has are lost; in
-    the paper all clients take part. (c) The prior mean is 0; the released code has 0.1 for biases,
-    where its networks start. (d) The released code opens no more than one unit a time beyond 700;
-    here `capacity` is a bound. (e) Its local training is Adam with a penalty on the weights, in
-    later rounds on their distance from the start: `client_optimizer`, `proximal_weight`.
+    The server must see each client's network, so secure aggregation is impossible and memory
+    grows with the cohort. A client's weight (`weighting`) only decides whether it counts at all.
 
     Args:
-      model: the clients' network: its parameters are layers {'w': [in, out], 'b': [out]} with at
-        least one hidden layer, and ReLU, or another function with f(0) = 0, between them.
+      model: the clients' network. Its parameters are layers {'w': [in, out], 'b': [out]} with at
+        least one hidden layer; the activation has f(0) = 0, as ReLU does.
       client_learning_rate: eta_l >= 0, a number or a schedule of the round.
-      variance: sigma^2 > 0, of clients' weights around the global ones; may be traced.
+      variance: sigma^2 > 0, of the clients' weights around the global ones; may be traced.
       prior_variance: sigma_0^2 > 0, of the global weights around 0; may be traced. Weights shrink
-        towards 0, those that one client alone has by 1/(1 + sigma^2/sigma_0^2); a large
-        prior_variance gives plain averages of the units. The released code tries 1 and 10.
+        towards 0, those of a unit that one client alone has by 1/(1 + sigma^2/sigma_0^2). A large
+        prior_variance gives plain averages. The released code tries 1 and 10.
       mass: gamma_0 > 0, of the Beta process; the larger, the more new units; may be traced.
-      num_sweeps: how many times every client is matched again; the released code has 5 for one
-        round and 3 for several. The order of a sweep is drawn from the round's number.
-      popularity: what speaks for a unit that many clients share: "derived", as much as the model
-        says, or "released", half of that with no unit counted more than 10 times, as the released
-        code has it.
-      capacity: how many times as many units the hidden layers of the global network have room
-        for as a client's have, >= 1. Once it is full, clients open no new units but share those
-        that there are.
-      labels: name of the client array with integer classes, by which clients count their
-        examples: the weights into output k are averaged by the clients' shares of class k, as in
-        the released code. None: all clients alike.
-      client_optimizer: an optax transformation whose update is multiplied by
-        client_learning_rate; default SGD.
+      num_sweeps: how many times each client is matched again, >= 0. The released code uses 5 for
+        one round and 3 for several. The order of a sweep is drawn from the round's number.
+      popularity: how much a unit gains by being shared by many clients: "derived" follows from
+        the model; "released", as in the released code, is half of that and counts no unit more
+        than 10 times.
+      capacity: width of the global network's hidden layers, as a multiple of the client's, >= 1.
+        When it is full, clients share the existing units instead of adding new ones.
+      labels: name of the clients' array of integer classes. The weights into output k are
+        averaged by the clients' shares of class k, as in the released code. None weights all
+        clients equally.
+      client_optimizer: an optax transformation, whose update is multiplied by
+        client_learning_rate; None is SGD.
       **local_options: see `LocalOptions`.
 
     Raises:
-      ValueError: a concrete hyperparameter is out of its range, or, when used, the parameters
-        are no such network or the clients have no array of labels.
+      ValueError: a hyperparameter is out of its range (unless it is traced); or, when used, the
+        parameters do not form such a network, or the clients do not have the array of labels.
 
     Example:
       >>> import fedax, jax
@@ -197,8 +184,8 @@ def pfnm(
         sizes = hidden_sizes(params)
         if capacity * max(sizes) > MOST_UNITS:
             raise ValueError(
-                f"capacity = {capacity:,} asks for layers of {capacity * max(sizes):,} units; "
-                f"choose at most {max(MOST_UNITS // max(sizes), 1):,}."
+                f"capacity = {capacity:,} makes layers of {capacity * max(sizes):,} units. Choose "
+                f"a capacity of at most {max(MOST_UNITS // max(sizes), 1):,}."
             )
         network = widen(params, [capacity * size for size in sizes])
         return PFNMState(
@@ -303,8 +290,8 @@ def _count_classes(data: ClientExamples, labels: str, zeros: Array, batch_size: 
         del key
         if labels not in batch.examples:
             raise ModelError(
-                f"The clients have no array {labels!r} of labels, only "
-                f"{sorted(batch.examples)}. Give pfnm its name, or labels=None."
+                f"labels = {labels!r}, but the clients' arrays are {sorted(batch.examples)}. Give "
+                "the name of the array of classes, or labels=None."
             )
         hot = jax.nn.one_hot(batch.examples[labels], len(zeros), dtype=zeros.dtype)
         hot = hot.reshape(len(hot), -1, len(zeros))  # labels may have further axes, as tokens do

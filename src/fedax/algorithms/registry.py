@@ -1,4 +1,4 @@
-"""The algorithms that can be named on a command line, and what a list says of them."""
+"""The algorithms that have a name on the command line, with their papers."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from fedax.algorithm import FederatedAlgorithm
 
 
 class AlgorithmInfo(NamedTuple):
-    """What is known of an algorithm besides what can be computed from it.
+    """What cannot be computed from an algorithm.
 
     Attributes:
-      factory: (model, **options) -> algorithm; of a wrapper see `WRAPPERS`.
-      paper: where it comes from: short names of `PAPERS` and `EARLIER`, each with the place.
-      extra_gradients: gradient work besides one gradient a local step; empty if there is none.
+      factory: (model, **options) -> algorithm; for a wrapper see `WRAPPERS`.
+      paper: its sources: short names of `PAPERS` and `EARLIER`, each with the place in the paper.
+      extra_gradients: gradient work beyond one gradient per local step; empty if there is none.
     """
 
     factory: Callable[..., FederatedAlgorithm]
@@ -24,7 +24,7 @@ class AlgorithmInfo(NamedTuple):
 
 
 class Paper(NamedTuple):
-    """A paper: who wrote it, its title, its year, and where it can be read; empty if not known."""
+    """A paper: authors, title, year and address; the address is empty if there is none."""
 
     authors: str
     title: str
@@ -35,28 +35,33 @@ class Paper(NamedTuple):
         return ", ".join(filter(None, (self.authors, self.title, str(self.year))))
 
 
-# The papers that fedax is made after, by short names; a list says below which they are.
+# The papers that fedax implements, by short names; `fedax list algorithms` prints both.
 REDDI, CHARLES, MIME, ELASTIC, DECAYING = "Reddi", "Charles", "Mime", "Elastic", "DecayK"
 PAPERS = {
     REDDI: Paper(
         "Reddi et al.", "Adaptive Federated Optimization", 2021, "https://arxiv.org/abs/2003.00295"
     ),
     CHARLES: Paper(
-        "Charles and Konecny",
+        "Charles and Konečný",
         "On the Outsized Importance of Learning Rates in Local Update Methods", 2020,
         "https://arxiv.org/abs/2007.00878",
     ),
-    MIME: Paper("Karimireddy et al.", "Mime", 2020, "https://arxiv.org/abs/2008.03606"),
+    MIME: Paper(
+        "Karimireddy et al.",
+        "Mime: Mimicking Centralized Stochastic Algorithms in Federated Learning", 2020,
+        "https://arxiv.org/abs/2008.03606",
+    ),
     ELASTIC: Paper(
-        "", "Elastic Aggregation for Federated Optimization", 2023,
+        "Chen et al.", "Elastic Aggregation for Federated Optimization", 2023,
         "https://openaccess.thecvf.com/content/CVPR2023/html/"
         "Chen_Elastic_Aggregation_for_Federated_Optimization_CVPR_2023_paper.html",
     ),
     DECAYING: Paper(
-        "", "Faster Federated Learning with Decaying Number of Local SGD Steps", 2021
+        "Anonymous, submitted to ICLR 2021",
+        "Faster Federated Learning with Decaying Number of Local SGD Steps", 2021,
     ),
 }
-# Those that they build on, by what a list calls them.
+# The papers that they build on, by short names.
 EARLIER = {
     "Finn 2017": Paper(
         "Finn et al.", "Model-Agnostic Meta-Learning for Fast Adaptation of Deep Networks", 2017,
@@ -143,8 +148,8 @@ ALGORITHMS: dict[str, AlgorithmInfo] = {
     ),
 }
 
-# A wrapper is named before what it wraps, as in "local_update_decay+elastic+fedprox"; the second
-# entry is what it wraps when it stands alone.
+# A wrapper's name comes before what it wraps, as in "local_update_decay+elastic+fedprox"; the
+# second entry is what it wraps when nothing follows.
 WRAPPERS: dict[str, tuple[AlgorithmInfo, str]] = {
     "elastic": (
         AlgorithmInfo(algorithms.elastic, f"{ELASTIC}, Alg. 1, 2", "1 pass held-out"),

@@ -1,8 +1,8 @@
 """SCAFFOLD: control variates that the clients keep between rounds.
 
 Karimireddy, Kale, Mohri, Reddi, Stich, Suresh, "SCAFFOLD: Stochastic Controlled Averaging for
-Federated Learning", ICML 2020; as used in paper 004 ("Adaptive Federated Optimization", its
-Algorithm 4) and paper 003 ("Mime").
+Federated Learning", ICML 2020; as in Reddi et al., "Adaptive Federated Optimization", 2021,
+Algorithm 4, and in Karimireddy et al., "Mime", 2020.
 """
 
 from __future__ import annotations
@@ -73,7 +73,10 @@ def scaffold(
     control_option: ControlOption = "II",
     **local_options: Unpack[LocalOptions],
 ) -> FederatedAlgorithm:
-    r"""SCAFFOLD (Karimireddy et al. 2020; paper 004, Algorithm 4).
+    r"""SCAFFOLD (Karimireddy et al. 2020, ICML; Reddi et al. 2021, Algorithm 4).
+
+    Each client keeps a control variate c_i, an estimate of its gradient, and the server their mean
+    c. Local steps are corrected by the difference:
 
     .. math::
         x_{i,k+1} &= x_{i,k} - \gamma\, (g_{i,k} - c_i + c) \\
@@ -82,28 +85,27 @@ def scaffold(
         x_{t+1} &= x_t + \eta \textstyle\sum_i p_i (x_{i,K} - x_t), \qquad
         c \leftarrow c + \tfrac{|S|}{N} \textstyle\sum_i p_i (c_i^+ - c_i)
 
-    All control variates start at 0, so the first round is FedAvg. With other options of the
-    library, the model's part generalises: `proximal_weight` adds to g, any server optimizer
-    takes the place of eta.
+    All control variates start at 0, so the first round is FedAvg. `proximal_weight` adds its term
+    to g, and a server optimizer replaces the step of x_{t+1}.
 
     Args:
       model: the learning problem.
-      client_learning_rate: gamma >= 0, a number or a schedule of the round. A client that takes
-        no step, or at gamma = 0, keeps its c_i in option II.
+      client_learning_rate: gamma >= 0, a number or a schedule of the round. With option II, a
+        client that takes no step keeps its c_i, as do all at gamma = 0.
       server_learning_rate: eta >= 0, likewise.
-      server_optimizer: an optax transformation fed with x_t - mean x_{i,K}; None is SGD.
-      control_option: "II" (default), from the local steps; "I", the gradient of the client's
-        whole data at x_t, one more pass over it.
+      server_optimizer: an optax transformation that receives x_t - mean x_{i,K}; None is SGD.
+      control_option: "II" (default) computes c_i^+ from the local steps; "I" from the gradient of
+        all the client's examples at x_t, which takes one more pass over them.
       **local_options: see `LocalOptions`. With `weighting="uniform"` c stays the mean of all c_i.
-        With other weights and a part of the clients per round it drifts away from that mean: a run
-        with clients of 60 to 900 examples diverged after 500 rounds.
+        With other weights and partial participation it drifts away from that mean. A run with
+        clients of 60 to 900 examples diverged after 500 rounds.
 
     Returns:
-      A one-exchange algorithm; each client keeps c_i, as large as the parameters. The store
-      holds it for the clients that took part, on disk when it is large.
+      An algorithm with one exchange. Each client keeps c_i, of the size of the parameters. It is
+      stored for the clients that took part, on disk if it is large.
 
     Raises:
-      ValueError: a concrete hyperparameter is out of its range.
+      ValueError: a hyperparameter is out of its range (unless it is traced).
 
     Example:
       >>> import fedax

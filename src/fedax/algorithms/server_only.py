@@ -1,6 +1,6 @@
 """Server-only: a centralised optimizer fed with the cohort's full gradients, no local steps.
 
-Paper 003: Karimireddy et al., "Mime: Mimicking Centralized Stochastic Algorithms in Federated
+Karimireddy et al., "Mime: Mimicking Centralized Stochastic Algorithms in Federated
 Learning" (2020), the baseline of section 6.
 """
 
@@ -26,22 +26,22 @@ def server_only(
     base: BaseOptimizer | None = None,
     **local_options: Unpack[LocalOptions],
 ) -> FederatedAlgorithm:
-    r"""Server-only (paper 003): x_{t+1} = x_t - eta U(c, s), s = V(c, s).
+    r"""Server-only (Karimireddy et al. 2020, section 6): a base optimizer without local steps.
 
     .. math:: c = \textstyle\sum_i p_i \nabla f_i(x_t), \qquad
         x_{t+1} = x_t - \eta\, U(c, s), \qquad s \leftarrow V(c, s)
 
-    with the gradient over each client's whole data. This is large-batch training on the server.
+    Each client sends the gradient of all its examples. This is large-batch training.
 
     Args:
       model: the learning problem.
       server_learning_rate: eta >= 0, a number or a schedule of the round.
       base: U and V, see `fedax.base_optimizers`; None is SGD with momentum 0.9.
-      **local_options: of these `weighting` (p_i) matters, and `batch_size` for speed and memory;
-        there are no local steps.
+      **local_options: see `LocalOptions`. `weighting` sets p_i, and `batch_size` affects only speed
+        and memory. The others have no effect, because there are no local steps.
 
     Raises:
-      ValueError: a concrete hyperparameter is out of its range.
+      ValueError: a hyperparameter is out of its range (unless it is traced).
 
     Example:
       >>> import fedax
