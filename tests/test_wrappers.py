@@ -68,7 +68,7 @@ def test_decay_of_one_rate_alone():
         _ = history["server_learning_rate"]
     with pytest.raises(ValueError, match="both None"):
         fedax.local_update_decay(lambda c, s: algorithm, task.model, None, None)
-    with pytest.raises(ValueError, match="must be a number, as local_update_decay"):
+    with pytest.raises(ValueError, match="must be a number, because local_update_decay"):
         fedax.local_update_decay(lambda c, s: algorithm, task.model, exponential_decay(0.1, 0.9))
 
 
