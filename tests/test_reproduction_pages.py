@@ -134,7 +134,7 @@ def test_links_of_notes_are_moved_to_the_papers_page():
 
 
 def test_a_methods_page_names_its_runs_with_their_verdicts(monkeypatch):
-    monkeypatch.syspath_prepend(RESULTS.parent.parent / "website")
+    monkeypatch.syspath_prepend(RESULTS.parent.parent.parent / "website")
     import pages_of_methods
 
     text = pages_of_methods.page("mime").split("Reproductions, with their results:")[1]
@@ -147,10 +147,10 @@ def test_a_methods_page_names_its_runs_with_their_verdicts(monkeypatch):
 
 
 def test_pictures_are_loaded_late_and_keep_their_room(monkeypatch):
-    monkeypatch.syspath_prepend(RESULTS.parent.parent / "website")
+    monkeypatch.syspath_prepend(RESULTS.parent.parent.parent / "website")
     import hooks
 
-    page = SimpleNamespace(file=SimpleNamespace(src_uri="reproductions/mime.md"))
+    page = SimpleNamespace(file=SimpleNamespace(src_uri="notebook/reproductions/mime.md"))
     name = "mime-figure-3-small-stand-in.png"
     height, width, _ = matplotlib.image.imread(RESULTS / name).shape
     found = hooks.on_page_content(f'<p><img alt="a" src="{name}" /></p>', page=page)

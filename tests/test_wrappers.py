@@ -122,7 +122,7 @@ def test_elastic_refuses_what_has_nothing_to_scale():
     bare = plain._replace(exchanges=(exchange._replace(
         client=lambda *a: exchange.client(*a)._replace(upload={"x": jnp.zeros(3)})
     ),))
-    with pytest.raises(ValueError, match="upload is a dict without one"):
+    with pytest.raises(ValueError, match="exchange is a dict without one"):
         train(task, fedax.elastic(bare, task.model), num_rounds=1)
     individual = plain._replace(exchanges=(exchange._replace(individual=True),))
     with pytest.raises(ValueError, match="one by one, and each is a ModelUpdate without a method"):
