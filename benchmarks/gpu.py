@@ -135,7 +135,7 @@ def femnist_sizes(num_clients: int) -> np.ndarray:
 
 def shakespeare(most_rounds: int, most_clients: int) -> Iterator[Setting]:
     """The paper preset's FedAvg on Shakespeare."""
-    task = fedax.load_task("shakespeare", model="paper")
+    task = fedax.load_task("shakespeare", model="reddi2021")
     algorithm = fedax.fedavg(task.model, 1.0, 1.0, batch_size=4, weighting="num_tokens")
     yield Setting(
         "Shakespeare LSTM", task, algorithm, min(100, most_rounds),

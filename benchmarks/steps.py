@@ -94,8 +94,8 @@ STEPS: dict[str, tuple[Callable[[], fedax.Model], int, Callable[..., dict[str, A
         lambda r, n: images(r, n, 32, 32, 3, classes=10),
     ),
     "pooled_cnn": (models.pooled_cnn, 20, lambda r, n: images(r, n, 28, 28, 1, classes=62)),
-    "pooled_cnn-001": (femnist_cnn, 32, lambda r, n: images(r, n, 32, 32, 1, classes=62)),
-    "pooled_cnn-002": (cifar_cnn, 50, lambda r, n: images(r, n, 32, 32, 3, classes=10)),
+    "pooled_cnn-decay2021": (femnist_cnn, 32, lambda r, n: images(r, n, 32, 32, 1, classes=62)),
+    "pooled_cnn-elastic2023": (cifar_cnn, 50, lambda r, n: images(r, n, 32, 32, 3, classes=10)),
     "logistic_regression": (
         models.logistic_regression, 20, lambda r, n: images(r, n, 784, classes=62)
     ),

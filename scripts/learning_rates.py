@@ -24,7 +24,8 @@ from fedax.sweeps.choosing import choose
 
 CLIENT, SERVER, METRIC = "client_learning_rate", "server_learning_rate", "test_accuracy"
 GOOD = 0.05  # as far from the best a good setting is at most, as a share of the best
-UNTRAINED = 0.10  # 004, section 5.3: client rates that come so near to the worst are left out
+# Client rates whose result is this near to the worst are left out (Reddi et al. 2021, section 5.3).
+UNTRAINED = 0.10
 
 
 class Table(NamedTuple):

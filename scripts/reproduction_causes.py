@@ -29,17 +29,18 @@ from fedax.tasks import mnist
 RESULTS = Path(__file__).resolve().parent.parent / "docs" / "notebook" / "reproductions"
 PAGE = RESULTS.parent / "reproduction-causes.md"
 RATES = {"client_learning_rate", "server_learning_rate"}
-ABOVE = """# Reproductions: causes looked for
+ABOVE = """# Reproductions run again with one thing changed
 
-What disagreed on the [pages of reproductions](reproductions.md), run again with one thing \
-changed. The notes there say what came of it; these are all tables, written by \
+Runs of the [pages of reproductions](reproductions.md) that disagree, made again with one thing \
+changed. The notes there say what follows from it; here are all tables, written by \
 `python scripts/reproduction_causes.py --storage DIR`, which trains what DIR does not have.
 
-Everything is as in the small plan of `fedax reproduce NAME`, `--stand-in` where the data are \
-another's, but for what the heading says. The best setting is chosen anew where a grid was tried; \
-in brackets the best server rate for each client rate. Otherwise, and where the cell is empty, it \
-is the plan's. Values are means over the first third of the rounds and over the last 100, or the \
-last third if that is less, with the standard deviation over the seeds."""
+Everything is as in the small plan of `fedax reproduce NAME`, with `--stand-in` where other data \
+replace the paper's, except for what the heading says. The best setting is chosen again where a \
+grid was tried (in brackets: the best server rate for each client rate); otherwise, and where the \
+cell is empty, it is the plan's. Values are means over the first third of the rounds and over the \
+last 100, or the last third if that is less, \
+with the standard deviation over the seeds."""
 DECAYS = ("server_decay", "client_decay", "steps_decay")
 
 
@@ -54,7 +55,7 @@ class Probe(NamedTuple):
       grid: what takes the place of keys of the experiment's grid; None: its best setting is taken.
       seeds: how many.
       metrics: that are printed.
-      beyond: (label, settings) of methods that the experiment has not, like its first.
+      beyond: (label, settings) of methods that the experiment does not have, like its first.
     """
 
     experiment: str
@@ -82,40 +83,40 @@ def _beyond(*rates: float) -> tuple[tuple[str, Mapping[str, Any]], ...]:
 
 
 def _best_rate(table: int, panel: str, words: str, **more: Any) -> Probe:
-    return Probe(f"outsized-rates-table-{table}", panel, words, metrics=_LOSS, **more)
+    return Probe(f"charles2020-table-{table}", panel, words, metrics=_LOSS, **more)
 
 
 PROBES: Sequence[Probe] = (
     # Do all methods end alike on an easy task, given rounds?
-    Probe("adaptive-table-1", "Fashion-MNIST for EMNIST CR", "1,000 rounds",
+    Probe("reddi2021-table-1", "Fashion-MNIST for EMNIST CR", "1,000 rounds",
           {"num_rounds": 1000}, seeds=3),
-    Probe("adaptive-table-1", _PLAYS, "500 rounds", {"num_rounds": 500}),
+    Probe("reddi2021-table-1", _PLAYS, "500 rounds", {"num_rounds": 500}),
     # Does the grid end too early for small client rates?
-    *(Probe("adaptive-figure-4", "Fashion-MNIST for EMNIST CR", "the server rate 0.1 alone",
+    *(Probe("reddi2021-figure-4", "Fashion-MNIST for EMNIST CR", "the server rate 0.1 alone",
             labels=(label,), grid={"server_learning_rate": [0.1]}, seeds=3,
             metrics=("train_loss",)) for label in ("Adam", "Yogi")),
-    # Does the average of updates cost Adam and Yogi their first rounds, which Adagrad has not?
-    Probe("adaptive-figure-1", "CIFAR-10", "without momentum", {"momentum": 0.0},
+    # Does the average of updates cost Adam and Yogi their first rounds, unlike Adagrad?
+    Probe("reddi2021-figure-1", "CIFAR-10", "without momentum", {"momentum": 0.0},
           ("Adam", "Yogi"), seeds=3),
     # Is an adaptivity of 0.001 above the means of squares in the first rounds, as they begin at
     # zero and take in 1% a round, so that Adam and Yogi do not adapt yet? Rates: Figure 3's best.
-    *(Probe("adaptive-figure-1", "CIFAR-10", "adaptivity 1e-05 and its best rates in Figure 3",
+    *(Probe("reddi2021-figure-1", "CIFAR-10", "adaptivity 1e-05 and its best rates in Figure 3",
             {"adaptivity": 1e-5}, labels, seeds=3,
             grid={"client_learning_rate": [0.0316], "server_learning_rate": [server]})
       for labels, server in ((("Adagrad",), 0.01), (("Adam", "Yogi"), 0.001))),
     # Is Figure 3's grid too short for an adaptivity of 0.1?
-    Probe("adaptive-figure-1", "Fashion-MNIST for EMNIST CR",
+    Probe("reddi2021-figure-1", "Fashion-MNIST for EMNIST CR",
           "adaptivity 0.1 and larger server rates", {"adaptivity": 0.1}, ("Adam", "Yogi"),
           {"client_learning_rate": [0.1, 10**-0.5],
            "server_learning_rate": [10**-0.25, 1.0, 10**0.5]}, seeds=3),
     # Does the best server rate fall less with it, as published?
-    *(Probe("adaptive-figure-4", panel, "adaptivity 1e-05", {"adaptivity": 1e-5},
+    *(Probe("reddi2021-figure-4", panel, "adaptivity 1e-05", {"adaptivity": 1e-5},
             ("Adam", "Yogi"), {"server_learning_rate": [10 ** (k / 2) for k in steps]}, seeds=3,
             metrics=("train_loss",))
       for panel, steps in (("CIFAR-10", range(-8, -4)),
                            ("Fashion-MNIST for EMNIST CR", range(-6, -2)))),
     # By how much do the best server rates fall, with steps of a quarter of a decade?
-    *(Probe("adaptive-figure-4", panel, "a finer grid", labels=labels, metrics=("train_loss",),
+    *(Probe("reddi2021-figure-4", panel, "a finer grid", labels=labels, metrics=("train_loss",),
             grid={"server_learning_rate": [lowest * 10 ** (k / 4) for k in range(7)]})
       for panel, labels, lowest in (
           ("Fashion-MNIST for EMNIST CR", ("Avg",), 10**-0.5),
@@ -123,7 +124,7 @@ PROBES: Sequence[Probe] = (
           ("CIFAR-10", ("Avg",), 10**-0.5),
       )),
     # Is gamma = 1 too large for the stand-in, so that up to 1/L all is as published?
-    Probe("outsized-rates-figure-3", _CIFAR, "client rates between 0.1 and 1",
+    Probe("charles2020-figure-3", _CIFAR, "client rates between 0.1 and 1",
           labels=("gamma = 0", "gamma = 0.01", "gamma = 0.1", "gamma = 1"), seeds=3,
           metrics=("pseudo_gradient_norm", "full_loss"), beyond=_beyond(0.2, 0.3, 0.5)),
     _best_rate(3, _CIFAR, "client rates between 0.1 and 1", labels=("gamma = 0.1",),
@@ -145,28 +146,28 @@ PROBES: Sequence[Probe] = (
     _best_rate(6, _WORDS, "600 rounds", labels=("gamma = 0", "gamma = 0.1"), grid={},
                settings={"num_rounds": 600}),
     # Do the curves cross later? Is gamma = 0 comparable later?
-    *(Probe(f"outsized-rates-figure-{figure}", panel, f"{rounds:,} rounds",
+    *(Probe(f"charles2020-figure-{figure}", panel, f"{rounds:,} rounds",
             {"num_rounds": rounds}, seeds=seeds, metrics=_LOSS)
       for figure, panel, rounds, seeds in (
           (2, _CIFAR, 6000, 1), (2, _FEMNIST, 1500, 3),
           (5, _CIFAR, 6000, 1), (5, _FEMNIST, 1500, 1),
       )),
-    Probe("outsized-rates-figure-5", _PLAYS, "600 rounds", {"num_rounds": 600}, metrics=_LOSS),
-    *(Probe("outsized-rates-figure-5", panel, f"{rounds:,} rounds", {"num_rounds": rounds},
+    Probe("charles2020-figure-5", _PLAYS, "600 rounds", {"num_rounds": 600}, metrics=_LOSS),
+    *(Probe("charles2020-figure-5", panel, f"{rounds:,} rounds", {"num_rounds": rounds},
             ("gamma = 0", best), metrics=_LOSS)
       for panel, rounds, best in ((_FEMNIST, 6000, "gamma = 0.1"), (_PLAYS, 1800, "gamma = 1"))),
     # And with rates tuned for that many?
-    Probe("outsized-rates-figure-5", _FEMNIST, "6,000 rounds, rates tuned anew",
+    Probe("charles2020-figure-5", _FEMNIST, "6,000 rounds, rates tuned again",
           {"num_rounds": 6000}, ("gamma = 0", "gamma = 0.1"), {}, metrics=_LOSS),
-    Probe("outsized-rates-figure-5", _FEMNIST, "6,000 rounds, the server rate between", {
+    Probe("charles2020-figure-5", _FEMNIST, "6,000 rounds, the server rate between", {
         "num_rounds": 6000}, ("gamma = 0",), {"server_learning_rate": [10**-1.25]}, metrics=_LOSS),
-    Probe("outsized-rates-figure-6", _WORDS, "600 rounds", {"num_rounds": 600},
+    Probe("charles2020-figure-6", _WORDS, "600 rounds", {"num_rounds": 600},
           ("gamma = 0", "gamma = 0.1"), metrics=_LOSS),
     # Does LocalUpdateDecay fall too early, with waits a quarter of the published ones? And the
     # same waits as a share of the rounds?
-    Probe("outsized-rates-figure-8", _CIFAR, "W = P = C = 100 as published",
+    Probe("charles2020-figure-8", _CIFAR, "W = P = C = 100 as published",
           _WAITS, _FALLING, {}, seeds=5, metrics=_LOSS),
-    *(Probe("outsized-rates-figure-8", _CIFAR, f"2,400 rounds{words}",
+    *(Probe("charles2020-figure-8", _CIFAR, f"2,400 rounds{words}",
             {"num_rounds": 2400, **change}, labels,
             {"server_learning_rate": [0.01, 10**-1.5, 0.1]}, seeds=3, metrics=_LOSS)
       for words, change, labels in (
@@ -174,80 +175,80 @@ PROBES: Sequence[Probe] = (
           (", W = P = C = 100 as published", _WAITS, ("ReduceLR, gamma = 100",)),
       )),
     # Are 200 rounds too few, of which the first 50 are lost to gamma = 100?
-    Probe("outsized-rates-figure-8", _PLAYS, "600 rounds", {"num_rounds": 600},
+    Probe("charles2020-figure-8", _PLAYS, "600 rounds", {"num_rounds": 600},
           ("gamma = 1", "ReduceLR, gamma = 100"), metrics=_LOSS),
     # Is 600 rounds too few to come down from gamma = 100?
-    Probe("outsized-rates-figure-9", _TAGS, "2,400 rounds", {"num_rounds": 2400},
+    Probe("charles2020-figure-9", _TAGS, "2,400 rounds", {"num_rounds": 2400},
           ("gamma = 0.01", "gamma = 0.1", "ReduceLR, gamma = 100"), {}, metrics=_LOSS),
     # Are 200 rounds too few to come down from it on the plays?
-    Probe("outsized-rates-figure-9", _WORDS, "600 rounds", {"num_rounds": 600},
+    Probe("charles2020-figure-9", _WORDS, "600 rounds", {"num_rounds": 600},
           ("gamma = 0.1", "ReduceLR, gamma = 100"), metrics=_LOSS),
     # Or does Yogi not forget the large updates, as its second moment falls by small ones' squares?
-    Probe("outsized-rates-figure-9", _TAGS, "Adam in place of Yogi",
+    Probe("charles2020-figure-9", _TAGS, "Adam in place of Yogi",
           {"server_optimizer": "adam(1e-05, 0.9, 0.99, 0.0)"},
           ("gamma = 0.01", "gamma = 0.1", "ReduceLR, gamma = 100"), {}, metrics=_LOSS),
     # Does the best server rate rise within half a decade?
     _best_rate(6, _WORDS, "the server rates between", labels=("gamma = 0", "gamma = 0.1"),
                grid={"server_learning_rate": [10**-1.75, 10**-1.25]}),
     # More rounds, and clients that are alike.
-    Probe("decaying-steps-figure-3", _FEMNIST, "1,200 rounds", {"num_rounds": 1200},
+    Probe("decay2021-figure-3", _FEMNIST, "1,200 rounds", {"num_rounds": 1200},
           tuple(f"K = {k}, {scheme}" for scheme in ("constant", "decaying gamma", "decaying K")
                 for k in (10, 33)),
           seeds=3, metrics=("test_accuracy", "train_loss")),
-    Probe("decaying-steps-figure-3", _FEMNIST, "clients alike", _ALIKE, ("K = 33, constant",),
+    Probe("decay2021-figure-3", _FEMNIST, "clients alike", _ALIKE, ("K = 33, constant",),
           seeds=5),
     # Where nothing breaks down, is decaying K behind decaying gamma with K = 33 still?
-    *(Probe("decaying-steps-figure-3", _FEMNIST, f"clients alike, {rounds:,} rounds",
+    *(Probe("decay2021-figure-3", _FEMNIST, f"clients alike, {rounds:,} rounds",
             {**_ALIKE, "num_rounds": rounds},
             tuple(f"K = 33, {scheme}" for scheme in ("decaying gamma", "decaying K")), seeds=3)
       for rounds in (300, 1200, 4000)),
-    *(Probe("decaying-steps-figure-4", _PLAYS, f"{rounds:,} rounds",
+    *(Probe("decay2021-figure-4", _PLAYS, f"{rounds:,} rounds",
             {"num_rounds": rounds, "evaluate_every": rounds // 80},
             metrics=("test_accuracy", "train_loss")) for rounds in (800, 4000)),
     # Does decaying K gain where clients are more unlike, or given rounds?
-    *(Probe("decaying-steps-figure-2", "Fashion-MNIST for StackOverflow", words, change)
+    *(Probe("decay2021-figure-2", "Fashion-MNIST for StackOverflow", words, change)
       for words, change in (("1,200 rounds", {"num_rounds": 1200}),
                             ("clients more unlike", {"task.partition": "dirichlet(0.1)"}))),
-    Probe("decaying-steps-figure-2", "Fashion-MNIST for StackOverflow",
+    Probe("decay2021-figure-2", "Fashion-MNIST for StackOverflow",
           "FedSGD with Table 5's eta_0 in place of FedAdam",
           {"server_optimizer": "sgd", "weighting": "num_examples"},
           grid={"server_learning_rate": [0.3]}, seeds=3),
     # Are unlike clients what limits the server rate, whatever the clients' is?
-    Probe("adaptive-figure-4", "CIFAR-10", "clients alike", _ALIKE, ("Avg",),
+    Probe("reddi2021-figure-4", "CIFAR-10", "clients alike", _ALIKE, ("Avg",),
           {"server_learning_rate": [0.316, 1.0, 3.16, 10.0]}, metrics=("train_loss",)),
     # Fewer local steps, of clients unlike and alike.
-    *(Probe(f"mime-figure-{figure}", _EMNIST, f"3 local steps in place of 30{words}",
+    *(Probe(f"mime2020-figure-{figure}", _EMNIST, f"3 local steps in place of 30{words}",
             {"num_local_epochs": 1, **change}, grid={}, seeds=seeds)
       for figure in (3, 4, 5)
       for words, change, seeds in (("", {}, 1), (", clients alike", _ALIKE, 3))),
     # Is the largest client rate, which is the best of four of them, too small?
-    Probe("mime-figure-3", _EMNIST, "3 local steps, clients alike, larger rates",
+    Probe("mime2020-figure-3", _EMNIST, "3 local steps, clients alike, larger rates",
           {"num_local_epochs": 1, **_ALIKE},
           ("Server-only SGDm", "FedAvg SGDm", "Mime SGDm", "MimeLite SGDm"),
           {"client_learning_rate": [0.1, 1.0, 10**0.5, 10.0],
            "server_learning_rate": [0.1, 1.0, 10**0.5, 10.0]}, seeds=3),
     # Alike clients alone, and more of them a round.
-    Probe("mime-figure-3", _EMNIST, "30 local steps, clients alike", _ALIKE, grid={}),
-    Probe("mime-figure-3", _EMNIST, "50 clients a round", {"cohort_size": 50},
+    Probe("mime2020-figure-3", _EMNIST, "30 local steps, clients alike", _ALIKE, grid={}),
+    Probe("mime2020-figure-3", _EMNIST, "50 clients a round", {"cohort_size": 50},
           ("FedAvg SGDm", "Mime SGDm"), {}),
-    Probe("mime-figure-3", "plays, not in the paper", "50 clients a round", {"cohort_size": 50},
+    Probe("mime2020-figure-3", "plays, not in the paper", "50 clients a round", {"cohort_size": 50},
           ("FedAvg SGDm", "Mime SGDm"), {"client_learning_rate": [1.0, 3.16]}),
-    Probe("mime-table-3", f"{_EMNIST} logistic", "30 local steps, clients alike", _ALIKE, grid={},
-          seeds=3),
+    Probe("mime2020-table-3", f"{_EMNIST} logistic", "30 local steps, clients alike", _ALIKE,
+          grid={}, seeds=3),
     # As many steps as those with 30 local ones take in 80 rounds.
-    Probe("mime-figure-4", _EMNIST, "2,400 rounds", {"num_rounds": 2400, "evaluate_every": 100},
+    Probe("mime2020-figure-4", _EMNIST, "2,400 rounds", {"num_rounds": 2400, "evaluate_every": 100},
           ("Server-only SGDm", "Server-only Adam")),
     # Fewer local steps on the plays.
-    *(Probe(f"mime-figure-{figure}", "plays, not in the paper",
+    *(Probe(f"mime2020-figure-{figure}", "plays, not in the paper",
             "3 local steps in place of 20", {"num_local_steps": 3}, seeds=3)
       for figure in (3, 5)),
-    # And as many local steps in all, with rates tuned anew.
-    *(Probe(f"mime-figure-{figure}", "plays, not in the paper",
+    # And as many local steps in all, with rates tuned again.
+    *(Probe(f"mime2020-figure-{figure}", "plays, not in the paper",
             "3 local steps in place of 20, 400 rounds in place of 60",
             {"num_local_steps": 3, "num_rounds": 400, "evaluate_every": 20}, grid={})
       for figure in (3, 5)),
     # Do other batches of the held-out examples, or another tau, make the two ways differ?
-    *(Probe("elastic-figure-1", "MNIST, not in the paper", words, change,
+    *(Probe("elastic2023-figure-1", "MNIST, not in the paper", words, change,
             metrics=("boosted_share", "test_accuracy"))
       for words, change in (
           ("sensitivity example by example", {"sensitivity_batch_size": 1}),
@@ -255,12 +256,12 @@ PROBES: Sequence[Probe] = (
           ("both", {"sensitivity_batch_size": 1, "elasticity": 0.01}),
       )),
     # Do longer steps alone cost what elastic aggregation loses with perceptrons on CIFAR-10?
-    Probe("elastic-figure-2", "CIFAR-10", "the server rate 1.5", {"server_learning_rate": 1.5},
+    Probe("elastic2023-figure-2", "CIFAR-10", "the server rate 1.5", {"server_learning_rate": 1.5},
           ("FedAvg, MLP",), seeds=5),
     # Are the grids too short?
-    Probe("elastic-table-1", "MNIST, not in the paper", "two larger client rates", seeds=3,
+    Probe("elastic2023-table-1", "MNIST, not in the paper", "two larger client rates", seeds=3,
           grid={"client_learning_rate": [0.3, 0.6, 1.0]}, metrics=("test_accuracy", "train_loss")),
-    *(Probe(f"mime-figure-{figure}", _EMNIST, "two smaller client rates",
+    *(Probe(f"mime2020-figure-{figure}", _EMNIST, "two smaller client rates",
             labels=tuple(f"{name} {base}" for name in names),
             grid={"client_learning_rate": [rate, 3 * rate, 10 * rate]})
       for figure, base, rate, names in (
@@ -268,7 +269,7 @@ PROBES: Sequence[Probe] = (
           (3, "SGDm", 1e-3, ("Mime", "MimeLite")), (4, "SGDm", 1e-3, ("C-Mime",)),
           (3, "SGD", 1e-3, ("Mime",)),
       )),
-    *(Probe("mime-table-3", f"{_EMNIST} logistic", "wider grids", seeds=3,
+    *(Probe("mime2020-table-3", f"{_EMNIST} logistic", "wider grids", seeds=3,
             labels=tuple(f"{name} {base}" for name in ("FedAvg", "Mime", "MimeLite")),
             grid={"client_learning_rate": client, "server_learning_rate": server})
       for base, client, server in (
@@ -277,7 +278,7 @@ PROBES: Sequence[Probe] = (
           ("Adam", [0.0001, 0.0005, 0.002, 0.01, 0.05, 0.2, 0.5], [0.002, 0.01, 0.05]),
       )),
     # Fewer local steps, of clients unlike and alike.
-    *(Probe("mime-table-3", f"{_EMNIST} logistic", f"3 local steps in place of 30{words}",
+    *(Probe("mime2020-table-3", f"{_EMNIST} logistic", f"3 local steps in place of 30{words}",
             {"num_local_epochs": 1, **change},
             tuple(f"{name} {base}" for name in ("FedAvg", "Mime", "MimeLite")),
             {"client_learning_rate": client, "server_learning_rate": server}, seeds=3)
@@ -431,7 +432,7 @@ def main() -> None:
     if page is None:
         print(f"{what_is_left(wanted, asked.storage)}\n", flush=True)
     texts = []
-    if not asked.names or "outsized-rates-figure-3" in asked.names:
+    if not asked.names or "charles2020-figure-3" in asked.names:
         texts.append(f"L of a client of {_CIFAR} at the start, mean: {smoothness():.1f}.\n")
         print(texts[-1])
     for probe in wanted:

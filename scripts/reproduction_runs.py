@@ -27,7 +27,7 @@ AT_HAND = {name for name, product in PRODUCTS.items() if SOURCES[product.source]
 
 
 class Source(NamedTuple):
-    """Where something was published, such as ("Mime 2020", "Figure 3")."""
+    """Where something was published, such as ("Reddi et al. 2021", "Figure 3")."""
 
     paper: str
     place: str
@@ -37,8 +37,8 @@ def source(name: str) -> Source:
     """Of a table or figure.
 
     Example:
-      >>> source("elastic-table-1")
-      Source(paper='Elastic Aggregation 2023', place='Supplement, Table 1')
+      >>> source("elastic2023-table-1")
+      Source(paper='Chen et al. 2023', place='Supplement, Table 1')
     """
     found = re.fullmatch(r"(.+? \d{4}), (.+)", ALL[name].source)
     if not found:
@@ -50,8 +50,8 @@ def page_of(title: str) -> str:
     """The page, beside the results, of a table or figure or of one of its runs.
 
     Example:
-      >>> page_of("mime-figure-2"), page_of("outsized-rates-table-3-small-stand-in")
-      ('mime.md', 'outsized-rates.md')
+      >>> page_of("mime2020-figure-2"), page_of("charles2020-table-3-small-stand-in")
+      ('mime2020.md', 'charles2020.md')
     """
     return re.sub(r"-(figure|table|section)-\d.*", ".md", title)
 
@@ -152,6 +152,20 @@ def linked(words: str, run: Run, folder: str | None = None) -> str:
     page = "" if folder is None else folder + page_of(run.title)
     left = "".join(f" ({what})" for what in run.left)
     return f"[{words}]({page}#{run.title}): {run.verdict}{left}"
+
+
+def data_of(own: Sequence[Run]) -> str:
+    """The data of runs in a few words: the paper's, stand-ins, and what the paper does not use."""
+    if own and isinstance(own[0], Computed):
+        return "computed"
+    found: dict[str, dict[str, None]] = {"": {}, "stand-in ": {}, "also ": {}}
+    for panel in (panel for run in own if isinstance(run, Trained)
+                  for panel in run.came.results.panels):
+        data, replaces, _ = panel.partition(" for ")
+        data, _, beyond = data.partition(", not in the ")
+        place = "stand-in " if replaces else "also " if beyond == "paper" else ""
+        found[place][data] = None
+    return "; ".join(place + ", ".join(names) for place, names in found.items() if names)
 
 
 def waiting(name: str, done: Sequence[Run]) -> list[str]:

@@ -1,4 +1,4 @@
-"""The section of a run on its paper's page: how it was run, what came out, the note, the picture.
+"""The section of a run on its paper's page: how it was run, the result, the note, the picture.
 """
 
 from __future__ import annotations

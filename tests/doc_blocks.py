@@ -27,7 +27,7 @@ RUN_BY = {
     ("docs/methods.md", "python"):
         "test_readme.py::test_the_page_on_methods_runs_and_names_every_one",
     ("docs/models.md", "doctest"): "test_readme.py::test_a_page_prints_what_it_says",
-    ("docs/models.md", "python"): "test_readme.py::test_the_script_of_the_page_on_models_runs",
+    ("docs/notebook/log.md", "python"): "test_readme.py::test_the_script_of_the_log_runs",
     ("docs/partitions.md", "python"):
         "test_data_describe.py::test_the_page_runs_and_its_numbers_of_the_digits_are_these",
     ("docs/pictures.md", "python"): "test_pictures.py::test_the_pages_code_runs",
@@ -47,6 +47,8 @@ RUN_BY = {
         "test_tutorial.py::test_the_notebooks_run_and_show_what_the_pages_say",
     ("docs/tutorial/[0-9]*.md", "sh"):
         "test_tutorial.py::test_the_notebooks_run_and_show_what_the_pages_say",
+    ("commands/*.md", "sh"):
+        "test_pages_of_commands.py::test_the_examples_run_one_after_another",
     ("methods/*.md", "doctest"): "test_site.py::test_a_method_s_example_runs_in_a_new_session",
     ("methods/*.md", "sh"): "test_methods_pages.py::test_every_example_runs",
     ("docs/methods.md", "sh"): "test_methods_pages.py::test_every_example_runs",
@@ -54,8 +56,9 @@ RUN_BY = {
 # Page and number among its blocks for a shell: what test_docs_commands.py runs, and what it needs
 # to be there.
 SHORT = {
+    ("docs/index.md", 1): (),
     ("docs/partitions.md", 0): (), ("docs/sweeps.md", 0): (), ("docs/search.md", 0): (),
-    ("docs/speed.md", 1): (),
+    ("docs/speed.md", 0): (),
     ("docs/report.md", 0): ("fedax run digits fedavg --rounds 3 --out fedax-runs/one",
                             "fedax run digits fedavg --rounds 3 --out fedax-runs/two"),
 }
@@ -65,24 +68,24 @@ SHORT = {
 NOT_RUN = {
     ("README.md", 0): "an installation; by hand in a fresh environment before a release",
     ("README.md", 1): "the suite itself",
-    ("README.md", 2): "minutes each; every command has its tests",
-    ("README.md", 3): "a GPU",
     ("CONTRIBUTING.md", 0): "an installation, as in .ci/run",
     ("CONTRIBUTING.md", 1): "the suite itself, as in .ci/run; test_attack has the attack",
     ("CONTRIBUTING.md", 2): "test_site builds the site; the server does not end",
     ("docs/notebook/benchmarks.md", 0): "hours, and environments; test_benchmarks has parts",
     ("docs/notebook/benchmarks.md", 1): "a GPU",
     ("docs/data-get.md", 0): "a network; test_data_get has servers of its own",
-    ("docs/data.md", 0): "gigabytes on the disk",
     ("docs/notebook/label-skew.md", 0): "hours",
     ("docs/notebook/learning-rates.md", 0): "hours",
     ("docs/notebook/quick-rates.md", 0): "hours",
     ("docs/notebook/quick-rates.md", 1): "hours",
     ("docs/search.md", 1): "another program, which waits for a browser",
     ("docs/search.md", 2): "a database",
-    ("docs/speed.md", 0): "several machines; test_mesh has two processes",
+    ("docs/speed.md", 1): "several machines; test_mesh has two processes",
     ("docs/sweeps.md", 1): "hours",
     ("docs/sweeps.md", 2): "hours",
+    ("docs/index.md", 0): "an installation, as in the README",
+    ("docs/guides/installation.md", 0): "an installation, as in .ci/run",
+    ("docs/guides/installation.md", 1): "a GPU",
     ("docs/guides/quick-start.md", 0): "an installation, as in .ci/run",
     ("docs/guides/logging.md", 1): "it waits for a browser; test_sinks reads the files as it does",
     ("docs/guides/reproducing.md", 2): "hours; test_experiments has both on made-up results",

@@ -81,7 +81,7 @@ def test_the_attack_finds_what_is_there_to_find(alone, tmp_path):
     with pytest.raises(FoundError, match="server_00000 differ from the run left alone"):
         require_equal(folder / "run", expected | {"server_00000": b"other"}, "Planted")
     for status, said in [(1, "Traceback"), (1, ""), (0, "fedax: no."), (1, "fedax: a\nfedax: b\n"),
-                         (None, ""), (-6, "fedax: a\n"), (1, "fedax: A defect of fedax: x\n")]:
+                         (None, ""), (-6, "fedax: a\n"), (1, "fedax: a bug in fedax: x\n")]:
         with pytest.raises(FoundError):
             require_sentence(status, said, "Planted")
     reader = files.Reader(

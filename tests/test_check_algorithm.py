@@ -204,7 +204,7 @@ FAULTS = {
         fedax.fedavg(model)._replace(exchanges=[]))),
     "params are others": ("factory", "init(params).params are ['x'] float64[3], but", changed(
         init=lambda inner, params: inner({"x": params["x"]}))),
-    "no round index": ("factory", "the fields params and round_index, but gave a dict", changed(
+    "no round index": ("factory", "the fields params and round_index, but returned a dict", changed(
         init=lambda inner, params: params)),
     "begins at 1": ("factory", "must be jnp.int32", changed(
         init=lambda inner, params: inner(params)._replace(round_index=jnp.int32(1)))),
@@ -241,12 +241,12 @@ FAULTS = {
                              branches_on_its_rate),
     "follows the first": ("cohort order", "in another order gives numbers that differ", changed(
         server=follows_the_first, individual=True)),
-    "reads past its own": ("own examples", "a client reads past its own", reads_past_its_own),
-    "counts the empty": ("empty clients", "where nobody stands changes the numbers", changed(
+    "reads past its own": ("own examples", "a client reads beyond its own", reads_past_its_own),
+    "counts the empty": ("empty clients", "An empty place in the cohort changes", changed(
         server=asks_the_whole_cohort, individual=True)),
     "hides NaN": ("non-finite", "was counted", changed(client=with_upload(without_info))),
     "keeps a key": ("resume", "jax.random.key_data", changed(init=with_key, server=keyed_server)),
-    "does not learn": ("learns", "give others to these checks", changed(server=stands_still)),
+    "does not learn": ("learns", "pass others to these checks", changed(server=stands_still)),
     "does not follow elastic": ("elastic", "do not depend on the elasticity", changed(
         client=with_upload(ignores_the_scale), server=uses_the_other)),
     "does not use its rate": ("decay", "change nothing", lambda model, client_learning_rate=0.1: (

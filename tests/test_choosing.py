@@ -313,10 +313,10 @@ def test_the_closing_words_say_all_of_it():
         "fedavg: the best setting is client_learning_rate=1 weighting=uniform, with 1.25 ± 0.35 "
         "(2 seeds).",
         "fedavg: 50% of its settings (2 of 4) are within 5% of the best.",
-        "fedavg: client_learning_rate 1 is the largest of its grid; add 10, 100.",
+        "fedavg: best client_learning_rate is 1, the largest of its grid; add 10, 100.",
         "fedavg: 2 of 4 settings diverged: client_learning_rate=0.1 weighting=uniform; "
         "client_learning_rate=0.1 weighting=n.",
-        "fedavgm: no setting is best, as all that were run diverged; try lower rates.",
+        "fedavgm: all settings that were run diverged; try lower learning rates.",
         "fedsgd: the best setting is the only one, with 3.5 ± 0.71 (2 seeds).",
     ]
     assert remarks(record, choice) == words[3:6]
@@ -345,8 +345,8 @@ def test_the_rule_in_words():
     first_word, *_, last_word = closing_words(long, last)
     assert "Chosen by the last test_loss; lower" in first_word
     assert last_word == remarks(long, last)[-1]
-    assert last_word.startswith("The test data chose")
-    assert "The test data" not in " ".join(closing_words(long, choose(long)))
+    assert last_word.startswith("The settings were chosen by test data")
+    assert "chosen by test data" not in " ".join(closing_words(long, choose(long)))
 
     def first(history):
         return history["train_loss"][0]

@@ -203,7 +203,7 @@ def test_evaluation_takes_weighted_means_over_and_within_clients(rng):
     ({"activation": "sigmoid"}, {}, 'activation="softmax"'),
     ({}, {"x": np.zeros((2, 1))}, 'activation="sigmoid"'),
     ({}, {"x": np.zeros(2)}, 'activation="sigmoid"'),
-    ({"example_weights": "w"}, {}, "looks for the array 'w'"),
+    ({"example_weights": "w"}, {}, "needs the array 'w'"),
     ({"example_weights": "w"}, {"w": np.zeros((2, 3))}, "example_weights 'w'"),
 ])
 def test_mistakes_are_named_with_their_cure(options, batch, words):

@@ -355,8 +355,8 @@ def test_no_file_is_left_behind(tmp_path, how):
 
 
 FULL = (
-    r"The clients' states need a file of {size} bytes in .*, and this failed: {what}\. Make room "
-    "there, or set the environment variable TMPDIR to a folder on a larger disk"
+    r"The clients' states need a file of {size} bytes in .*, but writing it failed: {what}\. "
+    "Free some space there, or set the environment variable TMPDIR to a folder on a larger disk"
 )
 
 
@@ -492,8 +492,8 @@ def test_damaged_or_foreign_rows_are_refused_and_the_checkpoint_before_used(tmp_
         "flipped": "is damaged: its file client_row_00000.npy is truncated or changed.",
         "missing": "is damaged: its file client_row_00000.npy is missing.",
         "of format 1": "was written by fedax 0.1.0 in format 1, but fedax ",
-        "of float64": "is of another model or algorithm: its array client_row_00000 is "
-                      "float64[2, 2], and this run's is float32[0, 4].",
+        "of float64": "is of another model or method: its array client_row_00000 is "
+                      "float64[2, 2], but float32[0, 4] in this run.",
     }[how]
     fresh = TrainingState(server(), store())
     state, refused, _ = checkpoint.restore_latest(tmp_path, fresh, "run")

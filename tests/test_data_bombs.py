@@ -373,7 +373,7 @@ def test_headers_that_are_none(words, tmp_path):
     file = tmp_path / "s" / "x.npy"
     damaged = file.read_bytes().replace(b"(3, 2)", words.encode())
     file.write_bytes(damaged)
-    with pytest.raises(DataError, match=r"x\.npy is damaged: its header .*Make the store anew"):
+    with pytest.raises(DataError, match=r"x\.npy is damaged: its header .*Make the store again"):
         open_store(tmp_path / "s")
     (tmp_path / "client_ids.npy").write_bytes(b"\x93NUMPY\1\0\x03\0{((")
     (tmp_path / "x.npy").write_bytes(damaged)

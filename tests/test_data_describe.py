@@ -148,20 +148,20 @@ def task(hidden_units=4):
 
 WRONG = {
     ("describe", "digitss"): (2, "Unknown data set 'digitss'. Did you mean 'digits'?"),
-    ("describe", "{digits}", "--seed", "1"): (2, "give --partition too"),
+    ("describe", "{digits}", "--seed", "1"): (2, "need --partition"),
     ("describe", "{digits}", "--partition", "shard(2)"): (2, "Did you mean 'shards'?"),
     ("describe", "{digits}", "--partition", "none.npz"): (1, "Cannot read the partition none.npz"),
-    ("describe", "{digits}", "--partition", "n.npz", "--seed", "1"): (2, "as it was drawn"),
+    ("describe", "{digits}", "--partition", "n.npz", "--seed", "1"): (2, "is a finished partition"),
     ("describe", "{digits}", "--label", "z"): (2, "Unknown array 'z'"),
     ("describe", "{digits}", "--out", "p.xyz"): (1, "its name must end in one of"),
-    ("describe", "{digits}/train", "--test"): (2, "is one store, without a training and a test"),
-    ("describe", "{digits}/.."): (2, "holds no store"),
-    ("describe", "."): (2, "holds no store"),
-    ("describe", "{digits}/nowhere"): (2, "There is no folder "),
-    ("describe", r"C:\data\digits"): (2, "There is no folder "),
+    ("describe", "{digits}/train", "--test"): (2, "is a single store without a test part"),
+    ("describe", "{digits}/.."): (2, "does not contain a store"),
+    ("describe", "."): (2, "does not contain a store"),
+    ("describe", "{digits}/nowhere"): (2, "The folder "),
+    ("describe", r"C:\data\digits"): (2, "The folder "),
     ("describe", r"C:\data\tasks.py:"): (2, "neither FILE.py:NAME nor package.module:NAME"),
     ("describe", "{digits}/train/y.npy"): (
-        2, "y.npy is a file, and stores are described, which fedax.read_data makes of files",
+        2, "y.npy is a file. Convert it to a store with fedax.read_data",
     ),
     ("partition", "{digits}", "iid", "--out", "p.npz"): (2, "'iid' needs num_clients"),
     ("partition", "{digits}", "iid", "--num-clients", "121", "--out", "p.npz"): (

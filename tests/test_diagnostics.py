@@ -416,9 +416,9 @@ def test_bytes_of_a_round_are_those_of_the_clients_that_were_asked():
 def copies(model):
     """Algorithm -> copies of the parameters (down, up), by hand.
 
-    Paper 002's table: FedAvg, FedAvgM, FedProx, AdaOpt 2x, SCAFFOLD 4x, Elastic 3x. Down x; up
-    x_i - x. SCAFFOLD: c and c_i beside them. Elastic: Omega_k up. Mime: down x, c and the
-    statistics s (0, 1, 2 copies for SGD, momentum, Adam), up the full gradient and x_i - x.
+    The table of Chen et al. 2023: FedAvg, FedAvgM, FedProx, AdaOpt 2x, SCAFFOLD 4x, Elastic 3x.
+    Down x; up x_i - x. SCAFFOLD: c and c_i beside them. Elastic: Omega_k up. Mime: down x, c and
+    the statistics s (0, 1, 2 copies for SGD, momentum, Adam), up the full gradient and x_i - x.
     MimeLite: no c down. MimeMVR: down x, the model before it and the direction, up two gradients
     and x_i - x. Averaged client optimizers send their two moments both ways.
     """

@@ -160,7 +160,7 @@ def test_times_are_of_this_run_and_thread():
 def test_a_wrong_mesh_is_said():
     algorithm = fedax.fedavg(TASK.model, 0.05, **LOCAL)
     for wrong in (2, jax.make_mesh((1,), ("data",))):
-        with pytest.raises(ValueError, match=r"mesh must be None or what fedax\.client_mesh"):
+        with pytest.raises(ValueError, match=r"must be None or a mesh from fedax\.client_mesh"):
             fedax.train(TASK, algorithm, num_rounds=1, mesh=wrong)
     with pytest.raises(ValueError, match="num_rounds must be"):
         fedax.train(TASK, algorithm, num_rounds=None)

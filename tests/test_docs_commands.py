@@ -51,6 +51,7 @@ def all_blocks(monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "website")
     import hooks
     import links
+    import pages_of_commands
     import pages_of_methods
     import pages_of_reference
 
@@ -59,7 +60,8 @@ def all_blocks(monkeypatch):
     shown = {path for name, text in pages.items()
              for path in links.sources(text, name.rpartition("/")[0])}
     pages |= {links.place(path): hooks.source(path) for path in shown}
-    pages |= {**pages_of_methods.pages(), **pages_of_reference.pages()}
+    pages |= {**pages_of_methods.pages(), **pages_of_reference.pages(),
+              **pages_of_commands.pages()}
     pages["changes.md"] = hooks.changes()
     return [block for name, text in pages.items() for block in doc_blocks.blocks(name, text)]
 

@@ -63,7 +63,7 @@ def test_a_command_that_is_blocked_ends_at_once(number):
 def test_a_run_gets_its_time_and_no_more():
     status, (first, last), seconds = guarded(IN_A_ROUND + "wait()", signal.SIGTERM)
     assert status == 1
-    assert first.startswith("fedax: Stopping after this round, at the latest in 1 s; a second")
+    assert first.startswith("fedax: Stopping after this round, within 1 s at most; press")
     assert last == "fedax: Kept."
     assert 0.8 <= seconds < 50
 
@@ -163,7 +163,7 @@ def test_more_devices_than_cores_want_force(monkeypatch, capsys):
 
     monkeypatch.setattr(main, "usable_cores", lambda: 2)
     assert main.run_command(["run", "--devices", "3"]) == 2
-    assert "--devices is 3, but this process may use 2 cores" in capsys.readouterr().err
+    assert "--devices is 3, but only 2 cores can be used" in capsys.readouterr().err
     taken = []
     monkeypatch.setattr(main, "cores_as_devices", taken.append)
     main._use_cores(3, forced=True)
@@ -229,7 +229,7 @@ def test_the_runtime_is_heard(monkeypatch, capfd):
         b"F1122 04:35:39.233312   23652 client.h:80] Terminating process because\n"
     ))
     os.close(writing)
-    with pytest.raises(EOFError, match="did not come together: one was lost meanwhile"):
+    with pytest.raises(EOFError, match="could not connect: one was lost"):
         losses._read(reading, 2)
     assert capfd.readouterr().err.splitlines() == [
         "before", "W1122 04:35:33.197695 23546 cpu_client.cc:49] A warning of the compiler",

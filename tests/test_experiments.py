@@ -21,8 +21,7 @@ from fedax.cli.reproductions import what_is_left
 from fedax.devices.ending import Request
 from fedax.experiment.folder import BusyError, RunError, locked
 from fedax.report.tables import Table
-from fedax.reproductions import EXPERIMENTS, adaptive, adaptive_tuning, criteria
-from fedax.reproductions.adaptive_parts import METHODS, ROWS, SMALL, tuned
+from fedax.reproductions import EXPERIMENTS, criteria, reddi2021, reddi2021_tuning
 from fedax.reproductions.drawing import draw_curves, keep_in_sight
 from fedax.reproductions.experiment import BEYOND, Criterion, Experiment, Outcome, Part, Plan
 from fedax.reproductions.jobs import jobs_of
@@ -35,6 +34,7 @@ from fedax.reproductions.outcome import (
     verdict,
     write,
 )
+from fedax.reproductions.reddi2021_parts import METHODS, ROWS, SMALL, tuned
 from fedax.reproductions.results import Results, Trace, kept, spread, traces_of
 from fedax.reproductions.workers import train_all
 from fedax.sweeps.record import Record, Setting
@@ -379,22 +379,22 @@ def made_adaptive():
 @pytest.mark.quick
 def test_figures_2_to_4_of_paper_004_judge_and_draw():
     results = made_adaptive()
-    for name in ("adaptive-figure-2", "adaptive-figure-3", "adaptive-figure-4",
-                 "adaptive-figure-1"):
+    for name in ("reddi2021-figure-2", "reddi2021-figure-3", "reddi2021-figure-4",
+                 "reddi2021-figure-1"):
         experiment = EXPERIMENTS[name]
         of = results
-        if name == "adaptive-figure-3":
+        if name == "reddi2021-figure-3":
             of = Results(t for t in results.traces if "adaptivity" in t.values)
         found = judged(experiment, of)
-        if name != "adaptive-figure-1":
+        if name != "reddi2021-figure-1":
             assert verdict(found) == "agrees", [outcome for _, outcome in found]
         assert all(table.rows for table in experiment.tables(of))
         figure = Figure(layout="constrained")
         experiment.draw(figure, of)
         assert all(axes.has_data() for axes in figure.axes)
-    assert adaptive_tuning.share_close(results, "EMNIST CR", "Yogi") == 0.75
-    assert adaptive_tuning.share_close(results, "EMNIST CR", "AvgM") == 0.25
-    assert adaptive_tuning.slope(results, "EMNIST CR", "Avg") == pytest.approx(-1)
+    assert reddi2021_tuning.share_close(results, "EMNIST CR", "Yogi") == 0.75
+    assert reddi2021_tuning.share_close(results, "EMNIST CR", "AvgM") == 0.25
+    assert reddi2021_tuning.slope(results, "EMNIST CR", "Avg") == pytest.approx(-1)
     # One step of half a decade, of two methods, written with three digits: a tie.
     one_step = Results(
         Trace("P", label, {"client_learning_rate": client, "server_learning_rate": server}, 0, 9, 0,
@@ -405,14 +405,14 @@ def test_figures_2_to_4_of_paper_004_judge_and_draw():
         for server in servers
     )
     # Deviations of x: -0.75, -0.25, 0.25, 0.75; of y: 0.375 and three of -0.125.
-    assert {adaptive_tuning.slope(one_step, "P", of) for of in ("Adagrad", "Avg")} == {-0.3}
+    assert {reddi2021_tuning.slope(one_step, "P", of) for of in ("Adagrad", "Avg")} == {-0.3}
     # The same rate is best for all, and no rounding makes a falling line of it.
-    assert all(math.copysign(1, adaptive_tuning.slope(results, "EMNIST CR", label)) == 1
-               and adaptive_tuning.slope(results, "EMNIST CR", label) == 0
+    assert all(math.copysign(1, reddi2021_tuning.slope(results, "EMNIST CR", label)) == 1
+               and reddi2021_tuning.slope(results, "EMNIST CR", label) == 0
                for label in ("Adagrad", "Adam", "Yogi"))
-    assert sorted(adaptive_tuning.best_rates(results, "EMNIST CR", "Yogi")) == [0.01, 0.1, 1.0]
+    assert sorted(reddi2021_tuning.best_rates(results, "EMNIST CR", "Yogi")) == [0.01, 0.1, 1.0]
     figure = Figure(layout="constrained")
-    EXPERIMENTS["adaptive-figure-4"].draw(figure, results)
+    EXPERIMENTS["reddi2021-figure-4"].draw(figure, results)
     # The client rate 10 did not train, so it has no point.
     assert {x for axes in figure.axes for line in axes.get_lines() if line.get_xdata().size
             for x in line.get_xdata()} == {0.01, 0.1, 1.0}
@@ -447,9 +447,9 @@ def test_paper_004s_numbers():
         "SO NWP": (23.8, 25.2, 25.2, 23.8, 19.5), "SO LR": (67.1, 65.8, 65.9, 36.9, 30.0),
         "EMNIST AE": (4.20, 1.01, 0.98, 1.65, 6.47),
     }
-    assert adaptive.TABLE_2 == {
+    assert reddi2021.TABLE_2 == {
         "SO NWP": (24.4, 25.7, 25.7, 24.5, 20.5), "SO LR": (66.8, 65.2, 66.5, 46.5, 40.6)}
-    assert adaptive.TABLE_3["ExpDecay"] == (85.3, 86.2, 86.2, 85.8, 85.2)
+    assert reddi2021.TABLE_3["ExpDecay"] == (85.3, 86.2, 86.2, 85.8, 85.2)
 
 
 def quadratics(monkeypatch):
@@ -495,13 +495,13 @@ def test_the_command_trains_says_and_writes(tmp_path, monkeypatch, capfd):
     assert not list(storage.glob("worker*"))  # nothing failed, so no log is left
     assert run_command(words) == 0  # nothing is trained again
     again = capfd.readouterr().out
-    assert again.startswith("6 jobs, all done before.")
+    assert again.startswith("6 jobs, all finished before.")
     assert " of 6 jobs: " not in again
     half = next(jobs_of(PARTS)).folder(storage)
     half.rename(storage / "elsewhere")
     jobs = list(jobs_of(PARTS))
     plan = Plan(PARTS, "", {"Quadratics": (600.0, 6.0)})
-    said = "6 jobs, 5 of them done before: about 100 hours on 2 cores."
+    said = "6 jobs, 5 finished before: about 100 hours on 2 cores."
     assert what_is_left(plan, jobs, storage) == said
     (storage / "elsewhere").rename(half)
     assert read(out / "made-up-small.json").results.traces == came.results.traces
@@ -536,7 +536,7 @@ def test_a_panel_finished_before_is_among_the_results_of_another(tmp_path, monke
     assert seeds() == {"Quadratics": 4}
     assert run_command([*whole, "--only", "Others"]) == 0
     said = capfd.readouterr().out
-    assert "Finished before, and so among the results: Quadratics." in said
+    assert "The results include panels finished before: Quadratics." in said
     assert said.startswith("6 jobs: ")
     assert list(seeds().items()) == [("Quadratics", 4), ("Others", 3)]  # in the plan's order
 
@@ -556,7 +556,7 @@ def test_plans_and_mistakes_are_sentences(monkeypatch, capfd, tmp_path):
         (["made-up", "--only", "quadratic"], "Did you mean 'Quadratics'?"),
         (["made-up", "--workers", "0"], "--workers"),
         (["made-up", "--seeds", "0"], "--seeds"),
-        (["mime-figure-2", "--scale", "paper"], "is computed in seconds, not trained"),
+        (["mime2020-figure-2", "--scale", "paper"], "is computed, in seconds"),
         (["nothing"], "nothing"),
     ):
         assert run_command(["reproduce", *words, "--out", str(tmp_path)]) == 2
@@ -578,7 +578,7 @@ def test_what_fails_is_said_and_the_rest_is_trained(tmp_path):
     assert len(shown) == len(jobs) - 1
     assert list(tmp_path.glob("worker*.log"))
     with pytest.raises(RunError, match="No panel"):
-        gathered("made-up", EXPERIMENTS["adaptive-table-1"], "small", False, jobs, tmp_path)
+        gathered("made-up", EXPERIMENTS["reddi2021-table-1"], "small", False, jobs, tmp_path)
 
 
 @pytest.mark.slow
@@ -801,7 +801,7 @@ def test_figure_1_of_paper_004_asks_for_scaffold_and_all_quarters():
             for label, value in {**dict.fromkeys(METHODS, 0.5), "Adam": 0.505, "Yogi": 0.506,
                                  "SCAFFOLD": scaffold}.items() for seed in range(3)
         ])
-        found = judged(EXPERIMENTS["adaptive-figure-1"], made_up)
+        found = judged(EXPERIMENTS["reddi2021-figure-1"], made_up)
         return {one.statement.split(".")[0]: outcome.agrees for one, outcome in found}
 
     agreeing = judged_with(0.509)
@@ -822,6 +822,6 @@ def test_small_differences_among_adaptivities_are_two_points(worst, agrees):
         for seed in range(3)
     ])
     found = {one.statement: outcome.agrees
-             for one, outcome in judged(EXPERIMENTS["adaptive-figure-3"], made_up)}
+             for one, outcome in judged(EXPERIMENTS["reddi2021-figure-3"], made_up)}
     assert [of for said, of in found.items() if "small differences" in said] == [agrees] * 2
     assert all(of for said, of in found.items() if "almost as well" in said)

@@ -1,4 +1,4 @@
-"""Experiments of papers 000 and 001: plans, published numbers, criteria, tables and figures."""
+"""Experiments of `charles2020` and `decay2021`: plans, published numbers, criteria, tables."""
 
 import math
 
@@ -7,9 +7,9 @@ import pytest
 from matplotlib.figure import Figure
 
 import fedax
-from fedax.reproductions import decaying_training, outsized_rate_criteria, outsized_training
-from fedax.reproductions import outsized_plans as outsized
-from fedax.reproductions.decaying_plans import (
+from fedax.reproductions import charles2020_plans as outsized
+from fedax.reproductions import charles2020_rate_criteria, charles2020_training, decay2021_training
+from fedax.reproductions.decay2021_plans import (
     CONSTANT,
     DATA,
     RATE,
@@ -24,7 +24,7 @@ from fedax.reproductions.outcome import judged, verdict
 from fedax.reproductions.results import Results, Trace, as_json, from_json, traces_of
 from fedax.sweeps.record import Record, Setting
 
-EXPERIMENTS = {**outsized_training.EXPERIMENTS, **decaying_training.EXPERIMENTS}
+EXPERIMENTS = {**charles2020_training.EXPERIMENTS, **decay2021_training.EXPERIMENTS}
 WINDOWS = 40
 
 
@@ -47,14 +47,14 @@ def keys(name, scale, stand_in):
 
 @pytest.mark.quick
 def test_there_is_an_entry_for_every_table_and_figure():
-    numbers = {f"outsized-rates-figure-{n}" for n in range(2, 10)}
-    numbers |= {f"outsized-rates-table-{n}" for n in range(2, 8)}
-    numbers |= {f"decaying-steps-figure-{n}" for n in range(2, 5)} | {"decaying-steps-table-1"}
+    numbers = {f"charles2020-figure-{n}" for n in range(2, 10)}
+    numbers |= {f"charles2020-table-{n}" for n in range(2, 8)}
+    numbers |= {f"decay2021-figure-{n}" for n in range(2, 5)} | {"decay2021-table-1"}
     assert set(EXPERIMENTS) == numbers
     for name, experiment in EXPERIMENTS.items():
         assert experiment.plan("small", False) is None  # none of the papers' data are at hand
         # Table 2's rates are of its data.
-        assert (experiment.plan("small", True) is None) == (name == "outsized-rates-table-2")
+        assert (experiment.plan("small", True) is None) == (name == "charles2020-table-2")
         assert experiment.plan("paper", False)
         assert (experiment.draw is None) == ("-table-" in name)
 
@@ -64,31 +64,31 @@ def test_every_plan_resolves_to_jobs():
         jobs = list(jobs_of(plan.parts))
         assert len({job.key for job in jobs}) == len(jobs), name
         assert set(plan.hours) == set(plan.panels)
-        assert all(part.num_seeds == (5 if "decaying" in name else 3) for part in plan.parts)
+        assert all(part.num_seeds == (5 if "decay2021" in name else 3) for part in plan.parts)
         for job in jobs:
             config = next(iter(job.config.bases.values()))
             assert config.algorithm_options.get("num_local_epochs") is None, (name, job.part)
             if scale == "paper":
-                assert config.preset.startswith(("charles", "decayk"))
+                assert config.preset.startswith(("charles2020", "decay2021"))
         assert stand_in or not {part.task for part in plan.parts} & {"fashion-mnist", "shakespeare"}
 
 
 def test_entries_share_their_runs():
     for scale, stand_in in (("small", True), ("paper", False)):
-        figure_5 = keys("outsized-rates-figure-5", scale, stand_in)
+        figure_5 = keys("charles2020-figure-5", scale, stand_in)
         for number in (3, 4, 5):
-            assert keys(f"outsized-rates-table-{number}", scale, stand_in) < figure_5
-        figure_8 = keys("outsized-rates-figure-8", scale, stand_in)
+            assert keys(f"charles2020-table-{number}", scale, stand_in) < figure_5
+        figure_8 = keys("charles2020-figure-8", scale, stand_in)
         assert figure_5 < figure_8
         if not stand_in:
-            assert figure_8 - figure_5 <= keys("outsized-rates-table-2", scale, stand_in)
-        figure_2 = keys("outsized-rates-figure-2", scale, stand_in)
-        assert keys("outsized-rates-figure-3", scale, stand_in) < figure_2
+            assert figure_8 - figure_5 <= keys("charles2020-table-2", scale, stand_in)
+        figure_2 = keys("charles2020-figure-2", scale, stand_in)
+        assert keys("charles2020-figure-3", scale, stand_in) < figure_2
         # gamma = eta = 0.01, with 3 seeds
-        assert len(keys("outsized-rates-figure-4", scale, stand_in) & figure_2) == 3
-        table = keys("decaying-steps-table-1", scale, stand_in)
+        assert len(keys("charles2020-figure-4", scale, stand_in) & figure_2) == 3
+        table = keys("decay2021-table-1", scale, stand_in)
         for number in (3, 4):
-            figure = keys(f"decaying-steps-figure-{number}", scale, stand_in)
+            figure = keys(f"decay2021-figure-{number}", scale, stand_in)
             assert len(figure & table) * 3 == len(figure) * 2  # without the constant scheme
 
 
@@ -147,7 +147,7 @@ def test_scaled_decays_take_the_published_share_of_steps(rounds):
 
 
 def test_settings_of_the_paper_are_those_of_the_presets():
-    for name in ("decaying-steps-figure-2", "decaying-steps-figure-3", "decaying-steps-figure-4"):
+    for name in ("decay2021-figure-2", "decay2021-figure-3", "decay2021-figure-4"):
         (panel,) = EXPERIMENTS[name].plan("paper", False).panels
         parts = {part.label: part for part in EXPERIMENTS[name].plan("paper", False).parts}
         for k in DATA[panel].columns:
@@ -259,7 +259,7 @@ def outsized_losses(name, task, part, rate, agree):
 
 def reduced_losses(name, task, rate, agree):
     published = outsized.DATA[task].reduce[0]
-    if name == "outsized-rates-table-2":
+    if name == "charles2020-table-2":
         begins = published if agree else published / 10
         if rate > 1.01 * begins or (not agree and task not in outsized.BY_YOGI and rate >= 0.1):
             return math.nan, math.nan
@@ -300,7 +300,7 @@ def decaying_results(plan, agree):
 
 
 def made(name, plan, agree):
-    if name.startswith("outsized"):
+    if name.startswith("charles2020"):
         return outsized_results(name, plan, agree)
     return decaying_results(plan, agree)
 
@@ -326,30 +326,30 @@ def test_a_loss_that_explodes_has_diverged():
     for ends in ((1e20, 1e20, 1e20), (1.0, 1.0, 2.1)):
         traces = [
             trace(part, {}, seed, {"full_loss": (2.0, end if rate_of(part) == 1 else 1.0)})
-            for part in EXPERIMENTS["outsized-rates-figure-8"].plan("small", True).parts
+            for part in EXPERIMENTS["charles2020-figure-8"].plan("small", True).parts
             if part.panel == panel and part.label.startswith("ReduceLR")
             for seed, end in enumerate(ends)
         ]
         assert {t.label for t in traces} == {"ReduceLR, gamma = 1", "ReduceLR, gamma = 0.1"}
-        assert outsized_rate_criteria.begins_at(Results(traces, "full_loss"), panel) == 0.1
+        assert charles2020_rate_criteria.begins_at(Results(traces, "full_loss"), panel) == 0.1
 
 
 @pytest.mark.quick
-def test_a_decay_that_never_comes_says_nothing():
+def test_a_decay_that_never_comes_is_inconclusive():
     """LocalUpdateDecay with gamma = 0.1 that is the constant run, round for round, and not."""
     def verdict_with(last):
         traces = [
             trace(part, {"server_learning_rate": 0.1}, seed, {"full_loss": (2.0, (
                 math.nan if rate_of(part) > 0.1 else
                 last if part.label == "ReduceLR, gamma = 0.1" else 1.5 - rate_of(part)))})
-            for part in EXPERIMENTS["outsized-rates-figure-9"].plan("small", True).parts
+            for part in EXPERIMENTS["charles2020-figure-9"].plan("small", True).parts
             if part.panel == "plays for StackOverflow NWP" for seed in range(3)
         ]
-        experiment = EXPERIMENTS["outsized-rates-figure-9"]
+        experiment = EXPERIMENTS["charles2020-figure-9"]
         found = judged(experiment, Results(traces, "full_loss"))
         return verdict(found), {outcome.word for _, outcome in found}
 
-    assert verdict_with(1.4) == ("says nothing", {"says nothing"})
+    assert verdict_with(1.4) == ("inconclusive", {"inconclusive"})
     assert verdict_with(1.39) == ("agrees", {"yes"})
     assert verdict_with(1.5) == ("disagrees", {"no"})
 
@@ -382,7 +382,7 @@ def test_tables_and_figures():
             figure = Figure()
             experiment.draw(figure, results)
             assert all(axes.has_data() for axes in figure.axes)
-            if name.startswith("outsized"):
+            if name.startswith("charles2020"):
                 assert {axes.get_yscale() for axes in figure.axes} == {"log"}
                 names = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
                 assert any("ReduceLR from" in of for of in names) == (name[-1] in "89")
@@ -390,21 +390,21 @@ def test_tables_and_figures():
 
 
 def test_tables_have_published_beside_measured():
-    plan = EXPERIMENTS["decaying-steps-table-1"].plan("paper", False)
-    (table,) = EXPERIMENTS["decaying-steps-table-1"].tables(decaying_results(plan, True))
+    plan = EXPERIMENTS["decay2021-table-1"].plan("paper", False)
+    (table,) = EXPERIMENTS["decay2021-table-1"].tables(decaying_results(plan, True))
     rows = {row[0]: row[1:] for row in table.rows}
     assert rows["FEMNIST, K = 33: share of steps used"] == ["0.26", "0.260 ± 0.000", "+0.000"]
     assert rows["Shakespeare, K = 100: decaying K, highest accuracy"] == [
         "58", "80.3 ± 0.0", "+22.3"
     ]
-    name = "outsized-rates-table-3"
+    name = "charles2020-table-3"
     plan = EXPERIMENTS[name].plan("paper", False)
     (table,) = EXPERIMENTS[name].tables(outsized_results(name, plan, True))
     rows = {row[0]: row[1:3] for row in table.rows}
     assert rows["1"] == ["0.1", "0.1"]
     assert rows["0.01"] == ["0.0316", "0.0316"]
     assert rows["100"] == ["not listed", "diverged"]
-    name = "outsized-rates-table-2"
+    name = "charles2020-table-2"
     plan = EXPERIMENTS[name].plan("paper", False)
     (table,) = EXPERIMENTS[name].tables(outsized_results(name, plan, True))
     assert table.rows[2][:5] == ["Shakespeare", "1", "1", "0.0316", "0.0316"]

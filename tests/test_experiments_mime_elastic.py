@@ -1,15 +1,15 @@
-"""Experiments of papers 002 and 003: plans resolve, criteria tell agreement from disagreement."""
+"""Experiments of `elastic2023` and `mime2020`: plans resolve, criteria tell agreement apart."""
 
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from fedax.reproductions import elastic_training, mime_table, mime_training
+from fedax.reproductions import elastic2023, mime2020, mime2020_table
 from fedax.reproductions.jobs import jobs_of
 from fedax.reproductions.results import Results, Trace, traces_of
 from fedax.sweeps.record import Record, Setting
 
-ENTRIES = {**elastic_training.EXPERIMENTS, **mime_training.EXPERIMENTS}
+ENTRIES = {**elastic2023.EXPERIMENTS, **mime2020.EXPERIMENTS}
 PLANS = [
     (name, scale, stand_in)
     for name in ENTRIES for scale in ("small", "paper") for stand_in in (False, True)
@@ -69,8 +69,8 @@ FIGURE_5 = {"Mime SGDm": 80, "SCAFFOLD": 77, "FedProx": 70, "FedAvg SGD": 75}
 PLAIN, HEAVY = ({"server_optimizer": text} for text in ("mime_sgd", "mime_sgdm(0.9)"))
 TABLE_3 = {
     f"{method} {base}": accuracy
-    for method, row in mime_table.PUBLISHED["EMNIST62 logistic"].items()
-    for base, accuracy in zip(mime_table.BASES, row, strict=True)
+    for method, row in mime2020_table.PUBLISHED["EMNIST62 logistic"].items()
+    for base, accuracy in zip(mime2020_table.BASES, row, strict=True)
 }
 FIGURE_2 = {
     "FedAvg": 50, "FedAvg + elastic": 55, "FedAvgM": 51, "FedAvgM + elastic": 56, "FedProx": 52,
@@ -78,29 +78,29 @@ FIGURE_2 = {
     "FedAvg, MLP + elastic": 50, "PFNM, MLP": 45, "PFNM, MLP + elastic": 46,
 }
 CASES = {
-    "elastic-table-1": (
+    "elastic2023-table-1": (
         ({**LINES, "naive, server rate 1.5": 61}, {"loss": {"elastic(momentum)": 0.9}}),
         ({"naive": 60, "elastic(average)": 62, "elastic(momentum)": 59,
           "naive, server rate 1.5": 61}, {"loss": {"elastic(momentum)": 1.1}}),
     ),
-    "elastic-figure-1": (
+    "elastic2023-figure-1": (
         (LINES, {"boosted": {"elastic(average)": 0.9, "elastic(momentum)": 0.7}}),
         (LINES, {"boosted": {"elastic(average)": 0.7, "elastic(momentum)": 0.9}}),
     ),
-    "elastic-figure-2": (
+    "elastic2023-figure-2": (
         (FIGURE_2, {}),
         ({**FIGURE_2, "FedAvg": 60, "FedAvgM": 60, "FedProx": 60, "PFNM": 65, "PFNM, MLP": 65}, {}),
     ),
-    "mime-figure-3": ((NO_SGDM, {}), (WRONG_3, {})),
-    "mime-figure-4": (
+    "mime2020-figure-3": ((NO_SGDM, {}), (WRONG_3, {})),
+    "mime2020-figure-4": (
         (FIGURE_4, {}), ({**FIGURE_4, "C-Mime SGDm": 72, "C-Mime Adam": 73}, {}),
     ),
-    "mime-figure-5": (
+    "mime2020-figure-5": (
         (FIGURE_5, {"values": {"SCAFFOLD": PLAIN, "FedProx": PLAIN}}),
         ({"Mime SGDm": 60, "SCAFFOLD": 70, "FedProx": 75, "FedAvg SGD": 65},
          {"values": {"SCAFFOLD": HEAVY, "FedProx": HEAVY}}),
     ),
-    "mime-table-3": (
+    "mime2020-table-3": (
         (TABLE_3, {}),
         ({label: 60 if "Mime" in label else 70 for label in TABLE_3}, {}),
     ),
@@ -147,7 +147,7 @@ def test_tables_and_figures_of_made_up_runs(name):
 @pytest.mark.quick
 def test_a_method_that_was_not_run_has_not_diverged():
     """The cell of the table says which it is."""
-    entry = ENTRIES["elastic-figure-2"]
+    entry = ENTRIES["elastic2023-figure-2"]
     results = Results(
         [*made("P", "PFNM", 80), *made("P", "FedAvg", 81), *diverged("P", "FedAvg + elastic")],
         entry.by, maximise=entry.maximise,
@@ -198,26 +198,26 @@ def test_figures_share_their_runs():
             (ENTRIES[name].plan("small", False) or ENTRIES[name].plan("small", True)).parts
         )} for name in ENTRIES
     }
-    assert keys["elastic-figure-1"] < keys["elastic-table-1"]
+    assert keys["elastic2023-figure-1"] < keys["elastic2023-table-1"]
     # FedAvg, and elastic over it by momentum, with 3 of 5 seeds on two tasks.
-    assert len(keys["elastic-table-1"] & keys["elastic-figure-2"]) == 12
-    assert len(keys["mime-figure-3"] & keys["mime-figure-4"]) == 18
-    assert len(keys["mime-figure-3"] & keys["mime-figure-5"]) == 12
+    assert len(keys["elastic2023-table-1"] & keys["elastic2023-figure-2"]) == 12
+    assert len(keys["mime2020-figure-3"] & keys["mime2020-figure-4"]) == 18
+    assert len(keys["mime2020-figure-3"] & keys["mime2020-figure-5"]) == 12
 
 
 @pytest.mark.quick
 def test_published_numbers_are_the_papers():
-    """Table 1 of 002 and Table 3 of 003, as their texts have them."""
+    """Table 1 of Chen et al. 2023 and Table 3 of Karimireddy et al. 2020, as printed."""
     text = "55.39 55.49 58.74 61.22 61.11 61.45"
-    found = [*elastic_training.PUBLISHED_TRAIN.values(), *elastic_training.PUBLISHED_TEST.values()]
+    found = [*elastic2023.PUBLISHED_TRAIN.values(), *elastic2023.PUBLISHED_TEST.values()]
     assert found == [float(word) for word in text.split()]
     logistic = "66.0 66.8 67.5 67.2 67.3 68.0 66.1 67.3 68.0"
     cnn = "84.9 85.4 85.7 86.0 85.6 86.0 85.0 85.4 85.7"
-    for row, text in zip(mime_table.PUBLISHED.values(), (logistic, cnn), strict=True):
+    for row, text in zip(mime2020_table.PUBLISHED.values(), (logistic, cnn), strict=True):
         assert [number for cells in row.values() for number in cells] == [
             float(word) for word in text.split()
         ]
-    assert [10.0 ** power for power in range(1, -6, -1)] == mime_training.GRID
+    assert [10.0 ** power for power in range(1, -6, -1)] == mime2020.GRID
 
 
 @pytest.mark.quick

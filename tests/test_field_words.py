@@ -161,7 +161,7 @@ WRONG = {
     "train digits fedavg": "fedax run digits fedavg",
     "digits fedavg": "fedax run digits fedavg",
     "data gett mnist": "Did you mean 'get'?",
-    "--rounds 3": "A command stands before its options",
+    "--rounds 3": "Write the command before its options",
     "report --metrics a": "fedax report --help",
 }
 

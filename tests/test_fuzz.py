@@ -54,10 +54,10 @@ DEEP = "[" * 100_000 + "]" * 100_000
 
 @pytest.mark.quick
 @pytest.mark.parametrize(("line", "words"), [
-    ("run quadratics fedavg --config deep.toml", "stand more than 50 deep"),
-    ("run quadratics fedavg --config deep.json", "stand more than 50 deep"),
-    ("theory deep.toml", "stand more than 50 deep"),
-    ("theory deep.json", "stand more than 50 deep"),
+    ("run quadratics fedavg --config deep.toml", "are nested more than 50 deep"),
+    ("run quadratics fedavg --config deep.json", "are nested more than 50 deep"),
+    ("theory deep.toml", "are nested more than 50 deep"),
+    ("theory deep.json", "are nested more than 50 deep"),
     ("run quadratics fedavg --config broken.toml", "cannot be parsed"),
     ("run quadratics fedavg --config large.toml", "larger than 4 MiB"),
     ("theory broken.npz", "cannot be parsed as .npz"),
@@ -67,11 +67,11 @@ DEEP = "[" * 100_000 + "]" * 100_000
     (f"run quadratics fedavg --set client_learning_rate=({'-' * 10_000}1)", "neither a number"),
     ("run quadratics mimelite --set base=5", "base must be one of fedax.base_optimizers"),
     ("run quadratics fedopt", "--preset none and --set"),
-    ("run shakespeare scaffold --preset paper", "use --preset quick or --preset none"),
+    ("run shakespeare scaffold --preset reddi2021", "use --preset quick or --preset none"),
     (f"theory --batch-size {BIG}", "beyond float64"),
     ("theory --local-steps 1000000000", '"K to infinity"'),
     ("theory --picture x.bmp", "its name must end in one of .eps"),
-    ("theory --random 1000000 1000000", "Take fewer clients, or fewer dimensions"),
+    ("theory --random 1000000 1000000", "Use fewer clients or fewer dimensions"),
     ("theory --random 1 700", "take too long"),
     ("theory --probabilities 1e308 1e308", "whose sum is finite"),
     ("theory --start nan", "start must be finite"),
@@ -102,7 +102,7 @@ def test_what_is_beyond_reason_is_a_sentence(line, words, capsys, tmp_path, monk
     "zeros": ({"shape": (2,), "held": 2**28}, "16 bytes, but has 268,435,456"),
     "axes": ({"shape": (1,) * 5, "held": 8}, "at most 3 axes"),
     "objects": ({"shape": (2,), "kind": "|O", "held": 16}, "must be numbers"),
-    "a name": ({"shape": (2,), "name": "../evil", "held": 16}, "a population has the arrays"),
+    "a name": ({"shape": (2,), "name": "../evil", "held": 16}, "a population has only the arrays"),
     "no end": ({"shape": (2**62, 4)}, "more than"),
 }.values())
 def test_a_forged_archive_is_refused_before_its_arrays_are_read(forged, words, tmp_path):

@@ -619,7 +619,7 @@ def test_weakly_typed_initial_parameters_compile_once() -> None:
 
 
 def test_decaying_local_steps_round_up() -> None:
-    # Paper 001: K_t = ceil(K_0 d^t), so K_1 = ceil(9.95) = 10; rounding down gives 9.
+    # K_t = ceil(K_0 d^t), so K_1 = ceil(9.95) = 10; rounding down gives 9.
     from fedax.optimizers.schedules import exponential_decay
 
     model = quadratic(3)

@@ -1,4 +1,4 @@
-"""Identities of FACTS F (numbers in the names), float64, and what breaks them when planted."""
+"""Identities between algorithms that hold exactly (float64), and faults that must break them."""
 
 import jax
 import jax.numpy as jnp
@@ -46,7 +46,7 @@ def averaged_models(model, rate, weighting, **options):
 
 
 @pytest.mark.parametrize("weighting", ["num_examples", "uniform"])
-def test_f1_fedopt_with_sgd_of_rate_one_is_fedavg(weighting):
+def test_fedopt_with_sgd_of_rate_one_is_fedavg(weighting):
     task = quadratic_task()
     options = {"batch_size": 2, "num_local_epochs": 2}
     delta_form = fedopt(
@@ -60,7 +60,7 @@ def test_f1_fedopt_with_sgd_of_rate_one_is_fedavg(weighting):
     assert largest_difference(run(task, named), expected) < 1e-12
 
 
-def test_f1_breaks_with_another_server_rate_or_other_weights():
+def test_breaks_with_another_server_rate_or_other_weights():
     task = quadratic_task()
     options = {"batch_size": 2, "num_local_epochs": 2}
     expected = run(task, averaged_models(task.model, 0.1, "num_examples", **options))
@@ -70,7 +70,7 @@ def test_f1_breaks_with_another_server_rate_or_other_weights():
 
 
 def sums_of_gradients(model, client_rate, server_rate, num_steps, batch_size, weighting):
-    """LocalUpdate(Theta_{1:K}) of paper 000: clients upload the sum of their gradients."""
+    """LocalUpdate(Theta_{1:K}): clients upload the sum of their gradients."""
 
     def client(params, state, data, key):
         def step(carry, batch, key):
@@ -94,7 +94,7 @@ def sums_of_gradients(model, client_rate, server_rate, num_steps, batch_size, we
 
 
 @pytest.mark.parametrize("weighting", ["num_examples", "uniform"])
-def test_f2_sums_of_gradients_with_server_rate_gamma_are_fedavg(weighting):
+def test_sums_of_gradients_with_server_rate_gamma_are_fedavg(weighting):
     task = quadratic_task()
     gamma, K = 0.1, 4
     local_update = sums_of_gradients(task.model, gamma, gamma, K, 2, weighting)
@@ -104,7 +104,7 @@ def test_f2_sums_of_gradients_with_server_rate_gamma_are_fedavg(weighting):
     assert largest_difference(run(task, local_update), expected) < 1e-12
 
 
-def test_f2_breaks_when_the_rates_differ():
+def test_breaks_when_the_rates_differ():
     task = quadratic_task()
     local_update = sums_of_gradients(task.model, 0.1, 0.11, 4, 2, "uniform")
     expected = run(
@@ -133,14 +133,14 @@ def fedprox(model, rate, proximal_weight, batch_size, num_local_steps):
     return one_exchange(client, lambda state, mean, who: state._replace(params=mean))
 
 
-def test_f8_fedprox_without_its_term_is_fedavg_and_with_it_is_not():
+def test_fedprox_without_its_term_is_fedavg_and_with_it_is_not():
     task = quadratic_task()
     expected = run(task, fedavg(task.model, 0.1, batch_size=2, num_local_steps=5))
     assert largest_difference(run(task, fedprox(task.model, 0.1, 0.0, 2, 5)), expected) < 1e-12
     assert largest_difference(run(task, fedprox(task.model, 0.1, 0.1, 2, 5)), expected) > 1e-4
 
 
-def test_f8_fedavgm_without_momentum_is_fedavg_and_with_it_is_heavy_ball():
+def test_fedavgm_without_momentum_is_fedavg_and_with_it_is_heavy_ball():
     task = quadratic_task()
     options = {"batch_size": 2, "num_local_steps": 5}
     expected = run(task, fedavg(task.model, 0.1, 0.7, **options))
@@ -167,8 +167,8 @@ def steps(optimizer, deltas, rate=1.0):
     return np.array(result)
 
 
-# FACTS A2: first steps for a constant Delta = .1, eta = .01, tau = 1e-3, beta = (.9, .99).
-A2 = {
+# FedAdam's first steps for a constant Delta = .1, eta = .01, tau = 1e-3, beta = (.9, .99).
+FIRST_STEPS = {
     "paper": ({}, [0.0090503, 0.0125484, 0.0148395]),
     "bias-corrected": (
         {"initial_accumulator": 0.0, "bias_correction": "standard"},
@@ -182,17 +182,17 @@ A2 = {
 
 
 @pytest.mark.quick
-@pytest.mark.parametrize("form", A2)
-def test_a2_first_steps_of_fedadam(form):
-    options, expected = A2[form]
+@pytest.mark.parametrize("form", FIRST_STEPS)
+def test_first_steps_of_fedadam(form):
+    options, expected = FIRST_STEPS[form]
     adam = server_optimizers.adam(adaptivity=1e-3, **options)
     np.testing.assert_allclose(steps(adam, [0.1] * 3, 0.01), expected, atol=5.1e-8)
 
 
-def test_a2_tells_the_three_forms_apart():
+def test_tells_the_three_forms_apart():
     paper, corrected, released = (
         steps(server_optimizers.adam(adaptivity=1e-3, **options), [0.1] * 3, 0.01)
-        for options, _ in A2.values()
+        for options, _ in FIRST_STEPS.values()
     )
     for a, b in ((paper, corrected), (paper, released), (corrected, released)):
         assert np.min(np.abs(a - b)) > 4e-5
@@ -229,7 +229,7 @@ ADAPTIVE = {
 
 @pytest.mark.parametrize("name", ADAPTIVE)
 @pytest.mark.parametrize("scale", [1e-3, 7.0])
-def test_f13_scaling_delta_tau_and_root_v_leaves_the_steps(name, scale):
+def test_scaling_delta_tau_and_root_v_leaves_the_steps(name, scale):
     deltas = np.random.default_rng(0).normal(size=20)
     plain = steps(ADAPTIVE[name](0.01, initial_accumulator=0.04), deltas)
     scaled = steps(
@@ -240,7 +240,7 @@ def test_f13_scaling_delta_tau_and_root_v_leaves_the_steps(name, scale):
     assert np.max(np.abs(wrong - plain)) > 1e-2  # tau and v must scale as well
 
 
-def test_f14_first_step_of_fedadagrad():
+def test_first_step_of_fedadagrad():
     eta, delta, tau, v = 0.3, 0.2, 0.01, 0.05
     adagrad = server_optimizers.adagrad(tau, initial_accumulator=v)
     expected = eta * delta / (np.sqrt(v + delta**2) + tau)
@@ -250,7 +250,7 @@ def test_f14_first_step_of_fedadagrad():
     assert steps(smallest, [delta], eta)[0] == pytest.approx(expected, rel=1e-14)
 
 
-def test_f14_yogi_is_adam_in_its_first_step_from_zero_only():
+def test_yogi_is_adam_in_its_first_step_from_zero_only():
     deltas = [0.3, -0.1, 0.2]
     yogi = steps(server_optimizers.yogi(0.01, initial_accumulator=0.0), deltas)
     adam = steps(server_optimizers.adam(0.01, initial_accumulator=0.0), deltas)
@@ -258,7 +258,7 @@ def test_f14_yogi_is_adam_in_its_first_step_from_zero_only():
     assert abs(yogi[1] - adam[1]) > 1e-3
 
 
-def test_f14_v_of_yogi_falls_no_faster_than_beta_2_allows():
+def test_v_of_yogi_falls_no_faster_than_beta_2_allows():
     optimizer = server_optimizers.yogi(0.5, second_moment_decay=0.9)
     state = optimizer.init(jnp.zeros(1))
     rng = np.random.default_rng(1)
@@ -268,7 +268,7 @@ def test_f14_v_of_yogi_falls_no_faster_than_beta_2_allows():
 
 
 @pytest.mark.parametrize("name", ADAPTIVE)
-def test_f14_a_huge_tau_leaves_sgd_with_momentum(name):
+def test_a_huge_tau_leaves_sgd_with_momentum(name):
     tau, e0 = 1e9, 0.5
     deltas = np.random.default_rng(2).normal(size=5)
     optimizer = ADAPTIVE[name](tau, momentum=0.9, initial_accumulator=1.0)
@@ -280,7 +280,7 @@ def test_f14_a_huge_tau_leaves_sgd_with_momentum(name):
 
 
 def numpy_server(name, deltas, eta, tau, beta1, beta2, smoothed=False):
-    """Algorithm 2 of paper 004 in NumPy; `smoothed` plants the fault of squaring m_t."""
+    """Algorithm 2 of Reddi et al. 2021 in NumPy; `smoothed` plants the fault of squaring m_t."""
     m, v, result = 0.0, tau**2, []
     for delta in deltas:
         m = beta1 * m + (1 - beta1) * delta
@@ -319,7 +319,7 @@ def test_bias_correction_planted_in_fedadam_is_seen():
 
 @pytest.mark.parametrize("weighting", ["num_examples", "uniform"])
 def test_fedavg_round_on_quadratics_is_the_closed_form(weighting):
-    """x' = x - eta sum_i p_i [I - (I - gamma A_i)^K] (x - c_i), full batches (paper 000, 3)."""
+    """x' = x - eta sum_i p_i [I - (I - gamma A_i)^K] (x - c_i), full batches (`charles2020`, 3)."""
     sizes, gamma, eta, K = (1, 1, 1, 1), 0.2, 0.8, 6
     task = quadratic_task(sizes)
     algorithm = fedavg(task.model, gamma, eta, batch_size=1, num_local_steps=K,

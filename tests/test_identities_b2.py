@@ -1,4 +1,4 @@
-"""F19 and F16 of FACTS: the numbers of B2, f_1 = x^2 + G x and f_2 = -G x, whose optimum is 0."""
+"""Two clients, f_1 = x^2 + G x and f_2 = -G x (Karimireddy et al. 2020, section 6.1): x* = 0."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def b2_server_only(model, eta, K, beta):
     return fedax.server_only(model, eta, base_optimizers.sgdm(beta))
 
 
-def test_f19_fixed_points_of_fedavg_and_mimelite():
+def test_fixed_points_of_fedavg_and_mimelite():
     G, eta, K = (np.array(a) for a in zip(
         (1.0, 0.01, 10), (10.0, 0.01, 10), (100.0, 0.01, 10), (1.0, 0.1, 2), (7.0, 0.05, 1),
         (1.0, 0.05, 10), strict=True))
@@ -81,7 +81,7 @@ def test_f19_fixed_points_of_fedavg_and_mimelite():
 
 
 @pytest.mark.quick
-def test_f19_mime_shrinks_x_by_its_factor_whatever_g():
+def test_mime_shrinks_x_by_its_factor_whatever_g():
     G, eta, K = np.array([1.0, 100.0, 1.0, 100.0]), np.repeat([0.3, 0.1], 2), np.repeat([2, 10], 2)
     factor = 1 - ((1 - (1 - 2 * eta) ** K) / 2 + K * eta) / 2
     np.testing.assert_allclose(factor[[0, 2]], [0.49, 0.27684355], atol=5e-9)
@@ -90,7 +90,7 @@ def test_f19_mime_shrinks_x_by_its_factor_whatever_g():
     np.testing.assert_allclose(x[::2], x[1::2], rtol=0, atol=1e-12)
 
 
-def test_f19_rounds_to_an_accuracy_at_a_fixed_rate():
+def test_rounds_to_an_accuracy_at_a_fixed_rate():
     beta, K = np.repeat([0.0, 0.5], 3), np.tile([1, 2, 10], 2)
     G, eta = np.full(6, 10.0), np.full(6, 0.05)
     rounds = [
@@ -102,7 +102,7 @@ def test_f19_rounds_to_an_accuracy_at_a_fixed_rate():
 
 
 @pytest.mark.slow
-def test_f19_best_loss_after_60_rounds_over_the_grid_of_rates():
+def test_best_loss_after_60_rounds_over_the_grid_of_rates():
     rates, G, K = np.meshgrid(0.005 * np.arange(1, 401), [1.0, 10.0, 100.0], [2, 10])
     grid = (G.ravel(), rates.ravel(), K.ravel(), np.full(G.size, 0.5))
 
@@ -119,10 +119,10 @@ def test_f19_best_loss_after_60_rounds_over_the_grid_of_rates():
 
 
 @pytest.mark.parametrize("option", ["I", "II"])
-def test_f16_scaffold_converges_on_b2_where_fedavg_does_not(option):
+def test_scaffold_converges_where_fedavg_does_not(option):
     G, eta, K = np.array([1.0, 10.0, 100.0]), np.full(3, 0.05), np.full(3, 10)
     x = b2_path(b2_scaffold(option), 400, G, eta, K)[:, -1]
-    # FACTS' bound is option II's; option I rounds gradients of size G at every step.
+    # Option II is exact to 1e-15; option I rounds gradients of size G at every step.
     assert (np.abs(x) < (1e-15 if option == "II" else np.finfo(float).eps * G)).all()
     x = b2_path(b2_fedavg, 400, G, eta, K, 0 * G)[:, -1]
     np.testing.assert_allclose(x, G * (0.5 / (1 - 0.9**10) - 0.5), rtol=1e-10)  # FedAvg's own

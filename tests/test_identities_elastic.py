@@ -1,4 +1,4 @@
-"""F15 of FACTS: elastic aggregation (paper 002), and the part of the data that it holds out."""
+"""Elastic aggregation (Chen et al. 2023): zeta = 1 + tau - Omega / max Omega, and held-out data."""
 
 import jax
 import jax.numpy as jnp
@@ -59,7 +59,7 @@ LARGER = [n + 2 for n in SIZES]  # everyone has something to hold out and someth
 
 
 @pytest.mark.parametrize("method", ["fedavg", "mime"])
-def test_f15_equal_sensitivities_and_tau_1_are_the_method_on_the_rest(method):
+def test_equal_sensitivities_and_tau_1_are_the_method_on_the_rest(method):
     # zeta = tau for all, and both of Mime's exchanges leave the held-out part alone.
     dataset, model = ragged(LARGER), with_outputs(alike)
     _, rest = parts(dataset, 0.3)
@@ -88,7 +88,7 @@ def wrong_sign(algorithm):
     return algorithm._replace(exchanges=(last._replace(server=server),))
 
 
-def test_f15_the_wrong_sign_breaks_it():
+def test_the_wrong_sign_breaks_it():
     dataset, model = ragged(LARGER), with_outputs(alike)
     algorithm = fedax.elastic(fedax.fedavg(model, GAMMA, **WALK), model, 1.0)
     best = -dataset.arrays["b"].sum(0) / dataset.arrays["a"].sum(0)
@@ -102,7 +102,7 @@ def test_f15_the_wrong_sign_breaks_it():
 
 
 @pytest.mark.parametrize("tau", [0.0, 0.5])
-def test_f15_the_most_sensitive_coordinate_moves_tau_times_as_far(tau):
+def test_the_most_sensitive_coordinate_moves_tau_times_as_far(tau):
     # Omega is largest at the last coordinate, so zeta = tau there; at tau = 0 it is frozen.
     dataset, model = ragged(LARGER), with_outputs(unlike)
     _, rest = parts(dataset)
@@ -141,7 +141,7 @@ def test_rounds_report_the_share_of_the_parameters_with_zeta_above_1(outputs, ta
     assert next(iter(reports)).metrics["boosted_share"] == pytest.approx(share)
 
 
-def test_f15_zeta_is_1_plus_tau_minus_omega_over_the_maximum_of_all_leaves():
+def test_zeta_is_1_plus_tau_minus_omega_over_the_maximum_of_all_leaves():
     draw = np.random.default_rng(0)
     omega = {"a": draw.uniform(0, 1, (3, 2)), "b": draw.uniform(0, 5, 4)}
     zeta = elastic_scale(jax.tree.map(jnp.asarray, omega), 0.3)
@@ -202,7 +202,7 @@ def batch_gradients(z, batch_size, fraction=0.5, softmax=False):
 
 
 @pytest.mark.parametrize("output", ["logits", "softmax"])
-def test_f15_omega_of_a_linear_model_in_numpy(output):
+def test_omega_of_a_linear_model_in_numpy(output):
     # Five held out in batches of 2, 2, 1: the absolute value of the batch's sum, then momentum.
     z = np.random.default_rng(1).normal(size=(10, 3))
     gs = batch_gradients(z, 2, softmax=output == "softmax")
@@ -220,7 +220,7 @@ def test_f15_omega_of_a_linear_model_in_numpy(output):
         far(average * 3 / 5, one_by_one, 0.1)
 
 
-def test_f15_n_constant_batches_give_1_minus_mu_to_the_n():
+def test_n_constant_batches_give_1_minus_mu_to_the_n():
     z = np.tile([[1.0, 0.5, -2.0]], (12, 1))
     (g, *others) = batch_gradients(z, 2)
     assert len(others) == 2
@@ -230,7 +230,7 @@ def test_f15_n_constant_batches_give_1_minus_mu_to_the_n():
     close(sensitivity(z, sensitivity="average"), g)
 
 
-def test_f15_scaling_f_or_mu_on_constant_batches_changes_nothing():
+def test_scaling_f_or_mu_on_constant_batches_changes_nothing():
     one = ragged([1]).client(0)
     dataset = FederatedDataset.from_clients(
         [{name: np.repeat(array + 0.1 * i, 8, 0) for name, array in one.items()} for i in range(3)]
@@ -273,7 +273,7 @@ FOUR_STEPS = {"num_local_steps": 4, "batch_size": 50, "order": "sequential"}
 
 
 @pytest.mark.quick
-def test_f15_whole_rounds_in_numpy():
+def test_whole_rounds_in_numpy():
     dataset, model, tau, mu = ragged(LARGER), with_outputs(unlike), 0.4, 0.8
     algorithm = fedax.elastic(
         fedax.fedavg(model, GAMMA, 0.9, **FOUR_STEPS), model, tau, mu, 0.25,
@@ -306,7 +306,7 @@ def test_elastic_over_fedavgm_is_algorithm_1():
 # ---------------------------------------------------------------- fixed points
 
 
-def test_f15_elastic_and_fedavg_share_their_fixed_points():
+def test_elastic_and_fedavg_share_their_fixed_points():
     # A of [-1, 1]: FedAvg's fixed point solves sum_i p_i (1 - (1 - gamma a_i)^K) (x - c_i) = 0,
     # coordinate by coordinate; zeta > 0 multiplies this by something positive and adds no zeros.
     dataset, model, K = ragged(LARGER), with_outputs(unlike), 5
@@ -333,7 +333,7 @@ def test_f15_elastic_and_fedavg_share_their_fixed_points():
 # ------------------------------------------------------------ the held-out part
 
 
-def test_f15_the_held_out_part_is_removed_from_training():
+def test_the_held_out_part_is_removed_from_training():
     dataset, model = ragged(LARGER), with_outputs(unlike)
     algorithm = fedax.elastic(
         fedax.fedavg(model, GAMMA, **WALK), model, held_out_fraction=0.3

@@ -1,4 +1,4 @@
-"""Identities F2 to F7 of FACTS, Lemma 7 and LocalUpdateDecay (D3): paper 000's methods."""
+"""Identities of LocalUpdate, MAML and LocalUpdateDecay (Charles and Konečný 2020)."""
 
 import functools
 
@@ -57,11 +57,11 @@ def numpy_rounds(dataset, theta, num_rounds, uniform=True):
     return x
 
 
-# ------------------------------------------------------------------------- F2
+# ------------------------------------------------------ FedAvg as LocalUpdate
 
 
 @pytest.mark.parametrize("weighting", ["num_examples", "uniform"])
-def test_f2_all_gradients_at_the_clients_rate_are_fedavg(weighting):
+def test_all_gradients_at_the_clients_rate_are_fedavg(weighting):
     model, dataset = quadratic(3), ragged(SIZES)
     order = "shuffled" if weighting == "num_examples" else "sequential"
     options = {"batch_size": 2, "num_local_epochs": 2, "weighting": weighting, "order": order}
@@ -75,8 +75,8 @@ def test_f2_all_gradients_at_the_clients_rate_are_fedavg(weighting):
         close(last_x(fedax.local_sgd(model, GAMMA, **options), dataset), average)
 
 
-def test_f2_holds_with_an_adaptive_server_when_its_adaptivity_scales():
-    # The server sees -Delta / gamma in place of -Delta, so F13 with s = 1/gamma applies.
+def test_holds_with_an_adaptive_server_when_its_adaptivity_scales():
+    # The server sees -Delta / gamma in place of -Delta, which scaling tau by 1/gamma undoes.
     model, dataset, options = quadratic(3), ragged(SIZES), {"num_local_steps": 3, **WALK}
     adam = fedax.optimizers.adam(0.01 / GAMMA)
     update = fedax.local_update(model, GAMMA, ETA, "all", adam, **options)
@@ -84,10 +84,10 @@ def test_f2_holds_with_an_adaptive_server_when_its_adaptivity_scales():
     close(last_x(update, dataset), last_x(named, dataset))
 
 
-# ------------------------------------------------------------------------- F3
+# -------------------------------------------------------------------- Theta_1
 
 
-def test_f3_theta_1_does_not_know_gamma_and_is_minibatch_sgd_of_size_mb():
+def test_theta_1_does_not_know_gamma_and_is_minibatch_sgd_of_size_mb():
     model, M, B = quadratic(3), 4, 3
     dataset = ragged([B + 2] * M)
     options = {"batch_size": B, "weighting": "uniform", "order": "sequential"}
@@ -105,11 +105,11 @@ def test_f3_theta_1_does_not_know_gamma_and_is_minibatch_sgd_of_size_mb():
     far(last_x(fedax.local_update(model, 0.7, ETA, (0.0, 1.0), **options), dataset), x)
 
 
-# ------------------------------------------------------------------------- F4
+# ------------------------------------------------------------------ gamma = 0
 
 
 @pytest.mark.parametrize("order", ["sequential", "shuffled"])
-def test_f4_without_a_client_rate_the_output_is_k_gradients_of_kb_pooled_samples(order):
+def test_without_a_client_rate_the_output_is_k_gradients_of_kb_pooled_samples(order):
     K, B = 4, 3
     dataset = ragged([K * B] * 3)  # an epoch: in any order each example once
     options = {"batch_size": B, "num_local_steps": K, "order": order}
@@ -120,17 +120,17 @@ def test_f4_without_a_client_rate_the_output_is_k_gradients_of_kb_pooled_samples
     close(x, expected)
 
 
-def test_f4_without_a_client_rate_the_delta_form_stays_exactly_where_it_is():
+def test_without_a_client_rate_the_delta_form_stays_exactly_where_it_is():
     dataset = ragged(SIZES)
     for make in (fedax.fedavg, fedax.fedyogi):
         states = run(make(quadratic(3), 0.0, 5.0, **WALK), dataset, 3)
         np.testing.assert_array_equal(states.params["x"], 1.0)
 
 
-# ------------------------------------------------------------------------- F5
+# ------------------------------------------------------------------ Lookahead
 
 
-def test_f5_one_client_is_lookahead_with_alpha_eta_over_gamma():
+def test_one_client_is_lookahead_with_alpha_eta_over_gamma():
     dataset, K, alpha = ragged([7]), 5, 0.4
     x = np.ones(3)
     for _ in range(4):  # Zhang et al. 2019: slow weights x, fast weights y
@@ -146,12 +146,12 @@ def test_f5_one_client_is_lookahead_with_alpha_eta_over_gamma():
     far(last_x(fedax.lookahead(quadratic(3), GAMMA, 1.0, **options), dataset), x)
 
 
-# ----------------------------------------------------------- F6, Lemma 7, Theta
+# --------------------------------------------------------------- Lemma 7, Theta
 
 
 @pytest.mark.quick
 @pytest.mark.parametrize("K", [1, 4])
-def test_f6_theta_k_is_the_gradient_after_k_minus_1_steps(K):
+def test_theta_k_is_the_gradient_after_k_minus_1_steps(K):
     dataset = ragged([7])
     x = last_x(fedax.fomaml(quadratic(3), GAMMA, ETA, num_local_steps=K, **WALK), dataset, 1)
     *_, last, one_more = local_gradients(dataset.client(0), np.ones(3), GAMMA, K + 1)
@@ -159,7 +159,7 @@ def test_f6_theta_k_is_the_gradient_after_k_minus_1_steps(K):
     far(x, 1 - ETA * one_more)
 
 
-def test_f6_epochs_end_theta_k_at_each_clients_own_last_step():
+def test_epochs_end_theta_k_at_each_clients_own_last_step():
     dataset = ragged(SIZES)
     x = last_x(fedax.fomaml(quadratic(3), GAMMA, ETA, **WALK), dataset, 1)
     lasts = [
@@ -209,7 +209,7 @@ def test_theta_must_be_finite_numbers(theta):
         fedax.local_update(quadratic(), GAMMA, ETA, theta)
 
 
-# ------------------------------------------------------------------------- F7
+# ----------------------------------------------------------------------- MAML
 
 
 def quartic():
@@ -224,7 +224,7 @@ def quartic():
 
 
 @pytest.mark.parametrize("K", [0, 1, 2, 4])
-def test_f7_k_maml_of_quadratics_is_theta_2k_plus_1(K):
+def test_k_maml_of_quadratics_is_theta_2k_plus_1(K):
     dataset, options = ragged(SIZES), {"batch_size": max(SIZES), "order": "sequential"}
     x = last_x(fedax.maml(quadratic(3), 0.3, ETA, num_local_steps=K, **options), dataset, 3)
     theta = (0.0,) * (2 * K) + (1.0,)
@@ -238,7 +238,7 @@ def test_f7_k_maml_of_quadratics_is_theta_2k_plus_1(K):
 
 
 @pytest.mark.parametrize("K", [1, 2, 4])
-def test_f7_the_k_maml_gradient_is_the_derivative(K):
+def test_the_k_maml_gradient_is_the_derivative(K):
     dataset, rate = ragged([5, 2]), 0.05
     options = {"num_local_steps": K, "batch_size": 5, "order": "sequential"}
     output = 1 - last_x(fedax.maml(quartic(), rate, 1.0, **options), dataset, 1)
@@ -275,7 +275,7 @@ def test_in_sequence_the_outer_minibatch_follows_the_inner_ones(K):
     close(1 - x, derivative * (a * y + b))
 
 
-def test_f7_breaks_with_random_minibatches():
+def test_breaks_with_random_minibatches():
     # Scalar A_z in {.5, 1.5}, c = 0, gamma = .4, K = 1, one example a minibatch, x = 1. MAML's step
     # and its derivative share z, the outer minibatch is fresh; Theta_3 has three; all shared: .28.
     curvatures, gamma, clients = np.array([0.5, 1.5]), 0.4, 20_000
@@ -301,7 +301,7 @@ def test_f7_breaks_with_random_minibatches():
     assert 10 * error < 0.04  # so neither is the other, and neither is `shared`
 
 
-# ------------------------------------------------------- LocalUpdateDecay (D3)
+# ------------------------------------------------------------ LocalUpdateDecay
 
 
 def rounds_of_decay(num_rounds, **options):
@@ -315,12 +315,12 @@ def rounds_of_decay(num_rounds, **options):
     return (np.flatnonzero(np.diff(decays, prepend=0)) + 1).tolist()
 
 
-def test_d3_a_constant_loss_under_the_released_rule():
+def test_a_constant_loss_under_the_released_rule():
     assert rounds_of_decay(800, rule="released") == [200, 399, 598, 797]  # W = P = C = 100
     assert rounds_of_decay(400, rule="released", window=10) == [199, 398]
 
 
-def test_d3_a_constant_loss_under_the_papers_rule():
+def test_a_constant_loss_under_the_papers_rule():
     # W = 100: the first mean is round 100's, so (25) holds from round 101 on and has done so
     # P = 100 times at 200. Rounds 201 to 300 are cooldown, in which the counter goes on: 301.
     assert rounds_of_decay(700) == [200, 301, 402, 503, 604]
@@ -345,7 +345,7 @@ def paper_rule(losses, W, P, C, delta):
 
 
 def released_rule(losses, W, P, C, delta):
-    """What D3 says of the released callback."""
+    """The callback of the released code, whose `best` is set by the threshold only."""
     window, best, wait, cooldown, decisions = [np.inf] * W, np.inf, 0, C, []
     for loss in losses:
         window = [*window[1:], loss]
@@ -363,7 +363,7 @@ def released_rule(losses, W, P, C, delta):
 
 
 @pytest.mark.parametrize("rule", ["paper", "released"])
-def test_d3_the_controller_on_random_losses(rule):
+def test_the_controller_on_random_losses(rule):
     def decisions(losses, W, P, C):
         zero = jnp.zeros((), jnp.int32)
         start = Plateau(
@@ -384,7 +384,7 @@ def test_d3_the_controller_on_random_losses(rule):
         assert decisions(losses, W, P, C) == expected
 
 
-def test_d3_algorithm_3_in_numpy():
+def test_algorithm_3_in_numpy():
     dataset, K, T = ragged(SIZES), 3, 12
     gamma, eta, alpha, beta, delta = 1.2, 0.5, 0.5, 0.9, 1e-3
     model = quadratic(3)

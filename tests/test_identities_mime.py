@@ -1,4 +1,4 @@
-"""Identities F9 to F12 and rules B1 of FACTS: Mime and its relatives, against NumPy.
+"""Identities and rules of Mime and its relatives (Karimireddy et al. 2020), against NumPy.
 
 Every fault that an identity must notice is planted into the library's own method here.
 """
@@ -34,7 +34,7 @@ def far(actual, expected, least=1e-3):
     assert np.abs(np.asarray(actual) - np.asarray(expected)).max() > least
 
 
-# ------------------------------------------------------ Table 4 and B1 in NumPy
+# --------------------------------------------------- Table 4 and rules in NumPy
 
 
 class Moments(NamedTuple):
@@ -79,7 +79,7 @@ def mean_gradient(dataset, x):
 
 
 def reference(method, base, dataset, num_steps, num_rounds):
-    """B1 written out: the parameters and statistics after each round."""
+    """The rules written out: the parameters and statistics after each round."""
     x, s = np.ones(dataset.arrays["a"].shape[1]), Moments(0.0, 0.05**2)
     for _ in range(num_rounds):
         c, new = mean_gradient(dataset, x), 0.0
@@ -107,7 +107,7 @@ def check_statistics(statistics, s: Moments, at):
 
 @every_base
 @pytest.mark.parametrize("method", ["mime", "mimelite", "cmime"])
-def test_b1_the_rules_written_out_in_numpy(method, base):
+def test_the_rules_written_out_in_numpy(method, base):
     dataset = ragged(SIZES)
     algorithm = getattr(fedax, method)(
         quadratic(3), RATE, BASES[base], num_local_steps=3, **WALK
@@ -119,7 +119,7 @@ def test_b1_the_rules_written_out_in_numpy(method, base):
 
 
 @every_base
-def test_b1_server_only_and_fedavg_with_a_server_base_in_numpy(base):
+def test_server_only_and_fedavg_with_a_server_base_in_numpy(base):
     dataset, K = ragged(SIZES), 3
     only = run(fedax.server_only(quadratic(3), RATE, BASES[base], batch_size=5), dataset, 4)
     server = base_optimizers.as_transformation(BASES[base])
@@ -147,7 +147,7 @@ def test_b1_server_only_and_fedavg_with_a_server_base_in_numpy(base):
 
 
 @pytest.mark.quick
-def test_b1_defaults_and_v_0():
+def test_defaults_and_v_0():
     g = jnp.full(1, 2.0)
     adam, rmsprop, sgdm = (
         getattr(base_optimizers, name)() for name in ("adam", "rmsprop", "sgdm")
@@ -162,7 +162,7 @@ def test_b1_defaults_and_v_0():
     close(zero.direction(g, zero.init(g))[0], 0.2 * 1000)  # the trap: round 1 times 1/epsilon
 
 
-# ------------------------------------------------------------------------- F9
+# -------------------------------------------------------------- Mime at K = 1
 
 
 def independent(algorithm):
@@ -192,7 +192,7 @@ def independent(algorithm):
     [("sgd", WALK), ("sgdm", WALK), ("rmsprop", WALK), ("adam", {"batch_size": 1, "order": "iid"}),
      ("adam", {"batch_size": 50}), ("adam", {"weighting": "uniform", **WALK})],
 )
-def test_f9_mime_of_one_step_is_server_only_whatever_the_minibatch(base, options):
+def test_mime_of_one_step_is_server_only_whatever_the_minibatch(base, options):
     model, dataset = quadratic(3), ragged(SIZES)
     weighting = options.get("weighting", "num_examples")
     only = fedax.server_only(model, RATE, BASES[base], batch_size=4, weighting=weighting)
@@ -205,7 +205,7 @@ def test_f9_mime_of_one_step_is_server_only_whatever_the_minibatch(base, options
         far(run(independent(one), dataset, 5).params["x"], expected.params["x"])
 
 
-def test_f9_holds_with_losses_that_draw_as_both_gradients_see_the_same_draws():
+def test_holds_with_losses_that_draw_as_both_gradients_see_the_same_draws():
     def loss(params, batch, key):  # as dropout would; server-only and Mime draw c alike
         kept = jax.random.bernoulli(key, 0.5, batch["a"].shape)
         losses = jnp.where(kept, batch["a"] * params["x"][None] ** 2 / 2, 0).sum(-1)
@@ -219,10 +219,10 @@ def test_f9_holds_with_losses_that_draw_as_both_gradients_see_the_same_draws():
     far(run(independent(one), dataset, 3).params["x"], expected)
 
 
-# ------------------------------------------------------------------------ F10
+# -------------------------------------------------------- MimeLite and C-Mime
 
 
-def test_f10_mimelite_sgd_is_fedavg():
+def test_mimelite_sgd_is_fedavg():
     model, dataset = quadratic(3), ragged(SIZES)
     options = {"batch_size": 2, "num_local_epochs": 2}  # in shuffled order
     lite = run(fedax.mimelite(model, RATE, BASES["sgd"], **options), dataset, 5)
@@ -230,7 +230,7 @@ def test_f10_mimelite_sgd_is_fedavg():
 
 
 @every_base
-def test_f10_mimelite_of_one_full_step_is_server_only(base):
+def test_mimelite_of_one_full_step_is_server_only(base):
     model, dataset = quadratic(3), ragged(SIZES)
     expected = run(fedax.server_only(model, RATE, BASES[base]), dataset, 5)
 
@@ -249,7 +249,7 @@ def test_f10_mimelite_of_one_full_step_is_server_only(base):
 
 @pytest.mark.parametrize(("base", "num_steps", "alike"),
                          [("sgdm", 1, True), ("adam", 1, True), ("sgdm", 4, False)])
-def test_f10_cmime_is_mime_at_one_step_and_not_at_more(base, num_steps, alike):
+def test_cmime_is_mime_at_one_step_and_not_at_more(base, num_steps, alike):
     mime, cmime = (
         run(make(quadratic(3), RATE, BASES[base], num_local_steps=num_steps, **WALK),
             ragged(SIZES), 4)
@@ -261,7 +261,7 @@ def test_f10_cmime_is_mime_at_one_step_and_not_at_more(base, num_steps, alike):
         far(cmime.params["x"], mime.params["x"], 1e-2)
 
 
-# ------------------------------------------------------------------------ F11
+# ---------------------------------------------------------- identical clients
 
 
 def identical_clients() -> FederatedDataset:
@@ -270,7 +270,7 @@ def identical_clients() -> FederatedDataset:
 
 
 @every_base
-def test_f11_mime_of_identical_clients_is_k_centralised_steps_with_frozen_statistics(base):
+def test_mime_of_identical_clients_is_k_centralised_steps_with_frozen_statistics(base):
     dataset, K = identical_clients(), 5
     states = run(
         fedax.mime(quadratic(3), RATE, BASES[base], num_local_steps=K, batch_size=4), dataset, 4
@@ -296,7 +296,7 @@ def mimemvr_as_printed(algorithm):
     return algorithm._replace(exchanges=(first, second._replace(client=client)))
 
 
-def test_f11_mimemvr_of_identical_clients_is_kt_steps_of_gradient_descent():
+def test_mimemvr_of_identical_clients_is_kt_steps_of_gradient_descent():
     dataset, K, T = identical_clients(), 3, 5
     weights = jnp.asarray([0.0, 0.3, 1.0])  # a
 
@@ -315,7 +315,7 @@ def test_f11_mimemvr_of_identical_clients_is_kt_steps_of_gradient_descent():
 
 
 @pytest.mark.quick
-def test_f11_mimemvr_of_unlike_clients_in_numpy():
+def test_mimemvr_of_unlike_clients_in_numpy():
     dataset, K, T, a = ragged(SIZES), 3, 4, 0.3
     states = run(fedax.mimemvr(quadratic(3), RATE, a, num_local_steps=K, **WALK), dataset, T)
     x = before = np.ones(3)
@@ -334,7 +334,7 @@ def test_f11_mimemvr_of_unlike_clients_in_numpy():
 
 
 @every_base
-def test_f11_the_optimum_is_a_fixed_point_of_mime_and_not_of_fedavg(base):
+def test_the_optimum_is_a_fixed_point_of_mime_and_not_of_fedavg(base):
     dataset = ragged(SIZES)
     best = -dataset.arrays["b"].sum(0) / dataset.arrays["a"].sum(0)
     start = {"x": jnp.asarray(best)}
@@ -346,10 +346,10 @@ def test_f11_the_optimum_is_a_fixed_point_of_mime_and_not_of_fedavg(base):
         far(run(average, dataset, 3, start).params["x"][-1], best, 1e-2)
 
 
-# ------------------------------------------------------------------------ F12
+# --------------------------------------------------------------------- FedJAX
 
 
-def test_f12_fedjax_mime_with_momentum_is_the_papers_at_a_smaller_rate():
+def test_fedjax_mime_with_momentum_is_the_papers_at_a_smaller_rate():
     beta, dataset = 0.9, ragged(SIZES)
     trace = optax.trace(beta)  # FedJAX: optax with a frozen state, g + beta m_o
     fedjax = BaseOptimizer(
@@ -364,7 +364,7 @@ def test_f12_fedjax_mime_with_momentum_is_the_papers_at_a_smaller_rate():
     far(unscaled.params["x"], paper.params["x"], 1e-2)
 
 
-def test_f12_the_number_in_fedjaxs_own_test():
+def test_the_number_in_fedjaxs_own_test():
     # Loss x w from w = 4, clients [2, 4, 6] and [8, 10], minibatches of 2, rate 1: every corrected
     # gradient is the mean 6, so the deltas are 12 and 6, weighed 3 to 2; the server's rate is 0.2.
     values = np.array([2.0, 4.0, 6.0, 8.0, 10.0])[:, None]
@@ -375,7 +375,7 @@ def test_f12_the_number_in_fedjaxs_own_test():
     assert x[0, 0] == pytest.approx(2.08)
 
 
-def test_f11_mimemvr_begins_in_the_first_round_that_anyone_answers():
+def test_mimemvr_begins_in_the_first_round_that_anyone_answers():
     task = fedax.Task(quadratic(3), ragged(SIZES))
     algorithm = fedax.mimemvr(
         task.model, 0.1, 0.2, num_local_steps=3, batch_size=max(SIZES), order="sequential"

@@ -1,4 +1,4 @@
-"""F16 of FACTS, FedProx, local and server adaptivity, FedSGD's decays (E1, E2), against NumPy."""
+"""SCAFFOLD, FedProx, local and server adaptivity and FedSGD's decays, against NumPy."""
 
 import itertools
 
@@ -47,11 +47,11 @@ def sgd(rows, x, rate, num_steps, size=2):
     return x
 
 
-# ------------------------------------------------------------------------ F16
+# ------------------------------------------------------------------- SCAFFOLD
 
 
 @pytest.mark.parametrize(("option", "weighting"), [("I", "uniform"), ("II", "num_examples")])
-def test_f16_the_first_round_is_fedavg_and_the_second_is_not(option, weighting):
+def test_the_first_round_is_fedavg_and_the_second_is_not(option, weighting):
     model, dataset = quadratic(3), ragged(SIZES)
     order = "shuffled" if option == "II" else "sequential"
     options = {"batch_size": 2, "num_local_epochs": 2, "weighting": weighting, "order": order}
@@ -64,7 +64,7 @@ def test_f16_the_first_round_is_fedavg_and_the_second_is_not(option, weighting):
 @pytest.mark.parametrize(
     ("option", "weighting"), [("I", "num_examples"), ("II", "num_examples"), ("II", "uniform")]
 )
-def test_f16_algorithm_4_with_sampled_clients_in_numpy(option, weighting):
+def test_algorithm_4_with_sampled_clients_in_numpy(option, weighting):
     # Epochs of ragged minibatches (so K_i differs), weights n_i, |S| / N = 1/3, server rate 0.7.
     dataset, eta, size, rounds = ragged(SIZES), 0.7, 2, 6
     N = len(SIZES)
@@ -103,7 +103,7 @@ def test_f16_algorithm_4_with_sampled_clients_in_numpy(option, weighting):
 
 
 @pytest.mark.quick
-def test_f8_fedprox_of_mu_0_is_fedavg_to_the_bit():
+def test_fedprox_of_mu_0_is_fedavg_to_the_bit():
     model, dataset, options = quadratic(3), ragged(SIZES), {"num_local_steps": 4, **WALK}
     prox = run(fedax.fedprox(model, GAMMA, proximal_weight=0.0, **options), dataset, 3)
     average = run(fedax.fedavg(model, GAMMA, **options), dataset, 3)
@@ -112,8 +112,9 @@ def test_f8_fedprox_of_mu_0_is_fedavg_to_the_bit():
     far(default.params["x"], average.params["x"], 1e-5)
 
 
-def test_c2_fedprox_with_rho_is_mu_rho_over_gamma():
-    # Paper 002's Algorithm 2 prints y - gamma g + rho (x - y), which gamma does not multiply.
+def test_fedprox_with_rho_is_mu_rho_over_gamma():
+    # Algorithm 2 of Chen et al. 2023 prints y - gamma g + rho (x - y), which gamma does not
+    # multiply.
     dataset, K, rho, decay = ragged(SIZES), 4, 0.05, 0.8
     rate = fedax.schedules.exponential_decay(GAMMA, decay)
     prox = fedax.fedprox(quadratic(3), rate, rho=rho, num_local_steps=K, **WALK)
@@ -258,7 +259,7 @@ def test_local_adam_averages_its_moments():
 
 
 @pytest.mark.quick
-@pytest.mark.parametrize("name", ["fedamsgrad", "fedadabound", "001's FedAdam"])
+@pytest.mark.parametrize("name", ["fedamsgrad", "fedadabound", "decay2021's FedAdam"])
 def test_adaptive_servers_in_numpy(name):
     dataset, K, rounds = ragged(SIZES), 3, 12
     eta, tau, beta1, beta2 = 0.3, 0.02, 0.8, 0.7
@@ -269,12 +270,12 @@ def test_adaptive_servers_in_numpy(name):
         algorithm = fedax.fedadabound(
             quadratic(3), GAMMA, eta, tau, beta1, beta2, final_scale=3.0, bound_rate=0.1, **options
         )
-    else:  # paper 001, Algorithm 3: v from 0, eta_t = alpha sqrt(1 - b2^t) / (1 - b1^t)
+    else:  # decay2021, Algorithm 3: v from 0, eta_t = alpha sqrt(1 - b2^t) / (1 - b1^t)
         server = fedax.optimizers.adam(tau, beta1, beta2, 0.0, "standard")
         algorithm = fedax.fedsgd(quadratic(3), GAMMA, eta, server_optimizer=server, **options)
     got = run(algorithm, dataset, rounds).params["x"]
     x, m = np.ones(3), np.zeros(3)
-    v = largest = np.full(3, 0.0 if name == "001's FedAdam" else tau**2)
+    v = largest = np.full(3, 0.0 if name == "decay2021's FedAdam" else tau**2)
     clipped = set()
     for t in range(1, rounds + 1):
         delta = mean_model(dataset, lambda rows, x=x: sgd(rows, x, GAMMA, K)) - x
@@ -292,13 +293,13 @@ def test_adaptive_servers_in_numpy(name):
             scale = scale * np.sqrt(1 - beta2**t) / (1 - beta1**t)
         x = x + eta * m * scale
         close(got[t - 1], x)
-    assert name == "001's FedAdam" or clipped == {-1, 1}  # the bound was at work, and was not
+    assert name == "decay2021's FedAdam" or clipped == {-1, 1}  # the bound was at work, and was not
 
 
 # ------------------------------------------------------- FedSGD's three decays
 
 
-def test_e1_all_combinations_of_the_three_decays_in_numpy():
+def test_all_combinations_of_the_three_decays_in_numpy():
     dataset, K0, eta = ragged(SIZES[:3]), 5, 0.6
     decays = [*itertools.product((1.0, 0.7), (1.0, 0.8), (1.0, 0.9))]
 
@@ -328,7 +329,7 @@ def counts(make, num_rounds, dtype):
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
-def test_e2_the_decayed_steps_are_4586_and_4577(dtype):
+def test_the_decayed_steps_are_4586_and_4577(dtype):
     # ceil(10 * 0.995^t), 3000 rounds from t = 0 and from t = 1; the first K = 1 at t = 460.
     with jax.enable_x64(dtype == "float64"):
         steps = counts(
@@ -342,7 +343,7 @@ def test_e2_the_decayed_steps_are_4586_and_4577(dtype):
     assert np.argmax(steps == 1) == 460
 
 
-def test_e2_breaks_when_the_steps_are_rounded():
+def test_breaks_when_the_steps_are_rounded():
     steps = counts(
         lambda model: fedax.fedavg(
             model, 0.01, num_local_steps=lambda t: jnp.round(10 * 0.995 ** t.astype(float)),
@@ -355,7 +356,7 @@ def test_e2_breaks_when_the_steps_are_rounded():
     assert steps[-1] == 0  # and from t = 598 on nothing is trained at all
 
 
-def test_e1_fewer_steps_cost_less_time():
+def test_fewer_steps_cost_less_time():
     dataset = ragged([1])
     algorithm = fedax.fedsgd(
         quadratic(3), 1e-3, num_local_steps=2_000_000, steps_decay=0.5, batch_size=1,

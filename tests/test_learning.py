@@ -51,8 +51,8 @@ def sigmoid(params, x):
 
 @pytest.mark.parametrize(("model", "options", "words"), [
     (fedax.classification(init, apply), {"scale": 255.0}, "'x' has numbers up to"),
-    (fedax.classification(init, softmax), {}, "leave out the softmax"),
-    (fedax.classification(init, sigmoid, activation="sigmoid"), {}, "leave out the sigmoid"),
+    (fedax.classification(init, softmax), {}, "remove the softmax"),
+    (fedax.classification(init, sigmoid, activation="sigmoid"), {}, "remove the sigmoid"),
     (fedax.classification(init, apply), {"rate": 1e-9}, "has not fallen"),
     (
         fedax.classification(

@@ -73,5 +73,5 @@ def test_squared_error_of_images():
     f = np.full((2, 8), 0.25)
     measured = mean_squared_error()(jnp.asarray(f), {"x": jnp.asarray(x)})
     assert mean(measured) == pytest.approx(np.square(f - x.reshape(2, 8)).mean(), rel=1e-12)
-    with pytest.raises(ModelError, match="not as many numbers"):
+    with pytest.raises(ModelError, match="does not fit the targets"):
         mean_squared_error()(jnp.asarray(f[:, :7]), {"x": jnp.asarray(x)})

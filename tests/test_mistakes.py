@@ -241,7 +241,7 @@ def predictions_with_one_axis_too_many():
     train(model, data(y=Y.astype(float)))
 
 
-@mistake("Logits", "[B, C]", "[2]", "one column a class")
+@mistake("Logits", "[B, C]", "[2]", "one column per class")
 def logits_without_classes():
     train(fedax.classification(lambda key: jnp.zeros(3), lambda p, x: x @ p))
 
@@ -318,7 +318,7 @@ def a_metric_without_weights():
     train(OWN._replace(metrics={"right": lambda o, b: right(o, b)[0]}), test=data())
 
 
-@mistake("metric 'right'", "-1", "negative", "weighs 0")
+@mistake("metric 'right'", "-1", "negative", "weight 0")
 def a_metric_with_negative_weights():
     negative = lambda o, b: (right(o, b)[0], -right(o, b)[1])  # noqa: E731
     fedax.evaluate(OWN._replace(metrics={"right": negative}), init(None), data())
@@ -563,7 +563,7 @@ def a_sampler_beyond_the_population():
     train(sampling=lambda seed, t: [0, 4])
 
 
-@mistake("whole numbers", "0.5")
+@mistake("integers", "0.5")
 def a_sampler_of_fractions():
     train(sampling=lambda seed, t: [0.5, 1.5])
 

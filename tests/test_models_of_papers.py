@@ -13,33 +13,33 @@ from fedax import models
 from fedax.models.initializers import init_layer
 
 COUNTS = {
-    "004, EMNIST": (models.image_cnn(), 1_206_590),
-    "000, EMNIST": (models.pooled_cnn(), 1_690_046),
-    "001, FEMNIST": (
+    "reddi2021, EMNIST": (models.image_cnn(), 1_206_590),
+    "charles2020, EMNIST": (models.pooled_cnn(), 1_690_046),
+    "decay2021, FEMNIST": (
         models.pooled_cnn(
             (32, 32, 1), 64, kernel_size=3, padding="VALID", initialization="pytorch"
         ),
         # 3x3 kernels; 32 pixels become 15, then 6; 64 outputs.
         9 * 32 + 32 + 9 * 32 * 64 + 64 + (6 * 6 * 64 + 1) * 512 + 513 * 64,
     ),
-    "002 (FedDyn), CIFAR-10": (
+    "elastic2023 (FedDyn), CIFAR-10": (
         models.pooled_cnn(
             (32, 32, 3), 10, num_filters=(64, 64), padding="VALID", hidden_sizes=(384, 192),
             initialization="pytorch",
         ),
         797_962,
     ),
-    "002 (FedDyn), MNIST": (
+    "elastic2023 (FedDyn), MNIST": (
         models.mlp_classifier(hidden_sizes=(200, 200), num_classes=10), 199_210,
     ),
-    "003, logistic regression": (models.logistic_regression(), 784 * 62 + 62),
-    "003, MLP": (models.mlp_classifier(), 271_862),
-    "004, autoencoder": (models.autoencoder(), 2_837_314),
-    "003, 004, CIFAR-100": (models.resnet18(), 11_227_812),
-    "003, CIFAR-100": (models.resnet20(), 278_324),
+    "mime2020, logistic regression": (models.logistic_regression(), 784 * 62 + 62),
+    "mime2020, MLP": (models.mlp_classifier(), 271_862),
+    "reddi2021, autoencoder": (models.autoencoder(), 2_837_314),
+    "mime2020 and reddi2021, CIFAR-100": (models.resnet18(), 11_227_812),
+    "mime2020, CIFAR-100": (models.resnet20(), 278_324),
     "ResNet-20 of He et al.": (models.resnet20(num_classes=10), 272_474),
-    "004, Shakespeare": (models.character_lstm(), 820_522),
-    "004, Stack Overflow": (models.word_lstm(), 4_050_748),
+    "reddi2021, Shakespeare": (models.character_lstm(), 820_522),
+    "reddi2021, Stack Overflow": (models.word_lstm(), 4_050_748),
 }
 
 

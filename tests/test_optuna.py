@@ -575,9 +575,9 @@ def test_seeds_are_averaged_and_divergence_is_the_worst(tmp_path):
             assert trial.value == pytest.approx(value + 2.0)  # the mean of 0, 1 and 5
             assert attributes["spread"] == pytest.approx(math.sqrt(7))  # of 0, 1 and 5
     assert any(t.value == math.inf for t in trials)
-    with pytest.raises(RunError, match="is of another search: num_rounds was 4 and is 5"):
+    with pytest.raises(RunError, match="a different search: num_rounds was 4 and is now 5"):
         opened(tmp_path, about={"num_rounds": 5})
-    with pytest.raises(RunError, match="of another search: direction was minimise and is maximise"):
+    with pytest.raises(RunError, match="search: direction was minimise and is now maximise"):
         opened(tmp_path, about={"num_rounds": ROUNDS}, maximise=True)
 
 
@@ -624,7 +624,7 @@ def test_a_search_trains_what_single_runs_train_and_goes_on(tmp_path, monkeypatc
                 np.testing.assert_allclose(own[name], single[name], rtol=1e-12)
             scores.append(single["train_loss"].mean())
         assert found[number].value == pytest.approx(np.mean(scores), rel=1e-12)
-    with pytest.raises(RunError, match="is of another search: num_rounds was 6 and is 7"):
+    with pytest.raises(RunError, match="a different search: num_rounds was 6 and is now 7"):
         fedax.search(TASK, fedax.fedavgm, out=tmp_path, **ASKED | {"num_rounds": 7})
 
 
@@ -696,14 +696,14 @@ def test_the_command_line_searches_goes_on_and_keeps_what_a_sweep_keeps(
     capsys.readouterr()
     for words, sentence in (
         (["--search", "rate=uniform(0,1)"], "Unknown setting of runs of fedavg and fedavgm"),
-        (["--search", "momentum=uniform(0,1)"], "--search has nothing that fedavg has"),
+        (["--search", "momentum=uniform(0,1)"], "--search has no range of a setting of fedavg"),
         (["--search", "client_learning_rate=uniform(-1,1)"], "client_learning_rate must be"),
         (["--search", "client_learning_rate=uniform(0,1)", "--sampler", "tp"], "Unknown sampler"),
-        (["--search", "client_learning_rate=uniform(0,1)", "--grid", "paper"], "leave one out"),
+        (["--search", "client_learning_rate=uniform(0,1)", "--grid", "reddi2021"], "leave one out"),
         (["--search", "client_learning_rate=uniform(0,1)", "--trials", "0"], "num_trials must be"),
         (["--trials", "3"], "--trials is of a search"),
-        (["--resume", out, "--rounds", "3"], "--resume takes the search from its folder"),
-        (["--extend", out], "A search has no grid that could be extended"),
+        (["--resume", out, "--rounds", "3"], "--resume continues a search with its own settings"),
+        (["--extend", out], "A search does not have a grid to extend"),
     ):
         start = [] if out in words else [
             "quadratic", "fedavg,fedavgm", "--preset", "none", "--out", str(tmp_path / "none")
@@ -763,7 +763,7 @@ def test_ranges_as_text():
     (["rate=int(1,2.5)"], "needs two whole numbers"),
     (["rate=loguniform(0,1)"], "number above 0, but is 'loguniform"),
     (["rate=uniform(2,1)"], "from a lower to a higher number, but"),
-    (["rate=choice(1,,2)"], "a choice that is empty"),
+    (["rate=choice(1,,2)"], "has an empty choice"),
     (["rate=uniform(0,1)", "rate=uniform(0,2)"], "has rate twice"),
 ])
 def test_what_is_no_range_is_a_sentence(words, sentence):

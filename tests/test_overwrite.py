@@ -22,7 +22,7 @@ def train(task: fedax.Task, out: Path, rate: float, **options: object) -> fedax.
 def test_train_begins_again(task: fedax.Task, tmp_path: Path) -> None:
     out = tmp_path / "run"
     train(task, out, 0.1, overwrite=True, keep_best="test_loss", log=["csv"])
-    with pytest.raises(fedax.RunError, match="begin again with overwrite=True"):
+    with pytest.raises(fedax.RunError, match="start again with overwrite=True"):
         train(task, out, 0.2)
     again = train(task, out, 0.2, overwrite=True)
     assert again.history["train_loss"].tolist() == (
@@ -51,7 +51,7 @@ def test_nothing_is_deleted_beside_what_a_run_did_not_write(
     path.parent.mkdir(exist_ok=True)
     path.write_text("mine")
     before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(fedax.RunError, match=r"Nothing in .* was deleted, as it holds"):
+    with pytest.raises(fedax.RunError, match=r"was not deleted, because it contains"):
         train(task, tmp_path, 0.2, overwrite=True)
     assert sorted(tmp_path.rglob("*")) == before
 
@@ -121,7 +121,7 @@ def test_of_the_command_line(
     grid = ["--grid", "client_learning_rate=0.01,0.02"]
     assert run_command(["run", *line, "--log", "csv", "--profile"]) == 0
     assert run_command(["run", *line]) == 1
-    assert "begin again with --overwrite" in capsys.readouterr().err
+    assert "start again with --overwrite" in capsys.readouterr().err
     assert run_command(["run", *line, "--overwrite"]) == 0
     assert not Path("it/metrics.csv").exists()
     assert run_command(["sweep", *line, *grid, "--overwrite"]) == 0

@@ -234,7 +234,7 @@ def test_a_users_task_and_method_run_as_fedaxs_own_do(project, capsys):
     out = capsys.readouterr().out
     assert "fedexp on reviews: 6 clients, 24 training examples" in out
     assert "reviews is from my_tasks.py" in out
-    assert "The task reviews has no presets: what nobody set has its default" in out
+    assert "Your task reviews does not have presets; settings have defaults" in out
     config = saved(folder)
     assert (config["task"], config["algorithm"], config["preset"]) == ("reviews", "fedexp", "none")
     assert config["task_options"] == {"spread": 2.0, "num_clients": 6}  # defaults, too
@@ -309,7 +309,7 @@ def test_changed_source_is_a_sentence_and_force_goes_on(project, capsys):
     capsys.readouterr()
     fed("run", "--resume", "r", "--rounds", "6", status=2)
     error = capsys.readouterr().err
-    assert f"{project / 'my_methods.py'} (as it was: r/source/{old[:12]}-my_methods.py)" in error
+    assert f"{project / 'my_methods.py'} (a copy is in r/source/{old[:12]}-my_methods.py)" in error
     assert f"{project / 'sizes.py'} (as it was" in error
     assert "fedax run --resume r --force" in error
     assert error.count("\n") == 1
@@ -332,7 +332,7 @@ def test_changed_source_is_a_sentence_and_force_goes_on(project, capsys):
     assert config["num_rounds"] == len(read_metrics(Path("r"))) == 6
     names = {path.name for path in Path("r/source").iterdir()}
     assert {f"{old[:12]}-my_methods.py", f"{source['sha256'][:12]}-my_methods.py"} <= names
-    assert "it was another version until round 4" in Path("r/report.html").read_text("utf-8")
+    assert "a different version until round 4" in Path("r/report.html").read_text("utf-8")
     fed("run", "--resume", "r", "--rounds", "7")  # nothing has changed any more
     (project / "my_tasks.py").rename(project / "moved.py")
     capsys.readouterr()
@@ -344,41 +344,41 @@ def test_changed_source_is_a_sentence_and_force_goes_on(project, capsys):
     written = (Path("r") / "config.json").read_text().replace("my_tasks.py", "moved.py")
     (Path("r") / "config.json").write_text(written)
     fed("run", "--resume", "r", "--rounds", "8", status=2)  # written by hand: whose code is it?
-    assert "was not written by fedax for you here, or was changed since" in capsys.readouterr().err
+    assert "was not written by your fedax on this machine, or was changed" in capsys.readouterr().err
     fed("run", "--resume", "r", "--rounds", "8", "--force")
     fed("run", "--resume", "r", "--rounds", "9")
 
 
 SENTENCES = {
-    "no file": ("my_task.py:reviews", "There is no file my_task.py. Did you mean my_tasks.py?"),
+    "no file": ("my_task.py:reviews", "my_task.py does not exist. Did you mean my_tasks.py?"),
     "no name": ("my_tasks.py:review", "Unknown name in my_tasks.py 'review'. Did you mean "
                 "'reviews'?"),
     "no NAME": ("my_tasks.py", "my_tasks.py:NAME, such as my_tasks.py:reviews"),
     "no word": ("my_tasks.py:", "is neither FILE.py:NAME nor package.module:NAME"),
-    "Windows": (r"C:\x\my.py:name", r"There is no file C:\x\my.py"),
-    "no module": ("mytasks:reviews", "there is no module 'mytasks'"),
+    "Windows": (r"C:\x\my.py:name", r"The file C:\x\my.py does not exist"),
+    "no module": ("mytasks:reviews", "the module 'mytasks' was not found"),
     "a module": ("my_tasks.py:np", "my_tasks.py:np is a module, but a task is"),
     "a dictionary": ("my_tasks.py:a_dictionary", "returned a dict, but a task is a fedax.Task"),
     "objects": ("my_tasks.py:objects", "The array 'name' holds objects"),
     "file lost": ("my_tasks.py:missing_file", "failed when it was called: FileNotFoundError: "
                   "reviews.csv not found"),
-    "method first": ("my_methods.py:fedexp", "it is no task but a method; a task comes first: "
+    "method first": ("my_methods.py:fedexp", "it is a method, not a task. Write a task before it: "
                      "fedax run TASK my_methods.py:fedexp"),
-    "a preset": ("my_tasks.py:reviews --preset paper", "The task reviews has no preset 'paper'"),
+    "a preset": ("my_tasks.py:reviews --preset reddi2021", "task reviews does not have presets"),
     "large cohort": ("my_tasks.py:reviews --cohort-size 10",
-                     "cohort_size is 10, but the task reviews has 6"),
+                     "cohort_size is 10, but the task reviews has only 6"),
     "unknown": ("my_tasks.py:small fedavg --set num_clients=3",
                 "Unknown setting of a run of fedavg on small"),
     "spelling": ("my_tasks.py:reviews fedavg --set spraed=3", "Did you mean 'spread'?"),
     "no whole number": ("my_tasks.py:reviews fedavg --set num_clients=2.5",
                         "my_tasks.py:reviews: num_clients must be a whole number, but is 2.5"),
-    "syntax": ("broken.py:x", "broken.py does not parse: invalid syntax (line 2 of"),
-    "import": ("needy.py:x", "needy.py needs the module 'nowhere', which is not found (line 3 of"),
+    "syntax": ("broken.py:x", "broken.py has a syntax error: invalid syntax (line 2 of"),
+    "import": ("needy.py:x", "needy.py needs the module 'nowhere', which was not found (line 3 of"),
     "name": ("undefined.py:x", "undefined.py failed when it was imported: NameError: name 'y' is "
              "not defined (line 1 of"),
     "script": ("script.py:x", "script.py ended the program when it was imported (line 2 of"),
-    "sibling": ("beside.py:x", "does not parse: invalid syntax (line 2 of"),
-    "nothing": ("empty.py:x", "empty.py has nothing of the name 'x', and no function at all"),
+    "sibling": ("beside.py:x", "has a syntax error: invalid syntax (line 2 of"),
+    "nothing": ("empty.py:x", "empty.py does not define 'x', nor any function"),
     "needed": ("my_tasks.py:reviews my_methods.py:needs --set rate=0.1",
                "my_methods.py:needs needs steps, which has no default: --set steps=VALUE"),
     "both needed": ("my_tasks.py:reviews my_methods.py:needs",
@@ -391,10 +391,10 @@ SENTENCES = {
                     "my_methods.py:scheduled: value must be a finite number at least 0"),
     "built": ("my_tasks.py:small my_methods.py:built",
               "my_methods.py:built is a FederatedAlgorithm, but a method is a function of the"),
-    "task second": ("my_tasks.py:small my_tasks.py:small", "is a task, and a task comes first"),
+    "task second": ("my_tasks.py:small my_tasks.py:small", "is a task, but a method was expected"),
     "no function": ("my_tasks.py:small my_methods.py:number", "my_methods.py:number is 3, but a"),
-    "no model": ("my_tasks.py:small my_methods.py:no_model", "takes no model, but a method is"),
-    "a task's function": ("my_tasks.py:small my_tasks.py:reviews", "takes no model"),
+    "no model": ("my_tasks.py:small my_methods.py:no_model", "does not take a model, but"),
+    "a task's function": ("my_tasks.py:small my_tasks.py:reviews", "does not take a model"),
     "None": ("my_tasks.py:small my_methods.py:returns_none --cohort-size 2",
              "my_methods.py:returns_none returned None (is there a return?), but a method is"),
     "fails": ("my_tasks.py:small my_methods.py:fails --cohort-size 2",
@@ -402,14 +402,14 @@ SENTENCES = {
     "client": ("my_tasks.py:small my_methods.py:bad_client --cohort-size 2", "my_methods.py"),
     "wrapper": ("my_tasks.py:small elastik+my_methods.py:fedexp",
                 "Unknown algorithm 'elastik'. Did you mean 'elastic'?"),
-    "behind": ("my_tasks.py:small my_methods.py:fedexp+elastic", "a wrapper stands before it all"),
+    "behind": ("my_tasks.py:small my_methods.py:fedexp+elastic", "Wrappers come first"),
     "both": ("my_tasks.py:reviews my_methods.py:shares --set num_clients=2",
-             "The setting 'num_clients' is one of the task and of the algorithm; write "
+             "Setting 'num_clients' belongs to the task and the algorithm; write "
              "task.num_clients or algorithm.num_clients"),
     "and the run": ("my_tasks.py:reviews my_methods.py:shares --set seed=2",
                     "write run.seed or algorithm.seed"),
     "no such part": ("my_tasks.py:reviews fedavg --set data.spread=2", "Unknown setting"),
-    "force alone": ("my_tasks.py:reviews --force", "--force goes with --resume"),
+    "force alone": ("my_tasks.py:reviews --force", "--force needs --resume"),
 }
 BROKEN = {
     "broken.py": "x = 1\ndef f(:\n", "needy.py": "import sys\n\nimport nowhere\n",
@@ -519,15 +519,15 @@ def test_presets_of_ours_with_a_method_of_the_users(capsys):
     assert (config.preset, config.num_rounds, config.cohort_size) == ("quick", 200, 10)
     assert config.task_options == {"model": "random"}
     assert config.algorithm_options == {"batch_size": 1, "num_local_steps": 10, "order": "iid"}
-    paper = resolve(task="shakespeare", algorithm="my_methods.py:by_name", preset="paper")
+    paper = resolve(task="shakespeare", algorithm="my_methods.py:by_name", preset="reddi2021")
     assert (paper.num_rounds, paper.algorithm_options) == (1200, {})  # it takes no local options
     # A method of the user's is not ours of that name.
     named = resolve(task="quadratics", algorithm="my_methods.py:fedavg")
     assert named.algorithm == "my_methods.fedavg"
     assert "client_learning_rate" not in named.algorithm_options
     fed("run", "quadratics", "my_methods.py:fedexp", "--rounds", "1", "--out", "r")
-    assert "The preset quick has the run's settings and those of local training, and none of " \
-        "fedexp's own: they have their defaults" in capsys.readouterr().out
+    assert "Preset quick supplies the settings of the run and of local training; " \
+        "fedexp's own settings have their defaults" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", ["instance", "partial", "by_name", "scheduled", "fedexp"])
@@ -676,13 +676,13 @@ def test_entry_points_run_by_name(installed, project, tmp_path, monkeypatch, cap
     metadata.write_text(metadata.read_text().replace("1.2", "1.3"))
     capsys.readouterr()
     fed("run", "--resume", project / "r", status=2)
-    assert "has changed since: shop-tasks 1.3" in capsys.readouterr().err
+    assert "has changed since it was started: shop-tasks 1.3" in capsys.readouterr().err
     fed("run", "broken", status=2)
     assert "broken of broken-things 0.1 needs the module 'nowhere_to_be_found'" in \
         capsys.readouterr().err
     fed("run", "twice", status=2)
     error = capsys.readouterr().err
-    assert "Several packages have the task 'twice'; say which: " in error
+    assert "Several packages provide the task 'twice'; choose one: " in error
     assert "shop.tasks:small (shop-tasks 1.3)" in error
     fed("run", "shop-flor", status=2)
     assert "Did you mean 'shop-floor'?" in capsys.readouterr().err
@@ -700,8 +700,10 @@ def test_entry_points_are_listed_with_where_they_come_from(installed, capsys):
     assert rows["shops"]["from"] == "shop-tasks 1.2"
     assert rows["shops"]["description"] == "Reviews of shops."
     assert rows["shops"]["settings"] == ["num_clients", "spread", "validation"]
-    assert rows["quadratics"]["problem"] == "fedax has its own; write shop.tasks:small"
-    assert "Several packages have" in rows["twice"]["problem"]
+    assert rows["quadratics"]["problem"] == (
+        "fedax has one of this name; to use the other, write shop.tasks:small"
+    )
+    assert "Several packages provide" in rows["twice"]["problem"]
     assert "shop.sizes:SIZES is a tuple, but a task is" in rows["sizes"]["problem"]
 
 
@@ -821,14 +823,14 @@ def test_advice_for_a_run_of_a_users_method(capsys):
         "r")
     capsys.readouterr()
     fed("theory", "--run", "r", "--json")
-    assert "The clients of my_methods.fedavg, as this run has it, do not just take" in \
+    assert "Clients of my_methods.fedavg in this run do more than gradient steps" in \
         capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
     ("change", "sentence"),
-    [({"path": "my_tasks.py"}, "does not say where a task or a method comes from"),
-     ({"colour": "red"}, "does not say where a task or a method comes from"),
+    [({"path": "my_tasks.py"}, "is not the source of a task or a method"),
+     ({"colour": "red"}, "is not the source of a task or a method"),
      ({"name": "review"}, "Unknown name in")],
 )
 def test_an_edited_record_is_checked(project, change, sentence):
@@ -945,7 +947,7 @@ def test_help_of_a_run_shows_what_can_be_set(capsys):
         run_command(["run", "my_tasks.py:reviews", "my_methods.py:needs", "-h"])
     assert stopped.value.code == 0
     out = capsys.readouterr().out
-    assert "  steps  whole number; must be given\n" in out
+    assert "  steps  whole number; required\n" in out
     assert "  spread  number; default 1.0\n      how far the shops lie apart.\n" in out
     with pytest.raises(SystemExit) as stopped:
         run_command(["run", "shakespeare", "fedyogy", "--help"])
@@ -958,8 +960,8 @@ def test_help_of_a_run_shows_what_can_be_set(capsys):
 
 @pytest.mark.parametrize(("run", "reason"), [
     (["emnist-autoencoder", "scaffold"],
-     "The preset 'quick' of the task emnist-autoencoder has no settings for scaffold"),
-    (["shakespeare", "fedyogi", "--preset", "papr"], "The task shakespeare has no preset 'papr'."),
+     "Preset 'quick' of task emnist-autoencoder does not have settings for scaffold"),
+    (["shakespeare", "fedyogi", "--preset", "papr"], "Unknown preset 'papr' of task shakespeare."),
     (["my_tasks.py:reviews", "my_methods.py:needs"], "steps"),
 ])
 def test_help_of_a_run_says_why_it_shows_no_preset(run, reason, capsys):
@@ -967,7 +969,7 @@ def test_help_of_a_run_says_why_it_shows_no_preset(run, reason, capsys):
         run_command(["run", *run, "--help"])
     assert stopped.value.code == 0
     said = " ".join(capsys.readouterr().out.split())
-    *_, end = said.partition("No values of a preset stand here. ")
+    *_, end = said.partition("The preset's values cannot be shown. ")
     assert reason in end
     assert "; preset " not in said
 
@@ -987,6 +989,6 @@ def test_one_method_or_task_is_listed_with_its_settings(capsys):
     names = [setting["name"] for setting in row["settings"]]
     assert names == ["num_clients", "spread", "validation"]
     fed("list", "datasets", "--settings", status=2)
-    assert "tasks and algorithms have settings" in capsys.readouterr().err
+    assert "--settings are for tasks and algorithms" in capsys.readouterr().err
     fed("list", "algorithms", "fedavgg", status=2)
     assert "Did you mean 'fedavg'?" in capsys.readouterr().err

@@ -144,10 +144,10 @@ def test_curves_are_read_toggled_and_zoomed(browser, comparison):
         assert chart(page, "c.plot.scales.y.max") < 2
         page.get_by_role("button", name="Hide all").click()
         page.get_by_label("Filter rows").fill("not")
-        page.get_by_role("button", name="Show every row below").click()
+        page.get_by_role("button", name="Show all rows below").click()
         painted(page)
         assert chart(page, "c.shown") == [False] * 3 + [True] * 3
-        page.get_by_role("button", name="As at first").click()
+        page.get_by_role("button", name="Reset").click()
         assert chart(page, "c.shown.every(Boolean)")
 
 
@@ -266,7 +266,7 @@ def test_a_sweep_shows_the_best_the_edges_and_what_diverged(browser, tmp_path):
         # The smallest client rate is below, the smallest server rate at the left.
         best = maps.first.locator("tr").last.locator("td").first
         assert best.inner_text().split() == [
-            f"{mean:.5g}", "±", f"{spread:.2g}", "★", "best", "at", "the", "edge"]
+            f"{mean:.5g}", "±", f"{spread:.2g}", "★", "best", "at", "an", "edge"]
         assert best.get_attribute("class") == "best edge"
         assert maps.last.locator("td.best").inner_text().endswith("★ best")
         assert maps.last.locator("td.diverged").inner_text() == "1 of 2 diverged"
@@ -378,7 +378,7 @@ def test_two_hundred_runs_of_a_thousand_rounds_open_in_three_seconds(browser, tm
         assert browsers.seconds_worked(page) < 3
         assert chart(page, "c.plot.data.length") == 201
         assert chart(page, "c.plot.data[200].length") == 1000  # none is left out
-        page.get_by_role("button", name="Show every row below").click()
+        page.get_by_role("button", name="Show all rows below").click()
         painted(page)
         assert chart(page, "c.shown.every(Boolean)")
 
@@ -423,7 +423,7 @@ def test_long_curves_keep_the_ends_of_each_stretch():
     assert (np.sort(pairs) == np.stack([stretches.min(2), stretches.max(2)], axis=2)).all()
     first = stretches.argmin(2) < stretches.argmax(2)
     assert ((pairs[..., 0] < pairs[..., 1]) == first).all()
-    assert "of each 5 measured rounds" in view.note
+    assert "of every 5 measured rounds" in view.note
 
 
 @pytest.mark.quick
@@ -443,19 +443,19 @@ def test_warnings_that_matter():
     (sentence,) = warnings(good._replace(rounds=blown))
     last = np.geomspace(2.0, 1e30, 39)[-4:].mean()
     assert sentence == (
-        f"Worse than at the start: the mean training loss of the last 4 rounds is {last:.4g}, "
-        "where that of the first was 2. Try lower learning rates.")
+        f"Worse than at the start: the mean training loss of the last 4 rounds is {last:.4g}; "
+        "in the first round it was 2. Try lower learning rates.")
     assert kinds(good._replace(rounds=rounds_of([2.0, *[3.0] * 38, 1.0]))) == []
     sampled = [m | {"evaluated_examples": 5, "evaluated_of": 9} for m in flat]
     at_end = {"final": final | sampled[-1], "stopped": None}
     (sentence,) = warnings(good._replace(rounds=sampled, summary=at_end))
-    assert sentence == "Evaluated on a sample: test metrics at the end are of 5 of 9 examples."
+    assert sentence == "Evaluated on a sample: final test metrics use 5 of 9 examples."
     whole = {"evaluated_examples": 9, "evaluated_of": 9}
     at_end = {"final": final | whole, "stopped": None}
     assert kinds(good._replace(rounds=[*sampled[:-1], flat[-1] | whole], summary=at_end)) == []
     worse = {"final": final, "stopped": None, "references": {"a table": {"test_accuracy": 0.6}}}
     (sentence,) = warnings(good._replace(summary=worse))
-    assert sentence == "Worse than a table: a test accuracy of 50%, where that has 60%."
+    assert sentence == "Worse than a table: test accuracy 50%, compared with 60%."
     untested = [{"round": 1, "train_loss": 1.0}]
     assert kinds(good._replace(rounds=untested)) == ["No test metrics"]
 
@@ -507,7 +507,7 @@ def test_the_command_writes_pages_of_runs(tmp_path, capsys, monkeypatch):
     ]
     assert run_command(["report", "b"]) == 0
     page = (tmp_path / "b" / "report.html").read_text("utf-8")
-    assert "Not finished: 39 of 40 rounds are here. Go on with: fedax run --resume b" in page
+    assert "Not finished: 39 of 40 rounds done. Continue with: fedax run --resume b" in page
     assert page == report_page(folders[1].relative_to(tmp_path))
     assert run_command(["report", "a", "b", "c", "a"]) == 0
     page = (tmp_path / "fedax-report.html").read_text("utf-8")
@@ -519,12 +519,12 @@ def test_the_command_writes_pages_of_runs(tmp_path, capsys, monkeypatch):
     (tmp_path / "empty").mkdir()
     folder_of(tmp_path / "forged", run_of("f", 0.1, config=config_of(num_rounds="many")))
     for arguments, status, sentence in (
-        ([], 2, "fedax report needs a folder of a run or a sweep"),
+        ([], 2, "fedax report needs one or more folders"),
         (["nowhere"], 1, "nowhere does not exist."),
-        (["empty", "a"], 1, "empty is not a run folder: it has no config.json."),
+        (["empty", "a"], 1, "empty is not a run folder: it does not contain config.json."),
         (["forged"], 1, "forged/config.json is damaged: its num_rounds cannot be 'many'."),
         (["a", "forged"], 1, "forged/config.json is damaged: its num_rounds cannot be 'many'."),
-        (["a", "--out", "empty"], 2, "--out is empty, which is a folder"),
+        (["a", "--out", "empty"], 2, "--out empty is a folder"),
         (["a", "--out", "a/config.json/x.html"], 1, "Cannot write the page a/config.json/x.html: "),
     ):
         assert run_command(["report", *arguments]) == status
@@ -560,6 +560,6 @@ def test_a_run_without_rounds_and_one_of_one_round_have_a_page(browser, tmp_path
     one = none._replace(rounds=[{"round": 1, "train_loss": 1.5, "rejected": ["x"]}])
     for content in (run_page(none), comparison_page([none])):
         with opened(browser, written(tmp_path, content)) as page:
-            assert "There are none yet." in page.locator("main").inner_text()
+            assert "No curves yet." in page.locator("main").inner_text()
     with opened(browser, written(tmp_path, run_page(one))) as page:
         assert chart(page, "[c.plot.scales.x.min, c.plot.scales.x.max]") == [0, 2]

@@ -147,7 +147,7 @@ def test_more_clients_than_go_to_the_device_together(monkeypatch):
 @pytest.mark.parametrize(("change", "sentence"), [
     (lambda: tuned(split_task()._replace(test=None)), r"needs test examples .* data\.split\(\)"),
     (lambda: tuned(split_task()._replace(test=split_task().train.pooled())),
-     "names are such as '0' there and 'pool' here"),
+     "names look like '0' in task.train and 'pool' in task.test"),
     (lambda: tuned(TASK, START, num_local_epochs=None), "Say how long clients fine-tune"),
     (lambda: tuned(TASK, START, num_local_steps=1.5), "num_local_steps must be a whole .* is 1.5"),
     (lambda: tuned(TASK, START, num_local_epochs=-1), "num_local_epochs must be .* is -1"),
@@ -289,7 +289,7 @@ def test_every_kind_of_method_fine_tunes_at_its_rate():
     ({"personalize_steps": -1}, "personalize_steps must be a whole number of at least 0.* is -1"),
     ({"personalize_epochs": 0.5}, "personalize_epochs must be a whole number .* is 0.5"),
     ({"personalize_clients": 0}, "personalize_clients must be .* is 0"),
-    ({"personalize_learning_rate": 0.1}, "not how long clients fine-tune; give personalize_steps"),
+    ({"personalize_learning_rate": 0.1}, "without a number of steps; also give personalize_steps"),
     ({"personalize_steps": 1, "personalize_learning_rate": -1.0}, "rate must be .* is -1.0"),
 ])
 def test_wrong_options_are_sentences(options, sentence):
@@ -340,7 +340,7 @@ def test_a_run_keeps_its_clients_and_shows_the_worst(quadratics, tmp_path, capsy
     worst = rows[int(values.argmax())]
     assert f"<td>{values.max():.5g}</td>" in page
     assert f"<td>{html.escape(worst['client'])}</td>" in page
-    for label in ("mean of the worst tenth", "some clients after fine-tuning", "clients before"):
+    for label in ("mean of the worst 10%", "fine-tuned on some clients", "before fine-tuning"):
         assert label in page
     out = capsys.readouterr().out
     assert "test personal distance" in out
@@ -385,5 +385,5 @@ def test_the_command_line_takes_the_options(quadratics, tmp_path, capsys):
     alone = ["run", "quadratic", "server_only", "--preset", "none", "--rounds", "1", "--out",
              str(tmp_path / "none"), "--set", "cohort_size=2", "personalize_steps=1"]
     assert run_command(alone) == 2
-    assert "this method does not say one; give personalize_learning_rate" in capsys.readouterr().err
+    assert "method does not have one; give personalize_learning_rate" in capsys.readouterr().err
     assert not (tmp_path / "none").exists()

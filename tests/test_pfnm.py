@@ -474,7 +474,7 @@ def test_mlp_by_hand_and_its_errors():
     hidden = np.maximum(hidden @ network[1]["w"] + network[1]["b"], 0)
     expected = hidden @ network[2]["w"] + network[2]["b"]
     np.testing.assert_allclose(outputs(network, x.reshape(2, 3, 2)), expected, rtol=1e-12)
-    with pytest.raises(ValueError, match=r"takes 6 numbers an example, but .* \[2, 5\]"):
+    with pytest.raises(ValueError, match=r"takes 6 numbers per example, but .* \[2, 5\]"):
         outputs(network, x[:, :5])
     for sizes in ((4,), (4, 0)):
         with pytest.raises(ValueError, match=r"MLP needs the sizes|A layer size must be"):

@@ -79,9 +79,9 @@ class TestCurves:
         assert np.array_equal(x, [1, 2, 3])
         assert np.allclose(lower, losses.mean(0) - spread, rtol=1e-12)
         assert np.allclose(upper, losses.mean(0) + spread, rtol=1e-12)
-        assert said(axes) == ("lines: mean over 3 seeds; bands: plus and minus the sample standard "
-                              "deviation over seeds.")
-        assert (axes.get_xlabel(), axes.get_ylabel()) == ("round", "train loss")
+        assert said(axes) == ("lines: mean over 3 seeds; bands: ± sample standard deviation "
+                              "over seeds.")
+        assert (axes.get_xlabel(), axes.get_ylabel()) == ("Round", "Train loss")
         assert axes.get_legend() is None
 
     def test_one_run_of_one_round_is_a_point_without_a_band(self):
@@ -97,7 +97,7 @@ class TestCurves:
         assert np.allclose(axes.get_lines()[0].get_ydata(), np.mean(each, 0), rtol=1e-14)
         ((_, lower, _),) = edges_of(axes)
         assert np.allclose(lower, np.mean(each, 0) - np.std(each, 0, ddof=1), rtol=1e-12)
-        assert said(axes).endswith("smoothed: each point is the mean of the last 3 rounds.")
+        assert said(axes).endswith("smoothed over 3 rounds.")
 
     def test_a_running_mean_counts_rounds_and_not_measurements(self):
         rounds, values = np.array([1, 10, 12, 19]), np.array([1.0, 2.0, 4.0, 6.0])
@@ -112,7 +112,7 @@ class TestCurves:
         assert points(line) == [[2, 0.5], [4, 0.7]]
         assert points(hollow) == [[2, 0.5]]
         assert hollow.get_markerfacecolor() == "white"
-        assert "hollow points: on a sample" in said(axes)
+        assert "hollow points: sample" in said(axes)
         assert axes.yaxis.get_major_formatter()(0.5) == "50.0%"
 
     def test_against_what_was_spent(self):
@@ -128,7 +128,7 @@ class TestCurves:
             assert axes.get_lines()[0].get_xdata().tolist() == x
         axes = pictures.curves([run, other], against="seconds")
         assert axes.get_lines()[0].get_xdata().tolist() == [1.0, 1.5, 2.0]
-        assert axes.get_xlabel() == "training time without compiling and evaluating [s]"
+        assert axes.get_xlabel() == "Training time without compilation and evaluation (s)"
 
     def test_where_seeds_have_ended_the_line_is_thin(self):
         runs = [history([4.0, 2.0]), history([2.0, 4.0, 8.0, 7.0])]
@@ -138,7 +138,7 @@ class TestCurves:
         assert thin.get_linewidth() < whole.get_linewidth() / 2
         ((x, _, _),) = edges_of(whole.axes)
         assert x.tolist() == [1, 2]
-        assert "thin: over fewer seeds" in said(whole.axes)
+        assert "thin: fewer seeds" in said(whole.axes)
 
     @pytest.mark.parametrize("end", [np.nan, np.inf])
     def test_a_cross_is_where_a_seed_diverged(self, end):
@@ -186,7 +186,7 @@ class TestCurves:
     def test_a_label_without_a_finite_value_is_named(self):
         axes = pictures.curves({"good": history([1.0, 2.0]), "bad": history([np.nan])})
         names = [text.get_text() for text in axes.get_legend().get_texts()]
-        assert names == ["good", "bad (nothing finite)"]
+        assert names == ["good", "bad (no finite value)"]
 
     def test_it_draws_on_given_axes_and_without_pyplot(self):
         given = Figure().add_subplot()
@@ -206,9 +206,9 @@ class TestCurves:
         assert points(lines[0]) == [[2, 6]]
         own = history([2.0, 1.0])
         assert points(pictures.curves(own.to_pandas()).get_lines()[0]) == [[1, 2], [2, 1]]
-        with pytest.raises(DrawingError, match="'a' has round 1 more than once; a column 'seed'"):
+        with pytest.raises(DrawingError, match="'a' has round 1 more than once"):
             pictures.curves(frame.drop(columns="seed"))
-        with pytest.raises(DrawingError, match=r"a column 'round', but this has \['label'\]"):
+        with pytest.raises(DrawingError, match=r"a column 'round', but has \['label'\]"):
             pictures.curves(frame[["label"]])
 
     def test_a_record_and_its_frame_have_a_line_a_setting(self):
@@ -228,16 +228,16 @@ class TestCurves:
         assert points(pictures.curves([result]).get_lines()[0]) == [[1, 2], [2, 1]]
 
     @pytest.mark.parametrize(("data", "options", "words"), [
-        (history([1.0]), {"metric": "los"}, "The history has no metric 'los'; it has train_loss."),
+        (history([1.0]), {"metric": "los"}, "metric 'los'. It has: train_loss."),
         ({"a": history([1.0])}, {"against": "bytes"},
-         "'a' has no metric 'bytes_down', which is measured with diagnostics=True"),
+         "'a' does not have the metric 'bytes_down', which is measured with diagnostics=True"),
         (history([1.0]), {"against": "bites"}, "Unknown against 'bites'. Did you mean 'bytes'"),
         (history([1.0]), {"smoothing": 0}, "smoothing must be a whole number of at least 1, but"),
         (history([np.nan, np.inf]), {}, "'train_loss' is finite in no round"),
         (fedax.History(), {}, "the history has no rounds"),
-        ({}, {}, "no run was given"),
+        ({}, {}, "give at least one run"),
         ([3], {}, "of type int"),
-        ([history([1.0], a=[None]), history([1.0, 2.0])], {"metric": "a"}, "no metric 'a'"),
+        ([history([1.0], a=[None]), history([1.0, 2.0])], {"metric": "a"}, "the metric 'a'"),
         ([history([1.0] * 5, a=[1, None, 1, None, 1]), history([1.0] * 6, a=[None, 2] * 3)],
          {"metric": "a"}, "measured 'a' in different rounds"),
     ])
@@ -261,7 +261,7 @@ def test_update_norms_are_means_and_spreads_of_blocks_of_rounds():
     ((_, lower, upper),) = edges_of(axes)
     spread = np.array([block.std(ddof=1) for block in blocks])
     assert np.allclose(upper - lower, 2 * spread, rtol=1e-12)
-    assert "mean over 2 consecutive rounds and seeds, the band its standard deviation" in said(axes)
+    assert "mean over 2 rounds and seeds; bands: ± standard deviation" in said(axes)
     assert len(points(pictures.update_norms(runs).get_lines()[0])) == 5
     with pytest.raises(DrawingError, match="diagnostics=True"):
         pictures.update_norms(history([1.0]))
@@ -270,7 +270,7 @@ def test_update_norms_are_means_and_spreads_of_blocks_of_rounds():
 def test_drift_is_the_curve_of_it():
     axes = pictures.drift(history([1.0, 1.0], client_drift=[0.5, 0.7]), smoothing=2)
     assert points(axes.get_lines()[0]) == [[1, 0.5], [2, 0.6]]
-    assert "client drift" in axes.get_ylabel()
+    assert "Client drift" in axes.get_ylabel()
 
 
 def test_rates_are_what_rounds_report():
@@ -281,7 +281,7 @@ def test_rates_are_what_rounds_report():
     assert [points(line) for line in axes.get_lines()] == [
         [[1, 10], [2, 5]], [[1, 0.1], [2, 0.01]], [[1, 10]]]
     assert (axes.get_yscale(), axes.get_ylabel()) == ("log", "K, client learning rate")
-    with pytest.raises(DrawingError, match="no metric 'num_local_steps'"):
+    with pytest.raises(DrawingError, match="the metric 'num_local_steps'"):
         pictures.rates(history([1.0]))
 
 
@@ -329,17 +329,17 @@ class TestHeatMap:
         stars = [line for line in axes.get_lines() if line.get_marker() == "*"]
         assert np.round(points(stars[0])[0]).tolist() == [1, 0]
         assert (axes.get_xlabel(), axes.get_ylabel()) == (
-            "server learning rate", "client learning rate")
+            "Server learning rate", "Client learning rate")
         assert [tick.get_text() for tick in axes.get_xticklabels()] == ["0.5", "1", "2"]
         bar = axes.figure.axes[1]
         assert bar.get_ylabel().replace("\n", " ") == (
-            "mean over 2 seeds of the mean train loss over all 3 rounds; lower is better")
+            "Mean over 2 seeds of the mean train loss over all 3 rounds; lower is better")
 
     def test_the_edge_at_which_the_best_lies_is_dashed(self):
         axes = pictures.heat_map(record({"fedavg": GRID}, SCORES))
         (dashed,) = [line for line in axes.get_lines() if to_hex(line.get_color()) == COLOURS[1]]
         assert points(dashed) == [[-0.5, -0.5], [2.5, -0.5]]  # the smallest client rate, below
-        assert "dashed: the best has the smallest client learning rate, add 0.01, 0.001" in (
+        assert "dashed: best at the smallest client learning rate, add 0.01, 0.001" in (
             said(axes))
         turned = pictures.heat_map(record({"fedavg": GRID}, SCORES), x=CLIENT, y=SERVER)
         (dashed,) = [line for line in turned.get_lines() if to_hex(line.get_color()) == COLOURS[1]]
@@ -388,7 +388,7 @@ class TestHeatMap:
                                                 diverged=whole.diverged[1:], done=whole.done[1:],
                                                 metrics={"train_loss": np.ones((5, 3))}))
         assert texts_of(axes, 2, 3)[0] == ["-", "1.00", "1.00"]
-        assert said(axes).endswith("dash: not run to the end.")
+        assert said(axes).endswith("dash: not finished.")
 
     def test_a_sweep_that_diverged_everywhere_has_no_best(self):
         found = record({"fedavg": GRID, "fedsgd": {SERVER: [1.0]}}, {key: [None] for key in SCORES})
@@ -397,10 +397,10 @@ class TestHeatMap:
         assert "no setting has a finite score" in said(axes)
 
     @pytest.mark.parametrize(("options", "words"), [
-        ({"x": "momentum"}, "fedavg varies no momentum; it varies client_learning_rate, server"),
+        ({"x": "momentum"}, "does not vary momentum. It varies: client_learning_rate, server"),
         ({"x": CLIENT}, "x and y are both client_learning_rate"),
         ({"algorithm": "fedadm"}, "Did you mean 'fedadam'"),
-        ({"algorithm": None}, "has 2 methods, say which: algorithm= one of fedavg, fedadam"),
+        ({"algorithm": None}, "has 2 methods. Choose one with algorithm=: fedavg, fedadam"),
     ])
     def test_what_cannot_be_drawn_is_a_sentence(self, options, words):
         found = record({"fedavg": GRID, "fedadam": GRID}, {})
@@ -515,11 +515,11 @@ class TestClients:
             ("3", 0.75), ("2", 0.5), ("0", 0.25)]
 
     @pytest.mark.parametrize(("text", "words"), [
-        ("", "no table of a run's clients"), ("a,b\n1,2\n", "no columns client and num_examples"),
+        ("", "not a table of a run's"), ("a,b\n1,2\n", "no columns client and num_examples"),
         ("client,num_examples,loss\n", "it has no client"),
         ("client,num_examples,loss\na,1\n", "line 2 has 2 of 3 columns"),
         ("client,num_examples,loss\na,1,x\n", "could not convert"),
-        (f"client,num_examples,loss\na,{10**30},1\n", "no table of a run's clients"),
+        (f"client,num_examples,loss\na,{10**30},1\n", "not a table of a run's clients"),
         ("client,num_examples,loss\na,1,\n", "no client has a finite 'loss'"),
         ("client,num_examples\na,1\n", "the clients have no metric"),
     ])
@@ -532,7 +532,7 @@ class TestClients:
     def test_mistakes_are_sentences(self, tmp_path):
         with pytest.raises(DrawingError, match="Did you mean 'loss'"):
             pictures.clients(metrics_of([1.0], "loss"), "lss")
-        with pytest.raises(DrawingError, match=r"Cannot read .*none.csv: there is no such file"):
+        with pytest.raises(DrawingError, match=r"Cannot read .*none.csv: the file does not exist"):
             pictures.clients(tmp_path / "none.csv")
 
 
@@ -656,15 +656,15 @@ class TestCommand:
     @pytest.mark.parametrize(("words", "status", "sentence"), [
         (["curv", "RUN"], 2, "Unknown kind of picture 'curv'. Did you mean 'curves'?"),
         ([], 2, "needs a kind of picture; fedax plot --list shows them"),
-        (["curves"], 2, "fedax plot curves needs a folder, of runs, sweeps"),
-        (["curves", "RUN", "--metric", "los"], 1, "'fedavg' has no metric 'los'; it has train"),
-        (["curves", "TMP"], 1, "is not a run folder: it has no config.json."),
+        (["curves"], 2, "fedax plot curves needs a folder (runs, sweeps)"),
+        (["curves", "RUN", "--metric", "los"], 1, "the metric 'los'. It has: train"),
+        (["curves", "TMP"], 1, "is not a run folder: it does not contain config.json."),
         (["curves", "TMP/none"], 1, "none does not exist."),
-        (["drift", "RUN"], 1, "measured with diagnostics=True, --set diagnostics=true; it has"),
-        (["drift", "RUN", "--x", "a"], 2, "--x does not go with drift; what does: --against, "),
-        (["heat-map", "RUN"], 2, "is drawn of a sweep, but"),
-        (["clients", "RUN"], 1, "has no clients.csv: it is written when a run ends"),
-        (["curves", "EMPTY"], 1, "empty has no round yet"),
+        (["drift", "RUN"], 1, "measured with diagnostics=True, --set diagnostics=true. It has"),
+        (["drift", "RUN", "--x", "a"], 2, "--x does not apply to drift, whose options are: "),
+        (["heat-map", "RUN"], 2, "needs a sweep, but"),
+        (["clients", "RUN"], 1, "does not have clients.csv. It is written at the end"),
+        (["curves", "EMPTY"], 1, "empty has not finished a round yet"),
         (["curves", "RUN", "--smoothing", "0"], 1, "smoothing must be"),
         (["curves", "RUN", "--against", "rounds"], 1, "Did you mean 'round'"),
         (["curves", "NAN"], 1, "'train_loss' is finite in no round."),
@@ -691,7 +691,7 @@ class TestCommand:
         (tmp_path / "run" / "clients.csv").write_text("client,num_examples,loss\nada,3,1.5\n")
         assert run_command(["plot", kind, empty, run, "--out", str(out)]) == 0
         left_out, picture = capsys.readouterr().out.splitlines()
-        assert left_out.startswith(f"Left out. The run in {empty} has no ")
+        assert left_out.startswith(f"Left out: The run in {empty} ")
         assert picture == f"Picture: {out}"
 
     def test_the_file_is_asked_for_before_anything_is_read(self, tmp_path, capsys):

@@ -291,13 +291,13 @@ def test_labels_are_checked_although_the_images_change_their_size():
     (lambda: preprocessed(linear(), training=scaled()), TypeError, "training must be a list"),
     (lambda: preprocessed(linear(), evaluation=[3]), TypeError, "evaluation must be a list"),
     (lambda: random_crop(9)(floats(), KEY), ModelError, "9x9 pixels does not fit .* 8x7"),
-    (lambda: random_flip()(floats(), None), ModelError, "random_flip draws at random"),
+    (lambda: random_flip()(floats(), None), ModelError, "random_flip is random"),
     (lambda: standardised([0.0] * 2, [1.0] * 2)(floats(), None), ModelError,
      "2 means and 2 standard deviations, but the images have 3 channels"),
     (lambda: preprocessed(linear()).outputs({"w": jnp.zeros((1, 1))}, {"x": jnp.zeros((2, 3))}),
      ModelError, r"'x' must have the shape \[B, height, width, channels\], but have \[2, 3\]"),
     (lambda: preprocessed(linear(), images="z").loss({"w": jnp.zeros((1, 1))}, {"x": IMAGES}, KEY),
-     ModelError, "looks for the array 'z'"),
+     ModelError, "needs the array 'z'"),
 ])
 def test_a_mistake_is_a_sentence(make, error, words):
     with pytest.raises(error, match=words):

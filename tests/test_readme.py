@@ -23,8 +23,6 @@ def test_the_page_on_methods_runs_and_names_every_one():
     text = page.read_text("utf-8")
     for name in [*registry.ALGORITHMS, *registry.WRAPPERS]:
         assert f"`{name}`" in text, name
-    count = len(registry.ALGORITHMS) + len(registry.WRAPPERS)
-    assert f"{count} in all" in README.read_text("utf-8")
     (block,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     session = {}
     with jax.enable_x64(False), jax.numpy_dtype_promotion("standard"), \
@@ -53,9 +51,9 @@ def test_the_example_of_the_page_on_getting_data_runs(capsys):
 
 
 @pytest.mark.slow
-def test_the_script_of_the_page_on_models_runs(tmp_path):
+def test_the_script_of_the_log_runs(tmp_path):
     """The first of its four cases, in a process of its own, as a reader would run it."""
-    text = (README.parent / "docs" / "models.md").read_text("utf-8")
+    text = (README.parent / "docs" / "notebook" / "log.md").read_text("utf-8")
     (block,) = re.findall(r"^```python\n(.*?)^```", text, re.M | re.S)
     (tmp_path / "step.py").write_text(block)
     assert "`python step.py matmul 1`" in text
@@ -72,45 +70,35 @@ def test_the_page_on_models_names_all():
 
 @pytest.mark.optimised
 @pytest.mark.slow
-def test_readme_code_runs_and_learns(capsys, tmp_path, monkeypatch):
-    """As a user would: float32, default promotion, block after block in one session."""
-    blocks = re.findall(r"```python\n(.*?)```", README.read_text("utf-8"), re.DOTALL)
-    assert len(blocks) == 4
-    monkeypatch.chdir(tmp_path)  # where the run folder and the files go
+def test_readme_code_runs_and_learns(tmp_path, monkeypatch):
+    """As a user would: float32, default promotion."""
+    (block,) = re.findall(r"```python\n(.*?)```", README.read_text("utf-8"), re.DOTALL)
+    assert len([line for line in block.splitlines() if line.strip()]) <= 15
+    monkeypatch.chdir(tmp_path)  # where the picture goes
     session = {}
     with jax.enable_x64(False), jax.numpy_dtype_promotion("standard"), \
             jax.numpy_rank_promotion("allow"):
-        exec(compile(blocks[0], "README block 1", "exec"), session)
-        losses = session["result"].history["train_loss"]
-        assert len(losses) == 20
-        assert losses[-5:].mean() < losses[:5].mean() - 0.3
-        assert list(session["frame"]["round"]) == list(range(1, 21))
-        exec(compile(blocks[1], "README block 2", "exec"), session)
-        accuracy = fedax.evaluate(session["model"], session["result"].params, session["data"])
-        assert accuracy["accuracy"] > 0.9
-        exec(compile(blocks[2], "README block 3", "exec"), session)
-        assert session["run"].finished
-        assert {path.name for path in tmp_path.iterdir()} == {
-            "fedax-runs", "best.safetensors", "curves.png"
-        }
-        exec(compile(blocks[3], "README block 4", "exec"), session)
-    accuracies = [float(line) for line in capsys.readouterr().out.splitlines()[-2:]]
-    assert min(accuracies) > 0.8
+        exec(compile(block, "README", "exec"), session)
+    assert session["result"].history["test_accuracy"][-1] > 0.84
+    assert [path.name for path in tmp_path.iterdir()] == ["curves.png"]
+
+
+@pytest.mark.quick
+def test_readme_is_short_and_names_every_method():
+    text = README.read_text("utf-8")
+    assert len(text.split()) <= 600
+    names = [*registry.ALGORITHMS, *registry.WRAPPERS]
+    table = "\n".join(re.findall(r"^\|.*$", text, re.MULTILINE))
+    assert sorted(re.findall(r"`(\w+)`", table)) == sorted(names)
+    assert f"{len(names)} methods" in text
 
 
 @pytest.mark.quick
 def test_readme_counts_are_the_packages():
     text = README.read_text("utf-8")
     task = fedax.load_task("shakespeare")
-    assert f"{task.train.num_clients:,} real clients" in text
+    assert f"{task.train.num_clients:,} roles" in text
     (compute,) = task.references.values()
     bigram = compute()["test_accuracy"]
-    assert f"gets {100 * bigram:.1f}%" in text
+    assert f"reaches {100 * bigram:.1f}%" in text
     assert np.isfinite(bigram)
-
-
-@pytest.mark.quick
-def test_ten_lines_are_ten():
-    block = re.findall(r"```python\n(.*?)```", README.read_text("utf-8"), re.DOTALL)[0]
-    statements = [line for line in block.splitlines() if line.strip()]
-    assert len(statements) <= 10

@@ -8,7 +8,7 @@ import pytest
 
 import build_reproductions as build
 from fedax.reproductions import EXPERIMENTS, REPRODUCTIONS
-from fedax.reproductions.outcome import judged, read, verdict
+from fedax.reproductions.outcome import in_a_word, judged, read, verdict
 from reproduction_runs import RESULTS, Trained, linked, page_of, runs, source, waiting
 from reproduction_sections import moved
 
@@ -39,36 +39,72 @@ def test_the_pages_are_those_of_their_files(made):
 
 def test_each_table_and_figure_has_one_row(made, rows):
     assert set(rows) == {*EXPERIMENTS, *REPRODUCTIONS}
-    papers = re.findall(r"^## (.*)$", made[build.OVERVIEW], re.MULTILINE)
-    assert papers == sorted({source(name).paper for name in rows})
-    for name, (place, question, _, waits) in rows.items():
+    papers = re.findall(r'^## <a id="(.*)"></a>(.*)$', made[build.OVERVIEW], re.MULTILINE)
+    assert papers == sorted(
+        {(page_of(name).removesuffix(".md"), source(name).paper) for name in rows},
+        key=lambda paper: paper[1],
+    )
+    for name, (place, question, *_) in rows.items():
         assert place.startswith(f"[{source(name).place}](reproductions/{page_of(name)}")
         info = EXPERIMENTS.get(name) or REPRODUCTIONS[name]
         assert info.source.lower() == ", ".join(source(name)).lower()
         assert question == info.description
-        assert waits
 
 
-def test_each_verdict_stands_beside_its_own_link(rows):
+def test_each_row_has_one_word_and_a_sentence_why(rows):
     """Judged here a second time, from the files."""
-    wanted = {name: set() for name in rows}
+    points = {name: [] for name in rows}
+    for path in RESULTS.glob("*.json"):
+        came = read(path)
+        points[came.name] += judged(EXPERIMENTS[came.name], came.results)
+    for name, (_, _, word, count, data, why) in rows.items():
+        outcomes = [outcome for _, outcome in points[name]]
+        telling = [outcome.agrees for outcome in outcomes if not outcome.inconclusive]
+        computed = REPRODUCTIONS.get(name)
+        assert word in build.WORDS
+        assert word == (computed.result if computed else in_a_word(outcomes))
+        assert count == (f"{sum(telling)} of {len(telling)}" if telling else "")
+        assert (data == "") == (word == "not run")
+        assert (why == "") == (word == "agrees"), name
+        assert len(why.split()) <= 35
+        assert why == "" or re.search(r"[^.]\.$", why)
+
+
+def test_the_overview_begins_with_its_counts_and_a_picture(made, rows):
+    words = [word for _, _, word, *_ in rows.values()]
+    title, _, counts, _, picture, *_ = made[build.OVERVIEW].splitlines()
+    assert title == "# Reproductions"
+    assert counts.startswith(f"**{words.count('agrees')} of {len(words)} tables and figures agree")
+    for word in build.WORDS:
+        assert f"{word}: {words.count(word)}" in counts
+    assert (RESULTS.parent / re.search(r"\((.*)\)", picture)[1]).is_file()
+
+
+def test_each_verdict_is_beside_its_own_link(made):
+    wanted = {page: set() for page in made if page != build.OVERVIEW}
     for path in RESULTS.glob("*.json"):
         came = read(path)
         found = verdict(judged(EXPERIMENTS[came.name], came.results))
-        wanted[came.name].add((f"reproductions/{page_of(came.name)}#{path.stem}", found))
+        wanted[RESULTS / page_of(came.name)].add((path.stem, found))
     for name, info in REPRODUCTIONS.items():
-        wanted[name].add((f"reproductions/{page_of(name)}#{name}", info.verdict))
-    for name, (_, _, came_out, _) in rows.items():
-        lines = [] if came_out == "not run" else came_out.split("<br>")
-        said = r"\[[\w ,-]+\]\((.*?)\): (.*?)( \(not .*\))?"  # in brackets: what was not run
-        pairs = [re.fullmatch(said, line).groups()[:2] for line in lines]
-        assert len(pairs) == len(wanted[name])
-        assert set(pairs) == wanted[name]
+        wanted[RESULTS / page_of(name)].add((name, info.verdict))
+    for page, pairs in wanted.items():
+        said = r"^- \[[^]]+\]\(#(\S+?)\): (.*?)(?: \(not .* yet: .*\))?$"  # what was not run
+        found = re.findall(said, made[page].split("\n## ")[0], re.MULTILINE)
+        assert set(found) == pairs
+        assert len(found) == len(pairs)
+
+
+def test_what_was_not_run_is_listed(made):
+    for name in (*EXPERIMENTS, *REPRODUCTIONS):
+        above = made[RESULTS / page_of(name)].split("\n## ")[0].splitlines()
+        for what in waiting(name, [run for run in runs() if run.name == name]):
+            assert f"- {source(name).place}, {what}" in above
 
 
 def test_what_is_not_finished_is_said_beside_the_verdict(monkeypatch):
     """A panel that is missing, and runs that are."""
-    whole = next(run for run in runs() if run.title == "adaptive-table-1-small-stand-in")
+    whole = next(run for run in runs() if run.title == "reddi2021-table-1-small-stand-in")
     first, *_ = whole.plan.panels
     assert not whole.left
     plan = whole.plan.only([first]).with_seeds(9)
@@ -82,16 +118,16 @@ def test_what_is_not_finished_is_said_beside_the_verdict(monkeypatch):
     assert first not in missing
     assert unfinished.startswith(f"not all is done yet: {first}, ")
     assert linked("small", part, "reproductions/") == (
-        f"[small](reproductions/adaptive.md#{part.title}): {part.verdict} ({missing}) "
+        f"[small](reproductions/reddi2021.md#{part.title}): {part.verdict} ({missing}) "
         f"({unfinished})")
 
 
 def test_what_was_run_waits_for_nothing():
-    of = [run for run in runs() if run.name == "adaptive-table-1"]
-    assert [words.partition(":")[0] for words in waiting("adaptive-table-1", of)] == ["in full"]
-    assert [words.partition(":")[0] for words in waiting("adaptive-table-1", of[:1])] == [
+    of = [run for run in runs() if run.name == "reddi2021-table-1"]
+    assert [words.partition(":")[0] for words in waiting("reddi2021-table-1", of)] == ["in full"]
+    assert [words.partition(":")[0] for words in waiting("reddi2021-table-1", of[:1])] == [
         "small, by stand-in", "published settings, by stand-in", "in full"]
-    assert waiting("mime-figure-2", []) == []
+    assert waiting("mime2020-figure-2", []) == []
 
 
 def anchors(text):
@@ -122,19 +158,20 @@ def test_each_section_can_be_found_and_leads_back(made):
 
 
 def test_links_of_notes_are_moved_to_the_papers_page():
-    titles = ["mime-table-3-small", "adaptive-figure-1-small"]
-    text = ("[a](#mime-table-3-small) [b](#adaptive-figure-1-small) [c](log.md#0120-x) "
+    titles = ["mime2020-table-3-small", "reddi2021-figure-1-small"]
+    text = ("[a](#mime2020-table-3-small) [b](#reddi2021-figure-1-small) [c](log.md#0120-x) "
             "[d](../src/fedax/train.py) [e](https://example.org/a#b) [f](reproductions.md)")
-    assert moved(text, "mime.md", titles) == (
-        "[a](#mime-table-3-small) [b](adaptive.md#adaptive-figure-1-small) [c](../log.md#0120-x) "
+    assert moved(text, "mime2020.md", titles) == (
+        "[a](#mime2020-table-3-small) [b](reddi2021.md#reddi2021-figure-1-small) "
+        "[c](../log.md#0120-x) "
         "[d](../../src/fedax/train.py) [e](https://example.org/a#b) [f](../reproductions.md)"
     )
     with pytest.raises(SystemExit, match="#gone, which is no run"):
-        moved("[a](#gone)", "mime.md", titles)
+        moved("[a](#gone)", "mime2020.md", titles)
 
 
 def test_a_methods_page_names_its_runs_with_their_verdicts(monkeypatch):
-    monkeypatch.syspath_prepend(RESULTS.parent.parent.parent / "website")
+    monkeypatch.syspath_prepend(RESULTS.parents[2] / "website")
     import pages_of_methods
 
     text = pages_of_methods.page("mime").split("Reproductions, with their results:")[1]
@@ -147,11 +184,11 @@ def test_a_methods_page_names_its_runs_with_their_verdicts(monkeypatch):
 
 
 def test_pictures_are_loaded_late_and_keep_their_room(monkeypatch):
-    monkeypatch.syspath_prepend(RESULTS.parent.parent.parent / "website")
+    monkeypatch.syspath_prepend(RESULTS.parents[2] / "website")
     import hooks
 
-    page = SimpleNamespace(file=SimpleNamespace(src_uri="notebook/reproductions/mime.md"))
-    name = "mime-figure-3-small-stand-in.png"
+    page = SimpleNamespace(file=SimpleNamespace(src_uri="notebook/reproductions/mime2020.md"))
+    name = "mime2020-figure-3-small-stand-in.png"
     height, width, _ = matplotlib.image.imread(RESULTS / name).shape
     found = hooks.on_page_content(f'<p><img alt="a" src="{name}" /></p>', page=page)
     assert found == (f'<p><img alt="a" src="{name}" loading="lazy" width="{width}" '

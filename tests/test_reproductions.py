@@ -7,7 +7,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from fedax.cli.main import run_command
-from fedax.reproductions import EXPERIMENTS, REPRODUCTIONS, decaying_steps, outsized_rates
+from fedax.reproductions import EXPERIMENTS, REPRODUCTIONS, charles2020, decay2021
 
 
 def compute(name):
@@ -21,8 +21,8 @@ def compute(name):
 
 @pytest.mark.slow
 def test_mimes_quadratics():
-    """FACTS B2: best f after 60 rounds over the grid of rates, for G = 1, 10, 100."""
-    best, speeds, fixed = compute("mime-figure-2")
+    """f_1 = x^2 + G x, f_2 = -G x: best f after 60 rounds over the rates, for G = 1, 10, 100."""
+    best, speeds, fixed = compute("mime2020-figure-2")
     found = {
         (row[0], int(row[1])): [float(cell.split()[0]) for cell in row[2:5]] for row in best.rows
     }
@@ -55,10 +55,10 @@ def test_mimes_quadratics():
 @pytest.mark.slow
 @pytest.mark.optimised
 def test_decaying_steps():
-    """FACTS E2: Figure 1 of the paper on decaying K."""
-    table, by_algorithm_2 = compute("decaying-steps-figure-1")
+    """Figure 1 of the decaying-steps paper (2021): its ends are fixed points of the mean."""
+    table, by_algorithm_2 = compute("decay2021-figure-1")
     rows = {row[0]: row[1:] for row in table.rows}
-    # FACTS gives .5571 for K = 10, whose own fixed point is .5570331.
+    # Fixed points x*(gamma = 0.1, K) where K stays, else where 3000 rounds of the mean end.
     expected = {
         "K = 1": 0.5230, "K = 5": 0.5416882, "K = 10": 0.5570331,
         "K = 10, d_gamma = 0.995": 0.5234, "K = 10, d_K = 0.995": 0.5234,
@@ -80,7 +80,7 @@ def test_decaying_steps():
                         ("K = 10, d_K = 0.995", 0.4668)):
         assert ends[name] == pytest.approx(value, abs=1e-9), name
     assert max(float(row[3]) for row in by_algorithm_2.rows) < 1e-12
-    continuum, drawn = decaying_steps.population(), decaying_steps.equally_likely()
+    continuum, drawn = decay2021.population(), decay2021.equally_likely()
     assert continuum.minimiser[0] == pytest.approx(0.5233729, abs=5e-8)
     assert continuum.mean(continuum.centres)[0] == pytest.approx(0.5773503, abs=5e-8)
     assert drawn.minimiser[0] == pytest.approx(0.5233729, abs=1e-6)
@@ -88,8 +88,8 @@ def test_decaying_steps():
 
 @pytest.mark.quick
 def test_section_4_of_outsized_rates():
-    """FACTS F17: FedAvg, the toolkit and the paper's formulas agree."""
-    (table,) = compute("outsized-rates-section-4")
+    """Clients A_i = i, c_i = 1 / i: the gap is gamma / (3 (6 - 5 gamma)) at K = 2."""
+    (table,) = compute("charles2020-section-4")
     for gamma, k, _, _, by_fedavg, by_toolkit, gap, bad in table.rows:
         assert float(by_fedavg) < 1e-12
         assert float(by_toolkit) < 1e-12
@@ -102,9 +102,9 @@ def test_section_4_of_outsized_rates():
 
 
 def test_figure_1_of_outsized_rates(monkeypatch):
-    """FACTS F18; a shorter run, whose deviations are within what theory predicts."""
-    monkeypatch.setattr(outsized_rates, "NUM_ROUNDS", 4000)
-    (table,) = compute("outsized-rates-figure-1")
+    """Density 8 z / 15 on [.5, 2]; a shorter run, within the spread that theory predicts."""
+    monkeypatch.setattr(charles2020, "NUM_ROUNDS", 4000)
+    (table,) = compute("charles2020-figure-1")
     limits = {(row[0], row[1]): float(row[2]) for row in table.rows}
     assert limits == {
         ("0.5", "1"): 0.7142857, ("0.5", "2"): 0.7482014, ("0.5", "5"): 0.7861262,
@@ -119,14 +119,14 @@ def test_figure_1_of_outsized_rates(monkeypatch):
 @pytest.mark.quick
 def test_the_predicted_spread_is_that_of_many_runs():
     """`deviation_after` against the spread of 4,000 independent runs by NumPy."""
-    setting, clients = outsized_rates.Setting(0.5, 5), outsized_rates.density_clients()
+    setting, clients = charles2020.Setting(0.5, 5), charles2020.density_clients()
     rng = np.random.default_rng(0)
-    x = np.full(4000, outsized_rates.START)
+    x = np.full(4000, charles2020.START)
     for _ in range(300):
         z = np.sqrt(0.25 + 3.75 * rng.uniform(size=x.shape))
         shrink = (1 - 0.5 * z) ** 5
-        x -= outsized_rates.SERVER_RATE * (1 - shrink) / 0.5 * (x - 1 / z)
-    predicted = outsized_rates.deviation_after(clients, setting, 300)
+        x -= charles2020.SERVER_RATE * (1 - shrink) / 0.5 * (x - 1 / z)
+    predicted = charles2020.deviation_after(clients, setting, 300)
     assert x.std() == pytest.approx(predicted, rel=0.05)  # 4.5 standard errors
 
 
@@ -148,18 +148,18 @@ def test_reproductions_from_the_command_line(capsys, tmp_path, monkeypatch):
     assert run_command(["reproduce", "--list", "--json"]) == 0
     listed = [row["name"] for row in json.loads(capsys.readouterr().out)]
     assert listed == [*REPRODUCTIONS, *EXPERIMENTS]
-    assert run_command(["reproduce", "outsized-rates-section-4", "--json"]) == 0
+    assert run_command(["reproduce", "charles2020-section-4", "--json"]) == 0
     (table,) = json.loads(capsys.readouterr().out)
     assert len(table["rows"]) == 10
     assert not any(tmp_path.iterdir())
-    assert run_command(["reproduce", "outsized-rates-section-4", "--out", "pictures"]) == 0
+    assert run_command(["reproduce", "charles2020-section-4", "--out", "pictures"]) == 0
     assert "ill-behaved" in capsys.readouterr().out
-    assert (tmp_path / "pictures/outsized-rates-section-4.png").stat().st_size > 10_000
+    assert (tmp_path / "pictures/charles2020-section-4.png").stat().st_size > 10_000
     (tmp_path / "file").write_text("")
     for line, sentence, status in (
         (["reproduce"], "needs a name", 2),
-        (["reproduce", "mime-figur-2"], "Did you mean 'mime-figure-2'", 2),
-        (["reproduce", "outsized-rates-section-4", "--out", "file"], "Cannot write", 1),
+        (["reproduce", "mime-figur-2"], "Did you mean 'mime2020-figure-2'", 2),
+        (["reproduce", "charles2020-section-4", "--out", "file"], "Cannot write", 1),
     ):
         assert run_command(line) == status
         assert sentence in capsys.readouterr().err

@@ -193,7 +193,7 @@ def test_a_terminal_gets_a_bar_with_round_speed_time_left_loss_and_last_test(mon
     assert re.search(r"rounds/s \d\d:\d\d ", last)  # time left
     assert "loss 0.4643" in last
     assert "test accuracy 43.2%" in last  # of round 5, the last that was evaluated
-    assert "round 6: 1 of 4 clients (ada) sent an upload that is not finite" in screen.getvalue()
+    assert "Round 6: 1 of 4 clients (ada) uploaded NaN or infinity" in screen.getvalue()
 
 
 @pytest.mark.slow
@@ -269,7 +269,7 @@ def test_a_longer_run_continues_a_shorter_one(tmp_path):
     folder = run.start(config(num_rounds=8), tmp_path / "short")
     run.resume(folder, num_rounds=12)
     assert_same_run(folder, expected)
-    with pytest.raises(ConfigError, match=r"done 12 rounds already; --rounds 5 is less"):
+    with pytest.raises(ConfigError, match=r"--rounds is 5, but the run has already done 12"):
         run.resume(folder, num_rounds=5)
 
 
@@ -323,7 +323,7 @@ def test_a_bad_checkpoint_is_refused_and_the_one_before_it_used(tmp_path, capsys
     run.resume(folder)
     out = capsys.readouterr().out
     assert re.search(f"{name} {SENTENCES[how]}", out)
-    assert "Going on after round 9." in out
+    assert "Continuing after round 9." in out
     assert_same_run(folder, expected)
 
 
@@ -332,7 +332,7 @@ def test_no_usable_checkpoint_is_an_error_and_loses_nothing(tmp_path):
     before = (folder / "metrics.jsonl").read_bytes()
     for path in (folder / "checkpoints").glob("round-*"):
         (path / "manifest.json").write_text("{}")
-    with pytest.raises(CheckpointError, match="No checkpoint is left to go on from"):
+    with pytest.raises(CheckpointError, match="No usable checkpoint is left"):
         run.resume(folder)
     assert (folder / "metrics.jsonl").read_bytes() == before
 
@@ -341,8 +341,8 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path, monkeypatch):
     folder = run.start(config(), tmp_path / "run")
     info = TASKS["quadratic"]._replace(load=lambda model: quadratic_task(dimension=4))
     monkeypatch.setitem(TASKS, "quadratic", info)
-    with pytest.raises(CheckpointError, match=r"another model or algorithm: its array server_00000 "
-                                              r"is float64\[3\], and this run's is float64\[4\]"):
+    with pytest.raises(CheckpointError, match=r"another model or method: its array server_00000 "
+                                              r"is float64\[3\], but float64\[4\] in this run"):
         run.resume(folder)
 
 
@@ -401,7 +401,7 @@ def test_ctrl_c_stops_after_the_round_with_a_checkpoint(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(Display, "show", interrupt)
         # Rounds up to 8 may be over, and kept back while round 4 is evaluated.
-        sentence = r"Stopped after round [5-8] of 12\. Go on with: fedax run --resume"
+        sentence = r"Stopped after round [5-8] of 12\. Continue with: fedax run --resume"
         with pytest.raises(RunError, match=sentence) as stop:
             run.start(config(), tmp_path / "stopped")
     done = str(stop.value).split()[3]
@@ -417,13 +417,13 @@ def test_divergence_is_an_error_and_the_last_checkpoint_stays(tmp_path):
 
 
 def test_resume_wants_a_run_folder(tmp_path):
-    with pytest.raises(RunError, match=r"is not a run folder: it has no config\.json"):
+    with pytest.raises(RunError, match=r"is not a run folder: it does not contain config\.json"):
         run.resume(tmp_path)
     (tmp_path / "config.json").write_text("{nonsense")
     with pytest.raises(ConfigError, match="cannot be parsed"):
         run.resume(tmp_path)
     (tmp_path / "config.json").write_text('{"task": "quadratic"}')
-    with pytest.raises(ConfigError, match=r"lacks .* no run's configuration"):
+    with pytest.raises(ConfigError, match=r"is not the configuration of a run"):
         run.resume(tmp_path)
 
 
@@ -437,7 +437,7 @@ def test_lost_metrics_are_noticed(tmp_path, content, lines):
         (folder / "metrics.jsonl").unlink()
     else:
         (folder / "metrics.jsonl").write_bytes(content)
-    with pytest.raises(RunError, match=f"has {lines} whole lines, but the checkpoint has done 12"):
+    with pytest.raises(RunError, match=f"has {lines} complete lines, but .* is of round 12"):
         run.resume(folder)
 
 
@@ -466,7 +466,7 @@ def test_a_run_without_checkpoints_says_that_it_begins_anew(tmp_path, capsys):
     shutil.rmtree(folder / "checkpoints")
     capsys.readouterr()
     run.resume(folder)
-    assert "No checkpoint yet: from the beginning." in capsys.readouterr().out
+    assert "There is no checkpoint yet: starting from the beginning." in capsys.readouterr().out
     assert_same_run(folder, expected)
 
 
@@ -540,8 +540,8 @@ def test_a_write_that_the_kernel_refuses_is_one_sentence(tmp_path):
     )
     assert done.returncode == 1
     assert done.stderr == (
-        f"fedax: Cannot write to {folder}: File too large. Checkpoints already written are intact; "
-        f"when that is mended, go on with: fedax run --resume '{folder}'\n"
+        f"fedax: Cannot write to {folder}: File too large. Checkpoints already written are intact. "
+        f"When the problem is solved, continue with: fedax run --resume '{folder}'\n"
     )
     with fedax_process("run", "--resume", folder, "--rounds", 4) as process:
         assert process.wait() == 0
@@ -577,22 +577,23 @@ COMMANDS = {
     ),
     "large cohort": (
         "run quadratic fedavg --preset none --cohort-size 11", 2,
-        "cohort_size is 11, but the task quadratic has 10 clients",
+        "cohort_size is 11, but the task quadratic has only 10 clients",
     ),
     "no rounds": ("run quadratic --preset none --rounds -3", 2, "num_rounds must be a whole"),
     "bad model": ("run --set model=huge", 2, "Unknown model of the task shakespeare 'huge'"),
-    "no preset": ("run quadratic", 2, "has no preset 'quick'. It has none at all"),
+    "no preset": ("run quadratic", 2, "preset 'quick' of task quadratic. It does not have"),
     "another preset": (
-        "run shakespeare --preset papr", 2, "has no preset 'papr'. Did you mean paper? It has quick"
+        "run shakespeare --preset redi2021", 2,
+        "Did you mean reddi2021? Available: quick"
     ),
     "not in the preset": (
-        "run shakespeare fomaml --preset paper", 2,
-        "'paper' of the task shakespeare has no settings for fomaml, for which its source gives "
-        "none. It has fed",
+        "run shakespeare fomaml --preset reddi2021", 2,
+        "'reddi2021' of task shakespeare does not have settings for fomaml, since its source does "
+        "not give any. It covers fed",
     ),
     "no config": ("run --config nowhere.toml", 2, "Cannot read the configuration nowhere.toml"),
     "no folder": ("run --resume nowhere", 1, "is not a run folder"),
-    "resume and more": ("run --resume x --seed 3", 2, "only --rounds, a new total, can go"),
+    "resume and more": ("run --resume x --seed 3", 2, "Only --rounds (the new total)"),
 }
 
 
@@ -631,7 +632,7 @@ def test_out_that_cannot_be_used(tmp_path, capsys):
     assert file.read_text() == "kept"
     assert run_command([*line, str(tmp_path / "run")]) == 0
     assert run_command([*line, str(tmp_path / "run")]) == 1
-    assert "go on with --resume" in capsys.readouterr().err
+    assert "continue it with --resume" in capsys.readouterr().err
 
 
 def test_debug_shows_the_traceback(monkeypatch):
@@ -642,7 +643,7 @@ def test_debug_shows_the_traceback(monkeypatch):
 def test_a_defect_is_named_as_one(monkeypatch, capsys):
     monkeypatch.setattr(run, "start", lambda *arguments, **options: 1 / 0)
     assert run_command(["run", "quadratic", "fedavg", "--preset", "none"]) == 1
-    assert "A defect of fedax: ZeroDivisionError" in capsys.readouterr().err
+    assert "Internal error, a bug in fedax: ZeroDivisionError" in capsys.readouterr().err
 
 
 @pytest.mark.quick
@@ -666,13 +667,13 @@ def test_settings_win_over_file_over_preset(tmp_path):
 
 @pytest.mark.quick
 def test_paper_preset_has_the_published_numbers():
-    """FACTS A3: Shakespeare's row of the best values, batch 4, 10 clients, 1200 rounds, E = 1."""
+    """Reddi et al. 2021: Shakespeare's best values, batch 4, 10 clients, 1200 rounds, E = 1."""
     published = {
         "fedadagrad": (0, -1 / 2, -1), "fedadam": (0, -2, -3), "fedyogi": (0, -2, -3),
         "fedavgm": (0, -1 / 2, None), "fedavg": (0, 0, None),
     }
     for algorithm, (client, server, tau) in published.items():
-        resolved = resolve(algorithm=algorithm, preset="paper")
+        resolved = resolve(algorithm=algorithm, preset="reddi2021")
         options = resolved.algorithm_options
         assert (resolved.num_rounds, resolved.cohort_size) == (1200, 10)
         assert (options["batch_size"], options["num_local_epochs"]) == (4, 1)
@@ -680,7 +681,7 @@ def test_paper_preset_has_the_published_numbers():
         assert options["client_learning_rate"] == pytest.approx(10**client)
         assert options["server_learning_rate"] == pytest.approx(10**server)
         assert options.get("adaptivity") == (None if tau is None else pytest.approx(10**tau))
-        assert resolved.task_options == {"model": "paper"}
+        assert resolved.task_options == {"model": "reddi2021"}
 
 
 @pytest.mark.quick

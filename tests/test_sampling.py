@@ -496,15 +496,15 @@ def test_the_number_that_was_asked_leaves_empty_places_out():
 
 
 GARBAGE = {
-    "text": ("ada", r"must give client indices, .* but gave 'ada'\."),
-    "nothing": (None, "must give client indices"),
-    "nobody": ([], "must give client indices"),
-    "fractions": ([0.5, 1.0], "must give client indices"),
-    "a mask": (np.ones(10, bool), "must give client indices"),
-    "a table": ([[1, 2]], "must give client indices"),
-    "ragged": ([[1], [1, 2]], "must give client indices"),
-    "too large": ([3, 10], r"gave client 10, but the clients are 0 to 9\."),
-    "negative": ([3, -1], r"gave client -1, but the clients are 0 to 9\."),
+    "text": ("ada", r"must return client indices, .* but returned 'ada'\."),
+    "nothing": (None, "must return client indices"),
+    "nobody": ([], "must return client indices"),
+    "fractions": ([0.5, 1.0], "must return client indices"),
+    "a mask": (np.ones(10, bool), "must return client indices"),
+    "a table": ([[1, 2]], "must return client indices"),
+    "ragged": ([[1], [1, 2]], "must return client indices"),
+    "too large": ([3, 10], r"returned client 10, but the clients are 0 to 9\."),
+    "negative": ([3, -1], r"returned client -1, but the clients are 0 to 9\."),
 }
 
 
@@ -525,7 +525,7 @@ def test_bad_arguments_are_sentences():
         ({"dropout": 1.0}, r"dropout must be .* below 1, but is 1\.0"),
         ({"dropout": -0.1}, r"dropout must be .* but is -0\.1"),
         ({"available": 0.5}, r"available must be a function .* part_of_the_day\(0\.5\), .* is 0.5"),
-        ({"available": lambda ids, t: True}, r"for each of the 12 clients .* gave bool\[\]"),
+        ({"available": lambda ids, t: True}, r"for each of the 12 clients .* returned bool\[\]"),
         ({"available": lambda ids, t: ids, "sampling": "full"}, r"10 clients .* int64\[10\]"),
         ({"sampling": "cyclic", "cohort_size": 11}, "cohort of 11 clients cannot"),
     ):

@@ -389,10 +389,10 @@ def refuse(outputs, labels, weights):
 @pytest.mark.parametrize(("given", "error", "sentence"), [
     ([scores.auc()], TypeError, "must be a dictionary"),
     ({"auc": "auc"}, TypeError, r"must be a function .*such as fedax.scores.auc\(\)"),
-    ({"auc": scores.auc}, TypeError, r"not called yet; give auc\(\)"),
+    ({"auc": scores.auc}, TypeError, r"must be called; use auc\(\)"),
     ({"": scores.auc()}, TypeError, "name of a score"),
-    ({"loss": scores.log_loss()}, ValueError, "A metric of the model is called 'loss'"),
-    ({"a": scores.Score(scores.auc(), "label")}, fedax.ModelError, "looks for the labels 'label'"),
+    ({"loss": scores.log_loss()}, ValueError, "The model also has a metric named 'loss'"),
+    ({"a": scores.Score(scores.auc(), "label")}, fedax.ModelError, "needs the labels 'label'"),
     ({"a": scores.Score(scores.auc(), weights="w")}, fedax.ModelError, "the weights 'w'"),
     ({"a": scores.Score(scores.auc(), weights="x")}, fedax.ModelError, "one number an example"),
     ({"a": scores.Score(scores.auc(), labels="x")}, fedax.ModelError, "but they are float64"),
@@ -431,7 +431,7 @@ def test_arguments_out_of_their_range_are_sentences():
         scores.from_sklearn(np.mean)
     with pytest.raises(fedax.ModelError, match="'binary' is for two classes"):
         scores.f1("binary")(np.zeros((2, 3)), np.array([0, 1]), np.ones(2))
-    with pytest.raises(fedax.ModelError, match="from 0 to 1, but are from 0 to 4"):
+    with pytest.raises(fedax.ModelError, match="from 0 to 1, but range from 0 to 4"):
         scores.auc()(np.zeros(2), np.array([0, 4]), np.ones(2))
     unweighted = scores.from_sklearn(lambda y_true, y_pred: 0.0)
     with pytest.raises(fedax.ModelError, match="takes no sample_weight"):

@@ -13,6 +13,7 @@ import types
 import urllib.parse
 from pathlib import Path
 
+import griffe
 import pytest
 
 import browsers
@@ -21,11 +22,12 @@ from fedax.algorithms import registry
 
 ROOT = Path(__file__).parent.parent
 NAMES = [*registry.ALGORITHMS, *registry.WRAPPERS]
-# What a reader looks at most: home, the tutorial, methods, pictures, the reference, guides, and
-# those with wide tables.
+# What a reader looks at most: home, the tutorial, methods, pictures, commands, the reference,
+# guides, and those with wide tables.
 LOOKED_AT = ("index", "tutorial/index", "tutorial/6-tuning", "methods/fedadam", "methods/elastic",
-             "pictures", "reference/training", "guides/diagnostics", "tasks", "methods",
-             "notebook/reproductions", "notebook/reproductions/mime", "notebook/benchmarks")
+             "pictures", "commands/index", "commands/run", "reference/training",
+             "guides/diagnostics", "tasks", "methods", "notebook/index",
+             "notebook/reproductions", "notebook/reproductions/mime2020", "notebook/benchmarks")
 # How many pictures cannot be shown, those too that are loaded when they come into sight.
 PICTURES = """async () => {
   const pictures = [...document.images];
@@ -41,7 +43,13 @@ FOUND = {
     "how to install": "guides/quick-start", "install": "guides/quick-start",
     "hyperparameter tuning": "guides/tuning", "personalized": "guides/per-client",
     "personalization": "guides/per-client", "api": "reference/index",
-    "reproduce": "guides/reproducing",
+    "reproduce": "guides/reproducing", "non-iid": "partitions", "heterogeneity": "partitions",
+    "differential privacy": "guides/limits", "secure aggregation": "guides/limits",
+    "gpu": "guides/installation", "windows": "guides/installation",
+    "early stopping": "guides/running", "client dropout": "guides/participation",
+    "own dataset": "guides/your-data", "pytorch": "guides/from-pytorch",
+    "learning rate": "guides/tuning", "federated averaging": "methods/fedavg",
+    "hyperparameter": "guides/tuning", "checkpoint": "guides/resuming",
 }
 # Words -> pages that are among the first five which a search for them finds.
 AMONG_FIRST = {
@@ -79,6 +87,9 @@ NOT_BELOW = """[...document.querySelectorAll('msub')].filter(one => {
 }).map(one => one.textContent)"""
 # Formulas that are wider than their place, whose ends are seen by who scrolls them alone.
 CUT_FORMULAS = """[...document.querySelectorAll('.formula')].filter(one =>
+  one.scrollWidth > one.clientWidth).map(one => one.textContent)"""
+# Blocks of code that are wider than their place.
+CUT_CODE = """[...document.querySelectorAll('article pre > code')].filter(one =>
   one.scrollWidth > one.clientWidth).map(one => one.textContent)"""
 # Of the build's process: asking for a host raises.
 NO_NETWORK = """
@@ -174,8 +185,24 @@ def fits(browser, site, width):
         assert page.evaluate(MANGLED) == [], name
         assert page.evaluate(NOT_BELOW) == [], name
         assert width < 1280 or page.evaluate(CUT_FORMULAS) == [], name
+        reference = name.startswith(("reference/", "commands/", "methods/"))
+        assert width < 1280 or not reference or page.evaluate(CUT_CODE) == [], name
         assert said == [], name
     page.close()
+
+
+def bounds(site):
+    """How many descriptions begin with `>`: in the reference, and in the docstrings it shows."""
+    package = griffe.load("fedax", search_paths=[str(ROOT / "src")], resolve_aliases=True)
+    shown = written = 0
+    for page in (site / "reference").glob("*.html"):
+        text = page.read_text("utf-8")
+        assert "<blockquote" not in text, page.name
+        shown += len(re.findall(r'doc-md-description">\s*<p>&gt;', text))
+        for name in set(re.findall(r'<h\d id="fedax\.([\w.]+)" class="doc doc-heading"', text)):
+            if docstring := package[name].docstring:
+                written += len(re.findall(r"^ +[\w*, ]+: >", docstring.value, re.MULTILINE))
+    return shown, written
 
 
 def fonts_of_formulas(browser, file):
@@ -292,7 +319,9 @@ def test_the_site_is_built_and_shown_without_a_network(tmp_path, tmp_path_factor
     documents = {path.relative_to(ROOT / "docs").with_suffix("").as_posix()
                  for path in (ROOT / "docs").rglob("*.md")}
     there = {page.relative_to(tmp_path).with_suffix("").as_posix() for page in pages}
-    assert documents | {f"methods/{name}" for name in NAMES} <= there
+    assert documents | {f"methods/{name}" for name in NAMES} | {"commands/run"} <= there
+    shown, written = bounds(tmp_path)
+    assert shown == written > 20
     anchors = {anchor for page in pages.values() for anchor in page.anchors}
     public = {f"fedax.{name}" for name in fedax.__all__}
     assert public - anchors == set()
@@ -537,7 +566,8 @@ def test_a_search_finds_pages_for_readers_first_and_no_files(website):
     assert hooks.found_in_a_search("source/tests/test_own.py.md") == {"exclude": True}
     boost = {uri: hooks.found_in_a_search(uri)["boost"] for uri in (
         "methods/mime.md", "methods/mimelite.md", "guides/resuming.md", "tutorial/1-first-run.md",
-        "notebook/log.md", "index.md", "guides/quick-start.md", "notebook/reproductions/mime.md",
+        "notebook/log.md", "index.md", "guides/quick-start.md",
+        "notebook/reproductions/mime2020.md",
     )}
     assert list(boost.values()) == [16, 4, 4, 2, 1e-3, 1, 16, 1e-3]
 
@@ -566,28 +596,33 @@ def test_links_on_a_method_s_page_are_not_called_by_files(website):
     import hooks
     import pages_of_methods
 
-    for path, page in pages_of_methods.pages().items():
-        assert re.findall(r"\[[^]]*\.md\]", on_the_site(hooks, path, page)) == [], path
+    text = on_the_site(hooks, "methods/scaffold.md", pages_of_methods.page("scaffold"))
+    title = "Label skew: seven methods on MNIST and Fashion-MNIST"
+    assert f"[{title}](../notebook/label-skew.md)" in text
+    assert re.findall(r"\[[^]]*\.md\]", text) == []
 
 
 @pytest.mark.quick
-def test_the_front_page_leads_to_the_quick_start_first(website):
-    import hooks
-
+def test_the_front_page_leads_to_the_quick_start_first():
     text = (ROOT / "docs" / "index.md").read_text("utf-8")
-    shown = hooks.FROM_README.sub(lambda found: hooks.readme(found[1].strip()), text)
-    first = shown.partition("```sh\n")[2]
+    before, _, first = text.partition("```sh\n")
     assert first.startswith("pip install . && fedax run\n")
-    assert "](guides/quick-start.md)" in first.partition("```sh\n")[0]
-    assert "pytest" not in shown
+    assert "](guides/quick-start.md)" in before
+    assert text.index("(pictures/front.png)") < text.index("\n## ")
+
+
+def caption(page):
+    """What a page says below the picture of the front page."""
+    return between((ROOT / page).read_text("utf-8"), "pictures/front.png)\n\n*", " [How it was")
 
 
 @pytest.mark.quick
-def test_the_front_page_says_how_its_picture_was_made():
-    text = (ROOT / "docs" / "index.md").read_text("utf-8")
-    below = text.partition("(pictures/curves.png)\n\n")[2].partition("\n\n")[0]
-    for said in ("`digits`", "logistic regression", "none of them tuned", "](pictures.md#gallery)"):
-        assert said in below
+def test_the_readme_says_of_the_picture_what_the_front_page_says():
+    said = caption("docs/index.md")
+    assert caption("README.md") == said
+    for words in ("Test accuracy", "`digits`", "20 clients", "learning rate 0.3", "five seeds"):
+        assert words in said
+    assert (ROOT / "docs" / "pictures" / "front.png").stat().st_size < 80_000
 
 
 @pytest.mark.slow
@@ -595,13 +630,13 @@ def test_the_front_page_s_accuracies_are_those_of_its_picture_s_runs(monkeypatch
     monkeypatch.syspath_prepend(ROOT / "scripts")
     import build_pictures
 
-    task = fedax.load_task("digits", model="logistic")
-    text = (ROOT / "docs" / "index.md").read_text("utf-8")
-    runs = build_pictures.trained(task, build_pictures.compared(task.model), 60)
-    for label, histories in runs.items():
-        found = [100 * history["test_accuracy"][-1] for history in histories]
-        said = re.search(rf"([\d.]+) ± [\d.]+% (?:of the test images )?with {label}", text)
-        assert abs(statistics.mean(found) - float(said[1])) < 0.5, label
+    runs = build_pictures.tuned()
+    found = {label: 100 * statistics.mean(history["test_accuracy"][-1] for history in histories)
+             for label, histories in runs.items()}
+    said = re.findall(r"(\w+)(?: reaches)? ([\d.]+) ± [\d.]+%", caption("docs/index.md"))
+    assert [label for label, _ in said] == sorted(found, key=found.get, reverse=True)
+    for label, accuracy in said:
+        assert abs(found[label] - float(accuracy)) < 0.5, label
 
 
 @pytest.mark.quick
@@ -646,11 +681,13 @@ def test_stars_and_angles_of_a_docstring_are_no_markdown(website):
 
     text = (
         "|x*(g) - x*_g|^2 <= <grad f, x> for x*_{t+1} as in `a*b*` and :math:`x^*`.\n\nArgs:\n"
-        "  **options: see `f`.\n\nExample:\n  >>> 2 * 3 * 4\n  24\n"
+        "  **options: see `f`.\n  rate: > 0, or >= 1.\n  size:\n    >= 2\n\nExample:\n"
+        "  >>> 2 * 3 * 4\n  24\n"
     )
     shown = docstrings.shown(text)
     assert r"|x\*(g) - x\*\_g|^2 <= &lt;grad f, x> for x\*\_{t+1} as in `a*b*` and $x^*$." in shown
     assert "  **options: see `f`." in shown
+    assert "  rate: \\> 0, or >= 1.\n  size:\n    \\>= 2\n" in shown
     assert "  >>> 2 * 3 * 4\n" in shown
 
 

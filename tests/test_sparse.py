@@ -300,7 +300,7 @@ def test_a_sparse_matrix_that_is_used_otherwise_is_a_sentence(use):
 
 def test_a_loss_that_fails_anyhow_says_so_alone():
     model = tag_logistic_regression(NUM_WORDS, NUM_TAGS)
-    with pytest.raises(fedax.ModelError, match=r"^The model looks for the array 'words'"):
+    with pytest.raises(fedax.ModelError, match=r"^The model needs the array 'words'"):
         sparse_steps.sparse_gradient(model)(
             model.init(jax.random.key(0)), Minibatch({"x": jnp.ones(4)}, jnp.ones(4, bool)),
             jax.random.key(0),
@@ -368,7 +368,7 @@ def test_the_tag_model_has_its_size_and_its_loss():
         ({"words": [[0.0, 1.0]]}, "words 'words' must be whole numbers"),
         ({"tags": [0]}, "tags 'tags' must be whole numbers"),
         ({"counts": [[1.0]]}, "counts 'counts' must have the shape of the words"),
-        ({"words": None}, "looks for the array 'words'"),
+        ({"words": None}, "needs the array 'words'"),
     ],
 )
 def test_data_that_do_not_fit_are_sentences(change, message):

@@ -246,13 +246,13 @@ def test_a_trace_that_cannot_be_written_is_said(tmp_path, capsys, monkeypatch):
     assert "The trace could not be written" in capsys.readouterr().out
     assert json.loads((folder / "summary.json").read_text())["rounds"] == 9
     run.resume(folder, 9, profile=True)
-    assert "No trace, as there were no rounds." in capsys.readouterr().out
+    assert "No trace was written, because there were no rounds." in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
     ("variables", "status", "words"),
     [
-        ({"JAX_PLATFORMS": "nope"}, 1, "JAX has no devices to compute on"),
+        ({"JAX_PLATFORMS": "nope"}, 1, "JAX cannot use the platform 'nope'"),
         ({"XDG_CACHE_HOME": "/proc/nope"}, 0, None),
     ],
 )

@@ -154,9 +154,9 @@ def test_best_settings_are_there_when_a_sweep_is_finished(folder, monkeypatch):
 def test_a_sweep_is_no_run_and_says_so(folder, task, capsys):
     assert run_command(["run", "--resume", str(folder)]) == 1
     assert f"fedax sweep --resume {folder}" in capsys.readouterr().err
-    with pytest.raises(RunError, match="holds a sweep and no run"):
+    with pytest.raises(RunError, match="is a sweep, not a run"):
         fedax.load_run(folder)
-    with pytest.raises(RunError, match="holds a sweep and no run"):
+    with pytest.raises(RunError, match="is a sweep, not a run"):
         fedax.train(task, fedax.fedavg(task.model, 0.1), num_rounds=1, out=folder, progress=False)
 
 
@@ -205,5 +205,5 @@ def test_code_that_has_changed_is_named_with_what_helps_a_sweep(tmp_path, capsys
         damage()
         assert run_command(["sweep", "--resume", str(out)]) == 2
         said = capsys.readouterr().err
-        assert "begin another sweep with that code." in said
+        assert "start another sweep with that code." in said
         assert "--force" not in said

@@ -120,7 +120,7 @@ def test_a_finished_sweep_is_read_and_not_run_again(task, tmp_path, monkeypatch)
     assert sweep.choice.methods["fedavg"].best == first.choice.methods["fedavg"].best
     summary = json.loads((tmp_path / "a" / "summary.json").read_text())
     assert summary["methods"]["fedavg"]["values"] == dict(first.best("fedavg").values)
-    with pytest.raises(RunError, match="another than this call's"):
+    with pytest.raises(RunError, match="holds a different sweep"):
         swept(task, out=tmp_path / "a", num_rounds=4, seeds=1)
 
 
@@ -166,7 +166,7 @@ def test_a_sweep_of_python_logs_its_runs_with_their_settings(task, tmp_path, mon
         of_run = {"algorithm": "fedavg", "seed": 7, "num_local_steps": 3, "num_rounds": 2,
                   "client_learning_rate": (0.02, 0.05)[number]}
         assert of_run.items() <= told[number].items()
-    with pytest.raises(ValueError, match="needs a sweep folder to write to; give out=, too"):
+    with pytest.raises(ValueError, match="needs a sweep folder: pass out= as well"):
         run()
 
 
@@ -180,7 +180,7 @@ def test_a_sweep_of_a_user_differs_by_what_its_method_does(task, tmp_path):
 
     run(1.0)
     run(1.0)
-    with pytest.raises(RunError, match="another than this call's"):
+    with pytest.raises(RunError, match="holds a different sweep"):
         run(2.0)
 
 
@@ -314,7 +314,7 @@ def test_extending_adds_what_the_edge_asks_for(tmp_path, capsys):
         after.record.metrics["train_loss"][:2], before.metrics["train_loss"]
     )
     page = (out / "report.html").read_text()
-    assert "Then, with its folder for DIR, as it was widened:" in page
+    assert "Then extend it, with its folder as DIR:" in page
     assert "fedax sweep --extend DIR" in page
     assert run_command(["sweep", "--resume", str(out)]) == 0
     assert "fedavg" in capsys.readouterr().out

@@ -183,7 +183,7 @@ def test_significance_is_of_the_seeds_in_common(tmp_path, test, function):
     assert p["a"].mean == pytest.approx(function(values["a"][:4], values["b"]).pvalue, rel=1e-12)
     name = {"t-test": "paired t-test", "wilcoxon": "Wilcoxon signed-rank test"}[test]
     assert name in table.notes[-1]
-    assert "against b, the best; not corrected for the number of comparisons (1)" in table.notes[-1]
+    assert "against b (the best); not corrected for multiple comparisons (1)" in table.notes[-1]
     against = fedax.table(folders, significance=test, baseline="a")
     assert against.columns[1].cells[0].said == "reference"
     assert against.columns[1].cells[1].mean == p["a"].mean
@@ -203,7 +203,7 @@ def test_a_baseline_is_a_row_of_each_task(tmp_path):
     assert [cell.said for cell in table.columns[1].cells] == [
         "reference", "undefined", "reference", "undefined"]
     assert f"against {name} on digits and {name} on mnist; not" in table.notes[-1]
-    with pytest.raises(fedax.TableError, match=f"several rows; name one: {name}, "):
+    with pytest.raises(fedax.TableError, match=f"several rows; choose one: {name}, "):
         fedax.table(folders, significance="t-test", baseline="fedavg")
 
 
@@ -258,7 +258,7 @@ def test_seeds_may_have_data_of_their_own(tmp_path):
     table = fedax.table(each)
     assert (table.methods, table.seeds, table.settings) == (["a", "b"], [3, 3], {})
     assert table.columns[0].cells[0][:2] == pytest.approx((0.6, 0.1))
-    assert table.notes[-1] == "Each seed has data, or a start, of its own: a, b."
+    assert table.notes[-1] == "Seeds differ in their data or their starting point: a, b."
     parts = [run("c", seed, task_options={"partition_seed": seed}) for seed in (3, 4)]
     assert fedax.table([*each[4:], *parts]).seeds == [2, 2]
     # Data that several seeds share, or of which one seed has several, are a setting.
@@ -290,11 +290,11 @@ def test_what_has_no_mean_says_why(tmp_path):
     # With one seed there is no deviation, and no best where there is nothing to compare with.
     one = fedax.table(folders[0])
     assert cells_of(one)[1] == ["fine", "70.00"]
-    assert one.notes == ["Test accuracy on digits: one seed each, so without a deviation."]
+    assert one.notes == ["Test accuracy on digits: one seed each, so no standard deviation."]
     assert "±" not in one.markdown()
     assert r"\pm" not in one.latex()
     short = write_run(tmp_path / "short", [0.6], num_rounds=9, finished=False, algorithm="x")
-    sentence = "Not finished, so with the results so far: x num_rounds=9, seed 0 (1 of 9 rounds)."
+    sentence = "Not finished (results so far): x num_rounds=9, seed 0 (1 of 9 rounds)."
     assert sentence in fedax.table([folders[0], short]).notes
 
 
@@ -323,14 +323,14 @@ def test_metrics_are_found_and_asked_for(folders, capsys):
     assert fedax.table(losses).columns[0].name == "train_loss"
     for wrong, message in (
         ({"metric": "test_accurac"}, "Did you mean 'test_accuracy'"),
-        ({"metric": "test_accuracy:up"}, "max or min"), ({"target": 70}, "write 0.8 for 80%"),
+        ({"metric": "test_accuracy:up"}, "accuracy:max or"), ({"target": 70}, "Write 0.8 for 80%"),
         ({"target": float("nan")}, "finite"), ({"baseline": "fedavg"}, "goes with significance"),
         ({"significance": "anova"}, "anova"),
     ):
         with pytest.raises(fedax.TableError, match=message):
             fedax.table(folders, **wrong)
     for nothing in ([], {}, {"a": History()}):
-        with pytest.raises(fedax.TableError, match="nothing for a table"):
+        with pytest.raises(fedax.TableError, match=r"A table needs|nothing to show"):
             fedax.table(nothing)
     with pytest.raises(TypeError, match="of type int"):
         fedax.table([3])
@@ -431,8 +431,8 @@ def test_the_command(folders, tmp_path, capsys):
         folders, significance="t-test", baseline="fedavg", target=0.7).latex() + "\n"
     capsys.readouterr()
     for wrong, status, sentence in (
-        ([], 2, "needs a folder"), ([*words, "--out", "x.pdf"], 2, "let it end in"),
-        ([*words, "--baseline", "fedavg"], 2, "goes with --significance"),
+        ([], 2, "needs one or more folders"), ([*words, "--out", "x.pdf"], 2, "does not end in"),
+        ([*words, "--baseline", "fedavg"], 2, "needs --significance"),
         ([*words, "--metric", "auc"], 1, "Unknown metric of the runs 'auc'"),
         ([str(tmp_path / "nothing")], 1, "does not exist"),
     ):

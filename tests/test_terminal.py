@@ -195,7 +195,7 @@ def test_a_working_folder_that_is_gone_is_said(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
     assert run_command(["run", "digits", "fedavg", "--out", str(tmp_path / "r")]) == 1
-    assert "The working folder cannot be used" in capsys.readouterr().err
+    assert "The current folder cannot be used" in capsys.readouterr().err
     assert not (tmp_path / "r").exists()
 
 

@@ -103,7 +103,7 @@ def test_weights_of_targets_and_another_padding():
         flat.loss(params, batch, jax.random.key(0))
     with pytest.raises(ValueError, match=r"must be whole numbers \[B, T \+ 1\].* float64\[2, 3\]"):
         model.loss(params, {**batch, "tokens": batch["w"]}, jax.random.key(0))
-    with pytest.raises(ValueError, match=r"looks for the array 'tokens', but .*tokens='token'"):
+    with pytest.raises(ValueError, match=r"needs the array 'tokens', but .*tokens='token'"):
         model.loss(params, {"token": batch["tokens"]}, jax.random.key(0))
 
 

@@ -30,7 +30,7 @@ MIME = QuadraticPopulation.from_linear([2.0, 0.0], [1.0, -1.0])
 
 @pytest.mark.quick
 def test_two_clients_with_a_point_each():
-    """FACTS F17."""
+    """A = 1, 2 and c = 1, 1/2: x*(gamma, 2) = (4 - 3 gamma) / (6 - 5 gamma), x* = 2/3."""
     assert TWO.minimiser[0] == pytest.approx(2 / 3, abs=1e-15)
     for gamma, gap in ((0.1, 0.0060606), (0.3, 0.0222222), (0.5, 0.0476190), (1.0, 1 / 3)):
         found = surrogate(TWO, gamma, 2)
@@ -52,7 +52,7 @@ def test_two_clients_with_a_point_each():
 
 @pytest.mark.quick
 def test_figure_1_of_2020():
-    """FACTS F18."""
+    """Density 8 z / 15 on [.5, 2], A = z, c = 1 / z: x* = 5/7, and 4/5 for K to infinity."""
     clients = QuadraticPopulation.from_density(lambda z: 8 * z / 15, (0.5, 2.0))
     assert (clients.mu, clients.L) == pytest.approx((0.5, 2.0), rel=1e-14)
     assert clients.minimiser[0] == pytest.approx(5 / 7, abs=1e-14)
@@ -65,13 +65,13 @@ def test_figure_1_of_2020():
 
 @pytest.mark.quick
 def test_figure_1_of_2021():
-    """FACTS F20 and E2, as trajectories of the mean."""
+    """Density z^-1/2 on [1, 3]: x* = 1 / E z, the mean's trajectories and the steps' count."""
     clients = QuadraticPopulation.from_density(lambda z: z**-0.5, (1.0, 3.0))
     assert 1 / clients.minimiser[0] == pytest.approx(1.9106836, abs=5e-8)
     assert clients.minimiser[0] == pytest.approx(0.5233729, abs=5e-8)
     assert clients.mean(clients.centres)[0] == pytest.approx(0.5773503, abs=5e-8)
     found = [surrogate(clients, 0.1, k).minimiser[0] for k in (2, 5, 10, 50)]
-    # FACTS has .5570331 for K = 10; its .5571 is that, rounded.
+    # The fixed points x*(0.1, K), which Figure 1 shows as limits.
     assert found == pytest.approx([0.5284942, 0.5416882, 0.5570331, 0.5771789], abs=1e-7)
 
     def path(steps, d_gamma=1.0, d_K=1.0, scale=lambda gamma: 1.0):
@@ -90,7 +90,7 @@ def test_figure_1_of_2021():
     assert slowly[499] == pytest.approx(0.5280, abs=1.1e-4)
     assert path(10, d_K=0.995)[-1] == pytest.approx(0.5234, abs=5e-5)
     assert path(10, d_K=0.9995)[-1] == pytest.approx(0.5336, abs=6e-5)
-    # The delta form, x <- x - eta gamma sum of gradients, does not get there (E2).
+    # The delta form, x <- x - eta gamma sum of gradients, does not get there.
     assert path(1, scale=lambda gamma: gamma)[-1] == pytest.approx(0.4538, abs=5e-5)
     decayed = path(10, d_gamma=0.995, scale=lambda gamma: gamma)
     assert decayed[-1] == pytest.approx(0.4314, abs=5e-5)
@@ -102,7 +102,7 @@ def test_figure_1_of_2021():
 
 @pytest.mark.quick
 def test_mimes_quadratics():
-    """FACTS F19 and B2: fixed points to 1e-10, round counts, independence of G."""
+    """f_1 = x^2 + G x, f_2 = -G x: fixed points, round counts, independence of G."""
     assert (MIME.L, MIME.delta) == (2.0, 1.0)
     assert MIME.gradient_dissimilarity(3.0) == pytest.approx(16.0)  # |x + G|^2
     for K, eta, fixed in ((10, 0.01, 0.0466656), (2, 0.1, 0.0555556)):
@@ -414,7 +414,7 @@ def test_phi_and_chi():
     assert phi(2.5, 1.0, 0.5) == pytest.approx((1 - 0.5**2.5) / 0.5)
     assert chi((0.0, 0.0, 1.0), 2.0, 0.25) == pytest.approx(0.25)
     assert chi(3, 2.0, 0.25) == pytest.approx((1 + 0.5 + 0.25) / 3)
-    with pytest.raises(TheoryError, match="take a whole K"):
+    with pytest.raises(TheoryError, match="use a whole K"):
         phi(2.5, 1.0, 1.5)
 
 
@@ -515,7 +515,7 @@ def test_populations_from_files(tmp_path):
     for name, content, sentence in (
         ("f.csv", "client,x,y\nann,1\n", "Line 2 has 2 values, the first 3"),
         ("g.csv", "client,x,y\n\n\nann,1,b\n", "Line 4: could not convert"),
-        ("h.csv", "name,x,y\nann,1,2\n", "There is no column 'client'; there are name, x, y"),
+        ("h.csv", "name,x,y\nann,1,2\n", "There is no column 'client'; the columns are name, x, y"),
         ("i.json", "[1, 2]", "a table of names and values"),
         ("j.json", "{", "cannot be parsed"),
         ("k.json", '{"random": {"clients": 3}}', "cannot be built"),
@@ -523,7 +523,7 @@ def test_populations_from_files(tmp_path):
         ("m.json", '{"random": {"num_clients": 2.5, "dimension": 1}}', "num_clients must be"),
         ("n.json", '{"density_power": "x", "interval": [1, 2]}', "density_power must be numbers"),
         ("o.json", '{"density_power": 1, "interval": ["a", 2]}', "interval must be numbers"),
-        ("p.npz", "nothing", "no whole .npz file"),
+        ("p.npz", "nothing", "not a complete .npz file"),
     ):
         (tmp_path / name).write_text(content)
         with pytest.raises(TheoryError, match=sentence):

@@ -112,7 +112,7 @@ WRONG = {
     "needs --interval": ["--density-power", "1"],
     "not from both": ["--random", "2", "2", "--density-power", "1"],
     "Cannot read": ["nowhere.toml"],
-    "--noise does not go with a file": ["nowhere.toml", "--noise", "1"],
+    "--noise cannot be combined with a file": ["nowhere.toml", "--noise", "1"],
     "gamma must be": ["--gamma", "-1"],
     "no unique minimiser": ["--gamma", "1.3", "--local-steps", "2"],
     "K must be a whole number": ["--local-steps", "0"],
@@ -150,7 +150,7 @@ def test_extreme_scales_and_many_clients(capsys, tmp_path):
     assert place["FedAvg"]["distance"] == pytest.approx(0.0762122, abs=1e-7)  # as with 1 and 2
     assert run_command(["theory", "--random", "700", "3"]) == 0
     out = " ".join(capsys.readouterr().out.split())
-    assert "SCAFFOLD, which goes to x*, is left out" in out
+    assert "SCAFFOLD, which converges to x*, is left out" in out
     *_, bounds, _ = tables(capsys, "--gamma", "0.49", "--local-steps", "1000000")
     assert "epsilon" in bounds["Corollary 20"]["of"]  # which is 1 but for rounding
     assert bounds["Theorem 17"]["exact"] == pytest.approx(1 / 12, abs=1e-6)
@@ -170,7 +170,7 @@ def test_numbers_are_not_broken_in_a_narrow_pipe(capsys, monkeypatch):
 
 def test_a_run_goes_alone(capsys, tmp_path):
     assert run_command(["theory", "--run", str(tmp_path), "--gamma", "1"]) == 2
-    assert "only --seed" in capsys.readouterr().err
+    assert "Only --seed" in capsys.readouterr().err
     assert run_command(["theory", "--run", str(tmp_path)]) == 1
     assert "is not a run folder" in capsys.readouterr().err
     folder = tmp_path / "run"
@@ -205,4 +205,4 @@ def test_clients_whose_condition_number_cannot_be_squared(capsys):
     said = {name: row["prescription"] for name, row in ways.items()}
     assert "beyond float64" in said["the same by Theorem 17"]
     assert "beyond float64" in said["the same by Corollary 20"]
-    assert "mu = 2, which is nothing beside L = 1e+219" in said["decaying gamma, Theorem 29"]
+    assert "which is negligible compared with L = 1e+219" in said["decaying gamma, Theorem 29"]

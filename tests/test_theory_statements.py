@@ -1,4 +1,4 @@
-"""The statements of papers 000 and 001: right sides bound left sides, and left sides are exact."""
+"""The statements of `charles2020` and `decay2021`: bounds hold, and left sides are exact."""
 
 import functools
 import inspect
@@ -13,8 +13,8 @@ import scipy.linalg
 import fedax
 from fedax.models.quadratic import quadratic, quadratic_data
 from fedax.reproductions.common import run_rounds
-from fedax.theory import charles_konecny_2020 as ck
-from fedax.theory import decaying_steps_2021 as ds
+from fedax.theory import charles2020 as ck
+from fedax.theory import decay2021 as ds
 from fedax.theory.errors import ConditionError, SingularError, TheoryError
 from fedax.theory.moments import mean_square_distances, output_covariances
 from fedax.theory.population import QuadraticPopulation
@@ -759,7 +759,7 @@ BEYOND = "needs gamma <= 1/L, but gamma = 0.51 and 1/L = 0.5."
     (lambda: ck.lemma_23(TWO, 0.1, 3, ZERO, cohort_size=3, with_replacement=False),
      PAPER + "Lemma 23 needs M <= N without replacement, but M = 3 and N = 2."),
     (lambda: ck.lemma_23(SKEWED, 0.1, 3, ZERO, cohort_size=1, with_replacement=False),
-     PAPER + "Lemma 23 needs p_i all alike for draws without replacement."),
+     PAPER + "Lemma 23 needs equal p_i for draws without replacement."),
     (lambda: ck.lemma_23(TWO, 0.1, 3, ZERO, cohort_size=0),
      PAPER + "Lemma 23 needs M >= 1, but M = 0."),
     (lambda: ck.lemma_24(TWO, 0.51, 3), PAPER + "Lemma 24 " + BEYOND),

@@ -96,9 +96,9 @@ def test_where_tiles_are_used():
 
 @pytest.mark.quick
 @pytest.mark.parametrize(("x", "kernel", "sentence"), [
-    (np.ones((1, 8, 8, 32), "int32"), np.ones((3, 3, 32, 32), "int32"), "one floating point type"),
+    (np.ones((1, 8, 8, 32), "int32"), np.ones((3, 3, 32, 32), "int32"), "same floating point type"),
     (np.ones((1, 8, 8, 32), "float32"), np.ones((3, 3, 32, 32)), "float32 and float64"),
-    (np.ones((1, 8, 8, 16)), np.ones((3, 3, 32, 32)), r"their shapes are \[1, 8, 8, 16\]"),
+    (np.ones((1, 8, 8, 16)), np.ones((3, 3, 32, 32)), r"got the shapes \[1, 8, 8, 16\]"),
     (np.ones((1, 2, 8, 32)), np.ones((3, 3, 32, 32)), "does not fit"),
 ])
 def test_what_cannot_be_pooled_is_a_sentence(x, kernel, sentence):

@@ -174,7 +174,7 @@ def test_called_again_a_finished_run_is_its_result(finished, monkeypatch):
         again = train(out, keep_best="test_distance")
         assert_same_result(again, result)
         assert again.history.rounds == result.history.rounds
-        with pytest.raises(fedax.RunError, match=r"has done 12 rounds already; num_rounds=5 is"):
+        with pytest.raises(fedax.RunError, match=r"num_rounds is 5, but .* has already done 12"):
             train(out, 5)
     assert before == {p: p.stat().st_mtime_ns for p in out.rglob("*") if p.name != ".lock"}
 
@@ -205,12 +205,12 @@ OTHERS = {
     ),
     "data": (
         lambda: {"task": TASK._replace(train=quadratic_task(seed=1).train)},
-        "the contents of task.train are others",
+        "the contents of task.train differ",
     ),
     "no test": (lambda: {"task": TASK._replace(test=None)}, "task.test was 10 clients and is None"),
     "model": (
         lambda: {"task": TASK._replace(model=quadratic_task(start=(1.0, 2.0, 3.0)).model)},
-        "the model is another",
+        "the model differs",
     ),
     "sampling": (lambda: {"sampling": "cyclic"}, "sampling was 'uniform' and is 'cyclic'"),
     "available": (
@@ -228,8 +228,8 @@ def test_another_call_is_refused_and_told_apart(finished, what):
     before = (out / "config.json").read_bytes()
     with pytest.raises(fedax.RunError) as refused:
         train(out, **change())
-    assert f"is another than this call's: {sentence}" in str(refused.value)
-    assert str(refused.value).endswith("or call with what config.json there says.")
+    assert f"holds a different run: {sentence}" in str(refused.value)
+    assert str(refused.value).endswith("or repeat the call recorded in its config.json.")
     assert (out / "config.json").read_bytes() == before
 
 
@@ -266,7 +266,7 @@ def test_changed_code_is_said_and_training_goes_on(tmp_path):
     fedax.train(fedax.Task(model, data), fedax.fedavg(model), num_rounds=2, **options)
     fedax.train(fedax.Task(model, data), fedax.fedavg(model), num_rounds=2, **options)
     model = scaled(2.0)
-    with pytest.warns(UserWarning, match="The code of the model or the method is not what it was"):
+    with pytest.warns(UserWarning, match="The code of the model or the method has changed"):
         fedax.train(fedax.Task(model, data), fedax.fedavg(model), num_rounds=3, **options)
 
 
@@ -422,12 +422,12 @@ class TestEarlyStopping:
     @pytest.mark.parametrize(
         ("options", "error", "sentence"),
         [
-            ({"early_stopping": "test_loss"}, TypeError, "such as fedax.EarlyStopping"),
+            ({"early_stopping": "test_loss"}, TypeError, "for example fedax.EarlyStopping"),
             ({"keep_best": 3}, ValueError, "keep_best must be a metric's name"),
             ({"keep_best": "test_distance", "evaluate_every": 0}, ValueError,
-             "evaluate_every=0 says never to evaluate"),
+             "evaluate_every=0 turns evaluation off"),
             ({"early_stopping": EarlyStopping("test_loss"), "evaluate_every": None}, ValueError,
-             "only the last round is evaluated; give evaluate_every"),
+             "only the last round is evaluated; set evaluate_every"),
             ({"on_round": 3}, TypeError, "on_round must be a function"),
             ({"checkpoint_every": 0}, ValueError, "checkpoint_every must be a whole number"),
         ],
@@ -639,7 +639,7 @@ class TestLoadRun:
 
     def test_other_objects_are_refused(self, finished):
         out, _ = finished
-        with pytest.raises(fedax.RunError, match="its model or its data are others"):
+        with pytest.raises(fedax.RunError, match="its model or its data differ"):
             _ = fedax.load_run(out, task=quadratic_task(seed=1)).task
         with pytest.raises(fedax.RunError, match=r"that is fedyogi\(client_learning_rate=0.1, "):
             _ = fedax.load_run(out, task=TASK, algorithm=fedyogi(0.2)).algorithm
@@ -682,7 +682,7 @@ class TestLoadRun:
     def test_what_is_no_run_is_a_sentence(self, finished, tmp_path):
         for path, sentence in (
             (tmp_path / "nowhere", "nowhere does not exist"),
-            (tmp_path, r"is not a run folder: it has no config\.json"),
+            (tmp_path, r"is not a run folder: it does not contain config\.json"),
         ):
             with pytest.raises(fedax.RunError, match=sentence):
                 fedax.load_run(path)
@@ -691,9 +691,9 @@ class TestLoadRun:
         (newest[-1] / "state.npz").write_bytes(b"cut off")
         assert identical(fedax.load_run(out).params, train(num_rounds=9).params)
         (newest[0] / "state.npz").write_bytes(b"cut off")
-        with pytest.raises(fedax.RunError, match="No checkpoint is left to go on from"):
+        with pytest.raises(fedax.RunError, match="No usable checkpoint is left"):
             _ = fedax.load_run(out).params
-        for content, sentence in (("{", "cannot be read"), ("[1]", "is no run's configuration")):
+        for content, sentence in (("{", "cannot be read"), ("[1]", "the configuration of a run")):
             (out / "config.json").write_text(content)
             with pytest.raises(fedax.RunError, match=sentence):
                 fedax.load_run(out)
@@ -713,13 +713,13 @@ class TestFolders:
     @pytest.mark.usefixtures("_named")
     def test_one_of_the_command_line(self, tmp_path):
         out = run.start(config(num_rounds=1), tmp_path / "run")
-        with pytest.raises(fedax.RunError, match="was made by the command line; go on with it"):
+        with pytest.raises(fedax.RunError, match="was started on the command line"):
             train(out)
 
     def test_the_command_line_says_who_goes_on(self, finished):
         from fedax.experiment.errors import ConfigError
 
-        with pytest.raises(ConfigError, match="of a run that a Python program made"):
+        with pytest.raises(ConfigError, match="belongs to a run started from Python"):
             run.resume(finished[0])
 
     def test_one_where_another_process_trains(self, finished, tmp_path):

@@ -69,7 +69,7 @@ def test_a_forged_configuration_runs_nothing(how, project, capsys):
     assert run_command(list(READERS[how])) == 2
     error = capsys.readouterr().err
     assert f"names code to run, {os.__file__}:system and " in error
-    assert "was not written by fedax for you here" in error
+    assert "was not written by your fedax on this machine" in error
     assert not Path("ran").exists()
 
 

@@ -91,7 +91,7 @@ def test_a_run_from_python_calls_only_factories(trained, value, monkeypatch, tmp
     edit(trained, lambda config: config["algorithm_options"].update({RATE: value}))
     loaded = fedax.load_run(trained)
     for what in ("algorithm", "state"):
-        with pytest.raises(RunError, match=r"cannot be made again|is not the one of the run"):
+        with pytest.raises(RunError, match=r"cannot be created by name|is not the one of the run"):
             getattr(loaded, what)
     assert not Path("OWNED").exists()
     assert "antigravity" not in sys.modules

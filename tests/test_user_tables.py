@@ -410,12 +410,12 @@ def test_a_regression_a_second_file_and_a_network(table_file, capsys):
 
 @pytest.mark.quick
 @pytest.mark.parametrize(("words", "status", "match"), [
-    (["stays.csv"], 2, "say whose each row is and what to learn"),
+    (["stays.csv"], 2, "needs the column of clients and the column to predict"),
     (["stays.csv", "--client", "hospital"], 2, "--client COLUMN --label COLUMN"),
     (["nothing.csv", "--client", "a", "--label", "b"], 1, "nothing.csv: No such file"),
     (["stays.csv", "--client", "hospitals", "--label", "died"], 1, "Did you mean 'hospital'"),
     (["stays.csv", "--client", "hospital", "--label", "dead"], 1, "Unknown label column 'dead'"),
-    (["digits", "--client", "hospital"], 2, "are columns of a table, but digits is a task"),
+    (["digits", "--client", "hospital"], 2, "are for a table, but digits is a task"),
     (["stays.csv", "--client", "hospital", "--label", "died", "--set", "test=2"], 1, "test"),
     (["stays.csv", "--client", "hospital", "--label", "died", "--set", "missing=error"], 1,
      "'age' has a missing value in row 0 of client 'H0'"),

@@ -114,7 +114,7 @@ def test_halving_gives_up_by_validation_data_and_only_what_came_to_the_end_is_te
     came = ~np.isnan(found.record.metrics["train_loss"][:, -1])
     assert (np.isnan(tested[:, 3]) == ~came).all()
     assert 0 < came.sum() < 4
-    with pytest.raises(ValueError, match=r"at the end only. Choose by validation_loss"):
+    with pytest.raises(ValueError, match=r"at the end. Choose by validation_loss"):
         fedax.sweep(task(), {"method": method}, grid, num_rounds=4, halving=2, choose="test_loss",
                     **OPTIONS)
 
@@ -205,15 +205,15 @@ def test_a_sample_of_the_validation_data_between_and_all_at_the_end():
 
 @pytest.mark.parametrize(("call", "words"), [
     (lambda: fedax.train(task(), method(), num_rounds=1, keep_best="test_loss", **OPTIONS),
-     r"keep_best goes by test_loss, but .* at the end only. Use validation_loss"),
+     r"keep_best uses test_loss, but .* at the end only. Use validation_loss"),
     (lambda: fedax.train(task(), method(), num_rounds=1, **OPTIONS,
                          early_stopping=fedax.EarlyStopping("test_loss")),
-     r"early_stopping goes by test_loss"),
+     r"early_stopping uses test_loss"),
     (lambda: fedax.train(task(None), method(), num_rounds=1, **OPTIONS,
                          early_stopping=fedax.EarlyStopping()),
      r"no validation data. Hold some out, with --set validation=0.1"),
     (lambda: fedax.train(task(None), method(), num_rounds=1, keep_best="validation_loss",
-                         **OPTIONS), r"keep_best goes by validation_loss, but .* no validation"),
+                         **OPTIONS), r"keep_best uses validation_loss, but .* no validation"),
     (lambda: fedax.sweep(task(None), {"m": method}, {"client_learning_rate": [1.0]},
                          num_rounds=1, choose="validation_loss", **OPTIONS),
      r"Cannot choose by validation_loss: custom has no validation data"),
@@ -334,7 +334,7 @@ def test_the_command_line_holds_out_a_part_of_any_task(tmp_path, monkeypatch, ca
     assert summary["best"]["test"] == {"test_loss": pytest.approx(0.125, rel=1e-6)}
     assert summary["final"]["test_loss"] == pytest.approx(loss(after(4), 1.0), rel=1e-6)
     page = (tmp_path / "b" / "report.html").read_text()
-    assert "test loss of the best model, of round 1" in page
+    assert "test loss of the best model (round 1)" in page
     assert "test loss after the last round, 4" in page
     capsys.readouterr()
     assert run_command(["table", "b", "--metric", "test_loss,best_test_loss"]) == 0

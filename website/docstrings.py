@@ -20,8 +20,12 @@ AS_IT_STANDS = (
     r"(?P<kept>(?P<ticks>`+)(?!`).*?(?<!`)(?P=ticks)(?!`)|\$\$.*?\$\$|\$\S.*?\$"
     r"|^ *>>>[^\n]*\n(?: *\S[^\n]*\n)*|^ *\*(?= )|^ *\*\*?(?=\w+:))"
 )
-# A star, the beginning of a tag, and a line below that begins no word's end: x*_gamma, <grad f, x>.
-MARKED = re.compile(AS_IT_STANDS + r"|\*|<(?=[A-Za-z/!?])|(?<!\w)_", re.MULTILINE | re.DOTALL)
+# A star, the beginning of a tag, an underscore that begins no word's end, and a bound that begins a
+# description or a line, where `>` would make a quotation: x*_gamma, <grad f, x>, gamma: > 0.
+MARKED = re.compile(
+    AS_IT_STANDS + r"|\*|<(?=[A-Za-z/!?])|(?<!\w)_|^ *>(?!>>)|(?<=: )>(?!>>)",
+    re.MULTILINE | re.DOTALL,
+)
 SHOWN = pages_of_reference.names()
 
 
@@ -43,7 +47,7 @@ def plain(text: str) -> str:
     def one(found: re.Match[str]) -> str:
         if found["kept"]:
             return found[0]
-        return "&lt;" if found[0] == "<" else f"\\{found[0]}"
+        return "&lt;" if found[0] == "<" else f"{found[0][:-1]}\\{found[0][-1]}"
 
     return MARKED.sub(one, text)
 

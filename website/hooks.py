@@ -1,4 +1,4 @@
-"""What MkDocs is told: pages of methods, of the reference, of files outside docs/, and formulas."""
+"""What MkDocs is told: generated pages, pages of files outside docs/, and formulas."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ sys.path.insert(0, str(HERE))
 
 import formulas  # noqa: E402  (these are beside this file)
 import links  # noqa: E402
+import pages_of_commands  # noqa: E402
 import pages_of_methods  # noqa: E402
 import pages_of_reference  # noqa: E402
 
 ROOT = links.ROOT
-FROM_README = re.compile(r"^<!-- README: (.*) -->$", re.MULTILINE)
 PICTURE = re.compile(r'<img\b[^>]*? src="([^":]+\.png)"')
 # Which pages a search finds first, and last, by how their places begin: a word in a heading counts
 # as a thousand in the text, but as one on pages of records. And of two methods' pages the one
@@ -32,8 +32,15 @@ WEIGHTS = {
     **dict.fromkeys(RECORDS, 1e-3),
 }
 WHOLE_NAME = 4.0
+# What readers search for -> the page that they want, whose headings use other words.
+KEYWORDS = {
+    "guides/resuming.md": ["checkpoint"],
+    "guides/tuning.md": ["hyperparameter", "learning rate"],
+    "methods/fedavg.md": ["federated averaging"],
+    "partitions.md": ["heterogeneity", "non-IID"],
+}
 # Pages whose tables have the names of methods.
-LISTS_OF_METHODS = ("index.md", "methods.md", "notebook/quick-rates.md")
+LISTS_OF_METHODS = ("methods.md", "notebook/quick-rates.md")
 LANGUAGES = {".py": "python", ".toml": "toml", ".sh": "sh", ".json": "json"}
 
 
@@ -53,13 +60,23 @@ def _filled(entry: Any) -> Any:
         what = [_filled(inner) for inner in what]
         if title == "Methods":
             what += pages_of_methods.navigation()
+    elif what == "commands/":
+        what = pages_of_commands.navigation()
     elif what == "reference/":
         what = pages_of_reference.navigation()
     elif what == "tutorial/":
-        folder = ROOT / "docs" / what
-        what = [f"tutorial/{path.name}" for path in sorted(folder.glob("*.md"))]
-        what.sort(key=lambda name: name != "tutorial/index.md")
+        what = sorted(_found(what), key=lambda name: name != "tutorial/index.md")
+    elif what == "notebook/reproductions/":
+        what = [
+            {"All tables and figures": "notebook/reproductions.md"}, *_found(what),
+            {"Causes of disagreements": "notebook/reproduction-causes.md"},
+        ]
     return {title: what} if title else what
+
+
+def _found(folder: str) -> list[str]:
+    """The pages in a folder of docs/."""
+    return [f"{folder}{path.name}" for path in sorted((ROOT / "docs" / folder).glob("*.md"))]
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -68,6 +85,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         **{path.name: path.read_bytes() for path in HERE.glob("static/*")},
         "contributing.md": (ROOT / "CONTRIBUTING.md").read_text("utf-8"),
         "changes.md": changes(),
+        **pages_of_commands.pages(),
         **pages_of_methods.pages(),
         **pages_of_reference.pages(),
     }
@@ -107,19 +125,6 @@ def source(path: str) -> str:
     return f"# {path}\n\n~~~~{LANGUAGES.get(file.suffix, 'text')}\n{text.rstrip()}\n~~~~\n"
 
 
-def readme(heading: str) -> str:
-    """A section of README.md without its heading; of "" what stands before the first one."""
-    text = (ROOT / "README.md").read_text("utf-8")
-    level = "#" if not heading else "##"
-    title = heading or "fedax"
-    found = re.search(
-        rf"^{level} {re.escape(title)}\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL
-    )
-    if not found:
-        raise ValueError(f"README.md has no section {title!r}.")
-    return found[1].strip()
-
-
 def found_in_a_search(uri: str) -> dict[str, Any]:
     """What a page says of its place among the results of a search."""
     if uri.startswith("source/"):
@@ -131,21 +136,20 @@ def found_in_a_search(uri: str) -> dict[str, Any]:
 
 
 def on_page_markdown(markdown: str, page: Page, **kwargs: Any) -> str:
-    """Takes in what is README.md's, and mends links."""
+    """Sets a page's place among the results of a search, and mends links."""
     del kwargs
     uri = page.file.src_uri
     page.meta["search"] = found_in_a_search(uri)
+    if uri in KEYWORDS:
+        page.meta["tags"] = KEYWORDS[uri]
     folder = f"docs/{uri}".rpartition("/")[0]
     if uri in ("contributing.md", "changes.md"):
         folder = "" if uri == "contributing.md" else "changelog"
     if uri.startswith("source/"):
         folder = uri.removeprefix("source/").rpartition("/")[0]
-    if uri in ("index.md", "pictures.md"):  # the only pages of their tabs
+    if uri in ("index.md", "guides/quick-start.md"):  # the only pages of their tabs
         page.meta["hide"] = ["navigation"]
-    text = FROM_README.sub(
-        lambda found: links.rewritten(readme(found[1].strip()), "", uri),
-        links.rewritten(markdown, folder, uri),
-    )
+    text = links.rewritten(markdown, folder, uri)
     if uri in LISTS_OF_METHODS:
         text = pages_of_methods.with_pages(text, "../" * uri.count("/"))
     return text

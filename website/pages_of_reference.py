@@ -12,31 +12,31 @@ from fedax.algorithms import registry
 
 # Page -> title, what it says first, modules or names that it shows. A name stands for fedax.NAME.
 PAGES: dict[str, tuple[str, str, tuple[str, ...]]] = {
-    "training": ("Training", "From a task and a method to a trained model.", (
+    "training": ("Training", "Train a model, follow each round, keep the history.", (
         "train", "TrainResult", "simulate", "SimulateOptions", "RoundReport", "History",
         "EarlyStopping", "sampler", "part_of_the_day", "run_round", "RoundInfo", "TrainingState",
         "initial_state", "DivergedError",
     )),
-    "evaluating": ("Evaluating", "What a model is worth, to all and client by client.", (
+    "evaluating": ("Evaluating", "Measure a model over all examples, or client by client.", (
         "evaluate", "evaluate_clients", "predict", "evaluate_personalized", "ClientMetrics",
         "fedax.scores",
         "communication", "dissimilarity", "quadratic_model", "advise",
     )),
-    "runs": ("Runs on disk", "Run folders and parameters.", (
+    "runs": ("Runs on disk", "Load runs, save parameters, make tables and pages.", (
         "load_run", "RunError", "save_params", "load_params", "table", "ResultsTable", "TableError",
         "fedax.experiment.pages.read_run", "fedax.experiment.pages.report_page",
         "fedax.report.comparison.comparison_page",
     )),
-    "tuning": ("Tuning", "Many settings, and which of them is best.", (
+    "tuning": ("Tuning", "Train many settings in one call and find the best one.", (
         "sweep", "SweepResult", "load_sweep", "LoadedSweep", "search", "SearchResult",
         "fedax.sweeps.choosing", "fedax.sweeps.record", "fedax.tuning.grids.parse_values",
         "fedax.sweeps.grid.settings_of",
     )),
-    "problems": ("Tasks and models", "Learning problems, and the functions they are made of.", (
+    "problems": ("Tasks and models", "Load a task by name, or make one from a model of your own.", (
         "load_task", "Task", "quadratic_task", "Model", "classification", "regression",
         "next_token", "ModelError",
     )),
-    "data": ("Data", "Federated data sets, and how they are read.", (
+    "data": ("Data", "Read your own data, load known data sets, and hold out test examples.", (
         "FederatedDataset", "read_data", "fit_table", "Table", "Vocabulary", "ClientData",
         "CohortReader", "DataError",
         *(f"fedax.data.{name}" for name in (
@@ -44,23 +44,25 @@ PAGES: dict[str, tuple[str, str, tuple[str, ...]]] = {
             "convert", "data_folder", "get_dataset", "hold_out", "load_dataset", "open_store",
         )),
     )),
-    "partitions": ("Partitions", "Clients for data that has none.", ("fedax.data.partitions",)),
+    "partitions": ("Partitions", "Deal examples to clients.", ("fedax.data.partitions",)),
     "methods": ("Methods", "", (
         "LocalOptions", "FederatedAlgorithm", "Exchange", "Reply", "ModelUpdate", "Participation",
         "LocalTraining", "LocalMessage", "LocalResult", "factory", "partition", "check_algorithm",
         "AlgorithmError", "local_adaptive",
     )),
-    "optimizers": ("Optimizers and schedules", "Server optimizers, Mime's bases, schedules.", (
+    "optimizers": ("Optimizers and schedules", "Choose a server optimizer or a schedule.", (
         "BaseOptimizer", "fedax.optimizers", "fedax.schedules", "fedax.base_optimizers",
     )),
-    "models": ("Models and layers", "Models by name, and the layers they are made of.", (
+    "models": ("Models and layers", "Use a model by name, or build one from layers.", (
         "fedax.models",
     )),
-    "devices": ("Devices", "Where a computation runs.", ("client_mesh", "cores_as_devices")),
-    "pictures": ("Pictures", "", ("fedax.pictures",)),
-    "theory": ("Theory", "", (
+    "devices": ("Devices", "Train a cohort on several devices or CPU cores.", (
+        "client_mesh", "cores_as_devices",
+    )),
+    "pictures": ("Pictures", "Draw runs and sweeps with Matplotlib.", ("fedax.pictures",)),
+    "theory": ("Theory", "Compute where FedAvg goes on quadratic losses.", (
         "fedax.theory", "fedax.theory.dynamics", "fedax.theory.prescriptions",
-        "fedax.theory.charles_konecny_2020", "fedax.theory.decaying_steps_2021",
+        "fedax.theory.charles2020", "fedax.theory.decay2021",
     )),
 }
 # Modules that are public names, shown under their full ones.
@@ -120,7 +122,7 @@ def _hidden(package: Any, name: str) -> bool:
 
 def index() -> str:
     """All public names, each with a link."""
-    lines = ["# Reference: the API", "Everything that `import fedax` gives, by what it is for."]
+    lines = ["# Reference: the API", "Look up any public name of `import fedax` by its purpose."]
     for page, (title, words, names) in PAGES.items():
         own = [f"[`{name}`][fedax.{name}]" for name in names if "." not in name]
         if page == "methods":
@@ -138,7 +140,7 @@ def _page(page: str) -> str:
         links = ", ".join(f"[`{name}`][fedax.{name}]"
                           for name in sorted([*registry.ALGORITHMS, *registry.WRAPPERS]))
         lines = [f"# {title}", f"Each method has [a page of its own](../methods.md): {links}.",
-                 "What they are made of, and what a method of your own is:"]
+                 "Below: the parts that methods are made of, for a method of your own."]
     for name in names:
         lines.append(_shown(name if "." in name else f"fedax.{name}"))
     return "\n\n".join(line for line in lines if line) + "\n"

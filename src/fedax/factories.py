@@ -2,7 +2,7 @@
 
 A method, an optimizer, a schedule or a model is made by a factory, a plain function whose numbers
 end up in the closures of the functions that it returns. There a compiler would take them for
-constants, and compile anew for each learning rate. So `factory` notes, with each function that is
+constants, and compile again for each learning rate. So `factory` notes, with each function that is
 made, what it was made of: what comes out is a pytree whose leaves are its numbers, and whose
 structure is all the rest. `partition` takes the two apart, and a `Structure` makes the thing again
 of other numbers, traced ones too. Nothing is kept anywhere else.

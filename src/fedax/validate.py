@@ -33,7 +33,7 @@ def check_number(
     at_most: float | None = None,
     schedule: bool = False,
 ) -> None:
-    """Raises a sentence unless the value is a number in its range.
+    """Raises a clear error unless the value is a number in its range.
 
     A value that is traced (under `jit`, `vmap` or `grad`) has no number yet and passes, so that
     hyperparameters may be traced. With `schedule`, so does a callable.
@@ -70,7 +70,7 @@ def check_count(
     at_most: int | None = MOST,
     schedule: bool = False,
 ) -> None:
-    """Raises a sentence unless the value is a whole number of at least `at_least`.
+    """Raises a clear error unless the value is a whole number of at least `at_least`.
 
     Traced values pass and, with `schedule`, callables.
 
@@ -136,7 +136,7 @@ def so_many(number: int, thing: str) -> str:
 
 
 def check_seed(seed: Any) -> None:
-    """Raises a sentence unless it is a whole number of at least 0; a PRNG key is none."""
+    """Raises a clear error unless it is a whole number of at least 0; a PRNG key is none."""
     if str(getattr(seed, "dtype", "")).startswith("key<"):
         raise ValueError(
             "seed must be a whole number of at least 0, but is a PRNG key; give the number that "
@@ -246,7 +246,7 @@ def options_checked(function: Function) -> Function:
 
 
 def require_out(out: Any, *, overwrite: Any) -> None:
-    """Raises a sentence if overwrite is given without the folder that it is about."""
+    """Raises a clear error if overwrite is given without the folder that it is about."""
     if not isinstance(overwrite, bool | np.bool_):
         raise TypeError(f"overwrite must be True or False, but is {quoted(overwrite)}.")
     if overwrite and out is None:

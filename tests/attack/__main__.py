@@ -50,7 +50,7 @@ from attack import (
 from attack.workers import Worker
 
 FINDING = (
-    'A finding is a wrong bit, a traceback, "a defect of fedax", more than one sentence, code that '
+    'A finding is a wrong bit, a traceback, "a bug in fedax", more than one sentence, code that '
     "was run, a change outside of a folder, a letter that commands a terminal, or more time or "
     "memory than its limit."
 )
@@ -258,7 +258,12 @@ def page(parts: list[Part], command: str, minutes: float) -> str:
     rows = "\n".join(part.row() for part in parts)
     found = "\n".join(f"- {part.name}: `{what[:500]}`" for part in parts for what in part.found)
     place = f"{platform.system()}, Python {platform.python_version()}"
-    return f"""# What an attack found
+    trials = sum(part.trials for part in parts)
+    faults = sum(len(part.found) for part in parts)
+    return f"""# Attack: crashes, damaged files and hostile inputs
+
+See how fedax withstands killed runs, failing disks, damaged files and hostile inputs, and repeat
+the attack with the command below. {faults:,} of {trials:,} trials found a fault.
 
 `{command}`, {today}, fedax {fedax.__version__}, {place}: {minutes:.0f} minutes. {FINDING}
 [security.md](security.md) says what is defended against.

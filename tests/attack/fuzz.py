@@ -113,7 +113,7 @@ def command(words):
         except BaseException as error:
             return f"{type(error).__name__} came out: {error}"
     said = err.getvalue()
-    for word in ("defect of fedax", "Traceback", "Warning", "Out of memory", "<class"):
+    for word in ("bug in fedax", "Traceback", "Warning", "Out of memory", "<class"):
         if word in said + out.getvalue():
             return f"{word!r} in: {_quiet(said)}"
     if status not in (0, 1, 2):

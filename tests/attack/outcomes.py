@@ -16,7 +16,7 @@ import numpy as np
 
 # What is never said to a user.
 NOISE = re.compile(
-    r"Traceback|defect of fedax|Check failure|terminate called|Segmentation|^[EF]\d{4} |Warning:",
+    r"Traceback|bug in fedax|Check failure|terminate called|Segmentation|^[EF]\d{4} |Warning:",
     re.MULTILINE,
 )
 # Letters that command a terminal, or that show text as other than it is.

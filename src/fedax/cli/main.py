@@ -5,13 +5,15 @@ Exit status: 0 done, 1 a failure explained in one line, 2 a wrong command line.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import errno
 import os
 import re
 import sys
 import traceback
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType
@@ -48,16 +50,17 @@ from fedax.experiment.imports import line_of, sentence
 from fedax.outside.text import Told
 from fedax.report.picture import require_format, save_picture
 from fedax.report.tables import print_json, print_tables
+from fedax.tasks.renamed import RenamedWarning
 from fedax.theory.errors import TheoryError
 from fedax.validate import check_count, so_many
 
 # What JAX says where its settings forbid what fedax does.
 FORBIDDEN = {
     "Disallowed [a-z-]+ transfer":
-        "fedax copies data between host and device, but JAX was told not to (JAX_TRANSFER_GUARD). "
-        "Unset it, or set it to log.",
+        "fedax copies data between host and device, but JAX_TRANSFER_GUARD forbids it. Unset "
+        "JAX_TRANSFER_GUARD, or set it to log.",
     "'no_tracing' is set":
-        "fedax compiles its rounds, but JAX was told not to (JAX_NO_TRACING). Unset it.",
+        "fedax compiles its rounds, but JAX_NO_TRACING forbids it. Unset JAX_NO_TRACING.",
 }
 
 
@@ -85,8 +88,26 @@ def _others_may_speak() -> bool:
 
 def run_command(arguments: list[str]) -> int:
     """Runs a command line and returns its exit status."""
-    with terminal.escaping():
+    with terminal.escaping(), _in_one_line():
         return _run_command(arguments)
+
+
+@contextlib.contextmanager
+def _in_one_line() -> Iterator[None]:
+    """Warnings of old names are lines of the command's, each once."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", RenamedWarning)
+        show, said = warnings.showwarning, set[str]()
+
+        def show_once(message: Warning | str, category: type[Warning], *rest: Any) -> None:
+            if not issubclass(category, RenamedWarning):
+                show(message, category, *rest)
+            elif str(message) not in said:
+                said.add(str(message))
+                print(f"fedax: {message}", file=sys.stderr)
+
+        warnings.showwarning = show_once
+        yield
 
 
 def _run_command(arguments: list[str]) -> int:
@@ -94,7 +115,7 @@ def _run_command(arguments: list[str]) -> int:
         Path.cwd()
     except OSError as error:
         return _fail(
-            f"The working folder cannot be used ({error.strerror}); change to one that is there.", 1
+            f"The current folder cannot be used ({error.strerror}). Change to one that exists.", 1
         )
     try:
         command = _command(arguments)
@@ -184,9 +205,9 @@ def _train(command: Run, run: ModuleType) -> int:
         settings = {name: getattr(Run(), name) for name in allowed}
         if dataclasses.replace(command, **settings) != Run():
             raise ConfigError(
-                "--resume goes on with a run as it was configured; only --rounds, a new total, "
-                "can go with it, and what changes no setting: --profile, --log, --devices, "
-                "processes."
+                "--resume continues a run with its own settings. Only --rounds (the new total), "
+                "--log, --profile, --devices, --force and the options for several processes can "
+                "be given with it."
             )
         run.resume(
             command.resume, command.rounds, profile=command.profile, force=command.force,
@@ -195,8 +216,8 @@ def _train(command: Run, run: ModuleType) -> int:
         return 0
     if command.force and command.devices is None:
         raise ConfigError(
-            "--force goes with --resume: it goes on although a source has changed; and with "
-            "--devices: it takes more of them than there are cores."
+            "--force needs --resume (continue although the code has changed) or --devices (use "
+            "more devices than there are cores)."
         )
     require_out(command.out, overwrite=command.overwrite)
     options = {
@@ -227,8 +248,8 @@ def _use_cores(count: int | None, *, forced: bool = False) -> None:
     cores = usable_cores()
     if count is not None and count > cores and not forced:
         raise ConfigError(
-            f"--devices is {count}, but this process may use {so_many(cores, 'core')}; more "
-            "devices only slow it down. --force takes them nevertheless."
+            f"--devices is {count}, but only {so_many(cores, 'core')} can be used; more devices "
+            "than cores slow training down. Add --force to use them anyway."
         )
     asked = jax.config.jax_num_cpu_devices  # pyright: ignore[reportAttributeAccessIssue]
     chosen = asked != -1 or "device_count" in os.environ.get("XLA_FLAGS", "")
@@ -346,8 +367,8 @@ def _advise(command: Theory) -> int:
 
     if dataclasses.replace(command, run=None, seed=None, json=False, debug=False) != Theory():
         raise ConfigError(
-            "--run makes a model of that run, with its own gamma and K; only --seed, of the sample "
-            "of clients, and --json go with it."
+            "--run uses the gamma and K of that run. Only --seed, for the sample of clients, and "
+            "--json can be given with it."
         )
     try:
         check_count("seed", command.seed or 0, at_least=0)
@@ -372,8 +393,8 @@ def _unexpected(error: Exception) -> str:
     """The sentence for an error that says nothing of our own."""
     if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error):
         return (
-            f"Out of memory: {error}. Lower clients_per_chunk or batch_size, or begin a sweep with "
-            "fewer --settings-per-batch."
+            f"Out of memory: {error}. Lower clients_per_chunk or batch_size, or start a sweep "
+            "with a smaller --settings-per-batch."
         )
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         return f"Cannot write the output: {error.strerror}."
@@ -382,11 +403,14 @@ def _unexpected(error: Exception) -> str:
     if cause is not None:
         return cause
     if line_of(error) is not None:
-        return f"Your code failed: {sentence(error)} (--debug shows more.)"
+        return f"Your code failed: {sentence(error)} (--debug shows the traceback.)"
     if isinstance(error, OSError) and error.strerror and error.filename:
         return f"Cannot read or write {error.filename}: {error.strerror}."
     kind = type(error).__name__
-    return f"A defect of fedax: {kind}: {error} (--debug shows where; please report it)."
+    return (
+        f"Internal error, a bug in fedax: {kind}: {error} (--debug shows the traceback; please "
+        "report it)."
+    )
 
 
 def _missing_devices() -> str | None:
@@ -397,8 +421,7 @@ def _missing_devices() -> str | None:
         asked = jax.config.jax_platforms  # pyright: ignore[reportAttributeAccessIssue]
         why = str(error).splitlines()[0] if str(error) else type(error).__name__
         return (
-            f"JAX has no devices to compute on, as it was told to take {asked!r}: {why}. Unset "
-            "JAX_PLATFORMS, or set it to cpu."
+            f"JAX cannot use the platform {asked!r}: {why}. Unset JAX_PLATFORMS, or set it to cpu."
         )
     return None
 

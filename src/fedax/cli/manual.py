@@ -33,7 +33,7 @@ def print_settings(
     for row in settings:
         words = [row["type"]]
         if row["needed"]:
-            words.append("must be given")
+            words.append("required")
         default = row.get("default", ...)
         if default is not ...:
             words.append(f"default {_word(default)}")
@@ -57,7 +57,7 @@ def explain_run(task: str, algorithm: str | None, preset: str | None) -> None:
     Then why no preset's values stand beside the defaults, if there are none.
 
     Raises:
-      ConfigError: there is no such task or algorithm.
+      ConfigError: if the task or the algorithm is unknown.
     """
     task_name, task_source = find_task(task)
     name, source = find_algorithm(algorithm or default_algorithm(task_name, task_source))
@@ -69,7 +69,7 @@ def explain_run(task: str, algorithm: str | None, preset: str | None) -> None:
     try:
         config = resolve(task=task, algorithm=algorithm, preset=preset)
     except ConfigError as error:  # there is no such preset, or something must be given first
-        chosen, by, missing = {}, "", f"No values of a preset stand here. {error}"
+        chosen, by, missing = {}, "", f"The preset's values cannot be shown. {error}"
     else:
         missing = ""
         chosen = {**vars(config), **config.task_options, **config.algorithm_options}

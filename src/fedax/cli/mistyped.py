@@ -48,17 +48,17 @@ def is_algorithm(word: str | None) -> bool:
 
 
 def require_order(name: str, command: Any) -> None:
-    """Raises a sentence if a task and a method changed places, or a run has several methods.
+    """Checks that the task comes before the method, and that a run has one method.
 
     Raises:
-      ConfigError: it is so.
+      ConfigError: if not.
     """
     if not isinstance(command, Run | Sweep):
         return
     methods = command.algorithm if isinstance(command, Run) else command.algorithms
     if is_algorithm(command.task) and command.task not in TASKS:
         task = methods if methods is not None and not is_algorithm(methods) else "TASK"
-        raise ConfigError(f"{command.task} is a method, and the task stands before it: {name} "
+        raise ConfigError(f"{command.task} is a method; write the task before it: {name} "
                           f"{task} {command.task}.")
     if isinstance(command, Run) and is_algorithm(methods) and "," in (methods or ""):
         raise ConfigError(_several(command.task or "TASK", (methods or "").split(",")))
@@ -80,24 +80,23 @@ def explain(name: str, command: Any, words: Sequence[str], others: Sequence[str]
     if isinstance(command, Run | Sweep):
         settings = [word for word in others if "=" in word]
         if settings:
-            return f"{quoted(settings[0])} is a setting, and needs --set: {name} ... --set " + \
+            return f"Write --set before the setting {quoted(settings[0])}: {name} ... --set " + \
                 shlex.join(settings) + "."
         methods = command.algorithm if isinstance(command, Run) else command.algorithms
         if methods and all(is_algorithm(word) for word in others):
             if isinstance(command, Run):
                 return _several(command.task or "TASK", [methods, *others])
             both = ",".join([methods, *others])
-            return f"Methods are joined by commas: {name} {command.task} {both}."
-        return (f"{name} takes a task and a method, but there is also {quoted(others[0])}; "
-                f"{name} --help shows what it takes.")
-    return (f"{name} does not take {quoted(others[0])} as well; {name} --help shows what it "
-            "takes.")
+            return f"Separate methods by commas: {name} {command.task} {both}."
+        return (f"{name} takes a task and a method, but also got {quoted(others[0])}. "
+                f"See {name} --help.")
+    return f"{name} got an unexpected {quoted(others[0])}. See {name} --help."
 
 
 def _several(task: str, methods: Sequence[str]) -> str:
     return (
-        f"fedax run trains one method. To compare {' and '.join(methods)}: fedax sweep {task} "
-        f"{','.join(methods)} --seeds 3, or a run of each, then fedax report DIR DIR."
+        f"fedax run trains one method. To compare {' and '.join(methods)}, use fedax sweep {task} "
+        f"{','.join(methods)} --seeds 3, or run each one and then fedax report DIR DIR."
     )
 
 
@@ -114,7 +113,7 @@ def _explain_option(name: str, command: Any, words: Sequence[str], option: str) 
     begin = f"{name} has no option {typed}."
     if found is None:
         about = guesses.hint(word, []) if settings else ""
-        return f"{begin} {about or f'{name} --help shows those that it has.'}"
+        return f"{begin} {about or f'See {name} --help.'}"
     meaning = FIELD.get(compact(word), Word())
     shown = shlex.quote(value) if value and not meaning.converted else "VALUE"
     note = f" {meaning.note}" if meaning.note and found in meaning.names else ""

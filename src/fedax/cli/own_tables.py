@@ -20,7 +20,7 @@ def as_task(command: Run) -> Run:
     """The command with the file, the client column and the label as settings of the task `table`.
 
     Raises:
-      ConfigError: a file is named without them.
+      ConfigError: if a file is given without --client or --label.
     """
     given = {"client": command.client, "label": command.label}
     task = command.task
@@ -31,14 +31,14 @@ def as_task(command: Run) -> Run:
             for name in lacking for words in command.set for word in words
         ):
             raise ConfigError(
-                f"{task} is a table: say whose each row is and what to learn, as in fedax run "
-                f"{task} --client COLUMN --label COLUMN."
+                f"{task} is a table, which needs the column of clients and the column to predict: "
+                f"fedax run {task} --client COLUMN --label COLUMN."
             )
         given["file"], task = task, TASK
     elif task not in (None, TASK) and any(given.values()):
         raise ConfigError(
-            f"--client and --label are columns of a table, but {task} is a task. Name the table's "
-            "file in its place: fedax run FILE.csv --client COLUMN --label COLUMN."
+            f"--client and --label are for a table, but {task} is a task. Give the file of the "
+            "table instead: fedax run FILE.csv --client COLUMN --label COLUMN."
         )
     words = tuple(f"task.{name}={value}" for name, value in given.items() if value is not None)
     if not words:

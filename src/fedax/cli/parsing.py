@@ -34,19 +34,19 @@ DATA_COMMANDS = _by_name(DataCommand)
 
 
 def parsed(arguments: list[str]) -> Command:
-    """The command that the words are.
+    """Parses the words of a command line.
 
     Raises:
-      ConfigError: the words are no command; the sentence says what was probably meant.
-      SystemExit: help was shown, or the parser has shown what is wrong with a value.
+      ConfigError: if the words are not a command; the message says what was probably meant.
+      SystemExit: after showing help, or what is wrong with a value.
     """
     if arguments == ["--version"]:
         print(f"fedax {fedax.__version__}")
         raise SystemExit(0)
     first, *rest = arguments
     if first in ("--help", "-h"):
-        return _parse(Command, "fedax", arguments, "Federated optimization. fedax --version says "
-                      "which fedax this is.")[0]
+        return _parse(Command, "fedax", arguments, "Federated optimization. fedax COMMAND --help "
+                      "describes a command; fedax --version prints the version.")[0]
     _require_command(first, "", COMMANDS, rest)
     if first == "data" and rest and rest[0] not in ("--help", "-h"):
         _require_command(rest[0], "data ", DATA_COMMANDS, rest[1:])
@@ -69,7 +69,7 @@ def _require_command(word: str, of: str, commands: dict[str, Any], rest: list[st
     if meant := mistyped.command_for(word, rest) if not of else None:
         raise ConfigError(f"Unknown command {word!r}. Did you mean: fedax {meant}?")
     if word.startswith("-"):
-        raise ConfigError(f"A command stands before its options: fedax {of}COMMAND {word}. "
+        raise ConfigError(f"Write the command before its options: fedax {of}COMMAND {word}. "
                           f"Commands: {', '.join(commands)}.")
     raise ConfigError(unknown(f"command{of and f' of fedax {of}'.rstrip()}", word, commands))
 

@@ -61,16 +61,16 @@ def plot(command: Plot) -> None:
     """Draws a picture of folders, or lists the kinds.
 
     Raises:
-      ConfigError: there is no such kind, or something was given that does not go with it.
-      RunError: a folder holds no run.
-      DrawingError: there is nothing to draw.
-      PictureError: the picture cannot be written.
+      ConfigError: if the kind is unknown, or an option does not apply to it.
+      RunError: if a folder does not contain a run or a sweep.
+      DrawingError: if there is nothing to draw.
+      PictureError: if the picture cannot be written.
     """
     if command.list:
         rows = [[name, kind.of, kind.shows, ", ".join(kind.options)]
                 for name, kind in KINDS.items()]
-        table = Table("fedax plot KIND DIR ... --out FILE draws:",
-                      ["kind", "of", "what it shows", "options"], rows)
+        table = Table("Kinds of pictures, for fedax plot KIND DIR ... --out FILE:",
+                      ["kind", "input", "what it shows", "options"], rows)
         (print_json if command.json else print_tables)([table])
         return
     name = (command.kind or "").replace("_", "-")
@@ -81,12 +81,11 @@ def plot(command: Plot) -> None:
     kind = KINDS[name]
     if not command.dirs:
         raise ConfigError(
-            f"fedax plot {name} needs a folder, of {kind.of}: fedax plot {name} DIR --out FILE."
+            f"fedax plot {name} needs a folder ({kind.of}): fedax plot {name} DIR --out FILE."
         )
     if command.out is None:
         raise ConfigError(
-            f"fedax plot needs the file to write: --out {name}.png, or one that ends in .svg or "
-            ".pdf."
+            f"fedax plot needs a file to write, such as --out {name}.png (or .svg, .pdf)."
         )
     require_format(command.out)
     given = {
@@ -97,7 +96,7 @@ def plot(command: Plot) -> None:
     wrong = sorted(set(given) - set(kind.options))
     if wrong:
         goes = ", ".join(f"--{option}" for option in kind.options) or "none"
-        raise ConfigError(f"--{wrong[0]} does not go with {name}; what does: {goes}.")
+        raise ConfigError(f"--{wrong[0]} does not apply to {name}, whose options are: {goes}.")
     loaded = _drawable(name, _load(command.dirs))
     path = save_picture(lambda figure: kind.draw(figure, loaded, given), command.out)
     print(f"Picture: {printable(str(path))}")
@@ -118,13 +117,13 @@ def _drawable(name: str, given: Given) -> Given:
     """Without the runs of which there is nothing to draw, each of which gets a line.
 
     Raises:
-      RunError: there is nothing to draw of any.
+      RunError: if there is nothing to draw.
     """
     lacks = {run.path: _lacks(name, run) for run in given.runs}
     if given.runs and not given.sweeps and all(lacks.values()):
         raise RunError(next(filter(None, lacks.values())))
     for why in filter(None, lacks.values()):
-        print(f"Left out. {printable(why)}")
+        print(f"Left out: {printable(why)}")
     return given._replace(runs=[run for run in given.runs if not lacks[run.path]])
 
 
@@ -132,11 +131,11 @@ def _lacks(name: str, run: LoadedRun) -> str:
     """What a run lacks for a kind of picture, a sentence; empty if nothing."""
     if name == "clients" and not (run.path / CLIENTS).is_file():
         return (
-            f"The run in {run.path} has no {CLIENTS}: it is written when a run ends that has test "
-            "examples of its clients."
+            f"The run in {run.path} does not have {CLIENTS}. It is written at the end of a run "
+            "whose clients have test examples."
         )
     return "" if name == "clients" or len(run.history) else (
-        f"The run in {run.path} has no round yet."
+        f"The run in {run.path} has not finished a round yet."
     )
 
 
@@ -176,10 +175,12 @@ def _sweep(given: Given, options: dict[str, Any]) -> tuple[Record, Choice]:
     """The one sweep that was given, and what is chosen of it."""
     if given.runs:
         raise ConfigError(
-            f"This picture is drawn of a sweep, but {given.runs[0].path} is the folder of a run."
+            f"This kind of picture needs a sweep, but {given.runs[0].path} is a run."
         )
     if len(given.sweeps) != 1:
-        raise ConfigError(f"This picture is drawn of one sweep, but of {len(given.sweeps)}.")
+        raise ConfigError(
+            f"This kind of picture needs one sweep, but there are {len(given.sweeps)}."
+        )
     (sweep,) = given.sweeps
     metric = options.pop("metric", None)
     try:
@@ -204,7 +205,7 @@ def _clients(figure: Figure, given: Given, options: dict[str, Any]) -> None:
     """The clients of each run."""
     if given.sweeps:
         raise ConfigError(
-            f"The picture of clients is drawn of runs, but {given.sweeps[0].path} is a sweep."
+            f"The kind clients needs runs, but {given.sweeps[0].path} is a sweep."
         )
     paths = [run.path / CLIENTS for run in given.runs]
     names = distinct_names([run.path for run in given.runs])
@@ -231,30 +232,34 @@ _ROUNDS = "runs, sweeps"
 KINDS = {
     "curves": Kind(
         _over_rounds(pictures.curves), _ROUNDS,
-        "a metric as training goes on, mean and spread over seeds",
+        "a metric over the rounds, mean and spread over seeds",
         ("metric", "against", "smoothing"),
     ),
     "heat-map": Kind(
-        _heat_maps, "a sweep", "client against server rate, as 004's Figure 2",
+        _heat_maps, "a sweep",
+        "client against server learning rate (Reddi et al. 2021, Figure 2)",
         ("metric", "algorithm", "x", "y"),
     ),
     "best-server-rate": Kind(
         _of_sweep(pictures.best_server_rate), "a sweep",
-        "the best server rate for each client rate, as 004's Figure 4", ("metric",),
+        "the best server rate for each client rate (Reddi et al. 2021, Figure 4)", ("metric",),
     ),
     "adaptivity": Kind(
         _of_sweep(pictures.adaptivity), "a sweep",
-        "the best score at each adaptivity, as 004's Figure 3", ("metric",),
+        "the best score at each adaptivity (Reddi et al. 2021, Figure 3)", ("metric",),
     ),
     "update-norms": Kind(
         _over_rounds(pictures.update_norms), _ROUNDS,
-        "norm of the server's update and its spread, as 000's Figure 3", ("window",),
+        "norm of the server's update and its spread (Charles and Konečný 2020, Figure 3)",
+        ("window",),
     ),
     "drift": Kind(
-        _over_rounds(pictures.drift), _ROUNDS, "how far clients go from the server's model",
+        _over_rounds(pictures.drift), _ROUNDS, "distance of the clients from the server's model",
         ("against", "smoothing"),
     ),
-    "rates": Kind(_over_rounds(pictures.rates), _ROUNDS, "K and the rates over the rounds", ()),
+    "rates": Kind(
+        _over_rounds(pictures.rates), _ROUNDS, "local steps K and learning rates per round", (),
+    ),
     "clients": Kind(
         _clients, "runs", "a metric's distribution over clients, the worst tenth marked",
         ("metric",),

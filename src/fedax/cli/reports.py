@@ -25,18 +25,17 @@ def report(command: Report) -> None:
     """Writes the page and says where it is.
 
     Raises:
-      ConfigError: no folder was given.
-      RunError: a folder holds neither a run nor a sweep, or the page cannot be written.
+      ConfigError: if no folder is given.
+      RunError: if a folder does not contain a run or a sweep, or the page cannot be written.
     """
     folders = list({folder.resolve(): folder for folder in command.dirs}.values())
     if not folders:
         raise ConfigError(
-            "fedax report needs a folder of a run or a sweep, or several: fedax report DIR ..."
+            "fedax report needs one or more folders of runs or sweeps: fedax report DIR ..."
         )
     if command.out is not None and command.out.is_dir():
         raise ConfigError(
-            f"--out is {command.out}, which is a folder; name the file to write: "
-            f"{command.out / PAGE}."
+            f"--out {command.out} is a folder. Give a file, such as {command.out / PAGE}."
         )
     page = _one(folders[0]) if len(folders) == 1 else _several(folders, command)
     out = command.out or (folders[0] / PAGE if len(folders) == 1 else DEFAULT)

@@ -33,6 +33,7 @@ from fedax.reproductions.outcome import (
 )
 from fedax.reproductions.workers import Trained, train_all
 from fedax.tasks.registry import TASKS
+from fedax.tasks.renamed import new_reproduction, warn_if_renamed
 from fedax.validate import check_count, unknown
 
 OUT = Path("fedax-reproductions")
@@ -41,15 +42,17 @@ OF_TRAINING = ("scale", "stand_in", "only", "seeds", "storage", "workers")
 
 
 def reproduce(command: Reproduce) -> None:
-    """Computes or trains a reproduction and says what came out.
+    """Computes or trains a reproduction, and prints the result.
 
     Raises:
-      ConfigError: there is none of that name, or not in that way; the sentence says what there is.
-      PictureError, RunError: files cannot be written, or runs failed.
+      ConfigError: if the name, or its scale, is unknown; the message says what is available.
+      PictureError, RunError: if files cannot be written, or runs failed.
     """
     name = command.name
     if name is None:
         raise ConfigError("fedax reproduce needs a name; fedax reproduce --list shows them.")
+    if new_reproduction(name) in {**REPRODUCTIONS, **EXPERIMENTS}:
+        name = warn_if_renamed("reproduction", name, new_reproduction(name))
     if name in EXPERIMENTS:
         _train(name, EXPERIMENTS[name], command)
         return
@@ -58,8 +61,8 @@ def reproduce(command: Reproduce) -> None:
     for option in OF_TRAINING:
         if getattr(command, option) != getattr(Reproduce(), option):
             raise ConfigError(
-                f"{name} is computed in seconds, not trained; --{option.replace('_', '-')} is for "
-                "those that are trained."
+                f"--{option.replace('_', '-')} is for reproductions that are trained, but {name} "
+                "is computed, in seconds."
             )
     _compute(name, command)
 
@@ -108,9 +111,9 @@ def _train(name: str, experiment: Experiment, command: Reproduce) -> None:
 
     if not command.json:
         for panel, how in missing.items():
-            print(f"{panel} is left out. {how}")
+            print(f"Left out: {panel}. {how}")
         print(what_is_left(there, jobs, storage))
-    words = f"Stopped. What is done is kept in {for_shell(storage)}; the same command goes on."
+    words = f"Stopped. Finished runs are in {for_shell(storage)}; the same command continues."
     with stop_on_signal(lambda: words) as asked:
         try:
             train_all(jobs, storage, command.workers, show, asked)
@@ -119,7 +122,7 @@ def _train(name: str, experiment: Experiment, command: Reproduce) -> None:
     besides = finished(whole.without(plan.panels), storage)
     if besides and not command.json:
         others = dict.fromkeys(job.part.panel for job in besides)
-        print(f"Finished before, and so among the results: {', '.join(others)}.")
+        print(f"The results include panels finished before: {', '.join(others)}.")
     panels = whole.panels
     done = sorted([*jobs, *besides], key=lambda job: (job.seed, panels.index(job.part.panel)))
     came = gathered(
@@ -142,12 +145,12 @@ def what_is_left(plan: Plan, jobs: Sequence[Job], storage: Path) -> str:
     """How many jobs are to be trained, and for how long, if all of a panel's take as long."""
     left = [job.part.panel for job in jobs if not job.is_done(storage)]
     if not left:
-        return f"{len(jobs)} jobs, all done before."
+        return f"{len(jobs)} jobs, all finished before."
     hours = sum(
         plan.only([panel]).rough_hours[0] * left.count(panel)
         / sum(job.part.panel == panel for job in jobs) for panel in plan.panels
     )
-    before = f", {len(jobs) - len(left)} of them done before" if len(left) < len(jobs) else ""
+    before = f", {len(jobs) - len(left)} finished before" if len(left) < len(jobs) else ""
     return f"{len(jobs)} jobs{before}: about {in_hours(hours)} hours on 2 cores."
 
 
@@ -160,7 +163,7 @@ def _plan(name: str, experiment: Experiment, command: Reproduce) -> Plan:
     """All panels of the scale that was asked for.
 
     Raises:
-      ConfigError: there is none.
+      ConfigError: if there is none.
     """
     plan = experiment.plan(cast(Scale, command.scale), command.stand_in)
     if plan is None:
@@ -170,8 +173,8 @@ def _plan(name: str, experiment: Experiment, command: Reproduce) -> Plan:
             if experiment.plan(scale, stand_in) is not None
         ]
         raise ConfigError(
-            f"{name} has no plan with --scale {command.scale}"
-            f"{' and --stand-in' * command.stand_in}; it has {', '.join(ways)}."
+            f"{name} cannot be run with --scale {command.scale}"
+            f"{' and --stand-in' * command.stand_in}. Available: {', '.join(ways)}."
         )
     return plan
 
@@ -180,7 +183,7 @@ def _chosen(plan: Plan, command: Reproduce) -> Plan:
     """The panels and seeds that were asked for.
 
     Raises:
-      ConfigError: there is no such panel.
+      ConfigError: if a panel is unknown.
     """
     for panel in command.only:
         if panel not in plan.panels:
@@ -206,14 +209,14 @@ def _missing(plan: Plan) -> dict[str, str]:
     for part in plan.parts:
         data = TASKS[part.task].dataset
         if data in PRODUCTS and not is_at_hand(data):
-            found[part.panel] = f"The data set {data} is not at hand. {ways_to_get(data)}"
+            found[part.panel] = f"The data set {data} is not available. {ways_to_get(data)}"
     return found
 
 
 def _other_data(experiment: Experiment, command: Reproduce) -> str:
     if command.stand_in or experiment.plan(cast(Scale, command.scale), True) is None:
         return ""
-    return " Or ask the same question of other data: --stand-in."
+    return " Or use another data set in its place: --stand-in."
 
 
 def _say(experiment: Experiment, came: Came, command: Reproduce) -> None:
@@ -221,7 +224,7 @@ def _say(experiment: Experiment, came: Came, command: Reproduce) -> None:
     found = judged(experiment, came.results)
     points = Table(
         f"Verdict: {verdict(found)}" + (
-            ", by data that stand in for the paper's." if came.stand_in else "."
+            ", on other data than the paper's." if came.stand_in else "."
         ),
         ["criterion", "measured", "agrees"],
         [[one.statement, outcome.measured, outcome.word]

@@ -16,89 +16,87 @@ FORMATS = {"markdown": ".md", "latex": ".tex", "csv": ".csv"}
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """Write one page that shows a run or a sweep, or compares several; it works offline.
+    """Write an HTML page that shows a run or a sweep, or compares several; it works offline.
 
-    Of one folder it is that folder's report.html, which a finished run or sweep has already.
+    A finished run or sweep already has its own page, report.html in its folder.
     """
 
     dirs: Annotated[
         Positional[tuple[Path, ...]], read_by(Path, "folders", "*"), option("DIR ...")
     ] = ()
-    """Folders of runs and sweeps, finished or not."""
+    """Folders of runs and sweeps, which may be unfinished."""
     out: Annotated[Path | None, option("FILE")] = None
-    """The page to write. Default: DIR/report.html of one folder, fedax-report.html of several."""
+    """Page to write. Default: DIR/report.html for one folder, fedax-report.html for several."""
     debug: Annotated[bool, option("")] = False
-    """Show the traceback of a failure."""
+    """Show the traceback if the command fails."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """Write the table of results of a paper: mean and spread over seeds, the best in bold.
+    """Write a table of results as in papers: mean and spread over seeds, the best in bold.
 
-    Runs that differ only in their seeds are one row, named by task, method and what differs. Of a
-    sweep, each method's best setting is a row.
+    Runs that differ only in their seeds share one row. A sweep adds one row for the best setting of
+    each method.
     """
 
     dirs: Annotated[
         Positional[tuple[Path, ...]], read_by(Path, "folders", "*"), option("DIR ...")
     ] = ()
-    """Folders of runs and sweeps, finished or not."""
+    """Folders of runs and sweeps, which may be unfinished."""
     metric: Annotated[str | None, option("NAME[,NAME...]")] = None
-    """What runs came to, such as test_accuracy,test_loss; the first is for --target and
-    --significance. Default: test_accuracy, or else test_loss."""
+    """Metrics to show, such as test_accuracy,test_loss. --target and --significance use the first.
+    Default: test_accuracy, otherwise test_loss."""
     target: Annotated[float | None, NUMBER, option("VALUE")] = None
-    """Add the rounds, and the bytes of all clients, until the metric is first as good as this, such
-    as 0.8 for 80% accuracy."""
+    """Add the rounds and bytes until the metric first reaches this value, such as 0.8 for 80%."""
     significance: Annotated[str | None, one_of(tuple(TESTS)), option("|".join(TESTS))] = None
-    """Add the p-values of this test of paired seeds, against the best row."""
+    """Add p-values of this paired test over seeds, against the best row."""
     baseline: Annotated[str | None, option("NAME")] = None
-    """With --significance: against this method, or this row, such as 'fedavg momentum=0.9'."""
+    """With --significance: test against this method, or this row, such as 'fedavg momentum=0.9'."""
     all_settings: Annotated[bool, option("")] = False
-    """Of a sweep, make every setting a row."""
+    """For a sweep: one row for every setting."""
     format: Annotated[str | None, one_of(tuple(FORMATS)), option("|".join(FORMATS))] = None
-    """How it is written; LaTeX needs the package booktabs. Default: what the ending of --out says,
-    or markdown."""
+    """Format of the table; LaTeX needs the package booktabs.
+    Default: by the ending of --out, otherwise markdown."""
     out: Annotated[Path | None, option("FILE")] = None
-    """The file to write. Default: the terminal."""
+    """File to write. Default: print the table."""
     debug: Annotated[bool, option("")] = False
-    """Show the traceback of a failure."""
+    """Show the traceback if the command fails."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Plot:
-    """Draw a picture of runs or sweeps, as in the papers; --list shows the kinds.
+    """Draw a picture of runs or sweeps, as in papers; --list shows the kinds.
 
-    Runs that differ only in their seeds are one line with its spread, and lines are called by what
-    differs between them. Of a sweep, each method's best setting is drawn.
+    Runs that differ only in their seeds share one line, with its spread; labels say what differs
+    between lines. A sweep adds the best setting of each method.
     """
 
     kind: Annotated[Positional[str | None], option("[KIND]")] = None
-    """What to draw, see --list."""
+    """What to draw; --list shows the kinds."""
     dirs: Annotated[
         Positional[tuple[Path, ...]], read_by(Path, "folders", "*"), option("DIR ...")
     ] = ()
-    """Run folders, or sweep folders."""
+    """Folders of runs or sweeps."""
     out: Annotated[Path | None, option("FILE")] = None
-    """The file to write (.png, .svg, .pdf)."""
+    """File to write (.png, .svg or .pdf)."""
     metric: Annotated[str | None, option("NAME")] = None
-    """What is drawn, such as test_accuracy; of heat-map, best-server-rate and adaptivity, what
-    settings are compared by. Default: train_loss, or what the sweep was; of clients, their first
-    metric."""
+    """Metric to draw, such as test_accuracy. In pictures of settings: the metric that ranks them.
+    Default: train_loss, or the metric of the sweep; for clients, their first metric."""
     against: Annotated[str | None, option("round|local_steps|bytes|seconds")] = None
-    """What is on the horizontal axis. Default: round."""
+    """Horizontal axis. Default: round."""
     smoothing: Annotated[int | None, WHOLE, option("N")] = None
-    """Each point is the mean of the last N rounds. Default: 1."""
+    """Average each point over the last N rounds. Default: 1."""
     window: Annotated[int | None, WHOLE, option("N")] = None
-    """Of update-norms: mean and spread of every N rounds. Default: a twentieth of the rounds."""
+    """For update-norms: mean and spread of every N rounds. Default: 1/20 of the rounds."""
     algorithm: Annotated[str | None, option("NAME")] = None
-    """Of a heat map: only this method of the sweep."""
+    """For heat-map: only this method of the sweep."""
     x: Annotated[str | None, option("NAME")] = None
-    """Of a heat map: the hyperparameter. Default: server_learning_rate."""
+    """For heat-map: hyperparameter on the horizontal axis. Default: server_learning_rate."""
     y: Annotated[str | None, option("NAME")] = None
-    """Of a heat map: the other. Default: client_learning_rate."""
+    """For heat-map: hyperparameter on the vertical axis. Default: client_learning_rate."""
     list: Annotated[bool, option("")] = False
-    """Show the kinds of pictures."""
+    """List the kinds of pictures."""
     json: Annotated[bool, option("")] = False
     """With --list: print JSON."""
     debug: Annotated[bool, option("")] = False
-    """Show the traceback of a failure."""
+    """Show the traceback if the command fails."""

@@ -38,7 +38,7 @@ WITH_FOLDER = {"resume": "choose", "extend": "settings_per_batch"}
 
 
 def sweep(command: Sweep) -> None:
-    """Runs a sweep, goes on with one or extends one, and says what came out.
+    """Runs, continues or extends a sweep, and prints the result.
 
     Raises:
       ConfigError, RunError: see `fedax.tuning.command`.
@@ -54,11 +54,11 @@ def sweep(command: Sweep) -> None:
         return
     if command.extend is not None and is_search(command.extend):
         raise ConfigError(
-            "A search has no grid that could be extended; --resume DIR --trials N adds trials."
+            "A search does not have a grid to extend. To add trials: --resume DIR --trials N."
         )
     for option in OF_SEARCH:
         if getattr(command, option) is not None:
-            raise ConfigError(f"--{option} is of a search; give --search KEY=RANGE, too.")
+            raise ConfigError(f"--{option} needs --search KEY=RANGE.")
     if command.resume is None and command.extend is None:
         config = asked(command)
         swept = start_sweep(
@@ -78,17 +78,17 @@ def sweep(command: Sweep) -> None:
 
 
 def _log(names: tuple[str, ...], folder: Path, config: SweepConfig, record: Record) -> None:
-    """Writes the runs to sinks, all anew."""
+    """Writes all runs to sinks again."""
     logged = log_record(
         names, folder, lambda setting, seed: dataclasses.asdict(config.run(setting, seed)), record,
         print,
     )
     if logged:
-        print(f"The runs are in {folder / 'logs'}, too: {', '.join(logged)}")
+        print(f"Logs of the runs in {folder / 'logs'}: {', '.join(logged)}")
 
 
 def searched(command: Sweep) -> Found:
-    """Runs a search, or goes on with one.
+    """Runs a search, or continues one.
 
     Raises:
       ConfigError, RunError: see `fedax.tuning.search_command`.
@@ -97,12 +97,12 @@ def searched(command: Sweep) -> Found:
         given = {name: getattr(Sweep(), name) for name in WITH_SEARCH}
         if dataclasses.replace(command, **given) != Sweep():
             raise ConfigError(
-                "--resume takes the search from its folder as it was configured; only --trials, a "
-                "new total, --storage and --log can go with it."
+                "--resume continues a search with its own settings. Only --trials (the new "
+                "total), --storage and --log can be given with it."
             )
         return resume_search(command.resume, command.trials, command.storage)
     if command.grid or command.extend is not None or command.halving:
-        raise ConfigError("--search cannot go with --grid, --halving or --extend; leave one out.")
+        raise ConfigError("--search cannot be combined with --grid, --halving or --extend.")
     task, algorithms, fixed = described(command)
     given = {
         "num_trials": command.trials, "sampler": command.sampler, "pruner": command.pruner,
@@ -124,14 +124,14 @@ def print_found(found: Found) -> None:
         print_tables([best_table(found.record, found.choice)])
         for sentence in remarks(found.record, found.choice):
             print(printable(sentence))
-    print(f"All of it: {found.folder}")
+    print(f"Search: {found.folder}")
 
 
 def asked(command: Sweep) -> SweepConfig:
     """The sweep that a command line describes.
 
     Raises:
-      ConfigError: it describes none; the sentence says why.
+      ConfigError: if the options do not describe a sweep; the message says why.
     """
     task, algorithms, fixed = described(command)
     return sweep_config(
@@ -146,7 +146,7 @@ def described(command: Sweep) -> tuple[str, list[str], dict[str, Any]]:
     """The task, the methods and the fixed settings of a command line.
 
     Raises:
-      ConfigError: there are none; the sentence says why.
+      ConfigError: if one of them is missing or wrong; the message says why.
     """
     if command.task is None or command.algorithms is None:
         raise ConfigError(
@@ -167,19 +167,19 @@ def _fits_cohort(command: Sweep, fixed: Iterable[str]) -> bool:
 
 
 def require_alone(command: Sweep) -> None:
-    """Raises a sentence if something goes with --resume or --extend that a folder knows itself."""
+    """Raises a `ConfigError` if --resume or --extend comes with settings, which the folder has."""
     if command.resume is not None and command.extend is not None:
         raise ConfigError(
-            "--resume goes on with a sweep as it was, and --extend widens its grids; finish it "
-            "with --resume, then widen it."
+            "--resume and --extend cannot be combined. Finish the sweep with --resume, then "
+            "extend it."
         )
     option = "resume" if command.extend is None else "extend"
     with_it = WITH_FOLDER[option]
     given = {name: getattr(Sweep(), name) for name in (option, with_it, "log", "debug")}
     if dataclasses.replace(command, **given) != Sweep():
         raise ConfigError(
-            f"--{option} takes the sweep from its folder as it was configured; only "
-            f"--{with_it.replace('_', '-')} and --log can go with it."
+            f"--{option} uses the sweep's own settings. Only --{with_it.replace('_', '-')} and "
+            "--log can be given with it."
         )
 
 
@@ -205,5 +205,5 @@ def print_outcome(record: Record, choice: Choice, folder: Path) -> None:
     for sentence in remarks(record, choice):
         print(printable(sentence))
     if any(chosen.edges for chosen in choice.methods.values()):
-        print(f"To run what the edges ask for: fedax sweep --extend {for_shell(folder)}")
-    print(f"All of it: {folder}. Report: {folder / 'report.html'}")
+        print(f"To extend these grids: fedax sweep --extend {for_shell(folder)}")
+    print(f"Sweep: {folder}\nReport: {folder / 'report.html'}")

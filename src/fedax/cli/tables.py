@@ -16,16 +16,16 @@ def write_table(command: Table) -> None:
     """Prints or writes the table of folders.
 
     Raises:
-      ConfigError: no folder was given, or options that do not go together.
-      RunError: a folder holds neither a run nor a sweep, or the file cannot be written.
-      TableError: the runs do not have what is asked for.
+      ConfigError: if no folder is given, or options cannot be combined.
+      RunError: if a folder does not contain a run or a sweep, or the file cannot be written.
+      TableError: if the runs do not have the metric or the seeds.
     """
     if not command.dirs:
         raise ConfigError(
-            "fedax table needs a folder of a run or a sweep, or several: fedax table DIR ..."
+            "fedax table needs one or more folders of runs or sweeps: fedax table DIR ..."
         )
     if command.baseline is not None and command.significance is None:
-        raise ConfigError("--baseline goes with --significance, the test to make.")
+        raise ConfigError("--baseline needs --significance, the test to use.")
     kind = _format(command)
     found = table(
         command.dirs, tuple((command.metric or "").split(",")) if command.metric else (),
@@ -50,6 +50,7 @@ def _format(command: Table) -> str:
     kind = endings.get(command.out.suffix.lower())
     if kind is None:
         raise ConfigError(
-            f"--out is {command.out}; let it end in {', '.join(endings)}, or give --format."
+            f"--out {command.out} does not end in {', '.join(endings)}. Change it, or give "
+            "--format."
         )
     return kind

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Literal
@@ -11,13 +12,18 @@ from tyro.constructors import PrimitiveConstructorSpec
 
 from fedax.experiment.errors import ConfigError
 
-# Of what was typed so many letters are quoted.
+# A longer word is quoted up to this length.
 _MOST_LETTERS = 60
 
 
 def option(metavar: str) -> Any:
     """An option without the parser's own hint; its help says what None means."""
     return arg(metavar=metavar or None, help_behavior_hint="")
+
+
+def summary(command: type) -> str:
+    """The first line of a command's help, for the overview of all commands."""
+    return (inspect.getdoc(command) or "").partition("\n")[0]
 
 
 def read_by(
@@ -60,7 +66,7 @@ def gives(key: str, words: Iterable[str]) -> bool:
 def require_out(out: Path | None, *, overwrite: bool) -> None:
     """Raises a `ConfigError` if --overwrite is given without --out."""
     if overwrite and out is None:
-        raise ConfigError("--overwrite deletes the run in the folder of --out; give --out, too.")
+        raise ConfigError("--overwrite needs --out, the folder whose run it deletes.")
 
 
 def one_of(choices: tuple[str, ...]) -> Any:

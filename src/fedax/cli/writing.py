@@ -18,7 +18,7 @@ def write_result(out: Path, content: bytes, what: str) -> None:
       what: it is, for the sentence of a failure: "page", "table".
 
     Raises:
-      RunError: it cannot be written.
+      RunError: if it cannot be written.
     """
     try:
         out.parent.mkdir(parents=True, exist_ok=True)

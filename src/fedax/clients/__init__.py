@@ -1,4 +1,4 @@
 """How a client walks through its examples and trains on them.
 
-Everything here happens on one client; nothing knows of cohorts, servers or rounds.
+Everything here happens on one client, independent of cohorts, servers and rounds.
 """

@@ -32,13 +32,13 @@ Gradient: TypeAlias = Callable[[Params, Minibatch, Array], tuple[Loss, Params]]
 
 
 def mean_loss(model: Model, params: Params, batch: Minibatch, key: Array) -> Loss:
-    """The weighted mean of the model's losses over a minibatch; padding weighs 0.
+    """The weighted mean of the model's losses over a minibatch; padding has weight 0.
 
-    A minibatch in which nothing weighs has loss 0 and gradient 0; one with a negative weight has
-    the loss NaN. The loss of an example that weighs 0 does not matter, finite or not.
+    A minibatch whose weights are all 0 has loss 0 and gradient 0; with a negative weight the loss
+    is NaN. The loss of an example with weight 0 is ignored, even if it is not finite.
 
     Raises:
-      ModelError: the loss fails, or does not give floating point losses [B] and weights [B].
+      ModelError: if the loss fails, or does not return floating point losses [B] and weights [B].
     """
     losses, weights = call_loss(model, params, batch.examples, key, batch.mask)
     losses = widen(losses)
@@ -76,14 +76,13 @@ def mean_over_client(
     """The weighted mean of a function of minibatches over all of a client's examples.
 
     Args:
-      function: (minibatch, key) -> (weight, tree of values); a minibatch of weight 0 counts
-        for nothing.
-      data: the client's examples, walked once in the stored order.
+      function: (minibatch, key) -> (weight, tree of values); a minibatch with weight 0 is ignored.
+      data: the client's examples, read once in the stored order.
       key: this client's key for this exchange.
-      batch_size: changes nothing but rounding, speed and memory, unless the function draws.
+      batch_size: affects only rounding, speed and memory, unless the function uses the key.
 
     Returns:
-      The sum of the weights (scalar) and the mean of the values; 0 where nothing weighs.
+      The sum of the weights (scalar) and the mean of the values; 0 if all weights are 0.
     """
 
     def step(carry: tuple[Array, Any], batch: Minibatch, key: Array) -> tuple[Array, Any]:
@@ -107,7 +106,7 @@ def mean_over_client(
 def full_gradient(
     gradient: Gradient, params: Params, data: ClientExamples, key: Array, *, batch_size: int
 ) -> tuple[Loss, Params]:
-    """The loss over all of a client's examples and its gradient; arguments as above.
+    """The loss over all of a client's examples and its gradient; see `mean_over_client`.
 
     Example:
       >>> import fedax
@@ -135,7 +134,7 @@ def full_gradient(
 def full_loss(
     model: Model, params: Params, data: ClientExamples, key: Array, *, batch_size: int
 ) -> Loss:
-    """The loss over all of a client's examples; arguments as above."""
+    """The loss over all of a client's examples; see `mean_over_client`."""
 
     def weighted(batch: Minibatch, key: Array) -> tuple[Array, Array]:
         loss = mean_loss(model, params, batch, key)

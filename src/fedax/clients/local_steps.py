@@ -20,17 +20,16 @@ from fedax.optimizers.drawing import with_own_keys
 
 
 class LocalResult(NamedTuple):
-    """What `LocalTraining.train` returns.
+    """Result of `LocalTraining.train`.
 
     Attributes:
       params: x_K, the client's model after its last step.
-      loss: the training loss along the local steps: `loss.mean`, scalar, and `loss.weight`, the
-        summed weights of the examples behind it. `LocalTraining.full_loss` is the loss at one
-        model.
-      num_steps: int32 scalar, K_i, how many steps this client took. Cast it before arithmetic:
+      loss: the training loss over the local steps: `loss.mean`, scalar, and `loss.weight`, the sum
+        of its examples' weights. For the loss of one model use `LocalTraining.full_loss`.
+      num_steps: int32 scalar, K_i, number of steps of this client. Cast it before arithmetic:
         `result.num_steps.astype(result.loss.weight.dtype)`.
       optimizer_state: the local optimizer's state.
-      gradient_sum: sum_k theta_k g_k, like the parameters; () unless gradient weights were given.
+      gradient_sum: sum_k theta_k g_k, like the parameters; () without gradient weights.
     """
 
     params: Params
@@ -61,16 +60,16 @@ def train_locally(
       params: x_0.
       data: the client's examples.
       key: this client's key for this exchange.
-      gradient: gives the loss and g_k from (params, minibatch, key); `loss_gradient(model)`,
-        or that with further terms (proximal, control variates).
-      optimizer: an optax transformation; None is plain SGD, whose gradient may be that of
+      gradient: (params, minibatch, key) -> the loss and g_k; `loss_gradient(model)`, possibly with
+        further terms (proximal, control variates).
+      optimizer: an optax transformation; None is plain SGD, for which the gradient may come from
         `sparse_gradient(model)`.
       learning_rate: multiplies the optimizer's update.
       batch_size, num_steps, order, one_epoch: as for `fold_minibatches`.
-      optimizer_state: what the optimizer starts from; None starts it afresh. Keys in it are made
-        this client's own, see `fedax.optimizers.drawing`.
-      gradient_weight: theta_k from k = 0, 1, ... (int32 scalar), if the weighted sum of the
-        gradients is wanted.
+      optimizer_state: initial state of the optimizer; None: a new one. Keys in it become specific
+        to this client, see `fedax.optimizers.drawing`.
+      gradient_weight: k -> theta_k for k = 0, 1, ... (int32 scalar), to also compute the weighted
+        sum of the gradients.
     """
     dtype = sum_dtype(jax.tree.leaves(params)[0])
 

@@ -1,4 +1,4 @@
-"""What the methods with local steps share: their options, what is broadcast, how clients train."""
+"""Shared by methods with local steps: options, broadcast message and local training."""
 
 from __future__ import annotations
 
@@ -28,20 +28,21 @@ Correction: TypeAlias = Callable[[Params, Params, Minibatch, Array], Params]
 
 
 class LocalOptions(TypedDict, total=False):
-    """How clients train; the factories take these by keyword.
+    """How clients train; factories take these as keyword arguments.
 
     batch_size: B >= 1, default 20. Static.
-    num_local_epochs: E >= 0, passes over the client's examples, each in a fresh random order.
-      The default, if num_local_steps is not given either, is 1.
-    num_local_steps: K >= 0 minibatches; may be a schedule, whose fractions are rounded up. If
-      both are given, the smaller count.
-    weighting: a client's weight in the mean: "num_examples" n_i (default; paper 004, Algorithm
-      5), "uniform" (Algorithm 2), "num_tokens" (the summed weight of the losses that it
-      processed, as the code released with that paper does for language models).
-    order: of the minibatches: "shuffled" (default), passes in a fresh random order each; "iid",
+    num_local_epochs: E >= 0 passes over the client's examples, each in a new random order. Default
+      1 if num_local_steps is not given either.
+    num_local_steps: K >= 0 minibatches; may be a schedule, whose values are rounded up. If both are
+      given, the smaller count applies.
+    weighting: a client's weight in the mean: "num_examples" n_i (default; Reddi et al. 2021,
+      Algorithm 5), "uniform" (Algorithm 2), "num_tokens" (the sum of the weights of its losses, as
+      in the code released with that paper for language models).
+    order: order of the minibatches: "shuffled" (default), passes in a new random order each; "iid",
       every minibatch drawn with replacement; "sequential", passes in the stored order.
-    proximal_weight: mu >= 0 of FedProx (Li et al. 2020): adds mu/2 |x - x_t|^2 to the local loss,
-      so mu (x - x_t) to every local gradient. A number or a schedule; default: no such term.
+    proximal_weight: mu >= 0 of FedProx (Li et al. 2020), which adds mu/2 |x - x_t|^2 to the local
+      loss and so mu (x - x_t) to every local gradient. A number or a schedule; default: no such
+      term.
     """
 
     batch_size: int
@@ -53,15 +54,15 @@ class LocalOptions(TypedDict, total=False):
 
 
 class LocalMessage(NamedTuple):
-    """What `LocalTraining.message` broadcasts: the model, and the settings of this round.
+    """Message of `LocalTraining.message`: the model and the settings of this round.
 
-    A method that broadcasts more has this as a field of its own message.
+    A method that broadcasts more uses this as a field of its own message.
 
     Attributes:
       params: x_t, the server's model.
       client_learning_rate: gamma_t, scalar; a schedule's value in round t.
-      num_local_steps: K_t, the setting (int or int32 scalar), or None if it was not given. How many
-        steps a client took is `LocalResult.num_steps`.
+      num_local_steps: K_t, the setting (int or int32 scalar), or None if it was not given. The
+        number of steps that a client took is `LocalResult.num_steps`.
       proximal_weight: mu_t, scalar, or None.
     """
 
@@ -74,14 +75,13 @@ class LocalMessage(NamedTuple):
 class LocalTraining(NamedTuple):
     """How clients train: `LocalOptions` with their defaults, the model and its learning rate.
 
-    Made by `LocalTraining.checked`. A method with local steps is three calls: `message` is its
-    broadcast, `train` gives a `LocalResult` and `reply` answers with it. `full_loss` and
-    `full_gradient` look at all of a client's examples without training.
+    Create it with `LocalTraining.checked`. A method with local steps needs three calls: `message`
+    is its broadcast, `train` returns a `LocalResult`, and `reply` builds the client's reply from
+    it. `full_loss` and `full_gradient` evaluate all of a client's examples without training.
 
     Attributes:
       gradient: (params, minibatch, key) -> (loss, gradient).
-      sparse_gradient: what plain SGD takes in the place of `gradient`, if the model has sparse
-        parameters.
+      sparse_gradient: used by plain SGD instead of `gradient` if the model has sparse parameters.
 
     Example:
       >>> import fedax
@@ -113,8 +113,8 @@ class LocalTraining(NamedTuple):
         """The options with their defaults.
 
         Raises:
-          ValueError: a concrete value is out of its range.
-          TypeError: there is no such option.
+          ValueError: if a concrete value is out of range.
+          TypeError: if an option is unknown.
         """
         require_model(model)
         known = LocalOptions.__annotations__
@@ -139,7 +139,7 @@ class LocalTraining(NamedTuple):
         return local
 
     def message(self, state: Any) -> LocalMessage:
-        """What to broadcast, from a server state."""
+        """The message to broadcast for a server state."""
         t, steps, proximal = state.round_index, self.num_local_steps, self.proximal_weight
         if callable(steps):
             steps = steps_at(cast(Schedule, steps), t)
@@ -162,13 +162,13 @@ class LocalTraining(NamedTuple):
         """Trains from the message's model.
 
         Args:
-          message: what was broadcast.
+          message: the broadcast message.
           data: the client's examples.
           key: this client's key for this exchange.
           optimizer: local optimizer; None is SGD.
-          optimizer_state: what it starts from; None starts it afresh.
+          optimizer_state: its initial state; None: a new one.
           correction: applied to every local gradient, after the proximal term.
-          gradient_weight: (k, K) -> theta_k, if the weighted sum of gradients is wanted.
+          gradient_weight: (k, K) -> theta_k, to also compute the weighted sum of gradients.
         """
         num_steps = count_local_steps(
             data, self.batch_size, self.num_local_epochs, message.num_local_steps
@@ -210,21 +210,21 @@ class LocalTraining(NamedTuple):
     def full_loss(self, params: Params, data: ClientExamples, key: Array) -> Loss:
         """The loss F_i(params) over all of the client's examples: its `mean` and `weight`.
 
-        One pass, `batch_size` examples at a time. The mean is weighted as the model says; it is 0,
-        and its weight too, for a client without examples.
+        One pass, `batch_size` examples at a time. The mean uses the model's weights; it and its
+        weight are 0 for a client without examples.
 
         Args:
           params: the model, such as `message.params`.
           data: the client's examples.
-          key: for a loss that draws, such as dropout; `jax.random.fold_in(key, 0)` if the same
-            client trains as well.
+          key: for a random loss, such as one with dropout; use `jax.random.fold_in(key, 0)` if the
+            same client also trains.
         """
         return full_loss(self.model, params, data, key, batch_size=self.batch_size)
 
     def full_gradient(
         self, params: Params, data: ClientExamples, key: Array
     ) -> tuple[Loss, Params]:
-        """As `full_loss`, with the gradient of the mean; nothing is corrected or added to it."""
+        """As `full_loss`, with the gradient of the mean, without corrections or other terms."""
         return full_gradient(self.gradient, params, data, key, batch_size=self.batch_size)
 
     def weight(self, data: ClientExamples, loss: Loss) -> Array:
@@ -232,7 +232,7 @@ class LocalTraining(NamedTuple):
 
         Args:
           data: the client's examples.
-          loss: its weight is the number of tokens that the client processed.
+          loss: the loss; its weight is the number of tokens that the client processed.
         """
         if self.weighting == "num_examples":
             return data.num_examples.astype(loss.weight.dtype)
@@ -248,7 +248,7 @@ class LocalTraining(NamedTuple):
         result: LocalResult,
         client_state: PyTree = (),
     ) -> Reply:
-        """The client's reply after training, with its weight and what clients report."""
+        """The client's reply after training, with its weight and info."""
         return Reply(
             upload=upload,
             weight=self.weight(data, result.loss),
@@ -267,7 +267,7 @@ def pseudo_gradient(message: LocalMessage, result: LocalResult) -> Params:
 
 
 def local_info(result: LocalResult) -> dict[str, tuple[Array, Array]]:
-    """What clients report of their local training."""
+    """The info that clients report about local training."""
     one = jnp.ones_like(result.loss.weight)
     return {
         "train_loss": (result.loss.mean, result.loss.weight),

@@ -1,4 +1,4 @@
-"""How a client walks through its examples: orders, epochs, minibatches, numbers of steps."""
+"""Minibatches of a client: orders, epochs and numbers of steps."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MOST_BYTES = 2**28
 
 
 class Minibatch(NamedTuple):
-    """B examples, of which those with a mask of False are padding.
+    """B examples; those with mask False are padding.
 
     Attributes:
       examples: name -> array [B, ...]. A padding row repeats one of the client's own examples.
@@ -41,7 +41,7 @@ def minibatch_size(data: ClientExamples, batch_size: int, order: Order) -> int:
     The cohort's largest would make it less, but then rounding would depend on who else is there.
 
     Raises:
-      AlgorithmError: minibatches drawn with replacement, which have no padding, are larger than
+      AlgorithmError: if minibatches drawn with replacement, which have no padding, are larger than
         that client and beyond reason.
     """  # noqa: D205 - the first sentence is that long
     largest = data.capacity if data.largest is None else data.largest
@@ -53,7 +53,7 @@ def minibatch_size(data: ClientExamples, batch_size: int, order: Order) -> int:
         raise AlgorithmError(
             f'With order = "iid" every minibatch has batch_size = {batch_size:,} examples, drawn '
             f"with replacement from at most {largest:,}, here {size / 2**30:,.1f} GiB. Lower "
-            "batch_size; in another order a minibatch is at most what a client has."
+            "batch_size, or use another order, where a minibatch has at most a client's examples."
         )
     return batch_size
 
@@ -66,10 +66,11 @@ def count_local_steps(
 ) -> int | Array:
     """The number of local steps: E ceil(n / B), K, or the smaller of the two if both are given.
 
-    A fraction, as a decaying schedule gives, is rounded up (paper 001: K_t = ceil(K_0 d^t)).
-    Neither given means one epoch. A client without examples (a chunk's filler) does nothing
-    unless K alone is given as a Python number, which stays one so that reverse-mode
-    differentiation through the local steps is possible; its minibatches then weigh nothing.
+    A fraction, as from a decaying schedule, is rounded up (decaying-steps paper 2021: K_t =
+    ceil(K_0 d^t)). If neither is given, it is one epoch. A client without examples (padding of a
+    chunk) takes no steps, unless only K is given, as a Python number. K then stays a Python number,
+    so that reverse-mode differentiation through the local steps works; the client's minibatches
+    have weight 0.
     """
     if num_local_epochs is None and isinstance(num_local_steps, int):
         return num_local_steps
@@ -99,25 +100,25 @@ def fold_minibatches(
 ) -> Carry:
     """Folds `step` over a client's minibatches: carry <- step(carry, minibatch_k, key_k).
 
-    Every walk over local data goes through here. Orders:
+    Every pass over local data uses it. Orders:
       shuffled: epochs, each in a fresh random order; the last minibatch of an epoch holds what
         is left, filled up with padding. num_steps may end within an epoch or span many.
       iid: every minibatch is drawn uniformly with replacement (what the theory assumes).
       sequential: epochs in the stored order, for full passes.
 
-    A traced `num_steps` costs as many steps as its value says. With a Python number the fold
-    can be differentiated in reverse mode.
+    A traced `num_steps` runs exactly that many steps. With a Python number the fold can be
+    differentiated in reverse mode.
 
     Args:
-      step: pure; gets a key of its own for every step.
+      step: pure function; gets a different key for every step.
       carry: initial value.
       data: the client's examples.
       key: this client's key for this exchange.
       batch_size: B, static; see `minibatch_size`.
       num_steps: int or int32 scalar, see `count_local_steps`.
       order: static.
-      one_epoch: the steps end within the first epoch, see `within_one_epoch`; the loop then need
-        not ask at every step whether an epoch begins. Static.
+      one_epoch: whether all steps are in the first epoch, see `within_one_epoch`; the loop then
+        need not check at every step whether an epoch begins. Static.
     """
     batch_size = minibatch_size(data, batch_size, order)
     order_key, step_key = jax.random.split(key)
@@ -155,7 +156,7 @@ def fold_minibatches(
 
 
 def within_one_epoch(num_local_epochs: Any, num_local_steps: Any) -> bool:
-    """Whether `count_local_steps` of these is surely no more than one epoch."""
+    """Whether `count_local_steps` with these arguments is certainly at most one epoch."""
     if num_local_epochs is None:
         return num_local_steps is None
     return isinstance(num_local_epochs, int) and num_local_epochs <= 1
@@ -164,9 +165,9 @@ def within_one_epoch(num_local_epochs: Any, num_local_steps: Any) -> bool:
 def draw_minibatch(
     data: ClientExamples, key: Array, *, batch_size: int, order: Order = "shuffled", after: int = 0
 ) -> Minibatch:
-    """The first minibatch of a fresh walk, see `fold_minibatches`.
+    """The first minibatch of a new pass, see `fold_minibatches`.
 
-    Every walk in sequence is the same; there it is the minibatch that follows the `after` first.
+    Sequential passes are all the same, so there it is the minibatch after the first `after`.
     """
     batch_size = minibatch_size(data, batch_size, order)
     if order == "sequential":

@@ -1,4 +1,4 @@
-"""In which precision sums are taken."""
+"""The precision of sums."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fedax.algorithm import Array
 
 
 def sum_dtype(array: Array) -> Any:
-    """The array's own dtype, but no less than float32.
+    """The array's dtype, but at least float32.
 
     A sum in bfloat16 stops growing at 256 ones.
     """

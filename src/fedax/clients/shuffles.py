@@ -1,4 +1,4 @@
-"""Random orders of a client's examples, which depend on nothing but the key and their number."""
+"""Random orders of a client's examples, which depend only on the key and their number."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ import jax.numpy as jnp
 
 from fedax.algorithm import Array
 
-# A shuffle sorts at least so many places.
+# The smallest number of places that a shuffle sorts.
 SHORTEST_SORT = 64
-# Random bits are drawn for so many places together: 256 would take five times as long on a CPU.
+# Number of places for which random bits are drawn together: 256 would take five times as long on a
+# CPU.
 BITS_AT_ONCE = 128
-# Up to so many it counts, for each, those that come before it: on a CPU a third to a half of
-# the time of XLA's sort.
+# Up to this number it counts, for each, those before it: on a CPU a third to a half of the time of
+# XLA's sort.
 LONGEST_COUNT = 256
 
 
 @jax.custom_batching.custom_vmap
 def largest_lane(value: Array) -> Array:
-    """The value; under `vmap`, the largest of the lanes' values, so that a branch on it stays one.
+    """The value; under `vmap`, the largest over all lanes, so that a branch on it stays a branch.
 
     The `vmap` of a branch on each lane's own value would run all branches at every step.
     """

@@ -1,4 +1,4 @@
-r"""Products of sparse rows with a matrix, and their transpose, without making anything dense.
+r"""Products of sparse rows with a matrix, and their transpose, without dense intermediates.
 
 With row b of the sparse matrix x given by its columns :math:`c_{b,1}, \dots, c_{b,m}` and values v,
 
@@ -9,9 +9,9 @@ The two are each other's transposes with respect to w, g and y, so they are prim
 derivatives of any order, forward and backward, each again one of the two; many clients under
 `vmap` are one product with their matrices below each other.
 
-How: on a CPU the rows of w are gathered for a few columns of x at a time, and added to w one after
-the other, in the place where w stands. XLA's own gather and scatter, which other platforms take,
-took there 5 and 2 times as long (100 rows of 100 columns, w of 10,000 x 500, 2 cores).
+On a CPU the rows of w are gathered for a few columns of x at a time, and added to w one after the
+other, in place. XLA's own gather and scatter, which other platforms use, took 5 and 2 times as long
+on a CPU (100 rows of 100 columns, w of 10,000 x 500, 2 cores).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from fedax.devices.internals import (
     set_derivatives,
 )
 
-# So many columns of x are gathered, or added, in a step of the loop.
+# Number of columns of x that are gathered, or added, in a step of the loop.
 GATHERED_AT_ONCE = 10
 ADDED_AT_ONCE = 4
 
@@ -40,8 +40,7 @@ def product(columns: Array, values: Array, matrix: Array) -> Array:
     """The product x w, [B, C], of x [B, N] in sparse form and w [N, C].
 
     Args:
-      columns: integers [B, m] below N, a negative one stands for nothing; one beyond N - 1 gives
-        NaN.
+      columns: integers [B, m] below N; negative ones are ignored, and larger ones give NaN.
       values: [B, m]; cast to the dtype of `matrix`.
       matrix: w.
 
@@ -56,8 +55,8 @@ def product(columns: Array, values: Array, matrix: Array) -> Array:
 def add_product(columns: Array, values: Array, rows: Array, matrix: Array) -> Array:
     """The sum w + x^T g, [N, C], of x [B, N] in sparse form, g [B, C] and w [N, C].
 
-    Columns and values as for `product`. Inside a loop, a w that is used no more afterwards is
-    changed where it is.
+    Columns and values as for `product`. Inside a loop, a w that is not used afterwards is changed
+    in place.
     """
     return _add_p.bind(*_cleaned(columns, values, matrix), rows, matrix)
 

@@ -1,9 +1,10 @@
 r"""Steps of SGD that change only the rows of a matrix that occur in the minibatch.
 
-Where a loss depends on a matrix w through products y = x w with sparse x alone, its gradient is
-:math:`x^\top \bar y`: as sparse as x. So the derivative is taken with respect to y, and the step
-:math:`w - \gamma\, x^\top \bar y` adds to the rows of w that x names. The gradient of all of w is
-never made. Who needs that (momentum, control variates, a proximal term) uses `loss_gradient`.
+If a loss depends on a matrix w only through products y = x w with sparse x, its gradient is
+:math:`x^\top \bar y`, as sparse as x. So the derivative is taken with respect to y, and the step
+:math:`w - \gamma\, x^\top \bar y` changes only the rows of w that x selects. The gradient for all
+of w is never built. Methods that need it (momentum, control variates, a proximal term) use
+`loss_gradient`.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class SparseGradient(NamedTuple):
 
 
 class Multiplied:
-    """Stands in the place of a matrix in the loss, and notes what it is multiplied with.
+    """Replaces a matrix in the loss, and records what it is multiplied with.
 
     Attributes:
       matrix: it.
@@ -64,12 +65,12 @@ class Multiplied:
 def sparse_product(columns: Array, values: Array, matrix: Array | Multiplied) -> Array:
     r"""The product of sparse rows with a matrix: :math:`y_b = \sum_j v_{b,j}\, w_{c_{b,j}}`.
 
-    Nothing is made dense but the gradient with respect to w; and not that either for a parameter
-    that `Model.sparse` names, when a client trains by plain SGD. Differentiable to any order with
-    respect to values and matrix, and batched by `vmap`.
+    Only the gradient with respect to w is dense, and not even that for a parameter in
+    `Model.sparse` if a client trains by plain SGD. Differentiable to any order with respect to
+    values and matrix, and batched by `vmap`.
 
     Args:
-      columns: c, integers [B, m] below N; a negative one is padding. One beyond N - 1 gives NaN.
+      columns: c, integers [B, m] below N; negative ones are padding, and larger ones give NaN.
       values: v, [B, m]; cast to the dtype of `matrix`.
       matrix: w, [N, C].
 
@@ -115,10 +116,10 @@ def sparse_gradient(model: Model) -> Gradient:
         except ModelError as error:
             jax.eval_shape(lambda: mean_loss(model, params, batch, key))  # what fails anyhow
             raise ModelError(
-                "A parameter that the model's sparse names may be used by "
-                "fedax.models.sparse_product only, in the loss itself and not inside jax.jit, "
-                "jax.vmap, jax.checkpoint, jax.lax.cond and the like. Use it so, or make the model "
-                f"with sparse=None. {error}"
+                "A parameter in the model's sparse may only be used by "
+                "fedax.models.sparse_product, in the loss itself and not inside jax.jit, "
+                "jax.vmap, jax.checkpoint, jax.lax.cond and the like. Change the loss, or build "
+                f"the model with sparse=None. {error}"
             ) from error.__cause__
         offsets = {
             place: tuple(jnp.zeros(y.shape, y.dtype) for *_, y in of_place)

@@ -1,6 +1,6 @@
-"""The contract that every method keeps, as checks that run on any factory.
+"""The contract that every method keeps, as checks for any factory.
 
-Small quadratics, a few compiled rounds, a sentence for each clause. Nothing trains with it.
+Each clause is checked on small quadratics in a few compiled rounds. Training does not use it.
 """
 
 from fedax.contract.check import Check, Checks, check_algorithm

@@ -1,4 +1,4 @@
-"""The clauses about what rounds compute."""
+"""Clauses about the results of rounds."""
 
 from __future__ import annotations
 
@@ -29,48 +29,48 @@ from fedax.data.cohort_data import NOBODY
 
 RATES = ("client_learning_rate", "server_learning_rate")
 MANY_ROUNDS = 300
-# What is left of the loss above its minimum after so many rounds.
+# The largest share of the loss above its minimum that may be left after these rounds.
 LEFT = 0.1
 
 
 def gives_numbers(bench: Bench) -> str:
-    """Rounds give finite parameters, and the engine counts them."""
+    """Rounds return finite parameters, and the engine counts them."""
     server_state, _, accepted = bench.run()
     if not accepted.all():
         raise Broken(
             f"After {ROUNDS} rounds on small quadratics a client's upload, state or info is not "
-            "finite; look for a division by 0, or give smaller learning rates to these checks."
+            "finite; look for a division by 0, or use smaller learning rates in these checks."
         )
     if not all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(server_state.params)):
         raise Broken(
             f"After {ROUNDS} rounds on small quadratics the server's parameters are not finite; "
-            "give smaller learning rates to these checks."
+            "use smaller learning rates in these checks."
         )
     if int(server_state.round_index) != ROUNDS:
         raise Broken(
             f"After {ROUNDS} rounds round_index is {int(server_state.round_index)}; the engine "
-            "counts rounds, and `server` leaves round_index alone."
+            "counts rounds, so `server` must not change round_index."
         )
     return f"{ROUNDS} rounds give finite parameters."
 
 
 def compiles_once(bench: Bench) -> str:
-    """Another seed, cohort or round is the same program."""
+    """A different seed, cohort or round does not compile again."""
     first = bench.run()
     programs = bench.num_traces
     if not _identical(first, bench.run()):
-        raise Broken("The same round with the same key gave other bits the second time.")
+        raise Broken("The same round with the same key gave different bits the second time.")
     bench.run(key=jax.random.key(2), cohorts=bench.cohorts[::-1], states=first[:2])
     if bench.num_traces > programs:
         raise Broken(
-            "A second round compiles again: some array of the state changes its type from round to "
-            "round. Begin with arrays, such as jnp.zeros((), jnp.int32), not with Python's numbers."
+            "A second round compiles again: an array of the state changes its type from round to "
+            "round. Start with arrays, such as jnp.zeros((), jnp.int32), not with Python numbers."
         )
-    return "Another round, seed or cohort does not compile again, and the same gives the same bits."
+    return "Another round, seed or cohort does not compile again; the same one gives the same bits."
 
 
 def maps_over_settings(bench: Bench) -> str:
-    """A vmap over two settings gives what separate runs give."""
+    """A vmap over two settings gives the same results as separate runs."""
     if not bench.numbers:
         raise NotApplicable("No setting is a floating point number.")
     lanes = jax.tree.map(lambda value: jnp.stack([value, value * 0.75]), bench.numbers)
@@ -91,7 +91,7 @@ def maps_over_settings(bench: Bench) -> str:
 
 
 def keeps_to_chunks(bench: Bench) -> str:
-    """Clients trained three at a time give what single ones give."""
+    """Clients that train three at a time give the same results as one at a time."""
     if bench.algorithm.pooled:
         raise NotApplicable("It trains on all examples in one place.")
     together = quick_jit(rounds(bench.build, clients_per_chunk=3))(
@@ -101,7 +101,7 @@ def keeps_to_chunks(bench: Bench) -> str:
         together, bench.run(),
         "Three clients at a time give numbers that differ by {} from one at a time.",
     )
-    return "How many clients train at a time changes rounding only."
+    return "The number of clients that train at a time changes rounding only."
 
 
 def keeps_to_cohorts(bench: Bench) -> str:
@@ -118,7 +118,7 @@ def keeps_to_cohorts(bench: Bench) -> str:
 
 
 def keeps_to_its_examples(bench: Bench) -> str:
-    """What the clients' neighbours in the arrays hold changes nothing."""
+    """Examples next to a client's own in the arrays change nothing."""
     if bench.algorithm.pooled:
         raise NotApplicable("It trains on all examples in one place.")
     everyone = bench.everyone()
@@ -128,13 +128,13 @@ def keeps_to_its_examples(bench: Bench) -> str:
     if not _identical(changed, bench.run(count=1)):
         raise Broken(
             "The numbers change with examples of clients that do not take part: a client reads "
-            "past its own. data.examples(indices) takes indices from 0 to data.num_examples - 1."
+            "beyond its own. data.examples(indices) takes indices from 0 to data.num_examples - 1."
         )
     return "A client reads its own examples only."
 
 
 def leaves_out_the_empty(bench: Bench) -> str:
-    """A client without examples weighs nothing."""
+    """A client without examples has weight 0."""
     if bench.algorithm.pooled:
         raise NotApplicable("It trains on all examples in one place.")
     everyone = bench.everyone()
@@ -147,14 +147,14 @@ def leaves_out_the_empty(bench: Bench) -> str:
     without = bench.run(cohorts=np.delete(COHORTS, 2, axis=1), count=1)
     _agree(
         with_it[:2], without[:2],
-        "A place in the cohort where nobody stands changes the numbers by {}: count "
+        "An empty place in the cohort changes the numbers by {}: count "
         "participation.num_reports clients.",
     )
-    return "A place in the cohort where nobody stands changes nothing."
+    return "An empty place in the cohort changes nothing."
 
 
 def rejects_the_infinite(bench: Bench) -> str:
-    """A client whose data make its upload infinite or NaN weighs nothing and keeps its state."""
+    """A client whose data make its upload infinite or NaN gets weight 0 and keeps its state."""
     if bench.algorithm.pooled:
         raise NotApplicable("It trains on all examples in one place.")
     everyone = bench.everyone()
@@ -167,8 +167,8 @@ def rejects_the_infinite(bench: Bench) -> str:
     )
     if bool(accepted[3]):
         raise Broken(
-            "A client whose examples hold NaN was counted, as all that it sent was finite. Report "
-            "its training loss in `info` (local.reply does), so that the engine sees it."
+            "A client whose examples contain NaN was counted, as its whole upload was finite. "
+            "Report its training loss in `info` (local.reply does), so that the engine sees it."
         )
     gone = everyone.dropped_at.at[bad].set(0)
     dropped = bench.run(everyone=dataclasses.replace(everyone, dropped_at=gone), count=1)
@@ -176,11 +176,11 @@ def rejects_the_infinite(bench: Bench) -> str:
         (server, clients), dropped[:2],
         "After a client sent NaN the numbers differ by {} from those without it.",
     )
-    return "A client that sends NaN weighs nothing, keeps its state and is named."
+    return "A client that sends NaN gets weight 0, keeps its state and is reported by name."
 
 
 def resumes(bench: Bench) -> str:
-    """From the state after two rounds, as NumPy's arrays, training ends with the same bits."""
+    """Continued from the state after two rounds, as NumPy arrays, training is bit-identical."""
     whole = bench.run()
     server_state, clients, _ = bench.run(count=2)
     saved = {}
@@ -189,22 +189,22 @@ def resumes(bench: Bench) -> str:
             saved[path] = np.array(leaf)
         except TypeError:
             raise Broken(
-                f"The state has a {leaf.dtype} array, which cannot be saved to a file. Of a key "
-                "keep jax.random.key_data(key)."
+                f"The state has a {leaf.dtype} array, which cannot be saved to a file. For a key, "
+                "store jax.random.key_data(key)."
             ) from None
     structure = jax.tree.structure((server_state, clients))
     restored = jax.tree.unflatten(structure, map(jnp.asarray, saved.values()))
     after = bench.run(states=restored, count=ROUNDS - 2)
     if not _identical(after[:2], whole[:2]):
         raise Broken(
-            "Saved after two rounds and restored, training ends with other bits; all that changes "
-            "from round to round must be in the server's state or the clients' states."
+            "Saved after two rounds and restored, training gives different bits; everything that "
+            "changes from round to round must be in the server's state or the clients' states."
         )
-    return "Saved and restored, training ends with the same bits."
+    return "Saved and restored, training gives the same bits."
 
 
 def learns(bench: Bench) -> str:
-    """Where all clients have the same quadratic, its minimum is found."""
+    """If all clients have the same quadratic, its minimum is found."""
     equal = quadratics(equal=True)
     batch = {name: jnp.asarray(array[:1]) for name, array in equal.arrays.items()}
 
@@ -217,8 +217,8 @@ def learns(bench: Bench) -> str:
     if not left <= LEFT:
         raise Broken(
             f"After {MANY_ROUNDS} rounds on clients that share one quadratic (curvature 0.3 to 2) "
-            f"the loss is {left:.3g} of what it was. If the settings are too cautious for that, "
-            "give others to these checks: check_algorithm(factory, client_learning_rate=...)."
+            f"the loss is {left:.3g} of its initial value. If the settings are too cautious, "
+            "pass others to these checks: check_algorithm(factory, client_learning_rate=...)."
         )
     return f"On clients that share one quadratic {MANY_ROUNDS} rounds leave {left:.1g} of the loss."
 
@@ -251,7 +251,7 @@ def works_inside_elastic(bench: Bench) -> str:
 
 
 def works_inside_decay(bench: Bench) -> str:
-    """Plateau decay lowers the learning rates that there are."""
+    """Plateau decay lowers the method's learning rates."""
     names = [name for name in RATES if name in bench.parameters]
     if not names:
         raise NotApplicable(

@@ -1,4 +1,4 @@
-"""What the checks run on: small quadratics, and a few rounds as one program."""
+"""Test bench of the checks: small quadratics, and a few rounds as one program."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ Build = Callable[..., FederatedAlgorithm]
 
 
 class Broken(Exception):  # noqa: N818
-    """A clause of the contract does not hold; the message is a sentence."""
+    """A clause of the contract does not hold."""
 
 
 class NotApplicable(Exception):  # noqa: N818
-    """A clause says nothing about this method; the message is a sentence."""
+    """A clause does not apply to this method."""
 
 
 class Bench:
-    """A factory with its settings, and what the checks share.
+    """A factory with its settings, and values shared by the checks.
 
     Args:
       factory: (model, **settings) -> algorithm.
@@ -66,7 +66,7 @@ class Bench:
 
     @functools.cached_property
     def parameters(self) -> dict[str, Any]:
-        """Name -> what the factory is called with, defaults included."""
+        """Name -> argument of the factory, defaults included."""
         own = list(inspect.signature(self._factory).parameters.values())[1:]
         defaults = {p.name: p.default for p in own if p.default is not p.empty}
         return defaults | self._settings
@@ -85,7 +85,7 @@ class Bench:
         return {name: value for name, value in numbers.items() if self.compiles_once(name)}
 
     def compiles_once(self, name: str) -> bool:
-        """Whether another value of this setting is the same program."""
+        """Whether a different value of this setting needs no new compilation."""
         value = self.parameters[name]
         one, other = (partition(self.build({name: value * scale}))[1] for scale in (1.0, 0.75))
         return one == other
@@ -230,7 +230,7 @@ def quadratics(equal: bool = False) -> FederatedDataset:
 
 
 def difference(a: Any, b: Any) -> float:
-    """The largest difference of two pytrees, relative to the array it is in."""
+    """The largest difference of two pytrees, relative to the array it occurs in."""
     def of(x: Any, y: Any) -> float:
         x, y = np.asarray(x, np.float64), np.asarray(y, np.float64)
         largest = max(float(np.abs(y).max(initial=0)), 1e-3)

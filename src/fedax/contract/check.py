@@ -1,4 +1,4 @@
-"""The contract's checks on a user's own method."""
+"""Checks of the contract for your own method."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ class Check(NamedTuple):
     """One clause of the contract.
 
     Attributes:
-      name: short, see the guide `contract.md`.
-      passed: None if it was not run, as it says nothing about this method or needs another one
-        that failed.
-      sentence: what was found; if it failed, what to do.
+      name: short name, see the guide `contract.md`.
+      passed: True or False; None if it was not run, because it does not apply to this method or
+        depends on a check that failed.
+      sentence: the result in words; if it failed, what to do.
     """
 
     name: str
@@ -54,18 +54,18 @@ class Check(NamedTuple):
 
 
 class Checks(tuple[Check, ...]):
-    """What `check_algorithm` found; prints itself as a table."""
+    """Result of `check_algorithm`; prints as a table."""
 
     @property
     def failed(self) -> list[Check]:
-        """Those that failed."""
+        """The checks that failed."""
         return [check for check in self if check.passed is False]
 
     def raise_if_failed(self) -> None:
-        """Raises a sentence for each check that failed, if any did.
+        """Raises an error if any check failed.
 
         Raises:
-          AssertionError: with those sentences, so that a test that calls this fails with them.
+          AssertionError: if any check failed; the message describes each failure.
         """
         if self.failed:
             raise AssertionError(
@@ -88,19 +88,19 @@ class Checks(tuple[Check, ...]):
 def check_algorithm(
     factory: Callable[..., FederatedAlgorithm], /, **settings: Any
 ) -> Checks:
-    """Runs the contract that every method of fedax keeps on a factory of your own.
+    """Checks your own factory against the contract that every method of fedax keeps.
 
-    On small quadratics, in well under half a minute. What each check asks, and why, is in
-    docs/guides/contract.md. Nothing is raised; a check that fails says what was wrong and what
-    to do.
+    It runs on small quadratics and takes well under half a minute. docs/guides/contract.md
+    describes each check and its reason. No error is raised; a failed check says what was wrong and
+    what to do.
 
     Args:
-      factory: (model, **settings) -> algorithm, as you would give it to `fedax run`.
-      **settings: its settings, where its defaults do not serve: the quadratics have curvatures
-        from 0.3 to 2 and clients of 1 to 40 examples.
+      factory: (model, **settings) -> algorithm, as for `fedax run`.
+      **settings: settings to use instead of the factory's defaults. The quadratics have curvatures
+        from 0.3 to 2, and clients have 1 to 40 examples.
 
     Returns:
-      A `Check` (name, passed, sentence) for each clause; prints itself as a table. In a test:
+      A `Check` (name, passed, sentence) for each clause; prints as a table. In a test:
       `fedax.check_algorithm(factory).raise_if_failed()`.
 
     Example:
@@ -121,7 +121,7 @@ def run_checks(
 
     Args:
       factory, settings: as for `check_algorithm`.
-      names: of `CHECKS`.
+      names: names from `CHECKS`.
     """
     bench = Bench(factory, settings)
     found: list[Check] = []

@@ -1,4 +1,4 @@
-"""The clauses about types and programs: what can be said of a method without running it."""
+"""Clauses about types and programs, checked without running the method."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ HOST_CALLS = ("pure_callback", "io_callback")
 
 
 def is_made(bench: Bench) -> str:
-    """The factory gives an algorithm whose state begins as it must."""
+    """The factory returns an algorithm with a valid initial state."""
     params = bench.model.init(jax.random.key(0))
     algorithm = checked_call(
         AlgorithmError, "The factory", "factory(model, **settings)", lambda: bench.algorithm, (), {}
@@ -53,7 +53,7 @@ def is_made(bench: Bench) -> str:
     if _types(state.params) != _types(params):
         raise Broken(
             f"init(params).params are {_types(state.params)}, but the parameters are "
-            f"{_types(params)}; they are the state's `params` as they are."
+            f"{_types(params)}; `init` must store them unchanged in the state's `params`."
         )
     index = jnp.asarray(state.round_index)
     if index.dtype != jnp.int32 or index.ndim or int(index):
@@ -61,7 +61,7 @@ def is_made(bench: Bench) -> str:
             f"init(params).round_index is {state.round_index!r}; it must be jnp.int32(0)."
         )
     many = len(bench.algorithm.exchanges)
-    return f"The factory returns an algorithm with {many} exchange{'s' * (many > 1)} a round."
+    return f"The factory returns an algorithm with {many} exchange{'s' * (many > 1)} per round."
 
 
 def keeps_types(bench: Bench) -> str:
@@ -113,11 +113,11 @@ def can_be_traced(bench: Bench) -> str:
 
 
 def is_noted(bench: Bench) -> str:
-    """A factory that is decorated makes one program of all values of its numbers."""
+    """A decorated factory makes one program for all values of its numbers."""
     if recipe(bench.algorithm) is None:
         raise NotApplicable(
             "The factory is not decorated with @fedax.factory, so a loop over its settings "
-            "compiles for each."
+            "compiles once for each."
         )
     if not bench.numbers:
         raise NotApplicable("No setting is a floating point number.")
@@ -125,7 +125,7 @@ def is_noted(bench: Bench) -> str:
 
 
 def is_one_program(bench: Bench) -> str:
-    """A round is a program of the device, no longer for more clients or examples."""
+    """A round is a program on the device whose length does not grow with clients or examples."""
     clients, capacity = bench.cohorts[0], bench.everyone().capacity
     names = [equation.primitive.name for equation in _operations(bench, clients, capacity)]
     for name in names:
@@ -138,18 +138,18 @@ def is_one_program(bench: Bench) -> str:
     many = len(_operations(bench, several, capacity))
     if not bench.algorithm.pooled and many - len(names) >= len(several) - len(clients):
         raise Broken(
-            f"A round of {len(clients)} clients is a program of {len(names)} operations, and one "
-            f"of {len(several)} clients of {many}: a Python loop runs over the cohort. Use "
+            f"A round of {len(clients)} clients is a program of {len(names)} operations, but one "
+            f"of {len(several)} clients has {many}: a Python loop runs over the cohort. Use "
             "arrays with a leading axis, or jax.lax.scan."
         )
     many = len(_operations(bench, clients, 10 * capacity))
     if many - len(names) >= 9 * capacity:
         raise Broken(
             f"With {capacity} examples in the largest client a round is a program of {len(names)} "
-            f"operations, and with {10 * capacity} of {many}: a Python loop runs over examples. "
-            "Use local.train, or fedax.clients.minibatches.fold_minibatches."
+            f"operations, but with {10 * capacity} it has {many}: a Python loop runs over "
+            "examples. Use local.train, or fedax.clients.minibatches.fold_minibatches."
         )
-    return f"A round is one program of {len(names)} operations, whatever the cohort."
+    return f"A round is one program of {len(names)} operations for every cohort."
 
 
 def is_pure(bench: Bench) -> str:
@@ -161,7 +161,7 @@ def is_pure(bench: Bench) -> str:
     )
     if first != second:
         raise Broken(
-            "Traced twice, a round is two different programs: something that is no argument "
+            "Traced twice, a round is two different programs: something that is not an argument "
             "changes, such as a global variable, a counter in Python or NumPy's randomness. Keep "
             "it in the server's or the client's state, and draw from the client's key."
         )
@@ -169,7 +169,7 @@ def is_pure(bench: Bench) -> str:
 
 
 def sentence(error: Exception) -> str:
-    """What an error says; those that are sentences already are left as they are."""
+    """An error's message; clear messages are not changed."""
     return str(error) if isinstance(error, PASSED_ON) else said(error)
 
 
@@ -181,7 +181,7 @@ def last_upload(bench: Bench, dtype: Any) -> Any:
       dtype: of the parameters and the data.
 
     Raises:
-      AlgorithmError: a function fails, or gives what it must not.
+      AlgorithmError: if a function fails or returns something invalid.
     """
     algorithm, everyone = bench.algorithm, bench.everyone(dtype=dtype)
     many = len(algorithm.exchanges)

@@ -25,7 +25,7 @@ class ArrayFiles:
         self._size = 0
 
     def begin(self, name: str, head: bytes) -> None:
-        """Begins an array's file anew with these bytes.
+        """Begins an array's file again with these bytes.
 
         Raises:
           OSError: the disk fails.

@@ -31,7 +31,7 @@ _PROCESS_BYTES = 2**30
 
 
 def require_modest(path: Path | str, packed: int, unpacked: int) -> None:
-    """Raises a sentence if a packed file becomes far larger than data do.
+    """Raises a clear error if a packed file becomes far larger than data do.
 
     Args:
       path: the file.
@@ -49,7 +49,7 @@ def require_modest(path: Path | str, packed: int, unpacked: int) -> None:
 
 
 def require_few_arrays(path: Path | str, count: int) -> None:
-    """Raises a sentence if a file has more arrays than a store may have files.
+    """Raises a clear error if a file has more arrays than a store may have files.
 
     Raises:
       DataError: it has more than `MOST_ARRAYS`.

@@ -29,7 +29,7 @@ def check_data(path: Path | str, progress: Progress = nothing) -> list[Row]:
 
     Args:
       path: the folder of a data set or of a store, a published file, or the name of a data set
-        that is at hand.
+        that is available locally.
       progress: of reading.
 
     Returns:
@@ -121,7 +121,7 @@ def _file(path: Path, progress: Progress) -> Row:
         raise DataError(
             f"{path} is none of the files of that name that were published, of "
             f"{' and of '.join(origin for origin, _ in named)}: its SHA-256 is {digest}. It is "
-            "broken, altered, or packed anew."
+            "broken, altered, or packed again."
         )
     raise DataError(
         f"{path} is no file of a data set that fedax knows, by its bytes or by its name; its "

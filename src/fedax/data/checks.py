@@ -22,7 +22,7 @@ _TABLE = '{"x": x, "y": y}'
 
 
 def require_clients(clients: Any) -> None:
-    """Raises a sentence unless it is a dictionary or a list of dictionaries of arrays.
+    """Raises a clear error unless it is a dictionary or a list of dictionaries of arrays.
 
     Raises:
       TypeError: it is something else, such as a pair of arrays a client.
@@ -42,7 +42,7 @@ def require_clients(clients: Any) -> None:
 
 
 def require_arrays(arrays: Any) -> None:
-    """Raises a sentence unless it is a dictionary of arrays with a first axis.
+    """Raises a clear error unless it is a dictionary of arrays with a first axis.
 
     Raises:
       TypeError: it is something else.
@@ -62,7 +62,7 @@ def require_arrays(arrays: Any) -> None:
 
 
 def require_name(name: Any) -> None:
-    """Raises a sentence unless an array's name is text.
+    """Raises a clear error unless an array's name is text.
 
     Raises:
       TypeError: it is something else.
@@ -72,7 +72,7 @@ def require_name(name: Any) -> None:
 
 
 def require_numbers(what: str, dtype: np.dtype) -> None:
-    """Raises a sentence unless a model can compute with arrays of this dtype.
+    """Raises a clear error unless a model can compute with arrays of this dtype.
 
     Args:
       what: the array, such as "The array 'x'".
@@ -100,7 +100,7 @@ def require_numbers(what: str, dtype: np.dtype) -> None:
 
 
 def require_labels(name: str | int, rows: Mapping[str, np.ndarray]) -> None:
-    """Raises a sentence if an array of labels has a negative one.
+    """Raises a clear error if an array of labels has a negative one.
 
     Args:
       name: the client's.

@@ -342,7 +342,7 @@ def rung(size: int, factor: int) -> int:
 
 
 def require_cohort(cohort: Any) -> None:
-    """Raises a sentence unless it is what a reader gives.
+    """Raises a clear error unless it is what a reader gives.
 
     Raises:
       TypeError: it is something else, such as a data set.

@@ -30,7 +30,7 @@ from fedax.factories import recipe
 from fedax.signatures import option_defaults
 from fedax.validate import told_apart
 
-# Of an array or a data set at most so many bytes are read, in so many blocks.
+# The most bytes read of an array or a data set, and the number of blocks.
 SAMPLED_BYTES = 2**20
 SAMPLED_BLOCKS = 64
 # A description ends after so many parts.
@@ -47,7 +47,7 @@ _NOT_OWN = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib"
 
 
 class Describer:
-    """Describes values; models among them are the task's, but for the first.
+    """Describes values; models among them are the task's, except the first.
 
     Args:
       complete: whether what a factory made has the defaults of its `**options`, too; fedax 0.22 and

@@ -17,7 +17,7 @@ _FORMATS = ("PNG", "JPEG", "WEBP", "TIFF", "BMP", "GIF", "PPM")
 
 
 def require_own_images(column: Any, name: str) -> None:
-    """Raises a sentence if a column names image files in place of holding images.
+    """Raises a clear error if a column names image files in place of holding images.
 
     Args:
       column: of an Arrow table.

@@ -50,7 +50,7 @@ def load_dataset(name: str) -> Splits:
 
     Raises:
       ValueError: there is no such data set; the sentence suggests the nearest.
-      DataError: it is not at hand, or damaged; the sentence says how to get it.
+      DataError: it is not available locally, or damaged; the sentence says how to get it.
 
     Example:
       >>> train, test = load_dataset("digits")
@@ -84,7 +84,7 @@ def read_dataset_table(folder: Path) -> Mapping[str, Any]:
     except (OSError, ValueError) as error:
         raise DataError(f"{folder / TABLE} cannot be read: {error}.") from None
     if not isinstance(table, Mapping):
-        raise DataError(f"{folder / TABLE} is not what fedax wrote. Get the data set anew.")
+        raise DataError(f"{folder / TABLE} is not what fedax wrote. Get the data set again.")
     return table
 
 

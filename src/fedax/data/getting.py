@@ -73,7 +73,7 @@ def get_dataset(
 
     Raises:
       ValueError: there is no such data set.
-      DataError: it cannot be had, or what came is not what was published.
+      DataError: it is not available, or what came is not what was published.
     """
     names = products_of(name)
     if not names:
@@ -102,7 +102,7 @@ def known_names() -> tuple[str, ...]:
 
 
 def _missing(names: Sequence[str], say: Callable[[str], object]) -> list[str]:
-    """Those of the data sets that are not at hand; of the others it is said where they are."""
+    """The data sets that are not available locally; reports where the others are."""
     missing = [name for name in names if not _is_whole(name)]
     for name in names:
         if name not in missing:
@@ -111,7 +111,7 @@ def _missing(names: Sequence[str], say: Callable[[str], object]) -> list[str]:
 
 
 def _is_whole(name: str) -> bool:
-    """Whether a data set can be opened; one that is damaged is got anew."""
+    """Whether a data set can be opened; one that is damaged is downloaded again."""
     if not is_at_hand(name):
         return False
     try:

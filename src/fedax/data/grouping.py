@@ -181,7 +181,7 @@ def client_rows(label: str | int, table: Mapping[str, Any]) -> dict[str, Any]:
 def check_client(
     label: str | int, rows: Mapping[str, np.ndarray], first: Mapping[str, np.ndarray]
 ) -> None:
-    """Raises a sentence if a client's arrays are not like the first client's."""
+    """Raises a clear error if a client's arrays are not like the first client's."""
     if set(rows) != set(first):
         raise ValueError(
             f"Client {label!r} has the arrays {sorted(rows)}, but the first client has "

@@ -61,7 +61,7 @@ def read_data(
     r"""A data set of files in a format of the field, which are read once, in bounded memory.
 
     What is read is written into a store, a folder of arrays that are mapped from then on; later
-    calls open it in less than a second. It is made anew if you remove it. A call that was killed
+    calls open it in less than a second. It is made again if you remove it. A call that was killed
     is gone on with by the next one.
 
     Args:

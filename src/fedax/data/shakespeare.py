@@ -10,7 +10,7 @@ etext of *Cymbeline* lacks acts III and IV.
 The task is that of Charles and Konečný (2021), appendix C: a vocabulary of 90 tokens (86
 characters, padding, out of vocabulary, begin, end) and sequences of 80 characters, each of which
 predicts its next character. TensorFlow Federated's own data set of this name splits other texts
-into 715 roles, so results here are comparable in kind, not digit by digit.
+into 715 roles, so results here are similar, but not comparable digit by digit.
 
 | token | meaning |
 |---|---|

@@ -3,9 +3,10 @@
 The vocabulary is of the words (and tags) that most users have, which are published beside the
 posts: a line a word, "the 341294", the commonest first; and a JSON table of tags.
 
-As in the code released with paper 004, but for one thing: a bag of words is kept as counts, so that
-`fedax.models.tag_logistic_regression` can make it sum to 1, which papers 000 and 001 say; that code
-divides by the number of all words, those beyond the vocabulary included.
+As in the code released with Reddi et al. 2021, except that a bag of words is kept as counts,
+so that `fedax.models.tag_logistic_regression` can make it sum to 1, which Charles and Konečný 2020
+and the decaying-steps paper (2021) say; that code divides by the number of all words, those beyond
+the vocabulary included.
 """
 
 from __future__ import annotations

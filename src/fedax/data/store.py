@@ -131,7 +131,7 @@ def check_store(
         if digest.hexdigest() != entry.sha256:
             raise DataError(
                 f"{path} has changed since it was written: its SHA-256 is {digest.hexdigest()}, "
-                f"but was {entry.sha256}. Make the store anew."
+                f"but was {entry.sha256}. Make the store again."
             )
     return data
 
@@ -195,7 +195,7 @@ def array_file(name: str) -> str:
 
 
 def check_client_name(name: Any) -> None:
-    """Raises a sentence unless a client of a store can have this name.
+    """Raises a clear error unless a client of a store can have this name.
 
     Raises:
       DataError: it cannot.
@@ -250,7 +250,7 @@ def _entries(folder: Path, table: Mapping[str, Any]) -> dict[str, _Entry]:
     """What `store.json` says of each file, offsets and names last."""
     arrays = table.get("arrays")
     if not isinstance(arrays, Mapping) or not arrays:
-        raise DataError(f"{folder / TABLE} names no arrays. Make the store anew.")
+        raise DataError(f"{folder / TABLE} names no arrays. Make the store again.")
     for name in arrays:
         try:
             check_array_name(name)
@@ -268,7 +268,7 @@ def _entries(folder: Path, table: Mapping[str, Any]) -> dict[str, _Entry]:
     if found[OFFSETS].shape != (found[NAMES].shape[0] + 1,) or found[OFFSETS].dtype != np.int64:
         raise DataError(
             f"{folder / TABLE} says that there are {found[NAMES].shape[0]} names and "
-            f"{found[OFFSETS].shape[0]} offsets, which do not fit. Make the store anew."
+            f"{found[OFFSETS].shape[0]} offsets, which do not fit. Make the store again."
         )
     return found
 
@@ -327,7 +327,7 @@ def _opened(folder: Path, name: str, entry: _Entry, *, maps: bool) -> np.ndarray
             return np.fromfile(path, entry.dtype, count, offset=begin).reshape(entry.shape)
         return np.memmap(path, entry.dtype, "r", begin, entry.shape)
     except FileNotFoundError:
-        raise DataError(f"The store {folder} has lost {path.name}. Make it anew.") from None
+        raise DataError(f"The store {folder} has lost {path.name}. Make it again.") from None
     except (OSError, ValueError) as error:
         if has_too_many_files(error):
             raise DataError(
@@ -335,7 +335,7 @@ def _opened(folder: Path, name: str, entry: _Entry, *, maps: bool) -> np.ndarray
                 "process cannot open more. Join columns in one array, as in "
                 "columns={'x': ['a', 'b']}, or allow more open files (ulimit -n)."
             ) from None
-        raise DataError(f"{path} is damaged: {_reason(error)}. Make the store anew.") from None
+        raise DataError(f"{path} is damaged: {_reason(error)}. Make the store again.") from None
 
 
 def has_too_many_files(error: Exception) -> bool:

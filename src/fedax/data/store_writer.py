@@ -51,7 +51,7 @@ def convert(
 ) -> Path:
     """Writes the clients of a reader into a store; memory holds one client at a time.
 
-    If the process is killed, or the disk is full, the same call goes on from where it was, as
+    If the process is killed, or the disk is full, the same call continues from where it was, as
     long as `source` and `conversion` are the same. Malformed data leave nothing behind.
 
     Args:
@@ -62,7 +62,7 @@ def convert(
         out. None: the columns are such arrays already.
       source: what the data are made of, such as a file's name, size and SHA-256. None: what the
         reader says of itself.
-      conversion: how they were made; another one makes a store anew.
+      conversion: how they were made; a different one makes a store from the start.
       skip_empty: leave out clients without examples, which are refused otherwise unless a
         transform leaves them out.
       progress: called with the clients and the examples so far.
@@ -98,7 +98,7 @@ class StoreWriter:
     """A store that is being made, beside its place: `.NAME.partial` until `finish` renames it.
 
     Used as a context, an error that is not the disk's removes what was written; a kill, Ctrl-C or
-    a full disk leaves it, and a writer with the same `source` and `conversion` goes on with it.
+    a full disk leaves it, and a writer with the same `source` and `conversion` continues it.
 
     Attributes:
       num_clients, num_examples: written so far, by an earlier process too.
@@ -336,7 +336,7 @@ class StoreWriter:
         self._unsaved, self._saved_at = 0, time.monotonic()
 
     def _resume(self) -> None:
-        """Goes on with what an earlier process saved, if it made the same; else begins anew."""
+        """Continues what an earlier process saved, if it made the same; else starts over."""
         try:
             saved = read_table(self._partial / _PROGRESS)
             text = (self._partial / _CLIENTS).read_text("utf-8")
@@ -416,7 +416,7 @@ class StoreWriter:
     def _failed(self, error: OSError) -> DataError:
         return _DiskError(
             f"Cannot write the store {self.folder}: {error.strerror or error}. What was written is "
-            f"kept in {self._partial}, and the same call goes on with it."
+            f"kept in {self._partial}, and the same call continues it."
         )
 
 

@@ -251,7 +251,7 @@ def _of_arrow(
         "categories={{{0!r}: [...]}} (or, before it is split, dataset.class_encode_column({0!r}))"
     ),
 ) -> np.ndarray:
-    """A column of an Arrow table, without Python objects (but for images, which are decoded)."""
+    """A column of an Arrow table, without Python objects (except images, which are decoded)."""
     _refuse_missing(column, name)
     chunks: list[np.ndarray] = []
     start = 0
@@ -361,7 +361,7 @@ def _held(values: np.ndarray) -> str:
 
 
 def _refuse_missing(column: Any, name: str) -> None:
-    """Raises a sentence if a column of pandas, polars or Arrow has a null."""
+    """Raises a clear error if a column of pandas, polars or Arrow has a null."""
     nulls = column.isna() if hasattr(column, "isna") else column.is_null()
     nulls = np.asarray(nulls.to_numpy(), bool)
     if not len(nulls):

@@ -150,7 +150,7 @@ class Vocabulary:
         return (" " if self.unit == "word" else "").join(words)
 
     def sequences(self, texts: Iterable[str | Sequence[str]], length: int) -> np.ndarray:
-        """Texts as rows of one length: begin, the tokens, end; what is too long goes on below.
+        """Texts as rows of one length: begin, the tokens, end; what is too long continues below.
 
         A row's inputs are its first `length` ids and its targets the last `length`, see
         `cut_sequences`; `fedax.next_token` and `fedax.models.character_lstm` take such rows and

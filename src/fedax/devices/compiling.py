@@ -19,16 +19,16 @@ LEVEL = "xla_backend_optimization_level"
 
 
 class ModeError(Told, RuntimeError):
-    """JAX was told to work in a way in which nothing can be trained; the message says which."""
+    """JAX is configured so that nothing can be trained; the message says how."""
 
 
 def require_jit() -> None:
     """Raises a ModeError if JAX must not compile: a round would take minutes."""
     if jax.config.jax_disable_jit:  # pyright: ignore[reportAttributeAccessIssue]
         raise ModeError(
-            "fedax compiles its rounds, but JAX was told not to compile (JAX_DISABLE_JIT or "
-            "jax.disable_jit). Unset it. To look into a loss, call it by itself, or use "
-            "jax.debug.print inside it."
+            "fedax compiles its rounds, but compilation is off (JAX_DISABLE_JIT or "
+            "jax.disable_jit). Turn it on. To debug a loss, call it directly, or use "
+            "jax.debug.print in it."
         )
 
 

@@ -102,8 +102,8 @@ class Guard:
         while self._heard(first + SAME) is not None:
             pass
         tell(
-            f"Stopping after this round, at the latest in {patience:.0f} s; a second Ctrl-C or "
-            "SIGTERM stops at once."
+            f"Stopping after this round, within {patience:.0f} s at most; press Ctrl-C again to "
+            "stop at once."
         )
         self._heard(first + patience)
         leave(request.words())

@@ -55,7 +55,7 @@ class Lock:
         """Takes the lock, unless another process, or another lock of this one, has it.
 
         Raises:
-          OSError: its file cannot be made, or is a link.
+          OSError: if its file cannot be made, or is a link.
         """
         if sys.platform == "win32":
             return self._take_on_windows()
@@ -169,8 +169,8 @@ class Lock:
                 elif record and held == self._lease:
                     # What is written from now on would be mixed with the other's.
                     sys.stderr.write(
-                        f"{self.owner()} has taken over {self._path.parent}, as this process was "
-                        f"paused for over {GRACE / 60:.0f} minutes; so it ends.\n"
+                        f"This process was paused for over {GRACE / 60:.0f} minutes, so "
+                        f"{self.owner()} has taken over {self._path.parent}. It ends now.\n"
                     )
                     sys.stderr.flush()
                     os._exit(1)
@@ -190,12 +190,12 @@ def _opened(path: Path) -> int:
     """The lock's file, open; a link is not followed.
 
     Raises:
-      OSError: it cannot be made, or is no file.
+      OSError: if it cannot be made, or is no file.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise OSError(errno.EINVAL, "It is no regular file", str(path))
+        raise OSError(errno.EINVAL, "It is not a regular file", str(path))
     return descriptor
 
 

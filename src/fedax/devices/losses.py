@@ -23,12 +23,11 @@ from fedax.devices.ending import leave, speak_through
 
 LOST = (
     "Another process of the training was lost, or cannot be reached. The last checkpoint is "
-    "whole; start all processes again with --resume."
+    "intact: start all processes again with --resume."
 )
 APART = (
-    "The processes of the training did not come together: one was lost meanwhile, or has another "
-    "one's id. Every process needs the same coordinator and number of processes, and an id of its "
-    "own."
+    "The processes of the training could not connect: one was lost, or two have the same id. Every "
+    "process needs the same coordinator and number of processes, and its own id."
 )
 ENDED = "fedax/ended/"
 SECONDS_BETWEEN_LOOKS = 0.5

@@ -25,22 +25,21 @@ REPLICATED = PartitionSpec()
 
 
 def cores_as_devices(count: int | None = None) -> int:
-    """Makes JAX take the CPU's cores for devices, so that a mesh of them trains clients at once.
+    """Makes JAX treat the CPU's cores as devices, so that a mesh can train clients in parallel.
 
-    Call it before anything else uses JAX. XLA spreads an operation over the cores and waits for the
-    last of them, so clients side by side are faster: with two cores a round of the EMNIST CNN took
-    0.79 of the time, one of the Shakespeare LSTM 0.51 and one of logistic regression 0.60
-    (docs/notebook/benchmarks.md). Without a mesh everything goes to the first device, as before.
+    Call it before anything else uses JAX. Training clients in parallel is faster than spreading
+    each operation over the cores: docs/notebook/benchmarks.md has measurements. Without a mesh,
+    everything still runs on the first device.
 
     Args:
-      count: how many, >= 1; None: the cores that this process may use.
+      count: number of devices, >= 1; None: the cores that this process may use.
 
     Returns:
       The count.
 
     Raises:
-      RuntimeError: JAX was used already.
-      ValueError: the count is less than 1.
+      RuntimeError: if JAX was used already.
+      ValueError: if the count is less than 1.
     """
     if count is None:
         count = usable_cores()
@@ -49,8 +48,8 @@ def cores_as_devices(count: int | None = None) -> int:
         jax.config.update("jax_num_cpu_devices", count)
     except RuntimeError:
         raise RuntimeError(
-            f"The CPU's cores cannot become {count} devices any more, because JAX has been used "
-            "already. Call cores_as_devices() first, before arrays are made or devices asked for."
+            f"The CPU's cores cannot become {count} devices, because JAX is already in use. Call "
+            "cores_as_devices() first, before creating arrays or listing devices."
         ) from None
     return count
 
@@ -65,7 +64,7 @@ def client_mesh(devices: Sequence[Any] | None = None) -> Mesh | None:
     """The mesh over these devices, or over all there are; None if there is only one.
 
     Raises:
-      TypeError: they are no list, but their number, say.
+      TypeError: if they are not a list, but a number, for example.
 
     Example:
       >>> client_mesh(jax.devices()[:1]) is None

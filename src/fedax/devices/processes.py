@@ -32,11 +32,11 @@ _comparisons = itertools.count()
 
 
 class ProcessError(Told, RuntimeError):
-    """The processes cannot find each other, or one was lost; the message is a sentence."""
+    """The processes cannot find each other, or one was lost; the message says which."""
 
 
 class PlaceError(ProcessError):
-    """Where the processes are was not said as it must be."""
+    """The addresses or ids of the processes are wrong; the message says how."""
 
 
 class LossError(ProcessError):
@@ -67,14 +67,14 @@ def connect(
         status 1 when another one is lost or fails. Otherwise JAX's runtime aborts it.
 
     Raises:
-      PlaceError: only a part of the arguments is given, or one is not what it should be.
-      ProcessError: they do not come together.
+      PlaceError: if only a part of the arguments is given, or one is not what it should be.
+      ProcessError: if they cannot connect.
     """
     given = (coordinator, num_processes, process_id)
     if any(value is not None for value in given) and any(value is None for value in given):
         raise PlaceError(
-            "Processes are found from the cluster, or given by all three of coordinator, number "
-            f"of processes and process id, but these are {', '.join(map(str, given))}."
+            "Give all three of coordinator, number of processes and process id, or none to find "
+            f"them from the cluster; given are {', '.join(map(str, given))}."
         )
     bind = os.environ.get("JAX_COORDINATOR_BIND_ADDRESS")
     if coordinator is not None and num_processes is not None and process_id is not None:
@@ -104,9 +104,8 @@ def connect(
         )
     except (RuntimeError, ValueError) as error:
         raise ProcessError(
-            f"The processes of the training did not come together ({str(error).splitlines()[0]}). "
-            "Every process needs the same coordinator and number of processes, and an id of its "
-            "own."
+            f"The processes of the training could not connect ({str(error).splitlines()[0]}). "
+            "Every process needs the same coordinator and number of processes, and its own id."
         ) from None
     finally:
         waiting.cancel()
@@ -123,15 +122,15 @@ def _waiting(
     if coordinator is None or num_processes is None:
         return said
     said += (
-        f" This is process {process_id} of {num_processes}; each id from 0 to {num_processes - 1} "
-        "must be there once."
+        f" This is process {process_id} of {num_processes}; start each id from 0 to "
+        f"{num_processes - 1} once."
     )
     with contextlib.suppress(ProcessError):
         host, port = _require_place(coordinator)
         try:
             socket.create_connection((host, port), SECONDS_OF_SILENCE).close()
         except OSError:
-            said += " Nobody listens there: start process 0."
+            said += " Nothing is listening there yet: start process 0."
     return said
 
 
@@ -139,8 +138,8 @@ def _require_place(coordinator: str) -> tuple[str, int]:
     """The host and the port.
 
     Raises:
-      PlaceError: it is no host:port.
-      ProcessError: there is no such host.
+      PlaceError: if it is not host:port.
+      ProcessError: if the host is unknown.
     """
     host, _, port = coordinator.rpartition(":")
     if not host or (":" in host and not (host[0] == "[" and host[-1] == "]")):
@@ -156,16 +155,16 @@ def _require_place(coordinator: str) -> tuple[str, int]:
     try:
         socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "no name of a host"
+        why = error.strerror if isinstance(error, OSError) else "not the name of a host"
         raise ProcessError(
-            f"The coordinator's host {host!r} is unknown here ({why}). Give the name or the "
-            "address under which this machine reaches that of process 0."
+            f"The coordinator's host {host!r} is unknown here ({why}). Give a name or an address "
+            "by which this machine reaches process 0."
         ) from None
     return host.strip("[]"), int(port)
 
 
 def _require_free(bind: str) -> None:
-    """Raises a sentence if process 0 cannot listen there; the runtime would crash, or share it."""
+    """Raises an error if process 0 cannot listen there; the runtime would crash, or share it."""
     host, port = _require_place(bind)
     family, kind, protocol, _, place = socket.getaddrinfo(
         host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -179,15 +178,15 @@ def _require_free(bind: str) -> None:
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 raise ProcessError(
-                    f"Process 0 cannot listen at {bind}: the port is in use. Choose another one, "
-                    "the same for all processes; only one of them has the id 0."
+                    f"Process 0 cannot listen at {bind}: the port is in use. Choose another port "
+                    "for all processes, and give only one of them the id 0."
                 ) from None
             if error.errno == errno.EADDRNOTAVAIL:
                 raise ProcessError(
-                    f"Process 0 cannot listen at {bind}: this machine has no such address. "
-                    "Process 0 must run on the coordinator's host; where others reach it under "
-                    "an address that it does not have itself, say where to listen with the "
-                    f"environment variable JAX_COORDINATOR_BIND_ADDRESS=0.0.0.0:{port}."
+                    f"Process 0 cannot listen at {bind}: this machine does not have that address. "
+                    "Process 0 must run on the coordinator's host. If others reach it by an "
+                    "address that the machine itself does not have, set the environment variable "
+                    f"JAX_COORDINATOR_BIND_ADDRESS=0.0.0.0:{port}."
                 ) from None
             raise ProcessError(
                 f"Process 0 cannot listen at {bind}: {error.strerror}."
@@ -202,7 +201,7 @@ def compare(what: str, settings: Mapping[str, Any]) -> None:
       settings: as JSON has them.
 
     Raises:
-      ProcessError: they have not, in every process; the sentence names the first differences.
+      ProcessError: if they differ, in every process; the message lists the first differences.
     """
     store = losses.client()
     if store is None:
@@ -217,8 +216,8 @@ def compare(what: str, settings: Mapping[str, Any]) -> None:
             text = store.blocking_key_value_get(f"{place_of}/{number}", TIMEOUT * 1000)
         except jax.errors.JaxRuntimeError as error:
             raise ProcessError(
-                f"Process {number} was not heard of in {TIMEOUT} seconds, before its {what} were "
-                f"compared ({str(error).splitlines()[0]})."
+                f"Process {number} did not send its {what} within {TIMEOUT} seconds "
+                f"({str(error).splitlines()[0]})."
             ) from None
         others = json.loads(text)
         if number == 0:
@@ -238,8 +237,8 @@ def _require_same(a: int, first: Mapping[str, Any], b: int, second: Mapping[str,
             )]
         ] + ["and more"] * (len(names) > 3)
         raise ProcessError(
-            f"The processes were not started alike: {'; '.join(told)}. Start all of them with the "
-            "same settings and data, where they see the same run folder."
+            f"The processes differ: {'; '.join(told)}. Start all of them with the same settings "
+            "and data, and with access to the same run folder."
         )
 
 

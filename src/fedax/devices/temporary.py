@@ -27,7 +27,7 @@ def temporary_folder() -> Iterator[Path]:
     removes it.
 
     Raises:
-      OSError: it cannot be made.
+      OSError: if it cannot be made.
     """
     _remove_left(Path(tempfile.gettempdir()))
     with tempfile.TemporaryDirectory(prefix=_PREFIX) as name:

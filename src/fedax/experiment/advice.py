@@ -29,12 +29,12 @@ LIKE_FEDAVG = {
 }
 
 CAVEATS = (
-    "Compare the rows with each other. Gap, excess loss and sigma_c themselves are orders of "
-    "magnitude: they depend on the damping and grow with the number of directions.",
-    "The rows say what follows from this point, not what another run would do: training with "
-    "another gamma goes where the curvature is another, often until gamma L is near 2.",
-    "The model has full gradients of these clients' sampled examples: no noise of minibatches, no "
-    "other clients, no third derivatives.",
+    "Compare the rows with each other. The values of gap, excess loss and sigma_c are only orders "
+    "of magnitude: they depend on the damping and grow with the number of directions.",
+    "The rows predict what happens from this point, not what another run would do: training with "
+    "another gamma reaches regions of other curvature, often until gamma L is near 2.",
+    "The model uses full gradients of these clients' sampled examples. It ignores minibatch noise, "
+    "other clients and third derivatives.",
 )
 
 
@@ -47,23 +47,23 @@ class Around(NamedTuple):
 
 
 class Advice(NamedTuple):
-    """What a quadratic model says of a run; see `fedax.quadratic_model` for the words.
+    """What a quadratic model predicts for a run; `fedax.quadratic_model` explains the terms.
 
     Attributes:
-      round_index: t, the rounds that the run has done.
-      client_learning_rate, num_local_steps: gamma and K of round t. Of clients that take epochs K
-        is the mean over those sampled, rounded.
+      round_index: t, the number of rounds done.
+      client_learning_rate, num_local_steps: gamma and K of round t. For clients that train for
+        epochs, K is the mean over the sampled clients, rounded.
       num_clients, num_directions, num_parameters: N, m and P.
-      mu, L: extreme Ritz values of the sampled clients' Hessians, mu before lifting.
-      negative_share, lifted_share: of the eigenvalues of the A_i.
+      mu, L: extreme Ritz values of the sampled clients' Hessians, mu before damping.
+      negative_share, lifted_share: shares of the eigenvalues of the A_i.
       damping: smallest eigenvalue that the predictions use.
-      agreement: real over predicted fall of the loss on the way to x*.
+      agreement: measured over predicted decrease of the loss on the way to x*.
       distance: |x* - x|.
       predicted_fall: f(x) - f(x*) of the model.
       sigma_A: of the model.
-      sigma_c, gap: of the model for gamma and K; by how much they are the damping's doing.
+      sigma_c, gap: of the model for gamma and K, with half, this and double the damping.
       rows: gamma and K, and half and double of each.
-      notes: sentences on this run.
+      notes: sentences about this run.
     """
 
     round_index: int
@@ -95,20 +95,20 @@ def run_advice(
     num_directions: int = 20,
     seed: int = 0,
 ) -> Advice:
-    """Measures a quadratic model at a run's newest checkpoint and asks it about gamma and K.
+    """Fits a quadratic model at a run's newest checkpoint, and predicts the effect of gamma and K.
 
     Args:
-      folder: a run folder; it is only read, and the run may go on meanwhile.
-      num_clients: sampled uniformly from the training population, all of it if it is smaller.
-      max_examples: of each at most.
-      num_directions: of the model, at most.
-      seed: of the sample. Another one shows how much depends on it.
+      folder: a run folder; it is only read, and the run may continue meanwhile.
+      num_clients: number of clients, sampled uniformly from the training population.
+      max_examples: maximum number of examples of each client.
+      num_directions: maximum number of directions of the model.
+      seed: seed of the sample. Another seed shows how much the result depends on it.
 
     Raises:
-      ConfigError: the run's algorithm has no client learning rate, or trains in one place.
-      ValueError: a number is out of its range.
-      RunError, CheckpointError: the folder is no run folder, or damaged, or the run's derivatives
-        are not finite.
+      ConfigError: if the run's method does not have a client learning rate, or pools all data.
+      ValueError: if a number is out of range.
+      RunError, CheckpointError: if the folder is not a run folder, is damaged, or the run's
+        derivatives are not finite.
     """
     check_count("num_clients", num_clients)
     check_count("seed", seed, at_least=0)
@@ -116,9 +116,9 @@ def run_advice(
     names = config.algorithm, config.algorithm_source
     if "client_learning_rate" not in algorithm_settings(*names) or built.algorithm.pooled:
         raise ConfigError(
-            f"There is no advice for {config.algorithm}: "
-            + ("it trains in one place." if built.algorithm.pooled
-               else "it has no client_learning_rate.")
+            f"--run does not support {config.algorithm}: "
+            + ("it trains on all data in one place." if built.algorithm.pooled
+               else "it does not have a client_learning_rate.")
         )
     state = restored.state.server_state
     train, options = built.task.train, config.algorithm_options
@@ -136,12 +136,12 @@ def run_advice(
             batch_size=min(16, max_examples), weighting=weighting,
         )
     except ValueError as error:
-        raise RunError(f"There is no quadratic model of {folder}: {error}") from None
+        raise RunError(f"Cannot fit a quadratic model to {folder}: {error}") from None
     notes = []
     if base not in LIKE_FEDAVG or not _plain(options):
         notes.append(
-            f"The clients of {config.algorithm}, as this run has it, do not just take gradient "
-            "steps on their losses; this is what FedAvg with its gamma and K would do."
+            f"Clients of {config.algorithm} in this run do more than gradient steps on their "
+            "losses. The table shows what FedAvg with the same gamma and K would do."
         )
     return _advice(quadratic, gamma, K, int(state.round_index), notes)
 
@@ -162,7 +162,7 @@ def _message(algorithm: FederatedAlgorithm, state: Any) -> LocalMessage:
         for part in found:
             if isinstance(part, LocalMessage):
                 return part
-    raise ConfigError("The run's algorithm does not train at its clients, so there is no advice.")
+    raise ConfigError("--run needs a method that trains on its clients; this run's does not.")
 
 
 def _steps(message: LocalMessage, options: Mapping[str, Any], cohort: CohortData) -> int:
@@ -186,12 +186,13 @@ def _advice(
     rows = advise(quadratic, gamma, K)
     half, double = (quadratic.with_damping(f * quadratic.damping) for f in (0.5, 2.0))
     if rows[0].relative_rate >= 2:
-        notes = [*notes, f"gamma L = {rows[0].relative_rate:.3g} is above 2: along the steepest "
-                 "direction of a client its local steps diverge in the model."]
+        notes = [*notes, f"gamma L = {rows[0].relative_rate:.3g} is above 2: in the model, local "
+                 "steps diverge along a client's steepest direction."]
     if not quadratic.agreement >= HOLDS:
-        notes = [*notes, "No damping made the model hold: its numbers are of no use here."]
+        notes = [*notes, "The model does not fit with any damping. Do not use its numbers."]
     elif quadratic.lifted_share > 0.5:
-        notes = [*notes, "Most eigenvalues are lifted, so the predictions are the damping's doing."]
+        notes = [*notes, "Most eigenvalues were raised to the damping, which thus determines the "
+                 "predictions."]
     return Advice(
         round_index, gamma, K, len(quadratic.matrices), len(quadratic.basis),
         quadratic.basis.shape[1],
@@ -209,18 +210,19 @@ def advice_tables(advice: Advice) -> list[Table]:
     """The advice as tables to print: what was measured, what follows, and what it is not."""
     a = advice
     label = (
-        "A quadratic model of a problem that is not quadratic, at the current point (round "
-        f"{a.round_index}), on {a.num_clients} sampled clients"
+        f"Quadratic approximation at the current point (round {a.round_index}), on "
+        f"{a.num_clients} sampled clients"
     )
     measured = [
         ["largest eigenvalue L of a client, at least", _text(a.L)],
         ["smallest eigenvalue mu of a client, at most", _text(a.mu)],
-        ["share of eigenvalues that are negative", f"{a.negative_share:.0%}"],
-        ["lifted to the damping", f"{_text(a.damping)} ({a.lifted_share:.0%} of them)"],
-        ["directions, of parameters", f"{a.num_directions} of {a.num_parameters:,}"],
+        ["share of negative eigenvalues", f"{a.negative_share:.0%}"],
+        ["damping (share of eigenvalues raised to it)",
+         f"{_text(a.damping)} ({a.lifted_share:.0%})"],
+        ["directions used, of all parameters", f"{a.num_directions} of {a.num_parameters:,}"],
         ["distance from x to x*", _text(a.distance)],
-        ["fall of the loss to x*, predicted", _text(a.predicted_fall)],
-        ["fall of the loss to x*, real", _text(a.predicted_fall * a.agreement)],
+        ["decrease of the loss from x to x*, predicted", _text(a.predicted_fall)],
+        ["decrease of the loss from x to x*, measured", _text(a.predicted_fall * a.agreement)],
         ["sigma_A", _text(a.sigma_A)],
         _damped("sigma_c", a.sigma_c, a.damping),
         _damped("gap", a.gap, a.damping),
@@ -239,7 +241,7 @@ def advice_tables(advice: Advice) -> list[Table]:
     return [
         Table(label, ["measured", "value"], measured),
         Table(title, headings, rows),
-        Table("What to make of it", ["note"], [[text] for text in (*a.notes, *CAVEATS)]),
+        Table("How to read these numbers", ["note"], [[text] for text in (*a.notes, *CAVEATS)]),
     ]
 
 
@@ -247,7 +249,7 @@ def _damped(name: str, values: Around, damping: float) -> list[str]:
     """A row with the value, and if there is damping with what half and double of it would give."""
     if damping == 0:
         return [name, _text(values.once)]
-    return [f"{name} at half, this and double damping", ", ".join(map(_text, values))]
+    return [f"{name} with half, this and double the damping", ", ".join(map(_text, values))]
 
 
 def _text(value: float, otherwise: str = "none") -> str:

@@ -26,7 +26,7 @@ def write_arrays(folder: Path, arrays: Arrays) -> None:
     """Writes the clients' rows a block at a time, and all other arrays.
 
     Raises:
-      OSError: the disk is full or not writable.
+      OSError: if the disk is full or not writable.
     """
     rows = {name: array for name, array in arrays.items() if name.startswith(ROWS)}
     stored: dict[str, Any] = {
@@ -48,9 +48,9 @@ def read_arrays(folder: Path, declared: Mapping[str, Declared]) -> Arrays:
       declared: what it holds.
 
     Raises:
-      ValueError: a file is not what `write_arrays` makes of these shapes and dtypes; no memory was
-        taken for it. The message is a phrase.
-      OSError: a file cannot be read.
+      ValueError: if a file does not match these shapes and dtypes; no memory is used
+        for it. The message is a phrase.
+      OSError: if a file cannot be read.
     """
     in_state = {name: what for name, what in declared.items() if file_of(name) == STATE}
     arrays = _read_state(folder / STATE, in_state)

@@ -27,8 +27,8 @@ RATES = ("client_learning_rate", "server_learning_rate")
 # Every task has this setting, unless a user's own has another of that name.
 VALIDATION = Setting(
     "validation", float | None, OWN,
-    "share of each client's training examples that is held out for validation, such "
-    "as 0.1; none, the default: no more than the task has.", checked=False,
+    "fraction of each client's training examples to hold out for validation, such as 0.1; "
+    "none, the default: only the task's own validation data, if any.", checked=False,
 )
 
 
@@ -50,7 +50,7 @@ def find_task(text: str, folder: Path | None = None) -> tuple[str, Source | None
     """What a task is called in a run, and where it comes from if it is a user's.
 
     Raises:
-      ConfigError: there is no such task, or it cannot be loaded.
+      ConfigError: if the task is unknown or cannot be loaded.
     """
     return sources.find("task", text, TASKS, folder)
 
@@ -59,7 +59,7 @@ def find_algorithm(text: str, folder: Path | None = None) -> tuple[str, Source |
     """What an algorithm is called in a run, wrappers included, and where a user's comes from.
 
     Raises:
-      ConfigError: there is no such algorithm, or it cannot be loaded.
+      ConfigError: if the algorithm is unknown or cannot be loaded.
     """
     wrappers, base = _unwrapped(text)
     _check_plus(text, base, folder or Path.cwd())
@@ -81,7 +81,7 @@ def algorithm_parts(text: str, source: Source | None = None) -> list[str]:
       ['elastic', 'fedavg']
 
     Raises:
-      ConfigError: a name is unknown, or stands where it cannot.
+      ConfigError: if a name is unknown or in the wrong place.
     """
     wrappers, base = _unwrapped(str(text))
     if source is not None:
@@ -109,7 +109,7 @@ def task_settings(name: str, source: Source | None = None) -> dict[str, Setting]
     """The settings of a task by name."""
     if source is None:
         info = TASKS[name]
-        meaning = "what is trained, one of the models that the task has."
+        meaning = "one of the task's models."
         model = Setting("model", Literal[*info.models], info.models[0], meaning)
         first = next(iter(signature_of(info.load).parameters))
         own = _unchecked(settings_of(info.load, (first,)))
@@ -126,7 +126,7 @@ def task_settings(name: str, source: Source | None = None) -> dict[str, Setting]
     model = found.get("model")
     if model and model.default is NEEDED and model.hint in (Any, Model):
         raise ConfigError(
-            f"{source.label} takes a model, so it is no task but a method; a task comes first: "
+            f"{source.label} takes a model, so it is a method, not a task. Write a task before it: "
             f"fedax run TASK {source.label}"
         )
     return {**found, VALIDATION.name: found.get(VALIDATION.name, VALIDATION)}
@@ -136,7 +136,7 @@ def task_value(name: str, key: str, value: Any) -> Any:
     """A setting of one of fedax's tasks as a configuration records it: a file with its folder.
 
     Raises:
-      ConfigError: the task has no such model.
+      ConfigError: if the model is unknown.
     """
     info = TASKS[name]
     if key == "model":
@@ -170,7 +170,7 @@ def check_options(
     """The options as they are given to a factory: text parsed, types checked.
 
     Raises:
-      ConfigError: a value is not what its setting may be, or one that is needed is missing.
+      ConfigError: if a value is not what its setting may be, or one that is needed is missing.
     """
     missing = [key for key, setting in settings.items()
                if setting.default is NEEDED and key not in options]
@@ -197,8 +197,8 @@ def build_task(name: str, options: Mapping[str, Any], source: Source | None = No
     """The task of that name with these options.
 
     Raises:
-      ConfigError: an option is wrong, or the user's function fails.
-      ValueError: the data of a task of ours is damaged.
+      ConfigError: if an option is wrong, or the user's function fails.
+      ValueError: if the data of one of fedax's tasks are damaged.
     """
     settings = task_settings(name, source)
     values = check_options(task_label(name, source), options, settings)
@@ -223,7 +223,7 @@ def build_algorithm(
     """The algorithm of that name with these options.
 
     Raises:
-      ConfigError: an option's value is out of its range, or the user's factory fails.
+      ConfigError: if an option's value is out of its range, or the user's factory fails.
     """
     what = f"Algorithm {text}"
     values = check_options(
@@ -279,13 +279,16 @@ def _own_method(name: str, source: Source) -> Part:
     value = sources.load(source)
     method = "a method is a function of the model that returns a fedax.FederatedAlgorithm"
     if isinstance(value, Task):
-        raise ConfigError(f"{source.label} is a task, and a task comes first, then a method.")
+        raise ConfigError(
+            f"{source.label} is a task, but a method was expected. Write the task first, then "
+            "the method."
+        )
     if not callable(value):
         raise ConfigError(f"{source.label} is {_a(value)}, but {method}.")
     parameters = _signature(source, value).parameters
     first = parameters.get("model", next(iter(parameters.values()), None))
     if first is None or first.default is not NEEDED:
-        raise ConfigError(f"{source.label} takes no model, but {method}.")
+        raise ConfigError(f"{source.label} does not take a model, but {method}.")
     by_name = first.name == "model" and first.kind is not first.POSITIONAL_ONLY
 
     def factory(model: Model, **options: Any) -> FederatedAlgorithm:
@@ -316,7 +319,7 @@ def _signature(source: Source, function: Callable[..., Any]) -> inspect.Signatur
         return signature_of(function)
     except (TypeError, ValueError):
         raise ConfigError(
-            f"{source.label} does not say what arguments it takes; name a function that does."
+            f"The arguments of {source.label} cannot be read. Use a function with a signature."
         ) from None
 
 
@@ -348,11 +351,11 @@ def _unwrapped(text: str) -> tuple[list[str], str]:
 
 
 def _check_plus(text: str, base: str, folder: Path | None = None) -> None:
-    """Raises a sentence if there is a '+' behind what wraps nothing, unless it is a file's."""
+    """Raises a `ConfigError` for a '+' after a name that is not a wrapper, unless in a path."""
     first, plus, rest = base.partition("+")
     if "+" in text and not (base and ((first and rest) or not plus)):
         raise ConfigError(
-            f"Beside a '+' in {text!r} there is no name; wrap as in 'elastic+fedavg'."
+            f"A name is missing beside '+' in {text!r}. Write, for example, 'elastic+fedavg'."
         )
     place = base.rpartition(":")[0]
     if not plus or not (first.isidentifier() or ":" in first) or (
@@ -362,6 +365,6 @@ def _check_plus(text: str, base: str, folder: Path | None = None) -> None:
     if first.isidentifier() and first not in ALGORITHMS:
         raise ConfigError(unknown("algorithm", first, [*ALGORITHMS, *WRAPPERS]))
     raise ConfigError(
-        f"{first} in {text!r} wraps nothing; only {' and '.join(WRAPPERS)} can stand "
-        "before a '+'."
+        f"{first} in {text!r} is not a wrapper. Only {' and '.join(WRAPPERS)} can be written "
+        "before '+'."
     )

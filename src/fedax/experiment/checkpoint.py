@@ -127,7 +127,7 @@ def save(
       metrics: what metrics.jsonl has up to this round.
 
     Raises:
-      OSError: the disk is full or not writable; the checkpoints before are untouched.
+      OSError: if the disk is full or not writable; the checkpoints before are untouched.
     """
     round_index = int(state.server_state.round_index)
     for name in _names(folder, PARTIAL):
@@ -175,7 +175,7 @@ def restore_latest(
       run: the run's folder, whose metrics must be those that the run wrote; None does not look.
 
     Raises:
-      CheckpointError: there are checkpoints, but none can be used.
+      CheckpointError: if there are checkpoints, but none can be used.
     """
     foreign, refused = _foreign(folder), []
     expected = {name: Declared(a.shape, a.dtype) for name, a in _arrays(initial).items()}
@@ -198,7 +198,7 @@ def read_latest(folder: Path, fingerprint: str) -> Stored | None:
     """The newest checkpoint that is whole and of this run; None if there is none at all.
 
     Raises:
-      CheckpointError: there are checkpoints, but none can be used.
+      CheckpointError: if there are checkpoints, but none can be used.
     """
     def read(path: Path) -> Stored:
         manifest = _read_manifest(path, fingerprint)
@@ -236,7 +236,7 @@ def _newest(folder: Path, read: Callable[[Path], Found], refused: list[str]) -> 
             refused.append(str(error))
     if refused:
         raise CheckpointError(
-            " ".join(refused) + " No checkpoint is left to go on from; start the run anew."
+            " ".join(refused) + " No usable checkpoint is left; start the run again."
         )
     return None
 
@@ -246,12 +246,13 @@ def _read_manifest(path: Path, fingerprint: str) -> Manifest:
     manifest = read_manifest(path)
     if manifest.round_index != _round_of(path):
         raise CheckpointError(
-            f"Checkpoint {path} is of round {manifest.round_index}: it was renamed or copied."
+            f"Checkpoint {path} was renamed or copied: it belongs to round "
+            f"{manifest.round_index}."
         )
     if manifest.fingerprint != fingerprint:
         raise CheckpointError(
-            f"Checkpoint {path} belongs to another run: its settings are not those of this "
-            "folder's config.json."
+            f"Checkpoint {path} belongs to another run: its settings differ from this folder's "
+            "config.json."
         )
     return manifest
 
@@ -264,8 +265,8 @@ def _require_expected(
     for name in {**expected, **declared}:
         found, own = declared.get(name), expected.get(name)
         if found is None or own is None:
-            what = f"it has an array {name} and this run has none" if own is None else \
-                f"its array {name} is missing, and this run's is {own}"
+            what = f"its array {name} does not exist in this run" if own is None else \
+                f"its array {name} is missing ({own} in this run)"
         else:
             # As many rows as clients took part.
             shape = own.shape if name.startswith(SERVER) else (*count, *own.shape[1:])
@@ -275,11 +276,11 @@ def _require_expected(
             same_kind = found.shape == shape and found.dtype.kind == own.dtype.kind
             if same_kind and sorted(widths) == [4, 8]:
                 raise PrecisionError(
-                    f"The run computed in {found.dtype} ({path}), and JAX computes in {own.dtype} "
-                    f"here. Continue it with JAX_ENABLE_X64={int(widths[0] == 8)}."
+                    f"The run used {found.dtype} ({path}), but JAX now uses {own.dtype}. Continue "
+                    f"it with JAX_ENABLE_X64={int(widths[0] == 8)}."
                 )
-            what = f"its array {name} is {found}, and this run's is {own}"
-        raise CheckpointError(f"Checkpoint {path} is of another model or algorithm: {what}.")
+            what = f"its array {name} is {found}, but {own} in this run"
+        raise CheckpointError(f"Checkpoint {path} is of another model or method: {what}.")
 
 
 def _read_arrays(path: Path, manifest: Manifest) -> Arrays:
@@ -309,7 +310,7 @@ def _read_best(path: Path, manifest: Manifest, params: Params | None) -> Best | 
             isinstance(metric, str) and _is_mode(mode) and type(best_round) is int
             and 1 <= best_round <= manifest.round_index and isinstance(value, float)
         ):
-            raise ValueError(f"{file} does not say of which round and metric it is.")
+            raise ValueError(f"{file} does not contain its round and metric.")
         return Best(
             Goal(metric, mode), best_round, value,
             rebuilt(said.get("structure"), arrays) if params is None
@@ -346,7 +347,7 @@ def _state(
         )
     ids, store = arrays[CLIENT_IDS], initial.client_store
     if not _are_clients(ids, store):
-        raise CheckpointError(f"Checkpoint {path} is damaged: its clients are none of this run's.")
+        raise CheckpointError(f"Checkpoint {path} is damaged: its clients are not in this run.")
     count = sum(name.startswith(ROWS) for name in arrays)
     rows = [arrays[f"{ROWS}{i:05d}"] for i in range(count)]
     store.restore({CLIENT_IDS: ids, "rows": rows})
@@ -424,7 +425,7 @@ def _foreign(folder: Path) -> list[str]:
         return []
     more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
     named = ", ".join(names[:MOST_NAMED]) + more
-    return [f"What is no checkpoint in {folder} is left alone: {named}."]
+    return [f"Not a checkpoint, and ignored in {folder}: {named}."]
 
 
 def _digests(path: Path) -> dict[str, str]:

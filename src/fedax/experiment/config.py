@@ -21,7 +21,7 @@ from fedax.experiment.build import (
 )
 from fedax.experiment.errors import ConfigError
 from fedax.experiment.folder import drop_defaults, resume_command
-from fedax.experiment.presets import check_preset, default_algorithm, preset_values
+from fedax.experiment.presets import check_preset, current_preset, default_algorithm, preset_values
 from fedax.experiment.settings import Setting, entries, section
 from fedax.experiment.sources import Source
 from fedax.rounds.options import PERSONALIZE, Settings
@@ -38,37 +38,39 @@ SOURCES = ("task_source", "algorithm_source")
 
 @dataclasses.dataclass(frozen=True)
 class RunConfig:
-    """Everything that a run does. With the same versions of the libraries it repeats to the bit.
+    """Everything that a run does. With the same library versions, a run repeats bit for bit.
 
     Attributes:
       task, algorithm: names, see `fedax list`; wrappers are joined to what they wrap by "+".
-      task_source, algorithm_source: where they come from if they are a user's.
-      preset: where the values came from that nobody set: "quick", "paper", another one of the
-        task's, or "none".
-      seed: fixes the initial parameters, the cohorts and all local randomness.
-      num_rounds: T, how many rounds of training.
-      cohort_size: clients a round.
+      task_source, algorithm_source: where a user's own task and method come from.
+      preset: the preset that supplied every setting not given: "quick", another preset of the
+        task, or "none".
+      seed: seed of the initial parameters, the cohorts and all local randomness.
+      num_rounds: number of training rounds, T.
+      cohort_size: clients per round.
       evaluate_every: rounds between evaluations; 0: never.
-      evaluation_sample: on so many test examples, drawn once by the seed, while training goes on;
-        the last round's is on all. None: always on all, and the rounds wait.
+      evaluation_sample: number of test examples for evaluations during training, drawn once from
+        the seed; the last evaluation uses all. None: always use all, which takes longer.
       checkpoint_every: rounds between checkpoints.
-      clients_per_chunk: clients trained batched at a time; None: chosen by platform.
+      clients_per_chunk: clients trained in one batch; None: chosen by platform.
       sampling: how cohorts are drawn, see `fedax.sampler`.
-      availability: share of a day of 24 rounds in which a client can be reached, in (0, 1].
-      dropout: probability that a client drops out in the middle of a round, in [0, 1).
-      diagnostics: whether every round reports how the clients' updates lie to each other.
-      personalize_steps, personalize_epochs: how long clients fine-tune in evaluation rounds, see
-        `fedax.simulate`; None: not at all.
-      personalize_learning_rate: at which rate; None: the method's client_learning_rate.
-      personalize_clients: how many clients at most; None: all.
-      early_stopping: a metric, or validation, the validation loss; training stops when it does not
-        improve any more, see `fedax.EarlyStopping`.
-      early_stopping_patience: after so many measurements without an improvement.
-      early_stopping_min_delta: what changes by no more than this is no improvement.
-      keep_best: a metric; its best round's model is kept. None: the validation loss, if any.
-      log: where the metrics go besides the run folder: names of sinks, see `fedax.sinks`.
-      task_options: the task's settings, such as `model`.
-      algorithm_options: arguments of the algorithm's factory; schedules as text.
+      availability: fraction of a day of 24 rounds in which a client is available, in (0, 1].
+      dropout: probability that a client drops out during a round, in [0, 1).
+      diagnostics: whether every round reports how similar the clients' updates are.
+      personalize_steps: local steps of fine-tuning on each client at evaluations, see
+        `fedax.simulate`; None: no fine-tuning.
+      personalize_epochs: the same in passes over the client's data; None: no fine-tuning.
+      personalize_learning_rate: learning rate of fine-tuning; None: the method's
+        client_learning_rate.
+      personalize_clients: maximum number of clients to fine-tune; None: all.
+      early_stopping: metric that stops training when it no longer improves, or "validation" for
+        the validation loss, see `fedax.EarlyStopping`.
+      early_stopping_patience: number of measurements without improvement before stopping.
+      early_stopping_min_delta: smallest change that counts as an improvement.
+      keep_best: metric; the model of its best round is saved. None: the validation loss, if any.
+      log: formats and services that also get the metrics, see `fedax.sinks`.
+      task_options: settings of the task, such as `model`.
+      algorithm_options: arguments of the method's factory; schedules as text.
     """
 
     task: str = "shakespeare"
@@ -126,22 +128,21 @@ def resolve(
     config_file: Path | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> RunConfig:
-    """The configuration from its sources, later ones winning: preset, file, settings.
+    """Returns the configuration from its sources: preset, then file, then settings; the last wins.
 
     Args:
-      task, algorithm, preset: names, or where a user's are; None means what the file says, or else
-        the default. A user's task has no presets.
-      config_file: a TOML file, or a run folder's config.json. Files that it names are looked for
-        beside it.
+      task, algorithm, preset: names, or where a user's own are. None: what the file says,
+        otherwise the default. A user's task does not have presets.
+      config_file: a TOML file, or a run folder's config.json. Paths in it are relative to it.
       settings: key -> value of the run, the task or the algorithm.
 
     Raises:
-      ConfigError: a name, a key or a value is wrong; the sentence quotes it.
+      ConfigError: if a name, a key or a value is wrong; the message quotes it.
     """
     values = _read_file(config_file) if config_file else {}
     if config_file and config_file.suffix == ".json":
         written = [key for key, name in zip(NAMES, (task, algorithm), strict=False) if name is None]
-        cure = f"name your task and method yourself: fedax run TASK METHOD --config {config_file}"
+        cure = f"give task and method yourself: fedax run TASK METHOD --config {config_file}"
         trust.require_own(values, written, cure, config_file)
     drop_defaults(values, values.pop("made_by", None), task=task, algorithm=algorithm)
     named = {"task": _found(find_task, "task", task, values, config_file)}
@@ -163,10 +164,10 @@ def resolve(
 
 
 def with_settings(config: RunConfig, settings: Mapping[str, Any]) -> RunConfig:
-    """The configuration with other values of some settings.
+    """Returns the configuration with other values of some settings.
 
     Raises:
-      ConfigError: a key or a value is wrong; the sentence quotes it.
+      ConfigError: if a key or a value is wrong; the message quotes it.
     """
     changed = _with(config, settings)
     _check_values(changed)
@@ -200,32 +201,33 @@ def _preset(names: Mapping[str, Any], asked: str | None) -> str:
     if not isinstance(asked, str | None):
         raise ConfigError(f"preset must be a name, but is {quoted(asked)}.")
     if names["task_source"] is None or asked == "none":
-        return asked or RunConfig.preset
+        return current_preset(names["task"], asked or RunConfig.preset)
     if asked is not None:
         raise ConfigError(
-            f"The task {names['task']} has no preset {asked!r}; leave --preset out, and use --set."
+            f"Your own task {names['task']} does not have presets, so --preset {asked} is unknown. "
+            "Leave it out, and give settings with --set."
         )
     return "none"
 
 
 def changed_since(config_file: Path, config: RunConfig) -> list[str]:
-    """What is not as it was in the run that a configuration repeats: sentences."""
+    """Returns a sentence for each source that has changed since the run was recorded."""
     recorded = _read_file(config_file)
     found = []
     for key in SOURCES:
         then = sources.from_record(recorded.get(key), f"{key} in {config_file}")
         now = getattr(config, key)
         if then and now and then.path == now.path:
-            found += [f"Not as in {config_file}: {path} has changed." for path in
+            found += [f"Changed since {config_file} was written: {path}" for path in
                       sources.changes(then)]
     return found
 
 
 def parse_settings(words: Sequence[str]) -> dict[str, Any]:
-    """Reads KEY=VALUE words; a value is a number, true, false, none, or else text.
+    """Reads KEY=VALUE words. A value is a number, true, false, none, or else text.
 
     Raises:
-      ConfigError: a word has no '='.
+      ConfigError: if a word does not contain '='.
 
     Example:
       >>> parse_settings(["client_learning_rate=0.1", "num_local_steps=none", "model=small"])
@@ -259,12 +261,12 @@ def load_config(path: Path, *, force: bool = False, cure: str | None = None) -> 
     """Reads the configuration of a run folder.
 
     Args:
-      path: of its config.json.
-      force: go on although a source has changed since it was recorded.
-      cure: what to do if it has; None: what goes on with a run by force.
+      path: its config.json.
+      force: continue although a source has changed since it was recorded.
+      cure: advice in that case; None: how to continue a run with --force.
 
     Raises:
-      ConfigError: it is not one, or a value in it is wrong, or a source has changed.
+      ConfigError: if the file or a value in it is wrong, or a source has changed.
     """
     written = _read_file(path, links=False)
     values = {key: value for key, value in written.items() if key != "made_by"}
@@ -272,7 +274,9 @@ def load_config(path: Path, *, force: bool = False, cure: str | None = None) -> 
     values.setdefault("evaluation_sample", None)  # as it was before 0.7
     missing = fields - {*SOURCES, *STOPPING, *PERSONALIZE, "log"} - set(values)
     if missing:
-        raise ConfigError(f"{path} lacks {sorted(missing)[0]!r}, so it is no run's configuration.")
+        raise ConfigError(
+            f"{path} is not the configuration of a run: {sorted(missing)[0]!r} is missing."
+        )
     names: dict[str, Any] = {name: values.pop(name) for name in NAMES}
     for key, name in names.items():
         if not isinstance(name, str):
@@ -280,6 +284,7 @@ def load_config(path: Path, *, force: bool = False, cure: str | None = None) -> 
     names |= {
         key: sources.from_record(values.pop(key, None), f"{key} in {path}") for key in SOURCES
     }
+    names["preset"] = current_preset(names["task"], names["preset"], warn=False)
     config = RunConfig(**names)
     if not force:
         by_force = f"{resume_command(path.parent)} --force"
@@ -309,11 +314,11 @@ def describe_sources(config: RunConfig) -> list[str]:
     lines = [f"{source.name} is from {sources.shown(Path(source.path))}"
              for source in config.sources]
     if config.task_source is not None:
-        lines.append(f"The task {config.task} has no presets: what nobody set has its default")
+        lines.append(f"Your task {config.task} does not have presets; settings have defaults")
     elif config.algorithm_source is not None and config.preset != "none":
         lines.append(
-            f"The preset {config.preset} has the run's settings and those of local training, and "
-            f"none of {config.algorithm_source.name}'s own: they have their defaults"
+            f"Preset {config.preset} supplies the settings of the run and of local training; "
+            f"{config.algorithm_source.name}'s own settings have their defaults"
         )
     return lines
 
@@ -362,7 +367,7 @@ def _check_values(config: RunConfig) -> None:
 
 
 def log_names(given: Any) -> tuple[str, ...]:
-    """The names of sinks, none for None; a `ConfigError` if there is no such sink."""
+    """Checks the names of sinks; raises a `ConfigError` if one is unknown."""
     try:
         return sink_names(() if given is None else given)
     except ValueError as error:
@@ -396,8 +401,8 @@ def _with(config: RunConfig, values: Mapping[str, Any]) -> RunConfig:
             raise ConfigError(unknown_option(what, key if known else word, known or places))
         if len(fits) > 1:
             ways = " or ".join(f"{name}.{key}" for name in fits)
-            whose = " and of the ".join(fits)
-            raise ConfigError(f"The setting {key!r} is one of the {whose}; write {ways}.")
+            whose = " and the ".join(fits)
+            raise ConfigError(f"Setting {key!r} belongs to the {whose}; write {ways}.")
         if fits == ["task"] and config.task_source is None:
             value = task_value(config.task, key, value)
         found[fits[0]][key] = value
@@ -439,7 +444,8 @@ def _read_file(path: Path, *, links: bool = True) -> dict[str, Any]:
         raise ConfigError(f"The configuration {path} is not a table of names and values.")
     if "python" in values:
         raise ConfigError(
-            f"{path} is of a run that a Python program made, with objects of its own. It goes on "
-            "when that program calls fedax.train again, and fedax.load_run reads it."
+            f"{path} belongs to a run started from Python, with objects that the command line "
+            "cannot create. To continue it, call fedax.train again in that program; "
+            "fedax.load_run reads it."
         )
     return values

@@ -42,7 +42,7 @@ def record_of_tasks(tasks: Sequence[Task]) -> list[dict[str, Any]]:
 
 
 def require_same_tasks(before: Any, now: Sequence[Any], what: str, cure: str) -> None:
-    """Raises a sentence if a task or its data are not what they were.
+    """Raises an error if a task or its data are not what they were.
 
     Args:
       before: what `record_of_tasks` gave; None of fedax 0.22 and before, which wrote nothing down.
@@ -51,7 +51,7 @@ def require_same_tasks(before: Any, now: Sequence[Any], what: str, cure: str) ->
       cure: what to do.
 
     Raises:
-      RunError: they differ.
+      RunError: if they differ.
     """
     if not isinstance(before, list) or not all(isinstance(old, Mapping) for old in before):
         return
@@ -60,8 +60,7 @@ def require_same_tasks(before: Any, now: Sequence[Any], what: str, cure: str) ->
     found = [*dict.fromkeys(phrases)]
     if len(before) > len(now) or found:
         raise RunError(
-            f"The task of the {what} is not as it was: {in_words(found or ['one is missing'])}. "
-            f"{cure}"
+            f"The task of the {what} has changed: {in_words(found or ['one is missing'])}. {cure}"
         )
 
 
@@ -92,7 +91,7 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
             about_method and name in ("algorithm", "method")
         ):
             what = "start (initial_params)" if name == "initial_params" else name
-            phrases.append(f"the {what} is another")
+            phrases.append(f"the {what} differs")
     return phrases
 
 
@@ -109,7 +108,7 @@ def part_differences(name: str, old: Any, new: Any) -> list[str]:
         return [*dict.fromkeys(found)]
     for digest in (".contents", ".checksum"):
         if name.endswith(digest):
-            return [f"the contents of {name.removesuffix(digest)} are others"]
+            return [f"the contents of {name.removesuffix(digest)} differ"]
     before, now = short_pair(old, new)
     return [f"{name} was {before} and is {now}"]
 

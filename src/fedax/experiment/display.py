@@ -126,8 +126,8 @@ class Display:
     def say(self, text: str) -> None:
         """Prints a line, above the bar if there is one.
 
-        When nobody reads any more (a closed pipe, a lost terminal) training goes on in silence;
-        what it measures is in the run folder.
+        If the output is closed (a pipe, a lost terminal), training continues silently; the
+        metrics are in the run folder.
         """
         self._print(text)
 
@@ -154,9 +154,9 @@ class Display:
         if report.rejected:
             names = ", ".join(report.rejected[:3]) + (", ..." if len(report.rejected) > 3 else "")
             self.say(
-                f"round {int(metrics['round'])}: {len(report.rejected)} of "
-                f"{len(report.rejected) + int(metrics['num_reports'])} clients ({names}) sent an "
-                "upload that is not finite; it weighs 0."
+                f"Round {int(metrics['round'])}: {len(report.rejected)} of "
+                f"{len(report.rejected) + int(metrics['num_reports'])} clients ({names}) uploaded "
+                "NaN or infinity; they get weight 0."
             )
         if self._style == "bar":
             if now - self._drawn > self._pause:

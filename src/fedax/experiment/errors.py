@@ -4,15 +4,15 @@ from fedax.outside.text import Told
 
 
 class ConfigError(Told, ValueError):
-    """What the user asked for cannot be run; the message is a sentence."""
+    """A run cannot be done as configured; the message says why."""
 
 
 class CohortError(ConfigError):
     """A cohort is larger than the population.
 
     Args:
-      message: the sentence.
-      num_clients: of the population.
+      message: the message.
+      num_clients: size of the population.
     """
 
     def __init__(self, message: str, num_clients: int) -> None:

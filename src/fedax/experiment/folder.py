@@ -50,11 +50,11 @@ HOLDS = {
 
 
 class RunError(Told, RuntimeError):
-    """A run cannot start or go on; the message is a sentence."""
+    """A run cannot start or continue; the message says why."""
 
 
 class BusyError(RunError):
-    """Another process has the folder."""
+    """Another process uses the folder."""
 
 
 @contextlib.contextmanager
@@ -70,7 +70,7 @@ def new_folder(
       overwrite: first delete the run, the sweep or the search that it holds.
 
     Raises:
-      RunError: it cannot be made, holds something, or another process has it.
+      RunError: if it cannot be made, holds something, or another process has it.
     """
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -90,7 +90,7 @@ def _require_empty(out: Path, option: str) -> None:
         hint = ""
         if (out / CONFIG).exists():
             flag = "--overwrite" if option == "--out" else "overwrite=True"
-            hint = f"go on with --resume {out}, begin again with {flag}, or "
+            hint = f"continue it with --resume {out}, start again with {flag}, or "
         raise RunError(f"The folder {out} is not empty; {hint}choose another {option}.")
 
 
@@ -102,7 +102,7 @@ def delete_run(folder: Path, option: str) -> None:
       option: as for `new_folder`.
 
     Raises:
-      RunError: it holds something that none of them wrote, or cannot be deleted; of the former
+      RunError: if it holds something that none of them wrote, or cannot be deleted; of the former
         nothing is deleted.
     """
     try:
@@ -113,8 +113,8 @@ def delete_run(folder: Path, option: str) -> None:
             strange = sorted(names - BEGUN)
         if strange:
             raise RunError(
-                f"Nothing in {folder} was deleted, as it holds {quoted(strange[0])}, which is not "
-                f"part of a run. Move it away, or choose another {option}."
+                f"{folder} was not deleted, because it contains {quoted(strange[0])}, which is not "
+                f"part of a run. Move that file away, or choose another {option}."
             )
         # What tells a run goes last, so that a deletion that was stopped can be done again.
         for path in sorted(found, key=lambda path: path.name in KNOWN_BY):
@@ -132,7 +132,7 @@ def _is_held(name: str) -> bool:
 
 
 def require_run(folder: Path) -> None:
-    """Raises a sentence if no run can go on in a folder."""
+    """Raises an error if no run can go on in a folder."""
     if os.path.isfile(folder / CONFIG):  # noqa: PTH113 - likewise
         try:
             config = read_config(folder)
@@ -140,14 +140,14 @@ def require_run(folder: Path) -> None:
             return
         _require_no_sweep(folder, config)
         return
-    message = f"{folder} is not a run folder: it has no config.json."
+    message = f"{folder} is not a run folder: it does not contain config.json."
     try:
         found = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
         (folder / CONFIG).is_file()
     except OSError as error:
         raise RunError(f"Cannot read the run folder {folder}: {error.strerror}.") from None
     if found and found <= BEGUN:
-        message += f" A run was stopped there before it had begun; start it with --out {folder}."
+        message += f" A run was stopped there before it started; start it with --out {folder}."
     raise RunError(message)
 
 
@@ -155,7 +155,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     """What a run folder's config.json holds.
 
     Raises:
-      RunError: it is no run folder, or the file is damaged.
+      RunError: if the folder is not a run folder, or the file is damaged.
     """
     path = folder / CONFIG
     try:
@@ -163,7 +163,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     except OSError as error:
         raise RunError(f"Cannot read the run folder {folder}: {error.strerror}.") from None
     if not is_file:
-        what = "is not a run folder: it has no config.json" if folder.is_dir() else (
+        what = "is not a run folder: it does not contain config.json" if folder.is_dir() else (
             "is not a folder" if folder.exists() else "does not exist"
         )
         raise RunError(f"{folder} {what}.")
@@ -173,7 +173,7 @@ def read_config(folder: Path) -> dict[str, Any]:
         reason = error.strerror if isinstance(error, OSError) else error
         raise RunError(f"The configuration {path} cannot be read: {reason}.") from None
     if not isinstance(config, dict) or not {"task", "algorithm", "num_rounds"} <= set(config):
-        raise RunError(f"{path} is no run's configuration.")
+        raise RunError(f"{path} is not the configuration of a run.")
     wrong = _wrong_with(config)
     if wrong is not None:
         raise RunError(f"{path} is damaged: its {wrong} cannot be {quoted(config[wrong])}.")
@@ -194,7 +194,7 @@ def read_run_config(folder: Path) -> dict[str, Any]:
     """What a run folder's config.json holds, which is not a sweep's.
 
     Raises:
-      RunError: it is no run folder, or the file is damaged.
+      RunError: if the folder is not a run folder, or the file is damaged.
     """
     config = read_config(folder)
     _require_no_sweep(folder, config)
@@ -204,7 +204,7 @@ def read_run_config(folder: Path) -> dict[str, Any]:
         missing |= PYTHON_HAS - set(python)
     if missing or not isinstance(python, Mapping):
         raise RunError(
-            f"{folder / CONFIG} is damaged: it has no {min(missing, default='table python')!r}."
+            f"{folder / CONFIG} is damaged: {min(missing, default='table python')!r} is missing."
         )
     return config
 
@@ -212,8 +212,8 @@ def read_run_config(folder: Path) -> dict[str, Any]:
 def _require_no_sweep(folder: Path, config: Mapping[str, Any]) -> None:
     if config.get("kind") == SWEEP:
         raise RunError(
-            f"{folder} holds a sweep and no run; fedax sweep --resume {for_shell(folder)} goes on "
-            "with it, and fedax.load_sweep reads it."
+            f"{folder} is a sweep, not a run. To continue it: fedax sweep --resume "
+            f"{for_shell(folder)}. To read it: fedax.load_sweep."
         )
 
 
@@ -265,15 +265,15 @@ def explained(folder: Path, go_on: str | None = None) -> Iterator[None]:
     except OSError as error:
         if not os.path.lexists(folder):
             raise RunError(
-                f"The run folder {folder} is gone: it was deleted or moved while the run was "
-                "writing to it. If it was moved, go on with it at its new place; if it was "
-                "deleted, start the run anew."
+                f"The run folder {folder} was deleted or moved while the run was writing to it. "
+                "If it was moved, resume the run at its new place; if it was deleted, start the "
+                "run again."
             ) from error
         what = "The disk is full" if error.errno == errno.ENOSPC else (error.strerror or str(error))
         message = f"Cannot write to {folder}: {what}."
         if os.path.exists(folder / CONFIG):  # noqa: PTH110 - likewise
             message += (
-                " Checkpoints already written are intact; when that is mended, "
+                " Checkpoints already written are intact. When the problem is solved, "
                 f"{go_on or resuming(folder)}"
             )
         raise RunError(message) from error
@@ -291,7 +291,7 @@ def for_shell(word: Path | str) -> str:
 
 def resuming(folder: Path) -> str:
     """How to go on with a run on the command line, the end of a sentence."""
-    return f"go on with: {resume_command(folder)}"
+    return f"continue with: {resume_command(folder)}"
 
 
 @contextlib.contextmanager
@@ -306,9 +306,9 @@ def locked(
       goes_on: whether what the folder holds goes on.
 
     Raises:
-      RunError: it cannot be written, holds a link (see `fedax.files.regular.not_plain`), or was
+      RunError: if it cannot be written, holds a link (see `fedax.files.regular.not_plain`), or was
         begun with other random numbers than JAX draws now.
-      BusyError: another process has it.
+      BusyError: if another process has it.
     """
     lock = Lock(folder / LOCK)
     with explained(folder, go_on):
@@ -326,7 +326,7 @@ def locked(
 
 
 def _require_same_draws(folder: Path) -> None:
-    """Raises a sentence if what is in a folder would go on with other random numbers."""
+    """Raises an error if what is in a folder would go on with other random numbers."""
     if not (folder / CONFIG).is_file():
         return
     try:

@@ -47,7 +47,7 @@ def import_file(path: Path) -> ModuleType:
         name = f"{re.sub(r'[^0-9A-Za-z_]', '_', path.stem)}_{digest[:12]}"
         spec = importlib.util.spec_from_file_location(name, path)
         if spec is None:
-            raise ImportError(f"{path} is no file of Python")
+            raise ImportError(f"{path} is not a Python file")
         module = importlib.util.module_from_spec(spec)
         names = {name, path.stem} - set(sys.modules)  # dataclasses look for their module there
         sys.modules |= dict.fromkeys(names, module)
@@ -154,7 +154,7 @@ def explained(what: str, doing: str) -> Iterator[None]:
       doing: when it is, such as "when it was imported".
 
     Raises:
-      ConfigError: it raised something.
+      ConfigError: if the code raises an error.
     """
     try:
         yield
@@ -164,16 +164,16 @@ def explained(what: str, doing: str) -> Iterator[None]:
         if not Path(error.filename or "").is_file():  # not of a file, so raised at work
             raise ConfigError(f"{what} failed {doing}: {sentence(error)}") from error
         raise ConfigError(
-            f"{what} does not parse: {error.msg} (line {error.lineno} of {error.filename})."
+            f"{what} has a syntax error: {error.msg} (line {error.lineno} of {error.filename})."
         ) from error
     except ModuleNotFoundError as error:
         raise ConfigError(
-            f"{what} needs the module {error.name!r}, which is not found{_where(error)}; install "
-            "it, or mend the import."
+            f"{what} needs the module {error.name!r}, which was not found{_where(error)}. "
+            "Install it, or correct the import."
         ) from error
     except SystemExit as error:
         raise ConfigError(
-            f"{what} ended the program {doing}{_where(error)}; what a script does belongs under "
+            f"{what} ended the program {doing}{_where(error)}. Put code that runs a script under "
             "if __name__ == '__main__'."
         ) from error
     except Exception as error:

@@ -33,24 +33,23 @@ from fedax.tasks.registry import TASKS, load_task
 
 # Of table.json.
 MOST_BYTES = 2**26
-GIVE_THEM = "make both yourself and give them: fedax.load_run(path, task=..., algorithm=...)."
+GIVE_THEM = "create and pass both yourself: fedax.load_run(path, task=..., algorithm=...)."
 
 
 def load_run(
     path: str | Path, *, task: Task | None = None, algorithm: FederatedAlgorithm | None = None
 ) -> LoadedRun:
-    """Reads a run folder, of a finished run or one that was stopped or killed.
+    """Reads a run folder, whether the run is finished, was stopped or was killed.
 
-    What a run needs to be read is read when it is asked for: a history loads no data.
+    Data, model and checkpoints are read only when you use them: the history loads no data.
 
     Args:
       path: the folder, made by `fedax run` or by `fedax.train(..., out=path)`.
-      task, algorithm: the run's, which a run that Python made from objects of its own needs for
-        its `task`, `algorithm` and `state`; everything else comes without. None: they are loaded
-        and made again by their names.
+      task, algorithm: those of the run. Needed only for `task`, `algorithm` and `state` of a run
+        that was made in Python from your own objects. None: loaded by name.
 
     Raises:
-      RunError: there is no such folder, or it holds no run.
+      RunError: if the folder does not exist or does not contain a run.
 
     Example:
       >>> import fedax, tempfile
@@ -65,14 +64,14 @@ def load_run(
 
 
 class LoadedRun:
-    """A run as its folder has it, see `load_run`.
+    """A run read from its folder, see `load_run`.
 
     Attributes:
       path: the folder.
-      config: what config.json holds: every setting, and the versions that it was made by.
-      history: the rounds that were run, of which those after the newest checkpoint will be run
-        again when the run goes on.
-      summary: what a finished run came to, else None.
+      config: contents of config.json: every setting, and the versions of the libraries.
+      history: the rounds so far. Those after the newest checkpoint are repeated when the run is
+        continued.
+      summary: contents of summary.json if the run is finished, else None.
     """
 
     def __init__(
@@ -95,7 +94,7 @@ class LoadedRun:
 
     @property
     def finished(self) -> bool:
-        """Whether it came to its end, or was stopped early by its own rule."""
+        """Whether the run reached its last round or stopped early."""
         return self.summary is not None
 
     @functools.cached_property
@@ -103,13 +102,13 @@ class LoadedRun:
         """The task.
 
         Raises:
-          RunError: it cannot be loaded by its name, or the one that was given is another.
+          RunError: if it cannot be loaded by name, or the given task is a different one.
         """
         if self._given_task is not None:
             if not self._is_the_task(self._given_task):
                 raise RunError(
-                    f"The task that was given is not the one of the run in {self.path}: its model "
-                    "or its data are others."
+                    f"The given task is not the one of the run in {self.path}: its model or its "
+                    "data differ."
                 )
             return self._given_task
         if not self._of_python:
@@ -120,8 +119,8 @@ class LoadedRun:
             if self._is_the_task(task):
                 return task
         raise RunError(
-            f"The task {name!r} of the run in {self.path} was made in Python and cannot be made "
-            "from its name; give it: fedax.load_run(path, task=...)."
+            f"The task {name!r} of the run in {self.path} was created in Python and cannot be "
+            "loaded by name. Pass it: fedax.load_run(path, task=...)."
         )
 
     @functools.cached_property
@@ -129,7 +128,7 @@ class LoadedRun:
         """The algorithm.
 
         Raises:
-          RunError: it cannot be made by its name, or the one that was given is another.
+          RunError: if it cannot be created by name, or the given algorithm is a different one.
         """
         if not self._of_python:
             return self._given_algorithm or self._built.algorithm
@@ -142,36 +141,36 @@ class LoadedRun:
             except Exception as error:  # what a factory makes of arguments that anybody wrote
                 raise RunError(
                     f"The algorithm {self.config['algorithm']!r} of the run in {self.path} cannot "
-                    f"be made again ({error}); give it: fedax.load_run(path, algorithm=...)."
+                    f"be created by name ({error}). Pass it: fedax.load_run(path, algorithm=...)."
                 ) from None
         if python["method"] not in (  # fedax 0.22 and before left the defaults out
             digest(Describer(complete=complete)(algorithm)) for complete in (True, False)
         ):
             raise RunError(
-                f"The algorithm is not the one of the run in {self.path}: that is "
+                f"The given algorithm is not the one of the run in {self.path}, which is "
                 f"{self.config['algorithm']}{short({'dict': self.config['algorithm_options']})}."
             )
         return algorithm
 
     @functools.cached_property
     def state(self) -> TrainingState:
-        """The state of the newest whole checkpoint, or the initial one if there is none.
+        """The state of the newest complete checkpoint, or the initial state if there is none.
 
         Raises:
-          RunError: as for `task` and `algorithm`; or there are checkpoints, but none can be used.
+          RunError: as for `task` and `algorithm`, and if no checkpoint can be used.
         """
         initial = initial_state(self.task, self.algorithm, self.config["seed"])
         return checkpoint.restore_latest(self._checkpoints, initial, self._fingerprint).state
 
     @functools.cached_property
     def params(self) -> Params:
-        """The parameters of the newest whole checkpoint, or the initial ones if there is none.
+        """The parameters of the newest complete checkpoint, or the initial ones if there is none.
 
-        In dictionaries, lists and tuples as they were, and in classes of their own if `task` was
-        given, see `fedax.load_params`.
+        They have the original dictionaries, lists and tuples, and the original classes if `task`
+        was given, see `fedax.load_params`.
 
         Raises:
-          RunError: there are checkpoints, but none can be used.
+          RunError: if there are checkpoints, but none can be used.
         """
         stored = self._stored
         if stored is None or stored.params is None:
@@ -180,22 +179,22 @@ class LoadedRun:
 
     @property
     def best_params(self) -> Params | None:
-        """The parameters that keep_best kept, up to the newest whole checkpoint; None if none."""
+        """The best parameters by keep_best, up to the newest complete checkpoint, or None."""
         best = None if self._stored is None else self._stored.best
         return None if best is None else self._as_the_model(best.params)
 
     @property
     def best_round(self) -> int | None:
-        """The round that they are of."""
+        """The round of `best_params`."""
         best = None if self._stored is None else self._stored.best
         return None if best is None else best.round
 
     @functools.cached_property
     def table(self) -> Table | None:
-        """What prepared the run's table, for new data; None if its data were not from one.
+        """The preparation of the run's table, to apply to new data; None for other data.
 
         Raises:
-          RunError: the folder's table.json is damaged.
+          RunError: if the folder's table.json is damaged.
         """
         path = self.path / TABLE
         if not path.exists():

@@ -39,7 +39,7 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 class CheckpointError(RunError):
-    """No checkpoint can be used; the message is a sentence."""
+    """No checkpoint can be used; the message says why."""
 
 
 class PrecisionError(CheckpointError):
@@ -99,7 +99,7 @@ def read_manifest(path: Path) -> Manifest:
       path: the checkpoint.
 
     Raises:
-      CheckpointError: it cannot be read, is not of this format, or says what cannot be.
+      CheckpointError: if it cannot be read, is not of this format, or says what cannot be.
     """
     try:
         said = json.loads(read_file(path / MANIFEST, MOST_BYTES))

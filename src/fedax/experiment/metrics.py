@@ -45,8 +45,8 @@ class MetricsLog:
       done: the rounds that the checkpoint has; the others are run again.
 
     Raises:
-      RunError: it has fewer whole lines.
-      OSError: it cannot be written.
+      RunError: if it has fewer complete lines.
+      OSError: if it cannot be written.
     """
 
     def __init__(self, folder: Path, done: int) -> None:
@@ -87,8 +87,8 @@ class MetricsLog:
         """Makes sure that what was written is on the disk, and is where it is looked for.
 
         Raises:
-          RunError: the file was deleted or replaced.
-          OSError: the disk failed, or the folder is gone.
+          RunError: if the file was deleted or replaced.
+          OSError: if the disk failed, or the folder is gone.
         """
         os.fsync(self._file.fileno())
         if not self._path.parent.exists():
@@ -96,9 +96,9 @@ class MetricsLog:
         own = os.fstat(self._file.fileno())
         if not (self._path.exists() and os.path.samestat(own, self._path.stat())):
             raise RunError(
-                f"{self._path} was deleted or replaced while the run was writing to it, so that "
-                "the rounds since then are not in it. Resume the run: it goes on from the newest "
-                "checkpoint whose rounds the file has."
+                f"{self._path} was deleted or replaced while the run was writing to it, and lacks "
+                "the rounds since then. Resume the run: it continues from the newest checkpoint "
+                "whose rounds are in the file."
             )
 
 
@@ -106,7 +106,7 @@ def whole_lines(folder: Path) -> list[tuple[bytes, dict[str, Any]]]:
     """The lines of metrics.jsonl and what they say, up to one that was cut off or is none of ours.
 
     Raises:
-      RunError: it is no file, or cannot be read, or as a table it would be far larger than it is.
+      RunError: if it cannot be read, or would be far larger as a table.
     """
     lines: list[tuple[bytes, dict[str, Any]]] = []
     names: set[str] = set()
@@ -124,8 +124,8 @@ def whole_lines(folder: Path) -> list[tuple[bytes, dict[str, Any]]]:
     cells = len(names) * len(lines)
     if cells > max(ALLOWED_CELLS, MOST_EMPTY * numbers):
         raise RunError(
-            f"{folder / METRICS} has {len(names):,} metrics, of which a round has few: as a table "
-            f"it would have {cells:,} cells for {numbers:,} numbers. No run writes that."
+            f"{folder / METRICS} was not written by a run: it has {len(names):,} metrics, which as "
+            f"a table would take {cells:,} cells for {numbers:,} numbers."
         )
     return lines
 
@@ -169,16 +169,16 @@ def wrong_with_metrics(folder: Path, done: int, prefix: Prefix | None) -> str | 
     content = b"".join(line for line, _ in lines[:done])
     if prefix is not None and prefix != Prefix(len(content), hashlib.sha256(content).hexdigest()):
         return (
-            f"The first {done} lines of {folder / METRICS} are not those that the run wrote before "
-            f"its checkpoint of round {done}; the file was changed."
+            f"{folder / METRICS} was changed: its first {done} lines differ from those written "
+            f"before the checkpoint of round {done}."
         )
     return None
 
 
 def _lost(folder: Path, count: int, done: int) -> str:
     return (
-        f"{folder / METRICS} has {count} whole lines, but the checkpoint has done {done} rounds; "
-        "the file was changed or lost."
+        f"{folder / METRICS} was changed or lost: it has {count} complete lines, but the "
+        f"checkpoint is of round {done}."
     )
 
 

@@ -42,7 +42,7 @@ def named(name: Any, *, own: bool) -> Callable[..., Any]:
       own: whether this user's fedax wrote it.
 
     Raises:
-      NotNamedError: there is no such function, or it may not be called.
+      NotNamedError: if there is no such function, or it may not be called.
     """
     module, colon, way = name.partition(":") if isinstance(name, str) else ("", "", "")
     if not colon or module == "__main__" or "<" in way:
@@ -50,8 +50,8 @@ def named(name: Any, *, own: bool) -> Callable[..., Any]:
     of_fedax = module.startswith(ROOMS) and way.isidentifier()
     if not (own or of_fedax or _is_registered(name)):
         raise NotNamedError(
-            f"it names code to run, {name[:100]}, and was not written by fedax for you here, or "
-            "was changed since"
+            f"it refers to the code {name[:100]}, and was not written by your fedax on this "
+            "machine, or was changed since"
         )
     try:
         found = functools.reduce(getattr, way.split("."), importlib.import_module(module))
@@ -74,7 +74,7 @@ def made_again(  # noqa: PLR0911 - likewise
         ones are called.
 
     Raises:
-      NotMadeAgainError: it holds a function or an object that its name does not lead to, or that
+      NotMadeAgainError: if it holds a function or an object that its name does not lead to, or that
         may not be called.
     """
     if not isinstance(description, dict):

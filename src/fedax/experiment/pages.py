@@ -31,7 +31,7 @@ def report_page(folder: Path) -> str:
     """The page of a run folder, from its config.json, metrics.jsonl and summary.json if it has one.
 
     Raises:
-      RunError: it is no run folder, or it cannot be read.
+      RunError: if the folder is not a run folder, or cannot be read.
     """
     return run_page(read_run(folder))
 
@@ -40,7 +40,7 @@ def read_run(folder: Path) -> Run:
     """What a page shows of a run folder.
 
     Raises:
-      RunError: it is no run folder, or it cannot be read.
+      RunError: if the folder is not a run folder, or cannot be read.
     """
     config = read_config(folder)
     made_by = dict(config.get("made_by", {}))
@@ -60,13 +60,13 @@ def _commands(name: str, config: Mapping[str, Any]) -> dict[str, str]:
     """What repeats a run: a sentence -> a command line, or nothing."""
     if "python" in config:
         return {
-            "A Python program made this run with fedax.train, and makes it again with the settings "
-            "above.": ""
+            "This run was made by a Python program with fedax.train. The same program repeats it "
+            "with the settings above.": ""
         }
     repeat = shlex.join(["fedax", "run", "--config", f"{name}/{CONFIG}"])
-    found = {f"With the run folder {name} at hand:": repeat}
+    found = {f"With the run folder {name}:": repeat}
     written = written_out(config)
-    return found | {"Without it, every setting written out:": written} if written else found
+    return found | {"Without the folder, with every setting:": written} if written else found
 
 
 def written_out(config: Mapping[str, Any]) -> str:

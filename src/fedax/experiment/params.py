@@ -51,17 +51,17 @@ OTHER_FORMATS = {
 def save_params(params: Params, path: str | Path) -> None:
     """Writes parameters to a safetensors file, which many libraries read.
 
-    An array's name is the way to it, joined by dots: `{"dense": {"w": ...}}` has "dense.w". The
-    file is the old one or the new one, never half of it.
+    An array's name is its path, joined by dots: `{"dense": {"w": ...}}` has "dense.w". If writing
+    is interrupted, an existing file stays as it was.
 
     Args:
       params: arrays in dictionaries, lists, tuples, named tuples or registered classes.
-      path: the file, in a folder that exists; replaced if it is there.
+      path: the file, in an existing folder; an existing file is replaced.
 
     Raises:
-      ValueError: two arrays would have one name, one is of a dtype that the format lacks, or the
-        path ends as files of another format do, such as .npz.
-      OSError: the file cannot be written.
+      ValueError: if two arrays have the same name, an array's dtype is not in the format, or the
+        path ends like another format, such as .npz.
+      OSError: if the file cannot be written.
 
     Example:
       >>> import tempfile, pathlib
@@ -73,8 +73,8 @@ def save_params(params: Params, path: str | Path) -> None:
     suffix = Path(path).suffix.lower()
     if suffix in OTHER_FORMATS:
         raise ValueError(
-            f"save_params writes a safetensors file, but {str(path)!r} says "
-            f"{OTHER_FORMATS[suffix]}. Call it {str(Path(path).with_suffix('.safetensors'))!r}."
+            f"save_params writes a safetensors file, but the name {str(path)!r} means "
+            f"{OTHER_FORMATS[suffix]}. Use {str(Path(path).with_suffix('.safetensors'))!r}."
         )
     content = encoded(params)
     try:
@@ -87,18 +87,16 @@ def load_params(path: str | Path, like: Params | None = None) -> Params:
     """Reads parameters from a safetensors file.
 
     Args:
-      path: what `save_params` or another library wrote.
+      path: a file written by `save_params` or another library.
       like: parameters of the wanted structure, such as `task.model.init(key)`; arrays are matched
-        by name. None: the structure that was saved, but for two cases. A class that JAX knows and
-        Python does not (an Equinox module, say) comes back as a dictionary, and a named tuple as
-        one of the same name and fields. Of a file that another library wrote, names are opened at
-        their dots.
+        by name. None: the saved structure, with two exceptions. A class registered with JAX (an
+        Equinox module, say) becomes a dictionary, and a named tuple becomes one of the same name
+        and fields. In a file from another library, names are split at their dots.
 
     Raises:
-      ValueError: the file is none of this format or damaged, its arrays are not those of `like`
-        (the sentence names the first that differs), or JAX has 64-bit numbers turned off and the
-        file holds some.
-      OSError: the file cannot be read.
+      ValueError: if the file is not a safetensors file or is damaged, its arrays differ from
+        those of `like` (the message says where), or it has 64-bit numbers and JAX has them off.
+      OSError: if the file cannot be read.
     """
     try:
         content = read_file(expanded(path), links=True)
@@ -121,7 +119,7 @@ def encoded(params: Params, **metadata: Any) -> bytes:
         dtype = getattr(leaf, "dtype", type(leaf).__name__)
         if str(dtype) not in DTYPES.values():
             raise ValueError(
-                f"The array {name!r} is of dtype {dtype}, which a safetensors file cannot hold."
+                f"Array {name!r} has dtype {dtype}, which a safetensors file cannot store."
             )
         host[name] = np.asarray(leaf, order="C")
     header = {"version": __version__, "structure": structure(params), **metadata}
@@ -141,12 +139,12 @@ def decoded(content: bytes, where: str) -> tuple[dict[str, jax.Array], dict[str,
     except (ValueError, RecursionError):
         header = None
     if not isinstance(header, dict):
-        raise ValueError(f"{where} is damaged: what its header has under {HEADER!r} is no JSON.")
+        raise ValueError(f"{where} is damaged: {HEADER!r} in its header is not valid JSON.")
     arrays = {}
     for name, tensor in tensors:
         if tensor["dtype"] not in DTYPES:
-            raise ValueError(f"The array {name!r} of {where} is of the dtype {tensor['dtype']}, "
-                             "which parameters cannot have.")
+            raise ValueError(f"The array {name!r} of {where} has dtype {tensor['dtype']}, which "
+                             "parameters cannot have.")
         dtype = jnp.dtype(DTYPES[tensor["dtype"]])
         array = np.frombuffer(tensor["data"], dtype).reshape(tensor["shape"])
         arrays[name] = on_device(array, f"The array {name!r}", where)
@@ -157,7 +155,7 @@ def on_device(array: np.ndarray, name: str, where: str) -> jax.Array:
     """JAX's array of the same numbers; a sentence if it cannot hold them."""
     if jax.dtypes.canonicalize_dtype(array.dtype) != array.dtype:
         raise ValueError(
-            f"{name} of {where} is {array.dtype}, and JAX holds 64 bits only after "
+            f"{name} of {where} is {array.dtype}, but 64-bit numbers are off in JAX. Turn them on: "
             'jax.config.update("jax_enable_x64", True).'
         )
     return jnp.asarray(array)
@@ -196,7 +194,7 @@ def rebuilt(structure: Any, arrays: Mapping[str, Any]) -> PyTree:
     """The tree of a structure, with these arrays.
 
     Raises:
-      ValueError: it is no structure, or names an array that there is not.
+      ValueError: if it is not a structure, or an array is missing.
 
     Example:
       >>> rebuilt({"dict": {"w": {"list": ["w.0"]}, "empty": {"dict": {}}}}, {"w.0": 1.0})
@@ -225,8 +223,8 @@ def _rebuilt(structure: Any, arrays: Mapping[str, Any]) -> PyTree:
             return _named_tuple(name, tuple(fields))(*values)
         case _:
             raise ValueError(
-                f"A structure of parameters has {str(structure)[:40]!r}, which is no container "
-                "and no array's name."
+                f"A structure of parameters has {str(structure)[:40]!r}, which is neither a "
+                "container nor the name of an array."
             )
 
 
@@ -248,8 +246,8 @@ def _opened(arrays: Mapping[str, Any], where: str) -> dict[str, Any]:
                 break
         if not isinstance(place, dict) or last in place:
             raise ValueError(
-                f"In {where} the name of one array is the beginning of another's, at {name!r}, so "
-                "the names say no structure; give like=."
+                f"The names of the arrays in {where} do not form a structure: {name!r} is both an "
+                "array and the beginning of another name. Pass like=."
             )
         place[last] = array
     return tree

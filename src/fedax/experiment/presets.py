@@ -9,20 +9,30 @@ from fedax.experiment.build import algorithm_parts, algorithm_settings
 from fedax.experiment.errors import ConfigError
 from fedax.experiment.sources import Source
 from fedax.tasks.registry import SHARED, TASKS, TaskInfo, presets
+from fedax.tasks.renamed import new_preset, warn_if_renamed
 from fedax.validate import quoted
 
-CHOOSE = "with --preset none and --set you choose yourself"
+CHOOSE = "use --preset none and --set to choose every setting yourself"
+
+
+def current_preset(task: str, preset: str, *, warn: bool = True) -> str:
+    """The preset's name, or the new one of a preset whose old name this is, with a warning."""
+    found = presets(task) if task in TASKS else {}
+    new = preset if preset in found else new_preset(task, preset)
+    if new == preset or new not in found:
+        return preset
+    return warn_if_renamed("preset", preset, new) if warn else new
 
 
 def check_preset(task: str, preset: str) -> None:
-    """Raises a sentence unless the task has the preset, or it is "none"."""
+    """Raises a `ConfigError` unless the task has the preset, or it is "none"."""
     found = list(presets(task))
     if preset in (*found, "none"):
         return
     near = difflib.get_close_matches(preset, found, 1)
     hint = f" Did you mean {near[0]}?" if near else ""
-    has = f"It has {', '.join(found)}" if found else "It has none at all"
-    raise ConfigError(f"The task {task} has no preset {quoted(preset)}.{hint} {has}; {CHOOSE}.")
+    has = f"Available: {', '.join(found)}" if found else "It does not have presets"
+    raise ConfigError(f"Unknown preset {quoted(preset)} of task {task}.{hint} {has}; {CHOOSE}.")
 
 
 def default_algorithm(task: str, source: Source | None = None) -> str:
@@ -47,7 +57,7 @@ def preset_values(
       source: where it comes from if it is a user's, which no preset knows.
 
     Raises:
-      ConfigError: the preset has no settings for the algorithm.
+      ConfigError: if the preset does not have settings for the algorithm.
     """
     if preset == "none":
         return {}
@@ -72,9 +82,9 @@ def _not_in(task: str, preset: str, method: str) -> str:
     has = [name for name in presets(task)[preset] if name not in SHARED]
     nearest = difflib.get_close_matches(method, has, len(has), cutoff=0.0)
     others = [f"--preset {name}" for name, of in presets(task).items() if method in of]
-    published = "" if preset == "quick" else ", for which its source gives none"
+    published = "" if preset == "quick" else ", since its source does not give any"
     return (
-        f"The preset {preset!r} of the task {task} has no settings for {method}{published}. It has "
-        f"{', '.join(nearest)}. For {method} use "
+        f"Preset {preset!r} of task {task} does not have settings for {method}{published}. It "
+        f"covers {', '.join(nearest)}. For {method}, use "
         f"{' or '.join([*others, '--preset none and --set'])}."
     )

@@ -33,7 +33,7 @@ class Trace:
         self._folder = folder if num_rounds > 0 else None
         self._wait = UNTRACED_ROUNDS if num_rounds > UNTRACED_ROUNDS else 0
         self._began: float | None = None
-        self.outcome = "No trace, as there were no rounds."
+        self.outcome = "No trace was written, because there were no rounds."
 
     def __enter__(self) -> Trace:
         if self._folder is not None:
@@ -53,7 +53,7 @@ class Trace:
             return
         try:
             jax.profiler.stop_trace()
-            self.outcome = f"Trace, for ui.perfetto.dev or TensorBoard: {self._folder}"
+            self.outcome = f"Trace (open with ui.perfetto.dev or TensorBoard): {self._folder}"
         except Exception as error:  # a full disk, say, which is no reason to lose the run
             self.outcome = f"The trace could not be written to {self._folder}: {error}"
         self._began = self._folder = None

@@ -96,8 +96,8 @@ def train_in_folder(
       overwrite: delete what the folder holds, and begin there.
 
     Raises:
-      RunError: the folder holds another run or cannot be used, or is in use.
-      ProcessError: this is one of several processes, and another has other arguments.
+      RunError: if the folder holds a different run, cannot be used, or is in use.
+      ProcessError: if this is one of several processes, and another has other arguments.
       KeyboardInterrupt, SystemExit: Ctrl-C or SIGTERM stopped it after a round; the message says
         how to go on.
       DivergedError: see `simulate`.
@@ -118,14 +118,14 @@ def train_in_folder(
     job = Job(
         folder, config, call.task, call.algorithm, sent,
         lambda state: _rounds(call, watch, state), watch,
-        f"call fedax.train again with the same arguments and out={str(folder)!r} to go on.",
+        f"call fedax.train again with the same arguments and out={str(folder)!r} to continue.",
         lambda sentence: warnings.warn(sentence, RuntimeWarning, stacklevel=8),
     )
     if before is not None:
         _require_same(folder, before, config, code)
         require_same_tasks(
             before.get("made_by", {}).get(TASKS), tasks, f"run in {folder}",
-            "Choose another out=, or call with the data that it began with.",
+            "Choose another out=, or pass the data that the run started with.",
         )
     if not is_first():
         restored = Restored(initial, []) if overwrite else _restored(job, initial)
@@ -159,7 +159,7 @@ def _sit(job: Job, restored: Restored, progress: bool) -> TrainingState:
     """Runs the rounds that are left."""
     console, done = make_console(), _done(restored)
     display = Display(job.num_rounds, done, console, style_of_python(console, progress))
-    notes = [*restored.refused, *([f"Going on after round {done}."] if done else [])]
+    notes = [*restored.refused, *([f"Continuing after round {done}."] if done else [])]
     with _as_python():
         return sit(job, restored, notes, display)
 
@@ -225,25 +225,25 @@ def describe_call(call: Call, *, complete: bool = True) -> tuple[dict[str, Any],
 def _require_same(
     folder: Path, before: Mapping[str, Any], config: Mapping[str, Any], code: str
 ) -> None:
-    """Raises a sentence if the folder's run is another; warns if only the user's code is."""
+    """Raises an error if the folder's run is another; warns if only the user's code is."""
     if "python" not in before:
         raise RunError(
-            f"The run in {folder} was made by the command line; go on with it there, or choose "
+            f"The run in {folder} was started on the command line. Continue it there, or choose "
             "another out=."
         )
     found = differences(before, config)
     if found:
         raise RunError(
-            f"The run in {folder} is another than this call's: {in_words(found)}. Choose another "
-            "out=, begin again with overwrite=True, or call with what config.json there says."
+            f"{folder} holds a different run: {in_words(found)}. Choose another out=, start again "
+            "with overwrite=True, or repeat the call recorded in its config.json."
         )
     made_by = before.get("made_by", {})
     then, now = str(made_by.get("python")), platform.python_version()
     same_python = then.split(".")[:2] == now.split(".")[:2]
     if same_python and made_by.get("code") != code:
         warnings.warn(
-            f"The code of the model or the method is not what it was when the run in {folder} was "
-            "begun. Training goes on with the new code; choose another out= to begin anew.",
+            f"The code of the model or the method has changed since the run in {folder} was "
+            "started. Training continues with the new code; to start again, choose another out=.",
             UserWarning, stacklevel=5,
         )
 
@@ -253,8 +253,8 @@ def _is_finished(job: Job, restored: Restored, before: Mapping[str, Any], looks:
     done = _done(restored)
     if job.num_rounds < done:
         raise RunError(
-            f"The run in {job.folder} has done {done} rounds already; num_rounds="
-            f"{job.num_rounds} is less."
+            f"num_rounds is {job.num_rounds}, but the run in {job.folder} has already done {done} "
+            "rounds."
         )
     remember(job, restored)
     summary = read_summary(job.folder)

@@ -73,17 +73,17 @@ def start(
     Args:
       config: what to run.
       out: the run folder, created; None makes one under fedax-runs/.
-      profile: write a trace of some rounds to the folder's profile/, and say where time went.
-      fit_cohort: take all clients where they are fewer than a cohort, as nobody gave its size.
-      overwrite: delete the run or sweep that the folder holds.
+      profile: whether to trace some rounds into the folder's profile/, and show where time went.
+      fit_cohort: whether to reduce the cohort to the population if the population is smaller.
+      overwrite: whether to delete the run or sweep in the folder first.
 
     Returns:
       The run folder.
 
     Raises:
-      ConfigError: the configuration does not fit the task.
-      RunError: the folder cannot be used, or the run was stopped or could not go on.
-      SinkError: the library of a sink is not installed.
+      ConfigError: if the configuration does not fit the task.
+      RunError: if the folder cannot be used, or the run was stopped or could not continue.
+      SinkError: if the library of a sink is not installed.
       DivergedError: see `fedax.simulate`.
     """
     require_libraries(config.log)
@@ -115,17 +115,17 @@ def resume(
     folder: Path, num_rounds: int | None = None, *, profile: bool = False, force: bool = False,
     log: tuple[str, ...] | None = None,
 ) -> Path:
-    """Goes on with a run where its newest whole checkpoint stands; on as many devices, exactly.
+    """Continues a run from its newest complete checkpoint; exactly, on the same number of devices.
 
     Args:
       folder: a run folder.
       num_rounds: a new total of rounds; None keeps the run's.
       profile: as for `start`.
-      force: go on although a user's source has changed, and record how it is now.
+      force: continue although a user's source has changed, and record the new one.
       log: names of sinks from now on; None keeps the run's.
 
     Raises:
-      ConfigError, RunError, SinkError, CheckpointError, DivergedError: as for `start`, or the
+      ConfigError, RunError, SinkError, CheckpointError, DivergedError: as for `start`, and if the
         folder or all of its checkpoints are damaged.
     """
     require_run(folder)
@@ -148,7 +148,7 @@ def resume(
         done = int(restored.state.server_state.round_index)
         if num_rounds is not None and num_rounds < done:
             raise ConfigError(
-                f"The run has done {done} rounds already; --rounds {num_rounds} is less."
+                f"--rounds is {num_rounds}, but the run has already done {done} rounds."
             )
         tasks = _record(config, built)
         made_by = read_config(folder).get("made_by", {})
@@ -162,7 +162,9 @@ def resume(
         if num_rounds is not None or log is not None or force or before is None:
             with explained(folder):
                 _write_config(job, config, tasks, made_by.get(DEFAULTS, {}))
-        note = f"Going on after round {done}." if done else "No checkpoint yet: from the beginning."
+        note = f"Continuing after round {done}." if done else (
+            "There is no checkpoint yet: starting from the beginning."
+        )
         remember(job, restored)
         display = Display(config.num_rounds, done)
         notes = [*describe_sources(config), *restored.refused, note]
@@ -179,7 +181,7 @@ def _record(config: RunConfig, built: Built) -> list[dict[str, Any]]:
 
 
 def _require_same(folder: Path, config: RunConfig, before: Any, now: list[dict[str, Any]]) -> None:
-    """Raises a sentence if the data that a user's own task or method reads have changed."""
+    """Raises an error if the data that a user's own task or method reads have changed."""
     reads = reads_files(config.task, config.task_source)
     if not isinstance(before, list) or not (config.sources or reads):
         return
@@ -187,7 +189,7 @@ def _require_same(folder: Path, config: RunConfig, before: Any, now: list[dict[s
         before, now = ([{"method": one.get("method")} for one in tasks] for tasks in (before, now))
     require_same_tasks(
         before, now, f"run in {folder}",
-        f"To go on with it as it is now: {resume_command(folder)} --force",
+        f"To continue with the new data: {resume_command(folder)} --force",
     )
 
 
@@ -222,7 +224,7 @@ def read_run(folder: Path, *, force: bool = False) -> ReadRun:
       force: whether a user's source may have changed.
 
     Raises:
-      ConfigError, RunError, CheckpointError: it is no run folder, or damaged.
+      ConfigError, RunError, CheckpointError: if the folder is not a run folder, or is damaged.
     """
     require_run(folder)
     config = load_config(folder / CONFIG, force=force)
@@ -246,7 +248,7 @@ def build(config: RunConfig) -> Built:
     """Loads the task and makes the algorithm.
 
     Raises:
-      ConfigError, RunError: they cannot be had, or do not fit together.
+      ConfigError, RunError: if they cannot be loaded, or do not fit together.
     """
     task = build_data(config)
     algorithm = build_method(config, task)
@@ -272,7 +274,7 @@ def build_data(config: RunConfig) -> Task:
     """Loads the task.
 
     Raises:
-      ConfigError, RunError: it cannot be had.
+      ConfigError, RunError: if it cannot be loaded.
     """
     try:
         return build_task(config.task, config.task_options, config.task_source)
@@ -286,12 +288,12 @@ def build_method(config: RunConfig, task: Task) -> FederatedAlgorithm:
     """Makes the algorithm for the task.
 
     Raises:
-      ConfigError: it cannot be had, or the task has too few clients.
+      ConfigError: if it cannot be created, or the task has too few clients.
     """
     if config.cohort_size > task.train.num_clients:
         raise CohortError(
-            f"cohort_size is {config.cohort_size}, but the task {config.task} has "
-            f"{task.train.num_clients} clients; choose at most that many.", task.train.num_clients,
+            f"cohort_size is {config.cohort_size}, but the task {config.task} has only "
+            f"{task.train.num_clients} clients.", task.train.num_clients,
         )
     return build_algorithm(
         config.algorithm, config.algorithm_options, task.model, config.algorithm_source
@@ -302,7 +304,7 @@ def fitted(config: RunConfig, task: Task, algorithm: FederatedAlgorithm) -> Comm
     """What a client sends and gets, if the task and the algorithm fit together.
 
     Raises:
-      ConfigError: they do not.
+      ConfigError: if they do not.
     """
     try:  # what does not fit together is said before anything is made
         with contextlib.ExitStack() as stack:
@@ -319,7 +321,7 @@ def _job(folder: Path, config: RunConfig, built: Built) -> Job:
     """The run that a configuration describes.
 
     Raises:
-      ConfigError: what is watched is never measured.
+      ConfigError: if what is watched is never measured.
     """
     stopping = None
     try:
@@ -345,7 +347,7 @@ def _with_watched(config: RunConfig, task: Task) -> RunConfig:
     """The configuration with the validation metric where nobody names another.
 
     Raises:
-      ConfigError: a metric is watched that the task does not have.
+      ConfigError: if a metric is watched that the task does not have.
     """
     stopping = None if config.early_stopping is None else EarlyStopping(config.early_stopping)
     try:

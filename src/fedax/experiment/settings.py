@@ -90,7 +90,7 @@ def settings_of(
         are not known.
 
     Raises:
-      ValueError, TypeError: it has no signature that could be read.
+      ValueError, TypeError: if its signature cannot be read.
     """
     plain = _plain(function)
     try:

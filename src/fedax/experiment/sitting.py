@@ -132,7 +132,7 @@ def _stopped(job: Job, done: int, by: int | None) -> StoppedError:
 def _stopped_inside(job: Job, done: int, kept: int | None = None) -> str:
     """What is said if a round cannot be waited for."""
     last = "" if kept is None else (
-        f" The last checkpoint is that of round {kept}." if kept else " There is no checkpoint yet."
+        f" The last checkpoint is of round {kept}." if kept else " There is no checkpoint yet."
     )
     inside = f"Stopped inside round {done + 1}" if done < job.num_rounds else "Stopped at the end"
     return f"{inside} of {job.num_rounds}.{last} {job.go_on[0].upper()}{job.go_on[1:]}"
@@ -161,7 +161,7 @@ def sit(
 
     Raises:
       StoppedError: Ctrl-C or SIGTERM asked to stop.
-      RunError: the folder cannot be written.
+      RunError: if the folder cannot be written.
       DivergedError: see `fedax.simulate`.
     """
     folder, watch, state = job.folder, job.watch, restored.state

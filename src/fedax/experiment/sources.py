@@ -96,20 +96,20 @@ def find(
         working folder.
 
     Raises:
-      ConfigError: there is no such thing, or it cannot be loaded.
+      ConfigError: if the name is unknown or cannot be loaded.
     """
     known, folder = list(known), folder or Path.cwd()
     if text.endswith(".py"):
         names = names_in(folder / text)
         example = f", such as {text}:{names[0]}" if names else ""
-        raise ConfigError(f"{text} does not say what in the file is meant: {text}:NAME{example}.")
+        raise ConfigError(f"{text} needs the name of a function in the file: {text}:NAME{example}.")
     place, colon, name = text.rpartition(":")
     if not colon:
         return _find_by_name(kind, text, known)
     if not name.isidentifier() or not place:
         raise ConfigError(
-            f"{text!r} is neither FILE.py:NAME nor package.module:NAME; NAME is that of a function "
-            "in there, and a wrapper stands before it all, as in elastic+FILE.py:NAME."
+            f"{text!r} is neither FILE.py:NAME nor package.module:NAME, where NAME is a function "
+            "in that file. Wrappers come first, as in elastic+FILE.py:NAME."
         )
     if place.endswith(".py") or "/" in place or "\\" in place:
         source = Source(name, str((folder / place).resolve()))
@@ -123,13 +123,13 @@ def load(source: Source) -> Any:
     """The task or the function behind a source.
 
     Raises:
-      ConfigError: the file is not there, or fails, or has nothing of that name.
+      ConfigError: if the file does not exist, fails, or does not define the name.
     """
     path = Path(source.path)
     if source.module is None and not path.is_file():
         near = difflib.get_close_matches(path.name, [p.name for p in path.parent.glob("*.py")], 1)
         hint = f" Did you mean {near[0]}?" if near else ""
-        raise ConfigError(f"There is no file {shown(path)}.{hint}")
+        raise ConfigError(f"The file {shown(path)} does not exist.{hint}")
     with imports.explained(source.place, "when it was imported"):
         if source.module is None:
             module = imports.import_file(path)
@@ -172,24 +172,25 @@ def changes(source: Source) -> list[str]:
 def require_unchanged(
     recorded: Iterable[Source], folder: Path, *, force: bool, cure: str | None = None
 ) -> None:
-    """Raises a sentence if a user's file is not there any more, or has changed."""
-    by_force = f"write its new place into {folder / 'config.json'} and go on with --force."
+    """Raises a `ConfigError` if a user's file no longer exists, or has changed."""
+    by_force = f"write its new path into {folder / 'config.json'} and continue with --force."
     changed = []
     for source in recorded:
         files = source.files
         for path in changes(source):
             copy = copy_of(folder, path, files.get(path, ""))
-            kept = f" (as it was: {copy})" if copy.exists() else ""
+            kept = f" (a copy is in {copy})" if copy.exists() else ""
             if path == source.path and not Path(path).exists():
                 raise ConfigError(
-                    f"{path}, where the run's {source.name} comes from, is not there any more"
+                    f"{path}, which defines {source.name} of this run, no longer exists"
                     f"{kept}. Put it back, or {cure or by_force}"
                 )
             changed.append(f"{path}{kept}")
     if changed and not force:
         which = " and ".join(dict.fromkeys(changed))
         raise ConfigError(
-            f"The run's source has changed since: {which}. To go on with it as it is now: "
+            f"The code of this run has changed since it was started: {which}. To continue with the "
+            "new code: "
             f"{cure or f'{resume_command(folder)} --force'}"
         )
 
@@ -213,7 +214,7 @@ def from_record(record: Any, what: str) -> Source | None:
     """The source that a configuration has written down.
 
     Raises:
-      ConfigError: it is none.
+      ConfigError: if it is none.
     """
     if record is None:
         return None
@@ -223,7 +224,7 @@ def from_record(record: Any, what: str) -> Source | None:
             raise TypeError
         return dataclasses.replace(source, changed_after=tuple(source.changed_after))
     except TypeError:
-        raise ConfigError(f"{what} does not say where a task or a method comes from.") from None
+        raise ConfigError(f"{what} is not the source of a task or a method.") from None
 
 
 def offered(kind: str) -> dict[str, list[metadata.EntryPoint]]:
@@ -243,7 +244,7 @@ def from_entry_point(entry: metadata.EntryPoint) -> Source:
     """The source behind an entry point.
 
     Raises:
-      ConfigError: it cannot be loaded.
+      ConfigError: if it cannot be loaded.
     """
     path = _file_of_module(entry.module, None, f"{entry.name} of {origin(entry)}")
     distribution = entry.dist.name if entry.dist else None
@@ -274,7 +275,7 @@ def _find_by_name(kind: str, name: str, known: list[str]) -> tuple[str, Source |
         raise ConfigError(unknown(kind, name, [*known, *entries]))
     if len(found) > 1:
         ways = " or ".join(f"{entry.value} ({origin(entry)})" for entry in found)
-        raise ConfigError(f"Several packages have the {kind} {name!r}; say which: {ways}.")
+        raise ConfigError(f"Several packages provide the {kind} {name!r}; choose one: {ways}.")
     return name, from_entry_point(found[0])
 
 
@@ -288,15 +289,15 @@ def _file_of_module(name: str, root: Path | None, what: str) -> str:
         if isinstance(error.__cause__, ModuleNotFoundError) and f"{name}.".startswith(
             f"{missing}."
         ):
-            where = f" in {root} or" if root else ""
+            where = f"in {root} or " if root else ""
             raise ConfigError(
-                f"{what}: there is no module {missing!r}{where} where Python looks. Of a file "
-                f"the ending belongs to its name: {name.rpartition('.')[2]}.py:NAME."
+                f"{what}: the module {missing!r} was not found {where}on Python's path. For a "
+                f"file, write its ending too: {name.rpartition('.')[2]}.py:NAME."
             ) from error
         raise
     path = imports.file_of(module)
     if path is None:
-        raise ConfigError(f"{what}: the module {name} has no file.")
+        raise ConfigError(f"{what}: the module {name} does not have a file.")
     return str(path.absolute())
 
 
@@ -315,5 +316,5 @@ def _nothing_of_that_name(source: Source, module: ModuleType) -> str:
 
     own = [name for name, value in vars(module).items() if name[0] != "_" and is_own(value)]
     if not own:
-        return f"{source.place} has nothing of the name {source.name!r}, and no function at all."
+        return f"{source.place} does not define {source.name!r}, nor any function."
     return unknown(f"name in {source.place}", source.name, own)

@@ -35,18 +35,18 @@ from fedax.validate import check_count, options_checked, plain, plain_options, q
 
 
 class TrainResult(NamedTuple):
-    """What `train` returns.
+    """The result of `train`.
 
     Attributes:
       params: the trained parameters.
       history: the metrics of every round.
-      state: to go on from, see `simulate`.
-      best_params: those of the round in which the metric of keep_best was best; None if none was
-        kept.
-      best_round: that round, 1 after the first.
-      stopped: a sentence if training ended before its last round, else None.
-      test: the `test_*` at the end; empty if nothing was evaluated on test data.
-      best_test: the `test_*` of best_params, if the task has validation data; else None.
+      state: the training state, to continue from, see `simulate`.
+      best_params: parameters of the best round by the metric of keep_best; None if keep_best is
+        not used.
+      best_round: that round, counted from 1.
+      stopped: why training ended before its last round, in a sentence; else None.
+      test: the `test_*` metrics at the end; empty if nothing was evaluated on test data.
+      best_test: the `test_*` metrics of best_params, if the task has validation data; else None.
     """
 
     params: Params
@@ -88,50 +88,52 @@ def train(
 ) -> TrainResult:
     """Trains for num_rounds rounds and returns the parameters and the history.
 
-    With `out` the run is kept in a folder, as by `fedax run`: its configuration, metrics, summary,
-    checkpoints and a report. The same call again goes on from the newest whole checkpoint, after
-    whatever stopped it, and ends with the same bits; once the run is finished it returns the
-    result, and with more rounds trains those that are missing. A call that is another, in its
-    task, method, seed or anything that changes a bit, is refused. Ctrl-C stops after the round.
+    With `out`, the run is saved in a folder as by `fedax run`: configuration, metrics, summary,
+    checkpoints and a report. Repeat the same call to continue after an interruption; the result is
+    the same to the bit as without it. If the run is finished, the call returns its result; with a
+    larger num_rounds, it trains the missing rounds. A call with a different task, method, seed or
+    anything else that changes the result is refused. Ctrl-C stops after the current round.
 
-    A client whose upload is rejected in three rounds is named in a `RuntimeWarning`, with the
+    If a client's uploads are rejected in three rounds, a `RuntimeWarning` names the client and the
     reason.
 
     Args:
       task: model and data.
-      algorithm: what the rounds do.
-      num_rounds: T >= 0, the last round's number, counted from the beginning of training.
-      out: a run folder, made if it is not there; None keeps nothing on the disk.
-      overwrite: whether the run or sweep that the folder holds is deleted first. It never deletes
-        a folder that holds anything else.
-      checkpoint_every: >= 1, rounds between checkpoints in that folder.
-      progress: whether a terminal or a notebook shows a bar; a pipe or a file gets nothing.
-      on_round: is called with every report; True stops training after that round (or the next
-        whose report has a state, see state_every), False and None go on. Numbers that it puts
-        into `report.metrics` are kept with the round's, in the folder too, and may be watched.
-      early_stopping: when to stop, such as `fedax.EarlyStopping(patience=5)`, which goes by the
+      algorithm: the method.
+      num_rounds: total number of rounds, T >= 0, counted from the beginning of training.
+      out: a run folder, created if it does not exist; None saves nothing to disk.
+      overwrite: whether to delete the run or sweep in the folder first. A folder that contains
+        anything else is never deleted.
+      checkpoint_every: rounds between checkpoints in that folder, >= 1.
+      progress: whether to show a progress bar in a terminal or a notebook; nothing is shown in a
+        pipe or a file.
+      on_round: called with every report. If it returns True, training stops after that round (or
+        the next whose report has a state, see state_every); False and None continue. Numbers that
+        it adds to `report.metrics` are saved with the round's, and can be watched.
+      early_stopping: when to stop, such as `fedax.EarlyStopping(patience=5)`, which watches the
         task's validation loss, or `fedax.EarlyStopping("train_loss")`.
-      keep_best: a metric's name, such as "validation_accuracy"; the result has the parameters of
-        the round in which it was best, and the folder a `best.safetensors`. The direction is taken
-        from the name as by `fedax.EarlyStopping`. None: the validation loss, if the task has
-        validation data and evaluate_every is given; else nothing is kept.
-      initial_params: where to start, in place of what `task.model.init` draws.
-      log: with `out`, where the metrics go besides: "tensorboard", "mlflow", "wandb", "csv",
-        "parquet" (docs/guides/logging.md).
-      **options: see `SimulateOptions`. Without on_round state_every is num_rounds (with `out`
-        checkpoint_every) and donate True, as nobody looks at the states in between; early stopping
-        or keeping by a metric that is not of the test data has it 1.
+      keep_best: metric, such as "validation_accuracy"; the result has the parameters of its best
+        round, and the folder a `best.safetensors`. Whether higher or lower is better follows from
+        the name as for `fedax.EarlyStopping`. None: the validation loss if the task has validation
+        data and evaluate_every is given; otherwise no best model is kept.
+      initial_params: starting point; None: drawn by `task.model.init`.
+      log: with `out`, formats and services that also get the metrics: "tensorboard", "mlflow",
+        "wandb", "csv", "parquet" (docs/guides/logging.md).
+      **options: see `SimulateOptions`. Without on_round, state_every is num_rounds (with `out`:
+        checkpoint_every) and donate is True, since the states in between are not used; early
+        stopping or keep_best by a metric that is not of the test data sets state_every to 1.
 
     Returns:
-      The result. Of a run in a folder the history is what the folder has.
+      The result. With `out`, the history is the folder's.
 
     Raises:
-      TypeError, ValueError: an argument is not what it should be; the sentence quotes it.
-      DivergedError: in some round no client sent a finite upload, or the server's parameters
+      TypeError, ValueError: if an argument is wrong; the message quotes it.
+      DivergedError: if no client of a round sent a finite upload, or the server's parameters
         became infinite or NaN.
-      RunError: the folder holds another run, cannot be used, or another process trains in it.
-      SinkError: the library of a sink in log is not installed.
-      KeyboardInterrupt: Ctrl-C; with `out` after a round, with a checkpoint.
+      RunError: if the folder contains a different run, cannot be used, or is in use by another
+        process.
+      SinkError: if the library of a sink in log is not installed.
+      KeyboardInterrupt: on Ctrl-C; with `out` after a round, with a checkpoint.
 
     Example:
       >>> import fedax
@@ -157,13 +159,14 @@ def train(
     if settings.state is not None and (initial_params is not None or out is not None):
         other = "initial_params" if initial_params is not None else "out"
         raise ValueError(
-            f"state and {other} both say where to start: state goes on in memory, initial_params "
-            "begins anew, and a folder has its own state. Give one of them."
+            f"state and {other} cannot be combined, since each sets the starting point: state "
+            "continues in memory, initial_params starts again, and out= continues from its folder. "
+            "Pass one of them."
         )
     names = sink_names(log)
     require_libraries(names)
     if names and out is None:
-        raise ValueError(f"log={quoted(log)} needs a run folder to write to; give out=, too.")
+        raise ValueError(f"log={quoted(log)} needs a run folder: pass out= as well.")
     require_out(out, overwrite=overwrite)
     start = settings.state
     if out is not None or are_several():

@@ -22,7 +22,7 @@ import platformdirs
 from fedax.experiment.errors import ConfigError
 
 LENGTH = 32
-_TRUSTED = "If you know and trust that code"
+_TRUSTED = "If you trust that code"
 # What decides which code is run, and what it is called with.
 SIGNED = (
     "task", "task_source", "task_options", "algorithm", "algorithm_source", "algorithm_options",
@@ -53,7 +53,7 @@ def is_own(config: Mapping[str, Any]) -> bool:
 
 
 def require_own(values: Mapping[str, Any], keys: list[str], cure: str, path: Path) -> None:
-    """Raises a sentence if a file that this user's fedax has not written would have code run.
+    """Raises an error if a file that this user's fedax has not written would have code run.
 
     Args:
       values: what the file holds.
@@ -69,8 +69,9 @@ def require_own(values: Mapping[str, Any], keys: list[str], cure: str, path: Pat
     ]
     if code and not is_own(values):
         raise ConfigError(
-            f"{path} names code to run, {' and '.join(map(str, code))}, and was not written by "
-            f"fedax for you here, or was changed since. {' '.join([*notes(), _TRUSTED])}: {cure}"
+            f"{path} refers to the code {' and '.join(map(str, code))}, but was not written by "
+            f"your fedax on this machine, or was changed since. "
+            f"{' '.join([*notes(), _TRUSTED])}: {cure}"
         )
 
 
@@ -80,8 +81,8 @@ def notes() -> list[str]:
         return []
     cure = "" if os.name == "nt" else ", or set XDG_DATA_HOME to a folder in which you can write"
     return [
-        f"fedax cannot keep its key in {_folder()}, so it will ask for --force whenever a run of "
-        f"your own code is resumed. Make that folder writable{cure}."
+        f"fedax cannot save its key in {_folder()}, so resuming a run of your own code will need "
+        f"--force. Make that folder writable{cure}."
     ]
 
 

@@ -125,7 +125,7 @@ def parse(name: str, value: Any, hint: Any) -> Any:
     """A value from a command line or a file, which may be the text of a schedule and the like.
 
     Raises:
-      SyntaxError, ValueError: the text is none of what the value may be.
+      SyntaxError, ValueError: if the text is not a possible value.
     """
     kinds = set(kinds_of(hint))
     if not isinstance(value, str):
@@ -139,9 +139,9 @@ def parse(name: str, value: Any, hint: Any) -> Any:
 
 
 def check_kind(name: str, value: Any, hint: Any) -> None:
-    """Raises a sentence unless the value, once parsed, is what its annotation says.
+    """Raises a `ValueError` unless the parsed value matches its annotation.
 
-    What text made a function or an optimizer passes.
+    A function or an optimizer that was made from text always passes.
     """
     kinds = kinds_of(hint)
     known = OTHER not in kinds and isinstance(value, bool | int | float | str | None)

@@ -49,7 +49,7 @@ def other_draws(made_by: Any) -> str | None:
         before = known.get(name, now)
         if before != now:
             return (
-                f"It was begun with {name}={before!s:.100}, and JAX has {now} now, which draws "
+                f"It was started with {name}={before!s:.100}, but JAX now has {now}, which gives "
                 f"other random numbers. Set {name.upper()}={before!s:.100} in the environment."
             )
     return None

@@ -1,4 +1,4 @@
-"""What can be measured of a run: drift, dissimilarity, communication, a quadratic model of it.
+"""Measurements of a run: drift, dissimilarity, communication, and a quadratic model.
 
-Pure functions of models, data and updates; nothing here trains or feeds back.
+Pure functions of models, data and updates; they do not affect training.
 """

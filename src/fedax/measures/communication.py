@@ -1,7 +1,7 @@
-"""What an algorithm sends: bytes down to and up from a client in a round, computed from its types.
+"""Communication of an algorithm: bytes to and from a client in a round, computed from its types.
 
-Paper 002 ("Elastic Aggregation for Federated Optimization"), section 5, counts in copies of the
-parameters: FedAvg, FedAvgM, FedProx and AdaOpt 2x (1 down, 1 up), SCAFFOLD 4x, Elastic 3x.
+Chen et al. 2023 ("Elastic Aggregation for Federated Optimization"), section 5, counts in copies of
+the parameters: FedAvg, FedAvgM, FedProx and AdaOpt 2x (1 down, 1 up), SCAFFOLD 4x, Elastic 3x.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class Communication(NamedTuple):
     """Bytes for one client in one round, uncompressed.
 
     Attributes:
-      exchanges: (what the client is sent, what it sends) in each exchange.
-      model_bytes: the size of the parameters.
+      exchanges: (bytes sent to the client, bytes sent by it) in each exchange.
+      model_bytes: size of the parameters.
     """
 
     exchanges: tuple[tuple[int, int], ...]
@@ -37,18 +37,18 @@ class Communication(NamedTuple):
 
     @property
     def bytes_down(self) -> int:
-        """What the client is sent, over all exchanges."""
+        """Bytes sent to the client, over all exchanges."""
         return sum(down for down, _ in self.exchanges)
 
     @property
     def bytes_up(self) -> int:
-        """What it sends, over all exchanges."""
+        """Bytes sent by the client, over all exchanges."""
         return sum(up for _, up in self.exchanges)
 
     def with_cohort(self, dropped_at: np.ndarray) -> tuple[int, int]:
         """Bytes down to and up from a cohort with its `dropped_at`, see `CohortData`.
 
-        A client that drops out of an exchange was sent its message and does not answer.
+        A client that drops out of an exchange has received its message but does not answer.
         """
         numbered = list(enumerate(self.exchanges))
         return (
@@ -65,21 +65,22 @@ class Communication(NamedTuple):
 def communication(
     algorithm: FederatedAlgorithm, model: Model, examples: dict[str, Any], params: Any = None
 ) -> Communication:
-    """Counts what an algorithm sends; nothing is computed.
+    """Counts the bytes that an algorithm sends, without running it.
 
-    Arrays count with their type's size, learning rates and the like included. What a client was
-    already sent in this round, and has not changed since, is not sent again. Weights and what
-    is only reported do not count. A pooled algorithm, which is not federated, sends nothing.
+    All arrays count with the size of their dtype, including learning rates and the like. Arrays
+    that a client has already received in this round, unchanged, are not sent again. Weights and
+    reported info do not count. A pooled algorithm, which is not federated, sends nothing.
 
     Args:
       algorithm: any federated algorithm.
       model: the learning problem.
-      examples: name -> array [n, ...] with a client's examples, of which shapes and dtypes matter.
-      params: parameters, likewise; None: those of the model's init, which is then traced.
+      examples: name -> array [n, ...] with a client's examples; only shapes and dtypes matter.
+      params: parameters, of which only shapes and dtypes matter; None: those of the model's init,
+        which is then traced.
 
     Raises:
-      TypeError: an argument is something else.
-      ModelError, AlgorithmError: a function of the model or the algorithm fails.
+      TypeError: if an argument has the wrong type.
+      ModelError, AlgorithmError: if a function of the model or the algorithm fails.
 
     Example:
       >>> import fedax

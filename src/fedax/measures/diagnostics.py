@@ -1,4 +1,4 @@
-"""How the clients' updates of a round lie to each other, and to the server's step.
+"""Geometry of a round: how the clients' updates relate to each other and to the server's step.
 
 Off by default; `simulate(..., diagnostics=True)` reports, each round:
 
@@ -7,9 +7,9 @@ Off by default; `simulate(..., diagnostics=True)` reports, each round:
   pseudo_gradient_norm   |g_t|, g_t the weighted mean that the server gets
   effective_server_step  |x_{t+1} - x_t| / |g_t|
 
-Norms are over all parameters together. None of it needs the clients' updates one by one, beyond
-what each client computes of its own: the cosine comes from the sum of the unit vectors u_i,
-(|sum_i u_i|^2 - m) / (m (m - 1)).
+Norms are over all parameters together. The server does not need individual updates: each client
+normalises its own, and the cosine comes from the sum of the unit vectors u_i, (|sum_i u_i|^2 - m) /
+(m (m - 1)).
 """
 
 from __future__ import annotations
@@ -65,11 +65,11 @@ def round_geometry(
     after: Params,
     any_report: Array,
 ) -> dict[str, tuple[Array, Array]]:
-    """What an exchange reports of its geometry: name -> (value, 1), or (NaN, 0) if it has none.
+    """The geometry of an exchange: name -> (value, 1), or (NaN, 0) if it has none.
 
     Args:
       total: the sum of the clients' `Directions`; None if they do not train in this exchange.
-      pseudo_gradient: what the server got; None if the method sends no such thing.
+      pseudo_gradient: the pseudo-gradient that the server received; None if the method sends none.
       before, after: the server's parameters around its step.
       any_report: bool scalar, whether any client counts.
     """

@@ -1,6 +1,6 @@
-"""How unlike the clients of a cohort are: in their gradients and in their Hessians.
+"""Dissimilarity of a cohort's clients, in their gradients and in their Hessians.
 
-Paper 003: Karimireddy et al., "Mime: Mimicking Centralized Stochastic Algorithms in Federated
+Karimireddy et al., "Mime: Mimicking Centralized Stochastic Algorithms in Federated
 Learning" (2020), assumptions (A1) and (A2):
 
     G^2 >= E_i |grad f_i(x) - grad f(x)|^2,        delta >= max_i |H_i(x) - H(x)|  (spectral).
@@ -25,13 +25,13 @@ class Dissimilarity(NamedTuple):
     """Estimates at one point, from one cohort.
 
     Attributes:
-      gradient_dissimilarity: mean over clients of |grad f_i - mean_j grad f_j|^2, all clients
-        alike: an estimate of G^2 at this point (the assumption bounds it at all points), low by
-        the factor 1 - 1/S.
+      gradient_dissimilarity: mean over clients, equally weighted, of |grad f_i - mean_j grad
+        f_j|^2. It estimates G^2 at this point (the assumption bounds it at all points) and is too
+        low by the factor 1 - 1/S.
       hessian_dissimilarity: max_i |(H_i - mean_j H_j) v| at a unit vector v found by power
-        iteration on the H_i - mean_j H_j of the client for which that is largest: a lower bound
-        on delta at this point, which more iterations only raise, until it is the norm of one
-        client's difference.
+        iteration on H_i - mean_j H_j of the client with the largest value. It is a lower bound on
+        delta at this point; more iterations only raise it, up to the norm of one client's
+        difference.
     """
 
     gradient_dissimilarity: Array
@@ -48,25 +48,24 @@ def dissimilarity(
     num_iterations: int = 5,
     max_examples: int | None = None,
 ) -> Dissimilarity:
-    """Estimates G^2 and delta of paper 003 on a cohort's data.
+    """Estimates G^2 and delta of Karimireddy et al. 2020 on a cohort's data.
 
-    Costs each client 2 + 2 num_iterations passes over its data, of which those for delta are
-    Hessian-vector products; memory holds a few vectors like the parameters, not one a client.
-    Clients with num_examples 0 are left out; of no client at all, both are NaN.
+    Each client makes 2 + 2 num_iterations passes over its data; those for delta are Hessian-vector
+    products. Memory holds a few vectors like the parameters, not one per client. Clients with
+    num_examples 0 are left out; without any clients both values are NaN.
 
     Args:
       model: the learning problem; its loss must be differentiable twice.
       params: x.
-      cohort: who is asked, from a `fedax.data.CohortReader`.
-      key: for the first v, and for losses that draw.
-      batch_size: examples at a time; changes only rounding, speed and memory, unless the loss
-        draws.
-      num_iterations: of the power iteration, >= 1.
-      max_examples: examples of a client that are used at most, spread evenly over its own; None
-        is all.
+      cohort: the clients, from a `fedax.data.CohortReader`.
+      key: for the first v and for random losses.
+      batch_size: examples per batch; affects only rounding, speed and memory, unless the loss is
+        random.
+      num_iterations: number of power iterations, >= 1.
+      max_examples: maximum number of examples per client, evenly spaced; None: all.
 
     Raises:
-      TypeError: the model or the cohort is something else.
+      TypeError: if the model or the cohort has the wrong type.
 
     Example:
       >>> import numpy as np

@@ -1,4 +1,4 @@
-"""Clients' Hessians on the small subspaces that products with vectors reveal of them."""
+"""Clients' Hessians on small subspaces, found by Hessian-vector products."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DEPENDENT = 1e-6
 
 
 class ClientLosses:
-    """Derivatives of the clients' losses at x, with vectors in float64 outside of the device.
+    """Derivatives of the clients' losses at x, with vectors in float64 on the host.
 
     Clients without examples are left out; i counts the others.
 
@@ -28,16 +28,15 @@ class ClientLosses:
       model: the learning problem.
       params: x.
       cohort: the clients.
-      key: for losses that draw; every derivative sees the same draws.
-      batch_size: examples at a time.
-      max_examples: examples of a client that are used at most, spread evenly over its own; None
-        is all.
+      key: for random losses; every derivative uses the same draws.
+      batch_size: examples per batch.
+      max_examples: maximum number of examples per client, evenly spaced; None: all.
 
     Attributes:
       gradients: g_i, [N, P].
 
     Raises:
-      ValueError: no client has examples, or a gradient is not finite.
+      ValueError: if no client has examples, or a gradient is not finite.
     """
 
     def __init__(
@@ -79,17 +78,17 @@ class ClientLosses:
         self._tokens = np.array([float(loss.weight) for loss, _ in found])
 
     def probabilities(self, weighting: Weighting) -> np.ndarray:
-        """p_i, [N], as in `LocalOptions`; the tokens are those of the examples that are used.
+        """p_i, [N], as in `LocalOptions`; tokens are counted in the examples used.
 
         Raises:
-          ValueError: every client weighs 0.
+          ValueError: if all weights are 0.
         """
         weights = {
             "num_examples": self._sizes, "num_tokens": self._tokens,
             "uniform": np.ones_like(self._sizes),
         }[weighting]
         if not weights.sum() > 0:
-            raise ValueError(f"With weighting {weighting!r} every client weighs 0.")
+            raise ValueError(f"With weighting {weighting!r} every client has weight 0.")
         return weights / weights.sum()
 
     def mean(self, params: Params, p: np.ndarray) -> float:
@@ -101,7 +100,7 @@ class ClientLosses:
         """H_i v, with H_i the Hessian of f_i at x.
 
         Raises:
-          ValueError: it is not finite.
+          ValueError: if it is not finite.
         """
         found = flat(self._product(self._params, like(v, self._params), self._places[i]))
         return self._require_finite(i, found, "Hessian")
@@ -123,14 +122,14 @@ def krylov_space(
 ) -> tuple[np.ndarray, np.ndarray]:
     """The block Krylov space of sum_i p_i H_i, and every H_i on it.
 
-    The rows of V span as many as fit of s_1, s_2, ..., H s_1, H s_2, ..., H^2 s_1, ...; with one
-    start this is the Lanczos process, with one H_i its eigenvalues on V are the Ritz values.
+    The rows of V span the first m of s_1, s_2, ..., H s_1, H s_2, ..., H^2 s_1, ... With one start
+    this is the Lanczos process; with one H_i its eigenvalues on V are the Ritz values.
 
     Args:
       product: (i, v) -> H_i v.
       p: [N].
       starts: s_j, [P] each.
-      otherwise: vectors without end, for when the space is exhausted.
+      otherwise: an endless iterator of vectors, for when the space is exhausted.
       num_directions: m, 1 <= m <= P.
 
     Returns:

@@ -1,4 +1,4 @@
-r"""A quadratic model of a problem that is not quadratic, at one point, and what it advises.
+r"""A quadratic model of any problem at one point, and the advice it gives.
 
 On the rows of V, [m, P], which are orthonormal, the clients' losses around x become
 
@@ -6,13 +6,13 @@ On the rows of V, [m, P], which are orthonormal, the clients' losses around x be
     f_i(x + V^T z) \approx f_i(x) + b_i^T z + \tfrac12 z^T A_i z, \qquad
     b_i = V \nabla f_i(x), \quad A_i = V \nabla^2 f_i(x) V^T,
 
-and these clients are a `QuadraticPopulation`, to which all of `fedax.theory` applies.
+and these clients form a `QuadraticPopulation`, to which all of `fedax.theory` applies.
 
 V is a block Krylov space of the mean Hessian. With g_i and H_i the clients' gradients and Hessians
-at x, it starts at E g_i, E H_i g_i and the g_i themselves (of many clients, at random mixtures of
-them). E g_i leads to x*. E H_i g_i leads from there to what FedAvg minimises: its surrogate's
-gradient is K E g_i - gamma K (K - 1) / 2 E H_i g_i + O(gamma^2) (paper 000: Charles, Konecny 2020,
-Theorem 3), and without the g_i the model would not know it.
+at x, it starts from E g_i, E H_i g_i and the g_i themselves (for many clients, random mixtures of
+them). E g_i leads to x*. E H_i g_i leads from there to the minimiser of FedAvg: its surrogate's
+gradient is K E g_i - gamma K (K - 1) / 2 E H_i g_i + O(gamma^2) (Charles and Konečný 2020, Theorem
+3), which the model could not represent without it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from fedax.clients.local_training import Weighting
 from fedax.data.cohort_data import CohortData, require_cohort
 from fedax.measures.krylov import ClientLosses, flat, krylov_space, like
 from fedax.mistakes.model import require_model
-from fedax.theory.charles_konecny_2020 import theorem_17
+from fedax.theory.charles2020 import theorem_17
 from fedax.theory.errors import SingularError
 from fedax.theory.population import QuadraticPopulation
 from fedax.theory.surrogate import phi, surrogate
@@ -47,19 +47,21 @@ HOLDS = 0.5
 class QuadraticModel:
     """Clients' losses to second order around x, in m directions; see `quadratic_model`.
 
-    Ritz values are eigenvalues of a matrix on a subspace. They lie between the matrix's own, so L
-    is estimated from below, mu from above, and negative ones are a proof of negative curvature.
+    Ritz values are eigenvalues of a matrix on a subspace. They are between the matrix's own extreme
+    eigenvalues, so L is estimated from below, mu from above, and a negative one proves negative
+    curvature.
 
     Attributes:
       params: x, where z = 0.
-      basis: V, [m, P], orthonormal rows; P numbers, leaf after leaf, are the parameters.
+      basis: V, [m, P], orthonormal rows; the P columns are the parameters, leaf after leaf.
       matrices: A_i as measured, [N, m, m]; they may have negative eigenvalues.
       linear: b_i, [N, m].
       probabilities: p_i, [N].
-      ritz_values: smallest and largest of each client's own Lanczos process, [N, 2].
-      damping: smallest eigenvalue of the population's matrices; 0 leaves them as measured.
-      agreement: (f(x) - f(x + V^T z*)) / (f(x) - its model's minimum), z* the model's minimiser: 1
-        where the model is exact, below 0 where its minimum is worse than x; NaN if not measured.
+      ritz_values: smallest and largest from each client's own Lanczos process, [N, 2].
+      damping: smallest eigenvalue of the population's matrices; 0: as measured.
+      agreement: (f(x) - f(x + V^T z*)) / (f(x) - its model's minimum), where z* is the model's
+        minimiser. It is 1 if the model is exact, and negative if its minimum is worse than x; NaN
+        if not measured.
     """
 
     params: Params
@@ -73,7 +75,7 @@ class QuadraticModel:
 
     @functools.cached_property
     def population(self) -> QuadraticPopulation:
-        """The clients with losses b_i^T z + z^T A_i z / 2, smaller eigenvalues of A_i lifted."""
+        """The clients b_i^T z + z^T A_i z / 2, eigenvalues of A_i below `damping` raised to it."""
         values, vectors = np.linalg.eigh(self.matrices)
         lifted = (vectors * np.maximum(values, self.damping)[:, None, :]) @ vectors.swapaxes(1, 2)
         touched = (values[:, 0] < self.damping) & (self.damping > 0)
@@ -97,12 +99,12 @@ class QuadraticModel:
 
     @property
     def mu(self) -> float:
-        """The smallest Ritz value of any client's Hessian, before it is lifted."""
+        """The smallest Ritz value of any client's Hessian, before damping."""
         return float(min(self.ritz_values.min(), self.spectra.min()))
 
     @property
     def rounding(self) -> float:
-        """Eigenvalues up to this size are not told from 0."""
+        """Eigenvalues up to this size cannot be distinguished from 0."""
         return _rounding(self.params, max(self.L, -self.mu))
 
     @property
@@ -112,11 +114,11 @@ class QuadraticModel:
 
     @property
     def lifted_share(self) -> float:
-        """The share of the A_i's eigenvalues that are lifted."""
+        """The share of the A_i's eigenvalues that are raised to `damping`."""
         return float((self.spectra < self.damping).mean()) if self.damping > 0 else 0.0
 
     def with_damping(self, damping: float) -> QuadraticModel:
-        """The same measurements with another damping >= 0; the agreement is not measured again."""
+        """The same measurements with a different damping >= 0; agreement is not measured again."""
         check_number("damping", damping, at_least=0)
         return dataclasses.replace(self, damping=float(damping), agreement=np.nan)
 
@@ -138,40 +140,39 @@ def quadratic_model(
     weighting: Weighting = "num_examples",
     damping: float | None = None,
 ) -> QuadraticModel:
-    """Measures the second order model of a cohort's losses around the parameters.
+    """Measures a second-order model of a cohort's losses around the parameters.
 
     With as many directions as parameters V is the whole space, and quadratic losses are modelled
-    exactly. With fewer, what lies outside of V is left out.
+    exactly. With fewer, anything outside V is ignored.
 
-    Real Hessians have negative eigenvalues, along which a quadratic has no minimum, and many near
-    0, along which it is far outside of where the model holds. The population therefore has
-    max(l, damping) in the place of an eigenvalue l: of all matrices without smaller eigenvalues
-    the nearest to A_i, where |l| would be twice as far. The damping is the least of 0 (if all
-    eigenvalues are positive) and 1e-4, 2e-4, 4e-4, ... of L for which the loss really falls by at
-    least half of what the model says when x goes to the model's minimiser. What half or double of
-    it changes much, such as sigma_c, is not known to better than that.
+    Real Hessians have negative eigenvalues, for which a quadratic has no minimum, and many near 0,
+    for which the minimum is far outside the region where the model is valid. The population
+    therefore has max(l, damping) instead of an eigenvalue l: this is the matrix nearest to A_i
+    without smaller eigenvalues (|l| would be twice as far). The damping is the smallest of 0 (if
+    all eigenvalues are positive) and 1e-4, 2e-4, 4e-4, ... times L for which the loss at the
+    model's minimiser falls by at least half of the predicted amount. A quantity that changes much
+    if damping is halved or doubled, such as sigma_c, is uncertain to that extent.
 
-    A client does num_directions + num_lanczos_steps + 1 Hessian-vector products. A vector like the
-    parameters for every direction and client is kept in float64, not on the device.
+    Each client computes num_directions + num_lanczos_steps + 1 Hessian-vector products. One float64
+    vector like the parameters is kept on the host for every direction and client.
 
     Args:
       model: the learning problem; its loss must be differentiable twice.
       params: x.
-      cohort: whose losses, from a `fedax.data.CohortReader`. Clients with num_examples 0 are left
+      cohort: the clients, from a `fedax.data.CohortReader`. Clients with num_examples 0 are left
         out.
-      key: for where the clients' own Lanczos processes start, and for losses that draw.
-      num_directions: m >= 1; no more than there are parameters are used.
-      num_lanczos_steps: of each client's own Lanczos process, >= 1.
-      batch_size: examples at a time; changes only rounding, speed and memory, unless the loss
-        draws.
-      max_examples: examples of a client that are used at most, spread evenly over its own; None
-        is all.
-      weighting: p_i, as in `LocalOptions`; the tokens are those of the examples that are used.
-      damping: as a share of L, >= 0, where 0 leaves the eigenvalues as they are; None chooses it.
+      key: for the starts of the clients' own Lanczos processes, and for random losses.
+      num_directions: m >= 1; at most the number of parameters is used.
+      num_lanczos_steps: steps of each client's own Lanczos process, >= 1.
+      batch_size: examples per batch; affects only rounding, speed and memory, unless the loss is
+        random.
+      max_examples: maximum number of examples per client, evenly spaced; None: all.
+      weighting: p_i, as in `LocalOptions`; tokens are counted in the examples used.
+      damping: as a share of L, >= 0; 0: eigenvalues as measured; None: chosen automatically.
 
     Raises:
-      ValueError: no client has examples, a client's derivatives are not finite, or an argument is
-        out of its range.
+      ValueError: if no client has examples, a client's derivatives are not finite, or an argument
+        is out of range.
 
     Example:
       >>> import fedax
@@ -240,19 +241,19 @@ def quadratic_model(
 
 
 class AdviceRow(NamedTuple):
-    """What a quadratic model predicts of FedAvg with one gamma and K.
+    """Prediction of a quadratic model for FedAvg with one gamma and K.
 
     Attributes:
       client_learning_rate: gamma.
       num_local_steps: K.
-      relative_rate: gamma L, with L over all clients' Ritz values. Along the steepest direction
-        local steps overshoot above 1 and diverge above 2.
-      gap: |x*(gamma, K) - x*|, the distance of what FedAvg minimises from what it should; NaN if
-        it diverges, as its surrogate loss is not convex or its averaged models overshoot: not all
-        eigenvalues of gamma E[Q_i A_i] are in (0, 2).
-      excess_loss: f(x*(gamma, K)) - f(x*); NaN likewise.
-      condition_number: of the surrogate loss; inf likewise.
-      bound: Theorem 17's bound of the gap; NaN if gamma L >= 1, which it does not cover.
+      relative_rate: gamma L, with L over all clients' Ritz values. In the steepest direction local
+        steps overshoot above 1 and diverge above 2.
+      gap: |x*(gamma, K) - x*|, the distance between FedAvg's minimiser and the true one. NaN if
+        FedAvg diverges, because its surrogate loss is not convex or its averaged models overshoot:
+        not all eigenvalues of gamma E[Q_i A_i] are in (0, 2).
+      excess_loss: f(x*(gamma, K)) - f(x*); NaN if FedAvg diverges.
+      condition_number: condition number of the surrogate loss; inf if FedAvg diverges.
+      bound: Theorem 17's bound on the gap; NaN if gamma L >= 1, which it does not cover.
       num_not_convex: clients whose own surrogate loss is not convex.
     """
 
@@ -278,14 +279,15 @@ def advise(
 
     Returns:
       The rows (gamma, K), (gamma / 2, K), (2 gamma, K), (gamma, K / 2), (gamma, 2 K), without
-      those that repeat one before.
+      repetitions.
 
     Raises:
-      ValueError: gamma or K is out of its range.
-      SingularError: the model of the loss has no unique minimiser, as may be with damping 0.
+      ValueError: if gamma or K is out of range.
+      SingularError: if the model of the loss has no unique minimiser, which can happen with damping
+        0.
 
     Example:
-      >>> two = QuadraticModel(  # paper 000, section 4: curvatures 1 and 2, centres 1 and 1/2
+      >>> two = QuadraticModel(  # curvatures 1 and 2, centres 1 and 1/2
       ...     {"x": jnp.zeros(1)}, np.eye(1), np.array([[[1.0]], [[2.0]]]),
       ...     np.array([[-1.0], [-1.0]]), np.array([0.5, 0.5]), np.array([[1.0, 1.0], [2.0, 2.0]]),
       ...     0.0, 1.0,

@@ -14,8 +14,8 @@ class PairedTest(NamedTuple):
     """A two-sided test of paired values.
 
     Attributes:
-      name: as a table names it.
-      function: of scipy.stats.
+      name: its name in a table.
+      function: its function in scipy.stats.
     """
 
     name: str
@@ -32,13 +32,13 @@ def paired_p(first: Mapping[Any, float], second: Mapping[Any, float], test: str)
     """The two-sided p-value of the null hypothesis that paired values do not differ.
 
     Args:
-      first, second: seed -> value; the seeds that both have are the pairs.
-      test: "t-test", of the mean difference, which takes it to be normal; or "wilcoxon", of its
-        ranks, which with 5 pairs or fewer is never below 0.05.
+      first, second: seed -> value; seeds in both are the pairs.
+      test: "t-test", for the mean difference, assumed normal; or "wilcoxon", on ranks, whose
+        p-value with 5 pairs or fewer is never below 0.05.
 
     Returns:
-      NaN with fewer than two pairs, or where all differences are the same and not 0, so that they
-      say nothing of chance; 1 where all are 0.
+      NaN with fewer than two pairs, or if all differences are equal and not 0, so that chance
+      cannot be estimated; 1 if all are 0.
 
     Example:
       >>> paired_p({0: 0.80, 1: 0.82, 2: 0.81}, {0: 0.70, 1: 0.73, 2: 0.70}, "t-test") < 0.01

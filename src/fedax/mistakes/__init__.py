@@ -1,7 +1,7 @@
-"""What can be wrong with the functions that users bring, said in sentences.
+"""Clear errors for mistakes in users' functions.
 
-Models and methods are called here, while a round is traced, so that what fails or comes out wrong
-is explained and a compiled round pays nothing. Knows the core types only; no data, no training.
+Models and methods are called here while a round is traced, so that failures and wrong results are
+explained at no cost to a compiled round. It uses only the core types; no data, no training.
 """
 
 from fedax.mistakes.errors import AlgorithmError, ModelError

@@ -1,4 +1,4 @@
-"""A method's functions, called: what fails or gives the wrong thing is an `AlgorithmError`."""
+"""Calls a method's functions; failures and wrong results raise an `AlgorithmError`."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from fedax.mistakes.errors import (
 
 
 def require_algorithm(algorithm: Any, call: str = "") -> None:
-    """Raises a sentence unless it is a `fedax.FederatedAlgorithm` with a tuple of exchanges.
+    """Raises a clear error unless this is a `fedax.FederatedAlgorithm` with a tuple of exchanges.
 
     Args:
-      algorithm: what was given.
-      call: how the function that was called takes its arguments, if that is worth saying.
+      algorithm: the value.
+      call: signature of the caller, to show in the message; optional.
 
     Raises:
-      TypeError: it is something else, or has something else in its fields.
+      TypeError: if it is not, or one of its fields has the wrong type.
     """
     if not isinstance(algorithm, FederatedAlgorithm):
         name = getattr(algorithm, "__name__", "")
@@ -36,7 +36,7 @@ def require_algorithm(algorithm: Any, call: str = "") -> None:
             package = "fedax." if str(algorithm.__module__).startswith("fedax.") else ""
             hint = f" Call it with the model: {package}{name}(task.model)."
         raise TypeError(
-            "An algorithm is what a factory such as fedax.fedavg(model) gives, not "
+            "algorithm must be the result of a factory such as fedax.fedavg(model), but is "
             f"{kind_of(algorithm)}.{hint}"
         )
     for name, cure in (("init", ""), ("init_client", ": fedax.algorithm.stateless keeps nothing")):
@@ -56,7 +56,7 @@ def require_algorithm(algorithm: Any, call: str = "") -> None:
 
 
 def call_state_inits(algorithm: FederatedAlgorithm, params: Params) -> tuple[Any, PyTree]:
-    """The server's state before the first round, and that of a client that never took part."""
+    """The server's state before the first round, and a client's initial state."""
     server_state, client_state = (
         checked_call(
             AlgorithmError, f"The algorithm's {name}", f"{name}(params)", getattr(algorithm, name),
@@ -66,31 +66,31 @@ def call_state_inits(algorithm: FederatedAlgorithm, params: Params) -> tuple[Any
     )
     if not all(hasattr(server_state, name) for name in ("params", "round_index", "_replace")):
         raise AlgorithmError(
-            f"The algorithm's init{defined_at(algorithm.init)} must give a NamedTuple with at "
-            f"least the fields params and round_index, but gave {kind_of(server_state)}."
+            f"The algorithm's init{defined_at(algorithm.init)} must return a NamedTuple with at "
+            f"least the fields params and round_index, but returned {kind_of(server_state)}."
         )
     for name, state in (("init", server_state), ("init_client", client_state)):
-        _require_arrays(f"The algorithm's {name} gives a state", state)
+        _require_arrays(f"The algorithm's {name} returns a state", state)
     return server_state, client_state
 
 
 def require_one_structure(states: Sequence[PyTree]) -> None:
-    """Raises a sentence unless the first states of several settings have one structure.
+    """Raises a clear error unless the initial states of several settings have the same structure.
 
     Raises:
-      AlgorithmError: they do not.
+      AlgorithmError: if they do not.
     """
     first, *others = map(jax.tree.structure, states)
     for other in others:
-        if str(other) != str(first):  # a class that a factory defines anew is the same, see below
+        if str(other) != str(first):  # a class that a factory defines again is the same, see below
             raise AlgorithmError(
-                f"The algorithm's states of two settings do not fit together: one is {first}, "
-                f"another one {other}. Settings that change the structure must not be numbers."
+                f"The algorithm's states for two settings have different structures: {first} "
+                f"and {other}. Settings that change the structure must not be numbers."
             )
 
 
 def call_broadcast(exchange: Exchange, place: str, server_state: Any) -> PyTree:
-    """The message of an exchange; `place` is which one, such as "exchange 1 of 2"."""
+    """The message of an exchange; `place` identifies it, such as "exchange 1 of 2"."""
     return checked_call(
         AlgorithmError, f"The broadcast function of {place}", "broadcast(server_state)",
         exchange.broadcast, (server_state,), {},
@@ -100,7 +100,7 @@ def call_broadcast(exchange: Exchange, place: str, server_state: Any) -> PyTree:
 def call_client(
     exchange: Exchange, place: str, message: PyTree, client_state: PyTree, data: Any, key: Array
 ) -> Reply:
-    """A client's reply, with arrays for Python numbers."""
+    """A client's reply, with Python numbers converted to arrays."""
     what = f"The client function of {place}"
     reply = checked_call(
         AlgorithmError, what, "client(message, client_state, data, key)", exchange.client,
@@ -133,14 +133,14 @@ def call_client(
     )
     if before != after:
         raise AlgorithmError(
-            f"A client's state was {before} and came back as {after}; it must keep its structure, "
-            "shapes and dtypes."
+            f"A client's state was {before}, but client returned {after}; it must keep its "
+            "structure, shapes and dtypes."
         )
     return reply
 
 
 def call_report(exchange: Exchange, place: str, upload: PyTree) -> dict[str, Array]:
-    """What an exchange reports of the mean upload; nothing if it has no such function."""
+    """What an exchange reports about the mean upload; nothing without a report function."""
     if exchange.report is None:
         return {}
     what = f"The report function of {place}"
@@ -152,7 +152,7 @@ def call_report(exchange: Exchange, place: str, upload: PyTree) -> dict[str, Arr
     for name, value in values.items():
         if value.ndim or not jnp.issubdtype(value.dtype, jnp.floating):
             raise AlgorithmError(
-                f"{what}{defined_at(exchange.report)} must give floating point scalars, but "
+                f"{what}{defined_at(exchange.report)} must return floating point scalars, but "
                 f"{name!r} is of type {value.dtype} and shape {value.shape}."
             )
     return values
@@ -171,9 +171,9 @@ def call_server(
     after = like_twin(server_state, after)
     if jax.tree.structure(server_state) != jax.tree.structure(after):
         raise AlgorithmError(
-            f"{where} must return a state like the one that it got, "
+            f"{where} must return a state like its argument, "
             f"{kind_of(server_state)} with the same fields, but returned "
-            f"{kind_of(after)} of another structure. Return server_state._replace(params=...)."
+            f"{kind_of(after)} of a different structure. Return server_state._replace(params=...)."
         )
     olds, news = jax.tree.leaves(server_state), jax.tree.leaves(after)
     for place_in_state, old, new in zip(described(server_state, None), olds, news, strict=True):
@@ -187,9 +187,9 @@ def call_server(
 
 
 def like_twin(given: PyTree, other: PyTree) -> PyTree:
-    """The other tree in the classes of the given one, where these have the same names and fields.
+    """The other tree, converted to the classes of the given one if names and fields are equal.
 
-    A class that is defined inside a factory is a new one in every call of it.
+    A class that is defined inside a factory is a new class in every call.
     """
     mine, its = jax.tree.structure(given), jax.tree.structure(other)
     if mine != its and str(mine) == str(its):
@@ -198,7 +198,7 @@ def like_twin(given: PyTree, other: PyTree) -> PyTree:
 
 
 def _check_info(info: Any) -> None:
-    """Raises a sentence unless it is diagnostics: name -> (value, weight), scalars."""
+    """Raises a clear error unless it maps names to scalar pairs (value, weight)."""
     if not hasattr(info, "items"):
         raise AlgorithmError(
             "A client's info must be a dictionary, name -> (value, weight), but is "
@@ -208,7 +208,7 @@ def _check_info(info: Any) -> None:
         if not isinstance(pair, tuple | list) or len(pair) != 2:
             raise AlgorithmError(
                 f"A client's info {name!r} must be a pair (value, weight), as values are averaged, "
-                f"but is {array_words(pair)}. Where all clients weigh the same, give (value, 1.0)."
+                f"but is {array_words(pair)}. For equal weights, give (value, 1.0)."
             )
         shapes = [jnp.shape(part) for part in pair]
         if shapes != [(), ()]:
@@ -219,7 +219,7 @@ def _check_info(info: Any) -> None:
 
 
 def _require_arrays(what: str, tree: PyTree) -> None:
-    """Raises a sentence if a leaf is neither an array nor a number."""
+    """Raises a clear error if a leaf is neither an array nor a number."""
     for leaf in jax.tree.leaves(tree):
         if not hasattr(leaf, "dtype") and not isinstance(leaf, bool | int | float):
             raise AlgorithmError(

@@ -1,4 +1,4 @@
-"""The two errors about what users bring, and how a failure in there becomes a sentence."""
+"""The two errors for users' functions, and their messages."""
 
 from __future__ import annotations
 
@@ -22,38 +22,38 @@ _STANDARD = sysconfig.get_paths()["stdlib"]
 _PACKAGES = re.compile(r"[\\/](site|dist)-packages[\\/]")
 _ENGINE = re.compile(r"[\\/](site|dist)-packages[\\/](jax|jaxlib|fedax)[\\/]")
 
-# Of a long list so many are named, and of a long text so many letters are quoted.
+# Limits on the items of a list that are named and the letters of a text that are quoted.
 _MOST_NAMED = 6
 _MOST_LETTERS = 300
 
 
 class ModelError(Told, ValueError):
-    """A model's function failed or gave what it must not, or the data are not what it takes.
+    """A model's function failed or returned something invalid, or the data do not fit the model.
 
-    The message says which function, where in the user's own code, and what to do; what the
-    function raised is the error's `__cause__`.
+    The message says which function, where in the user's code, and what to do. The original
+    exception is `__cause__`.
     """
 
 
 class AlgorithmError(Told, ValueError):
-    """A method's function failed or gave what it must not; message and cause as for `ModelError`.
+    """A method's function failed or returned something invalid; see `ModelError` for the message.
 
-    Of a method with several exchanges the message names the one.
+    For a method with several exchanges the message names the exchange.
     """
 
 
-# These are sentences already, or nothing that the user's function could help.
+# These have clear messages already, or are not caused by the user's function.
 PASSED_ON = (ModelError, AlgorithmError, MemoryError, jax.errors.JaxRuntimeError)
 
 
 def failure(what: str, call: str, given: Mapping[str, Any], error: Exception) -> str:
-    """The sentence for an error in a user's function.
+    """The message for an error in a user's function.
 
     Args:
       what: the function, such as "The model's loss".
       call: how it is called, such as "loss(params, batch, key)".
-      given: the arguments that are worth telling, by name.
-      error: what it raised.
+      given: the arguments to show, by name.
+      error: the exception.
     """
     words = ", ".join(f"{name}{path}" for name, tree in given.items() for path in described(tree))
     return (
@@ -63,7 +63,7 @@ def failure(what: str, call: str, given: Mapping[str, Any], error: Exception) ->
 
 
 def said(error: Exception) -> str:
-    """What an error says, in one line with a full stop."""
+    """An error's message in one line with a full stop."""
     text = str(error).strip().split("\n")[0].rstrip(".")
     text = text if len(text) <= _MOST_LETTERS else text[:_MOST_LETTERS] + "..."
     return f"{type(error).__name__}: {text}." if text else f"{type(error).__name__}."
@@ -77,14 +77,14 @@ def described(tree: Any, most: int | None = _MOST_NAMED) -> list[str]:
 
 
 def array_words(leaf: Any) -> str:
-    """An array's dtype and shape, or what the value is if it is none."""
+    """An array's dtype and shape, or a description of any other value."""
     if hasattr(leaf, "dtype") and hasattr(leaf, "shape"):
         return f"{leaf.dtype}{list(leaf.shape)}"
     return kind_of(leaf)
 
 
 def kind_of(value: Any) -> str:
-    """What a value is, in words: "the class Task", "the function fedavg", "0.1", "a dict"."""
+    """A description of a value: "the class Task", "the function fedavg", "0.1", "a dict"."""
     if value is None or isinstance(value, bool | int | float | str):
         text = repr(value)
         return text if len(text) <= _MOST_LETTERS else f"a {type(value).__name__}"
@@ -98,7 +98,7 @@ def kind_of(value: Any) -> str:
 
 
 def defined_at(function: Any) -> str:
-    """Where a user's function is defined, " (FILE, line N)"; nothing if it is none of theirs."""
+    """Where a user's function is defined, " (FILE, line N)"; empty if it is not the user's."""
     while isinstance(function, functools.partial):
         function = function.func
     code = getattr(inspect.unwrap(function), "__code__", None)
@@ -116,14 +116,14 @@ def checked_call(
     given: Mapping[str, Any],
     explain: Callable[[Exception], str | None] = lambda error: None,  # noqa: ARG005
 ) -> Any:
-    """Calls a user's function; what it raises becomes a sentence.
+    """Calls a user's function and explains its exceptions.
 
     Args:
       kind: the error to raise.
       what, call, given: as for `failure`.
       function: the user's.
-      arguments: what it is called with.
-      explain: a better sentence for some errors; None where it has none.
+      arguments: its arguments.
+      explain: (error) -> a better message, or None.
     """
     if not callable(function):
         raise kind(f"{what} must be a function {call}, but is {kind_of(function)}.")
@@ -136,7 +136,7 @@ def checked_call(
 
 
 def _place(error: Exception) -> str:
-    """Where in the user's code an error came from, or else in whose package."""
+    """Where in the user's code an error came from, or else in which package."""
     frames = [
         (frame.f_code.co_filename, line, frame.f_code.co_name)
         for frame, line in traceback.walk_tb(error.__traceback__)
@@ -158,20 +158,20 @@ def _is_library(file: str) -> bool:
 
 
 def _cure(error: Exception, given: Mapping[str, Any]) -> str:
-    """What to do about an error that has a well-known reason."""
+    """What to do about an error with a well-known cause."""
     untraceable = (
         jax.errors.ConcretizationTypeError, jax.errors.TracerArrayConversionError,
         jax.errors.TracerIntegerConversionError, jax.errors.NonConcreteBooleanIndexError,
     )
     if isinstance(error, untraceable):
         return (
-            " Values are not known while a round is compiled: use jnp.where in place of if, and "
-            "jax.numpy in place of numpy."
+            " Values are not known while a round is compiled: use jnp.where instead of if, and "
+            "jax.numpy instead of numpy."
         )
     whole = any(
         hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jnp.integer)
         for leaf in jax.tree.leaves(dict(given))
     )
     if whole and "dtype" in str(error):
-        return " Make whole numbers floating point first, as in x.astype(np.float32) / 255."
+        return " Convert integers to floating point first, as in x.astype(np.float32) / 255."
     return ""

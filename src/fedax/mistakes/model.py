@@ -1,4 +1,4 @@
-"""A model's functions, called: what fails, and what has the wrong shape, is a `ModelError`."""
+"""Calls a model's functions; failures and wrong shapes raise a `ModelError`."""
 
 from __future__ import annotations
 
@@ -29,35 +29,36 @@ _SAME = (
 
 
 def require_model(model: Any, call: str = "") -> None:
-    """Raises a sentence unless it is a `fedax.Model`.
+    """Raises a clear error unless this is a `fedax.Model`.
 
     Args:
-      model: what was given.
-      call: how the function that was called takes its arguments, if that is worth saying.
+      model: the value.
+      call: signature of the caller, to show in the message; optional.
 
     Raises:
-      TypeError: it is something else.
+      TypeError: if it is not.
     """
     if isinstance(model, Model):
         return
     raise TypeError(
-        f"model must be a fedax.Model, as fedax.classification(init, apply) or fedax.regression "
-        f"gives, but is {kind_of(model)}.{_hint(model)}" + (f" Call {call}." if call else "")
+        "model must be a fedax.Model, such as the result of fedax.classification(init, apply) or "
+        f"fedax.regression, but is {kind_of(model)}.{_hint(model)}"
+        + (f" Call {call}." if call else "")
     )
 
 
 def require_function(name: str, function: Any, call: str) -> None:
-    """Raises a sentence unless it is a function; a Flax module, which is callable, is none.
+    """Raises a clear error unless this is a function; a Flax module, though callable, is not one.
 
     Raises:
-      TypeError: it is something else.
+      TypeError: if it is not.
     """
     if callable(function) and not _is_flax(function):
         return
     wanted = f"{name} must be a function {call}, but is {kind_of(function)}."
     if _is_flax(function):
         raise TypeError(f"{wanted}{_FLAX}")
-    hint = " For parameters that are there already: lambda key: params." if name == "init" else ""
+    hint = " For existing parameters: lambda key: params." if name == "init" else ""
     raise TypeError(wanted + hint)
 
 
@@ -115,35 +116,35 @@ def call_metric(
 
 
 def array_of(batch: Batch, name: str, argument: str) -> Array:
-    """An array of the batch, for a model whose argument says how it is called."""
+    """An array of the batch, for a model with an argument for its name."""
     if name in batch:
         return batch[name]
     raise ModelError(
-        f"The model looks for the array {name!r}, but {_arrays(batch)}.{_suggestion(name, batch)} "
+        f"The model needs the array {name!r}, but {_arrays(batch)}.{_suggestion(name, batch)} "
         f"Rename the array, or give {argument}={nearest(name, batch) or 'its name'!r} to the "
         "model's factory."
     )
 
 
 def check_range(what: str, values: np.ndarray, count: int, things: str) -> None:
-    """Raises a sentence unless all values are in 0 .. count - 1.
+    """Raises a clear error unless all values are in 0 .. count - 1.
 
     Args:
       what: the values, such as "The labels 'y'".
       values: whole numbers, not empty.
-      count: how many things there are to name.
-      things: such as "classes".
+      count: number of things.
+      things: what they are, such as "classes".
     """
     least, most = int(np.min(values)), int(np.max(values))
     if least < 0 or most >= count:
         raise ModelError(
-            f"{what} must be from 0 to {count - 1}, as the model has {count} {things}, but are "
+            f"{what} must be from 0 to {count - 1}, as the model has {count} {things}, but range "
             f"from {least} to {most}. Number the {things} from 0, or make the model larger."
         )
 
 
 def nearest(name: str, names: Iterable[str]) -> str | None:
-    """The one of the names that was probably meant, if any.
+    """The name that was probably meant, if any.
 
     Example:
       >>> nearest("y", ["features", "label"])
@@ -161,7 +162,7 @@ def _with_mask(function: Any, mask: Array) -> Any:
 
 
 class _NoArrayError(KeyError):
-    """What a batch has not."""
+    """The batch does not have an array."""
 
 
 class _Asked(dict):
@@ -175,7 +176,7 @@ def _call(
     what: str, call: str, function: Any, arguments: tuple[Any, ...], batch: Batch,
     given: Mapping[str, Any],
 ) -> Any:
-    """The function of a batch; arrays that the batch has not are named."""
+    """Calls a function of a batch; the error names arrays that the batch does not have."""
 
     def explain(error: Exception) -> str | None:
         if not isinstance(error, KeyError):
@@ -201,7 +202,7 @@ def _call(
 def _pair(
     what: str, function: Any, result: Any, batch: Batch, name: str
 ) -> tuple[Array, Array]:
-    """What a loss or a metric returned, if it is two arrays of the batch's length."""
+    """The result of a loss or a metric, checked to be two arrays of the batch's length."""
     size = jax.tree.leaves(dict(batch))[0].shape[0]
     contract = (
         f"{what}{defined_at(function)} must return ({name} [B], weights [B]), a number and its "
@@ -211,7 +212,7 @@ def _pair(
         several = isinstance(result, tuple | list)
         words = f"{len(result)} values" if several else f"a single {array_words(result)}"
         raise ModelError(
-            f"{contract}, but returned {words}. Where all examples weigh the same, return "
+            f"{contract}, but returned {words}. For equal weights, return "
             f"({name}, jnp.ones_like({name}))."
         )
     pair = []
@@ -222,7 +223,7 @@ def _pair(
             raise ModelError(f"{contract}, but its {part} are {kind_of(value)}.") from None
         if array.shape != (size,):
             cure = (
-                " Leave the mean over the batch to fedax." if not array.ndim
+                " Do not average over the batch; fedax does." if not array.ndim
                 else f" Take a mean over the axes after the first, as in {part}.mean(1)."
                 if array.shape[0] == size and array.shape[1:] != (1,)
                 else f" Drop an axis, as in {part}[:, 0]." if array.shape == (size, 1) else ""
@@ -255,9 +256,9 @@ _FLAX = (
 
 
 def _hint(model: Any) -> str:
-    """What to give instead."""
+    """What to use instead."""
     if isinstance(getattr(model, "model", None), Model):
-        return f" Give the {type(model).__name__.lower()}'s: task.model."
+        return f" Use the {type(model).__name__.lower()}'s model: task.model."
     if _is_flax(model):
         return _FLAX
     if isinstance(model, int | float):

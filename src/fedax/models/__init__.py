@@ -1,6 +1,6 @@
 """Learning problems as `fedax.algorithm.Model`, and the layers they are made of.
 
-A model knows its parameters, losses and metrics, and nothing of clients.
+A model has parameters, losses and metrics; it is independent of clients.
 """
 
 from fedax.clients.sparse_steps import sparse_product

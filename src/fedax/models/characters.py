@@ -1,9 +1,10 @@
 """Next-character prediction with stacked LSTM or GRU layers: the Shakespeare task.
 
 The model of Reddi et al., "Adaptive Federated Optimization" (ICLR 2021), in the code released with
-it, and of paper 000 (appendix C): an embedding of 8 dimensions, two LSTM layers of 256 units and
-one dense layer to the vocabulary, applied at every position (820,522 parameters), over windows of
-80 characters. Paper 001 (Table 3) has two GRU layers in their place, and 77 tokens.
+it, and of Charles and Konečný 2020 (appendix C): an embedding of 8 dimensions, two LSTM layers of
+256 units and one dense layer to the vocabulary, applied at every position (820,522 parameters),
+over windows of 80 characters. The decaying-steps paper (2021, Table 3) has two GRU layers instead,
+and 77 tokens.
 """
 
 from collections.abc import Mapping
@@ -35,37 +36,37 @@ def character_lstm(
 ) -> Model:
     """The Shakespeare model: embedding, stacked LSTM layers, one dense layer at every position.
 
-    With `cell="gru"` its layers are GRUs, of the same number of units: with the default sizes
-    622,890 parameters instead of 820,522. `character_lstm(vocabulary_size=77, cell="gru")` is the
-    network of paper 001 (Table 3), here with 619,445 parameters.
+    With `cell="gru"` its layers are GRUs with the same number of units; with the default sizes it
+    has 622,890 parameters instead of 820,522. `character_lstm(vocabulary_size=77, cell="gru")` is
+    the network of the decaying-steps paper (2021, Table 3), here with 619,445 parameters.
 
-    A batch is `{'tokens': integer [B, T + 1]}`, 0 being padding. The inputs are the tokens 1 to T,
-    the targets y_1, ..., y_T the tokens 2 to T + 1. With M the positions of a sequence whose
-    target is no padding, its loss and its weight are
+    A batch is `{'tokens': integer [B, T + 1]}`, where 0 is padding. The inputs are the tokens 1 to
+    T, the targets y_1, ..., y_T the tokens 2 to T + 1. With M the positions of a sequence whose
+    target is not padding, its loss and its weight are
 
         loss = -1/max(|M|, 1) sum_{t in M} log softmax(logits_t)[y_t]        weight = |M|
 
-    so that a weighted average over sequences is the average over targets, and a sequence of
-    padding has loss 0 and weight 0. The metrics 'loss' and 'accuracy' (how often the largest
-    logit is the target's) follow the same convention.
+    so a weighted average over sequences is the average over targets, and a sequence of padding has
+    loss 0 and weight 0. The metrics 'loss' and 'accuracy' (how often the largest logit is the
+    target's) follow the same convention.
 
     The parameters are `{'embedding': [V, E], 'layers': ({...}, ...), 'output': {'kernel': [H, V],
-    'bias': [V]}}`, float32, drawn as Keras does: embedding uniform in (-0.05, 0.05), layers by
-    `init_lstm` or `init_gru`, output kernel Glorot uniform and bias 0. Cast them for another
-    precision: the loss is computed in the dtype of the parameters.
+    'bias': [V]}}`, float32, initialised as in Keras: embedding uniform in (-0.05, 0.05), layers by
+    `init_lstm` or `init_gru`, output kernel Glorot uniform and bias 0. For another precision, cast
+    them: the loss is computed in the parameters' dtype.
 
     Args:
-      num_units: H >= 1, the units of each recurrent layer.
-      num_layers: the number of recurrent layers, >= 1.
+      num_units: H >= 1, number of units of each recurrent layer.
+      num_layers: number of recurrent layers, >= 1.
       embedding_size: E >= 1.
-      vocabulary_size: V >= 2, with the padding; tokens lie in 0, ..., V - 1.
+      vocabulary_size: V >= 2, including padding; tokens are in 0, ..., V - 1.
       cell: "lstm", or "gru", see `fedax.models.gru`.
 
     Returns:
       A `Model` whose outputs are the logits [B, T, V].
 
     Raises:
-      ValueError: a size is too small, or there is no such cell.
+      ValueError: if a size is too small, or `cell` is unknown.
 
     Example:
       >>> model = character_lstm(num_units=16, num_layers=1)
@@ -122,20 +123,20 @@ def character_lstm(
 
 
 def check_tokens(arrays: Mapping[str, Any], vocabulary_size: int) -> None:
-    """Raises a `ModelError` if there are tokens that are not in the vocabulary."""
+    """Raises a `ModelError` if a token is not in the vocabulary."""
     tokens = arrays.get("tokens")
     if tokens is not None and tokens.dtype.kind in "iu":  # otherwise the loss says so
         check_range("The tokens", tokens, vocabulary_size, "tokens")
 
 
 def character_cross_entropy(logits: Array, batch: Batch) -> tuple[Array, Array]:
-    """Of logits [B, T, V]: each sequence's mean over its targets and their number, both [B]."""
+    """Each sequence's mean loss over its targets, and their number, both [B]."""
     losses = optax.softmax_cross_entropy_with_integer_labels(logits, _targets(batch))
     return mean_over_targets(losses, _counts(losses, batch))
 
 
 def character_accuracy(logits: Array, batch: Batch) -> tuple[Array, Array]:
-    """How often the largest logit is the target's, likewise."""
+    """Each sequence's accuracy over its targets and their number, both [B]."""
     hits = jnp.argmax(logits, axis=-1).astype(jnp.int32) == _targets(batch)
     values = hits.astype(logits.dtype)
     return mean_over_targets(values, _counts(values, batch))

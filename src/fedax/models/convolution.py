@@ -5,7 +5,7 @@ For images x [B, H, W, C], a kernel w [k, l, C, D] and strides s, t
 .. math:: y_{b,h,v,d} = \sum_{i<k} \sum_{j<l} \sum_c x_{b,\, sh+i,\, tv+j,\, c}\, w_{i,j,c,d}
 
 is one product of a matrix of windows with the kernel, and so are its derivatives with respect to x
-and w. Two ways to write it, of which `_scatters` takes the one that moves less:
+and w. There are two ways to compute it; `_scatters` chooses the one that moves less data:
 
 * gathered: the k l C numbers of every window side by side, times the kernel [k l C, D];
 * scattered: only the k rows of every window side by side, times the kernel [k C, l D], and then
@@ -14,13 +14,13 @@ and w. Two ways to write it, of which `_scatters` takes the one that moves less:
 All of it is slices, products and sums, so JAX differentiates it, forward and backward and to any
 order, and batches it: clients with kernels of their own are a batched product.
 
-So there is no `custom_vjp` here, which would take forward mode away. Six were measured on the
-EMNIST network's second layer (20 images of 26 x 26 x 32 to 24 x 24 x 64, both gradients, in a
-`fori_loop` on a 2-core CPU, medians of 40 in turns). The best computes the windows again in its
-backward pass and takes dw = windows^T dy and dx as the shifted sum of dy w^T: 5.2 ms where the
-derivative of the above takes 5.0 to 5.1, and with 4 clients 11.0 each where that takes 11.0, with
-the same memory (22.9 and 91.7 MiB), because XLA merges the second computation of the windows with
-the first. The other five took 1.4 to 2.6 times as long (medians of 14).
+So there is no `custom_vjp` here, which would rule out forward mode. Six were measured on the EMNIST
+network's second layer (20 images of 26 x 26 x 32 to 24 x 24 x 64, both gradients, in a `fori_loop`
+on a 2-core CPU, medians of 40 in turns). The best computes the windows again in its backward pass
+and takes dw = windows^T dy and dx as the shifted sum of dy w^T: 5.2 ms where the derivative of the
+above takes 5.0 to 5.1, and with 4 clients 11.0 each where that takes 11.0, with the same memory
+(22.9 and 91.7 MiB), because XLA merges the second computation of the windows with the first. The
+other five took 1.4 to 2.6 times as long (medians of 14).
 
 Windows of three columns and many channels take half the products, see `fedax.models.tiles`.
 
@@ -51,11 +51,11 @@ IMPLEMENTATIONS = ("auto", "matmul", "xla")
 
 
 def prefers_fast(platform: str) -> bool:
-    """Whether "auto" means the matrix product rather than XLA's own convolution on a platform.
+    """Whether "auto" means the matrix product, not XLA's own convolution, on a platform.
 
-    It does on "cpu", from measurements. On "gpu" and "tpu" it does not, where XLA's convolution
-    is a library's or the hardware's; nothing was measured there. With many clients under `vmap`,
-    whose convolution is grouped, `implementation="matmul"` may be worth a try there too.
+    It does on "cpu", from measurements. It does not on "gpu" and "tpu", where XLA's convolution
+    comes from a library or the hardware; nothing has been measured there. With many clients under
+    `vmap` the convolution is grouped, so `implementation="matmul"` may be worth trying there too.
 
     Example:
       >>> prefers_fast("cpu"), prefers_fast("gpu")
@@ -68,7 +68,7 @@ def is_fast(implementation: str) -> bool:
     """Whether an implementation means the matrix product on JAX's default platform.
 
     Raises:
-      ValueError: it is none of "auto", "matmul" and "xla".
+      ValueError: if it is none of "auto", "matmul" and "xla".
     """
     check_choice("implementation", implementation, IMPLEMENTATIONS)
     if implementation == "auto":
@@ -89,15 +89,15 @@ def convolution(
 
     .. math:: y_{b,h,v,d} = \sum_{i,j,c} x_{b,\, sh+i,\, tv+j,\, c}\, w_{i,j,c,d}
 
-    with x padded by zeros. Equals `jax.lax.conv_general_dilated` up to rounding, with all
-    derivatives, forward-mode too. bfloat16 and float16 are summed in float32.
+    with x padded by zeros. Equals `jax.lax.conv_general_dilated` up to rounding, including all
+    derivatives and forward mode. bfloat16 and float16 are summed in float32.
 
     Args:
       x: images [B, H, W, C].
       kernel: w, [k, l, C, D], of the same floating point type as `x`.
       strides: s, t >= 1.
       padding: "SAME", "VALID" (no padding), or the zeros ((above, below), (left, right)).
-      precision: of the products, as for `jax.lax.dot_general`.
+      precision: precision of the products, as for `jax.lax.dot_general`.
       implementation: "matmul", "xla" for XLA's own convolution, or "auto" for the faster one on
         JAX's default platform, see `prefers_fast`.
 
@@ -106,7 +106,7 @@ def convolution(
       "VALID".
 
     Raises:
-      ValueError: shapes, types, strides or padding do not fit, or there is no such implementation.
+      ValueError: if shapes, types, strides or padding do not fit, or `implementation` is unknown.
 
     Example:
       >>> import jax.numpy as jnp
@@ -118,12 +118,12 @@ def convolution(
     """
     if x.ndim != 4 or kernel.ndim != 4 or x.shape[3] != kernel.shape[2]:
         raise ValueError(
-            "convolution takes images [B, H, W, C] and a kernel [k, l, C, D], but their shapes "
-            f"are {list(x.shape)} and {list(kernel.shape)}."
+            "convolution takes images [B, H, W, C] and a kernel [k, l, C, D], but got the "
+            f"shapes {list(x.shape)} and {list(kernel.shape)}."
         )
     if x.dtype != kernel.dtype or not jnp.issubdtype(x.dtype, jnp.floating):
         raise ValueError(
-            "convolution takes images and a kernel of one floating point type, but theirs are "
+            "convolution takes images and a kernel of the same floating point type, but got "
             f"{x.dtype} and {kernel.dtype}."
         )
     strides = check_pair("strides", strides)
@@ -150,12 +150,12 @@ def conv_general_dilated(
     *,
     implementation: Implementation = "auto",
 ) -> Array:
-    """`jax.lax.conv_general_dilated`, by `convolution`'s matrix product where that can do it.
+    """`jax.lax.conv_general_dilated`, computed by `convolution`'s matrix product where possible.
 
     That is in one or two spatial dimensions, in any layout, without dilation and groups, for
-    floating point numbers of one type. Everything else goes to JAX, unchanged, and so do arguments
-    that do not fit, whose errors are JAX's. A layer of Flax
-    takes it as `nn.Conv(32, (3, 3), conv_general_dilated=conv_general_dilated)`.
+    floating point numbers of one type. Everything else is passed to JAX unchanged, including
+    invalid arguments, for which JAX raises its own errors. Use it in a layer of Flax as
+    `nn.Conv(32, (3, 3), conv_general_dilated=conv_general_dilated)`.
 
     Args:
       lhs, rhs, window_strides, padding, lhs_dilation, rhs_dilation, dimension_numbers,
@@ -164,7 +164,7 @@ def conv_general_dilated(
       implementation: as for `convolution`.
 
     Raises:
-      ValueError: there is no such implementation; and JAX's own errors.
+      ValueError: if `implementation` is unknown. JAX's own errors are passed on.
 
     Example:
       >>> import jax.numpy as jnp
@@ -278,7 +278,7 @@ def check_pair(name: str, values: Sequence[int]) -> tuple[int, int]:
     """The values as two positive integers.
 
     Raises:
-      ValueError: they are not.
+      ValueError: if they are not.
     """
     try:
         first, second = map(operator.index, values)
@@ -295,7 +295,7 @@ def check_pads(
     """The padding before and after both spatial dimensions, as integers.
 
     Raises:
-      ValueError: it is no padding, or the window is larger than the padded image.
+      ValueError: if the padding is invalid, or the window is larger than the padded image.
     """
     if isinstance(padding, str):
         check_choice("padding", padding.upper(), ("SAME", "VALID"))

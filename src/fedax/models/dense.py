@@ -22,13 +22,13 @@ from fedax.validate import check_count
 def logistic_regression(
     num_features: int = 784, num_classes: int = 62, *, initialization: Initialization = "keras"
 ) -> Model:
-    """Softmax regression, by default that of paper 003 (appendix A): 48,670 parameters.
+    """Softmax regression, by default with 48,670 parameters (Karimireddy et al. 2020, appendix A).
 
     It is `mlp_classifier` without hidden layers.
 
     Args:
-      num_features: numbers of an example.
-      num_classes: of the labels, >= 2.
+      num_features: number of features per example.
+      num_classes: number of classes, >= 2.
       initialization: "keras" or "pytorch", see `fedax.models.init_layer`.
 
     Example:
@@ -49,22 +49,23 @@ def mlp_classifier(
 ) -> Model:
     """Classification by a multi-layer perceptron, `fedax.models.mlp.mlp`.
 
-    By default that of paper 003 (appendix A, "300u-100"; its activation is not stated): 271,862
-    parameters. `mlp_classifier(hidden_sizes=(200, 200), num_classes=10, initialization="pytorch")`
-    is the MNIST network of FedDyn (Acar et al. 2021), and of McMahan et al. (2017): 199,210.
+    By default it is the MLP of Karimireddy et al. 2020 (appendix A, "300u-100"; the paper does not
+    state its activation), with 271,862 parameters. `mlp_classifier(hidden_sizes=(200, 200),
+    num_classes=10, initialization="pytorch")` is the MNIST network of FedDyn (Acar et al. 2021),
+    and of McMahan et al. (2017), with 199,210.
 
     Args:
-      num_features: numbers of an example.
-      hidden_sizes: the widths of the hidden layers.
-      num_classes: of the labels, >= 2.
+      num_features: number of features per example.
+      hidden_sizes: widths of the hidden layers.
+      num_classes: number of classes, >= 2.
       initialization: "keras" or "pytorch", see `fedax.models.init_layer`.
 
     Returns:
-      A model of batches `{'x': [B, ...], 'y': [B]}`, with x flattened and cast to the parameters'
-      type; the metrics are `accuracy` and `loss`.
+      A model for batches `{'x': [B, ...], 'y': [B]}`. x is flattened and cast to the parameters'
+      dtype; the metrics are `accuracy` and `loss`.
 
     Raises:
-      ValueError: a size is out of its range. When used, if the inputs do not fit.
+      ValueError: if a size is out of range; when used, if the inputs have the wrong shape.
 
     Example:
       >>> params = mlp_classifier().init(jax.random.key(0))
@@ -80,29 +81,29 @@ def mlp_classifier(
 def autoencoder(
     num_features: int = 784, hidden_sizes: Sequence[int] = (1000, 500, 250), code_size: int = 30
 ) -> Model:
-    r"""The bottleneck autoencoder of paper 004's EMNIST experiments, 2,837,314 parameters.
+    r"""The bottleneck autoencoder of Reddi et al. 2021 for EMNIST, 2,837,314 parameters.
 
     Dense layers of `hidden_sizes`, then `code_size`, then the sizes mirrored, back to
-    `num_features`. All have the logistic function but the code, which is linear. With x the
-    example's D numbers, which must lie in [0, 1], and f(x) what comes out,
+    `num_features`. All layers use the logistic function except the code, which is linear. With x
+    the example's D numbers, which must be in [0, 1], and f(x) the output,
 
     .. math:: \ell = \frac1D \lVert f(x) - x \rVert^2
 
-    Paper 004 gives it inverted pixels, 1 - x. The code released with the paper sums this loss over
-    a minibatch, where fedax takes the mean: its client learning rates times the batch size are
-    those of fedax.
+    Reddi et al. 2021 trains it on inverted pixels, 1 - x. The code released with the paper sums
+    this loss over a minibatch, whereas fedax takes the mean: multiply its client learning rates by
+    the batch size to get those of fedax.
 
     Args:
-      num_features: D, numbers of an example.
-      hidden_sizes: the widths before the code; those after it are mirrored.
-      code_size: the width of the code.
+      num_features: D, number of features per example.
+      hidden_sizes: widths of the layers before the code; those after it are mirrored.
+      code_size: width of the code.
 
     Returns:
-      A model of batches `{'x': [B, ...]}` with the metric `loss`; its outputs are f(x) [B, D], its
-      parameters a tuple of layers `{'w': [in, out], 'b': [out]}`, drawn as Keras does.
+      A model for batches `{'x': [B, ...]}` with the metric `loss`. Its outputs are f(x) [B, D], and
+      its parameters a tuple of layers `{'w': [in, out], 'b': [out]}`, initialised as in Keras.
 
     Raises:
-      ValueError: a size is no whole number >= 1.
+      ValueError: if a size is not a whole number >= 1.
 
     Example:
       >>> params = jax.eval_shape(autoencoder().init, jax.random.key(0))
@@ -125,8 +126,8 @@ def autoencoder(
         flat = x.reshape(x.shape[0], -1).astype(like.dtype)
         if flat.shape[1] != num_features:
             raise ModelError(
-                f"The autoencoder takes {num_features} numbers an example, but the inputs have the "
-                f"shape {list(x.shape)}, {flat.shape[1]} an example."
+                f"The autoencoder takes {num_features} numbers per example, but the inputs have "
+                f"the shape {list(x.shape)}, {flat.shape[1]} per example."
             )
         return flat
 

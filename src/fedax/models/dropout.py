@@ -1,4 +1,4 @@
-"""Dropout, with as few random bits as its rate needs."""
+"""Dropout that uses as few random bits as its rate needs."""
 
 from __future__ import annotations
 
@@ -13,22 +13,23 @@ _LEVELS = 256  # of a byte
 
 
 def dropout(hidden: Array, rate: float, key: Array | None) -> Array:
-    r"""Sets each number to 0 with a probability and divides the others by what is left of 1.
+    r"""Sets each number to 0 with probability p and divides the others by 1 - p.
 
     .. math:: y_i = \begin{cases} 0 & \text{with probability } p \\
         x_i / (1 - p) & \text{otherwise} \end{cases}
 
-    independently for each i, by the key alone. For a rate that is a multiple of 1/256, such as
-    1/4 and 1/2, a byte a number decides, which is exact and a quarter of the random bits: a step
-    of the EMNIST CNN, with 184,320 and 2,560 numbers, took 14.5 ms instead of 15.6 on one core.
+    independently for each i, determined by the key alone. For a rate that is a multiple of 1/256,
+    such as 1/4 and 1/2, one random byte per number is enough; this is exact and needs a quarter of
+    the random bits. A step of the EMNIST CNN, with 184,320 and 2,560 numbers, took 14.5 ms instead
+    of 15.6 on one core.
 
     Args:
       hidden: x, of any shape.
-      rate: p in [0, 1), a plain number.
+      rate: p in [0, 1), a Python number.
       key: a PRNG key; None: nothing is dropped, as in evaluation.
 
     Raises:
-      ValueError: the rate is out of its range.
+      ValueError: if the rate is not in [0, 1).
 
     Example:
       >>> y = dropout(jnp.ones(100_000, jnp.float32), 0.25, jax.random.key(0))

@@ -1,4 +1,4 @@
-"""Group normalisation: what stands in for batch normalisation in federated networks."""
+"""Group normalisation, the substitute for batch normalisation in federated networks."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ def group_norm(
     .. math:: y_{b,h,v,c} = s_c \frac{x_{b,h,v,c} - \mu_{b,g(c)}}{\sqrt{\sigma^2_{b,g(c)} +
         \epsilon}} + o_c
 
-    with the mean and the variance over an image's pixels and the channels of the group g(c), which
-    are C / num_groups neighbours. It knows nothing of other examples, unlike batch normalisation.
+    with the mean and the variance over an image's pixels and the C / num_groups neighbouring
+    channels of the group g(c). Unlike batch normalisation, it does not depend on other examples.
     bfloat16 and float16 are summed in float32.
 
     Args:
       x: images [B, H, W, C].
       scale, offset: s, o, [C].
       num_groups: a divisor of C.
-      epsilon: > 0. TensorFlow Addons, with which the code released with paper 004 was written, has
+      epsilon: > 0. TensorFlow Addons, which the code released with Reddi et al. 2021 uses, has
         1e-3; Flax 1e-6, PyTorch 1e-5.
 
     Raises:
-      ValueError: num_groups does not divide the number of channels.
+      ValueError: if num_groups does not divide the number of channels.
 
     Example:
       >>> x = jnp.array([[[[1.0, 3.0, 7.0, 7.0]]]])  # one pixel, two groups
@@ -56,7 +56,7 @@ def group_norm(
 
 
 def check_groups(num_groups: int, num_channels: int) -> None:
-    """Raises a ValueError unless the channels can be grouped so."""
+    """Raises a ValueError unless `num_groups` divides the number of channels."""
     check_count("num_groups", num_groups)
     if num_channels % num_groups:
         raise ValueError(

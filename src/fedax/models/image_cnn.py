@@ -1,4 +1,4 @@
-"""The convolutional network of paper 004's EMNIST experiments, and a CIFAR-10 benchmark's."""
+"""The convolutional networks of Reddi et al. 2021 for EMNIST and of a CIFAR-10 benchmark."""
 
 from __future__ import annotations
 
@@ -34,30 +34,33 @@ def image_cnn(
         h_3 &= d_2(r(h_2 W_3 + b_3)) \quad [128], \qquad f(x) = h_3 W_4 + b_4
 
     with 3x3 kernels without padding, the maximum over windows of 2x2, r(z) = max(0, z) and dropout
-    d: in training a number is set to 0 with its layer's rate p and divided by 1 - p otherwise; in
-    evaluation it is left alone. Weights are drawn Glorot uniform, biases are 0, both float32.
+    d: in training a number is set to 0 with its layer's rate p and divided by 1 - p otherwise;
+    evaluation does not change it. Weights are Glorot uniform, biases are 0, both float32.
 
     With the default arguments it is the network for EMNIST with 62 classes in the code released
-    with Reddi et al., "Adaptive federated optimization" (ICLR 2021, paper 004): 1,206,590
+    with Reddi et al., "Adaptive federated optimization" (ICLR 2021): 1,206,590
     parameters. `image_cnn((32, 32, 3), 10)` is that of the CIFAR-10 benchmark of pfl-research
     (Granqvist et al., "pfl-research: simulation framework for accelerating research in private
-    federated learning", 2024), with 1,626,442 parameters. The CNNs of papers 000, 001 and 002,
-    which pool after each convolution, are `fedax.models.pooled_cnn`.
+    federated learning", 2024), with 1,626,442 parameters. The CNNs of Charles and Konečný 2020, the
+    decaying-steps paper (2021) and Chen et al. 2023, which pool after each convolution, are
+    `fedax.models.pooled_cnn`.
 
     Args:
       image_shape: [H, W, C], H and W >= 6.
-      num_classes: of the labels, >= 2.
-      dropout_rates: after pooling and after the dense layer, in [0, 1); (0, 0) is no dropout.
+      num_classes: number of classes, >= 2.
+      dropout_rates: rates after pooling and after the dense layer, in [0, 1); (0, 0) turns dropout
+        off.
       implementation: as for `fedax.models.convolution.convolution`.
 
     Returns:
-      A model of batches `{'x': [B, H, W, C], 'y': [B]}`; x may have any shape [B, ...] of as many
-      numbers, is cast to the parameters' type, and is used as it is, not scaled. Its metrics are
-      `accuracy` and `loss`, its parameters `{'conv_1': {'w', 'b'}, 'conv_2', 'dense_1',
-      'dense_2'}`, and its outputs logits [B, num_classes].
+      A model for batches `{'x': [B, H, W, C], 'y': [B]}`. x may have any shape [B, ...] with H W C
+      numbers per example; it is cast to the parameters' dtype and not scaled. The metrics are
+      `accuracy` and `loss`, the parameters `{'conv_1': {'w', 'b'}, 'conv_2', 'dense_1',
+      'dense_2'}`, and the outputs logits [B, num_classes].
 
     Raises:
-      ValueError: a size or a rate is out of its range. When used, if the inputs do not fit.
+      ValueError: if a size or a rate is out of range; when used, if the inputs have the wrong
+        shape.
 
     Example:
       >>> model = image_cnn()

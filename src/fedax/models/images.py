@@ -1,4 +1,4 @@
-"""What the networks for images share: their inputs' shape, and a layer's activation."""
+"""Shared by the networks for images: the inputs' shape and a layer's activation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def check_image_shape(image_shape: Sequence[int], smallest: int = 1) -> tuple[in
     """The shape [H, W, C] of an image, H and W at least `smallest`.
 
     Raises:
-      ValueError: it is something else.
+      ValueError: if it is not such a shape.
     """
     shape = tuple(image_shape)
     if len(shape) != 3:
@@ -31,7 +31,7 @@ def as_images(x: Array, shape: tuple[int, int, int], like: Array) -> Array:
     """The inputs [B, ...] as images [B, H, W, C] of the dtype of `like`.
 
     Raises:
-      ModelError: an input has another number of numbers.
+      ModelError: if the inputs have a different size.
     """
     if math.prod(x.shape[1:]) != math.prod(shape):
         raise ModelError(

@@ -1,4 +1,4 @@
-"""How the papers' frameworks draw the parameters of a layer."""
+"""Initial parameters of a layer, as in the papers' frameworks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Initialization: TypeAlias = Literal["keras", "pytorch"]
 
 
 def check_initialization(initialization: str) -> None:
-    """Raises a ValueError if there is no such initialisation."""
+    """Raises a ValueError if the initialisation is unknown."""
     check_choice("initialization", initialization, get_args(Initialization))
 
 
@@ -25,7 +25,7 @@ def init_layer(
 ) -> dict[str, Array]:
     r"""Draws a dense or a convolutional layer, in float32.
 
-    With n the number of inputs of an output, and m the number of outputs of an input:
+    With n inputs per output, and m outputs per input:
 
     * "keras" (`glorot_uniform` and `zeros`): w uniform within :math:`\pm\sqrt{6 / (n + m)}`, b = 0;
     * "pytorch" (`reset_parameters` of `Linear` and `Conv2d`): w and b uniform within
@@ -33,7 +33,7 @@ def init_layer(
 
     Args:
       key: a PRNG key.
-      shape: of w: [in, out] of a dense layer, [k, l, in, out] of a convolution.
+      shape: shape of w, [in, out] for a dense layer, [k, l, in, out] for a convolution.
       initialization: "keras" or "pytorch".
 
     Returns:

@@ -1,4 +1,4 @@
-"""What a classification says of logits and labels: one of C classes, or yes and no."""
+"""Losses and accuracy of a classification: one of C classes, or yes and no."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Softmax(NamedTuple):
       labels: the name of their array.
       class_weights: [C], or None.
       example_weights: the name of their array, or None.
-      smoothing: of the labels.
+      smoothing: label smoothing.
     """
 
     labels: str
@@ -61,7 +61,7 @@ class Softmax(NamedTuple):
         return hits, self._weights_of(found, batch, hits)
 
     def check(self, shape: tuple[int, ...], arrays: Mapping[str, Any]) -> None:
-        """Raise a clear error unless labels that count are in their range, and weights in theirs.
+        """Raise a clear error unless the labels that count and the weights are in range.
 
         Args:
           shape: of logits.
@@ -83,7 +83,7 @@ class Softmax(NamedTuple):
         return jnp.ones_like(values) if given is None else given.astype(values.dtype)
 
     def _counted(self, values: Array, weights: Array) -> Array:
-        """The values, 0 where an example says that it does not count: its label may be anything."""
+        """The values, with 0 for an example with weight 0, whose label may be anything."""
         return values if self.example_weights is None else jnp.where(weights == 0, 0, values)
 
 
@@ -115,7 +115,7 @@ class Sigmoid(NamedTuple):
         return mean_of_cells(hits, self._weights_of(found, batch, hits))
 
     def check(self, shape: tuple[int, ...], arrays: Mapping[str, Any]) -> None:
-        """Raise a clear error unless labels that count are 0 or 1, and weights in their range."""
+        """Raise a clear error unless the labels that count are 0 or 1 and the weights in range."""
         del shape
         weights, found = check_weights(_WEIGHTS, self.example_weights, arrays), arrays[self.labels]
         found = np.asarray(found)
@@ -126,9 +126,9 @@ class Sigmoid(NamedTuple):
         wrong = (found != 0) & (found != 1)
         if wrong.any():
             raise ModelError(
-                f"The labels {self.labels!r} must be 0 or 1 for a sigmoid, but there is a "
-                f"{found[wrong][0]:g}. Give weight 0 in example_weights to labels that are not "
-                "known, or leave out activation= for more than two classes."
+                f"The labels {self.labels!r} must be 0 or 1 for a sigmoid, but one is "
+                f"{found[wrong][0]:g}. Give unknown labels weight 0 in example_weights, "
+                "or leave out activation= for more than two classes."
             )
 
     def _fitting(self, logits: Array, batch: Batch) -> tuple[Array, Array]:
@@ -140,7 +140,7 @@ class Sigmoid(NamedTuple):
             cure = (
                 f" Drop the labels' last axis: {self.labels}[:, 0]."
                 if found.shape == (*logits.shape, 1)
-                else ' One label of several classes takes activation="softmax".'
+                else ' For one label out of several classes use activation="softmax".'
                 if found.ndim == 1 and logits.ndim == 2 else " Give a logit for each label."
             )
             raise ModelError(
@@ -155,12 +155,12 @@ class Sigmoid(NamedTuple):
 
 
 def _check_shapes(logits: Array, found: Array, labels: str) -> None:
-    """Raises a sentence unless logits are [B, C] and labels whole numbers [B]."""
+    """Raises a clear error unless logits are [B, C] and labels integers [B]."""
     if logits.ndim != 2 or logits.shape[:1] != found.shape:
         cure = (
-            ' Logits have one column a class; one logit for two classes takes activation="sigmoid".'
+            ' Logits have one column per class; for one logit use activation="sigmoid".'
             if logits.ndim != 2
-            else f" If they are one-hot, give {labels}.argmax(1); if several may be 1 at once, "
+            else f" If they are one-hot, use {labels}.argmax(1); if several may be 1 at once, use "
             'activation="sigmoid".' if found.shape == logits.shape
             else f" Drop the labels' last axis: {labels}[:, 0]."
             if found.shape == (len(logits), 1) else " An example has one label."
@@ -171,8 +171,8 @@ def _check_shapes(logits: Array, found: Array, labels: str) -> None:
         )
     if logits.shape[1] == 1:
         raise ModelError(
-            f"A softmax over the one logit of each example is always 1. For two classes {labels!r} "
-            'give activation="sigmoid" to fedax.classification, or two logits.'
+            f"A softmax over one logit is always 1. For two classes {labels!r} "
+            'give fedax.classification activation="sigmoid", or return two logits.'
         )
     if not jnp.issubdtype(found.dtype, jnp.integer):
         raise ModelError(

@@ -1,4 +1,4 @@
-"""Metrics as the papers define them, beside those that the models have anyway.
+"""Metrics as the papers define them, in addition to the models' own.
 
 Each factory returns a `fedax.algorithm.Metric`: (outputs, batch) -> (values [B], weights [B]).
 """
@@ -23,17 +23,17 @@ from fedax.validate import check_count
 def token_accuracy(
     leave_out: Sequence[int] = (), *, tokens: str = "tokens", padding: int = PADDING
 ) -> Metric:
-    """How often the largest logit is the target's, of logits [B, T, V] for tokens [B, T + 1].
+    """Accuracy of the largest logit, for logits [B, T, V] and tokens [B, T + 1].
 
-    Padding is never counted. The code released with paper 004 has three of it for Stack Overflow:
-    `accuracy_with_oov` leaves out nothing more, `accuracy_no_oov` unknown words, and
-    `accuracy_no_oov_or_eos` the end of a sentence too; its beginning is never a target. For
-    Shakespeare it leaves out padding alone.
+    Padding never counts. The code released with Reddi et al. 2021 has three variants for Stack
+    Overflow: `accuracy_with_oov` leaves out only padding, `accuracy_no_oov` also unknown words, and
+    `accuracy_no_oov_or_eos` also the end of a sentence; its beginning is never a target. For
+    Shakespeare only padding is left out.
 
     Args:
       leave_out: ids that do not count as targets.
-      tokens: the name of the client array.
-      padding: the id of padding.
+      tokens: name of the client array.
+      padding: id of padding.
 
     Example:
       >>> logits = jnp.zeros((1, 3, 6)).at[:, :, 2].set(1.0)  # always 2
@@ -56,21 +56,22 @@ def token_accuracy(
 
 @factory
 def recall_at(k: int = 5, *, labels: str = "tags") -> Metric:
-    r"""Recall of the k largest scores: which part of all labels is among them.
+    r"""Recall of the k largest scores: the share of all labels that is among them.
 
     .. math:: \frac{\sum_i |\operatorname{top}_k(z_i) \cap t_i|}{\sum_i |t_i|}
 
-    An example has the value :math:`|top_k(z_i) \cap t_i| / |t_i|` and the weight |t_i|, so that the
-    mean is that of all labels together, as of `keras.metrics.Recall(top_k=5)`, which papers 001 and
-    004 report for Stack Overflow's tags. An example without labels weighs nothing.
+    An example has the value :math:`|top_k(z_i) \cap t_i| / |t_i|` and the weight |t_i|, so the mean
+    is over all labels together, as in `keras.metrics.Recall(top_k=5)`, which the decaying-steps
+    paper (2021) and Reddi et al. 2021 report for Stack Overflow's tags. An example without labels
+    has weight 0.
 
     Args:
-      k: how many scores, >= 1; at most as many as there are.
-      labels: the name of the client array of labels, integers [n, m], padded with negative ones.
+      k: number of scores, >= 1 and at most C.
+      labels: name of the client array of labels, integers [n, m], padded with negative numbers.
 
     Raises:
-      ValueError: k is no whole number >= 1.
-      ModelError: when used, if the outputs are no scores [B, C] of at least k labels.
+      ValueError: if k is not a whole number >= 1.
+      ModelError: when used, if the outputs are not scores [B, C] with C >= k.
 
     Example:
       >>> scores = jnp.array([[0.1, 0.9, 0.8], [0.3, 0.2, 0.1]])
@@ -101,10 +102,10 @@ def recall_at(k: int = 5, *, labels: str = "tags") -> Metric:
 def mean_squared_error(*, targets: str = "x") -> Metric:
     r"""Mean square of an example's errors, :math:`\frac1D \lVert f(x) - x \rVert^2`.
 
-    What paper 004 reports of the autoencoder, in hundredths by the look of its table (0.98).
+    Reddi et al. 2021 reports it for the autoencoder, in hundredths judging by its table (0.98).
 
     Args:
-      targets: the name of the client array [n, ...].
+      targets: name of the client array [n, ...].
 
     Example:
       >>> values, _ = mean_squared_error()(jnp.zeros((1, 4)), {"x": jnp.ones((1, 2, 2))})
@@ -118,7 +119,7 @@ def mean_squared_error(*, targets: str = "x") -> Metric:
         given = outputs.reshape(outputs.shape[0], -1)
         if given.shape != wanted.shape:
             raise ModelError(
-                f"The outputs {list(outputs.shape)} are not as many numbers as the targets "
+                f"The outputs have the shape {list(outputs.shape)}, which does not fit the targets "
                 f"{targets!r}, {list(wanted.shape)}."
             )
         values = jnp.square(given - wanted).mean(1)

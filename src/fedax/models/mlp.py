@@ -1,8 +1,8 @@
 """Multi-layer perceptrons: one for arrays, one for characters.
 
-Their parameters are a tuple of layers `{'w': [in, out], 'b': [out]}`, and they follow the widths
-of whatever parameters they are given, as matched averaging (`fedax.algorithms.pfnm`) needs: the
-network that it gives back is wider than those that it was made from.
+Their parameters are a tuple of layers `{'w': [in, out], 'b': [out]}`. The widths come from the
+parameters that are passed in, as matched averaging (`fedax.algorithms.pfnm`) needs: its result is
+wider than the networks it was built from.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ def mlp(
     *,
     initialization: Initialization = "keras",
 ) -> tuple[Callable[[Array], Params], Callable[[Params, Array], Array]]:
-    r"""A multi-layer perceptron, as the two arguments that `fedax.classification` takes.
+    r"""A multi-layer perceptron, as `init` and `apply` for `fedax.classification`.
 
     .. math:: h_0 = x, \quad h_c = \max(0, h_{c-1} W_c + b_c), \quad f(x) = h_{C-1} W_C + b_C
 
-    By default weights are drawn Glorot uniform and biases are 0, both float32. A unit whose
-    weights, incoming and outgoing, and bias are 0 stays so: all its gradients are exactly 0.
+    By default weights are Glorot uniform and biases are 0, both float32. A unit whose weights,
+    incoming and outgoing, and bias are all 0 never changes: its gradients are exactly 0.
 
     Args:
-      layer_sizes: the sizes of the input, of every hidden layer and of the output, each >= 1.
+      layer_sizes: sizes of the input, every hidden layer and the output, each >= 1.
       initialization: "keras" or "pytorch", see `fedax.models.init_layer`.
 
     Returns:
@@ -43,8 +43,8 @@ def mlp(
       apply: `(params, x) -> [B, out]`. x [B, ...] is flattened and cast to the parameters' dtype.
 
     Raises:
-      ValueError: there are fewer than two sizes, or one is no whole number >= 1. When used, if
-        the inputs do not have layer_sizes[0] numbers an example.
+      ValueError: if there are fewer than two sizes, or one is not an integer >= 1; when used, if
+        the inputs do not have layer_sizes[0] numbers per example.
 
     Example:
       >>> from fedax import classification
@@ -72,8 +72,8 @@ def mlp(
         flat = x.reshape(x.shape[0], -1).astype(first["w"].dtype)
         if flat.shape[1] != first["w"].shape[0]:
             raise ValueError(
-                f"The MLP takes {first['w'].shape[0]} numbers an example, but the inputs have "
-                f"the shape {list(x.shape)}, {flat.shape[1]} an example."
+                f"The MLP takes {first['w'].shape[0]} numbers per example, but the inputs have "
+                f"the shape {list(x.shape)}, {flat.shape[1]} per example."
             )
         return _layers_above(flat @ first["w"] + first["b"][None, :], rest)
 
@@ -87,21 +87,21 @@ def character_mlp(
     """Next-character prediction from the last few characters, by an MLP.
 
     Batches, losses, weights, metrics and padding are those of `fedax.models.character_lstm`. The
-    input at position t is the `context` tokens up to and with token t, each as a one-hot vector
-    of V numbers, padding (0) before the first; they lie side by side, the oldest first, so the
-    first layer is an ordinary one, w [context V, H]. The parameters are those of
-    `mlp((context V, *hidden_sizes, V))`.
+    input at position t is the `context` tokens up to and with token t, each as a one-hot vector of
+    V numbers, with padding (0) before the first. They are concatenated, oldest first, so the first
+    layer is an ordinary one, w [context V, H]. The parameters are those of `mlp((context V,
+    *hidden_sizes, V))`.
 
     Args:
-      context: how many characters the prediction sees, >= 1.
-      hidden_sizes: the widths of the hidden layers, at least one.
-      vocabulary_size: V >= 2, with the padding; tokens lie in 0, ..., V - 1.
+      context: number of characters that the prediction uses, >= 1.
+      hidden_sizes: widths of the hidden layers, at least one.
+      vocabulary_size: V >= 2, including padding; tokens are in 0, ..., V - 1.
 
     Returns:
       A `Model` whose outputs are the logits [B, T, V].
 
     Raises:
-      ValueError: a size is too small.
+      ValueError: if a size is too small.
 
     Example:
       >>> model = character_mlp(context=2, hidden_sizes=(16,))
@@ -144,7 +144,7 @@ def hidden_sizes(params: Params) -> list[int]:
     """The widths of a network's hidden layers.
 
     Raises:
-      ModelError: the parameters are not those of an MLP with a hidden layer.
+      ModelError: if the parameters are not those of an MLP with a hidden layer.
     """
     layers = list(params) if isinstance(params, list | tuple) else []
     fits = len(layers) > 1 and all(

@@ -1,4 +1,4 @@
-"""Prediction of the next token of a sequence; what must not count is left out."""
+"""Prediction of the next token of a sequence, with padding and chosen tokens left out."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ def next_token(
     padding: int = PADDING,
     weights: str | None = None,
 ) -> Model:
-    r"""Next-token prediction, whatever the model: the loss of logits z_t [V] at every position.
+    r"""Next-token prediction with any model: the loss of logits z_t [V] at every position.
 
     .. math:: \ell = -\tfrac1W \textstyle\sum_t w_t \log \operatorname{softmax}(z_t)_{y_t}
 
-    A batch has tokens [B, T + 1]: the inputs are the first T of a row, the targets y the last T.
-    A target weighs w_t = 1, and 0 if it is padding. A sequence's loss is the mean over its
-    targets and has the weight W = sum_t w_t, so that means over sequences are means over targets.
+    A batch has tokens [B, T + 1]: the inputs are the first T of a row, the targets y the last T. A
+    target has weight w_t = 1, or 0 if it is padding. A sequence's loss is the mean over its targets
+    and has weight W = sum_t w_t, so means over sequences are means over targets.
 
     The metric `loss` is the same. The metric `accuracy` (how often the largest logit is the
-    target's) also leaves out the targets in `leave_out`: to predict "unknown" is no merit, and
+    target's) also leaves out the targets in `leave_out`: predicting "unknown" is not useful, and
     "end" is easy.
 
     Args:
@@ -44,15 +44,15 @@ def next_token(
       apply: (parameters, inputs int32 [B, T]) -> logits [B, T, V].
       leave_out: ids that the accuracy leaves out as targets, for example
         `(vocabulary.unknown, vocabulary.end)` of a `fedax.Vocabulary`.
-      tokens: the name of the client array of tokens, integers [n, T + 1].
-      padding: the id of padding.
-      weights: the name of a client array [n, T] of further weights of the targets, >= 0; w_t is
-        multiplied by it. None: there is none.
+      tokens: name of the client array of tokens, integers [n, T + 1].
+      padding: id of padding.
+      weights: name of a client array [n, T] of additional weights of the targets, >= 0, by which
+        w_t is multiplied. None: no such array.
 
     Raises:
-      TypeError: init or apply is no function.
+      TypeError: if init or apply is not a function.
       ModelError: when used, if apply fails, the shapes of logits, tokens and weights do not fit, or
-        the tokens are not whole numbers in their range.
+        the tokens are not integers in range.
 
     Example:
       >>> import jax
@@ -77,8 +77,9 @@ def next_token(
         found = array_of(batch, tokens, "tokens")
         if found.ndim != 2 or not jnp.issubdtype(found.dtype, jnp.integer):
             raise ModelError(
-                f"The tokens {tokens!r} must be whole numbers [B, T + 1], a sequence a row, but "
-                f"are {found.dtype}{list(found.shape)}. fedax.Vocabulary makes them of texts."
+                f"The tokens {tokens!r} must be whole numbers [B, T + 1], one sequence per row, "
+                "but "
+                f"are {found.dtype}{list(found.shape)}. fedax.Vocabulary makes them from texts."
             )
         return found.astype(jnp.int32)
 
@@ -90,8 +91,8 @@ def next_token(
         )
         if getattr(logits, "ndim", 0) != 3 or logits.shape[:2] != inputs.shape:
             raise ModelError(
-                f"apply must give logits [B, T, V] of inputs [B, T], here {list(inputs.shape)}, "
-                f"but gave {array_words(logits)}."
+                f"apply must return logits [B, T, V] for inputs [B, T], here {list(inputs.shape)}, "
+                f"but returned {array_words(logits)}."
             )
         return logits
 
@@ -141,6 +142,6 @@ def next_token(
 
 
 def mean_over_targets(values: Array, weights: Array) -> tuple[Array, Array]:
-    """Each sequence's weighted mean of values [B, T], 0 if nothing weighs, and its weight."""
+    """Each sequence's weighted mean of values [B, T], or 0 if all weights are 0, and its weight."""
     total = weights.sum(axis=-1)
     return (values * weights).sum(axis=-1) / jnp.where(total > 0, total, 1), total

@@ -16,10 +16,10 @@ ALONE = "params"
 
 
 def named_leaves(tree: PyTree) -> dict[str, Any]:
-    """The leaves by name, in their order; a name is the way to the leaf, joined by dots.
+    """The leaves by name, in order; a name is the path to the leaf, joined by dots.
 
     Raises:
-      ValueError: two leaves would have one name, which dots in keys can do.
+      ValueError: if two leaves have the same name, because keys contain dots.
 
     Example:
       >>> list(named_leaves({"dense": {"w": 1.0, "b": 2.0}, "scales": [3.0, 4.0]}))
@@ -30,7 +30,7 @@ def named_leaves(tree: PyTree) -> dict[str, Any]:
         name = jax.tree_util.keystr(path, simple=True, separator=".") if path else ALONE
         if name in named:
             raise ValueError(
-                f"Two arrays would both be called {name!r}, as names are keys joined by dots; "
+                f"Two arrays would both be named {name!r}, as names are keys joined by dots; "
                 "rename one of the keys."
             )
         named[name] = leaf
@@ -41,13 +41,13 @@ def fitted(tree: PyTree, like: PyTree, what: str, whose: str) -> PyTree:
     """The tree's leaves in the structure of `like`, matched by their names.
 
     Args:
-      tree: what was given; leaves [...].
-      like: what it must fit: same names, shapes and dtypes.
-      what, whose: how a sentence calls the two.
+      tree: the given tree; leaves [...].
+      like: the tree it must match: same names, shapes and dtypes.
+      what, whose: names of the two trees, for the message.
 
     Raises:
-      ValueError: an array is missing, too many, or of another shape or dtype; the sentence names
-        the first.
+      ValueError: if an array is missing, unexpected, or has another shape or dtype; the message
+        names the first.
     """
     given, expected = named_leaves(tree), named_leaves(like)
     for name, array in expected.items():
@@ -66,7 +66,7 @@ def fitted(tree: PyTree, like: PyTree, what: str, whose: str) -> PyTree:
     for name in given:
         if name not in expected:
             raise ValueError(
-                f"{what} has an array {name!r}, which {whose} has not; that has "
+                f"{what} has an array {name!r}, but {whose} does not; it has "
                 f"{_some(list(expected))}."
             )
     leaves = [given[name] for name in expected]
@@ -74,7 +74,7 @@ def fitted(tree: PyTree, like: PyTree, what: str, whose: str) -> PyTree:
 
 
 def counted(tree: PyTree) -> str:
-    """How much there is, such as '15 parameters in 2 arrays'."""
+    """The size of a tree, such as '15 parameters in 2 arrays'."""
     leaves = jax.tree.leaves(tree)
     size = sum(map(np.size, leaves))
     return f"{so_many(size, 'parameter')} in {so_many(len(leaves), 'array')}"
@@ -90,7 +90,7 @@ def _dtype(array: Any) -> Any:
 
 
 def _some(names: list[str]) -> str:
-    """Names for a sentence, the first few of many."""
+    """Names for a message; only the first few if there are many."""
     if not names:
         return "none"
     return ", ".join(map(repr, names[:5])) + (f" and {len(names) - 5} more" * (len(names) > 5))

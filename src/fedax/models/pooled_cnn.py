@@ -1,4 +1,7 @@
-"""Convolutions with pooling after each: the CNNs of papers 000, 001 and 002."""
+"""Convolutional networks with pooling after each convolution.
+
+They are the CNNs of Charles and Konečný 2020, the decaying-steps paper (2021) and Chen et al. 2023.
+"""
 
 from __future__ import annotations
 
@@ -34,36 +37,37 @@ def pooled_cnn(
         h_0 &= x, \qquad h_c = \operatorname{pool}_{2 \times 2}(r(h_{c-1} * W_c + b_c)) \\
         h_d &= r(h_{d-1} W_d + b_d), \qquad f(x) = h_{D-1} W_D + b_D
 
-    with r(z) = max(0, z), and the maximum over windows of 2x2, a last odd row or column dropped.
+    with r(z) = max(0, z), and the maximum over windows of 2x2; a last odd row or column is dropped.
 
-    * `pooled_cnn()` is the CNN of McMahan et al. (2017) that paper 000 trains on EMNIST with 62
-      classes (appendix C): 1,690,046 parameters.
-    * `pooled_cnn(kernel_size=3, num_classes=64, padding="VALID", initialization="pytorch")` is that
-      of paper 001 (Table 2), 64 outputs as printed: 871,360 parameters. The paper states no
-      padding, and no framework; these are PyTorch's defaults. Its images are 32 x 32 as printed,
-      `image_shape=(32, 32, 1)`: 1,231,808.
+    * `pooled_cnn()` is the CNN of McMahan et al. (2017) that Charles and Konečný 2020 trains on
+      EMNIST with 62 classes (appendix C): 1,690,046 parameters.
+    * `pooled_cnn(kernel_size=3, num_classes=64, padding="VALID", initialization="pytorch")` is the
+      CNN of the decaying-steps paper (2021, Table 2), with 64 outputs as printed: 871,360
+      parameters. The paper states neither the padding nor the framework; these are PyTorch's
+      defaults. With its images of 32 x 32, as printed, it has 1,231,808 (`image_shape=(32, 32,
+      1)`).
     * `pooled_cnn((32, 32, 3), 10, num_filters=(64, 64), padding="VALID", hidden_sizes=(384, 192),
       initialization="pytorch")` is the CIFAR-10 network of FedDyn (Acar et al. 2021), whose code
-      the data of paper 002 were made with: 797,962 parameters. Paper 002 does not say which CNNs
-      it trains.
+      made the data of Chen et al. 2023: 797,962 parameters. Chen et al. 2023 does not say which
+      CNNs it trains.
 
     Args:
       image_shape: [H, W, C].
-      num_classes: of the labels, >= 2.
-      num_filters: of each convolution.
-      kernel_size: the height and width of the kernels.
-      padding: of the convolutions, "SAME" or "VALID".
-      hidden_sizes: the widths of the dense layers before the last.
+      num_classes: number of classes, >= 2.
+      num_filters: number of filters of each convolution.
+      kernel_size: height and width of the kernels.
+      padding: padding of the convolutions, "SAME" or "VALID".
+      hidden_sizes: widths of the dense layers before the last.
       initialization: "keras" or "pytorch", see `fedax.models.init_layer`.
       implementation: as for `fedax.models.convolution`.
 
     Returns:
-      A model of batches `{'x': [B, H, W, C], 'y': [B]}`, as `fedax.models.image_cnn`. Its
+      A model for batches `{'x': [B, H, W, C], 'y': [B]}`, as for `fedax.models.image_cnn`. Its
       parameters are `{'conv_1': {'w', 'b'}, ..., 'dense_1', ...}`.
 
     Raises:
-      ValueError: a size is out of its range, or nothing is left of the images before the dense
-        layers. When used, if the inputs do not fit.
+      ValueError: if a size is out of range, or pooling leaves no pixels for the dense layers; when
+        used, if the inputs have the wrong shape.
 
     Example:
       >>> params = jax.eval_shape(pooled_cnn().init, jax.random.key(0))
@@ -89,8 +93,8 @@ def pooled_cnn(
         )
         if min(sizes) < 1:
             raise ValueError(
-                f"After {place} of {len(num_filters)} convolutions and poolings nothing is left of "
-                f"images of {list(shape[:2])}. Use fewer num_filters, or larger images."
+                f"After {place} of {len(num_filters)} convolutions and poolings no pixels are "
+                f"left of images of {list(shape[:2])}. Use fewer num_filters, or larger images."
             )
         kernel_shapes[f"conv_{place}"] = (*window, before, filters)
     widths = (sizes[0] * sizes[1] * (*shape, *num_filters)[-1], *hidden_sizes, num_classes)

@@ -1,7 +1,7 @@
 r"""Pooling of images: the largest or the mean number of every window.
 
 The largest is found by comparing the places of the window one by one. Its derivative is then a few
-selections, where XLA's own is a scatter: with that, a training step of the EMNIST CNN took 1.7
+selections, whereas XLA's own is a scatter, with which a training step of the EMNIST CNN took 1.7
 times as long on a CPU.
 """
 
@@ -34,7 +34,7 @@ def max_pool(
     strides: Sequence[int] | None = None,
     padding: Padding = "VALID",
 ) -> Array:
-    r"""The largest number of every window, each channel for itself.
+    r"""The largest number of every window, for each channel.
 
     .. math:: y_{b,h,v,c} = \max_{i<k,\, j<l} x_{b,\, sh+i,\, tv+j,\, c}
 
@@ -45,12 +45,12 @@ def max_pool(
     Args:
       x: images [B, H, W, C], floating point or integers.
       window: k, l >= 1.
-      strides: s, t >= 1; None is the window, so that windows do not overlap.
+      strides: s, t >= 1; None: the window's size, so windows do not overlap.
       padding: "SAME", "VALID", or ((above, below), (left, right)). Padding counts as the lowest
         number of the type.
 
     Raises:
-      ValueError: the shape or type of x, the window, the strides or the padding do not fit.
+      ValueError: if the shape or dtype of x, the window, the strides or the padding is invalid.
 
     Example:
       >>> import jax.numpy as jnp
@@ -71,8 +71,8 @@ def pooled_convolution(
 ) -> Array:
     """`max_pool(convolution(x, kernel, padding=padding))`, faster where columns go in tiles.
 
-    Then the columns come apart, and the largest is taken before they are put in order. A bias and a
-    rectifier after it are the same as before it, since both keep the order of numbers.
+    Then the columns are computed separately, and the largest is taken before they are put in order.
+    A bias and a rectifier may come after it instead of before, since both preserve order.
 
     Args:
       x: images [B, H, W, C].
@@ -80,7 +80,7 @@ def pooled_convolution(
       padding, implementation: as for `convolution`, with strides of 1.
 
     Raises:
-      ValueError: as `convolution` and `max_pool`.
+      ValueError: as for `convolution` and `max_pool`.
 
     Example:
       >>> import jax.numpy as jnp
@@ -126,21 +126,21 @@ def avg_pool(
     *,
     count_include_pad: bool = False,
 ) -> Array:
-    r"""The mean of every window, each channel for itself.
+    r"""The mean of every window, for each channel.
 
     .. math:: y_{b,h,v,c} = \frac{1}{n_{h,v}} \sum_{i<k,\, j<l} x_{b,\, sh+i,\, tv+j,\, c}
 
-    with x padded by zeros, and n the number of the window's pixels that are in the image, or k l.
-    bfloat16 and float16 are summed in float32.
+    with x padded by zeros, and n the number of the window's pixels in the image, or k l. bfloat16
+    and float16 are summed in float32.
 
     Args:
       x: images [B, H, W, C], floating point.
       window, strides, padding: as for `max_pool`.
-      count_include_pad: whether padding counts, so that n = k l, which is what Flax and PyTorch
-        do unless told otherwise. If it does not, a mean over padding alone is NaN.
+      count_include_pad: whether padding counts, so that n = k l; this is the default of Flax and
+        PyTorch. If it does not, a mean over padding alone is NaN.
 
     Raises:
-      ValueError: the shape or type of x, the window, the strides or the padding do not fit.
+      ValueError: if the shape or dtype of x, the window, the strides or the padding is invalid.
 
     Example:
       >>> import jax.numpy as jnp
@@ -208,7 +208,7 @@ def _check(
     if x.ndim != 4:
         raise ValueError(f"Pooling takes images [B, H, W, C], but the shape is {list(x.shape)}.")
     if not any(jnp.issubdtype(x.dtype, kind) for kind in types):
-        raise ValueError(f"This pooling does not take numbers of the type {x.dtype}.")
+        raise ValueError(f"Pooling does not support the dtype {x.dtype}.")
     window = check_pair("window", window)
     strides = window if strides is None else check_pair("strides", strides)
     return window, strides, check_pads(padding, x.shape[1:3], window, strides)

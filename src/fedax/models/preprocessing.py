@@ -1,9 +1,9 @@
-"""What happens to images before a model sees them: augmentation in training, and what is fixed.
+"""Preprocessing of images: augmentation in training, and fixed steps.
 
-It runs on the device, so data sets stay as they are stored. What is random is drawn from the key
-of the loss, that is by seed, round, client and local step, and does not depend on chunks, devices
-or the order of the cohort. A method that takes two gradients of one step with one key, as Mime
-does, sees the same crops in both.
+It runs on the device, so data sets stay as they are stored. Random steps draw from the key of the
+loss, which depends on seed, round, client and local step, but not on chunks, devices or the order
+of the cohort. A method that takes two gradients of one step with one key, as Mime does, sees the
+same crops in both.
 """
 
 from __future__ import annotations
@@ -41,26 +41,26 @@ def preprocessed(
     evaluation: Sequence[Step] = (),
     images: str = "x",
 ) -> Model:
-    """The model behind some steps that its images go through first.
+    """A model that preprocesses its images with some steps first.
 
-    Whole numbers become floating point ones, of the parameters' type, or float32 if that is
-    narrower. Then come the steps, in their order: `training` in the loss, and `evaluation` in the
-    outputs and in what the metrics see. What the model gets is of the parameters' type again.
+    Integers are converted to the parameters' dtype, or to float32 if that is narrower. Then the
+    steps are applied in order: `training` for the loss, `evaluation` for the outputs and the
+    metrics. The result is converted to the parameters' dtype.
 
     Args:
-      model: of batches with an array of images [B, H, W, C].
-      training: `random_crop`, `random_flip` and the steps below, or functions of one's own: a step
-        is `(images, key) -> images`, with a key that is its own at every local step.
-      evaluation: `central_crop`, `scaled`, `inverted`, `standardised`, `standardised_each`; there a
-        step gets None for the key.
-      images: the name of the array.
+      model: a model for batches with an array of images [B, H, W, C].
+      training: `random_crop`, `random_flip` and the steps below, or your own functions. A step is
+        `(images, key) -> images`, with a different key at every local step.
+      evaluation: `central_crop`, `scaled`, `inverted`, `standardised`, `standardised_each`; here a
+        step gets None as the key.
+      images: name of the array.
 
     Returns:
       A model with the parameters and metrics of the given one.
 
     Raises:
-      TypeError: the model is none, or a step is no function.
-      ModelError: when used, if there is no such array, or a step fails.
+      TypeError: if the model is not a `fedax.Model`, or a step is not a function.
+      ModelError: when used, if the array is missing, or a step fails.
 
     Example:
       >>> from fedax.models import image_cnn
@@ -132,17 +132,17 @@ def preprocessed(
 
 @factory
 def random_crop(size: int | Sequence[int], padding: int = 0) -> Step:
-    """A part of each image, anywhere in it with equal probability.
+    """A random crop of each image; all positions are equally likely.
 
-    CIFAR's usual ones are `random_crop(24)` of 32x32, and `random_crop(32, padding=4)`.
+    Usual for CIFAR (32x32) are `random_crop(24)` and `random_crop(32, padding=4)`.
 
     Args:
-      size: of the part, height and width, or one number for both.
-      padding: >= 0, so many zeros are put on each side of the image first.
+      size: height and width of the crop, or one number for both.
+      padding: >= 0, number of zeros added on each side of the image first.
 
     Raises:
-      ValueError: a number is out of its range.
-      ModelError: when used, if the images are smaller.
+      ValueError: if a number is out of range.
+      ModelError: when used, if the crop is larger than the images.
 
     Example:
       >>> images = jnp.arange(9.0).reshape(1, 3, 3, 1)
@@ -173,7 +173,7 @@ def random_crop(size: int | Sequence[int], padding: int = 0) -> Step:
 
 @factory
 def central_crop(size: int | Sequence[int]) -> Step:
-    """The middle of each image; where it cannot be exact, half a pixel up and to the left.
+    """The centre of each image; if it cannot be exact, half a pixel up and to the left.
 
     Arguments and errors as for `random_crop`.
     """
@@ -189,7 +189,7 @@ def central_crop(size: int | Sequence[int]) -> Step:
 
 @factory
 def random_flip() -> Step:
-    """Each image as it is or mirrored, left and right exchanged, with probability 1/2."""
+    """Mirrors each image, left to right, with probability 1/2."""
 
     def step(images: Array, key: Array | None) -> Array:
         mirrored = jax.random.bernoulli(_drawing("random_flip", key), 0.5, images.shape[:1])
@@ -212,24 +212,23 @@ def scaled(divisor: float | Array = 255.0) -> Step:
 
 @factory
 def inverted() -> Step:
-    """1 - x, of images from 0 to 1; comes after `scaled`.
+    """1 - x, for images from 0 to 1; use it after `scaled`.
 
-    Federated EMNIST is dark on light as TensorFlow Federated publishes it, and papers turn it
-    around.
+    Federated EMNIST, as TensorFlow Federated publishes it, is dark on light; papers invert it.
     """
     return lambda images, key: 1 - images  # noqa: ARG005
 
 
 @factory
 def standardised(mean: Sequence[float] | Array, std: Sequence[float] | Array) -> Step:
-    """(x - mean) / std, by channel: a data set's, in the scale that the images have by then.
+    """(x - mean) / std, by channel, with the data set's mean and standard deviation.
 
     Args:
-      mean, std: one number a channel; std > 0.
+      mean, std: one number per channel, in the scale of the images at this step; std > 0.
 
     Raises:
-      ValueError: a number is out of its range.
-      ModelError: when used, if the images have another number of channels.
+      ValueError: if a number is out of range.
+      ModelError: when used, if the images have a different number of channels.
 
     Example:
       >>> standardised([0.5], [0.25])(jnp.ones((1, 1, 1, 1)), None).item()
@@ -246,7 +245,7 @@ def standardised(mean: Sequence[float] | Array, std: Sequence[float] | Array) ->
         if not shift.shape == spread.shape == images.shape[3:]:
             raise ModelError(
                 f"standardised got {shift.size} means and {spread.size} standard deviations, but "
-                f"the images have {images.shape[3]} channels; give one of each a channel."
+                f"the images have {images.shape[3]} channels; give one of each per channel."
             )
         return (images - shift[None, None, None]) / spread[None, None, None]
 
@@ -259,8 +258,8 @@ def standardised_each() -> Step:
 
     .. math:: (x - \bar x) / \max(\sigma, 1 / \sqrt n)
 
-    with mean and deviation over all n numbers of the image, so that an image of one colour becomes
-    0 and is not divided by 0.
+    with mean and deviation over all n numbers of the image, so an image of one colour becomes 0
+    without a division by 0.
 
     Example:
       >>> images = jnp.array([0.0, 2.0, 2.0, 0.0]).reshape(1, 2, 2, 1)
@@ -304,7 +303,7 @@ def _drawing(name: str, key: Array | None) -> Array:
     """The key, of which there is none in evaluation."""
     if key is None:
         raise ModelError(
-            f"{name} draws at random, so it has no place in evaluation; there use central_crop, or "
+            f"{name} is random, so it cannot be used in evaluation; use central_crop there, or "
             "nothing."
         )
     return key

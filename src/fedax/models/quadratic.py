@@ -1,4 +1,4 @@
-"""Quadratic losses, on which federated methods can be worked out exactly (`fedax.theory`)."""
+"""Quadratic losses, for which federated methods can be computed exactly (`fedax.theory`)."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from fedax.theory.population import QuadraticPopulation
 def quadratic(start: Any, minimiser: Any = None) -> Model:
     r"""The model x with the loss of an example :math:`x^T A x / 2 + b^T x`.
 
-    A batch has `A` [B, d, d] and `b` [B, d] and may have `weight` [B], the weights of the losses,
-    which are 1 otherwise. The parameters are `{"x": [d]}`.
+    A batch has `A` [B, d, d] and `b` [B, d], and optionally `weight` [B], the weights of the losses
+    (default 1). The parameters are `{"x": [d]}`.
 
     Args:
-      start: initial x, [d], in the precision to compute in.
+      start: initial x, [d]; its dtype is the precision of the computation.
       minimiser: x*, [d]; adds the metric `distance`, |x - x*|.
 
     Example:
@@ -57,12 +57,12 @@ def quadratic(start: Any, minimiser: Any = None) -> Model:
 def quadratic_data(population: QuadraticPopulation) -> FederatedDataset:
     """A population's clients as a data set for `quadratic`.
 
-    A client without noise has one example (A_i, b_i). With noise each has 2 d of them, whose
-    gradients lie about the client's with exactly its covariance C_i: b_i +- the columns of
-    (d C_i)^(1/2). With `weighting="num_tokens"` a client's weight in the mean is its probability.
+    A client without noise has one example (A_i, b_i). With noise it has 2 d examples, whose
+    gradients have the client's mean and exactly its covariance C_i: b_i +- the columns of (d
+    C_i)^(1/2). With `weighting="num_tokens"` a client's weight in the mean is its probability.
 
     Args:
-      population: its clients of probability 0 are left out.
+      population: clients with probability 0 are left out.
 
     Example:
       >>> population = QuadraticPopulation.from_centres([1.0, 2.0], [1.0, 0.5], noise=0.04)

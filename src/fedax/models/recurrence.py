@@ -75,11 +75,11 @@ Residuals: TypeAlias = tuple[Array, Array, Array, Array, Array, Array]
 
 
 def init_lstm(key: Array, num_features: int, num_units: int) -> dict[str, Array]:
-    """Draws the parameters of one layer as Keras does by default, in float32.
+    """Initialises the parameters of one layer as Keras does by default, in float32.
 
-    W is Glorot uniform, U has orthonormal rows over the whole [H, 4H] matrix, and b is 0 except
-    for the forget gate, where it is 1 (Gers et al. 2000; Keras `unit_forget_bias`). There is one
-    bias, not one per product, so a layer has 4H (F + H + 1) parameters. For another precision,
+    W is Glorot uniform, U has orthonormal rows over the whole [H, 4H] matrix, and b is 0 except for
+    the forget gate, where it is 1 (Gers et al. 2000; Keras `unit_forget_bias`). There is one bias
+    instead of one per product, so a layer has 4H (F + H + 1) parameters. For another precision,
     cast the arrays.
 
     Args:
@@ -91,7 +91,7 @@ def init_lstm(key: Array, num_features: int, num_units: int) -> dict[str, Array]
       `{'input_kernel': [F, 4H], 'recurrent_kernel': [H, 4H], 'bias': [4H]}`.
 
     Raises:
-      ValueError: a size is not positive.
+      ValueError: if a size is not positive.
 
     Example:
       >>> {name: array.shape for name, array in init_lstm(jax.random.key(0), 8, 16).items()}
@@ -103,7 +103,7 @@ def init_lstm(key: Array, num_features: int, num_units: int) -> dict[str, Array]
 
 
 def init_gru(key: Array, num_features: int, num_units: int) -> dict[str, Array]:
-    """Draws the parameters of one layer as Keras does by default, in float32.
+    """Initialises the parameters of one layer as Keras does by default, in float32.
 
     W is Glorot uniform, U has orthonormal rows over the whole [H, 3H] matrix, and both biases are
     0. A layer has 3H (F + H + 2) parameters. For another precision, cast the arrays.
@@ -115,11 +115,11 @@ def init_gru(key: Array, num_features: int, num_units: int) -> dict[str, Array]:
 
     Returns:
       `{'input_kernel': [F, 3H], 'recurrent_kernel': [H, 3H], 'bias': [3H], 'recurrent_bias':
-      [3H]}`. Those of a layer of `torch.nn.GRU` are its `weight_ih_l0`, `weight_hh_l0`, both
+      [3H]}`. For a layer of `torch.nn.GRU` they are its `weight_ih_l0` and `weight_hh_l0`, both
       transposed, `bias_ih_l0` and `bias_hh_l0`.
 
     Raises:
-      ValueError: a size is not positive.
+      ValueError: if a size is not positive.
 
     Example:
       >>> parameters = init_gru(jax.random.key(0), num_features=8, num_units=16)
@@ -148,7 +148,7 @@ def _init(key: Array, num_features: int, num_units: int, num_gates: int) -> dict
 def lstm(inputs: Array, parameters: Mapping[str, Array]) -> Array:
     """One LSTM layer over whole sequences, from a zero state.
 
-    The equations stand at the top of this file. Works under `jit`, `vmap` (parameters batched or
+    The equations are at the top of this file. Works under `jit`, `vmap` (parameters batched or
     not), `jax.checkpoint` and inside `scan` and `while_loop`; differentiable to any order in
     reverse mode. `jax.jvp` of `jax.grad` (Hessian-vector products) works, but `jax.jvp` of the
     layer itself does not, because a `jax.custom_vjp` has no forward rule: use
@@ -156,7 +156,7 @@ def lstm(inputs: Array, parameters: Mapping[str, Array]) -> Array:
 
     Args:
       inputs: [B, T, F].
-      parameters: as `init_lstm` makes them, of the same dtype as `inputs`.
+      parameters: as from `init_lstm`, with the dtype of `inputs`.
 
     Returns:
       The outputs h_1, ..., h_T, [B, T, H].
@@ -172,12 +172,12 @@ def lstm(inputs: Array, parameters: Mapping[str, Array]) -> Array:
 def gru(inputs: Array, parameters: Mapping[str, Array]) -> Array:
     """One GRU layer over whole sequences, from a zero state.
 
-    The equations stand at the top of this file. It works under the same transformations as `lstm`,
-    and like it not under `jax.jvp` of the layer itself.
+    The equations are at the top of this file. It works under the same transformations as `lstm`;
+    like `lstm`, it does not work under `jax.jvp` of the layer itself.
 
     Args:
       inputs: [B, T, F].
-      parameters: as `init_gru` makes them, of the same dtype as `inputs`.
+      parameters: as from `init_gru`, with the dtype of `inputs`.
 
     Returns:
       The outputs h_1, ..., h_T, [B, T, H].

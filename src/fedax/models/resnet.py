@@ -28,30 +28,31 @@ def resnet18(
     stage_strides: Sequence[int] = (1, 2, 2, 2),
     implementation: Implementation = "auto",
 ) -> Model:
-    """ResNet-18 with group normalisation, papers 000's, 003's and 004's network for CIFAR.
+    """ResNet-18 with group normalisation, for CIFAR (Reddi et al. 2021 and others).
 
     The pre-activation form (He et al. 2016, "v2"): 7x7 kernels with stride 2 and 64 filters, 3x3
     maximum pooling with stride 2, four stages of two blocks with 64, 128, 256 and 512 filters, the
-    mean over pixels, and a dense layer; see `residual_network` for a block and for how it is drawn.
+    mean over pixels, and a dense layer; see `residual_network` for a block and the initial values.
     11,227,812 parameters with 100 classes, 11,181,642 with 10.
 
-    Paper 003 has two groups, as TensorFlow Addons, whose default the code released with paper 004
-    takes, once had. In that code every stage has stride 1, which for images of 24 x 24 pixels
-    leaves 6 x 6 to the end: `stage_strides=(1, 1, 1, 1)`. The default is the network that the
-    papers name.
+    Karimireddy et al. 2020 uses two groups, once the default of TensorFlow Addons, which the code
+    released with Reddi et al. 2021 uses. In that code every stage has stride 1 (`stage_strides=(1,
+    1, 1, 1)`), so images of 24 x 24 pixels stay 6 x 6 to the end. The default here is the network
+    that the papers name.
 
     Args:
-      image_shape: [H, W, C]; papers 000, 003 and 004 crop CIFAR's images to 24 x 24.
-      num_classes: of the labels, >= 2.
-      num_groups: of the normalisation, a divisor of the numbers of filters.
-      stage_strides: of the first block of each stage.
+      image_shape: [H, W, C]; Charles and Konečný 2020, Karimireddy et al. 2020 and Reddi et al.
+        2021 crop CIFAR's images to 24 x 24.
+      num_classes: number of classes, >= 2.
+      num_groups: groups of the normalisation, a divisor of the numbers of filters.
+      stage_strides: stride of the first block of each stage.
       implementation: as for `fedax.models.convolution`.
 
     Returns:
-      A model of batches `{'x': [B, H, W, C], 'y': [B]}`, as `fedax.models.image_cnn`.
+      A model for batches `{'x': [B, H, W, C], 'y': [B]}`, as for `fedax.models.image_cnn`.
 
     Raises:
-      ValueError: a size is out of its range. When used, if the inputs do not fit.
+      ValueError: if a size is out of range; when used, if the inputs have the wrong shape.
 
     Example:
       >>> params = jax.eval_shape(resnet18().init, jax.random.key(0))
@@ -73,7 +74,7 @@ def resnet20(
     num_groups: int = 2,
     implementation: Implementation = "auto",
 ) -> Model:
-    """ResNet-20 with group normalisation: the network for CIFAR that paper 003 names in places.
+    """ResNet-20 with group normalisation, for CIFAR (Karimireddy et al. 2020 in places).
 
     The depth and widths of He et al. 2015 (section 4.2), in the pre-activation form: 3x3 kernels
     with 16 filters, three stages of three blocks with 16, 32 and 64 filters, the second and the
@@ -82,15 +83,15 @@ def resnet20(
 
     Args:
       image_shape: [H, W, C].
-      num_classes: of the labels, >= 2.
-      num_groups: of the normalisation, a divisor of 16.
+      num_classes: number of classes, >= 2.
+      num_groups: groups of the normalisation, a divisor of 16.
       implementation: as for `fedax.models.convolution`.
 
     Returns:
-      A model of batches `{'x': [B, H, W, C], 'y': [B]}`, as `fedax.models.image_cnn`.
+      A model for batches `{'x': [B, H, W, C], 'y': [B]}`, as for `fedax.models.image_cnn`.
 
     Raises:
-      ValueError: a size is out of its range. When used, if the inputs do not fit.
+      ValueError: if a size is out of range; when used, if the inputs have the wrong shape.
 
     Example:
       >>> params = jax.eval_shape(resnet20().init, jax.random.key(0))
@@ -124,24 +125,24 @@ def residual_network(
 
     .. math:: x \mapsto s(x) + a(a(x) * V) * W
 
-    where s(x) = x, or, if the block changes the shape, norm(x * S) with 1x1 kernels. The first
-    block of all takes x for a(x), as the stem ends with a(x). So it is in the code released with
-    paper 004, which also gives how it is drawn: kernels normal with variance 2 / n for n inputs of
-    an output (He), truncated; the dense layer's normal with standard deviation 0.01; scales 1,
-    offsets and bias 0. The code's weight decay, of which the paper does not speak, is left out.
+    where s(x) = x, or, if the block changes the shape, norm(x * S) with 1x1 kernels. The very first
+    block uses x in place of a(x), as the stem ends with a(x). This follows the code released with
+    Reddi et al. 2021, as do the initial values: kernels are truncated normal with variance 2 / n
+    for n inputs per output (He); the dense layer is normal with standard deviation 0.01; scales are
+    1, offsets and bias 0. The code's weight decay, which the paper does not mention, is left out.
 
     Args:
       image_shape: [H, W, C].
-      num_classes: of the labels, >= 2.
-      num_filters, num_blocks, stage_strides: of each stage.
+      num_classes: number of classes, >= 2.
+      num_filters, num_blocks, stage_strides: one number for each stage.
       stem_size: height and width of the first kernels.
-      stem_stride: of the first convolution; if it is not 1, 3x3 maximum pooling of the same stride
-        follows.
-      num_groups: of the normalisation.
+      stem_stride: stride of the first convolution; if it is not 1, 3x3 maximum pooling of the same
+        stride follows.
+      num_groups: groups of the normalisation.
       implementation: as for `fedax.models.convolution`.
 
     Raises:
-      ValueError: a size is out of its range, or there are not as many stages in all three.
+      ValueError: if a size is out of range, or the three sequences differ in length.
     """
     shape = check_image_shape(image_shape)
     check_count("num_classes", num_classes, at_least=2)

@@ -1,4 +1,4 @@
-"""The fast convolution and max-pooling for a model of any library, which stays as it is."""
+"""Fast convolution and max-pooling for a model of any library, without changing its code."""
 
 from __future__ import annotations
 
@@ -27,20 +27,19 @@ _LARGEST_WINDOW = 25
 
 
 def fast_convolutions(function: Function, implementation: Implementation = "auto") -> Function:
-    """The same function, whose convolutions and max-poolings are those of `fedax.models`.
+    """The same function, with the convolutions and max-poolings of `fedax.models`.
 
-    For a model of Flax, Equinox or any other library, unchanged: the function is traced, and in
-    what JAX would run every convolution is replaced that `fedax.models.conv_general_dilated` does
-    as a matrix product, and every maximum over windows of at most 25 places. So it finds them
-    inside `jit`, `scan`, `while_loop`, `cond`, `vmap` and `checkpoint` too, and leaves the others
-    as they are: those of other kinds, those inside a `custom_vjp` or `custom_jvp`, and those in
-    the derivative if the function takes one itself (`jax.grad` belongs around this wrapper, not
-    inside it).
+    It works for a model of Flax, Equinox or any other library without changes to it. The function
+    is traced, and its convolutions that `fedax.models.conv_general_dilated` can compute as a matrix
+    product are replaced, as are maxima over windows of at most 25 places. This includes those
+    inside `jit`, `scan`, `while_loop`, `cond`, `vmap` and `checkpoint`. It does not include those
+    inside a `custom_vjp` or `custom_jvp`, nor those in a derivative that the function takes itself:
+    put `jax.grad` around this wrapper, not inside it.
 
-    Values and derivatives are the same up to rounding. The function must be one that `jax.jit`
-    could take, without side effects (split a model of `flax.nnx` into `graphdef` and `state`);
-    arguments that are no arrays are left as they are. Each call traces it again, so call the
-    result under `jit`, as everything in `fedax` does.
+    Values and derivatives are the same up to rounding. The function must work under `jax.jit` and
+    have no side effects (split a model of `flax.nnx` into `graphdef` and `state`); arguments that
+    are not arrays are passed on unchanged. Each call traces it again, so call the result under
+    `jit`, as everything in `fedax` does.
 
     Args:
       function: the forward pass, `(params, inputs, ...) -> outputs`, or a loss; not its gradient.
@@ -48,7 +47,7 @@ def fast_convolutions(function: Function, implementation: Implementation = "auto
         default platform, see `fedax.models.convolution.prefers_fast`.
 
     Raises:
-      ValueError: there is no such implementation.
+      ValueError: if `implementation` is unknown.
 
     Example:
       >>> import jax, jax.numpy as jnp

@@ -1,10 +1,10 @@
 """Functions of all outputs, such as AUC and F1, for `scores=` of a model.
 
 Each factory returns a function `(outputs, labels, weights) -> number` of NumPy arrays. Outputs are
-logits: [n] or [n, 1] for two classes, [n, C] for C; labels are [n]. Where both are [n, C], C > 1,
-an example has any number of labels. `mae`, `rmse` and `r2` are for a regression: outputs and labels
-are numbers. All is computed in float64 on the host. Every score is folded batch by batch in bounded
-memory, except AUC and R squared, which need all outputs at once.
+logits: [n] or [n, 1] for two classes, [n, C] for C; labels are [n]. If both are [n, C] with C > 1,
+an example may have any number of labels. `mae`, `rmse` and `r2` are for a regression: outputs and
+labels are numbers. Scores are computed in float64 on the host, batch by batch in bounded memory,
+except AUC and R squared, which need all outputs at once.
 """
 
 from __future__ import annotations
@@ -45,13 +45,14 @@ _RIGHT, _LABELLED, _PREDICTED, _KNOWN = range(4)
 
 
 def auc() -> Function:
-    r"""The area under the ROC curve; for more than two classes the mean of one against the rest.
+    r"""The area under the ROC curve; for more than two classes the mean of one versus rest.
 
     .. math:: P(s_+ > s_-) + \tfrac12 P(s_+ = s_-)
 
-    of a random positive and a random negative example, by their probabilities. The mean is over the
-    classes (or labels) that have both; without any the value is NaN. Needs all outputs at once:
-    they are kept on the host until the evaluation ends, 4 bytes a number in float32.
+    where s are the probabilities of a random positive and a random negative example. The mean is
+    over the classes (or labels) that have both kinds of examples; if there are none, the value is
+    NaN. It needs all outputs at once: they are kept on the host until the evaluation ends, 4 bytes
+    per number in float32.
 
     Example:
       >>> score = auc()
@@ -84,15 +85,15 @@ def f1(average: Average | None = None) -> Folded:
     r"""F1, :math:`2\,\mathrm{TP} / (2\,\mathrm{TP} + \mathrm{FP} + \mathrm{FN})`.
 
     Args:
-      average: "binary": of class 1. "macro": the mean over classes that occur as labels or
-        predictions. "weighted": by their labels. "micro": of all classes' counts together. None:
-        "binary" for two classes, else "macro".
+      average: "binary": the value for class 1. "macro": the mean over classes that occur as labels
+        or predictions. "weighted": the same, weighted by the number of labels. "micro": computed
+        from the counts of all classes together. None: "binary" for two classes, else "macro".
     """
     return _of_counts(average, lambda right, labelled, predicted: (2 * right, labelled + predicted))
 
 
 def precision(average: Average | None = None) -> Folded:
-    """TP / (TP + FP), 0 where nothing is predicted; `average` as for `f1`."""
+    """TP / (TP + FP), 0 if the class is never predicted; `average` as for `f1`."""
     return _of_counts(average, lambda right, labelled, predicted: (right, predicted))  # noqa: ARG005
 
 
@@ -102,11 +103,12 @@ def recall(label: int | None = None, *, average: Average | None = None) -> Folde
     For each of ten classes: `{f"recall_{c}": fedax.scores.recall(c) for c in range(10)}`.
 
     Args:
-      label: the class; NaN where no example has it. None: of all, by `average` as for `f1`.
-      average: see there.
+      label: the class; the value is NaN if no example has it. None: all classes, combined by
+        `average`.
+      average: see `f1`.
 
     Raises:
-      ModelError: when used, if there is no such class.
+      ModelError: when used, if the model has no such class.
     """
     if label is None:
         return _of_counts(average, lambda right, labelled, predicted: (right, labelled))  # noqa: ARG005
@@ -135,16 +137,16 @@ def calibration_error(bins: int = 15, *, label: int | None = None) -> Folded:
     .. math:: \sum_b \frac{w_b}{w} \lvert \mathrm{acc}_b - \mathrm{conf}_b \rvert
 
     with :math:`\mathrm{conf}_b` the mean probability in a bin and :math:`\mathrm{acc}_b` how often
-    it came true. A bin holds its upper end, as in scikit-learn's `calibration_curve`.
+    it was correct. A bin includes its upper end, as in scikit-learn's `calibration_curve`.
 
     Args:
-      bins: >= 1, between 0 and 1.
-      label: None: the probability of the predicted class, and whether that is right; a class: its
-        probability, and whether an example has it.
+      bins: number of bins between 0 and 1, >= 1.
+      label: None: use the probability of the predicted class, and whether it is correct. A class:
+        use its probability, and whether an example has it.
 
     Raises:
-      ValueError: a number is out of its range.
-      ModelError: when used, if there is no such class, or an example may have several labels.
+      ValueError: if a number is out of range.
+      ModelError: when used, if the model has no such class, or an example may have several labels.
     """
     check_count("bins", bins)
     if label is not None:
@@ -168,7 +170,7 @@ def calibration_error(bins: int = 15, *, label: int | None = None) -> Folded:
 
 
 def log_loss() -> Folded:
-    r"""The mean of :math:`-\log p_y`, natural logarithms; over labels, if there are several."""
+    r"""The mean of :math:`-\log p_y` (natural logarithm), over all labels if there are several."""
 
     def losses(read: Reading) -> np.ndarray:
         if read.has_many_labels or read.logits.ndim == 1:
@@ -180,12 +182,12 @@ def log_loss() -> Folded:
 
 
 def brier() -> Folded:
-    r"""The Brier score: mean square errors of the probabilities.
+    r"""The Brier score: mean squared error of the probabilities.
 
     .. math:: (p_1 - y)^2 \quad\text{or}\quad \sum_c (p_c - [y = c])^2
 
-    for two classes and for more, averaged over the examples. Where an example has several labels it
-    is the mean over them.
+    for two classes and for more, averaged over the examples. With several labels per example it is
+    the mean over them.
     """
 
     def losses(read: Reading) -> np.ndarray:
@@ -240,7 +242,7 @@ def _of_counts(
         how = average or ("binary" if two else "macro")
         if how == "binary" and not two:
             raise ModelError(
-                f"average='binary' is for two classes, but there are {counts.shape[1]}; give "
+                f"average='binary' is for two classes, but there are {counts.shape[1]}; use "
                 "'macro', 'micro' or 'weighted'."
             )
         if how == "micro":
@@ -270,7 +272,7 @@ def _mean(losses: Callable[[Reading], np.ndarray]) -> Folded:
 def _of_classes(name: str, outputs: PyTree, labels: Any) -> Reading:
     read = reading(outputs, labels)
     if read.has_many_labels:
-        raise ModelError(f"{name} needs one label an example, but the labels are [n, C].")
+        raise ModelError(f"{name} needs one label per example, but the labels are [n, C].")
     return read
 
 

@@ -1,4 +1,4 @@
-"""How functions of all outputs are given: as they are, as sums of them, or scikit-learn's."""
+"""Functions of all outputs: plain functions, sums of them, or scikit-learn's."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _MISNAMED = {"log_loss", "d2_log_loss_score"}
 
 @dataclasses.dataclass(frozen=True)
 class Folded:
-    """A function of all outputs that needs a few sums of them only, so memory stays bounded.
+    """A function of all outputs that needs only a few sums of them, so memory stays bounded.
 
     Attributes:
-      statistics: `(outputs, labels, weights) -> sums`, float64, any shape; of two parts of the
-        examples they add up to those of both.
+      statistics: `(outputs, labels, weights) -> sums`, float64, any shape; the sums of two parts of
+        the examples add up to those of both.
       value: `(sums) -> number`.
 
     Example:
@@ -45,19 +45,19 @@ class Folded:
     value: Callable[[np.ndarray], Any]
 
     def __call__(self, outputs: PyTree, labels: Any, weights: Any) -> Any:
-        """The value of these examples."""
+        """The value for these examples."""
         return self.value(self.statistics(outputs, labels, weights))
 
 
 def as_scores(scores: Any, labels: str = "y", weights: str | None = None) -> dict[str, Score]:
-    """Scores as a user gives them, each with the names of the arrays that it takes.
+    """The user's scores, each with the names of its arrays.
 
     Args:
-      scores: name -> `Score` or function; None: there are none.
-      labels, weights: of the functions.
+      scores: name -> `Score` or function; None: no scores.
+      labels, weights: names of the functions' arrays.
 
     Raises:
-      TypeError: they are something else.
+      TypeError: if they have the wrong type.
     """
     if scores is None:
         return {}
@@ -86,7 +86,7 @@ def _as_score(name: Any, given: Any, labels: str, weights: str | None) -> Score:
     if inspect.isfunction(function) and function.__module__ == "fedax.models.scores" and (
         "<locals>" not in function.__qualname__
     ):
-        raise TypeError(f"The score {name!r} is not called yet; give {function.__name__}().")
+        raise TypeError(f"The score {name!r} must be called; use {function.__name__}().")
     first = next(iter(_parameters(function)), None)
     return Score(from_sklearn(function) if first == "y_true" else function, labels, weights)
 
@@ -96,20 +96,21 @@ def from_sklearn(
 ) -> Function:
     """A metric of scikit-learn, `function(y_true, y_pred or y_score, sample_weight=)`, as a score.
 
-    In `scores={"auc": roc_auc_score}` the function itself is enough; this is for its arguments.
-    Two classes are given to it as the probability of class 1 [n], more as [n, C]. The value is NaN
-    where the function says so, and where it refuses examples in which a class does not occur.
+    In `scores={"auc": roc_auc_score}` the function itself is enough; use this to pass arguments.
+    For two classes the function gets the probability of class 1 [n], for more classes [n, C]. The
+    value is NaN if the function returns NaN, or if it raises an error because a class does not
+    occur.
 
     Args:
-      function: such as `sklearn.metrics.average_precision_score`.
-      takes: what its second argument is: "probabilities" (sigmoid or softmax of the outputs),
-        "classes" (the predicted ones) or "outputs" as they are. None: by its name in the function,
-        which is `y_score` or `y_proba` for probabilities; `y_pred` is classes where labels are
-        whole numbers, and otherwise outputs.
-      **arguments: passed on, such as `average="macro"`.
+      function: the metric, such as `sklearn.metrics.average_precision_score`.
+      takes: its second argument: "probabilities" (sigmoid or softmax of the outputs), "classes"
+        (the predicted ones) or "outputs" (unchanged). None: decided by its name in the function.
+        `y_score` and `y_proba` are probabilities; `y_pred` is classes if labels are integers, and
+        outputs otherwise.
+      **arguments: passed to the function, such as `average="macro"`.
 
     Raises:
-      TypeError: it is no such function.
+      TypeError: if it is not a function (y_true, y_pred, ...).
 
     Example:
       >>> def share_right(y_true, y_pred, sample_weight=None):
@@ -121,7 +122,7 @@ def from_sklearn(
     names = _parameters(function)
     if names[:1] != ["y_true"] or len(names) < 2:
         raise TypeError(
-            "from_sklearn needs a function (y_true, y_pred, ...) as scikit-learn's metrics are, "
+            "from_sklearn needs a function (y_true, y_pred, ...) like scikit-learn's metrics, "
             f"but got {kind_of(function)}."
         )
     if takes is not None:
@@ -143,8 +144,8 @@ def from_sklearn(
             found = read.probabilities if kind == "probabilities" else read.predicted
         if not weighs and np.ptp(weights) > 0:
             raise ModelError(
-                f"{name} takes no sample_weight, but the examples differ in weight. Use another "
-                "metric, or a score without weights."
+                f"{name} takes no sample_weight, but the examples have different weights. Use "
+                "another metric, or a score without weights."
             )
         if not np.isfinite(found).all():
             return np.nan
@@ -162,7 +163,7 @@ def from_sklearn(
 
 
 class Reading(NamedTuple):
-    """Outputs and labels of a classification, whichever way they are given.
+    """Outputs and labels of a classification in one form.
 
     Attributes:
       logits: float64 [n], one for two classes, or [n, C].
@@ -209,12 +210,12 @@ def reading(outputs: PyTree, labels: Any) -> Reading:
     """Outputs and labels of a classification.
 
     Raises:
-      ModelError: their shapes do not fit, or labels are not whole numbers in their range.
+      ModelError: if their shapes do not fit, or labels are not integers in range.
     """
     if not isinstance(outputs, np.ndarray):
         raise ModelError(
-            f"A score of classes needs one array of outputs, but got {kind_of(outputs)}. Pick one "
-            "in a function of your own: lambda outputs, labels, weights: ..."
+            f"A score of classes needs one array of outputs, but got {kind_of(outputs)}. Select "
+            "one in your own function: lambda outputs, labels, weights: ..."
         )
     labels = np.asarray(labels)
     logits = outputs[:, 0] if outputs.ndim == 2 and outputs.shape[1] == 1 else outputs
@@ -224,8 +225,8 @@ def reading(outputs: PyTree, labels: Any) -> Reading:
     )
     if not fits:
         raise ModelError(
-            "A score of classes needs outputs [n] or [n, C] and labels [n], or [n, C] of both for "
-            f"several labels an example, but they are {array_words(outputs)} and "
+            "A score of classes needs outputs [n] or [n, C] and labels [n], or both [n, C] for "
+            f"several labels per example, but they are {array_words(outputs)} and "
             f"{array_words(labels)}."
         )
     whole = found.astype(np.int64) if np.isfinite(found).all() else found

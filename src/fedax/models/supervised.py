@@ -1,4 +1,4 @@
-"""Learning problems from a plain function of parameters and inputs."""
+"""Models from a function of parameters and inputs."""
 
 from __future__ import annotations
 
@@ -46,42 +46,42 @@ def classification(
         q_c = (1 - s) [c = y] + \frac sC, \qquad
         \text{weight} = e\, a_y
 
-    and with `activation="sigmoid"`, for two classes by one logit or for labels that do not exclude
-    each other, where t is 0 or 1,
+    and with `activation="sigmoid"`, for two classes with one logit or for several labels per
+    example, where t is 0 or 1,
 
     .. math:: \ell_k = -q_k \log \sigma(z_k) - (1 - q_k) \log \sigma(-z_k), \qquad
         q_k = (1 - s) t_k + \frac s2, \qquad
         \text{weight} = e_k\, a_{t_k}
 
-    The loss of several examples, and of their labels k, is the weighted mean,
-    :math:`\sum w \ell / \sum w`, in training and in evaluation.
+    The loss over several examples, and over their labels k, is the weighted mean, :math:`\sum w
+    \ell / \sum w`, in training and in evaluation.
 
     Args:
       init: (key) -> parameters.
       apply: (parameters, inputs [B, ...]) -> logits [B, C]. Any library's model is such a
         function: Flax `lambda p, x: net.apply(p, x)`, Equinox
         `lambda p, x: jax.vmap(eqx.combine(p, static))(x)`.
-      inputs, labels: the names of the client arrays; labels are integers [B] in 0 .. C - 1.
+      inputs, labels: names of the client arrays; labels are integers [B] in 0 .. C - 1.
       activation: "softmax", or "sigmoid" for a logit [B] or [B, 1] with labels 0 and 1 [B], or
         for logits [B, L] with labels 0 and 1 [B, L].
-      class_weights: a, [C], numbers of at least 0; for a sigmoid the weights of 0 and 1, [2], or
-        label by label [2, L]. See `fedax.models.balanced_class_weights`.
-      example_weights: the name of the client array of e, numbers of at least 0, [B], or shaped as
-        the labels [B, L]. What weighs 0 does not count, whatever its label.
+      class_weights: a, [C], numbers >= 0; for a sigmoid the weights of 0 and 1, [2], or for each
+        label [2, L]. See `fedax.models.balanced_class_weights`.
+      example_weights: name of the client array of e, numbers >= 0, [B], or with the shape of the
+        labels [B, L]. An example with weight 0 does not count, whatever its label.
       label_smoothing: s, in [0, 1).
-      scores: functions of all outputs beside the metrics: name -> what `fedax.scores` gives, a
-        metric of scikit-learn, or your own `(outputs, labels, weights) -> number`, with the
-        example weights.
+      scores: functions of all outputs, in addition to the metrics: name -> a score from
+        `fedax.scores`, a metric of scikit-learn, or your own `(outputs, labels, weights) ->
+        number`, where weights are the example weights.
 
     Returns:
-      A model with the metrics `accuracy`, in which only example weights count (of several labels,
-      the share that is right), and `loss`.
+      A model with the metrics `accuracy` and `loss`. Accuracy uses the example weights only; with
+      several labels it is the share of correct labels.
 
     Raises:
-      TypeError: init or apply is no function.
-      ValueError: an option is not in its range.
-      ModelError: when used, if apply fails, the shapes of logits and labels do not fit, the
-        labels are not whole numbers in their range, or weights are negative.
+      TypeError: if init or apply is not a function.
+      ValueError: if an option is out of range.
+      ModelError: when used, if apply fails, the shapes of logits and labels do not fit, the labels
+        are not integers in range, or weights are negative.
 
     Example:
       >>> import jax
@@ -152,29 +152,29 @@ def regression(
 ) -> Model:
     r"""Least squares: :math:`\ell = \frac12 \lVert f(w, x) - y \rVert^2`.
 
-    With a mask m of targets that are known, D targets an example and example weights e,
+    With a mask m of known targets, D targets per example and example weights e,
 
     .. math:: \ell = \frac D2 \cdot
         \frac{\sum_k m_k (f_k(w, x) - y_k)^2}{\sum_k m_k}, \qquad
         \text{weight} = \frac eD \sum_k m_k
 
-    so that every known target counts the same in the weighted mean, whichever example it is of.
+    so every known target counts equally in the weighted mean.
 
     Args:
       init: (key) -> parameters.
       apply: (parameters, inputs [B, ...]) -> predictions, shaped like the targets.
-      inputs, targets: the names of the client arrays.
-      mask: the name of the client array of m, [B] or shaped as the targets: True, or 1, where a
-        target is known. Others may be any number, such as 0.
-      example_weights: the name of the client array of e, numbers of at least 0, [B] or shaped as
-        the targets.
-      scores: as for `classification`, of predictions and targets.
+      inputs, targets: names of the client arrays.
+      mask: name of the client array of m, [B] or with the shape of the targets: True or 1 where a
+        target is known. Unknown targets may be any number, such as 0.
+      example_weights: name of the client array of e, numbers >= 0, [B] or with the shape of the
+        targets.
+      scores: as for `classification`, computed from predictions and targets.
 
     Returns:
       A model with the metric `loss`.
 
     Raises:
-      TypeError: init or apply is no function.
+      TypeError: if init or apply is not a function.
       ModelError: when used, if apply fails, predictions and targets differ in shape, or weights are
         negative.
 
@@ -234,7 +234,7 @@ def regression(
 
 
 def _applied(apply: Callable[[Params, Array], Array], params: Params, inputs: Array) -> Array:
-    """What the user's function gives for the inputs."""
+    """The result of the user's function for the inputs."""
     given = {"params": params, "inputs": inputs}
     return checked_call(
         ModelError, "The model's apply", "apply(params, inputs)", apply, (params, inputs), given

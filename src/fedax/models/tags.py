@@ -1,4 +1,4 @@
-"""Logistic regression from bags of words to tags: the Stack Overflow task of papers 001 and 004."""
+"""Logistic regression from bags of words to tags, for Stack Overflow (Reddi et al. 2021)."""
 
 from __future__ import annotations
 
@@ -36,27 +36,28 @@ def tag_logistic_regression(
     .. math:: z = b + \sum_j v_j w_{c_j}, \qquad
         \ell = \frac1C \sum_k \bigl(\log(1 + e^{z_k}) - t_k z_k\bigr)
 
-    The bag is never made dense, and a client that trains by plain SGD changes the rows of its words
-    only, see `fedax.algorithm.Model.sparse`. Weights are drawn Glorot uniform, biases are 0.
+    The bag stays sparse, and a client that trains by plain SGD changes only the rows of its own
+    words, see `fedax.algorithm.Model.sparse`. Weights are Glorot uniform, biases are 0.
 
-    The code released with paper 004 sums this loss over a minibatch, where fedax takes the mean:
-    its client learning rates times the batch size are those of fedax.
+    The code released with Reddi et al. 2021 sums this loss over a minibatch, whereas fedax takes
+    the mean: multiply its client learning rates by the batch size to get those of fedax.
 
     Args:
-      num_words: N, the size of the vocabulary.
-      num_tags: C.
-      normalize: whether a bag sums to 1, as in papers 000, 001 and 004.
-      words: the name of the array of words c, integers [n, m] below N; negative is padding.
-      counts: the name of the array of their counts, [n, m]; if the data have none, they are 1.
-      tags: the name of the array of tags, integers [n, k] below C; negative is padding.
+      num_words: N, size of the vocabulary.
+      num_tags: C, number of tags.
+      normalize: whether to divide a bag by its sum, as in Charles and Konečný 2020, the
+        decaying-steps paper (2021) and Reddi et al. 2021.
+      words: name of the array of words c, integers [n, m] below N; negative numbers are padding.
+      counts: name of the array of their counts, [n, m]; without such an array they are 1.
+      tags: name of the array of tags, integers [n, k] below C; negative numbers are padding.
 
     Returns:
       A model with the metric `loss`. Its parameters are `{'w': [N, C], 'b': [C]}`, its outputs the
       logits z [B, C].
 
     Raises:
-      ValueError: a size is no whole number >= 1.
-      ModelError: when used, if arrays do not fit or words and tags are not in their range.
+      ValueError: if a size is not a whole number >= 1.
+      ModelError: when used, if array shapes do not fit or words or tags are out of range.
 
     Example:
       >>> model = tag_logistic_regression(num_words=6, num_tags=2)
@@ -72,8 +73,8 @@ def tag_logistic_regression(
         found = array_of(batch, name, argument)
         if found.ndim != 2 or not jnp.issubdtype(found.dtype, jnp.integer):
             raise ModelError(
-                f"The {argument} {name!r} must be whole numbers, a row an example, padded with -1, "
-                f"but are {found.dtype}{list(found.shape)}."
+                f"The {argument} {name!r} must be whole numbers, one row per example, padded "
+                f"with -1, but are {found.dtype}{list(found.shape)}."
             )
         return found
 
@@ -105,7 +106,7 @@ def tag_logistic_regression(
             if name in arrays and np.max(arrays[name]) >= count:
                 raise ModelError(
                     f"The {argument} {name!r} must be below {count}, as the model has {count} "
-                    f"{argument}, but there is a {np.max(arrays[name])}. Leave out those beyond, "
+                    f"{argument}, but one is {np.max(arrays[name])}. Leave out larger ones, "
                     "or make the model larger."
                 )
 

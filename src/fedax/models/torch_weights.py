@@ -1,6 +1,6 @@
 """Weights from PyTorch and back: names, layouts of layers, running statistics.
 
-PyTorch is never imported: its tensors and modules are known by what they offer.
+PyTorch is never imported: its tensors and modules are recognised by their attributes.
 """
 
 from __future__ import annotations
@@ -63,17 +63,19 @@ def from_torch(
     [out, in, height, width] to [height, width, in, out]; the others keep their layout.
 
     Args:
-      state: the module, whose layers are then checked to be supported; its `state_dict()`; or the
-        path of a safetensors file with that.
-      like: arrays of the wanted structure, such as `net.init(key, x)`, `batch_stats` included.
-      layers: name of a layer in PyTorch -> its name in `like`, where they differ.
-      flattened: name of a linear layer or a norm -> (channels, height, width) of the image that it
-        takes flattened, since PyTorch flattens channels first, and JAX's models channels last.
+      state: the module (its layers are then checked for support), its `state_dict()`, or the path
+        of a safetensors file with it.
+      like: arrays with the structure of the result, such as `net.init(key, x)`, including
+        `batch_stats`.
+      layers: name of a layer in PyTorch -> its name in `like`, if they differ.
+      flattened: name of a linear layer or a norm -> (channels, height, width) of the image that is
+        flattened before it, since PyTorch flattens channels first and JAX models flatten channels
+        last.
 
     Raises:
-      TypeError: `state` is neither a module, nor a dictionary of arrays, nor a path.
-      OSError: the file cannot be read.
-      ValueError: a layer is not supported, an array has no counterpart, or shapes differ; the
+      TypeError: if `state` is neither a module, nor a dictionary of arrays, nor a path.
+      OSError: if the file cannot be read.
+      ValueError: if a layer is not supported, an array has no counterpart, or shapes differ; the
         message names it.
 
     Example:
@@ -103,8 +105,8 @@ def to_torch(
     """Weights of a JAX model by PyTorch's names, in its layouts: the inverse of `from_torch`.
 
     Args:
-      params: what `fedax.train` gave.
-      like: the module, or its `state_dict()`, for names and shapes.
+      params: parameters from `fedax.train`.
+      like: the module or its `state_dict()`, for names and shapes.
       layers, flattened: as for `from_torch`.
 
     Returns:
@@ -148,7 +150,7 @@ def _read(path: str | Path) -> dict[str, np.ndarray]:
         return safetensors.numpy.load(content)
     except (safetensors.SafetensorError, KeyError, ValueError) as error:
         raise ValueError(
-            f"{path} is not a safetensors file, is damaged, or holds types that NumPy lacks: "
+            f"{path} is not a safetensors file, is damaged, or has dtypes that NumPy lacks: "
             f"{error}. Save it again: safetensors.torch.save_file(model.float().state_dict(), ...)."
         ) from None
 
@@ -230,7 +232,7 @@ def _places(
         if name not in owner:
             raise ValueError(
                 f"PyTorch's model has no array for {name!r}; it has "
-                f"{', '.join(map(repr, list(arrays)[:6]))}. If a layer has another name there, "
+                f"{', '.join(map(repr, list(arrays)[:6]))}. If a layer has a different name there, "
                 "give layers={PyTorch's name: name here}."
             )
     return places
@@ -243,14 +245,14 @@ def _unplaced(
         return f"{name!r} could go to {' or '.join(repr(path) for path, _ in fitting)}."
     if name.endswith(("running_mean", "running_var")):
         return (
-            f"The running statistics {name!r} have no place in like. Give the batch_stats, too "
+            f"The running statistics {name!r} have no counterpart in like. Include batch_stats "
             "(like=variables), or use group normalisation, which has none."
         )
     owners = sorted({path.rpartition(".")[0] for path in known})
     near = difflib.get_close_matches(here, owners, n=1, cutoff=0.3) or owners[:1]
     return (
         f"The array {name!r} of PyTorch's model has no counterpart here; the layers here are "
-        f"{', '.join(map(repr, owners[:8]))}. If {layer!r} has another name, give it, such as "
+        f"{', '.join(map(repr, owners[:8]))}. If {layer!r} has a different name, give it, such as "
         f"layers={{{layer!r}: {(near or ['...'])[0]!r}}}."
     )
 
@@ -286,7 +288,7 @@ def _reordered(array: np.ndarray, place: Place, name: str, *, back: bool) -> np.
     axis = 0 if array.ndim == 1 or (back and place.inputs_first) else 1
     if array.ndim not in (1, 2) or array.shape[axis] != math.prod(place.image):
         raise ValueError(
-            f"{name!r} has the shape {list(array.shape)}, but flattened says that it takes "
+            f"{name!r} has the shape {list(array.shape)}, but flattened gives it "
             f"{' x '.join(map(str, place.image))} = {math.prod(place.image)} inputs."
         )
     order = np.moveaxis(np.arange(array.shape[axis]).reshape(place.image), 0, -1).ravel()
@@ -300,7 +302,7 @@ def _of_shape(
     if [n for n in array.shape if n != 1] != [n for n in shape if n != 1]:
         raise ValueError(
             f"{name!r} has the shape {list(array.shape)} in the layout of {target!r}, which is "
-            f"{list(shape)}. A transposed convolution cannot be moved; otherwise make the two "
-            "models of the same sizes."
+            f"{list(shape)}. A transposed convolution cannot be moved; otherwise give the two "
+            "models the same sizes."
         )
     return array.reshape(shape)

@@ -1,4 +1,4 @@
-"""Weights of classes, examples and single labels or targets, as models take them."""
+"""Weights of classes, examples and single labels or targets."""
 
 from __future__ import annotations
 
@@ -19,18 +19,19 @@ from fedax.validate import quoted
 def balanced_class_weights(counts: Any) -> np.ndarray:
     r"""Class weights with which every class counts the same: :math:`a_c = n / (C n_c)`.
 
-    scikit-learn's `class_weight="balanced"`, from the counts alone, which clients may add up.
+    Same as scikit-learn's `class_weight="balanced"`, but from counts, which can be summed over
+    clients.
 
     Args:
-      counts: n_c, how many examples each class has, [C], such as
-        `np.bincount(data.arrays["y"])` of the training data; for several labels [2, L], how many
-        examples have each label not (first row) and have it.
+      counts: n_c, number of examples of each class, [C], such as `np.bincount(data.arrays["y"])` of
+        the training data; for several labels [2, L], the number of examples without each label
+        (first row) and with it.
 
     Returns:
-      Weights like the counts, float64, for `class_weights` of `fedax.classification`.
+      Weights with the shape of the counts, float64, for `class_weights` of `fedax.classification`.
 
     Raises:
-      ValueError: the counts are not whole numbers >= 1.
+      ValueError: if the counts are not integers >= 1.
 
     Example:
       >>> balanced_class_weights([90, 10]).round(4).tolist()
@@ -39,13 +40,13 @@ def balanced_class_weights(counts: Any) -> np.ndarray:
     found = np.asarray(counts)
     if found.dtype.kind not in "iu" or found.ndim not in (1, 2) or not len(found):
         raise ValueError(
-            f"counts must be whole numbers, one a class, but are {quoted(counts)}. "
+            f"counts must be whole numbers, one per class, but are {quoted(counts)}. "
             'Count labels with np.bincount(data.arrays["y"]).'
         )
     if found.min(initial=1) < 1:
         place = np.unravel_index(found.argmin(), found.shape)[0]
         raise ValueError(
-            f"Each class needs an example to be balanced, but the count of class {place} is "
+            f"Each class needs at least one example, but the count of class {place} is "
             f"{found.min()}. Give counts, not labels: np.bincount(labels)."
         )
     return found.sum(0) / (len(found) * found)
@@ -55,7 +56,7 @@ def checked_class_weights(given: Any) -> Any:
     """The class weights as an array, which may be traced, or None if there are none.
 
     Raises:
-      TypeError, ValueError: they are something else, negative or not finite.
+      TypeError, ValueError: if they have the wrong type, are negative or not finite.
     """
     if given is None:
         return None
@@ -63,23 +64,24 @@ def checked_class_weights(given: Any) -> Any:
         return jnp.asarray(given, float)
     if isinstance(given, str):
         raise ValueError(
-            f"class_weights must be an array, one weight a class, but is {quoted(given)}. Balanced "
-            'ones: fedax.models.balanced_class_weights(np.bincount(data.arrays["y"])).'
+            f"class_weights must be an array, one weight per class, but is {quoted(given)}. For "
+            "balanced "
+            'weights use fedax.models.balanced_class_weights(np.bincount(data.arrays["y"])).'
         )
     if isinstance(given, Mapping):
         raise TypeError(
-            "class_weights must be an array, one weight a class, but is a dictionary. Give its "
+            "class_weights must be an array, one weight per class, but is a dictionary. Give its "
             "values in the order of the classes: [weight of class 0, weight of class 1, ...]."
         )
     try:
         found = np.asarray(given, float)
     except (TypeError, ValueError):
         raise TypeError(
-            f"class_weights must be an array, one weight a class, but is {kind_of(given)}."
+            f"class_weights must be an array, one weight per class, but is {kind_of(given)}."
         ) from None
     if found.ndim not in (1, 2) or not (np.isfinite(found) & (found >= 0)).all() or not found.any():
         raise ValueError(
-            f"class_weights must be finite numbers of at least 0, one a class, but are "
+            f"class_weights must be finite numbers >= 0, one per class, but are "
             f"{quoted(given)}."
         )
     return found
@@ -90,18 +92,18 @@ def require_class_weights(found: Any, *fitting: tuple[int, ...]) -> None:
     if found.shape not in fitting:
         wanted = " or ".join(str(list(shape)) for shape in fitting)
         raise ModelError(
-            f"class_weights must have the shape {wanted} for this model's outputs, one weight a "
+            f"class_weights must have the shape {wanted} for this model's outputs, one weight per "
             f"class, but have {list(found.shape)}."
         )
 
 
 def weights_of(batch: Batch, name: str | None, argument: str, like: Array) -> Array | None:
-    """The batch's weights, with the axes of `like` that they lack as 1; None if it has none.
+    """The batch's weights, with missing axes of `like` as size 1; None if there are none.
 
     Args:
       batch: the examples.
-      name: of their array, [B] or shaped like `like`; None: there is none.
-      argument: how the model's factory calls it.
+      name: name of their array, [B] or with the shape of `like`; None: no array.
+      argument: its name in the model's factory.
       like: labels or targets [B, ...].
     """
     if name is None:
@@ -112,7 +114,7 @@ def weights_of(batch: Batch, name: str | None, argument: str, like: Array) -> Ar
     if found.shape != like.shape[:1]:
         raise ModelError(
             f"The {argument} {name!r} must have the shape {list(like.shape[:1])}, or "
-            f"{list(like.shape)} as what they weigh, but have {list(found.shape)}."
+            f"{list(like.shape)} like the values they weigh, but have {list(found.shape)}."
         )
     return found.reshape(found.shape + (1,) * (like.ndim - 1))
 
@@ -120,9 +122,9 @@ def weights_of(batch: Batch, name: str | None, argument: str, like: Array) -> Ar
 def mean_of_cells(values: Array, weights: Array) -> tuple[Array, Array]:
     r"""Means over all axes but the first, and their weights.
 
-    With D values for each example, :math:`\sum_k w_k v_k / \sum_k w_k` and
-    :math:`\sum_k w_k / D`, so that the mean over examples is the one over all values together. A
-    value that weighs 0 may be anything.
+    With D values for each example, :math:`\sum_k w_k v_k / \sum_k w_k` and :math:`\sum_k w_k / D`,
+    so the mean over examples is the mean over all values together. A value with weight 0 may be
+    anything.
     """
     weights = jnp.broadcast_to(weights, values.shape)
     values = jnp.where(weights == 0, 0, values)
@@ -132,10 +134,10 @@ def mean_of_cells(values: Array, weights: Array) -> tuple[Array, Array]:
 
 
 def check_weights(argument: str, name: str | None, arrays: Mapping[str, Any]) -> np.ndarray | None:
-    """The weights of some examples as NumPy has them; None if there are none.
+    """The weights of some examples as a NumPy array; None if there are none.
 
     Raises:
-      ModelError: one is negative or not finite.
+      ModelError: if a weight is negative or not finite.
     """
     if name is None or name not in arrays:
         return None
@@ -145,7 +147,7 @@ def check_weights(argument: str, name: str | None, arrays: Mapping[str, Any]) ->
     wrong = ~np.isfinite(found) | (found < 0)
     if wrong.any():
         raise ModelError(
-            f"The {argument} {name!r} must be finite numbers of at least 0, but there is a "
-            f"{found[wrong][0]:g}. Give 0 to what should not count."
+            f"The {argument} {name!r} must be finite numbers >= 0, but one is "
+            f"{found[wrong][0]:g}. Give weight 0 to what should not count."
         )
     return found

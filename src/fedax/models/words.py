@@ -26,26 +26,27 @@ def word_lstm(
 ) -> Model:
     """The Stack Overflow model: embedding, LSTM layers, each projected back, and a dense layer.
 
-    With the default sizes it is the network of papers 000 and 004 for 10,000 words and four further
-    tokens (padding, beginning, end, unknown): 4,050,748 parameters. After each LSTM layer a linear
-    one brings the units back to the embedding's size, as in the code released with paper 004, which
-    draws everything as Keras does: embedding uniform in (-0.05, 0.05), kernels Glorot uniform,
-    recurrent kernels orthogonal, biases 0, those of forget gates 1.
+    With the default sizes it is the network of Charles and Konečný 2020 and Reddi et al. 2021 for
+    10,000 words and four further tokens (padding, beginning, end, unknown): 4,050,748 parameters.
+    After each LSTM layer a linear layer maps the units back to the embedding's size, as in the code
+    released with Reddi et al. 2021. Initial values are those of Keras: embedding uniform in (-0.05,
+    0.05), kernels Glorot uniform, recurrent kernels orthogonal, biases 0, except 1 for forget
+    gates.
 
     Args:
-      vocabulary_size: V >= 2, with the padding, 0.
+      vocabulary_size: V >= 2, including padding (0).
       embedding_size: E >= 1.
-      num_units: H >= 1, the units of each LSTM layer.
-      num_layers: >= 1.
+      num_units: H >= 1, number of units of each LSTM layer.
+      num_layers: number of LSTM layers, >= 1.
       leave_out: ids that the accuracy leaves out as targets, see `fedax.next_token`.
 
     Returns:
-      A model of batches `{'tokens': integer [B, T + 1]}`, as `fedax.next_token`; its parameters are
-      `{'embedding': [V, E], 'layers': ({'lstm': {...}, 'projection': {'w', 'b'}}, ...), 'output':
-      {'w': [E, V], 'b': [V]}}`, its outputs logits [B, T, V].
+      A model for batches `{'tokens': integer [B, T + 1]}`, as for `fedax.next_token`; its
+      parameters are `{'embedding': [V, E], 'layers': ({'lstm': {...}, 'projection': {'w', 'b'}},
+      ...), 'output': {'w': [E, V], 'b': [V]}}`, its outputs logits [B, T, V].
 
     Raises:
-      ValueError: a size is too small.
+      ValueError: if a size is too small.
 
     Example:
       >>> params = jax.eval_shape(word_lstm().init, jax.random.key(0))

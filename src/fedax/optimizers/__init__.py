@@ -1,6 +1,6 @@
-"""Server optimizers as published, base optimizers as Mime needs them, schedules of the round.
+"""Server optimizers as published, base optimizers for Mime, and schedules by round.
 
-Functions of pseudo-gradients and of round numbers; nothing knows of clients or data.
+They are functions of pseudo-gradients and round numbers, independent of clients and data.
 """
 
 from fedax.optimizers import base_optimizers, schedules

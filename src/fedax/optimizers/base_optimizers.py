@@ -1,8 +1,8 @@
-"""Centralised optimizers as Mime needs them: a direction U and an update V of the statistics.
+"""Centralised optimizers for Mime: a direction U and an update V of the statistics.
 
-Paper 003: Karimireddy, Jaggi, Kale, Mohri, Reddi, Stich, Suresh, "Mime: Mimicking Centralized
-Stochastic Algorithms in Federated Learning" (2020), Table 4 (whose denominator, garbled in the text
-that was at hand, is taken to be epsilon + sqrt v). A step at the gradient g with statistics s is
+Karimireddy, Jaggi, Kale, Mohri, Reddi, Stich, Suresh, "Mime: Mimicking Centralized Stochastic
+Algorithms in Federated Learning" (2020), Table 4 (its denominator, garbled in the available text,
+is read as epsilon + sqrt v). A step at the gradient g with statistics s is
 
     x <- x - eta U(g, s),    then    s <- V(g, s).
 
@@ -12,9 +12,9 @@ beta_2    second_moment_decay   decay of the second moment v (RMSProp: beta)
 epsilon   adaptivity            added to sqrt(v)
 v_0       initial_accumulator   v before the first round; None means epsilon^2
 
-The paper does not say what v_0 is. With v_0 = 0 the first round's steps are divided by epsilon
-alone; with epsilon^2 (the rule of paper 004) by 2 epsilon, so they are half as long. Later v has
-grown, and both are alike.
+The paper does not give v_0. With v_0 = 0 the first round's steps are divided by epsilon alone; with
+epsilon^2 (the rule of Reddi et al. 2021) by 2 epsilon, so they are half as long. Once v has grown,
+the difference disappears.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from fedax.validate import check_number
 
 
 class BaseOptimizer(NamedTuple):
-    """A centralised optimizer in two halves; your own is three functions.
+    """A centralised optimizer in two parts; write your own with three functions.
 
     Attributes:
       init: (params) -> s.
@@ -46,7 +46,7 @@ class BaseOptimizer(NamedTuple):
 
 
 class Moments(NamedTuple):
-    """Statistics of the bases below; a moment that a base lacks is ().
+    """Statistics of the bases below; a moment that a base does not have is ().
 
     Attributes:
       m: first moment of the gradient, like the parameters.
@@ -65,13 +65,13 @@ def sgd() -> BaseOptimizer:
 
 @factory
 def sgdm(momentum: float | Array = 0.9) -> BaseOptimizer:
-    """SGD with momentum (paper 003, Table 4): U = (1 - beta) g + beta m, V: m = U.
+    """SGD with momentum (Karimireddy et al. 2020, Table 4): U = (1 - beta) g + beta m, V: m = U.
 
     Args:
       momentum: beta in [0, 1).
 
     Raises:
-      ValueError: a concrete momentum is out of its range.
+      ValueError: if momentum is a concrete value out of range.
 
     Example:
       >>> base = sgdm(0.5)
@@ -98,7 +98,9 @@ def rmsprop(
     adaptivity: float | Array = 1e-3,
     initial_accumulator: float | Array | None = None,
 ) -> BaseOptimizer:
-    """RMSProp (paper 003, Table 4): U = g / (epsilon + sqrt v), V: v = (1 - beta) g^2 + beta v.
+    """RMSProp (Karimireddy et al. 2020, Table 4): U = g / (epsilon + sqrt v), V updates v.
+
+    V: v = (1 - beta) g^2 + beta v.
 
     Args:
       second_moment_decay: beta in [0, 1).
@@ -106,7 +108,7 @@ def rmsprop(
       initial_accumulator: v_0 >= 0; None means epsilon^2.
 
     Raises:
-      ValueError: a concrete value is out of its range.
+      ValueError: if a concrete value is out of range.
 
     Example:
       >>> base = rmsprop(adaptivity=0.5)
@@ -134,9 +136,11 @@ def adam(
     adaptivity: float | Array = 1e-3,
     initial_accumulator: float | Array | None = None,
 ) -> BaseOptimizer:
-    """Adam (paper 003, Table 4): U = ((1 - b1) g + b1 m) / (epsilon + sqrt v); V updates m and v.
+    """Adam (Karimireddy et al. 2020, Table 4): steps by both moments' averages.
 
-    There is no bias correction, and the denominator is the stored v alone.
+    U = ((1 - b1) g + b1 m) / (epsilon + sqrt v); V updates m and v.
+
+    There is no bias correction, and the denominator uses only the stored v.
 
     Args:
       momentum: beta_1 in [0, 1).
@@ -145,7 +149,7 @@ def adam(
       initial_accumulator: v_0 >= 0; None means epsilon^2.
 
     Raises:
-      ValueError: a concrete value is out of its range.
+      ValueError: if a concrete value is out of range.
 
     Example:
       >>> base = adam(adaptivity=0.5)
@@ -172,7 +176,7 @@ def adam(
 def as_transformation(base: BaseOptimizer) -> optax.GradientTransformation:
     """The base as an optax transformation with learning rate 1: -U(g, s), then V(g, s).
 
-    On the server it gives paper 003's "FedAvg with that server optimizer".
+    On the server it gives FedAvg with this server optimizer, as in the paper's comparisons.
 
     Example:
       >>> server = as_transformation(sgdm(0.5))
@@ -190,7 +194,7 @@ def as_transformation(base: BaseOptimizer) -> optax.GradientTransformation:
 
 
 def frozen(base: BaseOptimizer, statistics: PyTree) -> optax.GradientTransformation:
-    """Steps along -U(g, s) with the statistics s held fixed, as Mime's clients take them."""
+    """Steps along -U(g, s) with fixed statistics s, as taken by Mime's clients."""
 
     def update(updates: optax.Updates, state: Any, params: Any = None) -> Any:
         del params

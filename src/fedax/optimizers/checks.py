@@ -1,4 +1,4 @@
-"""Whether an optimizer is one: optax transformations and base optimizers are easily mixed up."""
+"""Checks for optimizers: optax transformations and base optimizers are easily mixed up."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from fedax.optimizers.base_optimizers import BaseOptimizer
 
 
 def require_optimizer(name: str, optimizer: Any) -> None:
-    """Raises a sentence unless it is None or an optax transformation.
+    """Raises a clear error unless this is None or an optax transformation.
 
     Raises:
-      TypeError: it is something else.
+      TypeError: if it is not.
     """
     if isinstance(optimizer, BaseOptimizer):
         hint = "Convert it with fedax.base_optimizers.as_transformation(...)."
@@ -21,7 +21,7 @@ def require_optimizer(name: str, optimizer: Any) -> None:
     ):
         return
     elif isinstance(optimizer, int | float):
-        hint = "A rate goes to client_learning_rate or server_learning_rate."
+        hint = "Give a learning rate as client_learning_rate or server_learning_rate."
     else:
         hint = "Call its factory, as in optax.sgd(1.0)."
     raise TypeError(
@@ -31,14 +31,14 @@ def require_optimizer(name: str, optimizer: Any) -> None:
 
 
 def require_base(base: Any) -> None:
-    """Raises a sentence unless it is one of `fedax.base_optimizers`.
+    """Raises a clear error unless this is one of `fedax.base_optimizers`.
 
     Raises:
-      TypeError: it is something else.
+      TypeError: if it is not.
     """
     if not isinstance(base, BaseOptimizer):
         raise TypeError(
-            "base must be one of fedax.base_optimizers, such as sgdm(0.9), whose direction and "
-            f"update are two functions, but is {kind_of(base)}; an optax transformation, which "
-            "has them in one, cannot be its base."
+            "base must be one of fedax.base_optimizers, such as sgdm(0.9), with separate direction "
+            f"and update, but is {kind_of(base)}. An optax transformation combines the two, so it "
+            "cannot be a base."
         )

@@ -1,8 +1,8 @@
-"""Whole numbers of decaying schedules: ceil(v_0 r^n) as exact arithmetic has it.
+"""Whole numbers of decaying schedules: ceil(v_0 r^n), computed exactly.
 
 In float32 neither a rate such as 0.9996 nor a power of it is exact enough: rounded up, v_0 r^n
-would be off by one in a few rounds of a thousand. So powers are taken in fixed point, 16 bits in
-each of seven integers, which no compiler rearranges; float64 needs none of it.
+would be off by one in a few rounds of a thousand. So powers are computed in fixed point, with 16
+bits in each of seven integers, which no compiler rearranges. float64 does not need this.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _HIGH = (_I + _J == _K + WHOLE).astype(np.uint32)
 def decaying_count(initial_value: float | Array, rate: float | Array, exponent: Array) -> Array:
     """ceil(v_0 r^n), an int32 scalar.
 
-    In float32 a rate 0 < r <= 1 that agrees with a decimal of at most six places up to rounding is
-    that decimal, so 0.9996 is what is written. With any other rate, such as 1/3, a value that is
-    above a whole number by no more than rounding is that number.
+    In float32 a rate 0 < r <= 1 that equals a decimal of at most six places up to rounding is read
+    as that decimal, so 0.9996 is exact. For any other rate, such as 1/3, a value that exceeds a
+    whole number only by rounding counts as that number.
 
     Args:
       initial_value: v_0 >= 0.
@@ -47,7 +47,7 @@ def decaying_count(initial_value: float | Array, rate: float | Array, exponent: 
 
 
 def rounded_up(count: Array) -> Array:
-    """A real number as int32, fractions rounded up; what rounding may have added does not count."""
+    """A real number as int32, with fractions rounded up; an excess due to rounding is ignored."""
     # Rounding may lift a whole number, such as 27 / 3^2, above itself.
     return jnp.ceil(count * (1 - 4 * jnp.finfo(count.dtype).eps)).astype(jnp.int32)
 

@@ -1,4 +1,4 @@
-"""Optimizers that draw, such as `optax.noisy_sgd`: the keys in their states."""
+"""Optimizers with random keys in their states, such as `optax.noisy_sgd`."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def is_key(leaf: Any) -> bool:
 def with_own_keys(state: PyTree, key: Array) -> PyTree:
     """An optimizer's state in which every key also depends on this one.
 
-    So clients and rounds draw different noise, and what a client draws depends on the run's seed,
-    the round and the client only.
+    So clients and rounds draw different noise, which depends only on the run's seed, the round and
+    the client.
 
     Args:
       state: of the optimizer; a state without keys is returned as it is.
-      key: of the client, for this exchange.
+      key: key of the client for this exchange.
     """
     leaves, structure = jax.tree.flatten(state)
     places = [place for place, leaf in enumerate(leaves) if is_key(leaf)]
@@ -57,7 +57,7 @@ def _fold_in(keys: Array, number: Array) -> Array:
 
 
 def with_raw_keys(optimizer: optax.GradientTransformation) -> optax.GradientTransformation:
-    """The optimizer with raw keys in its state, which files and sums take, in place of typed ones.
+    """The optimizer with raw instead of typed keys in its state, for files and sums.
 
     Its update needs the parameters.
     """

@@ -1,8 +1,8 @@
 """Schedules: a value for each round, from the round's index t = 0, 1, 2, ...
 
-A schedule is any function of `round_index`, so every optax schedule is one. All of them are
-pure and may be traced; wherever fedax takes a schedule it takes a number as well. The first
-round has t = 0 here; the theorems of papers 000 and 001 count their rounds from t = 1.
+A schedule is any pure function of `round_index` that JAX can trace, so every optax schedule is one.
+Wherever fedax takes a schedule you can also pass a number. The first round is t = 0 here; the
+theorems of Charles and Konečný 2020 and the decaying-steps paper (2021) start at t = 1.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ScheduleOrNumber: TypeAlias = float | Array | Schedule
 
 
 class Decay(NamedTuple):
-    """A schedule v_0 r^n(t), which knows its whole numbers better than its float32 value says.
+    """A schedule v_0 r^n(t) that also gives exact whole numbers.
 
     Attributes:
       value: round_index -> v(t).
@@ -41,10 +41,10 @@ class Decay(NamedTuple):
 
 
 def steps_at(schedule: Schedule, round_index: Array) -> Array:
-    """A number of local steps from a schedule: a whole one, or a number that is yet to round up.
+    """A number of local steps from a schedule: an exact integer, or a number to round up.
 
     Raises:
-      AlgorithmError: the schedule fails or does not give one number.
+      AlgorithmError: if the schedule fails or does not return one number.
     """
     if isinstance(schedule, Decay):
         return schedule.steps(round_index)
@@ -52,10 +52,10 @@ def steps_at(schedule: Schedule, round_index: Array) -> Array:
 
 
 def as_schedule(value: ScheduleOrNumber) -> Schedule:
-    """The schedule itself, whose value is checked when it is traced, or the constant one.
+    """The schedule itself, with its value checked when traced, or a constant schedule.
 
     Raises:
-      AlgorithmError: when used, if the schedule fails or does not give one number.
+      AlgorithmError: when used, if the schedule fails or does not return one number.
     """
     if not callable(value):
         return constant(value)
@@ -67,7 +67,7 @@ def as_schedule(value: ScheduleOrNumber) -> Schedule:
         kinds = (int, float, np.generic, np.ndarray, jax.Array)
         if not isinstance(number, kinds) or jnp.shape(number) != ():
             raise AlgorithmError(
-                f"The schedule{defined_at(value)} must give one number for a round, but gave "
+                f"The schedule{defined_at(value)} must return one number for a round, but returned "
                 f"{array_words(number)}."
             )
         return jnp.asarray(number)
@@ -91,7 +91,7 @@ def constant(value: float | Array) -> Schedule:
 def staircase_decay(
     initial_value: float | Array, decay_rate: float | Array = 0.1, decay_every: int | Array = 500
 ) -> Decay:
-    """Staircase exponential decay, ExpDecay of paper 004 (section 5.4): v(t) = v_0 r^floor(t / n).
+    """Staircase decay, ExpDecay of Reddi et al. 2021 (section 5.4): v(t) = v_0 r^floor(t / n).
 
     Args:
       initial_value: v_0 >= 0.
@@ -111,9 +111,9 @@ def staircase_decay(
 
 @factory
 def exponential_decay(initial_value: float | Array, decay_rate: float | Array) -> Decay:
-    """Exponential decay (paper 001, section 3 and Table 5): v(t) = v_0 d^t.
+    """Exponential decay (decaying-steps paper 2021, section 3 and Table 5): v(t) = v_0 d^t.
 
-    As a number of local steps it is K_t = ceil(K_0 d^t), exactly: see `decaying_count`.
+    As a number of local steps it is exactly K_t = ceil(K_0 d^t), see `decaying_count`.
 
     Args:
       initial_value: v_0 >= 0.
@@ -130,14 +130,16 @@ def exponential_decay(initial_value: float | Array, decay_rate: float | Array) -
 
 @factory
 def inverse_time_decay(initial_value: float | Array, offset: float | Array = 1.0) -> Schedule:
-    """Decay by 1/t, as in paper 000 (Theorem 27) and paper 001 (Theorem 2): v(t) = v_0 b / (b + t).
+    """Decay by 1/t: v(t) = v_0 b / (b + t).
 
-    The theorems' a / (b + t) has its first round at t = 1; here that is t = 0, so their schedule is
+    Source: Charles and Konečný 2020, Theorem 27; decaying-steps paper 2021, Theorem 2.
+
+    The theorems' a / (b + t) starts at t = 1; here the first round is t = 0, so their schedule is
     `inverse_time_decay(a / (b + 1), b + 1)`.
 
     Args:
       initial_value: v_0 >= 0.
-      offset: b > 0, the rounds after which the value has halved.
+      offset: b > 0, number of rounds after which the value has halved.
 
     Example:
       >>> schedule = inverse_time_decay(10.0, offset=2.0)
@@ -165,7 +167,7 @@ SCHEDULES: dict[str, Callable[..., Schedule]] = {
 
 
 def parse_schedule(text: str) -> float | Schedule:
-    """Reads a number or a schedule from a word of a command line or configuration file.
+    """Reads a number or a schedule from the text of a command line or configuration file.
 
     Example:
       >>> parse_schedule("0.1")
@@ -173,7 +175,7 @@ def parse_schedule(text: str) -> float | Schedule:
       >>> schedule = parse_schedule("staircase_decay(0.1, 0.1, 500)")
 
     Raises:
-      ValueError: it is neither; the sentence lists the schedules.
+      ValueError: if it is neither; the message lists the schedules.
     """
     try:
         return float(text)

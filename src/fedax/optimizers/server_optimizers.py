@@ -1,8 +1,8 @@
 """Server optimizers exactly as published, as optax transformations with learning rate 1.
 
-They take the pseudo-gradient g_t = x_t - (weighted mean of the local models), that is
-g_t = -Delta_t in the papers' notation, where a gradient goes. The factories of
-`fedax.algorithms.fedopt` multiply what they give by the server learning rate eta.
+They take the pseudo-gradient g_t = x_t - (weighted mean of the local models), that is g_t =
+-Delta_t in the papers' notation, in place of a gradient. The factories of `fedax.algorithms.fedopt`
+multiply their updates by the server learning rate eta.
 
 symbol    argument              meaning
 tau       adaptivity            added to sqrt(v_t); smaller means more adaptive
@@ -48,7 +48,7 @@ def adagrad(
     momentum: float | Array = 0.0,
     initial_accumulator: float | Array | None = None,
 ) -> optax.GradientTransformation:
-    r"""FedAdagrad's server optimizer (paper 004, Algorithm 2).
+    r"""FedAdagrad's server optimizer (Reddi et al. 2021, Algorithm 2).
 
     .. math::
         m_t &= \beta_1 m_{t-1} + (1 - \beta_1) g_t, \qquad
@@ -56,14 +56,15 @@ def adagrad(
         u_t &= -m_t / (\sqrt{v_t} + \tau)
 
     Args:
-      adaptivity: tau > 0. The larger it is beside the root of v, the more the steps are those of
-        SGD with momentum; the smaller, the more all coordinates move alike.
-      momentum: beta_1 in [0, 1), how much of m stays in a round; the paper's experiments use 0.
-      initial_accumulator: v_{-1} >= 0; None means tau^2, the paper's smallest legal value. The
-        released code starts from 0, optax and TFF from 0.1.
+      adaptivity: tau > 0. If it is large compared with the root of v, steps are those of SGD with
+        momentum; if it is small, all coordinates move by similar amounts.
+      momentum: beta_1 in [0, 1), the share of m that each round keeps; the paper's experiments use
+        0.
+      initial_accumulator: v_{-1} >= 0; None means tau^2, the smallest value that the paper allows.
+        The released code starts from 0, optax and TFF from 0.1.
 
     Raises:
-      ValueError: a concrete value is out of its range.
+      ValueError: if a concrete value is out of range.
 
     Example:
       >>> server = adagrad(adaptivity=1e-3, initial_accumulator=0.0)
@@ -82,29 +83,31 @@ def adam(
     initial_accumulator: float | Array | None = None,
     bias_correction: BiasCorrection = "none",
 ) -> optax.GradientTransformation:
-    r"""FedAdam's server optimizer (paper 004, Algorithm 2): no bias correction, v_{-1} = tau^2.
+    r"""FedAdam's server optimizer (Reddi et al. 2021, Algorithm 2).
+
+    By default there is no bias correction, and v_{-1} = tau^2.
 
     .. math::
         m_t &= \beta_1 m_{t-1} + (1 - \beta_1) g_t, \qquad
         v_t = \beta_2 v_{t-1} + (1 - \beta_2) g_t^2 \\
         u_t &= -c_s\, m_t / (\sqrt{v_t} + \tau)
 
-    with :math:`c_s = 1`, or as `bias_correction` says
-    :math:`c_s = \sqrt{1 - \beta_2^s} / (1 - \beta_1^s)`.
+    with :math:`c_s = 1` or, with `bias_correction`, :math:`c_s = \sqrt{1 - \beta_2^s} / (1 -
+    \beta_1^s)`.
 
     Args:
-      adaptivity: tau > 0. The larger it is beside the root of v, the more the steps are those of
-        SGD with momentum; the smaller, the more all coordinates move alike.
-      momentum: beta_1 in [0, 1), how much of m stays in a round.
-      second_moment_decay: beta_2 in [0, 1), how much of v stays in a round.
+      adaptivity: tau > 0. If it is large compared with the root of v, steps are those of SGD with
+        momentum; if it is small, all coordinates move by similar amounts.
+      momentum: beta_1 in [0, 1), the share of m that each round keeps.
+      second_moment_decay: beta_2 in [0, 1), the share of v that each round keeps.
       initial_accumulator: v_{-1} >= 0; None means tau^2. The released code starts from 0.
-      bias_correction: "none", the paper; "standard", each step times
-        sqrt(1 - beta_2^s) / (1 - beta_1^s) with s = 1, 2, ... (Kingma and Ba, and the FedAdam of
-        paper 001); "released", likewise with s = 2, 3, ..., as the code released with paper 004
-        does, whose start-up applies a zero gradient, and as Flower's FedAdam copies.
+      bias_correction: "none", as in the paper; "standard", each step times sqrt(1 - beta_2^s) / (1
+        - beta_1^s) with s = 1, 2, ... (Kingma and Ba, and the FedAdam of the decaying-steps paper
+        (2021)); "released", the same with s = 2, 3, ..., as in the code released with Reddi et al.
+        2021, which applies a zero gradient at the start, and in Flower's FedAdam.
 
     Raises:
-      ValueError: a concrete value is out of its range.
+      ValueError: if a concrete value is out of range.
 
     Example:
       >>> server = adam(adaptivity=1e-3)
@@ -132,7 +135,9 @@ def yogi(
     initial_accumulator: float | Array | None = None,
     bias_correction: BiasCorrection = "none",
 ) -> optax.GradientTransformation:
-    r"""FedYogi's server optimizer (paper 004, Algorithm 2): no bias correction, v_{-1} = tau^2.
+    r"""FedYogi's server optimizer (Reddi et al. 2021, Algorithm 2).
+
+    There is no bias correction, and v_{-1} = tau^2 by default.
 
     .. math::
         m_t &= \beta_1 m_{t-1} + (1 - \beta_1) g_t \\
@@ -174,7 +179,7 @@ def amsgrad(
         \hat v_t &= \max(\hat v_{t-1}, v_t), \qquad
         u_t = -m_t / (\sqrt{\hat v_t} + \tau)
 
-    so that no coordinate's step grows again. As in that paper there is no bias correction;
+    so no coordinate's step grows again. As in that paper there is no bias correction;
     `optax.amsgrad` has one. Arguments and errors as for `adam`.
 
     Example:
@@ -216,15 +221,16 @@ def adabound(
               s \bigl(1 - \tfrac{1}{b t + 1}\bigr),\;
               s \bigl(1 + \tfrac{1}{b t}\bigr)\Bigr)\, m_t, \qquad t = 1, 2, \dots
 
-    It begins as Adam and ends as SGD with momentum of learning rate eta s. No bias correction.
+    It starts as Adam and ends as SGD with momentum and learning rate eta s, without bias
+    correction.
 
     Args:
       adaptivity, momentum, second_moment_decay, initial_accumulator: as for `adam`.
-      final_scale: s > 0; times the server learning rate it is AdaBound's final learning rate.
+      final_scale: s > 0; s times the server learning rate is AdaBound's final learning rate.
       bound_rate: b > 0, how fast the bounds close; 1e-3 in that paper.
 
     Raises:
-      ValueError: a concrete value is out of its range.
+      ValueError: if a concrete value is out of range.
 
     Example:
       >>> server = adabound(final_scale=2.0, bound_rate=1e6)  # the bounds are closed at once
@@ -259,15 +265,16 @@ def heavy_ball(
 ) -> optax.GradientTransformation:
     r"""FedAvgM's server optimizer: :math:`m_t = \beta m_{t-1} + (1 - d) g_t`, :math:`u_t = -m_t`.
 
-    With d = 0 the heavy ball without a factor 1 - beta, as in the code of paper 004; with d = beta
-    m is the exponential moving average of the pseudo-gradients (paper 002, Algorithm 1).
+    With d = 0 it is the heavy ball without a factor 1 - beta, as in the code of Reddi et al. 2021.
+    With d = beta, m is the exponential moving average of the pseudo-gradients (Chen et al. 2023,
+    Algorithm 1).
 
     Args:
       momentum: beta in [0, 1).
-      dampening: d in [0, 1); the name is PyTorch's, whose first m is g_0 without the factor.
+      dampening: d in [0, 1). The name is from PyTorch, whose first m is g_0 without the factor.
 
     Raises:
-      ValueError: a concrete value is out of its range.
+      ValueError: if a concrete value is out of range.
 
     Example:
       >>> server = heavy_ball(0.9)

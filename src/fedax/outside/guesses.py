@@ -238,7 +238,7 @@ FIELD: dict[str, Word] = {compact(name): word for name, word in _WORDS.items()}
 
 
 def nearest(name: str, choices: Iterable[str], cutoff: float = _CUTOFF) -> str | None:
-    """The choice that is the same but for its spelling, or else the nearest in letters.
+    """The choice that is the same except for its spelling, or else the nearest in letters.
 
     Example:
       >>> nearest("FedAvg", ["fedavg", "fedprox"]), nearest("fedprx", ["fedavg", "fedprox"])

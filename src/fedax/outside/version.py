@@ -10,7 +10,7 @@ from pathlib import Path
 def find(package: Path) -> str:
     """The version that the code has.
 
-    That of `pyproject.toml` where the code lies in a copy of the repository, as an installation
+    That of `pyproject.toml` where the code is in a copy of the repository, as an installation
     in place keeps what it was made with; else that of the installed package; "unknown" where
     nothing says it.
 

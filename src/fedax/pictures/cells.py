@@ -39,7 +39,7 @@ def chosen(record: Record, choice: Choice | None) -> Choice:
     """What was chosen, or what the papers' rule chooses.
 
     Raises:
-      DrawingError: the sweep cannot be chosen from.
+      DrawingError: if the sweep cannot be chosen from.
     """
     try:
         return choose(record) if choice is None else choice
@@ -51,13 +51,13 @@ def method_of(record: Record, algorithm: str | None) -> str:
     """The method to draw.
 
     Raises:
-      DrawingError: there is none of that name, or several and none was named.
+      DrawingError: if the method is unknown, or there are several and none is given.
     """
     known = record.algorithms
     if algorithm is None:
         if len(known) != 1:
             raise DrawingError(
-                f"This sweep has {len(known)} methods, say which: algorithm= one of "
+                f"This sweep has {len(known)} methods. Choose one with algorithm=: "
                 f"{', '.join(known) or 'none'}."
             )
         return known[0]
@@ -67,16 +67,17 @@ def method_of(record: Record, algorithm: str | None) -> str:
 
 
 def require_varied(choice: Choice, algorithm: str, names: Sequence[str]) -> None:
-    """Raises a sentence unless a sweep varied these hyperparameters of a method.
+    """Raises an error unless a sweep varied these hyperparameters of a method.
 
     Raises:
-      DrawingError: it did not; it says which it varied.
+      DrawingError: if not; the message lists those that it varied.
     """
     grid = choice.methods[algorithm].grid
     for name in names:
         if name not in grid:
             raise DrawingError(
-                f"The sweep of {algorithm} varies no {name}; it varies {', '.join(grid) or 'none'}."
+                f"The sweep of {algorithm} does not vary {name}. It varies: "
+                f"{', '.join(grid) or 'nothing'}."
             )
 
 

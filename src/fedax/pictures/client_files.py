@@ -27,7 +27,7 @@ def read_clients(path: Path, *, links: bool = True) -> ClientMetrics:
       links: whether a link is followed, as of a file that the user names.
 
     Raises:
-      DrawingError: it cannot be read, or is no such file.
+      DrawingError: if it cannot be read, or is another kind of file.
     """
     try:
         content = read_file(path, links=links)
@@ -47,11 +47,11 @@ def read_clients(path: Path, *, links: bool = True) -> ClientMetrics:
             there = ~np.isnan(values)
             sums[metric] = (np.where(there, values, 0), there.astype(float))
     except FileNotFoundError:
-        raise DrawingError(f"Cannot read {path}: there is no such file.") from None
+        raise DrawingError(f"Cannot read {path}: the file does not exist.") from None
     except OSError as error:
         raise DrawingError(f"Cannot read {path}: {error.strerror or error}.") from None
     except (OverflowError, ValueError, csv.Error) as error:
-        raise DrawingError(f"{path} is no table of a run's clients: {error}.") from None
+        raise DrawingError(f"{path} is not a table of a run's clients: {error}.") from None
     return ClientMetrics(sums, np.array(list(map(original_text, names))), examples)
 
 

@@ -4,4 +4,4 @@ from fedax.outside.text import Told
 
 
 class DrawingError(Told, ValueError):
-    """Something cannot be drawn; the message is a sentence."""
+    """Something cannot be drawn; the message says why."""

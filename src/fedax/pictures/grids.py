@@ -1,6 +1,6 @@
 """Pictures of a sweep: heat maps, the best server rate, adaptivity.
 
-Paper 004: Reddi et al., "Adaptive Federated Optimization" (2020), Figures 2, 3 and 4.
+Reddi et al., "Adaptive Federated Optimization" (2020), Figures 2, 3 and 4.
 """
 
 from __future__ import annotations
@@ -17,7 +17,16 @@ from fedax.pictures.errors import DrawingError
 from fedax.pictures.heat import draw_cells, mark_best, mark_edges
 from fedax.rounds.curves import new_axes
 from fedax.rounds.history import History
-from fedax.rounds.style import legend, line_style, note, spans_decades, tidy, units, upright
+from fedax.rounds.style import (
+    capital,
+    legend,
+    line_style,
+    note,
+    spans_decades,
+    tidy,
+    units,
+    upright,
+)
 from fedax.sweeps.choosing import Choice
 from fedax.sweeps.closing import rule_in_words
 from fedax.sweeps.grid import is_number
@@ -28,16 +37,16 @@ _APART = 3.0
 
 
 def best_of(record: Record, choice: Choice | None = None) -> dict[str, list[History]]:
-    """The histories of each method's best setting, a seed each, as `curves` takes them.
+    """Returns the histories of each method's best setting, one per seed, for `curves`.
 
-    Methods of which every setting diverged are left out.
+    Methods whose settings all diverged are left out.
 
     Args:
-      record: the sweep's rounds.
-      choice: what was chosen of it; None: as `fedax.sweeps.choosing.choose` does.
+      record: the rounds of the sweep.
+      choice: the selection; None: as by `fedax.sweeps.choosing.choose`.
 
     Raises:
-      DrawingError: there is no best setting.
+      DrawingError: if there is no best setting.
 
     Example:
       >>> from fedax.sweeps.grid import settings_of
@@ -65,23 +74,23 @@ def heat_map(
     record: Record, choice: Choice | None = None, algorithm: str | None = None,
     x: str = "server_learning_rate", y: str = "client_learning_rate", axes: Axes | None = None,
 ) -> Axes:
-    """Draws what each pair of rates came to, as in Figure 2 of paper 004.
+    """Draws the score of each pair of learning rates, as in Reddi et al. 2021, Figure 2.
 
-    The number in a cell is the mean over the seeds, of the best setting where other hyperparameters
-    vary. The best cell has a frame and a star. A cell that diverged, for one seed at least, is
-    hatched. Where the best lies at the edge of the grid, a dashed line says so, and which values to
-    add. Colours of all methods of a sweep are on one scale, which ends where far worse values do
-    not hide the differences between good ones.
+    The number in a cell is the mean over the seeds, for the best setting if other hyperparameters
+    vary. The best cell has a frame and a star. A cell in which at least one seed diverged is
+    hatched. If the best is at an edge of the grid, a dashed line shows it, and a note says which
+    values to add. All methods of a sweep share one colour scale; far worse values share its last
+    colour, so that differences between good values stay visible.
 
     Args:
-      record: the sweep's rounds.
-      choice: what was chosen of it; None: as `fedax.sweeps.choosing.choose` does.
-      algorithm: the method to draw, which may be left out if there is one.
+      record: the rounds of the sweep.
+      choice: the selection; None: as by `fedax.sweeps.choosing.choose`.
+      algorithm: the method to draw; optional if there is only one.
       x, y: the hyperparameters.
-      axes: to draw on; None: those of a new figure.
+      axes: axes to draw on; None: a new figure.
 
     Raises:
-      DrawingError: there is no such method, or its sweep does not vary these hyperparameters.
+      DrawingError: if the method is unknown, or its sweep does not vary these hyperparameters.
 
     Example:
       >>> from fedax.sweeps.grid import settings_of
@@ -107,20 +116,20 @@ def heat_map(
     draw_cells(axes, cells, choice, rule_in_words(record, choice))
     for axis, values in ((axes.xaxis, columns), (axes.yaxis, rows)):
         axis.set_ticks(range(len(values)), [_number(value) for value in values])
-    axes.set(xlabel=_words(x), ylabel=_words(y))
+    axes.set(xlabel=capital(_words(x)), ylabel=capital(_words(y)))
     told = [algorithm, *_over(others(choice, algorithm, (x, y)))]
     if found.best is None:
         told.append("no setting has a finite score")
     else:
         values = record.settings[found.best].values
         mark_best(axes, columns.index(values[x]), rows.index(values[y]))
-        told.append("star: the best")
+        told.append("star: best")
         told += mark_edges(axes, [edge for edge in found.edges if edge.name in (x, y)], x)
     every = [one for row in cells for one in row]
     if any(one is not None and one.diverged for one in every):
         told.append("hatched: diverged")
     if any(one is None or (one.setting is None and not one.diverged) for one in every):
-        told.append("dash: not run to the end")
+        told.append("dash: not finished")
     note(axes, told)
     return axes
 
@@ -138,16 +147,16 @@ def heat_map_size(columns: int, rows: int) -> tuple[float, float]:
 def best_server_rate(
     record: Record, choice: Choice | None = None, axes: Axes | None = None
 ) -> Axes:
-    """Draws the best server rate for each client rate, per method, as in Figure 4 of paper 004.
+    """Draws the best server rate per client rate and method, as in Reddi et al. 2021, Figure 4.
 
-    Client rates with which every setting diverged have no point. Points of methods that would
-    cover each other are drawn side by side.
+    Client rates with which every setting diverged have no point. Points of several methods that
+    would overlap are drawn side by side.
 
     Args:
       record, choice, axes: as for `heat_map`.
 
     Raises:
-      DrawingError: no method's sweep varies both rates, or none has a finite score.
+      DrawingError: if no method's sweep varies both rates, or no score is finite.
 
     Example:
       >>> from fedax.sweeps.grid import settings_of
@@ -183,7 +192,7 @@ def best_server_rate(
     for axis, name, place in (("x", client, 0), ("y", server, 1)):
         grid = sorted({value for method in points for value in choice.methods[method].grid[name]})
         _rates_on(axes, axis, grid, [pair[place] for pairs in points.values() for pair in pairs])
-    axes.set(xlabel="client learning rate", ylabel="best server learning rate")
+    axes.set(xlabel="Client learning rate", ylabel="Best server learning rate")
     tidy(axes)
     legend(axes, handles, list(points))
     note(axes, [f"best by {rule_in_words(record, choice)}",
@@ -192,15 +201,15 @@ def best_server_rate(
 
 
 def adaptivity(record: Record, choice: Choice | None = None, axes: Axes | None = None) -> Axes:
-    """Draws the best score at each adaptivity, per method, as in Figure 3 of paper 004.
+    """Draws the best score at each adaptivity and method, as in Reddi et al. 2021, Figure 3.
 
-    Bars are plus and minus the sample standard deviation over the seeds of that best setting.
+    Bars show plus and minus the sample standard deviation over the seeds of that best setting.
 
     Args:
       record, choice, axes: as for `heat_map`.
 
     Raises:
-      DrawingError: no method's sweep varies the adaptivity, or none has a finite score.
+      DrawingError: if no method's sweep varies the adaptivity, or no score is finite.
 
     Example:
       >>> from fedax.sweeps.grid import settings_of
@@ -245,15 +254,15 @@ def adaptivity(record: Record, choice: Choice | None = None, axes: Axes | None =
     grid = sorted({value for method in points for value in choice.methods[method].grid[name]})
     _rates_on(axes, "x", grid, [value for cells in points.values() for value, _ in cells])
     words = rule_in_words(record, choice).replace("_", " ")
-    axes.set(xlabel="adaptivity τ", ylabel=upright(axes, words))
+    axes.set(xlabel="Adaptivity τ", ylabel=upright(axes, capital(words)))
     units(axes.yaxis, choice.rule)
     tidy(axes)
     legend(axes, handles, list(points))
     spread = any(np.isfinite(one.spread) for cells in points.values() for _, one in cells)
     note(axes, [
-        "each point is the best setting with that adaptivity"
+        "each point: best setting with that adaptivity"
         + _best_over(_others_of(choice, methods, (name,))),
-        *(["bars: plus and minus the sample standard deviation over seeds"] if spread else []),
+        *(["bars: \N{PLUS-MINUS SIGN} sample standard deviation over seeds"] if spread else []),
     ])
     return axes
 
@@ -282,7 +291,7 @@ def _require_points(points: dict[str, list[Any]]) -> None:
     """Drops methods without any point.
 
     Raises:
-      DrawingError: none has one.
+      DrawingError: if there is none.
     """
     for method in [method for method, found in points.items() if not found]:
         del points[method]

@@ -11,7 +11,7 @@ from matplotlib.colors import Normalize
 from matplotlib.patches import Rectangle
 
 from fedax.pictures.cells import Cell, scale_ends
-from fedax.rounds.style import COLOURS, inches, is_share, units, upright
+from fedax.rounds.style import COLOURS, capital, inches, is_share, units, upright
 from fedax.sweeps.choosing import Choice
 from fedax.sweeps.edges import Edge
 
@@ -65,7 +65,7 @@ def draw_cells(
     bar = axes.figure.colorbar(drawn, ax=axes, pad=0.02, extend=beyond)
     seeds = int((~np.isnan(choice.scores)).sum(1).max(initial=0))
     over = f"mean over {seeds} seeds of " if seeds > 1 else ""
-    bar.set_label(upright(axes, over + words.replace("_", " ")))
+    bar.set_label(upright(axes, capital(over + words.replace("_", " "))))
     units(bar.ax.yaxis, choice.rule)
 
 
@@ -110,8 +110,7 @@ def mark_edges(axes: Axes, edges: Sequence[Edge], x: str) -> list[str]:
             *points, color=COLOURS[1], linewidth=4, linestyle=(0, (3, 1.5)), clip_on=False, zorder=5
         )
         added = ", ".join(f"{value:.3g}" for value in edge.add)
-        told.append(f"dashed: the best has the {edge.side} {edge.name.replace('_', ' ')}, add "
-                    f"{added}")
+        told.append(f"dashed: best at the {edge.side} {edge.name.replace('_', ' ')}, add {added}")
     axes.set(xlim=(left, right), ylim=(bottom, top))
     return told
 

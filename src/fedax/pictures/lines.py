@@ -15,10 +15,10 @@ Against: TypeAlias = Literal["round", "local_steps", "bytes", "seconds"]
 
 # What is spent -> the metrics whose sum over the rounds it is, and the axis' words.
 SPENT: dict[str, tuple[tuple[str, ...], str]] = {
-    "round": ((), "round"),
-    "local_steps": (("total_local_steps",), "local steps, of all clients together"),
-    "bytes": (("bytes_down", "bytes_up"), "bytes sent, down and up, of all clients together"),
-    "seconds": (("seconds",), "training time without compiling and evaluating [s]"),
+    "round": ((), "Round"),
+    "local_steps": (("total_local_steps",), "Local steps (all clients)"),
+    "bytes": (("bytes_down", "bytes_up"), "Bytes sent, down and up (all clients)"),
+    "seconds": (("seconds",), "Training time without compilation and evaluation (s)"),
 }
 
 
@@ -69,7 +69,7 @@ def line_of(label: str, runs: Sequence[Run], metric: str, against: str, smoothin
       smoothing: rounds of the running mean, over each seed's own measurements.
 
     Raises:
-      DrawingError: no seed has it, or what is spent, or they measured it in different rounds.
+      DrawingError: if no seed has the metric, or seeds measured it in different rounds.
     """
     if against not in SPENT:
         raise DrawingError(unknown("against", against, get_args(Against)))
@@ -93,7 +93,7 @@ def line_of(label: str, runs: Sequence[Run], metric: str, against: str, smoothin
     if kept.sum() < min((len(rounds) for rounds, _ in measured if len(rounds)), default=0) / 2:
         raise DrawingError(
             f"The seeds{f' of {label!r}' if label else ''} measured {metric!r} in different "
-            "rounds, so few have a mean over them; draw them with labels of their own."
+            "rounds, so their mean cannot be drawn. Give each run its own label."
         )
     values, x, numbers = values[:, kept], x[:, kept], numbers[kept]
     counts = np.isfinite(values).sum(0)

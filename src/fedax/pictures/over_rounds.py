@@ -14,6 +14,7 @@ from fedax.pictures.runs import Rounds, Run, require_metric, runs_by_label, valu
 from fedax.rounds.curves import hollow, new_axes
 from fedax.rounds.style import (
     MOST_MARKERS,
+    capital,
     legend,
     line_style,
     note,
@@ -27,7 +28,7 @@ from fedax.validate import check_count
 # Axes' words for metrics whose names say too little.
 _WORDS = {
     "pseudo_gradient_norm": "norm of the server's update (pseudo-gradient)",
-    "client_drift": "client drift, mean norm of client minus server model",
+    "client_drift": "client drift (mean distance from the server's model)",
     "num_local_steps": "local steps K",
 }
 # What a run may report of K and of its rates.
@@ -43,24 +44,24 @@ def curves(
     data: Rounds, metric: str = "train_loss", against: Against = "round", smoothing: int = 1,
     axes: Axes | None = None,
 ) -> Axes:
-    """Draws a metric as training goes on: the mean over seeds, and their spread as a band.
+    """Draws a metric over the rounds: the mean over seeds as a line, their spread as a band.
 
-    The band is the mean plus and minus the sample standard deviation. From where fewer seeds are
-    left the line is thin and has no band; a cross is where a seed diverged; a hollow point rests
-    on a sample of the test examples. Positive values that span two decades have a logarithmic
-    axis. What the picture says of itself stands above it.
+    The band shows plus and minus the sample standard deviation. The line is thin and has no band
+    where fewer seeds are left. A cross marks where a seed diverged, a hollow point an evaluation
+    on a sample of the test examples. Positive values that span two decades get a logarithmic
+    axis. A note above the picture explains these marks.
 
     Args:
       data: a history; a list of them, the seeds of one setting; label -> one or a list of them; a
         sweep's record, see also `best_of`; or a data frame with a column `round`, and columns
-        `label` and `seed` if there are several runs in it.
-      metric: a name that the rounds have, such as "test_accuracy".
-      against: "round", "local_steps", "bytes" (which `diagnostics=True` counts) or "seconds".
-      smoothing: each point is the mean over so many rounds up to its own, for each seed.
-      axes: to draw on; None: those of a new figure, `.figure`, which `.savefig` writes.
+        `label` and `seed` if it contains several runs.
+      metric: name of a metric, such as "test_accuracy".
+      against: "round", "local_steps", "bytes" (counted with `diagnostics=True`) or "seconds".
+      smoothing: number of rounds of the running mean, which is taken for each seed.
+      axes: axes to draw on; None: a new figure. `axes.figure.savefig` writes it.
 
     Raises:
-      DrawingError: a ValueError; there is nothing to draw, and the message says why.
+      DrawingError: if there is nothing to draw; the message says why. It is a ValueError.
 
     Example:
       >>> from fedax import History
@@ -83,12 +84,12 @@ def curves(
     axes = new_axes() if axes is None else axes
     handles = [_draw(axes, line, number) for number, line in enumerate(lines.values())]
     _scale(axes, [line.mean for line in lines.values()])
-    axes.set(xlabel=SPENT[against][1], ylabel=upright(axes, _words(metric)))
+    axes.set(xlabel=SPENT[against][1], ylabel=upright(axes, capital(_words(metric))))
     units(axes.yaxis, metric)
     _label_x(axes, against)
     tidy(axes)
     _name(axes, handles, {
-        label if len(line.rounds) else f"{label} (nothing finite)": line
+        label if len(line.rounds) else f"{label} (no finite value)": line
         for label, line in lines.items()
     })
     note(axes, [*_told(list(lines.values())), *_smoothed(smoothing)])
@@ -96,20 +97,19 @@ def curves(
 
 
 def update_norms(data: Rounds, window: int | None = None, axes: Axes | None = None) -> Axes:
-    """Draws the norm of the server's update, its mean in blocks of rounds and its spread in them.
+    """Draws the norm of the server's update: mean and spread in blocks of rounds.
 
-    As in Figure 3 of paper 000 (Charles and Konecny, "Convergence and Accuracy Trade-Offs in
-    Federated Learning and Meta-Learning", 2021): the mean over every so many consecutive rounds of
-    the norm of what the server gets, and a band of plus and minus the sample standard deviation
-    within them, over all seeds together. A last block that is not full is drawn, too.
+    As in Charles and Konečný 2020, Figure 3: each point is the mean of the norm over a block of
+    consecutive rounds and all seeds, and the band shows plus and minus the sample standard
+    deviation within it. An incomplete last block is drawn as well.
 
     Args:
       data: as for `curves`, of runs with `diagnostics=True`.
-      window: rounds in a block; None: a twentieth of the rounds, the paper's is 1,000.
-      axes: to draw on; None: those of a new figure.
+      window: rounds per block; None: 1/20 of the rounds. The paper uses 1,000.
+      axes: axes to draw on; None: a new figure.
 
     Raises:
-      DrawingError: there is nothing to draw, and the message says why.
+      DrawingError: if there is nothing to draw; the message says why.
 
     Example:
       >>> from fedax import History
@@ -131,28 +131,28 @@ def update_norms(data: Rounds, window: int | None = None, axes: Axes | None = No
     axes = new_axes() if axes is None else axes
     handles = [_draw(axes, line, number) for number, line in enumerate(lines.values())]
     _scale(axes, [line.mean for line in lines.values()])
-    axes.set(xlabel="round", ylabel=upright(axes, _WORDS[metric]))
+    axes.set(xlabel="Round", ylabel=upright(axes, capital(_WORDS[metric])))
     _label_x(axes, "round")
     tidy(axes)
     _name(axes, handles, lines)
     seeds = " and seeds" if any(line.num_seeds > 1 for line in lines.values()) else ""
-    few = "round" if window == 1 else f"{window:,} consecutive rounds"
+    few = "round" if window == 1 else f"{window:,} rounds"
     spread = any(np.isfinite(line.spread).any() for line in lines.values())
-    band = ", the band its standard deviation within them" if spread else ""
-    note(axes, [f"each point is the mean over {few}{seeds}{band}"])
+    band = "; bands: \N{PLUS-MINUS SIGN} standard deviation within them" if spread else ""
+    note(axes, [f"each point: mean over {few}{seeds}{band}"])
     return axes
 
 
 def drift(
     data: Rounds, against: Against = "round", smoothing: int = 1, axes: Axes | None = None
 ) -> Axes:
-    """Draws how far clients go from the server's model in a round: the mean norm of it.
+    """Draws the clients' mean distance from the server's model after local training.
 
     Args:
-      data, against, smoothing, axes: as for `curves`; the runs are those with `diagnostics=True`.
+      data, against, smoothing, axes: as for `curves`, of runs with `diagnostics=True`.
 
     Raises:
-      DrawingError: there is nothing to draw, and the message says why.
+      DrawingError: if there is nothing to draw; the message says why.
 
     Example:
       >>> from fedax import History
@@ -163,16 +163,16 @@ def drift(
 
 
 def rates(data: Rounds, axes: Axes | None = None) -> Axes:
-    """Draws the local steps K and the rates that rounds report, all on one axis.
+    """Draws the local steps K and the reported learning rates, all on one axis.
 
-    K is the mean over a round's clients. Methods report their rates if these follow the training
-    loss, as `fedax.algorithms.local_update_decay`'s do.
+    K is the mean over a round's clients. Methods report learning rates that follow the training
+    loss, such as those of `fedax.algorithms.local_update_decay`.
 
     Args:
       data, axes: as for `curves`.
 
     Raises:
-      DrawingError: there is nothing to draw, and the message says why.
+      DrawingError: if there is nothing to draw; the message says why.
 
     Example:
       >>> from fedax import History
@@ -196,7 +196,7 @@ def rates(data: Rounds, axes: Axes | None = None) -> Axes:
     axes = new_axes() if axes is None else axes
     handles = [_draw(axes, line, number) for number, line in enumerate(lines.values())]
     _scale(axes, [line.mean for line in lines.values()])
-    axes.set(xlabel="round", ylabel=upright(axes, ", ".join(shown)))
+    axes.set(xlabel="Round", ylabel=upright(axes, capital(", ".join(shown))))
     _label_x(axes, "round")
     tidy(axes)
     if len(lines) > 1:
@@ -291,16 +291,15 @@ def _told(lines: Sequence[Line]) -> list[str]:
     if seeds:
         told.append(f"lines: mean over {' or '.join(map(str, seeds))} seeds")
     if any(np.isfinite(line.spread).any() for line in lines):
-        told.append("bands: plus and minus the sample standard deviation over seeds")
+        told.append("bands: \N{PLUS-MINUS SIGN} sample standard deviation over seeds")
     if any((line.counts < line.num_seeds).any() for line in lines):
-        told.append("thin: over fewer seeds, as others have ended")
+        told.append("thin: fewer seeds, as others have ended")
     if any(line.diverged for line in lines):
         told.append("cross: a seed diverged")
     if any(line.sampled.any() for line in lines):
-        told.append("hollow points: on a sample of the test examples")
+        told.append("hollow points: sample of the test examples")
     return told
 
 
 def _smoothed(smoothing: int) -> list[str]:
-    return [] if smoothing == 1 else [f"smoothed: each point is the mean of the last {smoothing:,} "
-                                      "rounds"]
+    return [] if smoothing == 1 else [f"smoothed over {smoothing:,} rounds"]

@@ -17,7 +17,7 @@ from fedax.pictures.errors import DrawingError
 from fedax.rounds.client_metrics import CLIENTS_FOR_A_TENTH, ClientMetrics
 from fedax.rounds.curves import new_axes
 from fedax.rounds.directions import direction
-from fedax.rounds.style import COLOURS, is_share, legend, note, tidy, units
+from fedax.rounds.style import COLOURS, capital, is_share, legend, note, tidy, units
 from fedax.validate import unknown
 
 Clients: TypeAlias = ClientMetrics | str | Path
@@ -28,20 +28,20 @@ _FEWEST_BARS, _MOST_BARS = 5, 40
 
 
 def clients(data: Clients, metric: str | None = None, axes: Axes | None = None) -> Axes:
-    """Draws how many clients have which value of a metric, the worst tenth of them marked.
+    """Draws a histogram of a metric over clients, with the worst 10% marked.
 
-    The worst tenth is hatched, and lines are the mean over the clients, each of which counts once,
-    and over the worst tenth, as `fedax.ClientMetrics.worst` has it. Of fewer than ten clients there
-    is no tenth.
+    The worst 10% are hatched. Lines show the mean over all clients, each counted once, and over
+    the worst 10%, as in `fedax.ClientMetrics.worst`. With fewer than ten clients, no worst 10%
+    are shown.
 
     Args:
-      data: the clients' metrics, as `fedax.evaluate_clients` and a round's report have them, or the
-        path of a run folder's clients.csv.
-      metric: its name; None: the first.
-      axes: to draw on; None: those of a new figure.
+      data: the clients' metrics, from `fedax.evaluate_clients` or a round's report, or the path
+        of a run folder's clients.csv.
+      metric: name of the metric; None: the first.
+      axes: axes to draw on; None: a new figure.
 
     Raises:
-      DrawingError: there is no such metric, no client has a value, or the file cannot be read.
+      DrawingError: if the metric is unknown, no client has a value, or the file cannot be read.
 
     Example:
       >>> losses = np.arange(20.0)
@@ -61,11 +61,11 @@ def clients(data: Clients, metric: str | None = None, axes: Axes | None = None) 
     few = math.ceil(_WORST * len(known) * (1 - 1e-12)) if len(known) >= CLIENTS_FOR_A_TENTH else 0
     count = f"{len(known):,} client{'' if len(known) == 1 else 's'}"
     groups: list[tuple[np.ndarray, str, dict[str, Any]]] = [
-        (order[few:], "the others" if few else count, {"color": "#9ecae1"}),
+        (order[few:], "other clients" if few else count, {"color": "#9ecae1"}),
     ]
     if few:
         worst = {"color": COLOURS[1], "hatch": "////"}
-        groups.append((order[:few], f"worst tenth: {few:,} of {count}", worst))
+        groups.append((order[:few], f"worst 10%: {few:,} of {count}", worst))
     bins = _bins(known)
     handles: list[Any] = []
     below = np.zeros(len(bins) - 1)
@@ -80,11 +80,11 @@ def clients(data: Clients, metric: str | None = None, axes: Axes | None = None) 
     labels = [label for _, label, _ in groups]
     lines: list[tuple[float, str, Any]] = [(float(known.mean()), "mean over clients", "-")]
     if few:
-        lines.append((float(order[:few].mean()), "mean over the worst tenth", (0, (5, 1.5))))
+        lines.append((float(order[:few].mean()), "mean over the worst 10%", (0, (5, 1.5))))
     for value, label, dashes in lines:
         handles.append(axes.axvline(value, color="black", linestyle=dashes, linewidth=1.6))
         labels.append(f"{label}: {value:.1%}" if is_share(metric) else f"{label}: {value:.4g}")
-    axes.set(xlabel=f"{metric.replace('_', ' ')} of a client", ylabel="clients")
+    axes.set(xlabel=capital(f"{metric.replace('_', ' ')} of a client"), ylabel="Clients")
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     units(axes.xaxis, metric)
     tidy(axes)
@@ -98,7 +98,7 @@ def metric_of(found: Mapping[str, object], metric: str | None) -> str:
     """The metric that is drawn.
 
     Raises:
-      DrawingError: there is no such metric, or none at all.
+      DrawingError: if the metric is unknown, or there are none.
     """
     if not len(found):
         raise DrawingError("There is nothing to draw: the clients have no metric.")

@@ -55,7 +55,7 @@ def runs_by_label(data: Rounds) -> dict[str, list[Run]]:
     """Label -> the runs that are drawn as one line; a label that nobody gave is empty.
 
     Raises:
-      DrawingError: it is nothing of which rounds could be drawn, or holds no round.
+      DrawingError: if the data are of another kind, or have no rounds.
     """
     found = _labelled(data)
     for label, runs in found.items():
@@ -64,7 +64,7 @@ def runs_by_label(data: Rounds) -> dict[str, list[Run]]:
                 f"There is nothing to draw: {_of(label, 'the history')} has no rounds."
             )
     if not found:
-        raise DrawingError("There is nothing to draw: no run was given.")
+        raise DrawingError("There is nothing to draw: give at least one run.")
     return found
 
 
@@ -86,9 +86,9 @@ def _seeds(histories: Any) -> list[Run]:
     for history in known:
         if not isinstance(history, History):
             raise DrawingError(
-                "Rounds are drawn of a fedax.History, of a list of them (the seeds of one "
-                "setting), of label -> one or a list of them, of a sweep's record, or of a data "
-                f"frame with a column 'round', but this is of type {type(history).__name__}."
+                "The data must be a fedax.History, a list of them (the seeds of one setting), a "
+                "dictionary of label to either, a sweep's record, or a data frame with a column "
+                f"'round', but are of type {type(history).__name__}."
             )
     return [Run(history, _ended_badly(history)) for history in known]
 
@@ -103,8 +103,8 @@ def _ended_badly(history: History) -> bool:
 def _of_record(record: Record) -> dict[str, list[Run]]:
     if len(record.settings) > MOST_SETTINGS:
         raise DrawingError(
-            f"The {len(record.settings)} settings of this sweep are too many lines to tell apart; "
-            "fedax.pictures.best_of(record, choice) has the best one of each method."
+            f"The {len(record.settings)} settings of this sweep are too many for one picture. "
+            "Draw fedax.pictures.best_of(record, choice), the best setting of each method."
         )
     return {label: runs_of(record, number) for number, label in enumerate(record.labels())}
 
@@ -120,7 +120,7 @@ def _of_frame(frame: Any) -> dict[str, list[Run]]:
     """A frame's runs by its columns label and seed, or as a sweep's frame of rounds has them."""
     columns = [str(name) for name in frame.columns]
     if "round" not in columns:
-        raise DrawingError(f"A data frame of rounds has a column 'round', but this has {columns}.")
+        raise DrawingError(f"The data frame needs a column 'round', but has {columns}.")
     names = ["label"] if "label" in columns else (
         [name for name in ("algorithm", "setting") if name in columns]
     )
@@ -139,7 +139,7 @@ def _of_frame(frame: Any) -> dict[str, list[Run]]:
             if len(set(numbers)) < len(numbers):
                 raise DrawingError(
                     f"{_of(label, 'This data frame')} has round {_repeated(numbers):g} more than "
-                    "once; a column 'seed', or 'label', says which run a row is of."
+                    "once. Add a column 'seed' or 'label' that tells the runs apart."
                 )
     return {
         label: [Run(history, _ended_badly(history)) for history in map(History, seeds.values())]
@@ -167,10 +167,10 @@ def sampled_rounds(history: History, metric: str) -> set[int]:
 
 
 def require_metric(runs: Mapping[str, list[Run]], metric: str) -> None:
-    """Raises a sentence unless each label has a run with a metric.
+    """Raises an error unless each label has a run with a metric.
 
     Raises:
-      DrawingError: none has; it says which metrics there are.
+      DrawingError: if not; the message lists the metrics.
     """
     for label, seeds in runs.items():
         known = sorted({name for run in seeds for metrics in run.history.rounds for name in metrics}
@@ -178,8 +178,8 @@ def require_metric(runs: Mapping[str, list[Run]], metric: str) -> None:
         if metric not in known:
             how = f", {_HOW[metric]}" if metric in _HOW else ""
             raise DrawingError(
-                f"{_of(label, 'The history')} has no metric {metric!r}{how}; it has "
-                f"{', '.join(known) or 'none'}."
+                f"{_of(label, 'The history')} does not have the metric {metric!r}{how}. It "
+                f"has: {', '.join(known) or 'none'}."
             )
 
 

@@ -48,20 +48,20 @@ def comparison_page(runs: Sequence[Run], command: str = "") -> str:
     title = f"{len(runs)} runs: {listed(dict.fromkeys(run.title for run in runs), 3)}"
     labels = labels_of_runs([run.config for run in runs], [run.name for run in runs])
     table = _table(runs, labels, differing, shown)
-    key = ' <span class="key">Settings that differ</span> are coloured, and bold where a run has ' \
-        "not what most have." if differing else " All settings are the same."
+    key = ' <span class="key">Settings that differ</span> are coloured, and bold where a run ' \
+        "differs from the majority." if differing else " All settings are the same."
     views = _views(runs)
     return Page(
         title=title,
-        state=f"{sum(run.summary is not None for run in runs)} of {len(runs)} are finished",
+        state=f"{sum(run.summary is not None for run in runs)} of {len(runs)} finished",
         warnings=list(_warnings(runs)),
         before=_results(runs),
         charts=[Chart("Runs", labels, views, shown, in_table=True), *_means(runs)] if views else [],
         after=(
             f"<h2>Runs</h2>\n<p>Click a heading to sort; tick a run to see its curve.{key}</p>\n"
-            f"{table}\n<h2>Settings that all have</h2>\n{pairs(common)}"
+            f"{table}\n<h2>Settings in common</h2>\n{pairs(common)}"
         ),
-        commands={"A run, with its folder at hand:": "fedax run --config RUN/config.json"}
+        commands={"One of the runs, with its folder:": "fedax run --config RUN/config.json"}
         | ({"This page:": command} if command else {}),
         made_by=_same([run.config.get("made_by", {}) for run in runs]),
     ).html()
@@ -227,17 +227,17 @@ def _odd(values: Sequence[Any]) -> list[Cell]:
 def _warnings(runs: Sequence[Run]) -> Iterator[str]:
     tasks = dict.fromkeys(str(run.config["task"]) for run in runs)
     if len(tasks) > 1:
-        yield f"The runs are of different tasks ({listed(tasks)}): their losses do not compare."
+        yield f"Different tasks ({listed(tasks)}): their losses cannot be compared."
     lengths = [len(run.rounds) for run in runs]
     if min(lengths) < max(lengths):
         yield (
-            f"The runs have {min(lengths)} to {max(lengths)} rounds: results at the end are of "
-            "different rounds."
+            f"Different numbers of rounds ({min(lengths)} to {max(lengths)}): final results are "
+            "of different rounds."
         )
     versions = _same([run.config.get("made_by", {}) for run in runs])
     for name in ("fedax", "jax"):
         if ", " in versions.get(name, ""):
-            yield f"The runs were made by different versions of {name}: {versions[name]}."
+            yield f"Different versions of {name}: {versions[name]}."
     kinds: dict[str, list[tuple[str, str]]] = {}
     for run in runs:
         for sentence in warnings(run):

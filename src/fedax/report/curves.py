@@ -105,8 +105,8 @@ def view_of(
     stretch = math.ceil(len(rounds) / stretches)
     return View(
         metric, rounds[kept], thin, width,
-        note=f"Thinned out: of each {stretch} measured rounds the lowest and the highest value are "
-        "drawn.",
+        note=f"Thinned: the lowest and the highest value of every {stretch} measured rounds are "
+        "shown.",
     )
 
 
@@ -173,9 +173,9 @@ def figure(number: int, chart: Chart) -> str:
         if len(chart.views) > 1 else ""
     )
     several = (
-        '<button type="button" class="all">Show every row below</button>'
+        '<button type="button" class="all">Show all rows below</button>'
         '<button type="button" class="nothing">Hide all</button>'
-        '<button type="button" class="first">As at first</button>' if chart.in_table else ""
+        '<button type="button" class="first">Reset</button>' if chart.in_table else ""
     )
     boxes = "" if chart.in_table or len(chart.labels) < 2 else '<div class="legend">' + "".join(
         ticked(name, series, label, shown=shown)

@@ -43,7 +43,7 @@ class Page(NamedTuple):
         """
         drawn = "\n".join(figure(number, chart) for number, chart in enumerate(self.charts))
         several = ' class="several"' if len(self.charts) > 1 else ""
-        curves = f"<div{several}>{drawn}</div>" if drawn else "<p>There are none yet.</p>"
+        curves = f"<div{several}>{drawn}</div>" if drawn else "<p>No curves yet.</p>"
         scripts = [_read(name) for name in ("uPlot.iife.min.js", "charts.js", "page.js")]
         allowed = " ".join(f"'sha256-{_digest(script)}'" for script in scripts)
         warned = "\n".join(f"<li>{text(sentence)}</li>" for sentence in self.warnings)
@@ -51,7 +51,7 @@ class Page(NamedTuple):
             f"<p>{text(sentence)}</p>{_command(command) if command else ''}"
             for sentence, command in self.commands.items()
         )
-        made_by = f"<h2>Made by</h2>\n{pairs(self.made_by)}" if self.made_by else ""
+        made_by = f"<h2>Versions</h2>\n{pairs(self.made_by)}" if self.made_by else ""
         return f"""<!doctype html>
 <html lang="en">
 <head>
@@ -72,11 +72,12 @@ script-src {allowed}; base-uri 'none'; form-action 'none'">
 <h2>Curves</h2>
 {curves}
 {self.after}
-<h2>Repeat it</h2>
+<h2>Repeat</h2>
 {repeated}
 {made_by}
 </main>
-<noscript><p>Curves, sorting and filtering need JavaScript, which is in this file.</p></noscript>
+<noscript><p>Curves, sorting and filtering need JavaScript, which is included in this file.</p>\
+</noscript>
 <script type="application/json" id="data">{payload(self.charts)}</script>
 {"".join(f"<script>{script}</script>" for script in scripts)}
 </body>

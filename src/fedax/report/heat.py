@@ -82,7 +82,7 @@ def _cell(
         marks += "<small>\N{BLACK STAR} best</small>"
         if any(edge.name in names for edge in method.edges):
             classes.append("edge")
-            marks += "<small>at the edge</small>"
+            marks += "<small>at an edge</small>"
     spread = "" if math.isnan(found.spread) else f"<small>&plusmn; {_spread(choice, found)}</small>"
     named = f' class="{" ".join(classes)}"' if classes else ""
     return (

@@ -18,11 +18,11 @@ from fedax.rounds.history import UNDEFINED, describe_sample, is_sampled, is_unde
 # What follows "test_" or "validation_" in a metric's name -> what its line shows.
 LINES = {
     "": "all examples",
-    "worst_tenth_": "mean of the worst tenth of the clients",
-    "personal_": "some clients after fine-tuning",
-    "personal_before_": "the same clients before",
+    "worst_tenth_": "mean of the worst 10% of clients",
+    "personal_": "fine-tuned on some clients",
+    "personal_before_": "the same clients before fine-tuning",
 }
-# So many clients that were rejected are named.
+# At most this number of rejected clients are listed.
 MOST_REJECTED = 20
 
 
@@ -60,7 +60,7 @@ def _charts(run: Run) -> list[Chart]:
     others = [view_of(name, rounds, run.values(name)[None]) for name in names if name not in known]
     views = [view for view in others if view is not None]
     if views:
-        charts.append(Chart("What else was measured", [run.name], views, [True]))
+        charts.append(Chart("Other metrics", [run.name], views, [True]))
     return charts
 
 
@@ -96,14 +96,14 @@ def _with_samples(view: View, run: Run, names: Sequence[str]) -> View:
     if not any(sampled):
         return view
     first = at[int(view.rounds[next(points for points in sampled if points)[0]])]
-    return view._replace(sampled=sampled, note=f"hollow: {describe_sample(first)}")
+    return view._replace(sampled=sampled, note=f"Hollow points: {describe_sample(first)}")
 
 
 def _headline(run: Run) -> dict[str, Any]:
     final, summary = run.final, run.summary or {}
     best: Mapping[str, Any] = summary.get("best") or {}
     tests = {name.removeprefix("best_"): value for name, value in run.of_best.items()}
-    end = f" after the last round, {len(run.rounds)}" if tests else ""
+    end = f" of the last model (round {len(run.rounds)})" if tests else ""
     rows: dict[str, Any] = {
         f"{words(name)}{end}": UNDEFINED if is_undefined(final, name) else in_units(name, v)
         for name, v in final.items() if "evaluated_" not in name
@@ -116,15 +116,15 @@ def _headline(run: Run) -> dict[str, Any]:
         value = in_units(best["metric"], best["value"])
         rows[f"best {words(best['metric'])}"] = f"{value} in round {best['round']}"
         rows |= {
-            f"{words(name)} of the best model, of round {best['round']}": in_units(name, v)
+            f"{words(name)} of the best model (round {best['round']})": in_units(name, v)
             for name, v in tests.items()
         }
     last = min(LAST_ROUNDS, len(run.rounds))
     loss = run.train_loss
-    rows[f"mean training loss of the last {last} rounds"] = None if np.isnan(loss) else loss
+    rows[f"train loss, mean of the last {last} rounds"] = None if np.isnan(loss) else loss
     rows["rounds"] = len(run.rounds)
     rows |= {f"seconds: {words(part)}": s for part, s in summary.get("time", {}).items()}
-    rows["uploads rejected as not finite"] = int(np.nansum(run.values("num_rejected")))
+    rows["uploads rejected (NaN or infinity)"] = int(np.nansum(run.values("num_rejected")))
     return rows
 
 
@@ -136,7 +136,7 @@ def _rejected(run: Run) -> str:
     rows = {name: f"in {count} rounds" for name, count in list(clients.items())[:MOST_REJECTED]}
     if len(clients) > MOST_REJECTED:
         rows["others"] = f"{len(clients) - MOST_REJECTED} clients"
-    return f"<h2>Clients that were rejected</h2>\n{pairs(rows)}\n"
+    return f"<h2>Rejected clients</h2>\n{pairs(rows)}\n"
 
 
 def _part(run: Run) -> str:
@@ -151,6 +151,6 @@ def _worst_clients(run: Run) -> str:
     if not clients:
         return ""
     return (
-        f"<h2>Clients for whom it is worst</h2>\n<p>By their {_part(run)} {text(metric)} in the "
-        f"last evaluation; all clients are in <code>{CLIENTS}</code>.</p>\n{plain_table(clients)}\n"
+        f"<h2>Worst clients</h2>\n<p>By {_part(run)} {text(metric)} in the last evaluation; "
+        f"<code>{CLIENTS}</code> has all clients.</p>\n{plain_table(clients)}\n"
     )

@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 
 class PictureError(Told, RuntimeError):
-    """A picture cannot be written; the message is a sentence."""
+    """A picture cannot be written; the message says why."""
 
 
 def require_format(path: Path) -> None:
-    """Raises a sentence unless a picture can be written with this ending, before it is computed.
+    """Checks that a picture can be written with this ending, before it is computed.
 
     Raises:
-      PictureError: there is no such format, or the name has no ending.
+      PictureError: if the format is unknown, or the name does not have an ending.
     """
     from matplotlib.backend_bases import FigureCanvasBase  # noqa: PLC0415 - as below
 
@@ -42,7 +42,7 @@ def save_picture(draw: Callable[[Figure], None], path: Path) -> Path:
       path: where; the ending says the format (.png, .svg, .pdf).
 
     Raises:
-      PictureError: it cannot be written, or there is no such format.
+      PictureError: if the file cannot be written, or the format is unknown.
     """
     from matplotlib.figure import Figure  # noqa: PLC0415 - slow, and only drawing needs it
 

@@ -52,7 +52,8 @@ def draw_population(
     _sizes(figure.add_subplot(grid[0, 1]), dataset.client_sizes)
     distances = figure.add_subplot(grid[1, 1])
     _histogram(
-        distances, skew.distance, np.linspace(0, 1, 41), "distance from the population's labels"
+        distances, skew.distance, np.linspace(0, 1, 41),
+        "Distance from the population's label distribution",
     )
 
 
@@ -64,7 +65,7 @@ def _shares(axes: Axes, skew: LabelSkew, names: np.ndarray) -> None:
         skew.shares_of(clients)[:, labels].T, cmap=_COLOURS, vmin=0, vmax=1, aspect="auto",
         origin="lower", interpolation="nearest",
     )
-    axes.figure.colorbar(drawn, ax=axes, label="share of the client's examples", pad=0.02)
+    axes.figure.colorbar(drawn, ax=axes, label="Share of the client's examples", pad=0.02)
     if not _name_clients(axes, names):
         _ticks(axes.xaxis, clients)
     _ticks(axes.yaxis, skew.labels[labels])
@@ -84,7 +85,7 @@ def _sizes(axes: Axes, sizes: np.ndarray) -> None:
         axes.set_xscale("log")
     else:
         bins = np.linspace(low, high, 31)
-    _histogram(axes, sizes, bins, "examples of a client")
+    _histogram(axes, sizes, bins, "Examples per client")
 
 
 def _histogram(axes: Axes, values: np.ndarray, bins: np.ndarray, what: str) -> None:

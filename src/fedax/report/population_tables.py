@@ -41,8 +41,8 @@ def population_tables(
     title = f"{printable(name)}: {clients}, {so_many(dataset.num_examples, 'example')}"
     if skew is not None:
         title += (
-            ". Distance: total variation, half the sum of |p_i(y) - p(y)|, of a client's labels "
-            "from the population's"
+            ". Distance: total variation between the label distributions of a client and of the "
+            "population, half the sum of |p_i(y) - p(y)|"
         )
     tables = [Table(f"{title}.", ["of a client", "mean", *_QUANTILES], rows)]
     if skew is not None:
@@ -56,7 +56,7 @@ def _labels(skew: LabelSkew) -> Table:
     title = f"{so_many(len(population), 'label')}."
     if len(population) > _MOST_LABELS:
         shown = np.argsort(-population, kind="stable")[:_MOST_LABELS]
-        title = f"{len(population):,} labels, of which these are the most frequent."
+        title = f"The most frequent of {len(population):,} labels."
     return Table(title, ["label", "examples", "share", "clients"], [
         [str(skew.labels[label]), int(population[label]),
          _number(population[label] / population.sum()), int(clients[label])]

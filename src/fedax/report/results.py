@@ -70,10 +70,10 @@ def results_table(
       notes: more sentences for below the table.
 
     Raises:
-      TableError: the runs do not have what is asked for.
+      TableError: if the runs do not have a metric, or too few seeds.
     """
     if not runs:
-        raise TableError("There is nothing for a table: no run was given.")
+        raise TableError("A table needs at least one run.")
     goals = _goals(runs, metrics)
     first = goals[0]
     groups = grouped([run.config for run in runs], [run.name for run in runs])
@@ -106,8 +106,8 @@ def _goals(runs: Sequence[Run], metrics: Sequence[str]) -> list[_Goal]:
     metrics = metrics or [name for name in DEFAULTS if measured(name)][:1]
     if not metrics:
         raise TableError(
-            "There is nothing for a table: the runs have no round with a test metric or a training "
-            "loss yet."
+            "The runs do not have a test metric or a training loss yet, so there is nothing to "
+            "show in a table."
         )
     found = []
     for text in dict.fromkeys(map(str.strip, metrics)):
@@ -117,7 +117,7 @@ def _goals(runs: Sequence[Run], metrics: Sequence[str]) -> list[_Goal]:
             raise TableError(unknown("metric of the runs", name, sorted(known)))
         if mode not in ("", "max", "min"):
             raise TableError(
-                f"After {name}: stands max or min, whichever is better, and not {quoted(mode)}."
+                f"Write {name}:max or {name}:min, whichever is better, not {quoted(mode)}."
             )
         found.append(_Goal(name, mode or direction(name)))
     return found
@@ -180,15 +180,14 @@ def _to_target(rows: Sequence[_Row], goal: _Goal, target: float) -> list[ResultC
     """Rounds and bytes until the metric is first as good as the target."""
     if goal.mode is None:
         raise TableError(
-            f"The name {goal.metric!r} does not say whether it should reach the target from below "
-            f"or from above; write '{goal.metric}:max' or '{goal.metric}:min'."
+            f"It is unknown whether {goal.metric!r} should rise or fall to the target. Write "
+            f"'{goal.metric}:max' or '{goal.metric}:min'."
         )
     if not math.isfinite(target):
         raise TableError(f"The target must be a finite number, but is {target}.")
     if is_share(goal.metric) and not 0 <= target <= 1:
         raise TableError(
-            f"{goal.metric} is a share between 0 and 1, so it never reaches {target:g}; write 0.8 "
-            "for 80%."
+            f"{goal.metric} is between 0 and 1, so it never reaches {target:g}. Write 0.8 for 80%."
         )
     found = []
     said = in_units(goal.metric, target)
@@ -267,11 +266,11 @@ def _tested(
     count = sum(not cell.said for cell in cells)
     sentence = (
         f"p: two-sided {name} of {words(metric)}, paired by seed, against {which or 'nothing'}"
-        f"{'' if baseline else ', the best'}; not corrected for the number of comparisons "
+        f"{'' if baseline else ' (the best)'}; not corrected for multiple comparisons "
         f"({count})."
     )
     if any(cell.said == _TOO_FEW for cell in cells):
-        sentence += " Of too few seeds: fewer than two are the reference's, too."
+        sentence += " Too few seeds: fewer than two are shared with the reference."
     return ResultColumn("p", "p", "p", cells), sentence
 
 
@@ -288,7 +287,7 @@ def _reference(
     if not found:
         raise TableError(unknown("baseline", baseline, names.values()))
     raise TableError(
-        f"The baseline {baseline!r} has several rows; name one: "
+        f"The baseline {baseline!r} has several rows; choose one: "
         f"{listed([names[at] for at in found])}."
     )
 
@@ -321,35 +320,35 @@ def _about_means(
     what = listed([words(goal.metric) for goal in goals])
     title = f"{what[0].upper()}{what[1:]}{where}"
     if counts == [1]:
-        yield f"{title}: one seed each, so without a deviation."
+        yield f"{title}: one seed each, so no standard deviation."
     else:
         over = f"{counts[0]} seeds" if len(counts) == 1 else f"{counts[0]} to {counts[-1]} seeds"
         yield f"{title}: mean \N{PLUS-MINUS SIGN} sample standard deviation over {over}."
         if counts[0] == 1:
-            yield "A single seed has no deviation."
+            yield "A single seed has no standard deviation."
     if any(cell.best for column in columns for cell in column.cells):
         yield "The best is bold."
     for metric in (goal.metric for goal in goals if goal.mode is None):
         yield (
-            f"Nothing of {metric} is bold, as its name does not say what is better; write "
+            f"The best {metric} is not bold, since it is unknown which direction is better: write "
             f"{metric}:max or {metric}:min."
         )
     if any(goal.metric == "train_loss" for goal in goals):
-        yield f"The train loss is the mean over the last {LAST_ROUNDS} rounds, or over all."
+        yield f"Train loss: mean over the last {LAST_ROUNDS} rounds, or all if fewer."
 
 
 def _about_runs(rows: Sequence[_Row], goals: Sequence[_Goal]) -> Iterator[str]:
     """What a reader must know of the runs."""
     own = [row.group.label for row in rows if row.group.own_data]
     if own:
-        yield f"Each seed has data, or a start, of its own: {listed(own)}."
+        yield f"Seeds differ in their data or their starting point: {listed(own)}."
     short = [
         f"{row.group.label}, seed {run.config.get('seed')} ({run.state.partition(': ')[2]})"
         for row in rows for run in row.runs
         if run.summary is None and not run.diverged and len(run.rounds) < _asked(run)
     ]
     if short:
-        yield f"Not finished, so with the results so far: {listed(short)}."
+        yield f"Not finished (results so far): {listed(short)}."
     sampled = [
         row.group.label for row in rows if any(
             run.final.get("evaluated_examples", 0) < run.final.get("evaluated_of", 0)
@@ -357,14 +356,14 @@ def _about_runs(rows: Sequence[_Row], goals: Sequence[_Goal]) -> Iterator[str]:
         )
     ]
     if sampled and any(goal.metric.startswith(TEST) for goal in goals):
-        yield f"On a sample of the test examples: {listed(sampled)}."
+        yield f"Evaluated on a sample of the test examples: {listed(sampled)}."
 
 
     tests = [goal.metric for goal in goals if goal.metric.startswith(TEST)]
     if tests and any(run.of_best for row in rows for run in row.runs):
         yield (
-            f"Test results are of the model of the last round; best_{tests[0]} is that of the best "
-            "model by validation data."
+            f"Test results are of the last round's model; best_{tests[0]} is of the best model by "
+            "validation data."
         )
 
 
@@ -378,10 +377,10 @@ def _about_target(
     side = "at least" if goal.mode == "max" else "at most"
     yield (
         f"The target is reached in the first round with a measured {words(goal.metric)} of {side} "
-        f"{in_units(goal.metric, target)}; bytes are those of all clients, down and up."
+        f"{in_units(goal.metric, target)}. Bytes: all clients, down and up."
     )
     if any(cell.said == "not counted" for column in columns for cell in column.cells):
-        yield "Bytes that are not counted are with diagnostics=true."
+        yield "With diagnostics=true, all bytes are counted."
 
 
 def by_label(runs: Mapping[str, Sequence[Run]]) -> list[Run]:

@@ -64,16 +64,17 @@ class ResultColumn(NamedTuple):
 
 
 class ResultsTable(NamedTuple):
-    """What settings came to over their seeds, as a paper shows it; see `fedax.table`.
+    """Results of settings over their seeds, as in a paper; see `fedax.table`.
 
-    Printed, it is Markdown, and a notebook shows it as a table.
+    It prints as Markdown, and a notebook shows it as a table.
 
     Attributes:
-      tasks, methods: of each row.
-      settings: name -> a value a row, of the settings that differ; None where a row has none.
-      seeds: how many each row has.
+      tasks, methods: those of each row.
+      settings: name -> one value per row, for the settings that differ; None if a row does not
+        have the setting.
+      seeds: number of seeds of each row.
       columns: of numbers.
-      notes: sentences that belong below it.
+      notes: sentences below the table.
     """
 
     tasks: Sequence[str]
@@ -188,7 +189,7 @@ class ResultsTable(NamedTuple):
         """A data frame with the columns of `csv`.
 
         Raises:
-          ModuleNotFoundError: pandas is not installed; the sentence says how to get it.
+          ModuleNotFoundError: if pandas is not installed; the message says how to install it.
         """
         return as_frame("A table", self._rows())
 

@@ -140,7 +140,7 @@ def _source(source: Mapping[str, Any]) -> str:
     """Where a user's task or method came from."""
     package = f" of {source['distribution']} {source['version']}" if source["distribution"] else ""
     rounds = " and ".join(map(str, source["changed_after"]))
-    changed = f"; it was another version until round {rounds}" if rounds else ""
+    changed = f"; a different version until round {rounds}" if rounds else ""
     return f"{source['path']}: {source['name']}{package}, SHA-256 {source['sha256']}{changed}"
 
 
@@ -150,8 +150,8 @@ def warnings(run: Run) -> Iterator[str]:
         yield f"Diverged: {run.why_diverged}"
     elif run.summary is None:
         yield (
-            f"Not finished: {len(run.rounds)} of {run.config['num_rounds']} rounds are here."
-            + (f" Go on with: {run.go_on}" if run.go_on else "")
+            f"Not finished: {len(run.rounds)} of {run.config['num_rounds']} rounds done."
+            + (f" Continue with: {run.go_on}" if run.go_on else "")
         )
     elif run.summary.get("stopped"):
         yield f"Stopped early: {run.summary['stopped']}"
@@ -184,7 +184,7 @@ def above_its_start(losses: np.ndarray) -> str:
 
     Example:
       >>> above_its_start(np.linspace(2.0, 400.0, 20))
-      'the mean training loss of the last 2 rounds is 389.5, where that of the first was 2.'
+      'the mean training loss of the last 2 rounds is 389.5; in the first round it was 2.'
       >>> above_its_start(np.ones(20))
       ''
     """
@@ -193,8 +193,8 @@ def above_its_start(losses: np.ndarray) -> str:
     if len(losses) < _FEWEST_ROUNDS or last.min() <= losses[0]:
         return ""
     return (
-        f"the mean training loss of the last {len(last)} rounds is {last.mean():.4g}, where that "
-        f"of the first was {losses[0]:.4g}."
+        f"the mean training loss of the last {len(last)} rounds is {last.mean():.4g}; in the first "
+        f"round it was {losses[0]:.4g}."
     )
 
 
@@ -234,24 +234,21 @@ def _of_rejections(run: Run) -> Iterator[str]:
     count = int(np.nansum(run.values("num_rejected"))) if run.rounds else 0
     if count:
         clients = (run.summary or {}).get("rejected_clients", {})
-        named = f", of {listed(clients)}" if clients else ""
-        yield (
-            f"Uploads rejected: {count:,} {'were' if count > 1 else 'was'} not finite{named}, and "
-            f"weighed 0."
-        )
+        named = f" (clients {listed(clients)})" if clients else ""
+        yield f"Uploads rejected: {count:,} contained NaN or infinity{named} and got weight 0."
 
 
 def _of_tests(run: Run) -> Iterator[str]:
     tested = [m for m in run.rounds if any(map(is_evaluated, m))]
     if not tested:
         if run.rounds:
-            yield "No test metrics: nothing was measured on test data."
+            yield "No test metrics: nothing was evaluated on test data."
         return
     # On the way it is said beside the curves.
     final = run.final
     if is_sampled(final):
         part = "test" if any(name.startswith(TEST) for name in final) else "validation"
-        yield f"Evaluated on a sample: {part} metrics at the end are of {describe_sample(final)}."
+        yield f"Evaluated on a sample: final {part} metrics use {describe_sample(final)}."
     for text, metrics in (run.summary or {}).get("references", {}).items():
         for name, value in metrics.items():
             own, goal = run.final.get(name), direction(name)
@@ -259,6 +256,6 @@ def _of_tests(run: Run) -> Iterator[str]:
                 continue
             if own < value if goal == "max" else own > value:
                 yield (
-                    f"Worse than {text}: a {words(name)} of {in_units(name, own)}, where that has "
+                    f"Worse than {text}: {words(name)} {in_units(name, own)}, compared with "
                     f"{in_units(name, value)}."
                 )

@@ -60,12 +60,12 @@ def sweep_page(
         title=f"Sweep of {listed(record.algorithms)} on {config.get('task', '?')}",
         state=state,
         warnings=list(_warnings(record, choice, config, summary)),
-        before=f"<h2>The best of each method</h2>\n{_methods(record, choice)}\n{maps}",
+        before=f"<h2>Best setting of each method</h2>\n{_methods(record, choice)}\n{maps}",
         charts=[Chart("Settings", labels, views, shown, in_table=True)] if views else [],
         after=(
             "<h2>Settings</h2>\n<p>Click a heading to sort; tick a setting to see its curve. The "
             f"best of each method is bold.</p>\n{_table(record, choice, order, labels, shown)}\n"
-            f"<h2>What was asked for</h2>\n{pairs(_asked(config))}"
+            f"<h2>Configuration</h2>\n{pairs(_asked(config))}"
         ),
         commands=_commands(choice, config, summary),
         made_by={
@@ -199,7 +199,7 @@ def _methods(record: Record, choice: Choice) -> str:
             Cell(f"{len(chosen.diverged)} of {len(chosen.order)}", float(len(chosen.diverged)))
             for _, chosen in methods
         ]),
-        Column("to add to the grid", [
+        Column("values to add", [
             "; ".join(f"{edge.name}: {_added(edge)}" for edge in chosen.edges)
             for _, chosen in methods
         ]),
@@ -207,8 +207,8 @@ def _methods(record: Record, choice: Choice) -> str:
     seeds = len(np.unique(record.seed))
     over = f"; mean \N{PLUS-MINUS SIGN} sample standard deviation over {seeds} seeds" * (seeds > 1)
     return (
-        f"<p>Chosen by {text(rule_in_words(record, choice))}{over}. The share of a "
-        f"method's settings within {CLOSE:.0%} of its best says how easy it is to tune.</p>\n"
+        f"<p>Chosen by {text(rule_in_words(record, choice))}{over}. A large share of settings "
+        f"within {CLOSE:.0%} of the best means that a method is easy to tune.</p>\n"
         f"{table}"
     )
 
@@ -238,10 +238,10 @@ def _score(choice: Choice, number: int | None) -> Cell:
 
 def _legend(record: Record, choice: Choice) -> str:
     return (
-        f'<p class="note">In each cell {text(rule_in_words(record, choice))}. The lighter the '
-        "better, on one scale for all methods, whose last colour has all that is far worse. "
-        "\N{BLACK STAR}: the best of the method; a dashed frame: it lies at the edge of the grid; "
-        "hatched: diverged. A click on a cell shows or hides its curve.</p>"
+        f'<p class="note">Each cell shows {text(rule_in_words(record, choice))}. Lighter is '
+        "better; all methods share one scale, and far worse values share its darkest colour. "
+        "\N{BLACK STAR}: best of the method; dashed frame: best at an edge of the grid; hatched: "
+        "diverged. Click a cell to show or hide its curve.</p>"
     )
 
 
@@ -322,7 +322,7 @@ def _warnings(
         done = int(((record.done >= asked) | (record.diverged > 0)).sum())
         seeds = len(config.get("seeds", np.unique(record.seed)))
         yield (
-            f"Not finished: {done} of {len(record.settings) * seeds} runs are done. Go on with: "
+            f"Not finished: {done} of {len(record.settings) * seeds} runs done. Continue with: "
             "fedax sweep --resume and the sweep's folder."
         )
     for method, chosen in choice.methods.items():
@@ -331,34 +331,37 @@ def _warnings(
             continue
         for edge in chosen.edges:
             yield (
-                f"At the grid's edge: the best of {method} has the {edge.side} {edge.name} of its "
-                f"grid, {edge.value:.6g}, so a better one may lie beyond it; add "
+                f"At the grid's edge: the best setting of {method} has the {edge.side} {edge.name} "
+                f"of its grid, {edge.value:.6g}. A better one may be beyond it; add "
                 f"{_added(edge)}."
             )
         rows = record.rows_of(chosen.best)
         losses = record.metrics.get("train_loss", np.empty((len(record.done), 0)))[rows]
         mean = losses.mean(axis=0)
         if above_its_start(mean):
-            yield f"Worse than at the start: of the best of {method}, {above_its_start(mean)}"
+            yield f"Worse than at the start: for the best of {method}, {above_its_start(mean)}"
         elif still_improving(mean):
-            yield f"Still improving at the end: of the best of {method}, {still_improving(mean)}"
+            yield f"Still improving at the end: for the best of {method}, {still_improving(mean)}"
         rejected = record.metrics.get("num_rejected")
         count = 0 if rejected is None else int(np.nansum(rejected[rows]))
         if count:
-            yield f"Uploads rejected: {count:,} were not finite in the best of {method}."
+            yield (
+                f"Uploads rejected: {count:,} contained NaN or infinity in the best setting of "
+                f"{method}."
+            )
     lost = [
         f"{len(chosen.diverged)} of {len(chosen.order)} settings of {method}"
         for method, chosen in choice.methods.items() if chosen.diverged
     ]
     if lost:
-        yield f"Diverged: {listed(lost, 8)}. They are marked, and no seed of them is hidden."
+        yield f"Diverged: {listed(lost, 8)}. They are marked in the table."
     if choice.rule.startswith("test_"):
         yield (
-            f"Chosen by {choice.rule}: what these data say of the best setting is too good, as "
-            "they chose it."
+            f"Chosen by {choice.rule}: the best setting's result on these data is too optimistic, "
+            "because they were used to select it."
         )
     if record.metrics and not any(map(is_evaluated, record.metrics)):
-        yield "No test metrics: nothing was measured on test data."
+        yield "No test metrics: nothing was evaluated on test data."
 
 
 def _asked(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -390,18 +393,18 @@ def _commands(
     choice: Choice, config: Mapping[str, Any], summary: Mapping[str, Any] | None
 ) -> dict[str, str]:
     if not config.get("command"):
-        return {"A Python program made this sweep with fedax.sweep, and makes it again.": ""}
+        return {"This sweep was made by a Python program with fedax.sweep; run it again.": ""}
     found = {"This sweep:": str(config["command"])}
     if times := config.get("extended"):
         often = "" if times == 1 else f"{times} times, "
-        found[f"Then, {often}with its folder for DIR, as it was widened:"] = (
+        found[f"Then {often}extend it, with its folder as DIR:"] = (
             "fedax sweep --extend DIR"
         )
     if summary is None:
         return found
     for method, chosen in choice.methods.items():
         if chosen.best is not None and re.fullmatch(r"[\w+.-]+", method):  # a file's name as it is
-            found[f"The best of {method}, in the sweep's folder:"] = (
+            found[f"The best setting of {method}, in the sweep's folder:"] = (
                 f"fedax run --config best/{method}.toml"
             )
     return found

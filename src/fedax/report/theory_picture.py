@@ -45,7 +45,7 @@ def _curves(axes: Axes, question: Question) -> None:
         axes.set_xlabel("x")
     else:
         points, shown, marks = best + line[:, None] * direction, line, (0.0, 1.0)
-        axes.set_xlabel("from x* (0) to FedAvg's minimiser (1)")
+        axes.set_xlabel("From x* (0) to FedAvg's minimiser (1)")
     losses = {
         "f": population.loss(points) - population.loss(best),
         "surrogate / K": (found.loss(points) - found.loss(reached)) / question.K,
@@ -54,7 +54,7 @@ def _curves(axes: Axes, question: Question) -> None:
         axes.plot(shown, values, color=colour, label=name)
         axes.axvline(mark, color=colour, linestyle="--", linewidth=1)
     title = f"gamma = {question.gamma:.4g}, K = {question.K}"
-    axes.set(title=title, ylabel="loss above its minimum")
+    axes.set(title=title, ylabel="Loss above its minimum")
     axes.legend()
     axes.grid(alpha=0.3)
 

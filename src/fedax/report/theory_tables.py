@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from fedax.report.tables import Table
-from fedax.theory import charles_konecny_2020 as paper
-from fedax.theory import decaying_steps_2021, dynamics
+from fedax.theory import charles2020 as paper
+from fedax.theory import decay2021, dynamics
 from fedax.theory.claims import Claim
 from fedax.theory.errors import TheoryError
 from fedax.theory.population import QuadraticPopulation
@@ -34,8 +34,8 @@ def theory_tables(question: Question) -> list[Table]:
     """All the tables.
 
     Raises:
-      TheoryError: the population has no minimiser, or the surrogate loss none, or an argument is
-        out of its range.
+      TheoryError: if the population or the surrogate loss does not have a minimiser, or an
+        argument is out of range.
     """
     return [
         _clients(question.population), _destination(question), _methods(question),
@@ -91,8 +91,8 @@ def _destination(question: Question) -> Table:
         ])
     title = (
         f"FedAvg with gamma = {question.gamma:.6g} and K = {question.K} minimises a surrogate "
-        "loss. Its minimiser, the distance from the true one x* and the excess of the true loss "
-        "there, and how easily it is found: condition number of the (surrogate) loss."
+        "loss. The table compares its minimiser with the true one, x*: their distance, the excess "
+        "of the true loss, and the condition number of the (surrogate) loss."
     )
     bad = found.ill_behaved
     if len(bad):
@@ -115,13 +115,13 @@ def _methods(question: Question) -> Table:
         "server-only": lambda: dynamics.server_only(population, gamma),
     }
     title = (
-        f"Where the methods go with learning rate {gamma:.6g}, K = {K}, all clients in every round "
-        "and server learning rate 1: distance of the fixed point from x*, the factor by which the "
-        "way to it shrinks a round, and rounds to a tenth of it."
+        f"Where methods converge, with learning rate {gamma:.6g}, K = {K}, all clients in every "
+        "round and server learning rate 1: distance of the limit from x*, factor by which the "
+        "remaining distance shrinks per round, and rounds until a tenth of it is left."
     )
     if (1 + population.num_clients) * population.dimension > LARGEST_STATE:
         del methods["SCAFFOLD"]
-        title += " (SCAFFOLD, which goes to x*, is left out: so many clients take long.)"
+        title += " (SCAFFOLD, which converges to x*, is left out: it is slow for many clients.)"
     rows: list[list[Any]] = []
     for name, build in methods.items():
         try:
@@ -149,12 +149,12 @@ def _bounds(question: Question) -> Table:
         "Theorem 21": lambda: paper.theorem_21(population, 0.0, gamma, K),
         "Corollary 22": lambda: paper.corollary_22(population, 0.0, gamma, K),
         "Corollary 13": lambda: paper.corollary_13(population, gamma, K)[-1],
-        "Theorem 1 of 2021": lambda: decaying_steps_2021.theorem_1(population, gamma, 1, K),
-        "Corollary 1 of 2021": lambda: decaying_steps_2021.corollary_1(population, gamma, 1, K)[0],
+        "Theorem 1 of 2021": lambda: decay2021.theorem_1(population, gamma, 1, K),
+        "Corollary 1 of 2021": lambda: decay2021.corollary_1(population, gamma, 1, K)[0],
     }
     title = (
-        "What the bounds say (Charles, Konecny 2020; Decaying K 2021; corrected where the papers "
-        "err), beside what is so. Their formulas are in fedax.theory."
+        "Bounds beside exact values (Charles and Konečný 2020; decaying-steps paper 2021; with "
+        "errors of the papers corrected). fedax.theory has the formulas."
     )
     headings = ["statement", "of", "exact", "bound", "exact / bound"]
     if gamma * population.L >= 1:
@@ -179,7 +179,7 @@ def _prescriptions(question: Question) -> Table:
     )
     headings = ["way", "prescription", "distance", "rounds"]
     if wanted <= 1e-12 * (1 + np.linalg.norm(population.minimiser)):
-        title = "FedAvg goes to the true minimiser; nothing need be prescribed."
+        title = "FedAvg converges to the true minimiser; no other gamma or K is needed."
         return Table(title, headings, [])
 
     def rate(find: Callable[[QuadraticPopulation, float, float], float]) -> list[Any]:
@@ -205,7 +205,7 @@ def _prescriptions(question: Question) -> Table:
     left_out = ""
     if population.num_clients * population.dimension**3 > LARGEST_SEARCH:
         ways = {name: find for name, find in ways.items() if not name.endswith(", exactly")}
-        left_out = " (What is found by trying, exactly, is left out: so many clients take long.)"
+        left_out = " (The exact values are left out: they are slow for many clients.)"
     rows = []
     for name, find in ways.items():
         try:
@@ -214,9 +214,9 @@ def _prescriptions(question: Question) -> Table:
             rows.append([name, str(error), None, None])
     share = "a tenth of FedAvg's distance" if question.accuracy is None else "as wanted"
     title = (
-        f"To come within {wanted:.4g} of x* ({share}): a fixed gamma or K, and the distance that "
-        "it leads to; or schedules, with the rounds after which the theorem promises the distance "
-        f"in root mean square. With b = 3 kappa^2 = {b:.4g}, Theorem 29 has gamma_t = "
+        f"How to come within {wanted:.4g} of x* ({share}): a fixed gamma or K, and the resulting "
+        "distance; or schedules, and the rounds after which the theorem guarantees the root mean "
+        f"square distance. With b = 3 kappa^2 = {b:.4g}, Theorem 29 has gamma_t = "
         "min(1 / (L (b + t)), ln 2 / (K mu)), Theorem 2 K_t = max(K_0 / (b + t), 1), both eta_t = "
         f"3 / (phi_mu (b + t)); |x_1 - x*| = {_away(question):.6g}, M = {population.num_clients} "
         f"clients a round, B = {question.batch_size}.{left_out}"
@@ -236,10 +236,10 @@ def _theorem_29(question: Question) -> list[Any]:
 def _theorem_2(question: Question, K_0: float) -> list[Any]:
     """Its gamma, the first values of its schedules, and the rounds that it needs."""
     population = question.population
-    claim = decaying_steps_2021.theorem_2(
+    claim = decay2021.theorem_2(
         population, K_0, _start(question), 1, batch_size=question.batch_size
     )
-    first = decaying_steps_2021.theorem_2_schedules(population, K_0, 1)
+    first = decay2021.theorem_2_schedules(population, K_0, 1)
     words = f"K_0 = {K_0:.4g}, gamma = {first.gamma:.4g}, eta_1 = {first.etas[0]:.4g}"
     return [words, None, _rounds(claim, question)]
 

@@ -1,37 +1,37 @@
-"""Published tables and figures, computed anew, one file a paper: what `fedax reproduce` runs.
+"""Published tables and figures, computed again, by the papers' keys: what `fedax reproduce` runs.
 
 Settings, sources and deviations; the methods and the rounds are those that users run.
 """
 
 from fedax.reproductions import (
-    adaptive,
-    adaptive_curves,
-    adaptive_tuning,
-    decaying_steps,
-    decaying_training,
-    elastic_training,
-    mime_quadratics,
-    mime_training,
-    outsized_rates,
-    outsized_training,
+    charles2020,
+    charles2020_training,
+    decay2021,
+    decay2021_training,
+    elastic2023,
+    mime2020,
+    mime2020_quadratics,
+    reddi2021,
+    reddi2021_curves,
+    reddi2021_tuning,
 )
 from fedax.reproductions.common import Reproduction
 from fedax.reproductions.experiment import Experiment
 
 REPRODUCTIONS: dict[str, Reproduction] = {
-    "decaying-steps-figure-1": decaying_steps.figure_1,
-    "mime-figure-2": mime_quadratics.figure_2,
-    "outsized-rates-figure-1": outsized_rates.figure_1,
-    "outsized-rates-section-4": outsized_rates.section_4,
+    "decay2021-figure-1": decay2021.figure_1,
+    "mime2020-figure-2": mime2020_quadratics.figure_2,
+    "charles2020-figure-1": charles2020.figure_1,
+    "charles2020-section-4": charles2020.section_4,
 }
 
 # What is trained; what is computed stands above.
 EXPERIMENTS: dict[str, Experiment] = {
-    **adaptive.EXPERIMENTS,
-    **adaptive_curves.EXPERIMENTS,
-    **adaptive_tuning.EXPERIMENTS,
-    **outsized_training.EXPERIMENTS,
-    **decaying_training.EXPERIMENTS,
-    **elastic_training.EXPERIMENTS,
-    **mime_training.EXPERIMENTS,
+    **reddi2021.EXPERIMENTS,
+    **reddi2021_curves.EXPERIMENTS,
+    **reddi2021_tuning.EXPERIMENTS,
+    **charles2020_training.EXPERIMENTS,
+    **decay2021_training.EXPERIMENTS,
+    **elastic2023.EXPERIMENTS,
+    **mime2020.EXPERIMENTS,
 }

@@ -44,6 +44,7 @@ class Reproduction(NamedTuple):
       seconds: on 2 cores.
       methods: which it computes, by their names.
       verdict: what tests assert of it.
+      result: the verdict in one word, as `fedax.reproductions.outcome.in_a_word` has it.
     """
 
     description: str
@@ -54,6 +55,7 @@ class Reproduction(NamedTuple):
     seconds: int
     methods: tuple[str, ...]
     verdict: str = "agrees"
+    result: str = "agrees"
 
 
 def run_rounds(

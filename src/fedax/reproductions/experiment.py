@@ -14,7 +14,7 @@ if TYPE_CHECKING:  # matplotlib is slow to import, and only drawing needs it
 
 Scale: TypeAlias = Literal["small", "paper"]
 
-# Fewer seeds say nothing of the spread.
+# With fewer seeds the spread is unknown.
 LEAST_SEEDS = 3
 # What the name of a panel ends with that is on data which the paper, or its figure, has not.
 NOT_IN_THE_FIGURE = ", not in the figure"
@@ -22,7 +22,7 @@ BEYOND = (", not in the paper", NOT_IN_THE_FIGURE)
 
 
 def name_of(panel: str) -> str:
-    """What the paper calls a panel, or what other data stand in for.
+    """What the paper calls a panel, or what other data replace.
 
     Example:
       >>> name_of("Shakespeare"), name_of("plays for Shakespeare")
@@ -39,8 +39,8 @@ class Part(NamedTuple):
     """A method on a task, trained with every setting of a grid and with several seeds.
 
     Attributes:
-      panel: the row or the panel that it belongs to, such as "Shakespeare"; of other data than the
-        paper's "plays for Shakespeare".
+      panel: the row or the panel that it belongs to, such as "Shakespeare"; on a stand-in "plays
+        for Shakespeare".
       label: the method as the paper calls it, such as "FedAvgM".
       task, algorithm: as in `fedax sweep`; tasks need no data that the plan does not name.
       preset: where settings come from that are not given here.
@@ -53,7 +53,7 @@ class Part(NamedTuple):
     label: str
     task: str
     algorithm: str
-    preset: str = "paper"
+    preset: str = "none"
     settings: Mapping[str, Any] = {}
     grid: Mapping[str, Sequence[Any]] = {}
     num_seeds: int = LEAST_SEEDS
@@ -122,7 +122,7 @@ class Plan(NamedTuple):
         return self.only([panel for panel in self.panels if panel not in panels])
 
     def with_seeds(self, count: int) -> Plan:
-        """The plan with so many seeds of every part that has fewer, and hours in proportion."""
+        """The plan with at least this number of seeds of each part, and hours in proportion."""
         most = dict.fromkeys(self.panels, 1.0)
         for part in self.parts:
             most[part.panel] = max(most[part.panel], count / part.num_seeds)
@@ -143,17 +143,18 @@ class Outcome(NamedTuple):
     Attributes:
       measured: in words, with the spread.
       agrees: whether it is as published.
-      says_nothing: whether the runs cannot tell, as where both are the same; counts as no point.
+      inconclusive: whether the runs cannot tell, as where both are the same; it counts as no
+        point.
     """
 
     measured: str
     agrees: bool
-    says_nothing: bool = False
+    inconclusive: bool = False
 
     @property
     def word(self) -> str:
         """For a table."""
-        return "says nothing" if self.says_nothing else "yes" if self.agrees else "no"
+        return "inconclusive" if self.inconclusive else "yes" if self.agrees else "no"
 
 
 class Criterion(NamedTuple):
@@ -170,7 +171,7 @@ class Criterion(NamedTuple):
 
     @property
     def beyond(self) -> str:
-        """How its panel ends if it asks the question of data that paper or figure has not."""
+        """How its panel ends if its data are not used in the paper, or in the figure."""
         panel = self.statement.partition(":")[0]
         return next((words for words in BEYOND if panel.endswith(words)), "")
 
@@ -181,8 +182,7 @@ class Experiment(NamedTuple):
     Attributes:
       description: the question, one line.
       source: paper and place.
-      plan: of a scale, on the paper's data or, with True, on data that stand in for it; None: there
-        is none.
+      plan: of a scale, on the paper's data or, with True, on stand-ins; None: there is none.
       criteria: what would count as agreement, for results of a plan.
       tables: published beside measured.
       draw: the figure in the paper's own axes; None: the source is a table.

@@ -45,11 +45,11 @@ class Job(NamedTuple):
         return load_sweep(self.folder(storage)).record if self.is_done(storage) else None
 
     def train(self, storage: Path) -> None:
-        """Begins, or goes on where it stopped.
+        """Begins, or continues where it stopped.
 
         Raises:
           RunError: the folder cannot be used, another process is at it, or it was stopped.
-          ConfigError: the data are not at hand, say.
+          ConfigError: the data are not available, say.
         """
         folder = self.folder(storage)
         if (folder / CONFIG).exists():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,7 +38,7 @@ class Came(NamedTuple):
 
     @property
     def title(self) -> str:
-        """Such as "adaptive-table-1-small-stand-in", for files."""
+        """Such as "reddi2021-table-1-small-stand-in", for files."""
         return "-".join([self.name, self.scale, *["stand-in"] * self.stand_in])
 
 
@@ -55,7 +55,7 @@ def judged(experiment: Experiment, results: Results) -> list[tuple[Criterion, Ou
 
 
 def verdict(found: Sequence[tuple[Criterion, Outcome]]) -> str:
-    """In words; points of data that the paper, or its figure, has not are counted by themselves.
+    """In words; points on data not used in the paper, or in its figure, are counted separately.
 
     Example:
       >>> points = [(Criterion("A: less.", None), Outcome("", True)),
@@ -63,27 +63,26 @@ def verdict(found: Sequence[tuple[Criterion, Outcome]]) -> str:
       ...           (Criterion("B, not in the paper: less.", None), Outcome("", True)),
       ...           (Criterion("C, not in the figure: less.", None), Outcome("", False))]
       >>> verdict(points[:3])
-      'agrees in 1 of 2 points; on data that the paper has not, agrees'
+      'agrees in 1 of 2 points; agrees (on data not used in the paper)'
       >>> verdict(points[3:])
-      'on data that the figure has not, disagrees'
+      'disagrees (on data not used in the figure)'
       >>> verdict([points[0], (Criterion("A: the same run.", None), Outcome("", False, True))])
-      'agrees; 1 more says nothing'
+      'agrees; 1 more inconclusive'
     """
     counts = []
     for lacks in ("", *BEYOND):
         count = _counted([outcome for criterion, outcome in found if criterion.beyond == lacks])
         source = lacks.rpartition(" ")[2]
-        counts.append(f"on data that the {source} has not, {count}" if lacks and count else count)
+        counts.append(f"{count} (on data not used in the {source})" if lacks and count else count)
     return "; ".join(filter(None, counts))
 
 
 def _counted(outcomes: Sequence[Outcome]) -> str:
-    telling = [outcome for outcome in outcomes if not outcome.says_nothing]
+    telling = [outcome for outcome in outcomes if not outcome.inconclusive]
     silent = len(outcomes) - len(telling)
     if silent and not telling:
-        return "says nothing"
-    return _of_points(telling) + (f"; {silent} more say{'s' * (silent == 1)} nothing" if silent
-                                  else "")
+        return "inconclusive"
+    return _of_points(telling) + (f"; {silent} more inconclusive" if silent else "")
 
 
 def _of_points(outcomes: Sequence[Outcome]) -> str:
@@ -98,6 +97,25 @@ def _of_points(outcomes: Sequence[Outcome]) -> str:
     some = "" if small == len(agreeing) else f"{small} of them "
     words = f", {some}by less than the spread over seeds" if small else ""
     return f"agrees{of_all}{words}"
+
+
+def in_a_word(outcomes: Iterable[Outcome]) -> str:
+    """The verdict of points, of one run or of several, in one word.
+
+    Returns:
+      "agrees" if all points do that are not inconclusive, "partly" if at least half of them do,
+      else "disagrees"; "inconclusive" if all are; "not run" if there are none.
+
+    Example:
+      >>> in_a_word([Outcome("", True), Outcome("", False)])
+      'partly'
+    """
+    outcomes = list(outcomes)
+    telling = [outcome.agrees for outcome in outcomes if not outcome.inconclusive]
+    if not telling:
+        return "inconclusive" if outcomes else "not run"
+    share = sum(telling) / len(telling)
+    return "agrees" if share == 1 else "partly" if share >= 0.5 else "disagrees"
 
 
 def at_edges(results: Results) -> str:

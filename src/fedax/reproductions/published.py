@@ -14,10 +14,10 @@ def beside(
     panel: str, what: str, published: Mapping[str, float], measured: Mapping[str, np.ndarray],
     columns: Sequence[str],
 ) -> list[list[str]]:
-    """Rows: published, measured, and unless other data stand in, the deviation.
+    """Rows: published, measured, and except for stand-ins, the deviation.
 
     Args:
-      panel: of the measured values; "A for B" if data stand in.
+      panel: of the measured values; "A for B" for a stand-in.
       what: the rows are of, besides the panel; may be empty.
       published: column -> value; empty if the paper has no such panel.
       measured: column -> values [seeds], in the same unit.

@@ -11,7 +11,7 @@ import numpy as np
 
 from fedax.sweeps.record import Record, Setting
 
-# Paper 004, section 4: settings are compared, and methods reported, by means over these rounds.
+# Reddi et al. 2021, section 4: settings are compared, methods reported, by means over these rounds.
 LAST_ROUNDS = 100
 # Of shorter runs, it is the last third.
 LAST_SHARE = 3

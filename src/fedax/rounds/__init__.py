@@ -1,5 +1,5 @@
-"""From a cohort to a simulation: who takes part, one round, many rounds, what they report.
+"""Cohorts, single rounds, whole simulations, evaluation and reports.
 
-Works for any `fedax.algorithm.FederatedAlgorithm`; no method is named here, and nothing is written
-to disk but client states that do not fit into memory.
+Works for any `fedax.algorithm.FederatedAlgorithm`; no method is named here. Only client states that
+do not fit into memory are written to disk.
 """

@@ -1,4 +1,4 @@
-"""What is said of a task, its data and a state before the first round; nothing is compiled here."""
+"""Checks of a task, its data and a state before the first round; nothing is compiled here."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from fedax.mistakes.algorithm import call_state_inits
 from fedax.mistakes.errors import ModelError, checked_call, kind_of
 from fedax.mistakes.model import require_model
 
-# Of more examples, evenly spaced ones are looked at; of those that must be read first, from a disk
-# or from a sparse matrix, so many that they have this size.
+# If there are more examples, evenly spaced ones are checked; if they must be read first, from a
+# disk or a sparse matrix, only as many as have this size.
 MOST_EXAMPLES = 2**20
 MOST_READ_BYTES = 2**26
 
 
 def require_task(task: Any) -> None:
-    """Raises a sentence unless it is a task with a model and data that a model can compute with.
+    """Raises a clear error unless this is a task with a model and numeric data.
 
     Raises:
-      TypeError: it is something else, or has something else in its fields.
+      TypeError: if it is not a task, or one of its fields has the wrong type.
     """
     if not isinstance(task, Task):
         hint = ""
         if isinstance(task, FederatedAlgorithm):
             hint = " The task comes first: fedax.train(task, algorithm, num_rounds=...)."
         elif isinstance(task, str):
-            hint = f" A task that has a name is loaded with fedax.load_task({task!r})."
+            hint = f" Load a named task with fedax.load_task({task!r})."
         raise TypeError(f"task must be a fedax.Task(model, data), but is {kind_of(task)}.{hint}")
     require_model(task.model)
     require_dataset("task.train", task.train)
@@ -44,37 +44,37 @@ def require_task(task: Any) -> None:
 
 
 def require_dataset(name: str, data: Any) -> None:
-    """Raises a sentence unless it is a `FederatedDataset`.
+    """Raises a clear error unless it is a `FederatedDataset`.
 
     Args:
       name: how the argument is called.
       data: what was given.
 
     Raises:
-      TypeError: it is something else.
+      TypeError: if it is something else.
     """
     if not isinstance(data, FederatedDataset):
         hint = (
             " Give its data: task.train or task.test." if isinstance(data, Task)
-            else ' FederatedDataset.from_clients({"ada": {"x": x, "y": y}, ...}) makes one of a '
-            "dictionary of clients."
+            else ' Build one from a dictionary of clients: FederatedDataset.from_clients({"ada": '
+            '{"x": x, "y": y}, ...}).'
         )
         raise TypeError(f"{name} must be a fedax.FederatedDataset, but is {kind_of(data)}.{hint}")
 
 
 def check_examples(model: Model, params: Params, name: str, data: FederatedDataset) -> None:
-    """Has the model's `check` look at the examples; the sentence names the first client at fault.
+    """Runs the model's `check` on the examples; the error names the first client at fault.
 
-    Whole numbers that JAX would narrow to others are refused whatever the model.
+    Integers that JAX would change by narrowing their dtype are refused for every model.
 
     Args:
-      model: whose check it is; one without any passes everything else.
+      model: its `check` is run; a model without one accepts everything else.
       params: the model's, of which shapes and dtypes matter.
-      name: what the data are called.
+      name: the data's name, for the message.
       data: the examples, all of them or evenly spaced ones.
 
     Raises:
-      ModelError: the check says so, or a whole number does not fit into what JAX narrows it to.
+      ModelError: if the check fails, or an integer does not fit into the dtype that JAX uses.
     """
     look = model.check
     narrowed = [key for key, array in data.arrays.items() if _is_narrowed(array.dtype)]
@@ -114,14 +114,14 @@ def _check_narrow(name: str, values: np.ndarray) -> None:
     least, most = int(values.min(initial=0)), int(values.max(initial=0))
     if least < np.iinfo(narrow).min or most > np.iinfo(narrow).max:
         raise ModelError(
-            f"The array {name!r} has whole numbers from {least} to {most}, which JAX would "
-            f"silently make others, as it has them in {np.iinfo(narrow).bits} bits. Number what "
-            "they stand for from 0, make them floating point, or set JAX_ENABLE_X64=1."
+            f"The array {name!r} has integers from {least} to {most}, but JAX stores integers in "
+            f"{np.iinfo(narrow).bits} bits and would silently change them. Number the values from "
+            "0, convert them to floating point, or set JAX_ENABLE_X64=1."
         )
 
 
 class _Rows(Mapping[str, Any]):
-    """Some rows of each array, read when they are asked for: a check looks at few arrays."""
+    """Some rows of each array, read on demand: a check looks at few arrays."""
 
     def __init__(self, arrays: Mapping[str, Any], rows: slice) -> None:
         self._arrays = arrays
@@ -156,10 +156,10 @@ def _first_client(
 
 
 def require_training_state(state: Any) -> None:
-    """Raises a sentence unless it is a `TrainingState`.
+    """Raises a clear error unless it is a `TrainingState`.
 
     Raises:
-      TypeError: it is something else.
+      TypeError: if it is something else.
     """
     if not (hasattr(state, "server_state") and hasattr(state, "client_store")):
         raise TypeError(
@@ -169,16 +169,16 @@ def require_training_state(state: Any) -> None:
 
 
 def require_state(state: Any, algorithm: FederatedAlgorithm, data: FederatedDataset) -> None:
-    """Raises a sentence unless the state is one of this algorithm over as many clients.
+    """Raises a clear error unless the state belongs to this algorithm and this number of clients.
 
     Raises:
-      ValueError: it is one of another algorithm or population.
+      ValueError: if it belongs to another algorithm or population.
     """
     server_state, store = state.server_state, state.client_store
     if store.num_clients not in (0, data.num_clients):
         raise ValueError(
-            f"The state is one of a population of {store.num_clients} clients, but task.train has "
-            f"{data.num_clients}. Start without a state, or with the data that it comes from."
+            f"The state is of a population of {store.num_clients} clients, but task.train has "
+            f"{data.num_clients}. Start without a state, or use the data that it was trained on."
         )
     expected, client_state = jax.eval_shape(
         lambda params: call_state_inits(algorithm, params), server_state.params
@@ -188,9 +188,9 @@ def require_state(state: Any, algorithm: FederatedAlgorithm, data: FederatedData
     ):
         if jax.tree.structure(given) != jax.tree.structure(wanted):
             raise ValueError(
-                f"The state's {who} state, {_structure(given)}, is one of another algorithm: this "
-                f"one has {_structure(wanted)}. Start without a state, or with the algorithm that "
-                "it comes from."
+                f"The {who} state {_structure(given)} belongs to another algorithm: this one has "
+                f"{_structure(wanted)}. Start without a state, or use the algorithm that wrote "
+                "it."
             )
 
 
@@ -205,10 +205,10 @@ def _structure(tree: Any) -> str:
 
 
 def require_params(params: Any) -> None:
-    """Raises a sentence if something that holds parameters was given in their place.
+    """Raises a clear error if a result or a state is given instead of its parameters.
 
     Raises:
-      TypeError: a result, or a state.
+      TypeError: if it is a result or a state.
     """
     for path in ("params", "server_state.params"):
         holder = params
@@ -217,6 +217,6 @@ def require_params(params: Any) -> None:
         if holder is not None and not isinstance(params, Mapping):
             name = "result" if hasattr(params, "history") else "state"
             raise TypeError(
-                f"params must be the model's parameters, but is {kind_of(params)}; give "
+                f"params must be the model's parameters, but is {kind_of(params)}; use "
                 f"{name}.{path}."
             )

@@ -12,16 +12,16 @@ SHARE = 0.8
 def automatic_chunk(
     program: Callable[[int], Any], arguments: tuple[Any, ...], cohort_size: int, device: Any
 ) -> int:
-    """The chunk size for a device: 1 on a CPU, elsewhere as many clients as its memory takes.
+    """The chunk size for a device: 1 on a CPU, elsewhere as many clients as fit into its memory.
 
-    On a CPU a batch of clients gains nothing (see the log). Elsewhere one client leaves much
-    of the device idle. What a client needs is asked of the compiler, once, for chunks of one.
+    On a CPU, batching clients gains nothing (see the log). Elsewhere one client leaves much of the
+    device idle. The compiler reports once, for chunks of one, how much memory a client needs.
 
     Args:
       program: clients_per_chunk -> the jitted rounds.
-      arguments: what the rounds are called with.
-      cohort_size: clients on the device, the most that make sense.
-      device: that they run on.
+      arguments: arguments of the rounds.
+      cohort_size: clients on the device, the largest useful chunk.
+      device: where they run.
     """
     if device.platform == "cpu":
         return 1

@@ -1,4 +1,4 @@
-"""What a model is worth to each client, and to those for whom it is worst."""
+"""Metrics client by client, and over the clients for whom they are worst."""
 
 from __future__ import annotations
 
@@ -19,22 +19,24 @@ if TYPE_CHECKING:
 
 # With fewer clients a tenth of them is no client.
 CLIENTS_FOR_A_TENTH = 10
-# So many clients are named when the metrics are shown.
+# Number of clients that are named when the metrics are shown.
 SHOWN = 3
 
 
 class ClientMetrics(Mapping[str, np.ndarray]):
     """Metric name -> each client's mean over its examples, float64 [num_clients].
 
-    NaN where nothing of a client weighs. A score, such as an AUC, is that of the client's examples,
-    and NaN where they do not define it.
+    NaN where all of a client's examples weigh 0. A score, such as an AUC, is computed from the
+    client's own examples; it is NaN where they do not define it.
 
     Attributes:
-      names: the clients', [num_clients], text or whole numbers.
-      num_examples: int64 [num_clients], on which the metrics were measured.
-      before: the same before fine-tuning, from `fedax.evaluate_personalized`; otherwise None.
-      num_left_out: clients that could not be measured, see there.
-      params: client name -> its fine-tuned parameters, with keep_params=True there; or None.
+      names: the clients' names, [num_clients], text or integers.
+      num_examples: int64 [num_clients], number of examples evaluated.
+      before: the same metrics before fine-tuning, from `fedax.evaluate_personalized`; otherwise
+        None.
+      num_left_out: number of clients that could not be evaluated, see
+        `fedax.evaluate_personalized`.
+      params: client name -> its fine-tuned parameters, if `keep_params=True` there; otherwise None.
 
     Example:
       >>> sums = {"loss": (np.array([3.0, 5.0, 2.0]), np.array([3.0, 1.0, 1.0]))}
@@ -94,16 +96,15 @@ class ClientMetrics(Mapping[str, np.ndarray]):
     def worst(self, fraction: float = 0.1) -> dict[str, float]:
         """Metric name -> mean over the clients for whom it is worst.
 
-        Each of these clients counts once, however many examples it has. They are the given part
-        of the clients with a value, rounded up. Low values are the worse ones of metrics whose
-        name says so, as accuracy, auc, f1 and recall do (see `fedax.EarlyStopping`). Of all others
-        it is the high ones.
+        Each client counts once, however many examples it has. The mean is over the given fraction
+        of the clients with a value, rounded up. Low values are worse for metrics such as accuracy,
+        auc, f1 and recall (see `fedax.EarlyStopping`), and high values for all others.
 
         Args:
-          fraction: of the clients, in (0, 1].
+          fraction: share of the clients, in (0, 1].
 
         Raises:
-          ValueError: the fraction is out of its range.
+          ValueError: if the fraction is not in (0, 1].
         """
         check_number("fraction", fraction, above=0, at_most=1)
         worst = {}
@@ -115,18 +116,18 @@ class ClientMetrics(Mapping[str, np.ndarray]):
         return worst
 
     def worst_clients(self, metric: str, count: int = 10) -> dict[str, float]:
-        """Client name -> value, of those for whom the metric is worst, worst first."""
+        """Client name -> value, for the clients with the worst values, worst first."""
         values = self[metric]
         few = self._worst_first(metric)[:count]
         return {str(self.names[i]): float(values[i]) for i in few}
 
     def to_pandas(self) -> pandas.DataFrame:
-        """A data frame with a row a client, by name, and `num_examples` and the metrics.
+        """A data frame with one row per client: its name, `num_examples` and the metrics.
 
-        After fine-tuning, values from before have names that end in `_before`.
+        After fine-tuning, columns that end in `_before` have the values from before it.
 
         Raises:
-          ModuleNotFoundError: pandas is not installed; the sentence says how to get it.
+          ModuleNotFoundError: if pandas is not installed.
         """
         columns = {"client": self.names, "num_examples": self.num_examples, **self}
         if self.before is not None:

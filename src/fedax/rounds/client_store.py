@@ -21,30 +21,30 @@ ALIGNMENT = 8  # bytes; no JAX dtype needs more
 
 
 class StoreError(Told, RuntimeError):
-    """The clients' states do not fit on the disk; the message is a sentence."""
+    """The clients' states do not fit on the disk."""
 
 
 class ClientStore:
-    """A client's state from when it first took part; until then it has the initial state.
+    """States of the clients that have taken part; all others have the initial state.
 
-    The store grows with the clients that took part, not with the population (but for 4 bytes
-    each), and a round reads and writes its own cohort only. Algorithms without client state (`()`)
-    store nothing.
+    The store grows with the clients that have taken part, not with the population (except for 4
+    bytes per client). A round reads and writes only its own cohort. Algorithms without client state
+    (`()`) store nothing.
 
-    Up to `memory_bytes` the states are in memory; beyond, in a temporary file that is mapped into
-    it, with the same numbers to the bit. The file has no name where the system allows it: it goes
-    with the store or the process, however that ends. It lies where the environment's TMPDIR says,
-    which should be a disk (some systems keep /tmp in memory), and its space is reserved before it
-    is used.
+    Up to `memory_bytes` the states are kept in memory. Beyond that they are in a memory-mapped
+    temporary file, with bit-identical values. Where the system allows it the file has no name, so
+    it disappears with the store or the process, however that ends. The environment variable TMPDIR
+    says where it is; this should be a disk (some systems keep /tmp in memory). Space is reserved
+    before it is used.
 
     Args:
-      initial_state: the state of a client that never took part; leaves [...].
+      initial_state: the state of a client that has not taken part; leaves [...].
       num_clients: the population; client ids are 0 to num_clients - 1.
-      memory_bytes: >= 0, the states' size in memory up to which they stay there. While they grow
-        there, the old and the new rows are both held for a moment.
+      memory_bytes: >= 0, the size up to which states stay in memory. While they grow, the old and
+        the new rows are both in memory for a moment.
 
     Raises:
-      ValueError: memory_bytes is not a whole number >= 0.
+      ValueError: if memory_bytes is not a whole number >= 0.
 
     Example:
       >>> store = ClientStore({"c": np.zeros(2)}, num_clients=1000)
@@ -71,16 +71,16 @@ class ClientStore:
 
     @property
     def num_clients(self) -> int:
-        """The population, if clients have a state; otherwise 0."""
+        """Size of the population if clients have a state, otherwise 0."""
         return len(self._row)
 
     @property
     def initial_state(self) -> PyTree:
-        """The state of a client that never took part."""
+        """The state of a client that has not taken part."""
         return self._structure.unflatten(self._initial)
 
     def __len__(self) -> int:
-        """The clients that have a state of their own."""
+        """Number of clients that have a state of their own."""
         return self._used
 
     @property
@@ -100,10 +100,10 @@ class ClientStore:
         return self._structure.unflatten(leaves)
 
     def write(self, client_ids: np.ndarray, states: PyTree) -> None:
-        """Stores the stacked states of these clients; of a client named twice, the last.
+        """Stores the stacked states of these clients; if a client occurs twice, the last one.
 
         Raises:
-          StoreError: the disk has no room for clients that are new; nothing was stored.
+          StoreError: if the disk has no room for new clients; nothing has been stored.
         """
         if not self._rows:
             return
@@ -123,21 +123,22 @@ class ClientStore:
         self._used = used
 
     def copy(self) -> ClientStore:
-        """A store with the same states; writing to one leaves the other.
+        """A store with the same states; writing to one does not change the other.
 
         Raises:
-          StoreError: the disk has no room for it.
+          StoreError: if the disk has no room for it.
         """
         store = ClientStore(self.initial_state, len(self._row), self._memory_bytes)
         store.restore(self.snapshot())
         return store
 
     def snapshot(self) -> dict[str, Any]:
-        """What must be saved, not copied: the rows are the store's own.
+        """The data to save, as views: the rows are not copied.
 
         Returns:
-          `client_ids`, those that took part in the order of their rows, and `rows`, for each leaf
-          of the state an array [len(client_ids), ...]. The next write may change the rows.
+          `client_ids`, the clients that have taken part, in the order of their rows; and `rows`, an
+          array [len(client_ids), ...] for each leaf of the state. The next write may change the
+          rows.
         """
         client_ids = np.flatnonzero(self._row >= 0)
         return {
@@ -146,10 +147,10 @@ class ClientStore:
         }
 
     def restore(self, snapshot: dict[str, Any]) -> None:
-        """Takes a snapshot back, in place of what is stored, a block of clients at a time.
+        """Replaces the stored states by a snapshot, one block of clients at a time.
 
         Raises:
-          StoreError: the disk has no room for it; the store is as it was.
+          StoreError: if the disk has no room for it; the store is as it was.
         """
         client_ids, leaves = np.asarray(snapshot["client_ids"]), snapshot["rows"]
         self._reserve(len(client_ids))
@@ -186,9 +187,9 @@ class ClientStore:
                 file.close()
             raise StoreError(
                 f"The clients' states need a file of {size:,} bytes in "
-                f"{tempfile.tempdir or 'the temporary folder'}, and this failed: "
-                f"{error.strerror or error}. Make room there, or set the environment variable "
-                "TMPDIR to a folder on a larger disk."
+                f"{tempfile.tempdir or 'the temporary folder'}, but writing it failed: "
+                f"{error.strerror or error}. Free some space there, or set the environment "
+                "variable TMPDIR to a folder on a larger disk."
             ) from error
         if self._file is None:
             mapped[: self._buffer.size] = self._buffer.reshape(-1)

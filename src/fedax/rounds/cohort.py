@@ -30,19 +30,19 @@ from fedax.rounds.uploads import acceptable, all_finite, overflows
 
 
 class RoundInfo(NamedTuple):
-    """What a round reports; nothing of it feeds back.
+    """Diagnostics of a round; nothing is computed from them later.
 
     Attributes:
-      info: name -> (weighted mean over the clients that count, sum of the weights); from the
-        last exchange that gave a value of that name. NaN if nothing weighs.
-      accepted: bool [cohort_size], True where every upload of the client was finite and not too
-        large to be averaged.
-      dropped: bool [cohort_size], True for the clients that dropped out of the round.
+      info: name -> (weighted mean over the clients that count, sum of the weights), from the last
+        exchange that reported a value of that name. NaN if the weights sum to 0.
+      accepted: bool [cohort_size], whether every upload of the client was finite and not too large
+        to be averaged.
+      dropped: bool [cohort_size], whether the client dropped out of the round.
       num_reports: int32 scalar, |S|: the clients with a positive weight in the last exchange.
-      num_local_steps: int32 scalar, the sum over clients and exchanges of what those that count
-        gave as info `num_local_steps`; whole numbers, where the mean is rounded.
-      finite: bool scalar, whether the server's parameters are finite after the round, and every
-        array of its state that was finite before it.
+      num_local_steps: int32 scalar, sum of the info `num_local_steps` over exchanges and the
+        clients that count; exact, unlike the mean.
+      finite: bool scalar, whether the server's parameters are finite after the round, as well as
+        every array of its state that was finite before.
     """
 
     info: Mapping[str, tuple[Array, Array]]
@@ -93,27 +93,27 @@ def run_round(
     diagnostics: bool = False,
     mesh: Mesh | None = None,
 ) -> tuple[Any, PyTree, RoundInfo]:
-    """Runs the exchanges of one round, in order, over one cohort. Pure; jit and vmap as you like.
+    """Runs the exchanges of one round in order over one cohort. Pure; works under jit and vmap.
 
     Args:
       algorithm: any federated algorithm.
       server_state: its state, with `params` and `round_index`.
       client_states: the cohort's client states, stacked: leaves [cohort_size, ...].
       cohort: who takes part and where the examples are.
-      key: the run's key. A client draws from its own `client_key`, so its draws depend neither
+      key: the run's key. Each client draws from its own `client_key`, so its draws depend neither
         on chunks nor on the order of the cohort.
-      clients_per_chunk: how many clients run batched at a time, 1 to cohort_size.
-      diagnostics: report how the clients' updates lie to each other, see
+      clients_per_chunk: number of clients that run as one batch, 1 to cohort_size.
+      diagnostics: also report how the clients' updates relate to each other, see
         `fedax.measures.diagnostics`.
-      mesh: devices over which the cohort is spread, for whose number its size is a multiple; the
-        cohort is then one that a `CohortReader` of this mesh made. None: one device.
+      mesh: devices over which the cohort is spread. The cohort's size is then a multiple of their
+        number, and the cohort comes from a `CohortReader` of this mesh. None: one device.
 
     Returns:
-      server_state after the round, the cohort's new client states, and the round's info. A
-      client whose upload is not finite or too large (`fedax.rounds.uploads`), or that dropped
-      out, weighs 0 from that exchange on and keeps the state that it had before the round. If
-      no upload of an exchange counts, the server state stays as it was (only `round_index`
-      advances).
+      The server state after the round, the cohort's new client states and the round's info. A
+      client that uploads NaN, infinity or numbers that are too large (`fedax.rounds.uploads`), or
+      that drops out, gets weight 0 from that exchange on and keeps the state it had before the
+      round. If no upload of an exchange counts, the server state does not change (only
+      `round_index` advances).
     """
     was_finite = jax.tree.map(all_finite, server_state)
     round_index = server_state.round_index
@@ -158,22 +158,22 @@ def run_rounds(
     diagnostics: bool = False,
     mesh: Mesh | None = None,
 ) -> tuple[Any, PyTree, RoundInfo]:
-    """Runs `count` rounds in one program, one after the other, up to one that goes wrong.
+    """Runs `count` rounds in one program, one after the other, until one diverges.
 
-    How many there are changes no bit, as the rounds are a loop's turns in any case.
+    The results are bit-identical for every `count`, as the rounds always run in a loop.
 
     Args:
       algorithm, key, clients_per_chunk, diagnostics, mesh: as for `run_round`.
       server_state: before the first round.
-      client_states: of the first round's cohort. With client states only one round makes sense:
-        the next one's clients are others.
-      cohorts: of several rounds, stacked; those beyond `count` are not looked at.
+      client_states: states of the first round's cohort. With client states, run only one round: the
+        next one has other clients.
+      cohorts: the cohorts of several rounds, stacked; those beyond `count` are ignored.
       count: int32 scalar, 1 to the number of cohorts.
 
     Returns:
-      The server state after the last round, its cohort's client states, and the info of all
-      rounds, stacked. Rounds after one without any finite upload, or with parameters that are
-      not finite, are not run; their info is 0.
+      The server state after the last round, its cohort's client states, and the info of all rounds,
+      stacked. After a round without a finite upload, or with parameters that are not finite, no
+      further rounds run; their info is 0.
     """
 
     @partial(jax.jit, inline=True)  # traced once, for its shapes and in the loop
@@ -206,7 +206,7 @@ def client_key(
 ) -> Array:
     """The key from which a client draws in one exchange: (seed, round, client, exchange).
 
-    A client that a cohort drawn with replacement has more than once draws afresh each time.
+    A client that occurs more than once in a cohort gets a different key each time.
     """
     numbers = (round_index, client_id, exchange_index, repeat)
 

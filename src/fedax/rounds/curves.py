@@ -16,7 +16,7 @@ from fedax.rounds.style import COLOURS, MOST_MARKERS, tidy, units
 
 
 class Picture(Figure):
-    """A figure that a notebook shows also when nothing has imported pyplot."""
+    """A figure that a notebook shows even if pyplot has not been imported."""
 
     def _repr_png_(self) -> bytes:
         content = io.BytesIO()
@@ -25,7 +25,7 @@ class Picture(Figure):
 
 
 def new_axes(width: float = 7, height: float = 4.2) -> Axes:
-    """Axes in a new figure, of which pyplot knows nothing."""
+    """Axes in a new figure that is not registered with pyplot."""
     return Picture(figsize=(width, height), layout="constrained").add_subplot()
 
 
@@ -37,7 +37,7 @@ def draw(
 
     Args:
       rounds: [num_rounds].
-      curves: name -> values [num_rounds]; what is not finite is passed over.
+      curves: name -> values [num_rounds]; values that are not finite are skipped.
       figure: to draw into; None: a new one.
       sampled: name -> bool [num_rounds], where it is of a sample, which hollow points show; None:
         nowhere.

@@ -1,7 +1,7 @@
-"""What the host does ahead of the device: draw cohorts, bring their data, decide how many rounds.
+"""Work of the host ahead of the device: draws cohorts, loads their data, groups rounds.
 
-Rounds that take the device less than a dispatch costs go to it together. They are turns of one
-compiled loop, so how many go together changes no bit.
+Rounds that take less time than a dispatch are sent to the device together. They are turns of one
+compiled loop, so the results are bit-identical however many are sent together.
 """
 
 from __future__ import annotations

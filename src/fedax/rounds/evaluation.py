@@ -1,4 +1,4 @@
-"""Metrics of a model over a federated data set: over all clients, and client by client."""
+"""Evaluates a model on a federated data set, over all clients and client by client."""
 
 from __future__ import annotations
 
@@ -45,25 +45,26 @@ _Measured: TypeAlias = tuple[list[tuple[Array, Array]], PyTree]
 class Evaluator:
     """Evaluates parameters on one data set; compiles once.
 
-    A metric's mean weighs every example as the metric says (a sequence by its characters, say),
-    so the mean over all clients is that of the pooled examples.
+    The metric sets the weight of each example (for a sequence, say, its number of characters), so
+    the mean over all clients equals that of the pooled examples.
 
     Args:
-      model: whose `outputs`, `metrics` and `scores` are used.
+      model: provides `outputs`, `metrics` and `scores`.
       dataset: the examples, read in order.
-      batch_size: examples at a time on a device; changes nothing but speed and memory. None: see
-        `usual_batch_size`, by the first parameters.
-      mesh: devices that share the examples, of which those of this process are used; None: one.
-      sample: so many examples, drawn once by the seed, uniformly and without replacement; None,
-        or no fewer than there are: all.
-      seed: of that draw.
+      batch_size: examples per batch on a device; affects speed and memory only. None: chosen by
+        `usual_batch_size` from the first parameters.
+      mesh: devices that share the examples (those of this process); None: one device.
+      sample: number of examples, drawn once uniformly without replacement; None, or at least as
+        many as there are: all examples.
+      seed: seed of that draw.
 
     Attributes:
-      num_examples: those that are evaluated.
-      num_all: those of the data set.
+      num_examples: number of examples evaluated.
+      num_all: number of examples in the data set.
 
     Raises:
-      TypeError, ValueError: the model or the data set is something else, or not of numbers.
+      TypeError, ValueError: if the model or the data set has the wrong type, or the data are not
+        numbers.
     """
 
     def __init__(
@@ -74,7 +75,7 @@ class Evaluator:
         require_dataset("dataset", dataset)
         if not isinstance(model.metrics, Mapping):
             raise TypeError(
-                "The model's metrics must be a dictionary {name: metric}, {} for none, but are "
+                "The model's metrics must be a dictionary {name: metric} ({} for none), but are "
                 f"{kind_of(model.metrics)}."
             )
         if batch_size is not None:
@@ -95,13 +96,13 @@ class Evaluator:
         self._numbers = numbers
 
     def check(self, params: Params) -> None:
-        """Traces the metrics on a batch, which costs the evaluation as much less.
+        """Traces the metrics on a batch; the evaluation then does not have to.
 
-        Runs nothing, unless a last batch that is filled up might change the user's own metrics.
+        Runs nothing, unless padding of the last batch could change the user's own metrics.
 
         Raises:
-          ModelError: the outputs or a metric fail, or give what they must not, or compare the
-            examples of a batch and do not take its mask.
+          ModelError: if the outputs or a metric raise an error or return something invalid, or
+            compare the examples of a batch without taking its mask.
         """
         self._size(params)
         self._program.eval_shape(self._numbers, params, *self._batch(np.arange(1)))
@@ -116,12 +117,12 @@ class Evaluator:
         return self._whole(params, clients=True)
 
     def begin(self, params: Params, *, clients: bool | None = None) -> Walk:
-        """An evaluation of these parameters, which it holds, that goes on when it is told to.
+        """Starts an evaluation of these parameters that runs batch by batch when asked.
 
         Args:
           params: what is evaluated.
-          clients: whether scores are wanted client by client, too; None: unless the examples are a
-            sample, in which some clients have none.
+          clients: whether to compute scores client by client, too; None: unless the examples are a
+            sample, in which some clients may have none.
         """
         self._size(params)
         self._try(params)
@@ -185,14 +186,14 @@ class Evaluator:
 def usual_batch_size(
     model: Model, params: Params, arrays: Mapping[str, Any], *, soon: bool = False
 ) -> int:
-    """Examples at a time on a device, if nobody says, by the size of the model.
+    """The default batch size on a device, chosen by the size of the model.
 
-    On a CPU a batch is small where it is work, so that it stays in the caches, and large where a
-    dispatch costs more. Elsewhere not measured.
+    On a CPU it is small for large models, so that a batch fits into the caches, and large where a
+    dispatch costs more than the work. Other devices have not been measured.
 
     Args:
       model, params, arrays: of which only the shapes matter.
-      soon: whether a batch should be over soon, as other work waits for it.
+      soon: whether a batch should be short, because other work waits for it.
     """
     if jax.default_backend() != "cpu":
         return USUAL // 4 if soon else USUAL
@@ -215,7 +216,7 @@ def usual_batch_size(
 
 
 class Walk:
-    """An evaluation under way. However many batches go together, it comes to the same bits.
+    """An evaluation in progress; its result is bit-identical however the batches are grouped.
 
     Args:
       evaluator: whose examples it walks through.
@@ -231,11 +232,11 @@ class Walk:
 
     @property
     def batches_left(self) -> int:
-        """How many are to come."""
+        """Number of batches left."""
         return -(-(self._of.num_examples - self._next) // self._of._batch_size)
 
     def go_on(self, count: int) -> None:
-        """Evaluates the next batches, and no more than there are."""
+        """Evaluates the next batches, if there are any left."""
         of, under_way = self._of, deque[tuple[np.ndarray, _Measured]]()
         for _ in range(min(count, self.batches_left)):
             rows = np.arange(self._next, min(self._next + of._batch_size, of.num_examples))
@@ -250,7 +251,7 @@ class Walk:
             self._add(rows, measured)
 
     def result(self) -> ClientMetrics:
-        """What the batches so far came to."""
+        """The metrics of the batches so far."""
         data, drawn = self._of._dataset, self._of._drawn
         sizes = data.client_sizes if drawn is None else np.diff(
             np.searchsorted(drawn, data.offsets)
@@ -270,8 +271,8 @@ class Walk:
             weight = np.asarray(weights, np.float64)[: len(rows)]
             if (weight < 0).any():
                 raise ModelError(
-                    f"The metric {name!r} gives the weight {weight.min():g}, and weights must "
-                    "not be negative; an example that does not count weighs 0."
+                    f"The metric {name!r} gives the weight {weight.min():g}, but weights must not "
+                    "be negative; give weight 0 to an example that does not count."
                 )
             counted = np.where(weight > 0, value, 0.0)
             np.add.at(self._sums[name][0], owners, counted * weight)
@@ -309,12 +310,12 @@ def _program(
 def evaluate(
     model: Model, params: Params, dataset: FederatedDataset, batch_size: int | None = None
 ) -> dict[str, float]:
-    """Metric name -> mean, and score, over the examples of all clients; see `Evaluator`.
+    """Metric or score name -> value over the examples of all clients; see `Evaluator`.
 
     Raises:
-      TypeError, ValueError: an argument is something else, or out of its range.
-      ModelError: the outputs or a metric fail, or give what they must not, or labels are out of
-        their range.
+      TypeError, ValueError: if an argument has the wrong type or is out of range.
+      ModelError: if the outputs or a metric raise an error or return something invalid, or labels
+        are out of range.
     """
     _require(model, params, dataset)
     return Evaluator(model, dataset, batch_size).overall(params)
@@ -344,7 +345,7 @@ def evaluate_clients(
 
 
 def _require(model: Model, params: Params, dataset: FederatedDataset) -> None:
-    """Raises a sentence if something else was given, or the model does not take the examples."""
+    """Raises a clear error if an argument has the wrong type or the model rejects the examples."""
     require_model(model, "fedax.evaluate(model, params, dataset)")
     require_params(params)
     require_dataset("dataset", dataset)

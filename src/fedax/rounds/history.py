@@ -46,10 +46,10 @@ class History:
         return len(self.rounds)
 
     def __getitem__(self, name: str) -> np.ndarray:
-        """One metric of all rounds, float64 [num_rounds]; NaN in rounds that have none.
+        """One metric over all rounds, float64 [num_rounds]; NaN in rounds without it.
 
         Raises:
-          KeyError: there are rounds, and none has it.
+          KeyError: if there are rounds but none has this metric.
         """
         if self.rounds and not any(name in metrics for metrics in self.rounds):
             known = sorted({key for metrics in self.rounds for key in metrics})
@@ -59,18 +59,18 @@ class History:
     def plot(self, metrics: Sequence[str] | None = None, figure: Figure | None = None) -> Figure:
         """Draws metrics against the round, losses in one panel, accuracies in another, and so on.
 
-        A notebook shows the figure when it is a cell's last line; `.savefig("curves.png")` writes
-        it. Rounds in which a metric was not measured are passed over; what a sample of the test
-        examples gave is a hollow point.
+        A notebook shows the figure if it is a cell's last line; `.savefig("curves.png")` saves it.
+        Rounds without a metric are skipped. Values from a sample of the test examples are hollow
+        points.
 
         Args:
           metrics: their names; None: the training loss and all `validation_*` and `test_*`.
-          figure: to draw into, such as `matplotlib.pyplot.figure()`; None: a new one, of which
-            pyplot knows nothing.
+          figure: figure to draw into, such as `matplotlib.pyplot.figure()`; None: a new one that is
+            not registered with pyplot.
 
         Raises:
-          KeyError: no round has a metric of that name.
-          ValueError: there is no round yet.
+          KeyError: if no round has a metric of that name.
+          ValueError: if the history has no rounds yet.
 
         Example:
           >>> history = History([{"round": r, "train_loss": 1 / r} for r in (1, 2, 3)])
@@ -95,10 +95,10 @@ class History:
         return (["train_loss"] if "train_loss" in names else []) + tests
 
     def to_pandas(self) -> pandas.DataFrame:
-        """A data frame with one row a round and one column a metric.
+        """A data frame with one row per round and one column per metric.
 
         Raises:
-          ModuleNotFoundError: pandas is not installed; the sentence says how to get it.
+          ModuleNotFoundError: if pandas is not installed.
         """
         return as_frame("A history", self.rounds)
 
@@ -169,12 +169,12 @@ def as_frame(what: str, values: Any) -> pandas.DataFrame:
     """A data frame of these values.
 
     Raises:
-      ModuleNotFoundError: pandas is not installed; the sentence says how to get it.
+      ModuleNotFoundError: if pandas is not installed.
     """
     try:
         import pandas  # noqa: PLC0415 - optional, and slow to import
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
-            f"{what} becomes a data frame with pandas: pip install 'fedax[pandas]'."
+            f"{what} needs pandas to become a data frame: pip install 'fedax[pandas]'."
         ) from error
     return pandas.DataFrame(values)

@@ -1,4 +1,4 @@
-"""What is said of a run that trains without learning, each once, with its cure."""
+"""Warnings about a run that does not learn, each given once, with a remedy."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from fedax.mistakes.model import call_outputs
 from fedax.rounds.state import TrainingState
 from fedax.rounds.untrained import mean_loss, untrained_loss
 
-# On so many examples it is seen whether outputs are probabilities, and how large inputs are.
+# Number of examples used to see whether outputs are probabilities, and how large inputs are.
 FEW_EXAMPLES = 8
-# The first rounds' losses are far above that of guessing, ln C, from so many times it.
+# Losses of the first rounds are too high from this factor times that of guessing, ln C.
 FIRST_ROUNDS = 3
 FAR_ABOVE = 5.0
 # Inputs up to this need no scaling.
@@ -38,10 +38,10 @@ BELOW = 1e-3
 
 
 class Learning:
-    """Whether a run learns: what is worth a sentence before, in and after its rounds.
+    """Whether a run learns: warnings before, during and after its rounds.
 
-    Costs a look at each round's loss. The outputs of eight examples are computed before the first
-    round of a model by `fedax.classification`; losses after the last one, if they did not fall.
+    It reads each round's loss. For a `fedax.classification` model it also computes the outputs of
+    eight examples before the first round, and losses after the last round if they have not fallen.
 
     Args:
       task: what is learned.
@@ -59,7 +59,7 @@ class Learning:
         self._goes_on = False
 
     def begin(self, state: TrainingState) -> list[str]:
-        """Sentences on the model, unless it is trained already: then they were said before."""
+        """Warnings about the model, unless it is trained already: they were given before."""
         if int(state.server_state.round_index) > 0:
             return []
         params = one_copy(state.server_state.params)
@@ -69,7 +69,7 @@ class Learning:
         return [said for said in found if said]
 
     def add(self, metrics: Mapping[str, Any]) -> list[str]:
-        """Takes notice of a round; a sentence if it is one of the first and its loss is too high.
+        """Records a round; returns a warning if it is one of the first and its loss is too high.
 
         Args:
           metrics: of the round.
@@ -88,7 +88,7 @@ class Learning:
         return [said] if said else []
 
     def end(self, state: TrainingState) -> list[str]:
-        """A sentence if the loss has not fallen below that of the model that nobody has trained."""
+        """A warning if the loss has not fallen below that of the untrained model."""
         if not self._goes_on or len(self._last) < LAST_ROUNDS or self._first is None:
             return []
         fallen = self._first - np.mean(self._last)
@@ -102,24 +102,24 @@ class Learning:
         return [
             f"The training loss has not fallen: it is {now:.4g} after the last round, and "
             f"{before:.4g} for the untrained model. Try client learning rates 10 times lower and "
-            "higher, and look whether labels belong to their inputs."
+            "higher, and check that the labels belong to their inputs."
         ]
 
 
 def _statistics(params: Params) -> str | None:
-    """A sentence if there are running statistics among the parameters, as Flax calls them."""
+    """A warning if the parameters contain running statistics under the name that Flax uses."""
     for path, _ in jax.tree_util.tree_leaves_with_path(params):
         if any(getattr(part, "key", getattr(part, "name", None)) == "batch_stats" for part in path):
             return (
                 "The parameters contain 'batch_stats', the running statistics of Flax's BatchNorm, "
                 "which would be trained by gradients, not updated from batches. Use nn.GroupNorm "
-                'or nn.LayerNorm in place of nn.BatchNorm.'
+                'or nn.LayerNorm instead of nn.BatchNorm.'
             )
     return None
 
 
 def _probabilities(task: Task, params: Params) -> str | None:
-    """A sentence if outputs of `fedax.classification` look like probabilities, not logits."""
+    """A warning if outputs of `fedax.classification` look like probabilities, not logits."""
     made = recipe(task.model)
     if made is None or made.factory.__name__ != "classification":
         return None
@@ -138,7 +138,7 @@ def _probabilities(task: Task, params: Params) -> str | None:
         every, last = "between 0 and 1 and sum to 1", "softmax"
     return (
         f"The outputs of every example are {every}, as probabilities do. "
-        f"fedax.classification takes logits: leave out the {last} at the end of apply, or "
+        f"fedax.classification takes logits: remove the {last} at the end of apply, or "
         "training is slow and the loss too high."
     )
 
@@ -169,7 +169,7 @@ def _large(params: Params, sign: int) -> Params:
 
 
 def _far_above(task: Task, loss: float, number: int) -> str | None:
-    """A sentence if a round's loss is far above that of guessing one of the task's C classes."""
+    """A warning if a round's loss is far above that of guessing one of the task's C classes."""
     classes = _classes(task)
     if not classes or loss <= FAR_ABOVE * np.log(classes):
         return None
@@ -196,7 +196,7 @@ def _far_above(task: Task, loss: float, number: int) -> str | None:
 
 
 def _classes(task: Task) -> int:
-    """C, if the task's model is a classifier of so many; 2 of a sigmoid; or 0."""
+    """C if the task's model classifies into C classes; 2 for a sigmoid; otherwise 0."""
     model = task.model
     if not {"accuracy", "loss"} <= model.metrics.keys():
         return 0

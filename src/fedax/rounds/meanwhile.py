@@ -1,10 +1,10 @@
-"""Evaluation on a sample while training goes on, so that no round waits long for it.
+"""Evaluation on a sample during training, so that no round waits long for it.
 
-After a round comes a piece of the evaluation that is under way: as many batches as take a small
-part of the round's time. The report of the evaluated round, and those behind it, are kept back
-until the evaluation is whole, and then come in their order. So the clock decides when a report
-comes, and nothing that is in it. A checkpoint is written when all before it is whole, so a run
-that was killed needs nothing of an evaluation that was under way.
+Each round is followed by a few batches of the current evaluation, which take a small part of the
+round's time. The report of the evaluated round, and those after it, are held back until the
+evaluation is complete, and then come in order. So timing decides when a report comes, but not what
+it contains. A checkpoint is written when everything before it is complete, so a run that was killed
+needs nothing from an unfinished evaluation.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from fedax.rounds.timing import Stopwatch
 
 # Of a round's time. A tenth is promised, and a batch may take longer than those before it.
 SHARE = 0.075
-# So many reports are kept back with a state; before another one the evaluation is finished.
+# Number of reports held back with a state; before another one the evaluation is finished.
 MOST_STATES = 4
 
 
 class Budget:
-    """How long an evaluation goes on after a round: until its share of the round's time is used up.
+    """How long an evaluation continues after a round: until its share of the round's time is used.
 
-    Where even a long round has no room for one batch, one goes after every few rounds.
+    If even a long round leaves no time for one batch, one runs after every few rounds.
 
     Args:
       batch_seconds: what a batch takes, at first.
@@ -52,31 +52,31 @@ class Budget:
         self._share = self._longest = self._saved = 0.0
 
     def rounds_took(self, seconds: float) -> None:
-        """Takes notice of rounds that took so long together."""
+        """Records how long some rounds took together."""
         self._share = SHARE * seconds
         self._longest = max(self._share, 0.99 * self._longest)
         self._saved = self._saved + self._share if self._batch > self._longest else 0.0
 
     def allows(self, spent: float) -> bool:
-        """Whether one more batch may go after these rounds, on which so much was spent."""
+        """Whether one more batch may run after these rounds, given the time already spent."""
         if self._saved >= self._batch:
             self._saved -= self._batch
             return True
         return spent + self._batch <= self._share
 
     def batch_took(self, seconds: float) -> None:
-        """Takes notice of a batch; one that was held up by something else counts for little."""
+        """Records a batch; one that was delayed by something else counts for little."""
         self._batch += 0.1 * (min(seconds, 3 * self._batch) - self._batch)
 
 
 class Meanwhile:
-    """Adds what the sample says to the reports of the rounds that are to have `test_*`.
+    """Adds the sample's metrics to the reports of the rounds that need `test_*`.
 
-    Of a task with validation data, `validation_*` take their place.
+    For a task with validation data they are `validation_*`.
 
-    Every round gets `delay_seconds`, by how much evaluation delayed the next one. Where evaluations
-    ask for more than their share of the time, each is finished when the next one is due, and the
-    rounds wait for that.
+    Every round gets `delay_seconds`: how long evaluation delayed the next round. If evaluations
+    need more than their share of the time, each is finished when the next one is due, and the
+    rounds wait for it.
 
     Args:
       evaluator: of the sample.

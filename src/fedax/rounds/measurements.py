@@ -1,4 +1,4 @@
-"""What is measured between rounds: validation or test metrics, and the diagnostics."""
+"""Measurements between rounds: validation or test metrics, and diagnostics."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from fedax.rounds.personalization import (
 from fedax.rounds.settings_of import setting_of
 from fedax.rounds.timing import Stopwatch
 
-# On so many clients, and examples of each, the diagnostics estimate dissimilarity.
+# Number of clients, and of examples of each, for the diagnostics' estimate of dissimilarity.
 MEASURED_CLIENTS = 5
 MEASURED_EXAMPLES = 32
 
@@ -44,17 +44,17 @@ MEASURED_EXAMPLES = 32
 def rehearse(
     task: Task, algorithm: FederatedAlgorithm, params: Params | None = None
 ) -> Communication:
-    """Says what can be said before a run: traces a round and an evaluation, looks at the labels.
+    """Finds mistakes before a run: traces a round and an evaluation, and checks the labels.
 
     Args:
       task, algorithm: as for `simulate`.
-      params: like the parameters that are trained; None: as the model's init gives them.
+      params: like the parameters to be trained; None: those from the model's init.
 
     Returns:
       What the algorithm sends.
 
     Raises:
-      TypeError: the task or the algorithm is something else.
+      TypeError: if the task or the algorithm has the wrong type.
       ModelError, AlgorithmError, ValueError: as `simulate` raises them before its first round.
     """
     require_task(task)
@@ -83,14 +83,14 @@ def without_held_out(task: Task) -> Task:
 
 
 def _check_evaluation(evaluator: Evaluator, params: Params, part: str) -> None:
-    """Says before the first round what evaluation would say after the last."""
+    """Reports before the first round what evaluation would report after the last."""
     with _evaluating(part):
         evaluator.check(params)
 
 
 @contextlib.contextmanager
 def _evaluating(part: str) -> Iterator[None]:
-    """Says of a mistake that evaluation met it."""
+    """Adds to an error that it occurred in an evaluation."""
     try:
         yield
     except ModelError as error:
@@ -98,7 +98,7 @@ def _evaluating(part: str) -> Iterator[None]:
 
 
 class Measurements:
-    """What is measured between rounds: validation or test metrics, and the diagnostics.
+    """Measurements between rounds: validation or test metrics, and diagnostics.
 
     Attributes:
       sample: evaluates a sample of the examples between full evaluations, or None.
@@ -148,14 +148,14 @@ class Measurements:
         self._dissimilarity = functools.partial(_program(structure), numbers)
 
     def check(self, params: Params) -> None:
-        """Says before the first round what evaluation would say after the last."""
+        """Reports before the first round what evaluation would report after the last."""
         if self._evaluator is not None:
             _check_evaluation(self._evaluator, params, self.part)
         if self._at_end is not None:
             _check_evaluation(self._at_end, params, "test")
 
     def due(self, *, sampled: bool, waits: bool) -> Evaluator | None:
-        """What evaluates a round now; None if nothing does, or if training goes on meanwhile."""
+        """The evaluator of a round now; None if none is due or training continues meanwhile."""
         if not sampled or self.sample is None:
             return self._evaluator
         return self.sample if waits else None
@@ -240,10 +240,11 @@ def add_evaluation(
 def require_personalization(
     task: Task, algorithm: FederatedAlgorithm, settings: Settings
 ) -> None:
-    """Raises a sentence if clients are to fine-tune and cannot.
+    """Raises a clear error if clients should fine-tune but cannot.
 
     Raises:
-      ValueError: the method has no rate for it, or no client has training and test examples.
+      ValueError: if the method has no learning rate for it, or no client has both training and test
+        examples.
     """
     if settings.personalizes:
         _tuning_of(algorithm, settings)
@@ -272,7 +273,7 @@ def _tuning_of(algorithm: FederatedAlgorithm, settings: Settings) -> tuple[Sched
     if rate is None:
         raise ValueError(
             "Clients fine-tune with the method's client_learning_rate, but this method does not "
-            "say one; give personalize_learning_rate, such as 0.1."
+            "have one; give personalize_learning_rate, such as 0.1."
         )
     batch_size = setting_of(algorithm, "batch_size") or LocalTraining._field_defaults["batch_size"]
     return as_schedule(rate), checked_tuning(

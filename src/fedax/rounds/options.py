@@ -1,4 +1,4 @@
-"""How rounds are run, besides what they do."""
+"""Options of a simulation: how rounds are run."""
 
 from __future__ import annotations
 
@@ -23,44 +23,44 @@ PERSONALIZE = ("personalize_steps", "personalize_epochs", "personalize_learning_
 class SimulateOptions(TypedDict, total=False):
     """How `simulate` runs, besides the number of rounds.
 
-    cohort_size: clients a round, default 10, or all clients if there are fewer.
-    seed: >= 0, default 0; fixes the parameters' initial values, the cohorts and all local
-      randomness.
-    evaluate_every: rounds between evaluations on `task.test`; the last round is evaluated too.
-      None, the default: the last round only. 0: never.
-    evaluation_sample: None, the default: every evaluation is of all test examples, and the rounds
-      wait for it. A number: of so many of them, drawn once by the seed, while training goes on
-      (see `rounds.meanwhile`); the last round's is of all. Reports come when their evaluation is
-      whole, so some rounds later, with the same numbers in the same order. `evaluated_examples`
-      of `evaluated_of` says what a round's `test_*` rest on.
-    clients_per_chunk: clients that train batched at a time. None, the default: 1 on a CPU, where
-      a batch gains nothing (docs/notebook/log.md), elsewhere as many as the memory takes.
-    state: where to go on from, left as it is (client states are copied); None, the default,
-      starts afresh.
-    sampling, available, dropout: who is asked, who can be reached and how many drop out, see
-      `fedax.sampler`; by default cohorts are uniform without replacement, everyone can
-      be reached, and nobody drops out.
-    state_every: rounds between reports that need a state, default 1; the last round's always has
-      one. Short rounds in between may go to the device together, up to 64 and for about 0.05 s,
-      which saves what a dispatch costs and changes no bit; only the last of them has a state.
-      Algorithms with client states go round by round, and so does a data set that is too large
-      to stay on the device.
-    donate: default False. True: a report's state is gone when the next one comes, so that memory
-      holds one server state, not two.
+    cohort_size: number of clients per round, default 10, or all clients if there are fewer.
+    seed: >= 0, default 0; determines the initial parameters, the cohorts and all local randomness.
+    evaluate_every: number of rounds between evaluations on `task.test`; the last round is always
+      evaluated. None, the default: the last round only. 0: never.
+    evaluation_sample: None, the default: every evaluation uses all test examples, and the rounds
+      wait for it. A number: this many examples, drawn once by the seed, are evaluated while
+      training continues (see `rounds.meanwhile`); the last round uses all. A report then comes some
+      rounds later, when its evaluation is complete, with the same numbers in the same order.
+      `evaluated_examples` of `evaluated_of` gives the sample behind a round's `test_*`.
+    clients_per_chunk: number of clients that train as one batch. None, the default: 1 on a CPU,
+      where batching gains nothing (docs/notebook/log.md), elsewhere as many as fit into memory.
+    state: state to continue from; it is not changed (client states are copied). None, the default:
+      start from the beginning.
+    sampling, available, dropout: which clients are sampled, which are available, and the dropout
+      probability, see `fedax.sampler`. By default cohorts are uniform without replacement, all
+      clients are available, and none drops out.
+    state_every: number of rounds between reports that have a state, default 1; the last round's
+      always has one. Short rounds in between may be sent to the device together, up to 64 and for
+      about 0.05 s, which saves dispatch time and leaves the results bit-identical; only the last of
+      them has a state. Algorithms with client states run round by round, as do data sets that are
+      too large to stay on the device.
+    donate: default False. True: a report's state is invalid once the next report comes, so that
+      only one server state is in memory.
     mesh: devices over which cohorts are spread, see `fedax.client_mesh`; None: one device.
     diagnostics: default False. True: every round also reports `client_drift`, `update_cosine`,
       `pseudo_gradient_norm` and `effective_server_step` (see `measures.diagnostics`), `bytes_down`
       and `bytes_up` of all clients together (see `fedax.communication`), and evaluation rounds
       `gradient_dissimilarity` and `hessian_dissimilarity`, estimated on 5 of the clients that
-      took part to the end and 32 examples of each (see `fedax.dissimilarity`).
-    personalize_steps, personalize_epochs: default None. If one is given, evaluation rounds also let
-      clients fine-tune the model for so many steps or epochs on their training examples and test
-      it on their own (see `fedax.evaluate_personalized`), with the batch size of the method or 20:
-      `test_personal_*`, and `test_personal_before_*` of the same clients without fine-tuning.
-    personalize_learning_rate: its rate. None, the default: the method's `client_learning_rate` of
-      that round; a method without one needs a number.
-    personalize_clients: at most so many clients, drawn once by the seed, default 100; None: all,
-      which takes about as long as num_clients / cohort_size rounds.
+      finished the round and 32 examples of each (see `fedax.dissimilarity`).
+    personalize_steps, personalize_epochs: default None. If one is given, clients also fine-tune the
+      model in evaluation rounds, for this many steps or epochs on their own training examples, and
+      test it on their own test examples (see `fedax.evaluate_personalized`), with the method's
+      batch size or 20. This adds `test_personal_*`, and `test_personal_before_*` for the same
+      clients without fine-tuning.
+    personalize_learning_rate: learning rate for fine-tuning. None, the default: the method's
+      `client_learning_rate` of that round; a method without one needs a number.
+    personalize_clients: number of clients that fine-tune at most, drawn once by the seed, default
+      100. None: all, which takes about as long as num_clients / cohort_size rounds.
     """
 
     cohort_size: int
@@ -112,7 +112,7 @@ class Settings(NamedTuple):
     def checked(
         cls, num_rounds: int, options: SimulateOptions, num_clients: int | None = None
     ) -> Settings:
-        """The options with their defaults; a sentence if one is out of its range.
+        """The options with their defaults; raises a clear error if one is out of range.
 
         Args:
           num_rounds: T.
@@ -139,12 +139,12 @@ class Settings(NamedTuple):
         mesh = settings.mesh
         if mesh is not None and (not isinstance(mesh, Mesh) or mesh.axis_names != (AXIS,)):
             raise ValueError(
-                f"mesh must be None or what fedax.client_mesh(devices) gives, but is {mesh!r}."
+                f"mesh must be None or a mesh from fedax.client_mesh(devices), but is {mesh!r}."
             )
         return settings
 
     def check_personalization(self) -> None:
-        """Raises a sentence if what is said of fine-tuning is out of its range."""
+        """Raises a clear error if an option of fine-tuning is out of range."""
         for name in ("personalize_steps", "personalize_epochs"):
             if getattr(self, name) is not None:
                 check_count(name, getattr(self, name), at_least=0)
@@ -154,8 +154,8 @@ class Settings(NamedTuple):
             check_number("personalize_learning_rate", self.personalize_learning_rate, at_least=0)
             if not self.personalizes:
                 raise ValueError(
-                    "personalize_learning_rate is given, but not how long clients fine-tune; give "
-                    "personalize_steps or personalize_epochs, too."
+                    "personalize_learning_rate is given without a number of steps; also give "
+                    "personalize_steps or personalize_epochs."
                 )
 
 

@@ -1,8 +1,9 @@
-"""Whether the padding of a last batch would change what a model gives for the other examples.
+"""Whether padding the last batch would change a model's results for the other examples.
 
-The last batch of a pass is filled up with copies of one of its examples. They weigh nothing, so a
-loss that looks at each example by itself does not notice. One that compares the examples of a
-batch (a contrastive loss, batch statistics) does: it must take the `mask`, or is refused.
+The last batch of a pass is padded with copies of one of its examples. They have weight 0, so they
+do not affect a loss that treats each example separately. They do affect a loss that compares the
+examples of a batch (a contrastive loss, batch statistics); such a loss must take the `mask`, or an
+error is raised.
 """
 
 from __future__ import annotations
@@ -33,16 +34,16 @@ ROUNDING = 1e-3
 def check_loss(
     model: Model, params: Params, algorithm: FederatedAlgorithm, data: FederatedDataset
 ) -> None:
-    """Refuses a loss without `mask` that padding changes, if there will be padding.
+    """Raises an error for a loss without `mask` that padding changes, if there will be padding.
 
     Args:
-      model: whose loss is tried on a batch; those of fedax, whose losses are known, are not.
+      model: its loss is tried on a batch, unless it is one of fedax's own.
       params: the model's, as arrays.
       algorithm: which trains in batches of its `batch_size`.
       data: the examples of the clients.
 
     Raises:
-      ModelError: the loss of an example depends on the copies beside it.
+      ModelError: if the loss of an example depends on the copies beside it.
     """
     if takes_mask(model.loss) or is_known(model):
         return
@@ -54,9 +55,9 @@ def check_loss(
     if _depends_on_padding(program, params, data, size):
         raise ModelError(
             f"The model's loss{defined_at(model.loss)} compares the examples of a batch, and the "
-            "last batch of a client is filled up with copies, which would change it. Give the "
+            "last batch of a client is padded with copies, which would change it. Give the "
             "loss a fourth parameter, loss(params, batch, key, mask), and leave out the examples "
-            "whose mask is False. In place of batch normalisation use group normalisation, or "
+            "whose mask is False. Use group normalisation instead of batch normalisation, or "
             "choose a batch_size that divides the number of examples of every client."
         )
 
@@ -74,7 +75,7 @@ def check_metrics(
       measure: (params, batch, mask) -> a tree of arrays [B].
 
     Raises:
-      ModelError: a metric of an example depends on the copies beside it.
+      ModelError: if a metric of an example depends on the copies beside it.
     """
     functions = [model.outputs, *model.metrics.values()]
     if any(map(takes_mask, functions)) or is_known(model) or size < 2:
@@ -82,10 +83,10 @@ def check_metrics(
     if _depends_on_padding(measure, params, data, size):
         raise ModelError(
             f"The model's outputs{defined_at(model.outputs)} or metrics compare the examples of "
-            "a batch, and the last batch is filled up with copies, which would change them. Give "
-            "the function that compares a last parameter, as in outputs(params, batch, mask) or "
-            "metric(outputs, batch, mask), and leave out the examples whose mask is False. In "
-            "place of batch normalisation use group normalisation."
+            "a batch, and the last batch is padded with copies, which would change them. Add a "
+            "last parameter to that function, outputs(params, batch, mask) or "
+            "metric(outputs, batch, mask), and leave out the examples whose mask is False. Use "
+            "group normalisation instead of batch normalisation."
         )
 
 

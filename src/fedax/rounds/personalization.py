@@ -50,20 +50,20 @@ class FineTuning(NamedTuple):
 
 
 class Personalizer:
-    """Fine-tunes the clients of a task and measures them; compiles once.
+    """Fine-tunes the clients of a task and evaluates them; compiles once.
 
     Args:
       task: with test examples.
-      clients: at most so many are drawn; None: all.
-      seed: of that draw and of the minibatches.
-      clients_per_chunk, mesh: as for `simulate`; of a mesh the devices of this process are used.
-      reader: of the training examples over that mesh, if there is one.
+      clients: number of clients to draw at most; None: all.
+      seed: seed of that draw and of the minibatches.
+      clients_per_chunk, mesh: as for `simulate`; only this process's devices of a mesh are used.
+      reader: reader of the training examples for that mesh, if there is one.
 
     Attributes:
       test: the task's test data.
 
     Raises:
-      ValueError: an argument is out of its range, or no client has training and test examples.
+      ValueError: if an argument is out of range, or no client has both training and test examples.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class Personalizer:
     def __call__(
         self, params: Params, tuning: FineTuning, *, keep_params: bool = False
     ) -> ClientMetrics:
-        """The clients' metrics after fine-tuning, with those from before.
+        """The clients' metrics after fine-tuning, with those before it.
 
         Args:
           params: where clients begin.
@@ -188,34 +188,34 @@ def evaluate_personalized(
     .. math:: x_{i,0} = x, \quad x_{i,k+1} = x_{i,k} - \gamma\, g_{i,k}(x_{i,k}), \quad
               m_i(x_{i,K}) \text{ beside } m_i(x)
 
-    Clients of `task.train` and `task.test` are the same if their names are, as `data.split()`
-    gives them; the others are left out. It costs each client its K local steps and two walks over
-    its test examples, so all N clients cost about as much as N / cohort_size rounds.
+    Clients of `task.train` and `task.test` are matched by name, as in the result of `data.split()`;
+    clients without a match are left out. Each client costs K local steps and two passes over its
+    test examples, so all N clients cost about as much as N / cohort_size rounds.
 
     Args:
       task: model and data, with test examples.
-      params: x, where fine-tuning begins, such as `result.params`.
+      params: x, the parameters before fine-tuning, such as `result.params`.
       client_learning_rate: gamma >= 0.
       num_local_steps: K >= 0 minibatches.
-      num_local_epochs: E >= 0 passes over the client's examples, each in a fresh random order. Of
-        steps and epochs give one, or both for the smaller count.
-      batch_size: B >= 1 examples a step.
-      clients: at most so many clients are drawn, by the seed; None: all.
-      seed: >= 0, of that draw and of the order of examples, which depends on the seed and the
+      num_local_epochs: E >= 0 passes over the client's examples, each in a fresh random order. Give
+        steps or epochs, or both for the smaller count.
+      batch_size: B >= 1, examples per step.
+      clients: number of clients to draw at most, by the seed; None: all.
+      seed: >= 0, seed of that draw and of the order of examples, which depends on the seed and the
         client only.
-      clients_per_chunk: clients that train batched at a time; None as for `simulate`.
-      keep_params: whether the result also has each client's fine-tuned parameters, which take the
-        memory of as many models.
+      clients_per_chunk: number of clients that train as one batch; None as for `simulate`.
+      keep_params: whether the result also has each client's fine-tuned parameters, which takes the
+        memory of one model per client.
 
     Returns:
-      The metrics client by client, in the order of `task.test`: after fine-tuning, with those
-      from before in `.before`. `.num_left_out` counts training clients without test examples.
-      With keep_params, `.params` is client name -> its parameters, as NumPy's arrays.
+      The metrics client by client, in the order of `task.test`: after fine-tuning, and before it in
+      `.before`. `.num_left_out` counts training clients without test examples. With keep_params,
+      `.params` maps each client's name to its parameters, as NumPy arrays.
 
     Raises:
-      TypeError: the task or the parameters are something else.
-      ValueError: an argument is out of its range, or no client has training and test examples.
-      ModelError: the model fails, or does not take the examples.
+      TypeError: if the task or the parameters have the wrong type.
+      ValueError: if an argument is out of range, or no client has both training and test examples.
+      ModelError: if the model fails or rejects the examples.
 
     Example:
       >>> import fedax
@@ -245,22 +245,22 @@ def evaluate_personalized(
 
 
 def matched_clients(task: Task) -> tuple[FederatedDataset, np.ndarray]:
-    """The test data, and each test client's index among the training clients; -1 where none.
+    """The test data, and each test client's index among the training clients, or -1.
 
     Raises:
-      ValueError: there are no test data, or no client is in both.
+      ValueError: if there are no test data, or no client has both training and test examples.
     """
     if task.test is None:
         raise ValueError(
-            "Personalised evaluation needs test examples of the clients that train: a task with "
-            "test data, such as data.split() gives."
+            "Personalised evaluation needs test examples of the training clients: a task with "
+            "test data, such as the result of data.split()."
         )
     in_train = task.train.places_of(task.test)
     if in_train.max() < 0:
         raise ValueError(
             "No client has examples in both task.train and task.test, so none can fine-tune and "
-            f"be tested: names are such as {task.train.name(0)!r} there and "
-            f"{task.test.name(0)!r} here. data.split() gives both parts the same names."
+            f"be tested: names look like {task.train.name(0)!r} in task.train and "
+            f"{task.test.name(0)!r} in task.test. data.split() gives both parts the same names."
         )
     return task.test, in_train
 
@@ -271,10 +271,10 @@ def checked_tuning(
     num_local_epochs: Any,
     batch_size: Any,
 ) -> FineTuning:
-    """How clients fine-tune; what the local training checks is left to it.
+    """How clients fine-tune; the local training checks the rest.
 
     Raises:
-      ValueError: a count is out of its range, or neither steps nor epochs are given.
+      ValueError: if a count is out of range, or neither steps nor epochs are given.
     """
     if num_local_steps is None and num_local_epochs is None:
         raise ValueError(

@@ -45,23 +45,24 @@ def predict(
 ) -> Any:
     """The model's outputs for all examples, in their order, such as logits [n, C].
 
-    Probabilities are `scipy.special.softmax(logits, axis=1)`, classes `logits.argmax(1)`.
+    For probabilities use `scipy.special.softmax(logits, axis=1)`, for classes `logits.argmax(1)`.
 
     Args:
-      model: whose `outputs` are used.
+      model: provides `outputs`.
       params: such as `result.params`.
       data: a `fedax.FederatedDataset`; or arrays by name, `{"x": images}`, with the examples along
         the first axis; or the array "x" itself. Labels are not needed.
-      batch_size: examples at a time on the device, which changes speed and memory only; None: by
+      batch_size: examples per batch on the device; affects speed and memory only. None: chosen by
         the size of the model.
-      per_client: of a `FederatedDataset`: the outputs of each client by its name.
+      per_client: for a `FederatedDataset`, return a dictionary with each client's outputs by its
+        name.
 
     Returns:
-      NumPy arrays shaped like the outputs, what is narrower than float32 as float32.
+      NumPy arrays shaped like the outputs; floats narrower than float32 become float32.
 
     Raises:
-      TypeError, ValueError: an argument is something else, or there are no examples.
-      ModelError: the outputs fail, or do not have the examples along their first axis.
+      TypeError, ValueError: if an argument has the wrong type, or there are no examples.
+      ModelError: if the outputs fail, or do not have the examples along their first axis.
 
     Example:
       >>> import fedax, jax.numpy as jnp
@@ -82,7 +83,7 @@ def predict(
         check_count("batch_size", batch_size)
     if per_client and not isinstance(data, FederatedDataset):
         raise TypeError(
-            f"per_client=True needs a fedax.FederatedDataset, which knows clients, but data is "
+            f"per_client=True needs a fedax.FederatedDataset, which has clients, but data is "
             f"{kind_of(data)}."
         )
     size = min(plain(batch_size) or usual_batch_size(model, params, arrays), count)
@@ -113,10 +114,10 @@ def predict(
 
 
 def _arrays(data: Any) -> dict[str, Any]:
-    """The arrays of what was given, of one length.
+    """The arrays of the data, checked to have one length.
 
     Raises:
-      TypeError, ValueError: there are none, or of different lengths, or without an example.
+      TypeError, ValueError: if there are none, they differ in length, or they have no examples.
     """
     if isinstance(data, FederatedDataset):
         return dict(data.arrays)
@@ -127,7 +128,7 @@ def _arrays(data: Any) -> dict[str, Any]:
         for name, array in data.items()
     }
     if not arrays:
-        raise ValueError("data has no arrays; give such as {'x': images}.")
+        raise ValueError("data has no arrays; give for example {'x': images}.")
     for name, array in arrays.items():
         if np.dtype(array.dtype).kind not in "biufV" or not array.ndim:
             raise TypeError(

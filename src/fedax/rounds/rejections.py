@@ -1,4 +1,4 @@
-"""Clients whose uploads do not count: who they are, how often it happened, and why."""
+"""Clients whose uploads were rejected: which, how often and why."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from fedax.data.federated_dataset import FederatedDataset
 from fedax.mistakes.model import call_loss
 from fedax.rounds.uploads import largest_squared
 
-# A client is named when it was rejected in so many rounds.
+# A client is reported when it has been rejected in this number of rounds.
 AGAIN = 3
-# On so many of its examples the loss is looked at.
+# Number of its examples whose loss is checked.
 LOOKED_AT = 256
 # Numbers of data above this are worth a word.
 LARGE = 1e4
@@ -28,9 +28,9 @@ LARGE = 1e4
 class Rejections:
     """In how many rounds each client was rejected.
 
-    A client is named once, in the round in which it is rejected for the third time. What was
-    counted before comes from the rounds' metrics, where `rejected` lists the names, so that
-    counting goes on when a run is resumed.
+    A client is reported once, in the round in which it is rejected for the third time. Earlier
+    counts come from the rounds' metrics, where `rejected` lists the names, so counting continues
+    when a run is resumed.
 
     Args:
       model: what is trained.
@@ -38,7 +38,7 @@ class Rejections:
       rounds: the metrics of the rounds that were done before.
 
     Attributes:
-      counts: name -> rounds, of the clients that were rejected at all.
+      counts: name -> number of rounds in which the client was rejected.
 
     Example:
       >>> rejections = Rejections(None, None, [{"round": 1, "rejected": ["ada"]}, {"round": 2}])
@@ -56,7 +56,7 @@ class Rejections:
             self.counts.update(set(metrics.get("rejected", ())))
 
     def add(self, names: Iterable[str], params: Params) -> list[str]:
-        """Counts a round's rejected clients; a sentence for each that is to be named now.
+        """Counts a round's rejected clients; returns a warning for each to report now.
 
         Args:
           names: the clients; drawn with replacement, one may be there twice.
@@ -65,14 +65,14 @@ class Rejections:
         clients = dict.fromkeys(names)
         self.counts.update(clients.keys())
         return [
-            f"Client {name!r} was rejected in {AGAIN} rounds, so it teaches the model nothing. "
+            f"Client {name!r} was rejected in {AGAIN} rounds and has not contributed to the model. "
             f"{reason(name, self._model, params, self._data)}"
             for name in clients if self.counts[name] == AGAIN
         ]
 
 
 def reason(name: str, model: Model, params: Params, data: FederatedDataset) -> str:
-    """Why a client's upload does not count, as far as its data and its losses tell; with a cure.
+    """Why a client's upload was rejected, judged by its data and its losses, with a remedy.
 
     Args:
       name: of the client.
@@ -86,7 +86,7 @@ def reason(name: str, model: Model, params: Params, data: FederatedDataset) -> s
             row = int(np.argwhere(~np.isfinite(array))[0][0])
             return (
                 f"The array {key!r} of client {name!r} is not finite (NaN or infinity), first in "
-                f"example {row}. Clean its data or leave it out."
+                f"example {row}. Clean its data or leave the client out."
             )
     few = {key: jnp.asarray(array[:LOOKED_AT]) for key, array in arrays.items()}
     every = jnp.ones(len(next(iter(few.values()))), bool)
@@ -95,7 +95,7 @@ def reason(name: str, model: Model, params: Params, data: FederatedDataset) -> s
         np.asarray(value, np.float64) for value in call_loss(model, params, few, key, every)
     )
     for wrong, values, what in (
-        (weights < 0, weights, "weight that the loss gives is negative"),
+        (weights < 0, weights, "weight from the loss is negative"),
         (~np.isfinite(losses) & (weights > 0), losses, "loss is not finite before local training"),
     ):
         if wrong.any():

@@ -1,4 +1,4 @@
-"""What a round reports, and when a run has diverged."""
+"""Reports of rounds, and when a run has diverged."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ from fedax.rounds.state import TrainingState
 
 
 class DivergedError(Told, ArithmeticError):
-    """After a round there is nothing finite to go on with."""
+    """Raised when training has diverged: there is nothing finite to continue with."""
 
 
 class RoundReport(NamedTuple):
     """What a round reports.
 
     Attributes:
-      metrics: `round` (1 after the first), `train_loss`, `num_local_steps` (mean over the
-        clients) and `total_local_steps` (their sum), `num_reports` (clients with a positive
-        weight), `num_rejected`, `num_dropped`, on evaluation rounds `test_*`, of 10 or more test
-        clients also `test_worst_tenth_*` (see `ClientMetrics.worst`), and what the algorithm and
-        the diagnostics report. Means over nobody are NaN. Times: `seconds` of the
-        round without compiling, in it `data_seconds` of waiting for the clients' data,
-        `compile_seconds`, and `evaluation_seconds` on evaluation rounds; rounds that went to the
-        device together have equal parts.
-      rejected: names of the clients whose upload was not finite, or too large to be averaged, and
-        so weighed 0.
+      metrics: `round` (1 after the first), `train_loss`, `num_local_steps` (mean over the clients)
+        and `total_local_steps` (their sum), `num_reports` (clients with a positive weight),
+        `num_rejected`, `num_dropped`, in evaluation rounds `test_*` and, with 10 or more test
+        clients, `test_worst_tenth_*` (see `ClientMetrics.worst`), and what the algorithm and the
+        diagnostics report. Means over no clients are NaN. Times: `seconds` of the round without
+        compiling, which includes `data_seconds` of waiting for the clients' data;
+        `compile_seconds`; and `evaluation_seconds` in evaluation rounds. Rounds that run on the
+        device together have equal times.
+      rejected: names of the clients whose upload got weight 0 because it was not finite or too
+        large to be averaged.
       dropped: names of the clients that dropped out of the round.
-      state: after the round, or None, see `state_every`. The next round changes its client store
-        in place.
-      clients: on evaluation rounds the test metrics client by client, otherwise None.
+      state: state after the round, or None, see `state_every`. The next round changes its client
+        store in place.
+      clients: in evaluation rounds the test metrics client by client, otherwise None.
       personal: the same after fine-tuning, with `personalize_steps` or `personalize_epochs`.
-      followed: whether the next round is over, too, and its report there at once, as both were kept
-        back with `evaluation_sample`.
+      followed: whether the report of the next round follows immediately, because
+        `evaluation_sample` held both back.
     """
 
     metrics: dict[str, float]
@@ -79,9 +79,9 @@ def reports(
     why: Callable[[str], str],
     sent: Callable[[np.ndarray], dict[str, float]],
 ) -> Iterator[tuple[RoundReport, np.ndarray]]:
-    """What the rounds say, and which of their clients did all they should; up to one gone wrong.
+    """The rounds' reports, and which of their clients finished; up to a round that diverged.
 
-    `why` says of a client by name why its upload does not count.
+    `why` explains for a client's name why its upload was rejected.
     """
     for place, (ids, dropped_at) in enumerate(
         zip(prepared.client_ids, prepared.dropped_at, strict=True)
@@ -118,7 +118,7 @@ def _diverged(
         return (
             f"Round {round_number}: the server's parameters, or the numbers that its optimizer "
             "keeps, are no longer finite, so training has diverged. Lower the client or the server "
-            "learning rate, or look for clients with very large numbers."
+            "learning rate, or look for clients whose data have very large values."
         )
     names = ", ".join(rejected[:3]) + (", ..." if len(rejected) > 3 else "")
     return (

@@ -26,9 +26,9 @@ def sample_cohort(
 ) -> np.ndarray:
     """Draws a cohort uniformly without replacement; rounds are independent of each other.
 
-    Floyd's algorithm (Bentley and Floyd 1987) on the Philox stream of (seed, round_index): the
-    cost grows with the cohort, not with the population, and the draw depends on nothing that
-    came before, so a resumed run draws what the uninterrupted one would have.
+    Floyd's algorithm (Bentley and Floyd 1987) on the Philox stream of (seed, round_index): the cost
+    grows with the cohort, not with the population. The draw does not depend on earlier rounds, so a
+    resumed run draws the same cohorts as an uninterrupted one.
 
     Args:
       seed: the run's seed, >= 0.
@@ -40,7 +40,7 @@ def sample_cohort(
       Sorted client indices, int64 [cohort_size].
 
     Raises:
-      ValueError: the cohort is empty or larger than the population.
+      ValueError: if the cohort is empty or larger than the population.
 
     Example:
       >>> sample_cohort(seed=0, round_index=3, num_clients=5, cohort_size=5).tolist()
@@ -61,12 +61,12 @@ def sample_cohort(
 
 
 class Cohort(NamedTuple):
-    """Who is asked in a round.
+    """The clients sampled for a round.
 
     Attributes:
-      client_ids: int64 [places]; with replacement a client may stand in it twice.
-      dropped_at: int64 [places], the exchange from which on a client is gone: `STAYS` if it stays
-        to the end, `NOBODY` where nobody stands and the place only keeps the cohort's size.
+      client_ids: int64 [places]; with replacement a client may occur twice.
+      dropped_at: int64 [places], the exchange in which a client drops out: `STAYS` if it stays to
+        the end, `NOBODY` for a place without a client, which only pads the cohort.
     """
 
     client_ids: np.ndarray
@@ -78,10 +78,10 @@ class Sampler(NamedTuple):
 
     Attributes:
       draw: round -> client indices.
-      available: who of them can be reached; None: all.
-      dropout: the probability to drop out.
+      available: which of them are available; None: all.
+      dropout: probability that a client drops out.
       seed: the run's.
-      places: smaller cohorts are filled up to this size, as every size is compiled anew.
+      places: smaller cohorts are padded to this size, as each size needs its own compilation.
     """
 
     draw: Draw
@@ -91,7 +91,7 @@ class Sampler(NamedTuple):
     places: int
 
     def __call__(self, round_index: int, num_exchanges: int) -> Cohort:
-        """The cohort of a round; depends on nothing but the arguments and the seed."""
+        """The cohort of a round; depends only on the arguments and the seed."""
         client_ids = self.draw(round_index)
         dropped_at = np.full(len(client_ids), STAYS, np.int64)
         if self.dropout > 0:
@@ -122,27 +122,28 @@ def sampler(
     Args:
       sampling: one of
         "uniform": without replacement within a round, independent between rounds;
-        "with_replacement": uniform, so a client may be drawn twice and then counts twice, with
-          minibatches drawn afresh; of its two new client states the first is kept;
+        "with_replacement": uniform; a client may be drawn twice and then counts twice, with
+          different minibatches; the first of its two new client states is kept;
         "by_weight": with replacement, with probability n_i / sum n; with weighting="uniform" it
           estimates the mean weighted by examples without bias;
-        "cyclic": passes over the population, each in a fresh random order, cohort after cohort;
-          the last cohort of a pass has only the clients that are left;
-        "full": everybody, in every round; cohort_size does not matter;
-        or your own (seed, round_index) -> client indices.
+        "cyclic": passes over the population, each in a new random order; the last cohort of a pass
+          has only the remaining clients;
+        "full": all clients in every round; cohort_size is ignored;
+        or your own function (seed, round_index) -> client indices.
       client_sizes: n_i, [num_clients].
-      cohort_size: clients a round.
+      cohort_size: number of clients per round.
       seed: the run's seed.
-      available: (client_ids, round_index) -> bool array, who can be reached, such as
-        `part_of_the_day` gives; it must depend on nothing else, or runs do not repeat.
-        "uniform" draws among those who can; if they are fewer than cohort_size, all of them. In
-        the other ways a client that cannot be reached is asked in vain and counts as dropped.
-      dropout: probability in [0, 1) that a client that was asked drops out in the middle of the
-        round; of several exchanges each is as likely the first that it misses.
+      available: (client_ids, round_index) -> bool array, whether each client is available, for
+        example from `part_of_the_day`. It must depend on nothing else, or runs are not
+        reproducible. "uniform" draws among the available clients, or takes all of them if they are
+        fewer than cohort_size. With the other kinds of sampling a client that is not available
+        counts as dropped.
+      dropout: probability in [0, 1) that a sampled client drops out during the round; each exchange
+        is equally likely to be the first that it misses.
 
     Raises:
-      TypeError: client_sizes are none.
-      ValueError: an argument is out of its range.
+      TypeError: if client_sizes are not a sequence of integers.
+      ValueError: if an argument is out of range.
 
     Example:
       >>> draw = sampler("cyclic", np.array([5, 5, 5, 5, 5]), cohort_size=2, seed=0)
@@ -176,7 +177,7 @@ def sampler(
 
 
 def sample_clients(seed: int, num_clients: int, count: int) -> np.ndarray:
-    """Draws clients once and for all, for a measurement that is repeated on the same ones.
+    """Draws clients once, for a measurement that is repeated on the same clients.
 
     Returns:
       Sorted client indices, int64 [min(count, num_clients)].
@@ -188,24 +189,24 @@ def sample_clients(seed: int, num_clients: int, count: int) -> np.ndarray:
 
 
 def sample_examples(seed: int, num_examples: int, count: int) -> np.ndarray:
-    """Draws test examples once and for all: `count` sorted indices, int64."""
+    """Draws test examples once: `count` sorted indices, int64."""
     draw = _generator(seed, 0, _TESTED)
     return np.sort(draw.choice(num_examples, count, replace=False, shuffle=False))
 
 
 def part_of_the_day(share: float, rounds_per_day: int = 24, seed: int = 0) -> Available:
-    """Clients that can be reached during a share of each day, each at its own time of day.
+    """Clients that are available for a share of each day, each at its own time of day.
 
-    Client i can be reached in round t when t / rounds_per_day + phase_i, modulo 1, is below
-    share, with phase_i uniform in [0, 1).
+    Client i is available in round t when t / rounds_per_day + phase_i, modulo 1, is below share,
+    with phase_i uniform in [0, 1).
 
     Args:
       share: in (0, 1].
-      rounds_per_day: rounds after which the pattern repeats, >= 1.
-      seed: of the phases.
+      rounds_per_day: number of rounds after which the pattern repeats, >= 1.
+      seed: seed of the phases.
 
     Raises:
-      ValueError: an argument is out of its range.
+      ValueError: if an argument is out of range.
 
     Example:
       >>> available = part_of_the_day(0.25)
@@ -304,8 +305,8 @@ def _reached(available: Available, client_ids: np.ndarray, round_index: int) -> 
     reached = np.asarray(available(client_ids, round_index))
     if reached.dtype != bool or reached.shape != client_ids.shape:
         raise ValueError(
-            f"available must give True or False for each of the {len(client_ids)} clients that it "
-            f"is asked about, but gave {reached.dtype}{list(reached.shape)}."
+            f"available must return True or False for each of the {len(client_ids)} clients it is "
+            f"given, but returned {reached.dtype}{list(reached.shape)}."
         )
     return reached
 
@@ -328,12 +329,13 @@ def _checked_ids(client_ids: np.ndarray, num_clients: int) -> np.ndarray:
         ids = np.zeros(0)
     if ids.ndim != 1 or ids.dtype.kind not in "iu" or not len(ids):
         raise ValueError(
-            f"A sampler must give client indices, a list of whole numbers, but gave {client_ids!r}."
+            f"A sampler must return client indices, a list of integers, but returned "
+            f"{client_ids!r}."
         )
     if ids.min() < 0 or ids.max() >= num_clients:
         raise ValueError(
-            f"A sampler gave client {ids.max() if ids.max() >= num_clients else ids.min()}, but "
-            f"the clients are 0 to {num_clients - 1}."
+            f"A sampler returned client {ids.max() if ids.max() >= num_clients else ids.min()}, "
+            f"but the clients are 0 to {num_clients - 1}."
         )
     return ids.astype(np.int64)
 

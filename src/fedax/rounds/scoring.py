@@ -1,4 +1,4 @@
-"""Scores under way: functions of all outputs, over all clients and client by client."""
+"""Scores, which are functions of all outputs, over all clients and client by client."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from fedax.models.scoring import Folded, as_scores
 
 
 def checked_scores(model: Model, dataset: FederatedDataset) -> dict[str, Score]:
-    """The model's scores, of which the data set has all arrays.
+    """The model's scores, after checking that the data set has their arrays.
 
     Raises:
-      TypeError, ValueError: they are something else, or one is called like a metric.
-      ModelError: the data set does not have the labels or weights.
+      TypeError, ValueError: if they have the wrong type, or one has the name of a metric.
+      ModelError: if the data set does not have the labels or weights.
     """
     scores = as_scores(model.scores)
     for name, score in scores.items():
         if name in model.metrics:
-            raise ValueError(f"A metric of the model is called {name!r}, too; rename the score.")
+            raise ValueError(f"The model also has a metric named {name!r}; rename the score.")
         for what, array in (("labels", score.labels), ("weights", score.weights)):
             if array is not None and array not in dataset.arrays:
                 near = nearest(array, dataset.arrays)
                 raise ModelError(
-                    f"The score {name!r} looks for the {what} {array!r}, but the data have "
+                    f"The score {name!r} needs the {what} {array!r}, but the data have "
                     f"{', '.join(map(repr, sorted(dataset.arrays)))}. Give {what}="
                     f"{near or 'a name'!r} to the model's factory, or to fedax.scores.Score."
                 )
@@ -46,7 +46,7 @@ def require_rows(outputs: PyTree, count: int) -> PyTree:
     """The outputs, unchanged, if they have a row for each example.
 
     Raises:
-      ModelError: an array has not.
+      ModelError: if an array does not.
     """
     for leaf in jax.tree.leaves(outputs):
         if leaf.shape[:1] != (count,):
@@ -69,15 +69,15 @@ def on_host(outputs: PyTree, count: int) -> PyTree:
 
 
 class Scoring:
-    """Takes the outputs of examples in the order of their rows, and comes to the scores.
+    """Computes scores from the outputs of examples, in the order of their rows.
 
-    What is `Folded` keeps its sums only, of all clients and of the one that is under way. For the
-    others all outputs are kept.
+    A `Folded` score keeps only its sums, over all clients and over the current one. The others
+    keep all outputs.
 
     Args:
       scores: by name.
-      dataset: whose labels and weights they compare with.
-      clients: whether each client's are wanted, too.
+      dataset: provides labels and weights.
+      clients: whether to compute them for each client, too.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Scoring:
         self._outputs: list[PyTree] = []
 
     def add(self, rows: np.ndarray, outputs: PyTree) -> None:
-        """Takes notice of the next examples; outputs [n, ...] on the host."""
+        """Adds the next examples; outputs [n, ...] on the host."""
         if self._gathers:
             self._rows.append(rows)
             self._outputs.append(outputs)
@@ -104,7 +104,7 @@ class Scoring:
                 fold.add(self._owners(rows[counted]), picked, labels, weights)
 
     def result(self) -> dict[str, tuple[float, np.ndarray]]:
-        """Score name -> that of all clients together, and of each, NaN where it is not defined."""
+        """Score name -> its value for all clients together and for each; NaN if undefined."""
         if self._gathers and self._rows:
             rows = np.concatenate(self._rows)
             outputs = jax.tree.map(lambda *parts: np.concatenate(parts), *self._outputs)
@@ -140,7 +140,8 @@ class Scoring:
             if not (weights >= 0).all():
                 raise ModelError(
                     f"The weights {score.weights!r} must not be negative or NaN, but one is "
-                    f"{weights[~(weights >= 0)][0]:g}; an example that does not count weighs 0."
+                    f"{weights[~(weights >= 0)][0]:g}; use weight 0 for an example that does not "
+                    "count."
                 )
         counted = np.flatnonzero(weights > 0)
         return counted, np.asarray(arrays[score.labels][rows[counted]]), weights[counted]

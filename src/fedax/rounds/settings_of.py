@@ -1,4 +1,4 @@
-"""What a method was made with."""
+"""Settings of a method."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fedax.factories import recipe
 
 
 def setting_of(algorithm: Any, name: str) -> Any:
-    """What a method, or the one that it wraps, was made with; None if it does not say.
+    """A setting of a method or of the one that it wraps; None if it has no such setting.
 
     Example:
       >>> import fedax

@@ -49,22 +49,22 @@ def simulate(
 ) -> Iterator[RoundReport]:
     """Runs rounds one by one and yields a report after each.
 
-    A round depends on the state, the seed and its own index only. So two runs with one seed on as
-    many devices are identical to the bit, and so is one that was stopped and goes on from its
+    A round depends only on the state, the seed and its own index. So two runs with the same seed on
+    the same number of devices are bit-identical, even if one was stopped and continued from its
     state.
 
     Args:
       task: model and data.
-      algorithm: what the rounds do.
-      num_rounds: T >= 0, the last round's number, counted from the beginning of training.
+      algorithm: the algorithm to run.
+      num_rounds: T >= 0, number of the last round, counted from the beginning of training.
       **options: see `SimulateOptions`.
 
     Raises:
-      TypeError: the task, the algorithm or the state is something else; the sentence says what.
-      ValueError: an argument is out of its range; the sentence quotes it.
-      ModelError, AlgorithmError: a function of the model or the algorithm fails or gives what it
-        must not, or the data are not what the model takes; before the first round.
-      DivergedError: in some round no client sent a finite upload, or the server's parameters
+      TypeError: if the task, the algorithm or the state has the wrong type.
+      ValueError: if an argument is out of range.
+      ModelError, AlgorithmError: before the first round, if a function of the model or the
+        algorithm fails or returns something invalid, or the model rejects the data.
+      DivergedError: if in some round no client sent a finite upload, or the server's parameters
         became infinite or NaN.
 
     Example:

@@ -1,4 +1,4 @@
-"""The state of a run: how it begins, and all that it needs to go on."""
+"""The state of a run: its initial value, and all that it needs to continue."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from fedax.validate import check_seed, so_many
 
 
 class TrainingState(NamedTuple):
-    """All that a run needs to go on exactly, besides its configuration.
+    """All that a run needs to continue exactly, besides its configuration.
 
     Attributes:
       server_state: with `params` and `round_index`.
@@ -51,15 +51,15 @@ def initial_state(
 
     Args:
       task, algorithm: as for `simulate`.
-      seed: the parameters are drawn from it.
-      params: they are these instead, matched by name with what the model's init gives.
+      seed: seed of the initial parameters.
+      params: initial parameters to use instead, matched by name with those of the model's init.
 
     Raises:
-      TypeError: the task or the algorithm is not one.
-      ValueError: the seed is not a whole number >= 0, or the model has no parameters, or some
-        that are not floating point arrays, or `params` are not like them; the sentence names the
-        first that differs.
-      ModelError, AlgorithmError: a function that gives initial values fails.
+      TypeError: if the task or the algorithm has the wrong type.
+      ValueError: if the seed is not an integer >= 0, the model has no parameters or some that are
+        not floating point arrays, or `params` do not match them; the message names the first
+        difference.
+      ModelError, AlgorithmError: if a function that returns initial values fails.
     """
     check_seed(seed)
     require_task(task)
@@ -67,14 +67,14 @@ def initial_state(
     drawn = call_init(task.model, run_key(seed, 0))
     if not jax.tree.leaves(drawn):
         raise ValueError(
-            f"The model's init gives no parameters but {kind_of(drawn)}, so there is nothing to "
+            f"The model's init returns no parameters but {kind_of(drawn)}, so there is nothing to "
             "train. It must return a pytree of floating point arrays."
         )
     for leaf in jax.tree.leaves(drawn):
         if not jnp.issubdtype(getattr(leaf, "dtype", type(leaf)), jnp.floating):
             what = getattr(leaf, "dtype", type(leaf).__name__)
             raise ValueError(
-                f"The model's init gives a parameter of type {what} and shape "
+                f"The model's init returns a parameter of type {what} and shape "
                 f"{np.shape(leaf) if hasattr(leaf, 'dtype') else '()'}; parameters must be "
                 "floating point arrays. Keep anything else in the functions that use them "
                 "(Equinox: eqx.partition)."
@@ -95,7 +95,7 @@ def population(task: Task, algorithm: FederatedAlgorithm) -> FederatedDataset:
 
 
 def _strong(tree: PyTree) -> PyTree:
-    """The tree with no weakly typed array, which would have the second round compile again."""
+    """The tree without weakly typed arrays, with which the second round would compile again."""
     return jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.asarray(leaf).dtype), tree)
 
 

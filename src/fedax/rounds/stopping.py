@@ -1,4 +1,4 @@
-"""When training ends before its last round, and which of its models was the best."""
+"""Early stopping, and keeping the best model."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LONGEST_NAME = 200
 
 
 class MetricError(Told, ValueError):
-    """A metric that is watched is not measured; the message is a sentence."""
+    """A metric that early stopping or `keep_best` needs is not measured."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,17 +40,19 @@ class EarlyStopping:
       metric: its name in the history; by default the validation loss of the task.
         `validation_*` and `test_*` are measured in evaluation rounds, so give `evaluate_every`;
         `train_loss` and others in every round.
-      patience: >= 1, after so many measurements without an improvement training stops. So it
-        counts evaluations for `validation_*` and `test_*`, and rounds for what every round has.
-      min_delta: >= 0; a change counts if it is larger. NaN and infinity are no improvement.
-      mode: "max" or "min". None goes by the words of the name: accuracy, auc, auprc,
-        auroc, bleu, correct, cosine, f1, kappa, mcc, precision, r2, recall, reward, score,
-        sensitivity and specificity should be high; bpc, brier, bytes, dissimilarity, distance,
-        drift, ece, error, loss, mae, mse, nll, norm, perplexity, regret, rmse and seconds low.
-        "name:max" for the metric says it as well.
+      patience: >= 1, number of measurements without an improvement after which training stops. It
+        counts evaluations for `validation_*` and `test_*`, and rounds for other metrics.
+      min_delta: >= 0; only a larger change is an improvement. NaN and infinity are not
+        improvements.
+      mode: "max" or "min". None: the words of the name decide: accuracy, auc, auprc, auroc, bleu,
+        correct, cosine, f1, kappa, mcc, precision, r2, recall, reward, score, sensitivity and
+        specificity should be high; bpc, brier, bytes, dissimilarity, distance, drift, ece, error,
+        loss, mae, mse, nll, norm, perplexity, regret, rmse and seconds low. The metric "name:max"
+        has the same effect as mode "max".
 
     Raises:
-      ValueError: an argument is out of its range, or the name says no direction and mode is None.
+      ValueError: if an argument is out of range, or mode is None and the name does not give a
+        direction.
 
     Example:
       >>> EarlyStopping("test_accuracy", patience=3).mode
@@ -74,7 +76,7 @@ class EarlyStopping:
 
 
 class Goal(NamedTuple):
-    """A metric and where it should go."""
+    """A metric and its direction."""
 
     metric: str
     mode: Mode
@@ -84,7 +86,7 @@ class Goal(NamedTuple):
         """From "name" or "name:mode".
 
         Raises:
-          ValueError: it says no direction.
+          ValueError: if the direction is unknown.
 
         Example:
           >>> Goal.of("test_loss", None, "keep_best"), Goal.of("lift:max", None, "keep_best").mode
@@ -116,12 +118,12 @@ class Goal(NamedTuple):
 
 
 class Best(NamedTuple):
-    """The model of the round in which a metric was best, and where the metric should go.
+    """The model of the round in which a metric was best.
 
     Attributes:
       goal: the metric.
       round: its round, 1 after the first.
-      value: the metric's.
+      value: value of the metric.
       params: copies on the host.
     """
 
@@ -132,24 +134,24 @@ class Best(NamedTuple):
 
 
 class Watch:
-    """Looks at every round's report: whether to stop, and whether the model is the best so far.
+    """Checks every round's report: whether to stop, and whether the model is the best so far.
 
     Args:
       early_stopping: when to stop; None: never.
       keep_best: a metric as in `EarlyStopping`; None: no model is kept.
-      on_round: is called with every report; returns True to stop.
+      on_round: called with every report; returns True to stop.
       evaluate_every: as for `simulate`.
-      validates: whether the task has validation data, so that `validation_*` are of these.
+      validates: whether the task has validation data, which `validation_*` are measured on.
 
     Attributes:
-      why: a sentence once training is to stop, until then None.
+      why: the reason to stop; None while training continues.
       best: the best model, or None.
-      final: the metrics of validation and test data at the end, see `rounds.validation.at_end`.
+      final: metrics of validation and test data at the end, see `rounds.validation.at_end`.
       best_test: the test metrics of the best model, if the task has validation data; else None.
 
     Raises:
-      TypeError, ValueError: an argument is not what it should be, or a metric of the test data is
-        never measured, or for early stopping only once.
+      TypeError, ValueError: if an argument is invalid, or a metric of the test data is never
+        measured, or only once for early stopping.
     """
 
     def __init__(
@@ -163,7 +165,7 @@ class Watch:
     ) -> None:
         if not (early_stopping is None or isinstance(early_stopping, EarlyStopping)):
             raise TypeError(
-                "early_stopping must be None or such as fedax.EarlyStopping('test_loss', "
+                "early_stopping must be None or for example fedax.EarlyStopping('test_loss', "
                 f"patience=5), but is {early_stopping!r}."
             )
         if not (on_round is None or callable(on_round)):
@@ -185,11 +187,11 @@ class Watch:
 
     @property
     def needs_every_state(self) -> bool:
-        """Whether the state after every round may be asked for, not those of evaluations only."""
+        """Whether the state after every round may be needed, not only after evaluations."""
         return any(not self._is_evaluated(name) for name in self._metrics())
 
     def replay(self, rounds: Iterable[Mapping[str, Any]], best: Best | None) -> None:
-        """Takes notice of rounds that were run before, and of the best model of these."""
+        """Records rounds that were run before, and the best model of these."""
         for metrics in rounds:
             if self.why is None:
                 self.why = self._learn(metrics)
@@ -197,12 +199,12 @@ class Watch:
             self.best = best
 
     def see(self, report: RoundReport) -> None:
-        """Takes notice of a round, and of the metrics that on_round adds to it.
+        """Records a round and the metrics that on_round adds to it.
 
         Raises:
-          TypeError: on_round returned neither True, nor False, nor None, or added a metric that is
-            not a number.
-          ValueError: a metric is not measured, or on_round removed one.
+          TypeError: if on_round returned neither True, nor False, nor None, or added a metric that
+            is not a number.
+          ValueError: if a metric is not measured, or on_round removed one.
         """
         stops = self._told(report)
         self._require(report.metrics)
@@ -223,7 +225,7 @@ class Watch:
         number = int(before["round"])
         if not (answer is None or isinstance(answer, bool | np.bool_)):
             raise TypeError(
-                "on_round must return True to stop, and False or None to go on, but returned "
+                "on_round must return True to stop, and False or None to continue, but returned "
                 f"{answer!r} after round {number}."
             )
         metrics = report.metrics
@@ -283,18 +285,18 @@ class Watch:
         for name in filter(self._is_evaluated, self._metrics()):
             if evaluate_every == 0:
                 raise MetricError(
-                    f"{name} is watched, but evaluate_every=0 says never to evaluate; give the "
+                    f"{name} is needed, but evaluate_every=0 turns evaluation off; set it to the "
                     "number of rounds between evaluations."
                 )
         stopping = self._stopping
         if stopping is not None and self._is_evaluated(stopping.metric) and evaluate_every is None:
             raise MetricError(
                 f"Early stopping watches {stopping.metric}, but only the last round is evaluated; "
-                "give evaluate_every, the number of rounds between evaluations."
+                "set evaluate_every, the number of rounds between evaluations."
             )
 
     def _require(self, metrics: Mapping[str, Any]) -> None:
-        """Raises a sentence if a metric is not measured where it should be."""
+        """Raises a clear error if a metric is not measured where it should be."""
         evaluated = "evaluation_seconds" in metrics
         for name in self._metrics():
             if name in metrics:
@@ -306,7 +308,7 @@ class Watch:
 
 
 def _as_metric(name: Any, value: Any, number: int) -> int | float:
-    """What on_round put into the metrics, as Python's number."""
+    """A value that on_round put into the metrics, as a Python number."""
     if isinstance(name, str) and not isinstance(value, str | bytes | bool):
         array = np.asarray(value)
         if array.ndim == 0 and array.dtype.kind in "iuf":

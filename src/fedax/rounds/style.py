@@ -24,7 +24,7 @@ _MARKERS = ("o", "s", "^", "D", "v", "P")
 MOST_MARKERS = 60
 # An axis of positive values that spans such a factor is logarithmic.
 _DECADES = 100.0
-# Of a label so many letters are shown, in lines of so many; of a note so many are an inch wide.
+# Letters of a label that are shown, letters per line, and letters of a note per inch.
 _MOST_LETTERS = 150
 _LABEL_LETTERS = 56
 _LETTERS_AN_INCH = 13
@@ -101,6 +101,11 @@ def note(axes: Axes, sentences: Sequence[str]) -> None:
         words = plain("; ".join(sentences) + ".", 1000)
         text = "\n".join(textwrap.wrap(words, max(int(width), 24)))
         axes.set_title(text, fontsize=8, loc="left", color="#444", parse_math=False)
+
+
+def capital(text: str) -> str:
+    """The text with a capital letter, as labels of axes have it."""
+    return text[:1].upper() + text[1:]
 
 
 def upright(axes: Axes, text: str) -> str:

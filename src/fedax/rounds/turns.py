@@ -1,4 +1,4 @@
-"""The loop that brings rounds to the device: what is next is made ready while it works."""
+"""The loop that sends rounds to the device and prepares the next ones while it works."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def turns(
 ) -> Generator[Turn]:
     """Runs all rounds that `prepare` makes ready, from this round_index on.
 
-    Whoever takes a turn writes its client states into the store before asking for the next.
+    The caller writes a turn's client states into the store before taking the next turn.
 
     Args:
       step: (server_state, client_states, cohorts, count, key) -> the server state, the clients'

@@ -1,4 +1,4 @@
-"""The loss of the model that nobody has trained, against which divergence is judged."""
+"""The loss of the untrained model, against which divergence is judged."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ LOOKED_AT = 64
 # A run has diverged if its training loss ends above the untrained model's by this many times its
 # size. Rates that are too high need not end in what is not finite.
 FACTOR = 1.0
-# The training loss ends with its mean over so many rounds, or over all if there are fewer.
+# Number of last rounds whose mean is the final training loss; all if there are fewer.
 LAST_ROUNDS = 100
 
 
 def untrained_loss(task: Task, seed: int) -> float:
-    """The mean loss over some of the training examples of the model that a run starts from."""
+    """The initial model's mean loss over some of the training examples."""
     return mean_loss(task, call_init(task.model, run_key(seed, 0)))
 
 

@@ -1,4 +1,4 @@
-r"""Which uploads enter the mean, and whether the server's state overflowed.
+r"""Which uploads enter the mean, and whether the server's state has overflowed.
 
 An upload counts if all its numbers are finite, its weight is not negative, and
 
@@ -8,8 +8,8 @@ An upload counts if all its numbers are finite, its weight is not negative, and
 - every number times the client's weight leaves room for 2^24 clients in the sum
   (weight \|u\| <= 2e31 in float32).
 
-What still overflows, such as squares that are added up over many rounds, ends the run as diverged
-in the round in which it happens.
+If something overflows anyway, such as a sum of squares over many rounds, the run ends as diverged
+in that round.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""By what a run goes if nobody says it, and what is measured at its end."""
+"""The default metric for choosing models, and the metrics at the end of a run."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ FIRST = "loss"
 
 
 def validation_metric(task: Task) -> str | None:
-    """The metric by which a task's models are chosen if nobody says it; None without validation.
+    """The default metric for choosing a task's models; None without validation data.
 
-    It is `validation_loss`; of a model without a loss among its metrics the first whose name says
-    whether it should be high or low.
+    It is `validation_loss`, or, for a model without a loss among its metrics, the first metric
+    whose name says whether it should be high or low.
 
     Example:
       >>> import fedax
@@ -38,18 +38,18 @@ def watched(
     task: Task, early_stopping: EarlyStopping | None, keep_best: str | None,
     evaluate_every: int | None, *, adds: bool = False,
 ) -> tuple[EarlyStopping | None, str | None]:
-    """When to stop and which model to keep, with the validation metric where nobody names one.
+    """When to stop and which model to keep, by default by the validation metric.
 
-    Where there are validation data and several evaluations, the best model by them is kept.
+    With validation data and several evaluations, the best model on the validation data is kept.
 
     Args:
-      task: on which the run is.
+      task: the run's task.
       early_stopping, keep_best: as for `fedax.train`.
       evaluate_every: as for `simulate`.
       adds: whether `on_round` may add metrics of any name.
 
     Raises:
-      ValueError: a metric is named that this task does not have in its evaluation rounds.
+      ValueError: if this task does not measure the metric in its evaluation rounds.
     """
     default = validation_metric(task)
     if isinstance(early_stopping, EarlyStopping):
@@ -70,19 +70,19 @@ def _named(metric: str, default: str | None, task: Task, what: str, *, adds: boo
         metric == BY_VALIDATION or (name.startswith(VALIDATION) and not adds)
     ):
         raise ValueError(
-            f"{what} goes by {'the validation loss' if metric == BY_VALIDATION else name}, but the "
+            f"{what} uses {'the validation loss' if metric == BY_VALIDATION else name}, but the "
             f"task {task.name} has no validation data. Hold some out, with --set validation=0.1 or "
             "task.with_validation(0.1), or name another metric, such as test_loss."
         )
     if metric == BY_VALIDATION:
         raise ValueError(
-            f"{what} needs a metric: none of the model's says by its name whether it should be "
+            f"{what} needs a metric: no name of the model's metrics says whether it should be "
             f"high or low. Name one, such as '{VALIDATION}{next(iter(task.model.metrics), 'x')}"
             ":max'."
         )
     if task.validation is not None and is_evaluated(name) and not name.startswith(VALIDATION):
         raise ValueError(
-            f"{what} goes by {name}, but the task {task.name} has validation data, so its test "
+            f"{what} uses {name}, but the task {task.name} has validation data, so its test "
             f"data are evaluated at the end only. Use {VALIDATION}{name.partition('_')[2]}."
         )
     return metric
@@ -92,10 +92,10 @@ def at_end(
     task: Task, watch: Watch, rounds: Sequence[Mapping[str, float]], params: Params,
     evaluate_every: int | None, evaluation_sample: int | None,
 ) -> None:
-    """Has the watch know what was measured at the end of a run.
+    """Gives the watch the metrics at the end of a run.
 
-    That is what the last evaluation measured. If training stopped before its last round, and that
-    was on a sample or on validation data only, all data are evaluated now.
+    They come from the last evaluation. If training stopped before its last round, and that
+    evaluation was on a sample or on validation data only, all data are evaluated now.
 
     Args:
       task: that was learned.

@@ -11,7 +11,7 @@ from fedax.validate import check_choice, quoted
 
 
 class SinkError(Told, RuntimeError):
-    """A sink cannot be used; the message is a sentence."""
+    """A sink cannot be used; the message says why."""
 
 
 class Kind(NamedTuple):
@@ -41,7 +41,7 @@ def sink_names(given: Any) -> tuple[str, ...]:
     """The names of sinks, each once, in order; text has commas between them.
 
     Raises:
-      ValueError: that is no sink; the sentence says which there are.
+      ValueError: if a name is unknown; the message lists the sinks.
 
     Example:
       >>> sink_names("csv"), sink_names(["csv", "parquet", "csv"])
@@ -50,7 +50,7 @@ def sink_names(given: Any) -> tuple[str, ...]:
     names = [name.strip() for name in given.split(",")] if isinstance(given, str) else given
     if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
         raise ValueError(
-            f"log must be names of sinks, such as ('csv', 'tensorboard'), but is {quoted(given)}."
+            f"log must be names such as ('csv', 'tensorboard'), but is {quoted(given)}."
         )
     for name in names:
         check_choice("sink", name, SINKS)
@@ -58,10 +58,10 @@ def sink_names(given: Any) -> tuple[str, ...]:
 
 
 def require_libraries(names: Iterable[str]) -> None:
-    """Raises a sentence if the library of a sink is not installed.
+    """Raises an error if the library of a sink is not installed.
 
     Raises:
-      SinkError: that one; the sentence has the command that installs it.
+      SinkError: if it is not installed; the message says how to install it.
     """
     for name in names:
         kind = SINKS[name]

@@ -1,6 +1,6 @@
 """A sink: writes in a thread of its own, so that training neither waits for it nor fails with it.
 
-The truth is metrics.jsonl. A sink begins anew whenever a run goes on, and is told the rounds that
+The truth is metrics.jsonl. A sink begins again whenever a run goes on, and is told the rounds that
 are done, so that it has each round once, whatever an earlier sitting left.
 """
 
@@ -74,7 +74,7 @@ class Sink:
 
         Args:
           summary: what the run came to; None if it did not come to its end.
-          hurry: whether to wait for some seconds only, as a run that goes on writes it all anew.
+          hurry: whether to wait for some seconds only, as a run that goes on writes it all again.
         """
         with self._turn:
             if not self._ending:
@@ -89,7 +89,7 @@ class Sink:
             elif hurry and time.monotonic() - began > HURRY:
                 return
             elif time.monotonic() - since > PATIENCE:
-                self.failure = self._failed(f"it has not answered for {PATIENCE:.0f} s")
+                self.failure = self._failed(f"no answer for {PATIENCE:.0f} s")
                 return
 
     def _add(self, rows: Sequence[Row]) -> None:
@@ -107,7 +107,7 @@ class Sink:
             writer = opened
             self._write(opened)
             opened.close(self._summary)
-        except Exception as error:  # whatever a library raises, training goes on
+        except Exception as error:  # whatever a library raises, training continues
             self.failure = self._failed(_reason(error))
             self._rows.clear()
             if writer is not None:
@@ -133,8 +133,8 @@ class Sink:
 
     def _failed(self, why: str) -> str:
         return (
-            f"Logging to {self.name} stopped after round {self._written}: {why}. Training goes on; "
-            "when that is mended, going on with the run logs every round."
+            f"Logging to {self.name} stopped after round {self._written}: {why}. Training "
+            "continues. When the problem is solved, resume the run to log every round."
         )
 
 
@@ -148,8 +148,8 @@ def open_sink(name: str, folder: Path, config: Mapping[str, Any], run: str | Non
       run: the run's name in a sweep.
 
     Raises:
-      ValueError: there is no such sink.
-      SinkError: its library is not installed.
+      ValueError: if the sink is unknown.
+      SinkError: if its library is not installed.
     """
     sink_names(name)
     require_libraries([name])
@@ -157,7 +157,7 @@ def open_sink(name: str, folder: Path, config: Mapping[str, Any], run: str | Non
 
 
 class Sinks:
-    """The sinks of a run; a failure is told once, and then training goes on without that one.
+    """The sinks of a run; a failure is told once, and then training continues without that one.
 
     Args:
       names: which.

@@ -87,7 +87,7 @@ def _store(place: Place) -> str:
     file = place.shared / "mlflow" / "mlflow.db"
     unknown = unknown_in(file)
     if unknown is not None:
-        raise ValueError(f"{file} has {unknown}, which MLflow did not make; remove the file")
+        raise ValueError(f"{file} has {unknown}, which MLflow did not write; remove the file")
     return sqlite_address(file)
 
 

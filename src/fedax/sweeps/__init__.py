@@ -1,4 +1,4 @@
-"""Many settings of a method as one program: the rounds, what they came to, and which is best.
+"""Many settings of a method as one program: rounds, results and the best setting.
 
-Nothing here knows of files, names of tasks or the command line.
+Independent of files, task names and the command line.
 """

@@ -1,4 +1,4 @@
-"""Training several settings side by side: one cohort, one program, a row of state each."""
+"""Trains several settings together: one cohort, one program, one row of state each."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ from fedax.sweeps.program import (
 
 
 class BatchState(NamedTuple):
-    """All that a batch needs to go on.
+    """All that a batch needs to continue.
 
     Attributes:
       server_state: leaves [settings, ...], but one `round_index`.
       client_store: of states with leaves [settings, ...].
-      diverged: int [settings], the round in which one diverged; 0: it did not.
-      alive: bool [settings], False also for what was given up.
+      diverged: int [settings], the round in which a setting diverged, or 0.
+      alive: bool [settings]; also False for settings that were given up.
     """
 
     server_state: Any
@@ -54,11 +54,11 @@ class BatchState(NamedTuple):
 
 
 class BatchReport(NamedTuple):
-    """Rounds of a batch that went to the device together.
+    """Rounds of a batch that ran on the device together.
 
     Attributes:
       first: the first of them, from 1.
-      metrics: name -> float64 [rounds, settings]; NaN where a setting has none.
+      metrics: name -> float64 [rounds, settings]; NaN if a setting has no value.
     """
 
     first: int
@@ -66,20 +66,22 @@ class BatchReport(NamedTuple):
 
 
 class BatchTraining:
-    """Trains settings of one structure side by side, from round to round.
+    """Trains settings of one structure together, round by round.
 
-    Iterating runs the rounds and yields a `BatchReport` for those that went to the device together.
+    Iterating runs the rounds and yields a `BatchReport` for those that ran on the device together.
 
     Args:
       task: model and data.
-      algorithms: one a setting; they differ in numbers only.
+      algorithms: one per setting; they differ in numbers only.
       num_rounds: T.
-      settings: how rounds are run. `state`, `mesh` and `donate` are not looked at.
-      varies: which of the structure's numbers may differ, so that several batches of a grid are
+      settings: how rounds are run. `state`, `mesh` and `donate` are ignored.
+      varies: which of the structure's numbers may differ, so that several batches of a grid share
         one program; see `varying`.
-      devices: over which settings are spread; as many settings as are a multiple of them.
-      state: to go on from; None: the beginning.
-      goes_on: whether more rounds may follow, so that test data wait where others are evaluated.
+      devices: devices over which settings are spread; the number of settings is a multiple of
+        theirs.
+      state: state to continue from; None: start from the beginning.
+      goes_on: whether more rounds may follow, so that test data are not evaluated yet if there are
+        validation data.
     """
 
     def __init__(
@@ -295,7 +297,7 @@ def regrouped(
     found: Sequence[tuple[BatchState, int]], task: Task, algorithms: Sequence[FederatedAlgorithm],
     seed: int,
 ) -> BatchState:
-    """The state of a batch whose settings come from places of others, after the same round.
+    """The state of a batch whose settings come from other batches, after the same round.
 
     Args:
       found: for each setting of the new batch, where it was.

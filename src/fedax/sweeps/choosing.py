@@ -1,4 +1,4 @@
-"""Which setting of a sweep is best, how sure that is, and how hard it was to find."""
+"""The best setting of a sweep, its spread over seeds, and how easy the method is to tune."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fedax.validate import check_count, quoted, unknown
 
 Rule: TypeAlias = str | Callable[[History], float]
 
-# Paper 004, section 4: hyperparameters are chosen by the training loss, averaged over
+# Reddi et al. 2021, section 4: hyperparameters are chosen by the training loss, averaged over
 # `LAST_ROUNDS` at the end.
 PAPER_RULE = "train_loss"
 # What lies within this part of the best value is as good as it, see `MethodChoice.sensitivity`.
@@ -30,24 +30,23 @@ CLOSE = 0.05
 
 
 class RuleError(Told, ValueError):
-    """Nothing can be chosen by this rule, as no run has what it asks for."""
+    """Nothing can be chosen by this rule, as no run has its metric."""
 
 
 class MethodChoice(NamedTuple):
-    """What a sweep says of one method.
+    """Result of a sweep for one method.
 
     Attributes:
-      best: the number of its best setting; None if all diverged, or none has been run.
-      order: the numbers of its settings, best first; those that diverged, then those without a
-        score come last, and of equal ones the first of the grid comes first.
-      edges: which of the best setting's values lie at the edge of the grid, and what to add there.
-      sensitivity: the share of its settings whose score is within 5% of the best one's, in (0, 1];
-        NaN without a best. Paper 004 (section 5.2) calls a method easy to tune that has many good
-        settings, and shows them as heat maps; this is the number for it. 5% of what: of the best
-        score itself, so a best loss of 2.0 has all losses up to 2.1 beside it, and a best accuracy
-        of 0.60 all from 0.57.
-      diverged: the numbers of the settings that diverged, for one seed at least.
-      grid: the values of each of its hyperparameters, sorted.
+      best: number of its best setting; None if all diverged or none has been run.
+      order: numbers of its settings, best first, then those that diverged, then those without a
+        score. Equal scores keep the grid's order.
+      edges: values of the best setting that are at an edge of the grid, and values to add there.
+      sensitivity: share of its settings whose score is within 5% of the best, in (0, 1]; NaN
+        without a best setting. A large share means that the method is easy to tune (Reddi et al.
+        2021, section 5.2, shows this as heat maps). The 5% are of the best score: with a best loss
+        of 2.0, losses up to 2.1 count; with a best accuracy of 0.60, accuracies from 0.57.
+      diverged: numbers of the settings that diverged for at least one seed.
+      grid: values of each of its hyperparameters, sorted.
     """
 
     best: int | None
@@ -59,17 +58,17 @@ class MethodChoice(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """The settings of a sweep by how good they are; printed, a table of the best of each method.
+    """The ranked settings of a sweep; prints as a table of each method's best setting.
 
     Attributes:
-      rule: what they were chosen by, in words: the metric's or the function's name.
+      rule: name of the metric or function that ranks them.
       maximise: whether a higher score is better.
-      scores: float64 [settings, seeds], the seeds sorted; NaN where a run is missing or has not
-        come as far, the worst infinity where it diverged.
-      mean: float64 [settings], over the seeds that a setting has.
-      spread: float64 [settings], the sample standard deviation over them; NaN with one.
-      methods: by name, in the order of the sweep.
-      settings: of the sweep, in order of their numbers.
+      scores: float64 [settings, seeds], seeds sorted; NaN if a run is missing or has too few
+        rounds, plus or minus infinity (the worse one) if it diverged.
+      mean: float64 [settings], mean over the seeds of a setting.
+      spread: float64 [settings], sample standard deviation over the seeds; NaN for one seed.
+      methods: name -> `MethodChoice`, in the order of the sweep.
+      settings: settings of the sweep, in order of their numbers.
     """
 
     rule: str
@@ -90,7 +89,7 @@ class Choice(NamedTuple):
         )
 
     def table(self) -> tuple[list[str], list[list[str]]]:
-        """Headings and rows: each method's best setting, its score, how many are as good.
+        """Headings and rows: each method's best setting, its score, and how many are close to it.
 
         A column that would be empty in every row is left out.
         """
@@ -120,22 +119,22 @@ def choose(
     """Finds the best setting of each method, by the mean over the seeds.
 
     Args:
-      record: the rounds of the sweep.
-      rule: "train_loss" is paper 004's rule (section 4): the mean training loss over the last
-        100 rounds, or over all if there are fewer. Any other name of a metric stands for its last
-        measured value, the higher or the lower the better as its name says, see
-        `fedax.EarlyStopping`; "name:max" and "name:min" say it themselves. A metric of the test
-        data, such as "test_accuracy", says too much good of the chosen setting: choose by
-        validation data, see `fedax.Task`. A function gets the history of a run and
-        returns its score, the smaller the better.
-      num_rounds: compare after so many rounds, as if there were no more; None: after as many as
-        the longest run has. A run with fewer has no score, unless it diverged; one whose score is
-        not finite counts as diverged.
-      maximise: for a function: whether a higher score is better.
+      record: rounds of the sweep.
+      rule: "train_loss" is the rule of Reddi et al. 2021 (section 4): the mean training loss over
+        the last 100 rounds, or over all if there are fewer. Any other metric's name means its last
+        measured value. Whether higher or lower is better follows from the name, see
+        `fedax.EarlyStopping`, or from "name:max" or "name:min". A metric of the test data, such as
+        "test_accuracy", makes the chosen setting look too good: use validation data instead, see
+        `fedax.Task`. A function takes the history of a run and returns its score; smaller is
+        better.
+      num_rounds: number of rounds after which runs are compared; later rounds are ignored. None:
+        the length of the longest run. A run with fewer rounds has no score, unless it diverged; a
+        run whose score is not finite counts as diverged.
+      maximise: for a function, whether a higher score is better.
 
     Raises:
-      TypeError: the function returned no number, or maximise was given for a metric.
-      ValueError: no run has the metric, or its name says no direction.
+      TypeError: if the function does not return a number, or maximise is given for a metric.
+      ValueError: if no run has the metric, or its direction is unknown.
 
     Example:
       >>> settings = [Setting(n, "fedavg", {"client_learning_rate": 10.0**n}) for n in range(3)]
@@ -181,23 +180,23 @@ def choose(
 
 
 def rounds_of(record: Record) -> int:
-    """How many rounds the longest run has, one in which it diverged included."""
+    """Number of rounds of the longest run, including a round in which it diverged."""
     return int(max(record.done.max(initial=0), record.diverged.max(initial=0)))
 
 
 def require_choosable(
     rule: Rule, task: Task, evaluates: bool, *, gives_up: bool = False
 ) -> None:
-    """Raises a sentence, before anything is trained, if a rule cannot be followed after it.
+    """Raises a clear error before training if a rule cannot be used after it.
 
     Args:
       rule: as for `choose`.
-      task: on which the runs are.
+      task: the task of the runs.
       evaluates: whether they are evaluated at all.
-      gives_up: whether settings are given up by it on the way.
+      gives_up: whether settings are stopped early by this rule.
 
     Raises:
-      ValueError: the name of the metric says no direction, or it will not be measured.
+      ValueError: if the metric's direction is unknown, or it will not be measured.
     """
     if callable(rule):
         return
@@ -211,8 +210,8 @@ def require_choosable(
         raise ValueError(f"Cannot choose by {name}: {why}. Choose by train_loss.")
     if gives_up and "validation" in parts and asked == "test":
         raise ValueError(
-            f"Cannot give settings up by {name}: {task.name} has validation data, so its test data "
-            f"are evaluated at the end only. Choose by validation_{name.partition('_')[2]}."
+            f"Cannot stop settings early by {name}: {task.name} has validation data, so test data "
+            f"are only evaluated at the end. Choose by validation_{name.partition('_')[2]}."
         )
     measured = [f"{part}_{kind}{metric}" for part in parts for kind in ("", "worst_tenth_")
                 for metric in [*task.model.metrics, *(task.model.scores or {})]]
@@ -221,10 +220,10 @@ def require_choosable(
 
 
 def default_rule(tasks: Iterable[Task], *, evaluates: bool) -> str:
-    """The rule if nobody names one: the validation loss if all tasks have it, else the paper's.
+    """The default rule: the validation loss if all tasks have it, else the paper's rule.
 
     Args:
-      tasks: on which the runs are.
+      tasks: the tasks of the runs.
       evaluates: whether they are evaluated at all.
     """
     rules = {validation_metric(task) if evaluates else None for task in tasks}
@@ -237,22 +236,22 @@ def _named(rule: Rule, maximise: bool | None) -> tuple[str, bool]:
         return getattr(rule, "__name__", type(rule).__name__), bool(maximise)
     if maximise is not None:
         raise TypeError(
-            f"maximise is for a function; of a metric its name says it, or '{rule}:max'."
+            f"maximise is for a function; for a metric use its name, such as '{rule}:max'."
         )
     goal = Goal.of(rule, None, "choose")
     return goal.metric, goal.mode == "max"
 
 
 def _require_measured(record: Record, name: str, rounds: int) -> None:
-    """Raises a sentence unless a run has the metric."""
+    """Raises a clear error unless a run has the metric."""
     measured = {
         known for known, values in record.metrics.items() if not np.isnan(values[:, :rounds]).all()
     }
     if name in record.metrics and name not in measured:
         if "evaluated_of" in measured and is_evaluated(name):
             raise RuleError(
-                f"Cannot choose by {name}: it is undefined in every run, as an AUC is where only "
-                "one class occurs."
+                f"Cannot choose by {name}: it is undefined in every run, like an AUC with only one "
+                "class."
             )
         raise RuleError(
             f"Cannot choose by {name}: it was not measured in the first {rounds} rounds."
@@ -262,7 +261,7 @@ def _require_measured(record: Record, name: str, rounds: int) -> None:
 
 
 def _last_values(record: Record, name: str, rounds: int, there: np.ndarray) -> list[float]:
-    """The last value of a metric for each run that is there, or the mean of the last ones.
+    """The last value of a metric for each run, or the mean of the last ones.
 
     NaN if a run has none, or its last is undefined though its losses are finite, such as an AUC of
     one class; infinite if it is not finite.
@@ -341,23 +340,23 @@ def _of_method(settings: Sequence[Setting], mean: np.ndarray, maximise: bool) ->
 
 
 def without_edges(choice: Choice) -> Choice:
-    """The choice of a search, which has no grid that could be wider."""
+    """The choice of a search, which has no grid to extend."""
     return choice._replace(methods={
         name: chosen._replace(edges=[]) for name, chosen in choice.methods.items()
     })
 
 
 def extended(settings: Sequence[Setting], choice: Choice) -> list[Setting]:
-    """The settings that the edges of the grids ask for: those that have an added value.
+    """The settings to add because a best value is at an edge of its grid.
 
-    Each is the product of what is added to some hyperparameters with all values of the others.
+    They are the products of the added values of some hyperparameters with all values of the others.
 
     Args:
-      settings: those of the sweep, which keep their numbers.
-      choice: what was chosen of them.
+      settings: settings of the sweep, which keep their numbers.
+      choice: the choice among them.
 
     Returns:
-      New settings, numbered on; none if no best setting lies at an edge.
+      New settings, with the next numbers; none if no best setting is at an edge.
 
     Example:
       >>> settings = [Setting(n, "fedavg", {"client_learning_rate": 10.0**n}) for n in range(3)]

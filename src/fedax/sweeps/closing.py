@@ -1,4 +1,4 @@
-"""What a sweep says at its end, in sentences."""
+"""Summary at the end of a sweep."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from fedax.rounds.untrained import LAST_ROUNDS
 from fedax.sweeps.choosing import CLOSE, PAPER_RULE, Choice, MethodChoice, rounds_of
 from fedax.sweeps.record import Record
 
-# So many of the settings that diverged are named.
+# Number of diverged settings that are named.
 NAMED = 3
 
 
@@ -17,7 +17,7 @@ def closing_words(record: Record, choice: Choice) -> list[str]:
 
     Args:
       record: the sweep's rounds.
-      choice: what was chosen of it.
+      choice: the choice.
 
     Example:
       >>> from fedax.sweeps.choosing import choose
@@ -30,7 +30,7 @@ def closing_words(record: Record, choice: Choice) -> list[str]:
       Chosen by the mean train_loss over one round; lower is better.
       fedavg: the best setting is client_learning_rate=0.1, with 1.5 (one seed).
       fedavg: 33% of its settings (1 of 3) are within 5% of the best.
-      fedavg: client_learning_rate 0.1 is the smallest of its grid; add 0.01, 0.001.
+      fedavg: best client_learning_rate is 0.1, the smallest of its grid; add 0.01, 0.001.
       fedavg: 1 of 3 settings diverged: client_learning_rate=10.
     """
     words = [f"Chosen by {rule_in_words(record, choice)}."]
@@ -41,7 +41,7 @@ def closing_words(record: Record, choice: Choice) -> list[str]:
 
 
 def remarks(record: Record, choice: Choice) -> list[str]:
-    """Of the closing words those that a table of the best settings does not show."""
+    """The sentences of the summary that a table of the best settings does not show."""
     return [
         f"{method}: {sentence}" for method, chosen in choice.methods.items()
         for sentence in _remarks(record, chosen)
@@ -49,7 +49,7 @@ def remarks(record: Record, choice: Choice) -> list[str]:
 
 
 def rule_in_words(record: Record, choice: Choice) -> str:
-    """What the settings were chosen by, such as "the last test_loss; lower is better"."""
+    """The rule in words, such as "the last test_loss; lower is better"."""
     rounds, rule = rounds_of(record), choice.rule
     if rule == PAPER_RULE:
         over = f"the last {LAST_ROUNDS} rounds" if rounds > LAST_ROUNDS else (
@@ -95,11 +95,11 @@ def _best(record: Record, choice: Choice, chosen: MethodChoice) -> list[str]:
 def _remarks(record: Record, chosen: MethodChoice) -> list[str]:
     if chosen.best is None:
         return [
-            "no setting is best, as all that were run diverged; try lower rates." if chosen.diverged
-            else "no setting is best, as none has run all rounds."
+            "all settings that were run diverged; try lower learning rates." if chosen.diverged
+            else "no setting has finished all rounds yet."
         ]
     words = [
-        f"{edge.name} {edge.value:.6g} is the {edge.side} of its grid; add "
+        f"best {edge.name} is {edge.value:.6g}, the {edge.side} of its grid; add "
         f"{', '.join(f'{value:.6g}' for value in edge.add)}." for edge in chosen.edges
     ]
     if chosen.diverged:
@@ -116,6 +116,6 @@ def _warning(choice: Choice) -> list[str]:
     if not choice.rule.startswith("test_"):
         return []
     return [
-        "The test data chose, so what they say of the best settings is too good; choose by "
-        "validation data, such as --set validation=0.1 holds out."
+        "The settings were chosen by test data, so their test results are too optimistic. Choose "
+        "by validation data instead, such as with --set validation=0.1."
     ]

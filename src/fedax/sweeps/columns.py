@@ -1,4 +1,4 @@
-"""The rounds of runs that are trained side by side, as columns that grow."""
+"""The rounds of runs that train together, as growing columns."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fedax.sweeps.record import Record, Setting
 
 
 class Part(NamedTuple):
-    """The rounds of some runs of a sweep; a row is a run.
+    """The rounds of some runs of a sweep; each row is a run.
 
     Attributes:
       setting, seed, diverged, done: int [runs], as in a `Record`.

@@ -1,4 +1,4 @@
-"""Where the best setting lies at the edge of its grid, and which values to add there."""
+"""Best values at the edge of a grid, and values to add there."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedax.sweeps.grid import is_number
 
 Side: TypeAlias = Literal["smallest", "largest"]
 
-# So many values continue a grid.
+# Number of values that continue a grid.
 ADDED = 2
 # What differs by no more than this part of itself counts as the same number: 3.16 and 10^0.5.
 ALIKE = 0.02
@@ -23,12 +23,12 @@ WRITTEN = 0.05
 
 
 class Edge(NamedTuple):
-    """A best value beyond which the grid has none.
+    """A best value at an end of its grid.
 
     Attributes:
       name: the hyperparameter.
       value: its best value.
-      side: at which end of the grid it lies.
+      side: which end of the grid.
       add: values that continue the grid, from the edge outwards.
     """
 
@@ -42,9 +42,9 @@ class Bounds(NamedTuple):
     """The values that a hyperparameter can have.
 
     Attributes:
-      least, most: the ends.
-      has_least, has_most: whether the end is a value itself.
-      whole: whether it counts something.
+      least, most: the bounds.
+      has_least, has_most: whether the bound is a valid value.
+      whole: whether it is a whole number.
     """
 
     least: float = -math.inf
@@ -70,10 +70,10 @@ BOUNDS = [
 
 
 def edge(name: str, value: Any, values: Sequence[Any]) -> Edge | None:
-    """The edge at which a best value lies; None if it lies at none, or nothing can come behind it.
+    """The edge where a best value is; None if it is not at an edge, or no value can be added there.
 
     Args:
-      name: the hyperparameter, whose name says what values it can have.
+      name: the hyperparameter; its name determines the valid values.
       value: its best value.
       values: its grid, sorted.
 
@@ -97,8 +97,8 @@ def edge(name: str, value: Any, values: Sequence[Any]) -> Edge | None:
 def bounds_of(name: str, values: Sequence[Any]) -> Bounds:
     """The values that a hyperparameter can have, as its name says.
 
-    Where it says nothing, a grid of positive numbers stays positive, and one that begins with 0
-    has none below.
+    If the name is unknown, a grid of positive numbers stays positive, and one that begins with 0
+    gets no values below 0.
     """
     for pattern, bounds in BOUNDS:
         if re.fullmatch(pattern, name):
@@ -109,10 +109,10 @@ def bounds_of(name: str, values: Sequence[Any]) -> Bounds:
 def continued(values: Sequence[Any], side: Side, bounds: Bounds) -> list[Any]:
     """The next values of a grid beyond one of its ends, in the steps that it has there.
 
-    A grid whose differences are all alike goes on by them; one that repeats itself by decades (1,
-    3, 10, 30) does so (100, 300); any other goes on by its last ratio. Numbers below a bound of 1
-    go on by the ratio of what they lack to it (0.9, 0.99: 0.999). Where that leaves the bounds, it
-    ends at the bound, if that is a value.
+    A grid with equal differences continues with them; one that repeats by decades (1, 3, 10, 30)
+    continues by decades (100, 300); any other continues with its last ratio. Numbers below a bound
+    of 1 continue with the ratio of their distances to it (0.9, 0.99: 0.999). Beyond a bound, the
+    grid ends at the bound if that is a valid value.
 
     Example:
       >>> continued([0.1, 0.316, 1.0, 3.16], "largest", Bounds())

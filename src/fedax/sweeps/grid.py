@@ -12,7 +12,7 @@ from fedax.sweeps.record import Setting
 
 
 def is_number(value: Any) -> bool:
-    """Whether it is a real number; true and false are none."""
+    """Whether it is a real number; True and False are not."""
     return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
 
 

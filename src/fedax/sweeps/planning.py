@@ -1,4 +1,4 @@
-"""Which settings of a sweep are trained side by side, and which one after the other."""
+"""Which settings of a sweep train together, and in which order."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from fedax.rounds.options import Settings
 from fedax.sweeps.batch import varying
 from fedax.validate import check_count
 
-# On a CPU: side by side on a device as many settings as have parameters of so many bytes
-# together, which stay in its cache, and no more than so many (docs/notebook/log.md).
+# On a CPU a device trains settings together whose parameters have at most these bytes, which stay
+# in its cache, and at most this number of settings (docs/notebook/log.md).
 CPU_BYTES = 2**18
 CPU_MOST = 16
 
 
 class Entry(NamedTuple):
-    """What a setting stands for.
+    """The run that a setting describes.
 
     Attributes:
       task: model and data.
-      algorithm: what the rounds do.
-      options: (seed) -> how they are run.
-      kind: equal where that is the same.
+      algorithm: the algorithm.
+      options: (seed) -> options of the run.
+      kind: equal for settings with the same options.
     """
 
     task: Task
@@ -38,13 +38,13 @@ class Entry(NamedTuple):
 
 
 class Unit(NamedTuple):
-    """Settings that are trained side by side with one seed.
+    """Settings that train together with one seed.
 
     Attributes:
       settings: their numbers.
-      seed: with which they are trained.
-      size: how many places the program has, at least one a setting; the last is repeated in those
-        that are left over, so that all units of a kind are one program.
+      seed: their seed.
+      size: number of places in the program, at least one per setting; the last setting is repeated
+        in the remaining places, so that all units of a kind share one program.
     """
 
     settings: tuple[int, ...]
@@ -53,10 +53,10 @@ class Unit(NamedTuple):
 
 
 class Halving(NamedTuple):
-    """How a sweep gives settings up, and what fixes its units.
+    """How a sweep stops settings early, and what determines its units.
 
     Attributes:
-      factor: one setting in so many goes on to the next rung.
+      factor: one setting in `factor` continues to the next rung.
       num_devices, settings_per_batch: as for `plan`.
     """
 
@@ -82,7 +82,7 @@ def groups(entries: Sequence[Entry], numbers: Iterable[int] | None = None) -> li
 
     Args:
       entries: of all settings, in the order of their numbers.
-      numbers: of the settings that are looked at; None: all.
+      numbers: numbers of the settings to include; None: all.
     """
     found: dict[Any, list[tuple[int, list[jax.Array]]]] = {}
     for number in range(len(entries)) if numbers is None else numbers:
@@ -107,14 +107,14 @@ def plan(
 
     Args:
       entries: of all settings.
-      seeds: with which each is trained.
-      num_devices: over which the settings of a unit are spread.
-      settings_per_batch: how many are computed side by side on each; None: chosen by the platform
-        and the size of the model, see `side_by_side`.
-      numbers: of the settings that are planned; None: all.
+      seeds: seeds of each setting.
+      num_devices: number of devices for the settings of a unit.
+      settings_per_batch: number of settings computed together on each device; None: chosen by the
+        platform and the size of the model, see `side_by_side`.
+      numbers: numbers of the settings to plan; None: all.
 
     Raises:
-      ValueError: settings_per_batch is no whole number >= 1.
+      ValueError: if settings_per_batch is not a whole number >= 1.
     """
     if settings_per_batch is not None:
         check_count("settings_per_batch", settings_per_batch)
@@ -133,11 +133,11 @@ def plan(
 
 
 def side_by_side(entry: Entry) -> int:
-    """How many settings a device computes at a time, if nobody says.
+    """The default number of settings that a device computes at a time.
 
-    On a CPU a small model's operations cost more to start than to do, so several settings share
-    them; a large one's leave the cache, side by side (docs/notebook/log.md). Elsewhere as
-    many as fit into the memory with a client of each, of which there are at most 64.
+    On a CPU, operations of a small model cost more to start than to run, so several settings share
+    them; those of a large model would not fit into the cache (docs/notebook/log.md). On other
+    devices it is the number that fits into memory with one client each, at most 64.
     """
     params = jax.eval_shape(entry.task.model.init, jax.random.key(0))
     size = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(params))

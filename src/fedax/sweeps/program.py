@@ -1,4 +1,4 @@
-"""The compiled rounds of many settings side by side."""
+"""The compiled rounds of many settings together."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ AXIS = "settings"
 
 
 class BatchInfo(NamedTuple):
-    """What rounds of several settings report.
+    """Reports of rounds of several settings.
 
     Attributes:
       info: as a single run's, leaves [rounds, settings, ...].
-      ran: bool [rounds, settings]: False after the round in which the setting went wrong.
-      sound: bool [rounds, settings]: it ran, and can go on.
+      ran: bool [rounds, settings], False after the round in which the setting diverged.
+      sound: bool [rounds, settings], whether it ran and can continue.
     """
 
     info: RoundInfo
@@ -37,7 +37,7 @@ class BatchInfo(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """The settings that are trained side by side: numbers that vary, and those they share.
+    """The settings that train together: numbers that vary, and numbers they share.
 
     Attributes:
       numbers: of the structure, in order; [settings] where they vary, else scalars.

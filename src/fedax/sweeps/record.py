@@ -1,4 +1,4 @@
-"""What a sweep came to: every round of every setting and seed, as columns."""
+"""The record of a sweep: every round of every setting and seed, as columns."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Setting(NamedTuple):
     """A method with its hyperparameters; with a seed it is a run.
 
     Attributes:
-      number: from 0, in the sweep; kept when it is extended.
+      number: from 0, in the sweep; it does not change when the sweep is extended.
       algorithm: the method's name.
       values: the hyperparameters that the sweep varies, name -> value, in the grid's order.
     """
@@ -38,18 +38,19 @@ class Setting(NamedTuple):
 
 
 class Record(NamedTuple):
-    """Every round of every run of a sweep; a row is a run, a setting with a seed.
+    """Every round of every run of a sweep; each row is a run, a setting with a seed.
 
     Attributes:
       settings: all of them, in order of their numbers.
-      setting: int [runs], which one a row is of.
+      setting: int [runs], number of the setting.
       seed: int [runs].
-      diverged: int [runs], the round in which the run diverged, from 1; 0: it did not. A run
-        diverges where nothing finite is left, or where its training loss rises for good to more
-        than twice that of the untrained model.
-      done: int [runs], how many rounds it has; fewer than were asked for if it diverged or was
-        given up early.
-      metrics: name -> float64 [runs, rounds]; NaN in rounds that have none, and after the last.
+      diverged: int [runs], the round in which the run diverged, from 1, or 0. A run diverges if
+        nothing finite is left, or if its training loss stays above twice that of the untrained
+        model.
+      done: int [runs], number of rounds; fewer than requested if the run diverged or was stopped
+        early.
+      metrics: name -> float64 [runs, rounds]; NaN in rounds without a value, and after the last
+        round.
     """
 
     settings: Sequence[Setting]
@@ -61,7 +62,7 @@ class Record(NamedTuple):
 
     @property
     def num_rounds(self) -> int:
-        """The most rounds that a run has."""
+        """Number of rounds of the longest run."""
         return max((values.shape[1] for values in self.metrics.values()), default=0)
 
     @property
@@ -71,11 +72,11 @@ class Record(NamedTuple):
 
     @property
     def names(self) -> list[str]:
-        """The hyperparameters that are varied, in order."""
+        """The hyperparameters that vary, in order."""
         return list(dict.fromkeys(name for setting in self.settings for name in setting.values))
 
     def labels(self) -> list[str]:
-        """Each setting by what tells it from the others, such as "fedavg momentum=0.9".
+        """A label for each setting that tells it apart, such as "fedavg momentum=0.9".
 
         Example:
           >>> settings = [Setting(n, "fedavg", {"rate": rate, "K": 5})
@@ -102,7 +103,7 @@ class Record(NamedTuple):
         return rows[np.argsort(self.seed[rows], kind="stable")]
 
     def history(self, row: int) -> History:
-        """The rounds of a run, as a single run has them."""
+        """The history of one run."""
         return History([
             {"round": number + 1} | {
                 name: float(values[row, number]) for name, values in self.metrics.items()
@@ -112,15 +113,15 @@ class Record(NamedTuple):
         ])
 
     def last(self, row: int) -> dict[str, float]:
-        """The last value of each metric of a run; NaN where it has none."""
+        """The last value of each metric of a run; NaN if it has none."""
         known = {name: values[row][~np.isnan(values[row])] for name, values in self.metrics.items()}
         return {name: float(v[-1]) if len(v) else np.nan for name, v in known.items()}
 
     def results(self) -> pandas.DataFrame:
-        """A data frame with a row a run: its setting and seed, and the last value of each metric.
+        """A data frame with one row per run: its setting, seed and last metrics.
 
         Raises:
-          ModuleNotFoundError: pandas is not installed; the sentence says how to get it.
+          ModuleNotFoundError: if pandas is not installed.
         """
         rows = []
         for row, (number, seed) in enumerate(zip(self.setting, self.seed, strict=True)):
@@ -134,10 +135,10 @@ class Record(NamedTuple):
         return as_frame("A sweep's results", rows)
 
     def rounds(self) -> pandas.DataFrame:
-        """A data frame with a row a round of a run.
+        """A data frame with one row per round of each run.
 
         Raises:
-          ModuleNotFoundError: pandas is not installed; the sentence says how to get it.
+          ModuleNotFoundError: if pandas is not installed.
         """
         rows = [
             {"setting": int(number), "algorithm": self.settings[number].algorithm,

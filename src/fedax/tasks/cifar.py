@@ -49,12 +49,13 @@ def load10(
       model: "resnet18" or "resnet20" with group norm, "cnn" (FedDyn's, 797,962 parameters),
         "mlp" (two layers of 200) or "logistic".
       partition: how the training images are dealt to clients, such as 'iid', 'dirichlet(0.1)',
-        'dirichlet_by_class(0.5)' or 'shards(2)'; the default is that of paper 004.
-      num_clients: how many clients there are; paper 004 has 500 of 100 images.
+        'dirichlet_by_class(0.5)' or 'shards(2)'; the default is that of Reddi et al. 2021.
+      num_clients: how many clients there are; Reddi et al. 2021 has 500 of 100 images.
       partition_seed: of the dealing.
-      preprocessing: "crop24", paper 004's: random crops of 24 x 24 and flips, each image
-        standardised, the central crop in evaluation. "pad32", paper 003's: padding by 4, random
-        crops of 32 x 32 and flips, standardised by the training set's channels. "plain": only that.
+      preprocessing: "crop24", as in Reddi et al. 2021: random crops of 24 x 24 and flips, each
+        image standardised, the central crop in evaluation. "pad32", as in Karimireddy et al. 2020:
+        padding by 4, random crops of 32 x 32 and flips, standardised by the training set's
+        channels. "plain": only that.
     """
     data = partitioned(load_dataset("cifar10"), partition, num_clients, partition_seed)
     return Task(_model(model, 10, preprocessing), data.train, data.test, "cifar10")
@@ -73,7 +74,7 @@ def load100(
       model: "resnet18" or "resnet20" with group norm, "cnn" (FedDyn's), "mlp" (two layers of 200)
         or "logistic".
       partition: how the training images are dealt to clients; the default is the Pachinko
-        allocation of papers 000, 002, 003 and 004.
+        allocation of Reddi et al. 2021.
       num_clients: how many clients there are; those papers have 500 of 100 images.
       partition_seed: of the dealing.
       preprocessing: as for `load10`.
@@ -88,11 +89,13 @@ def load100_tff(
     client_seed: int = 0,
     preprocessing: Preprocessing = "crop24",
 ) -> Task:
-    """CIFAR-100 with TensorFlow Federated's 500 clients, which are those of papers 000, 003, 004.
+    """CIFAR-100 with TensorFlow Federated's 500 clients.
+
+    They are the clients of Charles and Konečný 2020, Karimireddy et al. 2020 and Reddi et al. 2021.
 
     Args:
       model: as for `load100`.
-      num_clients: so many of them, drawn at random; none: all 500.
+      num_clients: at most this many of them, drawn at random; none: all 500.
       client_seed: of that draw.
       preprocessing: as for `load10`.
     """

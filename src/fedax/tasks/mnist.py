@@ -25,7 +25,8 @@ def load(
       model: "mlp" (784-200-200-10, 199,210 parameters, of McMahan et al. 2017 and of FedDyn),
         "logistic" (7,850) or "cnn" (McMahan's, two 5x5 convolutions and 512 units).
       partition: how the training images are dealt to clients, such as 'iid', 'dirichlet(0.1)',
-        'dirichlet_by_class(0.5)' or 'shards(2)'. The default is that of paper 004's CIFAR-10.
+        'dirichlet_by_class(0.5)' or 'shards(2)'. The default is that of CIFAR-10 in Reddi et al.
+        2021.
       num_clients: how many clients there are.
       partition_seed: of the dealing.
     """
@@ -49,7 +50,7 @@ def load_digits(
     """1,797 digits of 8 x 8 pixels, part of fedax.
 
     Args:
-      model: "mlp" (64-64-10), "logistic" or "cnn" (that of paper 004, at this size).
+      model: "mlp" (64-64-10), "logistic" or "cnn" (that of Reddi et al. 2021, at this size).
       partition: how the training images are dealt to clients, such as 'iid', 'dirichlet(0.1)',
         'dirichlet_by_class(0.5)' or 'shards(2)'.
       num_clients: how many clients there are.

@@ -23,7 +23,7 @@ def partitioned(splits: Splits, partition: str, num_clients: int, seed: int) -> 
       seed: of the draw.
 
     Raises:
-      ValueError: the partition cannot be had.
+      ValueError: the partition is not available.
     """
     made = parse_partition(partition, splits.train, num_clients, seed)
     return Splits(made.of(splits.train), splits.test)
@@ -39,7 +39,7 @@ def sampled(
     Args:
       splits: a population by its nature.
       num_clients: how many are drawn without replacement, in their order; None: all are taken.
-      max_examples: so many of a client's first training examples at most; None: all.
+      max_examples: take at most this many of a client's first training examples; None: all.
       seed: of the draw.
 
     Raises:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from fedax.data.task import Task
-from fedax.tasks import cifar, emnist, mnist, quadratics, shakespeare, stackoverflow
+from fedax.tasks import cifar, emnist, mnist, quadratics, renamed, shakespeare, stackoverflow
 from fedax.tasks import tables as own_tables
 from fedax.validate import check_choice, plain_options, unknown_option
 
@@ -25,7 +25,7 @@ class TaskInfo(NamedTuple):
       load: (model name, **settings) -> task; its keyword arguments, their annotations and its
         docstring are what `--set` and `--help` know of the task's settings.
       presets_of: the task whose presets it has; empty: its own.
-      algorithm: the method to train with if none is named.
+      algorithm: the method to train with by default.
       files: the settings that name a user's own files.
     """
 
@@ -56,8 +56,8 @@ def load_task(name: str, model: str | None = None, **settings: Any) -> Task:
         `Task.with_validation`; None or 0: none.
 
     Raises:
-      ValueError: there is no such task or model; the sentence suggests the nearest. Or a setting
-        is out of its range, or the task's data are not at hand, or damaged.
+      ValueError: there is no such task or model; the message suggests the nearest. Or a setting
+        is out of its range, or the task's data are not available, or damaged.
       TypeError: the task has no such setting.
 
     Example:
@@ -70,6 +70,7 @@ def load_task(name: str, model: str | None = None, **settings: Any) -> Task:
     if model is None:
         model = info.models[0]
     check_choice(f"model of the task {name}", model, info.models)
+    renamed.warn_if_renamed(f"model of the task {name}", model, renamed.new_model(name, model))
     known = [*inspect.signature(info.load).parameters][1:]
     validation = settings.pop("validation", None)
     for setting in settings:
@@ -202,7 +203,7 @@ DATASETS: dict[str, DatasetInfo] = {
         source="embedded",
     ),
     "quadratics": DatasetInfo(
-        description="100 random clients in 20 dimensions; or section 4 of Charles, Konecny 2020",
+        description="100 random clients in 20 dimensions; or section 4 of Charles and Konečný 2020",
         source="made",
     ),
 }

@@ -13,9 +13,10 @@ from fedax.models.mlp import character_mlp
 
 MODELS: Mapping[str, Callable[[], Model]] = {
     "small": lambda: character_lstm(128, 1),
-    "paper": lambda: character_lstm(256, 2),
+    "reddi2021": lambda: character_lstm(256, 2),
     "gru": lambda: character_lstm(256, 2, cell="gru"),
     "mlp": lambda: character_mlp(context=4, hidden_sizes=(128,)),
+    "paper": lambda: character_lstm(256, 2),  # reddi2021 until 0.24: fedax.tasks.renamed
 }
 
 

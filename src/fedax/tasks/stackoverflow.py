@@ -23,12 +23,13 @@ def load_words(
 
     The metric `accuracy` leaves out padding, unknown words and the end of a sentence as targets;
     `accuracy_no_oov` counts the end, and `accuracy_with_oov` unknown words too, as in the code
-    released with paper 004.
+    released with Reddi et al. 2021.
 
     Args:
-      model: "lstm" (papers 000 and 004, 4,050,748 parameters) or "small".
-      max_examples: so many of a user's first posts at most; none: all.
-      num_clients: so many users, drawn at random; none: all.
+      model: "lstm" (Charles and Konečný 2020 and Reddi et al. 2021, 4,050,748 parameters) or
+        "small".
+      max_examples: take at most this many of a user's first posts; none: all.
+      num_clients: the number of users, drawn at random; none: all.
       client_seed: of that draw.
     """
     left_out = (UNKNOWN, END)
@@ -55,12 +56,12 @@ def load_tags(
 ) -> Task:
     """The tags of posts, of 500, by their bags of 10,000 words; 342,477 users.
 
-    The metric `recall_at_5` is that of papers 001 and 004.
+    The metric `recall_at_5` is that of the decaying-steps paper (2021) and Reddi et al. 2021.
 
     Args:
       model: "logistic", one regression a tag, 5,000,500 parameters.
-      max_examples: so many of a user's first posts at most; none: all.
-      num_clients: so many users, drawn at random; none: all.
+      max_examples: take at most this many of a user's first posts; none: all.
+      num_clients: the number of users, drawn at random; none: all.
       client_seed: of that draw.
     """
     del model  # there is one

@@ -1,9 +1,10 @@
-"""What federated methods really minimise, on quadratics, exactly.
+"""Exact theory of federated methods on quadratics.
 
 Quadratic clients (`QuadraticPopulation`), the surrogate loss of local update methods on them
 (`surrogate`), the exact mean and second moments of the rounds (`dynamics`, `moments`), one function
-for every statement of the papers (`charles_konecny_2020`, `decaying_steps_2021`), and what follows
-for gamma and K (`prescriptions`). NumPy and SciPy in float64; nothing of the engine.
+for every statement of the papers (`charles2020`, `decay2021`), and the resulting
+choices of gamma and K (`prescriptions`). It uses NumPy and SciPy in float64, independent of the
+simulation engine.
 
 Example:
   >>> clients = QuadraticPopulation.from_centres([1.0, 2.0], [1.0, 0.5])
@@ -12,8 +13,8 @@ Example:
 """
 
 from fedax.theory import (
-    charles_konecny_2020,
-    decaying_steps_2021,
+    charles2020,
+    decay2021,
     dynamics,
     moments,
     prescriptions,
@@ -31,9 +32,9 @@ __all__ = [
     "SingularError",
     "Surrogate",
     "TheoryError",
-    "charles_konecny_2020",
+    "charles2020",
     "chi",
-    "decaying_steps_2021",
+    "decay2021",
     "dynamics",
     "last",
     "moments",

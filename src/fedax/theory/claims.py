@@ -1,4 +1,4 @@
-"""What a published statement says of a population, beside what is so."""
+"""A published statement evaluated on a population."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Claim(NamedTuple):
 
     @property
     def holds(self) -> bool:
-        """Whether it is so, up to rounding; not if a side is NaN."""
+        """Whether the claim holds, up to rounding; False if a side is NaN."""
         actual, bound = np.asarray(self.actual, float), np.asarray(self.bound, float)
         sizes = np.maximum(np.abs(actual), np.abs(bound))
         scale = np.max(sizes, initial=1.0, where=np.isfinite(sizes))
@@ -43,14 +43,14 @@ class Claim(NamedTuple):
 
     @property
     def ratio(self) -> float:
-        """The actual side over the bound, the largest of an array; 0 / 0 is 0."""
+        """The actual side divided by the bound, maximised over an array; 0 / 0 is 0."""
         actual, bound = np.asarray(self.actual, float), np.asarray(self.bound, float)
         with np.errstate(divide="ignore", invalid="ignore"):
             return float(np.max(np.where(actual == 0, 0.0, actual / bound)))
 
 
 def require(satisfied: bool, statement: str, condition: str) -> None:
-    """Raises a sentence unless the condition of a statement is satisfied.
+    """Raises a clear error unless the condition of a statement is satisfied.
 
     Args:
       satisfied: whether it is.
@@ -58,7 +58,7 @@ def require(satisfied: bool, statement: str, condition: str) -> None:
       condition: with its values, such as "gamma < 1/L, but gamma = 0.6 and 1/L = 0.5".
 
     Raises:
-      ConditionError: it is not.
+      ConditionError: if it is not.
     """
     if not satisfied:
         raise ConditionError(f"{statement} needs {condition}.")

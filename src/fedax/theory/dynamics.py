@@ -1,14 +1,14 @@
-r"""The exact mean dynamics of a round on quadratics: one affine map a method.
+r"""The exact mean dynamics of a round on quadratics: one affine map per method.
 
 On quadratics every method below maps its state affinely in a round, so the mean state of the next
-round is the same map of the mean state. That holds with full batches, and also with minibatches
-drawn independently (with replacement) and cohorts drawn uniformly, whatever came before: sampling
-moves the variance, not the mean. (Mime's two factors see the same cohort; `mime` counts that in.
-Minibatches of a shuffled epoch are not independent: paper 000's Theorem 3 does not cover them.)
+round is the same map of the mean state. This holds with full batches, and also with minibatches
+drawn independently (with replacement) and cohorts drawn uniformly: sampling changes the variance,
+not the mean. (Mime's two factors use the same cohort; `mime` accounts for that. Minibatches of a
+shuffled epoch are not independent: Theorem 3 of Charles and Konečný 2020 does not cover them.)
 
-SGDm is Mime's base optimizer m <- (1 - beta) g + beta m, x <- x - eta m (paper 003, Table 4);
-Adam's rounds are not affine, so it has no mean dynamics. Symbols: `fedax.theory.population`;
-:math:`P_i(\gamma) = \sum_{k=1}^K (I - \gamma A_i)^{k-1}`.
+SGDm is Mime's base optimizer m <- (1 - beta) g + beta m, x <- x - eta m (Karimireddy et al. 2020,
+Table 4); Adam's rounds are not affine, so it has no mean dynamics. Symbols:
+`fedax.theory.population`; :math:`P_i(\gamma) = \sum_{k=1}^K (I - \gamma A_i)^{k-1}`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Affine(NamedTuple):
     Example:
       >>> clients = QuadraticPopulation.from_centres([1.0, 2.0], [1.0, 0.5])
       >>> rounds = fedavg(clients, gamma=0.5, K=2)
-      >>> rounds.fixed_point.round(6).tolist()  # section 4 of paper 000
+      >>> rounds.fixed_point.round(6).tolist()  # section 4 of Charles and Konečný 2020
       [0.714286]
       >>> rounds.trajectory([0.0], 2).round(6).tolist()
       [[0.0], [0.625], [0.703125]]
@@ -54,10 +54,10 @@ class Affine(NamedTuple):
 
     @property
     def fixed_point(self) -> np.ndarray:
-        """The x that a round leaves alone, [d]; the limit where `spectral_radius` is below 1.
+        """The x that a round does not change, [d]; it is the limit if `spectral_radius` is below 1.
 
         Raises:
-          SingularError: there is none, or more than one.
+          SingularError: if there is none, or more than one.
         """
         self._check_finite()
         rest = np.eye(len(self.matrix)) - self.matrix
@@ -71,27 +71,27 @@ class Affine(NamedTuple):
 
     @property
     def spectral_radius(self) -> float:
-        """The factor by which the distance to the fixed point shrinks a round, in the end."""
+        """The factor by which the distance to the fixed point eventually shrinks per round."""
         self._check_finite()
         return float(np.abs(np.linalg.eigvals(self.matrix)).max())
 
     def _check_finite(self) -> None:
         if not (np.isfinite(self.matrix).all() and np.isfinite(self.offset).all()):
             raise TheoryError(
-                "A round's numbers are beyond float64: local steps diverge. Lower a learning rate "
+                "A round's numbers overflow float64: local steps diverge. Lower a learning rate "
                 "or the number of local steps."
             )
 
 
 def follow(rounds: Iterable[Affine], start: Any) -> np.ndarray:
-    """Mean x before round 1 and after each round, where the rounds differ (schedules), [T + 1, d].
+    """Mean x before round 1 and after each round, for rounds that differ (schedules), [T + 1, d].
 
     Args:
-      rounds: of one method, with states of one size.
-      start: x_0, [d], or a number where d is 1.
+      rounds: rounds of one method, with states of the same size.
+      start: x_0, [d], or a number if d is 1.
 
     Raises:
-      TheoryError: start has another dimension than the rounds.
+      TheoryError: if start and the rounds have different dimensions.
     """
     rounds = list(rounds)
     x = as_point(start, rounds[0].dimension if rounds else np.size(start))
@@ -104,7 +104,7 @@ def follow(rounds: Iterable[Affine], start: Any) -> np.ndarray:
 
 
 def server_only(population: QuadraticPopulation, eta: float, momentum: float = 0.0) -> Affine:
-    """Server-only: x <- x - eta U(grad f(x)) (paper 003).
+    """Server-only: x <- x - eta U(grad f(x)) (Karimireddy et al. 2020).
 
     Args:
       population: the clients.
@@ -117,7 +117,7 @@ def server_only(population: QuadraticPopulation, eta: float, momentum: float = 0
 def local_update(
     population: QuadraticPopulation, gamma: float, Theta: Weights, eta: float, momentum: float = 0.0
 ) -> Affine:
-    """LocalUpdate: x <- x - eta E[sum_k theta_k g_{i,k}] (paper 000, Theorem 3).
+    """LocalUpdate: x <- x - eta E[sum_k theta_k g_{i,k}] (Charles and Konečný 2020, Theorem 3).
 
     Args:
       population: the clients.
@@ -184,7 +184,7 @@ def mime(
     momentum: float = 0.0,
     cohort_size: int | None = None,
 ) -> Affine:
-    r"""Mime with SGD or SGDm (paper 003, Algorithm 1).
+    r"""Mime with SGD or SGDm (Karimireddy et al. 2020, Algorithm 1).
 
     .. math::
         x \leftarrow x - \eta\,(1/S) \sum_{i \in S} P_i\,[(1 - \beta) \nabla f_S(x) + \beta m],
@@ -207,7 +207,7 @@ def mime(
       cohort_size: M clients drawn uniformly without replacement; None: all of them.
 
     Raises:
-      TheoryError: there is a cohort and the clients' probabilities differ.
+      TheoryError: if cohort_size is given and the clients' probabilities differ.
     """
     N = population.num_clients
     share = _cohort_share(population, cohort_size)
@@ -218,9 +218,9 @@ def mime(
 def mimelite(
     population: QuadraticPopulation, eta: float, K: float, momentum: float = 0.0
 ) -> Affine:
-    """MimeLite with SGD or SGDm (paper 003): Mime without the correction of local gradients.
+    """MimeLite with SGD or SGDm (Karimireddy et al. 2020): local gradients are not corrected.
 
-    Args: as of `mime`; cohorts do not change the mean.
+    Arguments as for `mime`; cohorts do not change the mean.
     """
     return _mimicked(population, eta, K, momentum, rho=1.0)
 
@@ -233,13 +233,13 @@ def scaffold(
     control_option: Literal["I", "II"] = "II",
     cohort_size: int | None = None,
 ) -> Affine:
-    """SCAFFOLD (paper 004, Algorithm 4): local gradient A_i y + b_i - c_i + c, c = E c_i.
+    """SCAFFOLD (Reddi et al. 2021, Algorithm 4): local gradient A_i y + b_i - c_i + c, c = E c_i.
 
     y_K - x = D_i = -gamma P_i(gamma) (grad f_i(x) - c_i + c); x <- x + eta E D_i; a client of the
     cohort then keeps c_i - c - D_i / (K gamma) (option II) or grad f_i(x) (option I).
 
     Args:
-      population: the clients. The state has a vector for each.
+      population: the clients. The state has a vector for each client.
       gamma: client learning rate > 0.
       K: local steps.
       eta: server learning rate >= 0.
@@ -247,7 +247,7 @@ def scaffold(
       cohort_size: M clients drawn uniformly without replacement; None: all of them.
 
     Raises:
-      TheoryError: gamma is 0, or there is a cohort and the clients' probabilities differ.
+      TheoryError: if gamma is 0, or cohort_size is given and the clients' probabilities differ.
     """
     if control_option not in ("I", "II"):
         raise TheoryError(f"control_option must be 'I' or 'II', but is {control_option!r}.")

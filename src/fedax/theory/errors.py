@@ -1,4 +1,4 @@
-"""What can be wrong with a question to the theory; each error is a sentence."""
+"""Errors of the theory toolkit."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from fedax.outside.text import Told
 
 
 class TheoryError(Told, ValueError):
-    """The question has no answer; the sentence says why."""
+    """The question has no answer; the message says why."""
 
 
 class SingularError(TheoryError):
@@ -14,4 +14,4 @@ class SingularError(TheoryError):
 
 
 class ConditionError(TheoryError):
-    """A statement was asked about what it does not cover; the sentence names its condition."""
+    """A statement was asked about what it does not cover; the message names its condition."""

@@ -39,7 +39,7 @@ from fedax.theory.tables import MOST_BYTES, read_table, read_text
 ARRAYS = ("matrices", "centres", "linear", "probabilities", "noise", "density_power", "interval")
 # Of an array in it; NumPy's own headers have 128 bytes.
 _LONGEST_HEADER = 2**12
-# Of a name in a file so many letters are quoted.
+# Number of letters quoted of a name in a file.
 _MOST_LETTERS = 60
 # Of what a library says of a damaged file.
 _MOST_REASON = 300
@@ -60,7 +60,7 @@ def population_from(values: Mapping[str, Any]) -> QuadraticPopulation:
       2
 
     Raises:
-      TheoryError: the names or values are not those of a population.
+      TheoryError: if the names or values are not those of a population.
     """
     ways: dict[str, tuple[str, Callable[..., QuadraticPopulation]]] = {
         "centres": ("matrices, centres, probabilities, noise", QuadraticPopulation.from_centres),
@@ -77,7 +77,7 @@ def population_from(values: Mapping[str, Any]) -> QuadraticPopulation:
     names, build = ways[found[0]]
     for name in values:
         if name not in names.split(", "):
-            raise TheoryError(f"A population with {found[0]} has {names}, and no {name!r}.")
+            raise TheoryError(f"A population with {found[0]} has {names}, but not {name!r}.")
     try:
         return build(**values)
     except TypeError as error:
@@ -93,16 +93,16 @@ def read_population(
     ridge: float = 0.0,
     intercept: bool = False,
 ) -> QuadraticPopulation:
-    """Reads a population; the ending of the file's name says how, see the module.
+    """Reads a population from a file; the file name's ending gives the format, see the module.
 
     Args:
       path: the file.
-      client_column: of a .csv, the column of client names.
-      target_column: of a .csv; None: the last.
-      ridge, intercept: of a .csv, see `QuadraticPopulation.from_regression`.
+      client_column: for .csv, the column of client names.
+      target_column: for .csv, the column of targets; None: the last.
+      ridge, intercept: for .csv, see `QuadraticPopulation.from_regression`.
 
     Raises:
-      TheoryError: the file cannot be read, or does not hold a population.
+      TheoryError: if the file cannot be read, or does not hold a population.
     """
     path = expanded(path)
     readers: dict[str, Callable[[Path], Any]] = {
@@ -139,7 +139,7 @@ def read_population(
 def _read_npz(path: Path) -> dict[str, np.ndarray]:
     open_file(path, links=True).close()  # whatever is no file is said to be none
     if not zipfile.is_zipfile(path):
-        raise ValueError("it is no whole .npz file")
+        raise ValueError("it is not a complete .npz file")
     with zipfile.ZipFile(path) as archive:
         for member in archive.infolist():
             _check_member(archive, member)
@@ -148,16 +148,16 @@ def _read_npz(path: Path) -> dict[str, np.ndarray]:
 
 
 def _check_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:
-    """Raises a sentence unless a member is an array that a population may have; reads no numbers.
+    """Raises a clear error unless a member is an array of a population; reads no numbers.
 
     Raises:
-      ValueError: its name, its type, its shape or its size is not one of such an array.
+      ValueError: if its name, dtype, shape or size is not that of such an array.
     """
     name, dot, ending = member.filename.rpartition(".")
     if not dot or ending != "npy" or name not in ARRAYS:
         raise ValueError(
-            f"it holds {member.filename[:_MOST_LETTERS]!r}, and a population has the arrays "
-            f"{', '.join(ARRAYS)}"
+            f"it contains {member.filename[:_MOST_LETTERS]!r}, but a population has only the "
+            f"arrays {', '.join(ARRAYS)}"
         )
     with archive.open(member) as file:
         head = io.BytesIO(file.read(_LONGEST_HEADER))
@@ -221,7 +221,7 @@ def _examples(
     target = names[-1] if target_column is None else target_column
     for column in (client_column, target):
         if column not in names:
-            raise TheoryError(f"There is no column {column!r}; there are {', '.join(names)}.")
+            raise TheoryError(f"There is no column {column!r}; the columns are {', '.join(names)}.")
     if target == client_column:
         raise TheoryError(f"The column {target!r} cannot be both the client and the target.")
     clients: dict[str, list[list[float]]] = {}

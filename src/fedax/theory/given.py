@@ -1,4 +1,4 @@
-"""What a population is given, checked; and matrices at random."""
+"""Checks of a population's arguments, and random matrices."""
 
 from __future__ import annotations
 
@@ -8,36 +8,37 @@ import numpy as np
 
 from fedax.theory.errors import TheoryError
 
-# So many numbers the clients' matrices may have together, N d^2: 64 MiB, of which a computation
-# holds several at a time.
+# Limit on the numbers in the clients' matrices, N d^2: 64 MiB, of which a computation holds several
+# at a time.
 MOST_NUMBERS = 2**23
 
-# Of a value that is refused so many letters are quoted.
+# Number of letters quoted of a refused value.
 _MOST_LETTERS = 200
 
 
 def as_population(value: Any) -> Any:
-    """The population, which must be one."""
+    """The population, or an error if it is not one."""
     if not hasattr(value, "probabilities") or not hasattr(value, "linear"):
         raise TheoryError(
-            "The clients must be a QuadraticPopulation, as QuadraticPopulation.from_centres, "
-            f".from_linear or .random gives, but are of type {type(value).__name__}."
+            "The clients must be a QuadraticPopulation, such as from "
+            "QuadraticPopulation.from_centres, .from_linear or .random, but are of type "
+            f"{type(value).__name__}."
         )
     return value
 
 
 def as_array(name: str, value: Any) -> np.ndarray:
-    """Finite numbers, as a float64 array of its own."""
+    """Finite numbers as a new float64 array."""
     try:
         array = np.array(value, float)
     except OverflowError:
-        raise TheoryError(f"{name} must be finite, but there is one beyond float64.") from None
+        raise TheoryError(f"{name} must be finite, but one is beyond float64.") from None
     except (TypeError, ValueError) as error:
         shown = repr(value)
         shown = shown if len(shown) <= _MOST_LETTERS else f"{shown[:_MOST_LETTERS]}..."
         raise TheoryError(f"{name} must be numbers, but is {shown}: {error}.") from None
     if not np.isfinite(array).all():
-        raise TheoryError(f"{name} must be finite, but there is a {array[~np.isfinite(array)][0]}.")
+        raise TheoryError(f"{name} must be finite, but one is {array[~np.isfinite(array)][0]}.")
     return array
 
 
@@ -61,14 +62,15 @@ def as_size(num_clients: Any, dimension: Any) -> tuple[int, int]:
     """The number N of clients and the dimension d.
 
     Raises:
-      TheoryError: they are no counts, or the matrices would be too many numbers, N d^2.
+      TheoryError: if they are not positive integers, or the matrices would be too large (N d^2
+        numbers).
     """
     num_clients, d = as_count("num_clients", num_clients), as_count("dimension", dimension)
     if num_clients * d**2 > MOST_NUMBERS:
         raise TheoryError(
             f"{num_clients:,} clients in {d:,} dimensions have matrices of "
-            f"{num_clients * d**2:,} numbers, more than the {MOST_NUMBERS:,} that are computed "
-            "with here. Take fewer clients, or fewer dimensions."
+            f"{num_clients * d**2:,} numbers, more than the limit of {MOST_NUMBERS:,}. "
+            "Use fewer clients or fewer dimensions."
         )
     return num_clients, d
 
@@ -88,7 +90,7 @@ def as_matrices(name: str, value: Any, num_clients: int, d: int) -> np.ndarray:
 
 
 def as_probabilities(value: Any, num_clients: int) -> np.ndarray:
-    """Weights >= 0, [N], scaled to sum to 1; None: all alike."""
+    """Weights >= 0, [N], scaled to sum to 1; None: all equal."""
     p = np.ones(num_clients) if value is None else as_array("probabilities", value)
     with np.errstate(over="ignore"):
         total = p.sum()

@@ -22,7 +22,7 @@ from fedax.theory.surrogate import Weights, check_gamma, check_theta, distort, s
 def output_covariances(
     population: QuadraticPopulation, gamma: float, Theta: Weights, batch_size: int = 1
 ) -> np.ndarray:
-    r"""Covariance of what each client returns, [N, d, d], whatever the x it starts from.
+    r"""Covariance of each client's output, [N, d, d], for any start x.
 
     The noise n_k of step k enters the K - k later gradients too, so the client returns
     :math:`\sum_k T_k n_k` more than its mean, with
@@ -30,13 +30,13 @@ def output_covariances(
     .. math:: T_k = \theta_k I - \gamma \sum_{l > k} \theta_l A_i (I - \gamma A_i)^{l-k-1},
 
     which is (I - gamma A_i)^{K-k} for FedAvg. Its trace is Lemma 23's variance, exactly. FedAvg's
-    sum is geometric, and a K that is not whole (paper 001) gets the value of its closed form.
+    sum is geometric; for a K that is not whole (decaying-steps paper 2021) its closed form is used.
 
     Args:
       population: the clients, with their noise.
       gamma: client learning rate >= 0.
       Theta: gradient weights, or K.
-      batch_size: B examples a minibatch.
+      batch_size: B, examples per minibatch.
     """
     weights = check_theta(Theta)
     gamma = check_gamma(gamma)
@@ -73,22 +73,22 @@ def mean_square_distances(
         E\,q_t = \nabla \tilde f_t(x_t), \qquad
         \mathrm{Cov}\,q_t = \text{what the clients' noise and their sampling give}.
 
-    With all clients the server takes E; the noise's part is sum_i p_i^2 V_i. With a cohort of M
-    clients drawn independently with probabilities p_i it takes their plain mean, and both parts
-    are over M.
+    With all clients the server takes E, and the noise contributes sum_i p_i^2 V_i. With a cohort of
+    M clients drawn independently with probabilities p_i it takes their plain mean, and both parts
+    are divided by M.
 
     Args:
       population: the clients, with their noise.
       gammas, Thetas, etas: of each round, [T].
       start: x_1, [d].
-      targets: y_t, [d] for all, or [T + 1, d].
+      targets: y_t, [d] for all t, or [T + 1, d].
       batch_size: B.
       cohort_size: M; None: all clients.
     """
     d = population.dimension
     if not len(gammas) == len(Thetas) == len(etas):
         raise TheoryError(
-            f"gammas, Thetas and etas must be of the same rounds, but are {len(gammas)}, "
+            f"gammas, Thetas and etas must have the same length, but have {len(gammas)}, "
             f"{len(Thetas)} and {len(etas)}."
         )
     if cohort_size is not None:

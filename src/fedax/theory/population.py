@@ -1,6 +1,6 @@
-r"""Populations of clients with quadratic losses, on which federated methods are solved exactly.
+r"""Populations of clients with quadratic losses, for which federated methods are solved exactly.
 
-Symbols of this package, as in paper 000 (Charles, Konecny 2020), sections 2 and 3:
+Symbols of this package, as in Charles and Konečný 2020, sections 2 and 3:
 
 =================  ==================================================================
 :math:`A_i, c_i`   matrix and centre of client i: f_i(x) = (x - c_i)^T A_i (x - c_i) / 2
@@ -53,8 +53,7 @@ class QuadraticPopulation:
       matrices: A_i, [N, d, d], symmetric.
       linear: b_i = -A_i c_i, [N, d].
       probabilities: p_i >= 0, [N], sum 1.
-      noise: covariance of one example's gradient about its client's, [N, d, d]; it does not
-        depend on x (additive noise).
+      noise: covariance of one example's gradient about its client's, [N, d, d]; independent of x.
 
     Example:
       >>> clients = QuadraticPopulation.from_centres([1.0, 2.0], [1.0, 0.5])
@@ -76,13 +75,13 @@ class QuadraticPopulation:
         Args:
           matrices: A_i, [N, d, d], or [N] if d is 1.
           linear: b_i, [N, d] or [N].
-          probabilities: p_i >= 0, [N], scaled to sum to 1; None: all alike.
-          noise: of an example's gradient: its covariance [d, d] or [N, d, d], or a number G2 >= 0,
-            its mean square, which is spread evenly over the directions.
+          probabilities: p_i >= 0, [N], scaled to sum to 1; None: all equal.
+          noise: noise of an example's gradient: its covariance [d, d] or [N, d, d], or a number G2
+            >= 0, its mean square, spread evenly over the directions.
 
         Raises:
-          TheoryError: the shapes do not fit, a value is not finite, a matrix is not symmetric, or
-            probabilities or noise are out of their range.
+          TheoryError: if the shapes do not fit, a value is not finite, a matrix is not symmetric,
+            or probabilities or noise are out of range.
         """
         linear = as_array("linear", linear)
         if linear.ndim == 1:
@@ -137,9 +136,9 @@ class QuadraticPopulation:
     ) -> QuadraticPopulation:
         """A continuum of clients z on an interval, by Gauss-Lobatto quadrature.
 
-        The nodes take the place of clients. Both ends of the interval are among them, so mu and L
-        are right where the curvature is monotone; expectations of polynomials of degree up to
-        2 num_nodes - 3 are exact, those of analytic functions nearly so.
+        The nodes are the clients. They include both ends of the interval, so mu and L are exact if
+        the curvature is monotone. Expectations of polynomials of degree up to 2 num_nodes - 3 are
+        exact, and those of analytic functions nearly so.
 
         Args:
           density: z [n] -> density [n] >= 0, up to a factor; finite at the ends.
@@ -180,20 +179,20 @@ class QuadraticPopulation:
         probabilities: Any = None,
         seed: int = 0,
     ) -> QuadraticPopulation:
-        """At random, with exactly these constants.
+        """A random population with exactly these constants.
 
         Args:
           num_clients: N >= 1.
           dimension: d >= 1.
-          mu, L: 0 < mu <= L; the smallest and largest eigenvalue of any A_i are these.
-          sigma_A: >= 0; None: whatever the draw gives. With d = 1 only some are possible.
-          sigma_c: >= 0; one client has 0.
+          mu, L: 0 < mu <= L, the smallest and largest eigenvalue of any A_i.
+          sigma_A: >= 0; None: as drawn. With d = 1 only some values are possible.
+          sigma_c: >= 0; 0 for one client.
           noise, probabilities: see `from_linear`.
           seed: the same seed gives the same population.
 
         Raises:
-          TheoryError: an argument is out of its range, or sigma_A cannot be had; the sentence
-            says what can.
+          TheoryError: if an argument is out of range, or sigma_A is impossible; the message gives
+            the possible range.
 
         Example:
           >>> clients = QuadraticPopulation.random(20, 3, mu=0.5, L=4, sigma_A=1, sigma_c=2)
@@ -230,21 +229,21 @@ class QuadraticPopulation:
         weighting: str = "num_examples",
         with_noise: bool = False,
     ) -> QuadraticPopulation:
-        r"""From linear or ridge regression data, whose losses are quadratic as they are:
+        r"""From linear or ridge regression data, whose losses are already quadratic:
 
         .. math:: f_i(x) = \frac{1}{2 n_i} |X_i x - y_i|^2 + \frac{\lambda}{2} |x|^2.
 
         Args:
           features: X_i [n_i, d] of every client.
           targets: y_i [n_i] of every client.
-          ridge: lambda >= 0. With fewer examples than d, a client has a centre only if it is > 0.
-          intercept: adds a feature that is always 1, as the last; the ridge term has it too.
+          ridge: lambda >= 0. A client with fewer than d examples has a centre only if lambda > 0.
+          intercept: whether to add a last feature that is always 1; the ridge term includes it.
           weighting: "num_examples" for p_i = n_i / n, or "uniform".
-          with_noise: gives each client the covariance of its examples' gradients at the pooled
-            minimiser. It is exact there; elsewhere a least-squares gradient's noise grows.
+          with_noise: whether a client has its examples' gradient covariance at the pooled
+            minimiser. It is exact there; elsewhere the noise of a least-squares gradient is larger.
 
         Raises:
-          TheoryError: a client's arrays do not fit, or an argument is out of its range.
+          TheoryError: if a client's arrays do not fit, or an argument is out of range.
 
         Example:
           >>> X = [np.array([[1.0], [2.0]]), np.array([[1.0]])]
@@ -315,7 +314,7 @@ class QuadraticPopulation:
         return (vectors * function(values)[:, None, :]) @ vectors.swapaxes(1, 2)
 
     def mean(self, values: np.ndarray) -> np.ndarray:
-        """E of something that each client has, [N, ...]."""
+        """The mean over clients, E, of values [N, ...]."""
         with np.errstate(invalid="ignore"):  # of infinities, which `minimise` refuses
             return np.tensordot(self.probabilities, values, 1)
 
@@ -329,7 +328,7 @@ class QuadraticPopulation:
         """c_i, [N, d].
 
         Raises:
-          SingularError: a client's matrix is singular, so it has no unique minimiser.
+          SingularError: if a client's matrix is singular, so it has no unique minimiser.
         """
         values, _ = self.eigen
         sizes = np.abs(values)
@@ -339,7 +338,7 @@ class QuadraticPopulation:
             raise SingularError(
                 f"Client {client}'s matrix is singular (its smallest eigenvalue is "
                 f"{values[client][sizes[client].argmin()]:.3g}), so the client has no centre c_i; "
-                "a ridge term gives it one."
+                "add a ridge term to give it one."
             )
         return -np.linalg.solve(self.matrices, self.linear[:, :, None])[:, :, 0]
 
@@ -353,7 +352,7 @@ class QuadraticPopulation:
         """x*, which minimises f, [d].
 
         Raises:
-          SingularError: f has no unique minimiser.
+          SingularError: if f has no unique minimiser.
         """
         return minimise(self.matrix, self.mean(self.linear), "The loss f")
 
@@ -377,7 +376,7 @@ class QuadraticPopulation:
 
     @property
     def kappa(self) -> float:
-        """L / mu; inf if mu is not positive, or if the square of L / mu is beyond float64."""
+        """L / mu; inf if mu is not positive, or if the square of L / mu overflows float64."""
         return self.L / self.mu if self.mu > self.L / 1e154 else np.inf
 
     @functools.cached_property
@@ -396,29 +395,29 @@ class QuadraticPopulation:
         return float(np.trace(self.noise, axis1=1, axis2=2)[self.taking_part].max())
 
     def gradient_dissimilarity(self, x: Any = None) -> float:
-        """E|grad f_i(x) - grad f(x)|^2, G^2 of paper 003's (A1) at x; at x* if x is None."""
+        """E|grad f_i(x) - grad f(x)|^2, at x* if x is None (Karimireddy et al. 2020, (A1): G^2)."""
         gradients = self.gradients(self.minimiser if x is None else x)
         return spread(gradients, self.probabilities) ** 2
 
     @functools.cached_property
     def delta(self) -> float:
-        """max_i |A_i - A|, the Hessian dissimilarity of paper 003's (A2)."""
+        """max_i |A_i - A|, the Hessian dissimilarity of Karimireddy et al. 2020, (A2)."""
         return float(norms(self.matrices - self.matrix)[self.taking_part].max())
 
 
 def minimise(
     matrix: np.ndarray, linear: np.ndarray, what: str, scale: float | None = None
 ) -> np.ndarray:
-    """Where x^T H x / 2 + h^T x is least.
+    """The minimiser of x^T H x / 2 + h^T x.
 
     Args:
       matrix: H.
       linear: h.
-      what: the function's name, for the error.
-      scale: size of the matrices that H is the mean of; None: that of H.
+      what: the function's name, for the message.
+      scale: size of the matrices whose mean is H; None: that of H.
 
     Raises:
-      SingularError: H is not positive definite.
+      SingularError: if H is not positive definite.
     """
     if not np.isfinite(matrix).all():
         raise SingularError(f"{what} has no minimiser: its Hessian is not finite.")
@@ -438,10 +437,10 @@ def quadratic_value(matrix: np.ndarray, linear: np.ndarray, x: Any) -> Any:
 
 
 def as_point(x: Any, d: int) -> np.ndarray:
-    """Points [..., d]; a number is one where d is 1.
+    """Points [..., d]; a number is a point if d is 1.
 
     Raises:
-      TheoryError: the last axis is not d long.
+      TheoryError: if the last axis does not have length d.
     """
     x = as_array("a point", x)
     x = x[None] if x.ndim == 0 else x

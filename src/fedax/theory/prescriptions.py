@@ -1,8 +1,8 @@
-"""Which client learning rate or number of local steps brings FedAvg within a wanted distance.
+"""The client learning rate or number of local steps that keeps FedAvg within a given distance.
 
-FedAvg with fixed gamma and K goes to x*(gamma, K). Here are the largest gamma and K for which that
-is within a distance of x*, exactly and by the bounds of paper 000. Symbols: see
-`fedax.theory.population`.
+FedAvg with fixed gamma and K converges to x*(gamma, K). These functions give the largest gamma and
+K for which that is within a given distance of x*, exactly and by the bounds of Charles and Konečný
+2020. Symbols: see `fedax.theory.population`.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ def largest_gamma(population: QuadraticPopulation, K: float, accuracy: float) ->
     Args:
       population: the clients.
       K: local steps.
-      accuracy: the wanted distance > 0.
+      accuracy: the allowed distance, > 0.
 
     Returns:
-      1/L if no smaller gamma exceeds the distance: beyond 1/L a client may overshoot its own
-      minimiser, and the theory stops.
+      The largest such gamma. It is 1/L if no smaller gamma exceeds the distance: beyond 1/L a
+      client may overshoot its own minimiser, and the theory does not apply.
 
     Example:
       >>> clients = QuadraticPopulation.from_centres([1.0, 2.0], [1.0, 0.5])
@@ -42,7 +42,7 @@ def largest_gamma(population: QuadraticPopulation, K: float, accuracy: float) ->
 
 
 def theorem_17_gamma(population: QuadraticPopulation, K: float, accuracy: float) -> float:
-    """The largest gamma for which Theorem 17 of paper 000 promises the distance; at most 1/L."""
+    """The largest gamma, at most 1/L, for which Theorem 17 promises the distance."""
     check_accuracy(accuracy)
     scale = _scale(population, "Theorem 17")
     L, mu = population.L, population.mu
@@ -54,7 +54,7 @@ def theorem_17_gamma(population: QuadraticPopulation, K: float, accuracy: float)
 
 
 def corollary_20_gamma(population: QuadraticPopulation, K: float, accuracy: float) -> float:
-    r"""The gamma that Corollary 20 of paper 000 prescribes for a distance.
+    r"""The gamma that Corollary 20 of Charles and Konečný 2020 prescribes for a distance.
 
     .. math::
         \gamma = \frac{\ln(1 / (1 - \epsilon))}{K L}, \qquad
@@ -71,14 +71,14 @@ def corollary_20_gamma(population: QuadraticPopulation, K: float, accuracy: floa
 
 
 def _scale(population: QuadraticPopulation, name: str) -> float:
-    """What both bounds are multiples of: sigma_c (1 + sigma_A / mu)."""
+    """The common factor of both bounds: sigma_c (1 + sigma_A / mu)."""
     mu = population.mu
     if mu <= 0:
         raise TheoryError(f"{name} needs mu > 0, but mu = {mu:.4g}.")
     scale = population.sigma_c * (1 + population.sigma_A / mu)
     if not np.isfinite(scale):
         raise TheoryError(
-            f"The bound of {name} is beyond float64: the clients differ too much for it "
+            f"The bound of {name} overflows float64: the clients differ too much for it "
             f"(sigma_c = {population.sigma_c:.4g}, sigma_A / mu = {population.sigma_A / mu:.4g})."
         )
     return scale
@@ -87,7 +87,7 @@ def _scale(population: QuadraticPopulation, name: str) -> float:
 def largest_K(  # noqa: N802 - the papers' letter
     population: QuadraticPopulation, gamma: float, accuracy: float
 ) -> float:
-    """The largest K up to which |x*(gamma, K) - x*| <= accuracy; inf if all up to 2^20 keep it.
+    """The largest K up to which |x*(gamma, K) - x*| <= accuracy; inf if all up to 2^20 do.
 
     Example:
       >>> clients = QuadraticPopulation.from_centres([1.0, 2.0], [1.0, 0.5])
@@ -130,6 +130,6 @@ def _first_crossing(
 
 
 def check_accuracy(accuracy: float) -> None:
-    """Raises a sentence unless a wanted distance is a finite number > 0."""
+    """Raises a clear error unless the allowed distance is a finite number > 0."""
     if not np.isfinite(accuracy) or accuracy <= 0:
         raise TheoryError(f"accuracy must be a finite distance > 0, but is {accuracy}.")

@@ -20,14 +20,14 @@ MOST_WORK = 2**28
 
 @dataclasses.dataclass(frozen=True)
 class Question:
-    """What is asked.
+    """A question to the theory.
 
     Attributes:
       population: the clients.
       gamma: client learning rate >= 0.
       K: local steps, 1 to `MOST_STEPS`.
-      accuracy: wanted distance to x*; None: a tenth of FedAvg's.
-      start: x_1, [d] or a number; only rates of convergence depend on it.
+      accuracy: allowed distance to x*; None: a tenth of FedAvg's.
+      start: x_1, [d] or a number; affects only rates of convergence.
       batch_size: B, for the clients' noise.
     """
 
@@ -41,18 +41,18 @@ class Question:
     def __post_init__(self) -> None:
         if as_count("K", self.K) > MOST_STEPS:
             raise TheoryError(
-                f"K must be at most {MOST_STEPS:,} local steps, but is {self.K:,}. Where FedAvg "
-                'goes with more and more of them is the row "K to infinity", which stands there '
-                "for any K; or take a smaller gamma, of which gamma K is what matters."
+                f"K must be at most {MOST_STEPS:,} local steps, but is {self.K:,}. The "
+                'row "K to infinity", shown for every K, gives the limit for many local steps. '
+                "Or use a smaller gamma: the result depends mainly on gamma K."
             )
         as_count("batch_size", self.batch_size)
         as_array("start", self.start)
         num_clients, d = self.population.linear.shape
         if num_clients * d**3 > MOST_WORK:
             raise TheoryError(
-                f"{num_clients:,} clients in {d:,} dimensions take too long for all the questions "
-                "that are asked here. Ask single ones of fedax.theory in Python, as "
-                "surrogate(population, gamma, K).minimiser, or take fewer dimensions."
+                f"{num_clients:,} clients in {d:,} dimensions take too long for all questions "
+                "together. Use single functions of fedax.theory in Python, such as "
+                "surrogate(population, gamma, K).minimiser, or fewer dimensions."
             )
         if self.accuracy is not None:
             check_accuracy(self.accuracy)
@@ -64,7 +64,7 @@ class Question:
 
     @property
     def wanted(self) -> float:
-        """The wanted distance, 0 if there is no gap to close."""
+        """The allowed distance, 0 if there is no gap to close."""
         return self.surrogate.gap / 10 if self.accuracy is None else self.accuracy
 
 
@@ -87,15 +87,15 @@ def clients_from(
     Args:
       file: see `fedax.theory.files`, or None.
       numbers: those given, by name: one of `WAYS` and what goes with it; none: the two clients
-        of section 4 of paper 000.
+        of section 4 of Charles and Konečný 2020.
       examples: arguments of `read_population` for examples.
 
     Raises:
-      TheoryError: they do not go together, or are out of their range.
+      TheoryError: if they cannot be combined, or are out of range.
     """
     if file is not None:
         if numbers:
-            raise TheoryError(f"{_flag(next(iter(numbers)))} does not go with a file.")
+            raise TheoryError(f"{_flag(next(iter(numbers)))} cannot be combined with a file.")
         return read_population(file, **examples)
     ways = [way for way in WAYS if way in numbers]
     if len(ways) > 1:
@@ -114,7 +114,7 @@ def clients_from(
     elif way == "curvatures":
         values["matrices"] = values.pop("curvatures")
         if "centres" not in values:
-            raise TheoryError("--curvatures needs --centres, as many of them.")
+            raise TheoryError("--curvatures needs the same number of --centres.")
     elif "interval" not in values:
         raise TheoryError("--density-power needs --interval, such as --interval 1 3.")
     return population_from(values)

@@ -1,4 +1,4 @@
-r"""The loss that a local update method really minimises on quadratics (paper 000, section 3).
+r"""The loss that a local update method minimises (Charles and Konečný 2020, section 3).
 
 A client that takes K gradient steps with learning rate gamma from x and returns the sum of its
 gradients weighted by Theta = (theta_1, ..., theta_K) returns, in expectation, the gradient of
@@ -8,8 +8,8 @@ gradients weighted by Theta = (theta_1, ..., theta_K) returns, in expectation, t
     Q_i(\gamma, \Theta) = \sum_{k=1}^K \theta_k (I - \gamma A_i)^{k-1}
 
 (Theorem 3), so the server does gradient descent on the surrogate loss E f~_i instead of f. Wherever
-this package takes Theta, a number K stands for FedAvg's (1, ..., 1) of that length; it need not be
-whole (paper 001). Symbols: see `fedax.theory.population`.
+this package takes Theta, a number K means FedAvg's (1, ..., 1) of that length; it need not be whole
+(decaying-steps paper 2021). Symbols: see `fedax.theory.population`.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def phi(K: float, eigenvalue: Any, gamma: float) -> Any:
     An eigenvalue l of A_i becomes this eigenvalue of Q_i(gamma, Theta_{1:K}) A_i (Lemma 11).
 
     Args:
-      K: >= 0; real where gamma l <= 1, otherwise whole.
+      K: >= 0; real if gamma l <= 1, otherwise whole.
       eigenvalue: l, of any shape.
       gamma: >= 0.
 
@@ -68,7 +68,7 @@ def phi(K: float, eigenvalue: Any, gamma: float) -> Any:
     if (rest < 0).any() and int(K) != K:
         raise TheoryError(
             f"(1 - gamma l)^K is not real for gamma l = {gamma * eigenvalue.max():.4g} > 1 and "
-            f"K = {K:g}; take a whole K or a smaller gamma."
+            f"K = {K:g}; use a whole K or a smaller gamma."
         )
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         exact = -np.expm1(K * np.log1p(-gamma * eigenvalue)) / gamma
@@ -95,7 +95,7 @@ def check_theta(Theta: Weights) -> Any:
     """Theta as a float K or an array of weights.
 
     Raises:
-      TheoryError: K is not above 0, or the weights are not finite numbers >= 0 with one above 0
+      TheoryError: if K is not above 0, or the weights are not finite numbers >= 0 with one above 0
         (Assumption 1).
     """
     weights = as_array("Theta", Theta)
@@ -110,7 +110,7 @@ def check_gamma(gamma: float) -> float:
     """The learning rate as a float.
 
     Raises:
-      TheoryError: it is not a finite number >= 0.
+      TheoryError: if it is not a finite number >= 0.
     """
     number = as_number("gamma", gamma)
     if number < 0:
@@ -135,7 +135,7 @@ def distort(Theta: Weights, eigenvalue: np.ndarray, gamma: float) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Surrogate:
-    """What LocalUpdate(gamma, Theta) does gradient descent on; see `surrogate`.
+    """The loss that LocalUpdate(gamma, Theta) descends; see `surrogate`.
 
     Attributes:
       population: the clients.
@@ -172,7 +172,7 @@ class Surrogate:
         """x*(gamma, Theta) = E[Q_i A_i]^{-1} E[Q_i A_i c_i], [d].
 
         Raises:
-          SingularError: the surrogate loss has no unique minimiser.
+          SingularError: if the surrogate loss has no unique minimiser.
         """
         return minimise(
             self.matrix, self.population.mean(self.linear),
@@ -203,29 +203,29 @@ class Surrogate:
 
     @functools.cached_property
     def ill_behaved(self) -> np.ndarray:
-        """Which clients' own surrogate losses are not strictly convex, indices from 0.
+        """Indices, from 0, of clients whose own surrogate loss is not strictly convex.
 
-        Section 4: the client learning rate should be small enough that there are none, even
-        where the overall surrogate loss is well-behaved.
+        Section 4: the client learning rate should be small enough that there are none, even if the
+        overall surrogate loss is well-behaved.
         """
         least = np.linalg.eigvalsh(self.matrices)[:, 0]
         return np.flatnonzero((least <= 0) & self.population.taking_part)
 
     def gradient(self, x: Any) -> np.ndarray:
-        """Its gradient E[Q_i grad f_i(x)], the mean of what clients return, [d] (Theorem 3)."""
+        """Its gradient E[Q_i grad f_i(x)], the mean of the clients' outputs, [d] (Theorem 3)."""
         x = as_point(x, self.population.dimension)
         return self.matrix @ x + self.population.mean(self.linear)
 
     def loss(self, x: Any) -> Any:
         """E[x^T Q_i A_i x / 2 + (Q_i b_i)^T x] of points [..., d].
 
-        Paper 000's f~ of eq. 10, less the constant E[c_i^T Q_i A_i c_i] / 2.
+        f~ of Charles and Konečný 2020, equation 10, less the constant E[c_i^T Q_i A_i c_i] / 2.
         """
         return quadratic_value(self.matrix, self.population.mean(self.linear), x)
 
     @property
     def constant(self) -> float:
-        """E[c_i^T Q_i A_i c_i] / 2, what `loss` lacks of eq. 10; needs the centres."""
+        """E[c_i^T Q_i A_i c_i] / 2, which `loss` leaves out of eq. 10; needs the centres."""
         centres = self.population.centres
         values = np.einsum("ni,nij,nj->n", centres, self.matrices, centres)
         return float(self.population.probabilities @ values / 2)
@@ -240,7 +240,7 @@ def surrogate(population: QuadraticPopulation, gamma: float, Theta: Weights) -> 
       Theta: gradient weights theta_k >= 0, [K], not all 0; a number K > 0 is FedAvg's (1, ..., 1).
 
     Raises:
-      TheoryError: gamma or Theta is out of its range.
+      TheoryError: if gamma or Theta is out of range.
 
     Example:
       >>> clients = QuadraticPopulation.from_centres([1.0, 2.0], [1.0, 0.5])

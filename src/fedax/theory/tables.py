@@ -1,4 +1,4 @@
-"""Tables of names and values in .json and .toml files, which may be anybody's."""
+"""Reads tables of names and values from untrusted .json and .toml files."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from fedax.files.regular import open_file
 # A file of more bytes is not read. What JSON becomes in memory is up to twenty times its size, and
 # tomllib, which is Python, reads a megabyte in about a second.
 MOST_BYTES = {".json": 2**26, ".toml": 2**22}
-# So deep tables and lists may stand in each other; Python's recursion ends near a thousand.
+# Maximum nesting of tables and lists; Python's recursion ends near a thousand.
 DEEPEST = 50
 
 
 def read_text(path: Path, most: int, *, links: bool = True) -> str:
-    """The text of a file, of which no more than a number of bytes are read.
+    """The text of a file, of which at most a given number of bytes are read.
 
     Args:
       path: the file.
-      most: the number of bytes.
-      links: whether a link is followed, as of a file that the user names.
+      most: maximum number of bytes.
+      links: whether to follow a link, as for a file that the user names.
 
     Raises:
-      OSError: the file cannot be read.
-      ValueError: it is larger, or no text.
+      OSError: if the file cannot be read.
+      ValueError: if it is larger, or no text.
     """
     with open_file(path, links=links) as file:
         content = file.read(most + 1)
@@ -36,15 +36,15 @@ def read_text(path: Path, most: int, *, links: bool = True) -> str:
 
 
 def read_table(path: Path, *, links: bool = True) -> Any:
-    """What a .json file holds, or a .toml file, as which every other name counts.
+    """The table in a .json file, or in a .toml file for any other ending.
 
     Args:
       path: the file.
       links: as for `read_text`.
 
     Raises:
-      OSError: the file cannot be read.
-      ValueError: it is too large, or cannot be parsed, or nests too deep.
+      OSError: if the file cannot be read.
+      ValueError: if it is too large, cannot be parsed or is nested too deeply.
     """
     ending = path.suffix.lower()
     read, most = (json.loads, MOST_BYTES[ending]) if ending == ".json" else (
@@ -59,7 +59,7 @@ def read_table(path: Path, *, links: bool = True) -> Any:
     return value
 
 
-_TOO_DEEP = f"its tables and lists stand more than {DEEPEST} deep in each other"
+_TOO_DEEP = f"its tables and lists are nested more than {DEEPEST} deep"
 
 
 def _is_deep(value: Any) -> bool:

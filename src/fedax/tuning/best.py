@@ -34,10 +34,10 @@ def best_toml(config: SweepConfig, record: Record, choice: Choice, algorithm: st
         return None
     setting = config.settings[chosen.best]
     remarks = [
-        f"The best of {len(chosen.order)} settings of {algorithm} on {config.task}: "
+        f"Best of {len(chosen.order)} settings of {algorithm} on {config.task}: "
         f"{setting.label or 'the only one'}.",
-        f"It has {score_in_words(choice, chosen.best)}, by {rule_in_words(record, choice)}.",
-        "fedax run --config FILE trains with it.",
+        f"Score: {score_in_words(choice, chosen.best)}; chosen by {rule_in_words(record, choice)}.",
+        "Train with it: fedax run --config FILE",
     ]
     return "".join(f"# {printable(remark)}\n" for remark in remarks) + "\n" + as_toml(
         config.run(setting)

@@ -28,9 +28,9 @@ def built(config: SweepConfig) -> list[Built]:
     an algorithm, for all that differ in numbers only.
 
     Raises:
-      ConfigError: a value is out of its range, or a setting does not fit the task, or what is
+      ConfigError: if a value is out of its range, or a setting does not fit the task, or what is
         chosen by will not be measured.
-      RunError: a task's data are damaged.
+      RunError: if the data of a task are damaged.
     """
     tasks: dict[str, Task] = {}
     known: dict[tuple[str, Structure], Communication] = {}
@@ -79,7 +79,7 @@ def possible(config: SweepConfig, known: int) -> tuple[SweepConfig, list[str]]:
         try:
             build_method(run, tasks[options])
         except ConfigError as error:
-            why[f"Left out what cannot be: {error}"] = None
+            why[f"Left out an invalid value: {error}"] = None
         else:
             kept.append(setting._replace(number=len(kept)))
     grid = {

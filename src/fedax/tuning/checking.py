@@ -16,7 +16,7 @@ def check_sweep(config: Mapping[str, Any]) -> None:
     """Checks what grid sweeps, searches and sweeps from Python have alike.
 
     Raises:
-      ValueError: something is missing or cannot be. The message is a phrase.
+      ValueError: if something is missing or cannot be. The message is a phrase.
     """
     for key in ("choose", "identity", "task", "algorithm"):
         _require(isinstance(config.get(key), str), config, key)

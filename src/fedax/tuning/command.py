@@ -79,8 +79,8 @@ def start_sweep(
       fit_cohort, overwrite: see `fedax.experiment.run.start`.
 
     Raises:
-      ConfigError: a value is wrong, or the settings do not fit the task.
-      RunError: the folder cannot be used, or the sweep was stopped.
+      ConfigError: if a value is wrong, or the settings do not fit the task.
+      RunError: if the folder cannot be used, or the sweep was stopped.
     """
     config, entries = fitted_cohort(config, _entries, smaller_cohorts) if fit_cohort else (
         config, _entries(config)
@@ -117,8 +117,8 @@ def resume_sweep(
       notes: sentences to begin with.
 
     Raises:
-      ConfigError, RunError: it is no sweep folder, or damaged, or it was stopped again, or the rule
-        cannot be followed.
+      ConfigError, RunError: if the folder is not a sweep folder or is damaged, the sweep
+        was stopped again, or the rule cannot be followed.
     """
     asked = read_sweep(folder)
     config = asked.config
@@ -128,8 +128,8 @@ def resume_sweep(
             return done
         if rule is not None and asked.halving is not None:
             raise ConfigError(
-                f"The sweep in {folder} gives settings up by {config.choose}, so it cannot choose "
-                f"by {rule} any more; begin another sweep."
+                f"The sweep in {folder} stops settings early by {config.choose}, so it cannot "
+                f"choose by {rule}. Start another sweep."
             )
         asked = asked._replace(config=dataclasses.replace(config, choose=rule or config.choose))
         entries = _entries(asked.config)
@@ -147,7 +147,7 @@ def extend_sweep(
     """Goes on with a finished sweep beyond the edges of its grids where the best settings lie.
 
     Raises:
-      ConfigError: it is not finished, or no best setting lies at an edge.
+      ConfigError: if it is not finished, or no best setting is at an edge.
       RunError: as for `resume_sweep`.
     """
     asked = read_sweep(folder)
@@ -158,12 +158,12 @@ def extend_sweep(
             raise ConfigError(f"The sweep in {folder} is not finished; {_go_on(folder)}")
         if asked.halving is not None:
             raise ConfigError(
-                f"The sweep in {folder} gave settings up by halving, so new ones cannot join them; "
-                "begin another sweep with a wider grid."
+                f"The sweep in {folder} used halving, so it cannot be extended. Start another "
+                "sweep with a wider grid."
             )
         wider, left_out = possible(config.wider(done.choice), len(config.settings))
         if len(wider.settings) == len(config.settings):
-            why = " ".join(left_out) or "No best setting lies at the edge of its grid."
+            why = " ".join(left_out) or "No best setting is at an edge of its grid."
             raise ConfigError(f"There is nothing to add to the sweep in {folder}. {why}")
         entries = _entries(wider)
         _require_same_tasks(folder, asked, entries)
@@ -204,13 +204,13 @@ def read_sweep(folder: Path) -> Asked:
     """Reads what a sweep of the command line is.
 
     Raises:
-      ConfigError, RunError: it is no sweep folder, or damaged, or Python began it.
+      ConfigError, RunError: if the folder is not a sweep folder, is damaged, or is from Python.
     """
     written = read_sweep_config(folder)
     if "python" in written:
         raise RunError(
-            f"The sweep in {folder} was made by Python; it goes on when that program calls "
-            "fedax.sweep again, and fedax.load_sweep reads it."
+            f"The sweep in {folder} was started from Python. To continue it, call fedax.sweep "
+            "again in that program; fedax.load_sweep reads it."
         )
     config = SweepConfig(
         written["grid"], tuple(settings_of(written)), tuple(written["seeds"]), written["choose"],
@@ -225,14 +225,14 @@ def read_sweep(folder: Path) -> Asked:
 
 
 def require_rule(folder: Path, config: SweepConfig) -> None:
-    """Raises a sentence unless a folder's configuration can be followed.
+    """Raises an error unless a folder's configuration can be followed.
 
     Raises:
-      RunError: it names no methods, or a rule that is none.
+      RunError: if it does not have methods, or the rule is unknown.
     """
     try:
         if not config.bases:
-            raise ValueError("it names no method")
+            raise ValueError("it does not have a method")
         Goal.of(config.choose, None, "choose")
     except ValueError as error:
         raise damaged(folder, error) from None
@@ -242,7 +242,7 @@ def _finished(folder: Path, config: SweepConfig, rule: str) -> Swept | None:
     """What a sweep came to by a rule; None if it is not finished.
 
     Raises:
-      ConfigError: the rule cannot be followed.
+      ConfigError: if the rule cannot be followed.
     """
     record = read_record(folder, config.settings)
     if read_summary(folder) is None or record is None:
@@ -265,7 +265,7 @@ def _entries(config: SweepConfig) -> list[Entry]:
 
 
 def _require_fit_to_give_up(config: SweepConfig, entries: Sequence[Entry]) -> None:
-    """Raises a sentence if settings cannot be given up by the rule."""
+    """Raises an error if settings cannot be given up by the rule."""
     try:
         for entry in entries:
             require_choosable(config.choose, entry.task, evaluates=True, gives_up=True)
@@ -279,10 +279,10 @@ def _tasks(entries: Sequence[Entry]) -> list[dict[str, Any]]:
 
 
 def _require_same_tasks(folder: Path, asked: Asked, entries: Sequence[Entry]) -> None:
-    """Raises a sentence if the data of a user's own task have changed."""
+    """Raises an error if the data of a user's own task have changed."""
     if next(iter(asked.config.bases.values())).task_source is not None:
         require_same_tasks(
-            asked.tasks, _tasks(entries), f"sweep in {folder}", "Begin another sweep with it."
+            asked.tasks, _tasks(entries), f"sweep in {folder}", "Start another sweep with it."
         )
 
 
@@ -354,11 +354,11 @@ def _write_config(folder: Path, asked: Asked) -> None:
 
 
 def _go_on(folder: Path) -> str:
-    return f"go on with: fedax sweep --resume {for_shell(folder)}"
+    return f"continue with: fedax sweep --resume {for_shell(folder)}"
 
 
 def _choose_another(folder: Path) -> str:
-    return f"Choose by another: fedax sweep --resume {for_shell(folder)} --choose METRIC"
+    return f"Choose another metric: fedax sweep --resume {for_shell(folder)} --choose METRIC"
 
 
 def _typed() -> str:

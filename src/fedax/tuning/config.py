@@ -11,6 +11,7 @@ from fedax.data.task import Task
 from fedax.experiment.build import find_algorithm, find_task
 from fedax.experiment.config import RunConfig, resolve, with_settings
 from fedax.experiment.errors import ConfigError
+from fedax.experiment.presets import current_preset
 from fedax.rounds.stopping import Goal
 from fedax.sweeps.choosing import PAPER_RULE, Choice, default_rule, extended
 from fedax.sweeps.grid import same, settings_of
@@ -85,7 +86,7 @@ class SweepConfig:
         """The sweep with what the edges of its grids ask for; the settings keep their numbers.
 
         Raises:
-          ConfigError: a value is none that its hyperparameter can have.
+          ConfigError: if a value is not possible for its hyperparameter.
         """
         more = extended(self.settings, choice)
         grid = {
@@ -127,7 +128,7 @@ def sweep_config(
         has validation data, else "train_loss".
 
     Raises:
-      ConfigError: a name, a key or a value is wrong; the sentence quotes it.
+      ConfigError: if a name, a key or a value is wrong; the message quotes it.
     """
     try:
         check_count("seeds", num_seeds, at_most=10_000)
@@ -138,6 +139,7 @@ def sweep_config(
         grid, Mapping
     ) else parse_grid(grid)
     task_name, task_source = find_task(task)
+    preset, of = (name and current_preset(task_name, name) for name in (preset, of))
     methods = _methods(algorithms, task_name, task_source)
     fixed = of_methods(settings or {}, methods, "--set")
     varied = of_methods(written, methods, "--grid")
@@ -163,15 +165,15 @@ def _methods(algorithms: Sequence[str], task: str, source: Any) -> list[Method]:
     for text in algorithms:
         if not text:
             raise ConfigError(
-                "A method's name is empty; write them with commas between them and without spaces: "
+                "The name of a method is empty. Separate methods by commas, without spaces: "
                 "fedavg,fedavgm"
             )
         name, own = find_algorithm(text)
         if any(name == other.name for other in found):
-            raise ConfigError(f"The sweep has the method {name} twice; leave one out.")
+            raise ConfigError(f"Method {name} is given twice.")
         found.append(method_of(name, text, own, task, source))
     if not found:
-        raise ConfigError("A sweep needs a method, such as fedavg; fedax list algorithms has all.")
+        raise ConfigError("A sweep needs a method, such as fedavg: see fedax list algorithms.")
     return found
 
 
@@ -186,12 +188,12 @@ def _grid(
     for key, values in own.items():
         check_varied(key)
         if not values:
-            raise ConfigError(f"The grid of {key} has no value.")
+            raise ConfigError(f"The grid of {key} is empty.")
         if any(same(value, other) for at, value in enumerate(values) for other in values[:at]):
             raise ConfigError(f"The grid of {key} has a value twice: {values}.")
         if key in fixed[method.name]:
             raise ConfigError(
-                f"{key} has values in --grid and one in --set for {method.name}; leave one out."
+                f"{key} of {method.name} is given by both --grid and --set. Leave one of them out."
             )
     has = method.places["algorithm"]
     start: Grid = {
@@ -211,7 +213,7 @@ def _base(
     """The configuration of a method's first setting.
 
     Raises:
-      ConfigError: it is none, or asks for what a sweep does not do.
+      ConfigError: if it is wrong, or a sweep does not support it.
     """
     first = {key: values[0] for key, values in grids[method.name].items()}
     config = resolve(
@@ -220,30 +222,30 @@ def _base(
     for name in ("early_stopping", "keep_best", "personalize_steps", "personalize_epochs"):
         if getattr(config, name) is not None:
             raise ConfigError(
-                f"{name} is for a run: all settings of a sweep run the same rounds, and their "
-                "models are not kept. Leave it out, and run the best setting again with it."
+                f"{name} is for single runs: all settings of a sweep run the same rounds, and "
+                "their models are not saved. Leave it out, then run the best setting with it."
             )
     return config
 
 
 def _check_values(base: RunConfig, grid: Grid) -> None:
-    """Raises a sentence if a hyperparameter cannot have one of its values."""
+    """Raises an error if a hyperparameter cannot have one of its values."""
     for key, values in grid.items():
         for value in values:
             with_settings(base, {key: value})
 
 
 def _check_size(grids: Mapping[str, Grid], num_seeds: int) -> None:
-    """Raises a sentence if there are too many settings, or there is nothing to compare."""
+    """Raises an error if there are too many settings, or there is nothing to compare."""
     counts = {name: math.prod(map(len, grid.values())) for name, grid in grids.items()}
     count = sum(counts.values())
     if count > MOST_SETTINGS:
         raise ConfigError(
-            f"The grids have {count:,} settings; {MOST_SETTINGS:,} is the most. Give fewer values, "
-            "or fix some hyperparameters with --set."
+            f"The grids have {count:,} settings, more than the maximum of {MOST_SETTINGS:,}. Give "
+            "fewer values, or fix some hyperparameters with --set."
         )
     if count * num_seeds == 1:
         raise ConfigError(
-            "There is nothing to compare: one method, one setting, one seed. Give --grid "
-            "KEY=VALUE,VALUE, --grid paper, several methods or --seeds."
+            "This sweep has only one run: one method, one setting, one seed. Give --grid "
+            "KEY=VALUE,VALUE, --grid reddi2021, several methods or --seeds."
         )

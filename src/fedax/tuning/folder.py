@@ -59,7 +59,7 @@ def write_sweep_config(
       tasks: what tells its tasks from others; None: it is not known.
 
     Raises:
-      OSError: the disk is full or not writable.
+      OSError: if the disk is full or not writable.
     """
     write_json(folder / CONFIG, {
         "kind": SWEEP, **config,
@@ -73,12 +73,12 @@ def read_sweep_config(folder: Path) -> dict[str, Any]:
     """What a sweep's config.json holds.
 
     Raises:
-      RunError: it is no sweep folder, or the file is damaged.
+      RunError: if the folder is not a sweep folder, or the file is damaged.
     """
     config = read_config(folder)
     if config.get("kind") != SWEEP:
         raise RunError(
-            f"{folder} holds a run and no sweep; go on with it with fedax run --resume "
+            f"{folder} is a run, not a sweep. To continue it: fedax run --resume "
             f"{for_shell(folder)}"
         )
     try:
@@ -121,7 +121,7 @@ def write_methods(folder: Path, bases: Sequence[RunConfig]) -> None:
     """Writes the configuration of each method's first run, and copies of a user's own sources.
 
     Raises:
-      OSError: the disk is full or not writable.
+      OSError: if the disk is full or not writable.
     """
     for place, base in enumerate(bases):
         own = folder / METHODS / str(place)
@@ -136,13 +136,13 @@ def read_methods(folder: Path, names: Sequence[str]) -> dict[str, RunConfig]:
     """The configurations that `write_methods` wrote, by the methods' names.
 
     Raises:
-      ConfigError: one is damaged, or a source has changed since.
-      RunError: one is of another method, or of another task than the first.
+      ConfigError: if one is damaged, or a source has changed since.
+      RunError: if one is of another method, or of another task than the first.
     """
     found: dict[str, RunConfig] = {}
     for place, name in enumerate(names):
         path = config_of_method(folder, place)
-        base = load_config(path, cure="begin another sweep with that code.")
+        base = load_config(path, cure="start another sweep with that code.")
         found[name] = base
         if base.algorithm != name:
             raise damaged(folder, f"its method {name} is {base.algorithm} in {path}")
@@ -155,7 +155,7 @@ def config_of_method(folder: Path, place: int) -> Path:
     """Where a sweep folder has the configuration of a method's first run.
 
     Raises:
-      RunError: a link leads there.
+      RunError: if a link leads there.
     """
     wrong = link_to(folder, METHODS, str(place))
     if wrong is not None:
@@ -167,7 +167,7 @@ def write_record(folder: Path, record: Record, identity: str) -> None:
     """Writes every round of every run as columns.
 
     Raises:
-      OSError: the disk is full or not writable.
+      OSError: if the disk is full or not writable.
     """
     columns = {name: getattr(record, name) for name in ROWS}
     columns |= {f"metric/{name}": values for name, values in record.metrics.items()}
@@ -178,14 +178,14 @@ def read_record(folder: Path, settings: Sequence[Setting]) -> Record | None:
     """The record of a sweep; None while there is none.
 
     Raises:
-      RunError: the file is damaged.
+      RunError: if the file is damaged.
     """
     path = folder / ROUNDS
     if not path.exists():
         return None
     part = part_of(read_columns(path), path)
     if part.setting.max(initial=-1) >= len(settings):
-        raise RunError(f"{path} has settings that {folder / CONFIG} does not name.")
+        raise RunError(f"{path} has settings that are not in {folder / CONFIG}.")
     require_modest(len(settings), [part], str(folder))
     return Record(list(settings), *part)
 
@@ -194,7 +194,7 @@ def write_results(folder: Path, record: Record, choice: Choice) -> None:
     """Writes the table of results, a row a run.
 
     Raises:
-      OSError: the disk is full or not writable.
+      OSError: if the disk is full or not writable.
     """
     seeds = np.unique(record.seed)
     text = io.StringIO(newline="")
@@ -223,7 +223,7 @@ def write_summary(
     """Writes what a sweep says at its end.
 
     Raises:
-      OSError: the disk is full or not writable.
+      OSError: if the disk is full or not writable.
     """
     summary = {
         "rounds": int(record.done.max(initial=0)), "runs": len(record.setting),

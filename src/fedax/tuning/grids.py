@@ -69,13 +69,13 @@ def parse_grid(words: Sequence[str]) -> tuple[str | None, Grid]:
       The preset, or None; and key -> values, the keys as they were written.
 
     Raises:
-      ConfigError: a word is neither, or a value or a key is there twice.
+      ConfigError: if a word is neither, or a value or a key is repeated.
 
     Example:
       >>> parse_grid(["client_learning_rate=0.1,1", "base=sgdm(0.9),adam(0.9,0.99)"])
       (None, {'client_learning_rate': [0.1, 1.0], 'base': ['sgdm(0.9)', 'adam(0.9,0.99)']})
-      >>> parse_grid(["paper", "momentum=0,0.9"])
-      ('paper', {'momentum': [0.0, 0.9]})
+      >>> parse_grid(["reddi2021", "momentum=0,0.9"])
+      ('reddi2021', {'momentum': [0.0, 0.9]})
     """
     preset, grid = None, {}
     for word in words:
@@ -84,8 +84,8 @@ def parse_grid(words: Sequence[str]) -> tuple[str | None, Grid]:
         if not equals and re.fullmatch(r"[\w-]+", word) and not _is_number(word):
             if preset is not None:
                 raise ConfigError(
-                    f"--grid names two presets, {_cut(preset)} and {_cut(word)}; values are "
-                    "KEY=VALUE,..."
+                    f"--grid has two presets, {_cut(preset)} and {_cut(word)}. Give one; values "
+                    "are written KEY=VALUE,..."
                 )
             preset = word
             continue
@@ -95,7 +95,7 @@ def parse_grid(words: Sequence[str]) -> tuple[str | None, Grid]:
                 f"client_learning_rate=0.1,1, or the name of a preset, but got {quoted(word)}."
             )
         if key in grid:
-            raise ConfigError(f"--grid has {_cut(key)} twice; give all of its values at once.")
+            raise ConfigError(f"--grid has {_cut(key)} twice; give all of its values once.")
         grid[key] = parse_values(text, key)
     return preset, grid
 
@@ -107,7 +107,7 @@ def parse_values(text: str, key: str = "KEY") -> list[Any]:
     one number is no whole one, all are floats.
 
     Raises:
-      ConfigError: a value is empty, is there twice, or cannot be read.
+      ConfigError: if a value is empty, repeated, or cannot be read.
 
     Example:
       >>> parse_values("0, logspace(-2, 0, 3)"), parse_values("1,2,none")
@@ -117,13 +117,13 @@ def parse_values(text: str, key: str = "KEY") -> list[Any]:
     for item in _split(text, key):
         if not item:
             raise ConfigError(
-                f"--grid {_cut(f'{key}={text}')} has an empty value; write the values with commas "
-                f"between them, without spaces or in quotes: KEY=0.1,1"
+                f"--grid {_cut(f'{key}={text}')} has an empty value. Separate values by commas, "
+                f"without spaces or in quotes: KEY=0.1,1"
             )
         found += _spaced(item, key)
     if len(found) > MOST_VALUES:
         raise ConfigError(
-            f"--grid {_cut(key)} has {len(found):,} values; {MOST_VALUES:,} is the most."
+            f"--grid {_cut(key)} has {len(found):,} values; the maximum is {MOST_VALUES:,}."
         )
     for place, value in enumerate(found):
         if any(same(value, other) for other in found[:place]):
@@ -143,28 +143,28 @@ def preset_grid(task: str, source: Source | None, preset: str) -> dict[str, Any]
     """The grid of a preset; it may have keys that are no hyperparameters.
 
     Raises:
-      ConfigError: there is no such preset, or it has no grid; the sentence says which have.
+      ConfigError: if the preset is unknown, or does not have a grid; the message says which do.
     """
     if source is not None:
         raise ConfigError(
-            f"The task {task} has no presets, so there is no grid {preset!r}; write the values: "
-            "--grid KEY=VALUE,VALUE"
+            f"The task {task} does not have presets, so the grid {preset!r} is unknown. Give "
+            "values: --grid KEY=VALUE,VALUE"
         )
     try:
         check_preset(task, preset)
     except ConfigError as error:
-        raise ConfigError(f"{error} Values are written --grid KEY=VALUE,VALUE.") from None
+        raise ConfigError(f"{error} Or give values: --grid KEY=VALUE,VALUE.") from None
     grid = {} if preset == "none" else presets(task)[preset]["grid"]
     if grid:
         return grid
     have = [name for name, tables in presets(task).items() if tables["grid"]]
     others = [name for name in TASKS if presets(name).get(preset, {}).get("grid")]
-    which = f"the task's presets that have one: {', '.join(have)}" if have else (
-        f"none of the task's presets has one; tasks whose {preset} has one: {', '.join(others)}"
-        if others else "none of the task's presets has one"
+    which = f"presets with a grid: {', '.join(have)}" if have else (
+        f"none of its presets has one; tasks whose {preset} has one: {', '.join(others)}"
+        if others else "none of its presets has one"
     )
     raise ConfigError(
-        f"The preset {preset} of the task {task} has no grid ({which}); write the values: --grid "
+        f"Preset {preset} of task {task} does not have a grid ({which}). Give values: --grid "
         "KEY=VALUE,VALUE"
     )
 
@@ -186,7 +186,7 @@ def of_methods(
       method -> key -> something; a key's place stands before it only where it is needed.
 
     Raises:
-      ConfigError: no method has a key, or one that is named has it not, or a key fits two places.
+      ConfigError: if the named method, or no method, has a key, or a key is ambiguous.
     """
     found: dict[str, dict[str, T]] = {method.name: {} for method in methods}
     for alone in (False, True):
@@ -204,8 +204,8 @@ def of_methods(
                     continue
                 if (name, place) in there:
                     raise ConfigError(
-                        f"{option} has {there[name, place]} and {word}, which are the same for "
-                        f"{name}; leave one out."
+                        f"{option} has both {there[name, place]} and {word}, which are the same "
+                        f"for {name}. Leave one out."
                     )
                 there[name, place] = word
                 found[name][place] = value
@@ -213,14 +213,14 @@ def of_methods(
 
 
 def check_varied(key: str) -> None:
-    """Raises a sentence unless a sweep can vary a setting that every method has."""
+    """Raises an error unless a sweep can vary a setting that every method has."""
     place, _, name = key.rpartition(".")
     if name not in RUN_KEYS or place not in ("", "run") or name in VARIED_OF_RUN:
         return
     cure = {"seed": "--seeds N runs every setting with N seeds",
-            "num_rounds": "--rounds says how many all settings run"}
+            "num_rounds": "--rounds sets the rounds of all settings"}
     raise ConfigError(
-        f"--grid cannot vary {name}: {cure.get(name, 'all settings have it alike, see --set')}."
+        f"--grid cannot vary {name}: {cure.get(name, 'all settings share it, see --set')}."
     )
 
 
@@ -247,7 +247,7 @@ def _canonical(key: str, method: Method, option: str) -> str | None:
         return name if len(fits) == 1 else key
     if len(fits) > 1:
         ways = " or ".join(f"{at}.{name}" for at in fits)
-        raise ConfigError(f"{option} {name} is one of the {' and of the '.join(fits)} of "
+        raise ConfigError(f"{option} {name} belongs to the {' and the '.join(fits)} of "
                           f"{method.name}; write {ways}.")
     return name if fits else None
 
@@ -270,7 +270,7 @@ def _split(text: str, key: str) -> list[str]:
             depth.append(letter)
         elif letter in CLOSING and (not depth or OPENING.index(depth.pop()) !=
                                     CLOSING.index(letter)):
-            raise ConfigError(f"--grid {_cut(f'{key}={text}')}: a {letter!r} closes nothing.")
+            raise ConfigError(f"--grid {_cut(f'{key}={text}')}: unmatched {letter!r}.")
         if letter == "," and not depth:
             items.append("")
         else:
@@ -297,8 +297,8 @@ def _spaced(item: str, key: str) -> list[Any]:
             raise ValueError
     except (ValueError, IndexError):
         raise ConfigError(
-            f"--grid {_cut(f'{key}={item}')} cannot be read; {name.strip()}(FIRST, LAST, "
-            f"HOW_MANY) gives {meaning}."
+            f"--grid {_cut(f'{key}={item}')} cannot be read. {name.strip()}(FIRST, LAST, COUNT) "
+            f"gives {meaning}."
         ) from None
     return values
 

@@ -39,7 +39,7 @@ def rungs(num_rounds: int, factor: int, num_settings: int) -> list[int]:
       num_settings: of the method that has most.
 
     Raises:
-      ValueError: factor is less than 2.
+      ValueError: if factor is less than 2.
 
     Example:
       >>> rungs(200, 3, 28)
@@ -58,7 +58,7 @@ def halved(factor: int, settings_per_batch: int | None, settings: Sequence[Setti
     """Halving on the devices of this process.
 
     Raises:
-      ValueError: the factor is less than 2.
+      ValueError: if the factor is less than 2.
     """
     rungs(1, factor, len(settings))
     return Halving(factor, jax.local_device_count(), settings_per_batch)
@@ -123,7 +123,7 @@ def train_rungs(
         keeper = Keeper(folder, identity, f"rung-{place}")
         starts = None if before is None else functools.partial(_from, before, entries)
         with display(len(left) * len(seeds), rounds) as shown:
-            shown.say(f"{len(left)} of {len(settings)} settings go to round {rounds}")
+            shown.say(f"{len(left)} of {len(settings)} settings continue to round {rounds}")
             parts = train_units(
                 sweeping, units, rounds, keeper, shown, starts, goes_on=rounds < num_rounds
             )

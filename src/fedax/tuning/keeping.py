@@ -53,21 +53,21 @@ class Keeper:
         """The rounds of a unit that is done; None if it is not.
 
         Raises:
-          RunError: the file is damaged, or of another sweep.
+          RunError: if the file is damaged, or of another sweep.
         """
         path = self._path(index)
         if not path.exists():
             return None
         part = _part(path, self._of(unit))
         if part.setting.tolist() != list(unit.settings) or set(part.seed.tolist()) != {unit.seed}:
-            raise RunError(f"{path} is of other settings than the sweep's; delete it.")
+            raise RunError(f"{path} has other settings than the sweep. Delete it.")
         return part
 
     def finish(self, index: int, unit: Unit, part: Part, *, goes_on: bool = False) -> None:
         """Writes the rounds of a unit that is done; its last state stays if something goes on.
 
         Raises:
-          OSError: the disk is full or not writable.
+          OSError: if the disk is full or not writable.
         """
         self._folder.mkdir(exist_ok=True)
         columns = {name: getattr(part, name) for name in ("setting", "seed", "diverged", "done")}
@@ -86,7 +86,7 @@ class Keeper:
         """Writes where a unit stands; the state before stays until this one is whole.
 
         Raises:
-          OSError: the disk is full or not writable.
+          OSError: if the disk is full or not writable.
         """
         work = self._work(index)
         self._folder.mkdir(exist_ok=True)
@@ -137,7 +137,7 @@ def parts_so_far(folder: Path, num_settings: int) -> list[Part]:
     """The rounds of every run of a sweep that is done, or has come to a rung of halving.
 
     Raises:
-      RunError: a file is damaged, or of another sweep, or all are too large together.
+      RunError: if a file is damaged, or of another sweep, or all are too large together.
     """
     latest: dict[tuple[int, int], Part] = {}
     found = [path for path in folder.glob("rung-*") if RUNG.fullmatch(path.name)]
@@ -149,7 +149,7 @@ def parts_so_far(folder: Path, num_settings: int) -> list[Part]:
         for path in sorted(place.glob("part-*.npz")):
             part = _part(path)
             if part.setting.max(initial=-1) >= num_settings:
-                raise RunError(f"{path} has settings that {folder / CONFIG} does not name.")
+                raise RunError(f"{path} has settings that are not in {folder / CONFIG}.")
             for row, number in enumerate(part.setting.tolist()):
                 latest[number, int(part.seed[row])] = part.row(row)
     require_modest(num_settings, list(latest.values()), str(folder))
@@ -170,7 +170,7 @@ def part_of(columns: Mapping[str, np.ndarray], path: Path) -> Part:
     """The rounds of runs from columns that a file has.
 
     Raises:
-      RunError: they are not those of runs.
+      RunError: if they are not those of runs.
     """
     metrics = {
         name.removeprefix(_METRIC): values for name, values in columns.items()
@@ -180,7 +180,7 @@ def part_of(columns: Mapping[str, np.ndarray], path: Path) -> Part:
         setting, seed, diverged, done = (columns[name] for name in ROWS)
         return checked(Part(setting, seed, diverged, done, metrics))
     except KeyError as error:
-        raise RunError(f"{path} is damaged: it has no column {error}.") from None
+        raise RunError(f"{path} is damaged: the column {error} is missing.") from None
     except ValueError as error:
         raise RunError(f"{path} is damaged: {error}.") from None
 
@@ -189,7 +189,7 @@ def checked(part: Part) -> Part:
     """A part from a file, whose columns belong together.
 
     Raises:
-      ValueError: they do not. The message is a phrase.
+      ValueError: if they do not. The message is a phrase.
     """
     count = part.setting.size
     rounds = max((values.shape[-1] for values in part.metrics.values() if values.ndim), default=0)
@@ -207,10 +207,10 @@ def checked(part: Part) -> Part:
 
 
 def require_modest(num_settings: int, parts: Sequence[Part], where: str) -> None:
-    """Raises a sentence unless parts from files can be put together without excessive memory.
+    """Raises an error unless parts from files can be put together without excessive memory.
 
     Raises:
-      RunError: one run is said to be so much longer than the others, or there are so many seeds,
+      RunError: if one run is said to be so much longer than the others, or there are so many seeds,
         that the whole is far larger than the files.
     """
     rows = sum(len(part.setting) for part in parts)
@@ -221,8 +221,8 @@ def require_modest(num_settings: int, parts: Sequence[Part], where: str) -> None
     whole = 8 * (rows * longest * len(names) + num_settings * len(seeds))
     if whole > max(ALLOWED_BYTES, MOST_TIMES * held):
         raise RunError(
-            f"The runs in {where} would take {whole:,} bytes together, far more than their files; "
-            "they are damaged, or not of one sweep."
+            f"The runs in {where} would take {whole:,} bytes in memory, far more than their files. "
+            "They are damaged, or belong to several sweeps."
         )
 
 
@@ -233,7 +233,7 @@ def write_columns(path: Path, columns: Mapping[str, np.ndarray], identity: str) 
     memory, and a metric of all runs and rounds is a matrix, which a table would take apart.
 
     Raises:
-      OSError: the disk is full or not writable.
+      OSError: if the disk is full or not writable.
     """
     write_atomically(path, packed({"identity": np.array([identity, _digest(columns)]), **columns}))
 
@@ -242,7 +242,7 @@ def read_columns(path: Path, identity: str | None = None) -> dict[str, np.ndarra
     """Reads what `write_columns` wrote.
 
     Raises:
-      RunError: the file is missing, damaged or of something else.
+      RunError: if the file is missing, damaged or of something else.
     """
     try:
         columns = read_npz(path)
@@ -252,7 +252,7 @@ def read_columns(path: Path, identity: str | None = None) -> dict[str, np.ndarra
     except (OSError, ValueError) as error:
         reason = (error.strerror if isinstance(error, OSError) else None) or error
         raise RunError(
-            f"{path} cannot be read: {reason}. Delete it, and go on with the sweep, which makes it "
+            f"{path} cannot be read: {reason}. Delete it and resume the sweep, which writes it "
             "again."
         ) from None
     if identity is not None and said[0] != identity:

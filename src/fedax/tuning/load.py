@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 
 def load_sweep(path: str | Path) -> LoadedSweep:
-    """Reads a sweep folder, of a finished sweep or of one that was stopped or killed.
+    """Reads a sweep folder, whether the sweep is finished, was stopped or was killed.
 
     Args:
       path: the folder, made by `fedax sweep` or by `fedax.sweep(..., out=path)`.
 
     Raises:
-      RunError: there is no such folder, or it holds no sweep, or is damaged.
+      RunError: if the folder does not exist, does not contain a sweep, or is damaged.
 
     Example:
       >>> import fedax, tempfile
@@ -40,13 +40,13 @@ def load_sweep(path: str | Path) -> LoadedSweep:
 
 
 class LoadedSweep:
-    """A sweep as its folder has it, see `load_sweep`.
+    """A sweep read from its folder, see `load_sweep`.
 
     Attributes:
       path: the folder.
-      config: what config.json holds.
-      summary: what a finished sweep came to, else None.
-      record: every round of every run that is done.
+      config: contents of config.json.
+      summary: contents of summary.json if the sweep is finished, else None.
+      record: every round of every finished run.
     """
 
     def __init__(self, path: Path) -> None:
@@ -69,19 +69,19 @@ class LoadedSweep:
 
     @property
     def finished(self) -> bool:
-        """Whether it came to its end."""
+        """Whether all runs are finished."""
         return self.summary is not None
 
     @functools.cached_property
     def choice(self) -> Choice:
-        """The settings by how good they are.
+        """The settings ranked by their scores.
 
         Raises:
-          RunError: no run is done yet, or the sweep was chosen by a function of the user's.
+          RunError: if no run is finished yet, or the rule was a function in Python.
         """
         if not len(self.record.setting):
             raise RunError(
-                f"No run of the sweep in {self.path} is done yet; go on with it: fedax sweep "
+                f"The sweep in {self.path} has not finished a run yet. Continue it: fedax sweep "
                 f"--resume {for_shell(self.path)}"
             )
         try:
@@ -92,10 +92,10 @@ class LoadedSweep:
 
     @property
     def results(self) -> pandas.DataFrame:
-        """A data frame with a row a run, see `Record.results`."""
+        """A data frame with one row per run, see `Record.results`."""
         return self.record.results()
 
     @property
     def rounds(self) -> pandas.DataFrame:
-        """A data frame with a row a round of a run, see `Record.rounds`."""
+        """A data frame with one row per round of each run, see `Record.rounds`."""
         return self.record.rounds()

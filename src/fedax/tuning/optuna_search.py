@@ -295,8 +295,8 @@ def _note(
         ]
         if any(map(math.isnan, scores)):
             raise ValueError(
-                "A trial has no score: the metric was not measured, or is undefined, as an AUC is "
-                "where only one class occurs. Choose another metric."
+                "A trial does not have a score: the metric was not measured, or is undefined, like "
+                "an AUC with only one class. Choose another metric."
             )
         said["scores"] = [score if math.isfinite(score) else None for score in scores]
         if any(tried.diverged.values()):

@@ -55,7 +55,7 @@ def open_study(
       about: what all workers must have alike, such as the number of rounds; kept with the study.
 
     Raises:
-      RunError: the storage cannot be used, or the study there is of another search.
+      RunError: if the storage cannot be used, or its study is of a different search.
     """
     url = storage if isinstance(storage, str) else _sqlite(storage)
     what = {
@@ -78,12 +78,12 @@ def open_study(
         if differ[0] == TASKS:
             require_same_tasks(
                 known[TASKS], what.get(TASKS, []), f"study {name!r} in {_shown(url)}",
-                "Choose another storage, or search with the data that it began with.",
+                "Choose another storage, or use the data that the search started with.",
             )
         raise RunError(
-            f"The study {name!r} in {_shown(url)} is of another search: {differ[0]} was "
-            f"{known.get(differ[0])} and is {what.get(differ[0])}. Choose another storage, or "
-            "search as it was begun."
+            f"The study {name!r} in {_shown(url)} belongs to a different search: {differ[0]} was "
+            f"{known.get(differ[0])} and is now {what.get(differ[0])}. Choose another storage, or "
+            "repeat the original search."
         )
     return study
 
@@ -92,7 +92,7 @@ def _storage(url: str) -> RDBStorage:
     """The storage; where another worker makes its tables at the same moment, when these are made.
 
     Raises:
-      SQLAlchemyError, ImportError: it cannot be opened.
+      SQLAlchemyError, ImportError: if it cannot be opened.
     """
     sqlite = {"connect_args": {"timeout": PATIENCE}} if url.startswith("sqlite") else {}
 
@@ -292,7 +292,7 @@ def _sqlite(file: Path) -> str:
     try:
         return sqlite_address(file).replace("{", "{{").replace("}", "}}")
     except ValueError as error:
-        raise RunError(f"A study cannot be kept in the folder: {error}.") from None
+        raise RunError(f"The study cannot be saved in the folder: {error}.") from None
 
 
 def _shown(url: str) -> str:

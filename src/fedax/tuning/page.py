@@ -27,7 +27,7 @@ def bases(folder: Path, config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
       Nothing of a sweep that Python made.
 
     Raises:
-      RunError: a file is damaged.
+      RunError: if a file is damaged.
     """
     if "python" in config:
         return {}
@@ -46,8 +46,8 @@ def write_page(folder: Path, record: Record, choice: Choice) -> None:
       choice: what was chosen of it.
 
     Raises:
-      OSError: the disk is full or not writable.
-      RunError: the configuration is damaged.
+      OSError: if the disk is full or not writable.
+      RunError: if the configuration is damaged.
     """
     content = sweep_page(record, choice, read_sweep_config(folder), read_summary(folder))
     write_atomically(folder / PAGE, content.encode())

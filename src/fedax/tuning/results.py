@@ -45,33 +45,34 @@ def table(
     baseline: str | None = None,
     all_settings: bool = False,
 ) -> ResultsTable:
-    """The table of results of a paper: mean and standard deviation over seeds, the best in bold.
+    """A table of results as in papers: mean and standard deviation over seeds, the best in bold.
 
-    Runs that differ in nothing but their seeds are one row, named by task, method and the settings
-    that differ. A setting of which a seed diverged has no mean, and the table says so.
+    Runs that differ only in their seeds share one row, named by task, method and the settings that
+    differ. If a seed of a setting diverged, its row says so and shows no mean.
 
     Args:
-      results: folders of runs and sweeps, or what `train`, `sweep`, `load_run` and `load_sweep`
-        return: one or a list of them, or label -> one or a list, the seeds of that row. Of a sweep
-        each method's best setting is a row.
-      metric: a name, or several, such as "test_accuracy"; of one whose name does not say what is
-        better, "lift:max" does. Default: test_accuracy, or else test_loss, or train_loss, which is
-        the mean over the last 100 rounds. Of other metrics the last value counts.
+      results: folders of runs and sweeps, or results of `train`, `sweep`, `load_run` and
+        `load_sweep`: one or a list, or a dictionary of label to one or a list (the seeds of that
+        row). A sweep adds one row for the best setting of each method.
+      metric: one name or several, such as "test_accuracy"; if the name does not imply which
+        direction is better, write "lift:max". Default: test_accuracy, otherwise test_loss,
+        otherwise train_loss. train_loss is averaged over the last 100 rounds; other metrics use
+        their last value.
       target: adds the rounds, and the bytes of all clients, until the first metric reaches it.
-      significance: adds the two-sided p-value of "t-test" (paired) or "wilcoxon" (signed ranks), of
-        the first metric over the seeds that a row and the baseline share.
-      baseline: the row that others are tested against, by its method, with its settings where
-        there are several, such as "fedavg client_learning_rate=0.1"; None: the best.
-      all_settings: of a sweep, every setting is a row.
+      significance: adds the two-sided p-value of a paired "t-test" or of "wilcoxon" (signed
+        ranks), for the first metric over the seeds that a row shares with the baseline.
+      baseline: row to test against, by its method, or method and settings if there are several
+        rows, such as "fedavg client_learning_rate=0.1"; None: the best.
+      all_settings: whether to show every setting of a sweep.
 
     Returns:
       A table with `markdown()`, `latex()` (which needs the package booktabs), `csv()` and
-      `to_pandas()`; printed, it is Markdown.
+      `to_pandas()`; it prints as Markdown.
 
     Raises:
-      TableError: a ValueError; the results do not have what is asked for.
-      RunError: a folder holds neither a run nor a sweep, or is damaged.
-      TypeError: something else was given.
+      TableError: if the results do not have a metric, or too few seeds. It is a ValueError.
+      RunError: if a folder does not contain a run or a sweep, or is damaged.
+      TypeError: if the input is something else.
 
     Example:
       >>> rows = {
@@ -87,7 +88,7 @@ def table(
       Test loss: mean ± sample standard deviation over 2 seeds. The best is bold.
     """
     if baseline is not None and significance is None:
-        raise TableError("A baseline goes with significance, 't-test' or 'wilcoxon'.")
+        raise TableError("baseline needs significance, 't-test' or 'wilcoxon'.")
     found = _found(results, all_settings)
     metrics = [metric] if isinstance(metric, str) else metric
     with understood("these results", "table"):
@@ -100,7 +101,7 @@ def is_sweep(folder: Path) -> bool:
     """Whether a folder is a sweep's, or else a run's.
 
     Raises:
-      RunError: it is neither.
+      RunError: if it is neither.
     """
     return read_config(folder).get("kind") == SWEEP
 
@@ -123,8 +124,8 @@ def understood(folder: Path | str, what: str = "page") -> Iterator[None]:
         raise
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise RunError(
-            f"No {what} can be made of {folder}, as one of its files holds what no run writes "
-            f"there: {type(error).__name__}: {error}. (--debug shows where.)"
+            f"Cannot make the {what} of {folder}: one of its files is damaged, or was not written "
+            f"by a run. {type(error).__name__}: {error}. (--debug shows where.)"
         ) from error
 
 
@@ -132,14 +133,14 @@ def runs_in(folder: Path) -> list[Run]:
     """A run, of which the folder's name is name enough, or the best ones of a sweep.
 
     Raises:
-      RunError: it is neither, or the sweep has no best setting yet.
+      RunError: if it is neither, or the sweep has no best setting yet.
     """
     if not is_sweep(folder):
         return [read_run(folder)._replace(name="")]
     sweep = load_sweep(folder)
     found = best_runs(sweep.record, sweep.choice, sweep.config, bases(folder, sweep.config))
     if not found:
-        raise RunError(f"The sweep in {folder} has no setting with a finite score yet.")
+        raise RunError(f"No setting of the sweep in {folder} has a finite score yet.")
     return found
 
 
@@ -212,9 +213,9 @@ def _of_one(result: Any, place: int, all_settings: bool) -> Found:
         config = {"algorithm": "", "task": "", "seed": place}
         return Found([Run(f"run {place}", config, history.rounds, summary, {})], [])
     raise TypeError(
-        "A table is made of folders of runs and sweeps, of what fedax.train, fedax.sweep, "
-        "fedax.load_run and fedax.load_sweep return, of lists of them, or of label -> one or a "
-        f"list, but this is of type {type(result).__name__}."
+        "The input of a table must be folders of runs and sweeps, results of fedax.train, "
+        "fedax.sweep, fedax.load_run or fedax.load_sweep, a list of these, or a dictionary of "
+        f"label to one or a list, but is of type {type(result).__name__}."
     )
 
 
@@ -228,8 +229,8 @@ def _of_sweep(
         return Found(runs_of_settings(record, numbers, config, methods), [])
     rule = rule_in_words(record, choice).partition(";")[0]
     notes = [
-        f"Of {len(chosen.order)} settings of {method}, {record.settings[chosen.best].label} is the "
-        f"best by {rule}."
+        f"{method}: best of {len(chosen.order)} settings by {rule}, "
+        f"{record.settings[chosen.best].label}."
         for method, chosen in choice.methods.items()
         if chosen.best is not None and len(chosen.order) > 1
     ] + [
@@ -237,5 +238,7 @@ def _of_sweep(
         for method, chosen in choice.methods.items() if chosen.best is None
     ]
     if choice.rule.startswith("test_"):
-        notes.append(f"{choice.rule} chose the settings, so what it says of them is too good.")
+        notes.append(
+            f"The settings were chosen by {choice.rule}, so their {choice.rule} is too optimistic."
+        )
     return Found(best_runs(record, choice, config, methods), notes)

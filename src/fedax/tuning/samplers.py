@@ -59,11 +59,11 @@ PRUNERS = ("none", "median", "hyperband", "halving")
 
 
 def check_sampler(name: str) -> None:
-    """Raises a sentence unless there is such a sampler, and what it needs is installed.
+    """Raises an error unless there is such a sampler, and what it needs is installed.
 
     Raises:
-      ConfigError: there is none.
-      RunError: a package is missing.
+      ConfigError: if there is none.
+      RunError: if a package is missing.
     """
     _check("sampler", name, SAMPLERS)
     needs = SAMPLERS[name].needs
@@ -101,7 +101,7 @@ def make_pruner(name: str, num_rounds: int, every: int) -> BasePruner | None:
       every: rounds between reports.
 
     Raises:
-      ConfigError: there is none.
+      ConfigError: if there is none.
     """
     _check("pruner", name, PRUNERS)
     if name == "median":

@@ -125,7 +125,7 @@ def search_config(
       **sweep: preset, settings, num_seeds and choose, see `sweep_config`.
 
     Raises:
-      ConfigError: a name, a range or a value is wrong; the sentence quotes it.
+      ConfigError: if a name, a range or a value is wrong; the message quotes it.
       RunError: Optuna is not installed.
     """
     check_search(sampler, pruner, num_trials, batch_size, sweep.get("choose") or PAPER_RULE)
@@ -140,7 +140,9 @@ def search_config(
     spaces = of_methods(space, methods, "--search")
     for name, own in spaces.items():
         if not own:
-            raise ConfigError(f"--search has nothing that {name} has; leave the method out.")
+            raise ConfigError(
+                f"--search has no range of a setting of {name}. Add one, or leave the method out."
+            )
     try:
         config = sweep_config(
             task, algorithms, {key: ends(of) for key, of in space.items()}, **sweep
@@ -165,7 +167,7 @@ def start_search(
       fit_cohort, overwrite: see `fedax.experiment.run.start`.
 
     Raises:
-      ConfigError, RunError: a value is wrong, the folder or the storage cannot be used, or the
+      ConfigError, RunError: if a value is wrong, the folder or the storage cannot be used, or the
         search was stopped.
     """
     # What cannot be trained is said before anything is made.
@@ -201,16 +203,16 @@ def resume_search(
     config, asked = _read(folder, written), written["search"]
     if storage is None and asked["storage_has_password"]:
         raise ConfigError(
-            f"The study of {folder} is in a database with a password, which the folder does not "
-            "keep; give --storage URL, too."
+            f"The study of {folder} is in a database with a password, which is not saved. Give it "
+            "again: --storage URL"
         )
     place = asked["storage"]
     own = trust.is_own(_signed(place, written.get("made_by", {})))
     if storage is None and place is not None and not own:
         raise ConfigError(
-            f"{folder / CONFIG} keeps its study at {place}, outside the folder, and was not "
-            "written by fedax for you here, or was changed since. If you know and trust that "
-            "database, give it yourself: --storage URL"
+            f"{folder / CONFIG} refers to a study outside the folder, {place}, but was not written "
+            "by your fedax on this machine, or was changed since. If you trust that database, "
+            "give it yourself: --storage URL"
         )
     if num_trials is not None:
         config = config._replace(num_trials=num_trials)
@@ -340,9 +342,9 @@ def _best(config: SearchConfig, algorithm: str, study: optuna.Study) -> str | No
         return None
     run = config.sweep.run(Setting(0, algorithm, best.params))
     return (
-        f"# The best of {len(study.get_trials(deepcopy=False))} trials of {algorithm} on "
+        f"# Best of {len(study.get_trials(deepcopy=False))} trials of {algorithm} on "
         f"{config.sweep.task}: {best.value:.6g}, by {config.sweep.choose}.\n"
-        f"# fedax run --config FILE trains with it.\n\n{as_toml(run)}"
+        f"# Train with it: fedax run --config FILE\n\n{as_toml(run)}"
     )
 
 
@@ -394,7 +396,7 @@ def _has_password(storage: str | None) -> bool:
 
 
 def _go_on(folder: Path) -> str:
-    return f"Go on with: fedax sweep --resume {for_shell(folder)}"
+    return f"Continue with: fedax sweep --resume {for_shell(folder)}"
 
 
 def _typed(storage: str | None) -> str:

@@ -82,12 +82,12 @@ class Plan(NamedTuple):
 
 
 class SearchResult(NamedTuple):
-    """What a search came to.
+    """The result of a search.
 
     Attributes:
-      study: Optuna's, with all trials of all workers: `study.best_params`, `study.best_value`,
-        `study.trials_dataframe()`.
-      record: the rounds of the trials that were trained here, as those of a sweep; a setting's
+      study: Optuna's study, with all trials of all workers: `study.best_params`,
+        `study.best_value`, `study.trials_dataframe()`.
+      record: the rounds of the trials that were trained here, like those of a sweep; a setting's
         number is its place among them.
     """
 
@@ -96,7 +96,7 @@ class SearchResult(NamedTuple):
 
 
 def require_optuna() -> None:
-    """Raises a sentence if Optuna is not installed."""
+    """Raises an error if Optuna is not installed."""
     try:
         import optuna  # noqa: PLC0415, F401 - optional, and slow to import
     except ModuleNotFoundError:
@@ -124,40 +124,40 @@ def search(
     progress: bool = True,
     **options: Unpack[SimulateOptions],
 ) -> SearchResult:
-    """Searches ranges of hyperparameters by Optuna, several trials side by side as one program.
+    """Searches ranges of hyperparameters with Optuna, training several trials as one program.
 
-    The same call again goes on after whatever stopped it; trials that were under way are done
-    again. With a larger num_trials it adds trials.
+    The same call again continues an interrupted search; trials in progress are repeated. With a
+    larger num_trials, it adds trials.
 
     Args:
       task: model and data.
       factory: (model, **hyperparameters) -> the method, such as `fedax.fedyogi`.
-      space: hyperparameter -> its range, "loguniform(0.001, 10)", "uniform(0, 1)", "int(1, 20)",
+      space: hyperparameter -> its range: "loguniform(0.001, 10)", "uniform(0, 1)", "int(1, 20)",
         "logint(1, 100)" or "choice(A, B)", or one of `optuna.distributions`.
-      num_rounds: T of every trial.
-      num_trials: of the study.
-      out: a folder, made if it is not there.
-      overwrite: whether the run, sweep or search that the folder holds is deleted first; a study
-        in storage stays.
-      seeds: every trial is trained with so many, from the option `seed` on; its value is their
-        mean.
-      choose: what is best: a metric, as for a sweep. None: the validation loss if the task has
-        validation data, else "train_loss".
+      num_rounds: number of rounds of every trial, T.
+      num_trials: total number of trials of the study.
+      out: a folder, created if it does not exist.
+      overwrite: whether to delete the run, sweep or search in the folder first; a study in storage
+        stays.
+      seeds: number of seeds of every trial, counted from the option `seed`; a trial's value is the
+        mean over them.
+      choose: metric that ranks the trials, as for a sweep. None: the validation loss if the task
+        has validation data, otherwise "train_loss".
       sampler: "tpe", "random", "qmc", "cmaes", "gp", or one of `optuna.samplers`.
-      pruner: "none", "median", "hyperband" or "halving": gives trials up that are behind, by the
+      pruner: "none", "median", "hyperband" or "halving"; stops trials that fall behind, by their
         first seed.
-      batch_size: trials that are drawn and trained together.
+      batch_size: number of trials that are drawn and trained together.
       storage: URL of a database that several workers share, such as
-        "postgresql://user@host/name"; None: SQLite in the folder. Each worker has a folder of its
-        own.
+        "postgresql://user@host/name"; None: SQLite in the folder. Each worker has its own folder.
       fixed: hyperparameters that are not searched.
-      progress: whether a line is printed for every batch.
+      progress: whether to print a line for every batch.
       **options: see `SimulateOptions`.
 
     Raises:
-      TypeError, ValueError, ConfigError: an argument is not what it should be.
-      RunError: Optuna is missing, the study is of another search or cannot be used.
-      KeyboardInterrupt: Ctrl-C; the same call goes on.
+      TypeError, ValueError, ConfigError: if an argument is wrong.
+      RunError: if Optuna is not installed, or the study belongs to a different search or cannot be
+        used.
+      KeyboardInterrupt: on Ctrl-C; the same call continues.
     """
     check_search(sampler, pruner, num_trials, batch_size, choose or PAPER_RULE)
     # Slow to import.
@@ -183,7 +183,7 @@ def search(
         {"task": task.name, "cohort_size": settings.cohort_size, "fixed": fixed,
          TASKS: record_of_tasks([task])},
         sampler, pruner, batch_size, storage,
-        f"Call fedax.search again with the same arguments and out={str(out)!r} to go on.",
+        f"Call fedax.search again with the same arguments and out={str(out)!r} to continue.",
     )
     folder = expanded(out)
     try:
@@ -203,10 +203,10 @@ def search(
 def check_search(
     sampler: str | BaseSampler, pruner: str, num_trials: int, batch_size: int, choose: str
 ) -> None:
-    """Raises a sentence if something that is asked for is not there, or no such thing.
+    """Raises an error if something that is asked for is not there, or no such thing.
 
     Raises:
-      ConfigError: there is no such sampler, pruner, number or direction.
+      ConfigError: if the sampler, pruner, number or direction is wrong.
       RunError: Optuna, or what a sampler needs, is not installed.
     """
     require_optuna()
@@ -227,7 +227,7 @@ def run_search(folder: Path, plan: Plan, say: Callable[[str], None]) -> SearchRe
     """Tries settings until there are enough, in a folder that the caller has locked.
 
     Raises:
-      RunError: the study or the folder cannot be used, or the study is of another search.
+      RunError: if the study or the folder cannot be used, or the study is of a different search.
       StoppedError: Ctrl-C or SIGTERM.
     """
     from fedax.tuning import optuna_search as trying  # noqa: PLC0415 - optional, slow to import
@@ -314,7 +314,9 @@ def _stopping(train: TrainBatch, stop: Request, go_on: str) -> TrainBatch:
         def report_or_stop(number: int, metrics: Any) -> Sequence[int]:
             stop.round_done()
             if stop:
-                raise StoppedError(f"Stopped; what was under way is done again. {go_on}", stop.by)
+                raise StoppedError(
+                    f"Stopped. Trials in progress will be repeated. {go_on}", stop.by
+                )
             return report(number, metrics)
 
         return train(settings, seed, report_or_stop)
@@ -330,7 +332,7 @@ def _line(study: optuna.Study, tried: Sequence[Tried], num_trials: int) -> str:
     over = study.get_trials(deepcopy=False, states=states)
     words = [f"{len(over)}/{num_trials} trials"]
     for what, count in (
-        ("given up", sum(trial.given_up for trial in tried)),
+        ("stopped early", sum(trial.given_up for trial in tried)),
         ("diverged", sum(any(trial.diverged.values()) for trial in tried)),
     ):
         words += [f"{count} of {len(tried)} {what}"] if count else []

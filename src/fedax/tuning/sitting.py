@@ -70,12 +70,12 @@ def sit(
 
     Raises:
       SweepStopped: Ctrl-C or SIGTERM.
-      RunError: the folder cannot be written.
-      ConfigError: this is one of several processes.
+      RunError: if the folder cannot be written.
+      ConfigError: if this is one of several processes.
     """
     if are_several():
         raise ConfigError(
-            "A sweep runs in one process; several machines share a search with --storage."
+            "A sweep runs in one process. To use several machines, start a search with --storage."
         )
     began = time.perf_counter()
     console = make_console()

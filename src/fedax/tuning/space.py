@@ -23,7 +23,7 @@ def parse_space(words: Sequence[str]) -> dict[str, BaseDistribution]:
     `logint(LOW, HIGH)`, both ends included, or one of `choice(A, B, ...)`.
 
     Raises:
-      ConfigError: a word is none; the sentence quotes it.
+      ConfigError: if a word is not KEY=RANGE; the message quotes it.
 
     Example:
       >>> parse_space(["client_learning_rate=loguniform(0.001, 10)"])
@@ -38,7 +38,7 @@ def parse_space(words: Sequence[str]) -> dict[str, BaseDistribution]:
                 f"but got {quoted(word)}."
             )
         if key in space:
-            raise ConfigError(f"--search has {key} twice; give one range.")
+            raise ConfigError(f"--search has {key} twice. Give one range.")
         space[key] = parse_range(key, text)
     if not space:
         raise ConfigError(
@@ -51,7 +51,7 @@ def parse_range(key: str, text: str) -> BaseDistribution:
     """One range, see `parse_space`.
 
     Raises:
-      ConfigError: it is none; the sentence quotes it.
+      ConfigError: if it is not a range; the message quotes it.
     """
     from optuna.distributions import (  # noqa: PLC0415 - optional, and slow to import
         CategoricalDistribution,
@@ -68,7 +68,7 @@ def parse_range(key: str, text: str) -> BaseDistribution:
     kind, values = found[1], [_value(part.strip()) for part in found[2].split(",")]
     if kind == "choice":
         if "" in values:
-            raise ConfigError(f"The range of {key} has a choice that is empty: {quoted(text)}.")
+            raise ConfigError(f"The range of {key} has an empty choice: {quoted(text)}.")
         return CategoricalDistribution(values)
     wanted = int if "int" in kind else (int, float)
     log = kind.startswith("log")
@@ -105,7 +105,7 @@ def space_from_json(space: Mapping[str, str]) -> dict[str, BaseDistribution]:
     """Ranges that `optuna.distributions.distribution_to_json` has written.
 
     Raises:
-      ValueError: a text is not a range. The message is a phrase.
+      ValueError: if a text is not a range. The message is a phrase.
     """
     from optuna.distributions import json_to_distribution  # noqa: PLC0415 - as above
 

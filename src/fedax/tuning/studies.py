@@ -37,10 +37,10 @@ class ClosedStorage(RDBStorage):
 
 
 def require_study_file(path: Path) -> None:
-    """Raises a sentence unless a folder's database is one that Optuna makes; opens no study.
+    """Raises an error unless a folder's database is one that Optuna makes; opens no study.
 
     Raises:
-      RunError: it defines something else, or is not a database.
+      RunError: if it defines something else, or is not a database.
     """
     if not path.exists():
         return
@@ -50,8 +50,8 @@ def require_study_file(path: Path) -> None:
         raise RunError(f"The study's storage {path} cannot be used: {error.strerror}.") from None
     if unknown is not None:
         raise RunError(
-            f"{path} is not a study as Optuna {optuna.__version__} makes it: it has {unknown}. If "
-            f"you know and trust it, give it by its URL: --storage sqlite:///{path.resolve()}"
+            f"{path} is not a study of Optuna {optuna.__version__}: it has {unknown}. If you trust "
+            f"it, give its URL: --storage sqlite:///{path.resolve()}"
         )
 
 
@@ -64,7 +64,7 @@ def explained_damage(where: str) -> Iterator[None]:
         raise
     except Exception as error:  # Optuna checks nothing that it reads
         raise RunError(
-            f"The study in {where} is damaged, or of another version of Optuna: "
+            f"The study in {where} is damaged, or was written by another version of Optuna: "
             f"{type(error).__name__}: {str(error).splitlines()[:1]}."
         ) from error
 

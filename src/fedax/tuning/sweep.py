@@ -57,11 +57,11 @@ NOT_TAKEN = ("seed", "state", "state_every", "donate", "mesh", "personalize_step
 
 
 class SweepResult(NamedTuple):
-    """What `sweep` returns.
+    """The result of `sweep`.
 
     Attributes:
       record: every round of every run.
-      choice: the settings by how good they are.
+      choice: the settings ranked by their scores.
     """
 
     record: Record
@@ -74,11 +74,11 @@ class SweepResult(NamedTuple):
           algorithm: the method; None: the only one.
 
         Raises:
-          ValueError: there is no such method, or there are several.
+          ValueError: if the method is unknown, or there are several and none is given.
         """
         methods = self.choice.methods
         if algorithm is None and len(methods) > 1:
-            raise ValueError(f"The sweep has several methods, {', '.join(methods)}; name one.")
+            raise ValueError(f"The sweep has several methods; choose one: {', '.join(methods)}.")
         name = algorithm or next(iter(methods))
         if name not in methods:
             raise ValueError(unknown("method of the sweep", name, methods))
@@ -111,44 +111,44 @@ def sweep(
     log: Sequence[str] = (),
     **options: Unpack[SimulateOptions],
 ) -> SweepResult:
-    """Trains every setting of a grid with every seed, and says which is best.
+    """Trains every setting of a grid with every seed, and finds the best one.
 
-    Settings of one structure, which differ in numbers only, are one program, compiled once; with
-    a seed they share their cohorts, and each has a row of state. What is no number (a method, a
-    batch size, a model) makes a program of its own within the same sweep. A setting that diverges
-    is frozen and stays in the table. Each run has the numbers of `fedax.train` with its setting
-    and seed, up to rounding.
+    Settings that differ only in numbers are compiled once and trained side by side; with the same
+    seed they share their cohorts. Anything else (a method, a batch size, a model) makes a program
+    of its own within the same sweep. A setting that diverges stops and stays in the table. Each
+    run has the same result as `fedax.train` with its setting and seed, up to rounding.
 
     Args:
-      task: model and data; or several by name, which the grid's `task` names.
-      algorithms: a method, or several by name: a name as in `fedax list algorithms`, or a function
-        of the hyperparameters that returns an algorithm. If it has a parameter `model`, it gets
-        the task's.
-      grid: hyperparameter -> its values, for every method that has it; "METHOD.NAME" is for one.
-        A value alone is fixed. What is no number or text, such as a schedule, is in the results
-        as the call that made it, such as "exponential_decay(initial_value=0.5, decay_rate=0.9)".
-      num_rounds: T >= 0.
-      seeds: 0 to seeds - 1, or a list of them.
-      choose: the rule by which the best setting is chosen, see `fedax.sweeps.choosing.choose`.
-        None: the validation loss if the task has validation data, else "train_loss".
-      out: a sweep folder; the same call again goes on where it stopped.
-      overwrite: whether the run or sweep that the folder holds is deleted first.
-      settings_per_batch: how many settings a device computes side by side; None: chosen by the
-        platform and the size of the model.
-      halving: successive halving: all settings run for a few rounds, the best one in so many of
-        each method for as many times more, and so on to the end, see `fedax.tuning.halving`.
-        None: all run to the end.
-      progress: whether a terminal or a notebook shows a bar.
-      log: with `out`, where every run is written besides when all are done: "tensorboard",
-        "mlflow", "wandb", "csv", "parquet" (docs/guides/logging.md).
-      **options: see `SimulateOptions`, but for `seed`, `state`, `state_every`, `donate`, `mesh`
-        and fine-tuning. Settings are spread over all devices of this process.
+      task: model and data; or a dictionary of tasks by name, selected by `task` in the grid.
+      algorithms: one method, a list, or a dictionary of methods by name. A method is a name from
+        `fedax list algorithms`, or a function of the hyperparameters that returns an algorithm; a
+        parameter `model` receives the task's model.
+      grid: hyperparameter -> its values, for every method that has it; "METHOD.NAME" for one
+        method. A single value is fixed. Values that are not numbers or text, such as schedules,
+        appear in the results as the call that made them, such as
+        "exponential_decay(initial_value=0.5, decay_rate=0.9)".
+      num_rounds: number of rounds of every run, T >= 0.
+      seeds: number of seeds, counted from 0, or a list of seeds.
+      choose: rule that selects the best setting, see `fedax.sweeps.choosing.choose`. None: the
+        validation loss if the task has validation data, otherwise "train_loss".
+      out: a sweep folder. The same call again continues an interrupted sweep.
+      overwrite: whether to delete the run or sweep in the folder first.
+      settings_per_batch: number of settings that a device computes side by side; None: chosen by
+        platform and model size.
+      halving: successive halving: all settings run for a few rounds, the best one in `halving` of
+        each method for that many times as many, and so on, see `fedax.tuning.halving`. None: all
+        settings run to the end.
+      progress: whether to show a progress bar in a terminal or a notebook.
+      log: with `out`, formats and services to which every run is written at the end:
+        "tensorboard", "mlflow", "wandb", "csv", "parquet" (docs/guides/logging.md).
+      **options: see `SimulateOptions`, except `seed`, `state`, `state_every`, `donate`, `mesh` and
+        fine-tuning. Settings are spread over all devices of this process.
 
     Raises:
-      TypeError, ValueError: an argument is not what it should be; the sentence quotes it.
-      RunError: the folder holds another sweep, or cannot be used.
-      SinkError: the library of a sink in log is not installed.
-      KeyboardInterrupt: Ctrl-C; with `out` what is done is kept.
+      TypeError, ValueError: if an argument is wrong; the message quotes it.
+      RunError: if the folder contains a different sweep, or cannot be used.
+      SinkError: if the library of a sink in log is not installed.
+      KeyboardInterrupt: on Ctrl-C; with `out`, finished work is saved.
 
     Example:
       >>> import fedax
@@ -168,7 +168,7 @@ def sweep(
     names = sink_names(log)
     require_libraries(names)
     if names and out is None:
-        raise ValueError(f"log={quoted(log)} needs a sweep folder to write to; give out=, too.")
+        raise ValueError(f"log={quoted(log)} needs a sweep folder: pass out= as well.")
     require_out(out, overwrite=overwrite)
     num_rounds, seeds = plain(num_rounds), plain(seeds)
     settings_per_batch, halving = plain(settings_per_batch), plain(halving)
@@ -181,10 +181,10 @@ def sweep(
     style = style_of_python(make_console(), progress)
     if out is None:
         work = Work(call.settings, call.entries, units, num_rounds, choose, "",
-                    "give out= to keep what is done.", call.seeds, by_halves)
+                    "pass out= to save finished runs.", call.seeds, by_halves)
         return SweepResult(*_as_python(lambda: sit(work, None, style)))
     folder = expanded(out)
-    go_on = f"call fedax.sweep again with the same arguments and out={str(folder)!r} to go on."
+    go_on = f"call fedax.sweep again with the same arguments and out={str(folder)!r} to continue."
     begun, same_rule = not overwrite and (folder / CONFIG).exists(), False
     mine = locked(folder, go_on) if begun else new_folder(
         folder, "out=", go_on, overwrite=overwrite
@@ -194,8 +194,8 @@ def sweep(
             written = read_sweep_config(folder)
             if written["identity"] != call.identity:
                 raise RunError(
-                    f"The sweep in {folder} is another than this call's; choose another out=, "
-                    "begin again with overwrite=True, or call with what config.json there says."
+                    f"{folder} holds a different sweep. Choose another out=, start again with "
+                    "overwrite=True, or repeat the call recorded in its config.json."
                 )
             units, by_halves = units_of(written), halving_of(written)
             same_rule = isinstance(choose, str) and written["choose"] == choose
@@ -236,7 +236,7 @@ def _call(
 ) -> _Call:
     for name in NOT_TAKEN:
         if name in options:
-            raise TypeError(f"fedax.sweep takes no {name}; {_instead(name)}")
+            raise TypeError(f"fedax.sweep does not take {name}: {_instead(name)}")
     tasks = dict(task) if isinstance(task, Mapping) else {"": task}
     for one in tasks.values():
         require_task(one)
@@ -371,7 +371,7 @@ def _values(key: str, given: Any, tasks: Mapping[str, Task] | None) -> Any:
         return given
     values = [_plain(value) for value in given]
     if not values:
-        raise ValueError(f"The grid of {key} has no value.")
+        raise ValueError(f"The grid of {key} is empty.")
     if len(different(values)) < len(values):
         raise ValueError(f"The grid of {key} has a value twice: {values}.")
     if tasks is not None:

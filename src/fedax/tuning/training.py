@@ -83,7 +83,7 @@ def train_units(
 
     Raises:
       SweepStopped: Ctrl-C or SIGTERM; what was done is kept.
-      OSError: the disk is full or not writable.
+      OSError: if the disk is full or not writable.
     """
     varies = {
         number: group.varies

@@ -160,7 +160,7 @@ def keep_trials(folder: Path) -> Callable[[Sequence[Tried]], None]:
     """A function that writes the rounds of trials into a folder, a file each.
 
     Raises:
-      OSError: the disk is full or not writable.
+      OSError: if the disk is full or not writable.
     """
     def keep(tried: Sequence[Tried]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -188,7 +188,7 @@ def record_of(studies: Mapping[str, tuple[optuna.Study, Path]]) -> Record:
       studies: method -> its study, and the folder of its trials.
 
     Raises:
-      RunError: a file is damaged.
+      RunError: if a file is damaged.
     """
     settings: list[Setting] = []
     parts: list[Part] = []
@@ -219,8 +219,8 @@ def _parts(path: Path, setting: int) -> Iterator[Part]:
     except (OSError, ValueError, KeyError) as error:
         reason = (error.strerror if isinstance(error, OSError) else None) or error
         raise RunError(
-            f"{path} is damaged: {reason}. Delete it: the study keeps the trial's score, and only "
-            "its rounds are lost."
+            f"{path} is damaged: {reason}. Delete it: only the trial's rounds are lost, its score "
+            "is in the study."
         ) from None
 
 

@@ -21,7 +21,7 @@ _ROWS = 4096
 def require_expected(
     folder: Path, expected: Expected, what: str, progress: Progress = nothing
 ) -> None:
-    """Raises a sentence unless a store holds what it must.
+    """Raises a clear error unless a store holds what it must.
 
     Args:
       folder: the store's.

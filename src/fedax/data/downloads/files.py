@@ -21,7 +21,7 @@ class Published(NamedTuple):
       name: what it is called.
       sha256: of its bytes.
       num_bytes: its size; None where it is not known.
-      urls: where it can be had, the best first.
+      urls: where it is available, the best first.
       unpacked_bytes: of an archive, what its files come to at most.
     """
 
@@ -58,7 +58,7 @@ def sha256_of(path: Path, progress: Progress = nothing) -> str:
 def require_published(
     path: Path, published: Published, origin: str, progress: Progress = nothing
 ) -> None:
-    """Raises a sentence unless a file has the bytes that were published under its name.
+    """Raises a clear error unless a file has the bytes that were published under its name.
 
     Args:
       path: the file.

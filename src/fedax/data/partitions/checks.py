@@ -69,7 +69,7 @@ def classes_of(labels: Any, what: str = "labels") -> Classes:
 
 
 def check_population(num_examples: int, num_clients: Any, seed: Any) -> None:
-    """Raises a sentence unless so many clients can have an example each."""
+    """Raises a clear error unless so many clients can have an example each."""
     check_count("num_clients", num_clients)
     check_seed(seed)
     if num_examples < 1:
@@ -82,7 +82,7 @@ def check_population(num_examples: int, num_clients: Any, seed: Any) -> None:
 
 
 def check_alpha(name: str, value: Any) -> None:
-    """Raises a sentence unless it is a concentration of a Dirichlet distribution."""
+    """Raises a clear error unless it is a concentration of a Dirichlet distribution."""
     check_number(name, value, above=0)
 
 
@@ -92,7 +92,7 @@ def even_sizes(
     """Sizes of clients that differ by one at most; or all the same, with some examples left over.
 
     Raises:
-      ValueError: there are not so many examples.
+      ValueError: there are too few examples.
     """
     if examples_per_client is None:
         quotient, rest = divmod(num_examples, num_clients)

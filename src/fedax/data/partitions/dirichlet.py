@@ -52,8 +52,8 @@ def dirichlet(
 
     p_i ~ Dir(alpha, ..., alpha) over the labels. Client after client, each of its examples draws
     a label from p_i and then an example with that label, without replacement. A label whose
-    examples are used up is removed and all p_i are normalised anew. Paper 004's CIFAR-10 is
-    alpha = 0.1 with 500 clients of 100.
+    examples are used up is removed and all p_i are normalised again. The CIFAR-10 of Reddi et al.
+    2021 is alpha = 0.1 with 500 clients of 100.
 
     The p_i are drawn first and depend on the seed, the number of clients and the number of labels
     only: a test set with the same labels that is partitioned with the same seed has them too.
@@ -67,7 +67,7 @@ def dirichlet(
         each client as many as to any other, or one more.
 
     Raises:
-      ValueError: the labels are none, or there are not so many examples.
+      ValueError: the labels are none, or there are too few examples.
 
     Example:
       >>> labels = np.repeat(np.arange(10), 50)

@@ -2,7 +2,7 @@
 
 Each client has its own distribution over labels, and there are so many examples of each label. In
 some order each slot (one example that a client is to get) draws a label; a label whose examples
-are used up is removed from all distributions, which are normalised anew.
+are used up is removed from all distributions, which are normalised again.
 
 That is the same as drawing again where a label is used up, so all slots may draw at first, and
 those behind the slot at which a label ends draw again if they had drawn it. Nothing is done label

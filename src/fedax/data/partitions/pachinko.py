@@ -34,13 +34,15 @@ def pachinko(
     seed: int = 0,
     examples_per_client: int | None = None,
 ) -> Partition:
-    """Clients draw coarse labels, and in each fine ones: Fed-CIFAR100 (papers 002 and 004).
+    """Clients draw coarse labels, and in each fine ones: Fed-CIFAR100.
+
+    It is the partition of Reddi et al. 2021 and Chen et al. 2023.
 
     Labels are the leaves of a graph root -> coarse -> fine. Client after client draws p ~
     Dir(coarse_alpha) over the coarse labels and, for each of those, q ~ Dir(alpha) over its fine
     ones. Each of its examples draws a coarse label from p, a fine one from its q, and an example
     with that, without replacement. A fine label whose examples are used up is removed from its q,
-    which is normalised anew; a coarse one whose fine ones are all used up is removed from p.
+    which is normalised again; a coarse one whose fine ones are all used up is removed from p.
     Fed-CIFAR100 is 0.1 and 10 with 500 clients of 100.
 
     The p and q are drawn first, for all clients; where labels are removed they are normalised,

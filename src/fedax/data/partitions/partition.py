@@ -101,7 +101,7 @@ class Partition:
             if digest_of(dataset.arrays[name]) != digest:
                 raise ValueError(
                     f"The partition was made of another data set: the array {name!r} is not the "
-                    "one that it was made by. Make it anew, of this data set."
+                    "one that it was made by. Make it again, of this data set."
                 )
         arrays = {name: take_rows(array, self.rows) for name, array in dataset.arrays.items()}
         return dataclasses.replace(
@@ -192,7 +192,7 @@ class Partition:
             raise DataError(f"Cannot read the partition {path}: {error.strerror}.") from None
         except Exception as error:  # zipfile, NumPy and JSON have many ways to say that it is none
             raise DataError(
-                f"{path} is no partition, or is damaged: {_phrase(error)}. Make it anew with "
+                f"{path} is no partition, or is damaged: {_phrase(error)}. Make it again with "
                 "fedax data partition."
             ) from None
 

@@ -21,12 +21,12 @@ def iid(
 
     Args:
       num_examples: how many rows there are.
-      num_clients: at most so many.
+      num_clients: the number of clients, at most the number of examples.
       seed: of the draw, >= 0.
       examples_per_client: of each client, the rest being nobody's; None: every row is dealt.
 
     Raises:
-      ValueError: there are not so many examples.
+      ValueError: there are too few examples.
 
     Example:
       >>> iid(10, 3).client_sizes.tolist()

@@ -37,7 +37,7 @@ Unknown: TypeAlias = Literal["error", "column"]
 Scaling: TypeAlias = Literal["pooled", "client", "none"]
 Objective: TypeAlias = Literal["auto", "classification", "regression"]
 
-# Whole numbers with at most so many values are classes, if nobody says what a label is.
+# A label of whole numbers with at most this many values is taken for classes.
 MOST_CLASSES = 20
 # Text with more values is left out, if nobody says which columns to take.
 MOST_CATEGORIES = 100

@@ -41,7 +41,7 @@ _IMAGE_TIMES = 16
 
 
 class MalformedError(Exception):
-    """The file is not as it should be; the message goes on after its name."""
+    """The file is not as it should be; the message continues after its name."""
 
 
 def send(head: Mapping[str, Any], content: Any = b"") -> None:

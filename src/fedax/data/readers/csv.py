@@ -41,7 +41,7 @@ def read_csv(
     path: Path | str, client_column: str, columns: Columns | None = None, *,
     only_numbers: bool = False, gaps: frozenset[str] = frozenset(),
 ) -> Clients:
-    """The clients of a table, in the order of their first line; lines may stand in any order.
+    """The clients of a table, in the order of their first line; lines may be in any order.
 
     The first line names the columns, which are separated by commas, semicolons or tabs. A column
     of whole numbers becomes int32, one of other numbers float32, and one of text a list, for a

@@ -24,7 +24,7 @@ _MOST_TIMES = 1100
 
 
 class MalformedError(Exception):
-    """The file is not as published; the message goes on after its name."""
+    """The file is not as published; the message continues after its name."""
 
 
 def send(head: Mapping[str, Any], *contents: bytes) -> None:

@@ -69,7 +69,7 @@ class LibraryProcess:
         """What the program says next.
 
         Raises:
-          DataError: it says what is wrong with the file, has ended, or says nothing for too long.
+          DataError: it reports a fault of the file, has ended, or does not answer for too long.
         """
         assert self._process.stdout is not None
         with self._watch:
@@ -90,7 +90,7 @@ class LibraryProcess:
         """So many bytes, which the program has announced.
 
         Raises:
-          DataError: it has ended, or says nothing for too long.
+          DataError: it has ended, or does not answer for too long.
         """
         assert self._process.stdout is not None
         with self._watch:
@@ -105,7 +105,7 @@ class LibraryProcess:
 
 
 class _Watch:
-    """Ends a process that says nothing for too long, while it is waited for."""
+    """Ends a process that does not answer for too long, while it is waited for."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self.was_late = False

@@ -26,13 +26,13 @@ from fedax.validate import quoted
 # Names of clients, one a row, and the columns of the same rows.
 Batch: TypeAlias = tuple[list[Any], Mapping[str, Any]]
 
-# A temporary file is read whole. There are at most so many of them, unless one has a client.
+# A temporary file is read whole. There are at most this many, unless each has one client.
 _FILE_BYTES = 2**25
 _MOST_FILES = 256
 
 
 class Rows(NamedTuple):
-    """A table whose rows may stand in any order.
+    """A table whose rows may be in any order.
 
     Attributes:
       ids: gives whose each row is, in parts.

@@ -114,7 +114,7 @@ def _opened(path: Path, called: Path | None = None) -> Iterator[sqlite3.Connecti
 
 
 def _require_whole(path: Path, called: Path) -> None:
-    """Raises a sentence if a page stands in two places, which makes a large table of a few pages.
+    """Raises a clear error if a page is in two places, which makes a large table of a few pages.
 
     After this every query takes time in proportion to the file.
     """
@@ -129,7 +129,7 @@ def _require_whole(path: Path, called: Path) -> None:
 def _check_table(
     database: sqlite3.Connection, path: Path, table: str, columns: tuple[str, ...]
 ) -> None:
-    """Raises a sentence unless it is an ordinary table with these columns."""
+    """Raises a clear error unless it is an ordinary table with these columns."""
     found = database.execute(
         "SELECT type, sql FROM sqlite_master WHERE name = ? COLLATE NOCASE", [table]
     ).fetchone()

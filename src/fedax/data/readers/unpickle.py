@@ -221,8 +221,8 @@ def _finished(value: Any, deepest: int, done: dict[int, Any]) -> Any:
 
     Args:
       value: what stands on the stack.
-      deepest: how many lists may stand in each other.
-      done: by identity, what was finished; a list may stand in many places.
+      deepest: how many lists may be nested.
+      done: by identity, what was finished; a list may be in many places.
     """
     if value is None or type(value) in (int, float, bool, str, bytes):
         return value
