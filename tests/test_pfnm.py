@@ -314,7 +314,8 @@ def test_clients_count_their_classes_and_start_from_their_own_units():
     blind = pfnm(MODEL, labels=None).exchanges[0]
     reply = jax.jit(blind.client)(message, new, data, jax.random.key(0))
     assert reply.upload.class_counts.tolist() == [1, 1, 1]
-    with pytest.raises(ValueError, match=r"no array 'label' of labels, only \['x', 'y'\]"):
+    said = r"labels = 'label', but the clients' arrays are \['x', 'y'\]"
+    with pytest.raises(ValueError, match=said):
         pfnm(MODEL, labels="label").exchanges[0].client(message, new, data, jax.random.key(0))
 
 

@@ -505,7 +505,8 @@ def test_a_method_s_papers_are_named_in_full_and_can_be_followed(website):
     assert malformed("\n".join(paper.address for paper in papers)) == []
     assert len({paper.address for paper in papers}) == len(papers)
     for name, text in pages_of_methods.pages().items():
-        lines = re.findall(r"^- .*$", between(text, "\n## Sources\n", "\nReproductions"), re.MULTILINE)
+        sources = between(text, "\n## Sources\n", "\nReproductions")
+        lines = re.findall(r"^- .*$", sources, re.MULTILINE)
         assert lines, name
         for line in lines:
             assert any(paper.title in line and paper.address in line for paper in papers), line

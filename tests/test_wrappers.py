@@ -68,7 +68,7 @@ def test_decay_of_one_rate_alone():
         _ = history["server_learning_rate"]
     with pytest.raises(ValueError, match="both None"):
         fedax.local_update_decay(lambda c, s: algorithm, task.model, None, None)
-    with pytest.raises(ValueError, match="must be a number, as local_update_decay"):
+    with pytest.raises(ValueError, match="must be a number, because local_update_decay"):
         fedax.local_update_decay(lambda c, s: algorithm, task.model, exponential_decay(0.1, 0.9))
 
 
@@ -122,7 +122,7 @@ def test_elastic_refuses_what_has_nothing_to_scale():
     bare = plain._replace(exchanges=(exchange._replace(
         client=lambda *a: exchange.client(*a)._replace(upload={"x": jnp.zeros(3)})
     ),))
-    with pytest.raises(ValueError, match="upload is a dict without one"):
+    with pytest.raises(ValueError, match="exchange is a dict without one"):
         train(task, fedax.elastic(bare, task.model), num_rounds=1)
     individual = plain._replace(exchanges=(exchange._replace(individual=True),))
     with pytest.raises(ValueError, match="one by one, and each is a ModelUpdate without a method"):

@@ -311,8 +311,8 @@ def panels(method: str) -> str:
     return (
         "**Clients of few labels** ([how it was measured](../notebook/label-skew.md)): the best of "
         f"the learning rates tried, how many have a loss within {GOOD:.0%} of the best (one seed; "
-        "empty where the rates are those of another data set), and the result of the best with three "
-        "other seeds.\n\n"
+        "empty where the rates are those of another data set), and the result of the best for "
+        "three other seeds.\n\n"
         + table(["data and model", "best rates", "good settings", "training loss",
                  "test accuracy"], rows)
     )

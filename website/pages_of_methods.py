@@ -96,7 +96,7 @@ def navigation() -> list[dict[str, list[str]]]:
 
 
 def in_symbols(text: str) -> str:
-    """Text whose symbols are formulas: eta_l is $\\eta_l$."""
+    r"""Text whose symbols are formulas: eta_l becomes $\eta_l$."""
 
     def one(found: re.Match[str]) -> str:
         return found[0] if found["kept"] else f"${re.sub(LETTER, _greek, found[0])}$"

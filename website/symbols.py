@@ -34,14 +34,14 @@ COMMON = {
     "V": "the base optimizer's update of its statistics",
     "s": "the statistics of the base optimizer, such as momentum",
     "m_t": r"the momentum, a running mean of $\Delta_t$ that starts at 0",
-    "v_t": r"the second moment, a running mean of the squares of $\Delta_t$",
+    "v_t": r"the second moment, a running mean of $\Delta_t^2$",
     r"\gamma": "the client learning rate, `client_learning_rate`",
     r"\eta_l": "the client learning rate, `client_learning_rate`",
     r"\eta": "the server learning rate, `server_learning_rate`",
     r"\tau": "`adaptivity`",
     r"\beta_1": "`momentum`",
     r"\beta_2": "`second_moment_decay`",
-    r"\Theta": r"the weights of the gradients along the local steps: $\Theta_1$ has only the first, "
+    r"\Theta": r"the weights of the gradients of the local steps: $\Theta_1$ has only the first, "
     r"$\Theta_{1:K}$ all $K$ alike, and $\Theta_K$ only the $K$-th",
     "t": "the round",
     "i": "a client",
@@ -73,7 +73,7 @@ OWN = {
     },
     "fedadabound": {"s": "`final_scale`", "b": "`bound_rate`"},
     "fedadagrad": {"v_t": r"the sum of the squares of $\Delta_t$, plus `initial_accumulator`"},
-    "fedamsgrad": {"v_t": r"the running mean of the squares of $\Delta_t$; $\hat v_t$ is its largest value so far"},
+    "fedamsgrad": {"v_t": r"the running mean of $\Delta_t^2$; $\hat v_t$ is its largest so far"},
     "fedavgm": {r"\beta": "`momentum`", "d": "`dampening`"},
     "fedprox": {r"\mu": "the strength of the proximal term, `proximal_weight`"},
     "fedsgd": {

@@ -30,7 +30,7 @@ def centralised(
 
     Args:
       model: the learning problem.
-      client_learning_rate: gamma >= 0, a number or a schedule of the round. It is named as in the
+      client_learning_rate: gamma >= 0, a number or a schedule of the round. Its name is that of the
         federated methods.
       optimizer: an optax transformation, whose update is multiplied by gamma; None is SGD.
       **local_options: see `LocalOptions`.
