@@ -54,7 +54,7 @@ FOUND = {
 # Words -> pages that are among the first five which a search for them finds.
 AMONG_FIRST = {
     "client drift": ("guides/diagnostics", "tutorial/2-the-page", "theory"),
-    "learning rate": ("guides/tuning", "tutorial/6-tuning", "notebook/learning-rates"),
+    "learning rate": ("guides/tuning", "tutorial/6-tuning"),
     "adam": ("methods/fedadam",), "momentum": ("methods/fedavgm",),
     "heterogeneous": ("guides/diagnostics", "partitions", "notebook/label-skew"),
 }
