@@ -82,7 +82,8 @@ def _in_short(made: Sequence[Run]) -> list[str]:
         f"{len(telling)} points in all, {sum(telling)} agree. Most runs are reduced, and most "
         "replace the paper's data; [what the words mean](#what-the-words-mean).\n",
         f"![Test accuracy over the rounds, by method]({TO_PAGES}{SHOWN}.png)\n",
-        f"*Test accuracy by method: {source(shown.name).paper}, {linked(heading(shown), shown, TO_PAGES)}.*",
+        f"*Test accuracy by method: {source(shown.name).paper}, "
+        f"{linked(heading(shown), shown, TO_PAGES)}.*",
     ]
 
 
