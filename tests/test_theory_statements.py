@@ -694,7 +694,7 @@ def test_schedules_by_hand():
 
 # Conditions.
 
-PAPER, OTHER = "Charles, Konecny 2020, ", "Decaying local steps 2021, "
+PAPER, OTHER = "Charles and Konečný 2020, ", "Decaying steps 2021, "
 LIMIT = "needs gamma < 1/L, but gamma = 0.5 and 1/L = 0.5."
 MU = "needs mu > 0 (Assumption 2), but mu = 0."
 WHOLE = "needs a whole K >= 1, but K = 1.5."

@@ -253,7 +253,8 @@ SHOWN = {
 NOTES = {
     "tasks": (
         "Some presets have variants, such as decay2021-33 of decay2021; --json shows all. "
-        "docs/tasks.md describes presets and their sources; fedax list tasks NAME shows the settings of a task."
+        "docs/tasks.md describes presets and their sources; fedax list tasks NAME shows the "
+        "settings of a task."
     ),
     "algorithms": (
         "ex.: exchanges per round. state: whether clients keep state between rounds. sent: bytes "

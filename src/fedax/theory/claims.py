@@ -18,7 +18,7 @@ class Claim(NamedTuple):
     """An inequality or equation of a statement, evaluated on a population.
 
     Attributes:
-      statement: paper and number, such as "Charles, Konecny 2020, Theorem 17".
+      statement: paper and number, such as "Charles and Konečný 2020, Theorem 17".
       text: the claim in symbols, left side, relation and right side.
       actual: the left side, exact; a number or an array.
       relation: "<=", ">=" or "=".

@@ -260,7 +260,7 @@ def theorem_2(
 
 
 def _statement(number: str, printed: bool = False) -> str:
-    return f"Decaying local steps 2021, {number}" + (" (as printed)" if printed else "")
+    return f"Decaying steps 2021, {number}" + (" (as printed)" if printed else "")
 
 
 def _schedules(

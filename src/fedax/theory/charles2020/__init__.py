@@ -23,7 +23,7 @@ Example:
   ...     theorem_17(clients, gamma=0.6, K=2)
   ... except ConditionError as error:
   ...     print(error)
-  Charles, Konecny 2020, Theorem 17 needs gamma < 1/L, but gamma = 0.6 and 1/L = 0.5.
+  Charles and Konečný 2020, Theorem 17 needs gamma < 1/L, but gamma = 0.6 and 1/L = 0.5.
 """
 
 from fedax.theory.charles2020.condition_numbers import (

@@ -17,7 +17,7 @@ ROUNDING = 1e-12
 
 def statement(number: str, printed: bool = False) -> str:
     """Paper and number, the name of a statement in `Claim` and in errors."""
-    return f"Charles, Konecny 2020, {number}" + (" (as printed)" if printed else "")
+    return f"Charles and Konečný 2020, {number}" + (" (as printed)" if printed else "")
 
 
 def below(name: str, symbol: str, value: float, limit_symbol: str, limit: float) -> None:
