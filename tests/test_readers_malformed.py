@@ -301,7 +301,7 @@ def test_a_label_of_cifar_that_is_none(tmp_path):
     path.write_bytes(content)
     said = refused(lambda: readers.read_cifar_binary(path, 100), tmp_path)
     assert "the label 'coarse' of image 1 is 20, but the classes are 0 to 19" in said
-    assert "not a multiple of 3,073" in refused(lambda: readers.read_cifar_binary(path, 10), tmp_path)
+    assert "not a multiple of" in refused(lambda: readers.read_cifar_binary(path, 10), tmp_path)
     assert "num_classes must be 10 or 100" in refused(
         lambda: readers.read_cifar_binary(path, 50), tmp_path)
 

@@ -66,8 +66,8 @@ def _images(path: Path) -> np.ndarray:
         width, height = sheet.size
         if sheet.mode != "RGB" or width != _SIDE * _SIDE or not 0 < height <= _MOST_IMAGES:
             raise ValueError(
-                f"its mode is {sheet.mode} and its size {width} x {height}, but a sheet must be RGB and "
-                f"{_SIDE * _SIDE} wide"
+                f"its mode is {sheet.mode} and its size {width} x {height}, but a "
+                f"sheet must be RGB and {_SIDE * _SIDE} wide"
             )
         pixels = np.asarray(sheet)
     return pixels.reshape(-1, _SIDE, _SIDE, 3)
