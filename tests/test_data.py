@@ -84,7 +84,7 @@ def test_wrong_flat_arrays():
         FederatedDataset(x, np.array([0, 3]))
     with pytest.raises(ValueError, match=r"Client '1' has no examples \(one of 2 such clients\)\."):
         FederatedDataset(x, np.array([0, 2, 2, 2, 4]))
-    with pytest.raises(ValueError, match="2 clients need as many names, but there are 1"):
+    with pytest.raises(ValueError, match="2 clients need as many names, but 1 were given"):
         FederatedDataset(x, np.array([0, 2, 4]), np.array(["ada"]))
     with pytest.raises(ValueError, match="same number of examples"):
         FederatedDataset({"x": np.zeros(4), "y": np.zeros(3)}, np.array([0, 4]))

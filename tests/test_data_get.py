@@ -367,7 +367,7 @@ def test_too_little_room_is_said_before_the_download(server, monkeypatch):
     monkeypatch.setattr(getting.shutil, "disk_usage", lambda path: os.terminal_size((1, 1)) and (
         type("Usage", (), {"free": 7})()
     ))
-    refused("has 7 bytes free, and [0-9,]+ may be needed")
+    refused("has 7 bytes free, but up to [0-9,]+ may be needed")
     assert server.asked == []
 
 
@@ -410,7 +410,7 @@ def test_wrong_files_of_the_user_are_named(server, tmp_path):
     folder = tmp_path / "have"
     (folder / "other").mkdir(parents=True)
     refused("There is no file or folder .*nowhere", source=tmp_path / "nowhere")
-    refused(rf"have has not all files of tiny. These are needed: {IMAGES}, ", source=folder)
+    refused(rf"have does not have all files of tiny. Needed: {IMAGES}, ", source=folder)
     for name, content in serving.tiny_files().items():
         (folder / name).write_bytes(content)
     (folder / IMAGES).write_bytes(serving.tiny_files()[IMAGES][:-1])
@@ -606,7 +606,7 @@ def test_what_is_not_at_hand_says_how_to_get_it(capsys):
     assert run_command(["data", "get", "digits"]) == 0
     said = capsys.readouterr()
     assert said.err.startswith("fedax: Unknown data set 'cifar11'. Did you mean 'cifar10'")
-    assert said.out == "digits is part of fedax: there is nothing to get.\n"
+    assert said.out == "digits is part of fedax; there is nothing to download.\n"
 
 
 def test_the_folder_is_the_users_choice_or_cache(monkeypatch, tmp_path):
@@ -646,16 +646,16 @@ def test_a_check_finds_what_has_changed(server, tmp_path):
     path.write_bytes(GIVEN)
     assert check_data(path)[0]["what"] == f"{IMAGES}.gz of tiny"
     for name, sentence in {
-        "unknown": "is no file of a data set that fedax knows",
+        "unknown": "fedax knows no data set with the file",
         "fed_emnist.tar.bz2": "fed_emnist.tar.bz2 from .* is not the file that was published",
-        f"{IMAGES}.gz": "is none of the files of that name that were published, of mnist and of f",
+        f"{IMAGES}.gz": "has the name of a published file of mnist and of f",
     }.items():
         (tmp_path / name).write_bytes(b"x")
         with pytest.raises(DataError, match=sentence):
             check_data(tmp_path / name)
     with pytest.raises(DataError, match="is neither a data set"):
         check_data(tmp_path)
-    with pytest.raises(DataError, match="There is neither a file or folder"):
+    with pytest.raises(DataError, match="There is no file, folder or local data set"):
         check_data("mnist")
     assert [row["examples"] for row in check_data("digits")] == [1437, 360]
 

@@ -177,7 +177,7 @@ def test_nullable_columns_of_pandas_and_fixed_ones_of_polars():
     ({"a": [1.0, float("nan"), 2.0, 3.0, 4.0]}, {}, "column 'a' has a missing value .* row 1"),
     ({"a": [1.0, 2.0, 3.0, float("inf"), 4.0]}, {}, "'a' holds infinity, first in row 3"),
     ({"user": ["a", "b", "c", "d", None]}, {}, "'user' has a missing value .* in row 4"),
-    ({"a": [[1], [2, 3], [4], [5], [6]]}, {}, r"'a' need one shape, .* \[1\] and row 1 .*\[2\]"),
+    ({"a": [[1], [2, 3], [4], [5], [6]]}, {}, r"'a' must have the same shape, .* \[1\] and row 1 .*\[2\]"),
     ({"a": np.zeros(5, "M8[ms]")}, {}, r"'a' holds datetime64.* Convert it to numbers"),
     ({}, {"client_column": "usr"}, r"Unknown client column 'usr'\. Did you mean 'user'"),
     ({}, {"columns": ["a", "bb"]}, r"Unknown column 'bb'\. Did you mean 'b'\?"),
@@ -200,7 +200,7 @@ def test_what_is_no_frame_is_a_sentence():
     twice = pandas.DataFrame(np.ones((2, 3)), columns=["user", "a", "a"])
     with pytest.raises(ValueError, match="Two columns have the name 'a'"):
         FederatedDataset.from_frame(twice, "user")
-    with pytest.raises(ValueError, match="name must be text, but a column's is 0"):
+    with pytest.raises(ValueError, match="names must be text, but a column is named 0"):
         FederatedDataset.from_frame(pandas.DataFrame({"user": [1], 0: [2]}), "user")
 
 
@@ -251,9 +251,9 @@ def test_labels_matrices_and_images_of_hugging_face():
     ({"x": ["a", "b", "c", "d", "e"]}, r"'x' holds text.*class_encode_column\('x'\)"),
     ({"x": [1, 2, None, 3, 4]}, "'x' has a missing value .* row 2"),
     ({"x": [[1, 2], [3, 4], [5, None], [6, 7], [8, 9]]}, "'x' has a missing value .* row 2"),
-    ({"x": [[1], [2], [3], [4, 5], [6]]}, r"'x' need one shape, .* \[1\] and row 3 has \[2\]"),
+    ({"x": [[1], [2], [3], [4, 5], [6]]}, r"'x' must have the same shape, .* \[1\] and row 3 has \[2\]"),
     ({"x": [[[1], [2]], [[3], [4]], [[5], [6, 7]], [[8], [9]], [[0], [0]]]},
-     r"'x' need one shape, .* row 2 has \[2\]"),
+     r"'x' must have the same shape, .* row 2 has \[2\]"),
     ({"user": ["a", "b", None, "c", "d"]}, "'user' has a missing value .* row 2"),
 ])
 def test_hugging_face_rows_that_do_not_fit_are_sentences(changes, sentence):
@@ -453,7 +453,7 @@ def test_a_selection_keeps_names_and_takes_what_names_them():
     assert large.names.tolist() == ["c", "d", "e"]
     with pytest.raises(KeyError, match="no client 'f'"):
         data.select(["f"])
-    with pytest.raises(ValueError, match="one for each of the 5 clients, but has the shape"):
+    with pytest.raises(ValueError, match="one value for each of the 5 clients, but the array has shape"):
         data.select(np.array([True]))
     with pytest.raises(ValueError, match="at least one client, and got none"):
         data.select([])

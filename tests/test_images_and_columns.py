@@ -107,7 +107,7 @@ def test_images_of_several_kinds_are_refused(tmp_path, images, said):
 def test_images_of_several_kinds_in_parts_are_refused(tmp_path, monkeypatch, first):
     other = DEEP if first is GREY else GREY
     rows = datasets.concatenate_datasets([column(first), column(other)])
-    with pytest.raises(ValueError, match=r"The images of the column 'image' are of several kinds"):
+    with pytest.raises(ValueError, match=r"The images of the column 'image' have different modes"):
         FederatedDataset.from_huggingface(rows, "who")
     monkeypatch.setattr("fedax.data.readers.arrow.batch_rows", lambda _: 1)
     rows.to_parquet(tmp_path / "images.parquet")

@@ -88,7 +88,7 @@ def test_a_folder_named_train_is_not_taken_for_cifar(tmp_path):
     with pytest.raises(DataError, match="leaf is in none of the formats"):
         read_data(tmp_path / "leaf")
     convert([("ada", {"x": np.ones((2, 1))})], tmp_path / "got" / "train")
-    with pytest.raises(DataError, match="It has parts train and test; open one of them"):
+    with pytest.raises(DataError, match="It has the parts train and test; open one of them"):
         read_data(tmp_path / "got")
 
 

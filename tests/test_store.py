@@ -166,14 +166,14 @@ GOOD = {"x": np.ones((2, 3), np.float32)}
     "lengths": ([("a", {"x": np.ones(2), "z": np.ones(3)})], "unequal lengths"),
     "not finite": ([("a", {"x": np.array([1, np.nan])})], "not finite (NaN or infinity)"),
     "label": ([("a", {"y": np.array([0, 1, -3])})], "'y' of example 2 is -3, and labels count"),
-    "text": ([("a", {"x": ["x", "y"]})], "'x' is text or of unequal lengths"),
+    "text": ([("a", {"x": ["x", "y"]})], "'x' is text or has rows of unequal lengths"),
     "objects": ([("a", {"x": np.array([None, 1])})], "holds objects"),
-    "no numbers": ([("a", {"x": np.ones((3, 0))})], "its examples hold no numbers"),
+    "no numbers": ([("a", {"x": np.ones((3, 0))})], "its examples are empty"),
     "scalar": ([("a", {"x": 1.0})], "first axis"),
     "escape": ([("a", {"../x": np.ones(1)})], "cannot have the name '../x'"),
     "reserved": ([("a", {"Names": np.ones(1)})], "cannot have the name 'Names'"),
-    "a device": ([("a", {"Aux": np.ones(1)})], "'Aux', which Windows keeps for a device"),
-    "capitals": ([("a", {"x": np.ones(1), "X": np.ones(1)})], "differ in capitals"),
+    "a device": ([("a", {"Aux": np.ones(1)})], "'Aux', which Windows reserves for a device"),
+    "capitals": ([("a", {"x": np.ones(1), "X": np.ones(1)})], "differ only in case"),
     "no name": ([("", GOOD)], "1 to 256 printable letters"),
     "control": ([("a\0", GOOD)], "1 to 256 printable letters"),
     "float name": ([(1.5, GOOD)], "text or a whole number"),
@@ -197,7 +197,7 @@ def test_a_transform_that_fails_is_a_sentence(tmp_path):
 
 def test_a_place_that_is_taken(tmp_path):
     convert([("a", GOOD)], tmp_path / "s")
-    with pytest.raises(DataError, match="There is something at"):
+    with pytest.raises(DataError, match="already exists"):
         StoreWriter(tmp_path / "s")
     with StoreWriter(tmp_path / "t") as writer, pytest.raises(DataError, match="Another process"):
         StoreWriter(tmp_path / "t")
@@ -216,7 +216,7 @@ def test_a_place_that_is_taken(tmp_path):
     "head": (lambda f: (f / "x.npy").write_bytes(b"abc"), "x.npy is damaged"),
     "link": (lambda f: ((f / "x.npy").rename(f.parent / "x"), (f / "x.npy").symlink_to("../x")),
              "no regular file"),
-    "table": (lambda f: (f / "store.json").write_text("[]"), "this fedax reads"),
+    "table": (lambda f: (f / "store.json").write_text("[]"), "this version of fedax reads"),
     "json": (lambda f: (f / "store.json").write_text("{"), "cannot be read"),
     "no table": (lambda f: (f / "store.json").unlink(), "There is no store in"),
 }.values())

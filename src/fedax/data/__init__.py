@@ -1,6 +1,6 @@
-"""Federated data sets: what they are, how they are read, which ones ship.
+"""Federated data sets: the type, readers for common formats, and built-in data sets.
 
-From files and arrays to the examples of a cohort on a device; no models and no training.
+Covers everything from files and arrays to a cohort's examples on a device.
 """
 
 from fedax.data.checking import check_data

@@ -1,4 +1,4 @@
-"""What lies at a path: a data set, a store, or a published file; and whether it is whole."""
+"""Identifies and verifies a data set, a store or a published file."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Row = dict[str, Any]
 
 
 def check_data(path: Path | str, progress: Progress = nothing) -> list[Row]:
-    """Reads all that lies at a path, and compares it with its checksums.
+    """Reads a data set, a store or a published file and compares it with its checksums.
 
     Args:
       path: the folder of a data set or of a store, a published file, or the name of a data set
@@ -33,11 +33,11 @@ def check_data(path: Path | str, progress: Progress = nothing) -> list[Row]:
       progress: of reading.
 
     Returns:
-      For each store its path, clients and examples; for a file its path, bytes, SHA-256 and the
-      data set that it belongs to. `checked` says with what it was compared.
+      For each store: its path, clients and examples. For a file: its path, bytes, SHA-256 and data
+      set. `checked` names what it was compared with.
 
     Raises:
-      DataError: something is missing or has changed, or it is nothing that fedax knows.
+      DataError: if something is missing or has changed, or fedax does not know the file.
     """
     name = str(path)
     path = expanded(path)
@@ -45,7 +45,7 @@ def check_data(path: Path | str, progress: Progress = nothing) -> list[Row]:
         if name in EMBEDDED:
             return [_embedded(name, split) for split in SPLITS]
         if not (data_folder() / name / TABLE).is_file():
-            raise DataError(f"There is neither a file or folder {path} nor such a data set here.")
+            raise DataError(f"There is no file, folder or local data set {path}.")
         path = data_folder() / name
     if path.is_file():
         return [_file(path, progress)]
@@ -53,8 +53,8 @@ def check_data(path: Path | str, progress: Progress = nothing) -> list[Row]:
         return [_store(path, "its checksums", progress)]
     if not (path / TABLE).exists():
         raise DataError(
-            f"{path} is neither a data set, which has a {TABLE}, nor a store, which has a "
-            f"{STORE_TABLE}."
+            f"{path} is neither a data set (no {TABLE}) nor a store (no "
+            f"{STORE_TABLE})."
         )
     product = PRODUCTS.get(str(read_dataset_table(path).get("data set")))
     rows = []
@@ -62,7 +62,7 @@ def check_data(path: Path | str, progress: Progress = nothing) -> list[Row]:
         rows.append(_store(path / split, "its checksums", progress))
         if product is not None:
             require_expected(path / split, getattr(product, split), f"{path}/{split}", progress)
-            rows[-1]["checked"] = "its checksums, and what was published"
+            rows[-1]["checked"] = "its checksums and the published values"
     return rows
 
 
@@ -111,7 +111,7 @@ def _file(path: Path, progress: Progress) -> Row:
                 return {
                     "path": str(path), "what": f"{published.name} of {origin}",
                     "bytes": path.stat().st_size, "sha256": digest,
-                    "checked": "what was published",
+                    "checked": "the published checksum",
                 }
             if published.name == path.name:
                 named.append((origin, published))
@@ -119,11 +119,11 @@ def _file(path: Path, progress: Progress) -> Row:
         require_published(path, named[0][1], str(path.parent), progress)
     if named:
         raise DataError(
-            f"{path} is none of the files of that name that were published, of "
-            f"{' and of '.join(origin for origin, _ in named)}: its SHA-256 is {digest}. It is "
-            "broken, altered, or packed again."
+            f"{path} has the name of a published file of "
+            f"{' and of '.join(origin for origin, _ in named)}, but its SHA-256 is {digest}. It is "
+            "damaged, modified, or compressed again."
         )
     raise DataError(
-        f"{path} is no file of a data set that fedax knows, by its bytes or by its name; its "
+        f"fedax knows no data set with the file {path}, by checksum or by name; its "
         f"SHA-256 is {digest}."
     )

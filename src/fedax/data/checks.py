@@ -1,4 +1,4 @@
-"""Whether clients and arrays are given in the form that a data set is made of."""
+"""Checks of the clients and arrays that a data set is made of."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ def require_clients(clients: Any) -> None:
     """Raises a clear error unless it is a dictionary or a list of dictionaries of arrays.
 
     Raises:
-      TypeError: it is something else, such as a pair of arrays a client.
+      TypeError: if it is something else, such as a pair of arrays per client.
     """
     if not isinstance(clients, Mapping | list | tuple):
         raise TypeError(
-            "FederatedDataset.from_clients takes a dictionary, client name -> its arrays such as "
-            f"{_TABLE}, or a list of such, but got {kind_of(clients)}."
+            "FederatedDataset.from_clients takes a dictionary, client name -> its arrays, such as "
+            f"{_TABLE}, or a list of these, but got {kind_of(clients)}."
         )
     named = clients.items() if isinstance(clients, Mapping) else enumerate(clients)
     for label, table in named:
         if not isinstance(table, Mapping):
             raise TypeError(
-                f"Client {label!r} is given as {kind_of(table)}, but each client is a dictionary "
-                f"of its arrays by name, such as {_TABLE}."
+                f"Client {label!r} is {kind_of(table)}, but must be a dictionary "
+                f"of arrays by name, such as {_TABLE}."
             )
 
 
@@ -45,11 +45,11 @@ def require_arrays(arrays: Any) -> None:
     """Raises a clear error unless it is a dictionary of arrays with a first axis.
 
     Raises:
-      TypeError: it is something else.
+      TypeError: if it is something else.
     """
     if not isinstance(arrays, Mapping):
         raise TypeError(
-            f"arrays must be a dictionary, name -> array [num_examples, ...], but is "
+            "arrays must be a dictionary, name -> array [num_examples, ...], but it is "
             f"{kind_of(arrays)}. Give each array a name, as in {_TABLE}."
         )
     for name, array in arrays.items():
@@ -65,7 +65,7 @@ def require_name(name: Any) -> None:
     """Raises a clear error unless an array's name is text.
 
     Raises:
-      TypeError: it is something else.
+      TypeError: if it is something else.
     """
     if not isinstance(name, str):
         raise TypeError(f"An array's name must be text, such as 'x', but is {name!r}.")
@@ -79,7 +79,7 @@ def require_numbers(what: str, dtype: np.dtype) -> None:
       dtype: of the array.
 
     Raises:
-      ValueError: it is text, objects, dates, or numbers that JAX has not.
+      ValueError: if it is text, objects, dates, or a numeric type that JAX does not have.
     """
     is_number = jnp.issubdtype(dtype, jnp.number) or jnp.issubdtype(dtype, jnp.bool_)
     if is_number and dtype.isnative and dtype.itemsize <= _LARGEST.get(dtype.kind, 0):
@@ -87,15 +87,15 @@ def require_numbers(what: str, dtype: np.dtype) -> None:
     held, cure = f"{dtype}", "Convert it to numbers, as in array.astype(np.float32)"
     if dtype.kind in "UST":
         held = f"text ({dtype})"
-        cure = "Number what it says, as in np.unique(text, return_inverse=True)[1]"
+        cure = "Encode it as integers, as in np.unique(text, return_inverse=True)[1]"
     elif dtype.kind == "O":
-        held = "objects (dtype object), as arrays of unequal lengths become"
+        held = "objects (dtype object), often because its rows have unequal lengths"
         cure = "Convert them to one array of numbers; pad sequences to one length"
     elif not dtype.isnative:
         held = f"{dtype}, numbers in another machine's byte order"
         cure = "Convert it, as in array.astype(array.dtype.newbyteorder('='))"
     raise ValueError(
-        f"{what} holds {held}, and models compute with numbers. {cure}, or leave the array out."
+        f"{what} holds {held}, but models need numbers. {cure}, or leave the array out."
     )
 
 
@@ -107,16 +107,16 @@ def require_labels(name: str | int, rows: Mapping[str, np.ndarray]) -> None:
       rows: its arrays.
 
     Raises:
-      DataError: the class of an example is below 0.
+      DataError: if the class of an example is negative.
     """
     for key in LABELS:
         values = rows.get(key)
         if values is not None and values.dtype.kind == "i" and values.min() < 0:
             example = int(np.argwhere(values < 0)[0][0])
             raise DataError(
-                f"Client {quoted(name)}: {key!r} of example {example} is {values.min()}, and "
-                "labels count from 0. Number the classes from 0; if these are numbers to predict, "
-                "give them as floating point."
+                f"Client {quoted(name)}: {key!r} of example {example} is {values.min()}, but "
+                "labels must be 0 or more. Number the classes from 0; for regression, "
+                "give the targets as floating point."
             )
 
 
@@ -124,15 +124,18 @@ def checked_indices(indices: Any, num_clients: int) -> np.ndarray:
     """Indices of clients, int64 [any].
 
     Raises:
-      ValueError: they are not whole numbers.
-      KeyError: there is no such client.
+      ValueError: if they are not whole numbers.
+        KeyError: if no client has one of the indices.
     """
     chosen = np.asarray(indices)
     if chosen.ndim != 1 or (len(chosen) and chosen.dtype.kind not in "iu"):
         raise ValueError(
             "Indices of clients must be a list of whole numbers, but are "
-            f"{quoted(indices)}. Names go to client(...) and select(...)."
+            f"{quoted(indices)}. To select by name, use client(...) or select(...)."
         )
     for index in chosen[(chosen < 0) | (chosen >= num_clients)].tolist():
-        raise KeyError(f"Index {index} is not one of the {num_clients} clients.")
+        raise KeyError(
+            f"There is no client with index {index}: the data set has {num_clients} clients, "
+            "numbered from 0."
+        )
     return chosen.astype(np.int64)

@@ -1,4 +1,4 @@
-"""Text in CSV files that fedax writes, which spreadsheets do not take for formulas."""
+"""Cells of CSV files, written so that spreadsheets do not read text as formulas."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _FORMULA = re.compile(r"'*[=+\-@\t\r]")
 def safe_cell(value: Any) -> Any:
     """A cell to write; text that a spreadsheet would compute, such as `=1+1`, gets an apostrophe.
 
-    Names in data may be a stranger's. A number is written as it is, also as text.
+    Names in data may come from strangers. Numbers are not changed, even as text.
 
     Example:
       >>> safe_cell("=1+1"), safe_cell("ada"), safe_cell("-5"), safe_cell(-5)

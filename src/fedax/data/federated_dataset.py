@@ -26,21 +26,22 @@ if TYPE_CHECKING:
 class FederatedDataset:
     """The examples of all clients in flat arrays; client i owns rows offsets[i]:offsets[i + 1].
 
-    Any client is reached in O(1) and costs no Python object, so 342,477 clients cost a round
-    what 100 do. The arrays may be `numpy.memmap`s; nothing here copies them. SciPy sparse
-    matrices stay sparse (as `fedax.data.rows.SparseRows`): rows are made dense when a cohort is
-    read or evaluated.
+    Access to a client takes constant time and no Python object per client, so a round costs the
+    same with 342,477 clients as with 100. The arrays may be `numpy.memmap`s; they are not copied.
+    SciPy sparse matrices stay sparse (as `fedax.data.rows.SparseRows`): rows are made dense when a
+    cohort is read or evaluated.
 
     Attributes:
       arrays: name -> array [num_examples, ...]; all have the same leading axis.
       offsets: int64 [num_clients + 1], strictly increasing from 0 to num_examples.
-      names: text or whole numbers, [num_clients], or None, when a client's name is its index.
-      categories: column -> the values that its numbers stand for, of data from a table.
+      names: the clients' names, text or whole numbers [num_clients]; None: a client's name is its
+          index.
+      categories: for data from a table, column -> the values that its codes stand for.
       table: the preprocessing that made the arrays, see `fedax.fit_table`; or None.
 
     Raises:
-      TypeError: the arrays are no dictionary of arrays.
-      ValueError: the arrays do not fit together, or a client has no examples.
+      TypeError: if the arrays are not a dictionary of arrays.
+      ValueError: if the arrays have different lengths, or a client has no examples.
 
     Example:
       >>> data = FederatedDataset.from_clients({
@@ -60,14 +61,16 @@ class FederatedDataset:
     def __post_init__(self) -> None:
         require_arrays(self.arrays)
         if not self.arrays:
-            raise ValueError("A data set needs at least one array, and got none.")
+            raise ValueError("A data set needs at least one array, but none was given.")
         arrays = {
             name: as_rows(array, f"The array {name!r}") for name, array in self.arrays.items()
         }
         object.__setattr__(self, "arrays", arrays)
         lengths = {name: len(array) for name, array in arrays.items()}
         if len(set(lengths.values())) > 1:
-            raise ValueError(f"All arrays need the same number of examples, but have {lengths}.")
+            raise ValueError(
+                f"All arrays must have the same number of examples, but they have {lengths}."
+            )
         offsets = checked_offsets(self.offsets, next(iter(lengths.values())))
         if self.names is not None:
             names = np.asarray(self.names)
@@ -75,11 +78,11 @@ class FederatedDataset:
                 names = names.astype(str)
             if names.shape != (len(offsets) - 1,):
                 raise ValueError(
-                    f"{len(offsets) - 1} clients need as many names, but there are {names.size}."
+                    f"{len(offsets) - 1} clients need as many names, but {names.size} were given."
                 )
             twice = first_twice(names)
             if twice is not None:
-                raise ValueError(f"Two clients have the name {twice!r}; names must differ.")
+                raise ValueError(f"Two clients have the name {twice!r}; names must be unique.")
             object.__setattr__(self, "names", names)
         object.__setattr__(self, "offsets", offsets)
         empty = np.flatnonzero(np.diff(offsets) <= 0)
@@ -99,14 +102,15 @@ class FederatedDataset:
         """Joins the arrays of single clients.
 
         Args:
-          clients: client name, text or a whole number -> its arrays by name (or a list of such,
-            when the names are the indices); each array's leading axis counts that client's
-            examples.
+          clients: client name (text or a whole number) -> its arrays by name; or a list of such
+              dictionaries, whose indices become the names. The leading axis of each array counts
+              that client's examples.
 
         Raises:
-          TypeError: clients are no dictionaries of arrays.
-          ValueError: names, shapes or dtypes differ between clients, a client has no examples,
-            or a floating point array holds NaN or infinity. The sentence names the client.
+          TypeError: if a client is not a dictionary of arrays.
+          ValueError: if array names, shapes or dtypes differ between clients, a client has no
+              examples, or a floating point array holds NaN or infinity. The message names the
+              client.
         """
         return cls(*join_clients(clients))
 
@@ -114,20 +118,21 @@ class FederatedDataset:
     def from_arrays(cls, arrays: Mapping[str, Any], client_ids: Any) -> FederatedDataset:
         """Groups the rows of flat arrays by client.
 
-        Clients come in the order of their first row, and a client's rows in the order in which
-        they stand. Rows that stand client by client already are not copied; otherwise an array in
-        memory is copied once, and one in a file (`np.load(path, mmap_mode="r")`) is read in place
-        through an index of 8 bytes a row.
+        Clients are ordered by their first row, and each client's rows keep their order. Rows that
+        are already grouped are not copied. Otherwise an array in memory is copied once, and a
+        memory-mapped one (`np.load(path, mmap_mode="r")`) is read in place through an index of 8
+        bytes a row.
 
         Args:
           arrays: name -> array [num_rows, ...], in memory, mapped from a file, or a SciPy sparse
             matrix [num_rows, columns], which stays sparse.
-          client_ids: [num_rows], text or whole numbers: whose row each is. Array, list or column.
+          client_ids: the client of each row, text or whole numbers [num_rows]; an array, a list or
+              a data frame's column.
 
         Raises:
-          TypeError: the arrays are no dictionary of arrays.
-          ValueError: lengths differ, a row has no client, or an array in memory holds NaN or
-            infinity; the sentence names the row.
+          TypeError: if the arrays are not a dictionary of arrays.
+          ValueError: if lengths differ, a row has no client, or an array in memory holds NaN or
+              infinity. The message names the row.
 
         Example:
           >>> data = FederatedDataset.from_arrays(
@@ -144,22 +149,22 @@ class FederatedDataset:
     ) -> FederatedDataset:
         """The rows of a pandas or polars data frame, grouped by client; see `from_arrays`.
 
-        Columns of numbers and truth values are taken as they are, one of lists or arrays as an
-        array if all have one shape, and one of `categories` as numbers (int32), which have no
-        order: make them one-hot in the model. A categorical column of pandas and an `Enum` of
-        polars have categories of their own.
+        Numeric and boolean columns are used as they are. A column of lists or arrays becomes one
+        array if all rows have the same shape. A column in `categories` becomes integer codes
+        (int32); they have no order, so one-hot encode them in the model. Categorical columns of
+        pandas and `Enum` columns of polars bring their own categories.
 
         Args:
-          frame: one row an example.
-          client_column: says whose example it is.
-          columns: which columns to take; None: all the others. Or array name -> a column, or
-            several that stand side by side in one array [num_rows, num_columns].
-          categories: column -> its values in the order of their numbers; or the training set, or
-            its frame, so that a test set is numbered alike.
+          frame: one row per example.
+          client_column: the column with each example's client.
+          columns: the columns to use; None: all others. Or a dictionary, array name -> a column or
+              a list of columns to join in one array [num_rows, num_columns].
+          categories: column -> its values in the order of their codes. For a test set give the
+              training set or its frame, so that both use the same codes.
 
         Raises:
-          ValueError: a column is not there, holds text, dates, a missing value or an unknown
-            category; the message names the column and the row, from 0.
+          ValueError: if a column does not exist, or holds text, dates, a missing value or an
+              unknown category. The message names the column and the row, counted from 0.
 
         Example:
           >>> import pandas
@@ -180,17 +185,17 @@ class FederatedDataset:
     ) -> FederatedDataset:
         """The rows of a Hugging Face `datasets.Dataset`, grouped by client; see `from_arrays`.
 
-        The columns that are taken are read into memory through the Arrow table: numbers, class
-        labels (as their numbers), arrays and lists of one shape, and images of one size and kind
+        Reads the chosen columns into memory through the Arrow table: numbers, class labels (as
+        integers), arrays and lists of one shape, and images of one size and mode
         (`fedax.data.images.pixels_of`).
 
         Args:
-          dataset: one split, not streamed; one row an example.
-          client_column: says whose example it is.
-          columns, categories: as for `from_frame`; class labels have categories of their own.
+          dataset: one split, not streamed; one row per example.
+          client_column: the column with each example's client.
+          columns, categories: as for `from_frame`; class labels bring their own categories.
 
         Raises:
-          ValueError: as for `from_frame`, or the rows of a column differ in shape.
+          ValueError: as for `from_frame`, or if the rows of a column differ in shape.
 
         Example:
           >>> import datasets
@@ -210,15 +215,15 @@ class FederatedDataset:
         """The examples of PyTorch's `Dataset`s or `DataLoader`s, each of which is read once.
 
         Args:
-          clients: client -> its data set, such as a `Subset`, or a list of these. Of a loader all
-            examples are taken in order, whatever its batch size, `shuffle` and `drop_last`. Random
-            transforms are drawn once, so put augmentation into the model's loss.
-          names: the names of an example's parts; an example that is a dictionary has its own.
-          client_ids: whose example each is, if `clients` is one data set of all.
+          clients: client -> its data set, such as a `Subset`; or a list of data sets. All examples
+              of a loader are read in order; its batch size, `shuffle` and `drop_last` are ignored.
+              Random transforms are drawn only once, so put augmentation in the model's loss.
+          names: the names of an example's parts; not needed if examples are dictionaries.
+          client_ids: the client of each example, if `clients` is a single data set.
 
         Raises:
-          TypeError, ValueError: examples that are no numbers, of different shapes, without length.
-            The message names the client and the example.
+          TypeError, ValueError: if examples are not numbers or differ in shape, or a data set has
+              no length. The message names the client and the example.
         """
         if client_ids is None:
             return cls.from_clients(torch_clients(clients, names))
@@ -252,12 +257,12 @@ class FederatedDataset:
 
     @property
     def client_names(self) -> np.ndarray:
-        """The names of all clients, which are their indices where there are no others."""
+        """The names of all clients; their indices if no names were given."""
         return np.arange(self.num_clients) if self.names is None else self.names
 
     @property
     def nbytes(self) -> int:
-        """Size of the arrays in bytes, of sparse ones what they would take dense."""
+        """Size of the arrays in bytes; sparse arrays count as if they were dense."""
         return sum(array.nbytes for array in self.arrays.values())
 
     def name(self, index: int) -> str:
@@ -265,10 +270,10 @@ class FederatedDataset:
         return str(index) if self.names is None else str(self.names[index])
 
     def index(self, name: str | int) -> int:
-        """The index of the client with this name; a name that is a number may be given as text.
+        """The index of the client with this name; numeric names may be given as text.
 
         Raises:
-          KeyError: there is no such client; the message suggests the nearest name.
+          KeyError: if no client has this name. The message suggests the nearest name.
 
         Example:
           >>> data = FederatedDataset.from_arrays({"x": np.zeros(2)}, client_ids=[1007, 12])
@@ -285,13 +290,13 @@ class FederatedDataset:
         return place
 
     def client(self, name: int | str) -> dict[str, np.ndarray]:
-        """The arrays of the client with this name, as views where arrays are ordinary ones.
+        """The arrays of the client with this name (views, where the arrays allow it).
 
         Args:
-          name: as for `index`. Clients without names are named by their index.
+          name: as for `index`. Without names, a client's name is its index.
 
         Raises:
-          KeyError: there is no such client; the message suggests the nearest name.
+          KeyError: if no client has this name. The message suggests the nearest name.
         """
         return self.client_at(self.index(name))
 
@@ -299,14 +304,14 @@ class FederatedDataset:
         """The arrays of the client with this index, as `client` gives them by name.
 
         Raises:
-          KeyError: the index is not in 0 to num_clients - 1.
+          KeyError: if the index is not in 0 to num_clients - 1.
         """
         (index,) = checked_indices([index], self.num_clients)
         rows = slice(int(self.offsets[index]), int(self.offsets[index + 1]))
         return {key: array[rows] for key, array in self.arrays.items()}
 
     def places_of(self, others: FederatedDataset) -> np.ndarray:
-        """The index here of each client of another data set, by name; -1 if it is not here.
+        """The index in this data set of each client of another one, by name; -1 if it has none.
 
         Example:
           >>> data = FederatedDataset.from_arrays({"x": np.zeros(3)}, ["ada", "bob", "eve"])
@@ -316,11 +321,11 @@ class FederatedDataset:
         return np.array([self._places.get(name, -1) for name in others._places], np.int64)
 
     def pooled(self) -> FederatedDataset:
-        """All examples as one client's, named "pool"; copies nothing."""
+        """All examples as a single client named "pool"; nothing is copied."""
         return dataclasses.replace(self, offsets=self.offsets[[0, -1]], names=np.array(["pool"]))
 
     def select(self, clients: Any) -> FederatedDataset:
-        """The clients of these names, in this order; they keep their names.
+        """A data set of the clients with these names, in this order.
 
         `data.select(data.client_names)` is the whole data set; `take` selects by index.
 
@@ -329,8 +334,8 @@ class FederatedDataset:
             `data.client_sizes >= 10`.
 
         Raises:
-          KeyError: there is no such client.
-          ValueError: no client is selected, or one comes twice.
+          KeyError: if no client has one of the names.
+            ValueError: if no client is selected, or one is selected twice.
 
         Example:
           >>> data = FederatedDataset.from_arrays({"x": np.arange(4.0)}, client_ids=[7, 0, 5, 5])
@@ -347,20 +352,20 @@ class FederatedDataset:
             return self.take([self.index(name) for name in chosen.tolist()])
         if chosen.shape != (self.num_clients,):
             raise ValueError(
-                f"A choice by truth values needs one for each of the {self.num_clients} "
-                f"clients, but has the shape {list(chosen.shape)}."
+                f"A selection by a bool array needs one value for each of the {self.num_clients} "
+                f"clients, but the array has shape {list(chosen.shape)}."
             )
         return self.take(np.flatnonzero(chosen))
 
     def take(self, indices: Any) -> FederatedDataset:
-        """The clients at these indices, in this order; they keep their names.
+        """A data set of the clients at these indices, in this order; they keep their names.
 
         Args:
           indices: whole numbers from 0 to num_clients - 1.
 
         Raises:
-          KeyError: an index is not in that range.
-          ValueError: no client is selected, or one comes twice.
+          KeyError: if an index is not in that range.
+            ValueError: if no client is selected, or one is selected twice.
 
         Example:
           >>> data = FederatedDataset.from_arrays({"x": np.arange(4.0)}, client_ids=[7, 0, 5, 5])
@@ -385,28 +390,28 @@ class FederatedDataset:
         self, fraction: float = 0.2, seed: int = 0, *, by: SplitBy = "examples",
         validation: float | None = None,
     ) -> tuple[FederatedDataset, ...]:
-        """Training, perhaps validation, and test data: parts of each client's examples, or clients.
+        """Splits into training, test and optionally validation data, by examples or by clients.
 
-        Of a client's n examples the test part has n times the fraction, rounded, but at least one,
-        and the training part at least one. A client with a single example is in the training part
-        alone. All parts keep the clients' names (where there were none, their indices become names)
-        and the order of examples. What is in the test part depends on the seed, the clients' names
-        and their numbers of examples only.
+        With `by="examples"`, each client with n examples gives round(fraction n) of them to the
+        test part, but at least one, and keeps at least one for training. A client with a single
+        example appears in the training part only. All parts keep the clients' names (without names,
+        their indices become names) and the order of examples. The test part depends only on the
+        seed, the clients' names and their numbers of examples.
 
-        Arrays in memory are copied; one in a file is read in place, through an index.
+        Arrays in memory are copied; memory-mapped ones are read in place, through an index.
 
         Args:
-          fraction: for testing, in (0, 1).
+          fraction: the fraction for testing, in (0, 1).
           seed: >= 0.
-          by: "examples", or "clients": whole clients are held out.
-          validation: the fraction for validation, such as 0.1; None: there are two parts.
+          by: "examples" to split each client's examples, "clients" to hold out whole clients.
+          validation: the fraction for validation, such as 0.1; None: no validation part.
 
         Returns:
-          The training and the test part, for `fedax.Task(model, train, test)`; or the training, the
-          validation and the test part, for `fedax.Task(model, train, test, validation=...)`.
+          `train, test`, for `fedax.Task(model, train, test)`; with `validation`, `train,
+          validation, test`, for `fedax.Task(model, train, test, validation=validation)`.
 
         Raises:
-          ValueError: an argument is out of its range, or a part would be empty.
+          ValueError: if an argument is out of range, or a part would be empty.
 
         Example:
           >>> data = FederatedDataset({"x": np.arange(11.0)}, np.array([0, 10, 11]))
@@ -421,7 +426,7 @@ class FederatedDataset:
         return tuple(self._of_part(rows == kind) for kind in kinds)
 
     def _of_part(self, chosen: np.ndarray) -> FederatedDataset:
-        """The data of the rows chosen, bool [num_examples], and of the clients that have any."""
+        """The data set of the chosen rows (bool [num_examples]), without clients that have none."""
         counts = np.add.reduceat(chosen.astype(np.int64), self.offsets[:-1])
         clients = np.flatnonzero(counts)
         return self._of_rows(np.flatnonzero(chosen), counts[clients], clients)
@@ -429,7 +434,7 @@ class FederatedDataset:
     def _of_rows(
         self, rows: np.ndarray, sizes: np.ndarray, clients: np.ndarray
     ) -> FederatedDataset:
-        """The data set of these rows, of which these clients own so many each."""
+        """The data set of these rows; `sizes` is each client's number of rows."""
         return dataclasses.replace(
             self,
             arrays={key: take_rows(array, rows) for key, array in self.arrays.items()},

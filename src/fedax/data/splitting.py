@@ -1,4 +1,4 @@
-"""Which of each client's examples, or which clients, are for validation and testing."""
+"""Chooses examples or whole clients for validation and testing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def split_rows(
     """What each example is for, see `FederatedDataset.split`.
 
     Raises:
-      ValueError: an argument is out of its range, or a part would be empty.
+      ValueError: if an argument is out of range, or a part would be empty.
     """
     check_choice("kind of split (by)", by, get_args(SplitBy))
     check_number("fraction", test, above=0, below=1)
@@ -39,10 +39,10 @@ def split_rows(
         return np.repeat(parts_of_clients(names, test, validation or 0.0, seed), sizes)
     parts = parts_of_rows(names, sizes, test, validation or 0.0, seed)
     if not (parts == TEST).any():
-        raise ValueError("No client has two examples, so there is nothing to split.")
+        raise ValueError("No client has two or more examples, so there is nothing to split.")
     if validation is not None and not (parts == VALIDATION).any():
         raise ValueError(
-            "No client has three examples, so there is nothing for validation beside the test "
+            "No client has three or more examples, so none are left for validation after the test "
             "part. Hold out whole clients: by='clients'."
         )
     return parts
@@ -51,11 +51,11 @@ def split_rows(
 def parts_of_rows(
     names: Sequence[str], sizes: np.ndarray, test: float, validation: float, seed: int
 ) -> np.ndarray:
-    """What each example is for: `TRAIN`, `VALIDATION` or `TEST`.
+    """The part of each example: `TRAIN`, `VALIDATION` or `TEST`.
 
-    Each part has n times its fraction of a client's n examples, rounded, but at least one; one at
-    least is for training. A client with two examples has none for validation, one with a single
-    example has it for training. The test part does not depend on the validation part.
+    Of a client's n examples, each part gets round(fraction n), but at least one, and at least one
+    is for training. A client with two examples has none for validation; a single example is for
+    training. The test part does not depend on the validation part.
 
     Args:
       names: of the clients.
@@ -85,9 +85,9 @@ def parts_of_rows(
 def parts_of_clients(
     names: Sequence[str], test: float, validation: float, seed: int
 ) -> np.ndarray:
-    """What each client is for: `TRAIN`, `VALIDATION` or `TEST`.
+    """The part of each client: `TRAIN`, `VALIDATION` or `TEST`.
 
-    Each part has N times its fraction of the N clients, rounded, but at least one. The test clients
+    Of N clients, each part gets round(fraction N), but at least one. The test clients
     do not depend on the validation part.
 
     Args:
@@ -98,7 +98,7 @@ def parts_of_clients(
       int8 [num_clients].
 
     Raises:
-      ValueError: no client is left for training.
+      ValueError: if no client is left for training.
 
     Example:
       >>> parts_of_clients(["ada", "bob", "eve", "joe"], 0.25, 0.25, seed=0).tolist()
@@ -131,7 +131,7 @@ def _count(fraction: float, sizes: np.ndarray) -> np.ndarray:
 def _ranks(
     names: Sequence[str], sizes: np.ndarray, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Whose each example is, and its rank among that client's by a hash of seed, name and place."""
+    """Each example's client, and its rank among that client's by a hash of seed, name and place."""
     words = np.array([_word(f"{seed}/{name}") for name in names], np.uint64)
     owner = np.repeat(np.arange(len(sizes)), sizes)
     place = np.arange(len(owner)) - (np.cumsum(sizes) - sizes)[owner]
@@ -147,9 +147,9 @@ def held_out_rows(
 ) -> np.ndarray:
     """Draws a part of each client's examples without replacement.
 
-    Of a client's n examples it draws n times the fraction, rounded, but at least one and at most
-    n - 1; none of a client with a single example. What is drawn depends on the seed, the client's
-    name, n and the fraction only. A larger fraction holds what a smaller one does.
+    Draws round(fraction n) of a client's n examples, but at least one and at most n - 1; none from
+    a client with a single example. The draw depends only on the seed, the client's name, n and the
+    fraction. A larger fraction includes all examples of a smaller one.
 
     Args:
       names: of the clients.

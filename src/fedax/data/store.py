@@ -1,4 +1,4 @@
-"""Stores: data sets on a disk that are mapped and not read.
+"""Stores: data sets on disk that are memory-mapped when opened.
 
 A store is a folder with one split of a data set:
 
@@ -64,16 +64,16 @@ class _Entry(NamedTuple):
 
 
 def open_store(folder: Path | str) -> FederatedDataset:
-    """The data set in a store, mapped: nothing is copied, and rows are read when they are used.
+    """Opens the data set in a store, memory-mapped: rows are read only when they are used.
 
-    Sizes, dtypes and shapes are compared with what `store.json` says, and offsets are looked at;
-    `check_store` reads all numbers.
+    Compares sizes, dtypes and shapes with `store.json` and checks the offsets; `check_store` reads
+    every number.
 
     Args:
       folder: of the store.
 
     Raises:
-      DataError: there is no store, or it is not whole.
+      DataError: if there is no store, or it is incomplete.
 
     Example:
       >>> import tempfile
@@ -100,18 +100,18 @@ def open_store(folder: Path | str) -> FederatedDataset:
 def check_store(
     folder: Path | str, progress: Callable[[int, int], object] | None = None
 ) -> FederatedDataset:
-    """Reads every number of a store and compares their SHA-256 with what was written.
+    """Reads every number of a store and compares its checksums (SHA-256).
 
     Args:
       folder: of the store.
-      progress: called with the bytes read so far and all that there are.
+      progress: called with the bytes read so far and the total.
 
     Returns:
       The data set, as `open_store` gives it.
 
     Raises:
-      DataError: there is no store, it is not whole, or bytes have changed; the sentence names the
-        file.
+      DataError: if there is no store, it is incomplete, or bytes have changed. The message names
+          the file.
     """
     folder = expanded(folder)
     data = open_store(folder)
@@ -137,10 +137,10 @@ def check_store(
 
 
 def read_store_table(folder: Path) -> Mapping[str, Any]:
-    """What a store's `store.json` says.
+    """The contents of a store's `store.json`.
 
     Raises:
-      DataError: there is none, or it cannot be read.
+      DataError: if there is none, or it cannot be read.
     """
     path = folder / TABLE
     try:
@@ -148,7 +148,7 @@ def read_store_table(folder: Path) -> Mapping[str, Any]:
     except FileNotFoundError:
         raise DataError(
             f"There is no store in {folder}: it has no {TABLE}."
-            + (" It has parts train and test; open one of them."
+            + (" It has the parts train and test; open one of them."
                if (folder / "train" / TABLE).exists() else "")
         ) from None
     except (OSError, ValueError) as error:
@@ -156,8 +156,8 @@ def read_store_table(folder: Path) -> Mapping[str, Any]:
     if not isinstance(table, Mapping) or table.get("format") != FORMAT:
         found = table.get("format") if isinstance(table, Mapping) else table
         raise DataError(
-            f"{path} is of the format {quoted(found)}, and this fedax reads {FORMAT!r}. Make the "
-            "store anew."
+            f"{path} has the format {quoted(found)}, but this version of fedax reads {FORMAT!r}. "
+            "Make the store again."
         )
     return table
 
@@ -166,7 +166,7 @@ def check_array_name(name: Any) -> None:
     """Raises a clear error unless an array of this name can be a file of a store.
 
     Raises:
-      DataError: it cannot.
+      DataError: if it cannot.
     """
     if (
         not isinstance(name, str) or not 1 <= len(name) <= _LONGEST_ARRAY_NAME
@@ -174,9 +174,9 @@ def check_array_name(name: Any) -> None:
         or len(array_file(name)) > _LONGEST_FILE_NAME or name.lower() in (OFFSETS, NAMES)
     ):
         raise DataError(
-            f"An array of a store cannot have the name {quoted(name)}: take 1 to "
+            f"An array of a store cannot have the name {quoted(name)}: use 1 to "
             f"{_LONGEST_ARRAY_NAME} printable letters other than / and \\, and neither "
-            f"{OFFSETS!r} nor {NAMES!r}. A column gets another name by "
+            f"{OFFSETS!r} nor {NAMES!r}. To rename a column, use "
             "columns={'other': 'column'}."
         )
 
@@ -198,7 +198,7 @@ def check_client_name(name: Any) -> None:
     """Raises a clear error unless a client of a store can have this name.
 
     Raises:
-      DataError: it cannot.
+      DataError: if it cannot.
     """
     if isinstance(name, int | np.integer) and not isinstance(name, bool):
         if not -(2**63) <= int(name) < 2**63:
@@ -262,13 +262,13 @@ def _entries(folder: Path, table: Mapping[str, Any]) -> dict[str, _Entry]:
             found[name] = _entry(said, ("U" if name == NAMES else "") + "biufc")
         except (TypeError, ValueError, KeyError, SyntaxError):
             raise DataError(
-                f"{folder / TABLE} says of {name!r} what cannot be: {quoted(said)}. Make the store "
-                "anew."
+                f"{folder / TABLE} has an invalid entry for {name!r}: {quoted(said)}. Make the "
+                "store again."
             ) from None
     if found[OFFSETS].shape != (found[NAMES].shape[0] + 1,) or found[OFFSETS].dtype != np.int64:
         raise DataError(
-            f"{folder / TABLE} says that there are {found[NAMES].shape[0]} names and "
-            f"{found[OFFSETS].shape[0]} offsets, which do not fit. Make the store again."
+            f"{folder / TABLE} lists {found[NAMES].shape[0]} names and "
+            f"{found[OFFSETS].shape[0]} offsets, which do not match. Make the store again."
         )
     return found
 
@@ -277,7 +277,7 @@ def _entry(said: Any, kinds: str) -> _Entry:
     """What `store.json` says of a file.
 
     Raises:
-      ValueError, TypeError, KeyError: it cannot be so.
+      ValueError, TypeError, KeyError: if the entry is invalid.
     """
     entry = _Entry(np.dtype(said["dtype"]), tuple(said["shape"]), said["sha256"])
     if not isinstance(entry.sha256, str) or entry.dtype.kind not in kinds:
@@ -327,7 +327,9 @@ def _opened(folder: Path, name: str, entry: _Entry, *, maps: bool) -> np.ndarray
             return np.fromfile(path, entry.dtype, count, offset=begin).reshape(entry.shape)
         return np.memmap(path, entry.dtype, "r", begin, entry.shape)
     except FileNotFoundError:
-        raise DataError(f"The store {folder} has lost {path.name}. Make it again.") from None
+        raise DataError(
+            f"The store {folder} lacks its file {path.name}. Make the store again."
+        ) from None
     except (OSError, ValueError) as error:
         if has_too_many_files(error):
             raise DataError(
@@ -346,7 +348,7 @@ def has_too_many_files(error: Exception) -> bool:
 def _regular(path: Path) -> Path:
     """The path, if a file is there; a link, a pipe or a device is not opened."""
     if not stat.S_ISREG(path.lstat().st_mode):
-        raise ValueError("it is no regular file")
+        raise ValueError("it is not a regular file")
     return path
 
 

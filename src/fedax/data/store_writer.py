@@ -1,4 +1,4 @@
-"""Making stores, client after client, in bounded memory; a killed process is gone on with."""
+"""Makes stores client by client in bounded memory; continues after a killed process."""
 
 from __future__ import annotations
 
@@ -49,29 +49,29 @@ def convert(
     skip_empty: bool = False,
     progress: Progress | None = None,
 ) -> Path:
-    """Writes the clients of a reader into a store; memory holds one client at a time.
+    """Writes the clients of a reader to a store, with one client in memory at a time.
 
-    If the process is killed, or the disk is full, the same call continues from where it was, as
-    long as `source` and `conversion` are the same. Malformed data leave nothing behind.
+    If the process is killed or the disk is full, the same call continues where it stopped, provided
+    that `source` and `conversion` are unchanged. Malformed data leave nothing behind.
 
     Args:
-      clients: of a reader of `fedax.data.readers`, or (name, its arrays by name) in an order that
-        is the same each time. Neighbours of one name are parts of one client.
-      folder: of the store; must not be there yet.
-      transform: from a client's columns to its arrays of numbers; None for a client leaves it
-        out. None: the columns are such arrays already.
-      source: what the data are made of, such as a file's name, size and SHA-256. None: what the
-        reader says of itself.
-      conversion: how they were made; a different one makes a store from the start.
-      skip_empty: leave out clients without examples, which are refused otherwise unless a
-        transform leaves them out.
+      clients: of a reader of `fedax.data.readers`, or pairs (name, arrays by name), in the same
+          order each time. Consecutive pairs with the same name are parts of one client.
+      folder: of the store; must not exist yet.
+      transform: maps a client's columns to its arrays of numbers; a client for which it returns
+          None is left out. None: the columns are already arrays of numbers.
+      source: the data's origin, such as a file's name, size and SHA-256. None: the reader's own
+          description.
+      conversion: describes how the data were made; if it changes, the store is started again.
+      skip_empty: leave out clients without examples; otherwise they are an error unless the
+          transform leaves them out.
       progress: called with the clients and the examples so far.
 
     Returns:
       The folder.
 
     Raises:
-      DataError: the data are malformed, or the store cannot be written.
+      DataError: if the data are malformed, or the store cannot be written.
     """
     if source is None:
         source = getattr(clients, "source", {})
@@ -97,20 +97,20 @@ def convert(
 class StoreWriter:
     """A store that is being made, beside its place: `.NAME.partial` until `finish` renames it.
 
-    Used as a context, an error that is not the disk's removes what was written; a kill, Ctrl-C or
-    a full disk leaves it, and a writer with the same `source` and `conversion` continues it.
+    As a context manager it removes what was written if an error occurs, except after a kill, Ctrl-C
+    or a full disk: then a writer with the same `source` and `conversion` continues.
 
     Attributes:
-      num_clients, num_examples: written so far, by an earlier process too.
+      num_clients, num_examples: written so far, including by an earlier process.
       num_read: clients written or left out so far.
 
     Args:
-      folder: of the store; must not be there yet.
-      source: what the data are made of; kept in `store.json`.
-      conversion: how they are made; likewise.
+      folder: of the store; must not exist yet.
+      source: the data's origin; saved in `store.json`.
+        conversion: how the data are made; saved likewise.
 
     Raises:
-      DataError: the folder is there, another process makes it, or it cannot be written.
+      DataError: if the folder exists, another process is writing it, or it cannot be written.
 
     Example:
       >>> import tempfile
@@ -140,10 +140,10 @@ class StoreWriter:
         self._unsaved, self._saved_at = 0, time.monotonic()
         if os.path.lexists(self.folder):
             raise DataError(
-                f"There is something at {self.folder} already. Remove it, or name another folder."
+                f"{self.folder} already exists. Remove it, or choose another folder."
             )
         if self._partial.is_symlink():  # what it leads to would be emptied
-            raise DataError(f"{self._partial} is a link, which fedax did not make; remove it.")
+            raise DataError(f"{self._partial} is a link that fedax did not make. Remove it.")
         try:
             self._partial.mkdir(parents=True, exist_ok=True)
             self._lock = Lock(self._partial / _LOCK)
@@ -163,15 +163,15 @@ class StoreWriter:
             raise self._failed(error) from None
 
     def append(self, name: str | int, arrays: Columns) -> None:
-        """Adds a client's examples; again of the client before, more of them.
+        """Adds a client's examples; repeat the name to add more for the same client.
 
         Args:
           name: the client's.
           arrays: name -> array of numbers [n_i, ...], the same of every client.
 
         Raises:
-          DataError: the name came before, the arrays are not as the first client's, or hold what
-            no model computes with; the sentence names the client.
+          DataError: if the name was used before, the arrays differ from the first client's in name,
+              shape or dtype, or they are not numbers. The message names the client.
         """
         layout.check_client_name(name)
         rows = {key: self._rows(name, key, value) for key, value in arrays.items()}
@@ -185,7 +185,7 @@ class StoreWriter:
         if not self._names or self._names[-1] != name or self._left_out is not None:
             self._save_now_and_then()
             if str(name) in self._known:
-                raise DataError(f"Two clients have the name {name!r}; names must differ.")
+                raise DataError(f"Two clients have the name {name!r}; names must be unique.")
             if self._names and isinstance(name, str) != isinstance(self._names[0], str):
                 raise DataError(
                     f"Clients' names must be all text or all whole numbers, but {name!r} follows "
@@ -209,10 +209,10 @@ class StoreWriter:
         self.num_examples += count
 
     def leave_out(self, name: str | int) -> None:
-        """Notes that the reader's next client, or another part of it, is not written.
+        """Skips the reader's next client, or another part of it.
 
         Raises:
-          DataError: part of it was written.
+          DataError: if part of it was written.
         """
         if self._left_out is None and self._names and self._names[-1] == name:
             raise _left_out_in_part(name)
@@ -221,13 +221,13 @@ class StoreWriter:
             self.num_read += 1
 
     def finish(self) -> Path:
-        """Completes the store and puts it into its place, at once.
+        """Completes the store and moves it into place in one step.
 
         Raises:
-          DataError: no client was written, or the disk fails.
+          DataError: if no client was written, or the disk fails.
         """
         if not self._names:
-            raise DataError("A data set needs at least one client, and got none.")
+            raise DataError("A data set needs at least one client, but none was given.")
         try:
             table = self._completed()
             content = json.dumps({"format": layout.FORMAT, **table, **self._about}, indent=2)
@@ -265,8 +265,10 @@ class StoreWriter:
         if isinstance(value, list | tuple) and any(not np.isscalar(v) or isinstance(v, str | bytes)
                                                    for v in value[:1]):
             raise DataError(
-                f"Client {quoted(name)}: {key!r} is text or of unequal lengths, and a store holds "
-                "arrays of numbers. Give a transform that makes some, or leave the column out."
+                f"Client {quoted(name)}: {key!r} is text or has rows of unequal lengths, but a "
+                "store holds arrays of numbers. Give a transform that makes them numbers, or leave "
+                "out the "
+                "column."
             )
         try:
             rows = np.asarray(value)
@@ -277,8 +279,8 @@ class StoreWriter:
             raise DataError(str(error)) from None
         if 0 in rows.shape[1:]:
             raise DataError(
-                f"Client {quoted(name)}: array {key!r} is {rows.dtype}{list(rows.shape)}, and so "
-                "its examples hold no numbers. Leave it out."
+                f"Client {quoted(name)}: array {key!r} is {rows.dtype}{list(rows.shape)}, so "
+                "its examples are empty. Leave it out."
             )
         if rows.dtype.kind not in "biufc":
             raise DataError(
@@ -292,12 +294,12 @@ class StoreWriter:
         require_few_arrays(f"The data of {self.folder.name}", len(rows))
         if len({key.lower() for key in rows}) < len(rows):
             raise DataError(
-                f"The arrays {sorted(rows)} have names that differ in capitals only, and some "
-                "disks do not tell such files apart. Rename one."
+                f"The arrays {sorted(rows)} have names that differ only in case, and some "
+                "file systems cannot keep both. Rename one."
             )
         for key in filter(is_reserved, rows):
             raise DataError(
-                f"An array of a store cannot have the name {key!r}, which Windows keeps for a "
+                f"An array of a store cannot have the name {key!r}, which Windows reserves for a "
                 "device. Rename it."
             )
         try:
@@ -415,13 +417,15 @@ class StoreWriter:
 
     def _failed(self, error: OSError) -> DataError:
         return _DiskError(
-            f"Cannot write the store {self.folder}: {error.strerror or error}. What was written is "
-            f"kept in {self._partial}, and the same call continues it."
+            f"Cannot write the store {self.folder}: {error.strerror or error}. What was written so "
+            f"far is saved in {self._partial}; the same call continues from there."
         )
 
 
 def _left_out_in_part(name: str | int) -> DataError:
-    return DataError(f"A part of client {name!r} is to be left out, but another was not.")
+    return DataError(
+        f"One part of client {name!r} was left out, but another was written. Leave out all or none."
+    )
 
 
 class _DiskError(DataError):

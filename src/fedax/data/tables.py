@@ -41,7 +41,8 @@ def frame_arrays(
         _refuse_missing(series, name)
         if name not in given and hasattr(categories, "arrays"):
             raise ValueError(
-                f"The column {name!r} is categorical, but the training set has no categories of it."
+                f"The column {name!r} is categorical, but the training set has no categories for "
+                "it."
             )
         used[name] = given.get(name, own)
         return numbered(series.to_list(), used[name], name)
@@ -90,11 +91,11 @@ def dataset_arrays(
 def choose(
     names: list[Any], client_column: str, columns: Columns | None
 ) -> Mapping[str, str | Sequence[str]]:
-    """Array name -> its column or columns, all of which are there."""
+    """Array name -> its column or columns, which all exist."""
     there = set(names)
     if len(there) < len(names):
         twice = next(name for place, name in enumerate(names) if name in names[:place])
-        raise ValueError(f"Two columns have the name {twice!r}; names must differ.")
+        raise ValueError(f"Two columns have the name {twice!r}; names must be unique.")
     if client_column not in there:
         raise ValueError(unknown("client column", client_column, map(str, names)))
     if columns is None:
@@ -103,10 +104,12 @@ def choose(
         columns = [columns]
     chosen = columns if isinstance(columns, Mapping) else {name: name for name in columns}
     if not chosen:
-        raise ValueError("No column is left for the examples beside the clients'.")
+        raise ValueError(
+            "The client column is the only column; the examples need at least one more."
+        )
     for array, group in chosen.items():
         if not isinstance(array, str):
-            raise ValueError(f"An array's name must be text, but a column's is {array!r}.")
+            raise ValueError(f"Array names must be text, but a column is named {array!r}.")
         for name in _listed(group):
             if name not in there:
                 raise ValueError(unknown("column", name, map(str, names)))
@@ -124,7 +127,7 @@ def stacked_columns(
             if not isinstance(group, str) and np.ndim(part[0]):
                 raise ValueError(
                     f"The array {array!r} joins columns of single numbers, but the column "
-                    f"{name!r} has {list(np.shape(part[0]))} in a row."
+                    f"{name!r} has shape {list(np.shape(part[0]))} in each row."
                 )
         arrays[array] = parts[0] if isinstance(group, str) else np.stack(parts, axis=1)
     return arrays
@@ -161,7 +164,7 @@ def arrow_column(column: Any, name: str, *, gaps: bool = False) -> Any:
         NaT; otherwise they are refused.
 
     Raises:
-      ValueError: a value is missing, or is of another kind.
+      ValueError: if a value is missing or has another type.
     """
     import pyarrow as arrow  # noqa: PLC0415
 
@@ -224,7 +227,9 @@ def _numbers_with_gaps(column: Any, name: str) -> np.ndarray:
         values = column.cast(arrow.float64()).to_numpy(zero_copy_only=False)
     if values.dtype.kind == "f" and np.isinf(values).any():
         row = int(np.isinf(values).argmax())
-        raise ValueError(f"The column {name!r} holds infinity, first in row {row}.")
+        raise ValueError(
+            f"The column {name!r} holds infinity, first in row {row}. Replace or remove such rows."
+        )
     return values
 
 
@@ -330,18 +335,19 @@ def _numbers(values: np.ndarray, name: str, encode: str | None) -> np.ndarray:
     """The values, if a model can take them; `encode` is how a user makes numbers of text."""
     if values.dtype.kind == "O" or values.dtype.kind in "UST":
         cure = "Convert it to numbers" if encode is None else (
-            f"Number its values by {encode.format(name)} and the test set's by categories=train; "
-            "the numbers have no order, so a model takes them one-hot (jax.nn.one_hot). Or make "
-            "token ids (fedax.Vocabulary)"
+            f"Encode its values with {encode.format(name)} and the test set's with "
+            "categories=train; the codes have no order, so one-hot encode them in the model "
+            "(jax.nn.one_hot). Or "
+            "make token ids (fedax.Vocabulary)"
         )
         raise ValueError(
-            f"The column {name!r} holds {_held(values)}, which a model cannot take. {cure}, or "
-            "name the columns to take: columns=[...]."
+            f"The column {name!r} holds {_held(values)}, which a model cannot use. {cure}, or "
+            "choose the columns to use: columns=[...]."
         )
     if values.dtype.kind not in "biuf":
         raise ValueError(
-            f"The column {name!r} holds {values.dtype}, which a model cannot take. Convert it to "
-            "numbers, or name the columns to take: columns=[...]."
+            f"The column {name!r} holds {values.dtype}, which a model cannot use. Convert it to "
+            "numbers, or choose the columns to use: columns=[...]."
         )
     if values.dtype.kind == "f":
         finite = np.isfinite(values)
@@ -349,12 +355,15 @@ def _numbers(values: np.ndarray, name: str, encode: str | None) -> np.ndarray:
             row = int(np.argwhere(~finite)[0][0])
             if np.isnan(values[row]).any():
                 raise ValueError(_missing(name, row))
-            raise ValueError(f"The column {name!r} holds infinity, first in row {row}.")
+            raise ValueError(
+                f"The column {name!r} holds infinity, first in row {row}. Replace or remove such "
+                "rows."
+            )
     return values
 
 
 def _held(values: np.ndarray) -> str:
-    """What is no number, in words."""
+    """Values that are not numbers, in words."""
     if values.dtype.kind == "O" and not isinstance(values[0], str):
         return f"objects of type {type(values[0]).__name__}"
     return "text"
@@ -365,21 +374,21 @@ def _refuse_missing(column: Any, name: str) -> None:
     nulls = column.isna() if hasattr(column, "isna") else column.is_null()
     nulls = np.asarray(nulls.to_numpy(), bool)
     if not len(nulls):
-        raise ValueError("A data set needs at least one row, and got none.")
+        raise ValueError("A data set needs at least one row, but none was given.")
     if nulls.any():
         raise ValueError(_missing(name, int(nulls.argmax())))
 
 
 def _missing(name: str, row: int) -> str:
     return (
-        f"The column {name!r} has a missing value (null or NaN), first in row {row}. Fill missing "
-        "values in or leave their rows out."
+        f"The column {name!r} has a missing value (null or NaN), first in row {row}. Fill in "
+        "missing values or leave out their rows."
     )
 
 
 def _ragged(name: str, first: Sequence[int], row: int, shape: Sequence[int]) -> str:
     return (
-        f"All rows of the column {name!r} need one shape, but the first has "
+        f"All rows of the column {name!r} must have the same shape, but the first has "
         f"{list(first)} and row {row} has {list(shape)}. Cut or pad them "
         "(images: resize them)."
     )
@@ -387,8 +396,8 @@ def _ragged(name: str, first: Sequence[int], row: int, shape: Sequence[int]) -> 
 
 def _mixed(name: str, first: np.ndarray, row: int, other: np.ndarray) -> str:
     return (
-        f"The images of the column {name!r} are of several kinds: the first is "
-        f"{kind_of_pixels(first)}, that of row {row} is {kind_of_pixels(other)}. Convert all to "
+        f"The images of the column {name!r} have different modes: the first is "
+        f"{kind_of_pixels(first)}, the one in row {row} is {kind_of_pixels(other)}. Convert all to "
         "one, such as RGB."
     )
 

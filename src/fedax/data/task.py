@@ -29,16 +29,16 @@ class Task(_Task):
       model: what is trained.
       train: the clients' training examples.
       test: the clients' test examples, or None; may be another population.
-      name: how the task is called.
-      references: what to compare with, such as a baseline's metrics: description -> function
-        that computes them, `test_*` name -> value.
-      validation: the clients' examples for choosing, or None; may be another population. Where
-        there are any, evaluation rounds measure `validation_*`, which early stopping, `keep_best`,
-        sweeps and searches go by, and `test_*` is measured at the end only.
+      name: of the task.
+      references: baselines to compare with, description -> function that returns their metrics
+          (`test_*` name -> value).
+      validation: the clients' validation examples, or None; may be another population. With
+          validation data, evaluation rounds measure `validation_*`, which early stopping,
+          `keep_best`, sweeps and searches use; `test_*` is measured only at the end.
 
     Raises:
-      TypeError: `train`, `test` or `validation` is no `FederatedDataset`.
-      ValueError: they number the categories of a column differently.
+      TypeError: if `train`, `test` or `validation` is not a `FederatedDataset`.
+        ValueError: if their categories of a column differ.
     """
 
     __slots__ = ()
@@ -57,12 +57,12 @@ class Task(_Task):
         for part, data in (("train", train), ("test", test), ("validation", validation)):
             if not isinstance(data, FederatedDataset) and (part == "train" or data is not None):
                 cure = "Give its data: task.train or task.test." if isinstance(data, Task) else (
-                    "Make one of arrays and whose each row is with FederatedDataset.from_arrays("
-                    "arrays, client_ids), or of one dictionary a client with "
+                    "From flat arrays, make one with FederatedDataset.from_arrays("
+                    "arrays, client_ids); from one dictionary per client, with "
                     "FederatedDataset.from_clients(clients)."
                 )
                 raise TypeError(
-                    f"{part} must be a fedax.FederatedDataset, but is {kind_of(data)}. {cure}"
+                    f"{part} must be a fedax.FederatedDataset, but it is {kind_of(data)}. {cure}"
                 )
         for held_out in (test, validation):
             if held_out is not None:
@@ -72,7 +72,7 @@ class Task(_Task):
     def with_validation(self, fraction: float, seed: int = 0) -> Task:
         """The task with a part of each client's training examples held out for validation.
 
-        Which ones, depends on the seed, the client's name and its number of examples only, see
+        The choice depends only on the seed, the client's name and its number of examples; see
         `FederatedDataset.split`. A client with a single example keeps it for training.
 
         Args:
@@ -80,8 +80,8 @@ class Task(_Task):
           seed: >= 0.
 
         Raises:
-          ValueError: the task has validation data, an argument is out of its range, or every client
-            has a single example.
+          ValueError: if the task already has validation data, an argument is out of range, or no
+              client has two examples.
 
         Example:
           >>> import fedax
@@ -91,8 +91,8 @@ class Task(_Task):
         """
         if self.validation is not None:
             raise ValueError(
-                f"The task {self.name} has validation data already; leave validation out, or begin "
-                "with a task without: task._replace(validation=None)."
+                f"The task {self.name} already has validation data. Leave validation out, or start "
+                "from a task without it: task._replace(validation=None)."
             )
         check_number("validation", fraction, above=0, below=1)
         train, validation = self.train.split(fraction, seed)
