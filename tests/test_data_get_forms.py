@@ -264,8 +264,8 @@ SHEETS = {
     "cut": (png()[:2000], "is damaged, or not a PNG sheet of images"),
     "text": (b"hello", "is damaged, or not a PNG sheet of images: cannot identify"),
     "empty": (b"", "is damaged, or not a PNG sheet"),
-    "narrow": (png((2, 1000, 3)), "it is a picture RGB of 1000 x 2"),
-    "grey": (png((2, 1024)), "it is a picture L of 1024 x 2"),
+    "narrow": (png((2, 1000, 3)), "its mode is RGB and its size 1000 x 2"),
+    "grey": (png((2, 1024)), "its mode is L and its size 1024 x 2"),
     "too few images": (png((1, 1024, 3)), "has 2 labels, but there are 1 images"),
     "too many images": (png((3, 1024, 3)), "has 2 labels, fewer than there are images"),
 }

@@ -57,7 +57,7 @@ def test_only_the_data_set_that_it_was_made_of():
         partition.of(FederatedDataset({"y": Y[:59]}, np.array([0, 59])))
     with pytest.raises(ValueError, match="the array 'y' is not the one that it was made by"):
         partition.of(FederatedDataset({"y": np.roll(Y, 1)}, np.array([0, 60])))
-    with pytest.raises(ValueError, match="by the array 'y', which this data set has not"):
+    with pytest.raises(ValueError, match="depends on the array 'y', which this data set does not have"):
         partition.of(FederatedDataset({"x": Y}, np.array([0, 60])))
     other = FederatedDataset({"y": Y.astype(np.uint8)}, np.array([0, 60]))  # the same labels
     assert partition.of(other).num_examples == 60
@@ -99,13 +99,13 @@ DAMAGED = {
     "offsets": ({"offsets": np.array([0, 2, 5])}, "offsets do not go from 0"),
     "no clients": ({"offsets": np.array([0])}, "offsets do not go from 0"),
     "no rows": ({"rows": None}, "it has no rows"),
-    "matrix": ({"rows": np.zeros((4, 1), int)}, "rows.npy is no plain list"),
-    "names": ({"names": np.array(["a"])}, "names are not one for each client"),
+    "matrix": ({"rows": np.zeros((4, 1), int)}, "rows.npy is not a one-dimensional array"),
+    "names": ({"names": np.array(["a"])}, "does not have one name for each client"),
     "two names": ({"names": np.array(["a", "a"])}, "two clients have the name 'a'"),
     "format": ({"table": {"format": "other"}}, "does not say that it is a fedax partition 1"),
     "count": ({"table": {"num_examples": "4"}}, "their count is missing"),
     "json": ({"made": np.frombuffer(b"{", np.uint8)}, "Expecting property name"),
-    "pickle": ({"rows": np.array([{}], object)}, "rows.npy is no plain list"),
+    "pickle": ({"rows": np.array([{}], object)}, "rows.npy is not a one-dimensional array"),
 }
 
 
@@ -115,14 +115,14 @@ def test_what_is_no_partition_meets_a_sentence(case, tmp_path):
     path = written(tmp_path / "p.npz", **changes)
     with pytest.raises(DataError, match=words) as caught:
         Partition.load(path)
-    assert "is no partition, or is damaged" in str(caught.value)
+    assert "is not a partition, or is damaged" in str(caught.value)
 
 
 def test_a_damaged_file_takes_no_memory_and_meets_a_sentence(tmp_path):
     whole = dirichlet(Y, 6, 0.5).save(tmp_path / "p.npz").read_bytes()
     for end in (0, 1, 100, len(whole) // 2, len(whole) - 1):
         (tmp_path / "cut.npz").write_bytes(whole[:end])
-        with pytest.raises(DataError, match="is no partition, or is damaged"):
+        with pytest.raises(DataError, match="is not a partition, or is damaged"):
             Partition.load(tmp_path / "cut.npz")
     bomb = tmp_path / "bomb.npz"
     with zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -135,7 +135,7 @@ def test_a_damaged_file_takes_no_memory_and_meets_a_sentence(tmp_path):
 
 def test_a_file_that_cannot_be_written_leaves_nothing(tmp_path):
     partition = dirichlet(Y, 6, 0.5)
-    with pytest.raises(DataError, match=r"must end in \.npz, but is"):
+    with pytest.raises(DataError, match=r"must end in \.npz, but it is"):
         partition.save(tmp_path / "p.csv")
     (tmp_path / "file").touch()
     with pytest.raises(DataError, match="Cannot write the partition"):

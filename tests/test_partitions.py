@@ -309,11 +309,11 @@ def test_a_label_without_examples_changes_nothing():
 
 BAD = {
     "negative": (np.array([0, 1, -1]), "the label of row 2 is -1"),
-    "floats": (np.array([0.5, 1.0]), "must be whole numbers, but are float64, the first 0.5"),
-    "text": (np.array(["cat"]), "but are text, the first 'cat'; number them"),
-    "bool": (np.array([True]), "but are bool"),
+    "floats": (np.array([0.5, 1.0]), "must be whole numbers, but they are float64, such as 0.5"),
+    "text": (np.array(["cat"]), "but they are text, such as 'cat'; number them"),
+    "bool": (np.array([True]), "but they are bool"),
     "none": (np.array([], int), "there are no examples"),
-    "matrix": (np.zeros((3, 2), int), r"one label for each row, but have the shape \[3, 2\]"),
+    "matrix": (np.zeros((3, 2), int), r"one label for each row, but they have shape \[3, 2\]"),
 }
 
 

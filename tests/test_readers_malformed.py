@@ -101,9 +101,9 @@ INSERT = "INSERT INTO examples VALUES ('all_train', ?, ?)"
     "client twice": ([("INSERT INTO client_metadata SELECT * FROM client_metadata LIMIT 1",)],
                      "where the table client_metadata has 'f0000_10'"),
     "no message": ([("UPDATE examples SET serialized_example_proto = ? WHERE rowid = 1",
-                     b"\x0a\xff")], "is no tf.train.Example: "),
+                     b"\x0a\xff")], "is not a tf.train.Example: "),
     "text": ([("UPDATE examples SET serialized_example_proto = 'x' WHERE rowid = 1",)],
-             "is no serialized message"),
+             "is not a serialized message"),
     "dtype": ([("UPDATE examples SET serialized_example_proto = ? WHERE rowid = 1",
                 made_data.tf_example({"pixels": np.ones(784, int), "label": 1}))],
               "'pixels' is text, float or int64 in one example but not all"),
@@ -131,7 +131,7 @@ def test_splits_of_sqlite_and_changes_beside_it(tmp_path):
     assert "Did you mean 'all_train'?" in refused(
         lambda: readers.read_sqlite(path, "all_trian"), tmp_path)
     (tmp_path / "emnist_all.sqlite-wal").write_bytes(b"x")
-    assert "has changes that belong into it" in refused(
+    assert "holds changes that were not merged" in refused(
         lambda: readers.read_sqlite(path, "all_train"), tmp_path)
 
 
@@ -222,7 +222,7 @@ def test_malformed_hdf5(make, words, tmp_path):
 
 @pytest.mark.parametrize(("program", "why"), {
     "ends": ("import os; os.abort()", "crashes on it"),
-    "hangs": ("while True: pass", "never ends reading it"),
+    "hangs": ("while True: pass", "does not finish reading it"),
 }.values())
 def test_a_library_that_crashes_or_never_ends(program, why, tmp_path, monkeypatch):
     """As HDF5's does on some damaged files."""
@@ -241,8 +241,8 @@ def leaf(**changes):
 
 @pytest.mark.quick
 @pytest.mark.parametrize(("text", "words"), {
-    "twice": (leaf(users=["a", "a"]), "user 'a' stands twice in users"),
-    "twice in the data": (leaf().replace('"b": {', '"a": {'), "'a' stands twice in user_data"),
+    "twice": (leaf(users=["a", "a"]), "user 'a' occurs twice in users"),
+    "twice in the data": (leaf().replace('"b": {', '"a": {'), "'a' occurs twice in user_data"),
     "unknown": (leaf(users=["a", "c"]), "user 'b' of user_data is not in users"),
     "missing": (leaf(users=["a", "c"], num_samples=[1, 2],
                      user_data={"a": {"x": [1]}}), "'c' has no data"),
@@ -252,7 +252,7 @@ def leaf(**changes):
     "empty": (leaf(user_data={"a": {"x": [], "y": []}}, users=["a"], num_samples=[0]),
               "has no examples"),
     "no table": (leaf(user_data={"a": 5}, users=["a"], num_samples=[1]), "no table of x and y"),
-    "list": ("[1, 2]", "no table with users"),
+    "list": ("[1, 2]", "lacks one of users"),
     "deep": ("[" * 100_000, "more than 50 deep"),
     "deep inside": (leaf(user_data={"a": {"x": [1]}}).replace("[1]", "[" * 60 + "]" * 60),
                     "more than 50 deep"),
@@ -283,7 +283,7 @@ def test_malformed_leaf(text, words, tmp_path):
     "packed promise": (gzip.compress(struct.pack(">HBB3I", 0, 8, 3, 2**31, 28, 28), mtime=0),
                        "over 200 times its size"),
     "packed longer": (gzip.compress(made_data.idx(made_data.IMAGES) + bytes(100), mtime=0),
-                      "goes on behind its end"),
+                      "has bytes after its end"),
     "other number": (made_data.idx(made_data.IMAGES[:5]), "as many labels"),
     "labels": (made_data.idx(made_data.LABELS), "there must be images"),
 }.values())
@@ -300,8 +300,8 @@ def test_a_label_of_cifar_that_is_none(tmp_path):
     content[3074] = 20  # the coarse label of the second image
     path.write_bytes(content)
     said = refused(lambda: readers.read_cifar_binary(path, 100), tmp_path)
-    assert "the label 'coarse' of image 1 is 20, and there are the classes 0 to 19" in said
-    assert "no multiple of 3,073" in refused(lambda: readers.read_cifar_binary(path, 10), tmp_path)
+    assert "the label 'coarse' of image 1 is 20, but the classes are 0 to 19" in said
+    assert "not a multiple of" in refused(lambda: readers.read_cifar_binary(path, 10), tmp_path)
     assert "num_classes must be 10 or 100" in refused(
         lambda: readers.read_cifar_binary(path, 50), tmp_path)
 
@@ -313,17 +313,17 @@ class Evil:
 
 @pytest.mark.quick
 @pytest.mark.parametrize(("batch", "words"), {
-    "code": (Evil(), "it names posix.system, which is no data"),
-    "eval": ({"data": eval}, ".eval, which is no data"),
+    "code": (Evil(), "it names posix.system, which is not data"),
+    "eval": ({"data": eval}, ".eval, which is not data"),
     "a class": ({"data": data_files.FoundError()}, "it names attack.outcomes.FoundError"),
     "objects": ({"data": np.zeros(3, object)}, "no constructor of bytes or of NumPy's numbers"),
-    "list": ([1], "holds no dictionary"),
+    "list": ([1], "does not hold a dictionary"),
     "shape": ({"data": np.zeros((2, 3), np.uint8)}, "'data' is not uint8[n, 3072]"),
     "dtype": ({"data": np.zeros((2, 3072), np.int32)}, "'data' is not uint8[n, 3072]"),
     "labels": ({"data": made_data.FLAT, "labels": [1, 2, 3]}, "4 images and 3 labels"),
     "label": ({"data": made_data.FLAT, "labels": [1, 2, 3, -1]}, "of image 3 is -1"),
     "kind": ({"data": made_data.FLAT, "labels": [1, 2, 3, 1.5]}, "no list of whole numbers"),
-    "no labels": ({"data": made_data.FLAT}, "'labels' is no list"),
+    "no labels": ({"data": made_data.FLAT}, "'labels' is not a list"),
 }.values())
 def test_malformed_pickles_and_code_that_is_not_run(batch, words, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -341,7 +341,7 @@ def test_a_pickle_that_laughs(tmp_path):
     endless.append(endless)
     for value in (laughs, endless):
         (tmp_path / "a").write_bytes(pickle.dumps({"data": value}, 4))
-        assert "too deep" in refused(lambda: readers.read_cifar_pickle(tmp_path / "a"), tmp_path)
+        assert "nested too deep" in refused(lambda: readers.read_cifar_pickle(tmp_path / "a"), tmp_path)
 
 
 @pytest.mark.quick
@@ -351,7 +351,7 @@ def test_a_pickle_that_laughs(tmp_path):
     "short": ("who,x\na,1\nb\n", "line 3 has 1 values, but the first names 2"),
     "text": ("who,x\na,1\nb,two\n", "'x' is text or has rows of unequal lengths"),
     "no rows": ("who,x\n", "has no rows"),
-    "nothing": ("", "no line of column names"),
+    "nothing": ("", "its first line must name the columns"),
     "no column": ("name,x\na,1\n", "Unknown client column 'who'"),
     "twice": ("who,x,x\na,1,2\n", "Two columns have the name 'x'"),
     "not finite": ("who,x\na,1.5\na,inf\n", "not finite"),
@@ -360,7 +360,7 @@ def test_a_pickle_that_laughs(tmp_path):
     "label": ("who,y\na,0\na,-2\n", "'y' of example 1 is -2"),
     "name": ("who,x\na\x01,1\n", "1 to 256 printable letters"),
     "array": ("who,../x\na,1\n", "cannot have the name '../x'"),
-    "endless": ("who,x\na," + "1" * 2**24, "a line begins with 'a,111111"),
+    "endless": ("who,x\na," + "1" * 2**24, "a line that begins with 'a,111111"),
 }.values())
 def test_malformed_csv(text, words, tmp_path):
     (tmp_path / "a.csv").write_text(text)
@@ -421,8 +421,8 @@ def test_malformed_arrays(tmp_path):
         ({"x": np.ones(2), "client_ids": [1, 2, 3]}, "with 3 rows"),
         ({"x": np.ones(2), "client_ids": [1.5, 2]}, "must be text or whole numbers"),
         ({"x": np.array(["a"]), "client_ids": [1]}, "must be numbers with 1 rows"),
-        ({"x": np.array([None]), "client_ids": [1]}, "no numbers [n, ...]"),
-        ({"client_ids": [1]}, "no array beside"),
+        ({"x": np.array([None]), "client_ids": [1]}, "not numbers [n, ...]"),
+        ({"client_ids": [1]}, "no array except"),
         ({"x": np.zeros(0), "client_ids": np.zeros(0, int)}, "has no rows"),
         ({"x": np.ones((2, 2), order="F"), "client_ids": [1, 2]}, "stored by columns"),
     ]:

@@ -162,7 +162,7 @@ def test_settings_of_a_task_are_shown_with_types_and_defaults(capsys):
     with pytest.raises(SystemExit):
         run_command(["run", "digits", "fedavg", "--help"])
     said = " ".join(capsys.readouterr().out.split())
-    assert "num_clients whole number; default 20 how many clients there are." in said
+    assert "num_clients whole number; default 20 the number of clients." in said
     assert "partition text; default dirichlet(0.1)" in said
     settings = task_settings("cifar10")
     assert settings["preprocessing"].row()["type"] == "crop24, pad32 or plain"

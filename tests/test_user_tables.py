@@ -208,21 +208,21 @@ def test_ids_constants_dates_and_names_of_clients_are_left_out_unless_named():
     table = fedax.fit_table(frame, client="hospital", label="died")
     why = {column.name: column.why for column in table.columns if column.how == "left out"}
     assert why == {
-        "patient_id": "has another value in every row, as an id does",
-        "code": "has another value in every row, as an id does",
+        "patient_id": "has a different value in every row, like an id",
+        "code": "has a different value in every row, like an id",
         "unit": "has one value only", "admitted": "holds dates",
         "city": "only names the client", "nothing": "has no values", "when": "holds Timestamp",
     }
     assert len(table.findings) == 1
-    assert table.findings[0].startswith("verdict gives the label away: each of its 2 values")
+    assert table.findings[0].startswith("verdict gives away the label: each of its 2 values")
     text = str(table)
     assert "Label died: classification, as it has 2 whole numbers: 0 " in text
     assert "the positive class is 1" in text
     assert "money: number; scaled by mean" in text
-    assert "unit is left out: it has one value only" in text
+    assert "unit is left out: it has the same value in every row" in text
     named = fedax.fit_table(frame, client="hospital", columns=["patient_id", "unit"])
     assert named.features == ["patient_id", "unit=mg"]
-    with pytest.raises(ValueError, match="No column is left to learn from: 'unit' has one value"):
+    with pytest.raises(ValueError, match="No feature column remains: 'unit' has the same value"):
         fedax.fit_table(frame[["hospital", "unit"]], client="hospital")
 
 
@@ -234,7 +234,7 @@ def test_predictions_are_values_again():
     number = fedax.fit_table(frame, client="hospital", label="bmi")
     y = number.apply(frame).arrays["y"]
     np.testing.assert_allclose(np.sort(number.predictions(y)), np.sort(frame["bmi"]), rtol=1e-5)
-    with pytest.raises(ValueError, match=r"must have the shape \[num_rows, 2\], but have \[3\]"):
+    with pytest.raises(ValueError, match=r"must have shape \[num_rows, 2\], but they have shape \[3\]"):
         table.predictions([1.0, 2.0, 3.0])
 
 
@@ -255,7 +255,7 @@ def test_a_table_is_the_same_from_its_json_and_a_damaged_one_is_refused():
         json.dumps(written | {"columns": [written["columns"][0] | {"mean": "one"}]}),
     ]
     for text in damaged:
-        with pytest.raises(ValueError, match="no table of fedax"):
+        with pytest.raises(ValueError, match="not a table saved by fedax"):
             fedax.Table.from_json(text)
 
 

@@ -1,4 +1,4 @@
-"""Checks of hyperparameters that quote the bad value, and leave traced values alone."""
+"""Checks of hyperparameters. Messages quote the bad value; traced values are not checked."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def check_number(
 ) -> None:
     """Raises a clear error unless the value is a number in its range.
 
-    A value that is traced (under `jit`, `vmap` or `grad`) has no number yet and passes, so that
-    hyperparameters may be traced. With `schedule`, so does a callable.
+    Traced values (under `jit`, `vmap` or `grad`) are not known yet and pass, so that
+    hyperparameters may be traced. With `schedule`, callables pass as well.
     """
     if isinstance(value, Tracer) or (schedule and callable(value)):
         return
@@ -54,8 +54,8 @@ def check_number(
         or_schedule = " or a schedule" if schedule else ""
         if hasattr(value, "init") and hasattr(value, "update"):
             raise ValueError(
-                f"{name} must be a finite number {wanted}{or_schedule}, but is an optimizer. Give "
-                "that to fedax.fedopt, as client_optimizer or server_optimizer."
+                f"{name} must be a finite number {wanted}{or_schedule}, but is an optimizer. "
+                "Pass optimizers to fedax.fedopt, as client_optimizer or server_optimizer."
             )
         raise ValueError(
             f"{name} must be a finite number {wanted}{or_schedule}, but is {quoted(value)}."
@@ -75,11 +75,11 @@ def check_count(
     Traced values pass and, with `schedule`, callables.
 
     Args:
-      name: what the value is called.
-      value: what was given.
-      at_least: the smallest that is right.
-      at_most: the largest; None: there is none.
-      schedule: whether it may be one.
+      name: of the value, for the message.
+      value: to check.
+      at_least: the smallest valid value.
+      at_most: the largest valid value; None: no limit.
+      schedule: whether a schedule is valid.
     """
     if isinstance(value, Tracer) or (schedule and callable(value)):
         return
@@ -95,7 +95,7 @@ def check_count(
 
 
 def quoted(value: Any) -> str:
-    """The value as Python writes it, cut where it is long."""
+    """The value's `repr`, shortened if it is long."""
     try:
         text = repr(value)
     except (ValueError, RecursionError):  # a number of thousands of digits; a deep nest
@@ -104,7 +104,7 @@ def quoted(value: Any) -> str:
 
 
 def told_apart(one: str, other: str, most: int) -> tuple[str, str]:
-    """Two texts, cut where they are long, but such that a difference of theirs is seen.
+    """Two texts, shortened so that their difference stays visible.
 
     Example:
       >>> told_apart("a" * 50 + "x", "a" * 50 + "y", 12)
@@ -126,7 +126,7 @@ def told_apart(one: str, other: str, most: int) -> tuple[str, str]:
 
 
 def so_many(number: int, thing: str) -> str:
-    """So many of a thing.
+    """The number and the noun, in the plural if needed.
 
     Example:
       >>> so_many(1, "client"), so_many(2_000, "client")
@@ -136,11 +136,11 @@ def so_many(number: int, thing: str) -> str:
 
 
 def check_seed(seed: Any) -> None:
-    """Raises a clear error unless it is a whole number of at least 0; a PRNG key is none."""
+    """Raises a clear error unless it is a whole number of at least 0 (not a PRNG key)."""
     if str(getattr(seed, "dtype", "")).startswith("key<"):
         raise ValueError(
-            "seed must be a whole number of at least 0, but is a PRNG key; give the number that "
-            "the key was made of."
+            "seed must be a whole number of at least 0, but is a PRNG key. Pass the number "
+            "that the key was made from."
         )
     check_count("seed", seed, at_least=0, at_most=None)
 
@@ -190,21 +190,21 @@ def plain_options(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_choice(name: str, value: Any, choices: Iterable[str]) -> None:
-    """Raises a sentence, with the nearest choice, unless the value is one of the choices."""
+    """Raises a clear error, with the nearest choice, unless the value is one of the choices."""
     choices = list(choices)
     if value not in choices:
         raise ValueError(unknown(name, value, choices))
 
 
 def unknown(name: str, value: Any, choices: Iterable[str]) -> str:
-    """The sentence for a name that is none of the choices."""
+    """The message for a name that is not one of the choices."""
     choices = list(choices)
     near = guesses.nearest(str(value), choices)
     return _unknown(name, value, choices, f"Did you mean {near!r}?" if near else "")
 
 
 def unknown_option(name: str, value: str, choices: Iterable[str]) -> str:
-    """The sentence for an option that there is not; it knows what others call fedax's options."""
+    """The message for an unknown option, including names that other libraries use for it."""
     choices = list(choices)
     return _unknown(name, value, choices, guesses.hint(value, choices))
 
@@ -226,7 +226,7 @@ def check_options(name: str, parameters: Mapping[str, inspect.Parameter], given:
 
 
 def options_checked(function: Function) -> Function:
-    """A decorator: an option that the function does not have is refused with what was meant.
+    """A decorator that rejects unknown options and suggests the nearest one.
 
     Example:
       >>> @options_checked
@@ -246,11 +246,11 @@ def options_checked(function: Function) -> Function:
 
 
 def require_out(out: Any, *, overwrite: Any) -> None:
-    """Raises a clear error if overwrite is given without the folder that it is about."""
+    """Raises a clear error if `overwrite` is given without a folder."""
     if not isinstance(overwrite, bool | np.bool_):
         raise TypeError(f"overwrite must be True or False, but is {quoted(overwrite)}.")
     if overwrite and out is None:
-        raise ValueError("overwrite=True needs the folder whose run it deletes; give out=, too.")
+        raise ValueError("overwrite=True needs the folder of the run to delete. Give out= as well.")
 
 
 def _unknown(name: str, value: Any, choices: list[str], hint: str) -> str:

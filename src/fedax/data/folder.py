@@ -113,7 +113,7 @@ class Embedded(NamedTuple):
 
 EMBEDDED: Mapping[str, Embedded] = {
     "shakespeare": Embedded(
-        "the roles of 37 plays, first 80% of each one's lines for training", _plays
+        "the roles of 37 plays; the first 80% of each role's lines for training", _plays
     ),
     "digits": Embedded("1,797 handwritten digits, 8 x 8, as in scikit-learn", _digits),
 }

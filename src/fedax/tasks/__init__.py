@@ -1,4 +1,4 @@
-"""Learning problems by name: data and a model, with presets in a .toml file beside each.
+"""Built-in tasks: data and a model, with presets in a .toml file next to each module.
 
-One file a family; `registry` lists them. No method and no training here.
+One module per family; `registry` lists them.
 """

@@ -1,4 +1,4 @@
-"""CIFAR-10 and CIFAR-100, dealt to clients by label."""
+"""CIFAR-10 and CIFAR-100, partitioned by label."""
 
 from __future__ import annotations
 
@@ -48,14 +48,15 @@ def load10(
     Args:
       model: "resnet18" or "resnet20" with group norm, "cnn" (FedDyn's, 797,962 parameters),
         "mlp" (two layers of 200) or "logistic".
-      partition: how the training images are dealt to clients, such as 'iid', 'dirichlet(0.1)',
-        'dirichlet_by_class(0.5)' or 'shards(2)'; the default is that of Reddi et al. 2021.
-      num_clients: how many clients there are; Reddi et al. 2021 has 500 of 100 images.
-      partition_seed: of the dealing.
+      partition: how the training images are divided among clients, such as 'iid', 'dirichlet(0.1)',
+          'dirichlet_by_class(0.5)' or 'shards(2)'. The default is the partition of Reddi et al.
+          2021.
+      num_clients: the number of clients; Reddi et al. 2021 uses 500 with 100 images each.
+      partition_seed: seed of the partition.
       preprocessing: "crop24", as in Reddi et al. 2021: random crops of 24 x 24 and flips, each
         image standardised, the central crop in evaluation. "pad32", as in Karimireddy et al. 2020:
         padding by 4, random crops of 32 x 32 and flips, standardised by the training set's
-        channels. "plain": only that.
+        channels. "plain": standardisation only.
     """
     data = partitioned(load_dataset("cifar10"), partition, num_clients, partition_seed)
     return Task(_model(model, 10, preprocessing), data.train, data.test, "cifar10")
@@ -73,10 +74,10 @@ def load100(
     Args:
       model: "resnet18" or "resnet20" with group norm, "cnn" (FedDyn's), "mlp" (two layers of 200)
         or "logistic".
-      partition: how the training images are dealt to clients; the default is the Pachinko
-        allocation of Reddi et al. 2021.
-      num_clients: how many clients there are; those papers have 500 of 100 images.
-      partition_seed: of the dealing.
+      partition: how the training images are divided among clients; the default is the Pachinko
+          allocation of Reddi et al. 2021.
+      num_clients: the number of clients; Reddi et al. 2021 uses 500 with 100 images each.
+      partition_seed: seed of the partition.
       preprocessing: as for `load10`.
     """
     data = partitioned(load_dataset("cifar100"), partition, num_clients, partition_seed)
@@ -91,12 +92,12 @@ def load100_tff(
 ) -> Task:
     """CIFAR-100 with TensorFlow Federated's 500 clients.
 
-    They are the clients of Charles and Konečný 2020, Karimireddy et al. 2020 and Reddi et al. 2021.
+    Charles and Konečný 2020, Karimireddy et al. 2020 and Reddi et al. 2021 use these clients.
 
     Args:
       model: as for `load100`.
-      num_clients: at most this many of them, drawn at random; none: all 500.
-      client_seed: of that draw.
+      num_clients: the number of clients, drawn at random; none: all 500.
+      client_seed: seed of that draw.
       preprocessing: as for `load10`.
     """
     data = sampled(load_dataset("cifar100-tff"), num_clients, None, client_seed)

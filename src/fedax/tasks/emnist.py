@@ -1,4 +1,4 @@
-"""EMNIST: digits and letters by 3,400 writers, to be recognised or drawn again."""
+"""EMNIST: digits and letters by 3,400 writers, for recognition or an autoencoder."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def load(
     num_clients: int | None = None,
     client_seed: int = 0,
 ) -> Task:
-    """62 classes; a pixel is 1 where the paper is white and 0 where it is black, or inverted.
+    """EMNIST with 62 classes; pixels are 1 for white paper and 0 for ink, unless inverted.
 
     Args:
       model: "cnn" (Karimireddy et al. 2020 and Reddi et al. 2021, 1,206,590 parameters), "mcmahan"
@@ -36,7 +36,7 @@ def load(
         48,670).
       inverted: whether pixels are 1 - x, as in Karimireddy et al. 2020.
       num_clients: the number of writers, drawn at random; none: all 3,400.
-      client_seed: of that draw.
+      client_seed: seed of that draw.
     """
     smaller = functools.partial(
         pooled_cnn, kernel_size=3, num_classes=64, padding="VALID", initialization="pytorch"
@@ -63,7 +63,7 @@ def load_autoencoder(
     Args:
       model: "autoencoder", 2,837,314 parameters.
       num_clients: the number of writers, drawn at random; none: all 3,400.
-      client_seed: of that draw.
+      client_seed: seed of that draw.
     """
     del model  # there is one
     made = autoencoder()

@@ -1,4 +1,4 @@
-"""MNIST, Fashion-MNIST and small digits, dealt to clients by label."""
+"""MNIST, Fashion-MNIST and small digits, partitioned by label."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def load(
       name: of the data set.
       model: "mlp" (784-200-200-10, 199,210 parameters, of McMahan et al. 2017 and of FedDyn),
         "logistic" (7,850) or "cnn" (McMahan's, two 5x5 convolutions and 512 units).
-      partition: how the training images are dealt to clients, such as 'iid', 'dirichlet(0.1)',
-        'dirichlet_by_class(0.5)' or 'shards(2)'. The default is that of CIFAR-10 in Reddi et al.
-        2021.
-      num_clients: how many clients there are.
-      partition_seed: of the dealing.
+      partition: how the training images are divided among clients, such as 'iid', 'dirichlet(0.1)',
+        'dirichlet_by_class(0.5)' or 'shards(2)'. The default is the CIFAR-10 partition of Reddi et
+        al. 2021.
+      num_clients: the number of clients.
+      partition_seed: seed of the partition.
     """
     models = {
         "mlp": lambda: mlp_classifier(784, (200, 200), 10, initialization="pytorch"),
@@ -47,14 +47,14 @@ def load_digits(
     num_clients: int = 20,
     partition_seed: int = 0,
 ) -> Task:
-    """1,797 digits of 8 x 8 pixels, part of fedax.
+    """1,797 handwritten digits of 8 x 8 pixels, included in fedax.
 
     Args:
       model: "mlp" (64-64-10), "logistic" or "cnn" (that of Reddi et al. 2021, at this size).
-      partition: how the training images are dealt to clients, such as 'iid', 'dirichlet(0.1)',
+      partition: how the training images are divided among clients, such as 'iid', 'dirichlet(0.1)',
         'dirichlet_by_class(0.5)' or 'shards(2)'.
-      num_clients: how many clients there are.
-      partition_seed: of the dealing.
+      num_clients: the number of clients.
+      partition_seed: seed of the partition.
     """
     models = {
         "mlp": lambda: mlp_classifier(64, (64,), 10),

@@ -1,4 +1,4 @@
-"""Which clients and examples of a data set a task trains on."""
+"""Chooses the clients and examples that a task trains on."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedax.validate import check_count, check_seed
 
 
 def partitioned(splits: Splits, partition: str, num_clients: int, seed: int) -> Splits:
-    """Centralised data with the training examples dealt to clients, and the test set whole.
+    """Partitions centralised training examples among clients; the test set stays whole.
 
     Args:
       splits: of one client each.
@@ -23,7 +23,7 @@ def partitioned(splits: Splits, partition: str, num_clients: int, seed: int) -> 
       seed: of the draw.
 
     Raises:
-      ValueError: the partition is not available.
+      ValueError: if the partition is unknown.
     """
     made = parse_partition(partition, splits.train, num_clients, seed)
     return Splits(made.of(splits.train), splits.test)
@@ -32,18 +32,19 @@ def partitioned(splits: Splits, partition: str, num_clients: int, seed: int) -> 
 def sampled(
     splits: Splits, num_clients: int | None, max_examples: int | None, seed: int
 ) -> Splits:
-    """Some of the clients, drawn at random, and some of the training examples of each.
+    """Draws clients at random and limits the training examples of each.
 
-    Test examples are those of the same clients where both parts have the same ones, and else all.
+    If both parts have the same clients, the test part has the drawn ones; otherwise all test
+    examples are kept.
 
     Args:
       splits: a population by its nature.
-      num_clients: how many are drawn without replacement, in their order; None: all are taken.
-      max_examples: take at most this many of a client's first training examples; None: all.
+      num_clients: the number of clients, drawn without replacement; their order stays. None: all.
+      max_examples: keep at most this many of each client's first training examples; None: all.
       seed: of the draw.
 
     Raises:
-      ValueError: a number is out of its range, or there are fewer clients.
+      ValueError: if a number is out of range, or there are fewer clients.
 
     Example:
       >>> data = FederatedDataset.from_clients({

@@ -1,4 +1,4 @@
-"""Quadratic losses as a task, for which `fedax.theory` says where every method goes."""
+"""Quadratic losses as a task, with exact predictions in `fedax.theory`."""
 
 from __future__ import annotations
 
@@ -16,12 +16,11 @@ from fedax.theory.population import QuadraticPopulation
 
 
 def quadratic_task(population: QuadraticPopulation, start: Any = 0.0) -> Task:
-    """A population of quadratic clients as a task, where `fedax.theory` says what will happen.
+    """A population of quadratic clients as a task, with exact predictions in `fedax.theory`.
 
-    The test metrics are `loss`, f(x), and `distance`, |x - x*|. With
-    `weighting="num_tokens"` clients weigh their probabilities p_i; `batch_size=1` takes one
-    example of the noise a step, and with `order="iid"` examples are drawn independently, as the
-    theory has it.
+    The test metrics are `loss`, f(x), and `distance`, |x - x*|. Use `weighting="num_tokens"` to
+    weight clients by their probabilities p_i, `batch_size=1` for one noise example per step, and
+    `order="iid"` to draw examples independently, as the theory assumes.
 
     Args:
       population: the clients.

@@ -16,17 +16,17 @@ from fedax.validate import check_choice, plain_options, unknown_option
 
 
 class TaskInfo(NamedTuple):
-    """What is known of a task without loading it.
+    """A task's description, available without loading it.
 
     Attributes:
       description: one line.
       dataset: the data set's name.
-      models: the models that it can be loaded with; the first is the default.
-      load: (model name, **settings) -> task; its keyword arguments, their annotations and its
-        docstring are what `--set` and `--help` know of the task's settings.
-      presets_of: the task whose presets it has; empty: its own.
-      algorithm: the method to train with by default.
-      files: the settings that name a user's own files.
+      models: the available models; the first is the default.
+      load: (model name, **settings) -> task; `--set` and `--help` use its keyword arguments, their
+          annotations and its docstring.
+      presets_of: the task whose presets it shares; empty: its own.
+      algorithm: the default method.
+      files: the settings that hold paths of a user's files.
     """
 
     description: str
@@ -39,7 +39,7 @@ class TaskInfo(NamedTuple):
 
 
 class DatasetInfo(NamedTuple):
-    """What is known of a data set without loading it."""
+    """A data set's description, available without loading it."""
 
     description: str
     source: str
@@ -50,15 +50,15 @@ def load_task(name: str, model: str | None = None, **settings: Any) -> Task:
 
     Args:
       name: one of `TASKS`; "shakespeare" is embedded in the package.
-      model: one of the task's models; None means its first.
-      **settings: the task's own, such as `partition`: `fedax list tasks NAME` shows them. And
-        `validation`, the share of each client's training examples to hold out, see
-        `Task.with_validation`; None or 0: none.
+      model: one of the task's models; None: its first.
+      **settings: the task's own settings, such as `partition`; `fedax list tasks NAME` shows them.
+      Also `validation`, the fraction of each client's training examples to hold out, see
+      `Task.with_validation`; None or 0: none.
 
     Raises:
-      ValueError: there is no such task or model; the message suggests the nearest. Or a setting
-        is out of its range, or the task's data are not available, or damaged.
-      TypeError: the task has no such setting.
+      ValueError: if the task or model is unknown (the message suggests the nearest name), a setting
+          is out of range, or the task's data are not available or damaged.
+      TypeError: if the task does not have one of the settings.
 
     Example:
       >>> task = load_task("shakespeare", model="small")
@@ -84,9 +84,9 @@ def load_task(name: str, model: str | None = None, **settings: Any) -> Task:
 def presets(name: str) -> dict[str, Any]:
     """The presets of a task: preset -> table -> setting -> value.
 
-    They stand beside the task, in a file of its name. A preset's tables are those of `SHARED` and
-    one for each method that it has settings for. One with `like` begins as the preset of that
-    name, to whose tables its own are added. A task without a file has none.
+    They are in a .toml file next to the task's module. A preset has the tables of `SHARED` and one
+    for each method with settings of its own. A preset with `like` extends the preset of that name.
+    A task without a file has no presets.
     """
     own = TASKS[name].presets_of or name
     file = importlib.resources.files("fedax.tasks").joinpath(f"{own}.toml")
@@ -105,7 +105,7 @@ SHARED = ("run", "task", "local", "grid")
 
 TASKS: dict[str, TaskInfo] = {
     "shakespeare": TaskInfo(
-        description="next character of Shakespeare's plays, a client being a role of a play",
+        description="next character of Shakespeare's plays; each role of a play is a client",
         dataset="shakespeare",
         models=tuple(shakespeare.MODELS),
         load=functools.partial(shakespeare.load, "shakespeare"),
@@ -120,32 +120,32 @@ TASKS: dict[str, TaskInfo] = {
         algorithm="fedadagrad",
     ),
     "digits": TaskInfo(
-        description="1,797 handwritten digits of 8 x 8 pixels, dealt to clients by label",
+        description="1,797 handwritten digits of 8 x 8 pixels, partitioned by label",
         dataset="digits",
         models=mnist.MODELS,
         load=mnist.load_digits,
     ),
     "mnist": TaskInfo(
-        description="handwritten digits, dealt to clients by label",
+        description="handwritten digits, partitioned by label",
         dataset="mnist",
         models=mnist.MODELS,
         load=functools.partial(mnist.load, "mnist"),
     ),
     "fashion-mnist": TaskInfo(
-        description="articles of clothing, dealt to clients by label",
+        description="articles of clothing, partitioned by label",
         dataset="fashion-mnist",
         models=mnist.MODELS,
         load=functools.partial(mnist.load, "fashion-mnist"),
         presets_of="mnist",
     ),
     "cifar10": TaskInfo(
-        description="photographs of 10 classes, dealt to clients by label",
+        description="photographs of 10 classes, partitioned by label",
         dataset="cifar10",
         models=cifar.MODELS,
         load=cifar.load10,
     ),
     "cifar100": TaskInfo(
-        description="photographs of 100 classes, dealt to clients by Pachinko allocation",
+        description="photographs of 100 classes, partitioned by Pachinko allocation",
         dataset="cifar100",
         models=cifar.MODELS,
         load=cifar.load100,
@@ -158,31 +158,31 @@ TASKS: dict[str, TaskInfo] = {
         presets_of="cifar100",
     ),
     "emnist": TaskInfo(
-        description="digits and letters of 62 classes, a client being their writer",
+        description="digits and letters of 62 classes; each writer is a client",
         dataset="emnist",
         models=emnist.MODELS,
         load=emnist.load,
     ),
     "emnist-autoencoder": TaskInfo(
-        description="the same images through a bottleneck of 30 numbers",
+        description="an autoencoder of the same images with a code of 30 numbers",
         dataset="emnist",
         models=("autoencoder",),
         load=emnist.load_autoencoder,
     ),
     "stackoverflow-words": TaskInfo(
-        description="the next word of posts, a client being a user",
+        description="the next word of posts; each user is a client",
         dataset="stackoverflow-words",
         models=("lstm", "small"),
         load=stackoverflow.load_words,
     ),
     "stackoverflow-tags": TaskInfo(
-        description="the tags of posts by their words, a client being a user",
+        description="the tags of posts, from their words; each user is a client",
         dataset="stackoverflow-tags",
         models=("logistic",),
         load=stackoverflow.load_tags,
     ),
     "quadratics": TaskInfo(
-        description="quadratic losses, for which fedax theory says where every method goes",
+        description="quadratic losses, with exact predictions by fedax theory",
         dataset="quadratics",
         models=("random", "two_clients"),
         load=quadratics.load,
@@ -199,7 +199,7 @@ TASKS: dict[str, TaskInfo] = {
 
 DATASETS: dict[str, DatasetInfo] = {
     "shakespeare": DatasetInfo(
-        description="the roles of 37 plays, first 80% of each one's lines for training",
+        description="the roles of 37 plays; the first 80% of each role's lines for training",
         source="embedded",
     ),
     "quadratics": DatasetInfo(

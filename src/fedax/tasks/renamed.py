@@ -1,4 +1,4 @@
-"""Names until 0.24 -> names now. The old ones work until `UNTIL`."""
+"""Names up to 0.24 and their replacements. The old names work until `UNTIL`."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ REPRODUCTIONS = {
 
 
 class RenamedWarning(FutureWarning):
-    """A name is used that will not work for long."""
+    """Warns that an old name was used."""
 
 
 def new_preset(task: str, preset: str) -> str:
-    """What a preset is called now; a name that is no old one stays.
+    """The current name of a preset; other names are unchanged.
 
     Example:
       >>> new_preset("shakespeare", "paper"), new_preset("emnist", "decayk-rate-3")
@@ -39,12 +39,12 @@ def new_preset(task: str, preset: str) -> str:
 
 
 def new_model(task: str, model: str) -> str:
-    """What a model of a task is called now; a name that is no old one stays."""
+    """The current name of a task's model; other names are unchanged."""
     return MODELS.get(task, {}).get(model, model)
 
 
 def new_reproduction(name: str) -> str:
-    """What a reproduction is called now; a name that is no old one stays.
+    """The current name of a reproduction; other names are unchanged.
 
     Example:
       >>> new_reproduction("outsized-rates-table-3")

@@ -1,4 +1,4 @@
-"""The next character of Shakespeare's plays, a client being a role of a play."""
+"""The next character of Shakespeare's plays; each role of a play is a client."""
 
 from __future__ import annotations
 

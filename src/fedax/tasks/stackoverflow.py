@@ -19,18 +19,18 @@ def load_words(
     num_clients: int | None = None,
     client_seed: int = 0,
 ) -> Task:
-    """The next word of posts, of 10,000; 342,477 users.
+    """Predicts the next word of posts, from 10,000 words; 342,477 users.
 
-    The metric `accuracy` leaves out padding, unknown words and the end of a sentence as targets;
-    `accuracy_no_oov` counts the end, and `accuracy_with_oov` unknown words too, as in the code
+    The metric `accuracy` ignores padding, unknown words and the end of a sentence as targets;
+    `accuracy_no_oov` includes the end, and `accuracy_with_oov` also unknown words, as in the code
     released with Reddi et al. 2021.
 
     Args:
       model: "lstm" (Charles and Konečný 2020 and Reddi et al. 2021, 4,050,748 parameters) or
         "small".
-      max_examples: take at most this many of a user's first posts; none: all.
+      max_examples: use at most this many of each user's first posts; none: all.
       num_clients: the number of users, drawn at random; none: all.
-      client_seed: of that draw.
+      client_seed: seed of that draw.
     """
     left_out = (UNKNOWN, END)
     models = {
@@ -54,15 +54,15 @@ def load_tags(
     num_clients: int | None = None,
     client_seed: int = 0,
 ) -> Task:
-    """The tags of posts, of 500, by their bags of 10,000 words; 342,477 users.
+    """Predicts the tags of posts, from 500 tags, by bags of 10,000 words; 342,477 users.
 
     The metric `recall_at_5` is that of the decaying-steps paper (2021) and Reddi et al. 2021.
 
     Args:
-      model: "logistic", one regression a tag, 5,000,500 parameters.
-      max_examples: take at most this many of a user's first posts; none: all.
+      model: "logistic", one logistic regression per tag, 5,000,500 parameters.
+      max_examples: use at most this many of each user's first posts; none: all.
       num_clients: the number of users, drawn at random; none: all.
-      client_seed: of that draw.
+      client_seed: seed of that draw.
     """
     del model  # there is one
     made = tag_logistic_regression(NUM_WORDS, NUM_TAGS)

@@ -1,4 +1,4 @@
-"""A user's own table, in a file: a first model of it."""
+"""A first model of a user's own table."""
 
 from __future__ import annotations
 
@@ -41,27 +41,29 @@ def load(
     decimal: Decimal = "point",
     unlabelled: Unlabelled = "error",
 ) -> Task:
-    """The rows of a CSV or Parquet file, a client being what a column says.
+    """The rows of a CSV or Parquet file, with a client column.
 
     Args:
       model: "linear" (logistic regression of classes, linear regression of numbers) or "mlp" (one
         hidden layer of 64 units).
-      file: the table, with a line of column names.
-      client: the column that says whose each row is.
-      label: the column to learn.
-      test: the share of each client's rows to test on, in [0, 1); or a second file.
-      split_seed: of the share.
-      columns: which to take, with commas between them; none: all but ids, columns with one value
-        only, dates, and text with more than 100 values.
-      leave_out: which not to take, with commas between them.
-      missing: what becomes of a missing number: mean, error, or a number. In text it is a category.
-      encoding: of text: one_hot or ordinal.
-      unknown: what becomes of text that no training row has: column, a place of its own, or error.
-      scaling: of numbers, by the training rows: pooled, client (of each its own), or none.
-      objective: of the label: auto, classification or regression.
-      positive: of two classes the positive one; none: the last by order.
-      decimal: comma: a column of text such as 27,4 holds numbers.
-      unlabelled: rows without a label are an error, or are left out with drop.
+      file: the table; a CSV file needs a header line.
+      client: the column with each row's client.
+      label: the column to predict.
+      test: the fraction of each client's rows for testing, in [0, 1); or a second file.
+      split_seed: seed of the split.
+      columns: the columns to use as features, separated by commas; none: all except ids, constant
+          columns, dates, and text with more than 100 values.
+      leave_out: the columns not to use, separated by commas.
+      missing: how to fill in missing numbers: mean, error, or a number. A missing text is a
+          category.
+      encoding: of text: one_hot (one feature per category) or ordinal (the category's index).
+      unknown: how to treat text that no training row has: column (an extra category) or error.
+      scaling: of numbers, by the training rows: pooled (of all clients), client (of each client),
+          or none.
+      objective: auto, classification or regression.
+      positive: the positive class of two; none: the last in sorted order.
+      decimal: with comma, text such as 27,4 is read as numbers.
+      unlabelled: how to treat rows without a label: error or drop.
     """
     cells = read_cells(file, client, decimal=decimal)
     if unlabelled == "drop":

@@ -1,4 +1,4 @@
-"""Whether labels can be partitioned, and into how many clients."""
+"""Checks of labels and of the number of clients."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ def classes_of(labels: Any, what: str = "labels") -> Classes:
 
     Args:
       labels: whole numbers >= 0, [num_rows].
-      what: how the sentences call them.
+      what: their name in messages.
 
     Raises:
-      ValueError: they are something else; the sentence says in which row.
+      ValueError: if they are something else. The message names the row.
     """
     values = np.asarray(labels)
     if values.ndim != 1:
         raise ValueError(
-            f"{what} must be one label for each row, but have the shape {list(values.shape)}."
+            f"{what} must be one label for each row, but they have shape {list(values.shape)}."
         )
     if not len(values):
         raise ValueError(f"{what} is empty: there are no examples to partition.")
@@ -50,14 +50,15 @@ def classes_of(labels: Any, what: str = "labels") -> Classes:
             "b": "convert them with labels.astype(np.int32)",
         }.get(values.dtype.kind, "number them with np.unique(labels, return_inverse=True)[1]")
         raise ValueError(
-            f"{what} must be whole numbers, but are {kind}, the first {quoted(values[0].item())}; "
+            f"{what} must be whole numbers, but they are {kind}, such as "
+            f"{quoted(values[0].item())}; "
             f"{cure}."
         )
     if values.dtype.kind == "i" and values.min() < 0:
         row = int((values < 0).argmax())
         raise ValueError(
-            f"{what} must be at least 0, but the label of row {row} is {values[row]}. Leave rows "
-            "without a label out, or number the labels from 0."
+            f"{what} must be at least 0, but the label of row {row} is {values[row]}. Leave out "
+            "rows without a label, or number the labels from 0."
         )
     if int(values.max()) < max(_FEW, len(values)):
         counts = np.bincount(values.astype(np.int64, copy=False))
@@ -69,7 +70,7 @@ def classes_of(labels: Any, what: str = "labels") -> Classes:
 
 
 def check_population(num_examples: int, num_clients: Any, seed: Any) -> None:
-    """Raises a clear error unless so many clients can have an example each."""
+    """Raises a clear error if there are fewer examples than clients."""
     check_count("num_clients", num_clients)
     check_seed(seed)
     if num_examples < 1:
@@ -77,7 +78,7 @@ def check_population(num_examples: int, num_clients: Any, seed: Any) -> None:
     if num_clients > num_examples:
         raise ValueError(
             f"num_clients is {num_clients:,}, but there are {num_examples:,} examples, and each "
-            f"client needs at least one; take at most {num_examples:,} clients."
+            f"client needs at least one. Use at most {num_examples:,} clients."
         )
 
 
@@ -89,10 +90,10 @@ def check_alpha(name: str, value: Any) -> None:
 def even_sizes(
     num_examples: int, num_clients: int, examples_per_client: int | None = None
 ) -> np.ndarray:
-    """Sizes of clients that differ by one at most; or all the same, with some examples left over.
+    """Sizes of clients that differ by at most one; or all equal, with some examples left over.
 
     Raises:
-      ValueError: there are too few examples.
+      ValueError: if there are too few examples.
     """
     if examples_per_client is None:
         quotient, rest = divmod(num_examples, num_clients)

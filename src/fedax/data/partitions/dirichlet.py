@@ -48,7 +48,7 @@ def dirichlet(
     seed: int = 0,
     examples_per_client: int | None = None,
 ) -> Partition:
-    """Each client draws a label distribution from Dir(alpha), and then its examples from it.
+    """Each client draws a label distribution from Dir(alpha) and then its examples from it.
 
     p_i ~ Dir(alpha, ..., alpha) over the labels. Client after client, each of its examples draws
     a label from p_i and then an example with that label, without replacement. A label whose
@@ -60,14 +60,14 @@ def dirichlet(
 
     Args:
       labels: whole numbers >= 0, [num_rows].
-      num_clients: how many there are.
+      num_clients: the number of clients.
       alpha: > 0.
       seed: of the draw, >= 0.
-      examples_per_client: of each client, the rest being nobody's; None: every row is dealt, to
-        each client as many as to any other, or one more.
+      examples_per_client: the number of examples per client; the other rows are not used. None: all
+          rows are used, and sizes differ by at most one.
 
     Raises:
-      ValueError: the labels are none, or there are too few examples.
+      ValueError: if the labels are invalid, or there are too few examples.
 
     Example:
       >>> labels = np.repeat(np.arange(10), 50)
@@ -98,18 +98,19 @@ def dirichlet_lognormal(
     that is not full, chosen at random, draws a label from its p_i ~ Dir(alpha) and an example with
     it, without replacement, until all are full; a label that is used up is drawn again.
 
-    FedDyn's code rounds all n_i down and gives what is missing to the first client, about half an
-    example for every client; here those get it that lost most. There a client may be empty.
+    FedDyn's code rounds all n_i down and gives the remainder (about half an example per client) to
+    the first client; a client may be empty. Here the remainder goes to the clients that lost most
+    by rounding.
 
     Args:
-      labels: whole numbers >= 0, [num_rows]; every row is dealt.
+      labels: whole numbers >= 0, [num_rows]; all rows are used.
       num_clients: n.
       alpha: > 0.
-      sigma: in [0, 10^6]; 0: all sizes alike.
+      sigma: in [0, 10^6]; 0: equal sizes.
       seed: of the draw, >= 0.
 
     Raises:
-      ValueError: the labels are none, or there are fewer examples than clients.
+      ValueError: if the labels are invalid, or there are fewer examples than clients.
 
     Example:
       >>> partition = dirichlet_lognormal(np.arange(600) % 10, 20, alpha=1.0, sigma=0.3)
@@ -146,14 +147,14 @@ def dirichlet_by_class(
     the cumulated p. All is drawn again until every client has `min_examples`.
 
     Args:
-      labels: whole numbers >= 0, [num_rows]; every row is dealt.
+      labels: whole numbers >= 0, [num_rows]; all rows are used.
       num_clients: n.
-      alpha: > 0; PFNM takes 0.5.
+      alpha: > 0; PFNM uses 0.5.
       seed: of the draw, >= 0.
-      min_examples: >= 1; PFNM takes 10.
+      min_examples: >= 1; PFNM uses 10.
 
     Raises:
-      ValueError: the labels are none, or no draw gives every client so many examples.
+      ValueError: if the labels are invalid, or no draw gives every client `min_examples`.
 
     Example:
       >>> partition = dirichlet_by_class(np.arange(600) % 10, 10)
@@ -168,7 +169,7 @@ def dirichlet_by_class(
     if num_clients * min_examples > num_examples:
         raise ValueError(
             f"{num_clients:,} clients with min_examples={min_examples:,} need "
-            f"{num_clients * min_examples:,} examples, but there are {num_examples:,}; lower "
+            f"{num_clients * min_examples:,} examples, but there are {num_examples:,}. Lower "
             "num_clients or min_examples."
         )
     rng = generator(seed)
@@ -180,9 +181,9 @@ def dirichlet_by_class(
             break
     else:
         raise ValueError(
-            f"In {attempts:,} draws of dirichlet_by_class with alpha = {alpha:g} some of the "
+            f"In {attempts:,} draws of dirichlet_by_class with alpha = {alpha:g}, some of the "
             f"{num_clients:,} clients always had fewer than min_examples = {min_examples:,} "
-            "examples; take a larger alpha, fewer clients or a smaller min_examples."
+            "examples. Use a larger alpha, fewer clients or a smaller min_examples."
         )
     shuffled = rng.permutation(num_examples)
     by_label = shuffled[stable_order(classes.codes[shuffled], len(classes.counts))]

@@ -1,6 +1,6 @@
-"""Labels drawn one after the other from clients' distributions, without replacement.
+"""Draws labels one after the other from clients' distributions, without replacement.
 
-Each client has its own distribution over labels, and there are so many examples of each label. In
+Each client has its own distribution over labels, and each label a limited number of examples. In
 some order each slot (one example that a client is to get) draws a label; a label whose examples
 are used up is removed from all distributions, which are normalised again.
 

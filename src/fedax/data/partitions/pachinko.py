@@ -34,9 +34,9 @@ def pachinko(
     seed: int = 0,
     examples_per_client: int | None = None,
 ) -> Partition:
-    """Clients draw coarse labels, and in each fine ones: Fed-CIFAR100.
+    """Pachinko allocation: clients draw coarse labels, then fine labels within them.
 
-    It is the partition of Reddi et al. 2021 and Chen et al. 2023.
+    Reddi et al. 2021 and Chen et al. 2023 use this partition for CIFAR-100.
 
     Labels are the leaves of a graph root -> coarse -> fine. Client after client draws p ~
     Dir(coarse_alpha) over the coarse labels and, for each of those, q ~ Dir(alpha) over its fine
@@ -51,15 +51,15 @@ def pachinko(
     Args:
       labels: the fine labels, whole numbers >= 0, [num_rows].
       coarse_labels: [num_rows], the same for all rows of a fine label.
-      num_clients: how many there are.
+      num_clients: the number of clients.
       coarse_alpha: > 0, of the coarse labels.
       alpha: > 0, of the fine labels of each coarse one.
       seed: of the draw, >= 0.
       examples_per_client: as for `dirichlet`.
 
     Raises:
-      ValueError: the labels are none, a fine label has two coarse ones, or there are not so many
-        examples.
+      ValueError: if the labels are invalid, a fine label has two coarse ones, or there are too few
+          examples.
 
     Example:
       >>> fine = np.arange(400) % 20

@@ -70,7 +70,7 @@ class Partition:
 
     @property
     def num_examples(self) -> int:
-        """Of the data set that was partitioned; `len(rows)` of them are somebody's."""
+        """The number of examples of the partitioned data set; `len(rows)` of them are used."""
         return int(self.made["num_examples"])
 
     @property
@@ -79,29 +79,29 @@ class Partition:
         return np.diff(self.offsets)
 
     def of(self, dataset: FederatedDataset) -> FederatedDataset:
-        """The examples of a data set, dealt to these clients; whose they were does not matter.
+        """The data set with its examples divided among these clients; its own clients are ignored.
 
-        Arrays mapped from a file, and sparse ones, are read in place through the rows; one in
-        memory is copied.
+        Memory-mapped and sparse arrays are read in place through the rows; arrays in memory are
+        copied.
 
         Raises:
-          ValueError: the partition was made of other examples.
+          ValueError: if the partition was made for different examples.
         """
         if dataset.num_examples != self.num_examples:
             raise ValueError(
-                f"The partition is one of {self.num_examples:,} examples, but the data set has "
-                f"{dataset.num_examples:,}; make it anew, of this data set."
+                f"The partition was made for {self.num_examples:,} examples, but the data set has "
+                f"{dataset.num_examples:,}. Make it again for this data set."
             )
         for name, digest in self.made.get("digests", {}).items():
             if name not in dataset.arrays:
                 raise ValueError(
-                    f"The partition was made by the array {name!r}, which this data set has not; "
-                    f"it has {', '.join(map(repr, dataset.arrays))}."
+                    f"The partition depends on the array {name!r}, which this data set does not "
+                    f"have; it has {', '.join(map(repr, dataset.arrays))}."
                 )
             if digest_of(dataset.arrays[name]) != digest:
                 raise ValueError(
-                    f"The partition was made of another data set: the array {name!r} is not the "
-                    "one that it was made by. Make it again, of this data set."
+                    f"The partition was made for a different data set: its array {name!r} was "
+                    "different. Make the partition again for this data set."
                 )
         arrays = {name: take_rows(array, self.rows) for name, array in dataset.arrays.items()}
         return dataclasses.replace(
@@ -109,23 +109,23 @@ class Partition:
         )
 
     def split(self, fraction: float = 0.2, seed: int = 0) -> tuple[Partition, Partition]:
-        """A part of each client's examples for training and the rest for testing.
+        """Splits each client's examples into a training and a test partition.
 
         The same as `partition.of(dataset).split(fraction, seed)`, as two partitions to save.
 
         Args:
-          fraction: for testing, in (0, 1); see `FederatedDataset.split`.
+          fraction: the fraction for testing, in (0, 1); see `FederatedDataset.split`.
           seed: >= 0.
 
         Raises:
-          ValueError: an argument is out of its range, or every client has a single example.
+          ValueError: if an argument is out of range, or no client has two examples.
         """
         check_number("fraction", fraction, above=0, below=1)
         check_seed(seed)
         names = np.arange(self.num_clients) if self.names is None else self.names
         is_test = held_out_rows(names.astype(str).tolist(), self.client_sizes, fraction, seed)
         if not is_test.any():
-            raise ValueError("No client has two examples, so there is nothing to split.")
+            raise ValueError("No client has two or more examples, so there is nothing to split.")
         owner = np.repeat(np.arange(self.num_clients), self.client_sizes)
         parts = []
         for part, chosen in (("train", ~is_test), ("test", is_test)):
@@ -141,17 +141,19 @@ class Partition:
         return dataclasses.replace(self, made={**self.made, "digests": digests})
 
     def save(self, path: Path | str) -> Path:
-        """Writes it whole or not at all: NumPy's .npz, with how it was made as JSON.
+        """Saves the partition as an .npz file, atomically, with a JSON record of how it was made.
 
         Args:
-          path: the file, ending in .npz; one that exists is replaced.
+          path: the file, ending in .npz; an existing file is replaced.
 
         Raises:
-          DataError: the name has another ending, or the file cannot be written.
+          DataError: if the name has a different ending, or the file cannot be written.
         """
         path = expanded(path)
         if path.suffix != ".npz":
-            raise DataError(f"A partition's file must end in .npz, but is {quoted(str(path))}.")
+            raise DataError(
+                f"A partition's file name must end in .npz, but it is {quoted(str(path))}."
+            )
         arrays = {"rows": self.rows, "offsets": self.offsets}
         if self.names is not None:
             arrays["names"] = self.names
@@ -174,16 +176,16 @@ class Partition:
 
     @classmethod
     def load(cls, path: Path | str) -> Partition:
-        """Reads what `save` wrote.
+        """Loads a partition written by `save`.
 
         Raises:
-          DataError: the file is not there, or is no partition, or is damaged.
+          DataError: if the file does not exist, is not a partition, or is damaged.
         """
         path = expanded(path)
         try:
             about = path.stat()
             if not stat.S_ISREG(about.st_mode):
-                _refuse("it is no file")
+                _refuse("it is not a file")
             with path.open("rb") as file:
                 found = _read_arrays(file, about.st_size)
                 made = json.loads(found.pop("made").tobytes().decode())
@@ -192,7 +194,7 @@ class Partition:
             raise DataError(f"Cannot read the partition {path}: {error.strerror}.") from None
         except Exception as error:  # zipfile, NumPy and JSON have many ways to say that it is none
             raise DataError(
-                f"{path} is no partition, or is damaged: {_phrase(error)}. Make it again with "
+                f"{path} is not a partition, or is damaged: {_phrase(error)}. Make it again with "
                 "fedax data partition."
             ) from None
 
@@ -229,13 +231,13 @@ def _read_arrays(file: Any, size: int) -> dict[str, np.ndarray]:
     with zipfile.ZipFile(file) as archive:
         members = archive.infolist()
         if sum(member.file_size for member in members) > size:
-            _refuse("it says that it holds more than it has")
+            _refuse("it is shorter than its header says")
         for member in members:
             with archive.open(member) as stored:
                 shape, fortran, dtype = read_header(cast(BinaryIO, stored))
                 content = stored.read()
                 if fortran or dtype.hasobject or len(shape) != 1 or dtype.itemsize == 0:
-                    _refuse(f"{member.filename} is no plain list")
+                    _refuse(f"{member.filename} is not a one-dimensional array")
                 if shape[0] * dtype.itemsize != len(content):
                     _refuse(f"{member.filename} is truncated")
                 found[member.filename.removesuffix(".npy")] = np.frombuffer(content, dtype)
@@ -251,7 +253,7 @@ def _checked(found: dict[str, np.ndarray], made: Any) -> Partition:
     if not isinstance(num_examples, int) or rows.dtype != np.int64 or offsets.dtype != np.int64:
         _refuse("its rows and offsets are not whole numbers of 64 bits, or their count is missing")
     if not isinstance(made.get("digests", {}), dict):
-        _refuse("its digests are no table")
+        _refuse("its digests are not a dictionary")
     if len(offsets) < 2 or offsets[0] != 0 or offsets[-1] != len(rows):
         _refuse("its offsets do not go from 0 to the number of rows")
     if (np.diff(offsets) <= 0).any():
@@ -262,7 +264,7 @@ def _checked(found: dict[str, np.ndarray], made: Any) -> Partition:
     if (ascending[1:] == ascending[:-1]).any():
         _refuse("a row has two owners")
     if names is not None and (len(names) != len(offsets) - 1 or names.dtype.kind not in "iuU"):
-        _refuse("its names are not one for each client")
+        _refuse("it does not have one name for each client")
     if names is not None:
         unique, counts = np.unique(names, return_counts=True)
         if counts.max() > 1:

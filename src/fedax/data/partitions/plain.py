@@ -17,16 +17,17 @@ from fedax.validate import check_count
 def iid(
     num_examples: int, num_clients: int, *, seed: int = 0, examples_per_client: int | None = None
 ) -> Partition:
-    """Examples dealt at random, to each client as many as to any other, or one more.
+    """Divides examples at random into clients whose sizes differ by at most one.
 
     Args:
-      num_examples: how many rows there are.
+      num_examples: the number of rows.
       num_clients: the number of clients, at most the number of examples.
       seed: of the draw, >= 0.
-      examples_per_client: of each client, the rest being nobody's; None: every row is dealt.
+      examples_per_client: the number of examples per client; the other rows are not used. None: all
+          rows are used.
 
     Raises:
-      ValueError: there are too few examples.
+      ValueError: if there are too few examples.
 
     Example:
       >>> iid(10, 3).client_sizes.tolist()
@@ -45,19 +46,19 @@ def iid(
 def shards(
     labels: Any, num_clients: int, shards_per_client: int = 2, *, seed: int = 0
 ) -> Partition:
-    """Shards of the rows sorted by label, dealt at random (McMahan et al. 2017, section 3).
+    """Sorts rows by label and gives each client random shards (McMahan et al. 2017, section 3).
 
-    The paper deals MNIST in 200 shards of 300 to 100 clients, 2 each. Rows of one label stay in
-    their order. Where the shards do not come out even, some have one row more.
+    The paper gives MNIST in 200 shards of 300 rows to 100 clients, 2 each. Rows of one label stay
+    in their order. If the rows do not divide evenly, some shards have one row more.
 
     Args:
       labels: whole numbers >= 0, [num_rows].
-      num_clients: how many there are.
-      shards_per_client: each client's shards, of which it has about as many labels.
-      seed: of the dealing, >= 0.
+      num_clients: the number of clients.
+      shards_per_client: shards of each client, about its number of labels.
+      seed: of the draw, >= 0.
 
     Raises:
-      ValueError: the labels are none, or there are fewer rows than shards.
+      ValueError: if the labels are invalid, or there are fewer rows than shards.
 
     Example:
       >>> partition = shards(np.repeat(np.arange(10), 60), num_clients=10)
@@ -71,7 +72,7 @@ def shards(
     if num_shards > len(classes.codes):
         raise ValueError(
             f"{num_clients:,} clients with {shards_per_client:,} shards each need {num_shards:,} "
-            f"rows at least, but there are {len(classes.codes):,}."
+            f"rows or more, but there are {len(classes.codes):,}."
         )
     sizes = even_sizes(len(classes.codes), num_shards)
     shard_owner = np.empty(num_shards, np.int64)
@@ -83,16 +84,16 @@ def shards(
 
 
 def by_key(keys: Any, name: str = "key") -> Partition:
-    """Clients that are there by nature: rows with the same key are one client's.
+    """Groups rows by a key: rows with the same key form one client.
 
     Nothing is drawn. Clients come in the order of their first row and are named by their keys.
 
     Args:
       keys: text or whole numbers, [num_rows].
-      name: what the keys are called.
+      name: of the keys, for messages.
 
     Raises:
-      ValueError: a row has no key, or they are something else.
+      ValueError: if a row has no key, or the keys are neither text nor whole numbers.
 
     Example:
       >>> partition = by_key(["ada", "bob", "ada"])

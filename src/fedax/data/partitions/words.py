@@ -1,4 +1,4 @@
-"""Partitions by text, as a command line or a task's settings have them."""
+"""Partitions given as text, on the command line or in a task's settings."""
 
 from __future__ import annotations
 
@@ -36,21 +36,22 @@ def parse_partition(
     label: str = "y",
     coarse: str = "coarse",
 ) -> Partition:
-    """The partition of a data set that a text such as "dirichlet(0.1)" stands for.
+    """Makes the partition that a text such as "dirichlet(0.1)" describes.
 
-    It is tied to the arrays that it was made by: `Partition.of` refuses a data set with others.
+    It is tied to the arrays that it depends on: `Partition.of` rejects a data set with different
+    ones.
 
     Args:
       text: one of the functions of this room with its settings, see `PARTITIONS`.
-      dataset: whose rows are dealt; which clients it has does not matter.
-      num_clients: how many to make; `by_key` needs none.
+      dataset: the data set to partition; its own clients are ignored.
+      num_clients: the number of clients; not needed for `by_key`.
       seed: of the draw, >= 0.
       label: the array of labels.
       coarse: the array of coarse labels, for `pachinko`.
 
     Raises:
-      ValueError: the text is no partition, an array is not there, or an argument is out of its
-        range.
+      ValueError: if the text is not a partition, an array does not exist, or an argument is out of
+          range.
 
     Example:
       >>> data = FederatedDataset({"y": np.arange(60) % 3}, np.array([0, 60]))
@@ -61,7 +62,7 @@ def parse_partition(
 
     def array(name: str, option: str = "label") -> np.ndarray:
         if name not in dataset.arrays:
-            cure = f" Name the one with the labels: {option}=." if option else ""
+            cure = f" Choose the array with the labels: {option}=." if option else ""
             raise ValueError(unknown("array", name, dataset.arrays) + cure)
         used[name] = np.asarray(dataset.arrays[name])
         return used[name]

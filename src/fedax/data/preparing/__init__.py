@@ -1,4 +1,4 @@
-"""Tables as users have them, with gaps and text, made into the arrays that a model takes."""
+"""Prepares tables with missing values and text as arrays for a model."""
 
 from fedax.data.preparing.fitting import fit_table
 from fedax.data.preparing.table import Column, Label, Table

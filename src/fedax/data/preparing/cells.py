@@ -32,7 +32,7 @@ class Cells(NamedTuple):
     Attributes:
       columns: name -> numbers or truth values [num_rows], with NaN where they are missing; or other
         objects, with None.
-      clients: whose each row is, text or whole numbers [num_rows]; None if no column says it.
+      clients: each row's client, text or whole numbers [num_rows]; None without a client column.
       categories: of columns that have their own.
       where: what the table is called in a message.
     """
@@ -61,9 +61,9 @@ def read_cells(
     """The cells of a table.
 
     Args:
-      source: a CSV or Parquet file, what Hugging Face's `datasets` saved, a frame of pandas or
-        polars, or a dictionary of columns. A file's rows come client by client.
-      client: the column that says whose each row is.
+      source: a CSV or Parquet file, a folder saved by Hugging Face's `datasets`, a pandas or polars
+          frame, or a dictionary of columns. Rows of a file are grouped by client.
+      client: the column with each row's client.
       needs_client: whether the column must be there; a file needs it anyway.
       decimal: "comma": text such as 27,4 or 1.250,75 is a number, where a whole column is such.
 
@@ -82,14 +82,14 @@ def read_cells(
     if not names or not hasattr(source, "__getitem__"):
         hint = "; call its collect() first" if is_lazy else ""
         raise ValueError(
-            "A table is a file, a frame of pandas or polars, or a dictionary of columns, not "
-            f"{type(source).__name__}{hint}."
+            "A table must be a file, a pandas or polars data frame, or a dictionary of columns, "
+            f"not {type(source).__name__}{hint}."
         )
     for name in names:
         if not isinstance(name, str):
             raise ValueError(f"A column's name must be text, but one is {name!r}.")
         if names.count(name) > 1:
-            raise ValueError(f"Two columns have the name {name!r}; names must differ.")
+            raise ValueError(f"Two columns have the name {name!r}; names must be unique.")
     if client not in names and needs_client:
         raise ValueError(unknown("client column", client, names))
     columns = {name: _column(source[name]) for name in names if name != client}
@@ -98,9 +98,9 @@ def read_cells(
     if clients is not None:
         lengths[client] = len(clients)
     if len(set(lengths.values())) > 1:
-        raise ValueError(f"All columns need the same number of rows, but have {lengths}.")
+        raise ValueError(f"All columns must have the same number of rows, but they have {lengths}.")
     if not max(lengths.values()):
-        raise ValueError("A table needs at least one row, and got none.")
+        raise ValueError("A table needs at least one row, but none was given.")
     own = {
         name: own_categories(source[name]) for name in columns if hasattr(source[name], "dtype")
     }
@@ -119,7 +119,8 @@ def _of_file(path: Path, client: str) -> Cells:
         clients = readers.read_saved_huggingface(path, client, gaps=True)
     else:
         raise DataError(
-            f"{path} is no table: its format is {kind}. Give a CSV or Parquet file with a header."
+            f"{path} is not a table: its format is {kind}. Give a CSV or Parquet file with a "
+            "header."
         )
     while True:
         try:
@@ -155,7 +156,7 @@ def _column(values: Any) -> np.ndarray:
         not isinstance(values, list | tuple)
     ) else None
     if array is not None and array.ndim != 1:
-        raise ValueError(f"A column has one value a row, but one has the shape {array.shape}.")
+        raise ValueError(f"A column must have one value per row, but one has shape {array.shape}.")
     if array is not None and (
         array.dtype.kind == "f"  # with NaN where a value is missing
         or (array.dtype.kind in "biu" and (gaps is None or not gaps.any()))

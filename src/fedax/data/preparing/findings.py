@@ -1,4 +1,4 @@
-"""What a table does with each column, and what is worth a look, in sentences."""
+"""Describes what a table does with each column, and possible mistakes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _RARE = 0.1
 
 
 def findings_of(table: Table, cells: Cells) -> tuple[str, ...]:
-    """What may be a mistake: a column that gives the label away, or classes that are rare."""
+    """Possible mistakes: columns that give the label away, or rare classes."""
     commas = [column.name for column in table.columns if has_commas(cells.columns[column.name])]
     found = [
         f"{quoted_name(name)} looks like numbers with decimal commas. To read them as numbers, set "
@@ -35,7 +35,7 @@ def findings_of(table: Table, cells: Cells) -> tuple[str, ...]:
 
 
 def _without_positives(cells: Cells, label: Label) -> Iterator[str]:
-    """That clients lack one of two classes, so that they alone cannot learn it."""
+    """Reports clients without one of the two classes, which cannot learn it alone."""
     if len(label.classes) != 2 or cells.clients is None:
         return
     values = np.array([str(value) for value in cells.columns[label.name].tolist()])
@@ -68,17 +68,17 @@ def _leaks(table: Table, cells: Cells, label: Label) -> Iterator[str]:
             few = len(distinct) <= (~gaps).sum() / 4
             if 2 <= len(distinct) == len(pairs) and few and len({of for _, of in pairs}) > 1:
                 yield (
-                    f"{quoted_name(column.name)} gives the label away: each of its "
-                    f"{len(distinct)} values has one class only. Leave it out if it is not known "
-                    "beforehand."
+                    f"{quoted_name(column.name)} gives away the label: each of its "
+                    f"{len(distinct)} values occurs with one class only. Leave it out if it is not "
+                    "known at prediction time."
                 )
         elif column.how == "number" and is_number(own) and np.ptp(own[~gaps]) and np.ptp(values):
             with np.errstate(all="ignore"):
                 alike = np.corrcoef(own[~gaps].astype(float), values[~gaps].astype(float))[0, 1]
             if abs(alike) > 0.9999:
                 yield (
-                    f"{quoted_name(column.name)} gives the label away: its correlation with it is "
-                    f"{alike:.4f}. Leave it out if it is not known beforehand."
+                    f"{quoted_name(column.name)} gives away the label: its correlation with the "
+                    f"label is {alike:.4f}. Leave it out if it is not known at prediction time."
                 )
 
 
@@ -113,7 +113,7 @@ def _of_label(label: Label, num_rows: int) -> str:
     positive = f"; the positive class is {_word(label.classes[1])}" if len(shares) == 2 else ""
     rare = ""
     if len(shares) == 2 and min(label.counts) < _RARE * num_rows:
-        rare = f"; {max(label.counts) / num_rows:.1%} accuracy is what a constant answer gets"
+        rare = f"; {max(label.counts) / num_rows:.1%} accuracy for a constant prediction"
     return f"Label {name}: classification, as {label.why}: {shown}{positive}{rare}"
 
 

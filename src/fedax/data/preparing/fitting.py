@@ -44,7 +44,7 @@ MOST_CATEGORIES = 100
 MOST_FEATURES = 2**14
 # Columns of unlike values are no ids in a table of fewer rows.
 _FEWEST_ROWS = 20
-_AN_ID = "has another value in every row, as an id does"
+_AN_ID = "has a different value in every row, like an id"
 _ID = re.compile(r"(^|[_\W])(id|ids|uuid|guid|key|index|idx|nr|no|number)$|[a-z](Id|ID)$", re.ASCII)
 _DATE = re.compile(r"\d{4}-\d\d-\d\d([T ]|$)", re.ASCII)
 
@@ -79,39 +79,39 @@ def fit_table(
     decimal: Decimal = "point",
     unlabelled: Unlabelled = "error",
 ) -> Table:
-    """Decides what the columns of a table become, on the training rows.
+    """Fits a table's preprocessing on the training rows.
 
-    Give it the training rows alone: means, deviations and categories are theirs, and every other
-    row is prepared alike by `Table.apply`. Gaps are filled first and numbers scaled then, by the
-    deviation of all rows, not of a sample.
+    Give it only the training rows: they determine means, deviations and categories, and
+    `Table.apply` prepares all other rows in the same way. Missing values are filled in first; then
+    numbers are scaled, by the population standard deviation (divisor n).
 
     Args:
-      source: a CSV or Parquet file, a frame of pandas or polars, or a dictionary of columns.
-      client: the column that says whose each row is.
-      label: the column to learn; None: there is none.
-      columns: which columns to take; None: all others but ids, columns with one value only, dates,
-        and text with more than 100 values.
-      missing: what becomes of a missing number: "error", "mean" of the training rows, or a number;
-        or column -> one of these. In text a gap is a category of its own unless it is "error".
-      encoding: of text: "one_hot", a number for each category, or "ordinal", its place.
-      unknown: what becomes of text that the training rows do not have: "error", or "column", a
-        place of its own.
-      categories: column -> its values in the order of their places; numbers may be categories, too.
-        Otherwise they are the values of the training rows, sorted.
+      source: a CSV or Parquet file, a pandas or polars data frame, or a dictionary of columns.
+      client: the column with each row's client.
+      label: the column to predict; None: no label.
+      columns: the columns to use as features; None: all others except ids, constant columns, dates,
+          and text with more than 100 values.
+      missing: how to fill in missing numbers: "error", "mean" of the training rows, or a number; or
+          column -> one of these. A missing text is its own category, except with "error".
+      encoding: of text: "one_hot", one feature per category, or "ordinal", the category's index.
+      unknown: how to treat text that is not in the training rows: "error", or "column", an extra
+          category.
+      categories: column -> its values in order, text or numbers. Otherwise the sorted values of the
+          training rows.
       scaling: of numbers, to mean 0 and deviation 1: "pooled", by all training rows; "client", by
-        those of the row's client (of other clients by all); or "none".
-      objective: of the label: "classification", "regression", or "auto": classes if it is text,
-        truth values or whole numbers with at most 20 values.
-      positive: of two classes the positive one, which gets the number 1; None: the last by order.
-      decimal: "comma": a column of text such as 27,4 or 1.250,75 holds numbers.
-      unlabelled: what becomes of rows whose label is missing: "error", or "drop".
+          the training rows of the row's client (for new clients, by all); or "none".
+      objective: "classification", "regression", or "auto": classification if the label is text,
+          boolean, or whole numbers with at most 20 values.
+      positive: the positive class of two, encoded as 1; None: the last in sorted order.
+      decimal: with "comma", text such as 27,4 or 1.250,75 is read as numbers.
+      unlabelled: how to treat rows without a label: "error" or "drop".
 
     Returns:
-      The table, whose `str` says what it does with each column.
+      The table; printing it shows what it does with each column.
 
     Raises:
-      DataError: a file cannot be read, or is malformed.
-      ValueError: a column is not there, or a value does not fit; the message names the row.
+      DataError: if a file cannot be read or is malformed.
+      ValueError: if a column does not exist, or a value is invalid. The message names the row.
     """
     check_choice("encoding", encoding, ("one_hot", "ordinal"))
     check_choice("unknown", unknown, ("error", "column"))
@@ -136,12 +136,13 @@ def fit_table(
     if not taken:
         why = "; ".join(f"{column.name!r} {column.why}" for column in found)
         raise ValueError(
-            "No column is left to learn from" + (f": {why}. Name some: columns=." if why else ".")
+            "No feature column remains"
+            + (f": {why}. Choose some with columns=[...]." if why else ".")
         )
     width = sum(len(column.features) for column in taken)
     if width > MOST_FEATURES:
         raise ValueError(
-            f"The table becomes {width:,} numbers a row, more than {MOST_FEATURES:,}. Take fewer "
+            f"The table would have {width:,} features, more than {MOST_FEATURES:,}. Use fewer "
             'columns, or encoding="ordinal".'
         )
     of_clients: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {}
@@ -158,13 +159,15 @@ def _as_lists(given: Mapping[str, Sequence[Any]]) -> dict[str, Sequence[Any]]:
     for name, values in given.items():
         if isinstance(values, str) or not isinstance(values, Iterable):
             raise ValueError(
-                f"The categories of the column {name!r} must be a list, but are {quoted(values)}."
+                f"The categories of the column {name!r} must be a list, but they are "
+                f"{quoted(values)}."
             )
         listed = list(values)
         twice = [value for place, value in enumerate(listed) if value in listed[:place]]
         if twice:
             raise ValueError(
-                f"The category {quoted(twice[0])} comes twice in those of the column {name!r}."
+                f"The category {quoted(twice[0])} occurs twice in the categories of the column "
+                f"{name!r}."
             )
     return {
         name: values.tolist() if isinstance(values, np.ndarray) else list(values)
@@ -175,7 +178,7 @@ def _as_lists(given: Mapping[str, Sequence[Any]]) -> dict[str, Sequence[Any]]:
 def _check_missing(given: Any) -> None:
     is_number_given = isinstance(given, int | float) and not isinstance(given, bool)
     if given not in ("error", "mean") and not (is_number_given and np.isfinite(given)):
-        raise ValueError(f'missing must be "error", "mean" or a number, but is {quoted(given)}.')
+        raise ValueError(f'missing must be "error", "mean" or a number, but it is {quoted(given)}.')
 
 
 def _check_names(what: str, names: Iterable[str], there: Sequence[str]) -> None:
@@ -193,7 +196,7 @@ def _chosen(cells: Cells, label: str | None, columns: Iterable[str] | None) -> l
         return others
     chosen = [columns] if isinstance(columns, str) else list(columns)
     if label in chosen:
-        raise ValueError(f"The column {label!r} is the label, so it cannot be learnt from.")
+        raise ValueError(f"The column {label!r} is the label, so it cannot be a feature.")
     _check_names("column", chosen, others)
     return list(dict.fromkeys(chosen))
 
@@ -247,7 +250,7 @@ def _sorted(name: str, values: list[Any]) -> tuple[Any, ...]:
         odd = next(value for value in values if type(value) is not str)
         raise ValueError(
             f"The column {name!r} holds {quoted(odd)}, of type {type(odd).__name__}, which is "
-            "neither text nor a number. Convert it, or leave the column out."
+            "neither text nor a number. Convert it, or leave out the column."
         )
     return tuple(sorted(set(values)))
 
@@ -264,7 +267,7 @@ def _why_not(name: str, values: np.ndarray, gaps: np.ndarray, cells: Cells) -> s
     elif len(kinds) > 1 and str in kinds:
         why = "holds text and numbers"
     elif len(set(there)) == 1:
-        why = "has one value only" + (", and gaps" if gaps.any() else "")
+        why = "has the same value in every row" + (", and gaps" if gaps.any() else "")
     elif str in kinds:
         is_listed = name in cells.categories
         why = "" if is_listed else _why_no_text(set(there), len(there))
@@ -338,7 +341,7 @@ def _label(
     if gaps.any():
         raise ValueError(
             missing(name, int(gaps.argmax()), cells).split(". Fit")[0]
-            + ", and it is the label. Fill it in, leave the row out, or give unlabelled=\"drop\"."
+            + ", and it is the label. Fill it in, leave out the row, or give unlabelled=\"drop\"."
         )
     listed = cells.categories.get(name)
     there = values.tolist()
@@ -366,7 +369,7 @@ def _label(
     if len(classes) < 2:
         raise ValueError(
             f"The label {name!r} is {quoted(classes[0])} in every training row, so there is "
-            "nothing to learn. Name another column."
+            "nothing to learn. Choose another column."
         )
     if positive is not None:
         if len(classes) != 2 or not {positive, str(positive)} & {*classes, *map(str, classes)}:

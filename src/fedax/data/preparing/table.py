@@ -1,4 +1,4 @@
-"""What a table's columns become, decided on the training clients and applied to any rows."""
+"""A table's preprocessing, fitted on the training clients and applied to any rows."""
 
 from __future__ import annotations
 
@@ -91,21 +91,21 @@ class Label:
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """A table's preprocessing: which number every cell becomes, see `fedax.fit_table`.
+    """A table's preprocessing, fitted by `fedax.fit_table`.
 
-    It is decided on the training rows, and the same for all others. A run saves it as `table.json`
-    in its folder, and `fedax.load_run(folder).table` has it again, for new data.
+    It is fitted on the training rows and applied unchanged to all others. A run saves it as
+    `table.json` in its folder; `fedax.load_run(folder).table` loads it for new data.
 
     Attributes:
-      client: the column that says whose each row is.
-      columns: what each becomes.
-      label: what is learned, or None.
-      clients: where numbers are scaled by each client's own statistics: client -> means and
-        deviations of all columns that are numbers. Other clients are scaled by those of all.
-      num_rows: of training.
+      client: the column with each row's client.
+      columns: the preprocessing of each column.
+      label: the label's preprocessing, or None.
+      clients: with scaling by client, client -> means and deviations of all numeric columns. Other
+          clients are scaled by the statistics of all rows.
+      num_rows: the number of training rows.
       decimal: the decimal sign of text that is numbers, "point" or "comma".
-      unlabelled: what becomes of rows without a label, "error" or "drop".
-      findings: what is worth a look, in sentences.
+      unlabelled: how rows without a label are treated, "error" or "drop".
+      findings: possible mistakes in the data, in words.
 
     Example:
       >>> from fedax import fit_table
@@ -135,19 +135,19 @@ class Table:
         return [name for column in self.columns for name in column.features]
 
     def apply(self, source: Any) -> FederatedDataset:
-        """The rows as a data set with the arrays `x`, float32 [num_rows, num_features], and `y`.
+        """The rows as a data set with arrays `x`, float32 [num_rows, num_features], and `y`.
 
-        `y` holds the number of the class, int32, or the scaled target, float32; rows without a
-        label column have none.
+        `y` holds class indices (int32) or scaled targets (float32). Without a label column there is
+        no `y`.
 
         Args:
-          source: a CSV or Parquet file, a frame of pandas or polars, or a dictionary of columns,
-            which need the columns of the training rows.
+          source: a CSV or Parquet file, a pandas or polars data frame, or a dictionary of columns,
+              with the columns of the training rows.
 
         Raises:
-          DataError: a file cannot be read, or is malformed.
-          ValueError: a column is not there, or a value is missing, unknown or of another kind; the
-            message names the column and the row.
+          DataError: if a file cannot be read or is malformed.
+          ValueError: if a column does not exist, or a value is missing, unknown or of the wrong
+              type. The message names the column and the row.
         """
         cells = read_cells(source, self.client, decimal=self.decimal)
         if self.label is not None and self.unlabelled == "drop":
@@ -162,7 +162,7 @@ class Table:
         """The rows as numbers, float32 [num_rows, num_features], in their order.
 
         Args:
-          source: as for `apply`; of a frame or a dictionary the client column may be missing.
+          source: as for `apply`; a frame or a dictionary does not need the client column.
 
         Raises:
           DataError, ValueError: as for `apply`.
@@ -172,21 +172,23 @@ class Table:
         )
 
     def predictions(self, outputs: Any) -> np.ndarray:
-        """What a model's outputs mean: the likeliest class's value, or the target as it was.
+        """Turns a model's outputs into labels: the likeliest class, or the unscaled target.
 
         Args:
-          outputs: logits [num_rows, num_classes], or predictions [num_rows] of a regression.
+          outputs: logits [num_rows, num_classes], or for a regression predictions [num_rows].
 
         Raises:
-          ValueError: the table has no label, or the outputs are not of such a shape.
+          ValueError: if the table has no label, or the outputs have a different shape.
         """
         found = np.asarray(outputs)
         if self.label is None:
-            raise ValueError("The table has no label, so outputs have no meaning that it knows.")
+            raise ValueError("The table has no label, so it cannot decode outputs.")
         classes = self.label.classes
         if found.ndim != (2 if classes else 1) or (classes and found.shape[1] != len(classes)):
             wanted = f"[num_rows, {len(classes)}]" if classes else "[num_rows]"
-            raise ValueError(f"outputs must have the shape {wanted}, but have {list(found.shape)}.")
+            raise ValueError(
+                f"outputs must have shape {wanted}, but they have shape {list(found.shape)}."
+            )
         if not classes:
             return found.astype(np.float64) * self.label.deviation + self.label.mean
         return np.array(classes)[found.argmax(1)]
@@ -200,12 +202,12 @@ class Table:
         """The table that `to_json` wrote.
 
         Raises:
-          ValueError: it is no such table.
+          ValueError: if it is not such a table.
         """
         try:
             found = json.loads(text)
             if found.pop("format") != FORMAT:
-                raise ValueError("its format is of another version of fedax")
+                raise ValueError("its format is from a different version of fedax")
             found["columns"] = tuple(_column_of(one) for one in found["columns"])
             label = found["label"]
             found["label"] = None if label is None else Label(**label | {
@@ -218,7 +220,7 @@ class Table:
             table = cls(**found | {"findings": tuple(map(str, found["findings"]))})
             table._check()
         except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
-            raise ValueError(f"This is no table of fedax ({error}).") from None
+            raise ValueError(f"This is not a table saved by fedax ({error}).") from None
         return table
 
     def _check(self) -> None:
@@ -228,12 +230,12 @@ class Table:
         rows += [(self.label.mean, self.label.deviation, 0.0)] if self.label else []
         for means, deviations in self.clients.values():
             if not len(means) == len(deviations) == len(numbers):
-                raise ValueError("a client has another number of columns")
+                raise ValueError("a client has a different number of columns")
             rows += [(mean, of, 0.0) for mean, of in zip(means, deviations, strict=True)]
         if not all(math.isfinite(value) for row in rows for value in row) or not all(
             row[1] > 0 for row in rows
         ):
-            raise ValueError("a mean or a deviation is no number to scale by")
+            raise ValueError("a mean or a deviation is not a valid number")
 
     @property
     def _scaled(self) -> list[Column]:
@@ -280,7 +282,7 @@ class Table:
             row = int(gaps.argmax())
             raise ValueError(
                 f"{cells.where} has no label in {place_of(cells, row)}: the column {label.name!r} "
-                "is empty there. Fill it in, leave the row out, or fit the table with "
+                "is empty there. Fill it in, leave out the row, or fit the table with "
                 'unlabelled="drop".'
             )
         if label.classes:
@@ -303,7 +305,7 @@ def numbers_of(column: Column, cells: Cells) -> np.ndarray:
                    if not gaps[r] and not isinstance(value, int | float | np.number))
         raise ValueError(
             f"{cells.where}: the column {column.name!r} holds {quoted(values[row])} in "
-            f"{place_of(cells, row)}, but numbers in the training rows. Correct it."
+            f"{place_of(cells, row)}, but the training rows hold numbers. Correct it."
         )
     if gaps.any() and column.fill is None:
         raise ValueError(missing(column.name, int(gaps.argmax()), cells))
@@ -313,7 +315,7 @@ def numbers_of(column: Column, cells: Cells) -> np.ndarray:
         row = int(np.isfinite(numbers).argmin())
         raise ValueError(
             f"{cells.where}: the column {column.name!r} holds infinity in {place_of(cells, row)}. "
-            "Correct it, or leave the row out."
+            "Correct it, or leave out the row."
         )
     return numbers
 
@@ -344,8 +346,8 @@ def codes_of(column: Column, cells: Cells, what: str = "category") -> np.ndarray
             f"{cells.where}: the column {column.name!r} has the {what} {quoted(values[row])} in "
             f"{place_of(cells, row)}, which is not among the {len(places)} of the training rows: "
             f"{quoted(list(column.categories))}. " + (
-                "Leave the row out." if what == "class" else
-                'Leave the row out, or fit the table with unknown="column".'
+                "Leave out the row." if what == "class" else
+                'Leave out the row, or fit the table with unknown="column".'
             )
         )
     return codes
@@ -364,7 +366,7 @@ def missing(name: str, row: int, cells: Cells) -> str:
     """That a value is missing, and what to do."""
     return (
         f"{cells.where}: the column {name!r} has a missing value in {place_of(cells, row)}. Fit "
-        'the table with missing="mean" or with a value for gaps, or leave the row out.'
+        'the table with missing="mean" or with a number, or leave out the row.'
     )
 
 
@@ -383,5 +385,5 @@ def _column_of(record: Mapping[str, Any]) -> Column:
     column = Column(**{**record, "categories": tuple(record["categories"])})
     known: Sequence[str] = ("number", "one_hot", "ordinal", "left out")
     if column.how not in known or not isinstance(column.name, str):
-        raise ValueError(f"a column is made {quoted(column.how)}")
+        raise ValueError(f"a column has the unknown kind {quoted(column.how)}")
     return column

@@ -1,7 +1,7 @@
-"""Readers of the formats that federated data come in, one file a format.
+"""Readers of common formats of federated data, one module per format.
 
-Each gives clients one after the other, in bounded memory, for `fedax.data.convert` to write into
-a store; none executes what a file holds, and none follows it out of itself.
+Each yields clients one after the other, in bounded memory, for `fedax.data.convert` to write into a
+store. No reader executes code from a file or follows its links to other files.
 """
 
 from fedax.data.readers.arrow import read_huggingface, read_parquet, read_saved_huggingface

@@ -1,4 +1,4 @@
-"""Parquet, and Hugging Face's `datasets`: tables of Arrow with a client column."""
+"""Parquet files and Hugging Face data sets: Arrow tables with a client column."""
 
 from __future__ import annotations
 
@@ -38,20 +38,21 @@ def read_parquet(
     paths: Sequence[Path | str] | Path | str, client_column: str, columns: Columns | None = None,
     *, gaps: bool = False,
 ) -> Clients:
-    """The clients of one or more files, in the order of their first row; rows in any order.
+    """Reads the clients of Parquet files, in the order of their first row.
 
-    Read by groups of rows, twice: the client column, and then all that is taken.
+    Rows may be in any order. The files are read twice by row groups: first the client column,
+    then all chosen columns.
 
     Args:
       paths: one file, or several with the same columns.
-      client_column: says whose example a row is; text or whole numbers.
-      columns: which to take, as for `FederatedDataset.from_frame`. Text becomes a list, for a
-        transform.
-      gaps: read missing values as NaN, in a column of text as None; otherwise they are refused.
+      client_column: the column with each row's client, text or whole numbers.
+      columns: the columns to read, as for `FederatedDataset.from_frame`. Text becomes a list, for a
+          transform.
+      gaps: read missing values as NaN, in a text column as None; otherwise they are an error.
 
     Raises:
-      DataError: there is no such file or column, or pyarrow is not installed; while it is read:
-        it is malformed.
+      DataError: if a file or column does not exist, or pyarrow is not installed; during reading, if
+          a file is malformed.
     """
     needed("pyarrow", "parquet", "Parquet")
     files = [regular_file(p) for p in ([paths] if isinstance(paths, Path | str) else paths)]
@@ -63,14 +64,14 @@ def read_parquet(
 def read_saved_huggingface(
     folder: Path | str, client_column: str, columns: Columns | None = None, *, gaps: bool = False
 ) -> Clients:
-    """The clients of a data set that `datasets` saved, of one split; its Arrow files alone.
+    """Reads the clients of one split that `datasets` saved to disk, from its Arrow files.
 
     Args:
-      folder: with `state.json`, which names the files. They must be in the folder itself.
+      folder: contains `state.json`, which lists the files; they must be in the folder itself.
       client_column, columns, gaps: as for `read_parquet`.
 
     Raises:
-      DataError: as for `read_parquet`, or `state.json` names something else.
+      DataError: as for `read_parquet`, or if `state.json` lists other files.
     """
     needed("pyarrow", "parquet", "data sets of Hugging Face's")
     folder = Path(folder)
@@ -81,12 +82,14 @@ def read_saved_huggingface(
         if not isinstance(said, list) or not said:
             raise ValueError("it names no files")
         if table.get("_indices_data_files"):
-            raise ValueError("it selects rows as old versions of datasets did; save it again")
+            raise ValueError(
+                "it selects rows in the way of old versions of datasets; save it again"
+            )
         files = []
         for own in said:
             name = own.get("filename") if isinstance(own, dict) else own
             if not isinstance(name, str) or not is_plain_name(name):
-                raise ValueError(f"it names {quoted(name)}, which is no file of its folder")
+                raise ValueError(f"it lists {quoted(name)}, which is not a file in its folder")
             files.append(file_of_folder(folder, folder / name))
     return _of_files(files, "stream", client_column, columns, gaps=gaps)
 
@@ -154,20 +157,20 @@ class _Files:
 def read_huggingface(
     dataset: Any, client_column: str, columns: Columns | None = None
 ) -> Clients:
-    """The clients of a `datasets.Dataset` or of a streamed one, in the order of their first row.
+    """Reads the clients of a `datasets.Dataset`, streamed or not, in the order of their first row.
 
     Args:
-      dataset: one split; one row an example. It is read twice.
+      dataset: one split, one row per example; it is read twice.
       client_column, columns: as for `read_parquet`.
 
     Raises:
-      DataError: there is no such column, or the rows are malformed.
+      DataError: if a column does not exist, or the rows are malformed.
     """
     names = getattr(dataset, "column_names", None)
     if isinstance(names, Mapping) or not hasattr(dataset, "with_format") or not names:
         raise DataError(
-            "A split of a Hugging Face data set is needed, such as "
-            "datasets.load_dataset(..., split='train') gives, with known columns, not "
+            "Give one split of a Hugging Face data set with known columns, such as "
+            "datasets.load_dataset(..., split='train') returns, not "
             f"{type(dataset).__name__}."
         )
 

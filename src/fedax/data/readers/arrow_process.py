@@ -78,7 +78,7 @@ def described(paths: list[str], kind: str) -> dict[str, Any]:
                 num_rows += sum(batch.num_rows for batch in stream)
             num_bytes += Path(path).stat().st_size
         if names is not None and names != own:
-            raise MalformedError(f" has other columns than {paths[0]}")
+            raise MalformedError(f" has different columns from {paths[0]}")
         names = own
     return {"names": names, "num_rows": num_rows, "num_bytes": num_bytes}
 
@@ -102,8 +102,7 @@ def plain(kind: Any) -> Any:
     """The type in which every value is there once for each row: no dictionaries, views or runs.
 
     Raises:
-      MalformedError: rows of the type take no bytes, so that their number says nothing, or it is
-        one of which no array can be made.
+      MalformedError: if rows of the type take no bytes, or the type cannot become an array.
     """
     types = arrow.types
     while True:
@@ -114,13 +113,15 @@ def plain(kind: Any) -> Any:
         else:
             break
     if types.is_map(kind) or types.is_union(kind):  # no arrays can be made of them
-        raise MalformedError(f" has a column of the type {str(kind)[:100]}, which is not read")
+        raise MalformedError(
+            f" has a column of the type {str(kind)[:100]}, which fedax does not read"
+        )
     if types.is_struct(kind):
         kind = arrow.struct([(field.name, plain(field.type)) for field in kind])
     elif types.is_fixed_size_list(kind):
         inner = plain(kind.value_type)
         if types.is_null(inner) or (types.is_struct(inner) and not inner.num_fields):
-            raise MalformedError(" has a column of lists of nothing")
+            raise MalformedError(" has a column of lists without a value type")
         kind = kind if inner == kind.value_type else arrow.list_(inner, kind.list_size)
     for is_kind, make in _LISTS:
         if is_kind(kind):
@@ -138,7 +139,7 @@ def has_images(kind: Any) -> bool:
 
 
 def send_rows(batch: Any, part_bytes: int) -> None:
-    """A batch in parts of about so many bytes."""
+    """A batch in parts of about `part_bytes` bytes."""
     kinds = [plain(field.type) for field in batch.schema]
     schema = arrow.schema(list(zip(batch.schema.names, kinds, strict=True)))
     if any(map(has_images, kinds)):
@@ -157,10 +158,10 @@ def send_rows(batch: Any, part_bytes: int) -> None:
 
 
 def limit_memory(beside: int) -> None:
-    """Has the system refuse what a damaged size asks for, where it can.
+    """Limits the process's memory, where the system can, against damaged sizes.
 
     Args:
-      beside: so many bytes beside what the process has now.
+      beside: bytes allowed in addition to the current memory.
     """
     try:
         import resource  # noqa: PLC0415 - not on Windows
@@ -198,7 +199,7 @@ def main() -> None:
     except MalformedError as error:
         send({"malformed": str(error)})
     except MemoryError:
-        send({"damaged": "it asks for more memory than it can have"})
+        send({"damaged": "it needs more memory than is available"})
     except Exception as error:  # pyarrow raises whatever suits what the library says
         send({"damaged": (str(error) or type(error).__name__).strip().split("\n")[0][:300]})
 

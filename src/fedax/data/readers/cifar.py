@@ -1,4 +1,4 @@
-"""CIFAR-10 and CIFAR-100 as published: binary records, or batches that Python pickled."""
+"""CIFAR-10 and CIFAR-100 as published: binary records or Python pickles."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ _MOST_BYTES = 2**29
 
 
 def read_cifar_binary(paths: Sequence[Path | str] | Path | str, num_classes: int = 10) -> Clients:
-    """Binary batches, one after the other, as the one client "pool".
+    """Reads binary batches, in order, as a single client "pool".
 
     Args:
       paths: such as `data_batch_1.bin` to `data_batch_5.bin`, or one file.
       num_classes: 10, or 100.
 
     Returns:
-      `x` uint8 [n, 32, 32, 3] and `y` int32 [n]; of CIFAR-100 `coarse` too.
+      `x` uint8 [n, 32, 32, 3] and `y` int32 [n]; for CIFAR-100 also `coarse`.
 
     Raises:
-      DataError: there is no such file, or it is malformed.
+      DataError: if a file does not exist or is malformed.
     """
     return _clients(paths, num_classes, _binary)
 
 
 def read_cifar_pickle(paths: Sequence[Path | str] | Path | str, num_classes: int = 10) -> Clients:
-    """Pickled batches, likewise; they are read as data, and nothing that they name is called.
+    """Reads pickled batches likewise, as data only: no code in them is executed.
 
     Args:
       paths: such as `data_batch_1` to `data_batch_5`, or `train`.
@@ -52,8 +52,8 @@ def read_cifar_pickle(paths: Sequence[Path | str] | Path | str, num_classes: int
       As for `read_cifar_binary`.
 
     Raises:
-      DataError: there is no such file, or it is malformed, or holds more than dictionaries,
-        lists, numbers, text and NumPy's arrays.
+      DataError: if a file does not exist, is malformed, or holds anything except dictionaries,
+          lists, numbers, text and NumPy arrays.
     """
     return _clients(paths, num_classes, _pickled)
 
@@ -84,12 +84,12 @@ def _binary(path: Path, labels: Mapping[str, Any]) -> Iterator[tuple[np.ndarray,
     if not size or size % length:
         raise DataError(
             f"{path} is damaged, or not a binary batch of CIFAR with {len(labels)} "
-            f"label{'s' * (len(labels) > 1)}: it has {size:,} bytes, no multiple of {length:,}."
+            f"label{'s' * (len(labels) > 1)}: its {size:,} bytes are not a multiple of {length:,}."
         )
     with reading(path, "a binary batch of CIFAR"), path.open("rb") as file:
         while content := file.read(length * rows_at_a_time(length)):
             if len(content) % length:
-                raise DataError(f"{path} has become shorter while it was read.")
+                raise DataError(f"{path} became shorter while it was being read.")
             records = np.frombuffer(content, np.uint8).reshape(-1, length)
             yield records[:, len(labels):], {key: records[:, i] for i, key in enumerate(labels)}
 
@@ -101,7 +101,7 @@ def _pickled(path: Path, labels: Mapping[str, Any]) -> Iterator[tuple[np.ndarray
             raise ValueError(f"it is larger than {_MOST_BYTES:,} bytes")
         batch = unpickled(path.read_bytes())
         if not isinstance(batch, dict):
-            raise ValueError("it holds no dictionary")
+            raise ValueError("it does not hold a dictionary")
         plain = {key.decode("latin-1") if isinstance(key, bytes) else key: value
                  for key, value in batch.items()}
         x = plain.get("data")
@@ -111,11 +111,11 @@ def _pickled(path: Path, labels: Mapping[str, Any]) -> Iterator[tuple[np.ndarray
         for key, (name, _) in labels.items():
             values = plain.get(name)
             if not isinstance(values, list) or not all(type(value) is int for value in values):
-                raise ValueError(f"its {name!r} is no list of whole numbers")
+                raise ValueError(f"its {name!r} is not a list of whole numbers")
             if len(values) != len(x) or not values:
                 raise ValueError(f"it has {len(x)} images and {len(values)} {name}")
             if max(values) >= 2**31 or min(values) < -(2**31):
-                raise ValueError(f"its {name!r} has numbers that are no labels")
+                raise ValueError(f"its {name!r} has numbers that are not labels")
             found[key] = np.array(values, np.int64)
     yield x, found
 
@@ -124,6 +124,6 @@ def _check_labels(path: Path, key: str, labels: np.ndarray, classes: int) -> Non
     wrong = np.flatnonzero((labels < 0) | (labels >= classes))
     if wrong.size:
         raise DataError(
-            f"{path} is damaged, or of another data set: the label {key!r} of image {wrong[0]} is "
-            f"{labels[wrong[0]]}, and there are the classes 0 to {classes - 1}."
+            f"{path} is damaged, or from a different data set: the label {key!r} of image "
+            f"{wrong[0]} is {labels[wrong[0]]}, but the classes are 0 to {classes - 1}."
         )

@@ -1,4 +1,4 @@
-"""What all readers give, and how they say what is wrong with a file."""
+"""What all readers return, and their error messages for damaged files."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ _MOST_LETTERS = 300
 
 
 class WiderKindError(Exception):
-    """A column is of a wider kind than it was in clients given before, so all are to be read again.
+    """A column has a wider type than in earlier clients, so all must be read again.
 
     The reader remembers it.
     """
 
 
 class Clients:
-    """The clients of a file, one after the other, from the beginning whenever it is iterated.
+    """The clients of a file, one after the other; each iteration starts from the beginning.
 
-    Neighbours of one name are parts of one client.
+    Consecutive items with the same name are parts of one client.
 
     Attributes:
-      num_clients: how many there are, if that is known before all are read.
+      num_clients: the number of clients, if known before all are read.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Clients:
         paths: Sequence[Path] = (),
         num_clients: int | None = None,
     ) -> None:
-        """Of a function that reads them, without the first so many."""
+        """Takes a function that reads clients from a given index on."""
         self._read = read
         self._paths = paths
         self.num_clients = num_clients
@@ -58,10 +58,10 @@ class Clients:
         return Clients(lambda start: self._read(start + count), self._paths, self.num_clients)
 
     def is_of(self, files: Any) -> bool:
-        """Whether the files are those that `source` described.
+        """Whether the files are the ones that `source` described.
 
-        Names, sizes and dates tell it. A file of another date, such as a copy or one that was
-        written again, is read and told by its SHA-256.
+        Compares names, sizes and dates. If a date differs, as for a copy, the file is read and
+        compared by its SHA-256.
         """
         try:
             said = [(file["name"], file["bytes"]) for file in files]
@@ -80,19 +80,19 @@ class Clients:
 
     @functools.cached_property
     def source(self) -> dict[str, Any]:
-        """Names, sizes, dates and SHA-256 of the files; reads them.
+        """Names, sizes, dates and SHA-256 of the files, which are read in full.
 
         Raises:
-          DataError: one cannot be read.
+          DataError: if one cannot be read.
         """
         return {"files": [_described(path) for path in self._paths]}
 
 
 def regular_file(path: Path | str) -> Path:
-    """The path of a file that is there; a pipe or a device is refused.
+    """The path of an existing regular file; pipes and devices are rejected.
 
     Raises:
-      DataError: there is none.
+      DataError: if there is none.
     """
     path = expanded(path)
     try:
@@ -101,15 +101,15 @@ def regular_file(path: Path | str) -> Path:
         said = error.strerror if isinstance(error, OSError) else error
         raise DataError(f"Cannot read {path}: {said}.") from None
     if not stat.S_ISREG(kind):
-        raise DataError(f"Cannot read {path}: it is no file.")
+        raise DataError(f"Cannot read {path}: it is not a regular file.")
     return path
 
 
 def file_of_folder(folder: Path, path: Path) -> Path:
-    """The path of a file in a folder; a link that leads out of the folder is refused, too.
+    """The path of a file in a folder; links that leave the folder are rejected.
 
     Raises:
-      DataError: there is none.
+      DataError: if there is none.
     """
     regular_file(path)
     if not path.resolve().is_relative_to(folder.resolve()):
@@ -122,15 +122,15 @@ def file_of_folder(folder: Path, path: Path) -> Path:
 
 @contextlib.contextmanager
 def reading(path: Path | str, what: str, *errors: type[Exception]) -> Iterator[None]:
-    """What reading a file raises becomes a sentence.
+    """Turns exceptions from reading a file into `DataError`s.
 
     Args:
       path: the file.
-      what: it should be, such as "an IDX file".
-      errors: that say that it is not.
+      what: the expected kind of file, such as "an IDX file".
+      errors: the exceptions that mean that it is not.
 
     Raises:
-      DataError: one of these errors, or the operating system's.
+      DataError: for one of these exceptions, or an error of the operating system.
     """
     try:
         yield
@@ -140,17 +140,17 @@ def reading(path: Path | str, what: str, *errors: type[Exception]) -> Iterator[N
         raise DataError(f"{path} is damaged, or not {what}: {_reason(error)}.") from None
     except MemoryError:
         raise DataError(
-            f"{path} is damaged, or not {what}: it asks for more memory than there is."
+            f"{path} is damaged, or not {what}: it needs more memory than is available."
         ) from None
     except OSError as error:
         raise DataError(f"Cannot read {path}: {_reason(error)}.") from None
 
 
 def needed(module: str, extra: str, what: str) -> ModuleType:
-    """A module that an extra brings.
+    """Imports a module of an optional extra.
 
     Raises:
-      DataError: it is not installed; the sentence says how to.
+      DataError: if it is not installed. The message gives the install command.
     """
     try:
         return importlib.import_module(module)

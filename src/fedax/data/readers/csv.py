@@ -1,4 +1,4 @@
-"""CSV: a line an example, a column that says whose it is; numbers become float32 and int32."""
+"""CSV files: one line per example, with a client column."""
 
 from __future__ import annotations
 
@@ -41,31 +41,33 @@ def read_csv(
     path: Path | str, client_column: str, columns: Columns | None = None, *,
     only_numbers: bool = False, gaps: frozenset[str] = frozenset(),
 ) -> Clients:
-    """The clients of a table, in the order of their first line; lines may be in any order.
+    """Reads the clients of a CSV file, in the order of their first line; lines may be in any order.
 
-    The first line names the columns, which are separated by commas, semicolons or tabs. A column
-    of whole numbers becomes int32, one of other numbers float32, and one of text a list, for a
-    transform. A number is written as 12, -1.5 or 1e3; `1_000`, `0x1f` and digits of other scripts
-    are text. Of `gaps` a missing value is NaN, in a column of text None, and whole numbers become
-    float32; otherwise it is refused. The file, which may be packed with gzip, is read twice.
+    The first line names the columns, separated by commas, semicolons or tabs. A column of whole
+    numbers becomes int32, other numbers float32, and text a list, for a transform. Numbers look
+    like 12, -1.5 or 1e3; `1_000`, `0x1f` and digits of other scripts are text. Cells in `gaps`
+    become NaN (None in a text column), and their column float32. The file may be compressed with
+    gzip and is read twice.
 
     Args:
       path: the file, in UTF-8.
-      client_column: says whose example a line is.
-      columns: which to take, as for `FederatedDataset.from_frame`.
-      only_numbers: refuse text, NaN and infinity, with their line; for data without a transform.
-      gaps: the cells that mean a missing value in a column of numbers, such as {"", "NA"}; in one
-        of text only empty cells do. Without any, empty cells are refused.
+      client_column: the column with each line's client.
+      columns: the columns to read, as for `FederatedDataset.from_frame`.
+      only_numbers: reject text, NaN and infinity and report the line; for data without a transform.
+      gaps: the cells that mean a missing value in a column of numbers, such as {"", "NA"}; in a
+          text column only empty cells do. Without `gaps` empty cells are an error.
 
     Raises:
-      DataError: there is no such file or column; while it is read: it is malformed, a value is
-        missing, or a number does not fit.
+      DataError: if the file or a column does not exist; during reading, if it is malformed, a value
+          is missing, or a number is too large or too precise.
     """
     path = regular_file(path)
     with reading(path, "a CSV file", *_ERRORS):
         names = next(_lines(path))[1]
         if max(map(len, names)) > _LONGEST_NAME:
-            raise ValueError(f"its first line names columns of more than {_LONGEST_NAME} letters")
+            raise ValueError(
+                f"its first line has column names of more than {_LONGEST_NAME} characters"
+            )
     try:
         chosen = choose(names, client_column, columns)
     except ValueError as error:
@@ -108,7 +110,7 @@ class _Table:
             if "" in ids:
                 raise DataError(
                     f"{self._path}: line {lines[ids.index('')]} has no client. Fill it in or leave "
-                    "the line out."
+                    "out the line."
                 )
             for place, before in self._kinds.items():
                 if before != "text":
@@ -137,9 +139,10 @@ class _Table:
                     kind = _wider(kind, self._kinds[place])
                     if place in self._first_text and (self._only_numbers or self._stacked[array]):
                         raise DataError(
-                            f"{self._first_text[place]}, which is no number. Correct it, leave the "
-                            "line out, or name the columns to take: columns=[...]. A transform "
-                            "gets text as a list."
+                            f"{self._first_text[place]}, which is not a number. Correct it, leave "
+                            "out the line, or choose the columns to use: columns=[...]. A "
+                            "transform "
+                            "receives text as a list."
                         )
                 kind = kind or ("float" if self._stacked[array] else "text")  # all are missing
                 parts = [self._column(lines, block, place, kind) for place in places]
@@ -153,7 +156,7 @@ class _Table:
         if not self._gaps and "" in values:
             where = self._cell(lines, block, place, values.index("")).removesuffix(" holds ''")
             raise DataError(
-                f"{where} has a missing value. Fill missing values in or leave their lines out."
+                f"{where} has a missing value. Fill in missing values or leave out their lines."
             )
         if kind == "text":
             return [value or None for value in values]
@@ -163,17 +166,18 @@ class _Table:
             numbers = np.array(values).astype(np.float64 if kind == "float" else _DTYPES[kind])
         except (ValueError, OverflowError):
             raise DataError(
-                f"{self._path} has changed while it was read: column {self._names[place]!r} is "
-                "another one now."
+                f"{self._path} changed while it was being read: column {self._names[place]!r} is "
+                "different now."
             ) from None
         if kind != "float":
             return numbers
         for row in np.flatnonzero(np.abs(numbers) >= _LARGEST_EXACT).tolist():
             if _WHOLE.fullmatch(values[row]):
                 raise DataError(
-                    f"{self._cell(lines, block, place, row)}, which has more digits than a number "
-                    "of a column with decimals or of 64 bits keeps. Leave the column out, or write "
-                    "it with a decimal point if its last digits do not matter."
+                    f"{self._cell(lines, block, place, row)}, which has more digits than the "
+                    "column's type can store (float32, or a 64-bit integer). Leave out the column, "
+                    "or write "
+                    "the number with a decimal point if its last digits do not matter."
                 )
         with np.errstate(over="ignore"):
             singles = numbers.astype(np.float32)
@@ -184,7 +188,7 @@ class _Table:
             row = int(finite.argmin())
             raise DataError(
                 f"{self._cell(lines, block, place, row)}, which is not finite in float32. Correct "
-                "it or leave the line out."
+                "it or leave out the line."
             )
         return singles
 
@@ -260,7 +264,7 @@ def _lines(path: Path) -> Iterator[tuple[int, list[str], int]]:
         text = io.TextIOWrapper(content, "utf-8-sig", newline="")
         head = text.readline(_LONGEST_LINE)
         if not head.strip():
-            raise DataError(f"{path} has no line of column names.")
+            raise DataError(f"{path} is empty; its first line must name the columns.")
         delimiter = max(",;\t", key=head.count)
         lines = _bounded(path, head, text, delimiter, letters)
         reader = csv.reader(lines, delimiter=delimiter, strict=True)
@@ -280,6 +284,6 @@ def _bounded(
         letters[0] += len(line) + _CELL_BYTES * (line.count(delimiter) + 1)
         require_modest(path, packed, letters[0])
         if len(line) >= _LONGEST_LINE:
-            raise ValueError(f"a line begins with {quoted(line[:40])} and does not end")
+            raise ValueError(f"a line that begins with {quoted(line[:40])} is too long")
         yield line
         line = text.readline(_LONGEST_LINE)

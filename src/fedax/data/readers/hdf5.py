@@ -1,4 +1,4 @@
-"""HDF5 as TensorFlow Federated publishes it: `examples/CLIENT/FIELD`, a row an example."""
+"""HDF5 files as published by TensorFlow Federated: `examples/CLIENT/FIELD`."""
 
 from __future__ import annotations
 
@@ -22,25 +22,27 @@ _MAGIC = b"\x89HDF\r\n\x1a\n"
 
 
 def read_hdf5(path: Path | str) -> Clients:
-    """The clients of a file such as `fed_emnist_train.h5`, in the order of their names.
+    """Reads the clients of a file such as `fed_emnist_train.h5`, in the order of their names.
 
-    The HDF5 library reads it in a process of its own, as some damaged files crash it, or keep it
-    busy for ever.
+    The HDF5 library runs in a separate process, because some damaged files crash it or keep it busy
+    for ever.
 
     Args:
-      path: a file with a group `examples`, of which each group is a client and has a data set a
-        field, `pixels` and `label` for example, whose first axis counts the examples. Text is
-        given as a list of bytes.
+      path: a file with a group `examples` that has one group per client. Each of these has one data
+          set per field, for example `pixels` and `label`, whose first axis counts the examples.
+          Text is returned as a list of bytes.
 
     Raises:
-      DataError: there is no such file, or h5py is not installed; while it is read: it is
-        malformed.
+      DataError: if the file does not exist, or h5py is not installed; during reading, if it is
+          malformed.
     """
     needed("h5py", "hdf5", "HDF5")
     path = regular_file(path)
     with reading(path, "an HDF5 file"), path.open("rb") as file:
         if file.read(len(_MAGIC)) != _MAGIC:
-            raise DataError(f"{path} is no HDF5 file: it does not begin as one does.")
+            raise DataError(
+                f"{path} is not an HDF5 file: it does not begin with the HDF5 signature."
+            )
     return Clients(lambda start: _read(path, start), [path])
 
 

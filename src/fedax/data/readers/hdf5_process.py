@@ -90,7 +90,7 @@ def send_rows(name: str, columns: Mapping[str, np.ndarray]) -> None:
 def group(parent: Any, name: str) -> Any:
     """A group in another one; what a link leads to is not followed."""
     if name not in parent:
-        raise MalformedError(f" has no group {name!r}, in which the clients stand")
+        raise MalformedError(f" has no group {name!r}, which should contain the clients")
     found = own(parent, name)
     if not isinstance(found, h5py.Group):
         raise MalformedError(f": {found.name!r} should be a group, but is a data set")
@@ -98,10 +98,10 @@ def group(parent: Any, name: str) -> Any:
 
 
 def own(parent: Any, name: str) -> Any:
-    """What stands in a group itself."""
+    """A member of a group, not followed through links."""
     if not isinstance(parent.get(name, getlink=True), h5py.HardLink):
         raise MalformedError(
-            f": {parent.name}/{name} is a link to elsewhere, which is not followed"
+            f": {parent.name}/{name} is a link to another file, which fedax does not follow"
         )
     return parent[name]
 
@@ -113,7 +113,9 @@ def data(fields: Any, field: str, client: str) -> Any:
     if not isinstance(found, h5py.Dataset) or not found.shape:
         raise MalformedError(f"{what} should be an array whose first axis counts the examples")
     if found.is_virtual or found.external:
-        raise MalformedError(f"{what} has its numbers in another file, which is not read")
+        raise MalformedError(
+            f"{what} stores its numbers in another file, which fedax does not read"
+        )
     if found.dtype.kind not in "biufSO" or (
         found.dtype.kind == "O" and h5py.check_string_dtype(found.dtype) is None
     ):
@@ -122,16 +124,16 @@ def data(fields: Any, field: str, client: str) -> Any:
     stored = found.id.get_storage_size()
     if size > _MOST_TIMES * stored + 2**16:
         raise MalformedError(
-            f"{what} says that it has {size:,} bytes, but the file has only {stored:,} of it"
+            f"{what} says that it has {size:,} bytes, but the file holds only {stored:,}"
         )
     return found
 
 
 def limit_memory(beside: int) -> None:
-    """Has the system refuse what a damaged size asks for, where it can.
+    """Limits the process's memory, where the system can, against damaged sizes.
 
     Args:
-      beside: so many bytes beside what the process has now.
+      beside: bytes allowed in addition to the current memory.
     """
     try:
         import resource  # noqa: PLC0415 - not on Windows
@@ -155,7 +157,7 @@ def main() -> None:
     except MalformedError as error:
         send({"malformed": str(error)})
     except MemoryError:
-        send({"damaged": "it asks for more memory than it can have"})
+        send({"damaged": "it needs more memory than is available"})
     except Exception as error:  # h5py raises whatever suits what the library says
         send({"damaged": (str(error) or type(error).__name__).split("\n")[0][:300]})
 

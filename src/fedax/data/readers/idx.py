@@ -1,4 +1,4 @@
-"""IDX, the format of MNIST: a magic number, sizes, and bytes; as they are or packed with gzip."""
+"""IDX, the format of MNIST, optionally compressed with gzip."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _ERRORS = (EOFError, zlib.error, gzip.BadGzipFile, ValueError)
 
 
 def read_idx(images: Path | str, labels: Path | str) -> Clients:
-    """Images and their labels, as the one client "pool": `x` [n, height, width, 1] and `y` [n].
+    """Reads images and labels as a single client "pool": `x` [n, height, width, 1] and `y` [n].
 
     Args:
       images: such as `train-images-idx3-ubyte` or `train-images-idx3-ubyte.gz`.
-      labels: such as `train-labels-idx1-ubyte`, as many.
+      labels: such as `train-labels-idx1-ubyte`, one for each image.
 
     Raises:
-      DataError: there is no such file, or it is malformed.
+      DataError: if a file does not exist or is malformed.
     """
     paths = [regular_file(images), regular_file(labels)]
 
@@ -39,8 +39,8 @@ def read_idx(images: Path | str, labels: Path | str) -> Clients:
         shapes = [_opened(stack, path)[1] for path in paths]
     if len(shapes[0]) < 2 or len(shapes[1]) != 1 or shapes[0][0] != shapes[1][0]:
         raise DataError(
-            f"{paths[0]} holds {list(shapes[0])} and {paths[1]} {list(shapes[1])}; there must be "
-            "images [n, height, width] and as many labels [n]."
+            f"{paths[0]} has shape {list(shapes[0])} and {paths[1]} {list(shapes[1])}; they must "
+            "be images [n, height, width] and labels [n]."
         )
     return Clients(read, paths, 1)
 
@@ -61,7 +61,7 @@ def _read(images: Path, labels: Path) -> Iterator[Client]:
         for file, path in ((pixels, images), (classes, labels)):
             with reading(path, "an IDX file", *_ERRORS):
                 if file.read(1):
-                    raise ValueError("it goes on behind its end")
+                    raise ValueError("it has bytes after its end")
 
 
 def _require_whole(path: Path, row: int, labels: np.ndarray) -> None:
@@ -71,8 +71,8 @@ def _require_whole(path: Path, row: int, labels: np.ndarray) -> None:
     if not whole.all():
         example = int(np.argmin(whole))
         raise DataError(
-            f"{path}: the label of example {row + example} is {labels[example]}, and labels are "
-            "whole numbers. Write them as such."
+            f"{path}: the label of example {row + example} is {labels[example]}, but labels must "
+            "be whole numbers."
         )
 
 
@@ -104,5 +104,5 @@ def _exactly(file: BinaryIO, count: int, path: Path) -> bytes:
     with reading(path, "an IDX file", *_ERRORS):
         content = file.read(count)
         if len(content) < count:
-            raise EOFError("it is cut")
+            raise EOFError("it ends too early")
     return content

@@ -1,4 +1,4 @@
-"""LEAF's JSON: files of users, how many examples each has, and their data."""
+"""LEAF's JSON files: users, their numbers of examples, and their data."""
 
 from __future__ import annotations
 
@@ -39,20 +39,20 @@ _ERRORS = (ValueError, TypeError, OverflowError, RecursionError)
 
 
 def read_leaf(paths: Sequence[Path | str] | Path | str) -> Clients:
-    """The clients of LEAF's files, in the order in which they stand.
+    """Reads the clients of LEAF's files, in file order.
 
-    Files are read as a stream, one user at a time. Where a user's `x` or `y` is no list of
-    numbers of one shape, but text for example, it is given as a list, for a transform. Whole
-    numbers are int32, or float32 if another user has fractions in that column; the text `raw` of
-    `preprocess.sh --raw` is left out. A user without examples is given with empty lists.
+    Files are read as a stream, one user at a time. If a user's `x` or `y` is not an array of
+    numbers, but text for example, it is returned as a list, for a transform. Whole numbers are
+    int32, or float32 if another user has fractions in that column. The text `raw` of `preprocess.sh
+    --raw` is left out. Users without examples have empty lists.
 
     Args:
-      paths: a folder of .json files such as `data/train`, which are taken in the order of their
-        names, or such files. Each has `users`, `num_samples` and `user_data`.
+      paths: a folder of .json files such as `data/train`, read in the order of their names, or a
+          list of files. Each has `users`, `num_samples` and `user_data`.
 
     Raises:
-      DataError: there is no such file, or ijson is not installed; while it is read: it is
-        malformed, a user stands twice in it, or has not as many examples as it says.
+      DataError: if a file does not exist, or ijson is not installed; during reading, if a file is
+          malformed, or a user occurs twice or has a wrong number of examples.
     """
     ijson = needed("ijson", "leaf", "LEAF's JSON")
     given = [expanded(path) for path in ([paths] if isinstance(paths, Path | str) else paths)]
@@ -88,7 +88,7 @@ def _read(
                     if name in seen or name not in sizes:
                         raise ValueError(
                             f"user {quoted(name)} "
-                            + ("stands twice in user_data" if name in seen else
+                            + ("occurs twice in user_data" if name in seen else
                                "of user_data is not in users")
                         )
                     seen.add(name)
@@ -114,8 +114,8 @@ def _users(ijson: Any, shallow: _Shallow) -> Iterator[tuple[str, Any]]:
             raise
         where = "the first user" if name is None else f"a user after {quoted(name)}"
         raise ValueError(
-            f"{where} has {shallow.not_json}, which JSON does not have; put a number in its place "
-            "or leave the example out"
+            f"{where} has {shallow.not_json}, which JSON does not have; replace it by a number "
+            "or leave out the example"
         ) from None
 
 
@@ -130,7 +130,7 @@ def _sizes(ijson: Any, path: Path) -> dict[str, int]:
             elif prefix == "num_samples.item":
                 sizes.append(value if event == "number" else None)
             elif not prefix and event not in ("start_map", "map_key", "end_map"):
-                raise ValueError("it holds no table with users, num_samples and user_data")
+                raise ValueError("it lacks one of users, num_samples and user_data")
             elif event == "start_map" and prefix == "user_data" and users and (
                 len(users) == len(sizes)
             ):
@@ -144,14 +144,14 @@ def _sizes(ijson: Any, path: Path) -> dict[str, int]:
         if name is None or type(size) is not int:
             raise ValueError("users must be text and num_samples whole numbers")
         if name in found:
-            raise ValueError(f"user {quoted(name)} stands twice in users")
+            raise ValueError(f"user {quoted(name)} occurs twice in users")
         found[name] = size
     return found
 
 
 def _columns(name: str, table: Any, size: int) -> dict[str, Any]:
     if not isinstance(table, dict) or not table:
-        raise ValueError(f"the data of user {quoted(name)} are no table of x and y")
+        raise ValueError(f"the data of user {quoted(name)} are not a dictionary with x and y")
     if isinstance(table.get("raw"), str):
         del table["raw"]
     for key, values in table.items():
@@ -187,8 +187,8 @@ def _widened(
     """The numbers of a column in the widest kind that it has had.
 
     Raises:
-      WiderKindError: clients given before had a narrower one.
-      ValueError: whole numbers lose digits as float32.
+      WiderKindError: if earlier clients had a narrower one. ValueError: if whole numbers lose
+          digits as float32.
     """
     kind = str(values.dtype) if isinstance(values, np.ndarray) else ""
     if kind not in _KINDS:
@@ -203,7 +203,7 @@ def _widened(
     ):
         raise ValueError(
             f"user {quoted(name)} has whole numbers of {quoted(key)} above {_LARGEST_EXACT:,}, "
-            "which lose digits beside the fractions of other users"
+            "which lose digits in float32, the type of other users' fractions"
         )
     if widest != "float32":
         narrow.add(key)
@@ -228,7 +228,7 @@ class _Shallow:
         """The next bytes.
 
         Raises:
-          ValueError: they go too deep.
+          ValueError: if lists are nested too deeply.
         """
         content = self._file.read(size)
         self.left -= len(content)
@@ -247,7 +247,7 @@ class _Shallow:
         step[inside] = 0
         depths = self._depth + np.cumsum(step)
         if depths.max(initial=0) > _DEEPEST:
-            raise ValueError(f"its lists stand more than {_DEEPEST} deep in each other")
+            raise ValueError(f"its lists are nested more than {_DEEPEST} deep")
         if len(letters):
             self._depth, self._is_text = int(depths[-1]), bool(inside[-1])
         return content

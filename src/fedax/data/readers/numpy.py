@@ -1,4 +1,4 @@
-"""NumPy's files with an array of client ids: a folder of .npy files, or an .npz file."""
+"""NumPy files with an array of client ids: a folder of .npy files, or an .npz file."""
 
 from __future__ import annotations
 
@@ -44,15 +44,16 @@ class _Array(NamedTuple):
 
 
 def read_numpy(path: Path | str, client_ids: str = "client_ids") -> Clients:
-    """The clients of arrays [num_rows, ...], in the order of their first row; rows in any order.
+    """Reads the clients of arrays [num_rows, ...], in the order of their first row.
+
+    Rows may be in any order.
 
     Args:
       path: an .npz file, or a folder of .npy files.
-      client_ids: the name of the array [num_rows], of text or whole numbers, that says whose each
-        row is.
+      client_ids: the name of the array with each row's client, text or whole numbers [num_rows].
 
     Raises:
-      DataError: there is no such file or array, or it is malformed.
+      DataError: if the file or the array does not exist, or is malformed.
     """
     path = expanded(path)
     if path.is_dir():
@@ -69,15 +70,15 @@ def read_numpy(path: Path | str, client_ids: str = "client_ids") -> Clients:
                 "f": " Save them as whole numbers: ids.astype(int)."}.get(ids.dtype.kind, "")
         raise DataError(
             f"{path}: the client ids {client_ids!r} must be text or whole numbers [num_rows], but "
-            f"are {ids.dtype}{list(ids.shape)}.{cure}"
+            f"they are {ids.dtype}{list(ids.shape)}.{cure}"
         )
     if not arrays:
-        raise DataError(f"{path} has no array beside the client ids.")
+        raise DataError(f"{path} has no array except the client ids.")
     for array in arrays.values():
         if array.shape[0] != ids.shape[0] or array.dtype.kind not in "biufc":
             raise DataError(
                 f"{path}: the array {array.name!r} is {array.dtype}{list(array.shape)}, but must "
-                f"be numbers with {ids.shape[0]} rows, as many as there are client ids."
+                f"be numbers with {ids.shape[0]} rows, one for each client id."
             )
     row_bytes = sum(array.row_bytes for array in arrays.values())
 
@@ -134,7 +135,7 @@ def _headers(path: Path, paths: list[Path]) -> Iterator[_Array]:
         ]
         require_few_arrays(path, len(names))
         if len(set(names)) < len(names):
-            raise ValueError("two arrays have one name")
+            raise ValueError("two arrays have the same name")
         for name in names:
             with ExitStack() as own:
                 array = _opened(own, place, name)[1]
@@ -159,14 +160,15 @@ def _opened(stack: ExitStack, place: Path | zipfile.ZipFile, name: str) -> tuple
     size = math.prod(shape) * dtype.itemsize
     if dtype.hasobject:
         raise ValueError(
-            f"the array {quoted(name)} holds Python objects, no numbers [n, ...]; loading them "
+            f"the array {quoted(name)} holds Python objects, not numbers [n, ...]; loading them "
             f"would run code. Save numbers, or names as text: np.array({name}.tolist(), dtype=str)."
         )
     if not shape:
-        raise ValueError(f"the array {quoted(name)} is {dtype}{list(shape)}, no numbers [n, ...]")
+        raise ValueError(f"the array {quoted(name)} is {dtype}{list(shape)}, not numbers [n, ...]")
     if in_columns and len(shape) > 1:
         raise ValueError(
-            f"the array {quoted(name)} is stored by columns; save np.ascontiguousarray of it"
+            f"the array {quoted(name)} is stored in column-major order; save "
+            "np.ascontiguousarray(array) instead"
         )
     begin = file.tell()
     if begin + size != whole:
@@ -180,5 +182,5 @@ def _opened(stack: ExitStack, place: Path | zipfile.ZipFile, name: str) -> tuple
 def _rows(file: BinaryIO, array: _Array, count: int) -> np.ndarray:
     content = file.read(count * array.row_bytes)
     if len(content) < count * array.row_bytes:
-        raise EOFError(f"the array {array.name!r} is cut")
+        raise EOFError(f"the array {array.name!r} ends too early")
     return np.frombuffer(content, array.dtype).reshape(count, *array.shape[1:])

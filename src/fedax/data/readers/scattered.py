@@ -52,13 +52,13 @@ def by_client(rows: Rows, start: int = 0) -> Iterator[Client]:
 
     Args:
       rows: the table.
-      start: without the first so many clients.
+      start: the number of clients to skip.
 
     Yields:
       A client's name and its columns; of a large client in parts.
 
     Raises:
-      DataError: a row has no client, there are no rows, or the table changes meanwhile.
+      DataError: if a row has no client, there are no rows, or the table changes during reading.
     """
     numbers, counts, is_grouped = _counted(rows)
     if not counts:
@@ -98,7 +98,7 @@ def _counted(rows: Rows) -> tuple[dict[Any, int], list[int], bool]:
         for name in ids:
             if name is None or name != name:  # noqa: PLR0124 - NaN
                 raise DataError(
-                    f"{rows.where}: row {row} has no client. Fill it in or leave the row out."
+                    f"{rows.where}: row {row} has no client. Fill it in or leave out the row."
                 )
             number = numbers.setdefault(name, len(numbers))
             if number == len(counts):
@@ -133,7 +133,7 @@ def _deal(
             clients = np.array([numbers[name] for name in ids], np.int64)
         except KeyError as error:
             raise DataError(
-                f"{rows.where} has changed while it was read: there was no client "
+                f"{rows.where} changed while it was being read: it had no client "
                 f"{quoted(error.args[0])}."
             ) from None
         order = np.argsort(file_of[clients], kind="stable")

@@ -1,4 +1,4 @@
-"""SQLite as TensorFlow Federated publishes it: a row an example, serialized, with its client."""
+"""SQLite files as published by TensorFlow Federated: one serialized example per row."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ _ERRORS = (sqlite3.Error, ValueError, OverflowError, lzma.LZMAError, EOFError)
 
 
 def read_sqlite(path: Path | str, split: str | None = None) -> Clients:
-    """The clients of a file such as `emnist_all.sqlite.lzma`, in the order of their names.
+    """Reads the clients of a file such as `emnist_all.sqlite.lzma`, in the order of their names.
 
     Args:
       path: a file with the tables `examples(split_name, client_id, serialized_example_proto)` and
-        `client_metadata(client_id, split_name, num_examples)`. One that ends in .lzma or .xz is
-        unpacked while it is read, into the folder for temporary files (`TMPDIR`).
-      split: which one, such as "train"; None: the only one there is.
+        `client_metadata(client_id, split_name, num_examples)`. A file that ends in .lzma or .xz is
+        unpacked into the folder for temporary files (`TMPDIR`).
+      split: the split to read, such as "train"; None: the only one.
 
     Raises:
-      DataError: there is no such file or split; while it is read: it is malformed, or a client
-        has not the number of examples that the file says.
+      DataError: if the file or split does not exist; during reading, if it is malformed, or a
+          client has a wrong number of examples.
     """
     path = regular_file(path)
     packed = path.suffix.lower() in (".lzma", ".xz")
@@ -58,7 +58,7 @@ def read_sqlite(path: Path | str, split: str | None = None) -> Clients:
 def _unpacked(path: Path, split: str | None, start: int) -> Iterator[Client]:
     with temporary_folder() as folder:
         unpacked = folder / path.stem
-        with reading(path, "a file packed with LZMA", *_ERRORS):
+        with reading(path, "a file compressed with LZMA", *_ERRORS):
             _unpack(path, unpacked)
         _require_whole(unpacked, path)
         yield from _read(unpacked, split, start, path)
@@ -72,7 +72,7 @@ def _unpack(path: Path, to: Path) -> None:
         while not unpacker.eof:
             content = source.read(2**20) if unpacker.needs_input else b""
             if not content and unpacker.needs_input:
-                raise ValueError("it is cut")
+                raise ValueError("it ends too early")
             piece = unpacker.decompress(content, 2**24)
             written += len(piece)
             require_modest(path, size, written)
@@ -90,13 +90,15 @@ def _opened(path: Path, called: Path | None = None) -> Iterator[sqlite3.Connecti
     called = called or path
     with reading(called, "an SQLite file", *_ERRORS), path.open("rb") as file:
         if file.read(len(_MAGIC)) != _MAGIC:
-            raise DataError(f"{called} is no SQLite file: it does not begin as one does.")
+            raise DataError(
+                f"{called} is not an SQLite file: it does not begin with the SQLite signature."
+            )
     for ending in ("-wal", "-journal"):
         with contextlib.suppress(OSError):
             if os.path.getsize(f"{path}{ending}"):  # noqa: PTH202 - a name beside it
                 raise DataError(
-                    f"{path} is not whole: {path.name}{ending} has changes that belong into it. "
-                    "Open and close it with sqlite3 first."
+                    f"{path} is incomplete: {path.name}{ending} holds changes that were not "
+                    "merged. Open and close it with sqlite3 first."
                 )
     with reading(called, "an SQLite file", *_ERRORS):
         database = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)
@@ -141,8 +143,8 @@ def _check_table(
     computed = [name for name, hidden in there.items() if hidden]
     if computed:
         raise DataError(
-            f"{path}: the column {computed[0]!r} of the table {table} is computed, and nothing "
-            "that a database defines is run."
+            f"{path}: the column {computed[0]!r} of the table {table} is computed, but fedax runs "
+            "no code that a database defines."
         )
     for column in columns:
         if column not in there:
@@ -159,8 +161,8 @@ def _chosen(database: sqlite3.Connection, path: Path, split: str | None) -> str:
     splits = sorted(str(row[0]) for row in rows)
     if split is None and len(splits) != 1:
         raise DataError(
-            f"{path} has the splits {', '.join(map(repr, splits[:20])) or 'none'}; name one, as in "
-            "split='train'."
+            f"{path} has the splits {', '.join(map(repr, splits[:20])) or 'none'}; choose one, as "
+            "in split='train'."
         )
     if split is not None and split not in splits:
         raise DataError(f"{path}: {unknown('split', split, splits[:20])}")
@@ -226,13 +228,13 @@ def _parts(
     for number, message in enumerate(messages):
         if not isinstance(message, bytes):
             raise DataError(
-                f"{path}: example {number} of client {client!r} is no serialized message."
+                f"{path}: example {number} of client {client!r} is not a serialized message."
             )
         try:
             examples.append(parse_example(message))
         except ValueError as error:
             raise DataError(
-                f"{path}: example {number} of client {client!r} is no tf.train.Example: {error}."
+                f"{path}: example {number} of client {client!r} is not a tf.train.Example: {error}."
             ) from None
         size += len(message)
         if 8 * size > 4 * PART_BYTES:

@@ -31,7 +31,7 @@ _KINDS = {1: "bytes", 2: "float", 3: "int64"}
 
 
 def parse_example(message: bytes) -> dict[str, Feature]:
-    """The features of a serialized example, by name; of a name that comes twice the last.
+    """The features of a serialized example, by name; if a name occurs twice, the last counts.
 
     Raises:
       ValueError: it is no such message.
@@ -156,7 +156,7 @@ def _fields(message: bytes) -> Iterator[tuple[int, Any]]:
             length = 4 if kind == _FIXED32 else 8
             value, place = message[place : place + length], place + length
         else:
-            raise ValueError(f"a field has the wire type {kind}, which there is not")
+            raise ValueError(f"a field has the wire type {kind}, which does not exist")
         if place > end:
             raise ValueError("it is cut")
         if not tag >> 3:

@@ -57,7 +57,7 @@ def unpickled(content: bytes) -> Any:
              [0, 1]], dtype=uint8)}
       >>> unpickled(pickle.dumps(print))
       Traceback (most recent call last):
-      ValueError: it names builtins.print, which is no data
+      ValueError: it names builtins.print, which is not data
     """
     machine = _Machine(len(content))
     try:
@@ -66,9 +66,9 @@ def unpickled(content: bytes) -> Any:
                 raise ValueError(f"it has more than {_MOST_INSTRUCTIONS:,} instructions")
             machine.follow(instruction.name, argument)
     except (IndexError, KeyError, TypeError, AttributeError, OverflowError, UnicodeError) as error:
-        raise ValueError(f"it is no whole pickle ({type(error).__name__})") from None
+        raise ValueError(f"it is not a complete pickle ({type(error).__name__})") from None
     if len(machine.stack) != 1:
-        raise ValueError("it is no whole pickle")
+        raise ValueError("it is not a complete pickle")
     return _finished(machine.stack[0], _DEEPEST, {})
 
 
@@ -76,7 +76,7 @@ class _Machine:
     """The stack and the memory of a pickle."""
 
     def __init__(self, size: int) -> None:
-        """Of a pickle of so many bytes; what it makes of them is about as large."""
+        """Takes the pickle's size in bytes, which bounds the size of the result."""
         self._left = 2 * size
         self.stack: list[Any] = []
         self._marks: list[int] = []  # where on the stack groups begin
@@ -104,7 +104,7 @@ class _Machine:
         elif name in _ACTIONS:
             getattr(self, _ACTIONS[name])(name)
         elif name not in ("PROTO", "FRAME", "STOP"):
-            raise ValueError(f"it has the instruction {name}, which data do not need")
+            raise ValueError(f"it has the instruction {name}, which is not needed for data")
 
     def _spend(self, size: int) -> None:
         """Notes that bytes are copied, as is done once with each."""
@@ -177,7 +177,7 @@ class _Machine:
         elif isinstance(target, _Array) and len(state) == 5:
             _, shape, dtype, in_columns, content = state
             if not isinstance(dtype, _Dtype) or type(content) is not bytes or len(shape) > 4:
-                raise ValueError("it has an array of something else than numbers")
+                raise ValueError("it has an array of something other than numbers")
             kind = np.dtype(_DTYPES[dtype.code]).newbyteorder("<")
             if any(type(length) is not int or length < 0 for length in shape) or (
                 math.prod(shape) * kind.itemsize != len(content)
@@ -212,7 +212,7 @@ _ACTIONS = {
 
 def _known(module: Any, name: Any) -> _Name:
     if (module, name) not in _KNOWN:
-        raise ValueError(f"it names {module!s:.50}.{name!s:.50}, which is no data")
+        raise ValueError(f"it names {module!s:.50}.{name!s:.50}, which is not data")
     return _Name(_KNOWN[module, name])
 
 
@@ -229,7 +229,7 @@ def _finished(value: Any, deepest: int, done: dict[int, Any]) -> Any:
     if id(value) in done:
         return done[id(value)]
     if not deepest:
-        raise ValueError("its lists stand too deep in each other")
+        raise ValueError("its lists are nested too deeply")
     if type(value) is dict:
         result = {key: _finished(item, deepest - 1, done) for key, item in value.items()}
     elif type(value) is list:
@@ -237,6 +237,6 @@ def _finished(value: Any, deepest: int, done: dict[int, Any]) -> Any:
     elif isinstance(value, _Array) and value.value is not None:
         result = value.value
     else:
-        raise ValueError(f"it holds a {type(value).__name__.strip('_')}, which is no data")
+        raise ValueError(f"it holds a {type(value).__name__.strip('_')}, which is not data")
     done[id(value)] = result
     return result
