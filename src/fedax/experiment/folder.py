@@ -141,6 +141,8 @@ def require_run(folder: Path) -> None:
         _require_no_sweep(folder, config)
         return
     message = f"{folder} is not a run folder: it does not contain config.json."
+    if not os.path.lexists(folder):
+        message = f"The run folder {folder} does not exist."
     try:
         found = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
         (folder / CONFIG).is_file()
@@ -334,7 +336,7 @@ def _require_same_draws(folder: Path) -> None:
     except RunError:  # whoever reads it whole says what is wrong
         return
     if why := other_draws(made_by):
-        raise RunError(f"{folder} cannot go on. {why}")
+        raise RunError(f"The run in {folder} cannot be continued. {why}")
 
 
 def drop_defaults(
