@@ -38,7 +38,6 @@ KEYWORDS = {
     "guides/resuming.md": ["checkpoint"],
     "guides/tuning.md": ["hyperparameter", "learning rate"],
     "methods/fedavg.md": ["federated averaging"],
-    "notebook/learning-rates.md": ["learning rate"],
     "partitions.md": ["heterogeneity", "non-IID"],
     "theory.md": ["client drift"],
 }
