@@ -211,7 +211,7 @@ def _reproductions() -> list[Row]:
 
 
 def _datasets() -> list[Row]:
-    """What there is and where; what is not at hand has the command that gets it."""
+    """What is available and where; what is missing is shown with the command that gets it."""
     rows = [
         {"name": name, "description": info.description, "source": info.source}
         for name, info in DATASETS.items()

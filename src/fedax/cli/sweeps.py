@@ -200,7 +200,7 @@ def describe(config: SweepConfig) -> list[str]:
 
 
 def print_outcome(record: Record, choice: Choice, folder: Path) -> None:
-    """Prints what a sweep says at its end, and how to go on where a grid was too narrow."""
+    """Prints what a sweep says at its end, and how to continue where a grid was too narrow."""
     print_tables([best_table(record, choice)])
     for sentence in remarks(record, choice):
         print(printable(sentence))

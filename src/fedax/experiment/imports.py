@@ -2,7 +2,7 @@
 
 Python knows one module of a name. Two files of one name, or two files with siblings of one name,
 may come from two folders here, so what was imported from a folder is kept by folder, and only the
-modules of the folder that is at work stand in `sys.modules` under their names.
+modules of the folder in use are in `sys.modules` under their names.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def import_module(name: str, root: Path | None) -> ModuleType:
 
 @contextlib.contextmanager
 def beside(folder: Path) -> Iterator[None]:
-    """Imports find what lies in the folder, as those of a script in it do."""
+    """Imports find modules in the folder, as those of a script in it do."""
     own = _MODULES.setdefault(folder, {})
     others = {
         name: module

@@ -1,6 +1,6 @@
 """Parameters in a file that other libraries read too (safetensors).
 
-A file holds every array by its name and, as text in its header, the containers that they lie in,
+A file holds every array by its name and, as text in its header, the containers around them,
 so that it gives back dictionaries, lists, tuples and named tuples without being told.
 """
 

@@ -57,7 +57,7 @@ class Job(NamedTuple):
 
     Attributes:
       folder: where it is kept.
-      config: what its config.json holds, but for what it was made by.
+      config: what its config.json holds, except what it was made by.
       task, algorithm: what is learned, and how.
       sent: what a client sends and gets in a round.
       rounds: (state) -> the reports of the rounds that are left.
@@ -252,7 +252,7 @@ def _finish(
     job: Job, references: Mapping[str, Any], saving: float, rejections: Rejections,
     display: Display, state: TrainingState, sinks: Sinks,
 ) -> dict[str, Any]:
-    """Writes the summary and the page, closes the sinks, and says what came out."""
+    """Writes the summary and the page, closes the sinks, and prints the result."""
     with explained(job.folder, job.go_on):
         _at_end(job, read_metrics(job.folder), state)
         summary = write_summary(

@@ -40,7 +40,7 @@ class Source:
       module: its name, if it was not named by its file.
       distribution, version: of the package whose entry point it is.
       imports: the files beside it, or of its package, that it imports: place -> SHA-256.
-      changed_after: rounds after which a run went on with another version (`--force`).
+      changed_after: rounds after which a run continued with another version (`--force`).
     """
 
     name: str

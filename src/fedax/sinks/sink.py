@@ -1,6 +1,6 @@
 """A sink: writes in a thread of its own, so that training neither waits for it nor fails with it.
 
-The truth is metrics.jsonl. A sink begins again whenever a run goes on, and is told the rounds that
+The truth is metrics.jsonl. A sink begins again whenever a run is resumed, and is told the rounds that
 are done, so that it has each round once, whatever an earlier sitting left.
 """
 
@@ -74,7 +74,7 @@ class Sink:
 
         Args:
           summary: what the run came to; None if it did not come to its end.
-          hurry: whether to wait for some seconds only, as a run that goes on writes it all again.
+          hurry: whether to wait for some seconds only, as a resumed run writes it all again.
         """
         with self._turn:
             if not self._ending:

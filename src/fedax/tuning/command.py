@@ -109,7 +109,7 @@ def identity_of(config: SweepConfig) -> str:
 def resume_sweep(
     folder: Path, *, rule: str | None = None, notes: Sequence[str] = ()
 ) -> Swept:
-    """Goes on with a sweep where it stopped; of a finished one it says what came out.
+    """Continues a sweep where it stopped; for a finished one, prints its result.
 
     Args:
       folder: the sweep's.
@@ -144,7 +144,7 @@ def resume_sweep(
 def extend_sweep(
     folder: Path, *, settings_per_batch: int | None = None, notes: Sequence[str] = ()
 ) -> Swept:
-    """Goes on with a finished sweep beyond the edges of its grids where the best settings lie.
+    """Extends a finished sweep beyond the edges of its grids at which the best settings are.
 
     Raises:
       ConfigError: if it is not finished, or no best setting is at an edge.

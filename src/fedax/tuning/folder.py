@@ -1,4 +1,4 @@
-"""The sweep folder: what was asked, and what came out.
+"""The sweep folder: the configuration and the results.
 
 `config.json` says what was asked, as a run's does; `methods/0/config.json` is the configuration of
 the first method's first run, and so on. `rounds.npz` has every round of every run, `results.csv` a

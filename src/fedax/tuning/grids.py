@@ -263,7 +263,7 @@ def _nowhere(key: str, methods: Sequence[Method], option: str) -> str:
 
 
 def _split(text: str, key: str) -> list[str]:
-    """The items between the commas that stand in no brackets."""
+    """The items between the commas outside brackets."""
     items, depth = [""], []  # of brackets that are open
     for letter in text:
         if letter in OPENING:

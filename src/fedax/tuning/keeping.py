@@ -64,7 +64,7 @@ class Keeper:
         return part
 
     def finish(self, index: int, unit: Unit, part: Part, *, goes_on: bool = False) -> None:
-        """Writes the rounds of a unit that is done; its last state stays if something goes on.
+        """Writes the rounds of a unit that is done; its last state stays if a run continues from it.
 
         Raises:
           OSError: if the disk is full or not writable.
@@ -77,7 +77,7 @@ class Keeper:
             shutil.rmtree(self._work(index), ignore_errors=True)
 
     def forget(self) -> None:
-        """Removes all states, from which nothing goes on any more."""
+        """Removes all states, from which no run continues any more."""
         for path in self._folder.glob("part-*"):
             if path.is_dir():
                 shutil.rmtree(path, ignore_errors=True)
@@ -210,7 +210,7 @@ def require_modest(num_settings: int, parts: Sequence[Part], where: str) -> None
     """Raises an error unless parts from files can be put together without excessive memory.
 
     Raises:
-      RunError: if one run is said to be so much longer than the others, or there are so many seeds,
+      RunError: if one run is said to be so much longer than the others, or there are too many seeds,
         that the whole is far larger than the files.
     """
     rows = sum(len(part.setting) for part in parts)

@@ -57,10 +57,10 @@ class Search(NamedTuple):
       pruner: gives trials up by the first seed's scores on the way.
       batch_size: trials that are trained side by side; 1 with a sampler that learns from each.
       seed: of the sampler.
-      worker: a name that no other worker of the study has; it goes on where one of that name was
+      worker: a name that no other worker of the study has; it continues where one of that name was
         killed.
       lost: (settings, seed, history) -> the round from which on a run to the end has diverged, its
-        loss being far above the untrained model's; 0: it has not.
+        loss being far above the untrained model's; 0: it did not.
     """
 
     space: Mapping[str, BaseDistribution]

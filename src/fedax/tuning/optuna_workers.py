@@ -190,7 +190,7 @@ class Worker:
         What others left is taken over: trials whose worker gives no sign of life, or that wait.
 
         Args:
-          size: so many are taken over at most.
+          size: at most this many are taken over.
         """
         trials = trials_of(self._study)
         stale = set(self.storage._get_stale_trial_ids(self._study._study_id))
@@ -288,7 +288,7 @@ class Heartbeat:
 
 
 def _sqlite(file: Path) -> str:
-    """The URL of an SQLite database, as Optuna takes it, which fills in what stands in braces."""
+    """The URL of an SQLite database, as Optuna takes it, which fills in the parts in braces."""
     try:
         return sqlite_address(file).replace("{", "{{").replace("}", "}}")
     except ValueError as error:

@@ -59,7 +59,7 @@ def sit(
     work: Work, folder: Path | None, style: Style, notes: Sequence[str] = (),
     finish: Callable[[Record, Choice], None] | None = None,
 ) -> tuple[Record, Choice]:
-    """Trains what is left, and writes what came out.
+    """Trains the remaining runs, and writes the results.
 
     Args:
       work: the sweep.
