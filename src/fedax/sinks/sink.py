@@ -1,6 +1,6 @@
 """A sink: writes in a thread of its own, so that training neither waits for it nor fails with it.
 
-The truth is metrics.jsonl. A sink begins again whenever a run is resumed, and is told the rounds that
+The truth is metrics.jsonl. A sink begins again whenever a run is resumed. It is told the rounds that
 are done, so that it has each round once, whatever an earlier sitting left.
 """
 

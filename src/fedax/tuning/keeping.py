@@ -64,7 +64,7 @@ class Keeper:
         return part
 
     def finish(self, index: int, unit: Unit, part: Part, *, goes_on: bool = False) -> None:
-        """Writes the rounds of a unit that is done; its last state stays if a run continues from it.
+        """Writes the rounds of a unit that is done; its last state stays if a run continues.
 
         Raises:
           OSError: if the disk is full or not writable.
@@ -210,8 +210,8 @@ def require_modest(num_settings: int, parts: Sequence[Part], where: str) -> None
     """Raises an error unless parts from files can be put together without excessive memory.
 
     Raises:
-      RunError: if one run is said to be so much longer than the others, or there are too many seeds,
-        that the whole is far larger than the files.
+      RunError: if one run claims to be much longer than the others, or the number of seeds is
+        such that the whole is far larger than the files.
     """
     rows = sum(len(part.setting) for part in parts)
     names = {name for part in parts for name in part.metrics}
