@@ -121,7 +121,7 @@ def test_wrong_arrays_are_sentences():
         FederatedDataset.from_arrays(X, IDS)
     with pytest.raises(ValueError, match="at least one array"):
         FederatedDataset.from_arrays({}, IDS)
-    with pytest.raises(ValueError, match="needs two axes, examples and columns, but has 1"):
+    with pytest.raises(ValueError, match="needs two axes \(examples, columns\), but has 1"):
         FederatedDataset({"x": scipy.sparse.coo_array(np.ones(5))}, np.array([0, 5]))
 
 
@@ -177,7 +177,7 @@ def test_nullable_columns_of_pandas_and_fixed_ones_of_polars():
     ({"a": [1.0, float("nan"), 2.0, 3.0, 4.0]}, {}, "column 'a' has a missing value .* row 1"),
     ({"a": [1.0, 2.0, 3.0, float("inf"), 4.0]}, {}, "'a' holds infinity, first in row 3"),
     ({"user": ["a", "b", "c", "d", None]}, {}, "'user' has a missing value .* in row 4"),
-    ({"a": [[1], [2, 3], [4], [5], [6]]}, {}, r"'a' must have the same shape, .* \[1\] and row 1 .*\[2\]"),
+    ({"a": [[1], [2, 3], [4], [5], [6]]}, {}, r"'a' .*same shape.* \[1\] and row 1 .*\[2\]"),
     ({"a": np.zeros(5, "M8[ms]")}, {}, r"'a' holds datetime64.* Convert it to numbers"),
     ({}, {"client_column": "usr"}, r"Unknown client column 'usr'\. Did you mean 'user'"),
     ({}, {"columns": ["a", "bb"]}, r"Unknown column 'bb'\. Did you mean 'b'\?"),
@@ -251,9 +251,9 @@ def test_labels_matrices_and_images_of_hugging_face():
     ({"x": ["a", "b", "c", "d", "e"]}, r"'x' holds text.*class_encode_column\('x'\)"),
     ({"x": [1, 2, None, 3, 4]}, "'x' has a missing value .* row 2"),
     ({"x": [[1, 2], [3, 4], [5, None], [6, 7], [8, 9]]}, "'x' has a missing value .* row 2"),
-    ({"x": [[1], [2], [3], [4, 5], [6]]}, r"'x' must have the same shape, .* \[1\] and row 3 has \[2\]"),
+    ({"x": [[1], [2], [3], [4, 5], [6]]}, r"'x' .*same shape.* \[1\] and row 3 has \[2\]"),
     ({"x": [[[1], [2]], [[3], [4]], [[5], [6, 7]], [[8], [9]], [[0], [0]]]},
-     r"'x' must have the same shape, .* row 2 has \[2\]"),
+     r"'x' .*same shape.* row 2 has \[2\]"),
     ({"user": ["a", "b", None, "c", "d"]}, "'user' has a missing value .* row 2"),
 ])
 def test_hugging_face_rows_that_do_not_fit_are_sentences(changes, sentence):
@@ -333,7 +333,7 @@ def test_sparse_rows_read_like_an_array():
     assert (np.asarray(rows) == dense).all()
     assert np.asarray(rows, np.float32).dtype == np.float32
     assert repr(rows) == "SparseRows(float64[60, 20])"
-    with pytest.raises(ValueError, match="becomes an array by reading all of it"):
+    with pytest.raises(ValueError, match="can become an array only by copying"):
         np.asarray(rows, copy=False)
     clients = FederatedDataset.from_clients(
         {"a": {"x": scipy.sparse.csr_array(dense[:9])}, "b": {"x": dense[9:]}}

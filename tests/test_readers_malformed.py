@@ -341,7 +341,7 @@ def test_a_pickle_that_laughs(tmp_path):
     endless.append(endless)
     for value in (laughs, endless):
         (tmp_path / "a").write_bytes(pickle.dumps({"data": value}, 4))
-        assert "nested too deep" in refused(lambda: readers.read_cifar_pickle(tmp_path / "a"), tmp_path)
+        assert "too deep" in refused(lambda: readers.read_cifar_pickle(tmp_path / "a"), tmp_path)
 
 
 @pytest.mark.quick

@@ -126,7 +126,7 @@ def test_what_a_link_leads_to_is_left_alone(tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "letter.txt").touch()
     (tmp_path / ".s.partial").symlink_to(tmp_path / "mine")
-    with pytest.raises(DataError, match="is a link, which fedax did not make"):
+    with pytest.raises(DataError, match="is a link that fedax did not make"):
         convert(CLIENTS.items(), tmp_path / "s")
     assert (tmp_path / "mine" / "letter.txt").exists()
 
@@ -190,7 +190,7 @@ def test_malformed_clients_are_a_sentence_and_leave_nothing(clients, words, tmp_
 def test_a_transform_that_fails_is_a_sentence(tmp_path):
     with pytest.raises(DataError, match=r"The transform of client 'a' failed.*KeyError"):
         convert([("a", GOOD)], tmp_path / "s", lambda columns: {"y": columns["y"]})
-    with pytest.raises(DataError, match="must give a dictionary of arrays"):
+    with pytest.raises(DataError, match="must return a dictionary of arrays"):
         convert([("a", GOOD)], tmp_path / "s", lambda columns: columns["x"])
     assert list(tmp_path.iterdir()) == []
 
@@ -215,7 +215,7 @@ def test_a_place_that_is_taken(tmp_path):
                "bytes instead of"),
     "head": (lambda f: (f / "x.npy").write_bytes(b"abc"), "x.npy is damaged"),
     "link": (lambda f: ((f / "x.npy").rename(f.parent / "x"), (f / "x.npy").symlink_to("../x")),
-             "no regular file"),
+             "not a regular file"),
     "table": (lambda f: (f / "store.json").write_text("[]"), "this version of fedax reads"),
     "json": (lambda f: (f / "store.json").write_text("{"), "cannot be read"),
     "no table": (lambda f: (f / "store.json").unlink(), "There is no store in"),

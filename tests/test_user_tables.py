@@ -234,7 +234,7 @@ def test_predictions_are_values_again():
     number = fedax.fit_table(frame, client="hospital", label="bmi")
     y = number.apply(frame).arrays["y"]
     np.testing.assert_allclose(np.sort(number.predictions(y)), np.sort(frame["bmi"]), rtol=1e-5)
-    with pytest.raises(ValueError, match=r"must have shape \[num_rows, 2\], but they have shape \[3\]"):
+    with pytest.raises(ValueError, match=r"must have shape .* they have shape \[3\]"):
         table.predictions([1.0, 2.0, 3.0])
 
 
