@@ -121,7 +121,7 @@ def test_wrong_arrays_are_sentences():
         FederatedDataset.from_arrays(X, IDS)
     with pytest.raises(ValueError, match="at least one array"):
         FederatedDataset.from_arrays({}, IDS)
-    with pytest.raises(ValueError, match="needs two axes \(examples, columns\), but has 1"):
+    with pytest.raises(ValueError, match=r"needs two axes \(examples, columns\), but has 1"):
         FederatedDataset({"x": scipy.sparse.coo_array(np.ones(5))}, np.array([0, 5]))
 
 
@@ -200,7 +200,7 @@ def test_what_is_no_frame_is_a_sentence():
     twice = pandas.DataFrame(np.ones((2, 3)), columns=["user", "a", "a"])
     with pytest.raises(ValueError, match="Two columns have the name 'a'"):
         FederatedDataset.from_frame(twice, "user")
-    with pytest.raises(ValueError, match="names must be text, but a column is named 0"):
+    with pytest.raises(ValueError, match="names must be text, but a column has the name 0"):
         FederatedDataset.from_frame(pandas.DataFrame({"user": [1], 0: [2]}), "user")
 
 

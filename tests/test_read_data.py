@@ -85,7 +85,7 @@ def test_a_saved_data_set_of_hugging_face(tmp_path):
 
 def test_a_folder_named_train_is_not_taken_for_cifar(tmp_path):
     (tmp_path / "leaf" / "train").mkdir(parents=True)
-    with pytest.raises(DataError, match="The format of .*leaf was not recognised"):
+    with pytest.raises(DataError, match=r"The format of .*leaf was not recognised"):
         read_data(tmp_path / "leaf")
     convert([("ada", {"x": np.ones((2, 1))})], tmp_path / "got" / "train")
     with pytest.raises(DataError, match="It has the parts train and test; open one of them"):
@@ -200,7 +200,7 @@ def test_what_is_missing_or_not_known(tmp_path):
         read_data(tmp_path / "a.csv")
     with pytest.raises(DataError, match="No such file"):
         read_data(tmp_path / "b.csv")
-    with pytest.raises(DataError, match="The format of .* was not recognised"):
+    with pytest.raises(DataError, match=r"The format of .* was not recognised"):
         read_data(tmp_path)
     with pytest.raises(ValueError, match="Did you mean 'csv'"):
         read_data(tmp_path / "a.csv", format="cvs")
