@@ -23,6 +23,7 @@ from fedax.reproductions.outcome import in_a_word
 from reproduction_runs import (
     ALL,
     RESULTS,
+    Computed,
     Run,
     Trained,
     data_of,
@@ -94,9 +95,11 @@ def runs_of(name: str, made: Sequence[Run]) -> list[Run]:
 
 def result(own: Sequence[Run]) -> str:
     """One word for all runs of a table or figure together."""
-    if own and not isinstance(own[0], Trained):
-        return own[0].info.result
-    return in_a_word(outcome for run in own for _, outcome in run.judged)
+    for run in own:
+        if isinstance(run, Computed):
+            return run.info.result
+    trained = (run for run in own if isinstance(run, Trained))
+    return in_a_word(outcome for run in trained for _, outcome in run.judged)
 
 
 def _of_paper(

@@ -440,7 +440,7 @@ BAD = {
     "probabilities must be 2 numbers": lambda: QuadraticPopulation.from_centres(
         [1, 2], [0, 1], [1, -1]
     ),
-    "there is a nan": lambda: QuadraticPopulation.from_centres([1, np.nan], [0, 1]),
+    "one is nan": lambda: QuadraticPopulation.from_centres([1, np.nan], [0, 1]),
     "noise must be": lambda: QuadraticPopulation.from_centres([1, 2], [0, 1], noise=-1),
     "must be numbers": lambda: QuadraticPopulation.from_centres(["a", "b"], [0, 1]),
     "left < right": lambda: QuadraticPopulation.from_density(lambda z: z, (2, 1)),
@@ -480,7 +480,7 @@ BAD = {
     "accuracy must be": lambda: largest_gamma(TWO, 2, 0.0),
     "Theorem 17 needs mu > 0": lambda: theorem_17_gamma(MIME, 2, 0.1),
     "exactly one of centres, linear": lambda: population_from({"matrices": [1]}),
-    "no 'centers'": lambda: population_from({"matrices": [1], "linear": [1], "centers": [1]}),
+    "not 'centers'": lambda: population_from({"matrices": [1], "linear": [1], "centers": [1]}),
     "must end in .json": lambda: read_population("clients.txt"),
     "Cannot read": lambda: read_population("nowhere.json"),
 }

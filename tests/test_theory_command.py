@@ -203,6 +203,6 @@ def test_clients_whose_condition_number_cannot_be_squared(capsys):
     words = ["--curvatures", "1e219", "2", "--centres", "36", "19", "--ridge", "28"]
     *_, ways = tables(capsys, *words, "--accuracy", "1e308")
     said = {name: row["prescription"] for name, row in ways.items()}
-    assert "beyond float64" in said["the same by Theorem 17"]
-    assert "beyond float64" in said["the same by Corollary 20"]
+    assert "overflows float64" in said["the same by Theorem 17"]
+    assert "overflows float64" in said["the same by Corollary 20"]
     assert "which is negligible compared with L = 1e+219" in said["decaying gamma, Theorem 29"]

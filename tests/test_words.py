@@ -48,9 +48,9 @@ def prose(text: str) -> str:
 
 
 def manual() -> list[Path]:
-    """README and the pages of the manual: all of docs/ except the lab notebook."""
+    """README, what methods' pages add to docstrings, and docs/ except the lab notebook."""
     pages = [path for path in sorted(DOCS.rglob("*.md")) if DOCS / "notebook" not in path.parents]
-    return [ROOT / "README.md", *pages]
+    return [ROOT / "README.md", *sorted((ROOT / "website" / "methods").glob("*.md")), *pages]
 
 
 def strings(path: Path) -> Iterator[tuple[int, str]]:

@@ -165,8 +165,8 @@ def local_adam(
       model: the learning problem.
       client_learning_rate: gamma >= 0, a number or a schedule of the round.
       server_learning_rate: eta >= 0, likewise.
-      adaptivity: tau > 0. The larger it is beside the root of v, the more the steps are those of
-        SGD with momentum; the smaller, the more all coordinates take steps of equal size.
+      adaptivity: tau > 0. If it is large compared with the root of v, steps are those of SGD with
+        momentum; if it is small, all coordinates move by similar amounts.
       momentum: beta_1 in [0, 1), the share of m that a step keeps.
       second_moment_decay: beta_2 in [0, 1), the share of v that a step keeps.
       initial_accumulator: v_0 >= 0; None means tau^2.

@@ -114,7 +114,7 @@ def clients_from(
     elif way == "curvatures":
         values["matrices"] = values.pop("curvatures")
         if "centres" not in values:
-            raise TheoryError("--curvatures needs the same number of --centres.")
+            raise TheoryError("--curvatures needs --centres, one for each.")
     elif "interval" not in values:
         raise TheoryError("--density-power needs --interval, such as --interval 1 3.")
     return population_from(values)
