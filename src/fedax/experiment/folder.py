@@ -292,7 +292,7 @@ def for_shell(word: Path | str) -> str:
 
 
 def resuming(folder: Path) -> str:
-    """How to continue a run on the command line, as the end of a sentence."""
+    """How to continue a run on the command line, the end of a sentence."""
     return f"continue with: {resume_command(folder)}"
 
 
@@ -328,7 +328,7 @@ def locked(
 
 
 def _require_same_draws(folder: Path) -> None:
-    """Raises an error if a run would continue with other random numbers."""
+    """Raises an error if the run in a folder would continue with different random numbers."""
     if not (folder / CONFIG).is_file():
         return
     try:

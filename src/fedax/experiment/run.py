@@ -268,7 +268,7 @@ def fitted_cohort(
 
 
 def smaller_cohort(config: RunConfig, num_clients: int) -> RunConfig:
-    """The configuration with a cohort no larger than this."""
+    """The configuration with a cohort of at most `num_clients`."""
     return dataclasses.replace(config, cohort_size=min(config.cohort_size, num_clients))
 
 

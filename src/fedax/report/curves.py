@@ -111,7 +111,7 @@ def view_of(
 
 
 def payload(charts: Sequence[Chart]) -> str:
-    r"""The charts as JSON that a page may contain: no `<`, no NaN, six digits.
+    r"""The charts as JSON that is safe in a page: no `<`, no NaN, six digits.
 
     Example:
       >>> view = View("loss", np.array([1, 2]), np.array([[1 / 3, np.nan]]))
