@@ -23,6 +23,7 @@ from fedax.reproductions.outcome import in_a_word
 from reproduction_runs import (
     ALL,
     RESULTS,
+    Computed,
     Run,
     Trained,
     data_of,

@@ -52,7 +52,7 @@ def model():
 def test_two_numberings_of_a_column_are_refused(make):
     """Training accuracy was 100%, test accuracy 29%."""
     train, test = of(make, TRAIN), of(make, TEST)
-    with pytest.raises(ValueError, match=r"numbered differently.*'emergency' is 1 in train and 0"):
+    with pytest.raises(ValueError, match=r"different codes.*'emergency' is 1 in train and 0"):
         fedax.Task(model(), train, test)
     task = fedax.Task(model(), train, of(make, TEST, categories=train))
     assert task.test.arrays["x"].tolist() == [1, 2]
@@ -104,7 +104,7 @@ def test_hugging_face_has_the_same(tmp_path):
             {"x": "ward", "y": "y"}, categories=categories,
         ) for rows, categories in ((TRAIN, None), (TEST, None), (TEST, {"ward": WARDS}))
     ]
-    with pytest.raises(ValueError, match=r"numbered differently"):
+    with pytest.raises(ValueError, match=r"different codes"):
         fedax.Task(model(), *labelled[:2])
     assert labelled[2].arrays["x"].tolist() == [1, 2]
     assert labelled[0].arrays["x"].tolist() == [0, 1, 2, 2]
@@ -118,7 +118,7 @@ def test_the_message_of_a_text_column_names_the_cure():
 
 @pytest.mark.parametrize(("categories", "said"), [
     ({"wrad": WARDS}, "Unknown column of categories 'wrad'.*ward"),
-    ({"ward": ["a", "a"]}, "'a' comes twice"),
+    ({"ward": ["a", "a"]}, "'a' occurs twice"),
     ({"ward": "cardio"}, "must be a list"),
     (WARDS, "categories must be"),
 ])

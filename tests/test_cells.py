@@ -113,7 +113,7 @@ def test_what_is_no_text_is_refused(bad):
                  lambda: Vocabulary.build(["to", bad])):
         with pytest.raises(ValueError, match=r"must be a string|must be text|not UTF-8"):
             call()
-    with pytest.raises(ValueError, match=r"but is one text"):
+    with pytest.raises(ValueError, match=r"but is a single text"):
         vocabulary.sequences(b"to be", 4)
 
 

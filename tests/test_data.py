@@ -90,7 +90,7 @@ def test_wrong_flat_arrays():
         FederatedDataset({"x": np.zeros(4), "y": np.zeros(3)}, np.array([0, 4]))
     with pytest.raises(ValueError, match="offsets must be whole numbers, but are float64"):
         FederatedDataset(x, np.array([0.0, 4.0]))
-    with pytest.raises(ValueError, match=r"Two clients have the name 'ada'; names must differ"):
+    with pytest.raises(ValueError, match=r"Two clients have the name 'ada'; names must be unique"):
         FederatedDataset(x, np.array([0, 2, 4]), np.array(["ada", "ada"]))
     with pytest.raises(ValueError, match=r"all whole numbers, but 'ada' is of type str\."):
         FederatedDataset.from_clients({1: {"x": np.zeros(2)}, "ada": {"x": np.zeros(2)}})
@@ -103,7 +103,7 @@ def test_an_unknown_client_gets_the_nearest_name():
     data = FederatedDataset.from_clients(clients())
     with pytest.raises(KeyError, match=r"no client 'adda'\. Did you mean 'ada'\?"):
         data.client("adda")
-    with pytest.raises(KeyError, match="Index 2 is not one of the 2 clients"):
+    with pytest.raises(KeyError, match="There is no client with index 2: the data set has 2 clients"):
         data.client_at(2)
     with pytest.raises(KeyError, match=r"There is no client 2\.$|There is no client 2\.'"):
         data.client(2)

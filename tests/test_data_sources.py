@@ -59,7 +59,7 @@ def test_clients_may_be_numbers(dtype):
     assert data.client(30)["y"].tolist() == [0, 2]
     with pytest.raises(KeyError, match=r"no client 0\. By index, it is client_at\(0\)"):
         data.client(0)
-    with pytest.raises(KeyError, match="Index 30 is not one of the 3 clients"):
+    with pytest.raises(KeyError, match="There is no client with index 30"):
         data.client_at(30)
     with pytest.raises(KeyError, match="There is no client 3"):
         data.index(3)
@@ -121,7 +121,7 @@ def test_wrong_arrays_are_sentences():
         FederatedDataset.from_arrays(X, IDS)
     with pytest.raises(ValueError, match="at least one array"):
         FederatedDataset.from_arrays({}, IDS)
-    with pytest.raises(ValueError, match="needs two axes, examples and columns, but has 1"):
+    with pytest.raises(ValueError, match=r"needs two axes \(examples, columns\), but has 1"):
         FederatedDataset({"x": scipy.sparse.coo_array(np.ones(5))}, np.array([0, 5]))
 
 
@@ -177,13 +177,18 @@ def test_nullable_columns_of_pandas_and_fixed_ones_of_polars():
     ({"a": [1.0, float("nan"), 2.0, 3.0, 4.0]}, {}, "column 'a' has a missing value .* row 1"),
     ({"a": [1.0, 2.0, 3.0, float("inf"), 4.0]}, {}, "'a' holds infinity, first in row 3"),
     ({"user": ["a", "b", "c", "d", None]}, {}, "'user' has a missing value .* in row 4"),
-    ({"a": [[1], [2, 3], [4], [5], [6]]}, {}, r"'a' must have the same shape, .* \[1\] and row 1 .*\[2\]"),
+<<<<<<< HEAD
+    ({"a": [[1], [2, 3], [4], [5], [6]]}, {}, r"'a' .*same shape.* \[1\] and row 1 .*\[2\]"),
+=======
+    ({"a": [[1], [2, 3], [4], [5], [6]]}, {},
+     r"'a' must have the same shape, .* \[1\] and row 1 .*\[2\]"),
+>>>>>>> main
     ({"a": np.zeros(5, "M8[ms]")}, {}, r"'a' holds datetime64.* Convert it to numbers"),
     ({}, {"client_column": "usr"}, r"Unknown client column 'usr'\. Did you mean 'user'"),
     ({}, {"columns": ["a", "bb"]}, r"Unknown column 'bb'\. Did you mean 'b'\?"),
     ({}, {"columns": {"x": ["a", "c"]}}, "Unknown column 'c'"),
     ({}, {"columns": []}, "The client column is the only column"),
-    ({"l": list(X)}, {"columns": {"x": ["a", "l"]}}, r"the column 'l' has \[2\] in a row"),
+    ({"l": list(X)}, {"columns": {"x": ["a", "l"]}}, r"the column 'l' has shape \[2\] in each row"),
 ])
 def test_frames_that_do_not_fit_are_sentences(kind, changes, options, sentence):
     with pytest.raises(ValueError, match=sentence):
@@ -200,7 +205,7 @@ def test_what_is_no_frame_is_a_sentence():
     twice = pandas.DataFrame(np.ones((2, 3)), columns=["user", "a", "a"])
     with pytest.raises(ValueError, match="Two columns have the name 'a'"):
         FederatedDataset.from_frame(twice, "user")
-    with pytest.raises(ValueError, match="names must be text, but a column is named 0"):
+    with pytest.raises(ValueError, match="names must be text, but a column has the name 0"):
         FederatedDataset.from_frame(pandas.DataFrame({"user": [1], 0: [2]}), "user")
 
 
@@ -251,9 +256,14 @@ def test_labels_matrices_and_images_of_hugging_face():
     ({"x": ["a", "b", "c", "d", "e"]}, r"'x' holds text.*class_encode_column\('x'\)"),
     ({"x": [1, 2, None, 3, 4]}, "'x' has a missing value .* row 2"),
     ({"x": [[1, 2], [3, 4], [5, None], [6, 7], [8, 9]]}, "'x' has a missing value .* row 2"),
-    ({"x": [[1], [2], [3], [4, 5], [6]]}, r"'x' must have the same shape, .* \[1\] and row 3 has \[2\]"),
+<<<<<<< HEAD
+    ({"x": [[1], [2], [3], [4, 5], [6]]}, r"'x' .*same shape.* \[1\] and row 3 has \[2\]"),
+=======
+    ({"x": [[1], [2], [3], [4, 5], [6]]},
+     r"'x' must have the same shape, .* \[1\] and row 3 has \[2\]"),
+>>>>>>> main
     ({"x": [[[1], [2]], [[3], [4]], [[5], [6, 7]], [[8], [9]], [[0], [0]]]},
-     r"'x' must have the same shape, .* row 2 has \[2\]"),
+     r"'x' .*same shape.* row 2 has \[2\]"),
     ({"user": ["a", "b", None, "c", "d"]}, "'user' has a missing value .* row 2"),
 ])
 def test_hugging_face_rows_that_do_not_fit_are_sentences(changes, sentence):
@@ -333,7 +343,7 @@ def test_sparse_rows_read_like_an_array():
     assert (np.asarray(rows) == dense).all()
     assert np.asarray(rows, np.float32).dtype == np.float32
     assert repr(rows) == "SparseRows(float64[60, 20])"
-    with pytest.raises(ValueError, match="becomes an array by reading all of it"):
+    with pytest.raises(ValueError, match="can become an array only by copying"):
         np.asarray(rows, copy=False)
     clients = FederatedDataset.from_clients(
         {"a": {"x": scipy.sparse.csr_array(dense[:9])}, "b": {"x": dense[9:]}}
@@ -455,16 +465,16 @@ def test_a_selection_keeps_names_and_takes_what_names_them():
         data.select(["f"])
     with pytest.raises(ValueError, match="one value for each of the 5 clients, but the array"):
         data.select(np.array([True]))
-    with pytest.raises(ValueError, match="at least one client, and got none"):
+    with pytest.raises(ValueError, match="at least one client, but none was given"):
         data.select([])
     with pytest.raises(ValueError, match="Two clients have the name 'a'"):
         data.take([0, 0])
     with pytest.raises(KeyError, match=r"no client 3\. By index, .*client_at\(3\); take\(\[3\]\)"):
         data.select([3])
-    with pytest.raises(KeyError, match="Index -1 is not one of the 5 clients"):
+    with pytest.raises(KeyError, match="There is no client with index -1"):
         data.take([-1])
     for wrong in (["a"], [1.0], 2, [[1]], [True]):
-        with pytest.raises(ValueError, match=r"list of whole numbers.*Names go to client"):
+        with pytest.raises(ValueError, match=r"list of whole numbers.*use client"):
             data.take(wrong)
     with pytest.raises(ValueError, match=r"list of names, but got an array of shape \[1, 1\]"):
         data.select([["a"]])
@@ -506,7 +516,7 @@ def test_names_of_a_split_and_of_metrics_select_the_same_clients():
 
 
 def test_splits_that_cannot_be_are_sentences():
-    with pytest.raises(ValueError, match="No client has two examples"):
+    with pytest.raises(ValueError, match="No client has two or more examples"):
         sizes_data((1, 1)).split()
     with pytest.raises(ValueError, match=r"fraction must be .* above 0 and below 1, but is 1"):
         sizes_data().split(1)

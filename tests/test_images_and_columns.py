@@ -86,10 +86,10 @@ def test_images_that_mean_the_same_may_be_mixed(tmp_path):
 
 
 @pytest.mark.parametrize(("images", "said"), [
-    ((GREY, DEEP), r"the first is grey uint8\[2, 2\], that of row 1 is grey uint16\[2, 2\]"),
+    ((GREY, DEEP), r"the first is grey uint8\[2, 2\], the one in row 1 is grey uint16\[2, 2\]"),
     ((DEEP, GREY), "the first is grey uint16"),
-    ((GREY, RGB), r"that of row 1 is RGB uint8\[2, 2, 3\]. Convert all to one, such as RGB"),
-    ((GREY, PALETTE), "that of row 1 is RGB"),
+    ((GREY, RGB), r"the one in row 1 is RGB uint8\[2, 2, 3\]. Convert all to one, such as RGB"),
+    ((GREY, PALETTE), "the one in row 1 is RGB"),
     ((PALETTE, CLEAR), r"row 1 has \[2, 2, 4\]"),
     ((FLOAT, DEEP), "the first is grey float32"),
 ])

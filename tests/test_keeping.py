@@ -271,7 +271,7 @@ def test_arrays_that_are_no_file_of_their_own_are_refused_at_once(tmp_path, name
         path.symlink_to(tmp_path / "elsewhere")
     done, refused = restored(tmp_path)
     assert done == 1
-    assert any("It is no regular file" in sentence for sentence in refused)
+    assert any("It is not a regular file" in sentence for sentence in refused)
 
 
 def npz(path, compression, **contents):
@@ -608,16 +608,16 @@ def test_links_out_of_the_folder_are_refused(copied, tmp_path, name):
     outside.write_text("kept")
     (copied / name).unlink(missing_ok=True)
     (copied / name).symlink_to(outside)
-    with pytest.raises(RunError, match=f"{name} is a link, which fedax did not make"):
+    with pytest.raises(RunError, match=f"{name} is a link that fedax did not make"):
         run.resume(copied, num_rounds=13)
     assert outside.read_text() == "kept"
 
 
 @ON_POSIX
 @pytest.mark.parametrize(("name", "sentence"), [
-    ("metrics.jsonl", r"metrics\.jsonl is a link, which fedax did not make"),
-    (".lock", r"\.lock is a link, which fedax did not make"),
-    ("checkpoints", r"checkpoints is a link, which fedax did not make"),
+    ("metrics.jsonl", r"metrics\.jsonl is a link that fedax did not make"),
+    (".lock", r"\.lock is a link that fedax did not make"),
+    ("checkpoints", r"checkpoints is a link that fedax did not make"),
 ])
 def test_links_that_would_be_written_to_are_refused(copied, tmp_path, name, sentence):
     outside = tmp_path / "outside"
@@ -633,9 +633,9 @@ def test_links_that_would_be_written_to_are_refused(copied, tmp_path, name, sent
 def test_metrics_that_are_a_pipe_are_a_sentence_at_once(copied):
     (copied / "metrics.jsonl").unlink()
     os.mkfifo(copied / "metrics.jsonl")
-    with pytest.raises(RunError, match=r"metrics\.jsonl is no regular file"):
+    with pytest.raises(RunError, match=r"metrics\.jsonl is not a regular file"):
         run.resume(copied)
-    with pytest.raises(RunError, match="It is no regular file"):
+    with pytest.raises(RunError, match="It is not a regular file"):
         fedax.load_run(copied)
 
 
@@ -685,6 +685,6 @@ def test_a_trace_does_not_follow_a_link(tmp_path):
     folder = run.start(config(num_rounds=3), tmp_path / "run")
     (tmp_path / "elsewhere").mkdir()
     (folder / "profile").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(RunError, match="profile is a link, which fedax did not make"):
+    with pytest.raises(RunError, match="profile is a link that fedax did not make"):
         run.resume(folder, 6, profile=True)
     assert not any((tmp_path / "elsewhere").iterdir())

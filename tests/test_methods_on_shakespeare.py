@@ -103,7 +103,7 @@ def test_names_and_settings_that_are_refused(name, settings, sentence):
         ("pfnm model=small", "must be those of a multi-layer perceptron"),
         ("pfnm model=mlp capacity=1000000000", "makes layers of "),
         ("pfnm labels=foo", "labels = 'foo', but the clients' arrays are"),
-        ("local_update_decay client_learning_rate=constant(0.1)", "must be a number, because local"),
+        ("local_update_decay client_learning_rate=constant(0.1)", "must be a number, because"),
     ],
 )
 def test_options_that_are_refused_when_built(words, sentence, tmp_path, capsys):

@@ -344,8 +344,7 @@ def test_changed_source_is_a_sentence_and_force_goes_on(project, capsys):
     written = (Path("r") / "config.json").read_text().replace("my_tasks.py", "moved.py")
     (Path("r") / "config.json").write_text(written)
     fed("run", "--resume", "r", "--rounds", "8", status=2)  # written by hand: whose code is it?
-    err = capsys.readouterr().err
-    assert "was not written by your fedax on this machine, or was changed" in err
+    assert "was not written by your fedax on this machine" in capsys.readouterr().err
     fed("run", "--resume", "r", "--rounds", "8", "--force")
     fed("run", "--resume", "r", "--rounds", "9")
 

@@ -85,7 +85,7 @@ def test_a_saved_data_set_of_hugging_face(tmp_path):
 
 def test_a_folder_named_train_is_not_taken_for_cifar(tmp_path):
     (tmp_path / "leaf" / "train").mkdir(parents=True)
-    with pytest.raises(DataError, match="leaf is in none of the formats"):
+    with pytest.raises(DataError, match=r"The format of .*leaf was not recognised"):
         read_data(tmp_path / "leaf")
     convert([("ada", {"x": np.ones((2, 1))})], tmp_path / "got" / "train")
     with pytest.raises(DataError, match="It has the parts train and test; open one of them"):
@@ -118,17 +118,17 @@ def test_a_store_is_made_once(tmp_path, monkeypatch):
     assert len(shown) == 3
     for key in data.arrays:
         np.testing.assert_array_equal(again.arrays[key], data.arrays[key])
-    with pytest.raises(DataError, match=r"client_column= is different.*made again.*store="):
+    with pytest.raises(DataError, match=r"with a different client_column=.*make it again.*store="):
         read_data(path, client_column="y")
     text = path.read_text()
     os.utime(path, (0, 0))  # as a copy, or written again with the same content
     read_data(path, client_column="who", progress=lambda *counts: shown.append(counts))
     assert len(shown) == 3
     path.write_text(text[:-2] + ("7" if text[-2] != "7" else "8") + "\n")  # of the same size
-    with pytest.raises(DataError, match="other files than"):
+    with pytest.raises(DataError, match="different files than"):
         read_data(path, client_column="who")
     path.write_text(path.read_text() + "zoe,1,2,3\n")
-    with pytest.raises(DataError, match="other files than"):
+    with pytest.raises(DataError, match="different files than"):
         read_data(path, client_column="who")
     shutil.rmtree(tmp_path / "a.csv.store")
     assert read_data(path, client_column="who", progress=True).num_clients == 4
@@ -163,7 +163,7 @@ def test_a_store_is_of_its_transform(tmp_path):
         functools.partial(lambda factor, columns: {"height": columns["height"] * factor}, 10),
         Table(10).scaled, None,
     ):
-        with pytest.raises(DataError, match="its transform= is different"):
+        with pytest.raises(DataError, match="with a different transform="):
             read(other)
 
 
@@ -200,7 +200,7 @@ def test_what_is_missing_or_not_known(tmp_path):
         read_data(tmp_path / "a.csv")
     with pytest.raises(DataError, match="No such file"):
         read_data(tmp_path / "b.csv")
-    with pytest.raises(DataError, match="none of the formats that are recognised"):
+    with pytest.raises(DataError, match=r"The format of .* was not recognised"):
         read_data(tmp_path)
     with pytest.raises(ValueError, match="Did you mean 'csv'"):
         read_data(tmp_path / "a.csv", format="cvs")

@@ -126,7 +126,7 @@ def test_malformed_sqlite(statements, words, tmp_path):
 
 def test_splits_of_sqlite_and_changes_beside_it(tmp_path):
     path = made_data.make_sqlite(tmp_path)
-    assert "has the splits 'all_test', 'all_train'; name one" in refused(
+    assert "has the splits 'all_test', 'all_train'; choose one" in refused(
         lambda: readers.read_sqlite(path), tmp_path)
     assert "Did you mean 'all_train'?" in refused(
         lambda: readers.read_sqlite(path, "all_trian"), tmp_path)
@@ -189,9 +189,9 @@ def test_messages_that_are_none(message):
 @pytest.mark.quick
 @pytest.mark.parametrize(("make", "words"), {
     "link out": (lambda f: f["examples"].__setitem__("zoe", h5py.ExternalLink("b.h5", "/")),
-                 "examples/zoe is a link to elsewhere"),
+                 "examples/zoe is a link to another file"),
     "soft link": (lambda f: f["examples/THE_PLAY_1"].__setitem__("x", h5py.SoftLink("/examples")),
-                  "is a link to elsewhere"),
+                  "is a link to another file"),
     "other file": (lambda f: f["examples/THE_PLAY_1"].create_dataset(
         "x", (2,), "u1", external=[("/etc/passwd", 0, 2)]), "in another file"),
     "promise": (lambda f: f["examples/THE_PLAY_1"].create_dataset(
@@ -251,7 +251,7 @@ def leaf(**changes):
     "kinds": (leaf(num_samples=[1, "2"]), "num_samples whole numbers"),
     "empty": (leaf(user_data={"a": {"x": [], "y": []}}, users=["a"], num_samples=[0]),
               "has no examples"),
-    "no table": (leaf(user_data={"a": 5}, users=["a"], num_samples=[1]), "no table of x and y"),
+    "no table": (leaf(user_data={"a": 5}, users=["a"], num_samples=[1]), "not a dictionary with x and y"),
     "list": ("[1, 2]", "lacks one of users"),
     "deep": ("[" * 100_000, "more than 50 deep"),
     "deep inside": (leaf(user_data={"a": {"x": [1]}}).replace("[1]", "[" * 60 + "]" * 60),
@@ -284,8 +284,8 @@ def test_malformed_leaf(text, words, tmp_path):
                        "over 200 times its size"),
     "packed longer": (gzip.compress(made_data.idx(made_data.IMAGES) + bytes(100), mtime=0),
                       "has bytes after its end"),
-    "other number": (made_data.idx(made_data.IMAGES[:5]), "as many labels"),
-    "labels": (made_data.idx(made_data.LABELS), "there must be images"),
+    "other number": (made_data.idx(made_data.IMAGES[:5]), "and labels [n]"),
+    "labels": (made_data.idx(made_data.LABELS), "they must be images"),
 }.values())
 def test_malformed_idx(content, words, tmp_path):
     path = made_data.make_idx(tmp_path)
@@ -322,7 +322,7 @@ class Evil:
     "dtype": ({"data": np.zeros((2, 3072), np.int32)}, "'data' is not uint8[n, 3072]"),
     "labels": ({"data": made_data.FLAT, "labels": [1, 2, 3]}, "4 images and 3 labels"),
     "label": ({"data": made_data.FLAT, "labels": [1, 2, 3, -1]}, "of image 3 is -1"),
-    "kind": ({"data": made_data.FLAT, "labels": [1, 2, 3, 1.5]}, "no list of whole numbers"),
+    "kind": ({"data": made_data.FLAT, "labels": [1, 2, 3, 1.5]}, "not a list of whole numbers"),
     "no labels": ({"data": made_data.FLAT}, "'labels' is not a list"),
 }.values())
 def test_malformed_pickles_and_code_that_is_not_run(batch, words, tmp_path, monkeypatch):
@@ -341,7 +341,12 @@ def test_a_pickle_that_laughs(tmp_path):
     endless.append(endless)
     for value in (laughs, endless):
         (tmp_path / "a").write_bytes(pickle.dumps({"data": value}, 4))
-        assert "nested too deep" in refused(lambda: readers.read_cifar_pickle(tmp_path / "a"), tmp_path)
+<<<<<<< HEAD
+        assert "too deep" in refused(lambda: readers.read_cifar_pickle(tmp_path / "a"), tmp_path)
+=======
+        said = refused(lambda: readers.read_cifar_pickle(tmp_path / "a"), tmp_path)
+        assert "nested too deep" in said
+>>>>>>> main
 
 
 @pytest.mark.quick
@@ -424,7 +429,7 @@ def test_malformed_arrays(tmp_path):
         ({"x": np.array([None]), "client_ids": [1]}, "not numbers [n, ...]"),
         ({"client_ids": [1]}, "no array except"),
         ({"x": np.zeros(0), "client_ids": np.zeros(0, int)}, "has no rows"),
-        ({"x": np.ones((2, 2), order="F"), "client_ids": [1, 2]}, "stored by columns"),
+        ({"x": np.ones((2, 2), order="F"), "client_ids": [1, 2]}, "stored in column-major order"),
     ]:
         np.savez(path, **arrays)
         assert words in refused(lambda: readers.read_numpy(path), tmp_path)

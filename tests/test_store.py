@@ -91,7 +91,7 @@ def test_a_client_of_two_parts_that_is_left_out_is_one(stop, tmp_path, monkeypat
 
 
 @pytest.mark.parametrize(("left_out", "words"), [
-    ({0}, "A part of client 'a' is to be left out"), ({1}, "A part of client 'a' is to be left ou"),
+    ({0}, "One part of client 'a' was left out"), ({1}, "One part of client 'a' was left ou"),
     ({2}, "Two clients have the name 'a'"),
 ])
 def test_a_part_of_a_client_is_not_left_out(left_out, words, tmp_path):
@@ -126,7 +126,7 @@ def test_what_a_link_leads_to_is_left_alone(tmp_path):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "letter.txt").touch()
     (tmp_path / ".s.partial").symlink_to(tmp_path / "mine")
-    with pytest.raises(DataError, match="is a link, which fedax did not make"):
+    with pytest.raises(DataError, match="is a link that fedax did not make"):
         convert(CLIENTS.items(), tmp_path / "s")
     assert (tmp_path / "mine" / "letter.txt").exists()
 
@@ -165,7 +165,7 @@ GOOD = {"x": np.ones((2, 3), np.float32)}
     "other": ([("a", GOOD), ("b", {"z": np.ones(2)})], "has the arrays ['z']"),
     "lengths": ([("a", {"x": np.ones(2), "z": np.ones(3)})], "unequal lengths"),
     "not finite": ([("a", {"x": np.array([1, np.nan])})], "not finite (NaN or infinity)"),
-    "label": ([("a", {"y": np.array([0, 1, -3])})], "'y' of example 2 is -3, and labels count"),
+    "label": ([("a", {"y": np.array([0, 1, -3])})], "'y' of example 2 is -3, but labels must"),
     "text": ([("a", {"x": ["x", "y"]})], "'x' is text or has rows of unequal lengths"),
     "objects": ([("a", {"x": np.array([None, 1])})], "holds objects"),
     "no numbers": ([("a", {"x": np.ones((3, 0))})], "its examples are empty"),
@@ -190,7 +190,7 @@ def test_malformed_clients_are_a_sentence_and_leave_nothing(clients, words, tmp_
 def test_a_transform_that_fails_is_a_sentence(tmp_path):
     with pytest.raises(DataError, match=r"The transform of client 'a' failed.*KeyError"):
         convert([("a", GOOD)], tmp_path / "s", lambda columns: {"y": columns["y"]})
-    with pytest.raises(DataError, match="must give a dictionary of arrays"):
+    with pytest.raises(DataError, match="must return a dictionary of arrays"):
         convert([("a", GOOD)], tmp_path / "s", lambda columns: columns["x"])
     assert list(tmp_path.iterdir()) == []
 
@@ -209,13 +209,13 @@ def test_a_place_that_is_taken(tmp_path):
 
 @pytest.mark.quick
 @pytest.mark.parametrize(("damage", "words"), {
-    "gone": (lambda f: (f / "x.npy").unlink(), "has lost x.npy"),
+    "gone": (lambda f: (f / "x.npy").unlink(), "lacks its file x.npy"),
     "cut": (lambda f: os.truncate(f / "x.npy", 270), "bytes instead of"),
     "longer": (lambda f: (f / "y.npy").write_bytes((f / "y.npy").read_bytes() + b"1"),
                "bytes instead of"),
     "head": (lambda f: (f / "x.npy").write_bytes(b"abc"), "x.npy is damaged"),
     "link": (lambda f: ((f / "x.npy").rename(f.parent / "x"), (f / "x.npy").symlink_to("../x")),
-             "no regular file"),
+             "not a regular file"),
     "table": (lambda f: (f / "store.json").write_text("[]"), "this version of fedax reads"),
     "json": (lambda f: (f / "store.json").write_text("{"), "cannot be read"),
     "no table": (lambda f: (f / "store.json").unlink(), "There is no store in"),
@@ -336,7 +336,7 @@ def test_a_full_disk_is_a_sentence_and_keeps_what_was_written(tmp_path, monkeypa
         writer.append("a", GOOD)
         writer._files._path = lambda _: Path("/dev/full")
         monkeypatch.setattr(array_files, "PART_BYTES", 0)
-        with pytest.raises(DataError, match=r"No space left on device\. What was written is kept"):
+        with pytest.raises(DataError, match=r"No space left on device\. What was written so far is"):
             writer.append("b", GOOD)
     assert (tmp_path / ".s.partial").exists()
 

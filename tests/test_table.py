@@ -348,7 +348,7 @@ def test_sweeps_are_their_best_settings_or_all(tmp_path):
         (cell,) = table.columns[0].cells
         assert cell.mean == pytest.approx(scores.min(), rel=1e-12)
         assert table.seeds == [2]
-        assert any("Of 3 settings of fedavg, client_learning_rate=0.01 is the best by" in note
+        assert any("client_learning_rate=0.01 is the best of 3" in note
                    for note in table.notes)
         every = fedax.table(given, "train_loss", all_settings=True)
         assert every.settings == {"client_learning_rate": [0.001, 0.01, 1e300]}

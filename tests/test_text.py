@@ -44,11 +44,11 @@ def test_sequences_hold_every_token_as_a_target_once():
 
 
 @pytest.mark.parametrize(("call", "sentence"), [
-    (lambda: Vocabulary.build("to be"), r"is one text; .*Vocabulary\.build\(\[text\]\)"),
+    (lambda: Vocabulary.build("to be"), r"is a single text.*Vocabulary\.build\(\[text\]\)"),
     (lambda: Vocabulary.build([" "]), "have no token"),
     (lambda: Vocabulary.build(["a"], 0), "size must be a whole number of at least 1.* is 0"),
     (lambda: Vocabulary.build(["a"], unit="wrod"), r"Unknown unit 'wrod'\. Did you mean 'word'"),
-    (lambda: Vocabulary(("a", "b", "a")), "token 'a' comes twice"),
+    (lambda: Vocabulary(("a", "b", "a")), "token 'a' occurs twice"),
     (lambda: build().decode([7]), "go from 0 to 6, but these go from 7 to 7"),
     (lambda: build().sequences("a b", 3), r"write \[text\]"),
     (lambda: build().sequences(["a b"], 0), "at least one input, but its length is 0"),

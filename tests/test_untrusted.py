@@ -382,13 +382,13 @@ def test_pipes_in_a_sweep_are_not_waited_for(sweep, capsys, name):
 def test_pipes_are_not_waited_for_elsewhere(tmp_path, capsys):
     for name in ("x.json", "x.toml", "x.npz", "x.csv", "x.safetensors"):
         os.mkfifo(tmp_path / name)
-        with pytest.raises(OSError, match="no regular file"):
+        with pytest.raises(OSError, match="not a regular file"):
             open_file(tmp_path / name)
     for name in ("x.json", "x.toml"):
-        assert "no regular file" in refused(capsys, "run", "--config", tmp_path / name)
-        assert "no regular file" in refused(capsys, "theory", tmp_path / name)
-    assert "no regular file" in refused(capsys, "theory", tmp_path / "x.npz")
-    with pytest.raises(OSError, match="no regular file"):
+        assert "not a regular file" in refused(capsys, "run", "--config", tmp_path / name)
+        assert "not a regular file" in refused(capsys, "theory", tmp_path / name)
+    assert "not a regular file" in refused(capsys, "theory", tmp_path / "x.npz")
+    with pytest.raises(OSError, match="not a regular file"):
         fedax.load_params(tmp_path / "x.safetensors")
 
 

@@ -210,7 +210,7 @@ def test_ids_constants_dates_and_names_of_clients_are_left_out_unless_named():
     assert why == {
         "patient_id": "has a different value in every row, like an id",
         "code": "has a different value in every row, like an id",
-        "unit": "has one value only", "admitted": "holds dates",
+        "unit": "has the same value in every row", "admitted": "holds dates",
         "city": "only names the client", "nothing": "has no values", "when": "holds Timestamp",
     }
     assert len(table.findings) == 1
@@ -234,7 +234,7 @@ def test_predictions_are_values_again():
     number = fedax.fit_table(frame, client="hospital", label="bmi")
     y = number.apply(frame).arrays["y"]
     np.testing.assert_allclose(np.sort(number.predictions(y)), np.sort(frame["bmi"]), rtol=1e-5)
-    with pytest.raises(ValueError, match=r"must have shape \[num_rows, 2\], but they have shape \[3\]"):
+    with pytest.raises(ValueError, match=r"have shape \[num_rows, 2\], but they have shape \[3\]"):
         table.predictions([1.0, 2.0, 3.0])
 
 
@@ -273,7 +273,7 @@ def test_a_table_is_the_same_from_its_json_and_a_damaged_one_is_refused():
     ({"who": ["a", "b"], "x": [1, "u"]}, {"columns": ["x"]}, "'x' holds 1, of type int"),
     ({"who": ["a", "b"], "x": [[1], [2]]}, {"columns": ["x"]}, "'x' holds .* of type list"),
     ({"who": ["a", None], "x": [1.0, 2.0]}, {}, "Row 1 has no client"),
-    (3, {}, "A table is a file, a frame"),
+    (3, {}, "A table must be a file"),
     (pandas.DataFrame({"who": ["a", "b"], "x": [1, 2]}), {"categories": {"x": "ab"}}, "a list"),
     (polars.DataFrame({"who": ["a"], "x": [1]}).lazy(), {}, "collect"),
 ])
@@ -285,14 +285,14 @@ def test_what_does_not_fit_is_said(source, options, match):
 @pytest.mark.quick
 def test_too_many_features_are_refused():
     many = {"who": ["a"] * (MOST_FEATURES + 1), "t": [str(i) for i in range(MOST_FEATURES + 1)]}
-    with pytest.raises(ValueError, match=r"becomes 16,385 numbers a row.*ordinal"):
+    with pytest.raises(ValueError, match=r"have 16,385 features.*ordinal"):
         fedax.fit_table(many, client="who", columns=["t"])
 
 
 @pytest.mark.quick
 def test_new_rows_of_another_kind_are_named():
     table = fedax.fit_table({"who": ["a", "b"], "x": [1.0, 2.0]}, client="who")
-    with pytest.raises(ValueError, match="'x' holds 'high' in row 1, but numbers"):
+    with pytest.raises(ValueError, match="'x' holds 'high' in row 1, but the training rows hold numbers"):
         table.apply({"who": ["a", "b"], "x": [1.0, "high"]})
     with pytest.raises(ValueError, match="does not have the column 'x', which the training"):
         table.apply({"who": ["a"], "z": [1.0]})

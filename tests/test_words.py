@@ -29,7 +29,7 @@ REPLACED = {
     r"in kind, not": "similar, not",
     r"raises? a sentence": "raise a clear error",
     r"another than": "different from",
-    r"is named": "is reported by name",
+    r"and is named": "is reported by name",
     r"nobody set": "that you do not give",
     r"papers? 00\d": "author and year",
     r"FACTS": "the equation itself",
@@ -48,9 +48,9 @@ def prose(text: str) -> str:
 
 
 def manual() -> list[Path]:
-    """README and the pages of the manual: all of docs/ except the lab notebook."""
+    """README, what methods' pages add to docstrings, and docs/ except the lab notebook."""
     pages = [path for path in sorted(DOCS.rglob("*.md")) if DOCS / "notebook" not in path.parents]
-    return [ROOT / "README.md", *pages]
+    return [ROOT / "README.md", *sorted((ROOT / "website" / "methods").glob("*.md")), *pages]
 
 
 def strings(path: Path) -> Iterator[tuple[int, str]]:

@@ -34,10 +34,12 @@ WEIGHTS = {
 WHOLE_NAME = 4.0
 # What readers search for -> the page that they want, whose headings use other words.
 KEYWORDS = {
+    "guides/diagnostics.md": ["client drift"],
     "guides/resuming.md": ["checkpoint"],
     "guides/tuning.md": ["hyperparameter", "learning rate"],
     "methods/fedavg.md": ["federated averaging"],
     "partitions.md": ["heterogeneity", "non-IID"],
+    "theory.md": ["client drift"],
 }
 # Pages whose tables have the names of methods.
 LISTS_OF_METHODS = ("methods.md", "notebook/quick-rates.md")

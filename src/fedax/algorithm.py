@@ -31,13 +31,13 @@ Metric: TypeAlias = Callable[[PyTree, Batch], tuple[Array, Array]]
 
 @dataclasses.dataclass(frozen=True)
 class Score:
-    """A function of all outputs of a data set, such as the area under the ROC curve.
+    """A metric of all outputs of a data set, such as the area under the ROC curve.
 
     Attributes:
       function: `(outputs, labels, weights) -> number`, of NumPy arrays with the examples along the
-        first axis; NaN where it is not defined, such as an AUC of one class. What
-        `fedax.scores` gives, or a function of your own.
-      labels: the name of the client array that it compares with.
+        first axis; NaN where it is not defined, such as an AUC of one class. One of `fedax.scores`,
+        or your own function.
+      labels: the name of the client array with the labels.
       weights: the name of the client array of weights [n], or None: every example weighs 1.
         Examples of weight 0 are left out before the function is called.
     """
@@ -48,7 +48,7 @@ class Score:
 
 
 class Model(NamedTuple):
-    """All that an algorithm knows of a learning problem.
+    """A learning problem: initial parameters, loss, outputs and metrics.
 
     Attributes:
       init: `(key) -> params`, a pytree of floating point arrays.
@@ -58,15 +58,14 @@ class Model(NamedTuple):
       outputs: `(params, batch) -> outputs`, evaluation mode, e.g. logits [B, ...].
       metrics: name -> `(outputs, batch) -> (values [B], weights [B])`.
       check: `(params, arrays) -> None`, called on the host before the first round, or None:
-        raises a `ModelError` if examples [n, ...] have values that the model does not take and
-        shapes do not show, such as labels beyond the classes.
-      sparse: a tree of bools like the parameters: True for a matrix that the loss uses in
-        `fedax.models.sparse_product` and in no other way. A client that trains by plain SGD then
-        changes the rows that occur in its minibatch, where they are, and not all of them. None:
-        there is no such matrix.
+        raises a `ModelError` if examples [n, ...] have invalid values that shapes do not show, such
+        as labels beyond the classes.
+      sparse: a tree of bools like the parameters: True for a matrix that the loss uses only in
+          `fedax.models.sparse_product`. A client that trains by plain SGD then updates in place
+          only the rows that occur in its minibatch. None: there is no such matrix.
       scores: name -> `Score`, or a function `(outputs, labels, weights) -> number` of all outputs,
-        with the labels "y". They are measured wherever `metrics` are, over all examples and client
-        by client; see `fedax.scores`.
+        with the labels "y". They are measured wherever `metrics` are, over all examples and per
+        client; see `fedax.scores`.
     """
 
     init: Callable[[Array], Params]
@@ -89,12 +88,12 @@ class Reply(NamedTuple):
       upload: floating point arrays, averaged over the cohort, never seen one by one; arrays of any
         type where the exchange is `individual`.
       weight: scalar >= 0, this client's weight in the mean, e.g. its number of examples.
-      client_state: kept for this client until it takes part again; `()` if it keeps nothing.
-        Same structure, shapes and dtypes as the state that came in, and finite.
+      client_state: stored for this client until it takes part again; `()` if there is none. Finite,
+          with the structure, shapes and dtypes of the previous state.
       info: diagnostics: name -> `(value, weight)`, averaged with their own weights and
         reported, never fed back into the algorithm.
-      model_delta: x_local - x_server after local training, for the round's diagnostics; None if
-        the exchange trains nothing. Costs nothing unless they are asked for.
+      model_delta: x_local - x_server after local training, for the round's diagnostics; None if the
+          exchange trains nothing. Costs nothing unless diagnostics are enabled.
     """
 
     upload: PyTree
@@ -107,19 +106,19 @@ class Reply(NamedTuple):
 class ModelUpdate(NamedTuple):
     """The upload of a method that sends its change of the model and nothing else.
 
-    Whatever else a method uploads, the change is in a field of this name, which is where
-    `fedax.elastic` and the diagnostics look for it.
+    Whatever else a method uploads, the change must be in a field of this name: `fedax.elastic` and
+    the diagnostics read it there.
 
     Attributes:
-      pseudo_gradient: like the parameters; where the server puts a gradient: x_server - x_local,
-        or a sum of gradients.
+      pseudo_gradient: like the parameters; the server uses it as a gradient: x_server - x_local, or
+          a sum of gradients.
     """
 
     pseudo_gradient: Params
 
 
 class Individual(NamedTuple):
-    """What the server gets in place of the mean in an exchange with `individual`.
+    """What the server receives instead of the mean in an exchange with `individual`.
 
     Attributes:
       uploads: stacked: leaves [cohort_size, ...]; zeros for a client that does not count.
@@ -135,13 +134,13 @@ class Individual(NamedTuple):
 
 
 class Participation(NamedTuple):
-    """How many clients stand behind a mean (SCAFFOLD's |S|/N needs it).
+    """The number of clients behind a mean (SCAFFOLD needs |S|/N).
 
     int32 scalars: cast them to the parameters' dtype before dividing.
 
     Attributes:
       num_clients: N, the size of the population.
-      cohort_size: the number of clients that were asked.
+      cohort_size: the number of clients in the cohort.
       num_reports: |S|, the number whose finite upload with a positive weight entered the mean.
     """
 
@@ -151,17 +150,17 @@ class Participation(NamedTuple):
 
 
 class Exchange(NamedTuple):
-    """One broadcast, one answer of every client, one fold of the weighted mean.
+    """One exchange: a broadcast, each client's reply, and the server's update with their mean.
 
     Attributes:
       broadcast: `(server_state) -> message`.
       client: `(message, client_state, data, key) -> Reply`, with `data` a
         `fedax.data.ClientData`.
       server: `(server_state, mean_upload, participation) -> server_state`.
-      individual: the server gets an `Individual` in place of the mean. This gives up secure
+      individual: the server receives an `Individual` instead of the mean. This gives up secure
         aggregation, and memory grows with the cohort.
-      report: `(mean_upload) -> {name: value}`, diagnostics that only the mean shows, floating point
-        scalars; reported beside the clients' info, never fed back. None: there are none.
+      report: `(mean_upload) -> {name: value}`, diagnostics computed from the mean, floating point
+          scalars; reported with the clients' info, never fed back. None: no such diagnostics.
     """
 
     broadcast: Callable[[PyTree], PyTree]
@@ -178,10 +177,11 @@ class FederatedAlgorithm(NamedTuple):
       init: `(params) -> server_state`, a NamedTuple with at least the fields `params` and
         `round_index` (int32 scalar, 0 before the first round), or a `WrapperState` around one.
         The engine advances `round_index`; an algorithm only reads it.
-      init_client: `(params) -> client_state` of a client that never took part; `()` if clients
-        keep nothing.
-      exchanges: the exchanges of one round, in order. All of them address the same cohort.
-      pooled: the algorithm trains on all clients' examples in one place, as if on one client.
+      init_client: `(params) -> client_state` of a client that never took part; `()` if clients have
+          no state.
+      exchanges: the exchanges of one round, in order. All use the same cohort.
+      pooled: whether the algorithm trains on all clients' examples in one place, like a single
+          client.
     """
 
     init: Callable[[Params], PyTree]
@@ -224,6 +224,6 @@ def at_round(server_state: Any, round_index: PyTree) -> Any:
 
 
 def stateless(params: Params) -> tuple[()]:
-    """`init_client` of an algorithm whose clients keep nothing."""
+    """`init_client` of an algorithm whose clients have no state."""
     del params
     return ()

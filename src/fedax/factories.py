@@ -2,10 +2,10 @@
 
 A method, an optimizer, a schedule or a model is made by a factory, a plain function whose numbers
 end up in the closures of the functions that it returns. There a compiler would take them for
-constants, and compile again for each learning rate. So `factory` notes, with each function that is
-made, what it was made of: what comes out is a pytree whose leaves are its numbers, and whose
-structure is all the rest. `partition` takes the two apart, and a `Structure` makes the thing again
-of other numbers, traced ones too. Nothing is kept anywhere else.
+constants, and compile again for each learning rate. So `factory` records the arguments with each
+function that is made: the result is a pytree whose leaves are its numbers, and whose structure is
+the rest. `partition` separates the two, and a `Structure` makes the object again from other
+numbers, which may be traced. Nothing is stored anywhere else.
 
 What is a number: Python's floats, and arrays of NumPy and JAX. A parameter that is annotated with
 `Array` or `ScheduleOrNumber` may be traced, so there whole numbers are numbers as well. Everything
@@ -92,7 +92,7 @@ def factory(
 
 
 def factory(function: Any = None, /, *, static: Sequence[str] = ()) -> Any:
-    """A decorator of factories, so that a loop over their numbers compiles once.
+    """Decorates a factory, so that a loop over its numbers compiles once.
 
     Args:
       function: returns a function or a (named) tuple of functions, such as a
@@ -162,8 +162,8 @@ def partition(made: Any) -> tuple[list[jax.Array], Structure]:
     """The numbers that something was made of, as arrays, and its structure.
 
     Args:
-      made: what a factory gave, or any pytree of such things. A function that no factory noted
-        is the same only as itself.
+      made: the result of a factory, or any pytree of results. A function without a factory equals
+          only itself.
 
     Example:
       >>> import fedax, jax.numpy as jnp
@@ -353,8 +353,8 @@ def parse_call(text: str, choices: Mapping[str, Callable[..., Any]], what: str) 
       (1+2j)
 
     Raises:
-      SyntaxError: the text is no such call.
-      ValueError: the name is unknown, or it does not take these arguments.
+      SyntaxError: if the text is not such a call.
+      ValueError: if the name is unknown, or it does not accept these arguments.
     """
     try:
         node = ast.parse(text.strip(), mode="eval").body

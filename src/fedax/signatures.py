@@ -1,7 +1,7 @@
-"""What `help` shows of a function that takes its options by `**options`.
+"""Shows options passed as `**options` in a function's `help`.
 
-The options are the keys of a `TypedDict`, whose docstring says of each what it means. Written once
-there, they are shown with every function that passes them on.
+The options are the keys of a `TypedDict`, whose docstring describes each one. Written once there,
+they are shown with every function that accepts them.
 """
 
 from __future__ import annotations

@@ -211,7 +211,7 @@ def _reproductions() -> list[Row]:
 
 
 def _datasets() -> list[Row]:
-    """What there is and where; what is not at hand has the command that gets it."""
+    """The data sets and where they are; for those not available, the command to get them."""
     rows = [
         {"name": name, "description": info.description, "source": info.source}
         for name, info in DATASETS.items()

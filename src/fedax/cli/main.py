@@ -390,7 +390,7 @@ def _explain(error: Exception) -> tuple[str, int]:
 
 
 def _unexpected(error: Exception) -> str:
-    """The sentence for an error that says nothing of our own."""
+    """The message for an unexpected error."""
     if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error):
         return (
             f"Out of memory: {error}. Lower clients_per_chunk or batch_size, or start a sweep "

@@ -191,7 +191,7 @@ def _sweep(given: Given, options: dict[str, Any]) -> tuple[Record, Choice]:
 
 
 def _heat_maps(figure: Figure, given: Given, options: dict[str, Any]) -> None:
-    """A heat map for each method of a sweep, or for the one that is named."""
+    """A heat map for each method of a sweep, or for the one in `algorithm`."""
     record, choice = _sweep(given, options)
     named = options.pop("algorithm", None)
     methods = record.algorithms if named is None else [named]

@@ -204,7 +204,7 @@ def _check_count(option: str, value: int) -> None:
 
 
 def _missing(plan: Plan) -> dict[str, str]:
-    """Panels whose data are not at hand -> how to get them."""
+    """Panels whose data are not available -> how to get them."""
     found = {}
     for part in plan.parts:
         data = TASKS[part.task].dataset

@@ -200,7 +200,7 @@ def describe(config: SweepConfig) -> list[str]:
 
 
 def print_outcome(record: Record, choice: Choice, folder: Path) -> None:
-    """Prints what a sweep says at its end, and how to go on where a grid was too narrow."""
+    """Prints a sweep's summary, and how to continue if a grid was too narrow."""
     print_tables([best_table(record, choice)])
     for sentence in remarks(record, choice):
         print(printable(sentence))

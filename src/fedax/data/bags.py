@@ -12,17 +12,17 @@ from fedax.mistakes.errors import kind_of
 
 
 def bags_of_words(matrix: Any) -> tuple[np.ndarray, np.ndarray]:
-    """A SciPy sparse matrix [n, N] as words and counts, as `tag_logistic_regression` takes them.
+    """Converts a SciPy sparse matrix [n, N] to words and counts for `tag_logistic_regression`.
 
     Args:
-      matrix: in any format; what stands twice in one place is summed, and zeros are left out.
+      matrix: in any format; duplicate entries are summed, and zeros are left out.
 
     Returns:
       The columns of each row's numbers, ascending, int32 [n, m], padded with -1; and the numbers,
-      float32 [n, m], padded with 0. The fullest row has m of them; m is at least 1.
+      float32 [n, m], padded with 0. m is the largest number of entries in a row, at least 1.
 
     Raises:
-      TypeError: it is no sparse matrix of two axes.
+      TypeError: if it is not a sparse matrix with two axes.
 
     Example:
       >>> words, counts = bags_of_words(scipy.sparse.csr_array([[0, 2, 1], [0, 0, 0]]))
@@ -34,7 +34,7 @@ def bags_of_words(matrix: Any) -> tuple[np.ndarray, np.ndarray]:
     if not scipy.sparse.issparse(matrix) or matrix.ndim != 2:
         raise TypeError(
             f"bags_of_words takes a SciPy sparse matrix [n, N], but got {kind_of(matrix)}. "
-            "scipy.sparse.csr_array makes one of a dense array."
+            "Convert a dense array with scipy.sparse.csr_array."
         )
     rows = scipy.sparse.csr_array(matrix, copy=True)
     rows.sum_duplicates()

@@ -1,4 +1,4 @@
-"""What a file may cost its reader, checked before it is spent.
+"""Limits on the size, memory and time of reading a file, checked in advance.
 
 A file of n bytes may
 
@@ -39,12 +39,12 @@ def require_modest(path: Path | str, packed: int, unpacked: int) -> None:
       unpacked: what it becomes, or is so far.
 
     Raises:
-      DataError: it is more than `MOST_TIMES` its size.
+      DataError: if it is more than `MOST_TIMES` its size.
     """
     if unpacked > MOST_TIMES * packed + ALLOWED_BYTES:
         raise DataError(
             f"{path} unpacks to {unpacked:,} bytes or more, of {packed:,}: over {MOST_TIMES} times "
-            "its size, which is refused. If you trust it, unpack it yourself."
+            "its size, so it was not read. If you trust it, unpack it yourself."
         )
 
 
@@ -52,12 +52,12 @@ def require_few_arrays(path: Path | str, count: int) -> None:
     """Raises a clear error if a file has more arrays than a store may have files.
 
     Raises:
-      DataError: it has more than `MOST_ARRAYS`.
+      DataError: if it has more than `MOST_ARRAYS`.
     """
     if count > MOST_ARRAYS:
         raise DataError(
             f"{path} has {count:,} arrays, more than the {MOST_ARRAYS:,} that a data set can have. "
-            "Join columns into one array, as in columns={'x': ['a', 'b']}, or take fewer."
+            "Join columns into one array, as in columns={'x': ['a', 'b']}, or use fewer columns."
         )
 
 

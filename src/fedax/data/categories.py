@@ -1,4 +1,4 @@
-"""Categories: the values of a column of text, numbered alike in every data set of a task."""
+"""Categories: the values of a text column, with the same codes in all data sets of a task."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from fedax.validate import quoted, unknown
 
-_CURE = "Make the test set with categories=train, so that both are numbered alike."
+_CURE = "Make the test set with categories=train, so that both use the same codes."
 
 
 def given_categories(given: Any, names: Sequence[Any]) -> dict[str, tuple[Any, ...]]:
@@ -21,15 +21,16 @@ def given_categories(given: Any, names: Sequence[Any]) -> dict[str, tuple[Any, .
       names: of the columns that are there.
 
     Raises:
-      ValueError: a category comes twice, there is no such column, or a data set has none.
+      ValueError: if a category occurs twice, a column does not exist, or a data set has no
+          categories.
     """
     if given is None:
         return {}
     if hasattr(given, "arrays"):
         if not given.categories:
             raise ValueError(
-                "categories= takes the training set for its categories, but this one has none. "
-                "Name them there: categories={column: [value, ...]}."
+                "categories= was given a data set, but it has no categories. "
+                "Make the training set with categories={column: [value, ...]}."
             )
         return {name: own for name, own in given.categories.items() if name in names}
     if hasattr(given, "columns"):
@@ -53,7 +54,8 @@ def given_categories(given: Any, names: Sequence[Any]) -> dict[str, tuple[Any, .
         for value in values:
             if values.count(value) > 1:
                 raise ValueError(
-                    f"The category {quoted(value)} comes twice in those of the column {name!r}."
+                    f"The category {quoted(value)} occurs twice in the categories of the column "
+                    f"{name!r}."
                 )
     return found
 
@@ -82,7 +84,7 @@ def numbered(values: Sequence[Any], categories: Sequence[Any], name: str) -> np.
     """Each value's place among the categories, int32.
 
     Raises:
-      ValueError: a value is not among them; the message names it and its row.
+      ValueError: if a value is not among them. The message names it and its row.
 
     Example:
       >>> numbered(["b", "a", "b"], ("a", "b"), "city").tolist()
@@ -95,7 +97,7 @@ def numbered(values: Sequence[Any], categories: Sequence[Any], name: str) -> np.
         raise ValueError(
             f"The column {name!r} has the category {quoted(values[row])}, first in row {row}, "
             f"which is not among its {len(categories)} categories: {quoted(list(categories))}. Add "
-            "it there (a model then has one more), or leave the row out."
+            "it there (a model then has one more), or leave out the row."
         )
     return codes
 
@@ -107,7 +109,7 @@ def require_alike(train: Mapping[str, Sequence[Any]], test: Mapping[str, Sequenc
       train, test: column -> its categories.
 
     Raises:
-      ValueError: the numbers differ; the message names the column and the category.
+      ValueError: if codes differ. The message names the column and the category.
     """
     for name in sorted(train.keys() & test.keys()):
         for place, value in enumerate(test[name]):
@@ -119,6 +121,6 @@ def require_alike(train: Mapping[str, Sequence[Any]], test: Mapping[str, Sequenc
             number = list(train[name]).index(value)
             if number != place:
                 raise ValueError(
-                    f"The column {name!r} is numbered differently in train and test: "
+                    f"The column {name!r} has different codes in train and test: "
                     f"{quoted(value)} is {number} in train and {place} in test. {_CURE}"
                 )

@@ -33,11 +33,11 @@ NOBODY = -1
 
 
 class ClientExamples(Protocol):
-    """What local training needs of a client's examples; `ClientData` is one, so is a part of it."""
+    """The interface of a client's examples in local training, such as `ClientData`."""
 
     @property
     def num_examples(self) -> jax.Array:
-        """How many there are, int32 scalar."""
+        """The number of examples, int32 scalar."""
         ...
 
     @property
@@ -52,7 +52,7 @@ class ClientExamples(Protocol):
 
     @property
     def repeat(self) -> jax.Array | int:
-        """How often the same client stands before this one in the cohort, see `CohortData`."""
+        """How often the same client occurs earlier in the cohort, see `CohortData`."""
         ...
 
     @property
@@ -68,7 +68,7 @@ class ClientExamples(Protocol):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, repr=False)
 class ClientData:
-    """One client's examples, as a client function gets them.
+    """One client's examples, as passed to a client function.
 
     The client owns rows start : start + num_examples of `arrays`, which other clients share.
     Minibatches are gathered from there, so nothing is padded to the largest client.
@@ -78,10 +78,10 @@ class ClientData:
       start: int32 scalar, the client's first row.
       num_examples: int32 scalar; 0 for the dummies that fill up a chunk.
       capacity: static upper bound of num_examples, the length of a shuffle.
-      repeat: int32 scalar, how often the same client stands before this one in the cohort; not 0
-        only in cohorts drawn with replacement. The state of repeat 0 is the one that is kept.
-      largest: static, how many examples the population's largest client has; a larger minibatch
-        would be padding for every client. None: not known.
+      repeat: int32 scalar, how often the same client occurs earlier in the cohort; 0 unless cohorts
+          are drawn with replacement. The state of repeat 0 is the one that is saved.
+      largest: static, the number of examples of the population's largest client; a larger minibatch
+          would be padding for every client. None: not known.
     """
 
     arrays: Mapping[str, jax.Array]
@@ -128,7 +128,7 @@ class CohortData:
     Attributes:
       client_ids: int32 [cohort_size], indices into the population.
       starts, num_examples: int32 [cohort_size].
-      repeats: int32 [cohort_size], how often the same client stands before this place.
+      repeats: int32 [cohort_size], how often the same client occurs earlier.
       dropped_at: int32 [cohort_size], the exchange from which on the client is gone; `STAYS` if
         it stays, `NOBODY` if the place is empty.
       arrays, capacity, largest: as in `ClientData`; over a mesh arrays are [devices, rows, ...].
@@ -345,10 +345,10 @@ def require_cohort(cohort: Any) -> None:
     """Raises a clear error unless it is what a reader gives.
 
     Raises:
-      TypeError: it is something else, such as a data set.
+      TypeError: if it is something else, such as a data set.
     """
     if not isinstance(cohort, CohortData):
         raise TypeError(
-            "cohort must be what a CohortReader gives, as CohortReader(task.train)(np.arange(5)) "
+            "cohort must come from a CohortReader, as CohortReader(task.train)(np.arange(5)) "
             f"does for the first 5 clients, but is {kind_of(cohort)}."
         )

@@ -1,4 +1,4 @@
-"""What is written of a reader's clients: which of them, and what a transform makes of each."""
+"""Selects and transforms a reader's clients for writing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Transform: TypeAlias = Callable[[Columns], Columns | None]
 def clients_behind(
     clients: Iterable[tuple[str | int, Columns]], done: int
 ) -> Iterator[tuple[str | int, Columns]]:
-    """The clients without the first so many."""
+    """The clients from index `start` on."""
     if isinstance(clients, Clients):
         yield from clients.after(done)
         return
@@ -37,20 +37,21 @@ def arrays_of_client(
             return None
         if transform is None or not columns:
             raise DataError(
-                f"Client {quoted(name)} has no examples. Leave such clients out: skip_empty=True."
+                f"Client {quoted(name)} has no examples. To leave out such clients, set "
+                "skip_empty=True."
             )
     return columns if transform is None else _transformed(transform, name, columns)
 
 
 def _transformed(transform: Transform, name: str | int, columns: Columns) -> Columns | None:
-    """What a transform makes of a client; what it raises becomes a sentence."""
+    """Applies a transform to a client; its exceptions become clear errors."""
     arrays = checked_call(
         DataError, f"The transform of client {quoted(name)}", "transform(columns)", transform,
         (columns,), {},
     )
     if arrays is not None and not isinstance(arrays, Mapping):
         raise DataError(
-            f"The transform must give a dictionary of arrays, or None for a client to leave out, "
-            f"but gave {kind_of(arrays)} for client {quoted(name)}."
+            "The transform must return a dictionary of arrays, or None to leave out a client, "
+            f"but returned {kind_of(arrays)} for client {quoted(name)}."
         )
     return arrays

@@ -1,4 +1,4 @@
-"""1,797 handwritten digits of 8 x 8 pixels, as scikit-learn ships them: part of fedax.
+"""1,797 handwritten digits of 8 x 8 pixels, as in scikit-learn; included in fedax.
 
 They are the test part of "Optical Recognition of Handwritten Digits" (Alpaydin and Kaynak, 1998):
 pixels count ink, from 0 to 16, and 13 persons wrote them. `scripts/build_digits.py` made the file;
@@ -31,7 +31,7 @@ def load(path: Traversable = PATH) -> tuple[dict[str, np.ndarray], dict[str, np.
       path: the compact file: all pixels, image after image, then all labels, a byte each.
 
     Raises:
-      ValueError: it is missing, or differs from the one that this version of fedax knows.
+      ValueError: if it is missing or differs from the one that this version of fedax expects.
     """
     try:
         packed = path.read_bytes()

@@ -1,4 +1,4 @@
-"""Encoded images in columns of Arrow's, which may be a stranger's."""
+"""Encoded images in Arrow columns, which may be untrusted."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _FORMATS = ("PNG", "JPEG", "WEBP", "TIFF", "BMP", "GIF", "PPM")
 
 
 def require_own_images(column: Any, name: str) -> None:
-    """Raises a clear error if a column names image files in place of holding images.
+    """Raises a clear error if a column holds paths of image files instead of images.
 
     Args:
       column: of an Arrow table.
       name: the column's.
 
     Raises:
-      ValueError: it names one. Nothing is opened.
+      ValueError: if it holds a path; the file is not opened.
     """
     import pyarrow as arrow  # noqa: PLC0415 - there if a table of Arrow's is
 
@@ -39,7 +39,7 @@ def require_own_images(column: Any, name: str) -> None:
             path = chunk.field("path")[place].as_py()
             raise ValueError(
                 f"The column {name!r} does not hold the image in the file {path!r:.200}, and fedax "
-                "opens no file that data name. Save the images in the column, as "
+                "does not open files named in data. Save the images in the column, as "
                 "datasets.Dataset.save_to_disk does."
             )
 
@@ -52,7 +52,7 @@ def is_image(kind: Any) -> bool:
 
 
 def most_bytes(packed: int, count: int) -> int:
-    """What each of so many images may become, which have so many bytes together."""
+    """The largest decoded size of each image, from their number and total bytes."""
     return (MOST_TIMES * packed + ALLOWED_BYTES) // max(1, count)
 
 
@@ -63,14 +63,14 @@ def opened_image(
     """An encoded image, which is decoded in the block.
 
     Args:
-      content: the image; None: it is in the file at `path`, which only the user's own data say.
+      content: the image; None: it is in the file at `path` (only for the user's own data).
       path: see there.
       name: the column's, for sentences.
       row: likewise.
-      most: so many bytes it may become.
+      most: the largest decoded size in bytes.
 
     Raises:
-      ValueError: it is no image, a larger one, or of colours that are not read.
+      ValueError: if it is not an image, too large, or in a colour mode that fedax does not read.
     """
     from PIL import Image  # noqa: PLC0415 - comes with Matplotlib; few data sets need it
 
@@ -95,7 +95,7 @@ def opened_image(
     except ColourError as error:
         raise ValueError(f"The image of the column {name!r} in row {row} {error}") from None
     except Exception as error:  # each of Pillow's decoders has its own errors
-        said = "it is no image that Pillow reads" if isinstance(
+        said = "it is not an image that Pillow reads" if isinstance(
             error, Image.UnidentifiedImageError
         ) else str(error) or type(error).__name__
         raise ValueError(

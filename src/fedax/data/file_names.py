@@ -1,4 +1,4 @@
-"""Names of files and folders that every system can have, made of words in data or of users."""
+"""Names of files and folders that are valid on every system."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def is_plain_name(name: str) -> bool:
 def file_name(words: str) -> str:
     """The words as a name that a file or a folder can have on any system.
 
-    What cannot stand in it becomes `_`, so two texts may have one name.
+    Invalid characters become `_`, so different texts may give the same name.
 
     Example:
       >>> file_name("lab: con?"), file_name("aux.toml"), file_name("ends."), file_name("é-0.5")

@@ -38,8 +38,8 @@ def group(
       names: if the clients are codes, what each stands for.
 
     Raises:
-      TypeError: the arrays are no dictionary of arrays.
-      ValueError: lengths differ, or an array in memory holds NaN or infinity.
+      TypeError: if the arrays are not a dictionary of arrays.
+      ValueError: if lengths differ, or an array in memory holds NaN or infinity.
     """
     require_arrays(arrays)
     found = {}
@@ -48,14 +48,14 @@ def group(
         if len(array) != len(clients):
             raise ValueError(
                 f"The array {key!r} has {len(array)} rows, but there are {len(clients)} client "
-                "ids; each row needs one."
+                "ids. Each row needs one client id."
             )
         row = None if is_in_a_file(array) else first_not_finite(array)
         if row is not None:
             client = clients[row] if names is None else names[clients[row]]
             raise ValueError(
                 f"The array {key!r} holds a value that is not finite (NaN or infinity), first in "
-                f"row {row}, of client {client.item()!r}. Clean the data or leave the row out."
+                f"row {row}, of client {client.item()!r}. Clean the data or leave out the row."
             )
         found[key] = array
     order, offsets, first = group_rows(clients)
@@ -108,7 +108,7 @@ def checked_ids(client_ids: Any) -> np.ndarray:
     """Client ids as an array of text or of whole numbers, [num_rows].
 
     Raises:
-      ValueError: they are something else, or one is missing; the sentence says in which row.
+      ValueError: if they are something else, or one is missing. The message names the row.
     """
     if hasattr(client_ids, "to_numpy"):  # a column of pandas, polars or Arrow
         client_ids = client_ids.to_numpy()
@@ -119,7 +119,7 @@ def checked_ids(client_ids: Any) -> np.ndarray:
             f"client_ids must be one id for each row, but have the shape {list(client_ids.shape)}."
         )
     if not len(client_ids):
-        raise ValueError("A data set needs at least one row, and client_ids is empty.")
+        raise ValueError("A data set needs at least one row, but client_ids is empty.")
     if client_ids.dtype.kind in "OT":
         client_ids = _of_objects(client_ids)
     kind = client_ids.dtype.kind
@@ -185,10 +185,12 @@ def check_client(
     if set(rows) != set(first):
         raise ValueError(
             f"Client {label!r} has the arrays {sorted(rows)}, but the first client has "
-            f"{sorted(first)}."
+            f"{sorted(first)}. All clients need the same arrays."
         )
     if not rows or any(value.ndim == 0 for value in rows.values()):
-        raise ValueError(f"Client {label!r} needs arrays whose first axis counts its examples.")
+        raise ValueError(
+            f"Client {label!r} needs at least one array whose first axis counts its examples."
+        )
     lengths = {key: len(value) for key, value in rows.items()}
     if len(set(lengths.values())) > 1:
         raise ValueError(f"Client {label!r} has arrays of unequal lengths: {lengths}.")
@@ -207,7 +209,7 @@ def check_client(
         if row is not None:
             raise ValueError(
                 f"Client {label!r}: array {key!r} holds a value that is not finite (NaN or "
-                f"infinity), first in example {row}. Clean the data or leave the client out."
+                f"infinity), first in example {row}. Clean the data or leave out the client."
             )
 
 
@@ -236,14 +238,14 @@ def checked_offsets(offsets: Any, num_examples: int) -> np.ndarray:
     """Where each client's rows begin, int64 [num_clients + 1].
 
     Raises:
-      ValueError: they are no whole numbers from 0 to the number of examples.
+      ValueError: if they are not whole numbers from 0 to the number of examples.
     """
     offsets = np.asarray(offsets)
     if offsets.dtype.kind not in "iu":
         raise ValueError(f"The offsets must be whole numbers, but are {offsets.dtype}.")
     offsets = offsets.astype(np.int64)
     if offsets.ndim != 1 or len(offsets) < 2:
-        raise ValueError("A data set needs at least one client, and got none.")
+        raise ValueError("A data set needs at least one client, but none was given.")
     if offsets[0] != 0 or offsets[-1] != num_examples:
         raise ValueError(
             f"The offsets must go from 0 to the {num_examples} examples that the arrays "
@@ -258,11 +260,11 @@ def join_clients(
     """The arrays, offsets and names of single clients' arrays, joined.
 
     Raises:
-      TypeError, ValueError: as `FederatedDataset.from_clients`.
+      TypeError, ValueError: as for `FederatedDataset.from_clients`.
     """
     require_clients(clients)
     if not clients:
-        raise ValueError("A data set needs at least one client, and got none.")
+        raise ValueError("A data set needs at least one client, but none was given.")
     if isinstance(clients, Mapping):
         labels, tables = list(clients), list(clients.values())
         names = checked_names(labels)

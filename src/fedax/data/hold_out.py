@@ -1,4 +1,4 @@
-"""A part of a client's examples, held out from its local training."""
+"""Holds out a part of a client's examples from local training."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class ClientPart:
     """Some of a client's examples, with the interface of `ClientData`.
 
     Attributes:
-      data: all of them.
+      data: all of the client's examples.
       num_held_out: int32 scalar, h.
-      num_examples: int32 scalar, how many are in this part.
+      num_examples: int32 scalar, the number in this part.
       is_held_out: static, whether this is the part held out or the rest.
     """
 
@@ -70,7 +70,7 @@ def hold_out(
     Args:
       data: the client's examples.
       fraction: of them, in (0, 1): h = fraction n, rounded, at least 1 and at most n - 1, and
-        at most 2^31 / n. A client with one example has it in both parts.
+        at most 2^31 / n. If a client has a single example, both parts contain it.
 
     Returns:
       The rest and the held-out part.

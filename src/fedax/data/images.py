@@ -1,4 +1,4 @@
-"""Encoded images as pixels, of a few kinds that can be told apart by dtype and shape."""
+"""Decodes images to pixels, in a few kinds that differ by dtype and shape."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _ORIENTATION = 0x0112
 
 
 class ColourError(ValueError):
-    """An image has colours that are not read; the message is a phrase."""
+    """An image has a colour mode that fedax does not read; the message is a phrase."""
 
 
 def pixels_of(image: Any) -> np.ndarray:
-    """The pixels of an opened image of Pillow's.
+    """The pixels of an opened Pillow image.
 
-    A palette becomes its colours, RGB or, with transparency, RGBA; 1 bit becomes 0 and 255; CMYK
-    and other colour spaces become RGB. An image that says how it is turned is turned.
+    Palettes become RGB or, with transparency, RGBA; 1-bit images become 0 and 255; CMYK and other
+    colour spaces become RGB. An orientation tag is applied.
 
     Args:
       image: as `PIL.Image.open` gives it.
@@ -34,7 +34,7 @@ def pixels_of(image: Any) -> np.ndarray:
       with 2 (grey, alpha), 3 (RGB) or 4 (RGBA).
 
     Raises:
-      ColourError: its colours cannot be converted to RGB.
+      ColourError: if its colours cannot be converted to RGB.
 
     Example:
       >>> from PIL import Image
@@ -55,7 +55,9 @@ def pixels_of(image: Any) -> np.ndarray:
     if mode == "P":
         return np.asarray(image.convert("RGBA" if image.has_transparency_data else "RGB"))
     if mode not in _CONVERTED:
-        raise ColourError(f"has the colour mode {mode}, which is not read. Convert it to RGB.")
+        raise ColourError(
+            f"has the colour mode {mode}, which fedax does not read. Convert it to RGB."
+        )
     return np.asarray(image.convert(_CONVERTED[mode]))
 
 

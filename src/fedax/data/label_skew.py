@@ -12,11 +12,11 @@ from fedax.validate import unknown
 
 
 class LabelSkew(NamedTuple):
-    """How many examples of each label clients have, where they have any.
+    """The number of examples of each label that each client has (nonzero counts only).
 
     Attributes:
-      labels: int [num_labels], ascending, those that occur.
-      sizes: int64 [num_clients], examples of each client.
+      labels: int [num_labels], the labels that occur, ascending.
+      sizes: int64 [num_clients], the number of examples of each client.
       clients, codes, counts: of each pair of a client and a label that occurs there, the client's
         index, the label's place in `labels` and the number of examples; by clients, ascending.
     """
@@ -34,12 +34,12 @@ class LabelSkew(NamedTuple):
 
     @property
     def num_clients_with(self) -> np.ndarray:
-        """How many clients have each label, int64 [num_labels]."""
+        """The number of clients that have each label, int64 [num_labels]."""
         return np.bincount(self.codes, minlength=len(self.labels))
 
     @property
     def num_labels(self) -> np.ndarray:
-        """How many labels each client has, int64 [num_clients]."""
+        """The number of labels that each client has, int64 [num_clients]."""
         return np.bincount(self.clients, minlength=len(self.sizes))
 
     @property
@@ -72,17 +72,17 @@ class LabelSkew(NamedTuple):
 
 
 def label_skew(dataset: FederatedDataset, label: str | None = None) -> LabelSkew | None:
-    """How labels are spread over clients.
+    """Counts the labels of each client.
 
     Args:
       dataset: the clients.
-      label: the array of labels; None: "y", if that is one of labels.
+      label: the name of the array of labels; None: "y", if it holds labels.
 
     Returns:
-      The counts; None if no array was named and "y" is none of labels.
+      The counts; None if `label` is None and "y" does not hold labels.
 
     Raises:
-      ValueError: the array that was named is not there, or none of labels.
+      ValueError: if the named array does not exist or does not hold labels.
 
     Example:
       >>> skew = label_skew(FederatedDataset({"y": np.array([0, 0, 0, 1])}, np.array([0, 2, 4])))

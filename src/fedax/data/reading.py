@@ -1,4 +1,4 @@
-"""Files in a format of the field, recognised and made a data set."""
+"""Recognises files in common formats and makes them a data set."""
 
 from __future__ import annotations
 
@@ -58,33 +58,34 @@ def read_data(
     store: Path | str | None = None,
     progress: bool | Progress | None = None,
 ) -> FederatedDataset:
-    r"""A data set of files in a format of the field, which are read once, in bounded memory.
+    r"""Reads files in a common format as a data set, once and in bounded memory.
 
-    What is read is written into a store, a folder of arrays that are mapped from then on; later
-    calls open it in less than a second. It is made again if you remove it. A call that was killed
-    is gone on with by the next one.
+    The data are written to a store, a folder of memory-mapped arrays; later calls open it in less
+    than a second. Remove the store to have it made again. If a call is killed, the next one
+    continues it.
 
     Args:
       path: a file or a folder: TensorFlow Federated's SQLite or HDF5, LEAF's JSON, IDX (MNIST),
-        CIFAR's batches, Parquet, CSV, NumPy's .npz or .npy, a data set that Hugging Face's
-        `datasets` saved, or a store.
-      format: None: by the file's beginning and name.
-      client_column: of Parquet, CSV and `datasets`: the column that says whose a row is. Of
-        NumPy's files: the array, None meaning "client_ids".
-      columns: of the former three: which to take; see `FederatedDataset.from_frame`.
-      split: of files with several: "train", "test" or as they call it.
-      transform: from a client's columns to its arrays of numbers, for text and the like; None for
-        a client leaves it out. Missing cells of Parquet, CSV and `datasets` come as NaN, those of
-        text as None. Its code and what it holds are recorded with the store.
-      skip_empty: leave out clients without examples (of LEAF and TensorFlow Federated), which are
-        refused otherwise unless a transform leaves them out.
-      store: the store's folder. None: beside the files, NAME.store or NAME-SPLIT.store.
-      progress: whether to show a bar, or a function of the clients and the examples so far. None:
-        a bar if the standard error is a terminal.
+        CIFAR's batches, Parquet, CSV, NumPy's .npz or .npy, a data set saved by Hugging Face's
+        `datasets`, or a store.
+      format: of the files; None: recognised by their beginning and name.
+      client_column: for Parquet, CSV and `datasets`, the column with each row's client. For NumPy
+          files, the array; None: "client_ids".
+      columns: for Parquet, CSV and `datasets`, the columns to read; see
+          `FederatedDataset.from_frame`.
+      split: for files with several splits, its name, such as "train" or "test".
+      transform: maps a client's columns to its arrays of numbers, for example for text; a client
+          for which it returns None is left out. Missing cells of Parquet, CSV and `datasets` are
+          NaN, in text None. Its code and the values that it uses are recorded with the store.
+      skip_empty: leave out clients without examples (in LEAF and TensorFlow Federated); otherwise
+          they are an error unless the transform leaves them out.
+      store: the store's folder. None: NAME.store or NAME-SPLIT.store next to the files.
+      progress: True to show a bar, or a function that is called with the clients and examples so
+          far. None: a bar if the standard error is a terminal.
 
     Raises:
-      DataError: the files are malformed or of no known format, an option is missing, or there is
-        a store of other files or options already.
+      DataError: if the files are malformed or in an unknown format, an option is missing, or the
+          store exists already for other files or options.
 
     Example:
       >>> import tempfile
@@ -119,11 +120,11 @@ def read_data(
 
 @contextlib.contextmanager
 def progress_bar(title: str, num_clients: int | None = None) -> Iterator[Progress]:
-    """A bar on the standard error, for `convert(progress=...)`; it goes when the block ends.
+    """A bar on the standard error, for `convert(progress=...)`; it disappears when the block ends.
 
     Args:
-      title: what is converted.
-      num_clients: how many there are; None: not known.
+      title: of the bar.
+      num_clients: the total; None: not known.
     """
     from rich.progress import (  # noqa: PLC0415 - few conversions are watched
         BarColumn,
@@ -164,16 +165,16 @@ def _opened(
         return open_store(folder)
     differing = _differing(table.get("conversion"), conversion)
     made = (
-        f"with other options: its {differing}= is different"
+        f"with a different {differing}="
         if differing and clients.is_of(files)
-        else f"of other files than {path} now holds, or with other options"
+        else f"from different files than {path} now holds, or with different options"
     )
     hint = (
         " (its code and the values that it holds are compared)" if differing == "transform" else ""
     )
     raise DataError(
-        f"{folder} was made {made}{hint}. Remove it to have it made again, or name another folder: "
-        "store=."
+        f"{folder} was made {made}{hint}. Remove it to make it again, or choose another folder "
+        "with store=FOLDER."
     )
 
 
@@ -209,7 +210,7 @@ def recognised(path: Path) -> Format:
         if path.name.startswith(tuple(name for names in _CIFAR_NAMES.values() for name in names)):
             return "cifar"
     raise DataError(
-        f"{path} is in none of the formats that are recognised. Name its format: format= one of "
+        f"The format of {path} was not recognised. Set format= to one of "
         f"{', '.join(map(repr, get_args(Format)))}."
     )
 
@@ -217,7 +218,7 @@ def recognised(path: Path) -> Format:
 def _needs_column(client_column: str | None, kind: str) -> str:
     if client_column is None:
         raise DataError(
-            f"{kind} needs client_column=, the name of the column that says whose a row is."
+            f"{kind} needs client_column=, the name of the column with each row's client."
         )
     return client_column
 
@@ -253,10 +254,12 @@ def _huggingface(
         with reading(path, "a folder"):
             found = [own.name for own in sorted(path.iterdir()) if (own / "state.json").is_file()]
         if split not in found:
-            raise DataError(f"{path}: {unknown('split', split, found)} Name one: split=.")
+            raise DataError(f"{path}: {unknown('split', split, found)} Choose one with split=.")
         folder = path / split
         if not folder.resolve().is_relative_to(path.resolve()):
-            raise DataError(f"{folder} is a link that leads out of {path}. Name its folder itself.")
+            raise DataError(
+                f"{folder} is a link that leads out of {path}. Give its target folder instead."
+            )
     return readers.read_saved_huggingface(
         folder, _needs_column(client_column, "A data set of Hugging Face's"), columns,
         gaps=has_transform,
@@ -274,7 +277,7 @@ def _idx(path: Path, split: str | None) -> Clients:
     labels = images.name.replace("images-idx3", "labels-idx1")
     if labels == images.name:
         raise DataError(
-            f"{images} must have a name as train-images-idx3-ubyte, beside which the labels are "
+            f"{images} must have a name like train-images-idx3-ubyte, so that its labels can be "
             "found; otherwise use fedax.data.readers.read_idx(images, labels)."
         )
     beside = images.with_name(labels)

@@ -1,4 +1,4 @@
-"""Arrays that a data set reads a few rows at a time: sparse ones, and rows of a file.
+"""Arrays that are read a few rows at a time: sparse arrays, and rows of a file.
 
 Both have an array's shape, dtype and indexing by rows, and give ordinary arrays. What a round
 needs is read when its cohort is, so memory holds the cohort's rows and not the whole.
@@ -34,7 +34,7 @@ class LazyRows(abc.ABC):
 
     @abc.abstractmethod
     def take(self, rows: np.ndarray | slice) -> LazyRows:
-        """These rows, still to be read."""
+        """These rows, not read yet."""
 
     @property
     def ndim(self) -> int:
@@ -51,7 +51,7 @@ class LazyRows(abc.ABC):
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         if copy is False:
-            raise ValueError(f"{self!r} becomes an array by reading all of it, which copies.")
+            raise ValueError(f"{self!r} can become an array only by copying all of it.")
         return self[:] if dtype is None else self[:].astype(dtype, copy=False)
 
     def __repr__(self) -> str:
@@ -82,7 +82,7 @@ class SparseRows(LazyRows):
 
 
 class SelectedRows(LazyRows):
-    """Rows of an array in a file, in any order; reads those that are asked for.
+    """Rows of an array in a file, in any order; only indexed rows are read.
 
     Example:
       >>> SelectedRows(np.arange(10.0), np.array([7, 2, 5]))[1:].tolist()
@@ -110,13 +110,13 @@ def as_rows(value: Any, what: str) -> Any:
       what: the array, such as "The array 'x'".
 
     Raises:
-      ValueError: no array of numbers can be made of it, or the sparse array has not two axes.
+      ValueError: if it cannot become an array of numbers, or a sparse array does not have two axes.
     """
     rows = value
     if scipy.sparse.issparse(value):
         if value.ndim != 2:
             raise ValueError(
-                f"{what} is sparse and so needs two axes, examples and columns, but has "
+                f"{what} is sparse, so it needs two axes (examples, columns), but has "
                 f"{value.ndim}."
             )
         rows = SparseRows(value)
@@ -125,13 +125,13 @@ def as_rows(value: Any, what: str) -> Any:
             rows = np.asarray(value)
         except (TypeError, ValueError) as error:
             raise ValueError(
-                f"{what} is {kind_of(value)} of which no array can be made: {error}. Its examples "
-                "must have one shape; pad or cut them."
+                f"{what} is {kind_of(value)} that cannot become an array: {error}. All examples "
+                "must have the same shape; pad or cut them."
             ) from None
     if np.ma.is_masked(rows):
         raise ValueError(
-            f"{what} is masked, and a model would compute with what is behind the mask. Fill it, "
-            "as in array.filled(0), or leave these examples out."
+            f"{what} is masked, but a model would use the values behind the mask. Fill it, "
+            "as in array.filled(0), or leave out these examples."
         )
     if rows.ndim:  # of others it is said that they have no examples
         require_numbers(what, rows.dtype)

@@ -82,15 +82,15 @@ def encode(text: str) -> np.ndarray:
 
 
 def decode(tokens: np.ndarray | Sequence[int]) -> str:
-    """Tokens to text: padding, begin and end give nothing, out of vocabulary gives U+FFFD.
+    """Tokens to text; padding, begin and end are left out, out of vocabulary becomes U+FFFD.
 
     Raises:
-      ValueError: a token is not between 0 and 89.
+      ValueError: if a token is not between 0 and 89.
     """
     tokens = np.asarray(tokens, np.int64)
     if tokens.size and not 0 <= tokens.min() <= tokens.max() < VOCABULARY_SIZE:
         raise ValueError(
-            f"Tokens go from 0 to {VOCABULARY_SIZE - 1}, but these go from {tokens.min()} to "
+            f"Tokens must be 0 to {VOCABULARY_SIZE - 1}, but these go from {tokens.min()} to "
             f"{tokens.max()}."
         )
     return "".join(_TEXT_OF_TOKEN[tokens.ravel()])
@@ -116,7 +116,7 @@ def sequences(tokens: np.ndarray, length: int = SEQUENCE_LENGTH) -> np.ndarray:
       uint8 [ceil((num_tokens - 1) / length), length + 1], the last row filled up with padding.
 
     Raises:
-      ValueError: `length` is less than 1.
+      ValueError: if `length` is less than 1.
 
     Example:
       >>> sequences(np.array([88, 5, 6, 89], np.uint8), length=2).tolist()
@@ -131,7 +131,7 @@ def split_lines(lines: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
     Both have at least one line.
 
     Raises:
-      ValueError: there are fewer than two lines.
+      ValueError: if there are fewer than two lines.
     """
     if len(lines) < 2:
         raise ValueError(f"A split needs at least two lines, but there are {len(lines)}.")
@@ -144,14 +144,14 @@ def load_lines(path: Path | None = None) -> dict[str, list[str]]:
     """Reads all clients' lines of dialogue.
 
     Args:
-      path: the compact file; by default the one that is part of fedax.
+      path: the compact file; by default the one included in fedax.
 
     Returns:
       `play/ROLE` -> at least two lines; plays in alphabetical order, roles and lines in the order
       of the play.
 
     Raises:
-      ValueError: the file is missing, or differs from the one that this version of fedax knows.
+      ValueError: if the file is missing or differs from the one that this version of fedax expects.
     """
     text = bz2.decompress(_read_checked(PATH if path is None else path)).decode("utf-8")
     clients = (client.split("\n") for client in text[1:].removesuffix("\n").split("\n@"))
@@ -165,10 +165,10 @@ def load(path: Path | None = None) -> tuple[ClientArrays, ClientArrays]:
     and each part is a stream of its own.
 
     Args:
-      path: the compact file; by default the one that is part of fedax.
+      path: the compact file; by default the one included in fedax.
 
     Raises:
-      ValueError: the file is missing, or differs from the one that this version of fedax knows.
+      ValueError: if the file is missing or differs from the one that this version of fedax expects.
     """
     clients = load_lines(path)
     splits = [split_lines(lines) for lines in clients.values()]
@@ -179,21 +179,21 @@ def load(path: Path | None = None) -> tuple[ClientArrays, ClientArrays]:
 
 
 def bigram_accuracy(train_tokens: np.ndarray, test_tokens: np.ndarray) -> float:
-    """How often the most frequent successor of a character is the next one: a model's floor.
+    """The accuracy of predicting each character's most frequent successor: a baseline.
 
-    Successors are counted on the training sequences of all clients; of equally frequent ones the
-    smallest token is predicted. A token that has no successor there predicts the most frequent
-    target of all. Padding is no target.
+    Successors are counted on the training sequences of all clients; ties go to the smallest token.
+    A token without a successor there predicts the most frequent target overall. Padding does not
+    count as a target.
 
     Args:
       train_tokens: uint8 [num_train, length + 1].
       test_tokens: uint8 [num_test, length + 1].
 
     Returns:
-      the share of the test targets that are predicted, between 0 and 1.
+      the accuracy on the test targets, between 0 and 1.
 
     Raises:
-      ValueError: one of the two has no target.
+      ValueError: if one of the two has no target.
     """
     contexts, targets = _pairs(train_tokens, "training")
     counts = np.bincount(contexts * VOCABULARY_SIZE + targets, minlength=VOCABULARY_SIZE**2)

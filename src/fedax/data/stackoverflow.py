@@ -38,7 +38,7 @@ def read_words(path: Path | str, size: int = NUM_WORDS) -> tuple[str, ...]:
     """The commonest words of a file such as `stackoverflow.word_count`.
 
     Raises:
-      DataError: the file cannot be read, or has another form, or too few words.
+      DataError: if the file cannot be read, has a different format, or too few words.
     """
     check_count("size", size)
     try:
@@ -59,7 +59,7 @@ def read_tags(path: Path | str, size: int = NUM_TAGS) -> tuple[str, ...]:
     """The commonest tags of a file such as `stackoverflow.tag_count`.
 
     Raises:
-      DataError: the file cannot be read, or has another form, or too few tags.
+      DataError: if the file cannot be read, has a different format, or too few tags.
     """
     check_count("size", size)
     try:
@@ -67,7 +67,7 @@ def read_tags(path: Path | str, size: int = NUM_TAGS) -> tuple[str, ...]:
     except (OSError, ValueError, RecursionError) as error:
         raise DataError(f"The tags cannot be read from {path}: {error}.") from None
     if not isinstance(counts, dict) or not all(type(n) is int for n in counts.values()):
-        raise DataError(f"{path} must be a JSON table of tags and their counts, but is not.")
+        raise DataError(f"{path} must be a JSON object, tag -> count, but is not.")
     ordered = sorted(counts, key=lambda tag: counts[tag], reverse=True)
     return _commonest(ordered[:size], size, path, "tags")
 

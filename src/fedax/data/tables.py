@@ -109,7 +109,7 @@ def choose(
         )
     for array, group in chosen.items():
         if not isinstance(array, str):
-            raise ValueError(f"Array names must be text, but a column is named {array!r}.")
+            raise ValueError(f"Array names must be text, but a column has the name {array!r}.")
         for name in _listed(group):
             if name not in there:
                 raise ValueError(unknown("column", name, map(str, names)))

@@ -1,4 +1,4 @@
-"""Text as a model takes it: a vocabulary of the population, and sequences of token ids.
+"""Text for models: a vocabulary of the population, and sequences of token ids.
 
 | id | meaning |
 |---|---|
@@ -27,17 +27,17 @@ Unit: TypeAlias = Literal["word", "character"]
 
 @dataclasses.dataclass(frozen=True)
 class Vocabulary:
-    """Token ids of texts; a text is a string, or a sequence of tokens that you made of it.
+    """Maps texts to token ids; a text is a string or a sequence of tokens.
 
     A string is split at white space into words or, with the unit "character", into characters.
-    Lower case, punctuation and the like are yours to settle before. Bytes are decoded as UTF-8.
+    Normalise case and punctuation beforehand if needed. Bytes are decoded as UTF-8.
 
     Attributes:
       known: the tokens with the ids 1 to n.
-      unit: into what strings are split, "word" or "character".
+      unit: how strings are split, "word" or "character".
 
     Raises:
-      ValueError: there is no such unit, or a token comes twice.
+      ValueError: if the unit is unknown, or a token occurs twice.
 
     Example:
       >>> vocabulary = Vocabulary.build(["to be or not to be", "to do"], size=3)
@@ -70,58 +70,60 @@ class Vocabulary:
         object.__setattr__(self, "known", tuple(_tokens(self.known)))
         if len(self._ids) < len(self.known):
             ((twice, _),) = collections.Counter(self.known).most_common(1)
-            raise ValueError(f"The token {twice!r} comes twice in the vocabulary.")
+            raise ValueError(f"The token {twice!r} occurs twice in the vocabulary.")
 
     @classmethod
     def build(
         cls, texts: Iterable[str | Sequence[str]], size: int = 10_000, unit: Unit = "word"
     ) -> Vocabulary:
-        """The `size` most frequent tokens of these texts; of equally frequent ones the smaller.
+        """A vocabulary of the `size` most frequent tokens; ties go to the smaller token.
 
-        Build it from training texts. The counts are of the whole population, which real clients
-        would have to send (by secure aggregation, say).
+        Build it from training texts. It counts tokens over the whole population; in practice
+        clients would have to send these counts, for example by secure aggregation.
 
         Args:
           texts: of all clients, in any order.
-          size: known tokens at most, >= 1; special ids come on top.
-          unit: into what strings are split.
+          size: the largest number of known tokens, >= 1, without special ids.
+          unit: how strings are split.
 
         Raises:
-          ValueError: an argument is out of its range, there is no token, or a text or token is
-            neither text nor UTF-8.
+          ValueError: if an argument is out of range, there is no token, or a text or token is
+              neither text nor UTF-8.
         """
         check_count("size", size)
         check_choice("unit", unit, get_args(Unit))
         if isinstance(texts, str | bytes):
             raise ValueError(
-                "texts must be a list of texts, but is one text; a vocabulary of it alone is "
+                "texts must be a list of texts, but is a single text. For a vocabulary of it use "
                 "Vocabulary.build([text])."
             )
         counts: collections.Counter[str] = collections.Counter()
         for text in texts:
             counts.update(_split(text, unit))
         if not counts:
-            raise ValueError("The texts have no token, so there is no vocabulary of them.")
+            raise ValueError(
+                "The texts have no tokens, so there is nothing to build a vocabulary from."
+            )
         by_count = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
         return cls(tuple(token for token, _ in by_count[:size]), unit)
 
     def __len__(self) -> int:
-        """The number of ids, special ones included: a model's `vocabulary_size`."""
+        """The number of ids, including special ones: a model's `vocabulary_size`."""
         return len(self.known) + 4
 
     @property
     def unknown(self) -> int:
-        """The id of a token that is not known, n + 1."""
+        """The id of unknown tokens, n + 1."""
         return len(self.known) + 1
 
     @property
     def begin(self) -> int:
-        """The id with which a text begins, n + 2."""
+        """The id that begins a text, n + 2."""
         return len(self.known) + 2
 
     @property
     def end(self) -> int:
-        """The id with which a text ends, n + 3."""
+        """The id that ends a text, n + 3."""
         return len(self.known) + 3
 
     @functools.cached_property
@@ -129,20 +131,20 @@ class Vocabulary:
         return {token: place for place, token in enumerate(self.known, start=1)}
 
     def encode(self, text: str | Sequence[str]) -> np.ndarray:
-        """The ids of a text's tokens, int32; adds neither begin nor end."""
+        """The ids of a text's tokens, int32, without begin and end."""
         ids, unknown = self._ids, self.unknown
         return np.array([ids.get(token, unknown) for token in _split(text, self.unit)], np.int32)
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
-        """A text of these ids; padding, begin and end give nothing, an unknown token U+FFFD.
+        """The text of these ids; padding, begin and end are left out, unknown tokens become U+FFFD.
 
         Raises:
-          ValueError: an id is not of this vocabulary.
+          ValueError: if an id is not in this vocabulary.
         """
         ids = np.asarray(ids, np.int64).ravel()
         if ids.size and not 0 <= ids.min() <= ids.max() < len(self):
             raise ValueError(
-                f"The ids of this vocabulary go from 0 to {len(self) - 1}, but these go from "
+                f"The ids of this vocabulary are 0 to {len(self) - 1}, but the ids given go from "
                 f"{ids.min()} to {ids.max()}."
             )
         tokens = (*self.known, "\ufffd")
@@ -150,11 +152,11 @@ class Vocabulary:
         return (" " if self.unit == "word" else "").join(words)
 
     def sequences(self, texts: Iterable[str | Sequence[str]], length: int) -> np.ndarray:
-        """Texts as rows of one length: begin, the tokens, end; what is too long continues below.
+        """Rows of equal length: begin, the tokens, end; long texts continue in the next row.
 
         A row's inputs are its first `length` ids and its targets the last `length`, see
-        `cut_sequences`; `fedax.next_token` and `fedax.models.character_lstm` take such rows and
-        leave padding out.
+        `cut_sequences`; `fedax.next_token` and `fedax.models.character_lstm` use such rows and
+        ignore padding.
 
         Args:
           texts: of one client.
@@ -164,10 +166,11 @@ class Vocabulary:
           int32 [num_sequences, T + 1].
 
         Raises:
-          ValueError: the length is out of its range, `texts` is a single text, or one is no text.
+          ValueError: if the length is out of range, `texts` is a single text, or an item is not a
+              text.
         """
         if isinstance(texts, str | bytes):
-            raise ValueError("texts must be a list of texts, but is one text; write [text].")
+            raise ValueError("texts must be a list of texts, but is a single text; write [text].")
         rows = [
             cut_sequences(
                 np.concatenate([[self.begin], self.encode(text), [self.end]]).astype(np.int32),
@@ -194,7 +197,7 @@ def cut_sequences(tokens: np.ndarray, length: int) -> np.ndarray:
       padding.
 
     Raises:
-      ValueError: `length` is less than 1.
+      ValueError: if `length` is less than 1.
     """
     if length < 1:
         raise ValueError(f"A sequence needs at least one input, but its length is {length}.")

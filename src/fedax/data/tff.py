@@ -1,4 +1,4 @@
-"""Rows as TensorFlow Federated publishes them, made into arrays of numbers."""
+"""Transforms rows published by TensorFlow Federated to arrays of numbers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def emnist_images(columns: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """EMNIST's `pixels` (float32 in [0, 1], paper being 1) as `x` uint8 [n, 28, 28, 1], and `y`.
 
     Raises:
-      DataError: a pixel is not one of 256 grey values.
+      DataError: if a pixel is not one of 256 grey values.
     """
     pixels = np.asarray(columns["pixels"], np.float32)
     grey = np.rint(pixels * 255)

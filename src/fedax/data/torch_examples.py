@@ -17,8 +17,8 @@ def torch_clients(clients: Any, names: Sequence[str]) -> Any:
                 for name, part in clients.items()}
     if not isinstance(clients, list | tuple):
         raise TypeError(
-            "from_torch takes a data set for each client, in a dictionary or a list, but got "
-            f"{type(clients).__name__}. For one data set of all clients give client_ids=, too."
+            "from_torch takes one data set per client, in a dictionary or a list, but got "
+            f"{type(clients).__name__}. For one data set of all clients, also give client_ids=."
         )
     return [torch_arrays(part, names, f"Client {index}") for index, part in enumerate(clients)]
 
@@ -36,17 +36,17 @@ def torch_arrays(source: Any, names: Sequence[str], where: str) -> dict[str, np.
             arrays = {key: np.empty((len(indices), *value.shape), value.dtype)
                       for key, value in parts.items()}
         if parts.keys() != arrays.keys():
-            raise ValueError(f"{place}: has {list(parts)}, but the first has {list(arrays)}.")
+            raise ValueError(f"{place} has {list(parts)}, but the first has {list(arrays)}.")
         for key, value in parts.items():
             if value.shape != arrays[key].shape[1:] or value.dtype != arrays[key].dtype:
                 raise ValueError(
                     f"{place}: {key!r} is {value.dtype}{list(value.shape)}, but that of the first "
-                    f"is {arrays[key].dtype}{list(arrays[key].shape[1:])}. Give all examples one "
-                    "shape and type, by a transform of the data set, say."
+                    f"is {arrays[key].dtype}{list(arrays[key].shape[1:])}. Give all examples the "
+                    "same shape and type, for example by a transform of the data set."
                 )
             arrays[key][row] = value
     if not arrays:
-        raise ValueError(f"{where} has no examples. Leave such clients out.")
+        raise ValueError(f"{where} has no examples. Leave out such clients.")
     return arrays
 
 
@@ -92,7 +92,7 @@ def _parts(example: Any, names: Sequence[str], place: str) -> dict[str, np.ndarr
     if len(parts) != len(names):
         raise ValueError(
             f"{place}: has {len(parts)} parts, but names= has {len(names)}, {quoted(list(names))}. "
-            "Name every part."
+            "Give one name for each part."
         )
     named = zip(names, parts, strict=True)
     return {key: _array(value, f"{place}: {key!r}") for key, value in named}
@@ -116,7 +116,7 @@ def _array(value: Any, place: str) -> np.ndarray:
         array = np.empty((), object)
     if array.dtype.kind not in "biuf":
         raise ValueError(
-            f"{place} is of type {kind}, not numbers. Make it a tensor by a transform of the data "
+            f"{place} is of type {kind}, not numbers. Convert it with a transform of the data "
             "set, such as torchvision's ToTensor()."
         )
     return array

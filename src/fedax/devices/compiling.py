@@ -1,4 +1,4 @@
-"""How programs are compiled on the platform at hand."""
+"""How programs are compiled on the current platform."""
 
 from __future__ import annotations
 

@@ -189,7 +189,8 @@ def check_options(
             if not setting.checked and value is not setting.default:
                 check_kind(key, values[key], setting.hint)
         except (SyntaxError, TypeError, ValueError) as error:
-            raise ConfigError(f"{what}: {error}") from error
+            where = "" if key in str(error) else f"{key}: "
+            raise ConfigError(f"{what}: {where}{error}") from error
     return values
 
 

@@ -167,7 +167,8 @@ class Display:
             self._drawn = now
             rate = self._rate()
             speed = f"{rate:.2f} rounds/s" if rate else ""
-            left = f"{(self._num_rounds - metrics['round']) / rate:.0f} s left" if rate else ""
+            rounds_left = self._num_rounds - metrics["round"]
+            left = f"{rounds_left / rate:.0f} s left" if rate and rounds_left else ""
             words = [f"round {int(metrics['round'])}/{self._num_rounds}", speed, left, self._loss()]
             self.say("  ".join(filter(None, [*words, test])))
 

@@ -141,6 +141,8 @@ def require_run(folder: Path) -> None:
         _require_no_sweep(folder, config)
         return
     message = f"{folder} is not a run folder: it does not contain config.json."
+    if not os.path.lexists(folder):
+        message = f"The run folder {folder} does not exist."
     try:
         found = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
         (folder / CONFIG).is_file()
@@ -258,7 +260,7 @@ def explained(folder: Path, go_on: str | None = None) -> Iterator[None]:
 
     Args:
       folder: where it may happen.
-      go_on: how to go on with the run; None: on the command line.
+      go_on: how to continue the run; None: on the command line.
     """
     try:
         yield
@@ -280,7 +282,7 @@ def explained(folder: Path, go_on: str | None = None) -> Iterator[None]:
 
 
 def resume_command(folder: Path) -> str:
-    """The command that goes on with a run."""
+    """The command that continues a run."""
     return f"fedax run --resume {for_shell(folder)}"
 
 
@@ -290,7 +292,7 @@ def for_shell(word: Path | str) -> str:
 
 
 def resuming(folder: Path) -> str:
-    """How to go on with a run on the command line, the end of a sentence."""
+    """How to continue a run on the command line, the end of a sentence."""
     return f"continue with: {resume_command(folder)}"
 
 
@@ -303,7 +305,7 @@ def locked(
     Args:
       folder: of a run.
       go_on: as for `explained`.
-      goes_on: whether what the folder holds goes on.
+      goes_on: whether the run in the folder continues.
 
     Raises:
       RunError: if it cannot be written, holds a link (see `fedax.files.regular.not_plain`), or was
@@ -326,7 +328,7 @@ def locked(
 
 
 def _require_same_draws(folder: Path) -> None:
-    """Raises an error if what is in a folder would go on with other random numbers."""
+    """Raises an error if the run in a folder would continue with different random numbers."""
     if not (folder / CONFIG).is_file():
         return
     try:
@@ -334,7 +336,7 @@ def _require_same_draws(folder: Path) -> None:
     except RunError:  # whoever reads it whole says what is wrong
         return
     if why := other_draws(made_by):
-        raise RunError(f"{folder} cannot go on. {why}")
+        raise RunError(f"The run in {folder} cannot be continued. {why}")
 
 
 def drop_defaults(

@@ -1,8 +1,8 @@
 """Imports of what a user wrote: siblings are found, and two folders do not get in each other's way.
 
 Python knows one module of a name. Two files of one name, or two files with siblings of one name,
-may come from two folders here, so what was imported from a folder is kept by folder, and only the
-modules of the folder that is at work stand in `sys.modules` under their names.
+may come from two folders here, so imported modules are stored by folder, and only those of the
+current folder are in `sys.modules` under their names.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def import_module(name: str, root: Path | None) -> ModuleType:
 
 @contextlib.contextmanager
 def beside(folder: Path) -> Iterator[None]:
-    """Imports find what lies in the folder, as those of a script in it do."""
+    """Imports find the folder's modules, as they do for a script in it."""
     own = _MODULES.setdefault(folder, {})
     others = {
         name: module

@@ -1,7 +1,7 @@
 """Parameters in a file that other libraries read too (safetensors).
 
-A file holds every array by its name and, as text in its header, the containers that they lie in,
-so that it gives back dictionaries, lists, tuples and named tuples without being told.
+A file holds every array by its name and, as text in its header, their containers, so that
+dictionaries, lists, tuples and named tuples are restored.
 """
 
 from __future__ import annotations

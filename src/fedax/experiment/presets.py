@@ -36,7 +36,7 @@ def check_preset(task: str, preset: str) -> None:
 
 
 def default_algorithm(task: str, source: Source | None = None) -> str:
-    """The method to train a task with if none is named.
+    """The default method of a task.
 
     Example:
       >>> default_algorithm("shakespeare"), default_algorithm("mnist")

@@ -73,8 +73,8 @@ def time_parts(rounds: Iterable[Mapping[str, Any]], saving: float) -> dict[str, 
 
     Returns:
       data: waiting for clients' data, which a thread brings while the device works; compile;
-      local_steps: the compiled rounds, which are local steps but for one sum over the clients and
-      one server step each; evaluation; checkpoint.
+      local_steps: the compiled rounds, which are local steps except for one sum over the clients
+      and one server step each; evaluation; checkpoint.
     """
     rounds = list(rounds)
 

@@ -165,6 +165,8 @@ def resume(
         note = f"Continuing after round {done}." if done else (
             "There is no checkpoint yet: starting from the beginning."
         )
+        if done == config.num_rounds:
+            note = f"All {done} rounds are done. To train longer: --rounds N."
         remember(job, restored)
         display = Display(config.num_rounds, done)
         notes = [*describe_sources(config), *restored.refused, note]
@@ -200,7 +202,7 @@ def _settings(
     x64: Any = jax.config
     start = restored.state.server_state
     return {
-        **dataclasses.asdict(config), "the round to go on from": int(start.round_index),
+        **dataclasses.asdict(config), "the round to continue from": int(start.round_index),
         "the model to start from": digest_of_params(start.params) if are_several() else None,
         "the task": tasks[0],
         "the number of devices": jax.local_device_count(),
@@ -266,7 +268,7 @@ def fitted_cohort(
 
 
 def smaller_cohort(config: RunConfig, num_clients: int) -> RunConfig:
-    """The configuration with a cohort of at most so many."""
+    """The configuration with a cohort of at most `num_clients`."""
     return dataclasses.replace(config, cohort_size=min(config.cohort_size, num_clients))
 
 

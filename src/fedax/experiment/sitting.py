@@ -57,12 +57,12 @@ class Job(NamedTuple):
 
     Attributes:
       folder: where it is kept.
-      config: what its config.json holds, but for what it was made by.
+      config: the content of its config.json, except what it was made by.
       task, algorithm: what is learned, and how.
       sent: what a client sends and gets in a round.
       rounds: (state) -> the reports of the rounds that are left.
       watch: when to stop, and which model is the best.
-      go_on: how to go on when it was stopped, the end of a sentence.
+      go_on: how to continue when it was stopped, the end of a sentence.
       warn: tells of a client that is rejected again and again, of a run that does not learn, and
         of a sink that fails; None: the display does.
     """
@@ -252,7 +252,7 @@ def _finish(
     job: Job, references: Mapping[str, Any], saving: float, rejections: Rejections,
     display: Display, state: TrainingState, sinks: Sinks,
 ) -> dict[str, Any]:
-    """Writes the summary and the page, closes the sinks, and says what came out."""
+    """Writes the summary and the page, closes the sinks, and returns the summary."""
     with explained(job.folder, job.go_on):
         _at_end(job, read_metrics(job.folder), state)
         summary = write_summary(

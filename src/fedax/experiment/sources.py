@@ -1,6 +1,6 @@
-"""A user's own task or method: how it is named, found and loaded, and whether it has changed.
+"""A user's own task or method: how it is specified, found and loaded, and whether it has changed.
 
-It is named as `FILE.py:NAME`, as `package.module:NAME`, or by the entry point of an installed
+It is given as `FILE.py:NAME`, as `package.module:NAME`, or by the entry point of an installed
 package in the group `fedax.tasks` or `fedax.algorithms`.
 """
 
@@ -40,7 +40,7 @@ class Source:
       module: its name, if it was not named by its file.
       distribution, version: of the package whose entry point it is.
       imports: the files beside it, or of its package, that it imports: place -> SHA-256.
-      changed_after: rounds after which a run went on with another version (`--force`).
+      changed_after: rounds after which a run continued with a different version (`--force`).
     """
 
     name: str
@@ -190,8 +190,7 @@ def require_unchanged(
         which = " and ".join(dict.fromkeys(changed))
         raise ConfigError(
             f"The code of this run has changed since it was started: {which}. To continue with the "
-            "new code: "
-            f"{cure or f'{resume_command(folder)} --force'}"
+            f"new code: {cure or f'{resume_command(folder)} --force'}"
         )
 
 

@@ -118,13 +118,15 @@ def closing(folder: Path, summary: Mapping[str, Any], references: References) ->
     words = [f"Done: {summary['rounds']} rounds in {summary['seconds']:.0f} s."]
     if summary["stopped"]:
         words = [summary["stopped"], *words]
-    result = describe_test(summary["final"])
+    result = describe_test(summary["final"]).replace("  ", ", ")
     if result:
-        compare = "".join(f" ({text}: {describe_test(m)})" for text, m in references.items())
+        compare = "".join(
+            f" ({text}: {describe_test(m).replace('  ', ', ')})" for text, m in references.items()
+        )
         words.append(f"{result[0].upper()}{result[1:]}{compare}.")
     if summary["best"]:
         best = summary["best"]
-        tests = describe_test(best["test"]) if best.get("test") else ""
+        tests = describe_test(best["test"]).replace("  ", ", ") if best.get("test") else ""
         words.append(
             f"Best {best['metric']}: {best['value']:.6g} in round {best['round']}"
             f"{f', with {tests}' if tests else ''}."

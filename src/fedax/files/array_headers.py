@@ -18,8 +18,8 @@ def read_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:
     """Shape, whether columns come first, and dtype of an array; the file is then behind its header.
 
     Raises:
-      ValueError: it has no such header, in words that a user can read.
-      OSError: the file cannot be read.
+      ValueError: if it has no such header; the message is for users.
+      OSError: if the file cannot be read.
 
     Example:
       >>> import io
@@ -32,11 +32,11 @@ def read_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:
     try:
         version = np.lib.format.read_magic(file)
     except ValueError:
-        raise ValueError("it does not begin as a .npy file does") from None
+        raise ValueError("it does not begin like a .npy file") from None
     if version not in _READERS:
         raise ValueError(
-            f"it has the version {version[0]}.{version[1]} of NumPy's format, and 1.0 and 2.0 are "
-            "read"
+            f"it has the version {version[0]}.{version[1]} of NumPy's format, but fedax reads 1.0 "
+            "and 2.0"
         )
     try:
         with warnings.catch_warnings():
@@ -45,7 +45,9 @@ def read_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:
     except OSError:
         raise
     except Exception:  # NumPy asks Python's tokenizer and parser, which have many errors
-        raise ValueError("its header says no dtype and shape as NumPy writes them") from None
+        raise ValueError(
+            "its header does not hold a dtype and shape as NumPy writes them"
+        ) from None
     if any(type(length) is not int or not 0 <= length < 2**63 for length in shape):
-        raise ValueError("its header has a shape that no array has")
+        raise ValueError("its header has an impossible shape")
     return shape, in_columns, dtype

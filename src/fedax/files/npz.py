@@ -54,7 +54,7 @@ def read_npz(path: Path) -> Arrays:
         try:
             archive = zipfile.ZipFile(file)
         except Exception:  # zipfile has many ways to say that it is none
-            raise ValueError("it is not a whole .npz file") from None
+            raise ValueError("it is not a complete .npz file") from None
         with archive:
             unpacked = _unpacked(archive)
             if unpacked > _most(size):
@@ -71,7 +71,7 @@ def _member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
     """An array of an archive."""
     name = member.filename[:40]
     if member.compress_type not in _PACKED or member.flag_bits & 1:
-        raise ValueError(f"its member {name!r} is packed or encrypted in another way")
+        raise ValueError(f"its member {name!r} uses an unsupported compression or is encrypted")
     try:
         with archive.open(member) as file:
             shape, fortran, dtype = read_header(file)
@@ -81,10 +81,10 @@ def _member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> np.ndarray:
                 raise ValueError(f"its array {name!r} is neither of numbers nor of text")
             size = count * dtype.itemsize
             if file.tell() + size != member.file_size:
-                raise ValueError(f"its array {name!r} has another size than it says")
+                raise ValueError(f"its array {name!r} has a different size from its header")
             content = bytearray(file.read())  # reads to the end, so that the checksum is compared
             if len(content) < size:
-                raise ValueError(f"its array {name!r} is cut off")
+                raise ValueError(f"its array {name!r} ends too early")
             return np.ndarray(shape, dtype, content, order="F" if fortran else "C")
     except (OSError, ValueError):
         raise

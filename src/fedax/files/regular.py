@@ -32,7 +32,7 @@ def open_file(path: Path, *, links: bool = False) -> io.BufferedReader:
     """
     mode = (path.stat() if links else path.lstat()).st_mode
     if not stat.S_ISREG(mode):
-        what = "It is a folder" if stat.S_ISDIR(mode) else "It is no regular file"
+        what = "It is a folder" if stat.S_ISDIR(mode) else "It is not a regular file"
         raise OSError(errno.EINVAL, what, str(path))
     return path.open("rb")
 
@@ -59,7 +59,7 @@ def link_to(folder: Path, *names: str) -> str | None:
 
 
 def _is_a_link(path: Path | str) -> str:
-    return f"{path} is a link, which fedax did not make; remove it."
+    return f"{path} is a link that fedax did not make. Remove it."
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -98,7 +98,7 @@ def not_plain(folder: Path) -> str | None:
                 if entry.is_dir(follow_symlinks=False):
                     ahead.append(Path(entry.path))
                 elif not entry.is_file(follow_symlinks=False):
-                    return f"{entry.path} is no regular file; remove it."
+                    return f"{entry.path} is not a regular file. Remove it."
                 elif entry.name == LOCK or ".db" in entry.name:  # written in place, not replaced
                     wrong = _wrong_in_place(entry)
                     if wrong is not None:
@@ -120,7 +120,7 @@ def _wrong_in_place(entry: os.DirEntry[str]) -> str | None:
     found = entry.stat(follow_symlinks=False)
     if found.st_nlink > 1:
         return (
-            f"{entry.path} is also a file at another place (a hard link); replace it by a copy of "
+            f"{entry.path} has a second name elsewhere (a hard link). Replace it by a copy of "
             "its own, or remove it."
         )
     if entry.name.endswith("-journal") and found.st_size >= len(_NAMES_ANOTHER):
@@ -129,6 +129,6 @@ def _wrong_in_place(entry: os.DirEntry[str]) -> str | None:
             if file.read() == _NAMES_ANOTHER:
                 return (
                     f"{entry.path} names a file that SQLite would delete, and fedax did not "
-                    "write it; remove it."
+                    "write it. Remove it."
                 )
     return None

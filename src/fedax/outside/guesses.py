@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 _METHOD = "an option of the method: fedax.fedavg(model, {}=...)"
 _TRAIN = "an option of fedax.train(..., {}=...)"
-_TASK = "a setting of tasks that deal their data to clients: fedax.load_task('digits', {}=...)"
+_TASK = "a setting of tasks that partition their data: fedax.load_task('digits', {}=...)"
 # What is probably alike in letters.
 _CUTOFF = 0.5
 
@@ -59,16 +59,19 @@ _EPOCHS = Word(("num_local_epochs",), "An epoch is a client's, in each round.")
 _STEPS = Word(("num_local_steps",))
 _COHORT = Word(("cohort_size",))
 _FRACTION = Word(
-    ("cohort_size",), "It is a number of clients a round, not a share of them.", converted=True,
+    ("cohort_size",), "It is a number of clients per round, not a fraction.", converted=True,
 )
 _POPULATION = Word(
     ("num_clients", "cohort_size"),
-    "cohort_size is the number of clients a round; how many there are is up to the data, and "
-    "num_clients is a setting of tasks that deal their data to clients.",
+    "cohort_size is the number of clients per round. The data determine the total; "
+    "num_clients is a setting of tasks that partition their data.",
 )
 _PROXIMAL = Word(("proximal_weight",))
 _SEED = Word(("seed",))
-_SEEDS = Word(("seeds", "seed"), "Several are a sweep's: fedax sweep ... --seeds 3, fedax.sweep.")
+_SEEDS = Word(
+    ("seeds", "seed"),
+    "For several seeds use a sweep: fedax sweep ... --seeds 3, or fedax.sweep.",
+)
 _EVERY = Word(("evaluate_every",))
 _OUT = Word(("out",))
 _START = Word(("initial_params",))
@@ -83,25 +86,25 @@ _STOPPING = Word(
 _BEST = Word(("keep_best",), "It is the name of a metric, such as test_accuracy.", converted=True)
 _PARTITION = Word(("partition",), "It is a text, such as dirichlet(0.1).", converted=True)
 _SHOWN = Word(
-    ("progress",), instead="Progress is shown on a terminal and in a notebook, and not in a pipe; "
+    ("progress",), instead="Progress is shown on a terminal and in a notebook, but not in a pipe; "
     "progress=False of fedax.train turns it off.",
 )
 _DEVICE = Word(instead=(
-    "JAX takes a GPU where it finds one; JAX_PLATFORMS=cpu or cuda, set before Python starts, "
+    "JAX uses a GPU if it finds one; JAX_PLATFORMS=cpu or cuda, set before Python starts, "
     "chooses. Several devices: mesh=fedax.client_mesh() in Python."
 ))
 _OPTIMIZER = Word(
     ("client_optimizer", "server_optimizer"),
-    instead="The optimizer is part of the method: fedadam, fedyogi and fedavgm have one on the "
-    "server, and fedax.fedopt takes any of Optax.",
+    instead="The optimizer is part of the method: fedadam, fedyogi and fedavgm use one on the "
+    "server, and fedax.fedopt accepts any Optax optimizer.",
 )
 _SCHEDULE = Word(instead=(
     "client_learning_rate takes a schedule: fedax.schedules.exponential_decay(0.1, 0.99), or its "
     "text on the command line."
 ))
 _WORKERS = Word(instead=(
-    "Clients are trained batched in one process, without workers; clients_per_chunk is how many "
-    "at a time."
+    "Clients are trained in batches in one process, without workers; clients_per_chunk is the "
+    "number trained at a time."
 ))
 _WEIGHT_DECAY = Word(instead=(
     "Weight decay is part of a client's optimizer: fedax.fedopt(model, "
@@ -109,7 +112,7 @@ _WEIGHT_DECAY = Word(instead=(
 ))
 _MODEL = Word(("model",), instead="The model is part of the task: fedax.Task(model, train, test).")
 _ALGORITHM = Word(
-    ("algorithm", "algorithms"), instead="The method stands after the task: fedax run TASK METHOD."
+    ("algorithm", "algorithms"), instead="The method comes after the task: fedax run TASK METHOD."
 )
 _DATA = Word(("task", "dataset"), instead=(
     "The data are part of the task, the first word after fedax run and the first argument of "

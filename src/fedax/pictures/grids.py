@@ -135,7 +135,7 @@ def heat_map(
 
 
 def heat_map_size(columns: int, rows: int) -> tuple[float, float]:
-    """Width and height in inches of a heat map with so many cells.
+    """Width and height in inches of a heat map with this number of cells.
 
     Example:
       >>> heat_map_size(4, 6)

@@ -50,7 +50,7 @@ class Chart(NamedTuple):
       labels: of the curves.
       views: what it can show, the first at first.
       shown: which curves are there at first.
-      in_table: whether the boxes of the curves stand in a table of the page; otherwise below.
+      in_table: whether the boxes of the curves are in a table of the page; otherwise below.
     """
 
     title: str
@@ -111,7 +111,7 @@ def view_of(
 
 
 def payload(charts: Sequence[Chart]) -> str:
-    r"""The charts as JSON that may stand in a page: no `<`, no NaN, six digits.
+    r"""The charts as JSON that is safe in a page: no `<`, no NaN, six digits.
 
     Example:
       >>> view = View("loss", np.array([1, 2]), np.array([[1 / 3, np.nan]]))

@@ -30,7 +30,7 @@ class Run(NamedTuple):
       rounds: the lines of its metrics.jsonl.
       summary: what it came to; None while it is not finished.
       commands: what repeats it: sentence -> a command line, or nothing.
-      go_on: the command that goes on with it.
+      go_on: the command that continues it.
       worst: the metric by which clients are compared, and the worst of them.
       why_diverged: a sentence, if it ended because nothing was finite any more.
     """

@@ -365,7 +365,7 @@ def _warnings(
 
 
 def _asked(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration, but for what stands elsewhere."""
+    """The configuration, except what is shown elsewhere."""
     rows: dict[str, Any] = {}
     for name, value in config.items():
         if name in _SAID_ELSEWHERE:

@@ -270,7 +270,7 @@ def _condition(matrix: np.ndarray) -> float:
 
 
 def _distance(value: Any) -> float:
-    """A number that is 0 but for rounding is 0."""
+    """Numbers that are 0 up to rounding become 0."""
     return float(value) if abs(float(value)) > 1e-11 else 0.0
 
 

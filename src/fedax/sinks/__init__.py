@@ -1,6 +1,6 @@
-"""Where a run's metrics go besides its folder: TensorBoard, MLflow, Weights & Biases, tables.
+"""Exports a run's metrics to TensorBoard, MLflow, Weights & Biases or a table.
 
-Each sink writes by its own library, which is an extra. What is measured is decided elsewhere.
+Each sink needs its own library, an optional extra.
 """
 
 from fedax.sinks.names import SINKS, SinkError, require_libraries, sink_names

@@ -1,7 +1,7 @@
 """A sink: writes in a thread of its own, so that training neither waits for it nor fails with it.
 
-The truth is metrics.jsonl. A sink begins again whenever a run goes on, and is told the rounds that
-are done, so that it has each round once, whatever an earlier sitting left.
+The truth is metrics.jsonl. When a run continues, a sink starts again and receives all finished
+rounds, so it has each round once, whatever an earlier call left.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class Sink:
     """Writes the rounds of a run by a library; opened by `open_sink`.
 
     Attributes:
-      name: which sink it is.
-      failure: a sentence if it has failed, and then it takes no more.
+      name: of the sink.
+      failure: the message if it has failed; it then accepts no more rounds.
     """
 
     def __init__(self, name: str, place: Place, config: Mapping[str, Any]) -> None:
@@ -74,7 +74,8 @@ class Sink:
 
         Args:
           summary: what the run came to; None if it did not come to its end.
-          hurry: whether to wait for some seconds only, as a run that goes on writes it all again.
+          hurry: whether to wait for a few seconds only; a run that continues writes everything
+              again.
         """
         with self._turn:
             if not self._ending:
@@ -134,12 +135,12 @@ class Sink:
     def _failed(self, why: str) -> str:
         return (
             f"Logging to {self.name} stopped after round {self._written}: {why}. Training "
-            "continues. When the problem is solved, resume the run to log every round."
+            "continues. Once the problem is fixed, resume the run to log every round."
         )
 
 
 def open_sink(name: str, folder: Path, config: Mapping[str, Any], run: str | None = None) -> Sink:
-    """Opens a sink, which takes the place of what it wrote there before.
+    """Opens a sink, which replaces its earlier output there.
 
     Args:
       name: one of `SINKS`.
@@ -157,7 +158,7 @@ def open_sink(name: str, folder: Path, config: Mapping[str, Any], run: str | Non
 
 
 class Sinks:
-    """The sinks of a run; a failure is told once, and then training continues without that one.
+    """The sinks of a run; if one fails, a warning is given once and training continues without it.
 
     Args:
       names: which.

@@ -11,7 +11,7 @@ from fedax.sinks.rows import Place, Plain, Row
 
 
 class _Csv:
-    """metrics.csv: a line a round, an empty cell where a round has no such number.
+    """metrics.csv: one line per round, with an empty cell where a round lacks a metric.
 
     When a round brings a new metric, the lines before it get an empty cell. The settings are in
     the folder's config.json.

@@ -13,9 +13,9 @@ from fedax.sinks.rows import Place, Plain, Row
 
 
 class _Parquet:
-    """metrics.parquet: a row a round, null where a round has no such number.
+    """metrics.parquet: one row per round, null where a round lacks a metric.
 
-    The settings are JSON in the schema's metadata, as `fedax`. The file is always a whole one.
+    The settings are JSON in the schema's metadata, as `fedax`. The file is always complete.
     """
 
     def __init__(self, place: Place, params: Mapping[str, Plain]) -> None:

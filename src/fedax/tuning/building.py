@@ -54,7 +54,7 @@ def built(config: SweepConfig) -> list[Built]:
 
 
 def smaller_cohorts(config: SweepConfig, num_clients: int) -> SweepConfig:
-    """The sweep with cohorts of at most so many."""
+    """The sweep with cohorts of at most `num_clients`."""
     bases = {name: smaller_cohort(base, num_clients) for name, base in config.bases.items()}
     return dataclasses.replace(config, bases=bases)
 

@@ -75,7 +75,7 @@ def start_sweep(
       out: the folder, created; None makes one under fedax-runs/.
       settings_per_batch: see `fedax.sweeps.planning.plan`.
       halving: see `fedax.sweep`.
-      notes: sentences to begin with.
+      notes: messages to print first.
       fit_cohort, overwrite: see `fedax.experiment.run.start`.
 
     Raises:
@@ -109,12 +109,12 @@ def identity_of(config: SweepConfig) -> str:
 def resume_sweep(
     folder: Path, *, rule: str | None = None, notes: Sequence[str] = ()
 ) -> Swept:
-    """Goes on with a sweep where it stopped; of a finished one it says what came out.
+    """Continues a sweep where it stopped; for a finished sweep, returns its result.
 
     Args:
       folder: the sweep's.
-      rule: choose by this one from now on; None: as before.
-      notes: sentences to begin with.
+      rule: the new rule to choose by; None: as before.
+      notes: messages to print first.
 
     Raises:
       ConfigError, RunError: if the folder is not a sweep folder or is damaged, the sweep
@@ -144,7 +144,7 @@ def resume_sweep(
 def extend_sweep(
     folder: Path, *, settings_per_batch: int | None = None, notes: Sequence[str] = ()
 ) -> Swept:
-    """Goes on with a finished sweep beyond the edges of its grids where the best settings lie.
+    """Continues a finished sweep beyond the edges of its grids at which best settings are.
 
     Raises:
       ConfigError: if it is not finished, or no best setting is at an edge.

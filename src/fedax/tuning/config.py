@@ -119,8 +119,8 @@ def sweep_config(
       grid: words, see `fedax.tuning.grids.parse_grid`, or key -> values. A key is for every method
         that has it; METHOD.KEY is for one. A preset's name stands for its grid, of which every
         method takes the keys that it has; KEY=... beside it takes the place of its values.
-      preset: where settings come from that nobody set; None: the preset whose grid it is, or else
-        the task's default. "none": nowhere.
+      preset: supplies every setting that is not given; None: the preset of the grid, or else the
+          task's default. "none": no preset.
       settings: fixed ones, key -> value, with the same meaning of a key. They take their keys out
         of a preset's grid.
       num_seeds: from the setting `seed` on.

@@ -90,7 +90,7 @@ class SweepDisplay:
                 self._console.print(text, markup=False)
 
     def show(self, number: int, running: int) -> None:
-        """Shows that so many runs that are trained side by side have come to a round."""
+        """Shows the round that `running` runs, trained side by side, have reached."""
         if self._began is None:  # what is left is told from what came after compiling
             self._began = time.perf_counter(), self._rounds_done + number * running
         pause = SECONDS_BETWEEN_BARS if self._style == "bar" else SECONDS_BETWEEN_LINES

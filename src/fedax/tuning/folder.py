@@ -1,9 +1,9 @@
-"""The sweep folder: what was asked, and what came out.
+"""The sweep folder: its configuration and its results.
 
-`config.json` says what was asked, as a run's does; `methods/0/config.json` is the configuration of
-the first method's first run, and so on. `rounds.npz` has every round of every run, `results.csv` a
-row a run, `best/METHOD.toml` the best setting of each method, `summary.json` what a sweep says at
-its end, and `report.html` shows it all.
+`config.json` is the configuration, as for a run; `methods/0/config.json` is the configuration of
+the first method's first run, and so on. `rounds.npz` has every round of every run, `results.csv`
+one row per run, `best/METHOD.toml` the best setting of each method, `summary.json` the final
+summary, and `report.html` shows all of it.
 """
 
 from __future__ import annotations

@@ -118,7 +118,7 @@ def parse_values(text: str, key: str = "KEY") -> list[Any]:
         if not item:
             raise ConfigError(
                 f"--grid {_cut(f'{key}={text}')} has an empty value. Separate values by commas, "
-                f"without spaces or in quotes: KEY=0.1,1"
+                "without spaces or in quotes: KEY=0.1,1"
             )
         found += _spaced(item, key)
     if len(found) > MOST_VALUES:
@@ -263,7 +263,7 @@ def _nowhere(key: str, methods: Sequence[Method], option: str) -> str:
 
 
 def _split(text: str, key: str) -> list[str]:
-    """The items between the commas that stand in no brackets."""
+    """The items between commas outside brackets."""
     items, depth = [""], []  # of brackets that are open
     for letter in text:
         if letter in OPENING:

@@ -35,7 +35,7 @@ def rungs(num_rounds: int, factor: int, num_settings: int) -> list[int]:
 
     Args:
       num_rounds: T >= 1.
-      factor: of the settings, one in so many goes on; >= 2.
+      factor: one in `factor` settings continues; >= 2.
       num_settings: of the method that has most.
 
     Raises:
@@ -70,7 +70,7 @@ def survivors(record: Record, rule: Rule, factor: int, rounds: int) -> list[int]
     Args:
       record: the rounds so far.
       rule: by which they are compared, after `rounds` rounds.
-      factor: one in so many goes on.
+      factor: one in `factor` settings continues.
       rounds: those of the rung.
 
     Example:

@@ -64,7 +64,8 @@ class Keeper:
         return part
 
     def finish(self, index: int, unit: Unit, part: Part, *, goes_on: bool = False) -> None:
-        """Writes the rounds of a unit that is done; its last state stays if something goes on.
+        """Writes the rounds of a finished unit; its last state stays if something continues from
+        it.
 
         Raises:
           OSError: if the disk is full or not writable.
@@ -77,7 +78,7 @@ class Keeper:
             shutil.rmtree(self._work(index), ignore_errors=True)
 
     def forget(self) -> None:
-        """Removes all states, from which nothing goes on any more."""
+        """Removes all states, which are no longer needed."""
         for path in self._folder.glob("part-*"):
             if path.is_dir():
                 shutil.rmtree(path, ignore_errors=True)
@@ -210,8 +211,8 @@ def require_modest(num_settings: int, parts: Sequence[Part], where: str) -> None
     """Raises an error unless parts from files can be put together without excessive memory.
 
     Raises:
-      RunError: if one run is said to be so much longer than the others, or there are so many seeds,
-        that the whole is far larger than the files.
+      RunError: if one run is much longer than the others, or there are too many seeds, so that the
+          whole is far larger than the files.
     """
     rows = sum(len(part.setting) for part in parts)
     names = {name for part in parts for name in part.metrics}

@@ -57,10 +57,10 @@ class Search(NamedTuple):
       pruner: gives trials up by the first seed's scores on the way.
       batch_size: trials that are trained side by side; 1 with a sampler that learns from each.
       seed: of the sampler.
-      worker: a name that no other worker of the study has; it goes on where one of that name was
-        killed.
-      lost: (settings, seed, history) -> the round from which on a run to the end has diverged, its
-        loss being far above the untrained model's; 0: it has not.
+      worker: a name that is unique in the study; it continues where a killed worker of that name
+          stopped.
+      lost: (settings, seed, history) -> the round from which a finished run has diverged (its loss
+          is far above the untrained model's); 0: it did not diverge.
     """
 
     space: Mapping[str, BaseDistribution]
@@ -74,7 +74,8 @@ class Search(NamedTuple):
     batch_size: int = 8
     seed: int = 0
     worker: str = ""
-    lost: Callable[[Mapping[str, Any], int, History], int] = lambda settings, seed, history: 0  # noqa: ARG005
+    lost: Callable[[Mapping[str, Any], int, History], int] = lambda settings, seed, history: 0  #
+        noqa: ARG005
 
     @property
     def worst(self) -> float:

@@ -187,10 +187,10 @@ class Worker:
     def own(self, size: int) -> list[FrozenTrial]:
         """The trials of a batch that are this worker's and not over, after those of others.
 
-        What others left is taken over: trials whose worker gives no sign of life, or that wait.
+        Takes over trials that wait or whose worker no longer responds.
 
         Args:
-          size: so many are taken over at most.
+          size: take over at most this many.
         """
         trials = trials_of(self._study)
         stale = set(self.storage._get_stale_trial_ids(self._study._study_id))
@@ -288,7 +288,7 @@ class Heartbeat:
 
 
 def _sqlite(file: Path) -> str:
-    """The URL of an SQLite database, as Optuna takes it, which fills in what stands in braces."""
+    """The URL of an SQLite database for Optuna, with braces escaped."""
     try:
         return sqlite_address(file).replace("{", "{{").replace("}", "}}")
     except ValueError as error:

@@ -229,8 +229,8 @@ def _of_sweep(
         return Found(runs_of_settings(record, numbers, config, methods), [])
     rule = rule_in_words(record, choice).partition(";")[0]
     notes = [
-        f"{method}: best of {len(chosen.order)} settings by {rule}, "
-        f"{record.settings[chosen.best].label}."
+        f"{method}: {record.settings[chosen.best].label} is the best of {len(chosen.order)} "
+        f"settings by {rule}."
         for method, chosen in choice.methods.items()
         if chosen.best is not None and len(chosen.order) > 1
     ] + [

@@ -80,7 +80,7 @@ class SearchConfig(NamedTuple):
       sweep: the methods with the ends of the ranges as a grid, which says that they are possible.
       num_trials: of each method.
       sampler, pruner: names.
-      batch_size: so many trials are trained side by side.
+      batch_size: the number of trials that are trained side by side.
       storage: a URL; None: SQLite in the folder.
     """
 
@@ -187,13 +187,13 @@ def resume_search(
     folder: Path, num_trials: int | None = None, storage: str | None = None,
     say: Callable[[str], None] = print,
 ) -> Found:
-    """Goes on with a search where it stopped, perhaps to more trials.
+    """Continues a search where it stopped, optionally to more trials.
 
     Args:
       folder: of `start_search`.
       num_trials: a new total; None keeps it.
       storage: where the study is, if the URL has a password, which the folder does not keep.
-      say: is told how far it is.
+      say: called with lines of progress.
 
     Raises:
       ConfigError, RunError: as for `start_search`, or it is no search's folder, or damaged.
@@ -263,7 +263,7 @@ def _read(folder: Path, written: Mapping[str, Any]) -> SearchConfig:
 
 
 def _searched(folder: Path, config: SearchConfig, say: Callable[[str], None]) -> Found:
-    """Runs what is left, and writes what came out."""
+    """Runs the remaining trials and writes the results."""
     from fedax.tuning.trials import record_of  # noqa: PLC0415 - optional, slow to import
 
     began = time.perf_counter()

@@ -60,9 +60,9 @@ class Plan(NamedTuple):
       choose: by which metric, see `fedax.sweeps.choosing.choose`.
       about: what all workers of the study must have alike, besides.
       sampler, pruner: names, or a sampler of Optuna's.
-      batch_size: so many trials are trained side by side.
+      batch_size: the number of trials that are trained side by side.
       storage: where the study is; None: in the folder.
-      go_on: how to go on when it was stopped, a sentence.
+      go_on: how to continue when it was stopped, a sentence.
     """
 
     algorithm: str

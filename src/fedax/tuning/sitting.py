@@ -59,11 +59,11 @@ def sit(
     work: Work, folder: Path | None, style: Style, notes: Sequence[str] = (),
     finish: Callable[[Record, Choice], None] | None = None,
 ) -> tuple[Record, Choice]:
-    """Trains what is left, and writes what came out.
+    """Trains the remaining runs and writes the results.
 
     Args:
       work: the sweep.
-      folder: where it is kept; None: nowhere.
+      folder: where it is saved; None: nowhere.
       style: what is shown meanwhile.
       notes: sentences to begin with.
       finish: writes what only some sweeps have, such as the best settings as files.

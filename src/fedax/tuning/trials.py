@@ -53,7 +53,7 @@ def trainer(
       num_rounds: T.
       options: (setting, seed) -> how its rounds are run.
       every: rounds between those after which settings may be given up.
-      size: so many are computed side by side at most, see `fedax.sweeps.planning.side_by_side`.
+      size: compute at most this many side by side, see `fedax.sweeps.planning.side_by_side`.
     """
     known: dict[Any, tuple[bool, ...]] = {}
 

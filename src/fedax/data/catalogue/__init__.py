@@ -31,7 +31,7 @@ PRODUCTS: Mapping[str, Product] = {**images.PRODUCTS, **tff.PRODUCTS}
 
 
 def products_of(name: str) -> tuple[str, ...]:
-    """The data sets that a name stands for: itself, or all that are made of a source's files."""
+    """The data sets of a name: itself, or all that are made from a source's files."""
     return tuple(own for own, product in PRODUCTS.items() if name in (own, product.source))
 
 

@@ -1,6 +1,6 @@
 """EMNIST, CIFAR-100, Shakespeare, Stack Overflow as TensorFlow Federated has them, by client.
 
-The SHA-256 of the HDF5 archives stand in TensorFlow Federated's source code
+The SHA-256 of the HDF5 archives are in TensorFlow Federated's source code
 (`simulation/datasets/*.py` before it changed to SQLite, for which it states none); that of
 Shakespeare's SQLite file in FedJAX's `downloads_test.py`. That of EMNIST's SQLite file was
 measured by one project on GitHub only.

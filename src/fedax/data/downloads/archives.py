@@ -1,4 +1,4 @@
-"""Taking files out of archives: the wanted ones alone, flat, and no more than they can be."""
+"""Extracts wanted files from archives, flat and within size limits."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def unpack(
                     path = folder / name
                     if path in found:
                         raise DataError(
-                            f"{archive} holds {name} twice, so it is not what it should be."
+                            f"{archive} contains {name} twice, so it is not the expected archive."
                         )
                     content = cast(BinaryIO, tar.extractfile(member))
                     found.append(path)
@@ -87,7 +87,7 @@ def unpack(
             raise error.error from None
         if isinstance(error, _BROKEN) and not isinstance(error, DataError):
             raise DataError(
-                f"{archive} is damaged, or no archive: {str(error).rstrip('.') or 'cut off'}."
+                f"{archive} is damaged, or not an archive: {str(error).rstrip('.') or 'cut off'}."
             ) from None
         raise
     return found
@@ -95,8 +95,8 @@ def unpack(
 
 def _too_much(archive: Path, most_bytes: int) -> DataError:
     return DataError(
-        f"{archive} unpacks to more than {most_bytes:,} bytes, so it is not what it should be. "
-        "Nothing was taken from it."
+        f"{archive} unpacks to more than {most_bytes:,} bytes, so it is not the expected archive. "
+        "Nothing was extracted."
     )
 
 
@@ -134,7 +134,7 @@ class _Output:
 
 
 class _Limited:
-    """A stream that may give so many bytes; tarfile reads long names and notes whole."""
+    """A stream with a limit on its bytes; tarfile reads long names and notes whole."""
 
     def __init__(self, stream: BinaryIO, left: int, archive: Path, most_bytes: int) -> None:
         self._stream, self._left = stream, left

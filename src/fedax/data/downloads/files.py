@@ -74,12 +74,12 @@ def require_published(
         how = "cut off" if size < published.num_bytes else "altered"
         raise DataError(
             f"{published.name} from {origin} has {size:,} bytes, but {published.num_bytes:,} were "
-            f"published: it is {how}, or something else. It was not used."
+            f"published: it is {how}, or a different file. It was not used."
         )
     found = sha256_of(path, progress)
     if found != published.sha256:
         raise DataError(
             f"{published.name} from {origin} is not the file that was published: its SHA-256 "
-            f"begins {found[:16]}, but should begin {published.sha256[:16]}. It is broken or "
-            "altered, and was not used."
+            f"begins {found[:16]}, but should begin {published.sha256[:16]}. It is damaged or "
+            "modified, and was not used."
         )

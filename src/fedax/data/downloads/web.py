@@ -31,7 +31,7 @@ MOST_BYTES = 50 * 10**9
 
 
 class UnreachableError(DataError):
-    """No server gave the file; another way may do."""
+    """No server returned the file; another source may have it."""
 
 
 class _BrokenError(Exception):
@@ -39,7 +39,7 @@ class _BrokenError(Exception):
 
 
 def download(published: Published, folder: Path, progress: Progress = nothing) -> Path:
-    """Downloads a file, and compares it with what was published.
+    """Downloads a file and compares it with its published checksum.
 
     Args:
       published: the file; of its URLs the first that gives it is taken.
@@ -50,9 +50,9 @@ def download(published: Published, folder: Path, progress: Progress = nothing) -
       The file.
 
     Raises:
-      UnreachableError: no server gave it.
-      DataError: what came is not what was published; there is no file then.
-      OSError: the disk failed.
+      UnreachableError: if no server returned it.
+      DataError: if it differs from the published file; it is removed then.
+      OSError: if the disk failed.
     """
     failures: list[DataError] = []
     for url in published.urls:
@@ -118,7 +118,8 @@ def _fetch_rest(url: str, path: Path, published: Published, progress: Progress) 
             if published.num_bytes is not None and total not in (0, published.num_bytes):
                 raise DataError(
                     f"{host_of(url)} has {total:,} bytes as {published.name}, but "
-                    f"{published.num_bytes:,} were published: it is another file. It was not used."
+                    f"{published.num_bytes:,} were published: it is a different file. It was not "
+                    "used."
                 )
             since, then = got, time.monotonic()
             with path.open("ab") as file:
@@ -134,17 +135,17 @@ def _fetch_rest(url: str, path: Path, published: Published, progress: Progress) 
                     if got > most:
                         raise DataError(
                             f"{host_of(url)} sends more than {most:,} bytes as {published.name}, "
-                            "so it is another file. It was not used."
+                            "so it is a different file. It was not used."
                         )
                     file.write(piece)
                     progress(f"downloading {published.name}", got, published.num_bytes or total)
             if total and got < total:
-                raise _BrokenError(f"{total - got:,} bytes did not come")
+                raise _BrokenError(f"{total - got:,} bytes are missing")
     except urllib.error.HTTPError as error:
         with contextlib.closing(error):
             words = " ".join(str(error.reason).split())[:100]  # of a redirect loop, many lines
             raise UnreachableError(
-                f"{host_of(url)} does not give {published.name}: status {error.code} ({words})."
+                f"{host_of(url)} did not return {published.name}: status {error.code} ({words})."
             ) from None
     except urllib.error.URLError as error:
         raise _unreachable(url, error.reason) from None

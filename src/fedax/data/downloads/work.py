@@ -60,10 +60,10 @@ def discard(folder: Path) -> None:
 
 @contextlib.contextmanager
 def explained(root: Path) -> Iterator[None]:
-    """Turns a failure of the disk into a sentence.
+    """Turns a failure of the disk into a clear error.
 
     Raises:
-      DataError: with that sentence.
+      DataError: if the disk failed.
     """
     try:
         yield
@@ -71,8 +71,8 @@ def explained(root: Path) -> Iterator[None]:
         if error.errno == errno.ENOSPC:
             free = shutil.disk_usage(root).free if root.exists() else 0
             raise DataError(
-                f"The disk of {root} filled up. Nothing half-written was left, so {free:,} bytes "
-                "are free again; make room for more, or set FEDAX_DATA to a folder on another disk."
+                f"The disk of {root} is full. Partial files were removed, so {free:,} bytes "
+                "are free again. Make more room, or set FEDAX_DATA to a folder on another disk."
             ) from error
         raise DataError(f"Cannot write to {root}: {error.strerror or error}.") from error
 
@@ -81,7 +81,7 @@ def explained(root: Path) -> Iterator[None]:
 def _only_one(locks: Path, name: str, say: Callable[[str], object]) -> Iterator[None]:
     lock = Lock(locks / f"{name}.lock")
     if not lock.take():
-        say(f"{lock.owner()} is getting {name} already; waiting for it.")
+        say(f"{lock.owner()} is already getting {name}; waiting for it.")
         while not lock.take():
             time.sleep(_PAUSE)
     try:
