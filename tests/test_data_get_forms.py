@@ -177,12 +177,8 @@ def test_stack_overflow(monkeypatch, tmp_path):
     hdf5(have / "stackoverflow_test.h5", {"7": POSTS})
     hdf5(have / "stackoverflow_held_out.h5", {"9": POSTS})
     (have / "stackoverflow.word_count").write_text("sort 9\nhow 3\nto 2\n")
-<<<<<<< HEAD
-    with pytest.raises(DataError, match=r"does not have all files of stackoverflow.*and stack"):
-=======
     lacking = r"have does not have all files of stackoverflow.*and stack"
     with pytest.raises(DataError, match=lacking):
->>>>>>> main
         get_dataset("stackoverflow", source=have)
     (have / "stackoverflow.tag_count").write_text('{"python": 5, "c": 2}')
     for name in ("stackoverflow-words", "stackoverflow-tags"):

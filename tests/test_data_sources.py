@@ -177,12 +177,8 @@ def test_nullable_columns_of_pandas_and_fixed_ones_of_polars():
     ({"a": [1.0, float("nan"), 2.0, 3.0, 4.0]}, {}, "column 'a' has a missing value .* row 1"),
     ({"a": [1.0, 2.0, 3.0, float("inf"), 4.0]}, {}, "'a' holds infinity, first in row 3"),
     ({"user": ["a", "b", "c", "d", None]}, {}, "'user' has a missing value .* in row 4"),
-<<<<<<< HEAD
-    ({"a": [[1], [2, 3], [4], [5], [6]]}, {}, r"'a' .*same shape.* \[1\] and row 1 .*\[2\]"),
-=======
     ({"a": [[1], [2, 3], [4], [5], [6]]}, {},
      r"'a' must have the same shape, .* \[1\] and row 1 .*\[2\]"),
->>>>>>> main
     ({"a": np.zeros(5, "M8[ms]")}, {}, r"'a' holds datetime64.* Convert it to numbers"),
     ({}, {"client_column": "usr"}, r"Unknown client column 'usr'\. Did you mean 'user'"),
     ({}, {"columns": ["a", "bb"]}, r"Unknown column 'bb'\. Did you mean 'b'\?"),
@@ -256,12 +252,8 @@ def test_labels_matrices_and_images_of_hugging_face():
     ({"x": ["a", "b", "c", "d", "e"]}, r"'x' holds text.*class_encode_column\('x'\)"),
     ({"x": [1, 2, None, 3, 4]}, "'x' has a missing value .* row 2"),
     ({"x": [[1, 2], [3, 4], [5, None], [6, 7], [8, 9]]}, "'x' has a missing value .* row 2"),
-<<<<<<< HEAD
-    ({"x": [[1], [2], [3], [4, 5], [6]]}, r"'x' .*same shape.* \[1\] and row 3 has \[2\]"),
-=======
     ({"x": [[1], [2], [3], [4, 5], [6]]},
      r"'x' must have the same shape, .* \[1\] and row 3 has \[2\]"),
->>>>>>> main
     ({"x": [[[1], [2]], [[3], [4]], [[5], [6, 7]], [[8], [9]], [[0], [0]]]},
      r"'x' .*same shape.* row 2 has \[2\]"),
     ({"user": ["a", "b", None, "c", "d"]}, "'user' has a missing value .* row 2"),

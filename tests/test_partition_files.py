@@ -57,11 +57,7 @@ def test_only_the_data_set_that_it_was_made_of():
         partition.of(FederatedDataset({"y": Y[:59]}, np.array([0, 59])))
     with pytest.raises(ValueError, match="its array 'y' was different"):
         partition.of(FederatedDataset({"y": np.roll(Y, 1)}, np.array([0, 60])))
-<<<<<<< HEAD
-    with pytest.raises(ValueError, match="depends on the array 'y', which this"):
-=======
     with pytest.raises(ValueError, match="depends on the array 'y', which this data set does not"):
->>>>>>> main
         partition.of(FederatedDataset({"x": Y}, np.array([0, 60])))
     other = FederatedDataset({"y": Y.astype(np.uint8)}, np.array([0, 60]))  # the same labels
     assert partition.of(other).num_examples == 60
