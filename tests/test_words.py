@@ -29,7 +29,7 @@ REPLACED = {
     r"in kind, not": "similar, not",
     r"raises? a sentence": "raise a clear error",
     r"another than": "different from",
-    r"is named": "is reported by name",
+    r"and is named": "is reported by name",
     r"nobody set": "that you do not give",
     r"papers? 00\d": "author and year",
     r"FACTS": "the equation itself",

@@ -234,7 +234,7 @@ def reading(outputs: PyTree, labels: Any) -> Reading:
     count = 2 if found.ndim == 2 or logits.ndim == 1 else logits.shape[1]
     if (whole != found).any() or (len(found) and (found.min() < 0 or found.max() >= count)):
         raise ModelError(
-            f"The labels of a score must be whole numbers from 0 to {count - 1}, but are from "
+            f"The labels of a score must be whole numbers from 0 to {count - 1}, but range from "
             f"{found.min():g} to {found.max():g}."
         )
     return Reading(logits, whole)
