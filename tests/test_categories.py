@@ -129,7 +129,7 @@ def test_categories_that_cannot_be(categories, said):
 
 def test_a_training_set_without_categories_is_refused():
     plain = FederatedDataset.from_frame(pandas.DataFrame(TRAIN), "who", ["y"])
-    with pytest.raises(ValueError, match=r"this one has none"):
+    with pytest.raises(ValueError, match=r"it has no categories"):
         of(pandas.DataFrame, TEST, categories=plain)
 
 

@@ -330,7 +330,7 @@ def test_rows_that_are_larger_than_was_said(monkeypatch):
 @pytest.mark.parametrize("name", ["a.parquet", "a.csv", "a.npz", "a.sqlite", "a.h5", "a.json"])
 def test_pipes_are_no_data(name, tmp_path):
     os.mkfifo(tmp_path / name)
-    with limits(60, 200, name), pytest.raises(DataError, match=r"it is no file\.$"):
+    with limits(60, 200, name), pytest.raises(DataError, match=r"it is not a regular file\.$"):
         read_data(tmp_path / name, client_column="who")
 
 
@@ -338,9 +338,9 @@ def test_pipes_in_folders_and_partitions(tmp_path):
     os.mkfifo(tmp_path / "dataset.json")
     os.mkfifo(tmp_path / "p.npz")
     with limits(60, 200, "pipes"):
-        with pytest.raises(DataError, match="it is no file"):
+        with pytest.raises(DataError, match="it is not a regular file"):
             check_data(tmp_path)
-        with pytest.raises(DataError, match="it is no file"):
+        with pytest.raises(DataError, match="it is not a regular file"):
             Partition.load(tmp_path / "p.npz")
 
 
@@ -393,7 +393,7 @@ def test_archives_whose_headers_are_bombs(tmp_path):
     (tmp_path / "b.tar.gz").write_bytes(gzip.compress(head.tobuf() + bytes(2**28), 1))
     (tmp_path / "c.tar.xz").write_bytes(lzma.compress(b"\xff" * 5000))
     for name, words in (("a.deb", "an entry without a size"), ("b.tar.gz", "unpacks to more than"),
-                        ("c.tar.xz", "is damaged, or no archive")):
+                        ("c.tar.xz", "is damaged, or not an archive")):
         with limits(60, 200, name), pytest.raises(DataError, match=words):
             unpack(tmp_path / name, {"x"}, tmp_path, 2**20)
 

@@ -49,7 +49,7 @@ def test_sequences_hold_every_token_as_a_target_once():
     (lambda: Vocabulary.build(["a"], 0), "size must be a whole number of at least 1.* is 0"),
     (lambda: Vocabulary.build(["a"], unit="wrod"), r"Unknown unit 'wrod'\. Did you mean 'word'"),
     (lambda: Vocabulary(("a", "b", "a")), "token 'a' occurs twice"),
-    (lambda: build().decode([7]), "go from 0 to 6, but these go from 7 to 7"),
+    (lambda: build().decode([7]), "are 0 to 6, but the ids given go from 7 to 7"),
     (lambda: build().sequences("a b", 3), r"write \[text\]"),
     (lambda: build().sequences(["a b"], 0), "at least one input, but its length is 0"),
 ])
@@ -99,7 +99,7 @@ def test_weights_of_targets_and_another_padding():
     with pytest.raises(ValueError, match=r"'w' must have the shape \[B, T\] .* \[2, 3\], but"):
         model.loss(params, {**batch, "w": jnp.ones(2)}, jax.random.key(0))
     flat = fedax.next_token(lambda key: jnp.zeros(4), lambda params, inputs: inputs.astype(float))
-    with pytest.raises(ValueError, match=r"\[B, T, V\] .* here \[2, 3\], but returned float64"):
+    with pytest.raises(ValueError, match=r"logits \[B, T, V\] .* here \[2, 3\], but returned float64"):
         flat.loss(params, batch, jax.random.key(0))
     with pytest.raises(ValueError, match=r"must be whole numbers \[B, T \+ 1\].* float64\[2, 3\]"):
         model.loss(params, {**batch, "tokens": batch["w"]}, jax.random.key(0))

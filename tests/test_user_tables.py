@@ -384,7 +384,7 @@ def test_a_file_is_a_task_at_the_command_line(table_file, tmp_path, monkeypatch,
     (tmp_path / "stays.csv").write_text("\n".join([*lines[:-1], lines[1]]) + "\n")
     capsys.readouterr()
     assert run_command(["run", "--resume", "../run", "--rounds", "4"]) == 1
-    assert "is not as it was" in capsys.readouterr().err
+    assert "has changed: the contents of" in capsys.readouterr().err
     (tmp_path / "run" / "table.json").write_text("{}")
     with pytest.raises(fedax.RunError, match=r"table\.json cannot be read"):
         _ = fedax.load_run("../run").table

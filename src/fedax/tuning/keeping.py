@@ -64,7 +64,7 @@ class Keeper:
         return part
 
     def finish(self, index: int, unit: Unit, part: Part, *, goes_on: bool = False) -> None:
-        """Writes the rounds of a finished unit; its last state stays if a run continues.
+        """Writes the rounds of a finished unit; keeps its last state if a rung continues it.
 
         Raises:
           OSError: if the disk is full or not writable.
