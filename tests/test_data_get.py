@@ -95,7 +95,7 @@ def test_a_data_set_is_downloaded_once_and_mapped(server, capsys):
     check_loaded()
     assert [name.partition("/")[0] for name in left()] == ["tiny"] * len(left())
     asked = len(server.asked)
-    assert quiet() == [f"tiny is at hand in {folder}."]
+    assert quiet() == [f"tiny is already available in {folder}."]
     assert len(server.asked) == asked == 4
     assert run_command(["data", "check", serving.NAME]) == 0
     assert "1 client, 40 examples" in capsys.readouterr().out
@@ -306,7 +306,7 @@ def test_a_second_process_waits_and_finds_it(server):
     assert second[0].startswith(f"Process {os.getpid()} on ")
     assert second[0].endswith(" is already getting tiny; waiting for it.")
     assert first == [f"tiny: 40 training and 10 test examples, checked, in {data_folder()}/tiny."]
-    assert second[1:] == [f"tiny is at hand in {data_folder()}/tiny."]
+    assert second[1:] == [f"tiny is already available in {data_folder()}/tiny."]
     assert len(server.asked) == 4
     check_loaded()
 
@@ -470,13 +470,13 @@ def test_wanted_files_alone_are_unpacked_flat(mode, tmp_path):
 WHOLE = tar([("a", np.random.default_rng(0).bytes(5000), {})])
 ARCHIVES = {
     "too large": (tar([("a", bytes(2000), {}), ("u", bytes(9000), {})]), "more than 10,000 bytes"),
-    "twice": (tar([("x/a", b"1", {}), ("y/a", b"2", {})]), "holds a twice"),
-    "cut": (WHOLE[:3000], "is damaged, or no archive"),
-    "altered": (WHOLE[:2000] + bytes(100) + WHOLE[2100:], "is damaged, or no archive"),
-    "no archive": (b"hello", "is damaged, or no archive"),
-    "empty": (b"", "is damaged, or no archive"),
-    "a package without data": (ar(("debian-binary", b"2.0")), "no archive: it has no data.tar"),
-    "a package cut": (ar(("data.tar.gz", WHOLE))[:2000], "is damaged, or no archive"),
+    "twice": (tar([("x/a", b"1", {}), ("y/a", b"2", {})]), "contains a twice"),
+    "cut": (WHOLE[:3000], "is damaged, or not an archive"),
+    "altered": (WHOLE[:2000] + bytes(100) + WHOLE[2100:], "is damaged, or not an archive"),
+    "no archive": (b"hello", "is damaged, or not an archive"),
+    "empty": (b"", "is damaged, or not an archive"),
+    "a package without data": (ar(("debian-binary", b"2.0")), "not an archive: it has no data.tar"),
+    "a package cut": (ar(("data.tar.gz", WHOLE))[:2000], "is damaged, or not an archive"),
 }
 
 

@@ -348,5 +348,5 @@ def test_an_archive_that_is_known_is_unpacked_from_a_folder(monkeypatch, tmp_pat
     get_dataset("cifar10", source=have, say=str)
     assert load_dataset("cifar10").test.num_examples == 10
     table = json.loads((data_folder() / "cifar10" / "dataset.json").read_text())
-    assert table["got"] == "files of the user"
+    assert table["got"] == "files given by the user"
     assert [file["name"] for file in table["files"]][-1] == "test_batch.bin"

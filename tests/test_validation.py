@@ -220,13 +220,13 @@ def test_a_sample_of_the_validation_data_between_and_all_at_the_end():
     (lambda: fedax.Task(MODEL, dataset(1.0), dataset(1.0), dataset(1.0)),
      r"name must be text.*validation=validation"),
     (lambda: fedax.Task(MODEL, dataset(1.0), validation=3), r"validation must be a fedax"),
-    (lambda: task().with_validation(0.5), r"has validation data already"),
+    (lambda: task().with_validation(0.5), r"already has validation data"),
     (lambda: task(None).with_validation(1), r"validation must be .* below 1"),
     (lambda: fedax.Task(MODEL, dataset(1.0, examples=1)).with_validation(0.5),
-     r"No client has two examples"),
+     r"No client has two or more examples"),
     (lambda: dataset(1.0).split(0.6, validation=0.4), r"leave nothing to train with"),
     (lambda: dataset(1.0).split(0.2, validation=0), r"validation must be .* above 0"),
-    (lambda: dataset(1.0, examples=2).split(0.2, validation=0.2), r"No client has three examples"),
+    (lambda: dataset(1.0, examples=2).split(0.2, validation=0.2), r"No client has three or more examples"),
     (lambda: dataset(1.0).split(0.5, by="client"), r"kind of split \(by\).*'clients'"),
     (lambda: dataset(1.0).split(0.5, by="clients", validation=0.1), r"none is left to train"),
     (lambda: fedax.load_task("digits", validation=2), r"validation must be"),
@@ -357,7 +357,7 @@ def test_the_command_line_holds_out_a_part_of_any_task(tmp_path, monkeypatch, ca
     capsys.readouterr()
     assert run_command(["run", "own.py:made", "fedavg", "--set", "validation=0.1",
                  "cohort_size=3", "client_learning_rate=1"]) == 2
-    assert "has validation data already" in capsys.readouterr().err
+    assert "already has validation data" in capsys.readouterr().err
     assert run_command(["run", "own.py:task", "fedavg", "--set", "keep_best=validation",
                  "cohort_size=3", "client_learning_rate=1"]) == 2
     assert "Hold some out, with --set validation=0.1" in capsys.readouterr().err
