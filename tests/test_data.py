@@ -103,7 +103,7 @@ def test_an_unknown_client_gets_the_nearest_name():
     data = FederatedDataset.from_clients(clients())
     with pytest.raises(KeyError, match=r"no client 'adda'\. Did you mean 'ada'\?"):
         data.client("adda")
-    with pytest.raises(KeyError, match="There is no client with index 2"):
+    with pytest.raises(KeyError, match="no client with index 2: the data set has 2 clients"):
         data.client_at(2)
     with pytest.raises(KeyError, match=r"There is no client 2\.$|There is no client 2\.'"):
         data.client(2)

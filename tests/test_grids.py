@@ -74,14 +74,14 @@ def test_values_are_read(text, values):
     (["rate=0.1,", "0.2"], r"has an empty value"),
     (["rate=1,2,1.0"], r"--grid rate has the value 1\.0 twice"),
     (["rate=logspace(0,0,2)"], r"has the value 1\.0 twice"),
-    (["rate=logspace(-3,1)"], r"read; logspace\(FIRST, LAST, HOW_MANY\) gives powers of ten"),
-    (["rate=linspace(0,one,3)"], r"linspace\(FIRST, LAST, HOW_MANY\) gives evenly spaced"),
+    (["rate=logspace(-3,1)"], r"read. logspace\(FIRST, LAST, COUNT\) gives powers of ten"),
+    (["rate=linspace(0,one,3)"], r"linspace\(FIRST, LAST, COUNT\) gives evenly spaced"),
     (["rate=logspace(0,400,3)"], r"cannot be read"),
     (["rate=logspace(0,1,0)"], r"cannot be read"),
     (["rate=logspace(0,1,9999999999)"], r"cannot be read"),
     (["rate=sgdm(0.9"], r"a '\(' is not closed"),
-    (["rate=sgdm)0.9"], r"a '\)' closes nothing"),
-    (["rate=(1]"], r"a '\]' closes nothing"),
+    (["rate=sgdm)0.9"], r"unmatched '\)'"),
+    (["rate=(1]"], r"unmatched '\]'"),
     (["rate=1", "rate=2"], r"--grid has rate twice; give all of its values at once"),
     (["=1"], r"--grid takes KEY=VALUE,VALUE,\.\.\. .* but got '=1'"),
     (["0.3"], r"--grid takes KEY=VALUE"),
@@ -170,7 +170,7 @@ def test_without_a_grid_methods_and_seeds_are_compared():
 def test_a_grid_of_python_values():
     config = sweep_config("quadratics", ["fedavgm"], {"momentum": np.linspace(0, 0.5, 2)})
     assert [setting.values["momentum"] for setting in config.settings] == [0, 0.5]
-    for grid, message in (({"momentum": []}, "has no value"), ({"momentum": [0.0, 0]}, "twice")):
+    for grid, message in (({"momentum": []}, "is empty"), ({"momentum": [0.0, 0]}, "twice")):
         with pytest.raises(ConfigError, match=message):
             sweep_config("quadratics", ["fedavgm"], grid)
 
@@ -185,14 +185,14 @@ def test_a_grid_of_python_values():
     ("fedavgm", ["momentum=0,1"], {"settings": {"momentum": 1}}, r"by both --grid and --set"),
     ("fedavg", ["rate=1"], {"settings": {"momentum": 1}}, r"of runs of fedavg in --set 'momentum'"),
     ("fedavg", ["seed=1,2"], {}, r"cannot vary seed: --seeds N runs every setting"),
-    ("fedavg", ["num_rounds=1,2"], {}, r"cannot vary num_rounds: --rounds says"),
+    ("fedavg", ["num_rounds=1,2"], {}, r"cannot vary num_rounds: --rounds sets"),
     ("fedavg", ["diagnostics=true,false"], {}, r"cannot vary diagnostics: all settings share"),
     ("fedavg", ["task.model=random,x"], {}, r"Unknown model of the task quadratics 'x'"),
     ("fedavg", ["cohort_size=1,0"], {}, r"cohort_size must be a whole number of at least 1"),
     ("mime", ["base=sgdm(0.9),adm"], {}, r"Unknown base optimizer 'adm'\. Did you mean 'adam'"),
     ("fedavg", ["reddi2021"], {},
-     r"Unknown preset 'reddi2021' of task quadratics.*written --grid KEY="),
-    ("fedavg", ["quick"], {}, r"quick of the task quadratics has no grid \(.*mnist.*\); write"),
+     r"Unknown preset 'reddi2021' of task quadratics.*values: --grid KEY="),
+    ("fedavg", ["quick"], {}, r"quick of task quadratics does not have a grid \(.*mnist.*\)"),
     ("fedavg", ["none"], {}, r"Preset none of task quadratics does not have a grid"),
     ("fedavg", [], {}, r"only one run: one method, one setting, one seed"),
     ("fedavg", [], {"num_seeds": 0}, r"seeds must be a whole number of at least 1"),
@@ -201,7 +201,7 @@ def test_a_grid_of_python_values():
     ("fedavgg", [], {}, r"Unknown algorithm 'fedavgg'\. Did you mean 'fedavg'\?"),
     ("fedavg", ["cohort_size=1,2"], {"choose": "lift"}, r"'lift' does not say whether"),
     ("fedavg", ["cohort_size=1,2"], {"settings": {"keep_best": "test_loss"}},
-     r"keep_best is for a run"),
+     r"keep_best is for single runs"),
     ("fedavg", [f"{key}=linspace(1,2,400)" for key in ("client_learning_rate", "availability")],
      {}, r"The grids have 160,000 settings, more than the maximum of 100,000"),
 ])
@@ -353,7 +353,7 @@ def test_a_key_that_fits_two_places_is_told_apart(tmp_path):
         "import fedax\ndef mine(model, seed: float = 0.1):\n    return fedax.fedavg(model, seed)\n"
     )
     method = f"{path}:mine"
-    with pytest.raises(ConfigError, match=r"--grid seed is one of the run and of the algorithm of "
+    with pytest.raises(ConfigError, match=r"--grid seed belongs to the run and the algorithm of "
                                           r"mine; write run\.seed or algorithm\.seed"):
         sweep(method, "seed=1,2", preset="none")
     config = sweep(f"{method},fedavg", "algorithm.seed=1,2", preset="none", num_seeds=2)

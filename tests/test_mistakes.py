@@ -817,7 +817,7 @@ def test_examples_on_a_disk_are_looked_at_here_and_there(tmp_path, monkeypatch):
             {"x": np.ones((count, 3)), "y": labels}, np.arange(0, count + 1, 1000)
         )
         if found:
-            with pytest.raises(fedax.ModelError, match=r"In task.train: .*are from 7 to 7"):
+            with pytest.raises(fedax.ModelError, match=r"In task.train: .*range from 7 to 7"):
                 train(train=many)
         else:
             algorithm = fedax.fedavg(MODEL, batch_size=1000)

@@ -61,7 +61,7 @@ def test_a_folder_that_holds_no_run_stays(task: fedax.Task, tmp_path: Path) -> N
     for name in ("logs", "source"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "mine").write_text("kept")
-    with pytest.raises(fedax.RunError, match=r"it holds 'logs', which is not part of a run"):
+    with pytest.raises(fedax.RunError, match=r"it contains 'logs', which is not part of a run"):
         train(task, tmp_path, 0.1, overwrite=True)
     assert (tmp_path / "logs" / "mine").read_text() == "kept"
 
@@ -128,5 +128,5 @@ def test_of_the_command_line(
     assert run_command(["sweep", *line, *grid, "--halving", "2", "--overwrite"]) == 0
     assert run_command(["run", *line, "--overwrite"]) == 0
     assert run_command(["run", "quadratics", "fedavg", "--overwrite"]) == 2
-    assert "give --out, too" in capsys.readouterr().err
+    assert "--overwrite needs --out" in capsys.readouterr().err
     assert run_command(["run", "--resume", "it", "--overwrite"]) == 2

@@ -196,7 +196,7 @@ def test_training_starts_where_it_is_told():
         ({"x": np.zeros(4)}, r"'x' of initial_params is float64\[4\], but that of the model is "
                              r"float64\[3\]"),
         ({"x": np.zeros(3, np.float32)}, r"is float32\[3\], .*Convert it with \.astype"),
-        ({"x": np.zeros(3), "b": np.zeros(1)}, "has an array 'b', which the model has not"),
+        ({"x": np.zeros(3), "b": np.zeros(1)}, "array 'b', but the model does not"),
     ],
 )
 def test_a_start_that_does_not_fit_the_model_is_a_sentence(params, sentence):

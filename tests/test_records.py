@@ -171,7 +171,7 @@ def test_a_run_whose_data_changed_does_not_go_on(project, capsys, change):
     capsys.readouterr()
     fed("run", "--resume", "r", "--rounds", "4", status=1)
     said = capsys.readouterr().err
-    assert "The task of the run in r is not as it was" in said
+    assert "The task of the run in r has changed" in said
     assert "task.train" in said
     assert "fedax run --resume r --force" in said
     assert len(read_metrics(Path("r"))) == 3
@@ -282,7 +282,7 @@ def test_a_record_of_the_data_that_makes_no_sense_is_as_none():
     now = record_of_tasks([small_task()])
     for before in (None, 3, "x", [3], [None], {}, []):
         require_same_tasks(before, now, "run in r", "Stop.")
-    with pytest.raises(RunError, match="is not as it was"):
+    with pytest.raises(RunError, match="has changed"):
         require_same_tasks([{"train": 3}], now, "run in r", "Stop.")
 
 

@@ -336,7 +336,7 @@ def test_a_full_disk_is_a_sentence_and_keeps_what_was_written(tmp_path, monkeypa
         writer.append("a", GOOD)
         writer._files._path = lambda _: Path("/dev/full")
         monkeypatch.setattr(array_files, "PART_BYTES", 0)
-        with pytest.raises(DataError, match=r"No space left on device\. What was written so"):
+        with pytest.raises(DataError, match=r"No space left on device\. What was written so far"):
             writer.append("b", GOOD)
     assert (tmp_path / ".s.partial").exists()
 

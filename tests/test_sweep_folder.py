@@ -222,7 +222,7 @@ def test_parts_become_a_record_in_order():
 
 @pytest.mark.parametrize(("change", "sentence"), [
     ({"grid": {"client_learning_rte": [0.1]}}, "client_learning_rte"),
-    ({"grid": {"client_learning_rate": []}}, "no value"),
+    ({"grid": {"client_learning_rate": []}}, "is empty"),
     ({"grid": {"client_learning_rate": [0.1, 0.1]}}, "a value twice"),
     ({"seeds": 0}, "seeds"),
     ({"seeds": [1, 1]}, "seeds must be different"),

@@ -324,7 +324,7 @@ def test_metrics_are_found_and_asked_for(folders, capsys):
     for wrong, message in (
         ({"metric": "test_accurac"}, "Did you mean 'test_accuracy'"),
         ({"metric": "test_accuracy:up"}, "accuracy:max or"), ({"target": 70}, "Write 0.8 for 80%"),
-        ({"target": float("nan")}, "finite"), ({"baseline": "fedavg"}, "goes with significance"),
+        ({"target": float("nan")}, "finite"), ({"baseline": "fedavg"}, "needs significance"),
         ({"significance": "anova"}, "anova"),
     ):
         with pytest.raises(fedax.TableError, match=message):

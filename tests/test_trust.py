@@ -68,7 +68,7 @@ def test_a_forged_configuration_runs_nothing(how, project, capsys):
     capsys.readouterr()
     assert run_command(list(READERS[how])) == 2
     error = capsys.readouterr().err
-    assert f"names code to run, {os.__file__}:system and " in error
+    assert f"refers to the code {os.__file__}:system and " in error
     assert "was not written by your fedax on this machine" in error
     assert not Path("ran").exists()
 
@@ -85,7 +85,7 @@ def test_what_was_written_here_goes_on_and_what_came_from_elsewhere_asks(project
     assert not Path("ran").exists()
     run = fedax.load_run("r")
     assert run.params["x"].shape == (20,)  # numbers need no trust
-    with pytest.raises(fedax.experiment.errors.ConfigError, match="names code to run"):
+    with pytest.raises(fedax.experiment.errors.ConfigError, match="refers to the code"):
         _ = run.task
     assert run_command([*READERS["resume"], "--force"]) == 0
     assert run_command(["run", "--resume", "r", "--rounds", "4"]) == 0  # signed anew
@@ -102,7 +102,7 @@ def test_a_changed_setting_of_a_users_code_is_noticed(project, capsys):
 def test_a_json_file_that_names_code_is_asked_for_even_without_a_record(project, capsys):
     (project / "c.json").write_text(json.dumps({"algorithm": "methods.py:mine"}))
     assert run_command(["run", "--config", "c.json", "--out", "s"]) == 2
-    assert "name your task and method yourself" in capsys.readouterr().err
+    assert "give task and method yourself" in capsys.readouterr().err
     assert not Path("ran").exists()
     (project / "c.toml").write_text('task = "quadratics"\nalgorithm = "methods.py:mine"\n')
     assert resolve(config_file=Path("c.toml")).algorithm == "mine"  # which a user writes

@@ -292,7 +292,7 @@ def test_too_many_features_are_refused():
 @pytest.mark.quick
 def test_new_rows_of_another_kind_are_named():
     table = fedax.fit_table({"who": ["a", "b"], "x": [1.0, 2.0]}, client="who")
-    with pytest.raises(ValueError, match="'x' holds 'high' in row 1, but the training rows"):
+    with pytest.raises(ValueError, match="'x' holds 'high' in row 1, but the training rows hold"):
         table.apply({"who": ["a", "b"], "x": [1.0, "high"]})
     with pytest.raises(ValueError, match="does not have the column 'x', which the training"):
         table.apply({"who": ["a"], "z": [1.0]})

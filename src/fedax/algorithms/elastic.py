@@ -1,4 +1,4 @@
-"""Elastic aggregation: the server holds back the parameters to which outputs are sensitive.
+"""Elastic aggregation: the server damps changes of parameters to which outputs are sensitive.
 
 Chen et al., "Elastic Aggregation for Federated Optimization", CVPR 2023, Algorithms 1 and 2 (as
 printed in the supplement of the submission).
@@ -92,13 +92,13 @@ def elastic(
     starts from a network of its own.
 
     Args:
-      algorithm: the wrapped algorithm. The upload of its last exchange has a field
-        `pseudo_gradient`. If the server receives uploads one by one, each has a method `scaled`
-        instead, as `PFNMUpload` has.
+      algorithm: the wrapped algorithm. The upload of its last exchange needs a field
+        `pseudo_gradient`, or a method `scaled` if the server receives uploads one by one (see
+        `PFNMUpload`).
       model: the model that the algorithm trains.
       elasticity: tau >= 0; 0 freezes the most sensitive coordinate. The supplement gives no
-        values; 0.5, and mu = 0.95, are those of other implementations.
-      sensitivity_decay: mu in [0, 1), the share of Omega_k that one more batch keeps.
+        values; the defaults, tau = 0.5 and mu = 0.95, are those of other implementations.
+      sensitivity_decay: mu in [0, 1), the share of Omega_k that is kept at each batch.
       held_out_fraction: share of each client's examples that is held out, in (0, 1), see
         `fedax.data.hold_out`. The paper uses 0.1.
       sensitivity: "momentum" (above) or "average", the mean of |g| over the batches.

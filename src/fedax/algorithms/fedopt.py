@@ -54,8 +54,9 @@ def fedopt(
       client_optimizer: an optax transformation; its update, sign included, is multiplied by
         client_learning_rate. None is SGD, `optax.sgd(1.0)`. A schedule inside it counts local
         steps.
-      server_optimizer: likewise; it receives the pseudo-gradient x_t - mean_i x_{i,K}. A schedule
-        inside it counts rounds. `fedax.base_optimizers.as_transformation` makes one of Mime's.
+      server_optimizer: an optax transformation that receives the pseudo-gradient
+        x_t - mean_i x_{i,K}; None is SGD. A schedule inside it counts rounds.
+        `fedax.base_optimizers.as_transformation` turns a base optimizer of Mime into one.
       client_learning_rate: eta_l >= 0, a number or a schedule of the round.
       server_learning_rate: eta >= 0, likewise.
       **local_options: see `LocalOptions`.

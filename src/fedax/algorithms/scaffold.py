@@ -91,7 +91,7 @@ def scaffold(
     Args:
       model: the learning problem.
       client_learning_rate: gamma >= 0, a number or a schedule of the round. With option II, a
-        client that takes no step keeps its c_i, as do all at gamma = 0.
+        client that takes no step keeps its c_i; if gamma = 0, all clients do.
       server_learning_rate: eta >= 0, likewise.
       server_optimizer: an optax transformation that receives x_t - mean x_{i,K}; None is SGD.
       control_option: "II" (default) computes c_i^+ from the local steps; "I" from the gradient of

@@ -30,16 +30,16 @@ Correction: TypeAlias = Callable[[Params, Params, Minibatch, Array], Params]
 class LocalOptions(TypedDict, total=False):
     """How clients train; factories take these as keyword arguments.
 
-    batch_size: B >= 1, default 20. Static.
+    batch_size: B >= 1, an integer that cannot be traced; default 20.
     num_local_epochs: E >= 0 passes over the client's examples, each in a new random order. Default
       1 if num_local_steps is not given either.
     num_local_steps: K >= 0 minibatches; may be a schedule, whose values are rounded up. If both are
       given, the smaller count applies.
-    weighting: a client's weight in the mean: "num_examples" n_i (default; Reddi et al. 2021,
-      Algorithm 5), "uniform" (Algorithm 2), "num_tokens" (the sum of the weights of its losses, as
-      in the code released with that paper for language models).
-    order: order of the minibatches: "shuffled" (default), passes in a new random order each; "iid",
-      every minibatch drawn with replacement; "sequential", passes in the stored order.
+    weighting: a client's weight in the mean. "num_examples" (default) is n_i, as in Reddi et al.
+      2021, Algorithm 5; "uniform" is 1, as in Algorithm 2; "num_tokens" is the sum of the weights
+      of its losses, as in the code released with that paper for language models.
+    order: the order of the minibatches. "shuffled" (default) makes each pass in a new random order,
+      "sequential" in the stored order; "iid" draws every minibatch with replacement.
     proximal_weight: mu >= 0 of FedProx (Li et al. 2020), which adds mu/2 |x - x_t|^2 to the local
       loss and so mu (x - x_t) to every local gradient. A number or a schedule; default: no such
       term.

@@ -107,8 +107,7 @@ class RunConfig:
         return [source for source in (self.task_source, self.algorithm_source) if source]
 
 
-# The run's own keys of --set; the task's and the algorithm's come from their factories. A key that
-# fits several is told apart by what stands before a dot: run.seed, task.seed, algorithm.seed.
+# The run's own keys of --set. A key that fits several parts has a prefix: run.seed, task.seed.
 COUNTS = ("seed", "num_rounds", "cohort_size", "evaluate_every", "evaluation_sample",
           "checkpoint_every", "clients_per_chunk", "early_stopping_patience")
 # Folders that were made before 0.5 lack these.

@@ -95,7 +95,7 @@ def parse_grid(words: Sequence[str]) -> tuple[str | None, Grid]:
                 f"client_learning_rate=0.1,1, or the name of a preset, but got {quoted(word)}."
             )
         if key in grid:
-            raise ConfigError(f"--grid has {_cut(key)} twice; give all of its values once.")
+            raise ConfigError(f"--grid has {_cut(key)} twice; give all of its values at once.")
         grid[key] = parse_values(text, key)
     return preset, grid
 
