@@ -335,11 +335,11 @@ def test_the_command_line_holds_out_a_part_of_any_task(tmp_path, monkeypatch, ca
     assert summary["final"]["test_loss"] == pytest.approx(loss(after(4), 1.0), rel=1e-6)
     page = (tmp_path / "b" / "report.html").read_text()
     assert "test loss of the best model (round 1)" in page
-    assert "test loss after the last round, 4" in page
+    assert "test loss of the last model (round 4)" in page
     capsys.readouterr()
     assert run_command(["table", "b", "--metric", "test_loss,best_test_loss"]) == 0
     table = capsys.readouterr().out
-    assert "Test results are of the model of the last round" in table
+    assert "Test results are of the last round's model" in table
     assert "1.64" in table
     assert "0.125" in table
     config, _ = run(["own.py:named", "fedavg"], tmp_path / "c", "validation=0.1")
