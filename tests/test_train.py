@@ -217,7 +217,7 @@ OTHERS = {
         lambda: {"available": fedax.part_of_the_day(0.5)},
         "available was None and is part_of_the_day(",
     ),
-    "start": (lambda: {"initial_params": {"x": np.zeros(3)}}, "the start (initial_params) is"),
+    "start": (lambda: {"initial_params": {"x": np.zeros(3)}}, "the start (initial_params) differs"),
 }
 
 
@@ -623,7 +623,7 @@ class TestLoadRun:
         assert loaded.best_round == result.best_round
         assert loaded.summary["rounds"] == 12
         for name, cure in (("task", "task="), ("algorithm", "task="), ("state", "task=")):
-            with pytest.raises(fedax.RunError, match=rf"was created in Python .* give it.*{cure}"):
+            with pytest.raises(fedax.RunError, match=rf"was created in Python .* Pass it.*{cure}"):
                 getattr(loaded, name)
 
     def test_of_python_with_its_objects(self, finished):
