@@ -187,7 +187,7 @@ def test_more_devices_than_cores_want_force(monkeypatch, capsys):
     (("localhost:" + "9" * 5000, 2, 1), PlaceError, "from 1 to 65535"),
     (("no-such-host.invalid:1", 2, 1), ProcessError, "'no-such-host.invalid' is unknown here"),
     (("a" * 70 + ".b:1", 2, 1), ProcessError, "is unknown here"),
-    (("192.0.2.77:1234", 2, 0), ProcessError, "no such address"),
+    (("192.0.2.77:1234", 2, 0), ProcessError, "does not have that address"),
 ])
 def test_a_place_that_is_none_is_said_before_the_runtime_is_asked(
     monkeypatch, place, kind, sentence

@@ -641,7 +641,7 @@ def test_ctrl_c_stops_a_search_after_the_round_and_it_goes_on(tmp_path, monkeypa
     try:
         with monkeypatch.context() as patch:
             patch.setattr(trials, "_follow", follow_and_signal)
-            with pytest.raises(KeyboardInterrupt, match=r"is done again\. Call fedax.search again"):
+            with pytest.raises(KeyboardInterrupt, match=r"repeated\. Call fedax.search again"):
                 fedax.search(TASK, fedax.fedavg, out=tmp_path, **given)
     finally:
         signal.signal(signal.SIGINT, before)
@@ -699,9 +699,9 @@ def test_the_command_line_searches_goes_on_and_keeps_what_a_sweep_keeps(
         (["--search", "momentum=uniform(0,1)"], "--search has no range of a setting of fedavg"),
         (["--search", "client_learning_rate=uniform(-1,1)"], "client_learning_rate must be"),
         (["--search", "client_learning_rate=uniform(0,1)", "--sampler", "tp"], "Unknown sampler"),
-        (["--search", "client_learning_rate=uniform(0,1)", "--grid", "reddi2021"], "leave one out"),
+        (["--search", "client_learning_rate=uniform(0,1)", "--grid", "paper"], "be combined"),
         (["--search", "client_learning_rate=uniform(0,1)", "--trials", "0"], "num_trials must be"),
-        (["--trials", "3"], "--trials is of a search"),
+        (["--trials", "3"], "--trials needs --search"),
         (["--resume", out, "--rounds", "3"], "--resume continues a search with its own settings"),
         (["--extend", out], "A search does not have a grid to extend"),
     ):

@@ -592,7 +592,7 @@ COMMANDS = {
         "not give any. It covers fed",
     ),
     "no config": ("run --config nowhere.toml", 2, "Cannot read the configuration nowhere.toml"),
-    "no folder": ("run --resume nowhere", 1, "is not a run folder"),
+    "no folder": ("run --resume nowhere", 1, "does not exist"),
     "resume and more": ("run --resume x --seed 3", 2, "Only --rounds (the new total)"),
 }
 

@@ -217,7 +217,7 @@ OTHERS = {
         lambda: {"available": fedax.part_of_the_day(0.5)},
         "available was None and is part_of_the_day(",
     ),
-    "start": (lambda: {"initial_params": {"x": np.zeros(3)}}, "the start (initial_params) is"),
+    "start": (lambda: {"initial_params": {"x": np.zeros(3)}}, "the start (initial_params) differs"),
 }
 
 
@@ -574,7 +574,7 @@ class TestSignals:
             train(out, on_round=on_round)
         assert str(stopped.value) == (
             "Stopped after round 5 of 12. Call fedax.train again with the same arguments and "
-            f"out={str(out)!r} to go on."
+            f"out={str(out)!r} to continue."
         )
         assert signal.getsignal(number) is not None
         assert not fedax.load_run(out).finished
@@ -623,7 +623,7 @@ class TestLoadRun:
         assert loaded.best_round == result.best_round
         assert loaded.summary["rounds"] == 12
         for name, cure in (("task", "task="), ("algorithm", "task="), ("state", "task=")):
-            with pytest.raises(fedax.RunError, match=rf"was made in Python .* give it.*{cure}"):
+            with pytest.raises(fedax.RunError, match=rf"was created in Python .* Pass it.*{cure}"):
                 getattr(loaded, name)
 
     def test_of_python_with_its_objects(self, finished):
@@ -641,7 +641,7 @@ class TestLoadRun:
         out, _ = finished
         with pytest.raises(fedax.RunError, match="its model or its data differ"):
             _ = fedax.load_run(out, task=quadratic_task(seed=1)).task
-        with pytest.raises(fedax.RunError, match=r"that is fedyogi\(client_learning_rate=0.1, "):
+        with pytest.raises(fedax.RunError, match=r"which is fedyogi\(client_learning_rate=0.1, "):
             _ = fedax.load_run(out, task=TASK, algorithm=fedyogi(0.2)).algorithm
 
     def test_a_task_of_fedax_and_its_method_come_by_name(self, tmp_path, monkeypatch):
@@ -740,7 +740,7 @@ class TestFolders:
                 lambda path: full() if calls.append(1) or len(calls) == 3 else real(path),
             )
             with pytest.raises(fedax.RunError, match=r"Cannot write to .*: The disk is full\. .*"
-                                                     r"mended, call fedax\.train again"):
+                                                     r"solved, call fedax\.train again"):
                 train(out)
         assert_same_result(train(out), train())
 
