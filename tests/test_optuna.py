@@ -699,7 +699,7 @@ def test_the_command_line_searches_goes_on_and_keeps_what_a_sweep_keeps(
         (["--search", "momentum=uniform(0,1)"], "--search has no range of a setting of fedavg"),
         (["--search", "client_learning_rate=uniform(-1,1)"], "client_learning_rate must be"),
         (["--search", "client_learning_rate=uniform(0,1)", "--sampler", "tp"], "Unknown sampler"),
-        (["--search", "client_learning_rate=uniform(0,1)", "--grid", "paper"], "be combined"),
+        (["--search", "client_learning_rate=uniform(0,1)", "--grid", "reddi2021"], "be combined"),
         (["--search", "client_learning_rate=uniform(0,1)", "--trials", "0"], "num_trials must be"),
         (["--trials", "3"], "--trials needs --search"),
         (["--resume", out, "--rounds", "3"], "--resume continues a search with its own settings"),
