@@ -88,6 +88,7 @@ def main(dtype_name):  # noqa: PLR0915
     linear = fedax.classification(
         lambda key: jax.random.normal(key, (16, 3), dtype),
         lambda params, x: x.reshape(len(x), 16) @ params,
+        class_weights=[1.0, 2.0, 3.0],
     )
     model = fedax.models.preprocessed(
         linear,

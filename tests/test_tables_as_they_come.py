@@ -1,9 +1,13 @@
 """Decimal commas, rows without a label, and clients without one of two classes."""
 
+import json
+
+import jax
 import numpy as np
 import pytest
 
 import fedax
+from fedax.cli.main import run_command
 from fedax.tasks import tables
 
 pytestmark = pytest.mark.quick
@@ -40,14 +44,13 @@ def test_what_is_worth_a_look():
     table = fedax.fit_table(STAYS, **FITTED, unlabelled="drop")
     assert table.columns[0].how == "one_hot"
     assert table.findings == (
-        "bmi looks like numbers with decimal commas. To read them as numbers, set decimal to "
-        "comma.",
+        "bmi looks like numbers with decimal commas. To read them as numbers, set decimal=comma.",
         "2 of 3 clients have no training row with the class yes.",
     )
 
 
 def test_rows_without_a_label():
-    with pytest.raises(ValueError, match=r'the label. Fill it in, .* or give unlabelled="drop"'):
+    with pytest.raises(ValueError, match=r'missing in 1 of 6 rows.*unlabelled="drop" \(on'):
         fedax.fit_table(STAYS, **FITTED)
     table = fedax.fit_table(STAYS, **FITTED, unlabelled="drop")
     assert table.num_rows == 5
@@ -73,3 +76,59 @@ def test_a_file_with_commas_and_gaps_in_the_label(tmp_path):
     shifted = perfect + 1  # of a deviation, in the label's unit
     found = task.model.scores["mae"].function(shifted, perfect[:, 0], np.ones(len(perfect)))
     assert found == pytest.approx(task.train.table.label.deviation, rel=1e-6)
+
+
+def test_a_label_that_cannot_be_classes():
+    rows = {"who": ["a", "b"] * 150, "x": np.arange(300.0),
+            "spent": [f"{n},5" for n in range(300)], "note": [f"text {n}" for n in range(300)]}
+    with pytest.raises(ValueError, match=r"'spent' looks like numbers with decimal.*decimal="):
+        fedax.fit_table(rows, client="who", label="spent")
+    table = fedax.fit_table(rows, client="who", label="spent", decimal="comma")
+    assert table.label.classes == ()
+    with pytest.raises(ValueError, match="'note' has 300 different texts in 300 rows, too many"):
+        fedax.fit_table(rows, client="who", label="note")
+
+
+def test_an_id_of_which_one_comes_twice_is_left_out():
+    rows = {"who": ["a", "b"] * 20, "customer_id": [*range(5000, 5078, 2), 5000],
+            "visits": [*range(39), 0], "died": [0, 1] * 20}
+    table = fedax.fit_table(rows, client="who", label="died")
+    assert {column.name: column.how for column in table.columns} == {
+        "customer_id": "left out", "visits": "number"}
+
+
+def test_balanced_class_weights_and_auc(tmp_path):
+    """Of 100 rows with 10 positives, each positive weighs 5 and each negative 5/9."""
+    file = tmp_path / "rare.csv"
+    rows = [f"h{n % 5},{n % 10},{'yes' if n % 10 == 9 else 'no'}" for n in range(100)]
+    file.write_text("\n".join(["site,age,died", *rows]))
+    task = tables.load("linear", str(file), "site", "died", test=0.0, class_weights="balanced")
+    zero = jax.tree.map(np.zeros_like, task.model.init(jax.random.key(0)))
+    tilt = np.array([1.0, 0.0], np.float32)
+    tilted = jax.tree.map(lambda leaf: leaf + tilt if leaf.ndim == 1 else leaf, zero)
+    wrong, right = np.log(1 + np.e), np.log(1 + np.e) - 1  # of a positive, of a negative
+
+    def loss(model, params):
+        return fedax.evaluate(model, params, task.train)["loss"]
+
+    assert loss(task.model, zero) == pytest.approx(np.log(2), rel=1e-6)
+    assert loss(task.model, tilted) == pytest.approx((wrong + right) / 2, rel=1e-6)
+    plain = tables.load("linear", str(file), "site", "died", test=0.0).model
+    assert loss(plain, tilted) == pytest.approx(0.1 * wrong + 0.9 * right, rel=1e-6)
+    assert set(task.model.scores) == {"auc"}
+    with pytest.raises(ValueError, match="class_weights"):
+        tables.load("linear", str(file), "site", "died", class_weights="fair")
+
+
+def test_a_sweep_of_a_file(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "stays.csv").write_text("\n".join(
+        ["ward,age,died", *(f"w{n % 4},{n % 9},{int(n % 9 > 4)}" for n in range(80))]))
+    line = ["sweep", "stays.csv", "fedavg", "--client", "ward", "--label", "died", "--grid",
+            "client_learning_rate=0.1,0.3", "--rounds", "2", "--out", "s"]
+    assert run_command(line) == 0
+    assert json.loads((tmp_path / "s" / "config.json").read_text())["task"] == "table"
+    assert run_command(["sweep", "stays.csv", "fedavg", "--rounds", "2"]) == 2
+    assert "fedax sweep stays.csv --client COLUMN --label COLUMN" in capsys.readouterr().err
+    assert run_command(["sweep", "digits", "fedavg", "--client", "ward"]) == 2
+    assert "fedax sweep FILE.csv --client COLUMN" in capsys.readouterr().err

@@ -92,9 +92,14 @@ class Sweep:
     """
 
     task: Annotated[Positional[str | None], option("[TASK]")] = None
-    """A task of `fedax list tasks`, or your own (FILE.py:NAME)."""
+    """A task of `fedax list tasks`, or your own (FILE.py:NAME).
+    Or a table: FILE.csv or FILE.parquet, with --client and --label."""
     algorithms: Annotated[Positional[str | None], option("[ALGORITHM,...]")] = None
     """Methods of `fedax list algorithms`, separated by commas; or your own."""
+    client: Annotated[str | None, option("COLUMN")] = None
+    """For a table: the column that says which client each row belongs to."""
+    label: Annotated[str | None, option("COLUMN")] = None
+    """For a table: the column to predict."""
     grid: Annotated[UseAppendAction[tuple[tuple[str, ...], ...]], option("KEY=VALUE,... ...")] = ()
     """What to vary: KEY=VALUE,VALUE,... or "KEY=logspace(-3, 0.5, 8)".
     KEY applies to every method that has this setting, METHOD.KEY to one method.

@@ -1,14 +1,16 @@
-"""`fedax run stays.csv --client hospital --label died`: a user's own table as a task."""
+"""A user's own table as a task: `fedax run stays.csv --client hospital --label died`."""
 
 from __future__ import annotations
 
 import dataclasses
+from typing import TypeVar
 
-from fedax.cli.commands import Run
+from fedax.cli.commands import Run, Sweep
 from fedax.experiment.errors import ConfigError
 
 ENDINGS = (".csv", ".tsv", ".csv.gz", ".parquet")
 TASK = "table"
+Command = TypeVar("Command", Run, Sweep)
 
 
 def names_table(word: str | None) -> bool:
@@ -16,7 +18,7 @@ def names_table(word: str | None) -> bool:
     return word is not None and word.lower().endswith(ENDINGS)
 
 
-def as_task(command: Run) -> Run:
+def as_task(command: Command) -> Command:
     """The command with the file, the client column and the label as settings of the task `table`.
 
     Raises:
@@ -32,13 +34,13 @@ def as_task(command: Run) -> Run:
         ):
             raise ConfigError(
                 f"{task} is a table, which needs the column of clients and the column to predict: "
-                f"fedax run {task} --client COLUMN --label COLUMN."
+                f"{_called(command)} {task} --client COLUMN --label COLUMN."
             )
         given["file"], task = task, TASK
     elif task not in (None, TASK) and any(given.values()):
         raise ConfigError(
             f"--client and --label are for a table, but {task} is a task. Give the file of the "
-            "table instead: fedax run FILE.csv --client COLUMN --label COLUMN."
+            f"table instead: {_called(command)} FILE.csv --client COLUMN --label COLUMN."
         )
     words = tuple(f"task.{name}={value}" for name, value in given.items() if value is not None)
     if not words:
@@ -46,3 +48,7 @@ def as_task(command: Run) -> Run:
     return dataclasses.replace(
         command, task=task, client=None, label=None, set=(words, *command.set)
     )
+
+
+def _called(command: Run | Sweep) -> str:
+    return "fedax run" if isinstance(command, Run) else "fedax sweep"

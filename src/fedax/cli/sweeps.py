@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedax.cli.commands import Sweep
+from fedax.cli.own_tables import as_task
 from fedax.cli.words import gives, require_out
 from fedax.experiment.config import log_names, parse_settings
 from fedax.experiment.errors import ConfigError
@@ -43,6 +44,7 @@ def sweep(command: Sweep) -> None:
     Raises:
       ConfigError, RunError: see `fedax.tuning.command`.
     """
+    command = as_task(command)
     require_out(command.out, overwrite=command.overwrite)
     names = log_names(command.log)
     require_libraries(names)

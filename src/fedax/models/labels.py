@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -51,7 +52,9 @@ class Softmax(NamedTuple):
         if self.class_weights is not None:
             require_class_weights(self.class_weights, (logits.shape[1],))
             of_classes = jnp.asarray(self.class_weights).astype(values.dtype)
-            weights = weights * of_classes[jnp.minimum(found, logits.shape[1] - 1)]
+            # Not of_classes[found]: a mesh of several devices refuses to index a constant.
+            classes = jax.nn.one_hot(found, len(of_classes), dtype=values.dtype)
+            weights = weights * (classes @ of_classes)
         return self._counted(values, weights), weights
 
     def accuracy(self, logits: Array, batch: Batch) -> tuple[Array, Array]:

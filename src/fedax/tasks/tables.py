@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Literal, TypeAlias
 
 import numpy as np
 
@@ -15,12 +16,14 @@ from fedax.data.preparing.fitting import Encoding, Missing, Objective, Scaling, 
 from fedax.data.preparing.table import Unlabelled
 from fedax.data.task import Task
 from fedax.models.mlp import mlp
-from fedax.models.scores import mae, r2, rmse
+from fedax.models.scores import auc, mae, r2, rmse
 from fedax.models.supervised import classification, regression
-from fedax.validate import check_number
+from fedax.models.weighting import balanced_class_weights
+from fedax.validate import check_choice, check_number
 from fedax.validate import unknown as unknown_name
 
 MODELS = ("linear", "mlp")
+ClassWeights: TypeAlias = Literal["none", "balanced"]
 
 
 def load(
@@ -40,6 +43,7 @@ def load(
     positive: str | float | None = None,
     decimal: Decimal = "point",
     unlabelled: Unlabelled = "error",
+    class_weights: ClassWeights = "none",
 ) -> Task:
     """The rows of a CSV or Parquet file, with a client column.
 
@@ -64,7 +68,9 @@ def load(
       positive: the positive class of two; none: the last in sorted order.
       decimal: with comma, text such as 27,4 is read as numbers.
       unlabelled: how to treat rows without a label: error or drop.
+      class_weights: none, or balanced: every class counts the same in the loss, however rare it is.
     """
+    check_choice("class_weights", class_weights, ("none", "balanced"))
     cells = read_cells(file, client, decimal=decimal)
     if unlabelled == "drop":
         cells = with_labels(cells, label)
@@ -99,19 +105,23 @@ def load(
         raise ValueError(f"{test}: {unknown_name('label column', label, second.columns)}")
     name = Path(file).name.partition(".")[0] or "table"
     references = {} if tested is None else _references(table, tested)
-    return Task(_model(table, model), table.apply(train_rows), tested, name, references)
+    made = _model(table, model, class_weights)
+    return Task(made, table.apply(train_rows), tested, name, references)
 
 
 def _names(text: str | None) -> list[str] | None:
     return None if text is None else [name.strip() for name in str(text).split(",")]
 
 
-def _model(table: Table, model: str) -> Model:
+def _model(table: Table, model: str, class_weights: ClassWeights) -> Model:
     hidden = (64,) if model == "mlp" else ()
     classes = () if table.label is None else table.label.classes
     init, apply = mlp((len(table.features), *hidden, len(classes) or 1))
     if classes:
-        return classification(init, apply)
+        counts = table.label.counts if table.label else ()
+        weights = balanced_class_weights(counts) if class_weights == "balanced" else None
+        scores = {"auc": auc()} if len(classes) == 2 else None
+        return classification(init, apply, class_weights=weights, scores=scores)
 
     def predict(params: Params, x: Array) -> Array:
         return apply(params, x)[:, 0]
@@ -134,4 +144,7 @@ def _references(
     mean = 0.0 if label.deviation != 1.0 or label.mean else None
     if mean is None:  # not scaled
         return {}
-    return {"the mean": lambda: {"test_loss": float(np.mean(np.square(y)) / 2)}}
+    square = float(np.mean(np.square(y)))
+    return {"the mean": lambda: {
+        "test_loss": square / 2, "test_rmse": label.deviation * square**0.5
+    }}

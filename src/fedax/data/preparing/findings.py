@@ -26,7 +26,7 @@ def findings_of(table: Table, cells: Cells) -> tuple[str, ...]:
     commas = [column.name for column in table.columns if has_commas(cells.columns[column.name])]
     found = [
         f"{quoted_name(name)} looks like numbers with decimal commas. To read them as numbers, set "
-        "decimal to comma."
+        "decimal=comma."
         for name in commas
     ]
     if table.label is not None:

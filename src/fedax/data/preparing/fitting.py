@@ -14,6 +14,7 @@ from fedax.data.preparing.cells import (
     Cells,
     Decimal,
     gaps_of,
+    has_commas,
     is_number,
     read_cells,
     with_labels,
@@ -44,6 +45,8 @@ MOST_CATEGORIES = 100
 MOST_FEATURES = 2**14
 # Columns of unlike values are no ids in a table of fewer rows.
 _FEWEST_ROWS = 20
+# The share of different whole numbers from which a column with the name of an id is one.
+_NEARLY = 0.9
 _AN_ID = "has a different value in every row, like an id"
 _ID = re.compile(r"(^|[_\W])(id|ids|uuid|guid|key|index|idx|nr|no|number)$|[a-z](Id|ID)$", re.ASCII)
 _DATE = re.compile(r"\d{4}-\d\d-\d\d([T ]|$)", re.ASCII)
@@ -273,8 +276,12 @@ def _why_not(name: str, values: np.ndarray, gaps: np.ndarray, cells: Cells) -> s
         why = "" if is_listed else _why_no_text(set(there), len(there))
         if not why and cells.clients is not None and _names_clients(values, gaps, cells.clients):
             why = "only names the client"
-    elif values.dtype.kind in "iu" and _FEWEST_ROWS <= len(there) == len(set(there)):
-        why = _AN_ID if _counts(name, set(there)) else ""
+    elif values.dtype.kind in "iu" and len(there) >= _FEWEST_ROWS:
+        distinct = set(there)
+        if len(distinct) == len(there):
+            why = _AN_ID if _counts(name, distinct) else ""
+        elif len(distinct) > _NEARLY * len(there) and _ID.search(name):
+            why = "has another value in nearly every row, as an id does"
     return why
 
 
@@ -292,6 +299,21 @@ def _why_no_text(distinct: set[str], num_rows: int) -> str:
 def _counts(name: str, distinct: set[int]) -> bool:
     """Whether whole numbers that all differ are an id by name, or count the rows."""
     return bool(_ID.search(name)) or max(distinct) - min(distinct) < 2 * len(distinct)
+
+
+def _require_classes(name: str, values: np.ndarray, count: int) -> None:
+    """Raises an error if text cannot be classes: numbers, or a text of its own in most rows."""
+    if has_commas(values):
+        raise ValueError(
+            f"The label {name!r} looks like numbers with decimal commas, such as "
+            f'{quoted(values[0])}. Read them as numbers with decimal="comma" (on the command line: '
+            "--set decimal=comma)."
+        )
+    if count > MOST_CATEGORIES and 2 * count > len(values):
+        raise ValueError(
+            f"The label {name!r} has {count:,} different texts in {len(values):,} rows, too many "
+            "to be classes. Choose another column, or convert it to numbers."
+        )
 
 
 def _names_clients(values: np.ndarray, gaps: np.ndarray, clients: np.ndarray) -> bool:
@@ -340,8 +362,9 @@ def _label(
     gaps = gaps_of(values)
     if gaps.any():
         raise ValueError(
-            missing(name, int(gaps.argmax()), cells).split(". Fit")[0]
-            + ", and it is the label. Fill it in, leave out the row, or give unlabelled=\"drop\"."
+            f"{missing(name, int(gaps.argmax()), cells).split('. Fit')[0]}. It is the label, and "
+            f"missing in {int(gaps.sum()):,} of {len(gaps):,} rows. Fill it in, or leave such rows "
+            'out with unlabelled="drop" (on the command line: --set unlabelled=drop).'
         )
     listed = cells.categories.get(name)
     there = values.tolist()
@@ -357,6 +380,8 @@ def _label(
     is_class = not is_number(values) or (is_whole and len(counts) <= MOST_CLASSES)
     if objective != "auto":
         is_class, why = objective == "classification", "you say so"
+    if is_class and not is_number(values) and listed is None:
+        _require_classes(name, values, len(counts))
     if not is_class:
         if positive is not None:
             raise ValueError(f"positive={quoted(positive)} needs classes, but {name!r} has none.")
