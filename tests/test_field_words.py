@@ -148,7 +148,7 @@ WRONG = {
     "run digits fedavg --fraction 0.1": "--cohort-size VALUE? It is a number",
     "run digits fedavg --batch-size 5": "--set batch_size=5",
     "run digits fedavg momentum=0.3": "--set momentum=0.3",
-    "run digits fedavg --zzz": "fedax run --help shows",
+    "run digits fedavg --zzz": "See fedax run --help",
     "run fedavg digits": "fedax run digits fedavg",
     "run fedavg": "fedax run TASK fedavg",
     "run digits fedavg fedadam": "fedax sweep digits fedavg,fedadam --seeds 3",

@@ -189,7 +189,7 @@ def test_what_a_label_is():
         label([1, 1])
     with pytest.raises(ValueError, match="positive='maybe' is not one of two classes"):
         label(["no", "yes"], positive="maybe")
-    with pytest.raises(ValueError, match="'y' has a missing value in row 1, and it is the label"):
+    with pytest.raises(ValueError, match="'y' has a missing value in row 1. It is the label"):
         label([1.0, None])
 
 
@@ -362,7 +362,7 @@ def test_a_file_is_a_task_at_the_command_line(table_file, tmp_path, monkeypatch,
     run = fedax.load_run("run")
     assert run.table == run.task.train.table
     new = run.table.apply(stays(seed=9))
-    assert set(fedax.evaluate(run.task.model, run.params, new)) == {"accuracy", "loss"}
+    assert set(fedax.evaluate(run.task.model, run.params, new)) == {"accuracy", "auc", "loss"}
     # The test rows took no part: the table is that of the training rows alone.
     frame = stays()
     ids = fedax.FederatedDataset.from_arrays({"row": np.arange(240)}, frame["hospital"])
