@@ -40,7 +40,7 @@ def test_a_list_of_clients_is_named_by_index():
 
 
 WRONG = {
-    "no clients": ({}, "at least one client, and got none"),
+    "no clients": ({}, "at least one client, but none was given"),
     "empty": (
         clients(eve={"x": np.zeros((0, 2)), "y": np.zeros(0, int)}),
         r"Client 'eve' has no examples\. Leave empty clients out",

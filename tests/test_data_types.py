@@ -30,8 +30,8 @@ ARRAYS = {
     "raw bytes": (np.zeros(12, "V8"), "V8"),
     "another byte order": (np.ones(12, np.dtype(float).newbyteorder()), "byte order"),
     "whole numbers without end": ([10**400] * 12, "objects"),
-    "lists of unequal lengths": ([[1], [1, 2]] * 6, "one shape"),
-    "keys": (jax.random.split(jax.random.key(0), 12), "no array"),
+    "lists of unequal lengths": ([[1], [1, 2]] * 6, "the same shape"),
+    "keys": (jax.random.split(jax.random.key(0), 12), "cannot become an array"),
     "a mask": (np.ma.masked_array(X, X > 3), "masked"),
 }
 if np.longdouble is not np.float64 and np.dtype(np.longdouble).itemsize > 8:

@@ -552,7 +552,7 @@ def test_plans_and_mistakes_are_sentences(monkeypatch, capfd, tmp_path):
     assert run_command(["reproduce", "made-up", "--plan", "--seeds", "2"]) == 0
     assert "Runs: 12 with 3 seeds, in Quadratics." in capfd.readouterr().out
     for words, sentence in (
-        (["made-up", "--scale", "paper"], "it has --scale small."),
+        (["made-up", "--scale", "paper"], "Available: --scale small."),
         (["made-up", "--only", "quadratic"], "Did you mean 'Quadratics'?"),
         (["made-up", "--workers", "0"], "--workers"),
         (["made-up", "--seeds", "0"], "--seeds"),

@@ -492,7 +492,7 @@ def test_a_line_without_its_fields_is_summed_up_without_them(tmp_path):
     summary = json.loads((folder / "summary.json").read_text())
     assert (summary["num_rejected"], summary["train_loss_last_100_rounds"]) == (0, None)
     page = (folder / "report.html").read_text("utf-8")
-    assert f"mean training loss of the last {len(lines)} rounds" in page
+    assert f"train loss, mean of the last {len(lines)} rounds" in page
 
 
 @pytest.mark.parametrize("key", ["task", "algorithm", "preset"])

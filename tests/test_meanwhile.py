@@ -383,7 +383,7 @@ def test_a_run_that_stops_early_is_evaluated_in_full(tmp_path, monkeypatch, caps
     )
     assert identical(fedax.load_params(folder / "best.safetensors"), shorter.params)
     assert f"({SAMPLE} of 57 examples)" in capsys.readouterr().out
-    assert f"hollow: {SAMPLE} of 57 examples" in report_page(folder)
+    assert f"Hollow points: {SAMPLE} of 57 examples" in report_page(folder)
 
 
 @pytest.mark.usefixtures("named")

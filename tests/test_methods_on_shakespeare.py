@@ -74,8 +74,8 @@ def test_names_of_wrapped_algorithms():
     ("name", "settings", "sentence"),
     [
         ("elastik", {}, "Did you mean 'elastic'"),
-        ("fedavg+elastic", {}, "fedavg in 'fedavg\\+elastic' wraps nothing"),
-        ("elastic+", {}, "Beside a '\\+' in 'elastic\\+' there is no name"),
+        ("fedavg+elastic", {}, "fedavg in 'fedavg\\+elastic' is not a wrapper"),
+        ("elastic+", {}, "A name is missing beside '\\+' in 'elastic\\+'"),
         ("local_update_decay+local_sgd", {"server_learning_rate": 0.1}, "Unknown setting"),
         ("elastic+fedavg", {"momentum": 0.9}, "a run of elastic\\+fedavg on .* 'momentum'"),
         ("fedavg", {"sampling": "uniforn"}, "Did you mean 'uniform'"),

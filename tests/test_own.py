@@ -388,7 +388,7 @@ SENTENCES = {
     "no number": ("my_tasks.py:small my_methods.py:fedexp --set rate=fast",
                   "my_methods.py:fedexp: rate must be a number, but is 'fast'"),
     "no schedule": ("my_tasks.py:small my_methods.py:scheduled --set rate=constant(-1)",
-                    "my_methods.py:scheduled: value must be a finite number at least 0"),
+                    "my_methods.py:scheduled: rate: value must be a finite number at least 0"),
     "built": ("my_tasks.py:small my_methods.py:built",
               "my_methods.py:built is a FederatedAlgorithm, but a method is a function of the"),
     "task second": ("my_tasks.py:small my_tasks.py:small", "is a task, but a method was expected"),
@@ -886,7 +886,7 @@ def test_defaults_that_are_shown_are_those_that_apply(monkeypatch):
                 differ[name, key] = (default, given)
     # These two say so in the meaning; maml keeps its own steps to itself.
     assert differ.pop(("fedprox", "proximal_weight")) == (None, 0.01)
-    assert "is 0.01 here" in algorithm_settings("fedprox")["proximal_weight"].meaning
+    assert "proximal_weight is 0.01" in algorithm_settings("fedprox")["proximal_weight"].meaning
     assert differ.pop(("minibatch_sgd", "num_local_steps")) == (None, 1)
     assert differ.pop(("maml", "num_local_steps")) == (1, None)
     assert differ == {}
@@ -939,9 +939,9 @@ def test_help_of_a_run_shows_what_can_be_set(capsys):
     assert stopped.value.code == 0
     out = capsys.readouterr().out
     assert "--cohort-size N" in out
-    assert "  adaptivity  number; default 0.001\n      tau > 0. The larger it is" in out
+    assert "  adaptivity  number; default 0.001\n      tau > 0. If it is large compared" in out
     assert "  client_learning_rate  number or schedule; default 0.1; preset quick: 3.16\n" in out
-    assert "  model  small, paper, gru or mlp; default small\n" in out
+    assert "  model  small, reddi2021, gru or mlp; default small\n" in out
     assert "  dropout  number; default 0.0\n" in out
     with pytest.raises(SystemExit) as stopped:
         run_command(["run", "my_tasks.py:reviews", "my_methods.py:needs", "-h"])

@@ -129,7 +129,7 @@ def test_what_cannot_be_saved_is_a_sentence_and_the_file_of_before_stays(tmp_pat
         ({"key": jax.random.key(0)}, "Array 'key' has dtype key<fry>"),
         ({"name": "ada"}, "Array 'name' has dtype str"),
         ({"z": np.ones(1, complex)}, "Array 'z' has dtype complex128"),
-        ({"a": {"b": 1.0}, "a.b": 2.0}, "Two arrays would both be called 'a.b'"),
+        ({"a": {"b": 1.0}, "a.b": 2.0}, "Two arrays would both be named 'a.b'"),
     ):
         with pytest.raises(ValueError, match=sentence):
             fedax.save_params(tree, path)

@@ -335,7 +335,7 @@ def test_a_run_keeps_its_clients_and_shows_the_worst(quadratics, tmp_path, capsy
     assert final["test_distance"] == pytest.approx((values * weights).sum() / weights.sum())
     assert final["test_worst_tenth_distance"] == pytest.approx(values.max())
     page = (folder / "report.html").read_text()
-    assert "Clients for whom it is worst" in page
+    assert "Worst clients" in page
     assert "a,b &lt;c&gt;" in page
     worst = rows[int(values.argmax())]
     assert f"<td>{values.max():.5g}</td>" in page

@@ -408,7 +408,7 @@ def test_encode_and_decode() -> None:
 
 @pytest.mark.parametrize("token", [-1, 90])
 def test_decode_refuses_what_is_no_token(token: int) -> None:
-    with pytest.raises(ValueError, match=f"go from 0 to 89.*{token}"):
+    with pytest.raises(ValueError, match=f"must be 0 to 89, .*{token}"):
         shakespeare.decode([5, token])
 
 

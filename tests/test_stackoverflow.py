@@ -68,8 +68,8 @@ def test_vocabularies_are_read_as_published(tmp_path):
     (read_words, "the 3\nto\n", "has 'to' on line 2"),
     (read_words, "the many\n", "has 'the many' on line 1"),
     (read_words, b"\xff\xfe 1\n", "cannot be read"),
-    (read_tags, "[1]", "must be a JSON table"),
-    (read_tags, '{"c": "many"}', "must be a JSON table"),
+    (read_tags, "[1]", "must be a JSON object"),
+    (read_tags, '{"c": "many"}', "must be a JSON object"),
     (read_tags, "{", "cannot be read"),
 ])
 def test_a_malformed_vocabulary_is_a_sentence(tmp_path, read, content, words):

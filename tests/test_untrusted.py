@@ -117,7 +117,7 @@ def test_own_factories_are_called_when_this_user_wrote_the_run(tmp_path, monkeyp
                 out=tmp_path / "run", progress=False)
     assert fedax.load_run(tmp_path / "run").algorithm is not None
     edit(tmp_path / "run", lambda config: config["made_by"].pop("signature"))
-    with pytest.raises(RunError, match="names code to run, mine_of_untrusted:method"):
+    with pytest.raises(RunError, match="refers to the code mine_of_untrusted:method"):
         _ = fedax.load_run(tmp_path / "run").algorithm
 
 
