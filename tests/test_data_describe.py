@@ -72,7 +72,7 @@ def test_labels_are_asked_for_or_found():
     floats = FederatedDataset({"y": np.zeros(3), "tag": np.arange(3)}, np.array([0, 3]))
     assert label_skew(floats) is None
     assert label_skew(floats, "tag").distance.tolist() == [0]
-    with pytest.raises(ValueError, match="The array 'y' must be whole numbers, but they are float64"):
+    with pytest.raises(ValueError, match="'y' must be whole numbers, but they are float64"):
         label_skew(floats, "y")
     with pytest.raises(ValueError, match=r"Unknown array 'tags'\. Did you mean 'tag'"):
         label_skew(floats, "tags")

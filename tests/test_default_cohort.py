@@ -57,4 +57,4 @@ def test_of_the_command_line(
     assert method["cohort_size"] == 4
     for given in (["--cohort-size", "10"], ["--set", "num_clients=4", "run.cohort_size=10"]):
         assert run_command(["run", *line, *given]) == 2
-        assert "cohort_size is 10, but the task digits has only 4 clients" in capsys.readouterr().err
+        assert "cohort_size is 10, but the task digits has only 4" in capsys.readouterr().err

@@ -310,19 +310,19 @@ def test_changed_source_is_a_sentence_and_force_goes_on(project, capsys):
     fed("run", "--resume", "r", "--rounds", "6", status=2)
     error = capsys.readouterr().err
     assert f"{project / 'my_methods.py'} (a copy is in r/source/{old[:12]}-my_methods.py)" in error
-    assert f"{project / 'sizes.py'} (as it was" in error
+    assert f"{project / 'sizes.py'} (a copy is in " in error
     assert "fedax run --resume r --force" in error
     assert error.count("\n") == 1
     assert saved(Path("r"))["num_rounds"] == 4
     fed("theory", "--run", "r", status=2)  # what it would say is of the code as it is now
     assert "has changed since" in capsys.readouterr().err
     loaded = fedax.load_run("r")
-    with pytest.raises(ConfigError, match=r"has changed since.*give them: fedax\.load_run\("):
+    with pytest.raises(ConfigError, match=r"changed .*pass both yourself: fedax\.load_run\("):
         _ = loaded.algorithm
     given = fedax.load_run("r", task=fedax.load_task("quadratics"), algorithm=object())
     assert (given.task.name, type(given.algorithm)) == ("quadratics", object)
     fed("run", "--config", "r/config.json", "--rounds", "2", "--out", "repeated")
-    assert f"Not as in r/config.json: {project / 'my_methods.py'} has changed." in \
+    assert f"Changed since r/config.json was written: {project / 'my_methods.py'}" in \
         capsys.readouterr().out
     fed("run", "--resume", "r", "--rounds", "6", "--force")
     config = saved(Path("r"))
@@ -339,8 +339,7 @@ def test_changed_source_is_a_sentence_and_force_goes_on(project, capsys):
     for words in ((), ("--force",)):
         fed("run", "--resume", "r", *words, status=2)
         error = capsys.readouterr().err
-        assert f"{project / 'my_tasks.py'}, where the run's reviews comes from, is not there" in \
-            error
+        assert f"{project / 'my_tasks.py'}, which defines reviews of this run, no longer" in error
     written = (Path("r") / "config.json").read_text().replace("my_tasks.py", "moved.py")
     (Path("r") / "config.json").write_text(written)
     fed("run", "--resume", "r", "--rounds", "8", status=2)  # written by hand: whose code is it?

@@ -321,7 +321,7 @@ def test_two_processes_with_other_data_do_not_train(project, of):
     said = [process.communicate(timeout=120)[1] for process in running]
     assert [process.returncode for process in running] == [1, 1]
     what = "the task.train.contents" if of == "values" else "the model to start from"
-    assert all("not started alike" in one and what in one for one in said)
+    assert all("The processes differ" in one and what in one for one in said)
 
 
 def test_defaults_of_a_method_do_not_follow_to_another(tmp_path, monkeypatch):

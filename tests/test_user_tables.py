@@ -189,7 +189,7 @@ def test_what_a_label_is():
         label([1, 1])
     with pytest.raises(ValueError, match="positive='maybe' is not one of two classes"):
         label(["no", "yes"], positive="maybe")
-    with pytest.raises(ValueError, match="'y' has a missing value in row 1. It is the label"):
+    with pytest.raises(ValueError, match=r"'y' has a missing value in row 1. It is the label"):
         label([1.0, None])
 
 

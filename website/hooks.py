@@ -35,6 +35,7 @@ WHOLE_NAME = 4.0
 # What readers search for -> the page that they want, whose headings use other words.
 KEYWORDS = {
     "guides/diagnostics.md": ["client drift"],
+    "guides/participation.md": ["client dropout"],
     "guides/resuming.md": ["checkpoint"],
     "guides/tuning.md": ["hyperparameter", "learning rate"],
     "methods/fedavg.md": ["federated averaging"],
