@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import inspect
 import re
 import textwrap
@@ -127,9 +128,11 @@ def page(name: str, kind: type) -> str:
 def options_of(kind: type) -> list[Option]:
     """The arguments and options of a command, from the class that the parser reads."""
     documented = _documented(kind)
-    fields = kind.__dataclass_fields__  # type: ignore[attr-defined]
     hints = get_type_hints(kind, include_extras=True)
-    return [_option(name, field, hints[name], documented[name]) for name, field in fields.items()]
+    return [
+        _option(field.name, field, hints[field.name], documented[field.name])
+        for field in dataclasses.fields(kind)
+    ]
 
 
 def _option(name: str, field: Any, hint: Any, text: str) -> Option:

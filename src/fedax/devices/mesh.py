@@ -38,7 +38,7 @@ def cores_as_devices(count: int | None = None) -> int:
       The count.
 
     Raises:
-      RuntimeError: if JAX was used already.
+      RuntimeError: if JAX is already in use with another number of devices.
       ValueError: if the count is less than 1.
     """
     if count is None:
@@ -47,6 +47,8 @@ def cores_as_devices(count: int | None = None) -> int:
     try:
         jax.config.update("jax_num_cpu_devices", count)
     except RuntimeError:
+        if jax.local_device_count("cpu") == count:
+            return count
         raise RuntimeError(
             f"The CPU's cores cannot become {count} devices, because JAX is already in use. Call "
             "cores_as_devices() first, before creating arrays or listing devices."

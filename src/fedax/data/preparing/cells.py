@@ -195,12 +195,12 @@ def with_labels(cells: Cells, label: str | None) -> Cells:
 
 def has_commas(column: np.ndarray) -> bool:
     """Whether a column is text that reads as numbers with decimal commas, at least one of them."""
+    if column.dtype.kind != "O":
+        return False
     there = [value for value in column.tolist() if value is not None]
-    return (
-        column.dtype.kind == "O"
-        and any(isinstance(value, str) and "," in value for value in there)
-        and all(isinstance(value, str) and _WITH_COMMA.fullmatch(value.strip()) for value in there)
-    )
+    return all(
+        isinstance(value, str) and _WITH_COMMA.fullmatch(value.strip()) for value in there
+    ) and any("," in value for value in there)
 
 
 def with_decimal(cells: Cells, decimal: Decimal) -> Cells:

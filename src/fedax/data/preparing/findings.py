@@ -30,29 +30,24 @@ def findings_of(table: Table, cells: Cells) -> tuple[str, ...]:
         for name in commas
     ]
     if table.label is not None:
-        found += [*_without_positives(cells, table.label), *_leaks(table, cells, table.label)]
+        found += [*_without_a_class(cells, table.label), *_leaks(table, cells, table.label)]
     return tuple(found)
 
 
-def _without_positives(cells: Cells, label: Label) -> Iterator[str]:
+def _without_a_class(cells: Cells, label: Label) -> Iterator[str]:
     """Reports clients without one of the two classes, which cannot learn it alone."""
     if len(label.classes) != 2 or cells.clients is None:
         return
-    values = np.array([str(value) for value in cells.columns[label.name].tolist()])
+    values = cells.columns[label.name]
     names, owner = np.unique(cells.clients, return_inverse=True)
     for value in label.classes:
-        lacking = int((np.bincount(owner, values == _as_in(values, value)) == 0).sum())
+        lacking = int((np.bincount(owner, values == value) == 0).sum())
         if lacking:
             yield (
                 f"{lacking} of {so_many(len(names), 'client')} "
                 f"{'has' if lacking == 1 else 'have'} no training row with the class "
                 f"{_word(value)}."
             )
-
-
-def _as_in(values: np.ndarray, value: object) -> str:
-    """A class as text, a whole number as the column has it."""
-    return str(value) if str(value) in values else f"{value}.0"
 
 
 def _leaks(table: Table, cells: Cells, label: Label) -> Iterator[str]:
