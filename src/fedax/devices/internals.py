@@ -16,6 +16,7 @@ from jax.experimental.buffer_callback import buffer_callback
 from jax.extend.core import (
     Jaxpr,
     JaxprEqn,
+    Literal,
     Primitive,
     get_opaque_trace_state,
     jaxpr_as_fun,
@@ -28,6 +29,7 @@ __all__ = [
     "Primitive",
     "buffer_callback",
     "cache_programs_in",
+    "evaluated",
     "in_transposition",
     "jaxpr_as_fun",
     "multihost_utils",
@@ -53,6 +55,34 @@ def with_equations(program: Any, change: Callable[[JaxprEqn], JaxprEqn]) -> Any:
     if isinstance(getattr(program, "jaxpr", None), Jaxpr):
         return program.replace(jaxpr=with_equations(program.jaxpr, change))
     return program
+
+
+def evaluated(
+    program: Any, inputs: Sequence[Any], compute: Callable[[JaxprEqn, list[Any]], list[Any] | None]
+) -> list[Any]:
+    """A program's outputs, computed equation by equation.
+
+    Args:
+      program: a closed program.
+      inputs: its arguments; those that are no arrays are for `compute` to know.
+      compute: (equation, its inputs) -> its outputs, or None: the inputs are arrays, and the
+        equation's own operation is taken.
+    """
+    variables = [*program.jaxpr.constvars, *program.jaxpr.invars]
+    values = dict(zip(variables, [*program.consts, *inputs], strict=True))
+
+    def read(variable: Any) -> Any:
+        return variable.val if isinstance(variable, Literal) else values[variable]
+
+    for equation in program.jaxpr.eqns:
+        arguments = [read(variable) for variable in equation.invars]
+        outputs = compute(equation, arguments)
+        if outputs is None:
+            params = equation.primitive.get_bind_params(equation.params)
+            outputs = equation.primitive.bind(*arguments, **params)
+            outputs = outputs if equation.primitive.multiple_results else [outputs]
+        values.update(zip(equation.outvars, outputs, strict=True))
+    return [read(variable) for variable in program.jaxpr.outvars]
 
 
 def trace_state() -> Any:

@@ -8,9 +8,11 @@ from fedax.models.characters import character_lstm
 from fedax.models.convolution import conv_general_dilated, convolution
 from fedax.models.dense import autoencoder, logistic_regression, mlp_classifier
 from fedax.models.dropout import dropout
+from fedax.models.frozen import frozen, merged
 from fedax.models.group_norm import group_norm
 from fedax.models.image_cnn import image_cnn
 from fedax.models.initializers import init_layer
+from fedax.models.lora import lora, merge_lora
 from fedax.models.metrics import mean_squared_error, recall_at, token_accuracy
 from fedax.models.pooled_cnn import pooled_cnn
 from fedax.models.pooling import avg_pool, max_pool, pooled_convolution
@@ -43,6 +45,7 @@ __all__ = [
     "dropout",
     "fast_convolutions",
     "from_torch",
+    "frozen",
     "group_norm",
     "gru",
     "image_cnn",
@@ -51,9 +54,12 @@ __all__ = [
     "init_lstm",
     "inverted",
     "logistic_regression",
+    "lora",
     "lstm",
     "max_pool",
     "mean_squared_error",
+    "merge_lora",
+    "merged",
     "mlp_classifier",
     "pooled_cnn",
     "pooled_convolution",
