@@ -246,9 +246,9 @@ def theorem_4(
     Raises:
       ConditionError: if the Hessians differ, or as for `lemma_11`.
 
-    Errata: (a) the term of m^0 is missing, and the theorem does not say what m^0 is. As a falls as
-    T^(-2/3), it falls as T^(-1/3) only, more slowly than the bound, unless m^0 is grad f(x^0). With
-    m^0 = 0 the first rounds hardly move, and the left side does fall so slowly. (b) The last
+    Errata: (a) the term of m^0 is missing, and the theorem does not say what m^0 is. One client f =
+    x^2 / 2 from x^0 = 1, with m^0 = 0, eta = K = 1, delta = 0.001 and T = 100, hardly moves: the
+    left side is 0.862, the published bound 0.02. (b) The last
     display divides by eta / 4 in its first term only, so 11136 lacks a factor of 4. (c) Lemma 12
     sums Lemma 11, whose weight of Delta_0 is (1 + 2/K)^K times that of Delta_K, and replaces both
     by that of Delta_K. The theorem as it stands here is right for clients with the same Hessian;
@@ -258,6 +258,10 @@ def theorem_4(
       >>> pair = QuadraticPopulation.from_linear([1.0, 1.0], [1.0, -1.0])
       >>> theorem_4(pair, 5.0, 1 / 40, 1, 100, delta=1.0, cohort_size=1).holds
       True
+      >>> one = QuadraticPopulation.from_linear([1.0], [0.0])
+      >>> claim = theorem_4(one, 1.0, 1.0, 1, 100, 0.001, momentum=0.0, printed=True)
+      >>> round(claim.actual, 3), round(claim.bound, 3)
+      (0.862, 0.02)
     """
     name = statement("Theorem IV", printed)
     found = sampled(name, population, delta)
