@@ -30,7 +30,8 @@ def draw_clients(rng, convex):
         n = int(rng.integers(1, 4))
         H = spread * rng.normal(size=(n, d, d))
         clients.append(QuadraticPopulation.from_linear(
-            base + (H + H.swapaxes(1, 2)) / 2, 3 * rng.normal(size=(n, d)), rng.dirichlet(np.ones(n))
+            base + (H + H.swapaxes(1, 2)) / 2, 3 * rng.normal(size=(n, d)),
+            rng.dirichlet(np.ones(n)),
         ))
     return clients
 
@@ -98,12 +99,17 @@ def expected(outcomes, function):
     return sum(share * function(ys, ds) for share, ys, ds in outcomes)
 
 
-def squares(values):
-    return np.sum(values**2, -1)
+def squares(vectors):
+    return np.sum(vectors**2, -1)
+
+
+def values(ys, H, h):
+    """f of points [..., d], up to a constant."""
+    return np.einsum("ki,ij,kj->k", ys, H, ys) / 2 + ys @ h
 
 
 def draw_point(rng, clients, H):
-    A, b = means(clients)
+    b = means(clients)[1]
     x = 3 * rng.normal(size=len(H))
     if np.linalg.eigvalsh(H)[0] > 1e-3 and rng.random() < 0.4:
         return np.linalg.solve(H, -b.mean(0))  # f's minimiser, where only noise moves x
@@ -151,7 +157,7 @@ def test_lemmas_5_to_7_of_mime():
             }[number]
             outcomes = list(enumerate_round(clients, x, eta, K, S, sgd_drift(clients, x)))
             near = expected(outcomes, lambda ys, _, x=x: squares(ys - x))
-            gradients = expected(outcomes, lambda ys, _: squares(ys @ H + h))
+            gradients = expected(outcomes, lambda ys, _, H=H, h=h: squares(ys @ H + h))
             if number == 5:
                 claim = mi.lemma_5(clients, x, eta, K, S)
                 left = expected(outcomes, lambda _, ds: squares(ds))
@@ -163,9 +169,7 @@ def test_lemmas_5_to_7_of_mime():
             else:
                 claim = mi.lemma_7(clients, x, eta, K, S, mu=mu)
                 left = eta / 4 * gradients[:-1]
-                losses = expected(
-                    outcomes, lambda ys, _: np.einsum("ki,ij,kj->k", ys, H, ys) / 2 + ys @ h
-                )
+                losses = expected(outcomes, lambda ys, _, H=H, h=h: values(ys, H, h))
                 a = delta * (1 + 3 / K) ** (K - np.arange(K + 1))
                 right = (losses + (1 - mu * eta) * a * near)[:-1] - (losses + a * near)[1:]
                 right = right + 255 * K * max(L, delta) * eta**2 * G2 / 2 / S
@@ -200,19 +204,19 @@ def test_lemmas_8_to_11_of_mime():
             outcomes = list(
                 enumerate_round(clients, x, eta, K, S, mvr_drift(clients, before, a))
             )
-            gradients = expected(outcomes, lambda ys, _: squares(ys @ H + h))
+            gradients = expected(outcomes, lambda ys, _, H=H, h=h: squares(ys @ H + h))
             far = [expected(outcomes, lambda ys, _, to=to: squares(ys - to)) for to in (x, older)]
             farthest = np.maximum(np.maximum(*far), np.sum((x - older) ** 2))
             if number == 9:
                 claim = mi.lemma_9(clients, before, eta, K, a, S)
-                left = expected(outcomes, lambda ys, ds: squares(ds - ys[:-1] @ H - h))
+                left = expected(outcomes, lambda ys, ds, H=H, h=h: squares(ds - ys[:-1] @ H - h))
                 right = 3 * error + 3 * delta**2 * far[1][:-1] + 3 * a**2 * G2 / S
                 drift = mvr_drift(clients, before, a, printed=True)
                 np.testing.assert_allclose(
                     mi.lemma_9(clients, before, eta, K, a, S, printed=True).actual,
                     expected(
                         enumerate_round(clients, x, eta, K, S, drift),
-                        lambda ys, ds: squares(ds - ys[:-1] @ H - h),
+                        lambda ys, ds, H=H, h=h: squares(ds - ys[:-1] @ H - h),
                     ), rtol=1e-7, atol=1e-9,
                 )
             elif number == 10:
@@ -223,9 +227,7 @@ def test_lemmas_8_to_11_of_mime():
             else:
                 claim = mi.lemma_11(clients, before, eta, K, S)
                 assert mi.lemma_11(clients, before, eta, K, S, printed=True).holds
-                losses = expected(
-                    outcomes, lambda ys, _: np.einsum("ki,ij,kj->k", ys, H, ys) / 2 + ys @ h
-                )
+                losses = expected(outcomes, lambda ys, _, H=H, h=h: values(ys, H, h))
                 w = 8 * eta * delta**2 * K / a * (1 + 2 / K) ** (K - np.arange(K + 1))
                 left = (losses + w * farthest)[1:] + 3 * eta / a * np.mean(new)
                 right = (losses + w * farthest)[:-1] + 3 * eta / a * error
@@ -397,11 +399,11 @@ def test_least_g_and_b_of_equation_7():
         each = np.mean(np.sum(gradients**2, 2), 1)
         excess = each - B2 * np.sum(gradients.mean(1) ** 2, 1)
         assert excess.max() <= G2 * (1 + 1e-9)
-        assert G2 >= population.gradient_dissimilarity() * (1 - 1e-9)  # at x*
+        assert population.gradient_dissimilarity() * (1 - 1e-9) <= G2  # at x*
     alike = QuadraticPopulation.from_linear([2.0] * 2, [1.0, -3.0])
     assert mi.least_B2(alike) == 1
     assert mi.least_G2(alike, 1.0) == 4  # (A1)
-    with pytest.raises(ConditionError, match="Equation 7 needs B\\^2 >= 1, but B\\^2 = 0.9"):
+    with pytest.raises(ConditionError, match=r"Equation 7 needs B\^2 >= 1, but B\^2 = 0\.9"):
         mi.least_G2(alike, 0.9)
 
 
@@ -483,8 +485,8 @@ def draw_elastic(seed):
 def test_lemmas_7_and_8_and_theorem_1_of_elastic():
     for seed in range(NUM_CASES):
         rng, population, x, rates, K, S, B2, step = draw_elastic(seed)
-        N, eta, (A, b) = population.num_clients, rates.local, (population.matrices, population.linear)
-        C = population.noise
+        N, eta, C = population.num_clients, rates.local, population.noise
+        A, b = population.matrices, population.linear
         eye = np.eye(population.dimension)
         means, covariances, drift, away = np.tile(x, (N, 1)), np.zeros_like(A), 0.0, 0.0
         for _ in range(K):  # of y_{i,k}
@@ -541,7 +543,8 @@ def test_lemmas_1_and_2_of_elastic():
         rng = np.random.default_rng(seed)
         R, mu = int(rng.integers(1, 40)), 10 ** rng.uniform(-1, 1)
         d = rng.uniform(0, 1, R + 2) * rng.choice([1e-3, 1, 1e3])
-        eta_max, c = rng.uniform(1 / (2 * mu * R), 1 / mu), rng.choice([0, 10 ** rng.uniform(-3, 3)])
+        eta_max = rng.uniform(1 / (2 * mu * R), 1 / mu)
+        c = rng.choice([0, 10 ** rng.uniform(-3, 3)])
         eta, claim = el.lemma_1(d, mu, eta_max, c)
         weights = (1 - mu * eta) ** -np.arange(R + 1.0)
         psi = sum(
@@ -577,7 +580,7 @@ def test_lemma_1_of_elastic_has_e_in_its_logarithm():
 
 @pytest.mark.quick
 def test_lemmas_3_to_6_of_elastic():
-    """Not functions, as they are about vectors and any function h; their slips are in the errata."""
+    """They are about vectors and any function h; the slips of their proofs are in the errata."""
     rng = np.random.default_rng(0)
     for _ in range(200):
         v, w = rng.normal(size=(2, 3))
@@ -587,7 +590,8 @@ def test_lemmas_3_to_6_of_elastic():
         assert (v + w) @ (v + w) == pytest.approx(right - difference @ difference)
         vectors = rng.normal(size=(5, 3))
         assert np.sum(vectors.sum(0) ** 2) <= 5 * np.sum(vectors**2)
-        H = QuadraticPopulation.random(1, 3, mu=0.2, L=2.0, seed=int(rng.integers(1000))).matrices[0]
+        seed = int(rng.integers(1000))
+        H = QuadraticPopulation.random(1, 3, mu=0.2, L=2.0, seed=seed).matrices[0]
         x, y, z = rng.normal(size=(3, 3))
 
         def h(u, H=H):
@@ -659,7 +663,7 @@ def test_lemma_7_of_elastic_needs_phi_in_its_condition():
     rates = el.Rates(local=1 / 16, server=1.0, phi=32.0)
     printed = el.lemma_7(ONE, 1.0, rates, 1, 1.0, printed=True)
     assert (printed.actual, printed.bound) == (1, -1)  # (1 - 2)^2, and 1 - 2 / 2 - 2 / 2
-    with pytest.raises(ConditionError, match="needs eta <= 1/\\(8 \\(1 \\+ B\\^2\\) beta\\), but"):
+    with pytest.raises(ConditionError, match=r"needs eta <= 1/\(8 \(1 \+ B\^2\) beta\), but"):
         el.lemma_7(ONE, 1.0, rates, 1, 1.0)
 
 

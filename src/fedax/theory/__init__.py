@@ -3,8 +3,8 @@
 Quadratic clients (`QuadraticPopulation`), the surrogate loss of local update methods on them
 (`surrogate`), the exact mean and second moments of the rounds (`dynamics`, `moments`), one function
 for every statement of the papers (`charles2020`, `decay2021`, `elastic2023`, `mime2020`), and the
-resulting choices of gamma and K (`prescriptions`). It uses NumPy and SciPy in float64, independent of the
-simulation engine.
+resulting choices of gamma and K (`prescriptions`). It uses NumPy and SciPy in float64, independent
+of the simulation engine.
 
 Example:
   >>> clients = QuadraticPopulation.from_centres([1.0, 2.0], [1.0, 0.5])

@@ -16,7 +16,7 @@ SMALLEST = -float(np.expm1(-1 / 8)) / 64
 
 
 def lemma_9(
-    etas: Any, K: int, start: float, *, G: float, mu: float, printed: bool = False  # noqa: N803
+    etas: Any, K: int, start: float, *, G: float, mu: float, printed: bool = False
 ) -> Claim:
     r"""No step sizes remove the drift (Chen et al. 2023, Lemma 9).
 
@@ -76,12 +76,12 @@ def lemma_9(
 
 
 def theorem_2(
-    etas: Any, K: int, start: float, *, G: float, mu: float, weight: float = 0.5  # noqa: N803
+    etas: Any, K: int, start: float, *, G: float, mu: float, weight: float = 0.5
 ) -> Claim:
     r"""A lower bound from two clients (Chen et al. 2023, Theorem II).
 
-    With :math:`f_1 = \mu x^2 + G x` and :math:`f_2 = -G x`, x^0 > 0, :math:`\phi \eta_g = 1`, K >= 2
-    and :math:`\eta_r \le 1/\mu`, after R rounds in which the second client has the weight alpha >=
+    With :math:`f_1 = \mu x^2 + G x` and :math:`f_2 = -G x`, x^0 > 0, :math:`\phi \eta_g = 1`, K >=
+    2 and :math:`\eta_r \le 1/\mu`, after R rounds in which the second client has the weight alpha >=
     1/2,
 
     .. math:: f(x^r) - f^* \ge c^2 \min\left(f(x^0) - f^*, \frac{G^2}{2 \mu R^2}\right),
@@ -102,9 +102,9 @@ def theorem_2(
       ConditionError: if an argument is out of its range.
 
     Errata: (a) "f_1 and f_2 satisfy A1 with B = 3" is false for this G. The mean of the squared
-    gradients is 2 mu^2 x^2 + 2 mu G x + G^2, which exceeds B^2 mu^2 x^2 by at most G^2 (1 + 1/(B^2 -
-    2)): B = 3 needs 8/7 G^2 in place of G^2, and B^2 = 3 needs 2 G^2. (b) The proof assumes alpha <=
-    1/2, but its next inequality holds for alpha >= 1/2 only; with alpha = 0 the first client is
+    gradients is 2 mu^2 x^2 + 2 mu G x + G^2, which exceeds B^2 mu^2 x^2 by G^2 (1 + 1/(B^2 - 2)) at
+    most: B = 3 needs 8/7 G^2 in place of G^2, and B^2 = 3 needs 2 G^2. (b) The proof assumes alpha
+    <= 1/2, but its next inequality holds for alpha >= 1/2 only; with alpha = 0 the first client is
     alone, and x^r may reach its minimiser -G / (2 mu). Swapping the clients and the sign, as the
     proof says, covers the rest.
 

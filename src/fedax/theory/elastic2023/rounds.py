@@ -31,7 +31,7 @@ class Rates(NamedTuple):
 
 
 def lemma_7(
-    population: QuadraticPopulation, x: Any, rates: Rates, K: int, B2: float,  # noqa: N803
+    population: QuadraticPopulation, x: Any, rates: Rates, K: int, B2: float,
     cohort_size: int | None = None, printed: bool = False,
 ) -> Claim:
     r"""Progress in one round (Chen et al. 2023, Lemma 7).
@@ -88,7 +88,7 @@ def lemma_7(
 
 
 def lemma_8(
-    population: QuadraticPopulation, x: Any, rates: Rates, K: int, B2: float,  # noqa: N803
+    population: QuadraticPopulation, x: Any, rates: Rates, K: int, B2: float,
     printed: bool = False,
 ) -> Claim:
     r"""The clients' drift (Chen et al. 2023, Lemma 8).
@@ -108,8 +108,8 @@ def lemma_8(
     Errata: phi^2 is missing, which makes the lemma false if phi is below 1: at the minimiser of one
     client with A = 1 and sigma = 1, with phi = 1/4, eta_g = 4, K = 50 and eta~ = 1/16, the left
     side is 2.83 times the published bound. Slips of the proof, which leave the lemma right: 1 -
-    1/(K - 1) must be 1 + 1/(K - 1); K eta_l^2 is eta~^2 / (K phi^2 eta_g^2), not eta~^2 / (phi eta_g
-    K); and 3 beta eta~^3 sigma^2 lacks a factor of 3.
+    1/(K - 1) must be 1 + 1/(K - 1); K eta_l^2 is eta~^2 / (K phi^2 eta_g^2), not eta~^2 / (phi
+    eta_g K); and 3 beta eta~^3 sigma^2 lacks a factor of 3.
 
     Example:
       >>> one = QuadraticPopulation.from_linear([1.0], [0.0], noise=1.0)
@@ -135,7 +135,7 @@ def lemma_8(
 
 def theorem_1(
     population: QuadraticPopulation, start: Any, rates: Rates, K: int, num_rounds: int,
-    B2: float,  # noqa: N803
+    B2: float,
 ) -> tuple[Claim, ...]:
     r"""Elastic aggregation converges (Chen et al. 2023, Theorem I).
 

@@ -64,8 +64,8 @@ def lemma_1(
     Raises:
       ConditionError: if an argument is out of its range, or eta is 0.
 
-    Erratum: the published eta has max(1, mu^2 R d_0 / c) in the logarithm, which makes eta 0 if mu^2
-    R d_0 <= c, and less than the 1/(2 mu R) that the proof needs if that is below the root of e.
+    Erratum: the published eta has max(1, mu^2 R d_0 / c) in the logarithm, which makes eta 0 if
+    mu^2 R d_0 <= c, and less than the 1/(2 mu R) that the proof needs if that is below the root of e.
 
     Example:
       >>> eta, claim = lemma_1([4.0, 2.0, 1.0, 0.5], mu=1.0, eta_max=0.5, c=0.1)
@@ -102,8 +102,8 @@ def lemma_2(distances: Any, eta_max: float, c_1: float, c_2: float) -> tuple[flo
     \sqrt[3]{d_0 / (c_2 (R + 1))})`,
 
     .. math:: \frac1{R+1} \sum_{r=1}^{R+1} \left(\frac{d_{r-1} - d_r}{\eta} + c_1 \eta +
-        c_2 \eta^2\right) \le \frac{d_0}{\eta_{\max} (R + 1)} + \frac{2 \sqrt{c_1 d_0}}{\sqrt{R + 1}}
-        + 2 \left(\frac{d_0}{R + 1}\right)^{2/3} c_2^{1/3}.
+        c_2 \eta^2\right) \le \frac{d_0}{\eta_{\max} (R + 1)}
+        + \frac{2 \sqrt{c_1 d_0}}{\sqrt{R + 1}} + 2 \left(\frac{d_0}{R + 1}\right)^{2/3} c_2^{1/3}.
 
     Args:
       distances: d_0, ..., d_{R+1}, [R + 2], d_0 > 0.

@@ -137,7 +137,7 @@ def least_B2(population: QuadraticPopulation) -> float:  # noqa: N802
     return float(np.linalg.eigvalsh(inverse @ squares @ inverse)[-1])
 
 
-def least_G2(population: QuadraticPopulation, B2: float) -> float:  # noqa: N802, N803
+def least_G2(population: QuadraticPopulation, B2: float) -> float:  # noqa: N802
     r"""The least G^2 of equation 7 for this B^2 (Karimireddy et al. 2020).
 
     .. math:: G^2 = \max_x \left(E|\nabla f_i(x)|^2 - B^2 |\nabla f(x)|^2\right),

@@ -362,7 +362,7 @@ class _Given:
         gradients = self.f.gradients(self.older)
         shift = self.x - (self.x if printed else self.older)
 
-        def offset(H: np.ndarray, cohort: tuple[int, ...]) -> np.ndarray:  # noqa: N803
+        def offset(H: np.ndarray, cohort: tuple[int, ...]) -> np.ndarray:
             c = gradients[list(cohort)].mean(0)
             return H @ shift + self.a * c + (1 - self.a) * self.momentum
 

@@ -40,7 +40,7 @@ def _round(
     x = as_point(x, f.dimension)
     gradients = f.gradients(x)
     steps = walk(
-        found, x, eta, K, cohort_size, lambda H, cohort: gradients[list(cohort)].mean(0)
+        found, x, eta, K, cohort_size, lambda _, cohort: gradients[list(cohort)].mean(0)
     )
     size = f.num_clients if cohort_size is None else cohort_size
     return _Round(found, steps, size, found.G2(x), steps.distances(x))
