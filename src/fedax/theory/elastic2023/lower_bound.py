@@ -81,8 +81,8 @@ def theorem_2(
     r"""A lower bound from two clients (Chen et al. 2023, Theorem II).
 
     With :math:`f_1 = \mu x^2 + G x` and :math:`f_2 = -G x`, x^0 > 0, :math:`\phi \eta_g = 1`, K >=
-    2 and :math:`\eta_r \le 1/\mu`, after R rounds in which the second client has the weight alpha >=
-    1/2,
+    2 and :math:`\eta_r \le 1/\mu`, after R rounds in which the second client has the weight alpha
+    >= 1/2,
 
     .. math:: f(x^r) - f^* \ge c^2 \min\left(f(x^0) - f^*, \frac{G^2}{2 \mu R^2}\right),
 

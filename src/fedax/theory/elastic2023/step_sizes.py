@@ -65,7 +65,8 @@ def lemma_1(
       ConditionError: if an argument is out of its range, or eta is 0.
 
     Erratum: the published eta has max(1, mu^2 R d_0 / c) in the logarithm, which makes eta 0 if
-    mu^2 R d_0 <= c, and less than the 1/(2 mu R) that the proof needs if that is below the root of e.
+    mu^2 R d_0 <= c, and less than the 1/(2 mu R) that the proof needs if that is below the root of
+    e.
 
     Example:
       >>> eta, claim = lemma_1([4.0, 2.0, 1.0, 0.5], mu=1.0, eta_max=0.5, c=0.1)
