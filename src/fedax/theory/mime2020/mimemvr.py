@@ -248,11 +248,11 @@ def theorem_4(
 
     Errata: (a) the term of m^0 is missing, and the theorem does not say what m^0 is. One client f =
     x^2 / 2 from x^0 = 1, with m^0 = 0, eta = K = 1, delta = 0.001 and T = 100, hardly moves: the
-    left side is 0.862, the published bound 0.02. (b) The last
-    display divides by eta / 4 in its first term only, so 11136 lacks a factor of 4. (c) Lemma 12
-    sums Lemma 11, whose weight of Delta_0 is (1 + 2/K)^K times that of Delta_K, and replaces both
-    by that of Delta_K. The theorem as it stands here is right for clients with the same Hessian;
-    whether it is for others the proof leaves open.
+    left side is 0.862, the published bound 0.02. (b) The last display divides by eta / 4 in its
+    first term only, so 11136 lacks a factor of 4. (c) Lemma 12 sums Lemma 11, whose weight of
+    Delta_0 is (1 + 2/K)^K times that of Delta_K, and replaces both by that of Delta_K. For clients
+    with the same Hessian the theorem as it stands here is right, as d_k - grad f(y_{k-1}) is then
+    V^t; for others the proof leaves it open.
 
     Example:
       >>> pair = QuadraticPopulation.from_linear([1.0, 1.0], [1.0, -1.0])

@@ -132,10 +132,9 @@ def theorem_1(
         \frac{\delta G F}{\sqrt S\, \epsilon^{3/2}} + \frac{(L + \delta K) F}{\epsilon K}
 
     for strongly convex losses, for general ones, and for general ones with momentum; constants and
-    logarithms are left out. The first terms of the first two are the means over cohorts, and local
-    steps lower the second terms until K is about L / delta. The third first term is that of the
-    proof of Theorem IV for its best eta; Table 1 has (G / (sqrt(S) eps))^(3/2), with the same power
-    of epsilon.
+    logarithms are left out. Local steps lower the second terms until K is about L / delta. With
+    momentum, the first term is that of Theorem IV's proof for its best eta; Table 1 has (G /
+    (sqrt(S) eps))^(3/2), with the same power of epsilon.
 
     Args:
       epsilon: > 0.
