@@ -625,6 +625,7 @@ def test_lemma_9_and_theorem_2_of_elastic():
         etas, x = np.minimum(10 ** rng.uniform(-4, 0.5, R), 1) / mu, 10 ** rng.uniform(-3, 3)
         claim = el.lemma_9(etas, K, x, G=G, mu=mu)
         assert claim.holds
+        assert claim.bound == pytest.approx((1 - np.exp(-1 / 8)) / 64 * min(x, G / (mu * R)))
         even = el.theorem_2(etas, K, x, G=G, mu=mu)
         np.testing.assert_allclose(even.actual, mu * claim.actual**2 / 2, rtol=1e-7)
         assert even.bound == pytest.approx(mu * claim.bound**2 / 2)
