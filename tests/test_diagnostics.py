@@ -278,6 +278,7 @@ def test_delta_per_example_is_of_the_farthest_example(max_examples):
     sizes = np.array([3, 1, 4])
     roots = rng.normal(size=(8, 4, 4))
     A = roots @ roots.swapaxes(1, 2)
+    A[1] *= 4  # far enough from the mean for every start
     arrays = {"A": A, "c": rng.normal(size=(8, 4))}
     offsets = np.append(0, np.cumsum(sizes))
     cohort = CohortReader(FederatedDataset(arrays, offsets))(np.arange(3))
