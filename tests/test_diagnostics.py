@@ -277,8 +277,8 @@ def test_delta_per_example_is_of_the_farthest_example(max_examples):
     rng = np.random.default_rng(3)
     sizes = np.array([3, 1, 4])
     roots = rng.normal(size=(8, 4, 4))
-    A = roots @ roots.swapaxes(1, 2)
-    A[1] *= 4  # far enough from the mean for every start
+    A = 2 * np.eye(4) + 0.03 * roots @ roots.swapaxes(1, 2)
+    A[1] += np.diag([5, 0.5, 0.5, 0.5])  # so far from the mean that every start finds it
     arrays = {"A": A, "c": rng.normal(size=(8, 4))}
     offsets = np.append(0, np.cumsum(sizes))
     cohort = CohortReader(FederatedDataset(arrays, offsets))(np.arange(3))
