@@ -263,7 +263,39 @@ def test_the_quadratics_of_paper_003(G, x):
     found = jax.jit(functools.partial(dissimilarity, scalar_model()))(
         {"x": jnp.full(1, x)}, cohort, KEY
     )
-    np.testing.assert_allclose(found, [(x + G) ** 2, 1], rtol=1e-12)
+    np.testing.assert_allclose(found, [(x + G) ** 2, 1, x**2], rtol=1e-12)
+    # Equation 7: the mean of the squared gradients is 2 x^2 + 2 x G + G^2, and grad f is x.
+    for B2 in (1.0, 2.0, 9.0):
+        np.testing.assert_allclose(
+            found.G2(B2), max(0, 2 * x**2 + 2 * x * G + G**2 - B2 * x**2), rtol=1e-12
+        )
+
+
+@pytest.mark.parametrize("max_examples", [None, 2])
+def test_delta_per_example_is_of_the_farthest_example(max_examples):
+    """(A2) of Karimireddy et al. 2020; the mean Hessian is that of the clients."""
+    rng = np.random.default_rng(3)
+    sizes = np.array([3, 1, 4])
+    roots = rng.normal(size=(8, 4, 4))
+    A = 2 * np.eye(4) + 0.03 * roots @ roots.swapaxes(1, 2)
+    A[1] += np.diag([5, 0.5, 0.5, 0.5])  # so far from the mean that every start finds it
+    arrays = {"A": A, "c": rng.normal(size=(8, 4))}
+    offsets = np.append(0, np.cumsum(sizes))
+    cohort = CohortReader(FederatedDataset(arrays, offsets))(np.arange(3))
+    groups = [
+        A[a:b] if max_examples is None else A[a:b][np.arange(min(2, b - a)) * (b - a) // min(
+            2, b - a)]
+        for a, b in itertools.pairwise(offsets)
+    ]
+    mean = np.mean([group.mean(0) for group in groups], 0)
+    delta = max(np.linalg.norm(one - mean, 2) for group in groups for one in group)
+    model = quadratic_task(dimension=4).model
+    found = jax.jit(functools.partial(
+        dissimilarity, model, num_iterations=200, max_examples=max_examples, per_example=True,
+    ))({"x": jnp.zeros(4)}, cohort, KEY)
+    assert float(found.hessian_dissimilarity) == pytest.approx(delta, rel=1e-6)
+    clients = max(np.linalg.norm(group.mean(0) - mean, 2) for group in groups)
+    assert delta > 1.2 * clients
 
 
 @functools.partial(jax.jit, static_argnames="batch_size")

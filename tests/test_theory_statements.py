@@ -179,6 +179,18 @@ def lemma_1(population, rng):
 
 
 @case
+def lemma_2(population, rng):
+    gamma, K = rng.uniform(0, 2.5) / population.L, int(rng.integers(1, 8))
+    x = draw_start(population, rng)
+    A, b = population.matrices, population.linear
+    y, gradients = np.broadcast_to(x, b.shape), []
+    for _ in range(K):
+        gradients.append(np.einsum("nij,nj->ni", A, y) + b)
+        y = y - gamma * gradients[-1]
+    yield ck.lemma_2(population, gamma, K, x), gradients
+
+
+@case
 def lemma_5(population, rng):
     K = int(rng.integers(1, 8))
     for gamma, Theta in ((0.0, rng.uniform(0.1, 1, K)), (rng.uniform(0, 5), [rng.uniform(0.1, 2)])):
@@ -478,6 +490,29 @@ def theorem_29(population, rng):
 
 
 @case
+def lemma_30(population, rng):
+    gamma, Theta = draw_gamma(population, rng), draw_theta(rng)
+    formula, gradient = ck.lemma_30(population, gamma, Theta)
+    yield formula, minimiser(population, gamma, Theta)
+    yield gradient, np.zeros(population.dimension)
+
+
+@case
+def lemma_31(population, rng):
+    A, _, p, _ = members(population)
+    order, norms = ck.lemma_31(A, p)
+    inverse, mean = np.linalg.inv(np.tensordot(p, A, 1)), np.tensordot(p, np.linalg.inv(A), 1)
+    yield order, np.linalg.eigvalsh(mean - inverse)[0]
+    yield norms, 1 / np.linalg.eigvalsh(np.tensordot(p, A, 1))[0]
+
+
+@case
+def lemma_34(population, rng):
+    a, b = rng.uniform(0.1, 9, (2, int(rng.integers(1, 7))))
+    yield ck.lemma_34(a, b), a.sum() / b.sum()
+
+
+@case
 def lemma_32(population, rng):
     gamma, K = draw_gamma(population, rng), int(rng.integers(1, 13))
     differences = hessians(population, gamma, K) / K - members(population)[0]
@@ -562,7 +597,7 @@ def test_every_statement_has_a_case():
         if re.fullmatch(r"(lemma|theorem|corollary)_\d+", name) and inspect.isfunction(value)
     }
     assert names == set(CASES)
-    assert len(names) == 35
+    assert len(names) == 39
     assert len(populations()) >= 200
     assert sorted(ck.__all__, key=_natural) == ck.__all__
 
@@ -629,6 +664,10 @@ def right_sides():
             3**0.5 * (1 + 2.625 / ((1 - (13 / 16) ** 3) / 0.375)) * 0.875 / PHI_MU,)),
         ([ck.corollary_22(SKEWED, 0.25, 0.375, 3)], (3 * 3**0.5 * 32 * 0.125,)),
         ([ck.corollary_22(SKEWED, 0.25, 0.375, 3, printed=True)], (2 * 3**0.5 * 32 * 0.125,)),
+        (ck.lemma_30(SKEWED, 0.25, 3), (
+            [(0.25 * PHI_MU * 3 - 0.75 * 3.5) / (0.25 * PHI_MU + 0.75 * 3.5)], 0)),
+        (ck.lemma_31([0.5, 2.0], [0.25, 0.75]), (0, 0.25 * 2 + 0.75 / 2)),
+        ([ck.lemma_34([1.0, 4.0, 3.0], [2.0, 2.0, 4.0])], (2,)),
         ([ck.lemma_32(SKEWED, 0.25, 3)], (2.5 / 3,)),
         (ck.lemma_33(SKEWED, 0.25, 0.375, 3), (0, 0.875)),
         ([ck.lemma_35(SKEWED, 0.25, 3)], (4,)),
@@ -692,6 +731,14 @@ def test_schedules_by_hand():
     np.testing.assert_allclose(etas, 3 / (mu_t * later), rtol=1e-12)
 
 
+@pytest.mark.quick
+def test_where_the_auxiliary_lemmas_are_equations():
+    constant = ck.lemma_31([np.diag([0.5, 2.0])] * 3)
+    assert [claim.actual for claim in constant] == [0, 2]
+    assert constant[1].bound == 2
+    assert ck.lemma_34([1.0, 3.0], [0.5, 1.5]).ratio == 1
+
+
 # Conditions.
 
 PAPER, OTHER = "Charles and Konečný 2020, ", "Decaying steps 2021, "
@@ -707,6 +754,14 @@ BEYOND = "needs gamma <= 1/L, but gamma = 0.51 and 1/L = 0.5."
 
 @pytest.mark.parametrize(("call", "sentence"), [
     (lambda: ck.theorem_4(TWO, 0.1, 1.5, ZERO), PAPER + "Theorem 4 " + WHOLE),
+    (lambda: ck.lemma_2(TWO, 0.1, 1.5, ZERO), PAPER + "Lemma 2 " + WHOLE),
+    (lambda: ck.lemma_30(TWO, 0.5, 2), PAPER + "Lemma 30 " + LIMIT),
+    (lambda: ck.lemma_31([1.0, 0.0]), PAPER + "Lemma 31 needs positive definite matrices, but one "
+     "has the eigenvalue 0."),
+    (lambda: ck.lemma_34([1.0, 0.0], [1.0, 1.0]),
+     PAPER + "Lemma 34 needs positive numbers, but one is 0."),
+    (lambda: ck.lemma_34([1.0], [1.0, 1.0]), PAPER + "Lemma 34 needs as many a as b, at least "
+     "one, but their shapes are (1,) and (2,)."),
     (lambda: ck.lemma_5(TWO, 0.1, 3), PAPER + "Lemma 5 needs gamma = 0 or K(Theta) = 1, but "
      "gamma = 0.1 and K(Theta) = 3."),
     (lambda: ck.lemma_5(TWO, 0.1, [1, 0, 2, 0]), PAPER + "Lemma 5 needs gamma = 0 or K(Theta) = 1, "
@@ -1189,7 +1244,7 @@ def test_the_page_of_errata_runs():
     text = page.read_text("utf-8")
     assert f"{NUM_POPULATIONS} random populations" in text
     blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    assert len(blocks) == 21
+    assert len(blocks) == 29
     session = {}
     for number, block in enumerate(blocks, 1):
         exec(compile(block, f"errata.md block {number}", "exec"), session)

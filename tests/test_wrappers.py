@@ -35,6 +35,41 @@ def test_a_threshold_below_the_losses_resolution_still_means_no_progress(rule, d
     assert decays == {"paper": [40, 61, 82], "released": [40, 79]}[rule]
 
 
+@pytest.mark.quick
+@pytest.mark.parametrize(("patience", "cooldown", "period"), [
+    (7, 3, 7), (3, 7, 8), (5, 5, 6), (4, 0, 4), (1, 0, 1),
+])
+def test_rounds_of_the_cooldown_count_towards_the_patience(patience, cooldown, period):
+    """Section 9.1 forbids the fall for C rounds, not the count: the period is max(P, C + 1)."""
+    zero, infinite = jnp.zeros((), jnp.int32), jnp.asarray(jnp.inf)
+    plateau = Plateau(jnp.full(1, infinite), infinite, zero, jnp.asarray(cooldown, jnp.int32), zero)
+    step = jax.jit(lambda p: next_plateau(p, jnp.ones(()), patience, cooldown, 1e-4))
+    falls = []
+    for t in range(1, 60):
+        after = step(plateau)
+        falls += [t] * int(after.num_decays - plateau.num_decays)
+        plateau = after
+    assert np.diff(falls).tolist() == [period] * (len(falls) - 1)
+    assert len(falls) > 5
+
+
+@pytest.mark.quick
+def test_the_default_lengths_of_section_9_1():
+    """W = P = C = ceil(N / M)."""
+    for N, M, rounds in ((715, 10, 72), (720, 10, 72), (3, 50, 1), (1000, 10, 100)):
+        assert fedax.plateau_lengths(N, M) == {
+            "window": rounds, "patience": rounds, "cooldown": rounds
+        }
+    for N, M in ((0, 1), (5, 0), (5, 1.5)):
+        with pytest.raises(ValueError, match="must be a whole number"):
+            fedax.plateau_lengths(N, M)
+    task = quadratic_task()
+    algorithm = fedax.local_update_decay(
+        lambda c, s: fedax.fedavg(task.model, c, s), task.model, **fedax.plateau_lengths(20, 8)
+    )
+    assert algorithm.init({"x": jnp.zeros(3)}).own.losses.shape == (3,)
+
+
 @pytest.mark.filterwarnings("ignore:The training loss has not fallen")
 def test_the_rates_fall_with_parameters_of_low_precision():
     rates = {}

@@ -48,7 +48,7 @@ PAGES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "methods": ("Methods", "", (
         "LocalOptions", "FederatedAlgorithm", "Exchange", "Reply", "ModelUpdate", "Participation",
         "LocalTraining", "LocalMessage", "LocalResult", "factory", "partition", "check_algorithm",
-        "AlgorithmError", "local_adaptive",
+        "AlgorithmError", "local_adaptive", "plateau_lengths",
     )),
     "optimizers": ("Optimizers and schedules", "Choose a server optimizer or a schedule.", (
         "BaseOptimizer", "fedax.optimizers", "fedax.schedules", "fedax.base_optimizers",
@@ -62,7 +62,8 @@ PAGES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "pictures": ("Pictures", "Draw runs and sweeps with Matplotlib.", ("fedax.pictures",)),
     "theory": ("Theory", "Compute where FedAvg goes on quadratic losses.", (
         "fedax.theory", "fedax.theory.dynamics", "fedax.theory.prescriptions",
-        "fedax.theory.charles2020", "fedax.theory.decay2021",
+        "fedax.theory.charles2020", "fedax.theory.decay2021", "fedax.theory.elastic2023",
+        "fedax.theory.mime2020",
     )),
 }
 # Modules that are public names, shown under their full ones.

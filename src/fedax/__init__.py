@@ -51,6 +51,7 @@ from fedax.algorithms import (
     mimemvr,
     minibatch_sgd,
     pfnm,
+    plateau_lengths,
     scaffold,
     server_only,
 )
@@ -183,6 +184,7 @@ __all__ = [
     "partition",
     "pfnm",
     "pictures",
+    "plateau_lengths",
     "predict",
     "quadratic_model",
     "quadratic_task",

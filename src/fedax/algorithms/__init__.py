@@ -18,7 +18,7 @@ from fedax.algorithms.local_update import (
     lookahead,
     minibatch_sgd,
 )
-from fedax.algorithms.local_update_decay import local_update_decay
+from fedax.algorithms.local_update_decay import local_update_decay, plateau_lengths
 from fedax.algorithms.maml import maml
 from fedax.algorithms.mime import cmime, mime, mimelite
 from fedax.algorithms.mimemvr import mimemvr
@@ -54,6 +54,7 @@ __all__ = [
     "mimemvr",
     "minibatch_sgd",
     "pfnm",
+    "plateau_lengths",
     "scaffold",
     "server_only",
 ]

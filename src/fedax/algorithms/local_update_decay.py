@@ -106,6 +106,11 @@ def local_update_decay(
     fall. W is the window, P the patience and C the cooldown. With W = P = 1 and C = 0 this is
     Algorithm 3.
 
+    Rounds of the cooldown count towards P: section 9.1 counts the rounds in a row in which the
+    condition holds, and forbids only the fall. With a constant loss the rates therefore fall every
+    max(P, C + 1) rounds. The other reading, in which the count starts after the cooldown, as in
+    Keras and PyTorch, is that of `rule="released"`.
+
     Args:
       build: (client_learning_rate, server_learning_rate) -> algorithm. It is called in every
         trace, with the current learning rates as traced scalars.
@@ -117,7 +122,7 @@ def local_update_decay(
       server_decay: beta in (0, 1]; 0.9 in the released code. With both 1 the learning rates stay,
         and the algorithm only reports `full_loss` as well.
       window, patience, cooldown: W >= 1 (static), P >= 1, C >= 0. The paper's experiments use 100
-        for all three.
+        for all three; `plateau_lengths` has the default of its section 9.1.
       threshold: Delta >= 0, the least fall of the loss that counts as progress.
       rule: "paper" (above) or "released", the controller of the released code. There the minimum
         is replaced only by a mean that is lower by more than Delta, and the cooldown counts down
@@ -242,6 +247,32 @@ def local_update_decay(
 
     # The loss is measured in the last exchange, before which no method moves its parameters.
     return first._replace(init=init, exchanges=tuple(map(controlled, range(last + 1))))
+
+
+def plateau_lengths(num_clients: int, cohort_size: int) -> dict[str, int]:
+    r"""The default W = P = C = ceil(N / M) of Charles and Konečný 2020, section 9.1.
+
+    N clients, chosen at random, should represent the population; at M a round they take ceil(N / M)
+    rounds, so a window's mean is over about N clients. N is the user's guess, and may be smaller
+    than the number of clients. The paper's own experiments use 100 throughout.
+
+    Args:
+      num_clients: N >= 1.
+      cohort_size: M >= 1, the clients of a round.
+
+    Returns:
+      `window`, `patience` and `cooldown` for `local_update_decay`.
+
+    Raises:
+      ValueError: an argument is not a whole number >= 1.
+
+    Example:
+      >>> plateau_lengths(num_clients=715, cohort_size=10)
+      {'window': 72, 'patience': 72, 'cooldown': 72}
+    """
+    check_count("num_clients", num_clients)
+    check_count("cohort_size", cohort_size)
+    return dict.fromkeys(("window", "patience", "cooldown"), -(-num_clients // cohort_size))
 
 
 def next_plateau(

@@ -4,10 +4,14 @@ Karimireddy et al., "Mime: Mimicking Centralized Stochastic Algorithms in Federa
 Learning" (2020), assumptions (A1) and (A2):
 
     G^2 >= E_i |grad f_i(x) - grad f(x)|^2,        delta >= max_i |H_i(x) - H(x)|  (spectral).
+
+(A2) is about every example's Hessian H_i(x; zeta); `per_example` measures that. Equation 7 weakens
+(A1) to E_i |grad f_i(x)|^2 <= G^2 + B^2 |grad f(x)|^2; see `Dissimilarity.G2`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -15,7 +19,8 @@ import jax.numpy as jnp
 
 from fedax.algorithm import Array, Model, Params
 from fedax.clients.gradients import full_gradient, loss_gradient
-from fedax.data.cohort_data import ClientData, CohortData, require_cohort
+from fedax.clients.minibatches import Minibatch
+from fedax.data.cohort_data import ClientData, ClientExamples, CohortData, require_cohort
 from fedax.data.hold_out import spread_evenly
 from fedax.measures.diagnostics import norm
 from fedax.mistakes.model import require_model
@@ -31,11 +36,26 @@ class Dissimilarity(NamedTuple):
       hessian_dissimilarity: max_i |(H_i - mean_j H_j) v| at a unit vector v found by power
         iteration on H_i - mean_j H_j of the client with the largest value. It is a lower bound on
         delta at this point; more iterations only raise it, up to the norm of one client's
-        difference.
+        difference. With `per_example` the same of the examples' H_i(zeta), which (A2) is about.
+      squared_gradient: |mean_j grad f_j|^2.
     """
 
     gradient_dissimilarity: Array
     hessian_dissimilarity: Array
+    squared_gradient: Array
+
+    def G2(self, B2: float | Array) -> Array:  # noqa: N802 - the field's letter
+        r"""The least G^2 of equation 7 for this B^2, at this point (Karimireddy et al. 2020).
+
+        .. math:: E|\nabla f_i|^2 \le G^2 + B^2 |\nabla f|^2, \qquad
+            G^2 = \max(0,\ E|\nabla f_i - \nabla f|^2 - (B^2 - 1) |\nabla f|^2)
+
+        The assumption needs the largest over all points; B = 1 is (A1).
+
+        Args:
+          B2: B^2 >= 1.
+        """
+        return jnp.maximum(self.gradient_dissimilarity - (B2 - 1) * self.squared_gradient, 0)
 
 
 def dissimilarity(
@@ -47,6 +67,7 @@ def dissimilarity(
     batch_size: int = 20,
     num_iterations: int = 5,
     max_examples: int | None = None,
+    per_example: bool = False,
 ) -> Dissimilarity:
     """Estimates G^2 and delta of Karimireddy et al. 2020 on a cohort's data.
 
@@ -63,6 +84,8 @@ def dissimilarity(
         random.
       num_iterations: number of power iterations, >= 1.
       max_examples: maximum number of examples per client, evenly spaced; None: all.
+      per_example: whether delta is of the examples' Hessians, as (A2) says, not of the clients'. It
+        then takes a Hessian-vector product for each example by itself. Static.
 
     Raises:
       TypeError: if the model or the cohort has the wrong type.
@@ -80,8 +103,8 @@ def dissimilarity(
       >>> found = dissimilarity(
       ...     model, {"x": jnp.zeros(1)}, CohortReader(data)(np.array([0, 1])), jax.random.key(0)
       ... )
-      >>> [round(float(value), 4) for value in found]  # |0 + G|^2 and 1
-      [9.0, 1.0]
+      >>> [round(float(value), 4) for value in found]  # |0 + G|^2, 1 and |grad f(0)|^2
+      [9.0, 1.0, 0.0]
     """
     require_model(model, "fedax.dissimilarity(model, params, cohort, key)")
     require_cohort(cohort)
@@ -89,13 +112,17 @@ def dissimilarity(
     v_key, loss_key = jax.random.split(key)
     num_clients = (cohort.num_examples > 0).sum()
 
-    def client_gradient(x: Params, index: Array) -> Params:
+    def client_data(index: Array) -> ClientExamples:
         data = ClientData(
             cohort.arrays, cohort.starts[index], cohort.num_examples[index], cohort.capacity,
             largest=cohort.largest,
         )
-        if max_examples is not None:
-            data = spread_evenly(data, jnp.minimum(data.num_examples, max_examples))
+        if max_examples is None:
+            return data
+        return spread_evenly(data, jnp.minimum(data.num_examples, max_examples))
+
+    def client_gradient(x: Params, index: Array) -> Params:
+        data = client_data(index)
         return full_gradient(gradient, x, data, loss_key, batch_size=batch_size)[1]
 
     def mean_over_clients(function: Any) -> Any:
@@ -117,18 +144,35 @@ def dissimilarity(
         lambda i: norm(_subtract(client_gradient(params, i), mean_gradient)) ** 2
     )
 
-    def hessian(index: Array, v: Params) -> Params:
-        return jax.jvp(lambda x: client_gradient(x, index), (params,), (v,))[1]
+    def hessian(gradient_at: Callable[[Params], Params], v: Params) -> Params:
+        return jax.jvp(gradient_at, (params,), (v,))[1]
 
     def iterate(_: Any, carry: tuple[Params, Array]) -> tuple[Params, Array]:
         v, delta = carry
-        mean_product = mean_over_clients(lambda i: hessian(i, v))
+        mean_product = mean_over_clients(
+            lambda i: hessian(lambda x: client_gradient(x, i), v)
+        )
+
+        def longer(gradient_at: Callable[[Params], Params], counts: Array, best: Any) -> Any:
+            product = _subtract(hessian(gradient_at, v), mean_product)
+            length = norm(product)
+            better = counts & (length > best[0])
+            return jax.tree.map(lambda a, b: jnp.where(better, a, b), (length, product), best)
 
         def farther(index: Array, best: tuple[Array, Params]) -> Any:
-            product = _subtract(hessian(index, v), mean_product)
-            length = norm(product)
-            better = (cohort.num_examples[index] > 0) & (length > best[0])
-            return jax.tree.map(lambda a, b: jnp.where(better, a, b), (length, product), best)
+            if not per_example:
+                counts = cohort.num_examples[index] > 0
+                return longer(lambda x: client_gradient(x, index), counts, best)
+            data = client_data(index)
+
+            def one(j: Array, best: tuple[Array, Params]) -> Any:
+                batch = Minibatch(data.examples(j[None]), jnp.ones(1, bool))
+                loss, _ = gradient(params, batch, loss_key)
+                return longer(
+                    lambda x: gradient(x, batch, loss_key)[1], loss.weight > 0, best
+                )
+
+            return jax.lax.fori_loop(0, data.num_examples, one, best)
 
         nothing = (jnp.zeros_like(delta), jax.tree.map(jnp.zeros_like, v))
         length, product = jax.lax.fori_loop(0, cohort.num_examples.shape[0], farther, nothing)
@@ -141,7 +185,7 @@ def dissimilarity(
     )
     least = jnp.where(num_clients > 0, 0, jnp.nan).astype(norm(start).dtype)
     _, delta = jax.lax.fori_loop(0, num_iterations, iterate, (_unit(start, start), least))
-    return Dissimilarity(spread, delta)
+    return Dissimilarity(spread, delta, norm(mean_gradient) ** 2)
 
 
 def _subtract(a: Params, b: Params) -> Params:

@@ -220,7 +220,10 @@ class Measurements:
             cohort, num_examples=jnp.where(present, cohort.num_examples, 0)
         )
         found = self._dissimilarity(params, cohort, key)
-        return {name: float(value) for name, value in found._asdict().items()}
+        return {
+            name: float(getattr(found, name))
+            for name in ("gradient_dissimilarity", "hessian_dissimilarity")
+        }
 
 
 def add_evaluation(

@@ -2,9 +2,9 @@
 
 Quadratic clients (`QuadraticPopulation`), the surrogate loss of local update methods on them
 (`surrogate`), the exact mean and second moments of the rounds (`dynamics`, `moments`), one function
-for every statement of the papers (`charles2020`, `decay2021`), and the resulting
-choices of gamma and K (`prescriptions`). It uses NumPy and SciPy in float64, independent of the
-simulation engine.
+for every statement of the papers (`charles2020`, `decay2021`, `elastic2023`, `mime2020`), and the
+resulting choices of gamma and K (`prescriptions`). It uses NumPy and SciPy in float64, independent
+of the simulation engine.
 
 Example:
   >>> clients = QuadraticPopulation.from_centres([1.0, 2.0], [1.0, 0.5])
@@ -16,6 +16,8 @@ from fedax.theory import (
     charles2020,
     decay2021,
     dynamics,
+    elastic2023,
+    mime2020,
     moments,
     prescriptions,
 )
@@ -36,7 +38,9 @@ __all__ = [
     "chi",
     "decay2021",
     "dynamics",
+    "elastic2023",
     "last",
+    "mime2020",
     "moments",
     "phi",
     "population_from",

@@ -26,6 +26,7 @@ Example:
   Charles and Konečný 2020, Theorem 17 needs gamma < 1/L, but gamma = 0.6 and 1/L = 0.5.
 """
 
+from fedax.theory.charles2020.auxiliary import lemma_30, lemma_31, lemma_34
 from fedax.theory.charles2020.condition_numbers import (
     corollary_13,
     corollary_14,
@@ -54,7 +55,7 @@ from fedax.theory.charles2020.distance import (
     theorem_17,
     theorem_21,
 )
-from fedax.theory.charles2020.equivalence import lemma_1, theorem_3, theorem_4
+from fedax.theory.charles2020.equivalence import lemma_1, lemma_2, theorem_3, theorem_4
 from fedax.theory.charles2020.spectrum import (
     lemma_5,
     lemma_6,
@@ -73,6 +74,7 @@ __all__ = [
     "corollary_22",
     "corollary_28",
     "lemma_1",
+    "lemma_2",
     "lemma_5",
     "lemma_6",
     "lemma_7",
@@ -86,8 +88,11 @@ __all__ = [
     "lemma_23",
     "lemma_24",
     "lemma_25",
+    "lemma_30",
+    "lemma_31",
     "lemma_32",
     "lemma_33",
+    "lemma_34",
     "lemma_35",
     "theorem_3",
     "theorem_4",

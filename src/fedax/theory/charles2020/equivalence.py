@@ -8,7 +8,7 @@ import numpy as np
 
 from fedax.theory.charles2020.conditions import statement, whole_steps
 from fedax.theory.claims import Claim
-from fedax.theory.population import QuadraticPopulation
+from fedax.theory.population import QuadraticPopulation, as_point
 from fedax.theory.surrogate import Surrogate, Weights, check_gamma, check_theta, last, surrogate
 
 
@@ -45,6 +45,43 @@ def lemma_1(examples: QuadraticPopulation, x: Any, printed: bool = False) -> Cla
     return Claim(
         statement("Lemma 1", printed), "f_i(x) = |A_i^(1/2) (x - c_i)|^2 / 2 + tau_i",
         losses @ examples.probabilities, "=", quadratic + tau,
+    )
+
+
+def lemma_2(population: QuadraticPopulation, gamma: float, K: int, x: Any) -> Claim:
+    r"""The mean gradients of local steps shrink linearly (Charles and Konečný 2020, Lemma 2).
+
+    .. math:: E[g_{k+1}] = (I - \gamma A_i) E[g_k] \quad \Rightarrow \quad
+        E[g_k] = (I - \gamma A_i)^{k-1} \nabla f_i(x)
+
+    for g_1, ..., g_K of a client that starts from x. The left side takes the steps of Algorithm 2
+    in the mean, and the right side multiplies by the matrix.
+
+    Args:
+      population: the clients. The lemma's proof inverts A_i, but singular ones are right too.
+      gamma: client learning rate >= 0.
+      K: the number of gradients, whole, >= 1.
+      x: the clients' start, [d].
+
+    Returns:
+      One claim with both sides [K, N, d].
+
+    Raises:
+      ConditionError: if K is not a whole number >= 1.
+
+    Example:
+      >>> client = QuadraticPopulation.from_centres([1.0], [0.0])
+      >>> lemma_2(client, 0.5, 3, [2.0]).actual.ravel().tolist()
+      [2.0, 1.0, 0.5]
+    """
+    name = statement("Lemma 2")
+    steps, gamma = whole_steps(name, K), check_gamma(gamma)
+    x = as_point(x, population.dimension)
+    powers = [population.apply(lambda a, k=k: (1 - gamma * a) ** k) for k in range(steps)]
+    return Claim(
+        name, "E g_k = (I - gamma A_i)^(k-1) grad f_i(x)",
+        np.stack(local_gradients(population, gamma, steps, x)), "=",
+        np.einsum("knij,nj->kni", np.stack(powers), population.gradients(x)),
     )
 
 
@@ -87,10 +124,7 @@ def theorem_3(
     weights = check_theta(Theta)
     weights = np.ones(whole_steps(name, weights)) if isinstance(weights, float) else weights
     x, gamma = np.asarray(x, float), check_gamma(gamma)
-    y, returned = np.broadcast_to(x, population.linear.shape), 0.0
-    for theta in weights:
-        g = np.einsum("nij,nj->ni", population.matrices, y) + population.linear
-        y, returned = y - gamma * g, returned + theta * g
+    returned = np.tensordot(weights, local_gradients(population, gamma, len(weights), x), 1)
     found = surrogate(population, gamma, Theta)
     away = x - population.centres
     gradients = np.einsum("nij,nj->ni", found.matrices, away)
@@ -161,3 +195,14 @@ def theorem_4(
             chained.sum(0) if printed else population.mean(chained), "=", found.gradient(x),
         ),
     )
+
+
+def local_gradients(
+    population: QuadraticPopulation, gamma: float, steps: int, x: np.ndarray
+) -> list[np.ndarray]:
+    """The mean gradients E g_k of every client's local steps from x, each [N, d]."""
+    y, found = np.broadcast_to(x, population.linear.shape), []
+    for _ in range(steps):
+        found.append(np.einsum("nij,nj->ni", population.matrices, y) + population.linear)
+        y = y - gamma * found[-1]
+    return found
