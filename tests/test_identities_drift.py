@@ -9,7 +9,7 @@ import pytest
 
 import fedax
 from fedax import schedules
-from problems import identical, quadratic_task
+from problems import identical, quadratic_model, quadratic_task
 from test_own_methods import client_quadratic, minibatches
 
 START = np.array([0.1, 0.0, -0.1])
@@ -206,3 +206,119 @@ def test_the_geometric_schedule_has_the_geometric_distribution():
     assert {int(schedules.geometric(1.0)(jnp.int32(t))) for t in range(50)} == {1}
     with pytest.raises(ValueError, match=r"probability must be .* but is 0"):
         schedules.geometric(0.0)
+
+
+# ------------------------------------------------------------ published orderings
+
+
+def minimiser(weights):
+    parts = [client_quadratic(TASK, i) for i in EVERYONE]
+    hessian = sum(p * h for p, (h, _) in zip(weights, parts, strict=True))
+    pull = sum(p * h @ c for p, (h, c) in zip(weights, parts, strict=True))
+    return np.linalg.solve(hessian, pull)
+
+
+def distance(algorithm, rounds, weights=(0.1,) * 10):
+    """From the minimiser of the mean loss, after rounds with everyone."""
+    end = fedax.train(
+        TASK, algorithm, num_rounds=rounds, cohort_size=10, sampling="full", evaluate_every=0
+    )
+    return np.linalg.norm(np.asarray(end.params["x"]) - minimiser(weights))
+
+
+def test_fednova_removes_what_unequal_numbers_of_steps_do_to_fedavg():
+    """Wang et al., Theorem 1: FedAvg rests at the minimum of other weights; here 5 times as far."""
+    options = {"batch_size": 1, "num_local_epochs": 1, "order": "sequential"}
+    p = SIZES / SIZES.sum()
+    ours, average = (
+        distance(factory(TASK.model, 0.003, **options), 3000, p)
+        for factory in (fedax.fednova, fedax.fedavg)
+    )
+    assert 5 * ours < average
+
+
+@pytest.mark.parametrize(
+    ("factory", "settings"),
+    [(fedax.fedlin, {}), (fedax.fedadmm, {"proximal_weight": 0.5, "server_learning_rate": 0.5}),
+     (fedax.scaffnew, {"communication_probability": 0.1})],
+    ids=["fedlin", "fedadmm", "scaffnew"],
+)
+def test_a_method_finds_the_minimum_where_fedavg_does_not(factory, settings):
+    """Mitra et al., Theorem 1; Gong et al., section V; Mishchenko et al., Theorem 3.6.
+
+    Full gradients, some 10 local steps, clients that differ: 10^-6 against more than 10^-2.
+    """
+    steps = {} if factory is fedax.scaffnew else {"num_local_steps": 10}
+    assert distance(factory(TASK.model, 0.3, batch_size=20, **steps, **settings), 600) < 1e-6
+    average = fedax.fedavg(
+        TASK.model, 0.3, batch_size=20, num_local_steps=10, weighting="uniform"
+    )
+    assert distance(average, 600) > 1e-2
+
+
+def stiff(dimension=10, condition=1000.0, spread=0.0):
+    """Clients whose quadratics share curvatures between 1 / condition and 1."""
+    draw = np.random.default_rng(0)
+    curvature = np.diag(np.geomspace(1 / condition, 1, dimension))
+    centres = 1 + spread * draw.normal(size=(10, 1, dimension))
+    data = fedax.FederatedDataset.from_clients(
+        [{"A": curvature[None], "c": centre} for centre in centres]
+    )
+    task = TASK._replace(
+        model=quadratic_model(dimension, start=[0.0] * dimension), train=data, test=None
+    )
+    gap = lambda x: (x - centres.mean((0, 1))) @ curvature @ (x - centres.mean((0, 1)))  # noqa: E731
+    return task, gap
+
+
+def losses_after(task, gap, rounds, *algorithms):
+    return [
+        gap(np.asarray(fedax.train(
+            task, algorithm, num_rounds=rounds, cohort_size=10, sampling="full", evaluate_every=0
+        ).params["x"]))
+        for algorithm in algorithms
+    ]
+
+
+def test_fedac_needs_fewer_rounds_than_fedavg():
+    """Yuan and Ma, Figure 1: at the same step size and number of rounds a tenth of the loss."""
+    task, gap = stiff()
+    options = {"batch_size": 1, "num_local_steps": 4}
+    ours, average = losses_after(
+        task, gap, 100,
+        fedax.fedac(task.model, 0.5, 1e-3, "I", **options),
+        fedax.fedavg(task.model, 0.5, weighting="uniform", **options),
+    )
+    assert 10 * ours < average
+
+
+def test_fedexp_needs_fewer_rounds_than_fedavg():
+    """Jhunjhunwala et al., Figure 2: clients that differ, one model that fits all; by 10.
+
+    Each client's loss has one direction of its own, so changes are orthogonal and the step is 5.
+    """
+    data = fedax.FederatedDataset.from_clients(
+        [{"A": np.diag(np.eye(10)[i])[None], "c": np.ones((1, 10))} for i in range(10)]
+    )
+    task = TASK._replace(model=quadratic_model(10, start=[0.0] * 10), train=data, test=None)
+    options = {"batch_size": 1, "num_local_steps": 5, "weighting": "uniform"}
+    ours, average = losses_after(
+        task, lambda x: ((x - 1) ** 2).sum(), 30,
+        fedax.fedexp(task.model, 0.1, epsilon=1e-9, **options),
+        fedax.fedavg(task.model, 0.1, **options),
+    )
+    assert 10 * ours < average
+
+
+def test_scaffnew_needs_fewer_rounds_than_gradient_descent():
+    """Mishchenko et al., Theorem 3.6: fewer by the root of the condition number, here 10.
+
+    With p = 0.1 and gamma = 1 / L, 100 rounds are worth more than 400 of gradient descent with
+    gamma = 1 / L.
+    """
+    task, gap = stiff(condition=100.0, spread=1.0)
+    (ours,) = losses_after(task, gap, 100, fedax.scaffnew(task.model, 1.0, 0.1, batch_size=1))
+    (descent,) = losses_after(
+        task, gap, 400, fedax.fedavg(task.model, 1.0, batch_size=1, num_local_steps=1)
+    )
+    assert ours < descent

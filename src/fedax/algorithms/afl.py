@@ -163,7 +163,7 @@ def afl(
 
 
 def _threshold(values: Array, mass: Array) -> Array:
-    """theta with sum_i max(values_i - theta, 0) = mass; values of -inf do not count."""
+    """Theta with sum_i max(values_i - theta, 0) = mass; values of -inf do not count."""
     largest = jnp.sort(values, descending=True)
     finite = jnp.where(jnp.isfinite(largest), largest, 0)
     thetas = (jnp.cumsum(finite) - mass) / jnp.arange(1, values.size + 1).astype(values.dtype)

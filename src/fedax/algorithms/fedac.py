@@ -170,7 +170,7 @@ class _Path(NamedTuple):
         return cls(gamma, zeta, scale / top, (top * scale - square) / (2 * top**2 - square))
 
     def between(self, x: Params, w: Params) -> Params:
-        """y = w / beta + (1 - 1 / beta) x."""
+        """Y = w / beta + (1 - 1 / beta) x."""
         return jax.tree.map(
             lambda x, w: x + self.coupling.astype(x.dtype) * (w - x), x, w
         )

@@ -123,7 +123,8 @@ def scaffnew(
         result = local.train(message, data, key, correction=correct)
         # The rest of h_i's change, p / gamma (x_{t+1} - x_t), follows in the second exchange.
         moved = pseudo_gradient(message, result)
-        return local.reply(ModelUpdate(moved), message, data, result, _added(own, scale(message), moved))
+        new = _added(own, scale(message), moved)
+        return local.reply(ModelUpdate(moved), message, data, result, new)
 
     def fold(
         state: ScaffnewState, mean: ModelUpdate, participation: Participation
@@ -151,5 +152,5 @@ def scaffnew(
 
 
 def _added(tree: Params, scale: Array, other: Params) -> Params:
-    """tree + scale other."""
+    """Tree + scale other."""
     return jax.tree.map(lambda a, b: a + scale.astype(a.dtype) * b, tree, other)

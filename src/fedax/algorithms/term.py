@@ -76,8 +76,8 @@ def term(
     It minimises a soft maximum of the losses F_i of the clients:
 
     .. math::
-        \tfrac{1}{\tau} \log \textstyle\sum_i p_i e^{\tau F_i(x)}, \qquad
-        w_i = p_i e^{\tau (F_i(x_t) - c)}, \qquad
+        \tfrac{1}{\tau} \log \textstyle\sum_i p_i \exp(\tau F_i(x)), \qquad
+        w_i = p_i \exp(\tau (F_i(x_t) - c)), \qquad
         x_{t+1} = x_t - \eta\, \frac{\sum_i w_i (x_t - x_{i,K})}{\sum_i w_i}
 
     A tilt tau > 0 helps the clients with the largest loss; as it grows, the objective approaches
