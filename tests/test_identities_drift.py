@@ -81,7 +81,7 @@ def test_fedlin_of_one_full_step_is_gradient_descent():
 
 
 @pytest.mark.parametrize("version", ["I", "II"])
-@pytest.mark.parametrize("convexity", [0.2, 30.0])
+@pytest.mark.parametrize("convexity", [0.2, 2.0])
 def test_fedac_is_yuan_and_mas_algorithm_1(version, convexity):
     """Equations (3.1) and (3.2), two sequences that are averaged every K steps."""
     eta = 0.1
@@ -239,7 +239,7 @@ def test_fednova_removes_what_unequal_numbers_of_steps_do_to_fedavg():
 
 @pytest.mark.parametrize(
     ("factory", "settings"),
-    [(fedax.fedlin, {}), (fedax.fedadmm, {"proximal_weight": 0.5, "server_learning_rate": 0.5}),
+    [(fedax.fedlin, {}), (fedax.fedadmm, {"proximal_weight": 0.5}),
      (fedax.scaffnew, {"communication_probability": 0.1})],
     ids=["fedlin", "fedadmm", "scaffnew"],
 )

@@ -22,6 +22,9 @@ from test_identities_drift import (
 )
 from test_own_methods import client_quadratic, locally, loss_of
 
+# A fair model has a larger mean loss, of which fedax warns.
+fair = pytest.mark.filterwarnings("ignore:The training loss has not fallen:RuntimeWarning")
+
 # ------------------------------------------------------------------------ AFL
 
 
@@ -33,7 +36,7 @@ def projected(v, mass):
     return np.maximum(v - theta, 0)
 
 
-@pytest.mark.parametrize("step", [0.02, 0.5])
+@pytest.mark.parametrize("step", [0.002, 0.5])
 def test_afl_is_mohri_et_als_algorithm(step):
     """w and lambda move at once: w with the old lambda, lambda with the losses at the old w."""
     rate, rounds = 0.1, 6
@@ -69,11 +72,15 @@ def test_afl_with_sampled_clients_moves_weight_within_the_cohort():
 
 @pytest.mark.parametrize("weighting", ["num_examples", "uniform"])
 def test_afl_whose_mixture_rests_is_fedavg_to_the_bit(weighting):
-    options = {"batch_size": 3, "num_local_steps": 4, "weighting": weighting}
+    """In the stored order: its clients train in the second exchange, where keys differ."""
+    options = {
+        "batch_size": 3, "num_local_steps": 4, "weighting": weighting, "order": "sequential"
+    }
     still = trained(fedax.afl(TASK.model, 0.1, mixture_learning_rate=0.0, **options))
     assert identical(still.params, trained(fedax.fedavg(TASK.model, 0.1, **options)).params)
 
 
+@fair
 def test_afl_lowers_the_largest_loss():
     """At the saddle point the clients with weight have the largest loss, all the same."""
     losses = {}
@@ -117,6 +124,7 @@ def test_term_without_a_tilt_is_fedavg_to_the_bit(weighting):
     assert identical(plain.params, trained(fedax.fedavg(TASK.model, 0.1, **options)).params)
 
 
+@fair
 def test_term_of_one_full_step_descends_the_tilted_loss():
     """It rests where the gradient of (1/t) log mean e^(t F_i) is 0; the largest loss falls."""
     largest = []
@@ -136,6 +144,7 @@ def test_term_of_one_full_step_descends_the_tilted_loss():
     assert largest[0] > largest[1] > largest[2]
 
 
+@fair
 def test_a_tilt_beyond_the_range_of_numbers_still_trains():
     """e^(1e4) overflows; exponents are limited, and the clients of the largest loss lead."""
     end = trained(
