@@ -3,6 +3,7 @@
 FedNova, FedDyn and FedExP are in tests/test_own_methods.py, beside the shorter examples.
 """
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -67,6 +68,7 @@ def test_fedlin_is_mitra_et_als_algorithm_1(weighting):
     close(result.params["x"], x)
 
 
+@pytest.mark.quick
 def test_fedlin_of_one_full_step_is_gradient_descent():
     result = trained(fedax.fedlin(
         TASK.model, 0.3, batch_size=20, num_local_steps=1, weighting="num_examples"
@@ -193,17 +195,18 @@ def test_scaffnews_control_variates_sum_to_0_whoever_takes_part():
     close(own.sum(0), np.zeros(3))
 
 
+@pytest.mark.quick
 def test_the_geometric_schedule_has_the_geometric_distribution():
     """Mean 1 / p, P(K = 1) = p; the same numbers for the same seed, others for another."""
     draws = {
-        seed: np.array([int(schedules.geometric(0.25, seed)(jnp.int32(t))) for t in range(2000)])
+        seed: np.asarray(jax.vmap(schedules.geometric(0.25, seed))(jnp.arange(2000)))
         for seed in (0, 1)
     }
     assert draws[0].min() == 1
     assert abs(draws[0].mean() - 4) < 4 * np.sqrt(0.75 / 0.25**2 / 2000)
     assert abs((draws[0] == 1).mean() - 0.25) < 4 * np.sqrt(0.25 * 0.75 / 2000)
     assert (draws[0] != draws[1]).any()
-    assert {int(schedules.geometric(1.0)(jnp.int32(t))) for t in range(50)} == {1}
+    assert set(np.asarray(jax.vmap(schedules.geometric(1.0))(jnp.arange(50)))) == {1}
     with pytest.raises(ValueError, match=r"probability must be .* but is 0"):
         schedules.geometric(0.0)
 

@@ -117,6 +117,7 @@ def test_term_weighs_clients_by_the_exponential_of_their_loss(tilt, weighting):
     close(result.params["x"], w)
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("weighting", ["num_examples", "uniform"])
 def test_term_without_a_tilt_is_fedavg_to_the_bit(weighting):
     options = {"batch_size": 3, "num_local_steps": 4, "weighting": weighting}
