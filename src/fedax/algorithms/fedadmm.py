@@ -64,11 +64,11 @@ def fedadmm(
     Args:
       model: the learning problem.
       client_learning_rate: gamma >= 0, a number or a schedule of the round.
-      server_learning_rate: eta >= 0, likewise. The paper uses 1; its theory uses |S| / N, which
-        keeps x_t the mean of all x_i + u_i / rho.
-      **local_options: see `LocalOptions`. proximal_weight is rho, 0.1 by default and constant; the
-        paper uses 0.01. With 0 there is no dual variable. Clients have equal weights by default,
-        as in the paper.
+      server_learning_rate: eta >= 0, likewise. With the share of clients in a round, |S| / N, x_t
+        stays the mean of all x_i + u_i / rho, so training can rest at the minimum. Larger values
+        are faster at first; if clients take part rarely, they diverge.
+      **local_options: see `LocalOptions`. proximal_weight is rho, 0.1 by default. With 0 there is
+        no dual variable. Clients have equal weights by default, as in the paper.
 
     Returns:
       An algorithm with one exchange. Each client keeps twice the size of the parameters.
