@@ -49,7 +49,11 @@ OTHERS = {
     "control_option": ["I", "II"], "gradient_weights": ["all", "last"],
     "sensitivity": ["momentum", "average"], "output": ["logits", "softmax"],
     "rule": ["paper", "released"],
+    "q": [0.01, 0.1, 1.0, 5.0], "tilt": [-1.0, 0.1, 1.0, 5.0], "epsilon": [1e-4, 1e-3, 1e-2, 1e-1],
+    "mixture_learning_rate": [0.001, 0.01, 0.1], "convexity": [0.01, 0.1, 1.0, 10.0],
+    "communication_probability": [0.03, 0.1, 0.3, 1.0], "version": ["I", "II"],
 }
+PENALTIES = ("fedprox", "feddyn", "fedadmm")
 DECAY = "local_update_decay"  # by name, over local_update, with windows that fit a short run
 PLATEAU = {**TRAINING, "window": 5, "patience": 10, "cooldown": 5}
 COLUMNS = ["method", "varied", *RATES, "value", "seed", "diverged", "test_accuracy"]
@@ -161,7 +165,7 @@ def measured(name: str, known: list[Row]) -> list[Row]:
     rates = best([row for row in [*known, *rows] if row["varied"] == "rates"])
     for what, values in OTHERS.items():
         fixed = name == "minibatch_sgd" and what == "num_local_steps"
-        alike = what == "proximal_weight" and name != "fedprox"
+        alike = what == "proximal_weight" and name not in PENALTIES
         few = name == "maml" and what == "num_local_steps"  # backward through all of them
         if what in has - there and not fixed and not alike:
             rows += runs(name, what, {**rates, what: [1, 2, 5] if few else values})

@@ -51,12 +51,19 @@ TRACED = {
     "num_local_steps": (3, 1),
     "num_local_epochs": (9, 1),
     "proximal_weight": (0.1, 0.9),
+    "q": (0.5, 2.0),
+    "tilt": (0.5, 2.0),
+    "epsilon": (1e-3, 1.0),
+    "mixture_learning_rate": (0.01, 0.1),
+    "convexity": (0.3, 1.0),
+    "communication_probability": (0.3, 0.9),
 }
 # What cannot be traced: functions, names of choices, lengths of arrays.
 STATIC = {
     "model", "algorithm", "build", "base", "client_optimizer", "server_optimizer", "optimizer",
     "share", "restart", "bias_correction", "control_option", "sensitivity", "output", "rule",
     "weighting", "order", "batch_size", "sensitivity_batch_size", "loss_batch_size", "window",
+    "version", "steps_seed",
 }
 # Values that are refused, and quoted.
 REFUSED = {
@@ -69,7 +76,8 @@ REFUSED = {
     "bound_rate": (0.0,), "weighting": ("num_exampels",), "order": ("random",),
     "control_option": ("III",), "sensitivity": ("mean",), "output": ("logit",),
     "rule": ("papers",), "window": (0,), "sensitivity_batch_size": (0,), "loss_batch_size": (0,),
-    "bias_correction": ("adam",),
+    "bias_correction": ("adam",), "epsilon": (0.0,), "convexity": (0.0,),
+    "communication_probability": (0.0, 1.5), "version": ("III",), "steps_seed": (-1,), "tilt": (),
 }  # fmt: skip
 BATCH_SIZE, ROUNDS = 2, 4
 
@@ -173,6 +181,7 @@ SERVER_STEP = {"server_learning_rate": 0.05, "momentum": 0.5}
 
 # Factory -> how it is built. A second entry of a factory has a further word after a comma.
 CONTRACT = {
+    "afl": Case(algorithms.afl, (*RATES, "mixture_learning_rate")),
     "adaalter": Case(
         algorithms.adaalter, ("client_learning_rate", "adaptivity", "initial_accumulator")
     ),
@@ -184,6 +193,15 @@ CONTRACT = {
         with_base(algorithms.cmime, base_optimizers.sgdm, "momentum"), (*RATES, "momentum")
     ),
     "elastic": Case(elastic, (*RATES, "elasticity", "sensitivity_decay", "held_out_fraction")),
+    "fedac": Case(algorithms.fedac, ("client_learning_rate", "convexity")),
+    "fedac, version II": Case(
+        functools.partial(algorithms.fedac, version="II"), ("client_learning_rate", "convexity")
+    ),
+    "fedadmm": Case(algorithms.fedadmm, RATES),
+    "feddyn": Case(algorithms.feddyn, ("client_learning_rate",)),
+    "fedexp": Case(algorithms.fedexp, ("client_learning_rate", "epsilon")),
+    "fedlin": Case(algorithms.fedlin, RATES),
+    "fednova": Case(algorithms.fednova, RATES),
     "fedadabound": Case(
         algorithms.fedadabound, (*RATES, *MOMENTS, "final_scale", "bound_rate"),
         values={"adaptivity": (0.5, 0.3)},
@@ -241,6 +259,10 @@ CONTRACT = {
     ),
     "mimemvr": Case(algorithms.mimemvr, (*RATES, "momentum_weight")),
     "minibatch_sgd": Case(algorithms.minibatch_sgd, ("server_learning_rate",), idle=ONE_STEP),
+    "qfedavg": Case(algorithms.qfedavg, (*RATES, "q")),
+    "scaffnew": Case(
+        algorithms.scaffnew, ("client_learning_rate", "communication_probability"),
+    ),
     "scaffold": Case(algorithms.scaffold, RATES),
     "scaffold, option I": Case(
         functools.partial(algorithms.scaffold, control_option="I"), RATES
@@ -250,6 +272,7 @@ CONTRACT = {
         ("server_learning_rate", *MOMENTS),
         values={"server_learning_rate": (0.05, 0.1)}, idle=NO_STEPS, draws=False,
     ),
+    "term": Case(algorithms.term, (*RATES, "tilt")),
 }
 # Factory -> why its contract is elsewhere.
 ELSEWHERE = {"pfnm": "trains networks whose units it matches, no quadratics: tests/test_pfnm.py"}

@@ -1,4 +1,7 @@
-"""The examples' methods against their papers' equations, written in NumPy."""
+"""FedExP, FedDyn, FedNova and q-FedAvg against their papers' equations, written in NumPy.
+
+The shorter ones of examples/methods.py, and those of the library.
+"""
 
 import ast
 import importlib.util
@@ -11,7 +14,7 @@ import numpy as np
 import pytest
 
 import fedax
-from problems import quadratic_model, quadratic_task
+from problems import identical, quadratic_model, quadratic_task
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 RATE, STEPS = 0.1, 3
@@ -27,6 +30,12 @@ def load(name):
 
 
 METHODS = load("methods")
+both = pytest.mark.parametrize("methods", [METHODS, fedax], ids=["example", "fedax"])
+
+
+def q_fedavg(methods):
+    """By the name that the module has."""
+    return getattr(methods, "qffl", None) or methods.qfedavg
 
 
 @pytest.fixture(autouse=True)
@@ -78,12 +87,13 @@ def rate_of(t):
 
 
 @pytest.mark.quick
+@both
 @pytest.mark.parametrize("epsilon", [1e-3, 0.5])
-def test_fedexp_takes_the_papers_server_step(epsilon):
+def test_fedexp_takes_the_papers_server_step(epsilon, methods):
     """eta_g = max(1, sum |Delta_i|^2 / (2 M (|mean Delta|^2 + epsilon))), w - eta_g mean Delta."""
     task = quadratic_task(start=[0.1, 0.0, -0.1])
     everyone = task.train.num_clients
-    algorithm = one_batch(METHODS.fedexp, task, epsilon=epsilon)
+    algorithm = one_batch(methods.fedexp, task, epsilon=epsilon)
     steps, x = [], np.array([0.1, 0.0, -0.1])
     for t in range(1, 9):
         deltas = np.stack(
@@ -101,12 +111,13 @@ def test_fedexp_takes_the_papers_server_step(epsilon):
     assert max(steps) > 2 if epsilon < 0.1 else max(steps) == 1
 
 
-def test_feddyn_is_the_papers_algorithm_1():
+@both
+def test_feddyn_is_the_papers_algorithm_1(methods):
     """Cohorts of 4 of 10, states of absent clients kept, h with all clients in the denominator."""
     alpha, cohort_size, start = 0.7, 4, [0.1, 0.0, -0.1]
     task = quadratic_task(start=start)
     num_clients = task.train.num_clients
-    algorithm = one_batch(METHODS.feddyn, task, proximal_weight=alpha)
+    algorithm = one_batch(methods.feddyn, task, proximal_weight=alpha)
     cohorts = np.stack([np.random.default_rng(t).permutation(num_clients)[:4] for t in range(5)])
     end = fedax.train(
         task, algorithm, num_rounds=5, cohort_size=cohort_size, evaluate_every=0,
@@ -128,7 +139,8 @@ def test_feddyn_is_the_papers_algorithm_1():
     )
 
 
-def test_feddyn_finds_the_minimiser_where_fedavg_does_not():
+@both
+def test_feddyn_finds_the_minimiser_where_fedavg_does_not(methods):
     task = quadratic_task()
     hessians, centres = zip(*(client_quadratic(task, i) for i in range(10)), strict=True)
     minimiser = np.linalg.solve(
@@ -136,16 +148,17 @@ def test_feddyn_finds_the_minimiser_where_fedavg_does_not():
     )
     options = {"num_local_steps": 20, "batch_size": 20, "weighting": "uniform"}
     for factory, setting, far in (
-        (fedax.fedavg, {}, (1e-2, 1.0)), (METHODS.feddyn, {"proximal_weight": 0.5}, (0, 1e-6))
+        (fedax.fedavg, {}, (1e-2, 1.0)), (methods.feddyn, {"proximal_weight": 0.5}, (0, 1e-6))
     ):
         algorithm = factory(task.model, 0.2, **setting, **options)
         result = fedax.train(task, algorithm, num_rounds=200, cohort_size=10, evaluate_every=0)
         assert far[0] <= np.linalg.norm(result.params["x"] - minimiser) < far[1], factory
 
 
-@pytest.mark.parametrize("weight", [None, 0.0, 0.7, 15.0])
+@both
+@pytest.mark.parametrize("weight", [None, 0.0, 1e-9, 0.7, 15.0])
 @pytest.mark.parametrize("weighting", ["num_examples", "uniform"])
-def test_fednova_is_the_papers_normalised_mean(weight, weighting):
+def test_fednova_is_the_papers_normalised_mean(weight, weighting, methods):
     """Clients of 1 to 12 examples take 2 to 8 steps in two epochs of minibatches of 3.
 
     With alpha = eta mu, Wang et al. have a_i = [(1 - alpha)^(tau - 1), ..., 1 - alpha, 1].
@@ -154,7 +167,7 @@ def test_fednova_is_the_papers_normalised_mean(weight, weighting):
     task = quadratic_task(start=list(start))
     sizes = task.train.client_sizes
     cohorts = np.stack([np.random.default_rng(t).permutation(10)[:4] for t in range(rounds)])
-    algorithm = METHODS.fednova(
+    algorithm = methods.fednova(
         task.model, rate_of, batch_size=3, num_local_epochs=2, order="sequential",
         proximal_weight=weight, weighting=weighting,
     )
@@ -179,31 +192,34 @@ def test_fednova_is_the_papers_normalised_mean(weight, weighting):
     np.testing.assert_allclose(result.params["x"], x, rtol=1e-12)
 
 
+@both
 @pytest.mark.parametrize("name", ["fednova", "qffl"])
 @pytest.mark.parametrize("weighting", ["num_examples", "uniform"])
-def test_a_special_case_is_fedavg(name, weighting):
+def test_a_special_case_is_fedavg(name, weighting, methods):
     """FedNova where all take as many steps, and q-FFL with q = 0, whatever the weights."""
     task = quadratic_task()
     options = {"batch_size": 3, "num_local_steps": 4, "weighting": weighting, "order": "sequential"}
     given = {"q": 0.0} if name == "qffl" else {}
+    make = q_fedavg(methods) if name == "qffl" else methods.fednova
     models = [
         fedax.train(
             task, factory(task.model, RATE, **own, **options), num_rounds=5, cohort_size=4,
             evaluate_every=0,
         ).params["x"]
-        for factory, own in ((getattr(METHODS, name), given), (fedax.fedavg, {}))
+        for factory, own in ((make, given), (fedax.fedavg, {}))
     ]
     np.testing.assert_allclose(models[0], models[1], rtol=1e-12)
 
 
+@both
 @pytest.mark.parametrize("q", [0.0, 0.3, 1.0, 5.0])
-def test_qffl_is_the_papers_algorithm_2(q):
+def test_qffl_is_the_papers_algorithm_2(q, methods):
     """Delta_k = F_k^q L (w - w_k), h_k = q F_k^(q - 1) |L (w - w_k)|^2 + L F_k^q, L = 1 / eta."""
     start, rounds = np.array([0.1, 0.0, -0.1]), 4
     task = quadratic_task(start=list(start))
     everyone = task.train.num_clients
-    algorithm = METHODS.qffl(
-        task.model, rate_of, q, batch_size=20, num_local_steps=STEPS
+    algorithm = q_fedavg(methods)(
+        task.model, rate_of, q=q, batch_size=20, num_local_steps=STEPS
     )
     result = fedax.train(
         task, algorithm, num_rounds=rounds, cohort_size=everyone, evaluate_every=0
@@ -222,12 +238,13 @@ def test_qffl_is_the_papers_algorithm_2(q):
     np.testing.assert_allclose(result.params["x"], w, rtol=1e-12)
 
 
-def test_qffl_minimises_the_mean_of_powers_of_the_clients_losses():
+@both
+def test_qffl_minimises_the_mean_of_powers_of_the_clients_losses(methods):
     """With one local step it rests where sum_k F_k^q grad F_k = 0, with a smaller largest loss."""
     task = quadratic_task()
     largest = {}
     for q in (0.0, 3.0):
-        algorithm = METHODS.qffl(task.model, RATE, q, batch_size=20, num_local_steps=1)
+        algorithm = q_fedavg(methods)(task.model, RATE, q=q, batch_size=20, num_local_steps=1)
         x = np.asarray(fedax.train(
             task, algorithm, num_rounds=1000, cohort_size=10, evaluate_every=0
         ).params["x"])
@@ -239,14 +256,34 @@ def test_qffl_minimises_the_mean_of_powers_of_the_clients_losses():
     assert largest[3.0] < 0.95 * largest[0.0]
 
 
-def test_qffl_rests_where_nothing_is_left_to_learn():
+@both
+def test_qffl_rests_where_nothing_is_left_to_learn(methods):
     for settings in ({"q": 0.3}, {"q": 1.0}, {"q": 1.0, "client_learning_rate": 0.0}):
         solved = quadratic_task(start=[0.0] * 3)
         arrays = {name: array * (name == "A") for name, array in solved.train.arrays.items()}
         train = fedax.FederatedDataset(arrays, solved.train.offsets)
-        algorithm = METHODS.qffl(solved.model, **settings)
+        algorithm = q_fedavg(methods)(solved.model, **settings)
         end = fedax.train(solved._replace(train=train, test=None), algorithm, num_rounds=2)
         assert not np.asarray(end.params["x"]).any()
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [("fedexp", {"epsilon": 1e9}), ("feddyn", {"proximal_weight": 0.0}), ("qfedavg", {"q": 0.0}),
+     ("fednova", {})],
+)
+def test_a_special_case_is_fedavg_to_the_bit(name, settings):
+    """With minibatches in random order; FedNova divides by 4 steps, which is exact."""
+    task = quadratic_task()
+    options = {"batch_size": 3, "num_local_steps": 4, "weighting": "uniform"}
+    ends = [
+        fedax.train(
+            task, factory(task.model, RATE, **own, **options), num_rounds=5, cohort_size=4,
+            evaluate_every=0,
+        ).params
+        for factory, own in ((getattr(fedax, name), settings), (fedax.fedavg, {}))
+    ]
+    assert identical(*ends)
 
 
 def test_a_client_s_whole_loss_is_one_model_s_and_no_training_changes_it():

@@ -39,7 +39,10 @@ NAMES = [*registry.ALGORITHMS, *registry.WRAPPERS]
 # Where arguments are explained that are those of another factory, too.
 AS_FOR = re.compile(r"as\sfor\s`(\w+(?:\.\w+)*)`")
 # A symbol in plain text, such as eta, x_{i,K}, c_i^+ and d_gamma; and what has none.
-LETTER = r"(?:alpha|beta|gamma|[Dd]elta|epsilon|zeta|eta|[Tt]heta|mu|rho|sigma|tau|Omega)(?![a-z])"
+LETTER = (
+    r"(?:alpha|beta|gamma|[Dd]elta|epsilon|zeta|eta|[Tt]heta|lambda|mu|rho|sigma|tau|Omega)"
+    r"(?![a-z])"
+)
 PART = rf"(?:\{{[^{{}}]*\}}|{LETTER}|\w)"
 SYMBOL = re.compile(
     rf"(?P<kept>```.*?```|`[^`]*`|\$\$.*?\$\$|\$[^$]*\$|\[[^]]*\]\([^)]*\))"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 # A Latin or Greek letter with its index; and commands that are not letters.
-GREEK = "alpha|beta|gamma|Delta|epsilon|zeta|eta|theta|Theta|mu|sigma|tau|Omega"
+GREEK = "alpha|beta|gamma|Delta|epsilon|zeta|eta|theta|Theta|lambda|mu|rho|sigma|tau|Omega"
 TOKEN = re.compile(
     rf"(?P<base>\\(?:{GREEK})(?![A-Za-z])|(?<![\\A-Za-z])[A-Za-z](?![A-Za-z])'?)"
     rf"(?:_(?P<index>\{{(?:[^{{}}]|\{{[^{{}}]*\}})*\}}|\\[A-Za-z]+|\w))?"
@@ -63,6 +63,13 @@ OWN = {
         "t'": "the number of the local step since the synchronisation",
         r"\epsilon": "`adaptivity`",
     },
+    "afl": {
+        r"\lambda": "the weights of the clients, which sum to 1",
+        r"\lambda_i": "the weight of client $i$ in the mixture",
+        r"\zeta": "`mixture_learning_rate`",
+        "F": r"the clients' mean losses over all of their examples, as a vector; $\Pi$ is the "
+        "nearest point whose numbers are at least 0 and sum to 1",
+    },
     "centralised": {
         "x": "the model",
         "g": "the gradient of a minibatch of the pool at $x$",
@@ -70,6 +77,38 @@ OWN = {
     "cmime": {
         "g": "the corrected gradient",
         "s_i": "the copy of the base optimizer's statistics on client $i$",
+    },
+    "fedac": {
+        "x_{i,k}": "the short sequence of client $i$ after $k$ local steps",
+        "w_{i,k}": "the long sequence of client $i$ after $k$ local steps",
+        "y_{i,k}": "the point between them where the gradient is taken",
+        "g_{i,k}": "the gradient of the loss of a minibatch of client $i$ at $y_{i,k}$",
+        "w_t": "the long sequence at the start of round $t$",
+        r"\zeta": "the long step",
+        r"\alpha": "the inverse weight of $y$ in the long sequence",
+        r"\beta": "the inverse weight of the long sequence in $y$",
+        r"\mu": "`convexity`",
+    },
+    "fedadmm": {
+        "x_i": "the model that client $i$ keeps; $x_i^+$ is the new one",
+        "u_i": "the dual variable of client $i$; $u_i^+$ is the new one",
+        r"\rho": "`proximal_weight`",
+    },
+    "feddyn": {
+        "h": "the mean of all clients' $h_i$",
+        "h_i": "what client $i$ keeps, an estimate of the gradient of its loss",
+        r"\alpha": "`proximal_weight`",
+        "S": "the set of clients that answered",
+        "N": "the number of all clients",
+    },
+    "fedexp": {
+        "d_i": "the change of client $i$",
+        r"\eta_t": "the server's step, which is computed",
+        r"\epsilon": "`epsilon`",
+    },
+    "fednova": {
+        "a_i": r"the weights of the gradients of client $i$ in its change, whose sum is $|a_i|$",
+        r"\mu": "the strength of the proximal term, `proximal_weight`",
     },
     "fedadabound": {"s": "`final_scale`", "b": "`bound_rate`"},
     "fedadagrad": {"v_t": r"the sum of the squares of $\Delta_t$, plus `initial_accumulator`"},
@@ -131,11 +170,27 @@ OWN = {
         r"\sigma_0": "the root of `prior_variance`",
         "i": "a unit of the global network",
     },
+    "qfedavg": {
+        "q": "`q`",
+        "d_i": "the change of client $i$",
+        "F_i": "the mean loss of all examples of client $i$",
+    },
+    "scaffnew": {
+        "p": "`communication_probability`",
+        "h_i": "the control variate of client $i$",
+    },
     "scaffold": {
         "c": "the server's control variate",
         "c_i": "the control variate of client $i$; $c_i^+$ is the new one",
         "S": "the set of clients that answered",
         "N": "the number of all clients",
+    },
+    "term": {
+        "x": "the model",
+        r"\tau": "`tilt`",
+        "F_i": "the mean loss of all examples of client $i$",
+        "w_i": "the weight of client $i$",
+        "c": "the weighted mean loss of the round before, which cancels",
     },
     "elastic": {
         "x": "the server's model",

@@ -4,9 +4,16 @@ Each file has the update rule and source of its methods; the loops over clients 
 shared, in `fedax.clients` and `fedax.rounds`.
 """
 
+from fedax.algorithms.afl import afl
 from fedax.algorithms.centralised import centralised
 from fedax.algorithms.elastic import elastic
+from fedax.algorithms.fedac import fedac
 from fedax.algorithms.fedadaptive import fedadabound, fedadagrad, fedadam, fedamsgrad, fedyogi
+from fedax.algorithms.fedadmm import fedadmm
+from fedax.algorithms.feddyn import feddyn
+from fedax.algorithms.fedexp import fedexp
+from fedax.algorithms.fedlin import fedlin
+from fedax.algorithms.fednova import fednova
 from fedax.algorithms.fedopt import fedavg, fedavgm, fedopt
 from fedax.algorithms.fedprox import fedprox
 from fedax.algorithms.fedsgd import fedsgd
@@ -23,20 +30,30 @@ from fedax.algorithms.maml import maml
 from fedax.algorithms.mime import cmime, mime, mimelite
 from fedax.algorithms.mimemvr import mimemvr
 from fedax.algorithms.pfnm import pfnm
+from fedax.algorithms.qfedavg import qfedavg
+from fedax.algorithms.scaffnew import scaffnew
 from fedax.algorithms.scaffold import scaffold
 from fedax.algorithms.server_only import server_only
+from fedax.algorithms.term import term
 
 __all__ = [
     "adaalter",
+    "afl",
     "centralised",
     "cmime",
     "elastic",
+    "fedac",
     "fedadabound",
     "fedadagrad",
     "fedadam",
+    "fedadmm",
     "fedamsgrad",
     "fedavg",
     "fedavgm",
+    "feddyn",
+    "fedexp",
+    "fedlin",
+    "fednova",
     "fedopt",
     "fedprox",
     "fedsgd",
@@ -55,6 +72,9 @@ __all__ = [
     "minibatch_sgd",
     "pfnm",
     "plateau_lengths",
+    "qfedavg",
+    "scaffnew",
     "scaffold",
     "server_only",
+    "term",
 ]

@@ -63,13 +63,25 @@ PAPERS = {
 }
 # The papers that they build on, by short names.
 EARLIER = {
+    "Acar 2021": Paper(
+        "Acar et al.", "Federated Learning Based on Dynamic Regularization", 2021,
+        "https://arxiv.org/abs/2111.04263",
+    ),
     "Finn 2017": Paper(
         "Finn et al.", "Model-Agnostic Meta-Learning for Fast Adaptation of Deep Networks", 2017,
         "https://arxiv.org/abs/1703.03400",
     ),
+    "Gong 2022": Paper(
+        "Gong et al.", "FedADMM: A Robust Federated Deep Learning Framework with Adaptivity to "
+        "System Heterogeneity", 2022, "https://arxiv.org/abs/2204.03529",
+    ),
     "Hsu 2019": Paper(
         "Hsu et al.", "Measuring the Effects of Non-Identical Data Distribution for Federated "
         "Visual Classification", 2019, "https://arxiv.org/abs/1909.06335",
+    ),
+    "Jhunjhunwala 2023": Paper(
+        "Jhunjhunwala et al.", "FedExP: Speeding Up Federated Averaging via Extrapolation", 2023,
+        "https://arxiv.org/abs/2301.09604",
     ),
     "Karimireddy 2020": Paper(
         "Karimireddy et al.", "SCAFFOLD: Stochastic Controlled Averaging for Federated Learning",
@@ -79,6 +91,13 @@ EARLIER = {
         "Li et al.", "Federated Optimization in Heterogeneous Networks", 2020,
         "https://arxiv.org/abs/1812.06127",
     ),
+    "Li 2020b": Paper(
+        "Li et al.", "Fair Resource Allocation in Federated Learning", 2020,
+        "https://arxiv.org/abs/1905.10497",
+    ),
+    "Li 2021": Paper(
+        "Li et al.", "Tilted Empirical Risk Minimization", 2021, "https://arxiv.org/abs/2007.01162",
+    ),
     "Luo 2019": Paper(
         "Luo et al.", "Adaptive Gradient Methods with Dynamic Bound of Learning Rate", 2019,
         "https://arxiv.org/abs/1902.09843",
@@ -86,6 +105,17 @@ EARLIER = {
     "McMahan 2017": Paper(
         "McMahan et al.", "Communication-Efficient Learning of Deep Networks from Decentralized "
         "Data", 2017, "https://arxiv.org/abs/1602.05629",
+    ),
+    "Mishchenko 2022": Paper(
+        "Mishchenko et al.", "ProxSkip: Yes! Local Gradient Steps Provably Lead to Communication "
+        "Acceleration! Finally!", 2022, "https://arxiv.org/abs/2202.09357",
+    ),
+    "Mitra 2021": Paper(
+        "Mitra et al.", "Linear Convergence in Federated Learning: Tackling Client Heterogeneity "
+        "and Sparse Gradients", 2021, "https://arxiv.org/abs/2102.07053",
+    ),
+    "Mohri 2019": Paper(
+        "Mohri et al.", "Agnostic Federated Learning", 2019, "https://arxiv.org/abs/1902.00146",
     ),
     "Reddi 2018": Paper(
         "Reddi et al.", "On the Convergence of Adam and Beyond", 2018,
@@ -95,9 +125,17 @@ EARLIER = {
         "Stich", "Local SGD Converges Fast and Communicates Little", 2019,
         "https://arxiv.org/abs/1805.09767",
     ),
+    "Wang 2020": Paper(
+        "Wang et al.", "Tackling the Objective Inconsistency Problem in Heterogeneous Federated "
+        "Optimization", 2020, "https://arxiv.org/abs/2007.07481",
+    ),
     "Xie 2019": Paper(
         "Xie et al.", "Local AdaAlter: Communication-Efficient Stochastic Gradient Descent with "
         "Adaptive Learning Rates", 2019, "https://arxiv.org/abs/1911.09030",
+    ),
+    "Yuan 2020": Paper(
+        "Yuan and Ma", "Federated Accelerated Stochastic Gradient Descent", 2020,
+        "https://arxiv.org/abs/2006.08950",
     ),
     "Yurochkin 2019": Paper(
         "Yurochkin et al.", "Bayesian Nonparametric Federated Learning of Neural Networks", 2019,
@@ -110,18 +148,26 @@ EARLIER = {
 }
 FULL = "1 pass"
 TWICE = "1 pass, 2 a step"
+LOSSES = "1 pass, loss only"
 
 
 ALGORITHMS: dict[str, AlgorithmInfo] = {
     "adaalter": AlgorithmInfo(algorithms.adaalter, "Xie 2019, Alg. 4"),
+    "afl": AlgorithmInfo(algorithms.afl, "Mohri 2019, section 4", LOSSES),
     "centralised": AlgorithmInfo(algorithms.centralised, f"{REDDI}, baseline"),
     "cmime": AlgorithmInfo(algorithms.cmime, MIME, TWICE),
+    "fedac": AlgorithmInfo(algorithms.fedac, "Yuan 2020, Alg. 1"),
     "fedadabound": AlgorithmInfo(algorithms.fedadabound, f"Luo 2019; {REDDI}"),
     "fedadagrad": AlgorithmInfo(algorithms.fedadagrad, f"{REDDI}, Alg. 2"),
     "fedadam": AlgorithmInfo(algorithms.fedadam, f"{REDDI}, Alg. 2; {DECAYING}"),
+    "fedadmm": AlgorithmInfo(algorithms.fedadmm, "Gong 2022, Alg. 1"),
     "fedamsgrad": AlgorithmInfo(algorithms.fedamsgrad, f"Reddi 2018; {REDDI}"),
     "fedavg": AlgorithmInfo(algorithms.fedavg, f"McMahan 2017; {REDDI}"),
     "fedavgm": AlgorithmInfo(algorithms.fedavgm, f"Hsu 2019; {REDDI}"),
+    "feddyn": AlgorithmInfo(algorithms.feddyn, "Acar 2021, Alg. 1"),
+    "fedexp": AlgorithmInfo(algorithms.fedexp, "Jhunjhunwala 2023, Alg. 1"),
+    "fedlin": AlgorithmInfo(algorithms.fedlin, "Mitra 2021, Alg. 1", "2 passes"),
+    "fednova": AlgorithmInfo(algorithms.fednova, "Wang 2020, eq. 10"),
     "fedopt": AlgorithmInfo(algorithms.fedopt, f"{REDDI}, Alg. 1"),
     "fedprox": AlgorithmInfo(algorithms.fedprox, f"Li 2020; {ELASTIC}"),
     "fedsgd": AlgorithmInfo(algorithms.fedsgd, f"{DECAYING}, Alg. 1, 2"),
@@ -140,12 +186,15 @@ ALGORITHMS: dict[str, AlgorithmInfo] = {
     ),
     "minibatch_sgd": AlgorithmInfo(algorithms.minibatch_sgd, f"{CHARLES}, Theta_1"),
     "pfnm": AlgorithmInfo(algorithms.pfnm, f"Yurochkin 2019; {ELASTIC}"),
+    "qfedavg": AlgorithmInfo(algorithms.qfedavg, "Li 2020b, Alg. 2", LOSSES),
+    "scaffnew": AlgorithmInfo(algorithms.scaffnew, "Mishchenko 2022, Alg. 2"),
     "scaffold": AlgorithmInfo(
         algorithms.scaffold, f"Karimireddy 2020; {REDDI}", "1 pass if option I"
     ),
     "server_only": AlgorithmInfo(
         algorithms.server_only, f"{MIME}, section 6", "1 pass, no steps"
     ),
+    "term": AlgorithmInfo(algorithms.term, "Li 2021, eq. 1", LOSSES),
 }
 
 # A wrapper's name comes before what it wraps, as in "local_update_decay+elastic+fedprox"; the
@@ -158,7 +207,7 @@ WRAPPERS: dict[str, tuple[AlgorithmInfo, str]] = {
     "local_update_decay": (
         AlgorithmInfo(
             algorithms.local_update_decay, f"{CHARLES}, Alg. 3, 4",
-            "1 pass, loss only",
+            LOSSES,
         ),
         "local_update",
     ),

@@ -157,11 +157,41 @@ def inverse_time_decay(initial_value: float | Array, offset: float | Array = 1.0
     return schedule
 
 
+@factory
+def geometric(probability: float | Array, seed: int = 0) -> Schedule:
+    r"""Random whole numbers K >= 1, for `num_local_steps`: P(K = k) = (1 - p)^{k-1} p.
+
+    The number of local steps until a coin that all clients share, tossed after each step, says that
+    they communicate; its mean is 1 / p. It depends on the round and the seed only.
+
+    Source: Mishchenko et al. 2022, ProxSkip, Algorithm 2.
+
+    Args:
+      probability: p in (0, 1].
+      seed: of the coin, a whole number of at least 0.
+
+    Example:
+      >>> schedule = geometric(0.25)
+      >>> [int(schedule(jnp.asarray(t))) for t in range(6)]
+      [7, 1, 9, 2, 1, 5]
+    """
+    check_number("probability", probability, above=0, at_most=1)
+    check_count("seed", seed, at_least=0)
+
+    def schedule(round_index: Array) -> Array:
+        draw = jax.random.uniform(jax.random.fold_in(jax.random.key(seed), round_index))
+        p = jnp.asarray(probability, draw.dtype)
+        return 1 + jnp.floor(jnp.log1p(-draw) / jnp.log1p(-p))
+
+    return schedule
+
+
 # By the names that a command line knows.
 SCHEDULES: dict[str, Callable[..., Schedule]] = {
     "constant": constant,
     "staircase_decay": staircase_decay,
     "exponential_decay": exponential_decay,
+    "geometric": geometric,
     "inverse_time_decay": inverse_time_decay,
 }
 
