@@ -63,6 +63,7 @@ def load10(
 
 
 def load100(
+    name: str,
     model: str,
     partition: str = "pachinko(0.1, 10)",
     num_clients: int = 500,
@@ -72,6 +73,7 @@ def load100(
     """CIFAR-100, 50,000 images in 100 classes of 20 groups.
 
     Args:
+      name: of the data set; "cifar100-split-anew" does not have the published test images.
       model: "resnet18" or "resnet20" with group norm, "cnn" (FedDyn's), "mlp" (two layers of 200)
         or "logistic".
       partition: how the training images are divided among clients; the default is the Pachinko
@@ -80,8 +82,8 @@ def load100(
       partition_seed: seed of the partition.
       preprocessing: as for `load10`.
     """
-    data = partitioned(load_dataset("cifar100"), partition, num_clients, partition_seed)
-    return Task(_model(model, 100, preprocessing), data.train, data.test, "cifar100")
+    data = partitioned(load_dataset(name), partition, num_clients, partition_seed)
+    return Task(_model(model, 100, preprocessing), data.train, data.test, name)
 
 
 def load100_tff(
