@@ -91,31 +91,68 @@ def _writers(only_whole: bool) -> Transform:
     return transform
 
 
+def _expected(num_clients: int, num_examples: int, *, x: str, y: str) -> Expected:
+    """What was measured on the real files."""
+    return Expected(num_clients, num_examples, digests={"x": x, "y": y})
+
+
 PRODUCTS: Mapping[str, Product] = {
     "mnist-writers": Product(
         source="mnist-writers",
         description="MNIST by the 539 persons who wrote it, 297 others for the test, 28 x 28",
-        train=Expected(539, 60_000),
-        test=Expected(297, 10_000),
+        train=_expected(
+            539, 60_000,
+            x="9129bc916ae3e6324e39d9468dc89e519f5bcb9a9575b501a0f2c69d24f85c38",
+            y="8c1d78b21cbf8bc308adecba370ddfaf655601b9b528f219d37aec438aef1cd4",
+        ),
+        test=_expected(
+            297, 10_000,
+            x="f35627ab90a6ace91a6131a2454525ee5cb9ded914ec58ea958aaa22f088f1c3",
+            y="553d4321a5186ab0b53188d315e9451bef8e6f8899cba49773b227410da505aa",
+        ),
     ),
     "femnist-328": Product(
         source="femnist",
         description="328 of LEAF's 3,597 writers, with all of their images, 62 classes, 28 x 28",
-        train=Expected(328, None),
-        test=Expected(328, None),
+        train=_expected(
+            328, 48_636,
+            x="1adebc10b253005576ef798805b0bda3f27bd382f8d23307607799508ed91db3",
+            y="da2cadfaa55761af4edd4ff09d09612de132e2d592fc29b48916ce7b2f2d5883",
+        ),
+        test=_expected(
+            328, 5_572,
+            x="085c059301a3c3c22d0e2cc54cd8afac4003439dd039d7d82718f3e62d5d11e0",
+            y="0c4f549c07de92802702472c805a0765f5070fcb77dcc63c414850194cfcfdd4",
+        ),
         transform=lambda _: _writers(only_whole=True),
     ),
     "femnist-396": Product(
         source="femnist",
         description="396 of LEAF's 3,597 writers, 68 of whom may lack images, 62 classes, 28 x 28",
-        train=Expected(396, 54_503),
-        test=Expected(396, 6_254),
+        train=_expected(
+            396, 54_503,
+            x="4181731d2c67069d789f624af4cb6ba800eff2c3da608ca29c16f32a6a30b607",
+            y="e5d3af3abd48fcdd31864c229bce2d2618ac686f0eceee2c1e048724ba43deff",
+        ),
+        test=_expected(
+            396, 6_254,
+            x="d8a8b95a9017528853e351032b246db0c68b0b904e026f976c963247752ecbe4",
+            y="53035d2736d1c796272856c36c4ea7ddd58a01abe8a6609cbc4538664399e4c7",
+        ),
         transform=lambda _: _writers(only_whole=False),
     ),
     "cifar100-split-anew": Product(
         source="cifar100-split-anew",
         description="CIFAR-100's images split anew into 50,000 and 10,000, not as published",
-        train=Expected(1, 50_000, (500,) * 100),
-        test=Expected(1, 10_000, (100,) * 100),
+        train=_expected(
+            1, 50_000,
+            x="2b1d59c1609b470ab761575f182fd77d350c4c352dec9acab5bb1cae7350619c",
+            y="ef22a5edb440b10e2f240f1c384722086b1ec2e2f04d7bd74b31d73e0e75c00b",
+        ),
+        test=_expected(
+            1, 10_000,
+            x="dc67e74d8aebc149a2eebc0253e0a0ea0e8e56ca3416f72ca188ff0a2b23d80c",
+            y="d7f763fbcd45c38746bf3680b426fae7f4002c1f6a96601b2e7e8ad7c646ca08",
+        ),
     ),
 }
