@@ -69,7 +69,7 @@ def test_writers_of_an_npz_file_are_the_same(monkeypatch, tmp_path):
         assert (one["x"] == other.arrays["x"]).all()
     shutil.rmtree(data_folder() / "mnist-writers")
     (have / "mnist_writers.npz.xz").write_bytes(lzma.compress(content.getvalue())[:-40])
-    with pytest.raises(DataError, match=r"npz\.xz is damaged, or not a file compressed with LZMA"):
+    with pytest.raises(DataError, match=r"npz\.xz is damaged, or not a file comp"):
         get_dataset("mnist-writers", source=have / "mnist_writers.npz.xz")
 
 
@@ -79,7 +79,7 @@ def test_writers_need_their_digits(monkeypatch, tmp_path):
     content = bytearray(table.read_bytes())
     content[12 + 3] ^= 1  # the first label
     table.write_bytes(content)
-    with pytest.raises(DataError, match="is not of these digits: its labels differ from MNIST's"):
+    with pytest.raises(DataError, match="is not of these digits: its labels differ from M"):
         list(read_mnist_writers(data_folder() / "mnist" / "train", table, "train"))
     shutil.rmtree(data_folder())
     with pytest.raises(DataError, match=r"completes the data set mnist, which is not available\. G"):
@@ -209,7 +209,8 @@ def test_random_damage_ends_in_a_sentence_or_in_images(tmp_path):
         content = bytearray(whole)
         for place in rng.integers(0, 600 if seed % 2 else len(whole), 1 + seed % 5):
             content[place] = rng.integers(256)
-        (tmp_path / "b.tar").write_bytes(content[: rng.integers(len(whole))] if seed % 7 else content)
+        end = rng.integers(len(whole)) if seed % 7 else len(whole)
+        (tmp_path / "b.tar").write_bytes(content[:end])
         try:
             found = [part["x"].shape for _, part in read_webp_sheets(tmp_path / "b.tar")]
         except DataError:
@@ -222,11 +223,14 @@ if REAL.is_dir():
     def digest(array):
         return hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
 
+    def unpacked(path):
+        return np.load(io.BytesIO(lzma.decompress(path.read_bytes())))
+
     def test_the_real_writers_are_those_of_their_checksums():
         folder = REAL / "femnist"
         get_dataset("femnist", source=folder, say=str)
         said = json.loads((folder / "sha256.json").read_text())
-        file = np.load(io.BytesIO(lzma.open(folder / "femnist_writers.npz.xz").read()))
+        file = unpacked(folder / "femnist_writers.npz.xz")
         assert digest(file["images"]) == said["images"]["sha256"]
         train, test = load_dataset("femnist-396")
         chosen = np.flatnonzero(file["writer_complete"])
@@ -248,7 +252,7 @@ if REAL.is_dir():
             (packed,) = (REAL / "femnist" / "leaf_original").glob(f"*_{split}_*.json.xz")
             path = tmp_path / split / packed.stem
             path.parent.mkdir()
-            path.write_bytes(lzma.open(packed).read())
+            path.write_bytes(lzma.decompress(packed.read_bytes()))
             data = read_data(path.parent, format="leaf", progress=False)
             known = set(own.client_names.tolist())
             for name in data.client_names.tolist():
@@ -277,8 +281,7 @@ if REAL.is_dir():
 
     def test_the_real_table_of_writers_matches_the_catalogue():
         """Without MNIST's images, which are not in the folder: the table alone."""
-        file = np.load(io.BytesIO(lzma.open(
-            REAL / "mnist_writers" / "mnist_writers.npz.xz").read()))
+        file = unpacked(REAL / "mnist_writers" / "mnist_writers.npz.xz")
         for split, count in (("train", 539), ("test", 297)):
             expected = getattr(PRODUCTS["mnist-writers"], split)
             order = np.argsort(file[f"{split}_writer"], kind="stable")

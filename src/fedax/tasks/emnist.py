@@ -15,8 +15,8 @@ from fedax.models import (
     pooled_cnn,
 )
 from fedax.models.metrics import mean_squared_error
-from fedax.models.preprocessing import inverted as turned
 from fedax.models.preprocessing import framed, preprocessed, scaled
+from fedax.models.preprocessing import inverted as turned
 from fedax.tasks.populations import sampled, split_again
 
 MODELS = ("cnn", "mcmahan", "decay2021", "mlp", "logistic", "decayk")

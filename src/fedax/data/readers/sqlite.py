@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from fedax.data.budget import PART_BYTES, require_modest
+from fedax.data.budget import PART_BYTES
 from fedax.data.errors import DataError
 from fedax.data.readers.clients import Client, Clients, reading, regular_file
 from fedax.data.readers.packed import unpack_lzma
