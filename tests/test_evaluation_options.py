@@ -15,7 +15,10 @@ from test_run import config
 
 pytestmark = [pytest.mark.quick, pytest.mark.shares_programs]
 
-TASK = quadratic_task()  # 57 test examples
+QUADRATIC = quadratic_task()  # 57 test examples
+TASK = QUADRATIC._replace(model=QUADRATIC.model._replace(
+    metrics={"loss": QUADRATIC.model.metrics["distance"]}
+))
 SAMPLE = 23
 OPTIONS = {"cohort_size": 3, "evaluate_every": 2, "num_rounds": 7}
 

@@ -21,8 +21,8 @@ POINTS = 40
 # What is kept of a number.
 DIGITS = 6
 # What is kept, besides the test metrics; times, say, are no result, and are never the same.
-KEPT = ("train_loss", "full_loss", "num_local_steps", "total_local_steps", "pseudo_gradient_norm",
-        "boosted_share")
+KEPT = ("train_loss", "full_loss", "all_clients_loss", "all_examples_loss", "num_local_steps",
+        "total_local_steps", "pseudo_gradient_norm", "boosted_share")
 # Larger numbers are written with a power of ten.
 MOST = 1e6
 # Of these metrics the spread within the windows is kept, too.
