@@ -10,6 +10,7 @@ import numpy as np
 from PIL import Image
 
 from fedax.data.catalogue import PRODUCTS, SOURCES, Expected
+from fedax.data.downloads.files import sha256_of
 from fedax.data.getting import get_dataset
 
 WRITERS, ROLES, USERS, DEALT = 3, 2, 3, 4
@@ -31,7 +32,12 @@ def put(name, tmp_path, monkeypatch):
         if own.source == source:
             number = numbers.get(other, any_number)
             monkeypatch.setitem(PRODUCTS, other, own._replace(train=number, test=number))
-    monkeypatch.setitem(SOURCES, source, SOURCES[source]._replace(known=()))
+    downloads = tuple(
+        file._replace(sha256=sha256_of(files / file.name)) if (files / file.name).exists() else file
+        for file in SOURCES[source].downloads
+    )
+    changed = SOURCES[source]._replace(known=(), downloads=downloads)
+    monkeypatch.setitem(SOURCES, source, changed)
     get_dataset(name, source=files, say=lambda words: None)
 
 
@@ -148,6 +154,21 @@ def femnist(folder, rng):
     return 2
 
 
+def cinic10(folder, rng):
+    with tarfile.open(folder / "CINIC-10.tar.gz", "w:gz") as tar:
+        for part in ("test", "train", "valid"):
+            for label in ("airplane", "truck"):
+                for number in range(10):
+                    image = io.BytesIO()
+                    pixels = rng.integers(0, 256, (32, 32, 3), np.uint8)
+                    Image.fromarray(pixels).save(image, "PNG")
+                    info = tarfile.TarInfo(f"{part}/{label}/cifar10-{part}-{number}.png")
+                    info.size = image.tell()
+                    image.seek(0)
+                    tar.addfile(info, image)
+    return 1
+
+
 def cifar100_sheets(folder, rng):
     for part in ("train", "test"):
         with tarfile.open(folder / f"cifar100_{part}.tar", "w") as tar:
@@ -163,7 +184,8 @@ def cifar100_sheets(folder, rng):
 
 
 WRITE = {
-    "mnist-writers": mnist_writers, "femnist": femnist, "cifar100-split-anew": cifar100_sheets,
+    "cinic10": cinic10, "mnist-writers": mnist_writers, "femnist": femnist,
+    "cifar100-split-anew": cifar100_sheets,
     "mnist": idx, "fashion-mnist": idx, "cifar10": cifar10, "cifar100": cifar100,
     "cifar100-tff": cifar100_tff,
     "emnist": emnist, "shakespeare": shakespeare, "stackoverflow": stackoverflow,

@@ -22,6 +22,7 @@ TASKS_OF_FILES = {
         "fashion-mnist", {"model": "logistic", "num_clients": 4, "partition": "shards(1)"}, LOSS
     ),
     "cifar10": ("cifar10", {"model": "logistic", "num_clients": 5}, LOSS),
+    "cinic10": ("cinic10", {"model": "logistic", "num_clients": 5}, LOSS),
     "cifar100": ("cifar100", {"model": "logistic", "num_clients": 5}, LOSS),
     "cifar100-split-anew": (
         "cifar100-split-anew", {"model": "logistic", "num_clients": 5, "partition": "iid"}, LOSS
@@ -203,7 +204,7 @@ def test_methods_of_the_paper_have_its_numbers():
     assert sizes == {
         "shakespeare": (10, 4, 1200), "shakespeare-tff": (10, 4, 1200),
         "cifar10": (10, 20, 4000), "cifar100": (10, 20, 4000), "cifar100-tff": (10, 20, 4000),
-        "cifar100-split-anew": (10, 20, 4000),
+        "cinic10": (10, 20, 4000), "cifar100-split-anew": (10, 20, 4000),
         "emnist": (10, 20, 1500), "emnist-autoencoder": (10, 20, 3000),
         "femnist-328": (10, 20, 1500), "femnist-396": (10, 20, 1500),
         "femnist-328-autoencoder": (10, 20, 3000),

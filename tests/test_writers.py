@@ -1,4 +1,4 @@
-"""MNIST and FEMNIST by writer, CIFAR-100 split anew: made small, and the real files if present."""
+"""MNIST and FEMNIST by writer, CIFAR-100 split anew, CINIC-10: made small, and the real files if present."""
 
 import hashlib
 import io
@@ -15,11 +15,13 @@ from PIL import Image
 
 import published
 from fedax.data import read_data
-from fedax.data.catalogue import PRODUCTS
+from fedax.data.catalogue import PRODUCTS, SOURCES
 from fedax.data.downloads import web
+from fedax.data.downloads.files import require_published
 from fedax.data.errors import DataError
 from fedax.data.folder import data_folder, load_dataset
 from fedax.data.getting import get_dataset
+from fedax.data.readers.cinic import read_cinic
 from fedax.data.readers.webp_sheets import COARSE, read_webp_sheets
 from fedax.data.readers.writers import read_femnist_writers, read_mnist_writers
 from fedax.tasks.registry import load_task
@@ -82,7 +84,7 @@ def test_writers_need_their_digits(monkeypatch, tmp_path):
     with pytest.raises(DataError, match="is not of these digits: its labels differ from M"):
         list(read_mnist_writers(data_folder() / "mnist" / "train", table, "train"))
     shutil.rmtree(data_folder())
-    with pytest.raises(DataError, match=r"completes the data set mnist, which is not available\. G"):
+    with pytest.raises(DataError, match=r"completes the data set mnist, which is not availabl"):
         get_dataset("mnist-writers", source=table.parent)
     with pytest.raises(DataError, match="No package carries the writers of MNIST's digits"):
         get_dataset("mnist-writers", via="packages")
@@ -94,8 +96,8 @@ def test_what_has_no_download_says_how_to_get_it(monkeypatch):
         raise AssertionError
 
     monkeypatch.setattr(web, "download", never)
-    with pytest.raises(DataError, match=r"femnist-328 cannot be downloaded\. Get it: fedax data get "
-                       r"femnist-328 --from FILE_OR_DIR, .*\. There is no download of this part"):
+    with pytest.raises(DataError, match=r"femnist-328 cannot be downloaded\. Get it: fedax data "
+                       r"get femnist-328 --from FILE_OR_DIR, .*\. There is no download of this part"):
         get_dataset("femnist-328")
     with pytest.raises(DataError, match="with the published split it is the data set cifar100"):
         get_dataset("cifar100-split-anew", via="packages")
@@ -166,6 +168,44 @@ def test_sheets_are_cut_into_images(tmp_path):
     assert [part["y"].tolist() for _, part in parts] == [[label] * 100 for label in range(3)]
     assert parts[1][1]["coarse"].tolist() == [1] * 100
     assert np.bincount(COARSE).tolist() == [5] * 20
+
+
+def test_cinic_is_read_as_a_stream(monkeypatch, tmp_path):
+    published.put("cinic10", tmp_path, monkeypatch)
+    train, test = load_dataset("cinic10")
+    assert train.arrays["y"].tolist() == test.arrays["y"].tolist() == [0] * 10 + [9] * 10
+    rng = np.random.default_rng(14)
+    pixels = np.stack([rng.integers(0, 256, (32, 32, 3), np.uint8) for _ in range(40)])
+    assert (test.arrays["x"] == pixels[:20]).all()
+    assert (train.arrays["x"] == pixels[20:]).all()
+    assert [list(read_cinic(tmp_path / "files of cinic10" / "CINIC-10.tar.gz", part))[0][1][
+        "x"].shape for part in ("train", "valid")] == [(20, 32, 32, 3)] * 2
+
+
+CINIC = {
+    "another class": ([("train/cow/a.png", b"x")], "that is not an image"),
+    "another format": ([("train/dog/a.png", b"hello")], "is not a whole PNG image"),
+    "too large": ([("train/dog/a.png", bytes(2**16 + 1))], "that is not an image"),
+}
+
+
+@pytest.mark.parametrize("case", CINIC)
+def test_bad_archives_of_cinic_are_sentences(case, tmp_path):
+    entries, sentence = CINIC[case]
+    with pytest.raises(DataError, match=sentence):
+        list(read_cinic(tar(tmp_path / "a.tar", entries), "train"))
+    small = io.BytesIO()
+    Image.new("L", (31, 32)).save(small, "PNG")
+    path = tar(tmp_path / "b.tar", [("CINIC-10/train/dog/a.png", small.getvalue())])
+    with pytest.raises(DataError, match="not 32 x 32"):
+        list(read_cinic(path, "train"))
+
+
+def test_another_file_under_cinics_name_is_refused(tmp_path):
+    (tmp_path / "CINIC-10.tar.gz").write_bytes(b"x" * 10)
+    published_file = SOURCES["cinic10"].downloads[0]._replace(num_bytes=None)
+    with pytest.raises(DataError, match="its MD5 begins .*, but should begin 6ee4d0c996905fe9"):
+        require_published(tmp_path / "CINIC-10.tar.gz", published_file, "here")
 
 
 def tar(path, entries):

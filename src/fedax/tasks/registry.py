@@ -155,6 +155,13 @@ TASKS: dict[str, TaskInfo] = {
         models=cifar.MODELS,
         load=cifar.load10,
     ),
+    "cinic10": TaskInfo(
+        description="photographs of CIFAR-10's classes, most from ImageNet, partitioned by label",
+        dataset="cinic10",
+        models=cifar.MODELS,
+        load=cifar.load_cinic10,
+        presets_of="cifar10",
+    ),
     "cifar100": TaskInfo(
         description="photographs of 100 classes, partitioned by Pachinko allocation",
         dataset="cifar100",
