@@ -33,7 +33,8 @@ def put(name, tmp_path, monkeypatch):
             number = numbers.get(other, any_number)
             monkeypatch.setitem(PRODUCTS, other, own._replace(train=number, test=number))
     downloads = tuple(
-        file._replace(sha256=sha256_of(files / file.name)) if (files / file.name).exists() else file
+        file._replace(sha256=sha256_of(files / file.name), num_bytes=None)
+        if (files / file.name).exists() else file
         for file in SOURCES[source].downloads
     )
     changed = SOURCES[source]._replace(known=(), downloads=downloads)

@@ -35,8 +35,8 @@ class SimulateOptions(TypedDict, total=False):
       rounds later, when its evaluation is complete, with the same numbers in the same order.
       `evaluated_examples` of `evaluated_of` gives the sample behind a round's `test_*`.
     evaluation_redraw: default False. True: the sample is drawn again for each evaluation, by the
-      seed and the round, as Reddi et al. 2021 do (footnote 4); points of a curve then vary by the
-      draw, too.
+      seed and the round, as Reddi et al. 2021 do on Stack Overflow; points of a curve then vary by
+      the draw, too.
     evaluate_training: default False. True: evaluation rounds also measure the loss on the training
       examples of all clients, in evaluation mode: `all_clients_loss`, f(x) = (1/N) sum_i f_i(x) as
       in Charles and Konečný 2020 (Figures 2, 5 and 8), in which every client counts alike, and
