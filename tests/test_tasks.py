@@ -7,6 +7,7 @@ import pytest
 import fedax
 import published
 from fedax.cli.main import run_command
+from fedax.data import shakespeare
 from fedax.data.folder import Splits, load_dataset
 from fedax.experiment.build import build_algorithm, task_settings
 from fedax.experiment.config import resolve
@@ -41,7 +42,7 @@ TASKS_OF_FILES = {
     ),
     "stackoverflow-tags": ("stackoverflow-tags", {}, {"loss", "recall_at_5"}),
 }
-EMBEDDED = {"shakespeare", "quadratics", "digits"}
+EMBEDDED = {"shakespeare", "shakespeare-leaf", "quadratics", "digits"}
 
 
 def test_every_task_is_tried_on_files():
@@ -202,7 +203,8 @@ def test_methods_of_the_paper_have_its_numbers():
         for c in [resolve(task=task, algorithm="fedavg", preset="reddi2021")]
     }
     assert sizes == {
-        "shakespeare": (10, 4, 1200), "shakespeare-tff": (10, 4, 1200),
+        "shakespeare": (10, 4, 1200), "shakespeare-leaf": (10, 4, 1200),
+        "shakespeare-tff": (10, 4, 1200),
         "cifar10": (10, 20, 4000), "cifar100": (10, 20, 4000), "cifar100-tff": (10, 20, 4000),
         "cinic10": (10, 20, 4000), "cifar100-split-anew": (10, 20, 4000),
         "emnist": (10, 20, 1500), "emnist-autoencoder": (10, 20, 3000),
@@ -265,3 +267,26 @@ def test_the_paper_of_local_updates_has_its_tables():
         assert options["server_learning_rate"] == pytest.approx(server)
         assert options["num_local_steps"] == 10
         build_algorithm(config.algorithm, options, fedax.models.logistic_regression())
+
+
+def test_leafs_parse_of_the_plays_has_every_stretch_of_a_role_and_predicts_its_last_character():
+    task = load_task("shakespeare-leaf", model="mlp", num_clients=7)
+    sizes = task.train.client_sizes + task.test.client_sizes
+    everyone = load_task("shakespeare-leaf", model="mlp")
+    assert (everyone.train.num_clients, everyone.train.num_examples) == (889, 3_292_574)
+    assert sorted(sizes) == sorted(everyone.train.client_sizes + everyone.test.client_sizes)[-7:]
+    name = str(task.train.names[0])
+    lines, held_out = shakespeare.split_lines(shakespeare.load_lines()[name])
+    for part, own in ((task.train, lines), (task.test, held_out)):
+        text, tokens = shakespeare.encode(" ".join(own)), part.client(name)["tokens"]
+        assert len(tokens) == len(text) - 80
+        for row in (0, 1, len(tokens) - 1):
+            assert (tokens[row] == text[row : row + 81]).all()
+    batch = {"tokens": np.asarray(task.train.arrays["tokens"][:5])}
+    whole = load_task("shakespeare", model="mlp").model
+    params = whole.init(jax.random.key(2))
+    losses, weights = task.model.loss(params, batch, jax.random.key(0))
+    logits = np.asarray(whole.outputs(params, batch), np.float64)[:, -1]
+    expected = np.log(np.exp(logits).sum(1)) - logits[np.arange(5), batch["tokens"][:, -1]]
+    np.testing.assert_allclose(losses, expected, rtol=1e-5)
+    assert weights.tolist() == [1.0] * 5

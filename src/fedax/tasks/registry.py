@@ -123,6 +123,14 @@ TASKS: dict[str, TaskInfo] = {
         presets_of="shakespeare",
         algorithm="fedadagrad",
     ),
+    "shakespeare-leaf": TaskInfo(
+        description="the same plays in LEAF's parse: 80 characters of a role predict the next",
+        dataset="shakespeare",
+        models=tuple(shakespeare.MODELS),
+        load=shakespeare.load_leaf,
+        presets_of="shakespeare",
+        algorithm="fedavg",
+    ),
     "digits": TaskInfo(
         description="1,797 handwritten digits of 8 x 8 pixels, partitioned by label",
         dataset="digits",
