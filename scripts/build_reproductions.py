@@ -113,7 +113,7 @@ def _of_paper(
         f"*{TITLES[key]}.* Criteria, tables, pictures and notes of each run: "
         f"[{paper}]({TO_PAGES}{page}).\n",
         '<div class="overview" markdown>\n',
-        "| table or figure | what it shows | result | points | data | why |",
+        "| table or figure | what it shows | result | runs, the strongest first | data | why |",
         "|---|---|---|---|---|---|",
         *(cells(_row(name, runs_of(name, made), reasons)) for name in names),
         "\n</div>\n",
@@ -134,10 +134,13 @@ def _row(name: str, own: Sequence[Run], reasons: Mapping[str, str]) -> list[str]
 
 
 def _points(own: Sequence[Run]) -> str:
-    """How many of the points agree, of those that are not inconclusive."""
-    telling = [outcome.agrees for run in own if isinstance(run, Trained)
-               for _, outcome in run.judged if not outcome.inconclusive]
-    return f"{sum(telling)} of {len(telling)}" if telling else ""
+    """The kind of each run, and how many of its points agree; inconclusive ones do not count."""
+    found = []
+    for run in own:
+        if isinstance(run, Trained):
+            telling = [outcome.agrees for _, outcome in run.judged if not outcome.inconclusive]
+            found.append(f"{run.kind}: {sum(telling)} of {len(telling)}")
+    return "; ".join(found)
 
 
 def _why(name: str, own: Sequence[Run]) -> str:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from fedax.data.catalogue import PRODUCTS, SOURCES
 from fedax.experiment.build import algorithm_parts
 from fedax.reproductions import EXPERIMENTS, REPRODUCTIONS
-from fedax.reproductions.experiment import Criterion, Experiment, Outcome, Plan, Scale
+from fedax.reproductions.experiment import BEYOND, Criterion, Experiment, Outcome, Plan, Scale
 from fedax.reproductions.outcome import Came, in_hours, judged, read, verdict
 from fedax.tasks.registry import TASKS
 
@@ -60,11 +60,19 @@ def sentence(words: str) -> str:
     return words[:1].upper() + words[1:]
 
 
+# Of the strongest kind of run first. "Other data" are stand-ins, a part of the paper's data, and
+# data that the paper does not use.
+KINDS = ("in full", "published settings, other data", "small", "small, by stand-in")
+
+
 def kind(scale: str, stand_in: bool) -> str:
-    """What kind of run it is, in words."""
-    if stand_in:
-        return "published settings, by stand-in" if scale == "paper" else "small, by stand-in"
-    return "in full" if scale == "paper" else "small"
+    """What kind of run it is, in words, if it has data of the paper wherever it may.
+
+    Example:
+      >>> kind("paper", False), kind("small", True)
+      ('in full', 'small, by stand-in')
+    """
+    return KINDS[2 * (scale == "small") + stand_in]
 
 
 class Computed:
@@ -88,7 +96,8 @@ class Trained:
             raise SystemExit(f"There are results of {came.name}, which is no experiment.")
         self.came, self.name, self.title = came, came.name, came.title
         self.info: Experiment = EXPERIMENTS[came.name]
-        self.kind = kind(came.scale, came.stand_in)
+        beyond = all(panel.endswith(BEYOND[0]) for panel in came.results.panels)
+        self.kind = kind(came.scale, came.stand_in or (beyond and came.scale == "paper"))
         self.plan: Plan | None = self.info.plan(came.scale, came.stand_in)
 
     @cached_property
@@ -130,7 +139,7 @@ Run = Computed | Trained
 def runs(folder: Path = RESULTS) -> list[Run]:
     """All runs that were made, by paper, place and size."""
     came = [read(path) for path in folder.glob("*.json")]
-    came.sort(key=lambda one: (SCALES.index(one.scale), one.stand_in))
+    came.sort(key=lambda one: (one.scale != "paper", one.stand_in))
     found: list[Run] = [*map(Trained, came), *map(Computed, REPRODUCTIONS)]
     return sorted(found, key=lambda run: source(run.name))
 
@@ -172,12 +181,13 @@ def waiting(name: str, done: Sequence[Run]) -> list[str]:
     """What was not run of a table or figure, and what it waits for."""
     if name in REPRODUCTIONS:
         return []
-    experiment, kinds = EXPERIMENTS[name], {run.kind for run in done}
+    experiment = EXPERIMENTS[name]
+    plans = {(run.came.scale, run.came.stand_in) for run in done if isinstance(run, Trained)}
     found = []
     for scale in SCALES:
         for stand_in in (True, False):
             plan = experiment.plan(scale, stand_in)
-            if plan and kind(scale, stand_in) not in kinds:
+            if plan and (scale, stand_in) not in plans:
                 data = _data(plan)
                 why = f"the data {', '.join(data)}, and " if data else ""
                 time = rough_time(plan, of_each=not data)

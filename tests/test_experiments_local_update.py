@@ -454,3 +454,34 @@ def test_local_update_decay_that_never_decays_is_local_update():
         first, second = (result.history["train_loss"] for result in found)
         np.testing.assert_array_equal(first, second)
         assert np.isfinite(found[0].history["full_loss"]).all()
+
+
+@pytest.mark.quick
+def test_the_decaying_steps_paper_chooses_over_500_rounds_and_smooths_over_a_twentieth():
+    """Section 4: the highest accuracy over the last 500 rounds; error curves over 200 of 4,000."""
+    rounds = np.arange(4000)
+    accuracy = np.stack([  # one is better over the last 100 rounds, the other over the last 500
+        np.where(rounds >= 3900, 0.9, 0.1), np.full(4000, 0.5),
+    ])
+    none = np.zeros(2, int)
+    record = Record(
+        (Setting(0, "a", {"rate": 1.0}), Setting(1, "a", {"rate": 2.0})), np.arange(2), none,
+        none, none + 4000, {"test_accuracy": accuracy},
+    )
+    for over, rate in ((100, 1.0), (500, 2.0)):
+        found = Results(
+            traces_of("P", "a", record, by="test_accuracy", over=over), "test_accuracy",
+            maximise=True,
+        )
+        assert found.best("P", "a") == {"rate": rate}
+        again = Results(from_json(as_json(found)), found.by, maximise=True)
+        assert again.best("P", "a") == {"rate": rate}
+        assert found.final("P", "a", "test_accuracy", {"rate": 1.0}) == pytest.approx(0.9)
+    assert {one.over for one in decay2021_training.EXPERIMENTS.values()} == {500}
+    short = record._replace(done=none + 300, metrics={"test_accuracy": accuracy[:, -300:]})
+    final = traces_of("P", "a", short, by="test_accuracy", over=500)[0].final
+    assert final["choice"] == final["test_accuracy"]  # of 300 rounds, the last third
+    curve = record._replace(metrics={"train_loss": np.arange(8000.0).reshape(2, 4000)})
+    trace = traces_of("P", "a", curve)[0].curves["train_loss"]
+    at, values = decay2021_training.smoothed(*map(np.array, (trace[0], [trace[1]])))
+    assert (at[0], values[0, 0]) == (150.5, 99.5)  # of the rounds 0 to 199

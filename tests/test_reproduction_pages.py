@@ -9,7 +9,7 @@ import pytest
 import build_reproductions as build
 from fedax.reproductions import EXPERIMENTS, REPRODUCTIONS
 from fedax.reproductions.outcome import in_a_word, judged, read, verdict
-from reproduction_runs import RESULTS, Trained, linked, page_of, runs, source, waiting
+from reproduction_runs import KINDS, RESULTS, Trained, linked, page_of, runs, source, waiting
 from reproduction_sections import moved
 
 pytestmark = pytest.mark.quick
@@ -63,7 +63,11 @@ def test_each_row_has_one_word_and_a_sentence_why(rows):
         computed = REPRODUCTIONS.get(name)
         assert word in build.WORDS
         assert word == (computed.result if computed else in_a_word(outcomes))
-        assert count == (f"{sum(telling)} of {len(telling)}" if telling else "")
+        said = [re.fullmatch(r"(.*): (\d+) of (\d+)", part) for part in count.split("; ") if part]
+        assert sum(int(part[2]) for part in said) == sum(telling)
+        assert sum(int(part[3]) for part in said) == len(telling)
+        kinds = [part[1] for part in said]
+        assert kinds == sorted(kinds, key=KINDS.index)
         assert (data == "") == (word == "not run")
         assert (why == "") == (word == "agrees"), name
         assert len(why.split()) <= 35
@@ -126,7 +130,7 @@ def test_what_was_run_waits_for_nothing():
     of = [run for run in runs() if run.name == "reddi2021-table-1"]
     assert [words.partition(":")[0] for words in waiting("reddi2021-table-1", of)] == ["in full"]
     assert [words.partition(":")[0] for words in waiting("reddi2021-table-1", of[:1])] == [
-        "small, by stand-in", "published settings, by stand-in", "in full"]
+        "small, by stand-in", "small", "in full"]
     assert waiting("mime2020-figure-2", []) == []
 
 

@@ -149,6 +149,18 @@ def test_test_metrics_are_those_of_the_single_run(task):
         )
 
 
+def test_redrawn_samples_and_training_losses_are_those_of_the_single_run(task):
+    options = {
+        "evaluate_every": 2, "evaluation_sample": 3, "evaluation_redraw": True,
+        "evaluate_training": True,
+    }
+    algorithms = [fedax.fedavg(task.model, rate) for rate in (0.05, 0.1)]
+    columns, _ = trained_together(task, algorithms, **options)
+    history = alone(task, algorithms[1], **options).history
+    for name in ("test_loss", "all_clients_loss", "all_examples_loss"):
+        np.testing.assert_allclose(columns[name][1], history[name], rtol=1e-12, err_msg=name)
+
+
 def test_diagnostics_and_bytes_are_those_of_the_single_run(task):
     algorithms = [fedax.fedavg(task.model, rate) for rate in (0.05, 0.1)]
     columns, _ = trained_together(task, algorithms, diagnostics=True)

@@ -7,12 +7,13 @@ import pytest
 import fedax
 import published
 from fedax.cli.main import run_command
+from fedax.data import shakespeare
 from fedax.data.folder import Splits, load_dataset
 from fedax.experiment.build import build_algorithm, task_settings
 from fedax.experiment.config import resolve
 from fedax.experiment.run import build
 from fedax.tasks.populations import sampled
-from fedax.tasks.registry import TASKS, load_task
+from fedax.tasks.registry import TASKS, load_task, presets
 
 # Task -> data set that must be got, settings that make it small, metrics.
 LOSS = {"loss", "accuracy"}
@@ -22,7 +23,15 @@ TASKS_OF_FILES = {
         "fashion-mnist", {"model": "logistic", "num_clients": 4, "partition": "shards(1)"}, LOSS
     ),
     "cifar10": ("cifar10", {"model": "logistic", "num_clients": 5}, LOSS),
+    "cinic10": ("cinic10", {"model": "logistic", "num_clients": 5}, LOSS),
     "cifar100": ("cifar100", {"model": "logistic", "num_clients": 5}, LOSS),
+    "cifar100-split-anew": (
+        "cifar100-split-anew", {"model": "logistic", "num_clients": 5, "partition": "iid"}, LOSS
+    ),
+    "mnist-writers": ("mnist-writers", {"model": "logistic", "num_clients": 3}, LOSS),
+    "femnist-328": ("femnist-328", {"model": "logistic", "held_out": 0.2}, LOSS),
+    "femnist-396": ("femnist-396", {"model": "logistic", "num_clients": 3}, LOSS),
+    "femnist-328-autoencoder": ("femnist-328", {}, {"loss", "mean_squared_error"}),
     "cifar100-tff": ("cifar100-tff", {"model": "logistic", "num_clients": 3}, LOSS),
     "emnist": ("emnist", {"model": "logistic", "num_clients": 2}, LOSS),
     "emnist-autoencoder": ("emnist", {}, {"loss", "mean_squared_error"}),
@@ -33,7 +42,7 @@ TASKS_OF_FILES = {
     ),
     "stackoverflow-tags": ("stackoverflow-tags", {}, {"loss", "recall_at_5"}),
 }
-EMBEDDED = {"shakespeare", "quadratics", "digits"}
+EMBEDDED = {"shakespeare", "shakespeare-leaf", "quadratics", "digits"}
 
 
 def test_every_task_is_tried_on_files():
@@ -41,7 +50,9 @@ def test_every_task_is_tried_on_files():
 
 
 def preset_of(task):
-    return "elastic2023" if task.endswith("mnist") and task != "emnist" else "reddi2021"
+    if task == "mnist-writers":
+        return "mime2020"
+    return "elastic2023" if task in ("mnist", "fashion-mnist") else "reddi2021"
 
 
 @pytest.mark.parametrize("name", TASKS_OF_FILES)
@@ -72,7 +83,7 @@ def test_a_task_without_its_data_says_how_to_get_them(name, tmp_path, monkeypatc
     monkeypatch.setenv("FEDAX_DATA", str(tmp_path))
     assert run_command(["run", name, "fedavg", "--preset", preset_of(name), "--out", "run"]) == 1
     said = capsys.readouterr().err
-    assert f"fedax data get {TASKS_OF_FILES[name][0]} (" in said
+    assert f"fedax data get {TASKS_OF_FILES[name][0]} " in said
     assert said.count("\n") == 1
 
 
@@ -188,13 +199,17 @@ def test_methods_of_the_paper_have_its_numbers():
                 assert options["adaptivity"] == pytest.approx(10.0**tau)
     sizes = {
         task: (c.cohort_size, c.algorithm_options["batch_size"], c.num_rounds)
-        for task in TASKS if task not in ("digits", "mnist", "fashion-mnist", "quadratics", "table")
+        for task in TASKS if "reddi2021" in presets(task)
         for c in [resolve(task=task, algorithm="fedavg", preset="reddi2021")]
     }
     assert sizes == {
-        "shakespeare": (10, 4, 1200), "shakespeare-tff": (10, 4, 1200),
+        "shakespeare": (10, 4, 1200), "shakespeare-leaf": (10, 4, 1200),
+        "shakespeare-tff": (10, 4, 1200),
         "cifar10": (10, 20, 4000), "cifar100": (10, 20, 4000), "cifar100-tff": (10, 20, 4000),
+        "cinic10": (10, 20, 4000), "cifar100-split-anew": (10, 20, 4000),
         "emnist": (10, 20, 1500), "emnist-autoencoder": (10, 20, 3000),
+        "femnist-328": (10, 20, 1500), "femnist-396": (10, 20, 1500),
+        "femnist-328-autoencoder": (10, 20, 3000),
         "stackoverflow-words": (50, 16, 1500), "stackoverflow-tags": (10, 100, 1500),
     }
 
@@ -252,3 +267,26 @@ def test_the_paper_of_local_updates_has_its_tables():
         assert options["server_learning_rate"] == pytest.approx(server)
         assert options["num_local_steps"] == 10
         build_algorithm(config.algorithm, options, fedax.models.logistic_regression())
+
+
+def test_leafs_parse_of_the_plays_has_every_stretch_of_a_role_and_predicts_its_last_character():
+    task = load_task("shakespeare-leaf", model="mlp", num_clients=7)
+    sizes = task.train.client_sizes + task.test.client_sizes
+    everyone = load_task("shakespeare-leaf", model="mlp")
+    assert (everyone.train.num_clients, everyone.train.num_examples) == (889, 3_292_574)
+    assert sorted(sizes) == sorted(everyone.train.client_sizes + everyone.test.client_sizes)[-7:]
+    name = str(task.train.names[0])
+    lines, held_out = shakespeare.split_lines(shakespeare.load_lines()[name])
+    for part, own in ((task.train, lines), (task.test, held_out)):
+        text, tokens = shakespeare.encode(" ".join(own)), part.client(name)["tokens"]
+        assert len(tokens) == len(text) - 80
+        for row in (0, 1, len(tokens) - 1):
+            assert (tokens[row] == text[row : row + 81]).all()
+    batch = {"tokens": np.asarray(task.train.arrays["tokens"][:5])}
+    whole = load_task("shakespeare", model="mlp").model
+    params = whole.init(jax.random.key(2))
+    losses, weights = task.model.loss(params, batch, jax.random.key(0))
+    logits = np.asarray(whole.outputs(params, batch), np.float64)[:, -1]
+    expected = np.log(np.exp(logits).sum(1)) - logits[np.arange(5), batch["tokens"][:, -1]]
+    np.testing.assert_allclose(losses, expected, rtol=1e-5)
+    assert weights.tolist() == [1.0] * 5

@@ -227,10 +227,13 @@ def _datasets() -> list[Row]:
         package = source.package
         rows.append({
             "name": name, "description": product.description,
-            "source": host_of(source.downloads[0].urls[0]), "at_hand": there,
+            "source": host_of(source.downloads[0].urls[0]) if source.downloads else "your files",
+            "at_hand": there,
             "folder": str(data_folder() / name) if there else "",
             "package": f"{package.manager} {package.label}" if package else "",
-            "get": "" if there else f"fedax data get {name}",
+            "get": "" if there else f"fedax data get {name}" + (
+                "" if source.downloads else " --from FILE_OR_DIR"
+            ),
         })
     return rows
 

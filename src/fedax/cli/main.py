@@ -47,6 +47,7 @@ from fedax.experiment import config
 from fedax.experiment.compile_cache import keep_programs
 from fedax.experiment.errors import ConfigError
 from fedax.experiment.imports import line_of, sentence
+from fedax.experiment.values import log_names
 from fedax.outside.text import Told
 from fedax.report.picture import require_format, save_picture
 from fedax.report.tables import print_json, print_tables
@@ -211,7 +212,7 @@ def _train(command: Run, run: ModuleType) -> int:
             )
         run.resume(
             command.resume, command.rounds, profile=command.profile, force=command.force,
-            log=config.log_names(command.log) if command.log else None,
+            log=log_names(command.log) if command.log else None,
         )
         return 0
     if command.force and command.devices is None:

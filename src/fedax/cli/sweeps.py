@@ -10,9 +10,10 @@ from typing import Any
 from fedax.cli.commands import Sweep
 from fedax.cli.own_tables import as_task
 from fedax.cli.words import gives, require_out
-from fedax.experiment.config import log_names, parse_settings
+from fedax.experiment.config import parse_settings
 from fedax.experiment.errors import ConfigError
 from fedax.experiment.folder import for_shell
+from fedax.experiment.values import log_names
 from fedax.outside.text import printable
 from fedax.report.sweep_tables import best_table
 from fedax.report.tables import print_tables

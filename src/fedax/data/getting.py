@@ -35,6 +35,7 @@ from fedax.data.downloads.work import working_folder
 from fedax.data.errors import DataError
 from fedax.data.folder import EMBEDDED, SPLITS, TABLE, data_folder, is_at_hand, load_dataset
 from fedax.data.readers.clients import needed
+from fedax.data.readers.packed import unpack_lzma
 from fedax.data.store import open_store
 from fedax.data.store_writer import convert
 from fedax.outside.paths import expanded
@@ -84,6 +85,7 @@ def get_dataset(
     if missing:
         origin = PRODUCTS[missing[0]].source
         given = None if source is None else expanded(source)
+        _get_first(SOURCES[origin], missing, via, given, say, progress)
         with working_folder(root, origin, say) as work:
             missing = _missing(missing, say)  # another process may have got it meanwhile
             if missing:
@@ -120,6 +122,24 @@ def _is_whole(name: str) -> bool:
     return True
 
 
+def _get_first(
+    source: Source, names: Sequence[str], via: Via, given: Path | None,
+    say: Callable[[str], object], progress: Progress,
+) -> None:
+    """Gets the data set that a source completes, or says how to get what has no download."""
+    if given is None and via == "download" and not source.downloads:
+        raise DataError(f"{names[0]} cannot be downloaded. {ways_to_get(names[0])}")
+    if not source.on or _is_whole(source.on):
+        return
+    if given is not None:
+        raise DataError(
+            f"{given} completes the data set {source.on}, which is not available. "
+            f"{ways_to_get(source.on)}"
+        )
+    if via == "download":
+        get_dataset(source.on, say=say, progress=progress)
+
+
 def _files(
     origin: str, names: Sequence[str], via: Via, given: Path | None, work: Path, progress: Progress
 ) -> tuple[dict[str, Path], str]:
@@ -144,6 +164,8 @@ def _files(
             f"{where} does not have all files of {origin}. Needed: {file_names(source)}"
             + (f"; and {', '.join(sorted(beside))}" if beside else "") + "."
         )
+    if source.on:
+        found[source.on] = data_folder() / source.on
     return found, how
 
 
@@ -198,7 +220,7 @@ def _given(given: Path, source: Source, folder: Path, progress: Progress) -> dic
                     f"{given} has more than {_MOST_FILES:,} files. Give the folder that holds only "
                     "the data."
                 )
-            if path.name in wanted and path.is_file():
+            if path.name.removesuffix(".xz") in wanted and path.is_file():
                 if path.name in there:
                     raise DataError(
                         f"{given} has {path.name} twice: {there[path.name]} and {path}. Give the "
@@ -206,7 +228,7 @@ def _given(given: Path, source: Source, folder: Path, progress: Progress) -> dic
                     )
                 there[path.name] = path
     elif given.is_file():
-        if given.name not in wanted:
+        if given.name.removesuffix(".xz") not in wanted:
             raise DataError(
                 f"{given} does not have the name of a known file: {file_names(source)}. Rename it "
                 "if it is one of these."
@@ -225,8 +247,12 @@ def _given(given: Path, source: Source, folder: Path, progress: Progress) -> dic
         if name in known and (known[name].unpacked_bytes or not compared_later):
             require_published(path, known[name], str(path.parent), progress)
             found |= _unpacked(known[name], path, source, folder, progress)
-        else:
+        elif name in wanted:
             found[name] = path
+        elif name.removesuffix(".xz") not in there:
+            unpacked = folder / name.removesuffix(".xz")
+            unpack_lzma(path, unpacked)
+            found[unpacked.name] = unpacked
     return found
 
 

@@ -57,7 +57,7 @@ from fedax.experiment.versions import __version__
 from fedax.files.regular import link_to, open_file, read_file, write_atomically
 from fedax.models.parameters import fitted
 from fedax.rounds.client_store import ClientStore
-from fedax.rounds.options import PERSONALIZE
+from fedax.rounds.options import MEASURES, PERSONALIZE
 from fedax.rounds.state import TrainingState
 from fedax.rounds.stopping import Best, Goal, Mode
 
@@ -75,7 +75,7 @@ FREE = {
     "num_rounds", "evaluate_every", "evaluation_sample", "checkpoint_every", "clients_per_chunk",
     "preset", "diagnostics", "early_stopping", "early_stopping_patience",
     "early_stopping_min_delta", "keep_best", "log", "made_by", "task_source", "algorithm_source",
-    *PERSONALIZE,
+    *PERSONALIZE, *MEASURES,
 }
 
 

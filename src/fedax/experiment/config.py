@@ -24,10 +24,10 @@ from fedax.experiment.folder import drop_defaults, resume_command
 from fedax.experiment.presets import check_preset, current_preset, default_algorithm, preset_values
 from fedax.experiment.settings import Setting, entries, section
 from fedax.experiment.sources import Source
-from fedax.rounds.options import PERSONALIZE, Settings
+from fedax.experiment.values import log_names
+from fedax.rounds.options import MEASURES, PERSONALIZE, Settings
 from fedax.rounds.sampling import Sampling
 from fedax.rounds.stopping import BY_VALIDATION, Goal
-from fedax.sinks import sink_names
 from fedax.tasks.registry import TASKS
 from fedax.theory.tables import read_table
 from fedax.validate import MOST, check_choice, check_count, check_number, quoted, unknown_option
@@ -51,6 +51,8 @@ class RunConfig:
       evaluate_every: rounds between evaluations; 0: never.
       evaluation_sample: number of test examples for evaluations during training, drawn once from
         the seed; the last evaluation uses all. None: always use all, which takes longer.
+      evaluation_redraw: whether that sample is drawn again for each evaluation.
+      evaluate_training: whether evaluations include the loss over all training clients.
       checkpoint_every: rounds between checkpoints.
       clients_per_chunk: clients trained in one batch; None: chosen by platform.
       sampling: how cohorts are drawn, see `fedax.sampler`.
@@ -81,6 +83,8 @@ class RunConfig:
     cohort_size: int = 10
     evaluate_every: int = 10
     evaluation_sample: int | None = 2000
+    evaluation_redraw: bool = False
+    evaluate_training: bool = False
     checkpoint_every: int = 20
     clients_per_chunk: int | None = None
     sampling: Sampling = "uniform"
@@ -113,7 +117,8 @@ COUNTS = ("seed", "num_rounds", "cohort_size", "evaluate_every", "evaluation_sam
 # Folders that were made before 0.5 lack these.
 STOPPING = ("early_stopping", "early_stopping_patience", "early_stopping_min_delta", "keep_best")
 RUN_KEYS = tuple(dict.fromkeys(
-    (*COUNTS, "sampling", "availability", "dropout", "diagnostics", *STOPPING, *PERSONALIZE)
+    (*COUNTS, "sampling", "availability", "dropout", "diagnostics", *STOPPING, *PERSONALIZE,
+     *MEASURES)
 ))
 # With what has an option of its own.
 FILE_KEYS = (*RUN_KEYS, "log")
@@ -271,7 +276,7 @@ def load_config(path: Path, *, force: bool = False, cure: str | None = None) -> 
     values = {key: value for key, value in written.items() if key != "made_by"}
     fields = {field.name for field in dataclasses.fields(RunConfig)}
     values.setdefault("evaluation_sample", None)  # as it was before 0.7
-    missing = fields - {*SOURCES, *STOPPING, *PERSONALIZE, "log"} - set(values)
+    missing = fields - {*SOURCES, *STOPPING, *PERSONALIZE, *MEASURES, "log"} - set(values)
     if missing:
         raise ConfigError(
             f"{path} is not the configuration of a run: {sorted(missing)[0]!r} is missing."
@@ -350,10 +355,9 @@ def _check_values(config: RunConfig) -> None:
         for key in ("early_stopping", "keep_best"):
             if getattr(config, key) not in (None, BY_VALIDATION):
                 Goal.of(getattr(config, key), None, key)
-        if not isinstance(config.diagnostics, bool):
-            raise ValueError(
-                f"diagnostics must be true or false, but is {quoted(config.diagnostics)}."
-            )
+        for key in ("diagnostics", *MEASURES):
+            if not isinstance(value := getattr(config, key), bool):
+                raise ValueError(f"{key} must be true or false, but is {quoted(value)}.")
         personalization(config).check_personalization()
     except ValueError as error:
         raise ConfigError(str(error)) from None
@@ -363,14 +367,6 @@ def _check_values(config: RunConfig) -> None:
     source = config.algorithm_source
     what = source.label if source else f"Algorithm {config.algorithm}"
     check_options(what, config.algorithm_options, settings)
-
-
-def log_names(given: Any) -> tuple[str, ...]:
-    """Checks the names of sinks; raises a `ConfigError` if one is unknown."""
-    try:
-        return sink_names(() if given is None else given)
-    except ValueError as error:
-        raise ConfigError(str(error)) from None
 
 
 def personalization(config: RunConfig) -> Settings:

@@ -377,6 +377,8 @@ def simulate_options(config: RunConfig) -> SimulateOptions:
     return {
         "cohort_size": config.cohort_size, "seed": config.seed,
         "evaluate_every": config.evaluate_every, "evaluation_sample": config.evaluation_sample,
+        "evaluation_redraw": config.evaluation_redraw,
+        "evaluate_training": config.evaluate_training,
         "clients_per_chunk": config.clients_per_chunk, "sampling": config.sampling,
         "dropout": config.dropout, "diagnostics": config.diagnostics,
         "available": (

@@ -19,10 +19,12 @@ import numpy as np
 import optax
 
 from fedax import optimizers
+from fedax.experiment.errors import ConfigError
 from fedax.factories import UNREADABLE, parse_call
 from fedax.optimizers import base_optimizers
 from fedax.optimizers.base_optimizers import BaseOptimizer
 from fedax.optimizers.schedules import SCHEDULES, parse_schedule
+from fedax.sinks import sink_names
 from fedax.validate import quoted
 
 BASES = {
@@ -200,3 +202,11 @@ def _fits(value: Any, kind: str) -> bool:
         NUMBER: _is_whole(value) or isinstance(value, float), WHOLE: _is_whole(value),
         SWITCH: isinstance(value, bool), TEXT: isinstance(value, str), NONE: value is None,
     }.get(kind, False)
+
+
+def log_names(given: Any) -> tuple[str, ...]:
+    """Checks the names of sinks; raises a `ConfigError` if one is unknown."""
+    try:
+        return sink_names(() if given is None else given)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None

@@ -141,6 +141,42 @@ def next_token(
     )
 
 
+@factory
+def last_token(model: Model, tokens: str = "tokens") -> Model:
+    """A model of sequences whose loss and metrics count the last target of each sequence only.
+
+    LEAF's data are so: 80 characters predict one.
+
+    Args:
+      model: for batches of tokens [B, T + 1], with outputs [B, T, V], such as `character_lstm`.
+      tokens: name of the client array of tokens.
+
+    Example:
+      >>> model = last_token(next_token(
+      ...     lambda key: {"table": jnp.zeros((7, 7))}, lambda params, x: params["table"][x]))
+      >>> batch = {"tokens": jnp.array([[5, 1, 2, 6], [5, 3, 1, 2]])}
+      >>> _, weights = model.loss(model.init(jax.random.key(0)), batch, jax.random.key(1))
+      >>> weights.tolist()
+      [1.0, 1.0]
+    """
+    loss = model.metrics["loss"]
+
+    def last(batch: Batch) -> Batch:
+        return {**batch, tokens: batch[tokens][:, -2:]}
+
+    def outputs(params: Params, batch: Batch) -> Array:
+        return model.outputs(params, batch)[:, -1:]
+
+    return model._replace(
+        loss=lambda params, batch, key: loss(outputs(params, batch), last(batch)),  # noqa: ARG005
+        outputs=outputs,
+        metrics={
+            name: lambda found, batch, metric=metric: metric(found, last(batch))
+            for name, metric in model.metrics.items()
+        },
+    )
+
+
 def mean_over_targets(values: Array, weights: Array) -> tuple[Array, Array]:
     """Each sequence's weighted mean of values [B, T], or 0 if all weights are 0, and its weight."""
     total = weights.sum(axis=-1)

@@ -41,11 +41,10 @@ def pooled_cnn(
 
     * `pooled_cnn()` is the CNN of McMahan et al. (2017) that Charles and Konečný 2020 trains on
       EMNIST with 62 classes (appendix C): 1,690,046 parameters.
-    * `pooled_cnn(kernel_size=3, num_classes=64, padding="VALID", initialization="pytorch")` is the
-      CNN of the decaying-steps paper (2021, Table 2), with 64 outputs as printed: 871,360
-      parameters. The paper states neither the padding nor the framework; these are PyTorch's
-      defaults. With its images of 32 x 32, as printed, it has 1,231,808 (`image_shape=(32, 32,
-      1)`).
+    * `pooled_cnn((32, 32, 1), kernel_size=3, num_classes=64, padding="VALID")` is the CNN of the
+      decaying-steps paper (2021, Table 2), with 64 outputs and images of 32 x 32 as printed:
+      1,231,808 parameters. The paper trains in TensorFlow (appendix B) and does not state padding
+      or initialisation; these are the defaults of its Keras layers.
     * `pooled_cnn((32, 32, 3), 10, num_filters=(64, 64), padding="VALID", hidden_sizes=(384, 192),
       initialization="pytorch")` is the CIFAR-10 network of FedDyn (Acar et al. 2021), whose code
       made the data of Chen et al. 2023: 797,962 parameters. Chen et al. 2023 does not say which

@@ -220,6 +220,31 @@ def inverted() -> Step:
 
 
 @factory
+def framed(width: int, value: float | Array = 0.0) -> Step:
+    """A frame of so many pixels of one value around each image.
+
+    Args:
+      width: of the frame on each side, at least 1; images of 28 x 28 become 32 x 32 with 2.
+      value: of the frame, in the scale of the images at this step.
+
+    Raises:
+      ValueError: if the width is less than 1.
+
+    Example:
+      >>> framed(1, 0.5)(jnp.ones((1, 1, 1, 1)), None)[0, :, :, 0].tolist()
+      [[0.5, 0.5, 0.5], [0.5, 1.0, 0.5], [0.5, 0.5, 0.5]]
+    """
+    check_count("width", width)
+    sides = ((0, 0), (width, width), (width, width), (0, 0))
+
+    def step(images: Array, key: Array | None) -> Array:
+        del key
+        return jnp.pad(images, sides, constant_values=jnp.asarray(value, images.dtype))
+
+    return step
+
+
+@factory
 def standardised(mean: Sequence[float] | Array, std: Sequence[float] | Array) -> Step:
     """(x - mean) / std, by channel, with the data set's mean and standard deviation.
 

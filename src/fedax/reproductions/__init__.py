@@ -13,6 +13,7 @@ from fedax.reproductions import (
     mime2020_quadratics,
     reddi2021,
     reddi2021_curves,
+    reddi2021_heat_maps,
     reddi2021_tuning,
 )
 from fedax.reproductions.common import Reproduction
@@ -30,6 +31,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     **reddi2021.EXPERIMENTS,
     **reddi2021_curves.EXPERIMENTS,
     **reddi2021_tuning.EXPERIMENTS,
+    **reddi2021_heat_maps.EXPERIMENTS,
     **charles2020_training.EXPERIMENTS,
     **decay2021_training.EXPERIMENTS,
     **elastic2023.EXPERIMENTS,

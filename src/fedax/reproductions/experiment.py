@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from fedax.report.tables import Table
-from fedax.reproductions.results import Results
+from fedax.reproductions.results import LAST_ROUNDS, Results
 
 if TYPE_CHECKING:  # matplotlib is slow to import, and only drawing needs it
     from matplotlib.figure import Figure
@@ -187,6 +187,7 @@ class Experiment(NamedTuple):
       tables: published beside measured.
       draw: the figure in the paper's own axes; None: the source is a table.
       by, maximise: by which metric the best setting of a method is chosen, see `Results`.
+      over: over how many last rounds, see `results.traces_of`.
       alone: why it can be asked of the paper's data in full alone; empty: it can be of others.
     """
 
@@ -198,4 +199,5 @@ class Experiment(NamedTuple):
     draw: Callable[[Figure, Results], None] | None = None
     by: str = "train_loss"
     maximise: bool = False
+    over: int = LAST_ROUNDS
     alone: str = ""

@@ -153,7 +153,8 @@ def gathered(
     traces = [
         trace for job, record in done if record is not None
         for trace in traces_of(
-            job.part.panel, job.part.label, record, job.config.num_rounds
+            job.part.panel, job.part.label, record, job.config.num_rounds, by=experiment.by,
+            over=experiment.over,
         )
     ]
     written = [_written(job, storage) for job, _ in done]

@@ -55,7 +55,7 @@ _D2 = (
 
 def figure_2_plan(scale: Scale, stand_in: bool) -> Plan | None:
     """FedAdam, FedYogi and FedAvgM over both rates; small ones are on data of other figures."""
-    plan = _rates_plan(scale, stand_in, OF_FIGURE_2, ["SO NWP"])
+    plan = rates_plan(scale, stand_in, OF_FIGURE_2, ["SO NWP"])
     if plan is None or scale == "paper":
         return plan
     parts = tuple(part._replace(panel=part.panel + NOT_IN_THE_FIGURE) for part in plan.parts)
@@ -65,12 +65,13 @@ def figure_2_plan(scale: Scale, stand_in: bool) -> Plan | None:
 
 def figure_4_plan(scale: Scale, stand_in: bool) -> Plan | None:
     """All methods over both rates."""
-    return _rates_plan(scale, stand_in, tuple(METHODS), list(ROWS))
+    return rates_plan(scale, stand_in, tuple(METHODS), list(ROWS))
 
 
-def _rates_plan(
+def rates_plan(
     scale: Scale, stand_in: bool, labels: Sequence[str], panels: Sequence[str]
 ) -> Plan | None:
+    """Methods over both rates: at the scale "paper" on these tasks, else on all small ones."""
     small = scale == "small"
     if not small and stand_in:
         return None
@@ -219,7 +220,7 @@ def draw_figure_2(figure: Figure, results: Results) -> None:
     first = results.settings(panels[0], results.labels(panels[0])[0])
     columns = len({one["server_learning_rate"] for one in first})
     width, height = heat_map_size(columns, len(first) // max(columns, 1))
-    labels = [label for label in OF_FIGURE_2 if label in results.labels(panels[0])]
+    labels = [label for label in METHODS if label in results.labels(panels[0])]
     figure.set_size_inches(width * len(labels), height * len(panels))
     grid = figure.subplots(len(panels), len(labels), squeeze=False)
     for axes_row, panel in zip(grid, panels, strict=True):

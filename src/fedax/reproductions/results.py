@@ -21,10 +21,12 @@ POINTS = 40
 # What is kept of a number.
 DIGITS = 6
 # What is kept, besides the test metrics; times, say, are no result, and are never the same.
-KEPT = ("train_loss", "full_loss", "num_local_steps", "total_local_steps", "pseudo_gradient_norm",
-        "boosted_share")
+KEPT = ("train_loss", "full_loss", "all_clients_loss", "all_examples_loss", "num_local_steps",
+        "total_local_steps", "pseudo_gradient_norm", "boosted_share")
 # Larger numbers are written with a power of ten.
 MOST = 1e6
+# Where the mean of more rounds decides which setting is chosen, the place of that mean in `final`.
+CHOICE = "choice"
 # Of these metrics the spread within the windows is kept, too.
 SPREAD = ("pseudo_gradient_norm",)
 
@@ -60,7 +62,8 @@ class Trace(NamedTuple):
 
 
 def traces_of(
-    panel: str, label: str, record: Record, num_rounds: int | None = None
+    panel: str, label: str, record: Record, num_rounds: int | None = None, *,
+    by: str = "train_loss", over: int = LAST_ROUNDS,
 ) -> list[Trace]:
     """The runs of a record, with their curves.
 
@@ -68,6 +71,8 @@ def traces_of(
       panel, label: whose.
       record: of a sweep.
       num_rounds: that were asked for, of which a record has fewer if all its runs diverged.
+      by, over: the metric and the number of last rounds by which a setting is chosen, if more than
+        LAST_ROUNDS.
     """
     missing = (num_rounds or record.num_rounds) - record.num_rounds
     traces = []
@@ -80,7 +85,9 @@ def traces_of(
         traces.append(Trace(
             panel, label, dict(record.settings[number].values), int(seed), int(record.done[row]),
             diverged,
-            {name: math.nan if diverged else _final(values) for name, values in metrics.items()},
+            {name: math.nan if diverged else _final(values) for name, values in metrics.items()}
+            | ({CHOICE: math.nan if diverged else _final(metrics[by], over)}
+               if over > LAST_ROUNDS and by in metrics else {}),
             {name: _curve(values) for name, values in metrics.items()},
             {name: math.nan if diverged else _last(values) for name, values in metrics.items()},
             deviations={name: _deviations(metrics[name]) for name in SPREAD if name in metrics},
@@ -93,8 +100,8 @@ def traces_of(
     return traces
 
 
-def _final(values: np.ndarray) -> float:
-    last = values[-min(LAST_ROUNDS, -(-len(values) // LAST_SHARE)):]
+def _final(values: np.ndarray, over: int = LAST_ROUNDS) -> float:
+    last = values[-min(over, -(-len(values) // LAST_SHARE)):]
     return _rounded(np.nanmean(last)) if not np.isnan(last).all() else math.nan
 
 
@@ -185,13 +192,17 @@ class Results:
             return settings[0]
         sign = -1 if self.maximise else 1
         scored = [
-            (sign * self.final(panel, label, self.by, values).mean(), place)
+            (sign * np.mean([self._score(t) for t in self._runs(panel, label, values)]), place)
             for place, values in enumerate(settings)
         ]
         finite = [one for one in scored if np.isfinite(one[0])]
         if not finite:
             raise LookupError(f"Every setting of {label} diverged in {panel}.")
         return settings[min(finite)[1]]
+
+    def _score(self, trace: Trace) -> float:
+        """What a run is chosen by."""
+        return trace.final.get(CHOICE, trace.final.get(self.by, math.nan))
 
     def edges(self, panel: str, label: str) -> dict[str, Any]:
         """Of the best setting what is the least or the most that was tried.

@@ -57,6 +57,7 @@ class Evaluator:
       sample: number of examples, drawn once uniformly without replacement; None, or at least as
         many as there are: all examples.
       seed: seed of that draw.
+      redraws: whether `redraw` draws other examples; otherwise it does nothing.
 
     Attributes:
       num_examples: number of examples evaluated.
@@ -69,7 +70,8 @@ class Evaluator:
 
     def __init__(
         self, model: Model, dataset: FederatedDataset, batch_size: int | None = None,
-        mesh: Mesh | None = None, sample: int | None = None, seed: int = 0,
+        mesh: Mesh | None = None, sample: int | None = None, seed: int = 0, *,
+        redraws: bool = False,
     ) -> None:
         require_model(model, "fedax.evaluate(model, params, dataset)")
         require_dataset("dataset", dataset)
@@ -86,6 +88,8 @@ class Evaluator:
         self._drawn: np.ndarray | None = None  # sorted rows, or all
         if sample is not None and sample < self.num_all:
             self._drawn, self.num_examples = sample_examples(seed, self.num_all, sample), sample
+        self._redraws = redraws and self._drawn is not None
+        self._seed = seed
         self._asked, self._batch_size = plain(batch_size), 0  # until parameters are known
         self._tried = False
         self._names = list(model.metrics)
@@ -107,6 +111,13 @@ class Evaluator:
         self._size(params)
         self._program.eval_shape(self._numbers, params, *self._batch(np.arange(1)))
         self._try(params)
+
+    def redraw(self, round_index: int) -> None:
+        """Draws the sample of a round, if it is another one for each; begun walks must be over."""
+        if self._redraws:
+            self._drawn = sample_examples(
+                self._seed, self.num_all, self.num_examples, round_index
+            )
 
     def overall(self, params: Params) -> dict[str, float]:
         """Metric name -> mean, or score, over the examples of all clients together."""

@@ -143,6 +143,7 @@ class Meanwhile:
             state = self._kept(last.state)
             last = last._replace(state=state)
             self._held, self._seconds = [last], 0.0
+            self._evaluator.redraw(number)
             self._walk = self._evaluator.begin(one_copy(state.server_state.params))
             last.metrics["delay_seconds"] += last.metrics["evaluation_seconds"]  # of the rest
             self._go_on([last], seconds)

@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 
 from fedax.algorithm import Array, FederatedAlgorithm, Params
 from fedax.clients.local_training import LocalTraining
@@ -128,9 +129,13 @@ class Measurements:
                 with _evaluating(self.part):
                     size = usual_batch_size(task.model, params, data_of_part.arrays, soon=True)
                 self._evaluator = make(size)
-                self.sample = make(size, sample=settings.evaluation_sample, seed=settings.seed)
+                self.sample = make(
+                    size, sample=settings.evaluation_sample, seed=settings.seed,
+                    redraws=settings.evaluation_redraw,
+                )
         if len(parts) > 1:
             self._at_end = Evaluator(task.model, parts["test"], mesh=settings.mesh)
+        self._training = training_evaluator(task, settings)
         self._personal: dict[str, _Personal] = {}
         if settings.personalizes and settings.evaluate_every != 0:
             own = None if algorithm.pooled or jax.process_count() > 1 else reader
@@ -179,11 +184,14 @@ class Measurements:
         watch = Stopwatch()
         clients = personal = None
         if evaluator is not None:
+            evaluator.redraw(int(metrics["round"]))
             found = evaluator.per_client(params)
             clients = add_evaluation(metrics, evaluator, found, self.part)
         if last and self._at_end is not None:
             found = self._at_end.per_client(params)
             clients = add_evaluation(metrics, self._at_end, found, "test")
+        if self._training is not None:
+            metrics |= training_loss(self._training, params)
         for part, personalize in self._personal.items():
             if part == self.part or last:
                 personal, of_all = personalize(params, int(metrics["round"]))
@@ -238,6 +246,35 @@ def add_evaluation(
         worst = found.worst()
         metrics |= {f"{part}_worst_tenth_{name}": value for name, value in worst.items()}
     return found
+
+
+def training_evaluator(
+    task: Task, settings: Settings, mesh: Mesh | None = None
+) -> Evaluator | None:
+    """Evaluates all training clients, if that is wanted.
+
+    Raises:
+      ValueError: if the model has no metric "loss".
+    """
+    if not settings.evaluate_training or settings.evaluate_every == 0:
+        return None
+    loss = task.model.metrics.get("loss")
+    if loss is None:
+        raise ValueError(
+            "evaluate_training measures the metric 'loss', but the model has "
+            f"{', '.join(task.model.metrics) or 'no metrics'}. Add it to the model's metrics."
+        )
+    model = task.model._replace(metrics={"loss": loss})
+    return Evaluator(model, task.train, mesh=settings.mesh or mesh)
+
+
+def training_loss(evaluator: Evaluator, params: Params) -> dict[str, float]:
+    """The loss over all training clients, each counting alike, and over all their examples."""
+    found = evaluator.per_client(params)
+    return {
+        "all_clients_loss": float(np.nanmean(found["loss"])),
+        "all_examples_loss": found.overall()["loss"],
+    }
 
 
 def require_personalization(

@@ -15,6 +15,8 @@ from fedax.rounds.state import TrainingState
 from fedax.signatures import has_defaults
 from fedax.validate import check_count, check_number, check_seed, plain_options
 
+# What is measured in evaluation rounds besides the usual is no part of the training, either.
+MEASURES = ("evaluation_redraw", "evaluate_training")
 # What clients fine-tune for in evaluation rounds is no part of the training.
 PERSONALIZE = ("personalize_steps", "personalize_epochs", "personalize_learning_rate",
                "personalize_clients")
@@ -32,6 +34,13 @@ class SimulateOptions(TypedDict, total=False):
       training continues (see `rounds.meanwhile`); the last round uses all. A report then comes some
       rounds later, when its evaluation is complete, with the same numbers in the same order.
       `evaluated_examples` of `evaluated_of` gives the sample behind a round's `test_*`.
+    evaluation_redraw: default False. True: the sample is drawn again for each evaluation, by the
+      seed and the round, as Reddi et al. 2021 do on Stack Overflow; points of a curve then vary by
+      the draw, too.
+    evaluate_training: default False. True: evaluation rounds also measure the loss on the training
+      examples of all clients, in evaluation mode: `all_clients_loss`, f(x) = (1/N) sum_i f_i(x) as
+      in Charles and Konečný 2020 (Figures 2, 5 and 8), in which every client counts alike, and
+      `all_examples_loss`, in which every example does. Training waits for it.
     clients_per_chunk: number of clients that train as one batch. None, the default: 1 on a CPU,
       where batching gains nothing (docs/notebook/log.md), elsewhere as many as fit into memory.
     state: state to continue from; it is not changed (client states are copied). None, the default:
@@ -67,6 +76,8 @@ class SimulateOptions(TypedDict, total=False):
     seed: int
     evaluate_every: int | None
     evaluation_sample: int | None
+    evaluation_redraw: bool
+    evaluate_training: bool
     clients_per_chunk: int | None
     state: TrainingState | None
     sampling: Sampling | Callable[[int, int], np.ndarray]
@@ -89,6 +100,8 @@ class Settings(NamedTuple):
     seed: int = 0
     evaluate_every: int | None = None
     evaluation_sample: int | None = None
+    evaluation_redraw: bool = False
+    evaluate_training: bool = False
     clients_per_chunk: int | None = None
     state: TrainingState | None = None
     sampling: Sampling | Callable[[int, int], np.ndarray] = "uniform"

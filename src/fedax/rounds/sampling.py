@@ -188,9 +188,11 @@ def sample_clients(seed: int, num_clients: int, count: int) -> np.ndarray:
     return np.sort(draw.choice(num_clients, count, replace=False))
 
 
-def sample_examples(seed: int, num_examples: int, count: int) -> np.ndarray:
-    """Draws test examples once: `count` sorted indices, int64."""
-    draw = _generator(seed, 0, _TESTED)
+def sample_examples(
+    seed: int, num_examples: int, count: int, round_index: int = 0
+) -> np.ndarray:
+    """Draws test examples: `count` sorted indices, int64; other ones for each round."""
+    draw = _generator(seed, round_index, _TESTED)
     return np.sort(draw.choice(num_examples, count, replace=False, shuffle=False))
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -21,7 +22,7 @@ from fedax.mistakes.algorithm import like_twin, require_one_structure
 from fedax.rounds.client_store import ClientStore
 from fedax.rounds.dispatch import MOST_ROUNDS, Pace, Preparer
 from fedax.rounds.evaluation import Evaluator
-from fedax.rounds.measurements import held_out
+from fedax.rounds.measurements import held_out, training_evaluator, training_loss
 from fedax.rounds.options import Settings
 from fedax.rounds.padding import check_loss
 from fedax.rounds.simulate import cohorts_of
@@ -123,6 +124,7 @@ class BatchTraining:
         settings, store = self._settings, self.state.client_store
         reader = CohortReader(self._data)
         evaluators = self._evaluators()
+        training = training_evaluator(self._task, settings, client_mesh(self._devices))
         sent = None
         if settings.diagnostics:
             sent = communication(self._algorithm, self._task.model, self._task.train.client_at(0))
@@ -151,7 +153,10 @@ class BatchTraining:
                         )
                 if self._evaluates(turn.number):
                     for part, evaluator in self._due(evaluators, turn.number):
+                        evaluator.redraw(turn.number)
                         self._evaluate(metrics, evaluator, part)
+                    if training is not None:
+                        self._add(metrics, functools.partial(training_loss, training))
                 yield BatchReport(turn.prepared.first + 1, metrics)
                 if not self.state.alive.any():
                     return
@@ -211,6 +216,7 @@ class BatchTraining:
         part, data = next(iter(parts.items()))
         sample = Evaluator(
             task.model, data, mesh=mesh, sample=settings.evaluation_sample, seed=settings.seed,
+            redraws=settings.evaluation_redraw,
         )
         return [(part, sample), *last]
 
@@ -226,14 +232,23 @@ class BatchTraining:
         self, metrics: dict[str, np.ndarray], evaluator: Evaluator, part: str
     ) -> None:
         """Adds the metrics of a part for the settings that run, one after the other."""
+        def found(params: Any) -> dict[str, float]:
+            return {
+                **{f"{part}_{name}": value for name, value in evaluator.overall(params).items()},
+                "evaluated_examples": evaluator.num_examples, "evaluated_of": evaluator.num_all,
+            }
+
+        self._add(metrics, found)
+
+    def _add(
+        self, metrics: dict[str, np.ndarray], measure: Callable[[Any], Mapping[str, float]]
+    ) -> None:
+        """Adds to the last round what is measured of the settings that run."""
         params = jax.device_get(self.state.server_state.params)
         shape = metrics["num_reports"].shape
         for place in np.flatnonzero(self.state.alive):
             own = jax.tree.map(lambda leaf, place=place: jnp.asarray(leaf[place]), params)
-            found = {f"{part}_{name}": value for name, value in evaluator.overall(own).items()}
-            found |= {"evaluated_examples": evaluator.num_examples,
-                      "evaluated_of": evaluator.num_all}
-            for name, value in found.items():
+            for name, value in measure(own).items():
                 metrics.setdefault(name, np.full(shape, np.nan))[-1, place] = value
 
     def _evaluates(self, number: int) -> bool:

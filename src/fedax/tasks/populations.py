@@ -10,7 +10,7 @@ from fedax.data.federated_dataset import FederatedDataset
 from fedax.data.folder import Splits
 from fedax.data.partitions import parse_partition
 from fedax.data.rows import take_rows
-from fedax.validate import check_count, check_seed
+from fedax.validate import check_count, check_number, check_seed
 
 
 def partitioned(splits: Splits, partition: str, num_clients: int, seed: int) -> Splits:
@@ -70,6 +70,38 @@ def sampled(
         if np.array_equal(train.client_names, test.client_names):
             test = _some(test, chosen, None)
     return Splits(_some(train, chosen, max_examples), test)
+
+
+def split_again(splits: Splits, fraction: float, seed: int) -> Splits:
+    """Joins each client's training and test examples and draws a share of them for the test.
+
+    Args:
+      splits: with the same clients in both parts.
+      fraction: for the test, in (0, 1); see `FederatedDataset.split`.
+      seed: of the draw.
+
+    Raises:
+      ValueError: if the fraction is out of range.
+
+    Example:
+      >>> train = FederatedDataset.from_clients({"ada": {"x": np.arange(3)}})
+      >>> test = FederatedDataset.from_clients({"ada": {"x": np.arange(3, 5)}})
+      >>> train, test = split_again(Splits(train, test), 0.2, seed=0)
+      >>> train.client_sizes.tolist(), test.client_sizes.tolist()
+      ([4], [1])
+    """
+    check_number("held_out", fraction, above=0, below=1)
+    train, test = splits
+    sizes = np.stack([train.client_sizes, test.client_sizes], 1).ravel()
+    begins = np.stack([train.offsets[:-1], test.offsets[:-1] + train.num_examples], 1).ravel()
+    ends = np.cumsum(sizes)
+    rows = np.arange(ends[-1]) + np.repeat(begins - ends + sizes, sizes)
+    arrays = {
+        name: np.concatenate([array[:], test.arrays[name][:]])[rows]
+        for name, array in train.arrays.items()
+    }
+    joined = dataclasses.replace(train, arrays=arrays, offsets=np.append(0, ends[1::2]))
+    return Splits(*joined.split(fraction, seed))
 
 
 def _some(

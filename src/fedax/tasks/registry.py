@@ -6,7 +6,7 @@ import functools
 import importlib.resources
 import inspect
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from fedax.data.task import Task
@@ -25,6 +25,8 @@ class TaskInfo(NamedTuple):
       load: (model name, **settings) -> task; `--set` and `--help` use its keyword arguments, their
           annotations and its docstring.
       presets_of: the task whose presets it shares; empty: its own.
+      own: settings of the task in which it differs from the shared presets, by the presets' names
+        up to a first "-".
       algorithm: the default method.
       files: the settings that hold paths of a user's files.
     """
@@ -34,6 +36,7 @@ class TaskInfo(NamedTuple):
     models: tuple[str, ...]
     load: Callable[..., Task]
     presets_of: str = ""
+    own: Mapping[str, Mapping[str, Any]] = {}
     algorithm: str = "fedyogi"
     files: tuple[str, ...] = ()
 
@@ -88,14 +91,15 @@ def presets(name: str) -> dict[str, Any]:
     for each method with settings of its own. A preset with `like` extends the preset of that name.
     A task without a file has no presets.
     """
-    own = TASKS[name].presets_of or name
-    file = importlib.resources.files("fedax.tasks").joinpath(f"{own}.toml")
+    info = TASKS[name]
+    file = importlib.resources.files("fedax.tasks").joinpath(f"{info.presets_of or name}.toml")
     written = tomllib.loads(file.read_text("utf-8")) if file.is_file() else {}
     found: dict[str, Any] = {}
     for preset, tables in written.items():
         begun = found[tables.pop("like")] if "like" in tables else {}
         both: dict[str, Any] = {key: {} for key in SHARED} | begun
         found[preset] = both | {key: both.get(key, {}) | own for key, own in tables.items()}
+        found[preset]["task"] |= info.own.get(preset.partition("-")[0], {})
     return found
 
 
@@ -119,6 +123,14 @@ TASKS: dict[str, TaskInfo] = {
         presets_of="shakespeare",
         algorithm="fedadagrad",
     ),
+    "shakespeare-leaf": TaskInfo(
+        description="the same plays in LEAF's parse: 80 characters of a role predict the next",
+        dataset="shakespeare",
+        models=tuple(shakespeare.MODELS),
+        load=shakespeare.load_leaf,
+        presets_of="shakespeare",
+        algorithm="fedavg",
+    ),
     "digits": TaskInfo(
         description="1,797 handwritten digits of 8 x 8 pixels, partitioned by label",
         dataset="digits",
@@ -138,23 +150,44 @@ TASKS: dict[str, TaskInfo] = {
         load=functools.partial(mnist.load, "fashion-mnist"),
         presets_of="mnist",
     ),
+    "mnist-writers": TaskInfo(
+        description="MNIST's digits; each of 539 writers is a client, 297 others are the test",
+        dataset="mnist-writers",
+        models=("logistic", "mlp", "cnn"),
+        load=mnist.load_writers,
+        algorithm="fedavg",
+    ),
     "cifar10": TaskInfo(
         description="photographs of 10 classes, partitioned by label",
         dataset="cifar10",
         models=cifar.MODELS,
         load=cifar.load10,
     ),
+    "cinic10": TaskInfo(
+        description="photographs of CIFAR-10's classes, most from ImageNet, partitioned by label",
+        dataset="cinic10",
+        models=cifar.MODELS,
+        load=cifar.load_cinic10,
+        presets_of="cifar10",
+    ),
     "cifar100": TaskInfo(
         description="photographs of 100 classes, partitioned by Pachinko allocation",
         dataset="cifar100",
         models=cifar.MODELS,
-        load=cifar.load100,
+        load=functools.partial(cifar.load100, "cifar100"),
     ),
     "cifar100-tff": TaskInfo(
         description="the same with the 500 clients of TensorFlow Federated",
         dataset="cifar100-tff",
         models=cifar.MODELS,
         load=cifar.load100_tff,
+        presets_of="cifar100",
+    ),
+    "cifar100-split-anew": TaskInfo(
+        description="CIFAR-100's images split anew, partitioned by Pachinko allocation",
+        dataset="cifar100-split-anew",
+        models=cifar.MODELS,
+        load=functools.partial(cifar.load100, "cifar100-split-anew"),
         presets_of="cifar100",
     ),
     "emnist": TaskInfo(
@@ -167,7 +200,25 @@ TASKS: dict[str, TaskInfo] = {
         description="an autoencoder of the same images with a code of 30 numbers",
         dataset="emnist",
         models=("autoencoder",),
-        load=emnist.load_autoencoder,
+        load=functools.partial(emnist.load_autoencoder, "emnist"),
+    ),
+    **{
+        f"femnist-{count}": TaskInfo(
+            description=f"the same with {count} of LEAF's 3,597 writers",
+            dataset=f"femnist-{count}",
+            models=emnist.MODELS,
+            load=functools.partial(emnist.load_leaf, f"femnist-{count}"),
+            presets_of="emnist",
+            own={"decay2021": {"num_clients": count, "held_out": 0.2}},
+        )
+        for count in (328, 396)
+    },
+    "femnist-328-autoencoder": TaskInfo(
+        description="the autoencoder on 328 of LEAF's 3,597 writers",
+        dataset="femnist-328",
+        models=("autoencoder",),
+        load=functools.partial(emnist.load_autoencoder, "femnist-328"),
+        presets_of="emnist-autoencoder",
     ),
     "stackoverflow-words": TaskInfo(
         description="the next word of posts; each user is a client",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fedax.data.catalogue import images, tff
+from fedax.data.catalogue import images, persons, tff
 from fedax.data.catalogue.kinds import Expected, Files, Form, Product, Source
 from fedax.data.downloads.web import host_of
 
@@ -26,8 +26,8 @@ __all__ = [
     "ways_to_get",
 ]
 
-SOURCES: Mapping[str, Source] = {**images.SOURCES, **tff.SOURCES}
-PRODUCTS: Mapping[str, Product] = {**images.PRODUCTS, **tff.PRODUCTS}
+SOURCES: Mapping[str, Source] = {**images.SOURCES, **persons.SOURCES, **tff.SOURCES}
+PRODUCTS: Mapping[str, Product] = {**images.PRODUCTS, **persons.PRODUCTS, **tff.PRODUCTS}
 
 
 def products_of(name: str) -> tuple[str, ...]:
@@ -38,6 +38,10 @@ def products_of(name: str) -> tuple[str, ...]:
 def ways_to_get(name: str) -> str:
     """How to get a data set, as a sentence."""
     source = SOURCES[PRODUCTS[name].source]
+    if not source.downloads:
+        return f"Get it: fedax data get {name} --from FILE_OR_DIR, if you have the files. " + (
+            source.instead
+        )
     sizes = [file.num_bytes for file in source.downloads]
     size = f"{_size(sum(filter(None, sizes)))} " if all(sizes) else ""
     words = f"Get it: fedax data get {name} ({size}from {host_of(source.downloads[0].urls[0])})"

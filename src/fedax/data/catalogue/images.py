@@ -1,4 +1,4 @@
-"""MNIST, Fashion-MNIST, CIFAR-10 and CIFAR-100: centralised images, one client named "pool"."""
+"""MNIST, Fashion-MNIST, CIFAR-10, CIFAR-100, CINIC-10: centralised, one client named "pool"."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from fedax.data.catalogue.kinds import Expected, Form, Product, Source
 from fedax.data.downloads.files import Published
 from fedax.data.downloads.packages import Package
 from fedax.data.readers.cifar import read_cifar_binary, read_cifar_pickle
+from fedax.data.readers.cinic import read_cinic
 from fedax.data.readers.idx import read_idx
 from fedax.data.readers.png_sheets import read_png_sheets
 
@@ -27,6 +28,7 @@ _FASHION_URLS = (
     "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
 )
 _CIFAR_URL = "https://www.cs.toronto.edu/~kriz/"
+_CINIC = "CINIC-10.tar.gz"
 _BATCHES = tuple(f"data_batch_{i}" for i in range(1, 6))
 # Both archives unpack to 60,000 records and some text.
 _CIFAR_BYTES = 200 * 10**6
@@ -177,6 +179,22 @@ SOURCES: Mapping[str, Source] = {
         ),
         instead="No package carries CIFAR-100.",
     ),
+    "cinic10": Source(
+        downloads=(
+            Published(
+                _CINIC, "", 687_544_992,
+                (f"https://datashare.ed.ac.uk/bitstream/handle/10283/3192/{_CINIC}",),
+                md5="6ee4d0c996905fe93221de577967a372",
+            ),
+        ),
+        forms=(
+            Form(
+                (_CINIC,), lambda files: read_cinic(files[_CINIC], "train"),
+                lambda files: read_cinic(files[_CINIC], "test"),
+            ),
+        ),
+        instead="No package carries CINIC-10.",
+    ),
 }
 
 
@@ -237,5 +255,11 @@ PRODUCTS: Mapping[str, Product] = {
         description="photographs of 100 classes in 20 coarse ones, 32 x 32 in colour",
         train=Expected(1, 50_000, (500,) * 100),
         test=Expected(1, 10_000, (100,) * 100),
+    ),
+    "cinic10": Product(
+        source="cinic10",
+        description="CIFAR-10's classes with images of ImageNet too, 32 x 32 in colour",
+        train=Expected(1, 90_000, (9000,) * 10),
+        test=Expected(1, 90_000, (9000,) * 10),
     ),
 }

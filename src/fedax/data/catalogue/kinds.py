@@ -32,11 +32,13 @@ class Source(NamedTuple):
     """Where data sets come from.
 
     Attributes:
-      downloads: the canonical files; all are needed.
+      downloads: the canonical files; all are needed. Empty: there is no download, see `instead`.
       forms: in which the files can come, the best first.
       known: further files that users may have.
       package: which carries the bytes; None: none does.
       instead: a sentence that says what to do where no package does.
+      on: another data set that these files complete, such as MNIST for its digits' writers; it must
+        be available first. Its folder is among the files, under its name. Empty: none.
       reader: the module that reads the canonical files, fedax's extra that brings it, and what it
         reads; None: fedax needs none.
     """
@@ -46,6 +48,7 @@ class Source(NamedTuple):
     known: tuple[Published, ...] = ()
     package: Package | None = None
     instead: str = ""
+    on: str = ""
     reader: tuple[str, str, str] | None = None
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import bz2
+import contextlib
 import gzip
 import lzma
 import struct
 import tarfile
 import zlib
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -55,31 +56,26 @@ def unpack(
     found: list[Path] = []
     total = done = 0
     try:
-        with archive.open("rb") as file:
-            stream = _Limited(_decompressed(file), most_bytes + _HEADERS, archive, most_bytes)
-            with tarfile.open(fileobj=cast(BinaryIO, stream), mode="r|") as tar:
-                for member in tar:
-                    total += member.size
-                    if member.size < 0 or total > most_bytes:
-                        raise _too_much(archive, most_bytes)
-                    name = member.name.rpartition("/")[2]
-                    if name not in wanted or not member.isreg():
-                        continue
-                    path = folder / name
-                    if path in found:
-                        raise DataError(
-                            f"{archive} contains {name} twice, so it is not the expected archive."
-                        )
-                    content = cast(BinaryIO, tar.extractfile(member))
-                    found.append(path)
-                    with _Output(path) as out:
-                        while piece := content.read(PIECE_BYTES):
-                            out.write(piece)
-                            done += len(piece)
-                            progress(f"unpacking {name}", done, 0)
-            # To the end, where checksums stand.
-            while stream.read(PIECE_BYTES):
-                pass
+        with archive.open("rb") as file, tar_stream(file, archive, most_bytes) as tar:
+            for member in tar:
+                total += member.size
+                if member.size < 0 or total > most_bytes:
+                    raise _too_much(archive, most_bytes)
+                name = member.name.rpartition("/")[2]
+                if name not in wanted or not member.isreg():
+                    continue
+                path = folder / name
+                if path in found:
+                    raise DataError(
+                        f"{archive} contains {name} twice, so it is not the expected archive."
+                    )
+                content = cast(BinaryIO, tar.extractfile(member))
+                found.append(path)
+                with _Output(path) as out:
+                    while piece := content.read(PIECE_BYTES):
+                        out.write(piece)
+                        done += len(piece)
+                        progress(f"unpacking {name}", done, 0)
     except BaseException as error:
         for path in found:
             path.unlink(missing_ok=True)
@@ -91,6 +87,26 @@ def unpack(
             ) from None
         raise
     return found
+
+
+@contextlib.contextmanager
+def tar_stream(file: BinaryIO, archive: Path, most_bytes: int) -> Iterator[tarfile.TarFile]:
+    """A tar archive, compressed or not, whose entries can be read once, in their order.
+
+    Args:
+      file: the archive, opened.
+      archive: its path, for sentences.
+      most_bytes: what all that it holds may come to.
+
+    Raises:
+      DataError: when read, if it holds more. Other errors are those of `tarfile`.
+    """
+    stream = _Limited(_decompressed(file), most_bytes + _HEADERS, archive, most_bytes)
+    with tarfile.open(fileobj=cast(BinaryIO, stream), mode="r|") as tar:
+        yield tar
+    # To the end, where checksums stand.
+    while stream.read(PIECE_BYTES):
+        pass
 
 
 def _too_much(archive: Path, most_bytes: int) -> DataError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from fedax.data.errors import DataError
 
@@ -19,10 +19,11 @@ class Published(NamedTuple):
 
     Attributes:
       name: what it is called.
-      sha256: of its bytes.
+      sha256: of its bytes; empty: none is known, see `md5`.
       num_bytes: its size; None where it is not known.
       urls: where it is available, the best first.
       unpacked_bytes: of an archive, what its files come to at most.
+      md5: of its bytes, where only this is known.
     """
 
     name: str
@@ -30,6 +31,7 @@ class Published(NamedTuple):
     num_bytes: int | None = None
     urls: tuple[str, ...] = ()
     unpacked_bytes: int = 0
+    md5: str = ""
 
 
 def nothing(what: str, done: int, total: int) -> None:
@@ -37,12 +39,17 @@ def nothing(what: str, done: int, total: int) -> None:
 
 
 def sha256_of(path: Path, progress: Progress = nothing) -> str:
-    """The SHA-256 of a file.
+    """The SHA-256 of a file; raises a `DataError` if it cannot be read."""
+    return _digest_of(path, hashlib.sha256(), progress)
+
+
+def _digest_of(path: Path, digest: Any, progress: Progress) -> str:
+    """A digest of a file.
 
     Raises:
       DataError: it cannot be read.
     """
-    digest, done = hashlib.sha256(), 0
+    done = 0
     try:
         total = path.stat().st_size
         with path.open("rb") as file:
@@ -76,10 +83,12 @@ def require_published(
             f"{published.name} from {origin} has {size:,} bytes, but {published.num_bytes:,} were "
             f"published: it is {how}, or a different file. It was not used."
         )
-    found = sha256_of(path, progress)
-    if found != published.sha256:
+    kind, known = ("SHA-256", published.sha256) if published.sha256 else ("MD5", published.md5)
+    made = hashlib.sha256() if published.sha256 else hashlib.md5(usedforsecurity=False)
+    found = _digest_of(path, made, progress)
+    if found != known:
         raise DataError(
-            f"{published.name} from {origin} is not the file that was published: its SHA-256 "
-            f"begins {found[:16]}, but should begin {published.sha256[:16]}. It is damaged or "
+            f"{published.name} from {origin} is not the file that was published: its {kind} "
+            f"begins {found[:16]}, but should begin {known[:16]}. It is damaged or "
             "modified, and was not used."
         )

@@ -36,7 +36,7 @@ def read_idx(images: Path | str, labels: Path | str) -> Clients:
         return iter(()) if start else _read(*paths)
 
     with ExitStack() as stack:
-        shapes = [_opened(stack, path)[1] for path in paths]
+        shapes = [opened(stack, path)[1] for path in paths]
     if len(shapes[0]) < 2 or len(shapes[1]) != 1 or shapes[0][0] != shapes[1][0]:
         raise DataError(
             f"{paths[0]} has shape {list(shapes[0])} and {paths[1]} {list(shapes[1])}; they must "
@@ -47,8 +47,8 @@ def read_idx(images: Path | str, labels: Path | str) -> Clients:
 
 def _read(images: Path, labels: Path) -> Iterator[Client]:
     with ExitStack() as stack:
-        pixels, shape, kind = _opened(stack, images)
-        classes, _, class_kind = _opened(stack, labels)
+        pixels, shape, kind = opened(stack, images)
+        classes, _, class_kind = opened(stack, labels)
         size = math.prod(shape[1:]) * kind.itemsize
         step = rows_at_a_time(size)
         for row in range(0, shape[0], step):
@@ -76,8 +76,16 @@ def _require_whole(path: Path, row: int, labels: np.ndarray) -> None:
         )
 
 
-def _opened(stack: ExitStack, path: Path) -> tuple[BinaryIO, tuple[int, ...], np.dtype]:
-    """A file behind its header, the shape and the dtype that it says."""
+def opened(stack: ExitStack, path: Path) -> tuple[BinaryIO, tuple[int, ...], np.dtype]:
+    """A file behind its header, the shape and the dtype that it says.
+
+    Args:
+      stack: closes the file.
+      path: of the file, compressed with gzip or not.
+
+    Raises:
+      DataError: if it is malformed.
+    """
     with reading(path, "an IDX file", *_ERRORS):
         file: Any = stack.enter_context(path.open("rb"))
         is_packed = file.read(2) == b"\x1f\x8b"

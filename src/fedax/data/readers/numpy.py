@@ -105,6 +105,25 @@ def read_numpy(path: Path | str, client_ids: str = "client_ids") -> Clients:
     return Clients(read, paths)
 
 
+def read_arrays(path: Path | str) -> dict[str, np.ndarray]:
+    """All arrays of an .npz file, whatever their numbers of rows, in memory.
+
+    Args:
+      path: the file. Its arrays come to at most `fedax.data.budget.MOST_TIMES` its size.
+
+    Raises:
+      DataError: if it does not exist or is malformed.
+    """
+    path = regular_file(path)
+    with reading(path, "an .npz file", *_ERRORS), ExitStack() as stack:
+        arrays = list(_headers(path, [path]))
+        place = _place(stack, path)
+        return {
+            array.name: _rows(_opened(stack, place, array.name)[0], array, array.shape[0])
+            for array in arrays
+        }
+
+
 class _Bounded(io.BufferedReader):
     """A file of which an archive's list is read, if it is as long as such a list."""
 

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import lzma
 import os
-import shutil
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from fedax.data.budget import PART_BYTES, require_modest
+from fedax.data.budget import PART_BYTES
 from fedax.data.errors import DataError
 from fedax.data.readers.clients import Client, Clients, reading, regular_file
+from fedax.data.readers.packed import unpack_lzma
 from fedax.data.readers.tf_example import parse_example, size_of, stacked
 from fedax.devices.temporary import temporary_folder
 from fedax.validate import unknown
@@ -25,8 +24,7 @@ _COLUMNS = {
     "client_metadata": ("client_id", "split_name", "num_examples"),
 }
 _LARGEST_EXAMPLE = 2**26
-_LZMA_MEMORY = 2**29
-_ERRORS = (sqlite3.Error, ValueError, OverflowError, lzma.LZMAError, EOFError)
+_ERRORS = (sqlite3.Error, ValueError, OverflowError)
 
 
 def read_sqlite(path: Path | str, split: str | None = None) -> Clients:
@@ -58,30 +56,9 @@ def read_sqlite(path: Path | str, split: str | None = None) -> Clients:
 def _unpacked(path: Path, split: str | None, start: int) -> Iterator[Client]:
     with temporary_folder() as folder:
         unpacked = folder / path.stem
-        with reading(path, "a file compressed with LZMA", *_ERRORS):
-            _unpack(path, unpacked)
+        unpack_lzma(path, unpacked)
         _require_whole(unpacked, path)
         yield from _read(unpacked, split, start, path)
-
-
-def _unpack(path: Path, to: Path) -> None:
-    size, free = path.stat().st_size, shutil.disk_usage(to.parent).free
-    unpacker = lzma.LZMADecompressor(memlimit=_LZMA_MEMORY)
-    written = 0
-    with path.open("rb") as source, to.open("wb") as target:
-        while not unpacker.eof:
-            content = source.read(2**20) if unpacker.needs_input else b""
-            if not content and unpacker.needs_input:
-                raise ValueError("it ends too early")
-            piece = unpacker.decompress(content, 2**24)
-            written += len(piece)
-            require_modest(path, size, written)
-            if written > free:
-                raise DataError(
-                    f"{path} unpacks to more than the {free:,} bytes that are free in {to.parent}. "
-                    "Set TMPDIR to a folder on a larger disk."
-                )
-            target.write(piece)
 
 
 @contextlib.contextmanager
