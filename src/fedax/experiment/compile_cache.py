@@ -1,6 +1,6 @@
 """Compiled programs are kept on the disk, so that the next run of the same kind starts at once.
 
-JAX asks for programs and offers those that took long to compile; `Programs` keeps them in place of
+JAX asks for programs and offers those that it compiled; `Programs` keeps them in place of
 JAX's own files, which are written where they are read (a kill leaves a half, for ever) and guarded
 by a lock. Here a file is whole or not there, is trusted only with its digest, and nothing waits.
 """
@@ -45,6 +45,8 @@ def keep_programs() -> None:
             return
         if cache_programs_in(Programs(folder)):
             jax.config.update("jax_compilation_cache_dir", str(folder))
+            # JAX keeps only what takes a second to compile: a start has dozens that take less.
+            jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 
 
 class Programs:
