@@ -63,6 +63,7 @@ class Programs:
     def __init__(self, folder: Path, most_bytes: int = MOST_BYTES) -> None:
         self._path = folder
         self._most_bytes = most_bytes
+        self._bytes: int | None = None  # in the folder, before the next look at it
 
     def get(self, key: str) -> bytes | None:
         """The program of this name, or None; a damaged one is removed."""
@@ -93,10 +94,17 @@ class Programs:
             except OSError:
                 partial.unlink()
                 raise
-            self._make_room()
+            # A look at a folder of thousands of small programs takes as long as compiling one.
+            if self._bytes is None or self._bytes + len(value) + DIGEST_BYTES > self._most_bytes:
+                self._bytes = self._make_room()
+            else:
+                self._bytes += len(value) + DIGEST_BYTES
 
-    def _make_room(self) -> None:
-        """Removes what was used the longest time ago and what killed processes left."""
+    def _make_room(self) -> int:
+        """Removes what was used the longest time ago and what killed processes left.
+
+        Returns the bytes of what stays.
+        """
         total, now = 0, time.time()
         files = []
         with os.scandir(self._path) as entries:
@@ -110,6 +118,8 @@ class Programs:
             if total > self._most_bytes or abandoned:
                 with contextlib.suppress(OSError):
                     path.unlink()
+                    total -= status.st_size
+        return total
 
 
 def _processor() -> str:
