@@ -33,7 +33,6 @@ from fedax.experiment.imports import sentence
 from fedax.experiment.settings import Setting
 from fedax.experiment.sources import Source
 from fedax.measures.communication import communication
-from fedax.reproductions import EXPERIMENTS, REPRODUCTIONS
 from fedax.tasks.registry import DATASETS, TASKS, load_task, presets
 from fedax.tasks.renamed import new_model
 
@@ -204,6 +203,8 @@ def _first_line(function: Any) -> str:
 
 
 def _reproductions() -> list[Row]:
+    from fedax.reproductions import EXPERIMENTS, REPRODUCTIONS  # noqa: PLC0415 - slow to import
+
     return [
         {"name": name, "description": info.description, "source": info.source}
         for name, info in {**REPRODUCTIONS, **EXPERIMENTS}.items()

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import scipy.sparse
 
-from fedax.data.rows import SparseRows
+from fedax.data.rows import SparseRows, is_sparse
 from fedax.mistakes.errors import kind_of
 
 
@@ -25,17 +24,20 @@ def bags_of_words(matrix: Any) -> tuple[np.ndarray, np.ndarray]:
       TypeError: if it is not a sparse matrix with two axes.
 
     Example:
+      >>> import scipy.sparse
       >>> words, counts = bags_of_words(scipy.sparse.csr_array([[0, 2, 1], [0, 0, 0]]))
       >>> words.tolist(), counts.tolist()
       ([[1, 2], [-1, -1]], [[2.0, 1.0], [0.0, 0.0]])
     """
     if isinstance(matrix, SparseRows):
         matrix = matrix.matrix
-    if not scipy.sparse.issparse(matrix) or matrix.ndim != 2:
+    if not is_sparse(matrix) or matrix.ndim != 2:
         raise TypeError(
             f"bags_of_words takes a SciPy sparse matrix [n, N], but got {kind_of(matrix)}. "
             "Convert a dense array with scipy.sparse.csr_array."
         )
+    import scipy.sparse  # noqa: PLC0415 - slow to import
+
     rows = scipy.sparse.csr_array(matrix, copy=True)
     rows.sum_duplicates()
     rows.eliminate_zeros()

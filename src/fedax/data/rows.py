@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import abc
 import mmap
+import sys
 from typing import Any
 
 import numpy as np
-import scipy.sparse
 
 from fedax.data.checks import require_numbers
 from fedax.mistakes.errors import kind_of
@@ -62,6 +62,7 @@ class SparseRows(LazyRows):
     """A SciPy sparse matrix [rows, columns], kept in the CSR format; rows are read dense.
 
     Example:
+      >>> import scipy.sparse
       >>> rows = SparseRows(scipy.sparse.csr_array(np.diag([1.0, 2.0, 3.0])))
       >>> rows[1:].tolist()
       [[0.0, 2.0, 0.0], [0.0, 0.0, 3.0]]
@@ -102,6 +103,18 @@ class SelectedRows(LazyRows):
         return SelectedRows(self._array, self._rows[rows])
 
 
+def is_sparse(value: Any) -> bool:
+    """Whether it is a SciPy sparse matrix; SciPy, slow to import, is left alone if nobody has it.
+
+    Example:
+      >>> import scipy.sparse
+      >>> is_sparse(scipy.sparse.eye_array(2)), is_sparse(np.eye(2))
+      (True, False)
+    """
+    scipy_sparse = sys.modules.get("scipy.sparse")
+    return scipy_sparse is not None and scipy_sparse.issparse(value)
+
+
 def as_rows(value: Any, what: str) -> Any:
     """An array; a SciPy sparse matrix as `SparseRows`.
 
@@ -113,7 +126,7 @@ def as_rows(value: Any, what: str) -> Any:
       ValueError: if it cannot become an array of numbers, or a sparse array does not have two axes.
     """
     rows = value
-    if scipy.sparse.issparse(value):
+    if is_sparse(value):
         if value.ndim != 2:
             raise ValueError(
                 f"{what} is sparse, so it needs two axes (examples, columns), but has "
@@ -150,6 +163,8 @@ def take_rows(array: Any, rows: np.ndarray | slice) -> Any:
 def join_rows(parts: list[Any]) -> Any:
     """The rows of all parts, one after the other; sparse if a part is."""
     if any(isinstance(part, SparseRows) for part in parts):
+        import scipy.sparse  # noqa: PLC0415 - slow to import
+
         return SparseRows(scipy.sparse.vstack(
             [p.matrix if isinstance(p, SparseRows) else scipy.sparse.csr_array(p) for p in parts],
             format="csr",

@@ -1,6 +1,6 @@
 """Compiled programs are kept on the disk, so that the next run of the same kind starts at once.
 
-JAX asks for programs and offers those that took long to compile; `Programs` keeps them in place of
+JAX asks for programs and offers those that it compiled; `Programs` keeps them in place of
 JAX's own files, which are written where they are read (a kill leaves a half, for ever) and guarded
 by a lock. Here a file is whole or not there, is trusted only with its digest, and nothing waits.
 """
@@ -45,6 +45,8 @@ def keep_programs() -> None:
             return
         if cache_programs_in(Programs(folder)):
             jax.config.update("jax_compilation_cache_dir", str(folder))
+            # JAX keeps only what takes a second to compile: a start has dozens that take less.
+            jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 
 
 class Programs:
@@ -61,6 +63,7 @@ class Programs:
     def __init__(self, folder: Path, most_bytes: int = MOST_BYTES) -> None:
         self._path = folder
         self._most_bytes = most_bytes
+        self._bytes: int | None = None  # in the folder, before the next look at it
 
     def get(self, key: str) -> bytes | None:
         """The program of this name, or None; a damaged one is removed."""
@@ -91,10 +94,17 @@ class Programs:
             except OSError:
                 partial.unlink()
                 raise
-            self._make_room()
+            # A look at a folder of thousands of small programs takes as long as compiling one.
+            if self._bytes is None or self._bytes + len(value) + DIGEST_BYTES > self._most_bytes:
+                self._bytes = self._make_room()
+            else:
+                self._bytes += len(value) + DIGEST_BYTES
 
-    def _make_room(self) -> None:
-        """Removes what was used the longest time ago and what killed processes left."""
+    def _make_room(self) -> int:
+        """Removes what was used the longest time ago and what killed processes left.
+
+        Returns the bytes of what stays.
+        """
         total, now = 0, time.time()
         files = []
         with os.scandir(self._path) as entries:
@@ -108,6 +118,8 @@ class Programs:
             if total > self._most_bytes or abandoned:
                 with contextlib.suppress(OSError):
                     path.unlink()
+                    total -= status.st_size
+        return total
 
 
 def _processor() -> str:

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
-from scipy.special import log_expit, log_softmax, softmax
 
 from fedax.algorithm import PyTree, Score
 from fedax.mistakes.errors import ModelError
@@ -173,6 +172,8 @@ def log_loss() -> Folded:
     r"""The mean of :math:`-\log p_y` (natural logarithm), over all labels if there are several."""
 
     def losses(read: Reading) -> np.ndarray:
+        from scipy.special import log_expit, log_softmax  # noqa: PLC0415 - slow to import
+
         if read.has_many_labels or read.logits.ndim == 1:
             each = -log_expit(np.where(read.labels == 1, read.logits, -read.logits))
             return each.mean(1) if each.ndim == 2 else each
@@ -278,6 +279,8 @@ def _of_classes(name: str, outputs: PyTree, labels: Any) -> Reading:
 
 def _each(read: Reading) -> np.ndarray:
     """The probability of each class [n, C]."""
+    from scipy.special import softmax  # noqa: PLC0415 - slow to import
+
     if read.num_classes > 2:
         return softmax(read.logits, axis=1)
     first = read.probabilities

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
-from scipy.special import expit, softmax
 
 from fedax.algorithm import PyTree, Score
 from fedax.mistakes.errors import ModelError, array_words, kind_of
@@ -186,6 +185,8 @@ class Reading(NamedTuple):
     @property
     def probabilities(self) -> np.ndarray:
         """Of class 1 [n] of two, else of each class or label [n, C]."""
+        from scipy.special import expit, softmax  # noqa: PLC0415 - slow to import
+
         if self.has_many_labels or self.logits.ndim == 1:
             return expit(self.logits)
         found = softmax(self.logits, axis=1)

@@ -23,6 +23,7 @@ from fedax.factories import partition, recipe
 from fedax.mistakes.errors import ModelError, defined_at
 from fedax.mistakes.model import takes_mask
 from fedax.rounds.settings_of import setting_of
+from fedax.rounds.state import is_known
 from fedax.rounds.untrained import losses_of
 
 # Examples in a batch, of a method that does not say how many it takes.
@@ -88,27 +89,6 @@ def check_metrics(
             "metric(outputs, batch, mask), and leave out the examples whose mask is False. Use "
             "group normalisation instead of batch normalisation."
         )
-
-
-def is_known(value: Any) -> bool:
-    """Whether all functions in it are made by factories of fedax, and of nothing of the user's.
-
-    Example:
-      >>> import fedax
-      >>> model = fedax.models.character_lstm(4, 1)
-      >>> is_known(model), is_known(fedax.regression(lambda key: 0.0, lambda p, x: p * x))
-      (True, False)
-    """
-    if not (isinstance(value, Model) or callable(value)):
-        return True
-    found = recipe(value)
-    if found is None or not found.factory.__module__.startswith("fedax."):
-        return False
-    parts = jax.tree.leaves(
-        list(found.arguments.values()),
-        is_leaf=lambda part: isinstance(part, Model) or callable(part),
-    )
-    return all(map(is_known, parts))
 
 
 def _batch_size(algorithm: FederatedAlgorithm, largest: int) -> int:

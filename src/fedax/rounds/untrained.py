@@ -12,8 +12,8 @@ from fedax.algorithm import Array, Batch, Params
 from fedax.data.task import Task
 from fedax.devices.compiling import jit
 from fedax.factories import PROGRAMS, Structure, partition
-from fedax.mistakes.model import call_init, call_loss
-from fedax.rounds.state import run_key
+from fedax.mistakes.model import call_loss
+from fedax.rounds.state import initial_params
 
 # Examples whose losses are looked at, evenly spaced over the clients.
 LOOKED_AT = 64
@@ -26,7 +26,7 @@ LAST_ROUNDS = 100
 
 def untrained_loss(task: Task, seed: int) -> float:
     """The initial model's mean loss over some of the training examples."""
-    return mean_loss(task, call_init(task.model, run_key(seed, 0)))
+    return mean_loss(task, initial_params(task.model, seed))
 
 
 def mean_loss(task: Task, params: Params) -> float:

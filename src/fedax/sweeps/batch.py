@@ -28,6 +28,7 @@ from fedax.rounds.padding import check_loss
 from fedax.rounds.simulate import cohorts_of
 from fedax.rounds.state import initial_state, population, run_key
 from fedax.rounds.turns import Turn, turns
+from fedax.rounds.untrained import untrained_loss
 from fedax.sweeps.program import (
     AXIS,
     BatchInfo,
@@ -66,6 +67,50 @@ class BatchReport(NamedTuple):
     metrics: dict[str, np.ndarray]
 
 
+class Shared:
+    """What all batches of a sweep need, made once: evaluators, and losses of untrained models.
+
+    It keeps the tasks, by whose identity it knows them.
+    """
+
+    def __init__(self) -> None:
+        self._evaluators: dict[Any, tuple[Task, list[tuple[str, Evaluator]]]] = {}
+        self._untrained: dict[tuple[int, int], tuple[Task, float]] = {}
+
+    def untrained_loss(self, task: Task, seed: int) -> float:
+        """See `fedax.rounds.untrained.untrained_loss`."""
+        key = id(task), seed
+        if key not in self._untrained:
+            self._untrained[key] = task, untrained_loss(task, seed)
+        return self._untrained[key][1]
+
+    def evaluators(
+        self, task: Task, settings: Settings, devices: Sequence[Any]
+    ) -> list[tuple[str, Evaluator]]:
+        """Of which data and on what: those of the last round, and before them that of the others.
+
+        The others are evaluated on a sample, or on all examples, of the first part; see `held_out`.
+        """
+        sample = settings.evaluation_sample if settings.evaluate_every else None
+        seed = None if sample is None else settings.seed
+        redraws = settings.evaluation_redraw
+        key = id(task), settings.evaluate_every != 0, sample, seed, redraws, tuple(devices)
+        if key not in self._evaluators:
+            parts = held_out(task) if settings.evaluate_every != 0 else {}
+            mesh = client_mesh(devices)
+            found = [(part, Evaluator(task.model, of, mesh=mesh)) for part, of in parts.items()]
+            if found and sample is None:
+                found = [found[0], *found]
+            elif found:
+                part, data = next(iter(parts.items()))
+                found = [(part, Evaluator(
+                    task.model, data, mesh=mesh, sample=sample, seed=settings.seed,
+                    redraws=redraws,
+                )), *found]
+            self._evaluators[key] = task, found
+        return self._evaluators[key][1]
+
+
 class BatchTraining:
     """Trains settings of one structure together, round by round.
 
@@ -83,6 +128,7 @@ class BatchTraining:
       state: state to continue from; None: start from the beginning.
       goes_on: whether more rounds may follow, so that test data are not evaluated yet if there are
         validation data.
+      shared: what it has in common with the sweep's other batches.
     """
 
     def __init__(
@@ -96,8 +142,9 @@ class BatchTraining:
         state: BatchState | None = None,
         *,
         goes_on: bool = False,
+        shared: Shared | None = None,
     ) -> None:
-        self._goes_on = goes_on
+        self._goes_on, self._shared = goes_on, shared or Shared()
         self._task, self._algorithm, self._settings = task, algorithms[0], settings
         self._num_rounds = num_rounds
         self._data = population(task, self._algorithm)
@@ -123,7 +170,7 @@ class BatchTraining:
     def __iter__(self) -> Iterator[BatchReport]:
         settings, store = self._settings, self.state.client_store
         reader = CohortReader(self._data)
-        evaluators = self._evaluators()
+        evaluators = self._shared.evaluators(self._task, settings, self._devices)
         training = training_evaluator(self._task, settings, client_mesh(self._devices))
         sent = None
         if settings.diagnostics:
@@ -199,26 +246,6 @@ class BatchTraining:
             name: np.where(sound, np.broadcast_to(column, sound.shape), np.nan).astype(np.float64)
             for name, column in columns.items()
         }
-
-    def _evaluators(self) -> list[tuple[str, Evaluator]]:
-        """Of which data and on what: those of the last round, and before them that of the others.
-
-        The others are evaluated on a sample, or on all examples, of the first part; see `held_out`.
-        """
-        task, settings = self._task, self._settings
-        parts = held_out(task) if settings.evaluate_every != 0 else {}
-        if not parts:
-            return []
-        mesh = client_mesh(self._devices)
-        last = [(part, Evaluator(task.model, data, mesh=mesh)) for part, data in parts.items()]
-        if settings.evaluation_sample is None or not settings.evaluate_every:
-            return [last[0], *last]
-        part, data = next(iter(parts.items()))
-        sample = Evaluator(
-            task.model, data, mesh=mesh, sample=settings.evaluation_sample, seed=settings.seed,
-            redraws=settings.evaluation_redraw,
-        )
-        return [(part, sample), *last]
 
     def _due(
         self, evaluators: list[tuple[str, Evaluator]], number: int

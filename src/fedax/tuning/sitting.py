@@ -18,6 +18,7 @@ from fedax.experiment.display import Style, make_console
 from fedax.experiment.errors import ConfigError
 from fedax.experiment.folder import explained
 from fedax.experiment.signals import stop_on_signal
+from fedax.sweeps.batch import Shared
 from fedax.sweeps.choosing import Choice, Rule, choose
 from fedax.sweeps.columns import Part, joined
 from fedax.sweeps.planning import Entry, Halving, Unit
@@ -108,7 +109,9 @@ def _trained(
     work: Work, folder: Path | None, asked: Request, display: Callable[[int, int], SweepDisplay]
 ) -> list[Part]:
     """The rounds of all runs."""
-    sweeping = Sweeping(work.settings, work.entries, jax.local_devices(), asked, work.go_on)
+    sweeping = Sweeping(
+        work.settings, work.entries, jax.local_devices(), asked, work.go_on, Shared()
+    )
     if work.halving is None:
         runs = sum(len(unit.settings) for unit in work.units)
         keeper = None if folder is None else Keeper(folder, work.identity)

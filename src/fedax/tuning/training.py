@@ -8,11 +8,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedax.data.task import Task
 from fedax.devices.ending import Request
 from fedax.experiment.folder import RunError
-from fedax.rounds.untrained import lost_in, untrained_loss
-from fedax.sweeps.batch import BatchState, BatchTraining, beginning
+from fedax.rounds.untrained import lost_in
+from fedax.sweeps.batch import BatchState, BatchTraining, Shared, beginning
 from fedax.sweeps.columns import Columns, Part
 from fedax.sweeps.planning import Entry, Unit, groups
 from fedax.sweeps.record import Setting
@@ -45,6 +44,7 @@ class Sweeping(NamedTuple):
       devices: over which the settings of a unit are spread.
       asked: whether to stop.
       go_on: how to go on then, the end of a sentence.
+      shared: what its units have in common.
     """
 
     settings: Sequence[Setting]
@@ -52,6 +52,7 @@ class Sweeping(NamedTuple):
     devices: Sequence[Any]
     asked: Request
     go_on: str
+    shared: Shared
 
     def stopped(self, where: str) -> SweepStopped:
         """What is raised when it stops there."""
@@ -129,7 +130,8 @@ def _trained(
     if keeper is not None:
         state, columns = keeper.restore(index, unit, state, columns)
     training = BatchTraining(
-        first.task, algorithms, num_rounds, options, varies, devices, state, goes_on=goes_on
+        first.task, algorithms, num_rounds, options, varies, devices, state, goes_on=goes_on,
+        shared=sweeping.shared,
     )
     saved, wait = time.monotonic(), SECONDS_BETWEEN_CHECKPOINTS
     for report in training:
@@ -154,17 +156,22 @@ def _trained(
     reported = columns.metrics.get("num_reports", np.zeros((count, 0)))
     return Part(
         np.array(unit.settings), np.full(count, unit.seed),
-        _diverged(first.task, unit.seed, training.state.diverged[:count], columns),
+        _diverged(
+            training.state.diverged[:count], columns,
+            lambda: sweeping.shared.untrained_loss(first.task, unit.seed),
+        ),
         (~np.isnan(reported)).sum(axis=1), columns.metrics,
     )
 
 
-def _diverged(task: Task, seed: int, diverged: np.ndarray, columns: Columns) -> np.ndarray:
+def _diverged(
+    diverged: np.ndarray, columns: Columns, untrained_loss: Callable[[], float]
+) -> np.ndarray:
     """In which round each run diverged, those included whose loss ended far above the untrained."""
     losses = columns.metrics.get("train_loss")
     if losses is None or diverged.all():
         return diverged
-    untrained = untrained_loss(task, seed)
+    untrained = untrained_loss()
     return np.array([
         round_ or lost_in(of_run, untrained)
         for round_, of_run in zip(diverged, losses, strict=True)

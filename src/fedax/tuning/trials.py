@@ -22,7 +22,7 @@ from fedax.files.npz import Arrays, read_npz
 from fedax.files.regular import write_atomically
 from fedax.rounds.history import History
 from fedax.rounds.options import Settings
-from fedax.sweeps.batch import BatchTraining, beginning, varying
+from fedax.sweeps.batch import BatchTraining, Shared, beginning, varying
 from fedax.sweeps.choosing import Rule, choose
 from fedax.sweeps.columns import Part, joined
 from fedax.sweeps.planning import Entry, side_by_side
@@ -56,6 +56,7 @@ def trainer(
       size: compute at most this many side by side, see `fedax.sweeps.planning.side_by_side`.
     """
     known: dict[Any, tuple[bool, ...]] = {}
+    shared = Shared()
 
     def train(settings: Sequence[Values], seed: int, report: Report) -> list[History]:
         histories = [History() for _ in settings]
@@ -80,7 +81,8 @@ def trainer(
                 state = beginning(task, algorithms, seed)
                 state.alive[len(own) :] = False  # what fills up is not trained
                 training = BatchTraining(
-                    task, algorithms, num_rounds, run, known[key], jax.local_devices()[:1], state
+                    task, algorithms, num_rounds, run, known[key], jax.local_devices()[:1], state,
+                    shared=shared,
                 )
                 _follow(training, own, histories, report)
         return histories
