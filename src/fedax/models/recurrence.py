@@ -203,9 +203,29 @@ def _over_time(
 
 @jax.custom_vjp
 def _lstm(inputs: Array, input_kernel: Array, recurrent_kernel: Array, bias: Array) -> Array:
-    """Maps x [T, B, F] to the outputs [T, B, H]."""
-    outputs, _ = _lstm_forward(inputs, input_kernel, recurrent_kernel, bias)
-    return outputs
+    """Maps x [T, B, F] to the outputs [T, B, H].
+
+    Without a gradient nothing but the outputs is kept, so both products are in the scan, and what
+    a position needs stays in the cache.
+    """
+    num_units = recurrent_kernel.shape[0]
+
+    def step(state: State, x: Array) -> tuple[State, Array]:
+        z = x @ input_kernel + bias[None, :] + state[0] @ recurrent_kernel
+        state, _ = _lstm_cell(z.reshape(-1, 4, num_units), state[1])
+        return state, state[0]
+
+    zeros = _zeros(inputs, num_units)
+    return lax.scan(step, (zeros, zeros), inputs)[1]
+
+
+def _lstm_cell(z: Array, cell: Array) -> tuple[State, Array]:
+    """Maps z [B, 4, H] and c_{t-1} to h_t and c_t, and the tanhs of which the gates are made."""
+    halves = np.array([[[0.5], [0.5], [1], [0.5]]], z.dtype)
+    tanhs = jnp.tanh(z * halves)  # z / 2 for the sigmoids, see `_sigmoid`
+    i, f, g, o = _gates(tanhs)
+    cell = f * cell + i * g
+    return (o * jnp.tanh(cell), cell), tanhs
 
 
 def _lstm_forward(
@@ -214,17 +234,11 @@ def _lstm_forward(
     """Runs the cell over time; keeps outputs, cells and gates for the backward scan."""
     num_units = recurrent_kernel.shape[0]
     projected = _project(inputs, input_kernel, bias, 4)
-    halves = np.array([[[0.5], [0.5], [1], [0.5]]], inputs.dtype)
 
     def step(kernel: Array, state: State, z: Array, _: None) -> tuple[State, Array, State]:
         hidden, cell = state
-        recurrent = (hidden @ kernel).reshape(z.shape)
-        # z / 2 for the sigmoids, see `_sigmoid`.
-        tanhs = jnp.tanh((z + recurrent) * halves)
-        i, f, g, o = _gates(tanhs)
-        cell = f * cell + i * g
-        hidden = o * jnp.tanh(cell)
-        return (hidden, cell), tanhs, (hidden, cell)
+        state, tanhs = _lstm_cell(z + (hidden @ kernel).reshape(z.shape), cell)
+        return state, tanhs, state
 
     zeros = _zeros(projected, num_units)
     tanhs, (outputs, cells) = _scan_in_place(
