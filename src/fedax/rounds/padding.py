@@ -127,10 +127,7 @@ def _depends_on_padding(
     mask = np.arange(size) < size - 1
     draws = np.random.default_rng(0)  # not JAX's, which would compile a program for each shape
     # Parameters of 0 would make all examples alike.
-    near = jax.tree.map(
-        lambda leaf: (np.asarray(leaf) + 0.1 * draws.standard_normal(leaf.shape)).astype(leaf.dtype),
-        params,
-    )
+    near = jax.tree.map(lambda leaf: _near(np.asarray(leaf), draws), params)
     found = []
     for last in (rows[-1], rows[0]):
         batch = {
@@ -144,3 +141,6 @@ def _depends_on_padding(
         for one, other in zip(*found, strict=True)
     )
 
+
+def _near(leaf: np.ndarray, draws: np.random.Generator) -> np.ndarray:
+    return (leaf + 0.1 * draws.standard_normal(leaf.shape)).astype(leaf.dtype)
