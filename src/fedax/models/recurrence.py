@@ -205,27 +205,24 @@ def _over_time(
 def _lstm(inputs: Array, input_kernel: Array, recurrent_kernel: Array, bias: Array) -> Array:
     """Maps x [T, B, F] to the outputs [T, B, H].
 
-    Without a gradient nothing but the outputs is kept, so both products are in the scan, and what
-    a position needs stays in the cache.
+    Without a gradient nothing but the outputs is kept. So one product in the scan takes x and h
+    together, of kernels with the halves of `_lstm_forward` in them, which is exact.
     """
     num_units = recurrent_kernel.shape[0]
+    halves = np.array([0.5, 0.5, 1, 0.5], inputs.dtype).repeat(num_units)
+    kernel = jnp.concatenate([input_kernel, recurrent_kernel]) * halves[None, :]
+    bias = bias * halves
 
     def step(state: State, x: Array) -> tuple[State, Array]:
-        z = x @ input_kernel + bias[None, :] + state[0] @ recurrent_kernel
-        state, _ = _lstm_cell(z.reshape(-1, 4, num_units), state[1])
-        return state, state[0]
+        hidden, cell = state
+        tanhs = jnp.tanh(jnp.concatenate([x, hidden], axis=-1) @ kernel + bias[None, :])
+        i, f, g, o = _gates(tanhs.reshape(-1, 4, num_units))
+        cell = f * cell + i * g
+        hidden = o * jnp.tanh(cell)
+        return (hidden, cell), hidden
 
     zeros = _zeros(inputs, num_units)
     return lax.scan(step, (zeros, zeros), inputs)[1]
-
-
-def _lstm_cell(z: Array, cell: Array) -> tuple[State, Array]:
-    """Maps z [B, 4, H] and c_{t-1} to h_t and c_t, and the tanhs of which the gates are made."""
-    halves = np.array([[[0.5], [0.5], [1], [0.5]]], z.dtype)
-    tanhs = jnp.tanh(z * halves)  # z / 2 for the sigmoids, see `_sigmoid`
-    i, f, g, o = _gates(tanhs)
-    cell = f * cell + i * g
-    return (o * jnp.tanh(cell), cell), tanhs
 
 
 def _lstm_forward(
@@ -234,11 +231,17 @@ def _lstm_forward(
     """Runs the cell over time; keeps outputs, cells and gates for the backward scan."""
     num_units = recurrent_kernel.shape[0]
     projected = _project(inputs, input_kernel, bias, 4)
+    halves = np.array([[[0.5], [0.5], [1], [0.5]]], inputs.dtype)
 
     def step(kernel: Array, state: State, z: Array, _: None) -> tuple[State, Array, State]:
         hidden, cell = state
-        state, tanhs = _lstm_cell(z + (hidden @ kernel).reshape(z.shape), cell)
-        return state, tanhs, state
+        recurrent = (hidden @ kernel).reshape(z.shape)
+        # z / 2 for the sigmoids, see `_sigmoid`.
+        tanhs = jnp.tanh((z + recurrent) * halves)
+        i, f, g, o = _gates(tanhs)
+        cell = f * cell + i * g
+        hidden = o * jnp.tanh(cell)
+        return (hidden, cell), tanhs, (hidden, cell)
 
     zeros = _zeros(projected, num_units)
     tanhs, (outputs, cells) = _scan_in_place(

@@ -39,7 +39,7 @@ USUAL = 512
 PRODUCTS, FEWEST = 4 * 10**7, 32
 # Of sequences no fewer than these, as an LSTM reads its kernels again for each position, unless
 # the outputs of an example have more bytes.
-FEWEST_SEQUENCES, SMALL_OUTPUTS = 64, 2**16
+FEWEST_SEQUENCES, SMALL_OUTPUTS = 128, 2**16
 # Between rounds likewise, but such that a batch is over soon, in a few milliseconds.
 SOON_PRODUCTS, SOON_FEWEST = 10**7, 8
 
@@ -313,8 +313,19 @@ class Walk:
                     "be negative; give weight 0 to an example that does not count."
                 )
             counted = np.where(weight > 0, value, 0.0)
-            np.add.at(self._sums[name][0], owners, counted * weight)
-            np.add.at(self._sums[name][1], owners, weight)
+            _add_to(self._sums[name][0], owners, counted * weight)
+            _add_to(self._sums[name][1], owners, weight)
+
+
+def _add_to(sums: np.ndarray, owners: np.ndarray, values: np.ndarray) -> None:
+    """Adds values to their owners' sums one after the other, as `np.add.at` does.
+
+    The owners are sorted, and those after the first have no values so far.
+    """
+    first = owners[0]
+    places = np.concatenate([[0], owners - first])
+    found = np.bincount(places, np.concatenate([sums[first : first + 1], values]))
+    sums[first : first + len(found)] = found
 
 
 @functools.lru_cache(maxsize=PROGRAMS)
