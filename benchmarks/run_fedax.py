@@ -9,7 +9,7 @@ import jax
 import fedax
 import protocol
 import workloads
-from fedax.devices.mesh import client_mesh, cores_as_devices
+from fedax.devices.mesh import client_mesh, cores_as_devices, replicate
 from fedax.rounds.evaluation import Evaluator
 from jax_models import model_of
 
@@ -34,7 +34,7 @@ def main(name: str, path: str, check: bool) -> None:
         state_every=1 if check else workload.rounds_a_turn,
         sampling="uniform" if workload.model == "tiny" else lambda seed, t: data.cohort(t),  # noqa: ARG005
     )
-    params = model.init(jax.random.key(0))
+    params = replicate(model.init(jax.random.key(0)), mesh)  # as after a round
     metric = model.metrics["loss"]
 
     def loss() -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
@@ -13,6 +14,7 @@ from jax.sharding import Mesh, NamedSharding
 
 from fedax.data.federated_dataset import FederatedDataset
 from fedax.data.rows import SparseRows, read_ahead, release
+from fedax.devices.memory import aligned, aligned_zeros
 from fedax.devices.mesh import SPREAD
 from fedax.mistakes.errors import kind_of
 
@@ -191,15 +193,19 @@ class CohortReader:
         self._largest = int(dataset.client_sizes.max())
         if any(isinstance(array, SparseRows) for array in dataset.arrays.values()):
             resident_bytes = min(resident_bytes, SPARSE_RESIDENT_BYTES)
-        # A CPU's devices share its memory, and each has a copy.
-        shared = 1 if mesh is None or jax.default_backend() != "cpu" else mesh.size
-        fits = shared * dataset.nbytes <= resident_bytes and dataset.num_examples < 2**31
+        fits = dataset.nbytes <= resident_bytes and dataset.num_examples < 2**31
         self._mapped = 0  # bytes of files that this process may count as its memory
         self._resident = None
         if fits and jax.process_count() == 1:
+            @functools.cache
+            def whole(key: str) -> np.ndarray:
+                array = np.asarray(dataset.arrays[key])
+                # All devices of a CPU then read the same memory.
+                return aligned(array) if jax.default_backend() == "cpu" else array
+
             self._resident = self._place(
                 {key: (array.shape, array.dtype) for key, array in dataset.arrays.items()},
-                lambda key, _: np.asarray(dataset.arrays[key]),
+                lambda key, _: whole(key),
             )
 
     @property
@@ -262,7 +268,7 @@ class CohortReader:
 
         def own(key: str, device: int) -> np.ndarray:
             array = self._dataset.arrays[key]
-            buffer = np.zeros((rows, *array.shape[1:]), array.dtype)
+            buffer = aligned_zeros((rows, *array.shape[1:]), array.dtype)
             read_ahead(array, first_of[device], sizes_of[device])
             for source, target, size in zip(
                 first_of[device], starts_of[device], sizes_of[device], strict=True

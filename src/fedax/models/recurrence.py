@@ -20,16 +20,6 @@ not depend on the scan, computed before it); and each scan overwrites its input,
 the gates and the factors by z'. In float32 this sigma has an absolute error of up to 1.7e-7
 (`jax.nn.sigmoid` 0.9e-7), near 0 too, where that of `jax.nn.sigmoid` is relative.
 
-Measured on one core, the step of the Shakespeare model (2 layers of 256 units, 4 sequences of 80
-characters, inside a loop over steps), in ms a client, the minima of 3 to 9 in turns:
-
-| | this file | with sigma and factors in the scan, out of place | `lax.scan` differentiated |
-|---|---|---|---|
-| two layers of 256 units | 15.9 | 17.7 | 75.9 |
-| the same under `vmap` over 10 clients | 31.0 | 33.7 | 104.5 |
-| one layer of 128 units, 8 features, without the rest of the model | 1.6 | 1.7 | 5.5 |
-| the same under `vmap` over 10 clients | 2.9 | 3.4 | 8.1 |
-
 GRU. With the gate order r, z, n of PyTorch, h_0 = 0, and the reset gate r applied after the
 recurrent product, as in cuDNN, PyTorch and Keras (`reset_after`), so that n has two biases,
 
@@ -40,9 +30,7 @@ recurrent product, as in cuDNN, PyTorch and Keras (`reset_after`), so that n has
 The gradient goes the same way, but the two products have different ones: z'_t = [r'_t, z'_t, n'_t]
 for x_t W, and [r'_t, z'_t, n'_t * r_t] for h_{t-1} U.
 
-All of them are h'_t, the gradient of the output, times factors. A step of one layer (256 units, 8
-features) takes 4.2 ms, out of place 4.3 and with `lax.scan` 33.5, and under `vmap` over 10 clients
-9.7, 10.5 and 40.0 ms a client.
+All of them are h'_t, the gradient of the output, times factors.
 
 References: Hochreiter and Schmidhuber, "Long short-term memory", Neural Computation 9(8), 1997;
 Gers, Schmidhuber and Cummins, "Learning to forget: continual prediction with LSTM", Neural
@@ -98,8 +86,7 @@ def init_lstm(key: Array, num_features: int, num_units: int) -> dict[str, Array]
       {'input_kernel': (8, 64), 'recurrent_kernel': (16, 64), 'bias': (64,)}
     """
     parameters = _init(key, num_features, num_units, 4)
-    forget = slice(num_units, 2 * num_units)
-    return {**parameters, "bias": parameters["bias"].at[forget].set(1)}
+    return {**parameters, "bias": parameters["bias"].at[num_units : 2 * num_units].set(1)}
 
 
 def init_gru(key: Array, num_features: int, num_units: int) -> dict[str, Array]:
@@ -203,9 +190,25 @@ def _over_time(
 
 @jax.custom_vjp
 def _lstm(inputs: Array, input_kernel: Array, recurrent_kernel: Array, bias: Array) -> Array:
-    """Maps x [T, B, F] to the outputs [T, B, H]."""
-    outputs, _ = _lstm_forward(inputs, input_kernel, recurrent_kernel, bias)
-    return outputs
+    """Maps x [T, B, F] to the outputs [T, B, H].
+
+    Without a gradient nothing but the outputs is kept. So one product in the scan takes x and h
+    together, of kernels with the halves of `_lstm_forward` in them, which is exact.
+    """
+    halves = np.array([0.5, 0.5, 1, 0.5], inputs.dtype).repeat(len(recurrent_kernel))
+    kernel = jnp.concatenate([input_kernel, recurrent_kernel]) * halves[None, :]
+    bias = bias * halves
+
+    def step(state: State, x: Array) -> tuple[State, Array]:
+        hidden, cell = state
+        tanhs = jnp.tanh(jnp.concatenate([x, hidden], axis=-1) @ kernel + bias[None, :])
+        i, f, g, o = _gates(tanhs.reshape(-1, 4, hidden.shape[-1]))
+        cell = f * cell + i * g
+        hidden = o * jnp.tanh(cell)
+        return (hidden, cell), hidden
+
+    zeros = _zeros(inputs, len(recurrent_kernel))
+    return lax.scan(step, (zeros, zeros), inputs)[1]
 
 
 def _lstm_forward(
@@ -355,9 +358,8 @@ def _project_backward(
 def _contract(left: Array, right: Array) -> Array:
     """Contracts [T, B, M] and [T, B, N] to [M, N]."""
     left, right = _flat(left).T, _flat(right)
-    # A CPU back end takes 1.4 to 1.5 ms for [256, 320] @ [320, 1024] if it transposes on the way
-    # and 1.25 with the transposition apart: 0.3 to 0.4 ms of the step above. With widths other
-    # than multiples of 1024, or with more rows, that gained nothing or lost up to 5 %.
+    # [256, 320] @ [320, 1024] takes a CPU 1.4 to 1.5 ms, and 1.25 with the transposition apart. With
+    # other widths than multiples of 1024, or more rows, that gained nothing or lost up to 5 %.
     if left.shape[1] <= 512 and right.shape[1] % 1024 == 0:
         left = lax.optimization_barrier(left)
     return left @ right
@@ -418,8 +420,7 @@ def _scan_out_of_place(
 
 
 def _zeros(sequence: Array, num_units: int) -> Array:
-    """The first state [B, H] for a sequence [T, B, ...]."""
-    # `zeros_like`, because under `shard_map` the state must vary over the mesh as `sequence` does.
+    """The first state [B, H] for a sequence [T, B, ...]; it varies over a mesh as that does."""
     return jnp.zeros_like(sequence, shape=(sequence.shape[1], num_units))
 
 

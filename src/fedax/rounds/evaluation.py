@@ -9,17 +9,19 @@ from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.dtypes import canonicalize_dtype
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding
 
 from fedax.algorithm import Array, Batch, Model, Params, PyTree
 from fedax.data.federated_dataset import FederatedDataset
 from fedax.devices.compiling import jit
-from fedax.devices.mesh import REPLICATED, SPREAD
+from fedax.devices.mesh import AXIS, REPLICATED
 from fedax.factories import PROGRAMS, Structure, partition
 from fedax.mistakes.errors import ModelError, kind_of
 from fedax.mistakes.model import call_metric, call_outputs, require_model
+from fedax.rounds.blocks import IN_BATCHES, Blocks
 from fedax.rounds.checks import (
     check_examples,
     require_dataset,
@@ -35,10 +37,13 @@ from fedax.validate import check_count, plain
 # more than these, but no fewer than these (docs/notebook/log.md); elsewhere not measured.
 USUAL = 512
 PRODUCTS, FEWEST = 4 * 10**7, 32
+# Of sequences no fewer than these, as an LSTM reads its kernels again for each position, unless
+# the outputs of an example have more bytes.
+FEWEST_SEQUENCES, SMALL_OUTPUTS = 128, 2**16
 # Between rounds likewise, but such that a batch is over soon, in a few milliseconds.
 SOON_PRODUCTS, SOON_FEWEST = 10**7, 8
 
-# The metrics of a batch, each with its weights, and the outputs.
+# The metrics of batches, each with its weights, and the outputs.
 _Measured: TypeAlias = tuple[list[tuple[Array, Array]], PyTree]
 
 
@@ -92,11 +97,11 @@ class Evaluator:
         self._seed = seed
         self._asked, self._batch_size = plain(batch_size), 0  # until parameters are known
         self._tried = False
+        self._blocks: Blocks | None = None  # likewise
         self._names = list(model.metrics)
         self._scores = checked_scores(model, dataset)
         numbers, structure = partition((model.outputs, tuple(model.metrics.values())))
         self._program = _program(structure, tuple(self._names), self._mesh, bool(self._scores))
-        self._measure = functools.partial(self._program, numbers)
         self._numbers = numbers
 
     def check(self, params: Params) -> None:
@@ -108,8 +113,8 @@ class Evaluator:
           ModelError: if the outputs or a metric raise an error or return something invalid, or
             compare the examples of a batch without taking its mask.
         """
-        self._size(params)
-        self._program.eval_shape(self._numbers, params, *self._batch(np.arange(1)))
+        blocks, count = self._size(params), jax.ShapeDtypeStruct((), np.int32)
+        self._program.eval_shape(self._numbers, params, blocks.shapes(), count, count, count)
         self._try(params)
 
     def redraw(self, round_index: int) -> None:
@@ -139,19 +144,29 @@ class Evaluator:
         self._try(params)
         if clients is None:
             clients = self.num_examples == self.num_all
-        return Walk(self, self._placed(params, REPLICATED), clients=clients)
+        return Walk(self, self._placed(params), clients=clients)
 
     def _whole(self, params: Params, *, clients: bool) -> ClientMetrics:
         walk = self.begin(params, clients=clients)
         walk.go_on(walk.batches_left)
         return walk.result()
 
-    def _size(self, params: Params) -> None:
+    def _size(self, params: Params) -> Blocks:
         """Decides on the number of examples at a time, once."""
-        if not self._batch_size:
+        if self._blocks is None:
             each = self._asked or usual_batch_size(self._model, params, self._dataset.arrays)
             devices = 1 if self._mesh is None else self._mesh.size
             self._batch_size = devices * min(each, -(-self.num_examples // devices))
+            beside = 0
+            if self._scores:
+                beside = sum(
+                    leaf.size * leaf.dtype.itemsize
+                    for leaf in traced_outputs(self._model, params, self._dataset.arrays)
+                )
+            self._blocks = Blocks(
+                self._dataset, self._drawn, self._batch_size, beside, self._mesh
+            )
+        return self._blocks
 
     def _try(self, params: Params) -> None:
         """Looks once at what the model gives, before anything is measured.
@@ -163,35 +178,37 @@ class Evaluator:
             return
         self._tried = True
         if self._mesh is None and self.num_examples % self._batch_size:
-            check_metrics(self._model, params, self._dataset, self._batch_size, self._measure)
+            check_metrics(self._model, params, self._dataset, self._batch_size, self._of_a_batch)
         if self._scores:  # on examples of as many clients as there is room for
             places = np.linspace(0, self.num_examples - 1, self._batch_size).astype(int)
             rows = np.unique(places)
             rows = rows if self._drawn is None else self._drawn[rows]
-            batch = self._placed(self._batch(rows), SPREAD)
-            _, outputs = self._measure(self._placed(params, REPLICATED), *batch)
+            found = self._measure(
+                self._placed(params), self._size(params).of_rows(rows), 0, 1, len(rows)
+            )
             trial = Scoring(self._scores, self._dataset, clients=False)
-            trial.add(rows, on_host(outputs, len(rows)))
+            trial.add(rows, on_host(_flat(found[1]), len(rows)))
             trial.result()
 
-    def _batch(self, rows: np.ndarray) -> tuple[dict[str, np.ndarray], np.ndarray]:
-        """The examples of these rows, sorted, and the last one's until the batch is full.
+    def _measure(
+        self, params: Params, block: dict[str, Array], first: int, last: int, rows: int
+    ) -> _Measured:
+        """Starts the evaluation of the batches `first` to `last` - 1 of a block, see `_program`."""
+        return self._program(
+            self._numbers, params, block, np.int32(first), np.int32(last), np.int32(rows)
+        )
 
-        With them the mask [B], False for those that fill it.
-        """
-        first, end = rows[0], rows[-1] + 1
-        if len(rows) == self._batch_size == end - first:
-            chosen: Any = slice(first, end)  # which copies nothing
-        else:
-            chosen = np.pad(rows, (0, self._batch_size - len(rows)), mode="edge")
-        batch = {key: array[chosen] for key, array in self._dataset.arrays.items()}
-        return batch, np.arange(self._batch_size) < len(rows)
+    def _of_a_batch(self, params: Params, batch: Batch, mask: np.ndarray) -> _Measured:
+        """What the program gives for one batch [batch_size, ...], of which a first part counts."""
+        examples = self._size(params).placed({key: np.asarray(batch[key]) for key in batch})
+        found = self._measure(params, examples, 0, 1, int(mask.sum()))
+        return jax.tree.map(lambda leaf: leaf[0], found)
 
-    def _placed(self, tree: PyTree, spec: PartitionSpec) -> PyTree:
-        """The tree where it is needed."""
+    def _placed(self, params: Params) -> Params:
+        """The parameters where they are needed."""
         if self._mesh is None:
-            return tree
-        return jax.device_put(tree, NamedSharding(self._mesh, spec))
+            return params
+        return jax.device_put(params, NamedSharding(self._mesh, REPLICATED))
 
 
 def usual_batch_size(
@@ -208,6 +225,22 @@ def usual_batch_size(
     """
     if jax.default_backend() != "cpu":
         return USUAL // 4 if soon else USUAL
+    outputs = traced_outputs(model, params, arrays)
+    positions = max([math.prod(leaf.shape[1:-1]) for leaf in outputs], default=1)
+    products = positions * sum(leaf.size for leaf in jax.tree.leaves(params))
+    small = sum(leaf.size * leaf.dtype.itemsize for leaf in outputs) <= SMALL_OUTPUTS
+    fewest = FEWEST_SEQUENCES if positions > 1 and small else FEWEST
+    most, fewest = (SOON_PRODUCTS, SOON_FEWEST) if soon else (PRODUCTS, fewest)
+    size = USUAL
+    while size > fewest and size * products > most:
+        size //= 2
+    return size
+
+
+def traced_outputs(
+    model: Model, params: Params, arrays: Mapping[str, Any]
+) -> list[jax.ShapeDtypeStruct]:
+    """Shapes [1, ...] and dtypes of what the model gives for one example."""
     batch = {
         key: jax.ShapeDtypeStruct((1, *array.shape[1:]), canonicalize_dtype(array.dtype))
         for key, array in arrays.items()
@@ -216,14 +249,7 @@ def usual_batch_size(
         functools.partial(call_outputs, model.outputs), params, batch,
         jax.ShapeDtypeStruct((1,), bool),
     )
-    outputs = jax.tree.leaves(traced)
-    positions = max([math.prod(leaf.shape[1:-1]) for leaf in outputs], default=1)
-    products = positions * sum(leaf.size for leaf in jax.tree.leaves(params))
-    most, fewest = (SOON_PRODUCTS, SOON_FEWEST) if soon else (PRODUCTS, FEWEST)
-    size = USUAL
-    while size > fewest and size * products > most:
-        size //= 2
-    return size
+    return jax.tree.leaves(traced)
 
 
 class Walk:
@@ -248,18 +274,24 @@ class Walk:
 
     def go_on(self, count: int) -> None:
         """Evaluates the next batches, if there are any left."""
-        of, under_way = self._of, deque[tuple[np.ndarray, _Measured]]()
-        for _ in range(min(count, self.batches_left)):
-            rows = np.arange(self._next, min(self._next + of._batch_size, of.num_examples))
-            self._next += len(rows)
-            if of._drawn is not None:
-                rows = of._drawn[rows]
-            batch = of._placed(of._batch(rows), SPREAD)
-            under_way.append((rows, of._measure(self._params, *batch)))
-            if len(under_way) > 1:  # the device has its next batch before this one is looked at
+        of, blocks = self._of, self._of._size(self._params)
+        under_way = deque[tuple[np.ndarray, slice, _Measured]]()
+        end = min(self._next + count * blocks.batch_size, of.num_examples)
+        while self._next < end:
+            block, first = divmod(self._next // blocks.batch_size, blocks.batches)
+            rows = blocks.rows(block)
+            part = slice(
+                first * blocks.batch_size,
+                min(len(rows), end - block * blocks.batches * blocks.batch_size),
+            )
+            last = -(-part.stop // blocks.batch_size)
+            found = of._measure(self._params, blocks[block], first, last, len(rows))
+            self._next += part.stop - part.start
+            under_way.append((rows[part], part, found))
+            if len(under_way) > 1:  # the device has its next block before this one is looked at
                 self._add(*under_way.popleft())
-        for rows, measured in under_way:
-            self._add(rows, measured)
+        for rows, part, found in under_way:
+            self._add(rows, part, found)
 
     def result(self) -> ClientMetrics:
         """The metrics of the batches so far."""
@@ -270,36 +302,54 @@ class Walk:
         scores = self._scoring.result()
         return ClientMetrics(self._sums, data.client_names, sizes, scores=scores)
 
-    def _add(self, rows: np.ndarray, measured: _Measured) -> None:
-        """Adds a batch to its clients' sums of weight * value and of weights, in float64."""
+    def _add(self, rows: np.ndarray, part: slice, found: _Measured) -> None:
+        """Adds examples to their clients' sums of weight * value and of weights, in float64.
+
+        Args:
+          rows: which.
+          part: where they are in the block.
+          found: of the block.
+        """
         of = self._of
-        metrics, outputs = measured
+        metrics, outputs = found
         if of._scores:
-            self._scoring.add(rows, on_host(outputs, len(rows)))
+            self._scoring.add(rows, on_host(_flat(outputs), part))
         owners = np.searchsorted(of._dataset.offsets, rows, side="right") - 1
         for name, (values, weights) in zip(of._names, jax.device_get(metrics), strict=True):
-            value = np.asarray(values, np.float64)[: len(rows)]
-            weight = np.asarray(weights, np.float64)[: len(rows)]
+            value = np.asarray(values.reshape(-1)[part], np.float64)
+            weight = np.asarray(weights.reshape(-1)[part], np.float64)
             if (weight < 0).any():
                 raise ModelError(
                     f"The metric {name!r} gives the weight {weight.min():g}, but weights must not "
                     "be negative; give weight 0 to an example that does not count."
                 )
             counted = np.where(weight > 0, value, 0.0)
-            np.add.at(self._sums[name][0], owners, counted * weight)
-            np.add.at(self._sums[name][1], owners, weight)
+            _add_to(self._sums[name][0], owners, counted * weight)
+            _add_to(self._sums[name][1], owners, weight)
+
+
+def _add_to(sums: np.ndarray, owners: np.ndarray, values: np.ndarray) -> None:
+    """Adds values to their owners' sums one after the other, as `np.add.at` does.
+
+    The owners are sorted, and those after the first have no values so far.
+    """
+    first = owners[0]
+    places = np.concatenate([[0], owners - first])
+    found = np.bincount(places, np.concatenate([sums[first : first + 1], values]))
+    sums[first : first + len(found)] = found
 
 
 @functools.lru_cache(maxsize=PROGRAMS)
 def _program(
     structure: Structure, names: tuple[str, ...], mesh: Mesh | None, gives_outputs: bool
 ) -> Any:
-    """The metrics of all models of a structure on a batch, which their numbers tell apart.
+    """The metrics of all models of a structure on batches, which their numbers tell apart.
 
-    With them the outputs, if they are wanted, else ().
+    With them the outputs, if they are wanted, else (). The batches `first` to `last` - 1 of a
+    block are evaluated, in which so many `rows` count; the results of others are 0.
     """
 
-    def measure(
+    def of_a_batch(
         numbers: list[Array], params: Params, batch: Batch, mask: Array
     ) -> _Measured:
         outputs_of, metrics = structure(numbers)
@@ -310,12 +360,47 @@ def _program(
         ]
         return found, require_rows(outputs, mask.shape[0]) if gives_outputs else ()
 
+    def measure(
+        numbers: list[Array], params: Params, block: Batch, first: Array, last: Array, rows: Array
+    ) -> _Measured:
+        batches, size = next(iter(block.values())).shape[:2]
+        devices, place = (1, 0) if mesh is None else (mesh.size, jax.lax.axis_index(AXIS))
+        places = place * size + jnp.arange(size, dtype=jnp.int32)
+
+        def of_number(number: Array) -> _Measured:
+            batch = {
+                key: jax.lax.dynamic_index_in_dim(array, number, keepdims=False)
+                for key, array in block.items()
+            }
+            return of_a_batch(numbers, params, batch, number * (devices * size) + places < rows)
+
+        shapes = jax.eval_shape(of_number, first)
+        found = jax.tree.map(
+            lambda leaf: jnp.zeros((batches, *leaf.shape), leaf.dtype), shapes
+        )
+
+        def body(number: Array, found: _Measured) -> _Measured:
+            return jax.tree.map(
+                lambda whole, leaf: jax.lax.dynamic_update_index_in_dim(whole, leaf, number, 0),
+                found, of_number(number),
+            )
+
+        return jax.lax.fori_loop(first, last, body, found)
+
     if mesh is not None:
         measure = jax.shard_map(
-            measure, mesh=mesh, in_specs=(REPLICATED, REPLICATED, SPREAD, SPREAD),
-            out_specs=SPREAD, check_vma=False,
+            measure, mesh=mesh,
+            in_specs=(REPLICATED, REPLICATED, IN_BATCHES, REPLICATED, REPLICATED, REPLICATED),
+            out_specs=IN_BATCHES, check_vma=False,
         )
     return jit(measure, newer_loops=True)
+
+
+def _flat(outputs: PyTree) -> PyTree:
+    """[batches, batch, ...] -> [examples, ...], on the host."""
+    return jax.tree.map(
+        lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), jax.device_get(outputs)
+    )
 
 
 def evaluate(

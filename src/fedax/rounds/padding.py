@@ -13,7 +13,6 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from fedax.algorithm import FederatedAlgorithm, Model, Params
@@ -106,14 +105,9 @@ def _depends_on_padding(
     """Whether (params, batch, mask) -> [B] gives other values where the last example is another."""
     rows = np.linspace(0, data.num_examples - 1, size - 1).astype(int)
     mask = np.arange(size) < size - 1
-    near = jax.tree.unflatten(jax.tree.structure(params), [
-        # Parameters of 0 would make all examples alike.
-        leaf + jnp.asarray(0.1, leaf.dtype) * jax.random.normal(key, leaf.shape, leaf.dtype)
-        for leaf, key in zip(
-            jax.tree.leaves(params),
-            jax.random.split(jax.random.key(0), len(jax.tree.leaves(params))), strict=True,
-        )
-    ])
+    draws = np.random.default_rng(0)  # not JAX's, which would compile a program for each shape
+    # Parameters of 0 would make all examples alike.
+    near = jax.tree.map(lambda leaf: _near(np.asarray(leaf), draws), params)
     found = []
     for last in (rows[-1], rows[0]):
         batch = {
@@ -127,3 +121,6 @@ def _depends_on_padding(
         for one, other in zip(*found, strict=True)
     )
 
+
+def _near(leaf: np.ndarray, draws: np.random.Generator) -> np.ndarray:
+    return (leaf + 0.1 * draws.standard_normal(leaf.shape)).astype(leaf.dtype)

@@ -57,11 +57,12 @@ def require_rows(outputs: PyTree, count: int) -> PyTree:
     return outputs
 
 
-def on_host(outputs: PyTree, count: int) -> PyTree:
-    """The first rows of the outputs as NumPy arrays; narrower floats become float32."""
+def on_host(outputs: PyTree, count: int | slice) -> PyTree:
+    """These rows, or the first ones, of the outputs as NumPy arrays, floats at least float32."""
+    part = count if isinstance(count, slice) else slice(count)
 
     def taken(leaf: Any) -> np.ndarray:
-        array = np.asarray(leaf)[:count]
+        array = np.asarray(leaf)[part]
         narrow = jax.numpy.issubdtype(array.dtype, np.floating) and array.dtype.itemsize < 4
         return array.astype(np.float32) if narrow else array
 

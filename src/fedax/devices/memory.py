@@ -1,0 +1,62 @@
+"""The host's memory: arrays that a CPU's devices share, and what the compiler leaves behind."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+# An array that begins at a multiple of so many bytes is a CPU device's own without a copy.
+ALIGNMENT = 64
+
+
+def aligned(array: np.ndarray) -> np.ndarray:
+    """The array, or a copy, in JAX's dtype, such that all devices of a CPU read it where it is.
+
+    Example:
+      >>> numbers = np.arange(40, dtype=np.int32)[1:]
+      >>> same = aligned(numbers)
+      >>> same.ctypes.data % ALIGNMENT, bool((same == numbers).all())
+      (0, True)
+    """
+    dtype = jax.dtypes.canonicalize_dtype(array.dtype)
+    fits = array.flags.c_contiguous and array.ctypes.data % ALIGNMENT == 0
+    if fits and array.dtype == dtype:
+        return array
+    copy = aligned_zeros(array.shape, dtype)
+    copy[...] = array
+    return copy
+
+
+def aligned_zeros(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """Zeros that all devices of a CPU read where they are.
+
+    Example:
+      >>> aligned_zeros((3, 5), np.float32).ctypes.data % ALIGNMENT
+      0
+    """
+    dtype = np.dtype(dtype)
+    size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    buffer = np.zeros(size + ALIGNMENT, np.uint8)
+    first = -buffer.ctypes.data % ALIGNMENT
+    return buffer[first : first + size].view(dtype).reshape(shape)
+
+
+def give_back() -> None:
+    """Returns memory that is free, such as a compiler's, to the system, where the C library can."""
+    trim = _trim()
+    if trim is not None:
+        trim(0)
+
+
+@functools.cache
+def _trim() -> Callable[[int], int] | None:
+    """The C library's `malloc_trim`; None where there is none (musl, macOS, Windows)."""
+    try:
+        return ctypes.CDLL(None).malloc_trim
+    except (AttributeError, OSError, TypeError):
+        return None
