@@ -29,7 +29,9 @@ from page import family, machine, write_section
 
 HERE = Path(__file__).resolve().parent
 PAGE = HERE.parent / "docs" / "notebook" / "benchmarks.md"
-WORKLOADS = ("logistic", "emnist", "shakespeare", "cifar", "population")
+WORKLOADS = (
+    "logistic", "emnist", "shakespeare", "cifar", "resnet18", "autoencoder", "mlp", "population"
+)
 NUM_COHORTS = 5  # as in workloads.py, which needs NumPy
 EVALUATE = ("fedax", "fedax (1 device)", "threads")  # those whose evaluations can be timed
 PATIENCE = 1800  # seconds until an answer that does not come counts as a failure

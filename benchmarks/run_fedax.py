@@ -22,7 +22,7 @@ def main(name: str, path: str, check: bool) -> None:
     data = workloads.load(name, path)
     model = model_of(data, dropout=not check)
     train = fedax.FederatedDataset(data.arrays, data.offsets)
-    algorithm = fedax.fedavg(
+    algorithm = getattr(fedax, workload.method)(
         model, workload.learning_rate, batch_size=workload.batch_size,
         order="sequential" if check else "shuffled",
     )
