@@ -29,7 +29,7 @@ def _cnn(data: Data, params: Any, dropout: bool) -> tuple[fedax.Model, Any]:
 
 
 def _mlp(data: Data, params: Any, dropout: bool) -> tuple[fedax.Model, Any]:
-    del dropout
+    del data, dropout
     layers = _dense_layers(params)
     sizes = [len(layer["w"]) for layer in layers]
     classes = len(layers[-1]["b"])
@@ -55,18 +55,25 @@ def _resnet18(data: Data, params: Any, dropout: bool) -> tuple[fedax.Model, Any]
     }
 
 
-def _lstm(data: Data, params: Any, dropout: bool) -> tuple[fedax.Model, Any]:
-    del data, dropout
-    return models.character_lstm(), {
+def _recurrent(data: Data, params: Any, dropout: bool) -> tuple[fedax.Model, Any]:
+    del dropout
+    cell = data.workload.model
+    return models.character_lstm(cell=cell), {
         "embedding": params["embedding"],
-        "layers": (params["lstm0"], params["lstm1"]),
+        "layers": (params[f"{cell}0"], params[f"{cell}1"]),
         "output": params["dense"],
     }
 
 
+def _tags(data: Data, params: Any, dropout: bool) -> tuple[fedax.Model, Any]:
+    del data, dropout
+    return models.tag_logistic_regression(), _layer(params["dense"])
+
+
 MODELS = {
     "logistic": _mlp, "tiny": _mlp, "mlp": _mlp, "autoencoder": _autoencoder,
-    "emnist_cnn": _cnn, "cifar_cnn": _cnn, "resnet18": _resnet18, "lstm": _lstm,
+    "emnist_cnn": _cnn, "cifar_cnn": _cnn, "resnet18": _resnet18,
+    "lstm": _recurrent, "gru": _recurrent, "tags": _tags,
 }
 
 

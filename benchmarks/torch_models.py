@@ -35,6 +35,16 @@ class Net(nn.Module):
         self.eval()
         return float(self.mean_loss(*batch))
 
+    @torch.no_grad()
+    def measure(self, *batch: torch.Tensor) -> torch.Tensor:
+        """Each example's loss times its weight, and its weight, [2, B]."""
+        values = self.losses(*batch)
+        weights = self.weights(*batch)
+        return torch.stack([values * weights, weights])
+
+    def weights(self, *batch: torch.Tensor) -> torch.Tensor:
+        return torch.ones(len(batch[0]))
+
     def metrics(self, *batch: torch.Tensor) -> dict:
         del batch
         return {}
@@ -64,6 +74,9 @@ class Classifier(Net):
 
     def mean_loss(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return functional.cross_entropy(self(x), y)
+
+    def losses(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return functional.cross_entropy(self(x), y, reduction="none")
 
 
 class CNN(Classifier):
@@ -120,6 +133,10 @@ class Autoencoder(MLP):
     def mean_loss(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         del y
         return functional.mse_loss(self(x), x)
+
+    def losses(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        del y
+        return functional.mse_loss(self(x), x, reduction="none").mean(1)
 
 
 class SameConv(nn.Conv2d):
@@ -190,38 +207,82 @@ class ResNet18(Classifier):
         return self.dense(hidden.mean((2, 3)))
 
 
-class CharacterLSTM(Net):
-    def __init__(self, data: Data, dropout: bool) -> None:
-        del data, dropout
-        super().__init__()
-        self.embedding = nn.Embedding(90, 8)
-        self.lstm = nn.LSTM(8, 256, num_layers=2, batch_first=True)
-        self.dense = nn.Linear(256, 90)
-        for layer in (0, 1):
-            # PyTorch has a second bias in each layer; it stays 0, so that the models are equal.
-            getattr(self.lstm, f"bias_hh_l{layer}").requires_grad = False
+class Recurrent(Net):
+    """Shakespeare's model, with `cell` for its two layers."""
 
-    def mean_loss(self, tokens: torch.Tensor) -> torch.Tensor:
-        hidden, _ = self.lstm(self.embedding(tokens[:, :-1]))
+    def __init__(self, data: Data, dropout: bool) -> None:
+        del dropout
+        super().__init__()
+        self.cell = data.workload.model
+        layers = {"lstm": nn.LSTM, "gru": nn.GRU}[self.cell]
+        self.embedding = nn.Embedding(90, 8)
+        self.layers = layers(8, 256, num_layers=2, batch_first=True)
+        self.dense = nn.Linear(256, 90)
+        if self.cell == "lstm":
+            # PyTorch has a second bias in each layer; it stays 0, so that the models are equal.
+            for layer in (0, 1):
+                getattr(self.layers, f"bias_hh_l{layer}").requires_grad = False
+
+    def mean_loss(self, tokens: torch.Tensor, reduction: str = "mean") -> torch.Tensor:
+        hidden, _ = self.layers(self.embedding(tokens[:, :-1]))
         return functional.cross_entropy(
-            self.dense(hidden).flatten(0, 1), tokens[:, 1:].flatten(), ignore_index=0
+            self.dense(hidden).flatten(0, 1), tokens[:, 1:].flatten(), ignore_index=0,
+            reduction=reduction,
         )
+
+    def losses(self, tokens: torch.Tensor) -> torch.Tensor:
+        sums = self.mean_loss(tokens, "none").reshape(len(tokens), -1).sum(1)
+        return sums / self.weights(tokens).clamp(min=1)
+
+    def weights(self, *batch: torch.Tensor) -> torch.Tensor:
+        return (batch[0][:, 1:] != 0).sum(1).float()
 
     def state(self, params: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         values = {"embedding.weight": params["embedding"]}
         for layer in (0, 1):
-            values[f"lstm.weight_ih_l{layer}"] = params[f"lstm{layer}/input_kernel"].T
-            values[f"lstm.weight_hh_l{layer}"] = params[f"lstm{layer}/recurrent_kernel"].T
-            values[f"lstm.bias_ih_l{layer}"] = params[f"lstm{layer}/bias"]
-            values[f"lstm.bias_hh_l{layer}"] = torch.zeros(1024)
+            of_layer = f"{self.cell}{layer}"
+            bias = params[f"{of_layer}/bias"]
+            values[f"layers.weight_ih_l{layer}"] = params[f"{of_layer}/input_kernel"].T
+            values[f"layers.weight_hh_l{layer}"] = params[f"{of_layer}/recurrent_kernel"].T
+            values[f"layers.bias_ih_l{layer}"] = bias
+            values[f"layers.bias_hh_l{layer}"] = params.get(
+                f"{of_layer}/recurrent_bias", torch.zeros_like(bias)
+            )
         return values | {
             "dense.weight": params["dense/kernel"].T, "dense.bias": params["dense/bias"]
         }
 
 
+class Tags(Net):
+    """The tag logistic regression: the mean of the rows of the words that an example has."""
+
+    def __init__(self, data: Data, dropout: bool) -> None:
+        del dropout
+        super().__init__()
+        self.words = nn.EmbeddingBag(
+            *data.params["dense/kernel"].shape, mode="mean", sparse=SPARSE_TAGS
+        )
+        self.bias = nn.Parameter(torch.zeros(len(data.params["dense/bias"])))
+
+    def mean_loss(
+        self, words: torch.Tensor, tags: torch.Tensor, reduction: str = "mean"
+    ) -> torch.Tensor:
+        logits = self.words(words) + self.bias
+        targets = torch.zeros_like(logits).scatter_(1, tags, 1.0)
+        return functional.binary_cross_entropy_with_logits(logits, targets, reduction=reduction)
+
+    def losses(self, words: torch.Tensor, tags: torch.Tensor) -> torch.Tensor:
+        return self.mean_loss(words, tags, "none").mean(1)
+
+    def state(self, params: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        return {"words.weight": params["dense/kernel"], "bias": params["dense/bias"]}
+
+
+SPARSE_TAGS = True
 MODELS = {
     "logistic": Perceptron, "tiny": Perceptron, "mlp": Perceptron, "autoencoder": Autoencoder,
-    "emnist_cnn": CNN, "cifar_cnn": CNN, "resnet18": ResNet18, "lstm": CharacterLSTM,
+    "emnist_cnn": CNN, "cifar_cnn": CNN, "resnet18": ResNet18,
+    "lstm": Recurrent, "gru": Recurrent, "tags": Tags,
 }
 
 
@@ -236,14 +297,13 @@ def model_of(data: Data, dropout: bool) -> Net:
 
 def tensors(arrays: dict[str, np.ndarray]) -> tuple[torch.Tensor, ...]:
     """Examples as the models take them: images with channels first, whole numbers as int64."""
-    found = []
-    for array in arrays.values():
+
+    def laid_out(array: np.ndarray) -> np.ndarray:
         if array.ndim == 4:
-            array = np.ascontiguousarray(array.transpose(0, 3, 1, 2))
-        found.append(torch.from_numpy(
-            array.astype(np.int64) if array.dtype.kind in "iu" else array
-        ))
-    return tuple(found)
+            return np.ascontiguousarray(array.transpose(0, 3, 1, 2))
+        return array.astype(np.int64) if array.dtype.kind in "iu" else array
+
+    return tuple(torch.from_numpy(laid_out(array)) for array in arrays.values())
 
 
 @functools.cache

@@ -61,15 +61,20 @@ WORKLOADS = {
     # Sizes are the roles'.
     "shakespeare": Workload("lstm", 1219, 0, 0, 10, 4, 1.0, side_by_side=True),
     "cifar": Workload("cifar_cnn", 1000, 50, 0, 50, 10, 0.1, side_by_side=True),
-    "resnet18": Workload("resnet18", 100, 100, 0, 10, 20, 0.05, side_by_side=True),
+    "resnet18": Workload("resnet18", 100, 100, 0, 10, 20, 0.003, side_by_side=True),
     "autoencoder": EMNIST._replace(model="autoencoder", learning_rate=20.0),
     "mlp": EMNIST._replace(model="mlp"),
+    "gru": Workload("gru", 1219, 64, 0, 10, 32, 1.0, side_by_side=True),
+    "tags": Workload("tags", 100, 200, 0.7, 10, 100, 100.0, side_by_side=True),
+    "scaffold": EMNIST._replace(method="scaffold"),
+    # Both gradients of a step take the same dropout, which PyTorch's threads could not repeat.
+    "mime": EMNIST._replace(method="mime", dropout=False),
     "population": Workload("tiny", 342_477, 6, 0, 10, 3, 0.1, rounds_a_turn=200),
     "population-100": Workload("tiny", 100, 6, 0, 10, 3, 0.1, rounds_a_turn=200),
 }
 
 # Passes over a client's examples, forward and backward, in a round of each method.
-PASSES = {"fedavg": 1}
+PASSES = {"fedavg": 1, "scaffold": 1, "mime": 3}
 
 Shapes: TypeAlias = dict[str, tuple[int, ...]]
 
@@ -94,17 +99,18 @@ def _cnn(side: int, channels: int, classes: int) -> Shapes:
     }
 
 
-def _lstm(vocabulary: int) -> Shapes:
-    return {
-        "embedding": (vocabulary, 8),
-        "lstm0/input_kernel": (8, 1024),
-        "lstm0/recurrent_kernel": (256, 1024),
-        "lstm0/bias": (1024,),  # gates i, f, g, o
-        "lstm1/input_kernel": (256, 1024),
-        "lstm1/recurrent_kernel": (256, 1024),
-        "lstm1/bias": (1024,),
-        **_dense(256, vocabulary),
-    }
+def _recurrent(cell: str, gates: int, vocabulary: int = 90) -> Shapes:
+    """Two layers of 256 units; an LSTM's gates are i, f, g, o, a GRU's r, z, n."""
+    shapes: Shapes = {"embedding": (vocabulary, 8)}
+    for place, features in enumerate((8, 256)):
+        shapes |= {
+            f"{cell}{place}/input_kernel": (features, gates * 256),
+            f"{cell}{place}/recurrent_kernel": (256, gates * 256),
+            f"{cell}{place}/bias": (gates * 256,),
+        }
+        if cell == "gru":  # applied after the recurrent product, with a bias of its own
+            shapes[f"gru{place}/recurrent_bias"] = (gates * 256,)
+    return shapes | _dense(256, vocabulary)
 
 
 def _norm(name: str, channels: int) -> Shapes:
@@ -137,11 +143,13 @@ SHAPES: dict[str, Shapes] = {
     "emnist_cnn": _cnn(28, 1, 62),
     "cifar_cnn": _cnn(32, 3, 10),
     "resnet18": _resnet18(100),
-    "lstm": _lstm(90),
+    "lstm": _recurrent("lstm", 4),
+    "gru": _recurrent("gru", 3),
+    "tags": _dense(10_000, 500),
 }
 
 # Where a kernel is used in one example, if not once: beginning of its name -> number of places.
-PLACES: dict[str, dict[str, int]] = {
+PLACES: dict[str, dict[str, float]] = {
     "emnist_cnn": {"conv0": 26**2, "conv1": 24**2},
     "cifar_cnn": {"conv0": 30**2, "conv1": 28**2},
     # Images of 24 x 24 are 12 x 12 after the stem, 6 x 6 after its pooling, and halved by stages.
@@ -149,17 +157,19 @@ PLACES: dict[str, dict[str, int]] = {
         f"blocks/{place}/": side**2 for place, side in enumerate((6, 6, 3, 3, 2, 2, 1, 1))
     },
     "lstm": {"lstm": 80, "dense": 80},
+    "gru": {"gru": 80, "dense": 80},
+    "tags": {"dense": 100 / 10_000},  # an example has 100 of the words
 }
 
 
 def _products(model: str) -> int:
     """Multiplications of one example's forward pass."""
-    return sum(
+    return round(sum(
         math.prod(shape) * next(
             (count for start, count in PLACES.get(model, {}).items() if name.startswith(start)), 1
         )
         for name, shape in SHAPES[model].items() if name.endswith("kernel")
-    )
+    ))
 
 
 def flops_an_example(model: str) -> int:
@@ -177,7 +187,7 @@ class Data(NamedTuple):
     Attributes:
       workload: the settings.
       arrays: name -> array of all examples: x [n, rows, columns, channels] or [n, 784] float32
-        and y [n] int32, or tokens [n, 81] uint8.
+        and y [n] int32, or tokens [n, 81] uint8, or words [n, 100] and tags [n, 3] int32.
       offsets: int64 [num_clients + 1].
       cohorts: int64 [NUM_COHORTS, cohort_size]; round t is the cohort t modulo NUM_COHORTS.
       params: name -> float32 array, as in `SHAPES`.
@@ -189,6 +199,10 @@ class Data(NamedTuple):
     cohorts: np.ndarray
     params: dict[str, np.ndarray]
 
+    @property
+    def num_clients(self) -> int:
+        return len(self.offsets) - 1
+
     def cohort(self, round_index: int) -> np.ndarray:
         return self.cohorts[round_index % len(self.cohorts)]
 
@@ -199,6 +213,19 @@ class Data(NamedTuple):
     def test(self) -> dict[str, np.ndarray]:
         """The first `NUM_TEST` examples, for the time of an evaluation."""
         return {name: array[:NUM_TEST] for name, array in self.arrays.items()}
+
+    def test_offsets(self) -> np.ndarray:
+        """Where the clients of `test` begin and end; the last one may be cut short."""
+        return np.unique(np.minimum(self.offsets, NUM_TEST))
+
+    def halves(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """For each client of `test` with two examples or more: start, middle and end.
+
+        In a personalised evaluation a client trains on its first half and is tested on the other.
+        """
+        start, end = self.test_offsets()[:-1], self.test_offsets()[1:]
+        kept = end - start >= 2
+        return start[kept], ((start + end + 1) // 2)[kept], end[kept]
 
     def check(self, num_examples: int = 256) -> dict[str, np.ndarray]:
         """The examples whose loss every framework reports, without dropout."""
@@ -267,6 +294,18 @@ def roles(rng: np.random.Generator, workload: Workload) -> Examples:
     return dict(clients.arrays), np.asarray(clients.offsets)
 
 
+def bags(rng: np.random.Generator, workload: Workload) -> Examples:
+    """100 different words an example, of a Zipf distribution, and 3 tags that go with them."""
+    offsets = offsets_of(rng, workload)
+    num_words, num_tags = SHAPES["tags"]["dense/kernel"]
+    chances = 1 / np.arange(1, num_words + 1)
+    chances /= chances.sum()
+    words = np.array([
+        rng.choice(num_words, 100, replace=False, p=chances) for _ in range(offsets[-1])
+    ], np.int32)
+    return {"words": words, "tags": np.sort(words, 1)[:, 50:53] % num_tags}, offsets
+
+
 EXAMPLES = {
     "logistic": images(10, 784),
     "tiny": images(10, 20),
@@ -276,6 +315,8 @@ EXAMPLES = {
     "cifar_cnn": images(10, 32, 32, 3),
     "resnet18": images(100, 24, 24, 3),
     "lstm": roles,
+    "gru": roles,
+    "tags": bags,
 }
 
 
