@@ -68,7 +68,7 @@ def main(name: str, path: str, check: bool) -> None:
         loss, devices=mesh.size if mesh else 1,
         evaluate={
             "pooled": lambda: evaluator.overall(params)["loss"],
-            "clients": lambda: np.nanmean(evaluator.per_client(params)["loss"]),
+            "clients": lambda: float(np.nanmean(evaluator.per_client(params)["loss"])),
             "personalised": personalised,
         },
         versions={"fedax": fedax.__version__, "jax": jax.__version__},

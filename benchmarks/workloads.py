@@ -13,7 +13,7 @@ import itertools
 import json
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -149,7 +149,7 @@ SHAPES: dict[str, Shapes] = {
 }
 
 # Where a kernel is used in one example, if not once: beginning of its name -> number of places.
-PLACES: dict[str, dict[str, float]] = {
+PLACES: dict[str, Mapping[str, float]] = {
     "emnist_cnn": {"conv0": 26**2, "conv1": 24**2},
     "cifar_cnn": {"conv0": 30**2, "conv1": 28**2},
     # Images of 24 x 24 are 12 x 12 after the stem, 6 x 6 after its pooling, and halved by stages.
