@@ -293,7 +293,7 @@ def check(workload: str, options: argparse.Namespace) -> str:
     """Do all compute the same? Stored order, no dropout, so that no draw differs."""
     lines = [
         f"After {options.rounds} rounds in the stored order, without dropout, and the evaluations "
-        "of that model (personalised: after one step with all of a client's examples):", "",
+        "of that model (personalised: after one step with one minibatch):", "",
         f"| | loss before | loss after | local steps | {' | '.join(EVALUATIONS)} |",
         "|---|---|---|---|" + "---|" * len(EVALUATIONS),
     ]

@@ -109,10 +109,10 @@ class Evaluations:
         total, weight = torch.zeros(2, int(self.owners[-1]) + 1).index_add_(1, self.owners, rows)
         return (total / weight)[weight > 0].mean()
 
-    def personalised(self, batch_size):
+    def personalised(self, *halves):
         def tune(worker, start, middle, end):
             worker.set_params(self.server)
-            for batch in self.batches(start, middle, batch_size):
+            for batch in self.batches(start, middle, self.data.workload.batch_size):
                 grads = worker.gradient(batch)
                 with torch.no_grad():
                     rate = self.data.workload.learning_rate
@@ -127,7 +127,7 @@ class Evaluations:
 
         found = self.at_once([
             functools.partial(tune, start=start, middle=middle, end=end)
-            for start, middle, end in zip(*(a.tolist() for a in self.data.halves()), strict=True)
+            for start, middle, end in zip(*(a.tolist() for a in halves), strict=True)
         ])
         total, weight = sum(after for _, after in found)
         return total / weight
@@ -152,13 +152,13 @@ def main(name, path, check):
     server = [p.detach() for p in net.parameters() if p.requires_grad]
     method = METHODS[data.workload.method](server, data.workload.learning_rate, data.num_clients)
     evaluations = Evaluations(data, net, server, at_once)
-    # With all of a client's examples in one step their order does not matter.
-    batch_size = workloads.NUM_TEST if check else data.workload.batch_size
+    # A single step with all of a client's examples does not depend on their order.
+    halves = data.halves(data.workload.batch_size if check else workloads.NUM_TEST)
     rounds = protocol.Rounds(
         lambda: net.evaluate(*in_layout(net, tensors(data.check()))),
         evaluate={
             "pooled": evaluations.pooled, "clients": evaluations.clients,
-            "personalised": lambda: evaluations.personalised(batch_size),
+            "personalised": lambda: evaluations.personalised(*halves),
         },
         versions={"torch": torch.__version__},
     )

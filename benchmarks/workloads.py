@@ -218,14 +218,16 @@ class Data(NamedTuple):
         """Where the clients of `test` begin and end; the last one may be cut short."""
         return np.unique(np.minimum(self.offsets, NUM_TEST))
 
-    def halves(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def halves(self, most: int = NUM_TEST) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """For each client of `test` with two examples or more: start, middle and end.
 
-        In a personalised evaluation a client trains on its first half and is tested on the other.
+        In a personalised evaluation a client trains on its first half, but at most on so many
+        examples, and is tested on the others.
         """
         start, end = self.test_offsets()[:-1], self.test_offsets()[1:]
+        middle = start + np.minimum((end - start + 1) // 2, most)
         kept = end - start >= 2
-        return start[kept], ((start + end + 1) // 2)[kept], end[kept]
+        return start[kept], middle[kept], end[kept]
 
     def check(self, num_examples: int = 256) -> dict[str, np.ndarray]:
         """The examples whose loss every framework reports, without dropout."""
