@@ -113,10 +113,7 @@ class Evaluations:
         def tune(worker, start, middle, end):
             worker.set_params(self.server)
             for batch in self.batches(start, middle, self.data.workload.batch_size):
-                grads = worker.gradient(batch)
-                with torch.no_grad():
-                    rate = self.data.workload.learning_rate
-                    torch._foreach_add_(worker.params, grads, alpha=-rate)
+                worker.net.sgd_step(worker.params, self.data.workload.learning_rate, *batch)
             worker.net.eval()
             found = [
                 sum(net.measure(*batch).sum(1) for batch in self.batches(middle, end))

@@ -22,9 +22,7 @@ class FedAvg:
         worker.set_params(self.server)
         num_steps = 0
         for batch in worker.minibatches(start, end):
-            grads = worker.gradient(batch)
-            with torch.no_grad():
-                torch._foreach_add_(worker.params, grads, alpha=-self.rate)
+            worker.net.sgd_step(worker.params, self.rate, *batch)
             num_steps += 1
         return worker.params, num_steps
 
