@@ -2,9 +2,9 @@
 
 The driver starts a process for each framework and writes lines to its standard input; the process
 answers each with one line of JSON. `go N` runs a turn of N rounds and answers how long it took,
-`loss` evaluates the model, `rate` measures matrix products and `evaluate` takes the time of an
-evaluation where the process offers it, and the end of the input ends the process. Only the standard
-library is used: every environment has it.
+`loss` evaluates the model, `rate` measures matrix products and `evaluate KIND` takes the time of
+an evaluation of this kind where the process offers it, and the end of the input ends the process.
+Only the standard library is used: every environment has it.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ import os
 import resource
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 
@@ -28,14 +29,16 @@ class Rounds:
     Args:
       loss: evaluates the model as it is now.
       rate: measures the machine, if this process is the one that does.
-      evaluate: evaluates the model as it is now on all of `Data.test`, if this process can.
+      evaluate: kind -> a function that evaluates the model as it is now on `Data.test` and returns
+        the loss: of all examples ("pooled"), the mean of the clients' ("clients"), or that of the
+        clients' second halves after they have trained on the first ("personalised").
     """
 
     def __init__(
         self,
         loss: Callable[[], float] | None = None,
         rate: Callable[[], float] | None = None,
-        evaluate: Callable[[], object] | None = None,
+        evaluate: Mapping[str, Callable[[], float]] = MappingProxyType({}),
         **about: Any,
     ) -> None:
         self.loss = loss
@@ -69,10 +72,10 @@ class Rounds:
                 self._answer(loss=None if self.loss is None else float(self.loss()))
             elif command[0] == "rate" and self._rate is not None:
                 self._answer(rate=self._rate())
-            elif command[0] == "evaluate" and self._evaluate is not None:
+            elif command[0] == "evaluate" and command[1] in self._evaluate:
                 start = time.perf_counter()
-                self._evaluate()
-                self._answer(seconds=time.perf_counter() - start)
+                loss = float(self._evaluate[command[1]]())
+                self._answer(seconds=time.perf_counter() - start, loss=loss)
             else:
                 raise ValueError(f"The driver asked for {command}.")
         self._start = time.perf_counter()

@@ -29,8 +29,12 @@ from page import family, machine, write_section
 
 HERE = Path(__file__).resolve().parent
 PAGE = HERE.parent / "docs" / "notebook" / "benchmarks.md"
-WORKLOADS = ("logistic", "emnist", "shakespeare", "cifar", "population")
+WORKLOADS = (
+    "logistic", "emnist", "shakespeare", "cifar", "resnet18", "autoencoder", "mlp", "gru", "tags",
+    "scaffold", "mime", "population",
+)
 NUM_COHORTS = 5  # as in workloads.py, which needs NumPy
+EVALUATIONS = ("pooled", "clients", "personalised")
 EVALUATE = ("fedax", "fedax (1 device)", "threads")  # those whose evaluations can be timed
 PATIENCE = 1800  # seconds until an answer that does not come counts as a failure
 
@@ -38,6 +42,15 @@ PATIENCE = 1800  # seconds until an answer that does not come counts as a failur
 IMPOSSIBLE = {
     ("population", "flwr"): "not run: its engine registers a node for each client before round 1",
     ("population", "fedax (1 device)"): "as fedax",
+    **{
+        (method, name): f"not run: it has no {title} here"
+        for method, title in (("scaffold", "SCAFFOLD"), ("mime", "Mime"))
+        for name in ("pfl", "pfl (1 thread)", "flwr")
+    },
+    **{
+        ("scaffold", name): "not run: it has no SCAFFOLD"
+        for name in ("fedjax", "fedjax (pmap, 2 devices)")
+    },
 }
 
 
@@ -279,45 +292,49 @@ def _fastest(process: Process, turn: int) -> float:
 def check(workload: str, options: argparse.Namespace) -> str:
     """Do all compute the same? Stored order, no dropout, so that no draw differs."""
     lines = [
-        f"After {options.rounds} rounds in the stored order, without dropout:", "",
-        "| | loss before | loss after | local steps |", "|---|---|---|---|",
+        f"After {options.rounds} rounds in the stored order, without dropout, and the evaluations "
+        "of that model (personalised: after one step with one minibatch):", "",
+        f"| | loss before | loss after | local steps | {' | '.join(EVALUATIONS)} |",
+        "|---|---|---|---|" + "---|" * len(EVALUATIONS),
     ]
     with contextlib.ExitStack() as stack:
         running, failures = start_all(workload, options, stack)
         for name, process in running.items():
             process.go(options.rounds)
-            before, after = process.losses[0], process.ask("loss")["loss"]
-            if before is not None and after is not None:
-                lines.append(f"| {name} | {before:.5f} | {after:.5f} | {process.num_steps} |")
-            else:
-                lines.append(f"| {name} | | | {process.num_steps} |")
-        lines += [f"| {name} | {why} | | |" for name, why in failures.items()]
+            found = [process.losses[0], process.ask("loss")["loss"], process.num_steps]
+            if name in EVALUATE:
+                found += [process.ask(f"evaluate {kind}")["loss"] for kind in EVALUATIONS]
+            cells = [f"{value:.5f}" if isinstance(value, float) else value or "" for value in found]
+            cells += [""] * (3 + len(EVALUATIONS) - len(cells))
+            lines.append(f"| {name} | {' | '.join(map(str, cells))} |")
+        lines += [f"| {name} | {why} |" + " |" * 5 for name, why in failures.items()]
     return "\n".join(lines)
 
 
 def evaluate(workload: str, options: argparse.Namespace) -> str:
-    """Examples a second in the evaluation of a model, in turns."""
+    """Examples a second in the evaluations of a model, in turns."""
     lines = [
-        "| | examples a second: median (min, max) | of fedax's time, in turns |", "|---|---|---|",
+        "| | | examples a second: median (min, max) | of fedax's time, in turns: median "
+        "| fastest |", "|---|---|---|---|---|",
     ]
     count = describe(workload, options)["num_test"]
     with contextlib.ExitStack() as stack:
         running, _ = start_all(workload, options, stack)
-        seconds: dict[str, list[float]] = {name: [] for name in running}
-        for turn in range(options.rounds + 1):
-            for name, process in running.items():
-                taken = process.ask("evaluate")["seconds"]
-                if turn:  # the first compiles
-                    seconds[name].append(taken)
-        for name, taken in seconds.items():
-            rates = [count / value for value in taken]
-            ratio = statistics.median(
-                a / b for a, b in zip(taken, seconds["fedax"], strict=True)
-            )
-            lines.append(
-                f"| {name} | {statistics.median(rates):,.0f} ({min(rates):,.0f}, "
-                f"{max(rates):,.0f}) | {ratio:.2f} |"
-            )
+        for kind in EVALUATIONS:
+            seconds: dict[str, list[float]] = {name: [] for name in running}
+            for turn in range(options.rounds + 1):
+                for name, process in running.items():
+                    taken = process.ask(f"evaluate {kind}")["seconds"]
+                    if turn:  # the first compiles
+                        seconds[name].append(taken)
+            for name, taken in seconds.items():
+                rates = [count / value for value in taken]
+                ours = seconds["fedax"]
+                ratio = statistics.median(a / b for a, b in zip(taken, ours, strict=True))
+                lines.append(
+                    f"| {kind} | {name} | {statistics.median(rates):,.0f} ({min(rates):,.0f}, "
+                    f"{max(rates):,.0f}) | {ratio:.2f} | {min(taken) / min(ours):.2f} |"
+                )
     return "\n".join(lines)
 
 

@@ -15,7 +15,37 @@ import workloads
 from jax_models import model_of
 
 
-def bare_loop(model, arrays, batch_size, learning_rate):
+def sgd(gradient, start, num_steps):
+    del start, num_steps
+    return gradient
+
+
+def scaffold(gradient, start, num_steps):
+    """As many sums as SCAFFOLD; the parameters at the start stand for the control variates."""
+    del num_steps
+    return lambda params, k: jax.tree.map(
+        lambda g, own, c: g - own + c, gradient(params, k), start, start
+    )
+
+
+def mime(gradient, start, num_steps):
+    """Three gradients of a minibatch; the parameters at the start stand for the momentum."""
+
+    def add(k, total):
+        return jax.tree.map(lambda t, g: t + g / num_steps, total, gradient(start, k))
+
+    control = jax.lax.fori_loop(0, num_steps, add, jax.tree.map(jnp.zeros_like, start))
+    return lambda params, k: jax.tree.map(
+        lambda g, a, c, m: 0.1 * (g - a + c) + 0.9 * m,
+        gradient(params, k), gradient(start, k), control, start,
+    )
+
+
+# (gradient, parameters at the start, steps) -> (params, k) -> the direction of step k.
+METHODS = {"fedavg": sgd, "scaffold": scaffold, "mime": mime}
+
+
+def bare_loop(model, arrays, batch_size, learning_rate, method="fedavg"):
     """The function (params, starts, sizes, key) -> the last client's params, after one epoch each.
 
     A client is examples start : start + size of the arrays.
@@ -23,10 +53,11 @@ def bare_loop(model, arrays, batch_size, learning_rate):
 
     @jax.jit
     def train(arrays, params, starts, sizes, key):
-        def one_client(_, client):
+        def one_client(params, client):
             start, size = client
+            num_steps = (size + batch_size - 1) // batch_size
 
-            def step(k, params):
+            def gradient(params, k):
                 places = k * batch_size + jnp.arange(batch_size, dtype=jnp.int32)
                 rows = start + jnp.minimum(places, size - 1)
                 batch = {name: array[rows] for name, array in arrays.items()}
@@ -36,10 +67,16 @@ def bare_loop(model, arrays, batch_size, learning_rate):
                     weights = jnp.where(places < size, weights, 0)
                     return (losses * weights).sum() / weights.sum()
 
-                grads = jax.grad(objective)(params)
-                return jax.tree.map(lambda p, g: p - learning_rate * g, params, grads)
+                return jax.grad(objective)(params)
 
-            return jax.lax.fori_loop(0, (size + batch_size - 1) // batch_size, step, params), None
+            direction = METHODS[method](gradient, params, num_steps)
+
+            def step(k, params):
+                return jax.tree.map(
+                    lambda p, d: p - learning_rate * d, params, direction(params, k)
+                )
+
+            return jax.lax.fori_loop(0, num_steps, step, params), None
 
         return jax.lax.scan(one_client, params, (starts, sizes))[0]
 
@@ -67,7 +104,9 @@ def main(name, path, check):
     model = model_of(data, dropout=not check)
     params, key = model.init(jax.random.key(0)), jax.random.key(1)
     arrays = {name: jnp.asarray(array) for name, array in data.arrays.items()}
-    train = bare_loop(model, arrays, workload.batch_size, workload.learning_rate)
+    train = bare_loop(
+        model, arrays, workload.batch_size, workload.learning_rate, workload.method
+    )
     rounds = protocol.Rounds(rate=matrix_rate, versions={"jax": jax.__version__})
     round_index = 0
     while rounds.begin():

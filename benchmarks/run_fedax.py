@@ -5,6 +5,7 @@ import os
 import sys
 
 import jax
+import numpy as np
 
 import fedax
 import protocol
@@ -12,6 +13,13 @@ import workloads
 from fedax.devices.mesh import client_mesh, cores_as_devices, replicate
 from fedax.rounds.evaluation import Evaluator
 from jax_models import model_of
+
+
+def part(data: workloads.Data, start: np.ndarray, end: np.ndarray) -> fedax.FederatedDataset:
+    """The examples of clients from `start` to `end`."""
+    rows = np.concatenate([np.arange(*ends) for ends in zip(start, end, strict=True)])
+    arrays = {name: array[rows] for name, array in data.arrays.items()}
+    return fedax.FederatedDataset(arrays, np.concatenate([[0], np.cumsum(end - start)]))
 
 
 def main(name: str, path: str, check: bool) -> None:
@@ -22,7 +30,7 @@ def main(name: str, path: str, check: bool) -> None:
     data = workloads.load(name, path)
     model = model_of(data, dropout=not check)
     train = fedax.FederatedDataset(data.arrays, data.offsets)
-    algorithm = fedax.fedavg(
+    algorithm = getattr(fedax, workload.method)(
         model, workload.learning_rate, batch_size=workload.batch_size,
         order="sequential" if check else "shuffled",
     )
@@ -42,11 +50,26 @@ def main(name: str, path: str, check: bool) -> None:
         values, weights = metric(model.outputs(params, batch), batch)
         return (values * weights).sum() / weights.sum()
 
-    arrays = data.test()
-    num_test = len(next(iter(arrays.values())))
-    evaluator = Evaluator(model, fedax.FederatedDataset(arrays, [0, num_test]), mesh=mesh)
+    test = fedax.FederatedDataset(data.test(), data.test_offsets())
+    evaluator = Evaluator(model, test, mesh=mesh)
+    # A single step with all of a client's examples does not depend on their order.
+    start, middle, end = data.halves(workload.batch_size if check else workloads.NUM_TEST)
+    halves = fedax.Task(model, part(data, start, middle), part(data, middle, end))
+
+    def personalised() -> float:
+        found = fedax.evaluate_personalized(
+            halves, params, client_learning_rate=workload.learning_rate, num_local_epochs=1,
+            batch_size=workload.batch_size,
+        )
+        return found.overall()["loss"]
+
     rounds = protocol.Rounds(
-        loss, evaluate=lambda: evaluator.overall(params), devices=mesh.size if mesh else 1,
+        loss, devices=mesh.size if mesh else 1,
+        evaluate={
+            "pooled": lambda: evaluator.overall(params)["loss"],
+            "clients": lambda: float(np.nanmean(evaluator.per_client(params)["loss"])),
+            "personalised": personalised,
+        },
         versions={"fedax": fedax.__version__, "jax": jax.__version__},
     )
     while rounds.begin():

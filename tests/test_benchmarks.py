@@ -34,6 +34,17 @@ def benchmark(monkeypatch):
         ("emnist_cnn", 1_206_590, 26**2 * 288 + 24**2 * 18_432 + 9216 * 128 + 128 * 62),
         ("cifar_cnn", 1_626_442, 30**2 * 864 + 28**2 * 18_432 + 12_544 * 128 + 128 * 10),
         ("lstm", 820_522, 80 * (8 * 1024 + 3 * 256 * 1024 + 256 * 90)),
+        ("gru", 622_890, 80 * (8 * 768 + 3 * 256 * 768 + 256 * 90)),
+        ("mlp", 271_862, 784 * 300 + 300 * 100 + 100 * 62),
+        ("autoencoder", 2_837_314, 2 * (784 * 1000 + 1000 * 500 + 500 * 250 + 250 * 30)),
+        ("tags", 5_000_500, 100 * 500),
+        (
+            "resnet18", 11_227_812,
+            144 * 49 * 3 * 64 + 36 * 4 * 9 * 64**2
+            + 9 * (9 * 64 * 128 + 3 * 9 * 128**2 + 64 * 128)
+            + 4 * (9 * 128 * 256 + 3 * 9 * 256**2 + 128 * 256)
+            + 1 * (9 * 256 * 512 + 3 * 9 * 512**2 + 256 * 512) + 512 * 100,
+        ),
     ],
 )
 def test_models_have_the_published_sizes(benchmark, model, num_parameters, products):
@@ -42,7 +53,7 @@ def test_models_have_the_published_sizes(benchmark, model, num_parameters, produ
     assert workloads.flops_an_example(model) == 6 * products
 
 
-@pytest.mark.parametrize("name", ["logistic", "emnist", "cifar"])
+@pytest.mark.parametrize("name", ["logistic", "emnist", "cifar", "resnet18", "tags"])
 def test_a_workload_is_the_same_each_time_it_is_made(benchmark, name, tmp_path, monkeypatch):
     workloads = benchmark("workloads")
     small = workloads.WORKLOADS[name]._replace(num_clients=60, median_examples=4)
@@ -57,6 +68,44 @@ def test_a_workload_is_the_same_each_time_it_is_made(benchmark, name, tmp_path, 
 def make(workloads, name, path):
     workloads.make(name, f"{path}.npz")
     return f"{path}.npz"
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("name", ["mlp", "tags", "scaffold", "mime"])
+def test_the_bare_loop_takes_the_steps_of_each_method(benchmark, name, tmp_path, monkeypatch):
+    workloads, bare = benchmark("workloads"), benchmark("run_bare")
+    small = workloads.WORKLOADS[name]._replace(
+        num_clients=12, median_examples=5, cohort_size=2, model="mlp" if name == "mlp" else "tags",
+    )
+    monkeypatch.setitem(workloads.WORKLOADS, name, small)
+    data = workloads.load(name, make(workloads, name, tmp_path / "small"))
+    model = benchmark("jax_models").model_of(data, dropout=False)
+    arrays = {key: jnp.asarray(array) for key, array in data.arrays.items()}
+    start = model.init(jax.random.key(0))
+    train = bare.bare_loop(model, arrays, small.batch_size, 0.01, small.method)
+    cohort = data.cohort(0)
+    sizes = data.offsets[cohort + 1] - data.offsets[cohort]
+    end = train(start, data.offsets[cohort], sizes, jax.random.key(1))
+    moved = jax.tree.map(lambda a, b: jnp.abs(a - b).max(), start, end)
+    assert 0 < max(map(float, jax.tree.leaves(moved))) < 1
+
+
+def test_halves_of_clients_cover_the_test_examples(benchmark, tmp_path, monkeypatch):
+    workloads = benchmark("workloads")
+    monkeypatch.setattr(workloads, "NUM_TEST", 100)
+    data = workloads.load("mlp", make_small(workloads, monkeypatch, tmp_path))
+    offsets = data.test_offsets()
+    assert offsets[-1] == 100
+    start, middle, end = data.halves()
+    assert (end - start >= 2).all()
+    assert ((middle - start) - (end - middle) <= 1).all()
+    assert (end - start).sum() == sum(size for size in np.diff(offsets) if size >= 2)
+
+
+def make_small(workloads, monkeypatch, folder):
+    small = workloads.WORKLOADS["mlp"]._replace(num_clients=40, median_examples=4)
+    monkeypatch.setitem(workloads.WORKLOADS, "mlp", small)
+    return make(workloads, "mlp", folder / "small")
 
 
 @pytest.mark.quick
