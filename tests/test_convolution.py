@@ -140,6 +140,22 @@ def test_odd_shapes(shape):
 
 
 @pytest.mark.quick
+@pytest.mark.parametrize(
+    ("size", "stride", "places"), [(1, 1, 1), (1, 2, 1), (2, 1, 9), (2, 2, 4), (3, 2, 9)]
+)
+def test_places_of_the_kernel_that_meet_only_padding_are_left_out(size, stride, places):
+    x, kernel = normal(0, 2, size, size, 5), normal(1, 3, 3, 5, 4)
+    strided = partial(fast, strides=(stride, stride))
+    (product,) = (
+        equation for equation in jax.make_jaxpr(strided)(x, kernel).jaxpr.eqns
+        if equation.primitive is primitives.dot_general_p
+    )
+    assert product.invars[1].aval.shape == (5 * places, 4)
+    expected = partial(slow, strides=(stride, stride))
+    assert_close(value_and_gradients(strided, x, kernel), value_and_gradients(expected, x, kernel))
+
+
+@pytest.mark.quick
 def test_by_hand():
     # Row [1, 2, 4] under the kernel [10, 1]: no flip, so 10 * 1 + 2 and 10 * 2 + 4.
     x = jnp.array([1.0, 2.0, 4.0]).reshape(1, 1, 3, 1)

@@ -220,8 +220,9 @@ def _product(
     x: Array, kernel: Array, strides: tuple[int, ...], pads: Pads, precision: Any
 ) -> Array:
     """The equation at the top, for x [B, H, W, C] and the kernel [k, l, C, D]."""
-    height, width, num_channels, num_features = kernel.shape
     out_height, out_width = output_size(x, kernel, strides, pads)
+    kernel, pads = _meeting_the_image(x, kernel, strides, pads)
+    height, width, num_channels, num_features = kernel.shape
     x = lax.pad(x, jnp.zeros((), x.dtype), ((0, 0, 0), *((*pair, 0) for pair in pads), (0, 0, 0)))
 
     def slices(x: Array, window: int, size: int, stride: int, axis: int) -> list[Array]:
@@ -247,6 +248,28 @@ def _product(
         return functools.reduce(operator.add, shifted).astype(x.dtype)
     windows = jnp.concatenate(slices(rows, width, out_width, strides[1], 2), axis=3)
     return multiply(windows, kernel.swapaxes(0, 1).reshape(-1, num_features)).astype(x.dtype)
+
+
+def _meeting_the_image(
+    x: Array, kernel: Array, strides: tuple[int, ...], pads: Pads
+) -> tuple[Array, Pads]:
+    """The kernel without border rows and columns that only meet padding, and the pads for it.
+
+    Of a 3 x 3 kernel one place of nine is left for images of one pixel.
+    """
+    kept, fewer = [], []
+    for size, window, number, stride, (before, after) in zip(
+        x.shape[1:3], kernel.shape[:2], output_size(x, kernel, strides, pads), strides, pads,
+        strict=True,
+    ):
+        met = [
+            i for i in range(window)
+            if any(0 <= stride * h + i - before < size for h in range(number))
+        ]
+        first, last = (met[0], met[-1]) if met else (0, window - 1)
+        kept.append(slice(first, last + 1))
+        fewer.append((before - first, after - (window - 1 - last)))
+    return kernel[tuple(kept)], tuple(fewer)
 
 
 def _scatters(kernel_shape: tuple[int, ...], strides: tuple[int, ...], out_width: int) -> bool:

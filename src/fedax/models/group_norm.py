@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+
+import jax
 import jax.numpy as jnp
 from jax import lax
 
@@ -40,19 +43,66 @@ def group_norm(
     num_channels = x.shape[-1]
     check_groups(num_groups, num_channels)
     wide = (x.astype("float32") if x.dtype.itemsize < 4 else x).reshape(len(x), -1, num_channels)
-    scale, offset = scale.astype(wide.dtype), offset.astype(wide.dtype)
+    y = _normalised(
+        wide, scale.astype(wide.dtype), offset.astype(wide.dtype),
+        jnp.asarray(epsilon, wide.dtype), num_groups,
+    )
+    return y.reshape(x.shape).astype(x.dtype)
 
-    # First over the pixels of a channel, then over the channels of a group: the gradient of a
-    # network takes 0.6 times as long as with both at once, as a group's channels are not together.
-    def group_mean(values: Array) -> Array:
-        """[B, 1, C]."""
-        means = values.mean(1).reshape(len(x), num_groups, -1).mean(2)
-        return jnp.repeat(means, num_channels // num_groups, axis=1)[:, None, :]
 
-    centred = wide - group_mean(wide)
-    variance = group_mean(centred * centred)
-    factor = scale[None, None, :] * lax.rsqrt(variance + jnp.asarray(epsilon, wide.dtype))
-    return (centred * factor + offset[None, None, :]).reshape(x.shape).astype(x.dtype)
+@functools.partial(jax.custom_jvp, nondiff_argnums=(4,))
+def _normalised(
+    x: Array, scale: Array, offset: Array, epsilon: Array, num_groups: int
+) -> Array:
+    """The equation above for x [B, P, C]."""
+    centred, inverse = _standardisation(x, epsilon, num_groups)
+    return centred * (scale[None, None] * inverse) + offset[None, None]
+
+
+@_normalised.defjvp
+def _normalised_jvp(
+    num_groups: int, primals: tuple[Array, ...], tangents: tuple[Array, ...]
+) -> tuple[Array, Array]:
+    r"""The derivative, in a form whose gradient needs two sums over the pixels.
+
+    With z the standardised numbers, :math:`\tau^2 = \sigma^2 + \epsilon` and M a group's mean,
+
+    .. math:: \dot z = (\dot x - M(\dot x) - z M(z \dot x)) / \tau
+        - z \dot\epsilon / (2 \tau^2)
+
+    JAX's own derivative does not know that the mean of z is 0, and adds it up once more. What is
+    constant over the pixels is put together first: then the two sums are that of the output's
+    gradient, and that of it times z.
+    """
+    x, scale, offset, epsilon = primals
+    dx, dscale, doffset, depsilon = tangents
+    centred, inverse = _standardisation(x, epsilon, num_groups)
+    scale, dscale = scale[None, None], dscale[None, None]
+    standard, factor = centred * inverse, scale * inverse
+    slope = (
+        dscale - factor * _group_mean(standard * dx, num_groups)
+        - scale * inverse * inverse * (depsilon / 2)
+    )
+    constant = doffset[None, None] - factor * _group_mean(dx, num_groups)
+    y = centred * factor + offset[None, None]
+    return y, factor * dx + standard * slope + constant
+
+
+def _standardisation(x: Array, epsilon: Array, num_groups: int) -> tuple[Array, Array]:
+    """The differences from the mean [B, P, C], and 1 / tau [B, 1, C]."""
+    centred = x - _group_mean(x, num_groups)
+    return centred, lax.rsqrt(_group_mean(centred * centred, num_groups) + epsilon)
+
+
+def _group_mean(values: Array, num_groups: int) -> Array:
+    """The means over pixels and groups of [B, P, C], as [B, 1, C].
+
+    First over the pixels of a channel, then over the channels of a group: the gradient of a network
+    takes 0.6 times as long as with both at once, as a group's channels are not together.
+    """
+    batch, _, num_channels = values.shape
+    means = values.mean(1).reshape(batch, num_groups, -1).mean(2)
+    return jnp.repeat(means, num_channels // num_groups, axis=1)[:, None, :]
 
 
 def check_groups(num_groups: int, num_channels: int) -> None:
