@@ -123,6 +123,7 @@ class Evaluator:
             self._drawn = sample_examples(
                 self._seed, self.num_all, self.num_examples, round_index
             )
+            self._blocks = None
 
     def overall(self, params: Params) -> dict[str, float]:
         """Metric name -> mean, or score, over the examples of all clients together."""
