@@ -32,7 +32,8 @@ def mime(gradient, start, num_steps):
     """Three gradients of a minibatch; the parameters at the start stand for the momentum."""
 
     def add(k, total):
-        return jax.tree.map(lambda t, g: t + g / num_steps, total, gradient(start, k))
+        grads = gradient(start, k)
+        return jax.tree.map(lambda t, g: t + g / num_steps.astype(g.dtype), total, grads)
 
     control = jax.lax.fori_loop(0, num_steps, add, jax.tree.map(jnp.zeros_like, start))
     return lambda params, k: jax.tree.map(
