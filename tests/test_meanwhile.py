@@ -236,9 +236,9 @@ def test_the_only_batch_is_timed(monkeypatch):
     """Otherwise a batch of a second would pass for one of a microsecond."""
     timed = []
     monkeypatch.setattr(meanwhile, "Budget", lambda seconds: timed.append(seconds) or Budget(0.1))
-    batch = Evaluator._batch
+    measure = Evaluator._measure
     monkeypatch.setattr(
-        Evaluator, "_batch", lambda self, rows: time.sleep(0.02) or batch(self, rows)
+        Evaluator, "_measure", lambda self, *of: time.sleep(0.02) or measure(self, *of)
     )
     reports(num_rounds=6, evaluation_sample=3)
     assert timed[0] >= 0.02

@@ -178,7 +178,8 @@ class _Path(NamedTuple):
     def optimizer(self) -> optax.GradientTransformation:
         """Moves y; its state is (x, w)."""
 
-        def update(grads: Params, state: Any, y: Any = None) -> tuple[Params, Any]:
+        def update(updates: Params, state: Any, params: Any = None) -> tuple[Params, Any]:
+            grads, y = updates, params
             short, long, mixing = (
                 lambda leaf, n=n: n.astype(leaf.dtype) for n in self[:3]
             )

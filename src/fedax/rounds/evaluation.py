@@ -314,7 +314,10 @@ class Walk:
         of = self._of
         metrics, outputs = found
         if of._scores:
-            self._scoring.add(rows, on_host(_flat(outputs), part))
+            whole = on_host(_flat(outputs), part)
+            for first in range(0, len(rows), of._batch_size):  # a sum is then always of a batch
+                batch = slice(first, first + of._batch_size)
+                self._scoring.add(rows[batch], on_host(whole, batch))
         owners = np.searchsorted(of._dataset.offsets, rows, side="right") - 1
         for name, (values, weights) in zip(of._names, jax.device_get(metrics), strict=True):
             value = np.asarray(values.reshape(-1)[part], np.float64)

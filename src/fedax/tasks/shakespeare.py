@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -75,6 +76,5 @@ def _windows(texts: Sequence[np.ndarray], names: np.ndarray) -> FederatedDataset
     starts = [np.arange(begin, begin + len(text) - length + 1)
               for begin, text in zip(begins[:-1], texts, strict=True)]
     offsets = np.cumsum([0, *map(len, starts)])
-    return FederatedDataset(
-        {"tokens": SelectedRows(joined, np.concatenate(starts))}, offsets, names
-    )
+    tokens: Any = SelectedRows(joined, np.concatenate(starts))
+    return FederatedDataset({"tokens": tokens}, offsets, names)
