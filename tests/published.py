@@ -186,7 +186,7 @@ def cifar100_sheets(folder, rng):
 
 WRITE = {
     "cinic10": cinic10, "mnist-writers": mnist_writers, "femnist": femnist,
-    "cifar100-split-anew": cifar100_sheets,
+    "cifar100-resplit": cifar100_sheets,
     "mnist": idx, "fashion-mnist": idx, "cifar10": cifar10, "cifar100": cifar100,
     "cifar100-tff": cifar100_tff,
     "emnist": emnist, "shakespeare": shakespeare, "stackoverflow": stackoverflow,

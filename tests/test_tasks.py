@@ -25,8 +25,8 @@ TASKS_OF_FILES = {
     "cifar10": ("cifar10", {"model": "logistic", "num_clients": 5}, LOSS),
     "cinic10": ("cinic10", {"model": "logistic", "num_clients": 5}, LOSS),
     "cifar100": ("cifar100", {"model": "logistic", "num_clients": 5}, LOSS),
-    "cifar100-split-anew": (
-        "cifar100-split-anew", {"model": "logistic", "num_clients": 5, "partition": "iid"}, LOSS
+    "cifar100-resplit": (
+        "cifar100-resplit", {"model": "logistic", "num_clients": 5, "partition": "iid"}, LOSS
     ),
     "mnist-writers": ("mnist-writers", {"model": "logistic", "num_clients": 3}, LOSS),
     "femnist-328": ("femnist-328", {"model": "logistic", "held_out": 0.2}, LOSS),
@@ -206,7 +206,7 @@ def test_methods_of_the_paper_have_its_numbers():
         "shakespeare": (10, 4, 1200), "shakespeare-leaf": (10, 4, 1200),
         "shakespeare-tff": (10, 4, 1200),
         "cifar10": (10, 20, 4000), "cifar100": (10, 20, 4000), "cifar100-tff": (10, 20, 4000),
-        "cinic10": (10, 20, 4000), "cifar100-split-anew": (10, 20, 4000),
+        "cinic10": (10, 20, 4000), "cifar100-resplit": (10, 20, 4000),
         "emnist": (10, 20, 1500), "emnist-autoencoder": (10, 20, 3000),
         "femnist-328": (10, 20, 1500), "femnist-396": (10, 20, 1500),
         "femnist-328-autoencoder": (10, 20, 3000),

@@ -1,4 +1,4 @@
-"""Data by writer, CIFAR-100 split anew, CINIC-10: made small, and the real files if present."""
+"""Data by writer, CIFAR-100 with another split, CINIC-10: made small, and the real files if present."""
 
 import hashlib
 import io
@@ -100,7 +100,7 @@ def test_what_has_no_download_says_how_to_get_it(monkeypatch):
                        r"get femnist-328 --from FILE_OR_DIR, .*\. There is no download"):
         get_dataset("femnist-328")
     with pytest.raises(DataError, match="with the published split it is the data set cifar100"):
-        get_dataset("cifar100-split-anew", via="packages")
+        get_dataset("cifar100-resplit", via="packages")
 
 
 @pytest.mark.quick
@@ -306,9 +306,9 @@ if REAL.is_dir():
 
     def test_the_real_images_of_cifar100_are_those_of_their_checksums():
         folder = REAL / "cifar100"
-        get_dataset("cifar100-split-anew", source=folder, say=str)
+        get_dataset("cifar100-resplit", source=folder, say=str)
         said = json.loads((folder / "sha256.json").read_text())
-        for split, part in load_dataset("cifar100-split-anew")._asdict().items():
+        for split, part in load_dataset("cifar100-resplit")._asdict().items():
             assert digest(part.arrays["x"].transpose(0, 3, 1, 2)) == said[split]["images_sha256"]
             labels = part.arrays["y"].astype(np.uint8)
             assert digest(labels) == said[split]["labels_sha256"]

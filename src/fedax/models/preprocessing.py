@@ -221,7 +221,7 @@ def inverted() -> Step:
 
 @factory
 def framed(width: int, value: float | Array = 0.0) -> Step:
-    """A frame of so many pixels of one value around each image.
+    """A frame of one value around each image, `width` pixels wide.
 
     Args:
       width: of the frame on each side, at least 1; images of 28 x 28 become 32 x 32 with 2.

@@ -120,9 +120,8 @@ class Evaluator:
     def redraw(self, round_index: int) -> None:
         """Draws the sample of a round, if it is another one for each; begun walks must be over."""
         if self._redraws:
-            self._drawn = sample_examples(
-                self._seed, self.num_all, self.num_examples, round_index
-            )
+            count = self.num_examples
+            self._drawn = sample_examples(self._seed, self.num_all, count, round_index)
             self._blocks = None
 
     def overall(self, params: Params) -> dict[str, float]:
@@ -306,10 +305,7 @@ class Walk:
     def _add(self, rows: np.ndarray, part: slice, found: _Measured) -> None:
         """Adds examples to their clients' sums of weight * value and of weights, in float64.
 
-        Args:
-          rows: which.
-          part: where they are in the block.
-          found: of the block.
+        They are the `part` of a block in which something was `found`.
         """
         of = self._of
         metrics, outputs = found
@@ -350,7 +346,7 @@ def _program(
     """The metrics of all models of a structure on batches, which their numbers tell apart.
 
     With them the outputs, if they are wanted, else (). The batches `first` to `last` - 1 of a
-    block are evaluated, in which so many `rows` count; the results of others are 0.
+    block are evaluated, in which the first `rows` examples count; other results are 0.
     """
 
     def of_a_batch(

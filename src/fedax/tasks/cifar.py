@@ -100,7 +100,7 @@ def load100(
     """CIFAR-100, 50,000 images in 100 classes of 20 groups.
 
     Args:
-      name: of the data set; "cifar100-split-anew" does not have the published test images.
+      name: of the data set; "cifar100-resplit" does not have the published test images.
       model: "resnet18" or "resnet20" with group norm, "cnn" (FedDyn's), "mlp" (two layers of 200)
         or "logistic".
       partition: how the training images are divided among clients; the default is the Pachinko

@@ -183,11 +183,11 @@ TASKS: dict[str, TaskInfo] = {
         load=cifar.load100_tff,
         presets_of="cifar100",
     ),
-    "cifar100-split-anew": TaskInfo(
-        description="CIFAR-100's images split anew, partitioned by Pachinko allocation",
-        dataset="cifar100-split-anew",
+    "cifar100-resplit": TaskInfo(
+        description="CIFAR-100's images with another split, partitioned by Pachinko allocation",
+        dataset="cifar100-resplit",
         models=cifar.MODELS,
-        load=functools.partial(cifar.load100, "cifar100-split-anew"),
+        load=functools.partial(cifar.load100, "cifar100-resplit"),
         presets_of="cifar100",
     ),
     "emnist": TaskInfo(

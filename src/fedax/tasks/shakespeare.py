@@ -49,8 +49,8 @@ def load_leaf(model: str, num_clients: int | None = 1000) -> Task:
 
     Args:
       model: as for `shakespeare`, with a loss at the last character only; "gru" is that paper's.
-      num_clients: at most so many roles, those with the most examples, as in that paper. Of 1,219
-        roles 889 have more than 80 characters in both parts.
+      num_clients: the most roles to take, those with the most examples first, as in that paper.
+        Of 1,219 roles 889 have more than 80 characters in both parts.
     """
     roles = shakespeare.load_lines()
     names, parts = np.array(list(roles)), map(shakespeare.split_lines, roles.values())

@@ -1,7 +1,7 @@
-"""Digits and letters by the persons who wrote them, and CIFAR-100 split anew.
+"""Digits and letters by the persons who wrote them, and CIFAR-100 with another split.
 
 The names say what is in a data set that is a part of another, or differs from the published one:
-`femnist-328` has 328 of LEAF's writers, and `cifar100-split-anew` has CIFAR-100's images, but not
+`femnist-328` has 328 of LEAF's writers, and `cifar100-resplit` has CIFAR-100's images, but not
 its division into training and test images. Results on them are not results on the whole.
 """
 
@@ -66,7 +66,7 @@ SOURCES: Mapping[str, Source] = {
         instead="There is no download of this part of LEAF's writers; all 3,400 writers, as "
         "TensorFlow Federated has them, are the data set emnist.",
     ),
-    "cifar100-split-anew": Source(
+    "cifar100-resplit": Source(
         downloads=(),
         forms=(
             Form(
@@ -75,8 +75,8 @@ SOURCES: Mapping[str, Source] = {
                 lambda files: read_webp_sheets(files[_SHEETS[1]]),
             ),
         ),
-        instead="There is no download of CIFAR-100 split anew; with the published split it is the "
-        "data set cifar100.",
+        instead="There is no download of CIFAR-100 with another split; with the published split it "
+        "is the data set cifar100.",
     ),
 }
 
@@ -141,9 +141,9 @@ PRODUCTS: Mapping[str, Product] = {
         ),
         transform=lambda _: _writers(only_whole=False),
     ),
-    "cifar100-split-anew": Product(
-        source="cifar100-split-anew",
-        description="CIFAR-100's images split anew into 50,000 and 10,000, not as published",
+    "cifar100-resplit": Product(
+        source="cifar100-resplit",
+        description="CIFAR-100's images with another split, 50,000 and 10,000",
         train=_expected(
             1, 50_000,
             x="2b1d59c1609b470ab761575f182fd77d350c4c352dec9acab5bb1cae7350619c",
