@@ -1,4 +1,4 @@
-"""Data by writer, CIFAR-100 with another split, CINIC-10: made small, and the real files if present."""
+"""Data by writer, CIFAR-100 with another split, CINIC-10: made small, and real if present."""
 
 import hashlib
 import io
