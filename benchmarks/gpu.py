@@ -28,11 +28,15 @@ import fedax
 from fedax.models.convolution import Implementation
 from fedax.models.image_cnn import image_cnn
 from fedax.models.mlp import mlp
-from workloads import WORKLOADS, images
+from workloads import WORKLOADS, noisy_pictures
 
 GOAL_SECONDS = 60
 NUM_LAST = 10  # rounds over which the last loss is a mean
 CHUNKS = (50, 10, 1, 25, 5)
+# Shape and classes of the synthetic pictures.
+PICTURES = {
+    "logistic": ((784,), 10), "cifar_cnn": ((32, 32, 3), 10), "emnist_cnn": ((28, 28, 1), 62),
+}
 
 
 class Setting(NamedTuple):
@@ -182,14 +186,15 @@ PARTS = {
 
 def cnn(name: str, implementation: Implementation = "auto") -> fedax.Model:
     """A network of workloads.py by its name there."""
-    shape, num_classes = {"cifar_cnn": ((32, 32, 3), 10), "emnist_cnn": ((28, 28, 1), 62)}[name]
+    shape, num_classes = PICTURES[name]
     return image_cnn(shape, num_classes, implementation=implementation)
 
 
 def image_task(name: str, sizes: np.ndarray, num_test: int) -> fedax.Task:
     """Clients of so many synthetic images, and one of test images with the same classes."""
     num_train = int(sizes.sum())
-    arrays = images(np.random.default_rng(0), name, num_train + num_test)
+    shape, classes = PICTURES[name]
+    arrays = noisy_pictures(np.random.default_rng(0), classes, shape, num_train + num_test)
     train = {key: array[:num_train] for key, array in arrays.items()}
     test = {key: array[num_train:] for key, array in arrays.items()}
     offsets = np.concatenate([[0], np.cumsum(sizes)])

@@ -271,20 +271,26 @@ def offsets_of(rng: np.random.Generator, workload: Workload) -> np.ndarray:
 
 
 def images(classes: int, *shape: int) -> Callable[[np.random.Generator, Workload], Examples]:
-    """A picture of its own for each class, under noise."""
+    """A workload's clients of `noisy_pictures`."""
 
     def make(rng: np.random.Generator, workload: Workload) -> Examples:
         offsets = offsets_of(rng, workload)
-        num_examples = int(offsets[-1])
-        labels = rng.integers(0, classes, num_examples).astype(np.int32)
-        pictures = 0.5 * rng.random((classes, *shape), np.float32)
-        x = rng.standard_normal((num_examples, *shape), np.float32)
-        x *= 0.3  # in place and part by part, as there may be gigabytes
-        for first in range(0, num_examples, 10_000):
-            x[first : first + 10_000] += pictures[labels[first : first + 10_000]]
-        return {"x": x, "y": labels}, offsets
+        return noisy_pictures(rng, classes, shape, int(offsets[-1])), offsets
 
     return make
+
+
+def noisy_pictures(
+    rng: np.random.Generator, classes: int, shape: tuple[int, ...], num_examples: int
+) -> dict[str, np.ndarray]:
+    """A picture of its own for each class, under noise."""
+    labels = rng.integers(0, classes, num_examples).astype(np.int32)
+    pictures = 0.5 * rng.random((classes, *shape), np.float32)
+    x = rng.standard_normal((num_examples, *shape), np.float32)
+    x *= 0.3  # in place and part by part, as there may be gigabytes
+    for first in range(0, num_examples, 10_000):
+        x[first : first + 10_000] += pictures[labels[first : first + 10_000]]
+    return {"x": x, "y": labels}
 
 
 def roles(rng: np.random.Generator, workload: Workload) -> Examples:

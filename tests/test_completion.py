@@ -39,7 +39,7 @@ def completed(script: Path, *words: str) -> list[str]:
 
 @pytest.mark.parametrize(("words", "offered"), [
     (["ru"], ["run"]),
-    (["run", "shakes"], ["shakespeare", "shakespeare-tff"]),
+    (["run", "shakes"], ["shakespeare", "shakespeare-tff", "shakespeare-leaf"]),
     (["run", "digits", "fedada"], ["fedadabound", "fedadagrad", "fedadam"]),
     (["run", "--rounds", "3", "digit"], ["digits"]),
     (["run", "--profile", "digit"], ["digits"]),

@@ -357,7 +357,7 @@ def test_batches_empty_clients_and_packing_change_only_rounding():
     found = measure(x, counting(more, [1, 0, 1, 1, 1]), 5)
     np.testing.assert_allclose(found, expected, rtol=1e-12)
     one = measure(x, counting(cohort, [0, 1, 0, 0]), 5)
-    np.testing.assert_allclose(one, [0, 0], atol=1e-12)
+    np.testing.assert_allclose(one[:2], [0, 0], atol=1e-12)
     assert np.isnan(measure(x, counting(cohort, [0] * 4), 5)).all()
 
 

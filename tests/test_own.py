@@ -95,7 +95,7 @@ import optax
 import fedax
 
 
-def fedexp(model, rate: float = 0.1, **local_options: Unpack[fedax.LocalOptions]):
+def fedmine(model, rate: float = 0.1, **local_options: Unpack[fedax.LocalOptions]):
     """FedAvg by another name.
 
     Args:
@@ -131,7 +131,7 @@ class Method:
 
 
 instance = Method()
-partial = functools.partial(fedexp, rate=0.2)
+partial = functools.partial(fedmine, rate=0.2)
 built = fedax.FederatedAlgorithm(None, None, ())
 number = 3
 
@@ -227,16 +227,16 @@ def assert_same_run(folder, expected):
 
 
 def test_a_users_task_and_method_run_as_fedaxs_own_do(project, capsys):
-    fed("run", "my_tasks.py:reviews", "my_methods.py:fedexp", *SHORT, "rate=0.2", "spread=2.0",
+    fed("run", "my_tasks.py:reviews", "my_methods.py:fedmine", *SHORT, "rate=0.2", "spread=2.0",
         "num_local_steps=3")
     (folder,) = (project / "fedax-runs").iterdir()
-    assert folder.name.startswith("reviews-fedexp-2")
+    assert folder.name.startswith("reviews-fedmine-2")
     out = capsys.readouterr().out
-    assert "fedexp on reviews: 6 clients, 24 training examples" in out
+    assert "fedmine on reviews: 6 clients, 24 training examples" in out
     assert "reviews is from my_tasks.py" in out
     assert "Your task reviews does not have presets; settings have defaults" in out
     config = saved(folder)
-    assert (config["task"], config["algorithm"], config["preset"]) == ("reviews", "fedexp", "none")
+    assert (config["task"], config["algorithm"], config["preset"]) == ("reviews", "fedmine", "none")
     assert config["task_options"] == {"spread": 2.0, "num_clients": 6}  # defaults, too
     assert config["algorithm_options"] == {"rate": 0.2, "num_local_steps": 3}
     source = config["task_source"]
@@ -249,8 +249,8 @@ def test_a_users_task_and_method_run_as_fedaxs_own_do(project, capsys):
     assert set(copies) == {"my_tasks.py", "my_methods.py", "sizes.py"}
     assert copies["my_tasks.py"] == (project / "my_tasks.py").read_bytes()
     page = (folder / "report.html").read_text("utf-8")
-    assert "<h1>fedexp on reviews</h1>" in page
-    assert f"{project / 'my_methods.py'}: fedexp, SHA-256 {sha256(project / 'my_methods.py')}" \
+    assert "<h1>fedmine on reviews</h1>" in page
+    assert f"{project / 'my_methods.py'}: fedmine, SHA-256 {sha256(project / 'my_methods.py')}" \
         in page
     assert (project / "imported.txt").read_text() == "tasks "  # once, and without its script
     # The same numbers as from Python.
@@ -302,7 +302,7 @@ def test_feddyn_from_a_file_killed_and_resumed_elsewhere_equals_uninterrupted(
 
 @pytest.mark.slow
 def test_changed_source_is_a_sentence_and_force_goes_on(project, capsys):
-    fed("run", "my_tasks.py:reviews", "my_methods.py:fedexp", *SHORT, "--out", "r")
+    fed("run", "my_tasks.py:reviews", "my_methods.py:fedmine", *SHORT, "--out", "r")
     old = sha256(project / "my_methods.py")
     (project / "my_methods.py").write_text(METHODS + "\n# another line\n")
     (project / "sizes.py").write_text("SIZES = (3, 5, 4)  # the same\n")
@@ -361,8 +361,8 @@ SENTENCES = {
     "objects": ("my_tasks.py:objects", "The array 'name' holds objects"),
     "file lost": ("my_tasks.py:missing_file", "failed when it was called: FileNotFoundError: "
                   "reviews.csv not found"),
-    "method first": ("my_methods.py:fedexp", "it is a method, not a task. Write a task before it: "
-                     "fedax run TASK my_methods.py:fedexp"),
+    "method first": ("my_methods.py:fedmine", "it is a method, not a task. Write a task before it: "
+                     "fedax run TASK my_methods.py:fedmine"),
     "a preset": ("my_tasks.py:reviews --preset reddi2021", "task reviews does not have presets"),
     "large cohort": ("my_tasks.py:reviews --cohort-size 10",
                      "cohort_size is 10, but the task reviews has only 6"),
@@ -382,10 +382,10 @@ SENTENCES = {
                "my_methods.py:needs needs steps, which has no default: --set steps=VALUE"),
     "both needed": ("my_tasks.py:reviews my_methods.py:needs",
                     "needs rate and steps, which have no defaults: --set rate=VALUE steps=VALUE"),
-    "range": ("my_tasks.py:small my_methods.py:fedexp --cohort-size 2 --set rate=-1",
-              "my_methods.py:fedexp: rate must be above 0, but is -1.0"),
-    "no number": ("my_tasks.py:small my_methods.py:fedexp --set rate=fast",
-                  "my_methods.py:fedexp: rate must be a number, but is 'fast'"),
+    "range": ("my_tasks.py:small my_methods.py:fedmine --cohort-size 2 --set rate=-1",
+              "my_methods.py:fedmine: rate must be above 0, but is -1.0"),
+    "no number": ("my_tasks.py:small my_methods.py:fedmine --set rate=fast",
+                  "my_methods.py:fedmine: rate must be a number, but is 'fast'"),
     "no schedule": ("my_tasks.py:small my_methods.py:scheduled --set rate=constant(-1)",
                     "my_methods.py:scheduled: rate: value must be a finite number at least 0"),
     "built": ("my_tasks.py:small my_methods.py:built",
@@ -399,9 +399,9 @@ SENTENCES = {
     "fails": ("my_tasks.py:small my_methods.py:fails --cohort-size 2",
               "my_methods.py:fails failed when it was called: KeyError: 'rate' (line 67 of"),
     "client": ("my_tasks.py:small my_methods.py:bad_client --cohort-size 2", "my_methods.py"),
-    "wrapper": ("my_tasks.py:small elastik+my_methods.py:fedexp",
+    "wrapper": ("my_tasks.py:small elastik+my_methods.py:fedmine",
                 "Unknown algorithm 'elastik'. Did you mean 'elastic'?"),
-    "behind": ("my_tasks.py:small my_methods.py:fedexp+elastic", "Wrappers come first"),
+    "behind": ("my_tasks.py:small my_methods.py:fedmine+elastic", "Wrappers come first"),
     "both": ("my_tasks.py:reviews my_methods.py:shares --set num_clients=2",
              "Setting 'num_clients' belongs to the task and the algorithm; write "
              "task.num_clients or algorithm.num_clients"),
@@ -514,7 +514,7 @@ def test_a_schedule_of_a_wrappers_rates_is_refused_as_for_fedaxs_own():
 
 @pytest.mark.slow
 def test_presets_of_ours_with_a_method_of_the_users(capsys):
-    config = resolve(task="quadratics", algorithm="elastic+my_methods.py:fedexp")
+    config = resolve(task="quadratics", algorithm="elastic+my_methods.py:fedmine")
     assert (config.preset, config.num_rounds, config.cohort_size) == ("quick", 200, 10)
     assert config.task_options == {"model": "random"}
     assert config.algorithm_options == {"batch_size": 1, "num_local_steps": 10, "order": "iid"}
@@ -524,12 +524,12 @@ def test_presets_of_ours_with_a_method_of_the_users(capsys):
     named = resolve(task="quadratics", algorithm="my_methods.py:fedavg")
     assert named.algorithm == "my_methods.fedavg"
     assert "client_learning_rate" not in named.algorithm_options
-    fed("run", "quadratics", "my_methods.py:fedexp", "--rounds", "1", "--out", "r")
+    fed("run", "quadratics", "my_methods.py:fedmine", "--rounds", "1", "--out", "r")
     assert "Preset quick supplies the settings of the run and of local training; " \
-        "fedexp's own settings have their defaults" in capsys.readouterr().out
+        "fedmine's own settings have their defaults" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name", ["instance", "partial", "by_name", "scheduled", "fedexp"])
+@pytest.mark.parametrize("name", ["instance", "partial", "by_name", "scheduled", "fedmine"])
 def test_methods_of_every_kind(name):
     config = resolve(
         task="my_tasks.py:small", algorithm=f"my_methods.py:{name}", settings={"rate": 0.3}
@@ -639,7 +639,7 @@ def installed(tmp_path, monkeypatch):
         twice = shop.tasks:small
         sizes = shop.sizes:SIZES
         [fedax.algorithms]
-        fedexp = shop.methods:fedexp
+        fedmine = shop.methods:fedmine
         needs = shop.methods:needs
         """,
         shop____init__="", shop__methods=METHODS, shop__sizes="SIZES = (3, 5, 4)\n",
@@ -661,9 +661,9 @@ def installed(tmp_path, monkeypatch):
 
 
 def test_entry_points_run_by_name(installed, project, tmp_path, monkeypatch, capsys):
-    fed("run", "shops", "elastic+fedexp", *SHORT, "--out", "r")
+    fed("run", "shops", "elastic+fedmine", *SHORT, "--out", "r")
     config = saved(Path("r"))
-    assert (config["task"], config["algorithm"]) == ("shops", "elastic+fedexp")
+    assert (config["task"], config["algorithm"]) == ("shops", "elastic+fedmine")
     source = config["task_source"]
     assert (source["module"], source["name"]) == ("shop.tasks", "reviews")
     assert (source["distribution"], source["version"]) == ("shop-tasks", "1.2")
@@ -713,10 +713,10 @@ def test_methods_of_packages_are_listed_with_what_they_send(installed, monkeypat
         monkeypatch.delitem(WRAPPERS, name)
     fed("list", "algorithms", "--json", "--settings")
     rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
-    assert rows["fedexp"]["from"] == "shop-tasks 1.2"
-    assert rows["fedexp"]["copies"] == rows["fedavg"]["copies"] == 2
-    assert rows["fedexp"]["description"] == "FedAvg by another name."
-    assert rows["fedexp"]["settings"][0] == {
+    assert rows["fedmine"]["from"] == "shop-tasks 1.2"
+    assert rows["fedmine"]["copies"] == rows["fedavg"]["copies"] == 2
+    assert rows["fedmine"]["description"] == "FedAvg by another name."
+    assert rows["fedmine"]["settings"][0] == {
         "name": "rate", "type": "number", "default": 0.1, "needed": False, "meaning": "gamma > 0."
     }
     assert "needs rate and steps" in rows["needs"]["problem"]
@@ -978,9 +978,9 @@ def test_one_method_or_task_is_listed_with_its_settings(capsys):
     out = capsys.readouterr().out
     assert "Settings of fedavg, for --set KEY=VALUE:" in out
     assert "  batch_size  whole number; default 20\n      B >= 1" in out
-    fed("list", "algorithms", "my_methods.py:fedexp", "--json")
+    fed("list", "algorithms", "my_methods.py:fedmine", "--json")
     (row,) = json.loads(capsys.readouterr().out)
-    assert (row["from"], row["copies"]) == ("my_methods.py:fedexp", 2)
+    assert (row["from"], row["copies"]) == ("my_methods.py:fedmine", 2)
     assert row["settings"][0]["meaning"] == "gamma > 0."
     fed("list", "tasks", "my_tasks.py:reviews", "--json")
     (row,) = json.loads(capsys.readouterr().out)

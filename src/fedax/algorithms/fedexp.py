@@ -91,7 +91,8 @@ def fedexp(
         return jnp.maximum(1, mean.squared_norm / bound)
 
     def fold(state: ServerState, mean: FedExPUpload, participation: Participation) -> ServerState:
-        step = optax.tree.scale(rate(mean), mean.pseudo_gradient)
+        eta = rate(mean)
+        step = jax.tree.map(lambda d: eta.astype(d.dtype) * d, mean.pseudo_gradient)
         return exchange.server(state, ModelUpdate(step), participation)
 
     changed = exchange._replace(

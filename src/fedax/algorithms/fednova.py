@@ -106,7 +106,8 @@ def _geometric_sum(pull: Array, count: Array) -> Array:
     number = count.astype(pull.dtype)
     small = jnp.clip(pull, 1e-30, 0.5)
     large = jnp.where(pull > 0.5, pull, 1)
+    last = jnp.abs(1 - large) ** number * jnp.where((large > 1) & (count % 2 == 1), -1.0, 1.0)
     return jnp.where(
-        pull > 0.5, (1 - (1 - large) ** count) / large,
+        pull > 0.5, (1 - last) / large,
         jnp.where(pull > 0, -jnp.expm1(number * jnp.log1p(-small)) / small, number),
     )

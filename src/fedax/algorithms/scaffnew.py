@@ -28,6 +28,7 @@ from fedax.data.cohort_data import ClientExamples
 from fedax.factories import factory
 from fedax.optimizers.schedules import ScheduleOrNumber, geometric, steps_at
 from fedax.signatures import own_defaults
+from fedax.validate import check_count, check_number
 
 
 class ScaffnewState(NamedTuple):
@@ -97,6 +98,8 @@ def scaffnew(
       >>> from fedax.models import character_lstm
       >>> algorithm = fedax.scaffnew(character_lstm(16, 1), 0.1, communication_probability=0.2)
     """
+    check_number("communication_probability", communication_probability, above=0, at_most=1)
+    check_count("steps_seed", steps_seed, at_least=0)
     coin = geometric(communication_probability, steps_seed)
     local = LocalTraining.checked(model, client_learning_rate, local_options)
 

@@ -99,9 +99,9 @@ def wrapped(model: Model, through: Callable[[Callable[[Params], Any], Params], A
         return through(lambda whole: model.outputs(whole, batch, **mask), params)
 
     def check(params: Params, arrays: Mapping[str, Any]) -> None:
-        given = model.check
-        if given is not None:
-            through(lambda whole: given(whole, arrays), params)
+        if model.check is not None:
+            whole = jax.eval_shape(lambda own: through(lambda whole: whole, own), params)
+            model.check(whole, arrays)
 
     return model._replace(loss=loss, outputs=outputs, check=check)
 

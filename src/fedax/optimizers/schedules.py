@@ -179,7 +179,8 @@ def geometric(probability: float | Array, seed: int = 0) -> Schedule:
     check_count("seed", seed, at_least=0)
 
     def schedule(round_index: Array) -> Array:
-        draw = jax.random.uniform(jax.random.fold_in(jax.random.key(seed), round_index))
+        key = jax.random.fold_in(jax.random.key(seed), round_index)
+        draw = jax.random.uniform(key, dtype=jnp.float32)  # the same in double precision
         p = jnp.asarray(probability, draw.dtype)
         return 1 + jnp.floor(jnp.log1p(-draw) / jnp.log1p(-p))
 

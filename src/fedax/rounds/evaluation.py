@@ -367,6 +367,7 @@ def _program(
         devices, place = (1, 0) if mesh is None else (mesh.size, jax.lax.axis_index(AXIS))
         places = place * size + jnp.arange(size, dtype=jnp.int32)
 
+        @functools.partial(jax.jit, inline=True)  # traced once, for its shapes and in the loop
         def of_number(number: Array) -> _Measured:
             batch = {
                 key: jax.lax.dynamic_index_in_dim(array, number, keepdims=False)
