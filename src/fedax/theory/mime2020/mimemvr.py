@@ -174,9 +174,9 @@ def lemma_11(
     If :math:`\eta \le \min(1/L, 1/(40 \delta K))` and :math:`a = 1536 \eta^2 \delta^2 K^2`, then
     with :math:`w_k = (8 \eta \delta^2 K / a) (1 + 2/K)^{K-k}`
 
-    .. math:: E f(y_k) + \frac{3\eta}{a} E|V^t|^2 + w_k \Delta_k \le
-        E f(y_{k-1}) + \frac{3\eta}{a} E|V^{t-1}|^2 + w_{k-1} \Delta_{k-1}
-        - \frac\eta4 E|\nabla f(y_{k-1})|^2 + \frac{12534\, \eta^3 \delta^2 K^2 G^2}{S}.
+    .. math:: E f(y_k) + \frac{3\eta}{a} E|V^t|^2 + w_k \Delta_k &\le
+        E f(y_{k-1}) + \frac{3\eta}{a} E|V^{t-1}|^2 + w_{k-1} \Delta_{k-1} \\
+        &\quad - \frac\eta4 E|\nabla f(y_{k-1})|^2 + \frac{12534\, \eta^3 \delta^2 K^2 G^2}{S}.
 
     Args:
       clients, before, eta, K, cohort_size: as for `lemma_9`.

@@ -130,9 +130,9 @@ def lemma_7(
     If :math:`\eta \le \min(1/(18 L), 1/(756 \delta K), 1/(42 \mu K))`, then with
     :math:`a_k = \delta (1 + 3/K)^{K-k}`
 
-    .. math:: \frac\eta4 E|\nabla f(y_{k-1})|^2 \le
-        E f(y_{k-1}) + (1 - \mu \eta) a_{k-1} E|y_{k-1} - x|^2
-        - E f(y_k) - a_k E|y_k - x|^2 + \frac{255 K \max(L, \delta) \eta^2 G^2}{2 S}.
+    .. math:: \frac\eta4 E|\nabla f(y_{k-1})|^2 &\le
+        E f(y_{k-1}) + (1 - \mu \eta) a_{k-1} E|y_{k-1} - x|^2 \\
+        &\quad - E f(y_k) - a_k E|y_k - x|^2 + \frac{255 K \max(L, \delta) \eta^2 G^2}{2 S}.
 
     Args:
       clients, x, eta, K, cohort_size, delta: as for `lemma_5`.
