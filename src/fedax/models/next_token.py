@@ -145,7 +145,8 @@ def next_token(
 def last_token(model: Model, tokens: str = "tokens") -> Model:
     """A model of sequences whose loss and metrics count the last target of each sequence only.
 
-    LEAF's data are so: 80 characters predict one.
+    LEAF's data are so: 80 characters predict one. The loss is that of the outputs, so a dropout of
+    the model does nothing.
 
     Args:
       model: for batches of tokens [B, T + 1], with outputs [B, T, V], such as `character_lstm`.

@@ -64,8 +64,38 @@ def initial_state(
     """
     check_seed(seed)
     require_task(task)
-    require_algorithm(algorithm)
     drawn = initial_params(task.model, seed)
+    if params is None:
+        params = drawn
+    else:
+        params = fitted(_strong(params), drawn, "initial_params", "the model")
+    return state_at(task, algorithm, params)
+
+
+def state_at(task: Task, algorithm: FederatedAlgorithm, params: Params) -> TrainingState:
+    """The state before the first round from these parameters, which are the model's."""
+    require_algorithm(algorithm)
+    server_state, client_state = call_state_inits(algorithm, params)
+    store = ClientStore(_strong(client_state), population(task, algorithm).num_clients)
+    return TrainingState(_strong(server_state), store)
+
+
+def initial_params(model: Model, seed: int) -> Params:
+    """The parameters that a run starts from, init(run_key(seed, 0)).
+
+    Those of fedax's own models are drawn by one program: layer by layer, JAX would compile a few
+    for every shape, 12 s for a ResNet-18 in place of 4.
+
+    Raises:
+      ValueError: if there are none, or some that are not floating point arrays.
+      ModelError: if the model's init fails.
+    """
+    key = run_key(seed, 0)
+    if is_known(model):
+        numbers, structure = partition(model)
+        drawn = _drawn_by(structure)(numbers, key)
+    else:
+        drawn = call_init(model, key)
     if not jax.tree.leaves(drawn):
         raise ValueError(
             f"The model's init returns no parameters but {kind_of(drawn)}, so there is nothing to "
@@ -80,30 +110,7 @@ def initial_state(
                 "floating point arrays. Keep anything else in the functions that use them "
                 "(Equinox: eqx.partition)."
             )
-    drawn = _strong(drawn)
-    if params is None:
-        params = drawn
-    else:
-        params = fitted(_strong(params), drawn, "initial_params", "the model")
-    server_state, client_state = call_state_inits(algorithm, params)
-    store = ClientStore(_strong(client_state), population(task, algorithm).num_clients)
-    return TrainingState(_strong(server_state), store)
-
-
-def initial_params(model: Model, seed: int) -> Params:
-    """The parameters that a run starts from, init(run_key(seed, 0)).
-
-    Those of fedax's own models are drawn by one program: layer by layer, JAX would compile a few
-    for every shape, 12 s for a ResNet-18 in place of 4.
-
-    Raises:
-      ModelError: if the model's init fails.
-    """
-    key = run_key(seed, 0)
-    if not is_known(model):
-        return call_init(model, key)
-    numbers, structure = partition(model)
-    return _drawn_by(structure)(numbers, key)
+    return _strong(drawn)
 
 
 @functools.lru_cache(maxsize=PROGRAMS)

@@ -26,7 +26,7 @@ from fedax.rounds.measurements import held_out, training_evaluator, training_los
 from fedax.rounds.options import Settings
 from fedax.rounds.padding import check_loss
 from fedax.rounds.simulate import cohorts_of
-from fedax.rounds.state import initial_state, population, run_key
+from fedax.rounds.state import initial_params, population, run_key, state_at
 from fedax.rounds.turns import Turn, turns
 from fedax.rounds.untrained import untrained_loss
 from fedax.sweeps.program import (
@@ -76,6 +76,7 @@ class Shared:
     def __init__(self) -> None:
         self._evaluators: dict[Any, tuple[Task, list[tuple[str, Evaluator]]]] = {}
         self._untrained: dict[tuple[int, int], tuple[Task, float]] = {}
+        self._training: dict[Any, tuple[Task, Evaluator | None]] = {}
 
     def untrained_loss(self, task: Task, seed: int) -> float:
         """See `fedax.rounds.untrained.untrained_loss`."""
@@ -83,6 +84,16 @@ class Shared:
         if key not in self._untrained:
             self._untrained[key] = task, untrained_loss(task, seed)
         return self._untrained[key][1]
+
+    def training_evaluator(
+        self, task: Task, settings: Settings, devices: Sequence[Any]
+    ) -> Evaluator | None:
+        """See `fedax.rounds.measurements.training_evaluator`."""
+        wanted = settings.evaluate_training and settings.evaluate_every != 0
+        key = id(task), wanted, tuple(devices)
+        if key not in self._training:
+            self._training[key] = task, training_evaluator(task, settings, client_mesh(devices))
+        return self._training[key][1]
 
     def evaluators(
         self, task: Task, settings: Settings, devices: Sequence[Any]
@@ -171,7 +182,7 @@ class BatchTraining:
         settings, store = self._settings, self.state.client_store
         reader = CohortReader(self._data)
         evaluators = self._shared.evaluators(self._task, settings, self._devices)
-        training = training_evaluator(self._task, settings, client_mesh(self._devices))
+        training = self._shared.training_evaluator(self._task, settings, self._devices)
         sent = None
         if settings.diagnostics:
             sent = communication(self._algorithm, self._task.model, self._task.train.client_at(0))
@@ -307,7 +318,8 @@ def beginning(
     task: Task, algorithms: Sequence[FederatedAlgorithm], seed: int
 ) -> BatchState:
     """The state of a batch before its first round; all settings start from the same parameters."""
-    states = [initial_state(task, algorithm, seed) for algorithm in algorithms]
+    params = initial_params(task.model, seed)
+    states = [state_at(task, algorithm, params) for algorithm in algorithms]
     require_one_structure([(s.server_state, s.client_store.initial_state) for s in states])
     first, *others = (state.client_store.initial_state for state in states)
     clients = jax.tree.map(

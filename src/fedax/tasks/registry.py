@@ -99,7 +99,8 @@ def presets(name: str) -> dict[str, Any]:
         begun = found[tables.pop("like")] if "like" in tables else {}
         both: dict[str, Any] = {key: {} for key in SHARED} | begun
         found[preset] = both | {key: both.get(key, {}) | own for key, own in tables.items()}
-        found[preset]["task"] |= info.own.get(preset.partition("-")[0], {})
+        own = info.own.get(preset.partition("-")[0], {})
+        found[preset]["task"] = found[preset]["task"] | own
     return found
 
 

@@ -59,8 +59,10 @@ def _read(path: Path) -> Iterator[Client]:
             name = _NAME.fullmatch(member.name)
             if not name or not member.isreg() or not 0 < member.size <= _MOST_BYTES:
                 raise ValueError(f"it has an entry {member.name[:80]!r} that is not a sheet")
-            if member.name in seen or len(seen) == _MOST_SHEETS:
+            if member.name in seen:
                 raise ValueError(f"it has {member.name} twice")
+            if len(seen) == _MOST_SHEETS:
+                raise ValueError(f"it has more than {_MOST_SHEETS:,} sheets")
             seen.add(member.name)
             x = _images(cast(BinaryIO, tar.extractfile(member)).read(), member.name)
             y = np.full(len(x), int(name[1]), np.int32)
