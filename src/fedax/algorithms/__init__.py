@@ -5,6 +5,7 @@ shared, in `fedax.clients` and `fedax.rounds`.
 """
 
 from fedax.algorithms.centralised import centralised
+from fedax.algorithms.compressed import compressed
 from fedax.algorithms.elastic import elastic
 from fedax.algorithms.fedadaptive import fedadabound, fedadagrad, fedadam, fedamsgrad, fedyogi
 from fedax.algorithms.fedopt import fedavg, fedavgm, fedopt
@@ -30,6 +31,7 @@ __all__ = [
     "adaalter",
     "centralised",
     "cmime",
+    "compressed",
     "elastic",
     "fedadabound",
     "fedadagrad",

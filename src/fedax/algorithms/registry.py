@@ -63,6 +63,10 @@ PAPERS = {
 }
 # The papers that they build on, by short names.
 EARLIER = {
+    "Alistarh 2017": Paper(
+        "Alistarh et al.", "QSGD: Communication-Efficient SGD via Gradient Quantization and "
+        "Encoding", 2017, "https://arxiv.org/abs/1610.02132",
+    ),
     "Finn 2017": Paper(
         "Finn et al.", "Model-Agnostic Meta-Learning for Fast Adaptation of Deep Networks", 2017,
         "https://arxiv.org/abs/1703.03400",
@@ -70,6 +74,10 @@ EARLIER = {
     "Hsu 2019": Paper(
         "Hsu et al.", "Measuring the Effects of Non-Identical Data Distribution for Federated "
         "Visual Classification", 2019, "https://arxiv.org/abs/1909.06335",
+    ),
+    "Karimireddy 2019": Paper(
+        "Karimireddy et al.", "Error Feedback Fixes SignSGD and other Gradient Compression "
+        "Schemes", 2019, "https://arxiv.org/abs/1901.09847",
     ),
     "Karimireddy 2020": Paper(
         "Karimireddy et al.", "SCAFFOLD: Stochastic Controlled Averaging for Federated Learning",
@@ -151,6 +159,9 @@ ALGORITHMS: dict[str, AlgorithmInfo] = {
 # A wrapper's name comes before what it wraps, as in "local_update_decay+elastic+fedprox"; the
 # second entry is what it wraps when nothing follows.
 WRAPPERS: dict[str, tuple[AlgorithmInfo, str]] = {
+    "compressed": (
+        AlgorithmInfo(algorithms.compressed, "Alistarh 2017; Karimireddy 2019"), "fedavg",
+    ),
     "elastic": (
         AlgorithmInfo(algorithms.elastic, f"{ELASTIC}, Alg. 1, 2", "1 pass held-out"),
         "fedavg",
