@@ -44,6 +44,7 @@ OTHERS = {
     "prior_variance": [0.1, 1.0, 10.0], "num_local_steps": [1, 3, 10, 30],
     "batch_size": [1, 3, 10, 30],
     "dampening": [0.0, 0.5, 0.9], "initial_accumulator": [0.0, 1e-6, 1e-4, 1e-2, 1.0],
+    "levels": [1, 4, 16, 64],
     "bound_rate": [1e-4, 1e-3, 1e-2, 1e-1], "mass": [0.1, 1.0, 10.0], "num_sweeps": [1, 3, 10],
     "held_out_fraction": [0.05, 0.1, 0.3, 0.5], "bias_correction": ["none", "standard", "released"],
     "control_option": ["I", "II"], "gradient_weights": ["all", "last"],
@@ -78,6 +79,15 @@ def server_only(
     return fedax.server_only(model, server_learning_rate, sgdm(momentum))
 
 
+def compressed(
+    model: fedax.Model, client_learning_rate: float = 0.1, server_learning_rate: float = 1.0,
+    levels: Any = 4,
+) -> fedax.FederatedAlgorithm:
+    """QSGD over FedAvg."""
+    inner = fedax.fedavg(model, client_learning_rate, server_learning_rate, **TRAINING)
+    return fedax.compressed(inner, fedax.codecs.qsgd(levels))
+
+
 def elastic(
     model: fedax.Model, client_learning_rate: float = 0.1, server_learning_rate: float = 1.0,
     elasticity: float = 0.5, sensitivity_decay: float = 0.95, held_out_fraction: float = 0.1,
@@ -92,7 +102,7 @@ def elastic(
 
 def method(name: str) -> Callable[..., Any]:
     """(model, **settings) -> algorithm."""
-    own = {"server_only": server_only, "elastic": elastic}
+    own = {"server_only": server_only, "elastic": elastic, "compressed": compressed}
     if name in own:
         return own[name]
     factory = registry.ALGORITHMS[name].factory
