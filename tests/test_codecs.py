@@ -40,11 +40,11 @@ UNBIASED = {
     "qsgd, long": (codecs.qsgd(2), 100, lambda d: math.sqrt(d) / 2, False),
     "terngrad": (codecs.terngrad(), 7, lambda d: (math.sqrt(d) - 1) / 2, False),
     "random_k": (codecs.random_k(0.4), 7, lambda d: d / math.ceil(0.4 * d) - 1, True),
-    "drive": (codecs.drive(), 7, lambda d: 2.92, False),  # noqa: ARG005 - Theorem 4, all d
-    "eden, 2 bits": (codecs.eden(2), 7, lambda d: 0.5, False),  # noqa: ARG005
+    "drive": (codecs.drive(), 7, lambda d: 2.92, False),
+    "eden, 2 bits": (codecs.eden(2), 7, lambda d: 0.5, False),
     # Beyond 64 entries by Hadamard rotations: as for long arrays, up to O(sqrt(log d / d)).
-    "drive, Hadamard": (codecs.drive(), 100, lambda d: 0.571 * 1.1, False),  # noqa: ARG005
-    "eden, Hadamard": (codecs.eden(2), 100, lambda d: 0.133 * 1.1, False),  # noqa: ARG005
+    "drive, Hadamard": (codecs.drive(), 100, lambda d: 0.571 * 1.1, False),
+    "eden, Hadamard": (codecs.eden(2), 100, lambda d: 0.133 * 1.1, False),
 }
 
 
@@ -221,7 +221,8 @@ def test_zeros_stay_zeros(name):
 def test_leaves_of_every_kind(name):
     codec = EVERY[name]
     tree = {
-        "scalar": jnp.asarray(3.0), "one": jnp.ones((1, 1), jnp.float32), "empty": jnp.zeros((0, 3)),
+        "scalar": jnp.asarray(3.0), "one": jnp.ones((1, 1), jnp.float32),
+        "empty": jnp.zeros((0, 3)),
         "half": jnp.asarray(vector((7, 6)), jnp.float16), "bfloat": jnp.ones(9, jnp.bfloat16),
         "long": jnp.asarray(vector(2**12 + 5, dtype=np.float32)),
     }
@@ -245,7 +246,7 @@ def test_a_rotation_keeps_lengths_and_comes_back(size):
 
 
 def test_hadamard_is_hadamards_matrix():
-    from scipy.linalg import hadamard as matrix  # noqa: PLC0415
+    from scipy.linalg import hadamard as matrix
 
     x = jnp.asarray(vector(256))
     np.testing.assert_allclose(hadamard(x), matrix(256) @ x / 16, atol=1e-12)

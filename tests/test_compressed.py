@@ -134,7 +134,7 @@ def test_the_downlink_follows_the_model():
     )
     coded = run(algorithm, 30, diagnostics=True)
     state = coded.state.server_state
-    assert 0 < largest_difference(state.own.copy, state.params)
+    assert largest_difference(state.own.copy, state.params) > 0
     assert coded.history["bits_down"][0] > coded.history["bits_down"][1]
     assert abs(coded.history["train_loss"][-1] / plain.history["train_loss"][-1] - 1) < 0.5
     whole = run(fedax.compressed(
@@ -153,7 +153,7 @@ def test_what_cannot_be_is_refused_with_a_sentence():
         fedax.compressed(fedax.centralised(MODEL))
     with pytest.raises(ValueError, match="downlink must be a biased codec"):
         fedax.compressed(fedax.fedavg(MODEL), downlink=codecs.qsgd())
-    with pytest.raises(TypeError, match="codec must be one of fedax.codecs"):
+    with pytest.raises(TypeError, match="codec must be one of"):
         fedax.compressed(fedax.fedavg(MODEL), "qsgd")
     with pytest.raises(fedax.AlgorithmError, match="sends an older model"):
         run(fedax.compressed(fedax.mimemvr(MODEL), downlink=codecs.sign()))
@@ -161,7 +161,7 @@ def test_what_cannot_be_is_refused_with_a_sentence():
     (exchange,) = plain.exchanges
     own = plain._replace(exchanges=(exchange._replace(
         client=lambda *a: exchange.client(*a)._replace(upload={"x": jnp.zeros((3, 2))}),
-        server=lambda state, mean, participation: state,  # noqa: ARG005
+        server=lambda state, mean, participation: state,
     ),))
     with pytest.raises(fedax.AlgorithmError, match="upload=function"):
         run(fedax.compressed(own, codecs.sign()))

@@ -54,7 +54,8 @@ TRACED = {
 }
 # What cannot be traced: functions, names of choices, lengths of arrays.
 STATIC = {
-    "model", "algorithm", "build", "codec", "downlink", "base", "client_optimizer", "server_optimizer", "optimizer",
+    "model", "algorithm", "build", "codec", "downlink", "base", "client_optimizer",
+    "server_optimizer", "optimizer",
     "share", "restart", "bias_correction", "control_option", "sensitivity", "output", "rule",
     "weighting", "order", "batch_size", "sensitivity_batch_size", "loss_batch_size", "window",
 }

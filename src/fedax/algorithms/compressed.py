@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -151,9 +151,14 @@ def compressed(
             f"downlink must be a biased codec, such as fedax.codecs.top_k(0.1), but is {downlink}. "
             "The errors of an unbiased one would move the clients' copy away from the model."
         )
+    algorithm = _coded_uploads(algorithm, codec)
+    return algorithm if downlink is None else _coded_broadcasts(algorithm, downlink)
+
+
+def _coded_uploads(algorithm: FederatedAlgorithm, codec: Codec) -> FederatedAlgorithm:
+    """The algorithm whose clients code what they upload."""
     remembers = not codec.unbiased
     coder = with_feedback(codec) if remembers else codec
-    last = len(algorithm.exchanges) - 1
 
     def init_client(params: Params) -> CompressedClient:
         return CompressedClient(algorithm.init_client(params), tuple(
@@ -161,8 +166,40 @@ def compressed(
             for exchange in algorithm.exchanges
         ))
 
+    def sent(params: Params, message: PyTree, upload: PyTree) -> tuple[float, float]:
+        del params
+        return bits_as_they_are(message), about(coder, upload, EXACT)
+
+    def coded(index: int, exchange: Exchange) -> Exchange:
+        def client(message: PyTree, state: PyTree, data: ClientExamples, key: Array) -> Reply:
+            reply = exchange.client(message, state.inner if remembers else state, data, key)
+            memory = None
+            if remembers:
+                memory = _first_use(state.memory[index], data.repeat)
+                _require_layout(reply.upload, memory, index)
+            upload, bits, memory = encode_tree(
+                coder, jax.random.fold_in(key, _CODEC), reply.upload, memory, EXACT
+            )
+            after = reply.client_state
+            if remembers:
+                kept = (*state.memory[:index], memory, *state.memory[index + 1 :])
+                after = CompressedClient(after, kept)
+            info = {**reply.info, "bits_up": (bits, jnp.ones_like(bits))}
+            return reply._replace(upload=upload, client_state=after, info=info)
+
+        return exchange._replace(client=client, sent=sent)
+
+    return algorithm._replace(
+        init_client=init_client if remembers else algorithm.init_client,
+        exchanges=tuple(coded(i, exchange) for i, exchange in enumerate(algorithm.exchanges)),
+    )
+
+
+def _coded_broadcasts(algorithm: FederatedAlgorithm, codec: Codec) -> FederatedAlgorithm:
+    """The algorithm whose clients follow the model with a copy."""
+    last = len(algorithm.exchanges) - 1
+
     def init(params: Params) -> WrapperState:
-        assert downlink is not None
         state = algorithm.init(params)
         leaves = jax.tree.leaves(params)
         own = {id(leaf) for leaf in leaves}
@@ -174,36 +211,9 @@ def compressed(
             )
         whole = jnp.asarray(bits_as_they_are(params), float)  # a client's first message
         copy = jax.tree.map(jnp.asarray, params)
-        return WrapperState(state, Broadcast(copy, init_tree(downlink, params), whole))
-
-    def coded(index: int, exchange: Exchange) -> Exchange:
-        def client(message: PyTree, state: PyTree, data: ClientExamples, key: Array) -> Reply:
-            inner = state.inner if remembers else state
-            reply = exchange.client(message, inner, data, key)
-            memory = None
-            if remembers:
-                memory = _first_use(state.memory[index], data.repeat)
-                _require_layout(reply.upload, memory, index)
-            upload, bits, memory = encode_tree(
-                coder, jax.random.fold_in(key, _CODEC), reply.upload, memory, EXACT
-            )
-            after = reply.client_state
-            if remembers:
-                kept = (*state.memory[:index], memory, *state.memory[index + 1:])
-                after = CompressedClient(after, kept)
-            info = {**reply.info, "bits_up": (bits, jnp.ones_like(bits))}
-            return reply._replace(upload=upload, client_state=after, info=info)
-
-        def sent(params: Params, message: PyTree, upload: PyTree) -> tuple[float, float]:
-            del params
-            return bits_as_they_are(message), about(coder, upload, EXACT)
-
-        return exchange._replace(client=client, sent=sent)
+        return WrapperState(state, Broadcast(copy, init_tree(codec, params), whole))
 
     def followed(index: int, exchange: Exchange) -> Exchange:
-        """The exchange on the clients' copy of the model."""
-        assert downlink is not None
-
         def broadcast(state: WrapperState) -> CompressedMessage:
             message = exchange.broadcast(with_params(state.inner, state.own.copy))
             model = {id(leaf) for leaf in jax.tree.leaves(state.own.copy)}
@@ -226,7 +236,7 @@ def compressed(
                 return state
             change = jax.tree.map(jnp.subtract, state.params, state.own.copy)
             key = jax.random.key(0)  # biased codecs draw nothing
-            change, bits, memory = encode_tree(downlink, key, change, state.own.memory)
+            change, bits, memory = encode_tree(codec, key, change, state.own.memory)
             copy = jax.tree.map(jnp.add, state.own.copy, change)
             return state._replace(own=Broadcast(copy, memory, bits))
 
@@ -235,18 +245,14 @@ def compressed(
             *arrays, _ = jax.tree.leaves(message)  # the number of bits itself is not sent
             down, up = exchange.sent(params, arrays, upload)
             if index == 0:
-                down += about(downlink, params) - bits_as_they_are(params)
+                down += about(codec, params) - bits_as_they_are(params)
             return down, up
 
         return exchange._replace(broadcast=broadcast, client=client, server=server, sent=sent)
 
-    exchanges = tuple(coded(i, exchange) for i, exchange in enumerate(algorithm.exchanges))
-    if downlink is not None:
-        exchanges = tuple(followed(i, exchange) for i, exchange in enumerate(exchanges))
     return algorithm._replace(
-        init=algorithm.init if downlink is None else init,
-        init_client=init_client if remembers else algorithm.init_client,
-        exchanges=exchanges,
+        init=init,
+        exchanges=tuple(followed(i, exchange) for i, exchange in enumerate(algorithm.exchanges)),
     )
 
 

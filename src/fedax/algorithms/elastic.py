@@ -27,7 +27,7 @@ from fedax.algorithm import (
 )
 from fedax.clients.minibatches import Minibatch, count_local_steps, fold_minibatches
 from fedax.clients.precision import sum_dtype
-from fedax.codecs.codec import bits_as_they_are
+from fedax.codecs.codec import sent_around
 from fedax.data.cohort_data import ClientExamples
 from fedax.data.hold_out import hold_out
 from fedax.factories import factory
@@ -222,11 +222,6 @@ def elastic(
         inner = {} if last.report is None else last.report(_inner(upload))
         return {**inner, "boosted_share": boosted_share(_sensitivity(upload), elasticity)}
 
-    def sent(params: Params, message: PyTree, upload: ElasticUpload) -> tuple[float, float]:
-        assert last.sent is not None
-        down, up = last.sent(params, message, upload.inner)
-        return down, up + bits_as_they_are(upload.sensitivity)
-
     return algorithm._replace(
         init=lambda params: WrapperState(algorithm.init(params), ()),
         exchanges=(
@@ -234,7 +229,7 @@ def elastic(
             last._replace(
                 broadcast=broadcast, client=client, server=server, report=report,
                 upload=lambda params: ElasticUpload((last.upload or ModelUpdate)(params), params),
-                sent=last.sent and sent,
+                sent=sent_around(last.sent),
             ),
         ),
     )

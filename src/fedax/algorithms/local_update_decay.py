@@ -26,7 +26,7 @@ from fedax.algorithm import (
 )
 from fedax.clients.gradients import full_loss
 from fedax.clients.precision import sum_dtype
-from fedax.codecs.codec import bits_as_they_are
+from fedax.codecs.codec import sent_around
 from fedax.data.cohort_data import ClientExamples
 from fedax.factories import factory
 from fedax.validate import check_choice, check_count, check_number, quoted
@@ -234,31 +234,23 @@ def local_update_decay(
                 own=next_plateau(state.own, mean.loss, patience, cooldown, threshold, rule)
             )
 
-        inner = first.exchanges[index]
-        inner_report, inner_sent = inner.report, inner.sent
-
-        def report(mean: PyTree) -> Any:
-            assert inner_report is not None
-            return inner_report(mean.inner if index == last else mean)
-
-        def upload(params: Params) -> PyTree:
-            like = (inner.upload or ModelUpdate)(params)
-            return DecayUpload(like, jnp.zeros(())) if index == last else like
-
-        def sent(params: Params, message: PyTree, upload: PyTree) -> tuple[float, float]:
-            assert inner_sent is not None
-            if index < last:
-                return inner_sent(params, message, upload)
-            down, up = inner_sent(params, message, upload.inner)
-            return down, up + bits_as_they_are(upload.loss)
-
-        return Exchange(
-            broadcast, client, server, report=inner_report and report, upload=upload,
-            sent=inner_sent and sent,
-        )
+        inner = first.exchanges[index]._replace(broadcast=broadcast, client=client, server=server)
+        return _with_loss(inner) if index == last else inner
 
     # The loss is measured in the last exchange, before which no method moves its parameters.
     return first._replace(init=init, exchanges=tuple(map(controlled, range(last + 1))))
+
+
+def _with_loss(exchange: Exchange) -> Exchange:
+    """What an exchange says of its upload, where the upload is a `DecayUpload`."""
+    report = exchange.report
+    return exchange._replace(
+        report=report and (lambda mean: report(mean.inner)),
+        upload=lambda params: DecayUpload(
+            (exchange.upload or ModelUpdate)(params), jnp.zeros(())
+        ),
+        sent=sent_around(exchange.sent),
+    )
 
 
 def next_plateau(

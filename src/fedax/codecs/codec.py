@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 
-from fedax.algorithm import Array, PyTree
+from fedax.algorithm import Array, Params, PyTree
 from fedax.factories import written
+
+Sent: TypeAlias = Callable[[Params, PyTree, PyTree], tuple[float, float]]
 
 
 class Encoded(NamedTuple):
@@ -150,6 +152,18 @@ def bits_as_they_are(tree: PyTree) -> float:
     """The bits of the arrays of a tree without a code."""
     return float(sum(leaf.size * number_bits(leaf) for leaf in jax.tree.leaves(tree)
                      if hasattr(leaf, "dtype")))
+
+
+def sent_around(sent: Sent | None) -> Sent | None:
+    """`Exchange.sent` of a wrapper whose upload has the wrapped one in a field `inner`."""
+    if sent is None:
+        return None
+
+    def around(params: Params, message: PyTree, upload: Any) -> tuple[float, float]:
+        down, up = sent(params, message, upload.inner)
+        return down, up + bits_as_they_are(upload._replace(inner=()))
+
+    return around
 
 
 def _leaves(tree: PyTree, exact: tuple[str, ...]) -> list[tuple[Array, bool]]:

@@ -46,7 +46,7 @@ def eden(bits: int = 2) -> Codec:
     r"""EDEN (Vargaftik et al. 2022, Algorithm 1) with a whole number of bits an entry; unbiased.
 
     .. math::
-        z = \sqrt d\, R x / \lVert x \rVert, \qquad q_i = \text{the centroid nearest to } z_i, \qquad
+        z = \sqrt d\, R x / \lVert x \rVert, \qquad q_i = \text{the centroid nearest to } z_i, \\
         Q(x) = S\, R^{-1} q, \qquad S = \lVert x \rVert^2 / \langle R x, q \rangle
 
     The 2^b centroids are those of Lloyd and Max for a standard normal variable. Variance:

@@ -28,12 +28,13 @@ def elias_omega(numbers: Array) -> Array:
 
 
 def rice_bits(chosen: Array, size: int) -> Array:
-    r"""m of the Golomb-Rice code of the gaps between k of d positions, int32 scalar.
+    r"""M of the Golomb-Rice code of the gaps between k of d positions, int32 scalar.
 
     .. math:: m = \max(0,\, 1 + \lfloor \log_2 (\log(\varphi - 1) / \log(1 - k / d)) \rfloor)
 
-    with the golden ratio phi (Sattler, Wiedemann, Müller, Samek, "Robust and communication-efficient
-    federated learning from non-iid data", 2019, equation 17). A gap g takes floor((g - 1) / 2^m) +
+    with the golden ratio phi (Sattler, Wiedemann, Müller, Samek, "Robust and
+    communication-efficient federated learning from non-iid data", 2019, equation 17).
+    A gap g takes floor((g - 1) / 2^m) +
     1 + m bits.
 
     Example:

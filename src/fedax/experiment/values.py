@@ -78,8 +78,8 @@ READERS: dict[str, Callable[[str], Any]] = {
 }
 # Of annotations that cannot be evaluated, by a word in their text.
 WRITTEN = {
-    "Schedule": (NUMBER, SCHEDULE), "BaseOptimizer": (BASE,), "GradientTransformation": (OPTIMIZER,),
-    "Codec": (CODEC,),
+    "Schedule": (NUMBER, SCHEDULE), "BaseOptimizer": (BASE,), "Codec": (CODEC,),
+    "GradientTransformation": (OPTIMIZER,),
 }
 
 

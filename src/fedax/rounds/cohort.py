@@ -28,7 +28,6 @@ from fedax.measures.diagnostics import Directions, direction, round_geometry
 from fedax.mistakes.algorithm import call_broadcast, call_client, call_report, call_server
 from fedax.rounds.uploads import acceptable, all_finite, overflows
 
-
 # Info that adds up over the exchanges of a round.
 BITS = {"bits_up", "bits_down"}
 
