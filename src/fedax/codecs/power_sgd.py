@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from fedax.algorithm import Array, PyTree
-from fedax.codecs.codec import Codec, Encoded, fixed, number_bits
+from fedax.codecs.codec import Codec, Encoded, fixed, norm, number_bits
 from fedax.factories import factory
 from fedax.validate import check_count
 
@@ -61,9 +61,25 @@ def power_sgd(rank: int = 2) -> Codec:
         if is_small(array):
             return Encoded(array, fixed(array.size * number_bits(array)), memory)
         matrix = array.reshape(-1, array.shape[-1])
-        p, _ = jnp.linalg.qr(jnp.matmul(matrix, memory, precision="highest"))
+        # A factor of 0, as of an array of zeros, would stay 0.
+        start = jnp.where((memory != 0).any(0)[None, :], memory, init(array))
+        p = _orthogonalised(jnp.matmul(matrix, start, precision="highest"))
         q = jnp.matmul(matrix.T, p, precision="highest")
         decoded = jnp.matmul(p, q.T, precision="highest").reshape(array.shape)
         return Encoded(decoded, fixed((p.size + q.size) * number_bits(array)), q)
 
     return Codec(encode, init, unbiased=False)
+
+
+def _orthogonalised(matrix: Array) -> Array:
+    """The columns made orthonormal one after the other; 0 where one depends on those before."""
+    done: list[Array] = []
+    for column in matrix.T:
+        rest = column
+        for other in done:
+            rest = rest - jnp.vdot(other, rest, precision="highest") * other
+        length = norm(rest)
+        is_new = length > 1e-5 * norm(column)
+        unit = rest / jnp.where(is_new, length, 1)
+        done.append(jnp.where(jnp.isnan(length) | is_new, unit, 0))
+    return jnp.stack(done, 1)

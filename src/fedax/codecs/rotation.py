@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from fedax.algorithm import Array
 
-# Up to this length a vector is multiplied by a uniformly random orthogonal matrix.
+# Up to this length the rotation is uniformly random.
 SMALL = 64
 # Pairs of Hadamard rotations of longer ones.
 PAIRS = 2
@@ -30,8 +30,7 @@ def rotate(key: Array, vector: Array, *, back: bool = False) -> Array:
       True
     """
     if vector.size <= SMALL:
-        matrix = _uniform(key, vector.size, vector.dtype)
-        return jnp.matmul(matrix.T if back else matrix, vector, precision="highest")
+        return _uniform(key, vector, back=back)
     n = 1 << (vector.size.bit_length() - 1)
     parts = [slice(0, n), slice(vector.size - n, vector.size)] * PAIRS
     steps = list(enumerate(parts))
@@ -65,7 +64,22 @@ def hadamard(vector: Array) -> Array:
     return vector
 
 
-def _uniform(key: Array, size: int, dtype: jnp.dtype) -> Array:
-    """A uniformly random orthogonal matrix [size, size] (Mezzadri 2007)."""
-    q, r = jnp.linalg.qr(jax.random.normal(key, (size, size), dtype))
-    return q * jnp.sign(jnp.diagonal(r))[None, :]
+def _uniform(key: Array, vector: Array, *, back: bool) -> Array:
+    """The vector times a uniformly random orthogonal matrix (Stewart 1980).
+
+    Of reflections H_1 ... H_d and random signs: H_k takes the k-th unit vector to a uniformly random
+    one of the last d - k + 1 coordinates. (A QR decomposition waited for ever in a loop on a CPU.)
+    """
+    drawn = jax.random.normal(key, (vector.size, vector.size), vector.dtype)
+    normals = jnp.triu(drawn)
+    normals = normals / jnp.linalg.norm(normals, axis=1, keepdims=True)
+    normals -= jnp.eye(vector.size, dtype=vector.dtype)
+    sizes = jnp.square(normals).sum(1)
+    # Of the last coordinate there is but one unit vector and its opposite: a sign.
+    factors = jnp.where(sizes > 0, 2 / jnp.where(sizes > 0, sizes, 1), 0)
+
+    def reflect(vector: Array, one: tuple[Array, Array]) -> tuple[Array, None]:
+        normal, factor = one
+        return vector - factor * jnp.vdot(normal, vector, precision="highest") * normal, None
+
+    return jax.lax.scan(reflect, vector, (normals, factors), reverse=not back)[0]
