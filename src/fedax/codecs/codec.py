@@ -39,11 +39,13 @@ class Codec(NamedTuple):
       init: `(array) -> memory` before the first message, `()` if there is none; only the shape and
         dtype of the array matter.
       unbiased: whether E[decoded] = array, over the key. One that is not needs `with_feedback`.
+      any_precision: whether `encode` also takes arrays of less than 32 bits.
     """
 
     encode: Callable[[Array, Array, PyTree], Encoded]
     init: Callable[[Array], PyTree]
     unbiased: bool
+    any_precision: bool = False
 
     def __repr__(self) -> str:
         return f"Codec({written(self) or 'your own'})"
@@ -87,7 +89,7 @@ def with_feedback(codec: Codec) -> Codec:
 def init_tree(codec: Codec, tree: PyTree, exact: tuple[str, ...] = ()) -> tuple[PyTree, ...]:
     """The memory before the first message of each array of a tree, in the order of its leaves."""
     return tuple(
-        codec.init(_wide(jnp.asarray(leaf))) if is_coded else ()
+        codec.init(_taken(codec, jnp.asarray(leaf))) if is_coded else ()
         for leaf, is_coded in _leaves(tree, exact)
     )
 
@@ -99,7 +101,8 @@ def encode_tree(
     """Every array of a tree after its way through a codec.
 
     Arrays are coded one by one. A single number is sent as it is, and an empty array costs nothing.
-    Arrays of less than 32 bits are coded in float32 and decoded to their own dtype.
+    Arrays of less than 32 bits are coded in float32, so a number in a message has 32 bits, and
+    decoded to their own dtype; `identity` sends them as they are.
 
     Args:
       codec: any codec.
@@ -125,7 +128,8 @@ def encode_tree(
     for place, (leaf, is_coded) in enumerate(_leaves(tree, exact)):
         found = Encoded(leaf, fixed(leaf.size * number_bits(leaf)), ())
         if is_coded:
-            found = codec.encode(jax.random.fold_in(key, place), _wide(leaf), memory[place])
+            own = jax.random.fold_in(key, place)
+            found = codec.encode(own, _taken(codec, leaf), memory[place])
         decoded.append(found.decoded.astype(leaf.dtype))
         kept.append(found.memory)
         total += found.bits
@@ -181,7 +185,7 @@ def number_bits(array: Any) -> int:
 
 def fixed(bits: Any) -> Array:
     """A number of bits as `Encoded` has it."""
-    return jnp.asarray(bits).astype(float)
+    return jnp.asarray(bits, float)
 
 
 def norm(array: Array) -> Array:
@@ -191,6 +195,7 @@ def norm(array: Array) -> Array:
     return scale * jnp.sqrt(jnp.square(array / scale).sum())
 
 
-def _wide(leaf: Array) -> Array:
-    """The array in float32 at least."""
-    return leaf if number_bits(leaf) >= 32 else leaf.astype(jnp.float32)
+def _taken(codec: Codec, leaf: Array) -> Array:
+    """The array as the codec takes it."""
+    narrow = number_bits(leaf) < 32 and not codec.any_precision
+    return leaf.astype(jnp.float32) if narrow else leaf

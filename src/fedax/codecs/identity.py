@@ -24,4 +24,4 @@ def identity() -> Codec:
         del key
         return Encoded(array, fixed(array.size * number_bits(array)), memory)
 
-    return Codec(encode, no_memory, unbiased=True)
+    return Codec(encode, no_memory, unbiased=True, any_precision=True)

@@ -28,14 +28,13 @@ def elias_omega(numbers: Array) -> Array:
 
 
 def rice_bits(chosen: Array, size: int) -> Array:
-    r"""M of the Golomb-Rice code of the gaps between k of d positions, int32 scalar.
+    r"""The m of the Golomb-Rice code of the gaps between k of d positions, int32 scalar.
 
     .. math:: m = \max(0,\, 1 + \lfloor \log_2 (\log(\varphi - 1) / \log(1 - k / d)) \rfloor)
 
     with the golden ratio phi (Sattler, Wiedemann, Müller, Samek, "Robust and
-    communication-efficient federated learning from non-iid data", 2019, equation 17).
-    A gap g takes floor((g - 1) / 2^m) +
-    1 + m bits.
+    communication-efficient federated learning from non-iid data", 2019, equation 17). A gap g takes
+    floor((g - 1) / 2^m) + 1 + m bits.
 
     Example:
       >>> rice_bits(jnp.int32(10), 1000).tolist()
@@ -56,7 +55,7 @@ def gaps(chosen: Array) -> Array:
       int32 [d], of no meaning where nothing was chosen.
 
     Example:
-      >>> gaps(jnp.array([False, True, True, False, True])).tolist()[1:5:1]
+      >>> gaps(jnp.array([False, True, True, False, True])).tolist()[1:]
       [2, 1, 1, 2]
     """
     places = jnp.arange(chosen.size, dtype=jnp.int32)

@@ -69,5 +69,5 @@ def levels_bits(level: Array) -> Array:
     sparse = elias_omega(count + 1).astype(float) + total(
         jnp.where(chosen, gap + 1 + elias_omega(level), 0)
     )
-    dense = total(elias_omega(level + 1) + chosen)
+    dense = total(elias_omega(level + 1) + chosen.astype(jnp.int32))
     return jnp.minimum(sparse, dense)

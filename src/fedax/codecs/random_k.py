@@ -38,7 +38,8 @@ def random_k(share: float | Array = 0.1) -> Codec:
 
     def encode(key: Array, array: Array, memory: PyTree) -> Encoded:
         count = part_of(share, array.size)
-        places = jax.random.permutation(key, array.size).reshape(array.shape)
+        places = jax.random.permutation(key, jnp.arange(array.size, dtype=jnp.int32))
+        places = places.reshape(array.shape)
         factor = jnp.where(places < count, array.size / count.astype(array.dtype), 0)
         # Times 0, so that a NaN that was not drawn is seen.
         return Encoded(array * factor, fixed(count) * number_bits(array), memory)
