@@ -67,15 +67,15 @@ def hadamard(vector: Array) -> Array:
 def _uniform(key: Array, vector: Array, *, back: bool) -> Array:
     """The vector times a uniformly random orthogonal matrix (Stewart 1980).
 
-    Of reflections H_1 ... H_d and random signs: H_k takes the k-th unit vector to a uniformly random
-    one of the last d - k + 1 coordinates. (A QR decomposition waited for ever in a loop on a CPU.)
+    The product of reflections H_1 ... H_d, of which H_k takes the k-th unit vector to a uniformly
+    random one of the last d - k + 1 coordinates; H_d is a random sign. A QR decomposition, mapped
+    over many keys in a loop, did not return on a CPU with two cores.
     """
     drawn = jax.random.normal(key, (vector.size, vector.size), vector.dtype)
     normals = jnp.triu(drawn)
     normals = normals / jnp.linalg.norm(normals, axis=1, keepdims=True)
     normals -= jnp.eye(vector.size, dtype=vector.dtype)
     sizes = jnp.square(normals).sum(1)
-    # Of the last coordinate there is but one unit vector and its opposite: a sign.
     factors = jnp.where(sizes > 0, 2 / jnp.where(sizes > 0, sizes, 1), 0)
 
     def reflect(vector: Array, one: tuple[Array, Array]) -> tuple[Array, None]:
