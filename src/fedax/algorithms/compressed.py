@@ -98,7 +98,7 @@ def compressed(
 
     and a round starts from w_t wherever the method would start from x_t, in all of its exchanges.
     What is missing in w is in the next difference, so this needs no other memory. Every client must
-    receive every message; one that was away catches up.
+    receive every message, also in rounds without it; `bits_down` counts the round's own.
 
     Scalars of an upload, weights, and the arrays of optimizers and of `fedax.elastic` that must not
     be negative are sent as they are.
