@@ -31,6 +31,9 @@ def main(dtype_name):  # noqa: PLR0915
     algorithms = {
         "fedyogi": fedax.fedyogi(task.model, 0.05, 0.1, **local),
         "scaffold": fedax.scaffold(task.model, 0.05, **local),
+        "compressed scaffold": fedax.compressed(
+            fedax.scaffold(task.model, 0.05, **local), fedax.codecs.top_k(0.3)
+        ),
         "mime": fedax.mime(task.model, 0.05, fedax.base_optimizers.sgdm(0.9), **local),
     }
     options = {"num_rounds": 20, "cohort_size": 7, "evaluate_every": 5, "diagnostics": True}

@@ -16,7 +16,7 @@ import optax
 import pytest
 
 import fedax
-from fedax import algorithms, base_optimizers, optimizers, train
+from fedax import algorithms, base_optimizers, codecs, optimizers, train
 from fedax.algorithms.registry import ALGORITHMS, WRAPPERS
 from fedax.clients.local_training import LocalOptions
 from fedax.data import CohortReader
@@ -60,7 +60,8 @@ TRACED = {
 }
 # What cannot be traced: functions, names of choices, lengths of arrays.
 STATIC = {
-    "model", "algorithm", "build", "base", "client_optimizer", "server_optimizer", "optimizer",
+    "model", "algorithm", "build", "codec", "downlink", "base", "client_optimizer",
+    "server_optimizer", "optimizer",
     "share", "restart", "bias_correction", "control_option", "sensitivity", "output", "rule",
     "weighting", "order", "batch_size", "sensitivity_batch_size", "loss_batch_size", "window",
     "version", "steps_seed",
@@ -148,6 +149,10 @@ def local_adaptive(model, *, momentum, **options):
     return algorithms.local_adaptive(model, optimizers.heavy_ball(momentum), **options)
 
 
+def compressed(model, **options):
+    return algorithms.compressed(algorithms.fedavg(model, **options), codecs.top_k(0.4))
+
+
 def elastic(model, **options):
     own, rest = split(
         options, "elasticity", "sensitivity_decay", "held_out_fraction", "sensitivity", "output",
@@ -192,6 +197,7 @@ CONTRACT = {
     "cmime": Case(
         with_base(algorithms.cmime, base_optimizers.sgdm, "momentum"), (*RATES, "momentum")
     ),
+    "compressed": Case(compressed, RATES),
     "elastic": Case(elastic, (*RATES, "elasticity", "sensitivity_decay", "held_out_fraction")),
     "fedac": Case(algorithms.fedac, ("client_learning_rate", "convexity")),
     "fedac, version II": Case(

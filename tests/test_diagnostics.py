@@ -494,9 +494,9 @@ def test_what_algorithms_send_is_counted_as_in_the_papers():
             assert whole // size == number, name
             assert whole % size <= 40, name  # learning rates, numbers of steps
         assert sent.copies == pytest.approx(down + up, abs=0.01)
-        assert sent.with_cohort(np.array([STAYS, STAYS, NOBODY])) == (
-            2 * sent.bytes_down, 2 * sent.bytes_up
-        )
+        assert sent.with_cohort(np.array([STAYS, STAYS, NOBODY]), {}) == {
+            "bytes_down": 2 * sent.bytes_down, "bytes_up": 2 * sent.bytes_up
+        }
 
 
 @pytest.mark.quick

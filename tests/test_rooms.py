@@ -18,7 +18,8 @@ MOST_LINES, MOST_FILES = 450, 7
 # Room -> a file whose quick tests would fail if the room did not work.
 QUICK = {
     "algorithms": "test_identities_scaffold", "cli": "test_run", "clients": "test_identities",
-    "contract": "test_check_algorithm", "data": "test_data", "devices": "test_speed",
+    "codecs": "test_codecs", "contract": "test_check_algorithm", "data": "test_data",
+    "devices": "test_speed",
     "experiment": "test_run", "files": "test_untrusted",
     "measures": "test_quadratic_model", "mistakes": "test_mistakes",
     "models": "test_characters", "optimizers": "test_identities", "pictures": "test_pictures",

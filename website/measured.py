@@ -184,6 +184,11 @@ def on_digits(method: str) -> str:
     Raises:
       ValueError: it was not measured.
     """
+    if method == "compressed":
+        return (
+            "Its learning rates are those of the wrapped method. [Fewer bytes]"
+            "(../guides/fewer-bytes.md) compares the codecs."
+        )
     varied = dict(_sensitivity().get(method, {}))
     if not varied:
         raise ValueError(f"sensitivity.csv lacks {method}: scripts/sensitivity.py adds it.")

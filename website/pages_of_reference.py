@@ -53,6 +53,9 @@ PAGES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "optimizers": ("Optimizers and schedules", "Choose a server optimizer or a schedule.", (
         "BaseOptimizer", "fedax.optimizers", "fedax.schedules", "fedax.base_optimizers",
     )),
+    "codecs": ("Codecs", "Choose what clients send in place of their uploads.", (
+        "fedax.codecs",
+    )),
     "models": ("Models and layers", "Use a model by name, or build one from layers.", (
         "fedax.models",
     )),
@@ -67,7 +70,7 @@ PAGES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     )),
 }
 # Modules that are public names, shown under their full ones.
-MODULES = {"base_optimizers", "optimizers", "pictures", "schedules", "scores", "theory"}
+MODULES = {"base_optimizers", "codecs", "optimizers", "pictures", "schedules", "scores", "theory"}
 
 
 def navigation() -> list[str]:

@@ -192,6 +192,17 @@ OWN = {
         "w_i": "the weight of client $i$",
         "c": "the weighted mean loss of the round before, which cancels",
     },
+    "compressed": {
+        "u_i": r"what client $i$ uploads; $\hat u_i$ is what the server decodes",
+        "Q": "an unbiased codec",
+        r"\operatorname": "the mean over the codec's random numbers",
+        "C": "a biased codec",
+        "e_i": "what is left over at client $i$ from its last messages",
+        "w": "the clients' copy of the model, with `downlink`",
+        "x": "the server's model",
+        "t": "the round",
+        "i": "a client",
+    },
     "elastic": {
         "x": "the server's model",
         "F": "the model's outputs",

@@ -14,7 +14,7 @@ from fedax.devices import ending
 if ending.is_command_line():  # what follows takes seconds to import
     ending.set_guard()
 
-from fedax import optimizers, pictures, theory
+from fedax import codecs, optimizers, pictures, theory
 from fedax.algorithm import (
     Exchange,
     FederatedAlgorithm,
@@ -28,6 +28,7 @@ from fedax.algorithms import (
     afl,
     centralised,
     cmime,
+    compressed,
     elastic,
     fedac,
     fedadabound,
@@ -153,7 +154,9 @@ __all__ = [
     "classification",
     "client_mesh",
     "cmime",
+    "codecs",
     "communication",
+    "compressed",
     "cores_as_devices",
     "dissimilarity",
     "elastic",

@@ -161,6 +161,12 @@ class Exchange(NamedTuple):
         aggregation, and memory grows with the cohort.
       report: `(mean_upload) -> {name: value}`, diagnostics computed from the mean, floating point
           scalars; reported with the clients' info, never fed back. None: no such diagnostics.
+      upload: `(params) -> arrays like an upload`, of which only shapes and dtypes matter, for
+        wrappers that remember something of each upload (`fedax.compressed` with a biased codec).
+        None: a `ModelUpdate`.
+      sent: `(params, message, upload) -> (bits, bits)`, about how many bits a code of the message
+        and of the upload takes, from the arrays' shapes and dtypes, for `fedax.communication`. Of
+        the message it gets the arrays that the client does not have. None: there is no code.
     """
 
     broadcast: Callable[[PyTree], PyTree]
@@ -168,6 +174,8 @@ class Exchange(NamedTuple):
     server: Callable[[PyTree, PyTree, Participation], PyTree]
     individual: bool = False
     report: Callable[[PyTree], Mapping[str, Array]] | None = None
+    upload: Callable[[Params], PyTree] | None = None
+    sent: Callable[[Params, PyTree, PyTree], tuple[float, float]] | None = None
 
 
 class FederatedAlgorithm(NamedTuple):
@@ -221,6 +229,13 @@ def at_round(server_state: Any, round_index: PyTree) -> Any:
     if isinstance(server_state, WrapperState):
         return server_state._replace(inner=at_round(server_state.inner, round_index))
     return server_state._replace(round_index=round_index)
+
+
+def with_params(server_state: Any, params: Params) -> Any:
+    """The server state with these in place of its `params`."""
+    if isinstance(server_state, WrapperState):
+        return server_state._replace(inner=with_params(server_state.inner, params))
+    return server_state._replace(params=params)
 
 
 def stateless(params: Params) -> tuple[()]:

@@ -6,6 +6,7 @@ shared, in `fedax.clients` and `fedax.rounds`.
 
 from fedax.algorithms.afl import afl
 from fedax.algorithms.centralised import centralised
+from fedax.algorithms.compressed import compressed
 from fedax.algorithms.elastic import elastic
 from fedax.algorithms.fedac import fedac
 from fedax.algorithms.fedadaptive import fedadabound, fedadagrad, fedadam, fedamsgrad, fedyogi
@@ -41,6 +42,7 @@ __all__ = [
     "afl",
     "centralised",
     "cmime",
+    "compressed",
     "elastic",
     "fedac",
     "fedadabound",

@@ -18,6 +18,7 @@ from fedax.algorithm import (
     FederatedAlgorithm,
     Individual,
     Model,
+    ModelUpdate,
     Params,
     Participation,
     PyTree,
@@ -26,6 +27,7 @@ from fedax.algorithm import (
 )
 from fedax.clients.minibatches import Minibatch, count_local_steps, fold_minibatches
 from fedax.clients.precision import sum_dtype
+from fedax.codecs.codec import sent_around
 from fedax.data.cohort_data import ClientExamples
 from fedax.data.hold_out import hold_out
 from fedax.factories import factory
@@ -224,7 +226,11 @@ def elastic(
         init=lambda params: WrapperState(algorithm.init(params), ()),
         exchanges=(
             *map(on_the_rest, before),
-            Exchange(broadcast, client, server, individual=last.individual, report=report),
+            last._replace(
+                broadcast=broadcast, client=client, server=server, report=report,
+                upload=lambda params: ElasticUpload((last.upload or ModelUpdate)(params), params),
+                sent=sent_around(last.sent),
+            ),
         ),
     )
 

@@ -131,7 +131,8 @@ def local_adaptive(
         return server.step(state._replace(shared=shared), mean.pseudo_gradient)
 
     exchange = Exchange(
-        lambda state: LocalAdaptiveMessage(local.message(state), state.shared), client, fold
+        lambda state: LocalAdaptiveMessage(local.message(state), state.shared), client, fold,
+        upload=lambda params: LocalAdaptiveUpload(params, init(params).shared),
     )
     return FederatedAlgorithm(init, stateless, (exchange,))
 

@@ -17,6 +17,7 @@ from fedax.algorithm import (
     Exchange,
     FederatedAlgorithm,
     Model,
+    ModelUpdate,
     Params,
     Participation,
     PyTree,
@@ -25,6 +26,7 @@ from fedax.algorithm import (
 )
 from fedax.clients.gradients import full_loss
 from fedax.clients.precision import sum_dtype
+from fedax.codecs.codec import sent_around
 from fedax.data.cohort_data import ClientExamples
 from fedax.factories import factory
 from fedax.validate import check_choice, check_count, check_number, quoted
@@ -237,13 +239,8 @@ def local_update_decay(
                 own=next_plateau(state.own, mean.loss, patience, cooldown, threshold, rule)
             )
 
-        inner_report = first.exchanges[index].report
-        if inner_report is None:
-            return Exchange(broadcast, client, server)
-        return Exchange(
-            broadcast, client, server,
-            report=lambda mean: inner_report(mean.inner if index == last else mean),
-        )
+        inner = first.exchanges[index]._replace(broadcast=broadcast, client=client, server=server)
+        return _with_loss(inner) if index == last else inner
 
     # The loss is measured in the last exchange, before which no method moves its parameters.
     return first._replace(init=init, exchanges=tuple(map(controlled, range(last + 1))))
@@ -273,6 +270,18 @@ def plateau_lengths(num_clients: int, cohort_size: int) -> dict[str, int]:
     check_count("num_clients", num_clients)
     check_count("cohort_size", cohort_size)
     return dict.fromkeys(("window", "patience", "cooldown"), -(-num_clients // cohort_size))
+
+
+def _with_loss(exchange: Exchange) -> Exchange:
+    """What an exchange says of its upload, where the upload is a `DecayUpload`."""
+    report = exchange.report
+    return exchange._replace(
+        report=report and (lambda mean: report(mean.inner)),
+        upload=lambda params: DecayUpload(
+            (exchange.upload or ModelUpdate)(params), jnp.zeros(())
+        ),
+        sent=sent_around(exchange.sent),
+    )
 
 
 def next_plateau(

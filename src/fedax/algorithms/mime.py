@@ -193,7 +193,8 @@ def mimelite(
         return state._replace(statistics=base.update(mean.gradient, state.statistics))
 
     exchange = Exchange(
-        lambda state: MimeMessage(local.message(state), state.statistics, ()), client, fold
+        lambda state: MimeMessage(local.message(state), state.statistics, ()), client, fold,
+        upload=lambda params: MimeUpload(params, params),
     )
     return FederatedAlgorithm(mime_init(base, server, control=False), stateless, (exchange,))
 

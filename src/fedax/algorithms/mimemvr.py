@@ -145,7 +145,10 @@ def mimemvr(
     return FederatedAlgorithm(
         init, stateless,
         (
-            Exchange(lambda state: (state.params, state.previous), two_gradients, keep),
+            Exchange(
+                lambda state: (state.params, state.previous), two_gradients, keep,
+                upload=lambda params: (params, params),
+            ),
             Exchange(broadcast, client, fold),
         ),
     )

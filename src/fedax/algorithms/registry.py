@@ -67,6 +67,10 @@ EARLIER = {
         "Acar et al.", "Federated Learning Based on Dynamic Regularization", 2021,
         "https://arxiv.org/abs/2111.04263",
     ),
+    "Alistarh 2017": Paper(
+        "Alistarh et al.", "QSGD: Communication-Efficient SGD via Gradient Quantization and "
+        "Encoding", 2017, "https://arxiv.org/abs/1610.02132",
+    ),
     "Finn 2017": Paper(
         "Finn et al.", "Model-Agnostic Meta-Learning for Fast Adaptation of Deep Networks", 2017,
         "https://arxiv.org/abs/1703.03400",
@@ -82,6 +86,10 @@ EARLIER = {
     "Jhunjhunwala 2023": Paper(
         "Jhunjhunwala et al.", "FedExP: Speeding Up Federated Averaging via Extrapolation", 2023,
         "https://arxiv.org/abs/2301.09604",
+    ),
+    "Karimireddy 2019": Paper(
+        "Karimireddy et al.", "Error Feedback Fixes SignSGD and other Gradient Compression "
+        "Schemes", 2019, "https://arxiv.org/abs/1901.09847",
     ),
     "Karimireddy 2020": Paper(
         "Karimireddy et al.", "SCAFFOLD: Stochastic Controlled Averaging for Federated Learning",
@@ -200,6 +208,9 @@ ALGORITHMS: dict[str, AlgorithmInfo] = {
 # A wrapper's name comes before what it wraps, as in "local_update_decay+elastic+fedprox"; the
 # second entry is what it wraps when nothing follows.
 WRAPPERS: dict[str, tuple[AlgorithmInfo, str]] = {
+    "compressed": (
+        AlgorithmInfo(algorithms.compressed, "Alistarh 2017; Karimireddy 2019"), "fedavg",
+    ),
     "elastic": (
         AlgorithmInfo(algorithms.elastic, f"{ELASTIC}, Alg. 1, 2", "1 pass held-out"),
         "fedavg",

@@ -157,7 +157,8 @@ def scaffold(
         return server.step(state._replace(control=control), mean.pseudo_gradient)
 
     exchange = Exchange(
-        lambda state: ScaffoldMessage(local.message(state), state.control), client, fold
+        lambda state: ScaffoldMessage(local.message(state), state.control), client, fold,
+        upload=lambda params: ScaffoldUpload(params, params),
     )
     return FederatedAlgorithm(init, _zeros, (exchange,))
 

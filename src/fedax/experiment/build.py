@@ -40,11 +40,13 @@ class Part(NamedTuple):
       name: in a run.
       factory: of a wrapper see `WRAPPERS`, of a method (model, **options) -> algorithm.
       settings: of the factory.
+      takes_model: whether a wrapper takes the model as well.
     """
 
     name: str
     factory: Callable[..., Any]
     settings: Mapping[str, Setting]
+    takes_model: bool = True
 
 
 def find_task(text: str, folder: Path | None = None) -> tuple[str, Source | None]:
@@ -260,7 +262,8 @@ def _build(parts: list[Part], values: Mapping[str, Any], model: Model) -> Federa
             ),
             model, **own,
         )
-    return first.factory(inner(), model, **own)
+    given = (inner(), model) if first.takes_model else (inner(),)
+    return first.factory(*given, **own)
 
 
 def _parts(text: str, source: Source | None) -> list[Part]:
@@ -274,7 +277,7 @@ def _part(name: str, info: AlgorithmInfo) -> Part:
     settings = settings_of(
         info.factory, ("model", "algorithm", "build"), options=LocalOptions
     )
-    return Part(name, info.factory, settings)
+    return Part(name, info.factory, settings, "model" in signature_of(info.factory).parameters)
 
 
 def _own_method(name: str, source: Source) -> Part:

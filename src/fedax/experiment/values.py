@@ -19,6 +19,7 @@ import numpy as np
 import optax
 
 from fedax import optimizers
+from fedax.codecs import CODECS, Codec
 from fedax.experiment.errors import ConfigError
 from fedax.factories import UNREADABLE, parse_call
 from fedax.optimizers import base_optimizers
@@ -54,8 +55,8 @@ OPTIMIZERS: dict[str, Callable[..., Any]] = {
 
 # Kinds of values, in the words of a list. Text in quotes is one of the choices that there are;
 # what is of the kind OTHER is not known here.
-NUMBER, WHOLE, SCHEDULE, OPTIMIZER, BASE = (
-    "number", "whole number", "schedule", "optimizer", "base optimizer"
+NUMBER, WHOLE, SCHEDULE, OPTIMIZER, BASE, CODEC = (
+    "number", "whole number", "schedule", "optimizer", "base optimizer", "codec"
 )
 SWITCH, TEXT, PATH, NUMBERS, NONE, OTHER = (
     "true or false", "text", "path", "numbers such as '(1, 0.5)'", "none", "other"
@@ -64,20 +65,23 @@ KINDS: dict[Any, str] = {
     bool: SWITCH, int: WHOLE, float: NUMBER, str: TEXT, types.NoneType: NONE,
     Path: PATH,
     optax.GradientTransformation: OPTIMIZER, optax.GradientTransformationExtraArgs: OPTIMIZER,
-    BaseOptimizer: BASE, np.ndarray: NUMBERS, tuple: NUMBERS, list: NUMBERS,
+    BaseOptimizer: BASE, Codec: CODEC, np.ndarray: NUMBERS, tuple: NUMBERS, list: NUMBERS,
     collections.abc.Sequence: NUMBERS, collections.abc.Callable: SCHEDULE,
 }
-ARTICLES = {NUMBER: "a ", PATH: "a ", WHOLE: "a ", SCHEDULE: "a ", BASE: "a ", OPTIMIZER: "an "}
+ARTICLES = {NUMBER: "a ", PATH: "a ", WHOLE: "a ", SCHEDULE: "a ", BASE: "a ", OPTIMIZER: "an ",
+            CODEC: "a "}
 # How the text of such a value is read.
 READERS: dict[str, Callable[[str], Any]] = {
     PATH: Path,
     SCHEDULE: parse_schedule,
     BASE: lambda text: parse_call(text, BASES, "base optimizer"),
+    CODEC: lambda text: parse_call(text, CODECS, "codec"),
     OPTIMIZER: lambda text: parse_call(text, OPTIMIZERS, "optimizer"),
 }
 # Of annotations that cannot be evaluated, by a word in their text.
 WRITTEN = {
-    "Schedule": (NUMBER, SCHEDULE), "BaseOptimizer": (BASE,), "GradientTransformation": (OPTIMIZER,)
+    "Schedule": (NUMBER, SCHEDULE), "BaseOptimizer": (BASE,), "Codec": (CODEC,),
+    "GradientTransformation": (OPTIMIZER,),
 }
 
 

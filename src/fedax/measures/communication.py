@@ -6,6 +6,8 @@ the parameters: FedAvg, FedAvgM, FedProx and AdaOpt 2x (1 down, 1 up), SCAFFOLD 
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -25,7 +27,7 @@ from fedax.mistakes.model import call_init, require_model
 
 
 class Communication(NamedTuple):
-    """Bytes for one client in one round, uncompressed.
+    """Bytes for one client in one round.
 
     Attributes:
       exchanges: (bytes sent to the client, bytes sent by it) in each exchange.
@@ -45,16 +47,24 @@ class Communication(NamedTuple):
         """Bytes sent by the client, over all exchanges."""
         return sum(up for _, up in self.exchanges)
 
-    def with_cohort(self, dropped_at: np.ndarray) -> tuple[int, int]:
+    def with_cohort(self, dropped_at: np.ndarray, measured: Mapping[str, Any]) -> dict[str, Any]:
         """Bytes down to and up from a cohort with its `dropped_at`, see `CohortData`.
 
         A client that drops out of an exchange has received its message but does not answer.
+
+        Args:
+          dropped_at: int [cohort_size].
+          measured: metrics of the round; of a code `bits_down` and `bits_up`, the clients' mean.
         """
         numbered = list(enumerate(self.exchanges))
-        return (
-            sum(down * int((dropped_at >= index).sum()) for index, (down, _) in numbered),
-            sum(up * int((dropped_at > index).sum()) for index, (_, up) in numbered),
-        )
+        found: dict[str, Any] = {
+            "bytes_down": sum(d * int((dropped_at >= at).sum()) for at, (d, _) in numbered),
+            "bytes_up": sum(up * int((dropped_at > at).sum()) for at, (_, up) in numbered),
+        }
+        for way, one in (("down", self.bytes_down), ("up", self.bytes_up)):
+            if f"bits_{way}" in measured:
+                found[f"bytes_{way}"] *= measured[f"bits_{way}"] / (8 * one)
+        return found
 
     @property
     def copies(self) -> float:
@@ -70,6 +80,9 @@ def communication(
     All arrays count with the size of their dtype, including learning rates and the like. Arrays
     that a client has already received in this round, unchanged, are not sent again. Weights and
     reported info do not count. A pooled algorithm, which is not federated, sends nothing.
+
+    With `fedax.compressed`, codes count, as long as they are for normally distributed numbers. What
+    a run really sends is in its metrics `bits_up` and `bits_down`.
 
     Args:
       algorithm: any federated algorithm.
@@ -92,6 +105,7 @@ def communication(
       4.0
     """
     counts: list[tuple[int, int]] = []
+    coded: dict[int, tuple[Any, Any]] = {}  # by number of the exchange: its message, its upload
 
     def one_round(params: Any, arrays: Any, key: Any) -> None:
         state, own = call_state_inits(algorithm, params)
@@ -111,6 +125,8 @@ def communication(
             reply = call_client(exchange, place, message, own, data, key)
             own = reply.client_state
             counts.append((_nbytes(sent[before:]), _nbytes(reply.upload)))
+            if exchange.sent is not None:
+                coded[number - 1] = _shapes((sent[before:], reply.upload))
             upload = reply.upload
             if exchange.individual:
                 upload = Individual(*jax.tree.map(lambda x: x[None], (upload, reply.weight)))
@@ -126,7 +142,16 @@ def communication(
             for name, array in examples.items()
         }
         jax.eval_shape(one_round, params, arrays, jax.random.key(0))
+    for index, (message, upload) in coded.items():
+        sent = algorithm.exchanges[index].sent
+        assert sent is not None
+        bits = sent(_shapes(params), message, upload)
+        counts[index] = (math.ceil(bits[0] / 8), math.ceil(bits[1] / 8))
     return Communication(tuple(counts), _nbytes(params))
+
+
+def _shapes(tree: Any) -> Any:
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), tree)
 
 
 def _nbytes(tree: Any) -> int:

@@ -28,13 +28,17 @@ from fedax.measures.diagnostics import Directions, direction, round_geometry
 from fedax.mistakes.algorithm import call_broadcast, call_client, call_report, call_server
 from fedax.rounds.uploads import acceptable, all_finite, overflows
 
+# Info that adds up over the exchanges of a round.
+BITS = {"bits_up", "bits_down"}
+
 
 class RoundInfo(NamedTuple):
     """Diagnostics of a round; nothing is computed from them later.
 
     Attributes:
       info: name -> (weighted mean over the clients that count, sum of the weights), from the last
-        exchange that reported a value of that name. NaN if the weights sum to 0.
+        exchange that reported a value of that name; of `bits_up` and `bits_down`, the sum over
+        exchanges. NaN if the weights sum to 0.
       accepted: bool [cohort_size], whether every upload of the client was finite and not too large
         to be averaged.
       dropped: bool [cohort_size], whether the client dropped out of the round.
@@ -134,6 +138,9 @@ def run_round(
             clients._replace(key=keys, num_examples=present), cohort,
             clients_per_chunk, diagnostics, mesh,
         )
+        for name in info.keys() & exchange_info.keys() & BITS:
+            mean, weight = exchange_info[name]
+            exchange_info[name] = (info[name][0] + mean, weight)
         info |= exchange_info
         num_local_steps += steps
     finite = all_finite(server_state.params) & ~overflows(was_finite, server_state)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
@@ -202,12 +202,9 @@ class Measurements:
         metrics["compile_seconds"] += lap.compiling
         return {"clients": clients, "personal": personal}
 
-    def sent(self, dropped_at: np.ndarray) -> dict[str, float]:
+    def sent(self, dropped_at: np.ndarray, metrics: Mapping[str, float]) -> dict[str, float]:
         """Bytes of a round's cohort."""
-        if self._sent is None:
-            return {}
-        down, up = self._sent.with_cohort(dropped_at)
-        return {"bytes_down": down, "bytes_up": up}
+        return {} if self._sent is None else self._sent.with_cohort(dropped_at, metrics)
 
     def _similarity(
         self, params: Params, client_ids: np.ndarray, done: np.ndarray, key: jax.Array

@@ -77,7 +77,7 @@ def reports(
     num_exchanges: int,
     data: FederatedDataset,
     why: Callable[[str], str],
-    sent: Callable[[np.ndarray], dict[str, float]],
+    sent: Callable[[np.ndarray, Mapping[str, float]], dict[str, float]],
 ) -> Iterator[tuple[RoundReport, np.ndarray]]:
     """The rounds' reports, and which of their clients finished; up to a round that diverged.
 
@@ -94,7 +94,8 @@ def reports(
         )
         if (rejected and not done.any()) or not info.finite:
             raise DivergedError(_diverged(number, rejected, info, why))
-        metrics = _metrics(number, info) | sent(dropped_at)
+        metrics = _metrics(number, info)
+        metrics |= sent(dropped_at, metrics)
         metrics |= {name: time / prepared.num_rounds for name, time in times.items()}
         yield RoundReport(metrics, rejected, dropped, None), done
 

@@ -203,12 +203,14 @@ class BatchTraining:
             for turn in going:
                 metrics = self._taken(turn)
                 if sent is not None:
-                    down_up = [sent.with_cohort(row) for row in turn.prepared.dropped_at]
-                    for name, column in zip(("bytes_down", "bytes_up"), zip(*down_up, strict=True),
-                                            strict=True):
-                        metrics[name] = np.where(
-                            np.isnan(metrics["num_reports"]), np.nan, np.array(column)[:, None]
-                        )
+                    each = [
+                        sent.with_cohort(row, {name: of[at] for name, of in metrics.items()})
+                        for at, row in enumerate(turn.prepared.dropped_at)
+                    ]
+                    ran = ~np.isnan(metrics["num_reports"])
+                    for name in ("bytes_down", "bytes_up"):
+                        column = np.stack([np.broadcast_to(of[name], ran[0].shape) for of in each])
+                        metrics[name] = np.where(ran, column, np.nan)
                 if self._evaluates(turn.number):
                     for part, evaluator in self._due(evaluators, turn.number):
                         evaluator.redraw(turn.number)
