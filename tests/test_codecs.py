@@ -14,8 +14,6 @@ from fedax.codecs.codec import encode_tree, init_tree, with_feedback
 from fedax.codecs.lengths import elias_omega
 from fedax.codecs.rotation import hadamard, rotate
 
-pytestmark = pytest.mark.quick
-
 KEY = jax.random.key(0)
 DRAWS, AT_ONCE = 100_000, 1000
 BIASED = {"top_k": codecs.top_k(0.3), "sign": codecs.sign(), "power_sgd": codecs.power_sgd(1)}
@@ -61,7 +59,9 @@ def moments(encode, array):
     return first, second - first**2, second.sum()
 
 
-@pytest.mark.parametrize("name", UNBIASED)
+@pytest.mark.parametrize("name", [
+    pytest.param(name, marks=pytest.mark.slow if of[1] > 7 else ()) for name, of in UNBIASED.items()
+])  # fmt: skip
 def test_it_is_unbiased_and_its_variance_is_at_most_the_published(name):
     codec, size, most, is_exact = UNBIASED[name]
     x = jnp.asarray(vector(size))
@@ -74,6 +74,7 @@ def test_it_is_unbiased_and_its_variance_is_at_most_the_published(name):
     assert relative <= most(size) * (1.02 if is_exact else 1), relative
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [100, 128])
 def test_hadamard_rotations_of_a_spike_are_unbiased(size):
     """Of one entry ten times as large as the others: one transform would lose the others."""
@@ -116,6 +117,7 @@ def message(name, x, key, decoded):
     return read.sign_message(decoded), lambda reader: read.sign_decoded(reader, size, dtype)
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("name", MESSAGES)
 def test_a_real_message_has_as_many_bits_and_says_the_same(name, dtype):
@@ -131,6 +133,7 @@ def test_a_real_message_has_as_many_bits_and_says_the_same(name, dtype):
         assert reader.place == len(bits)
 
 
+@pytest.mark.quick
 def test_codes_without_a_choice_send_so_many_numbers():
     x = jnp.asarray(vector((20, 30), dtype=np.float32))
     assert float(coded(codecs.identity(), x).bits) == 600 * 32
@@ -153,6 +156,7 @@ def test_levels_are_one_program():
         assert float(together.bits[place]) == float(alone.bits)
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("name", BIASED)
 def test_what_was_sent_and_what_is_left_over_is_what_there_was(name):
     codec = with_feedback(BIASED[name])

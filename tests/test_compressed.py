@@ -17,7 +17,7 @@ from problems import identical, largest_difference, quadratic_task
 TASK = quadratic_task()
 MODEL = TASK.model
 LOCAL = {"batch_size": 2, "num_local_epochs": 1}
-SUMMED = [name for name in ALGORITHMS if name not in ("pfnm", "centralised", "fedopt")]
+SUMMED = [name for name in ALGORITHMS if name not in ("pfnm", "afl", "centralised", "fedopt")]
 RATES = {"server_learning_rate": 0.5, "client_learning_rate": 0.05}
 
 
@@ -35,7 +35,8 @@ def run(algorithm, num_rounds=3, **options):
 
 
 @pytest.mark.parametrize("name", [
-    pytest.param(n, marks=pytest.mark.quick if n in ("scaffold", "mime", "fedadam") else ())
+    pytest.param(n, marks=pytest.mark.quick if n in ("scaffold", "mime", "fedadam") else
+                 pytest.mark.slow)
     for n in SUMMED
 ])  # fmt: skip
 def test_the_identity_codec_is_the_method_to_the_bit(name):
@@ -149,13 +150,15 @@ def test_what_cannot_be_is_refused_with_a_sentence():
     network = fedax.load_task("digits").model
     with pytest.raises(ValueError, match="receives them one by one"):
         fedax.compressed(fedax.pfnm(network))
+    with pytest.raises(ValueError, match="receives them one by one"):
+        fedax.compressed(fedax.afl(MODEL))
     with pytest.raises(ValueError, match="nothing is sent"):
         fedax.compressed(fedax.centralised(MODEL))
     with pytest.raises(ValueError, match="downlink must be a biased codec"):
         fedax.compressed(fedax.fedavg(MODEL), downlink=codecs.qsgd())
     with pytest.raises(TypeError, match="codec must be one of"):
         fedax.compressed(fedax.fedavg(MODEL), "qsgd")
-    with pytest.raises(fedax.AlgorithmError, match="sends an older model"):
+    with pytest.raises(fedax.AlgorithmError, match="sends a second model"):
         run(fedax.compressed(fedax.mimemvr(MODEL), downlink=codecs.sign()))
     plain = fedax.fedavg(MODEL, **LOCAL)
     (exchange,) = plain.exchanges

@@ -115,10 +115,10 @@ def compressed(
       uploads in the round, and with `downlink` also `bits_down`.
 
     Raises:
-      ValueError: the server receives uploads one by one (PFNM), nothing is sent (`centralised`), or
-        `downlink` is unbiased.
-      AlgorithmError: when it is first traced, `downlink` around a method that sends an older model
-        as well (`mimemvr`), or a biased codec around a method with an upload of its own that its
+      ValueError: the server receives uploads one by one (`pfnm`, `afl`), nothing is sent
+        (`centralised`), or `downlink` is unbiased.
+      AlgorithmError: when it is first traced, `downlink` around a method that sends a second model
+        (`mimemvr`, `fedac`), or a biased codec around a method with an upload of its own that its
         `Exchange` does not describe.
 
     Example:
@@ -143,8 +143,8 @@ def compressed(
     if any(exchange.individual for exchange in algorithm.exchanges):
         raise ValueError(
             "compressed needs uploads that are averaged, but the server of the wrapped algorithm "
-            "receives them one by one and would match or compare their errors. Wrap a different "
-            "algorithm."
+            "receives them one by one and would match or compare them with their errors. Wrap a "
+            "different algorithm."
         )
     if downlink is not None and downlink.unbiased:
         raise ValueError(
@@ -205,9 +205,8 @@ def _coded_broadcasts(algorithm: FederatedAlgorithm, codec: Codec) -> FederatedA
         own = {id(leaf) for leaf in leaves}
         if sum(id(leaf) in own for leaf in jax.tree.leaves(state)) > len(leaves):
             raise AlgorithmError(
-                "compressed cannot code the broadcasts of this method: it also sends an older "
-                "model, of which the clients' copy would have a different error. Leave out "
-                "downlink."
+                "compressed cannot code the broadcasts of this method: it sends a second model, of "
+                "which the clients have no copy. Leave out downlink."
             )
         whole = jnp.asarray(bits_as_they_are(params), float)  # a client's first message
         copy = jax.tree.map(jnp.asarray, params)

@@ -145,7 +145,10 @@ def fedac(
             fast=optax.tree.sub(state.fast, mean.fast),
         )
 
-    exchange = Exchange(lambda state: FedACMessage(local.message(state), state.fast), client, fold)
+    exchange = Exchange(
+        lambda state: FedACMessage(local.message(state), state.fast), client, fold,
+        upload=lambda params: FedACUpload(params, params),
+    )
     return FederatedAlgorithm(init, stateless, (exchange,))
 
 

@@ -96,7 +96,8 @@ def fedexp(
         return exchange.server(state, ModelUpdate(step), participation)
 
     changed = exchange._replace(
-        client=client, server=fold, report=lambda mean: {"server_step": rate(mean)}
+        client=client, server=fold, report=lambda mean: {"server_step": rate(mean)},
+        upload=lambda params: FedExPUpload(params, jnp.zeros(())),
     )
     return base._replace(exchanges=(changed,))
 

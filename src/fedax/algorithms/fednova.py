@@ -97,7 +97,9 @@ def fednova(
             lambda d: mean.num_steps.astype(d.dtype) * d, mean.pseudo_gradient
         ))
 
-    exchange = Exchange(local.message, client, fold)
+    exchange = Exchange(
+        local.message, client, fold, upload=lambda params: FedNovaUpload(params, jnp.zeros(()))
+    )
     return FederatedAlgorithm(server.init, stateless, (exchange,))
 
 

@@ -107,5 +107,7 @@ def qfedavg(
             lambda d: d / mean.divisor.astype(d.dtype), mean.pseudo_gradient
         ))
 
-    exchange = Exchange(local.message, client, fold)
+    exchange = Exchange(
+        local.message, client, fold, upload=lambda params: QFedAvgUpload(params, jnp.zeros(()))
+    )
     return FederatedAlgorithm(server.init, stateless, (exchange,))

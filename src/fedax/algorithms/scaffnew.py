@@ -149,7 +149,10 @@ def scaffnew(
 
     exchanges = (
         Exchange(begin, client, fold),
-        Exchange(lambda state: ScaffnewMessage(state.step, scale(begin(state))), finish, keep),
+        Exchange(
+            lambda state: ScaffnewMessage(state.step, scale(begin(state))), finish, keep,
+            upload=lambda params: jnp.zeros(()),  # noqa: ARG005
+        ),
     )
     return FederatedAlgorithm(init, optax.tree.zeros_like, exchanges)
 

@@ -125,5 +125,8 @@ def term(
         del participation
         return server.step(state._replace(loss=mean.loss), mean.pseudo_gradient)
 
-    exchange = Exchange(lambda state: TermMessage(local.message(state), state.loss), client, fold)
+    exchange = Exchange(
+        lambda state: TermMessage(local.message(state), state.loss), client, fold,
+        upload=lambda params: TermUpload(params, jnp.zeros(())),
+    )
     return FederatedAlgorithm(init, stateless, (exchange,))

@@ -54,7 +54,7 @@ def eden(bits: int = 2) -> Codec:
     4 bits (Theorem 2.3).
 
     That it is unbiased is proved for a uniformly random R, which arrays of at most 64 entries get.
-    Longer ones get four randomised Hadamard transforms, for which it holds approximately; see
+    Longer ones get six randomised Hadamard transforms, for which it holds approximately; see
     `fedax.codecs.rotation.rotate`.
 
     Bits: b an entry, and S. The rotation costs nothing: the server draws it from the same key.
