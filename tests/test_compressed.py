@@ -154,6 +154,8 @@ def test_what_cannot_be_is_refused_with_a_sentence():
         fedax.compressed(fedax.afl(MODEL))
     with pytest.raises(ValueError, match="nothing is sent"):
         fedax.compressed(fedax.centralised(MODEL))
+    with pytest.raises(ValueError, match="compressed already"):
+        fedax.compressed(fedax.elastic(fedax.compressed(fedax.fedavg(MODEL)), MODEL))
     with pytest.raises(ValueError, match="downlink must be a biased codec"):
         fedax.compressed(fedax.fedavg(MODEL), downlink=codecs.qsgd())
     with pytest.raises(TypeError, match="codec must be one of"):

@@ -1,6 +1,7 @@
 """Runs on disk: the folder, exact resume, damaged checkpoints, full disks, bad command lines."""
 
 import errno
+import itertools
 import json
 import math
 import os
@@ -91,6 +92,8 @@ def config(**changes):
     values |= changes
     if values["algorithm"] == "stateful" and "algorithm_options" not in changes:
         values["algorithm_options"] = {}
+    if values["algorithm"].startswith("compressed+"):
+        values["algorithm_options"] |= {"codec": "top_k(0.4)", "downlink": "sign"}
     return RunConfig(**values)
 
 
@@ -218,9 +221,13 @@ def test_a_run_repeats_to_the_bit_from_its_own_config(tmp_path):
     assert_same_run(run.start(repeated, tmp_path / "second"), first)
 
 
-@pytest.mark.parametrize("algorithm", ["fedyogi", "stateful"])
-@pytest.mark.parametrize("moment", ["round 1", "round 5", "round 12", "arrays", "manifest",
-                                    "rename", "cleanup", "summary"])
+@pytest.mark.parametrize(("algorithm", "moment"), [
+    *itertools.product(
+        ["fedyogi", "stateful"],
+        ["round 1", "round 5", "round 12", "arrays", "manifest", "rename", "cleanup", "summary"],
+    ),
+    ("compressed+scaffold", "round 5"),  # with the memory of error feedback
+])  # fmt: skip
 def test_killed_anywhere_and_resumed_equals_uninterrupted(tmp_path, monkeypatch, algorithm, moment):
     settings = config(algorithm=algorithm)
     expected = run.start(settings, tmp_path / "expected")

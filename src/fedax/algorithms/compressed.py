@@ -116,7 +116,7 @@ def compressed(
 
     Raises:
       ValueError: the server receives uploads one by one (`pfnm`, `afl`), nothing is sent
-        (`centralised`), or `downlink` is unbiased.
+        (`centralised`), the algorithm is compressed already, or `downlink` is unbiased.
       AlgorithmError: when it is first traced, `downlink` around a method that sends a second model
         (`mimemvr`, `fedac`), or a biased codec around a method with an upload of its own that its
         `Exchange` does not describe.
@@ -145,6 +145,11 @@ def compressed(
             "compressed needs uploads that are averaged, but the server of the wrapped algorithm "
             "receives them one by one and would match or compare them with their errors. Wrap a "
             "different algorithm."
+        )
+    if any(exchange.sent is not None for exchange in algorithm.exchanges):
+        raise ValueError(
+            "compressed cannot wrap an algorithm that is compressed already: its decoded uploads "
+            "would be coded again, and the bits of only one code would count. Use one codec."
         )
     if downlink is not None and downlink.unbiased:
         raise ValueError(
