@@ -120,8 +120,8 @@ CLAIMS = {
 
 
 LONG = (
-    "contract", "diagnostics", "per-client", "project-hospitals", "project-mnist", "running",
-    "theory", "tuning", "your-method",
+    "contract", "diagnostics", "fewer-bytes", "per-client", "project-hospitals", "project-mnist",
+    "running", "theory", "tuning", "your-method",
 )
 
 
