@@ -253,7 +253,7 @@ def test_hadamard_is_hadamards_matrix():
     from scipy.linalg import hadamard as matrix
 
     x = jnp.asarray(vector(256))
-    np.testing.assert_allclose(hadamard(x), matrix(256) @ x / 16, atol=1e-12)
+    np.testing.assert_allclose(hadamard(x), matrix(256) @ np.asarray(x) / 16, atol=1e-12)
 
 
 @pytest.mark.parametrize(("make", "words"), [
