@@ -498,9 +498,10 @@ def test_state_keeps_its_structure_shapes_and_dtypes(name, dtype):
     floats = {
         leaf.dtype for leaf in jax.tree.leaves(before) if jnp.issubdtype(leaf.dtype, jnp.floating)
     }
-    # The plateau's losses need more digits than parameters of low precision have.
-    controller = {jnp.dtype(jnp.float32)} if name == "local_update_decay" else set()
-    assert floats == {jnp.dtype(dtype)} | (controller if dtype == jnp.bfloat16 else set())
+    # The plateau's losses, and the memory of error feedback, need more digits than parameters of
+    # low precision have.
+    wide = {jnp.dtype(jnp.float32)} if name in ("local_update_decay", "compressed") else set()
+    assert floats == {jnp.dtype(dtype)} | (wide if dtype == jnp.bfloat16 else set())
     assert int(build(name).init(params()).round_index) == 0
 
 
