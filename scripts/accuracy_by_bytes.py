@@ -2,7 +2,7 @@
 
     python scripts/accuracy_by_bytes.py > accuracy-by-bytes.md
 
-About five minutes on one core. docs/notebook/accuracy-by-bytes.md has a result.
+About five minutes on one core.
 """
 
 from __future__ import annotations

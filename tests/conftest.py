@@ -49,6 +49,10 @@ for _name, _value in {
     jax.config.update(_name, _value)
     os.environ[_name.upper()] = str(_value)
 
+# One device in this process, whichever test is the first to use JAX: a command would take two.
+jax.local_devices()
+
+
 @pytest.fixture(autouse=True)
 def _compile_anew(request):
     """Kept programs would hide what a test changes in the functions that they are made of.

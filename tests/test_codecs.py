@@ -190,7 +190,7 @@ def test_power_sgd_finds_the_best_matrix_of_its_rank():
         found = codec.encode(KEY, x, memory)
         memory = found.memory
     u, s, v = jnp.linalg.svd(x, full_matrices=False)
-    np.testing.assert_allclose(found.decoded, (u[:, :2] * s[:2]) @ v[:2], atol=1e-6)
+    np.testing.assert_allclose(found.decoded, (u[:, :2] * s[None, :2]) @ v[:2], atol=1e-6)
 
 
 @pytest.mark.parametrize("name", EVERY)
