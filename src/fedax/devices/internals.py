@@ -13,6 +13,7 @@ from typing import Any
 import jax
 from jax.experimental import multihost_utils
 from jax.experimental.buffer_callback import buffer_callback
+from jax.experimental.serialize_executable import deserialize_and_load, serialize
 from jax.extend.core import (
     Jaxpr,
     JaxprEqn,
@@ -29,6 +30,7 @@ __all__ = [
     "Primitive",
     "buffer_callback",
     "cache_programs_in",
+    "deserialize_and_load",
     "evaluated",
     "in_transposition",
     "jaxpr_as_fun",
@@ -36,6 +38,8 @@ __all__ = [
     "new_primitive",
     "primitives",
     "processes",
+    "report_seconds",
+    "serialize",
     "set_derivatives",
     "trace_state",
     "with_equations",
@@ -150,3 +154,8 @@ def cache_programs_in(programs: Any) -> bool:
         return False
     module.get_file_cache = lambda path: (programs, path)
     return True
+
+
+def report_seconds(event: str, seconds: float) -> None:
+    """Has JAX's listeners count this time as part of a compilation."""
+    jax.monitoring.record_event_duration_secs(f"/jax/core/compile/{event}", seconds)
