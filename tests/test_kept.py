@@ -127,6 +127,30 @@ def test_a_program_that_calls_python_is_not_kept(store):
     assert list(store.iterdir()) == []
 
 
+FACTORISE = """
+import sys
+from pathlib import Path
+import jax, numpy as np
+from fedax.devices.kept import Kept, keep_in
+from fedax.experiment.compile_cache import Programs
+
+keep_in(Programs(Path(sys.argv[1])))
+print(Kept(jax.jit(lambda a: abs(jax.numpy.linalg.qr(a)[1])), "qr")(np.diag([2.0, 3.0])).tolist())
+"""
+
+
+def test_a_loaded_program_finds_lapack(tmp_path):
+    """It is made ready when a program is lowered; a loaded one crashed the process."""
+    env = {name: value for name, value in os.environ.items() if "JAX" not in name}
+    for _ in range(2):
+        told = subprocess.run(
+            [sys.executable, "-c", FACTORISE, str(tmp_path)], check=True, text=True, env=env,
+            stdout=subprocess.PIPE,
+        ).stdout
+        assert told == "[[2.0, 0.0], [0.0, 3.0]]\n"
+        assert len(list(tmp_path.iterdir())) == 1
+
+
 def test_given_away_arguments_are_gone_in_a_loaded_program_too(store):
     for _ in range(2):
         x = jnp.ones(5)

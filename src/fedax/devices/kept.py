@@ -14,6 +14,7 @@ import importlib.metadata
 import json
 import os
 import pickle
+import re
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -23,12 +24,22 @@ from typing import Any, Protocol, TypeVar
 import jax
 import numpy as np
 
-from fedax.devices.internals import deserialize_and_load, report_seconds, serialize
+from fedax.devices.internals import (
+    deserialize_and_load,
+    prepare_lapack,
+    report_seconds,
+    serialize,
+)
 
 Value = TypeVar("Value")
 
 # What, besides fedax's source, decides about a program.
 PACKAGES = ("jax", "jaxlib", "numpy", "optax")
+
+# Functions outside a program, which JAX makes ready when it lowers one that calls them. Of others
+# than LAPACK's and XLA's own words on placement a loaded program would find nothing there.
+CALLS = re.compile(r"custom_call @([^\s(]+)")
+LAPACK, PLACEMENT = "lapack_", {"Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape"}
 
 
 class Store(Protocol):
@@ -107,7 +118,9 @@ class Kept:
             return None
         start = time.perf_counter()
         try:
-            outputs, program = pickle.loads(content)  # trusted as the machine code in it is
+            calls, outputs, program = pickle.loads(content)  # trusted as the machine code in it
+            if calls:
+                prepare_lapack()
             loaded = deserialize_and_load(
                 program, jax.tree.structure((arguments, {})), jax.tree.structure(outputs),
                 execution_devices=self._devices or [jax.local_devices()[0]],
@@ -122,12 +135,15 @@ class Kept:
         store = _Chosen.store
         assert store is not None
         lowered = self._jitted.lower(*arguments)
+        calls = set(CALLS.findall(lowered.as_text())) - PLACEMENT
+        if not all(name.startswith(LAPACK) for name in calls):
+            return lowered.compile()
         with store.aside():  # one that was loaded cannot be written again
             compiled = lowered.compile()
-        with contextlib.suppress(Exception):  # such as one that calls back to Python
+        with contextlib.suppress(Exception):  # of a kind that cannot be written
             program, _, tree = serialize(compiled)
             outputs = jax.tree.unflatten(tree, range(tree.num_leaves))
-            store.put(key, pickle.dumps((outputs, program)))
+            store.put(key, pickle.dumps((bool(calls), outputs, program)))
         return compiled
 
     def _key(self, arguments: tuple[Any, ...]) -> str | None:
