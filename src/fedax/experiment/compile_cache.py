@@ -48,7 +48,8 @@ def keep_programs() -> None:
             return
         programs = Programs(folder)
         if cache_programs_in(programs):
-            keep_in(programs)
+            if jax.config.jax_enable_compilation_cache:  # pyright: ignore[reportAttributeAccessIssue]
+                keep_in(programs)
             jax.config.update("jax_compilation_cache_dir", str(folder))
             # JAX keeps only what takes a second to compile: a start has dozens that take less.
             jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)

@@ -95,18 +95,16 @@ class Evaluator:
         self._drawn: np.ndarray | None = None  # sorted rows, or all
         if sample is not None and sample < self.num_all:
             self._drawn, self.num_examples = sample_examples(seed, self.num_all, sample), sample
-        self._redraws = redraws and self._drawn is not None
-        self._seed = seed
+        self._redraws, self._seed = redraws and self._drawn is not None, seed
         self._asked, self._batch_size = plain(batch_size), 0  # until parameters are known
         self._tried = False
         self._blocks: Blocks | None = None  # likewise
         self._names = list(model.metrics)
         self._scores = checked_scores(model, dataset)
         self._numbers, structure = partition((model.outputs, tuple(model.metrics.values())))
-        self._program = _program(
-            structure, tuple(self._names), self._mesh, bool(self._scores),
-            described(model, "evaluation", bool(self._scores)),
-        )
+        gives, names = bool(self._scores), tuple(self._names)
+        recipe = described(model, "evaluation", gives)
+        self._program = _program(structure, names, self._mesh, gives, recipe)
 
     def check(self, params: Params) -> None:
         """Traces the metrics on a batch; the evaluation then does not have to.
