@@ -297,3 +297,6 @@ def test_of_a_users_functions_there_is_no_text():
         fedax.fedavg(fedax.regression(lambda key: jnp.zeros(1), lambda p, x: x @ p), 0.1),
     ):
         assert described(made) is None
+    names: dict = {}
+    exec("def init(key):\n    return 0.0", {"__builtins__": {}}, names)  # of no module
+    assert described(names["init"]) is None

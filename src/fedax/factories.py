@@ -280,9 +280,10 @@ def _described_leaf(value: Any) -> str:
     """
     if value is None or isinstance(value, bool | int | float | str):
         return repr(value)
-    module, name = getattr(value, "__module__", ""), getattr(value, "__qualname__", "<locals>")
+    # A function made by exec has None for its module.
+    module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", "<locals>")
     is_plain = any(value is kind for kind in (tuple, list, dict, type(None)))
-    if "<locals>" in name or not (is_plain or module.startswith("fedax.")):
+    if "<locals>" in name or not (is_plain or str(module).startswith("fedax.")):
         raise LookupError(value)
     return f"{module}.{name}"
 
