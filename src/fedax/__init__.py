@@ -28,6 +28,7 @@ from fedax.algorithms import (
     afl,
     centralised,
     cmime,
+    ditto,
     elastic,
     fedac,
     fedadabound,
@@ -43,6 +44,7 @@ from fedax.algorithms import (
     fednova,
     fedopt,
     fedprox,
+    fedrep,
     fedsgd,
     fedyogi,
     fomaml,
@@ -57,6 +59,7 @@ from fedax.algorithms import (
     mimelite,
     mimemvr,
     minibatch_sgd,
+    personal,
     pfnm,
     plateau_lengths,
     qfedavg,
@@ -94,6 +97,7 @@ from fedax.rounds.cohort import RoundInfo, run_round
 from fedax.rounds.evaluation import evaluate, evaluate_clients
 from fedax.rounds.history import History
 from fedax.rounds.options import SimulateOptions
+from fedax.rounds.own_models import evaluate_own_models
 from fedax.rounds.personalization import evaluate_personalized
 from fedax.rounds.predicting import predict
 from fedax.rounds.report import DivergedError, RoundReport
@@ -156,9 +160,11 @@ __all__ = [
     "communication",
     "cores_as_devices",
     "dissimilarity",
+    "ditto",
     "elastic",
     "evaluate",
     "evaluate_clients",
+    "evaluate_own_models",
     "evaluate_personalized",
     "factory",
     "fedac",
@@ -175,6 +181,7 @@ __all__ = [
     "fednova",
     "fedopt",
     "fedprox",
+    "fedrep",
     "fedsgd",
     "fedyogi",
     "fit_table",
@@ -199,6 +206,7 @@ __all__ = [
     "optimizers",
     "part_of_the_day",
     "partition",
+    "personal",
     "pfnm",
     "pictures",
     "plateau_lengths",

@@ -6,6 +6,7 @@ shared, in `fedax.clients` and `fedax.rounds`.
 
 from fedax.algorithms.afl import afl
 from fedax.algorithms.centralised import centralised
+from fedax.algorithms.ditto import ditto
 from fedax.algorithms.elastic import elastic
 from fedax.algorithms.fedac import fedac
 from fedax.algorithms.fedadaptive import fedadabound, fedadagrad, fedadam, fedamsgrad, fedyogi
@@ -16,6 +17,7 @@ from fedax.algorithms.fedlin import fedlin
 from fedax.algorithms.fednova import fednova
 from fedax.algorithms.fedopt import fedavg, fedavgm, fedopt
 from fedax.algorithms.fedprox import fedprox
+from fedax.algorithms.fedrep import fedrep
 from fedax.algorithms.fedsgd import fedsgd
 from fedax.algorithms.local_adaptive import adaalter, local_adam, local_adaptive
 from fedax.algorithms.local_update import (
@@ -29,6 +31,7 @@ from fedax.algorithms.local_update_decay import local_update_decay, plateau_leng
 from fedax.algorithms.maml import maml
 from fedax.algorithms.mime import cmime, mime, mimelite
 from fedax.algorithms.mimemvr import mimemvr
+from fedax.algorithms.personal import personal
 from fedax.algorithms.pfnm import pfnm
 from fedax.algorithms.qfedavg import qfedavg
 from fedax.algorithms.scaffnew import scaffnew
@@ -41,6 +44,7 @@ __all__ = [
     "afl",
     "centralised",
     "cmime",
+    "ditto",
     "elastic",
     "fedac",
     "fedadabound",
@@ -56,6 +60,7 @@ __all__ = [
     "fednova",
     "fedopt",
     "fedprox",
+    "fedrep",
     "fedsgd",
     "fedyogi",
     "fomaml",
@@ -70,6 +75,7 @@ __all__ = [
     "mimelite",
     "mimemvr",
     "minibatch_sgd",
+    "personal",
     "pfnm",
     "plateau_lengths",
     "qfedavg",
