@@ -279,3 +279,38 @@ def test_dittos_server_model_is_fedavgs():
     ditto = trained(fedax.ditto(MODEL, 0.3, attraction=0.7, **options))
     assert identical(ditto.params, trained(fedax.fedavg(MODEL, 0.3, **options)).params)
     assert largest_difference(ditto.params, START) > 0.1
+
+
+# ----------------------------------------------------------------------- APFL
+
+
+@pytest.mark.parametrize("rate", [None, 0.2])
+def test_apfl_is_deng_et_als_algorithm_1(rate):
+    """Both models move at once; with a rate for alpha, it moves first (equation 11)."""
+    algorithm = fedax.apfl(MODEL, 0.3, 0.8, 0.4, rate, **FULL)
+    result = trained(algorithm)
+    x, v, alpha = flat(START), np.tile(flat(START), (6, 1)), np.full(6, 0.4)
+    for cohort in COHORTS:
+        ends = []
+        for i in cohort:
+            if rate is not None:
+                mixture = alpha[i] * v[i] + (1 - alpha[i]) * x
+                alpha[i] = np.clip(alpha[i] - rate * (v[i] - x) @ gradient(i, mixture), 0, 1)
+            y = x
+            for _ in range(3):
+                mixture = alpha[i] * v[i] + (1 - alpha[i]) * y
+                v[i] = v[i] - 0.3 * alpha[i] * gradient(i, mixture)
+                y = y - 0.3 * gradient(i, y)
+            ends.append(y)
+        x = x + 0.8 * (share(cohort) @ np.stack(ends) - x)
+    close(flat(result.params), x)
+    close(models_of(algorithm, result), alpha[:, None] * v + (1 - alpha[:, None]) * x)
+    assert (rate is None) == (len(set(alpha)) == 1)
+
+
+def test_apfl_with_alpha_0_is_fedavg():
+    options = {"batch_size": 2, "num_local_epochs": 2}
+    algorithm = fedax.apfl(MODEL, 0.3, mixture=0.0, **options)
+    result = trained(algorithm)
+    assert identical(result.params, trained(fedax.fedavg(MODEL, 0.3, **options)).params)
+    assert (models_of(algorithm, result) == np.asarray(flat(result.params))).all()

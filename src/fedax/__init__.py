@@ -26,6 +26,7 @@ from fedax.algorithm import (
 from fedax.algorithms import (
     adaalter,
     afl,
+    apfl,
     centralised,
     cmime,
     ditto,
@@ -151,6 +152,7 @@ __all__ = [
     "adaalter",
     "advise",
     "afl",
+    "apfl",
     "base_optimizers",
     "centralised",
     "check_algorithm",

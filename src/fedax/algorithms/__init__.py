@@ -5,6 +5,7 @@ shared, in `fedax.clients` and `fedax.rounds`.
 """
 
 from fedax.algorithms.afl import afl
+from fedax.algorithms.apfl import apfl
 from fedax.algorithms.centralised import centralised
 from fedax.algorithms.ditto import ditto
 from fedax.algorithms.elastic import elastic
@@ -42,6 +43,7 @@ from fedax.algorithms.term import term
 __all__ = [
     "adaalter",
     "afl",
+    "apfl",
     "centralised",
     "cmime",
     "ditto",
