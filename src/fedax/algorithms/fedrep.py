@@ -37,7 +37,7 @@ from fedax.validate import check_count
 @own_defaults(weighting="uniform")
 def fedrep(
     model: Model,
-    where: Where,
+    where: Where = "",
     client_learning_rate: ScheduleOrNumber = 0.1,
     num_head_steps: int | Array = 10,
     **local_options: Unpack[LocalOptions],
@@ -55,10 +55,11 @@ def fedrep(
 
     Args:
       model: the learning problem.
-      where: which arrays are personal, as for `personal`, such as "head".
+      where: which arrays are personal: the name of an array or of a group, such as "head", several
+        names (in text: with commas in between), or a function `(name) -> bool`. By default none:
+        then the method is FedAvg.
       client_learning_rate: gamma >= 0, a number or a schedule of the round.
-      num_head_steps: tau >= 0 minibatches for the head; 10 is the default here. If there are no
-        personal arrays, the method is FedAvg.
+      num_head_steps: tau >= 0 minibatches for the head; 10 is the default here.
       **local_options: see `LocalOptions`, for the representation's steps. The head's have the same
         batch size and order. Clients have equal weights by default, as in the paper.
 

@@ -115,7 +115,9 @@ class Division(NamedTuple):
 
 
 @factory
-def personal(algorithm: FederatedAlgorithm, model: Model, where: Where) -> FederatedAlgorithm:
+def personal(
+    algorithm: FederatedAlgorithm, model: Model, where: Where = ""
+) -> FederatedAlgorithm:
     r"""Around any algorithm: some arrays are personal, the others are shared.
 
     With parameters x = (u, v_i), where u are the shared arrays and v_i the client's own, the
@@ -140,7 +142,7 @@ def personal(algorithm: FederatedAlgorithm, model: Model, where: Where) -> Feder
       model: the model that the algorithm trains.
       where: which arrays are personal: the name of an array or of a group, such as "head", several
         names (in text: with commas in between), or a function `(name) -> bool`, as in
-        `fedax.models.frozen`. If it chooses none, the result is the wrapped algorithm.
+        `fedax.models.frozen`. By default none: then the result is the wrapped algorithm.
 
     Returns:
       The algorithm. Each client keeps its personal arrays, with what the algorithm's server keeps
@@ -232,8 +234,8 @@ def divided(model: Model, where: Where) -> Division:
       ValueError: if `where` names no array, or leaves none to share.
     """
     params = jax.eval_shape(lambda: call_init(model, jax.random.key(0)))
-    if isinstance(where, str | int):  # a command line takes the name "1" for a number
-        where = [name.strip() for name in str(where).split(",")]
+    if isinstance(where, str):
+        where = [name.strip() for name in where.split(",") if name.strip()]
     own = tuple(chosen(params, where))
     if own and all(own):
         raise ValueError(
