@@ -109,7 +109,7 @@ class Personalizer:
           keep_params: whether their parameters are in the result.
         """
         tune = _fine_tuning(self._model, *tuning, keep_params=keep_params)
-        return self.measure(tune, params, lambda clients: (), keep_params=keep_params)
+        return self.measure(tune, params, lambda _: (), keep_params=keep_params)
 
     def measure(
         self,
