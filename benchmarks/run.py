@@ -320,7 +320,7 @@ def evaluate(workload: str, options: argparse.Namespace) -> str:
     count = describe(workload, options)["num_test"]
     with contextlib.ExitStack() as stack:
         running, _ = start_all(workload, options, stack)
-        for kind in EVALUATIONS:
+        for kind in options.evaluate:
             seconds: dict[str, list[float]] = {name: [] for name in running}
             for turn in range(options.rounds + 1):
                 for name, process in running.items():
@@ -427,14 +427,16 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--warm-up", type=int, default=2, help="rounds after the first, at least")
     parser.add_argument("--check", action="store_true", help="compare losses instead of times")
     parser.add_argument(
-        "--evaluate", action="store_true",
-        help=f"time of an evaluation instead of rounds, of {', '.join(EVALUATE)}"
+        "--evaluate", nargs="*", choices=EVALUATIONS, metavar="KIND",
+        help=f"time of evaluations instead of rounds, of {', '.join(EVALUATE)}: "
+        f"{', '.join(EVALUATIONS)}; no kind: all",
     )
     parser.add_argument("--environments", type=Path, default=HERE / ".environments")
     parser.add_argument("--data", type=Path, default=HERE / ".data")
     parser.add_argument("--out", type=Path, default=PAGE)
     options = parser.parse_args()
-    if options.evaluate:
+    if options.evaluate is not None:
+        options.evaluate = options.evaluate or EVALUATIONS
         options.peers = [name for name in EVALUATE if name in options.peers]
     if options.rounds is None:
         options.rounds = 3 if options.check else 20

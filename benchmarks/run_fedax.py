@@ -43,12 +43,8 @@ def main(name: str, path: str, check: bool) -> None:
         sampling="uniform" if workload.model == "tiny" else lambda seed, t: data.cohort(t),  # noqa: ARG005
     )
     params = replicate(model.init(jax.random.key(0)), mesh)  # as after a round
-    metric = model.metrics["loss"]
-
-    def loss() -> float:
-        batch = data.check()
-        values, weights = metric(model.outputs(params, batch), batch)
-        return (values * weights).sum() / weights.sum()
+    examples = fedax.FederatedDataset.from_clients([data.check()])
+    checks = Evaluator(model, examples, mesh=mesh)  # in batches, which need less memory
 
     test = fedax.FederatedDataset(data.test(), data.test_offsets())
     evaluator = Evaluator(model, test, mesh=mesh)
@@ -64,7 +60,7 @@ def main(name: str, path: str, check: bool) -> None:
         return found.overall()["loss"]
 
     rounds = protocol.Rounds(
-        loss, devices=mesh.size if mesh else 1,
+        lambda: checks.overall(params)["loss"], devices=mesh.size if mesh else 1,
         evaluate={
             "pooled": lambda: evaluator.overall(params)["loss"],
             "clients": lambda: float(np.nanmean(evaluator.per_client(params)["loss"])),

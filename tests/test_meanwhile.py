@@ -293,8 +293,8 @@ def test_batches_are_small_where_they_are_work(monkeypatch):
         sizes[width] = tuple(
             usual_batch_size(model, params, data.arrays, soon=soon) for soon in (False, True)
         )
-    # 128 * 300,000 < 4 * 10^7 and 32 * 300,000 < 10^7
-    assert sizes == {10: (512, 512), 300: (512, 512), 30_000: (128, 32)}
+    # 2048 * 3,000 < 10^7, 64 * 240,004 bytes < 2^24, and 32 * 300,000 < 10^7
+    assert sizes == {10: (4096, 4096), 300: (4096, 2048), 30_000: (64, 32)}
     text = fedax.load_task("shakespeare", model="small")
     params = jax.eval_shape(text.model.init, jax.random.key(0))
     assert usual_batch_size(text.model, params, text.test.arrays, soon=True) == 8

@@ -6,6 +6,7 @@ of every batch, so that a last batch that is not full costs one batch at most.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -22,6 +23,14 @@ IN_BATCHES = PartitionSpec(None, AXIS)
 MOST_BATCHES, MOST_BYTES = 16, 2**24
 # Examples of so many bytes stay on the devices; others are brought there for each evaluation.
 KEPT_BYTES = 2**26
+
+
+def example_bytes(arrays: Mapping[str, Any]) -> int:
+    """Bytes of one example of all arrays together."""
+    return sum(
+        int(np.prod(array.shape[1:], dtype=np.int64)) * np.dtype(array.dtype).itemsize
+        for array in arrays.values()
+    )
 
 
 class Blocks:
@@ -45,10 +54,7 @@ class Blocks:
     ) -> None:
         self._arrays, self._rows, self._mesh = dataset.arrays, rows, mesh
         self.batch_size = batch_size
-        each = sum(
-            int(np.prod(array.shape[1:], dtype=np.int64)) * np.dtype(array.dtype).itemsize
-            for array in dataset.arrays.values()
-        )
+        each = example_bytes(dataset.arrays)
         fitting = MOST_BYTES // max(batch_size * max(each, bytes_beside), 1)
         self.batches = max(1, min(MOST_BATCHES, fitting))
         self._count = dataset.num_examples if rows is None else len(rows)

@@ -21,7 +21,7 @@ from fedax.devices.mesh import AXIS, REPLICATED
 from fedax.factories import PROGRAMS, Structure, partition
 from fedax.mistakes.errors import ModelError, kind_of
 from fedax.mistakes.model import call_metric, call_outputs, require_model
-from fedax.rounds.blocks import IN_BATCHES, Blocks
+from fedax.rounds.blocks import IN_BATCHES, MOST_BYTES, Blocks, example_bytes
 from fedax.rounds.checks import (
     check_examples,
     require_dataset,
@@ -33,10 +33,11 @@ from fedax.rounds.sampling import sample_examples
 from fedax.rounds.scoring import Scoring, checked_scores, on_host, require_rows
 from fedax.validate import check_count, plain
 
-# Examples at a time on a device, if nobody says. On a CPU fewer, if their products of numbers are
-# more than these, but no fewer than these (docs/notebook/log.md); elsewhere not measured.
+# Examples at a time on a device, if nobody says. On a CPU as many as have these products of
+# numbers and the bytes of a block, within limits (docs/notebook/log.md): the fewer batches a block
+# has, the less is copied. Elsewhere not measured.
 USUAL = 512
-PRODUCTS, FEWEST = 4 * 10**7, 32
+PRODUCTS, FEWEST, MOST = 4 * 10**7, 32, 4096
 # Of sequences no fewer than these, as an LSTM reads its kernels again for each position, unless
 # the outputs of an example have more bytes.
 FEWEST_SEQUENCES, SMALL_OUTPUTS = 128, 2**16
@@ -231,8 +232,9 @@ def usual_batch_size(
     small = sum(leaf.size * leaf.dtype.itemsize for leaf in outputs) <= SMALL_OUTPUTS
     fewest = FEWEST_SEQUENCES if positions > 1 and small else FEWEST
     most, fewest = (SOON_PRODUCTS, SOON_FEWEST) if soon else (PRODUCTS, fewest)
-    size = USUAL
-    while size > fewest and size * products > most:
+    bytes_each = example_bytes(arrays)
+    size = MOST
+    while size > fewest and (size * products > most or size * bytes_each > MOST_BYTES):
         size //= 2
     return size
 
