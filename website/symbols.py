@@ -71,8 +71,7 @@ OWN = {
         "nearest point whose numbers are at least 0 and sum to 1",
     },
     "apfl": {
-        r"\bar v_i": "the own model of client $i$",
-        "v_i": "what client $i$ keeps beside the server's model",
+        "v_i": r"what client $i$ keeps beside the server's model; $\bar v_i$ is its own model",
         r"\alpha_i": "the share of $v_i$ in the client's own model",
         r"\alpha": "`mixture`",
         r"\gamma_\alpha": "`mixture_learning_rate`",
@@ -120,7 +119,7 @@ OWN = {
     "fedrep": {
         "u_t": "the server's shared arrays in round $t$",
         "u_{i,k}": "the shared arrays of client $i$ after $k$ local steps",
-        "v_{i,h}": "the personal arrays of client $i$ after $h$ steps",
+        "v_i": "the personal arrays of client $i$",
         "h": "a step of the head",
         r"\tau": "`num_head_steps`",
     },
@@ -182,12 +181,9 @@ OWN = {
     },
     "minibatch_sgd": {"g_i": "the gradient of one minibatch of client $i$"},
     "personal": {
-        "u": "the shared arrays",
         "u_i": "the shared arrays of client $i$ after its local steps",
         "u_t": "the server's shared arrays in round $t$",
         "v_i": "the personal arrays of client $i$",
-        "v": "the personal arrays",
-        "x": "the parameters",
     },
     "pfnm": {
         r"\theta_i": "the weights of the global hidden unit $i$",
