@@ -68,6 +68,16 @@ def main(dtype_name):  # noqa: PLR0915
         one = fedax.train(task, algorithm, **options, **how)
         compare(f"{how}", fedax.train(task, algorithm, mesh=mesh, **options, **how), one)
 
+    ditto = fedax.ditto(task.model, 0.05, **local)
+    own = [
+        fedax.train(task, ditto, num_rounds=2, cohort_size=7, mesh=devices).history
+        for devices in (mesh, None)
+    ]
+    found["the clients' own models"] = max(
+        abs(own[0][name][-1] / own[1][name][-1] - 1)
+        for name in ("test_own_distance", "test_own_mean_distance")
+    )
+
     # Batches of 3 on each of 4 devices; the 91 examples are not a multiple of 12.
     each = [
         Evaluator(task.model, data, 3, mesh).per_client(one.params)["distance"]

@@ -57,6 +57,9 @@ TRACED = {
     "mixture_learning_rate": (0.01, 0.1),
     "convexity": (0.3, 1.0),
     "communication_probability": (0.3, 0.9),
+    "attraction": (0.1, 0.9),
+    "mixture": (0.3, 0.8),
+    "num_head_steps": (2, 5),
 }
 # What cannot be traced: functions, names of choices, lengths of arrays.
 STATIC = {
@@ -64,7 +67,7 @@ STATIC = {
     "server_optimizer", "optimizer",
     "share", "restart", "bias_correction", "control_option", "sensitivity", "output", "rule",
     "weighting", "order", "batch_size", "sensitivity_batch_size", "loss_batch_size", "window",
-    "version", "steps_seed",
+    "version", "steps_seed", "where",
 }
 # Values that are refused, and quoted.
 REFUSED = {
@@ -79,6 +82,7 @@ REFUSED = {
     "rule": ("papers",), "window": (0,), "sensitivity_batch_size": (0,), "loss_batch_size": (0,),
     "bias_correction": ("adam",), "epsilon": (0.0,), "convexity": (0.0,),
     "communication_probability": (0.0, 1.5), "version": ("III",), "steps_seed": (-1,), "tilt": (),
+    "mixture": (1.5,), "num_head_steps": (-1,),
 }  # fmt: skip
 BATCH_SIZE, ROUNDS = 2, 4
 
@@ -175,6 +179,10 @@ def local_update_decay(model, **options):
     )
 
 
+def personal(model, **options):
+    return algorithms.personal(algorithms.fedavg(model, **options), model, ())
+
+
 NO_STEPS = dict.fromkeys(
     ("num_local_steps", "num_local_epochs", "proximal_weight"), "there are no local steps"
 )
@@ -190,6 +198,8 @@ CONTRACT = {
     "adaalter": Case(
         algorithms.adaalter, ("client_learning_rate", "adaptivity", "initial_accumulator")
     ),
+    "apfl": Case(algorithms.apfl, (*RATES, "mixture")),
+    "apfl, adaptive": Case(algorithms.apfl, (*RATES, "mixture", "mixture_learning_rate")),
     "centralised": Case(
         algorithms.centralised, ("client_learning_rate",),
         values={"num_local_epochs": (9, 0)},  # one pass over the pool is more than 3 steps
@@ -198,6 +208,7 @@ CONTRACT = {
         with_base(algorithms.cmime, base_optimizers.sgdm, "momentum"), (*RATES, "momentum")
     ),
     "compressed": Case(compressed, RATES),
+    "ditto": Case(algorithms.ditto, (*RATES, "attraction")),
     "elastic": Case(elastic, (*RATES, "elasticity", "sensitivity_decay", "held_out_fraction")),
     "fedac": Case(algorithms.fedac, ("client_learning_rate", "convexity")),
     "fedac, version II": Case(
@@ -223,6 +234,10 @@ CONTRACT = {
     "fedprox": Case(algorithms.fedprox, RATES),
     "fedprox, rho": Case(
         algorithms.fedprox, (*RATES, "rho"), refuses={"proximal_weight": "rho says it"}
+    ),
+    "fedrep": Case(
+        functools.partial(algorithms.fedrep, where=()), ("client_learning_rate", "num_head_steps"),
+        idle={"num_head_steps": "the only array is shared: tests/test_personal.py"},
     ),
     "fedsgd": Case(
         algorithms.fedsgd, (*RATES, "steps_decay", "client_decay", "server_decay"),
@@ -265,6 +280,7 @@ CONTRACT = {
     ),
     "mimemvr": Case(algorithms.mimemvr, (*RATES, "momentum_weight")),
     "minibatch_sgd": Case(algorithms.minibatch_sgd, ("server_learning_rate",), idle=ONE_STEP),
+    "personal": Case(personal, RATES),
     "qfedavg": Case(algorithms.qfedavg, (*RATES, "q")),
     "scaffnew": Case(
         algorithms.scaffnew, ("client_learning_rate", "communication_probability"),
@@ -432,7 +448,10 @@ def test_a_traced_hyperparameter_gives_what_separate_runs_give(name):
         elif option in case.idle:
             assert largest_difference(alone, first) == 0, option
         else:
-            assert largest_difference(alone[0].params, first[0].params) > 1e-6, option
+            pair = (alone[0].params, first[0].params)
+            if build(name).own_model:  # some change only the clients' own models
+                pair = (alone, first)
+            assert largest_difference(*pair) > 1e-6, option
 
 
 @each_case

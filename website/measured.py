@@ -17,6 +17,8 @@ import numpy as np
 
 NOTEBOOK = Path(__file__).parent.parent / "docs" / "notebook"
 GOOD = 0.05  # a setting is good within this share of the best score, as in a sweep's summary
+# Methods whose server model is not all that they train: its accuracy says little about settings.
+OWN_MODELS = ("apfl", "ditto", "fedrep", "personal")
 # File -> what its test data are.
 MAPS = {
     "plays": "Shakespeare's plays after 50 rounds",
@@ -172,7 +174,7 @@ def _sensitivity() -> dict[str, dict[str, list[dict[str, str]]]]:
 def varied(method: str) -> set[str]:
     """The settings that docs/notebook/sensitivity.csv varies, the rates by their names."""
     found = set()
-    for what, rows in _sensitivity()[method].items():
+    for what, rows in _sensitivity().get(method, {}).items():
         rates = (key for key in RATES if any(row[key] for row in rows))
         found.update(rates if what == "rates" else [what])
     return found
@@ -189,6 +191,8 @@ def on_digits(method: str) -> str:
             "Its learning rates are those of the wrapped method. [Fewer bytes]"
             "(../guides/fewer-bytes.md) compares the codecs."
         )
+    if method in OWN_MODELS:
+        return ""
     varied = dict(_sensitivity().get(method, {}))
     if not varied:
         raise ValueError(f"sensitivity.csv lacks {method}: scripts/sensitivity.py adds it.")

@@ -18,7 +18,8 @@ PAGES: dict[str, tuple[str, str, tuple[str, ...]]] = {
         "initial_state", "DivergedError",
     )),
     "evaluating": ("Evaluating", "Measure a model over all examples, or client by client.", (
-        "evaluate", "evaluate_clients", "predict", "evaluate_personalized", "ClientMetrics",
+        "evaluate", "evaluate_clients", "predict", "evaluate_personalized",
+        "evaluate_own_models", "ClientMetrics",
         "fedax.scores",
         "communication", "dissimilarity", "quadratic_model", "advise",
     )),

@@ -70,6 +70,12 @@ OWN = {
         "F": r"the clients' mean losses over all of their examples, as a vector; $\Pi$ is the "
         "nearest point whose numbers are at least 0 and sum to 1",
     },
+    "apfl": {
+        "v_i": r"what client $i$ keeps beside the server's model; $\bar v_i$ is its own model",
+        r"\alpha_i": "the share of $v_i$ in the client's own model",
+        r"\alpha": "`mixture`",
+        r"\gamma_\alpha": "`mixture_learning_rate`",
+    },
     "centralised": {
         "x": "the model",
         "g": "the gradient of a minibatch of the pool at $x$",
@@ -77,6 +83,10 @@ OWN = {
     "cmime": {
         "g": "the corrected gradient",
         "s_i": "the copy of the base optimizer's statistics on client $i$",
+    },
+    "ditto": {
+        "v_i": "the own model of client $i$",
+        r"\lambda": "`attraction`",
     },
     "fedac": {
         "x_{i,k}": "the short sequence of client $i$ after $k$ local steps",
@@ -105,6 +115,13 @@ OWN = {
         "d_i": "the change of client $i$",
         r"\eta_t": "the server's step, which is computed",
         r"\epsilon": "`epsilon`",
+    },
+    "fedrep": {
+        "u_t": "the server's shared arrays in round $t$",
+        "u_{i,k}": "the shared arrays of client $i$ after $k$ local steps",
+        "v_i": "the personal arrays of client $i$",
+        "h": "a step of the head",
+        r"\tau": "`num_head_steps`",
     },
     "fednova": {
         "a_i": r"the weights of the gradients of client $i$ in its change, whose sum is $|a_i|$",
@@ -163,6 +180,11 @@ OWN = {
         "S_t": "the clients that take part in round $t$",
     },
     "minibatch_sgd": {"g_i": "the gradient of one minibatch of client $i$"},
+    "personal": {
+        "u_i": "the shared arrays of client $i$ after its local steps",
+        "u_t": "the server's shared arrays in round $t$",
+        "v_i": "the personal arrays of client $i$",
+    },
     "pfnm": {
         r"\theta_i": "the weights of the global hidden unit $i$",
         "v": r"the weights of a client's hidden unit; $v \to i$ means that it is matched with $i$",

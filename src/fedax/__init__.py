@@ -26,9 +26,11 @@ from fedax.algorithm import (
 from fedax.algorithms import (
     adaalter,
     afl,
+    apfl,
     centralised,
     cmime,
     compressed,
+    ditto,
     elastic,
     fedac,
     fedadabound,
@@ -44,6 +46,7 @@ from fedax.algorithms import (
     fednova,
     fedopt,
     fedprox,
+    fedrep,
     fedsgd,
     fedyogi,
     fomaml,
@@ -58,6 +61,7 @@ from fedax.algorithms import (
     mimelite,
     mimemvr,
     minibatch_sgd,
+    personal,
     pfnm,
     plateau_lengths,
     qfedavg,
@@ -95,6 +99,7 @@ from fedax.rounds.cohort import RoundInfo, run_round
 from fedax.rounds.evaluation import evaluate, evaluate_clients
 from fedax.rounds.history import History
 from fedax.rounds.options import SimulateOptions
+from fedax.rounds.own_models import evaluate_own_models
 from fedax.rounds.personalization import evaluate_personalized
 from fedax.rounds.predicting import predict
 from fedax.rounds.report import DivergedError, RoundReport
@@ -148,6 +153,7 @@ __all__ = [
     "adaalter",
     "advise",
     "afl",
+    "apfl",
     "base_optimizers",
     "centralised",
     "check_algorithm",
@@ -159,9 +165,11 @@ __all__ = [
     "compressed",
     "cores_as_devices",
     "dissimilarity",
+    "ditto",
     "elastic",
     "evaluate",
     "evaluate_clients",
+    "evaluate_own_models",
     "evaluate_personalized",
     "factory",
     "fedac",
@@ -178,6 +186,7 @@ __all__ = [
     "fednova",
     "fedopt",
     "fedprox",
+    "fedrep",
     "fedsgd",
     "fedyogi",
     "fit_table",
@@ -202,6 +211,7 @@ __all__ = [
     "optimizers",
     "part_of_the_day",
     "partition",
+    "personal",
     "pfnm",
     "pictures",
     "plateau_lengths",

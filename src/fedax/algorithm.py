@@ -190,12 +190,15 @@ class FederatedAlgorithm(NamedTuple):
       exchanges: the exchanges of one round, in order. All use the same cohort.
       pooled: whether the algorithm trains on all clients' examples in one place, like a single
           client.
+      own_model: `(server_state, client_state, data, key) -> params`, a client's own model, with
+        its training examples, see `fedax.evaluate_own_models`; None if clients have none.
     """
 
     init: Callable[[Params], PyTree]
     init_client: Callable[[Params], PyTree]
     exchanges: tuple[Exchange, ...]
     pooled: bool = False
+    own_model: Callable[[Any, PyTree, Any, Array], Params] | None = None
 
     def __repr__(self) -> str:
         count = f"{len(self.exchanges)} exchange{'s' * (len(self.exchanges) != 1)}"

@@ -5,8 +5,10 @@ shared, in `fedax.clients` and `fedax.rounds`.
 """
 
 from fedax.algorithms.afl import afl
+from fedax.algorithms.apfl import apfl
 from fedax.algorithms.centralised import centralised
 from fedax.algorithms.compressed import compressed
+from fedax.algorithms.ditto import ditto
 from fedax.algorithms.elastic import elastic
 from fedax.algorithms.fedac import fedac
 from fedax.algorithms.fedadaptive import fedadabound, fedadagrad, fedadam, fedamsgrad, fedyogi
@@ -17,6 +19,7 @@ from fedax.algorithms.fedlin import fedlin
 from fedax.algorithms.fednova import fednova
 from fedax.algorithms.fedopt import fedavg, fedavgm, fedopt
 from fedax.algorithms.fedprox import fedprox
+from fedax.algorithms.fedrep import fedrep
 from fedax.algorithms.fedsgd import fedsgd
 from fedax.algorithms.local_adaptive import adaalter, local_adam, local_adaptive
 from fedax.algorithms.local_update import (
@@ -30,6 +33,7 @@ from fedax.algorithms.local_update_decay import local_update_decay, plateau_leng
 from fedax.algorithms.maml import maml
 from fedax.algorithms.mime import cmime, mime, mimelite
 from fedax.algorithms.mimemvr import mimemvr
+from fedax.algorithms.personal import personal
 from fedax.algorithms.pfnm import pfnm
 from fedax.algorithms.qfedavg import qfedavg
 from fedax.algorithms.scaffnew import scaffnew
@@ -40,9 +44,11 @@ from fedax.algorithms.term import term
 __all__ = [
     "adaalter",
     "afl",
+    "apfl",
     "centralised",
     "cmime",
     "compressed",
+    "ditto",
     "elastic",
     "fedac",
     "fedadabound",
@@ -58,6 +64,7 @@ __all__ = [
     "fednova",
     "fedopt",
     "fedprox",
+    "fedrep",
     "fedsgd",
     "fedyogi",
     "fomaml",
@@ -72,6 +79,7 @@ __all__ = [
     "mimelite",
     "mimemvr",
     "minibatch_sgd",
+    "personal",
     "pfnm",
     "plateau_lengths",
     "qfedavg",

@@ -71,6 +71,18 @@ EARLIER = {
         "Alistarh et al.", "QSGD: Communication-Efficient SGD via Gradient Quantization and "
         "Encoding", 2017, "https://arxiv.org/abs/1610.02132",
     ),
+    "Arivazhagan 2019": Paper(
+        "Arivazhagan et al.", "Federated Learning with Personalization Layers", 2019,
+        "https://arxiv.org/abs/1912.00818",
+    ),
+    "Collins 2021": Paper(
+        "Collins et al.", "Exploiting Shared Representations for Personalized Federated Learning",
+        2021, "https://arxiv.org/abs/2102.07078",
+    ),
+    "Deng 2020": Paper(
+        "Deng et al.", "Adaptive Personalized Federated Learning", 2020,
+        "https://arxiv.org/abs/2003.13461",
+    ),
     "Finn 2017": Paper(
         "Finn et al.", "Model-Agnostic Meta-Learning for Fast Adaptation of Deep Networks", 2017,
         "https://arxiv.org/abs/1703.03400",
@@ -105,6 +117,14 @@ EARLIER = {
     ),
     "Li 2021": Paper(
         "Li et al.", "Tilted Empirical Risk Minimization", 2021, "https://arxiv.org/abs/2007.01162",
+    ),
+    "Li 2021b": Paper(
+        "Li et al.", "Ditto: Fair and Robust Federated Learning Through Personalization", 2021,
+        "https://arxiv.org/abs/2012.04221",
+    ),
+    "Li 2021c": Paper(
+        "Li et al.", "FedBN: Federated Learning on Non-IID Features via Local Batch Normalization",
+        2021, "https://arxiv.org/abs/2102.07623",
     ),
     "Luo 2019": Paper(
         "Luo et al.", "Adaptive Gradient Methods with Dynamic Bound of Learning Rate", 2019,
@@ -157,13 +177,16 @@ EARLIER = {
 FULL = "1 pass"
 TWICE = "1 pass, 2 a step"
 LOSSES = "1 pass, loss only"
+SECOND = "1 more a step"
 
 
 ALGORITHMS: dict[str, AlgorithmInfo] = {
     "adaalter": AlgorithmInfo(algorithms.adaalter, "Xie 2019, Alg. 4"),
     "afl": AlgorithmInfo(algorithms.afl, "Mohri 2019, section 4", LOSSES),
+    "apfl": AlgorithmInfo(algorithms.apfl, "Deng 2020, Alg. 1", SECOND),
     "centralised": AlgorithmInfo(algorithms.centralised, f"{REDDI}, baseline"),
     "cmime": AlgorithmInfo(algorithms.cmime, MIME, TWICE),
+    "ditto": AlgorithmInfo(algorithms.ditto, "Li 2021b, Alg. 1", SECOND),
     "fedac": AlgorithmInfo(algorithms.fedac, "Yuan 2020, Alg. 1"),
     "fedadabound": AlgorithmInfo(algorithms.fedadabound, f"Luo 2019; {REDDI}"),
     "fedadagrad": AlgorithmInfo(algorithms.fedadagrad, f"{REDDI}, Alg. 2"),
@@ -178,6 +201,7 @@ ALGORITHMS: dict[str, AlgorithmInfo] = {
     "fednova": AlgorithmInfo(algorithms.fednova, "Wang 2020, eq. 10"),
     "fedopt": AlgorithmInfo(algorithms.fedopt, f"{REDDI}, Alg. 1"),
     "fedprox": AlgorithmInfo(algorithms.fedprox, f"Li 2020; {ELASTIC}"),
+    "fedrep": AlgorithmInfo(algorithms.fedrep, "Collins 2021, Alg. 1", "steps of the head"),
     "fedsgd": AlgorithmInfo(algorithms.fedsgd, f"{DECAYING}, Alg. 1, 2"),
     "fedyogi": AlgorithmInfo(algorithms.fedyogi, f"{REDDI}, Alg. 2"),
     "fomaml": AlgorithmInfo(algorithms.fomaml, f"Finn 2017; {CHARLES}"),
@@ -221,5 +245,9 @@ WRAPPERS: dict[str, tuple[AlgorithmInfo, str]] = {
             LOSSES,
         ),
         "local_update",
+    ),
+    "personal": (
+        AlgorithmInfo(algorithms.personal, "Arivazhagan 2019, Alg. 1, 2; Li 2021c, Alg. 1"),
+        "fedavg",
     ),
 }

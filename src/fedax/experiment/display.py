@@ -24,7 +24,7 @@ Style: TypeAlias = Literal["bar", "lines", "nothing"]
 # Plain lines come at evaluations, and in between at least this often.
 SECONDS_BETWEEN_LINES = 10.0
 # Test metrics that the report shows and a line has no room for.
-REPORTED_ONLY = ("worst_tenth_", "personal_before_")
+REPORTED_ONLY = ("worst_tenth_", "personal_before_", "own_mean_", "own_worst_tenth_")
 # The bar is drawn at most so often, and drawing takes at most this share of the time.
 SECONDS_BETWEEN_BARS = 0.1
 DRAWING_SHARE = 0.01

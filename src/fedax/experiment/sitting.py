@@ -290,5 +290,5 @@ def save(job: Job, state: TrainingState, metrics: Prefix | None = None) -> None:
 def _keep_clients(folder: Path, report: RoundReport) -> None:
     """Writes the table of the clients if the round measured them, over the one before."""
     if report.clients is not None:
-        table = clients_table(report.clients, report.personal)
+        table = clients_table(report.clients, report.personal, report.own)
         write_atomically(folder / CLIENTS, table.encode())

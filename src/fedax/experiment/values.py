@@ -97,7 +97,9 @@ def kinds_of(hint: Any) -> tuple[str, ...]:
     kinds: list[str] = []
     for part in _parts(hint):
         origin = typing.get_origin(part) or part
-        if origin is Literal:
+        if typing.get_args(part)[:1] in ((str,), ([str],)):  # names, or a function of a name
+            kinds.append(TEXT)
+        elif origin is Literal:
             kinds += [f"'{choice}'" for choice in typing.get_args(part)]
         elif origin is not jax.Array:
             known = isinstance(origin, collections.abc.Hashable)

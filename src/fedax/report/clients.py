@@ -14,17 +14,20 @@ from fedax.pictures.errors import DrawingError
 from fedax.rounds.client_metrics import ClientMetrics
 
 CLIENTS = "clients.csv"
-PERSONAL = "personal_"
+PERSONAL, OWN = "personal_", "own_"
 # So many clients are on the page.
 SHOWN = 10
 
 
-def clients_table(clients: ClientMetrics, personal: ClientMetrics | None = None) -> str:
+def clients_table(
+    clients: ClientMetrics, personal: ClientMetrics | None = None, own: ClientMetrics | None = None
+) -> str:
     r"""The metrics client by client, as CSV.
 
     Columns: client, num_examples (that were evaluated), each metric, and `personal_*`, the same
-    after fine-tuning; a value that a client does not have is empty. A name that a spreadsheet would
-    take for a formula, such as `=1+1`, begins with an apostrophe.
+    after fine-tuning, and `own_*`, of the clients' own models; a value that a client does not have
+    is empty. A name that a spreadsheet would take for a formula, such as `=1+1`, begins with an
+    apostrophe.
 
     Example:
       >>> import numpy as np
@@ -34,10 +37,11 @@ def clients_table(clients: ClientMetrics, personal: ClientMetrics | None = None)
     """
     columns: dict[str, Any] = {metric: values.tolist() for metric, values in clients.items()}
     names = clients.names.tolist()
-    for metric, values in (personal or {}).items():
-        assert personal is not None
-        own = dict(zip(personal.names.tolist(), values.tolist(), strict=True))
-        columns[PERSONAL + metric] = [own.get(name, math.nan) for name in names]
+    for prefix, found in ((PERSONAL, personal), (OWN, own)):
+        for metric, values in (found or {}).items():
+            assert found is not None
+            known = dict(zip(found.names.tolist(), values.tolist(), strict=True))
+            columns[prefix + metric] = [known.get(name, math.nan) for name in names]
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(["client", "num_examples", *map(safe_cell, columns)])

@@ -21,6 +21,9 @@ LINES = {
     "worst_tenth_": "mean of the worst 10% of clients",
     "personal_": "fine-tuned on some clients",
     "personal_before_": "the same clients before fine-tuning",
+    "own_": "each client's own model, all examples",
+    "own_mean_": "each client's own model, mean over clients",
+    "own_worst_tenth_": "own models of the worst 10% of clients",
 }
 # At most this number of rejected clients are listed.
 MOST_REJECTED = 20

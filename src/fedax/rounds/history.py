@@ -129,7 +129,7 @@ def is_sampled(metrics: Mapping[str, Any], name: str = "test_") -> bool:
       >>> is_sampled(metrics), is_sampled(metrics, "test_personal_loss"), is_sampled({"round": 1})
       (True, False, False)
     """
-    if not is_evaluated(name) or name.split("_")[1] == "personal":
+    if not is_evaluated(name) or name.split("_")[1] in ("personal", "own"):
         return False
     return metrics.get("evaluated_examples", 0) < metrics.get("evaluated_of", 0)
 

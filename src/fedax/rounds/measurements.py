@@ -29,6 +29,7 @@ from fedax.rounds.checks import check_examples, require_task
 from fedax.rounds.client_metrics import CLIENTS_FOR_A_TENTH, ClientMetrics
 from fedax.rounds.evaluation import Evaluator, usual_batch_size
 from fedax.rounds.options import Settings
+from fedax.rounds.own_models import own_models
 from fedax.rounds.personalization import (
     FineTuning,
     Personalizer,
@@ -36,6 +37,7 @@ from fedax.rounds.personalization import (
     matched_clients,
 )
 from fedax.rounds.settings_of import setting_of
+from fedax.rounds.state import TrainingState
 from fedax.rounds.timing import Stopwatch
 
 # Number of clients, and of examples of each, for the diagnostics' estimate of dissimilarity.
@@ -153,6 +155,14 @@ class Measurements:
                 part: _Personal(of_part, algorithm, settings, own, part)
                 for part, of_part in _personal_tasks(task).items()
             }
+        self._own: dict[str, _Own] = {}
+        if algorithm.own_model is not None and settings.evaluate_every != 0:
+            shared = None if jax.process_count() > 1 else reader
+            self._own = {
+                part: _Own(of_part, algorithm, settings, shared, part)
+                for part, of_part in _personal_tasks(task).items()
+                if of_part.test is not None and (task.train.places_of(of_part.test) >= 0).any()
+            }
         self._sent = None
         if settings.diagnostics:
             self._sent = communication(algorithm, task.model, task.train.client_at(0))
@@ -176,23 +186,24 @@ class Measurements:
         return self.sample if waits else None
 
     def evaluate(
-        self, metrics: dict[str, float], params: Params, client_ids: np.ndarray, done: np.ndarray,
-        key: jax.Array, evaluator: Evaluator | None, *, last: bool,
+        self, metrics: dict[str, float], state: TrainingState, client_ids: np.ndarray,
+        done: np.ndarray, key: jax.Array, evaluator: Evaluator | None, *, last: bool,
     ) -> dict[str, Any]:
         """Adds the metrics of validation or test data, what the diagnostics measure, and the time.
 
         Args:
           metrics: of the round.
-          params: after it.
+          state: after it, one copy.
           client_ids, done, key: of its cohort.
           evaluator: see `due`.
           last: whether it is the last round, in which the test data are evaluated, too.
 
         Returns:
-          `clients` and `personal` of the round's report.
+          `clients`, `personal` and `own` of the round's report.
         """
         watch = Stopwatch()
-        clients = personal = None
+        clients = personal = own = None
+        params = state.server_state.params
         if evaluator is not None:
             evaluator.redraw(int(metrics["round"]))
             found = evaluator.per_client(params)
@@ -206,11 +217,15 @@ class Measurements:
             if part == self.part or last:
                 personal, of_all = personalize(params, int(metrics["round"]))
                 metrics |= of_all
+        for part, measure in self._own.items():
+            if part == self.part or last:
+                own, of_all = measure(state)
+                metrics |= of_all
         metrics.update(self._similarity(params, client_ids, done, key))
         lap = watch.lap()
         metrics["evaluation_seconds"] = lap.seconds - lap.compiling
         metrics["compile_seconds"] += lap.compiling
-        return {"clients": clients, "personal": personal}
+        return {"clients": clients, "personal": personal, "own": own}
 
     def sent(self, dropped_at: np.ndarray, metrics: Mapping[str, float]) -> dict[str, float]:
         """Bytes of a round's cohort."""
@@ -354,6 +369,33 @@ class _Personal:
         return clients, {
             **{f"{self._part}_personal_{name}": value for name, value in after},
             **{f"{self._part}_personal_before_{name}": value for name, value in before},
+        }
+
+
+class _Own:
+    """The clients' own models in evaluation rounds."""
+
+    def __init__(
+        self, task: Task, algorithm: FederatedAlgorithm, settings: Settings,
+        reader: CohortReader | None, part: str,
+    ) -> None:
+        self._model, self._algorithm, self._part = task.model, algorithm, part
+        self._personalizer = Personalizer(
+            task, None, settings.seed, settings.clients_per_chunk, settings.mesh, reader
+        )
+
+    def __call__(self, state: TrainingState) -> tuple[ClientMetrics, dict[str, float]]:
+        """The clients' metrics, and `test_own_*` or `validation_own_*`.
+
+        Over all examples, over all clients (`own_mean_`), and over the worst tenth of them.
+        """
+        clients = own_models(self._personalizer, self._model, self._algorithm, state)
+        found = {"own": clients.overall(), "own_mean": clients.worst(1.0)}
+        if len(clients.names) >= CLIENTS_FOR_A_TENTH:
+            found["own_worst_tenth"] = clients.worst()
+        return clients, {
+            f"{self._part}_{kind}_{name}": value
+            for kind, values in found.items() for name, value in values.items()
         }
 
 

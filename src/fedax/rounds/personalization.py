@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from fedax.algorithm import Array, Model, Params
+from fedax.algorithm import Array, Model, Params, PyTree
 from fedax.clients.local_training import LocalMessage, LocalTraining
 from fedax.clients.minibatches import Minibatch, fold_minibatches, steps_per_epoch
 from fedax.clients.precision import sum_dtype, widen
@@ -38,6 +38,11 @@ _TAG = 2
 
 # Metric name -> (sum of weight * value, sum of weights).
 Sums: TypeAlias = dict[str, tuple[Array, Array]]
+# (what all clients share, the client's state, its training and test examples, its key) -> metrics
+# before and after, and perhaps the parameters that the latter are of.
+Measure: TypeAlias = Callable[
+    [PyTree, PyTree, ClientData, ClientData, Array], tuple[Sums, Sums, Params | None]
+]
 
 
 class FineTuning(NamedTuple):
@@ -103,9 +108,26 @@ class Personalizer:
           tuning: how they fine-tune.
           keep_params: whether their parameters are in the result.
         """
-        numbers, structure = partition(
-            _fine_tuning(self._model, *tuning, keep_params=keep_params)
-        )
+        tune = _fine_tuning(self._model, *tuning, keep_params=keep_params)
+        return self.measure(tune, params, lambda _: (), keep_params=keep_params)
+
+    def measure(
+        self,
+        measure: Measure,
+        shared: PyTree,
+        states_of: Callable[[np.ndarray], PyTree],
+        *,
+        keep_params: bool,
+    ) -> ClientMetrics:
+        """The clients' metrics, one group of clients after the other.
+
+        Args:
+          measure: one client's part.
+          shared: what it takes first.
+          states_of: training clients' indices -> their stacked states, which it takes second.
+          keep_params: whether the parameters of its third result are in the clients' metrics.
+        """
+        numbers, structure = partition(measure)
         tuned: dict[int, Params] = {}
         sums = [
             {name: np.zeros((2, len(self._order))) for name in self._model.metrics}
@@ -124,9 +146,10 @@ class Personalizer:
                 for row in np.flatnonzero(present):
                     tuned[places[row]] = jax.tree.map(lambda leaf, row=row: leaf[row], models)
 
-        params = replicate(params, self._mesh)
+        shared = replicate(shared, self._mesh)
         for places, train, test in self._groups():
-            arguments = (numbers, params, self._key, train, test)
+            states = states_of(self._in_train[places])
+            arguments = (numbers, shared, states, self._key, train, test)
             if self._chunk is None:
                 self._chunk = automatic_chunk(
                     lambda chunk: _program(structure, chunk, self._mesh), arguments,
@@ -300,7 +323,7 @@ def _fine_tuning(
     batch_size: int,
     *,
     keep_params: bool,
-) -> Callable[[Params, ClientData, ClientData, Array], tuple[Sums, Sums, Params | None]]:
+) -> Measure:
     """One client's part: its metrics before and after, and perhaps its parameters."""
     local = LocalTraining.checked(model, client_learning_rate, {
         "num_local_steps": num_local_steps, "num_local_epochs": num_local_epochs,
@@ -308,19 +331,20 @@ def _fine_tuning(
     })
 
     def before_and_after(
-        params: Params, train: ClientData, test: ClientData, key: Array
+        params: Params, state: PyTree, train: ClientData, test: ClientData, key: Array
     ) -> tuple[Sums, Sums, Params | None]:
+        del state
         rate = local.client_learning_rate(jnp.int32(0))
         message = LocalMessage(params, rate, local.num_local_steps, None)
         tuned = local.train(message, train, key).params
-        before = _sums(model, params, test, key, batch_size)
-        after = _sums(model, tuned, test, key, batch_size)
+        before = sums_of(model, params, test, key, batch_size)
+        after = sums_of(model, tuned, test, key, batch_size)
         return before, after, tuned if keep_params else None
 
     return before_and_after
 
 
-def _sums(model: Model, params: Params, data: ClientData, key: Array, batch_size: int) -> Sums:
+def sums_of(model: Model, params: Params, data: ClientData, key: Array, batch_size: int) -> Sums:
     """The metrics summed over a client's examples."""
     dtype = sum_dtype(jax.tree.leaves(params)[0])
 
@@ -358,21 +382,22 @@ def _program(structure: Structure, clients_per_chunk: int, mesh: Mesh | None) ->
     """A group of clients, of all fine-tunings of a structure, which their numbers tell apart."""
 
     def group(
-        numbers: list[Array], params: Params, key: Array, train: CohortData, test: CohortData
+        numbers: list[Array], shared: PyTree, states: PyTree, key: Array, train: CohortData,
+        test: CohortData,
     ) -> tuple[Sums, Sums, Params | None]:
 
         def share(
-            numbers: list[Array], params: Params, key: Array, arrays: tuple[Any, Any], clients: Any
+            numbers: list[Array], shared: PyTree, key: Array, arrays: tuple[Any, Any], clients: Any
         ) -> tuple[Sums, Sums, Params | None]:
-            before_and_after = structure(numbers)
+            measure = structure(numbers)
             if mesh is not None:  # the device's own
                 arrays = jax.tree.map(lambda array: array[0], arrays)
             in_train, in_test = arrays
 
-            def one(client: tuple[Array, ...]) -> tuple[Sums, Sums, Params | None]:
-                client_id, start, size, test_start, test_size = client
-                return before_and_after(
-                    params,
+            def one(client: tuple[Any, ...]) -> tuple[Sums, Sums, Params | None]:
+                state, client_id, start, size, test_start, test_size = client
+                return measure(
+                    shared, state,
                     ClientData(in_train, start, size, train.capacity, largest=train.largest),
                     ClientData(in_test, test_start, test_size, test.capacity, largest=test.largest),
                     jax.random.fold_in(key, client_id),
@@ -387,8 +412,9 @@ def _program(structure: Structure, clients_per_chunk: int, mesh: Mesh | None) ->
             out_specs=SPREAD, check_vma=False,
         )
         clients = (
-            train.client_ids, train.starts, train.num_examples, test.starts, test.num_examples,
+            states, train.client_ids, train.starts, train.num_examples, test.starts,
+            test.num_examples,
         )
-        return run(numbers, params, key, (train.arrays, test.arrays), clients)
+        return run(numbers, shared, key, (train.arrays, test.arrays), clients)
 
     return jit(group)

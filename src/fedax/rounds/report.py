@@ -41,6 +41,9 @@ class RoundReport(NamedTuple):
         store in place.
       clients: in evaluation rounds the test metrics client by client, otherwise None.
       personal: the same after fine-tuning, with `personalize_steps` or `personalize_epochs`.
+      own: the same of the clients' own models, if the method has such models; over all clients
+        they are in the metrics, `test_own_*` over all examples, `test_own_mean_*` with equal
+        weights and, with 10 or more clients, `test_own_worst_tenth_*`.
       followed: whether the report of the next round follows immediately, because
         `evaluation_sample` held both back.
     """
@@ -51,6 +54,7 @@ class RoundReport(NamedTuple):
     state: TrainingState | None
     clients: ClientMetrics | None = None
     personal: ClientMetrics | None = None
+    own: ClientMetrics | None = None
     followed: bool = False
 
     def __repr__(self) -> str:

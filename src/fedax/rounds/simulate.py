@@ -208,9 +208,10 @@ def _trained(
             if store.holds_anything:
                 _keep(store, prepared, done, turn.client_states)
             found_of_clients = measure.evaluate(
-                report.metrics, one_copy(server_state.params), prepared.client_ids[-1], done,
-                one_copy(key), measure.due(sampled=plan.is_sampled(number), waits=waits),
-                last=number == plan.num_rounds,
+                report.metrics, TrainingState(one_copy(server_state), store),
+                prepared.client_ids[-1], done, one_copy(key), measure.due(
+                    sampled=plan.is_sampled(number), waits=waits
+                ), last=number == plan.num_rounds,
             ) if plan.evaluates(number) else {}
             yield report._replace(state=TrainingState(server_state, store), **found_of_clients)
 

@@ -1,0 +1,250 @@
+"""Personal arrays: some arrays of the model belong to each client, the others are shared.
+
+Arivazhagan, Aggarwal, Singh, Choudhary, "Federated Learning with Personalization Layers", 2019,
+Algorithms 1 and 2 (FedPer, with the last layers personal); Li, Jiang, Zhang, Kamp, Dou, "FedBN:
+Federated Learning on Non-IID Features via Local Batch Normalization", ICLR 2021, Algorithm 1 (with
+the normalisation's arrays personal).
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from fedax.algorithm import (
+    Array,
+    Exchange,
+    FederatedAlgorithm,
+    Model,
+    Params,
+    Participation,
+    PyTree,
+    Reply,
+    at_round,
+)
+from fedax.data.cohort_data import ClientExamples
+from fedax.factories import factory
+from fedax.mistakes.algorithm import require_algorithm
+from fedax.mistakes.model import call_init, require_model
+from fedax.models.frozen import Where, chosen
+from fedax.models.parameters import named_leaves
+from fedax.validate import quoted
+
+
+class Part(NamedTuple):
+    """The shared or the personal arrays of a tree that is like the parameters, in its order."""
+
+    arrays: tuple[Array, ...]
+
+
+class PersonalMessage(NamedTuple):
+    """What is sent to a client: the wrapped algorithm's message without personal arrays."""
+
+    inner: PyTree
+    round_index: Array
+
+
+class PersonalState(NamedTuple):
+    """A client's state.
+
+    Attributes:
+      server: what the wrapped algorithm's server would keep of this client's personal arrays: its
+        state with the personal `Part` of each tree that is like the parameters.
+      inner: the client's state of the wrapped algorithm.
+    """
+
+    server: PyTree
+    inner: PyTree
+
+
+class Division(NamedTuple):
+    """Which arrays of the parameters are personal.
+
+    Attributes:
+      structure: of the parameters.
+      shapes: of their arrays.
+      personal: whether each is personal.
+    """
+
+    structure: Any
+    shapes: tuple[tuple[int, ...], ...]
+    personal: tuple[bool, ...]
+
+    def part(self, tree: PyTree, *, personal: bool) -> PyTree:
+        """The tree with one `Part` of everything in it that is like the parameters."""
+
+        def is_like(tree: PyTree) -> bool:
+            return jax.tree.structure(tree) == self.structure and (
+                tuple(map(jnp.shape, jax.tree.leaves(tree))) == self.shapes
+            )
+
+        def take(tree: PyTree) -> PyTree:
+            if not is_like(tree):
+                return tree
+            arrays = zip(jax.tree.leaves(tree), self.personal, strict=True)
+            return Part(tuple(array for array, own in arrays if own == personal))
+
+        return jax.tree.map(take, tree, is_leaf=is_like)
+
+    def joined(self, shared: PyTree, personal: PyTree) -> PyTree:
+        """The whole of two trees' parts; everything else is the first one's."""
+
+        def join(one: PyTree, other: PyTree) -> PyTree:
+            if not _is_part(one):
+                return one
+            arrays = {False: iter(one.arrays), True: iter(other.arrays)}
+            return self.structure.unflatten([next(arrays[own]) for own in self.personal])
+
+        return jax.tree.map(join, shared, personal, is_leaf=_is_part)
+
+    def filled(self, tree: PyTree, *, personal: bool) -> PyTree:
+        """The whole of a tree's shared or personal parts, with zeros for the other ones."""
+
+        def fill(tree: PyTree) -> PyTree:
+            if not _is_part(tree):
+                return tree
+            given, dtype = iter(tree.arrays), tree.arrays[0].dtype
+            return self.structure.unflatten([
+                next(given) if own == personal else jnp.zeros(shape, dtype)
+                for own, shape in zip(self.personal, self.shapes, strict=True)
+            ])
+
+        return jax.tree.map(fill, tree, is_leaf=_is_part)
+
+
+@factory
+def personal(
+    algorithm: FederatedAlgorithm, model: Model, where: Where = ""
+) -> FederatedAlgorithm:
+    r"""Around any algorithm: some arrays are personal, the others are shared.
+
+    With parameters x = (u, v_i), where u are the shared arrays and v_i the client's own, the
+    wrapped algorithm trains both on the client. Only u is sent and averaged. Around FedAvg with
+    server learning rate 1 this is FedPer (Arivazhagan et al. 2019, Algorithms 1 and 2) if v are the
+    last layers, and FedBN (Li et al. 2021) if they are those of the normalisation:
+
+    .. math::
+        (u_i, v_i) \leftarrow \text{local steps from } (u_t, v_i), \qquad
+        u_{t+1} = \textstyle\sum_i p_i u_i
+
+    In general each client is a federation of its own on its personal arrays: it takes the wrapped
+    algorithm's server step on them, with its own upload as the mean. A control of SCAFFOLD then
+    corrects nothing there, and momenta, second moments and the server learning rate act on v_i as
+    they do on u. The personal arrays of a client that never took part are the initial ones.
+
+    Around a method with a norm over all arrays of a client's update (`fedexp`, `qfedavg`), that
+    norm includes personal arrays.
+
+    Args:
+      algorithm: the wrapped algorithm, whose server sees means only.
+      model: the model that the algorithm trains.
+      where: which arrays are personal: the name of an array or of a group, such as "head", several
+        names (in text: with commas in between), or a function `(name) -> bool`, as in
+        `fedax.models.frozen`. By default none: then the result is the wrapped algorithm.
+
+    Returns:
+      The algorithm. Each client keeps its personal arrays, with what the algorithm's server keeps
+      beside them. The server's personal arrays stay as they were at the beginning.
+
+    Raises:
+      ValueError: if `where` names no array or leaves none to share, or the algorithm's server sees
+        uploads one by one or trains on the pool of all examples.
+
+    Example:
+      >>> import fedax
+      >>> model = fedax.models.mlp_classifier(4, [3], 2)
+      >>> fedper = fedax.personal(fedax.fedavg(model), model, where="1")
+      >>> list(named_leaves(fedper.init_client(model.init(jax.random.key(0)))))
+      ['server.optimizer_state.arrays.0']
+    """
+    call = "fedax.personal(algorithm, model, where)"
+    require_algorithm(algorithm, call)
+    require_model(model, call)
+    division = divided(model, where)
+    if not any(division.personal):
+        return algorithm
+    if algorithm.pooled or any(exchange.individual for exchange in algorithm.exchanges):
+        raise ValueError(
+            "personal needs an algorithm whose server averages uploads, but this one "
+            + ("trains on the pool of all examples." if algorithm.pooled else
+               "sees them one by one.")
+        )
+
+    def init_client(params: Params) -> PersonalState:
+        return PersonalState(
+            division.part(algorithm.init(params), personal=True), algorithm.init_client(params)
+        )
+
+    def own_model(state: Any, own: PersonalState, data: ClientExamples, key: Array) -> Params:
+        whole = division.joined(division.part(state, personal=False), own.server)
+        if algorithm.own_model is None:
+            return whole.params
+        return algorithm.own_model(whole, own.inner, data, key)
+
+    return algorithm._replace(
+        init_client=init_client,
+        exchanges=tuple(_around(exchange, division) for exchange in algorithm.exchanges),
+        own_model=own_model,
+    )
+
+
+def _around(exchange: Exchange, division: Division) -> Exchange:
+    """The exchange of shared arrays, with the server's step on personal ones at the client."""
+
+    def broadcast(state: Any) -> PersonalMessage:
+        message = division.part(exchange.broadcast(state), personal=False)
+        return PersonalMessage(message, state.round_index)
+
+    def client(
+        message: PersonalMessage, state: PersonalState, data: ClientExamples, key: Array
+    ) -> Reply:
+        own = at_round(division.filled(state.server, personal=True), message.round_index)
+        mine = division.part(exchange.broadcast(own), personal=True)
+        reply = exchange.client(division.joined(message.inner, mine), state.inner, data, key)
+        one = jnp.int32(1)
+        own = exchange.server(own, reply.upload, Participation(one, one, one))
+        return reply._replace(
+            upload=division.part(reply.upload, personal=False),
+            client_state=PersonalState(division.part(own, personal=True), reply.client_state),
+            model_delta=division.part(reply.model_delta, personal=False),
+        )
+
+    def server(state: Any, mean: PyTree, participation: Participation) -> Any:
+        new = exchange.server(state, division.filled(mean, personal=False), participation)
+        return division.joined(
+            division.part(new, personal=False), division.part(state, personal=True)
+        )
+
+    def report(mean: PyTree) -> Any:
+        assert exchange.report is not None
+        return exchange.report(division.filled(mean, personal=False))
+
+    return exchange._replace(
+        broadcast=broadcast, client=client, server=server,
+        report=None if exchange.report is None else report,
+    )
+
+
+def divided(model: Model, where: Where) -> Division:
+    """Which of the model's arrays are personal.
+
+    Raises:
+      ValueError: if `where` names no array, or leaves none to share.
+    """
+    params = jax.eval_shape(lambda: call_init(model, jax.random.key(0)))
+    if isinstance(where, str):
+        where = [name.strip() for name in where.split(",") if name.strip()]
+    own = tuple(chosen(params, where))
+    if own and all(own):
+        raise ValueError(
+            f"where must leave some arrays to share, but all are personal: "
+            f"{quoted(list(named_leaves(params)))}."
+        )
+    shapes = tuple(leaf.shape for leaf in jax.tree.leaves(params))
+    return Division(jax.tree.structure(params), shapes, own)
+
+
+def _is_part(tree: PyTree) -> bool:
+    return isinstance(tree, Part)
