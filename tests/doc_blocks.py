@@ -73,6 +73,7 @@ NOT_RUN = {
     ("CONTRIBUTING.md", 2): "test_site builds the site; the server does not end",
     ("docs/notebook/benchmarks.md", 0): "hours, and environments; test_benchmarks has parts",
     ("docs/notebook/benchmarks.md", 1): "a GPU",
+    ("docs/notebook/growth.md", 0): "minutes",
     ("docs/data-get.md", 0): "a network; test_data_get has servers of its own",
     ("docs/notebook/label-skew.md", 0): "hours",
     ("docs/notebook/learning-rates.md", 0): "hours",
