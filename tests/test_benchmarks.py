@@ -150,6 +150,20 @@ def test_a_turn_of_fedax_answers_once_and_trains(benchmark, tmp_path):
     assert after["loss"] < 0.8 * before["loss"]
 
 
+@pytest.mark.slow
+def test_how_a_round_grows_is_a_table(benchmark, monkeypatch):
+    growth = benchmark("growth")
+    monkeypatch.setitem(growth.QUANTITIES, "spread", [0.0, 2.0])
+    monkeypatch.setitem(growth.QUANTITIES, "devices", [1, 2])
+    for quantity in ("spread", "devices"):
+        _, _, *rows = growth.table(quantity).splitlines()
+        cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
+        assert [float(row[0]) for row in cells] == growth.QUANTITIES[quantity]
+        assert all(float(row[place]) > 0 for row in cells for place in (3, 4))
+        if quantity == "spread":  # there is no logarithm of 0
+            assert all(float(row[1]) > 0 and row[2] == "" for row in cells)
+
+
 def test_femnists_sizes_are_as_many_as_femnists(benchmark):
     sizes = benchmark("gpu").femnist_sizes(3400)
     assert len(sizes) == 3400
