@@ -11,8 +11,6 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from fedax.devices import kept as programs_kept
-from fedax.devices.kept import keep_in
 from fedax.experiment import compile_cache
 from fedax.experiment.compile_cache import ABANDONED, DIGEST_BYTES, PARTIAL, Programs
 
@@ -134,23 +132,9 @@ def kept(tmp_path, monkeypatch):
     with warnings.catch_warnings():
         compile_cache.keep_programs()
         yield tmp_path / "programs"
-    keep_in(None)
     for name, value in before.items():
         jax.config.update(name, value)
     JAX.reset_cache()
-
-
-@pytest.mark.parametrize("on", [True, False])
-def test_programs_are_kept_whole_unless_the_cache_is_off(kept, on):
-    keep_in(None)
-    jax.config.update("jax_compilation_cache_dir", None)
-    before = jax.config.jax_enable_compilation_cache
-    jax.config.update("jax_enable_compilation_cache", on)
-    try:
-        compile_cache.keep_programs()
-    finally:
-        jax.config.update("jax_enable_compilation_cache", before)
-    assert (programs_kept._Chosen.store is not None) == on
 
 
 def test_jax_asks_for_programs_heals_and_says_nothing(kept):

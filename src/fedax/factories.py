@@ -14,6 +14,7 @@ else (other whole numbers, which may be lengths, text, None, functions) is struc
 
 from __future__ import annotations
 
+import ast
 import functools
 import inspect
 import sys
@@ -25,7 +26,7 @@ import jax
 import numpy as np
 
 from fedax.signatures import with_options
-from fedax.validate import check_options, plain, unknown
+from fedax.validate import check_options, plain, quoted, unknown
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -36,6 +37,9 @@ PROGRAMS = 32
 
 # The attribute by which a factory is known.
 _MARK = "__fedax_factory__"
+
+# What reading Python's words from a text raises that are none, or that nest too deep.
+UNREADABLE = (SyntaxError, TypeError, ValueError, RecursionError, MemoryError)
 
 
 class Recipe(NamedTuple):
@@ -234,60 +238,6 @@ def written(made: Any) -> str | None:
     return f"{found.factory.__name__}({said})"
 
 
-def described(made: Any, *others: str | bool | int) -> str | None:
-    """A text of how something was made, without its numbers; None if not by fedax's own factories.
-
-    Of one version of fedax, things with equal texts have equal structures, also in other processes.
-    The text begins with the `others`.
-
-    Example:
-      >>> import fedax
-      >>> slow, fast = (fedax.schedules.exponential_decay(rate, 0.9) for rate in (0.1, 0.2))
-      >>> described(slow) == described(fast), described([fast, fast]) == described([slow, fast])
-      (True, False)
-      >>> described(lambda t: 0.1) is None
-      True
-    """
-    structure = partition(made)[1]
-    try:
-        parts = [
-            _described_leaf(part.value) if isinstance(part, _Fixed) else f"number {part}"
-            for part in structure._parts
-        ]
-        return f"{others} {_described_node(structure._tree)} {parts}"
-    except LookupError:
-        return None
-
-
-def _described_node(tree: Any) -> str:
-    data = tree.node_data()
-    if data is None:
-        return "*"
-    kind, fixed = data
-    if kind is _Function:
-        kind, fixed = fixed
-    elif isinstance(fixed, type):  # of a named tuple
-        kind, fixed = fixed, None
-    children = ", ".join(map(_described_node, tree.children()))
-    return f"{_described_leaf(kind)} {fixed!r} ({children})"
-
-
-def _described_leaf(value: Any) -> str:
-    """Of a plain value, or of what fedax defines at module level.
-
-    Raises:
-      LookupError: it is something else.
-    """
-    if value is None or isinstance(value, bool | int | float | str):
-        return repr(value)
-    # A function made by exec has None for its module.
-    module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", "<locals>")
-    is_plain = any(value is kind for kind in (tuple, list, dict, type(None)))
-    if "<locals>" in name or not (is_plain or str(module).startswith("fedax.")):
-        raise LookupError(value)
-    return f"{module}.{name}"
-
-
 def defined_in(function: Callable[..., Any]) -> str:
     """The name of the function at module level that a function was defined in, or its own."""
     name = getattr(inspect.unwrap(function), "__qualname__", type(function).__name__)
@@ -393,6 +343,46 @@ def _parts(made: Any) -> list[Any]:
     parts: list[Any] = []
     _mapped(parts.append, made)
     return parts
+
+
+def parse_call(text: str, choices: Mapping[str, Callable[..., Any]], what: str) -> Any:
+    """Calls one of the choices by text, such as "sgdm(0.9)"; a name alone is a call without any.
+
+    Example:
+      >>> parse_call("complex(1, imag=2)", {"complex": complex}, "number")
+      (1+2j)
+
+    Raises:
+      SyntaxError: if the text is not such a call.
+      ValueError: if the name is unknown, or it does not accept these arguments.
+    """
+    try:
+        node = ast.parse(text.strip(), mode="eval").body
+        if isinstance(node, ast.Name):
+            node = ast.Call(node, [], [])
+        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name)):
+            raise TypeError
+        arguments: list[Any] = [ast.literal_eval(argument) for argument in node.args]
+        named: dict[str, Any] = {str(k.arg): ast.literal_eval(k.value) for k in node.keywords}
+    except UNREADABLE:
+        raise SyntaxError(
+            f"{quoted(text)} is not a {what} such as '{next(iter(choices))}' or "
+            f"'{list(choices)[-1]}(...)'."
+        ) from None
+    if node.func.id not in choices:
+        raise ValueError(unknown(what, node.func.id, choices))
+    chosen = choices[node.func.id]
+    try:
+        inspect.signature(chosen).bind(*arguments, **named)
+    except TypeError as error:
+        raise ValueError(
+            f"{quoted(text)} is not a valid {what}: {error}; {node.func.id} takes "
+            f"{', '.join(inspect.signature(chosen).parameters) or 'nothing'}."
+        ) from None
+    try:
+        return chosen(*arguments, **named)
+    except TypeError as error:
+        raise ValueError(f"{quoted(text)} is not a valid {what}: {error}.") from None
 
 
 def _is_constant(function: Callable[..., Any]) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping
@@ -17,9 +16,6 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 # Counts and rounds are int32 where they are computed with.
 MOST = 2**31 - 1
-
-# What reading Python's words from a text raises that are none, or that nest too deep.
-UNREADABLE = (SyntaxError, TypeError, ValueError, RecursionError, MemoryError)
 
 # Of a value that is no number so many letters are quoted.
 _MOST_LETTERS = 100
@@ -247,46 +243,6 @@ def options_checked(function: Function) -> Function:
         return function(*args, **kwargs)
 
     return cast(Function, call)
-
-
-def parse_call(text: str, choices: Mapping[str, Callable[..., Any]], what: str) -> Any:
-    """Calls one of the choices by text, such as "sgdm(0.9)"; a name alone is a call without any.
-
-    Example:
-      >>> parse_call("complex(1, imag=2)", {"complex": complex}, "number")
-      (1+2j)
-
-    Raises:
-      SyntaxError: if the text is not such a call.
-      ValueError: if the name is unknown, or it does not accept these arguments.
-    """
-    try:
-        node = ast.parse(text.strip(), mode="eval").body
-        if isinstance(node, ast.Name):
-            node = ast.Call(node, [], [])
-        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name)):
-            raise TypeError
-        arguments: list[Any] = [ast.literal_eval(argument) for argument in node.args]
-        named: dict[str, Any] = {str(k.arg): ast.literal_eval(k.value) for k in node.keywords}
-    except UNREADABLE:
-        raise SyntaxError(
-            f"{quoted(text)} is not a {what} such as '{next(iter(choices))}' or "
-            f"'{list(choices)[-1]}(...)'."
-        ) from None
-    if node.func.id not in choices:
-        raise ValueError(unknown(what, node.func.id, choices))
-    chosen = choices[node.func.id]
-    try:
-        inspect.signature(chosen).bind(*arguments, **named)
-    except TypeError as error:
-        raise ValueError(
-            f"{quoted(text)} is not a valid {what}: {error}; {node.func.id} takes "
-            f"{', '.join(inspect.signature(chosen).parameters) or 'nothing'}."
-        ) from None
-    try:
-        return chosen(*arguments, **named)
-    except TypeError as error:
-        raise ValueError(f"{quoted(text)} is not a valid {what}: {error}.") from None
 
 
 def require_out(out: Any, *, overwrite: Any) -> None:

@@ -11,10 +11,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-import numpy as np
 from jax.experimental import multihost_utils
 from jax.experimental.buffer_callback import buffer_callback
-from jax.experimental.serialize_executable import deserialize_and_load, serialize
 from jax.extend.core import (
     Jaxpr,
     JaxprEqn,
@@ -31,17 +29,13 @@ __all__ = [
     "Primitive",
     "buffer_callback",
     "cache_programs_in",
-    "deserialize_and_load",
     "evaluated",
     "in_transposition",
     "jaxpr_as_fun",
     "multihost_utils",
     "new_primitive",
-    "prepare_lapack",
     "primitives",
     "processes",
-    "report_seconds",
-    "serialize",
     "set_derivatives",
     "trace_state",
     "with_equations",
@@ -156,15 +150,3 @@ def cache_programs_in(programs: Any) -> bool:
         return False
     module.get_file_cache = lambda path: (programs, path)
     return True
-
-
-def prepare_lapack() -> None:
-    """Has a program that was not lowered here find LAPACK's functions; it would crash."""
-    from jaxlib import lapack  # noqa: PLC0415 - it imports SciPy
-
-    lapack.prepare_lapack_call("geqrf_ffi", np.dtype(np.float32))
-
-
-def report_seconds(event: str, seconds: float) -> None:
-    """Has JAX's listeners count this time as part of a compilation."""
-    jax.monitoring.record_event_duration_secs(f"/jax/core/compile/{event}", seconds)

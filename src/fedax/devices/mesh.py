@@ -109,11 +109,6 @@ def one_copy(tree: PyTree) -> PyTree:
     return jax.tree.map(copy, tree)
 
 
-def devices_of(mesh: Mesh | None) -> list[Any] | None:
-    """The devices of a mesh, in order; None without one."""
-    return None if mesh is None else list(mesh.devices.flat)
-
-
 def deal(sizes: np.ndarray, mesh: Mesh | None) -> np.ndarray:
     """In which order a cohort's clients stand: by size, and in equal parts for the devices.
 

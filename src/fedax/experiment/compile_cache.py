@@ -12,17 +12,14 @@ import hashlib
 import os
 import platform
 import tempfile
-import threading
 import time
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 
 import jax
 import platformdirs
 
 from fedax.devices.internals import cache_programs_in
-from fedax.devices.kept import keep_in
 
 MOST_BYTES = 2**30
 SUFFIX, PARTIAL = ".program", ".partial"
@@ -46,10 +43,7 @@ def keep_programs() -> None:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError:  # a read-only home, say: then each run compiles
             return
-        programs = Programs(folder)
-        if cache_programs_in(programs):
-            if jax.config.jax_enable_compilation_cache:  # pyright: ignore[reportAttributeAccessIssue]
-                keep_in(programs)
+        if cache_programs_in(Programs(folder)):
             jax.config.update("jax_compilation_cache_dir", str(folder))
             # JAX keeps only what takes a second to compile: a start has dozens that take less.
             jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
@@ -70,22 +64,10 @@ class Programs:
         self._path = folder
         self._most_bytes = most_bytes
         self._bytes: int | None = None  # in the folder, before the next look at it
-        self._aside = threading.local()
-
-    @contextlib.contextmanager
-    def aside(self) -> Iterator[None]:
-        """Meanwhile there is nothing here for this thread, and nothing is kept."""
-        self._aside.entered = True
-        try:
-            yield
-        finally:
-            self._aside.entered = False
 
     def get(self, key: str) -> bytes | None:
         """The program of this name, or None; a damaged one is removed."""
         path = self._path / (key + SUFFIX)
-        if getattr(self._aside, "entered", False):
-            return None
         try:
             content = path.read_bytes()
         except OSError:
@@ -101,8 +83,6 @@ class Programs:
 
     def put(self, key: str, value: bytes) -> None:
         """Keeps a program, in place of one of the same name."""
-        if getattr(self._aside, "entered", False):
-            return
         with contextlib.suppress(OSError):  # a full or read-only disk
             handle, name = tempfile.mkstemp(PARTIAL, dir=self._path)
             partial = Path(name)

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedax.experiment.values import describe, kinds_of
+from fedax.factories import UNREADABLE
 from fedax.signatures import DEFAULTS
-from fedax.validate import UNREADABLE
 
 # The defaults of a setting that must be given, and of one that the factory fills in by itself.
 NEEDED, OWN = inspect.Parameter.empty, ...

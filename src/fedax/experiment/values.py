@@ -21,11 +21,12 @@ import optax
 from fedax import optimizers
 from fedax.codecs import CODECS, Codec
 from fedax.experiment.errors import ConfigError
+from fedax.factories import UNREADABLE, parse_call
 from fedax.optimizers import base_optimizers
 from fedax.optimizers.base_optimizers import BaseOptimizer
 from fedax.optimizers.schedules import SCHEDULES, parse_schedule
 from fedax.sinks import sink_names
-from fedax.validate import UNREADABLE, parse_call, quoted
+from fedax.validate import quoted
 
 BASES = {
     "sgd": base_optimizers.sgd,

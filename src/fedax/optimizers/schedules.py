@@ -15,10 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from fedax.algorithm import Array
-from fedax.factories import factory
+from fedax.factories import factory, parse_call
 from fedax.mistakes.errors import AlgorithmError, array_words, checked_call, defined_at
 from fedax.optimizers.decaying_counts import decaying_count
-from fedax.validate import check_count, check_number, parse_call, quoted
+from fedax.validate import check_count, check_number, quoted
 
 Schedule: TypeAlias = Callable[[Array], Array]
 ScheduleOrNumber: TypeAlias = float | Array | Schedule

@@ -17,9 +17,8 @@ from jax.sharding import Mesh, NamedSharding
 from fedax.algorithm import Array, Batch, Model, Params, PyTree
 from fedax.data.federated_dataset import FederatedDataset
 from fedax.devices.compiling import jit
-from fedax.devices.kept import Kept
-from fedax.devices.mesh import AXIS, REPLICATED, devices_of
-from fedax.factories import PROGRAMS, Structure, described, partition
+from fedax.devices.mesh import AXIS, REPLICATED
+from fedax.factories import PROGRAMS, Structure, partition
 from fedax.mistakes.errors import ModelError, kind_of
 from fedax.mistakes.model import call_metric, call_outputs, require_model
 from fedax.rounds.blocks import IN_BATCHES, MOST_BYTES, Blocks, example_bytes
@@ -95,16 +94,16 @@ class Evaluator:
         self._drawn: np.ndarray | None = None  # sorted rows, or all
         if sample is not None and sample < self.num_all:
             self._drawn, self.num_examples = sample_examples(seed, self.num_all, sample), sample
-        self._redraws, self._seed = redraws and self._drawn is not None, seed
+        self._redraws = redraws and self._drawn is not None
+        self._seed = seed
         self._asked, self._batch_size = plain(batch_size), 0  # until parameters are known
         self._tried = False
         self._blocks: Blocks | None = None  # likewise
         self._names = list(model.metrics)
         self._scores = checked_scores(model, dataset)
-        self._numbers, structure = partition((model.outputs, tuple(model.metrics.values())))
-        gives, names = bool(self._scores), tuple(self._names)
-        recipe = described(model, "evaluation", gives)
-        self._program = _program(structure, names, self._mesh, gives, recipe)
+        numbers, structure = partition((model.outputs, tuple(model.metrics.values())))
+        self._program = _program(structure, tuple(self._names), self._mesh, bool(self._scores))
+        self._numbers = numbers
 
     def check(self, params: Params) -> None:
         """Traces the metrics on a batch; the evaluation then does not have to.
@@ -116,13 +115,14 @@ class Evaluator:
             compare the examples of a batch without taking its mask.
         """
         blocks, count = self._size(params), jax.ShapeDtypeStruct((), np.int32)
-        self._program.prepare(self._numbers, params, blocks.shapes(), count, count, count)
+        self._program.eval_shape(self._numbers, params, blocks.shapes(), count, count, count)
         self._try(params)
 
     def redraw(self, round_index: int) -> None:
         """Draws the sample of a round, if it is another one for each; begun walks must be over."""
         if self._redraws:
-            self._drawn = sample_examples(self._seed, self.num_all, self.num_examples, round_index)
+            count = self.num_examples
+            self._drawn = sample_examples(self._seed, self.num_all, count, round_index)
             self._blocks = None
 
     def overall(self, params: Params) -> dict[str, float]:
@@ -143,8 +143,9 @@ class Evaluator:
         """
         self._size(params)
         self._try(params)
-        own = self.num_examples == self.num_all if clients is None else clients
-        return Walk(self, self._placed(params), clients=own)
+        if clients is None:
+            clients = self.num_examples == self.num_all
+        return Walk(self, self._placed(params), clients=clients)
 
     def _whole(self, params: Params, *, clients: bool) -> ClientMetrics:
         walk = self.begin(params, clients=clients)
@@ -206,8 +207,9 @@ class Evaluator:
 
     def _placed(self, params: Params) -> Params:
         """The parameters where they are needed."""
-        sharding = None if self._mesh is None else NamedSharding(self._mesh, REPLICATED)
-        return params if sharding is None else jax.device_put(params, sharding)
+        if self._mesh is None:
+            return params
+        return jax.device_put(params, NamedSharding(self._mesh, REPLICATED))
 
 
 def usual_batch_size(
@@ -341,8 +343,7 @@ def _add_to(sums: np.ndarray, owners: np.ndarray, values: np.ndarray) -> None:
 
 @functools.lru_cache(maxsize=PROGRAMS)
 def _program(
-    structure: Structure, names: tuple[str, ...], mesh: Mesh | None, gives_outputs: bool,
-    recipe: str | None,
+    structure: Structure, names: tuple[str, ...], mesh: Mesh | None, gives_outputs: bool
 ) -> Any:
     """The metrics of all models of a structure on batches, which their numbers tell apart.
 
@@ -395,7 +396,7 @@ def _program(
             in_specs=(REPLICATED, REPLICATED, IN_BATCHES, REPLICATED, REPLICATED, REPLICATED),
             out_specs=IN_BATCHES, check_vma=False,
         )
-    return Kept(jit(measure, newer_loops=True), recipe, devices_of(mesh))
+    return jit(measure, newer_loops=True)
 
 
 def _flat(outputs: PyTree) -> PyTree:

@@ -19,8 +19,7 @@ from fedax.data.cohort_data import CohortData, CohortReader
 from fedax.data.federated_dataset import FederatedDataset
 from fedax.data.task import Task
 from fedax.devices.compiling import jit
-from fedax.devices.kept import remembered
-from fedax.factories import PROGRAMS, Structure, described, partition
+from fedax.factories import PROGRAMS, Structure, partition
 from fedax.measures.communication import Communication, communication
 from fedax.measures.dissimilarity import dissimilarity
 from fedax.mistakes.errors import ModelError
@@ -62,22 +61,13 @@ def rehearse(
       ModelError, AlgorithmError, ValueError: as `simulate` raises them before its first round.
     """
     require_task(task)
-    one, own = task.train.client_at(0), params
-    exchanges, model_bytes = remembered(
-        described((algorithm, task.model), "communication"), (one, own),
-        lambda: communication(algorithm, task.model, one, own),
-    )
-    sent = Communication(tuple((down, up) for down, up in exchanges), model_bytes)
+    sent = communication(algorithm, task.model, task.train.client_at(0), params)
     if params is None:
         params = jax.eval_shape(task.model.init, jax.random.key(0))
     check_examples(task.model, params, "task.train", task.train)
     for part, data in held_out(task).items():
         check_examples(task.model, params, f"task.{part}", data)
-        evaluator = Evaluator(task.model, data)
-        remembered(
-            described(task.model, "trial", data.num_examples), (params, dict(data.arrays)),
-            functools.partial(_check_evaluation, evaluator, params, part),
-        )
+        _check_evaluation(Evaluator(task.model, data), params, part)
     return sent
 
 

@@ -16,10 +16,9 @@ from fedax.data.cohort_data import CohortData, CohortReader
 from fedax.data.federated_dataset import FederatedDataset
 from fedax.data.task import Task
 from fedax.devices.compiling import jit, require_jit
-from fedax.devices.kept import Kept
-from fedax.devices.mesh import REPLICATED, devices_of, one_copy, replicate
+from fedax.devices.mesh import REPLICATED, one_copy, replicate
 from fedax.devices.processes import are_several
-from fedax.factories import PROGRAMS, Structure, described, partition
+from fedax.factories import PROGRAMS, Structure, partition
 from fedax.mistakes.algorithm import require_algorithm
 from fedax.rounds.checks import check_examples, require_state, require_task
 from fedax.rounds.chunks import automatic_chunk
@@ -229,7 +228,6 @@ class _Step:
             for number in numbers
         ]
         self._settings, self._sparse = settings, sparse
-        self._algorithm = algorithm
         self._compiled: Any = None
 
     def __call__(
@@ -241,15 +239,8 @@ class _Step:
             if chunk is None:
                 share = cohorts.client_ids.shape[1] // (1 if mesh is None else mesh.size)
                 chunk = automatic_chunk(self._program, arguments, share, jax.local_devices()[0])
-            self._compiled = self._kept(chunk)
+            self._compiled = self._program(chunk)
         return self._compiled(*arguments)
-
-    def _kept(self, clients_per_chunk: int) -> Kept:
-        settings = self._settings
-        recipe = described(
-            self._algorithm, "rounds", clients_per_chunk, settings.diagnostics, settings.donate
-        )
-        return Kept(self._program(clients_per_chunk), recipe, devices_of(settings.mesh))
 
     def _program(self, clients_per_chunk: int) -> Any:
         settings = self._settings

@@ -13,8 +13,7 @@ from fedax.algorithm import Array, FederatedAlgorithm, Model, Params, PyTree
 from fedax.data.federated_dataset import FederatedDataset
 from fedax.data.task import Task
 from fedax.devices.compiling import jit
-from fedax.devices.kept import Kept
-from fedax.factories import PROGRAMS, Structure, described, partition, recipe
+from fedax.factories import PROGRAMS, Structure, partition, recipe
 from fedax.mistakes.algorithm import call_state_inits, require_algorithm
 from fedax.mistakes.errors import kind_of
 from fedax.mistakes.model import call_init
@@ -94,7 +93,7 @@ def initial_params(model: Model, seed: int) -> Params:
     key = run_key(seed, 0)
     if is_known(model):
         numbers, structure = partition(model)
-        drawn = _drawn_by(structure, described(model, "init"))(numbers, key)
+        drawn = _drawn_by(structure)(numbers, key)
     else:
         drawn = call_init(model, key)
     if not jax.tree.leaves(drawn):
@@ -115,12 +114,11 @@ def initial_params(model: Model, seed: int) -> Params:
 
 
 @functools.lru_cache(maxsize=PROGRAMS)
-def _drawn_by(structure: Structure, recipe: str | None) -> Any:
+def _drawn_by(structure: Structure) -> Any:
     def init(numbers: list[Array], key: Array) -> Params:
         return call_init(structure(numbers), key)
 
-    # Used once or a few times, but at level 0 an LSTM takes 7 s to draw.
-    return Kept(jit(init, level=1), recipe)
+    return jit(init, level=1)  # used once or a few times; at level 0 an LSTM takes 7 s to draw
 
 
 def is_known(value: Any) -> bool:

@@ -11,8 +11,7 @@ import numpy as np
 from fedax.algorithm import Array, Batch, Params
 from fedax.data.task import Task
 from fedax.devices.compiling import jit
-from fedax.devices.kept import Kept
-from fedax.factories import PROGRAMS, Structure, described, partition
+from fedax.factories import PROGRAMS, Structure, partition
 from fedax.mistakes.model import call_loss
 from fedax.rounds.state import initial_params
 
@@ -36,10 +35,9 @@ def mean_loss(task: Task, params: Params) -> float:
     rows = np.unique(np.linspace(0, data.num_examples - 1, LOOKED_AT).astype(int))
     batch = {name: np.asarray(array[rows]) for name, array in data.arrays.items()}
     numbers, structure = partition(task.model)
-    program = losses_of(structure, described(task.model, "losses"))
     losses, weights = (
         np.asarray(found, np.float64)
-        for found in program(numbers, params, batch, np.ones(len(rows), bool))
+        for found in losses_of(structure)(numbers, params, batch, np.ones(len(rows), bool))
     )
     counted = weights > 0
     return float(np.average(losses[counted], weights=weights[counted])) if counted.any() else np.nan
@@ -63,7 +61,7 @@ def lost_in(losses: np.ndarray, untrained: float) -> int:
 
 
 @functools.lru_cache(maxsize=PROGRAMS)
-def losses_of(structure: Structure, recipe: str | None = None) -> Any:
+def losses_of(structure: Structure) -> Any:
     """The losses of all models of a structure on a batch, which their numbers tell apart."""
 
     def losses(
@@ -71,4 +69,4 @@ def losses_of(structure: Structure, recipe: str | None = None) -> Any:
     ) -> tuple[Array, Array]:
         return call_loss(structure(numbers), params, batch, jax.random.key(0), mask)
 
-    return Kept(jit(losses), recipe)
+    return jit(losses)

@@ -16,7 +16,7 @@ from fedax.algorithm import Array, FederatedAlgorithm, PyTree
 from fedax.data.cohort_data import CohortData, CohortReader
 from fedax.data.task import Task
 from fedax.devices.mesh import client_mesh, replicate
-from fedax.factories import described, partition
+from fedax.factories import partition
 from fedax.measures.communication import communication
 from fedax.mistakes.algorithm import like_twin, require_one_structure
 from fedax.rounds.client_store import ClientStore
@@ -163,11 +163,10 @@ class BatchTraining:
         self._devices = devices
         parts = [partition(algorithm) for algorithm in algorithms]
         self._batch = stacked([numbers for numbers, _ in parts], varies)
-        chunk, differ = settings.clients_per_chunk or 1, tuple(varies)
         self._program = program(
-            parts[0][1], differ, len(self._algorithm.exchanges), chunk, settings.diagnostics,
-            self._mesh, task.model.sparse is not None,
-            described(self._algorithm, "settings", chunk, settings.diagnostics, str(differ)),
+            parts[0][1], tuple(varies), len(self._algorithm.exchanges),
+            settings.clients_per_chunk or 1, settings.diagnostics, self._mesh,
+            task.model.sparse is not None,
         )
         self._numbers = [self._place(n, v) for n, v in zip(*self._batch, strict=True)]
         self._arrays: tuple[Any, Any] = (None, None)

@@ -14,8 +14,6 @@ from jax.sharding import Mesh, PartitionSpec
 from fedax.algorithm import Array, PyTree, at_round
 from fedax.data.cohort_data import CohortData
 from fedax.devices.compiling import jit
-from fedax.devices.kept import Kept
-from fedax.devices.mesh import devices_of
 from fedax.factories import PROGRAMS, Structure
 from fedax.mistakes.algorithm import like_twin
 from fedax.rounds.cohort import RoundInfo, run_round
@@ -97,7 +95,6 @@ def program(
     diagnostics: bool,
     mesh: Mesh | None,
     sparse: bool,
-    recipe: str | None,
 ) -> Callable[..., tuple[Any, PyTree, BatchInfo]]:
     """The rounds of all batches of a structure.
 
@@ -156,7 +153,7 @@ def program(
 
     rounds.__name__ = "rounds_of_settings"  # as which profiles and kept programs have it
     if mesh is None:
-        return Kept(jit(rounds, newer_loops=sparse, donate_argnums=(0,)), recipe)
+        return jit(rounds, newer_loops=sparse, donate_argnums=(0,))
 
     def spread(server_state: Any, *others: Any) -> Any:
         of_states = jax.tree.map(
@@ -173,9 +170,7 @@ def program(
         )(server_state, *others)
 
     spread.__name__ = rounds.__name__
-    return Kept(
-        jit(spread, newer_loops=sparse, donate_argnums=(0,)), recipe, devices_of(mesh)
-    )
+    return jit(spread, newer_loops=sparse, donate_argnums=(0,))
 
 
 def _alone(

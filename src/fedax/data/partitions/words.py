@@ -12,7 +12,8 @@ from fedax.data.partitions import plain
 from fedax.data.partitions.dirichlet import dirichlet, dirichlet_by_class, dirichlet_lognormal
 from fedax.data.partitions.pachinko import pachinko
 from fedax.data.partitions.partition import Partition
-from fedax.validate import parse_call, unknown
+from fedax.factories import parse_call
+from fedax.validate import unknown
 
 # Text -> what it does, one for each function.
 PARTITIONS = {
