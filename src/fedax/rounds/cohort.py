@@ -26,7 +26,7 @@ from fedax.data.cohort_data import NOBODY, ClientData, CohortData
 from fedax.devices.mesh import AXIS, REPLICATED, SPREAD
 from fedax.measures.diagnostics import Directions, direction, round_geometry
 from fedax.mistakes.algorithm import call_broadcast, call_client, call_report, call_server
-from fedax.rounds.uploads import acceptable, all_finite, overflows
+from fedax.rounds.uploads import acceptable, all_finite, finite_beside
 
 # Info that adds up over the exchanges of a round.
 BITS = {"bits_up", "bits_down"}
@@ -119,7 +119,7 @@ def run_round(
       round. If no upload of an exchange counts, the server state does not change (only
       `round_index` advances).
     """
-    was_finite = jax.tree.map(all_finite, server_state)
+    was_finite = finite_beside(server_state)
     round_index = server_state.round_index
     clients = _Client(
         cohort.starts, cohort.num_examples, key=cohort.client_ids,  # a key for each exchange, below
@@ -143,7 +143,9 @@ def run_round(
             exchange_info[name] = (info[name][0] + mean, weight)
         info |= exchange_info
         num_local_steps += steps
-    finite = all_finite(server_state.params) & ~overflows(was_finite, server_state)
+    finite = all_finite(server_state.params)
+    for was, still in zip(was_finite, finite_beside(server_state), strict=True):
+        finite &= ~was | still
     gone = cohort.dropped_at < len(algorithm.exchanges)
     states = jax.vmap(_select)(clients.accepted & ~gone, clients.state, client_states)
     dropped = gone & (cohort.dropped_at != NOBODY)
