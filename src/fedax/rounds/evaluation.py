@@ -94,8 +94,7 @@ class Evaluator:
         self._drawn: np.ndarray | None = None  # sorted rows, or all
         if sample is not None and sample < self.num_all:
             self._drawn, self.num_examples = sample_examples(seed, self.num_all, sample), sample
-        self._redraws = redraws and self._drawn is not None
-        self._seed = seed
+        self._redraws, self._seed = redraws and self._drawn is not None, seed
         self._asked, self._batch_size = plain(batch_size), 0  # until parameters are known
         self._tried = False
         self._blocks: Blocks | None = None  # likewise
