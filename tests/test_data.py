@@ -262,7 +262,7 @@ def test_public_names_are_sorted_and_exist():
     public = {name for name in vars(fedax) if not name.startswith("_")}
     modules = {name for name in public if type(vars(fedax)[name]).__name__ == "module"}
     assert public - modules == set(fedax.__all__) - {
-        "base_optimizers", "optimizers", "pictures", "schedules", "scores", "theory",
+        "base_optimizers", "codecs", "optimizers", "pictures", "schedules", "scores", "theory",
     }
 
 

@@ -145,6 +145,64 @@ def test_what_cannot_be_personal_is_refused():
         fedax.personal(base, MODEL, "head")
 
 
+def wrapped(wrapper, algorithm):
+    """One wrapper around another algorithm."""
+    if wrapper == "local_update_decay":
+        return fedax.local_update_decay(lambda gamma, eta: algorithm, MODEL, 0.1, 1.0, window=2)
+    return {
+        "elastic": lambda: fedax.elastic(algorithm, MODEL),
+        "compressed": lambda: fedax.compressed(algorithm, fedax.codecs.top_k(0.5)),
+        "downlink": lambda: fedax.compressed(algorithm, downlink=fedax.codecs.sign()),
+        "personal": lambda: fedax.personal(algorithm, MODEL, "u"),
+    }[wrapper]()
+
+
+FEDPER = fedax.personal(fedax.fedavg(MODEL, 0.1, **FULL), MODEL, "v")
+
+
+@pytest.mark.parametrize(("wrapper", "words"), [
+    ("compressed", "Put compressed outside"), ("downlink", "Put compressed outside"),
+    ("local_update_decay", "each client would lower the rates by itself"),
+])
+def test_wrappers_that_would_act_on_each_client_apart_go_outside(wrapper, words):
+    with pytest.raises(ValueError, match=words):
+        fedax.personal(wrapped(wrapper, fedax.fedavg(MODEL, 0.1)), MODEL, "v")
+    with pytest.raises(ValueError, match="Name all of them in one where"):
+        fedax.personal(FEDPER, MODEL, "u")
+
+
+@pytest.mark.parametrize(("wrapper", "words"), [
+    ("elastic", r"Put it outside: personal\(elastic"), ("downlink", "Leave out downlink"),
+    ("local_update_decay", "cannot measure the loss"),
+])
+def test_wrappers_that_need_the_whole_model_say_so(wrapper, words):
+    with pytest.raises(fedax.AlgorithmError, match=words):
+        trained(wrapped(wrapper, FEDPER))
+
+
+@pytest.mark.parametrize("inner", ["fedper", "ditto", "apfl"])
+@pytest.mark.parametrize("codec", ["identity", "top_k"])
+def test_own_models_are_measured_under_a_codec(inner, codec):
+    """A code without errors changes nothing; one with a memory changes what is uploaded."""
+    algorithm = {
+        "fedper": FEDPER, "ditto": fedax.ditto(MODEL, 0.1, attraction=0.5, **FULL),
+        "apfl": fedax.apfl(MODEL, 0.1, mixture=0.5, **FULL),
+    }[inner]
+    codec = {"identity": fedax.codecs.identity, "top_k": lambda: fedax.codecs.top_k(1.0)}[codec]()
+    coded = fedax.compressed(algorithm, codec)
+    found, expected = (models_of(one, trained(one)) for one in (coded, algorithm))
+    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-14)
+
+
+def test_a_codec_counts_shared_arrays_only():
+    coded = fedax.compressed(FEDPER, fedax.codecs.identity())
+    whole = fedax.compressed(fedax.fedavg(MODEL, 0.1, **FULL), fedax.codecs.identity())
+    up, all_up = (
+        fedax.communication(one, MODEL, DATA.client_at(0)).bytes_up for one in (coded, whole)
+    )
+    assert all_up - up == 2 * 8  # v has two numbers
+
+
 def test_only_shared_arrays_are_sent_and_only_personal_ones_are_kept():
     algorithm = fedax.personal(fedax.scaffold(MODEL), MODEL, "v")
     sent = fedax.communication(algorithm, MODEL, DATA.client_at(0))

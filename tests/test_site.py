@@ -553,9 +553,13 @@ def test_the_pages_numbers_are_those_of_the_files(website):
 
 
 @pytest.mark.quick
-def test_every_method_was_measured():
+def test_every_method_was_measured(website):
     text = (ROOT / "docs" / "notebook" / "sensitivity.csv").read_text("utf-8")
-    assert set(re.findall(r"^(\w+),rates,", text, re.MULTILINE)) == set(NAMES)
+    import measured
+
+    # The file measures the server's model, and of `compressed` the wrapped method's rates hold.
+    elsewhere = {*measured.OWN_MODELS, "compressed"}
+    assert set(re.findall(r"^(\w+),rates,", text, re.MULTILINE)) == set(NAMES) - elsewhere
 
 
 @pytest.mark.quick

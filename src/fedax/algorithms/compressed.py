@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +19,7 @@ from fedax.algorithm import (
     WrapperState,
     with_params,
 )
+from fedax.algorithms.personal import require_whole
 from fedax.codecs import Codec, qsgd, with_feedback
 from fedax.codecs.codec import about, bits_as_they_are, encode_tree, init_tree
 from fedax.data.cohort_data import ClientExamples
@@ -79,7 +80,7 @@ def compressed(
     Each client i sends a code of its upload u_i, and the server averages what it decodes:
 
     .. math::
-        \hat u_i = Q(u_i), \quad \operatorname{E} \hat u_i = u_i
+        \hat u_i = Q(u_i), \quad \mathbb{E}\, \hat u_i = u_i
             \qquad\text{or, with a biased codec,}\qquad
         \hat u_i = C(u_i + e_i), \quad e_i \leftarrow u_i + e_i - \hat u_i
 
@@ -194,8 +195,13 @@ def _coded_uploads(algorithm: FederatedAlgorithm, codec: Codec) -> FederatedAlgo
 
         return exchange._replace(client=client, sent=sent)
 
+    def own_model(state: Any, own: CompressedClient, data: ClientExamples, key: Array) -> Params:
+        assert algorithm.own_model is not None
+        return algorithm.own_model(state, own.inner, data, key)
+
     return algorithm._replace(
         init_client=init_client if remembers else algorithm.init_client,
+        own_model=own_model if remembers and algorithm.own_model else algorithm.own_model,
         exchanges=tuple(coded(i, exchange) for i, exchange in enumerate(algorithm.exchanges)),
     )
 
@@ -219,7 +225,10 @@ def _coded_broadcasts(algorithm: FederatedAlgorithm, codec: Codec) -> FederatedA
 
     def followed(index: int, exchange: Exchange) -> Exchange:
         def broadcast(state: WrapperState) -> CompressedMessage:
-            message = exchange.broadcast(with_params(state.inner, state.own.copy))
+            message = require_whole(
+                exchange.broadcast(with_params(state.inner, state.own.copy)),
+                "So compressed cannot code its broadcasts. Leave out downlink.",
+            )
             model = {id(leaf) for leaf in jax.tree.leaves(state.own.copy)}
             others = [leaf for leaf in jax.tree.leaves(message) if id(leaf) not in model]
             bits = state.own.bits if index == 0 else jnp.zeros((), float)

@@ -25,6 +25,7 @@ from fedax.algorithm import (
     Reply,
     WrapperState,
 )
+from fedax.algorithms.personal import require_whole
 from fedax.clients.minibatches import Minibatch, count_local_steps, fold_minibatches
 from fedax.clients.precision import sum_dtype
 from fedax.codecs.codec import sent_around
@@ -183,7 +184,10 @@ def elastic(
         )
 
     def broadcast(state: WrapperState) -> ElasticMessage:
-        return ElasticMessage(last.broadcast(state.inner), state.params)
+        message = require_whole(
+            last.broadcast(state.inner), "Put it outside: personal(elastic(...))."
+        )
+        return ElasticMessage(message, state.params)
 
     def client(
         message: ElasticMessage, state: PyTree, data: ClientExamples, key: Array

@@ -57,7 +57,7 @@ def fedrep(
       model: the learning problem.
       where: which arrays are personal: the name of an array or of a group, such as "head", several
         names (in text: with commas in between), or a function `(name) -> bool`. By default none:
-        then the method is FedAvg.
+        then the method is FedAvg, with equal weights.
       client_learning_rate: gamma >= 0, a number or a schedule of the round.
       num_head_steps: tau >= 0 minibatches for the head; 10 is the default here.
       **local_options: see `LocalOptions`, for the representation's steps. The head's have the same

@@ -24,6 +24,7 @@ from fedax.algorithm import (
     Reply,
     WrapperState,
 )
+from fedax.algorithms.personal import require_whole
 from fedax.clients.gradients import full_loss
 from fedax.clients.precision import sum_dtype
 from fedax.codecs.codec import sent_around
@@ -203,7 +204,11 @@ def local_update_decay(
     def controlled(index: int) -> Exchange:
         def broadcast(state: WrapperState) -> DecayMessage:
             now = rates(state.own)
-            inner = build(*now).exchanges[index].broadcast(state.inner)
+            inner = require_whole(
+                build(*now).exchanges[index].broadcast(state.inner),
+                "So local_update_decay cannot measure the loss. Give the method a schedule, such "
+                "as client_learning_rate='exponential_decay(0.1, 0.99)'.",
+            )
             return DecayMessage(inner, now, state.params)
 
         def client(

@@ -18,15 +18,18 @@ from fedax.algorithm import (
     Exchange,
     FederatedAlgorithm,
     Model,
+    ModelUpdate,
     Params,
     Participation,
     PyTree,
     Reply,
+    WrapperState,
     at_round,
 )
 from fedax.data.cohort_data import ClientExamples
 from fedax.factories import factory
 from fedax.mistakes.algorithm import require_algorithm
+from fedax.mistakes.errors import AlgorithmError
 from fedax.mistakes.model import call_init, require_model
 from fedax.models.frozen import Where, chosen
 from fedax.models.parameters import named_leaves
@@ -135,7 +138,8 @@ def personal(
     they do on u. The personal arrays of a client that never took part are the initial ones.
 
     Around a method with a norm over all arrays of a client's update (`fedexp`, `qfedavg`), that
-    norm includes personal arrays.
+    norm includes personal arrays. Other wrappers: `personal(elastic(...))` and
+    `compressed(personal(...))`, the latter without `downlink`.
 
     Args:
       algorithm: the wrapped algorithm, whose server sees means only.
@@ -149,15 +153,16 @@ def personal(
       beside them. The server's personal arrays stay as they were at the beginning.
 
     Raises:
-      ValueError: if `where` names no array or leaves none to share, or the algorithm's server sees
-        uploads one by one or trains on the pool of all examples.
+      ValueError: if `where` names no array or leaves none to share, the algorithm's server sees
+        uploads one by one or trains on the pool of all examples, or the algorithm is `compressed`,
+        `personal` or `local_update_decay`.
 
     Example:
       >>> import fedax
       >>> model = fedax.models.mlp_classifier(4, [3], 2)
       >>> fedper = fedax.personal(fedax.fedavg(model), model, where="1")
-      >>> list(named_leaves(fedper.init_client(model.init(jax.random.key(0)))))
-      ['server.optimizer_state.arrays.0']
+      >>> fedper.init_client(model.init(jax.random.key(0))).server.params.arrays[0].shape
+      (2,)
     """
     call = "fedax.personal(algorithm, model, where)"
     require_algorithm(algorithm, call)
@@ -171,6 +176,8 @@ def personal(
             + ("trains on the pool of all examples." if algorithm.pooled else
                "sees them one by one.")
         )
+
+    _require_shared_control(algorithm, model)
 
     def init_client(params: Params) -> PersonalState:
         return PersonalState(
@@ -217,14 +224,56 @@ def _around(exchange: Exchange, division: Division) -> Exchange:
             division.part(new, personal=False), division.part(state, personal=True)
         )
 
+    def upload(params: Params) -> PyTree:
+        return division.part((exchange.upload or ModelUpdate)(params), personal=False)
+
     def report(mean: PyTree) -> Any:
         assert exchange.report is not None
         return exchange.report(division.filled(mean, personal=False))
 
     return exchange._replace(
-        broadcast=broadcast, client=client, server=server,
+        broadcast=broadcast, client=client, server=server, upload=upload,
         report=None if exchange.report is None else report,
     )
+
+
+def require_whole(message: PyTree, cure: str) -> PyTree:
+    """The message of an algorithm to a client.
+
+    Raises:
+      AlgorithmError: if it is one of `personal`, without personal arrays; the cure says what to do.
+    """
+    if isinstance(message, PersonalMessage):
+        raise AlgorithmError(f"personal sends only the shared arrays of the model. {cure}")
+    return message
+
+
+def _require_shared_control(algorithm: FederatedAlgorithm, model: Model) -> None:
+    """Raises a ValueError around a wrapper that would act on each client apart."""
+    from fedax.algorithms.local_update_decay import Plateau  # noqa: PLC0415 - it imports this file
+
+    def first(key: Array) -> tuple[Any, PyTree]:
+        state = algorithm.init(call_init(model, key))
+        return state, algorithm.exchanges[0].broadcast(state)
+
+    state, message = jax.eval_shape(first, jax.random.key(0))
+    if any(exchange.sent is not None for exchange in algorithm.exchanges):
+        raise ValueError(
+            "personal cannot wrap a compressed algorithm, which would code what a client keeps. "
+            "Put compressed outside: compressed(personal(...))."
+        )
+    if isinstance(message, PersonalMessage):
+        raise ValueError(
+            "personal cannot wrap an algorithm with personal arrays. Name all of them in one where."
+        )
+    while isinstance(state, WrapperState):
+        if isinstance(state.own, Plateau):
+            raise ValueError(
+                "personal cannot wrap local_update_decay, as each client would lower the rates by "
+                "itself. Give the wrapped method a schedule, such as client_learning_rate="
+                "'exponential_decay(0.1, 0.99)'."
+            )
+        state = state.inner
 
 
 def divided(model: Model, where: Where) -> Division:

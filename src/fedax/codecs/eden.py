@@ -8,10 +8,10 @@ for Federated Learning", ICML 2022.
 from __future__ import annotations
 
 import functools
+import math
 
 import jax.numpy as jnp
 import numpy as np
-from scipy.special import ndtr
 
 from fedax.algorithm import Array, PyTree
 from fedax.codecs.codec import Codec, Encoded, fixed, no_memory, norm, number_bits
@@ -108,8 +108,9 @@ def normal_centroids(bits: int) -> np.ndarray:
     centroids = np.linspace(0.1, 1 + 0.45 * bits, 2 ** (bits - 1))
     for _ in range(1000):
         edges = np.concatenate([[0], (centroids[1:] + centroids[:-1]) / 2, [np.inf]])
+        below = [0.5 * math.erfc(-edge / math.sqrt(2)) for edge in edges]
         density = np.exp(-np.square(edges) / 2) / np.sqrt(2 * np.pi)
-        before, centroids = centroids, -np.diff(density) / np.diff(ndtr(edges))
+        before, centroids = centroids, -np.diff(density) / np.diff(below)
         if np.abs(centroids - before).max() < 1e-12:
             break
     return centroids

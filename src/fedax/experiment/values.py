@@ -10,7 +10,7 @@ import math
 import sys
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -70,6 +70,8 @@ KINDS: dict[Any, str] = {
 }
 ARTICLES = {NUMBER: "a ", PATH: "a ", WHOLE: "a ", SCHEDULE: "a ", BASE: "a ", OPTIMIZER: "an ",
             CODEC: "a "}
+# Chosen by names, or by a function of a name; text in a list.
+NAMED = (Sequence[str], Callable[[str], bool])
 # How the text of such a value is read.
 READERS: dict[str, Callable[[str], Any]] = {
     PATH: Path,
@@ -98,7 +100,7 @@ def kinds_of(hint: Any) -> tuple[str, ...]:
     kinds: list[str] = []
     for part in _parts(hint):
         origin = typing.get_origin(part) or part
-        if typing.get_args(part)[:1] in ((str,), ([str],)):  # names, or a function of a name
+        if any(part == named for named in NAMED):
             kinds.append(TEXT)
         elif origin is Literal:
             kinds += [f"'{choice}'" for choice in typing.get_args(part)]

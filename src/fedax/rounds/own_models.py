@@ -58,7 +58,7 @@ def evaluate_own_models(
         examples.
 
     Example:
-      >>> import fedax
+      >>> import fedax, jax.numpy as jnp, numpy as np
       >>> data = fedax.FederatedDataset.from_clients({
       ...     name: {"x": np.ones((4, 1)), "y": np.full(4, y)}
       ...     for name, y in (("ada", 1.0), ("bob", 3.0))})
