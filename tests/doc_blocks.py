@@ -35,7 +35,7 @@ RUN_BY = {
     ("docs/report.md", "python"): "test_page.py::test_the_docs_python_runs",
     ("docs/search.md", "python"): "test_optuna.py::test_the_pages_python_runs",
     ("docs/speed.md", "python"):
-        "test_factories.py::test_the_page_on_speed_loops_over_settings (the first two), "
+        "test_factories.py::test_the_page_on_speed_loops_over_settings (the first), "
         "test_speed.py::test_the_page_on_speed_runs (the others)",
     ("docs/sweeps.md", "doctest"): "test_grids.py::test_the_page_on_sweeps_prints_what_it_says",
     ("docs/tasks.md", "doctest"): "test_readme.py::test_a_page_prints_what_it_says",

@@ -118,6 +118,23 @@ def run_round(
       that drops out, gets weight 0 from that exchange on and keeps the state it had before the
       round. If no upload of an exchange counts, the server state does not change (only
       `round_index` advances).
+
+    Example:
+      Three learning rates at a time; a method without client states has `()` for them.
+
+      >>> import fedax, jax.numpy as jnp, numpy as np
+      >>> centres = fedax.theory.QuadraticPopulation.from_centres([1.0, 2.0], [1.0, 0.5])
+      >>> task, key = fedax.quadratic_task(centres), jax.random.key(0)
+      >>> cohort = fedax.CohortReader(task.train)(np.arange(2))
+      >>> def after_60_rounds(rate):
+      ...     algorithm = fedax.fedavg(task.model, rate, num_local_steps=2)
+      ...     def step(t, state):
+      ...         return run_round(algorithm, state, (), cohort, key)[0]
+      ...     state = algorithm.init(task.model.init(key))
+      ...     return jax.lax.fori_loop(0, 60, step, state).params["x"]
+      >>> found = jax.jit(jax.vmap(after_60_rounds))(jnp.asarray([0.1, 0.3, 0.5]))
+      >>> [f"{x:.3f}" for x in found.ravel().tolist()]
+      ['0.673', '0.689', '0.714']
     """
     was_finite = finite_beside(server_state)
     round_index = server_state.round_index
