@@ -217,7 +217,6 @@ OWN = {
     "compressed": {
         "u_i": r"what client $i$ uploads; $\hat u_i$ is what the server decodes",
         "Q": "an unbiased codec",
-        "E": "the mean over the codec's random numbers",
         "C": "a biased codec",
         "e_i": "what is left over at client $i$ from its last messages",
         "w": "the clients' copy of the model, with `downlink`",

@@ -80,7 +80,7 @@ def compressed(
     Each client i sends a code of its upload u_i, and the server averages what it decodes:
 
     .. math::
-        \hat u_i = Q(u_i), \quad \mathbb{E}\, \hat u_i = u_i
+        \hat u_i = Q(u_i) \quad\text{with mean } u_i,
             \qquad\text{or, with a biased codec,}\qquad
         \hat u_i = C(u_i + e_i), \quad e_i \leftarrow u_i + e_i - \hat u_i
 

@@ -158,7 +158,7 @@ def personal(
         `personal` or `local_update_decay`.
 
     Example:
-      >>> import fedax
+      >>> import fedax, jax
       >>> model = fedax.models.mlp_classifier(4, [3], 2)
       >>> fedper = fedax.personal(fedax.fedavg(model), model, where="1")
       >>> fedper.init_client(model.init(jax.random.key(0))).server.params.arrays[0].shape
