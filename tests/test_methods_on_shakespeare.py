@@ -19,7 +19,8 @@ FIRST = ("fedavg",)  # the others are slow, all together
 
 # Those with FedAvg's rate for clients, 3.16, which is for more steps and clients than here.
 OWN = (
-    "elastic", "fedavg", "fedopt", "local_sgd", "local_update", "local_update_decay", "lookahead"
+    "compressed", "elastic", "fedavg", "fedopt", "local_sgd", "local_update", "local_update_decay",
+    "lookahead",
 )
 
 
@@ -33,6 +34,7 @@ def test_fifty_rounds_by_name(name, tmp_path, capsys):
     The loss of the first rounds is near log 90 = 4.5; any method at work gets below 4.
     """
     steps = [] if name in ("maml", "minibatch_sgd", "fomaml", *OWN) else ["num_local_steps=3"]
+    steps += ["num_head_steps=1"] * (name == "fedrep")  # before which no loss is measured
     # With two clients some rates overshoot, and rounding decides where the model goes.
     clients = 5 if name in ("fomaml", *OWN) else 2
     line = ["run", "shakespeare", name, "--rounds", "50", "--out", str(tmp_path / "run"), "--set",

@@ -20,7 +20,7 @@ from fedax.algorithm import (
     with_params,
 )
 from fedax.algorithms.personal import require_whole
-from fedax.codecs import Codec, qsgd, with_feedback
+from fedax.codecs import Codec, eden, with_feedback
 from fedax.codecs.codec import about, bits_as_they_are, encode_tree, init_tree
 from fedax.data.cohort_data import ClientExamples
 from fedax.factories import factory
@@ -107,7 +107,7 @@ def compressed(
     Args:
       algorithm: the wrapped algorithm. A wrapper of the method itself goes inside:
         `compressed(elastic(...))`.
-      codec: one of `fedax.codecs`, for the uploads; None is `qsgd()`.
+      codec: one of `fedax.codecs`, for the uploads; None is `eden()`.
       downlink: for the model, a biased codec: `top_k`, `sign` or `power_sgd`. An unbiased one would
         move the copy away from the model. None: the model is sent as it is.
 
@@ -129,7 +129,7 @@ def compressed(
       >>> algorithm = fedax.compressed(fedax.fedadam(model), fedax.codecs.eden(2))
     """
     require_algorithm(algorithm, "fedax.compressed(algorithm, codec)")
-    codec = qsgd() if codec is None else codec
+    codec = eden() if codec is None else codec
     for name, value in (("codec", codec), ("downlink", downlink)):
         if value is not None and not isinstance(value, Codec):
             raise TypeError(
