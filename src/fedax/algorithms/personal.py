@@ -266,14 +266,18 @@ def _require_shared_control(algorithm: FederatedAlgorithm, model: Model) -> None
         raise ValueError(
             "personal cannot wrap an algorithm with personal arrays. Name all of them in one where."
         )
-    while isinstance(state, WrapperState):
-        if isinstance(state.own, Plateau):
-            raise ValueError(
-                "personal cannot wrap local_update_decay, as each client would lower the rates by "
-                "itself. Give the wrapped method a schedule, such as client_learning_rate="
-                "'exponential_decay(0.1, 0.99)'."
-            )
-        state = state.inner
+
+    def lowers_rates(state: Any) -> bool:
+        return isinstance(state, WrapperState) and (
+            isinstance(state.own, Plateau) or lowers_rates(state.inner)
+        )
+
+    if lowers_rates(state):
+        raise ValueError(
+            "personal cannot wrap local_update_decay, as each client would lower the rates by "
+            "itself. Give the wrapped method a schedule, such as client_learning_rate="
+            "'exponential_decay(0.1, 0.99)'."
+        )
 
 
 def divided(model: Model, where: Where) -> Division:
