@@ -75,7 +75,7 @@ def measure(point: Point) -> dict[str, float]:
         sizes = np.clip(sizes.round(), 1, 10**4).astype(int)
     elif not point.steps:
         sizes[:] = 100
-    # All examples are the same few, so that a million clients fit into the memory.
+    # All examples are the same row, so that a million clients fit into the memory.
     total = int(sizes.sum())
     x = np.broadcast_to(rng.normal(size=(1, FEATURES)).astype(np.float32), (total, FEATURES))
     data = fedax.FederatedDataset(
@@ -139,7 +139,8 @@ def table(quantity: str) -> str:
             capture_output=True, text=True,
         )
         found.append((value, json.loads(process.stdout.splitlines()[-1])))
-    lines = [f"| {quantity} | ms a round | slope | first round, s | peak MB | slope |",
+    first = "20 rounds" if quantity == "settings" else "first round"
+    lines = [f"| {quantity} | ms a round | slope | {first}, s | peak MB | slope |",
              "|---|---|---|---|---|---|"]
     slopes = [("", "")]
     for (a, before), (b, after) in itertools.pairwise(found):

@@ -19,7 +19,7 @@ from fedax.algorithm import (
     WrapperState,
     with_params,
 )
-from fedax.algorithms.personal import require_whole
+from fedax.algorithms.division import require_whole
 from fedax.codecs import Codec, eden, with_feedback
 from fedax.codecs.codec import about, bits_as_they_are, encode_tree, init_tree
 from fedax.data.cohort_data import ClientExamples

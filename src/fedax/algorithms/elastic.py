@@ -25,7 +25,7 @@ from fedax.algorithm import (
     Reply,
     WrapperState,
 )
-from fedax.algorithms.personal import require_whole
+from fedax.algorithms.division import require_whole
 from fedax.clients.minibatches import Minibatch, count_local_steps, fold_minibatches
 from fedax.clients.precision import sum_dtype
 from fedax.codecs.codec import sent_around

@@ -21,7 +21,8 @@ from fedax.algorithm import (
     Reply,
     stateless,
 )
-from fedax.algorithms.personal import divided, personal
+from fedax.algorithms.division import divided
+from fedax.algorithms.personal import personal
 from fedax.algorithms.server import Server, ServerState
 from fedax.clients.local_training import LocalMessage, LocalOptions, LocalTraining, pseudo_gradient
 from fedax.clients.minibatches import Minibatch

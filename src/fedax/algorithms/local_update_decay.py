@@ -24,7 +24,7 @@ from fedax.algorithm import (
     Reply,
     WrapperState,
 )
-from fedax.algorithms.personal import require_whole
+from fedax.algorithms.division import require_whole
 from fedax.clients.gradients import full_loss
 from fedax.clients.precision import sum_dtype
 from fedax.codecs.codec import sent_around

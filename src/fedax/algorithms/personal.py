@@ -26,27 +26,13 @@ from fedax.algorithm import (
     WrapperState,
     at_round,
 )
+from fedax.algorithms.division import Division, PersonalMessage, divided
+from fedax.algorithms.local_update_decay import Plateau
 from fedax.data.cohort_data import ClientExamples
 from fedax.factories import factory
 from fedax.mistakes.algorithm import require_algorithm
-from fedax.mistakes.errors import AlgorithmError
 from fedax.mistakes.model import call_init, require_model
-from fedax.models.frozen import Where, chosen
-from fedax.models.parameters import named_leaves
-from fedax.validate import quoted
-
-
-class Part(NamedTuple):
-    """The shared or the personal arrays of a tree that is like the parameters, in its order."""
-
-    arrays: tuple[Array, ...]
-
-
-class PersonalMessage(NamedTuple):
-    """What is sent to a client: the wrapped algorithm's message without personal arrays."""
-
-    inner: PyTree
-    round_index: Array
+from fedax.models.frozen import Where
 
 
 class PersonalState(NamedTuple):
@@ -60,61 +46,6 @@ class PersonalState(NamedTuple):
 
     server: PyTree
     inner: PyTree
-
-
-class Division(NamedTuple):
-    """Which arrays of the parameters are personal.
-
-    Attributes:
-      structure: of the parameters.
-      shapes: of their arrays.
-      personal: whether each is personal.
-    """
-
-    structure: Any
-    shapes: tuple[tuple[int, ...], ...]
-    personal: tuple[bool, ...]
-
-    def part(self, tree: PyTree, *, personal: bool) -> PyTree:
-        """The tree with one `Part` of everything in it that is like the parameters."""
-
-        def is_like(tree: PyTree) -> bool:
-            return jax.tree.structure(tree) == self.structure and (
-                tuple(map(jnp.shape, jax.tree.leaves(tree))) == self.shapes
-            )
-
-        def take(tree: PyTree) -> PyTree:
-            if not is_like(tree):
-                return tree
-            arrays = zip(jax.tree.leaves(tree), self.personal, strict=True)
-            return Part(tuple(array for array, own in arrays if own == personal))
-
-        return jax.tree.map(take, tree, is_leaf=is_like)
-
-    def joined(self, shared: PyTree, personal: PyTree) -> PyTree:
-        """The whole of two trees' parts; everything else is the first one's."""
-
-        def join(one: PyTree, other: PyTree) -> PyTree:
-            if not _is_part(one):
-                return one
-            arrays = {False: iter(one.arrays), True: iter(other.arrays)}
-            return self.structure.unflatten([next(arrays[own]) for own in self.personal])
-
-        return jax.tree.map(join, shared, personal, is_leaf=_is_part)
-
-    def filled(self, tree: PyTree, *, personal: bool) -> PyTree:
-        """The whole of a tree's shared or personal parts, with zeros for the other ones."""
-
-        def fill(tree: PyTree) -> PyTree:
-            if not _is_part(tree):
-                return tree
-            given, dtype = iter(tree.arrays), tree.arrays[0].dtype
-            return self.structure.unflatten([
-                next(given) if own == personal else jnp.zeros(shape, dtype)
-                for own, shape in zip(self.personal, self.shapes, strict=True)
-            ])
-
-        return jax.tree.map(fill, tree, is_leaf=_is_part)
 
 
 @factory
@@ -237,21 +168,8 @@ def _around(exchange: Exchange, division: Division) -> Exchange:
     )
 
 
-def require_whole(message: PyTree, cure: str) -> PyTree:
-    """The message of an algorithm to a client.
-
-    Raises:
-      AlgorithmError: if it is one of `personal`, without personal arrays; the cure says what to do.
-    """
-    if isinstance(message, PersonalMessage):
-        raise AlgorithmError(f"personal sends only the shared arrays of the model. {cure}")
-    return message
-
-
 def _require_shared_control(algorithm: FederatedAlgorithm, model: Model) -> None:
     """Raises a ValueError around a wrapper that would act on each client apart."""
-    from fedax.algorithms.local_update_decay import Plateau  # noqa: PLC0415 - it imports this file
-
     def first(key: Array) -> tuple[Any, PyTree]:
         state = algorithm.init(call_init(model, key))
         return state, algorithm.exchanges[0].broadcast(state)
@@ -278,26 +196,3 @@ def _require_shared_control(algorithm: FederatedAlgorithm, model: Model) -> None
             "itself. Give the wrapped method a schedule, such as client_learning_rate="
             "'exponential_decay(0.1, 0.99)'."
         )
-
-
-def divided(model: Model, where: Where) -> Division:
-    """Which of the model's arrays are personal.
-
-    Raises:
-      ValueError: if `where` names no array, or leaves none to share.
-    """
-    params = jax.eval_shape(lambda: call_init(model, jax.random.key(0)))
-    if isinstance(where, str):
-        where = [name.strip() for name in where.split(",") if name.strip()]
-    own = tuple(chosen(params, where))
-    if own and all(own):
-        raise ValueError(
-            f"where must leave some arrays to share, but all are personal: "
-            f"{quoted(list(named_leaves(params)))}."
-        )
-    shapes = tuple(leaf.shape for leaf in jax.tree.leaves(params))
-    return Division(jax.tree.structure(params), shapes, own)
-
-
-def _is_part(tree: PyTree) -> bool:
-    return isinstance(tree, Part)
