@@ -28,11 +28,14 @@ import fedax
 from fedax.models.convolution import Implementation
 from fedax.models.image_cnn import image_cnn
 from fedax.models.mlp import mlp
+from fedax.rounds.evaluation import Evaluator
 from workloads import WORKLOADS, noisy_pictures
 
 GOAL_SECONDS = 60
 NUM_LAST = 10  # rounds over which the last loss is a mean
 CHUNKS = (50, 10, 1, 25, 5)
+BATCHES = (512, 2048, 8192, 128)  # of an evaluation
+TIMES = 5  # that an evaluation is repeated
 # Shape and classes of the synthetic pictures.
 PICTURES = {
     "logistic": ((784,), 10), "cifar_cnn": ((32, 32, 3), 10), "emnist_cnn": ((28, 28, 1), 62),
@@ -48,6 +51,7 @@ class Setting(NamedTuple):
       options: of `fedax.simulate`.
       goal: seconds for all rounds, if there is a goal.
       published: what others report for the same workload.
+      batch_size: of evaluations, which alone are measured then; 0: rounds are.
     """
 
     name: str
@@ -57,6 +61,7 @@ class Setting(NamedTuple):
     options: dict[str, Any]
     goal: float | None = None
     published: str = ""
+    batch_size: int = 0
 
 
 class Row(NamedTuple):
@@ -177,10 +182,21 @@ def choices(most_rounds: int, most_clients: int) -> Iterator[Setting]:
         )
 
 
+def evaluations(most_rounds: int, most_clients: int) -> Iterator[Setting]:
+    """The test images of both CNNs, with batches of so many."""
+    for make in (cifar, femnist):
+        (setting,) = make(most_rounds, most_clients)
+        for batch_size in BATCHES:
+            yield Setting(
+                f"{setting.name}, evaluated in batches of {batch_size}", setting.task,
+                setting.algorithm, min(TIMES, most_rounds), {}, batch_size=batch_size,
+            )
+
+
 # Of the time that is left each part may take its weight's share.
 PARTS = {
     "cifar": (cifar, 6), "femnist": (femnist, 6), "shakespeare": (shakespeare, 2),
-    "logistic": (logistic, 1), "choices": (choices, 5),
+    "logistic": (logistic, 1), "choices": (choices, 5), "evaluations": (evaluations, 2),
 }
 
 
@@ -239,6 +255,24 @@ def measure(setting: Setting, seconds: float) -> Row:
     return row
 
 
+def measure_evaluation(setting: Setting) -> Row:
+    """Evaluates the parameters that training begins with; a round is an evaluation."""
+    model, test, repeats = setting.task.model, setting.task.test, setting.num_rounds
+    assert test is not None
+    evaluator, params = Evaluator(model, test, setting.batch_size), model.init(jax.random.key(0))
+    begin, seconds, metrics = time.perf_counter(), [], {}
+    for _ in range(repeats + 1):
+        start = time.perf_counter()
+        metrics = evaluator.overall(params)
+        seconds.append(time.perf_counter() - start)
+    median = statistics.median(seconds[1:])
+    return Row(
+        setting.name, device_name(), repeats, repeats, time.perf_counter() - begin, median,
+        seconds[0] - median, median, peak_megabytes=peak_megabytes(),
+        first_loss=metrics["loss"], last_loss=metrics["loss"], test_accuracy=metrics["accuracy"],
+    )
+
+
 def run(options: argparse.Namespace) -> list[Row]:
     """All parts, as far as the time goes."""
     end = time.perf_counter() + options.seconds
@@ -265,7 +299,7 @@ def run(options: argparse.Namespace) -> list[Row]:
 def attempt(setting: Setting, seconds: float) -> Row:
     """Runs a setting; the others are wanted even if it fails."""
     try:
-        return measure(setting, seconds)
+        return measure_evaluation(setting) if setting.batch_size else measure(setting, seconds)
     except Exception as error:
         return empty(setting, f"failed: {str(error).strip().splitlines()[0]}")
 

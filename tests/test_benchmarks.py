@@ -206,7 +206,19 @@ def test_the_gpu_benchmark_stops_in_time_and_says_so(benchmark):
     assert cut.all_seconds == pytest.approx(cut.seconds + 39 * cut.round_seconds)
     assert "all rounds would take" in gpu.line(cut)
     rows = gpu.run(gpu.parsed(["--seconds", "0"]))
-    assert [row.note for row in rows] == ["skipped, the time was over"] * 5
+    assert [row.note for row in rows] == ["skipped, the time was over"] * 6
+
+
+@pytest.mark.optimised
+@pytest.mark.slow
+def test_the_gpu_benchmark_evaluates_in_batches_of_any_size(benchmark):
+    gpu = benchmark("gpu")
+    with jax.enable_x64(False):
+        settings = [one for one in gpu.evaluations(1, 4) if one.name.startswith("FEMNIST")]
+        rows = [gpu.attempt(one, 1e6) for one in settings]
+    assert [row.note for row in rows] == [""] * len(gpu.BATCHES)
+    assert {round(row.last_loss, 4) for row in rows} == {round(rows[0].last_loss, 4)}
+    assert all(row.round_seconds > 0 for row in rows)
 
 
 @pytest.mark.optimised
