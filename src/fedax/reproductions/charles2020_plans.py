@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from fedax.algorithms.local_update_decay import plateau_lengths
 from fedax.reproductions.experiment import Part, Plan, Scale, name_of
 from fedax.reproductions.results import Results
 
@@ -20,6 +21,9 @@ METHOD = "local_update_decay"
 LOSS = "full_loss"
 CONSTANT: Mapping[str, Any] = {"client_decay": 1.0, "server_decay": 1.0}
 NORM = "pseudo_gradient_norm"
+COHORT = 10
+# Rounds of Figures 8 and 9 at the scale "small", enough for rates to fall.
+LONG = 800
 
 
 class Small(NamedTuple):
@@ -35,6 +39,8 @@ class Small(NamedTuple):
       words: the stand-in, and what is reduced.
       begun: constant client rates that LocalUpdateDecay may begin with, and that are not among
         those above.
+      num_clients: N, of which W = P = C = ceil(N / 10) of LocalUpdateDecay are made.
+      long_server_rates: that are tried in the longer runs of Figures 8 and 9; empty: those above.
     """
 
     panel: str
@@ -48,6 +54,13 @@ class Small(NamedTuple):
     seconds: float
     words: str
     begun: tuple[float, ...] = ()
+    num_clients: int = 300
+    long_server_rates: tuple[float, ...] = ()
+
+    @property
+    def lengths(self) -> Mapping[str, int]:
+        """W = P = C of LocalUpdateDecay (section 9.1)."""
+        return plateau_lengths(self.num_clients, COHORT)
 
 
 class Data(NamedTuple):
@@ -76,11 +89,9 @@ class Data(NamedTuple):
 
 # 10^-3/2, 10^-1/2 and so on, exactly as in SERVER_RATES.
 _R = {power: 10 ** (power / 2) for power in range(-6, 3)}
-# W = P = C for some hundred rounds.
-_WAIT = {"window": 25, "patience": 25, "cooldown": 25}
 _STEPS = {
-    "num_local_steps": 10, "weighting": "uniform", "order": "iid", "cohort_size": 10,
-    "evaluate_every": 0, "threshold": 1e-4, **_WAIT,
+    "num_local_steps": 10, "weighting": "uniform", "order": "iid", "cohort_size": COHORT,
+    "evaluate_every": 0, "threshold": 1e-4,
 }
 _IMAGES = {**_STEPS, "num_local_epochs": None, "batch_size": 20, "loss_batch_size": 100}
 _PLAYS = {**_STEPS, "task.model": "small", "batch_size": 4, "loss_batch_size": 20,
@@ -102,6 +113,7 @@ DATA = {
             (0.0, 0.01, 0.1), (_R[-4], _R[-3], _R[-2]), (1.0, 0.1), FIXED, 0.06,
             "For FEMNIST Fashion-MNIST dealt to 300 clients by Dirichlet(0.3), batches of 20, an "
             "MLP, 300 rounds; the fixed server rate is 0.01 as in section 8.1.",
+            long_server_rates=(_R[-3], _R[-2], _R[-1]),
         ),
     ),
     "CIFAR-100": Data(
@@ -116,15 +128,17 @@ DATA = {
             "For CIFAR-100, on which large client rates ended clearly worse, Fashion-MNIST dealt "
             "to 500 clients by Dirichlet(0.1), batches of 20, a logistic model, which comes to "
             "its limit in 600 rounds; the fixed server rate is 0.01 as in section 8.1.",
+            num_clients=500,
         ),
     ),
     "Shakespeare": Data(
         {1.0: _R[-1], 0.1: _R[0], 0.01: _R[-2], 0.001: _R[-2], 0.0: _R[-2]}, (1.0, _R[-3]),
         "shakespeare-tff", 1200, (0.8, 0.1), 0.1, small=Small(
             "plays for Shakespeare", "shakespeare", "charles2020",
-            _PLAYS, (0.0, 0.1, 1.0), (_R[-2], _R[-1], _R[0]), (100.0, 10.0, 1.0), _R[-1], 0.25,
+            _PLAYS, (0.0, 0.1, 1.0), (_R[-2], _R[-1], _R[0]), (100.0, 10.0, 1.0), _R[-1], 0.3,
             f"For Shakespeare {_OF_PLAYS}; the fixed server rate is 10^-0.5 for 0.01, as they are "
-            "few: with 0.1 no gamma comes far in them.",
+            "few: with 0.1 no gamma comes far in them.", num_clients=1219,
+            long_server_rates=(_R[-1], _R[0], _R[1]),
         ),
     ),
     "StackOverflow NWP": Data(
@@ -133,7 +147,7 @@ DATA = {
             "plays for StackOverflow NWP", "shakespeare", "charles2020", {**_PLAYS, **_YOGI},
             (0.0, 0.01, 0.1), (_R[-4], _R[-3], _R[-2]), (100.0, 10.0, 1.0, 0.1), _R[-3], 0.4,
             f"For next words of Stack Overflow next characters: {_OF_PLAYS}; the fixed server "
-            "rate is 10^-1.5 for 0.01, as they are few.",
+            "rate is 10^-1.5 for 0.01, as they are few.", num_clients=1219,
         ),
     ),
     "StackOverflow TP": Data(
@@ -165,7 +179,12 @@ _SMALL = (
     "round's clients on all their examples before they train (section 9), where the paper has all "
     "clients' but of Stack Overflow. Reduced: grids, rounds and models."
 )
-_WAITS = " LocalUpdateDecay waits W = P = C = 25 rounds for 100."
+_LONG = (
+    f" But all with {LONG} rounds, enough for rates to fall. LocalUpdateDecay with section 9.1's "
+    "default W = P = C = ceil(N / M), which is {}, where the paper has 100; it begins with the "
+    "largest gamma tried that does not diverge: with its best eta no window of the first C rounds, "
+    "in which no rate can fall yet, has a mean loss above 1.2 times that of the untrained model."
+)
 
 
 def constant(rate: float) -> str:
@@ -209,12 +228,14 @@ class Kind(NamedTuple):
       called: a client rate's label.
       settings: (client rate, fixed server rate) -> more settings.
       tuned: whether the server rate is.
+      long: whether a small run has LONG rounds.
     """
 
     client_rates: Callable[[Small | None], Sequence[float]]
     called: Callable[[float], str]
     settings: Callable[[float, float], Mapping[str, Any]]
     tuned: bool
+    long: bool = False
 
 
 # Figures 2, 3 and 6; the norms of updates are Figure 3's.
@@ -227,18 +248,22 @@ TIED = Kind(
     lambda small: [r for r in (small.client_rates if small else CLIENT_RATES) if r], tied,
     lambda rate, _: {**CONSTANT, "server_learning_rate": rate, "diagnostics": True}, False,
 )
-# Figures 5, 7, 8 and 9, Tables 3 to 7.
+# Figures 5 and 7, Tables 3 to 7.
 TUNED = Kind(
     lambda small: small.client_rates if small else CLIENT_RATES, constant,
     lambda *_: CONSTANT, True,
 )
+# Figures 8 and 9.
+LONG_TUNED = TUNED._replace(long=True)
 # Figures 8 and 9, Table 2. Section 9.2: 10^2 to 10^-2.
 REDUCED = Kind(
     lambda small: small.reduce_rates if small else CLIENT_RATES[2:], reduced,
-    lambda *_: {"client_decay": 0.1, "server_decay": 0.9}, True,
+    lambda *_: {"client_decay": 0.1, "server_decay": 0.9}, True, long=True,
 )
 # Figures 8 and 9.
-BEGUN = Kind(lambda small: small.begun if small else (), constant, lambda *_: CONSTANT, True)
+BEGUN = Kind(
+    lambda small: small.begun if small else (), constant, lambda *_: CONSTANT, True, long=True
+)
 
 
 def plan(names: Sequence[str], kinds: Sequence[Kind]) -> Callable[[Scale, bool], Plan | None]:
@@ -254,8 +279,10 @@ def plan(names: Sequence[str], kinds: Sequence[Kind]) -> Callable[[Scale, bool],
             parts += own
             hours[own[0].panel] = _hours(name, own, scale == "small")
         if scale == "small":
-            own_words = [small.words for name in chosen if (small := DATA[name].small)]
-            words = " ".join([_SMALL, *own_words]) + _WAITS * (REDUCED in kinds)
+            reduced_to = [small for name in chosen if (small := DATA[name].small)]
+            words = " ".join([_SMALL, *(small.words for small in reduced_to)])
+            if REDUCED in kinds:
+                words += _LONG.format(", ".join(str(small.lengths["window"]) for small in reduced_to))
         else:
             words = _PAPER + (
                 " The plays that fedax carries, in place of TensorFlow Federated's."
@@ -281,6 +308,9 @@ def _parts(name: str, kinds: Sequence[Kind], is_small: bool, stand_in: bool) -> 
                 **kind.settings(rate, reduced_to.fixed if reduced_to else FIXED),
             }
             servers = reduced_to.server_rates if reduced_to else SERVER_RATES
+            if reduced_to and kind.long:
+                settings |= {"num_rounds": LONG, **reduced_to.lengths}
+                servers = reduced_to.long_server_rates or servers
             yield Part(panel, kind.called(rate), task, METHOD, preset, settings,
                        {"server_learning_rate": servers} if kind.tuned else {})
 
@@ -288,11 +318,13 @@ def _parts(name: str, kinds: Sequence[Kind], is_small: bool, stand_in: bool) -> 
 def _hours(name: str, parts: Sequence[Part], is_small: bool) -> tuple[float, float]:
     """On 2 cores, and guessed on a GPU."""
     data = DATA[name]
-    runs = sum(part.num_seeds * math.prod(map(len, part.grid.values())) for part in parts)
+    runs = [part.num_seeds * math.prod(map(len, part.grid.values())) for part in parts]
     if is_small and data.small:
-        one = data.small.seconds * data.small.settings["num_rounds"] / 2
-        times = (runs * one, runs * one / 4)
+        rounds = sum(
+            count * part.settings["num_rounds"] for count, part in zip(runs, parts, strict=True)
+        )
+        times = (rounds * data.small.seconds / 2, rounds * data.small.seconds / 8)
     else:
-        times = tuple(runs * data.rounds * seconds for seconds in data.seconds)
+        times = tuple(sum(runs) * data.rounds * seconds for seconds in data.seconds)
     cpu, gpu = (float(f"{time / 3600:.1g}") for time in times)
     return cpu, gpu

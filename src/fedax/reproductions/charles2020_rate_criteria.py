@@ -30,6 +30,9 @@ from fedax.reproductions.results import Results
 
 # Server rates of (23) are 10^0.5 apart.
 STEP = 10 ** 0.5
+# A loss up to so many times that of the untrained model has not diverged.
+BEARABLE = 1.2
+PUBLISHED_COOLDOWN = 100
 
 
 def figure_8(results: Results) -> Sequence[Criterion]:
@@ -93,20 +96,21 @@ def _decayed(panel: str, rates: Sequence[float]) -> Iterator[Criterion]:
 def begins_at(results: Results, panel: str) -> float:
     """The client rate of LocalUpdateDecay: the largest whose loss does not diverge.
 
-    That is, with the best server rate no seed diverged, and of every seed the loss over the last
-    100 rounds is below the lowest that there was at the beginning with any client rate.
+    That is, with the best server rate no seed diverged, and of no seed the mean loss of a window
+    in the first C rounds, in which no rate can fall yet, is above BEARABLE times the loss of the
+    untrained model.
 
     Raises:
       LookupError: all diverged.
     """
-    starts, ends = [], {}
-    for rate in rates_of(results, panel, reduced):
-        values = results.curve(panel, reduced(rate), LOSS)[1]
-        if values.size:
-            starts.append(values[:, 0].mean())
-            ends[rate] = results.final(panel, reduced(rate), LOSS).max()
-    for rate in sorted(ends, reverse=True):
-        if ends[rate] < min(starts):
+    small = DATA[name_of(panel)].small
+    first = small.lengths["cooldown"] if small and panel == small.panel else PUBLISHED_COOLDOWN
+    for rate in sorted(rates_of(results, panel, reduced), reverse=True):
+        rounds, values = results.curve(panel, reduced(rate), LOSS)
+        if not values.size or np.isnan(results.final(panel, reduced(rate), LOSS)).any():
+            continue
+        early = values[:, rounds <= first]
+        if (early <= BEARABLE * results.begin(panel, reduced(rate), LOSS)[:, None]).all():
             return rate
     raise LookupError(f"LocalUpdateDecay diverged with all client rates in {panel}.")
 

@@ -16,6 +16,7 @@ from fedax.reproductions.charles2020_plans import (
     BY_SGD,
     BY_YOGI,
     DATA,
+    LONG_TUNED,
     LOSS,
     NORM,
     REDUCED,
@@ -206,7 +207,7 @@ def _rates_table(number: int, name: str) -> Experiment:
 
 
 def _against_decay(number: int, names: Sequence[str]) -> Experiment:
-    kinds: list[Kind] = [TUNED, BEGUN, REDUCED]
+    kinds: list[Kind] = [LONG_TUNED, BEGUN, REDUCED]
     return Experiment(
         "LocalUpdateDecay, whose client rate is not tuned, against tuned constant rates",
         f"{SOURCE}Figure {number}", plan(names, kinds), rate_criteria.figure_8, loss_tables,

@@ -29,6 +29,8 @@ MOST = 1e6
 CHOICE = "choice"
 # Of these metrics the spread within the windows is kept, too.
 SPREAD = ("pseudo_gradient_norm",)
+# Of these metrics the value of the first round is kept: losses before anything is trained.
+BEGUN = ("full_loss",)
 
 
 class Trace(NamedTuple):
@@ -46,6 +48,7 @@ class Trace(NamedTuple):
       last: metric -> its last measured value, such as on the whole test set; NaN if it diverged.
       deviations: metric -> the sample standard deviations within those windows; of few metrics.
       extremes: test metric -> its lowest and its highest measured value; empty if the run diverged.
+      begin: metric -> its value in the first round; of few metrics.
     """
 
     panel: str
@@ -59,6 +62,7 @@ class Trace(NamedTuple):
     last: Mapping[str, float] = {}
     deviations: Mapping[str, Sequence[float]] = {}
     extremes: Mapping[str, tuple[float, float]] = {}
+    begin: Mapping[str, float] = {}
 
 
 def traces_of(
@@ -96,6 +100,7 @@ def traces_of(
                 for name, values in metrics.items()
                 if name.startswith("test_") and not np.isnan(values).all()
             },
+            begin={name: _rounded(metrics[name][0]) for name in BEGUN if name in metrics},
         ))
     return traces
 
@@ -279,6 +284,12 @@ class Results:
         for row, (_, known) in zip(padded, found, strict=True):
             row[: len(known)] = known
         return np.array(rounds), padded
+
+    def begin(
+        self, panel: str, label: str, metric: str, values: Mapping[str, Any] | None = None
+    ) -> np.ndarray:
+        """A metric's value in the first round, [seeds]; NaN where it was not kept."""
+        return np.array([t.begin.get(metric, math.nan) for t in self._runs(panel, label, values)])
 
     def deviations(
         self, panel: str, label: str, metric: str, values: Mapping[str, Any] | None = None
