@@ -325,7 +325,7 @@ def test_criteria_tell_what_agrees(agree):
     ((2.4, 2.4, 2.4), 1.0), ((1e20, 1e20, 1e20), 0.1), ((2.0, 2.0, 2.41), 0.1),
 ])
 def test_a_loss_that_rises_at_first_has_diverged(early, begins):
-    """Above 1.2 times the untrained 2 while no rate can fall, if of one seed alone; it ends at 1."""
+    """Above 1.2 times the untrained 2 while no rate can fall, also of one seed; it ends at 1."""
     panel = "Fashion-MNIST for FEMNIST"
     traces = [
         trace(part, {}, seed, {"full_loss": (high if rate_of(part) == 1 else 2.0, 1.0)})._replace(

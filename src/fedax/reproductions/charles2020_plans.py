@@ -282,7 +282,8 @@ def plan(names: Sequence[str], kinds: Sequence[Kind]) -> Callable[[Scale, bool],
             reduced_to = [small for name in chosen if (small := DATA[name].small)]
             words = " ".join([_SMALL, *(small.words for small in reduced_to)])
             if REDUCED in kinds:
-                words += _LONG.format(", ".join(str(small.lengths["window"]) for small in reduced_to))
+                lengths = (str(small.lengths["window"]) for small in reduced_to)
+                words += _LONG.format(", ".join(lengths))
         else:
             words = _PAPER + (
                 " The plays that fedax carries, in place of TensorFlow Federated's."

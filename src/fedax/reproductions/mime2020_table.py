@@ -108,7 +108,7 @@ def on_writers(parts: Sequence[Part], settings: str) -> Plan:
     """A plan on MNIST's writers."""
     plan = Plan(tuple(parts), settings)
     cpu, gpu = (round(plan.num_runs * hours, 2) for hours in HOURS_OF_A_RUN)
-    return plan._replace(hours={panel: (cpu, gpu) for panel in plan.panels})
+    return plan._replace(hours=dict.fromkeys(plan.panels, (cpu, gpu)))
 
 
 def table_3_plan(scale: Scale, stand_in: bool) -> Plan | None:
