@@ -54,7 +54,7 @@ def test_no_new_name_is_an_old_one():
     ("shakespeare", "paper", "reddi2021"), ("mnist", "paper", "elastic2023"),
 ])
 def test_python_takes_an_old_preset_with_a_warning(task, old, new):
-    said = f"The preset {old} is now called {new}; the old name works until 0.27"
+    said = f"The preset {old} is now called {new}; the old name works until 0.28"
     with pytest.warns(FutureWarning, match=said):
         config = resolve(task=task, algorithm="fedavg", preset=old)
     assert config == resolve(task=task, algorithm="fedavg", preset=new)
@@ -80,7 +80,7 @@ def test_the_command_line_says_so_in_one_line(tmp_path, capsys):
                "--set", "num_local_steps=1", "--out", str(tmp_path / "run")]
     assert run_command(command) == 0
     assert capsys.readouterr().err == (
-        "fedax: The preset paper is now called elastic2023-small; the old name works until 0.27.\n"
+        "fedax: The preset paper is now called elastic2023-small; the old name works until 0.28.\n"
     )
     written = json.loads((tmp_path / "run/config.json").read_text("utf-8"))
     assert written["preset"] == "elastic2023-small"
@@ -88,7 +88,7 @@ def test_the_command_line_says_so_in_one_line(tmp_path, capsys):
     out, err = capsys.readouterr()
     assert out.startswith("mime2020-figure-2: ")
     assert err == ("fedax: The reproduction mime-figure-2 is now called mime2020-figure-2; the old "
-                   "name works until 0.27.\n")
+                   "name works until 0.28.\n")
 
 
 def test_a_folder_with_old_names_goes_on_as_if_nothing_had_happened(tmp_path, capsys):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 
-UNTIL = "0.27"
+UNTIL = "0.28"
 
 # Of all these, only what stands before the first "-": decayk-rate-33 is decay2021-rate-33.
 PRESETS = {
