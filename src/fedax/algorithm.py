@@ -160,7 +160,8 @@ class Exchange(NamedTuple):
       individual: the server receives an `Individual` instead of the mean. This gives up secure
         aggregation, and memory grows with the cohort.
       report: `(mean_upload) -> {name: value}`, diagnostics computed from the mean, floating point
-          scalars; reported with the clients' info, never fed back. None: no such diagnostics.
+          scalars; reported with the clients' info, never fed back. None: no such diagnostics. Under
+        `fedax.personal` the mean has None for personal arrays.
       upload: `(params) -> arrays like an upload`, of which only shapes and dtypes matter, for
         wrappers that remember something of each upload (`fedax.compressed` with a biased codec).
         None: a `ModelUpdate`.
