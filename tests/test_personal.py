@@ -154,7 +154,7 @@ def test_a_choice_of_nothing_is_refused(make):
     for where in ({}, {"where": " , "}, {"where": lambda name: "norm" in name}):
         with pytest.raises(ValueError, match=r"nothing would be personal.*where='u'.*'u', 'v'"):
             make(**where)
-    assert make(where=()).own_model is None
+    assert make(where=()).own_model is make(where="()").own_model is None
 
 
 def test_personal_elastic_reports_the_share_of_shared_arrays():

@@ -103,6 +103,8 @@ def divided(model: Model, where: Where) -> Division:
     """
     params = jax.eval_shape(lambda: call_init(model, jax.random.key(0)))
     names = quoted(list(named_leaves(params)))
+    if isinstance(where, str) and where.strip() == "()":  # as on the command line
+        where = ()
     if isinstance(where, str):
         groups = [name.strip() for name in where.split(",") if name.strip()]
         own = tuple(chosen(params, groups))
