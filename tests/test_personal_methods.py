@@ -85,6 +85,7 @@ def test_pfedme_is_dinh_et_als_algorithm_1(options):
     close(models_of(algorithm, result), own)
 
 
+@pytest.mark.quick
 def test_with_many_inner_steps_pfedme_descends_the_moreau_envelopes():
     """Gradient lambda (w - prox(w)), with the prox in closed form."""
     eta, lam = 0.1, 2.0
@@ -197,6 +198,7 @@ def test_ifca_with_one_cluster_is_fedavg_to_the_bit(weighting, averaging):
     assert (one.history["train_loss"] == base.history["train_loss"]).all()
 
 
+@pytest.mark.quick
 def test_ifcas_clusters_begin_apart():
     """The given model, and others of the model's own initialisation, by the cluster's seed."""
     drawn = quadratic_model(3)
@@ -235,6 +237,7 @@ def test_ifca_finds_two_groups_of_clients():
     assert last["test_distance"] > 5
 
 
+@pytest.mark.quick
 def test_ifca_says_what_it_needs():
     with pytest.raises(ValueError, match=r"num_clusters must be .* but is 0"):
         fedax.ifca(MODEL, num_clusters=0)
@@ -276,6 +279,7 @@ def test_perfedavg_is_fallah_et_als_algorithm_1(version, options):
     np.testing.assert_allclose(models_of(algorithm, result), own, rtol=1e-12)
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("version", ["FO", "HF"])
 def test_perfedavg_with_inner_rate_0_is_fedavg_to_the_bit(version):
     one = fedax.perfedavg(MODEL, 0.1, 0.7, 0.0, version=version, **RANDOM)

@@ -213,6 +213,7 @@ OWN = {
         r"\eta": "`client_learning_rate`",
         r"\beta": "`server_learning_rate`",
         r"\rho": "`personal_learning_rate`",
+        "r": "the number of the local step, from 0",
         "R": "the number of local steps",
     },
     "pfnm": {
