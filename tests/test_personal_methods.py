@@ -237,6 +237,20 @@ def test_ifca_finds_two_groups_of_clients():
     assert last["test_distance"] > 5
 
 
+def test_a_cluster_whose_loss_is_nan_is_not_chosen():
+    """`argmin` alone would choose it."""
+    def loss(params, batch, key):
+        losses, weights = MODEL.loss(params, batch, key)
+        return jnp.where(params["x"][0] == START[0], jnp.nan, losses), weights
+
+    broken = MODEL._replace(loss=loss)
+    algorithm = fedax.ifca(broken, 0.1, initial_spread=1.0, **FULL)
+    result = trained(algorithm, task=TASK._replace(model=broken))
+    first, second = result.state.server_state.clusters
+    assert identical(first["x"], jnp.asarray(START))
+    assert identical(result.params, second)
+
+
 @pytest.mark.quick
 def test_ifca_says_what_it_needs():
     with pytest.raises(ValueError, match=r"num_clusters must be .* but is 0"):
@@ -315,9 +329,11 @@ def test_perfedavgs_minibatches_are_drawn_independently():
 # ------------------------------------------------------------------ all three
 
 ALL = {
-    "pfedme": lambda: fedax.pfedme(MODEL, 0.1, batch_size=4),
-    "ifca": lambda: fedax.ifca(MODEL, 0.1, batch_size=4, initial_spread=1.0),
-    "perfedavg": lambda: fedax.perfedavg(MODEL, 0.1, batch_size=4),
+    "pfedme": lambda gamma=0.1, eta=1.0: fedax.pfedme(MODEL, gamma, eta, batch_size=4),
+    "ifca": lambda gamma=0.1, eta=1.0: fedax.ifca(
+        MODEL, gamma, eta, batch_size=4, initial_spread=1.0
+    ),
+    "perfedavg": lambda gamma=0.1, eta=1.0: fedax.perfedavg(MODEL, gamma, eta, batch_size=4),
 }
 
 
@@ -352,3 +368,39 @@ def test_the_last_arrays_may_be_personal(name):
     copies = 2 if name == "ifca" else 1
     assert base.bytes_up - sent.bytes_up == copies * 4 * (2 * 3 + 2)
     assert np.isfinite(result.history.rounds[-1]["test_own_accuracy"])
+
+
+@pytest.mark.parametrize(("name", "wrapper"), [
+    pair for pair in itertools.product(ALL, ["top_k", "decay", "elastic"])
+    if pair != ("ifca", "elastic")  # which is refused
+])
+def test_own_models_are_measured_inside_a_wrapper(name, wrapper):
+    """Rates that do not fall, and a code without errors, change nothing."""
+    wrapped = {
+        "top_k": lambda: fedax.compressed(ALL[name](), fedax.codecs.top_k(1.0)),
+        "decay": lambda: fedax.local_update_decay(ALL[name], MODEL, 0.1, 1.0, window=100),
+        "elastic": lambda: fedax.elastic(ALL[name](), MODEL),
+    }[wrapper]()
+    found, expected = (models_of(one, trained(one)) for one in (wrapped, ALL[name]()))
+    if wrapper != "elastic":
+        np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-14)
+    assert np.isfinite(found).all()
+
+
+def test_a_codec_leaves_the_clusters_alone():
+    """A coarse code of s_ij would change the clusters' means; their changes it may code."""
+    algorithm = fedax.compressed(ALL["ifca"](), fedax.codecs.qsgd(1))
+    history = trained(algorithm).history["largest_cluster"]
+    assert set(history) <= {0.25, 0.5, 0.75, 1.0}
+
+
+@pytest.mark.parametrize(("name", "special"), [
+    ("ifca", {"num_clusters": 1}), ("perfedavg", {"inner_learning_rate": 0.0}),
+    ("pfedme", {"num_personal_steps": 1, "attraction": 4.0, "personal_learning_rate": 0.25}),
+])
+def test_the_proximal_weight_attracts_to_the_servers_model(name, special):
+    """Where the method is FedAvg, it is FedProx."""
+    algorithm = getattr(fedax, name)(MODEL, 0.1, proximal_weight=0.7, **special, **RANDOM)
+    found = trained(algorithm).params["x"]
+    base = fedax.fedprox(MODEL, 0.1, proximal_weight=0.7, **RANDOM)
+    close(found, trained(base).params["x"])

@@ -242,6 +242,12 @@ def with_params(server_state: Any, params: Params) -> Any:
     return server_state._replace(params=params)
 
 
+def own_model_inside(algorithm: FederatedAlgorithm) -> Callable[..., Params] | None:
+    """A wrapped algorithm's `own_model` for its wrapper, whose server state is a `WrapperState`."""
+    inner = algorithm.own_model
+    return inner and (lambda state, own, data, key: inner(state.inner, own, data, key))
+
+
 def stateless(params: Params) -> tuple[()]:
     """`init_client` of an algorithm whose clients have no state."""
     del params

@@ -17,6 +17,7 @@ from fedax.algorithm import (
     PyTree,
     Reply,
     WrapperState,
+    own_model_inside,
     with_params,
 )
 from fedax.algorithms.division import require_whole
@@ -28,9 +29,10 @@ from fedax.mistakes.algorithm import require_algorithm
 from fedax.mistakes.errors import AlgorithmError, kind_of
 
 # Uploads that are neither changes nor gradients of the model are sent as they are: the averaged
-# state of an optimizer on the clients, and the sensitivity of `fedax.elastic`. A code with an error
-# could make them negative, and error feedback would add up what is no change.
-EXACT = ("shared", "sensitivity")
+# state of an optimizer on the clients, the sensitivity of `fedax.elastic` and the clusters of
+# `fedax.ifca`. A code with an error could make them negative, and error feedback would add up what
+# is no change.
+EXACT = ("shared", "sensitivity", "members")
 # What tells a codec's random numbers from those that the client trains with.
 _CODEC = 0xC0DEC
 
@@ -264,7 +266,7 @@ def _coded_broadcasts(algorithm: FederatedAlgorithm, codec: Codec) -> FederatedA
         return exchange._replace(broadcast=broadcast, client=client, server=server, sent=sent)
 
     return algorithm._replace(
-        init=init,
+        init=init, own_model=own_model_inside(algorithm),
         exchanges=tuple(followed(i, exchange) for i, exchange in enumerate(algorithm.exchanges)),
     )
 

@@ -24,6 +24,7 @@ from fedax.algorithm import (
     PyTree,
     Reply,
     WrapperState,
+    own_model_inside,
 )
 from fedax.algorithms.division import require_whole
 from fedax.clients.minibatches import Minibatch, count_local_steps, fold_minibatches
@@ -228,6 +229,7 @@ def elastic(
 
     return algorithm._replace(
         init=lambda params: WrapperState(algorithm.init(params), ()),
+        own_model=own_model_inside(algorithm),
         exchanges=(
             *map(on_the_rest, before),
             last._replace(

@@ -143,9 +143,8 @@ def ifca(
     def choose(clusters: tuple[Params, ...], data: ClientExamples, key: Array) -> Array:
         """j_i."""
         loss_key = jax.random.fold_in(key, 0)
-        return jnp.argmin(
-            jnp.stack([local.full_loss(cluster, data, loss_key).mean for cluster in clusters])
-        )
+        losses = jnp.stack([local.full_loss(model, data, loss_key).mean for model in clusters])
+        return jnp.argmin(jnp.where(jnp.isnan(losses), jnp.inf, losses))
 
     def broadcast(state: IFCAState) -> LocalMessage:
         return local.message(state)._replace(params=state.clusters)

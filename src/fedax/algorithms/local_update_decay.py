@@ -23,6 +23,7 @@ from fedax.algorithm import (
     PyTree,
     Reply,
     WrapperState,
+    own_model_inside,
 )
 from fedax.algorithms.division import require_whole
 from fedax.clients.gradients import full_loss
@@ -248,7 +249,10 @@ def local_update_decay(
         return _with_loss(inner) if index == last else inner
 
     # The loss is measured in the last exchange, before which no method moves its parameters.
-    return first._replace(init=init, exchanges=tuple(map(controlled, range(last + 1))))
+    return first._replace(
+        init=init, exchanges=tuple(map(controlled, range(last + 1))),
+        own_model=own_model_inside(first),
+    )
 
 
 def plateau_lengths(num_clients: int, cohort_size: int) -> dict[str, int]:
