@@ -322,7 +322,10 @@ CONTRACT = {
     "term": Case(algorithms.term, (*RATES, "tilt")),
 }
 # Factory -> why its contract is elsewhere.
-ELSEWHERE = {"pfnm": "trains networks whose units it matches, no quadratics: tests/test_pfnm.py"}
+ELSEWHERE = {
+    "batch_statistics": "needs a model with statistics: tests/test_statistics.py",
+    "pfnm": "trains networks whose units it matches, no quadratics: tests/test_pfnm.py",
+}
 each_case = pytest.mark.parametrize("name", CONTRACT)
 
 # Its outputs depend on the example, so that their sensitivity does.

@@ -42,12 +42,14 @@ from fedax.algorithms.qfedavg import qfedavg
 from fedax.algorithms.scaffnew import scaffnew
 from fedax.algorithms.scaffold import scaffold
 from fedax.algorithms.server_only import server_only
+from fedax.algorithms.statistics import batch_statistics
 from fedax.algorithms.term import term
 
 __all__ = [
     "adaalter",
     "afl",
     "apfl",
+    "batch_statistics",
     "centralised",
     "cmime",
     "compressed",

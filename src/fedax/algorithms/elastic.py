@@ -218,7 +218,7 @@ def elastic(
         if isinstance(inner, Individual):
             scaled = inner.each(lambda upload: upload.scaled(state.inner, zeta))
         else:
-            scaled = _with_pseudo_gradient(
+            scaled = with_pseudo_gradient(
                 inner, jax.tree.map(jnp.multiply, zeta, inner.pseudo_gradient)
             )
         return state._replace(inner=last.server(state.inner, scaled, participation))
@@ -260,13 +260,13 @@ def _sensitivity(upload: ElasticUpload | Individual) -> Params:
     )
 
 
-def _with_pseudo_gradient(upload: Any, pseudo_gradient: Params) -> Any:
+def with_pseudo_gradient(upload: Any, pseudo_gradient: Params) -> Any:
     """The upload with another pseudo-gradient; a wrapper's has it in the upload inside."""
     if dataclasses.is_dataclass(upload):
         return dataclasses.replace(cast(Any, upload), pseudo_gradient=pseudo_gradient)
     if "pseudo_gradient" in upload._fields:
         return upload._replace(pseudo_gradient=pseudo_gradient)
-    return upload._replace(inner=_with_pseudo_gradient(upload.inner, pseudo_gradient))
+    return upload._replace(inner=with_pseudo_gradient(upload.inner, pseudo_gradient))
 
 
 def elastic_scale(sensitivity: Params, elasticity: float | Array) -> Params:
