@@ -108,13 +108,18 @@ def main() -> None:
             sampling=taking_turns,
         ).state
 
-    whole = measured("train", lambda: train(rounds))
-    found["stored"] = len(whole.client_store)
-    metrics = measured("evaluate", lambda: fedax.evaluate_own_models(task, algorithm, whole))
+    def whole_run() -> tuple[str, fedax.ClientMetrics]:
+        state = measured("train", lambda: train(rounds))
+        found["stored"] = len(state.client_store)
+        own_models = measured(
+            "evaluate", lambda: fedax.evaluate_own_models(task, algorithm, state)
+        )
+        return digest(state, clients), own_models
+
+    expected, metrics = whole_run()
+    assert metrics.before is not None
     found["own_accuracy"] = round(metrics.overall()["accuracy"], 4)
     found["server_accuracy"] = round(metrics.before.overall()["accuracy"], 4)
-    expected = digest(whole, clients)
-    whole = None
     folder = asked.folder.parent / f"{asked.folder.name}-run"
 
     def resumed(last: int) -> fedax.TrainingState:

@@ -294,6 +294,88 @@ def test_fedbn_on_a_model_of_flax(library, base):
     nearly(trained(inner, task).params[stats]["norm"], average([0, 1, 2, 3]))
 
 
+# In points of accuracy; stated before the first run.
+MARGIN = 5.0
+
+
+class Digits(nn.Module):
+    @nn.compact
+    def __call__(self, x, mask=None):
+        for width in (32, 32):
+            x = nn.Dense(width)(x)
+            x = nn.relu(nn.BatchNorm(use_running_average=mask is None, momentum=0.0)(
+                x, mask=None if mask is None else mask[:, None]
+            ))
+        return nn.Dense(10)(x)
+
+
+def two_domains(seed):
+    """20 clients with 40 digits to train on and 40 to test on; every other client's are inverted
+    and twice as bright.
+    """
+    arrays = fedax.load_task("digits", "logistic").train.arrays
+    rng = np.random.default_rng(seed)
+    parts = rng.permutation(len(arrays["y"]))[:1600].reshape(20, 2, 40)
+    change = [lambda x: x, lambda x: 2 * (x.max() - x)]
+    return [
+        fedax.FederatedDataset.from_clients({
+            f"client {place}": {
+                "x": change[place % 2](np.asarray(arrays["x"])[rows[which]]).astype(np.float32),
+                "y": np.asarray(arrays["y"])[rows[which]],
+            }
+            for place, rows in enumerate(parts)
+        })
+        for which in (0, 1)
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("as_users_do")
+def test_fedbn_beats_fedavg_on_two_domains():
+    """Own models after 30 rounds, mean over the clients and 3 seeds: by at least MARGIN points.
+
+    FedAvg averages the statistics, FedBN keeps them and the normalisation's scale and offset.
+    """
+    net = Digits()
+
+    def training(params, batch, mask):
+        return net.apply(params, batch["x"], mask, mutable=["batch_stats"])
+
+    def update(params, batch, mask):
+        return {**params, **training(params, batch, mask)[1]}
+
+    def loss(params, batch, key, mask):
+        del key
+        return cross_entropy(training(params, batch, mask)[0], batch)
+
+    model = fedax.classification(
+        lambda key: net.init(key, jnp.zeros((1, 64))), net.apply
+    )._replace(loss=loss)
+    averaged = fedax.batch_statistics(
+        fedax.fedavg(model, 0.1, batch_size=20, num_local_epochs=2), model, "batch_stats", update
+    )
+    fedbn = fedax.personal(averaged, model, lambda name: "BatchNorm" in name)
+    found, apart = {"fedavg": [], "fedbn": []}, []
+    for seed in range(3):
+        train, test = two_domains(seed)
+        task = fedax.Task(model, train, test)
+        options = {"num_rounds": 30, "cohort_size": 10, "evaluate_every": 0, "seed": seed}
+        state = fedax.train(task, averaged, **options).state
+        whole = fedax.evaluate_clients(model, state.server_state.params, test)
+        found["fedavg"].append(100 * np.mean(whole["accuracy"]))
+        state = fedax.train(task, fedbn, **options).state
+        own = fedax.evaluate_own_models(task, fedbn, state, keep_params=True)
+        found["fedbn"].append(100 * np.mean(own["accuracy"]))
+        means = np.stack([
+            params["batch_stats"]["BatchNorm_0"]["mean"] for params in own.params.values()
+        ])
+        within = np.linalg.norm(means[0::2] - means[0::2].mean(0), axis=1).mean()
+        apart.append(np.linalg.norm(means[0::2].mean(0) - means[1::2].mean(0)) / within)
+    print(found, apart)
+    assert min(apart) > 2  # the domains' statistics differ more than those within a domain
+    assert np.mean(found["fedbn"]) > np.mean(found["fedavg"]) + MARGIN
+
+
 class Equinox(eqx.Module):
     norm: eqx.nn.BatchNorm
     dense: eqx.nn.Linear
