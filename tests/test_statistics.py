@@ -310,17 +310,18 @@ class Digits(nn.Module):
 
 
 def two_domains(seed):
-    """20 clients with 40 digits to train on and 40 to test on; every other client's are inverted
+    """20 clients with 35 digits to train on and 35 to test on; every other client's are inverted
     and twice as bright.
     """
     arrays = fedax.load_task("digits", "logistic").train.arrays
+    images = np.asarray(arrays["x"]).reshape(-1, 64)
     rng = np.random.default_rng(seed)
-    parts = rng.permutation(len(arrays["y"]))[:1600].reshape(20, 2, 40)
+    parts = rng.permutation(len(arrays["y"]))[:1400].reshape(20, 2, 35)
     change = [lambda x: x, lambda x: 2 * (x.max() - x)]
     return [
         fedax.FederatedDataset.from_clients({
             f"client {place}": {
-                "x": change[place % 2](np.asarray(arrays["x"])[rows[which]]).astype(np.float32),
+                "x": change[place % 2](images[rows[which]]).astype(np.float32),
                 "y": np.asarray(arrays["y"])[rows[which]],
             }
             for place, rows in enumerate(parts)
