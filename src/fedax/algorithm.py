@@ -16,7 +16,7 @@ uploads one by one (PFNM's) must say so with `individual`, and is not.
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import jax
 
@@ -240,6 +240,15 @@ def with_params(server_state: Any, params: Params) -> Any:
     if isinstance(server_state, WrapperState):
         return server_state._replace(inner=with_params(server_state.inner, params))
     return server_state._replace(params=params)
+
+
+def with_pseudo_gradient(upload: Any, pseudo_gradient: Params) -> Any:
+    """The upload with another pseudo-gradient; a wrapper's has it in the upload inside."""
+    if dataclasses.is_dataclass(upload):
+        return dataclasses.replace(cast(Any, upload), pseudo_gradient=pseudo_gradient)
+    if "pseudo_gradient" in upload._fields:
+        return upload._replace(pseudo_gradient=pseudo_gradient)
+    return upload._replace(inner=with_pseudo_gradient(upload.inner, pseudo_gradient))
 
 
 def own_model_inside(algorithm: FederatedAlgorithm) -> Callable[..., Params] | None:

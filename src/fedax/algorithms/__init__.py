@@ -30,7 +30,7 @@ from fedax.algorithms.local_update import (
     lookahead,
     minibatch_sgd,
 )
-from fedax.algorithms.local_update_decay import local_update_decay, plateau_lengths
+from fedax.algorithms.local_update_decay import local_update_decay
 from fedax.algorithms.maml import maml
 from fedax.algorithms.mime import cmime, mime, mimelite
 from fedax.algorithms.mimemvr import mimemvr
@@ -38,6 +38,7 @@ from fedax.algorithms.perfedavg import perfedavg
 from fedax.algorithms.personal import personal
 from fedax.algorithms.pfedme import pfedme
 from fedax.algorithms.pfnm import pfnm
+from fedax.algorithms.plateau import plateau_lengths
 from fedax.algorithms.qfedavg import qfedavg
 from fedax.algorithms.scaffnew import scaffnew
 from fedax.algorithms.scaffold import scaffold

@@ -27,7 +27,7 @@ from fedax.algorithm import (
     at_round,
 )
 from fedax.algorithms.division import Division, PersonalMessage, divided
-from fedax.algorithms.local_update_decay import Plateau
+from fedax.algorithms.plateau import Plateau
 from fedax.data.cohort_data import ClientExamples
 from fedax.factories import factory
 from fedax.mistakes.algorithm import require_algorithm

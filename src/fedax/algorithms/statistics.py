@@ -17,9 +17,9 @@ from fedax.algorithm import (
     PyTree,
     Reply,
     with_params,
+    with_pseudo_gradient,
 )
 from fedax.algorithms.division import require_whole
-from fedax.algorithms.elastic import with_pseudo_gradient
 from fedax.clients.gradients import mean_over_client
 from fedax.clients.minibatches import Minibatch
 from fedax.clients.precision import sum_dtype
