@@ -62,7 +62,7 @@ def compressed(
       ValueError: the server receives uploads one by one (`pfnm`, `afl`), nothing is sent
         (`centralised`), the algorithm is compressed already, or `downlink` is unbiased.
       AlgorithmError: when it is first traced, `downlink` around a method that sends a second model
-        (`mimemvr`, `fedac`), or a biased codec around a method with an upload of its own that its
+        (`mimemvr`, `fedac`, `ifca`), or a biased codec around a method with an upload of its own that its
         `Exchange` does not describe.
 
     Example:
