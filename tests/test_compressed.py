@@ -26,7 +26,8 @@ def method(name):
         return fedax.maml(MODEL, 0.05, 0.1)
     if name in ("minibatch_sgd", "server_only"):
         return ALGORITHMS[name].factory(MODEL)
-    return ALGORITHMS[name].factory(MODEL, **LOCAL)
+    where = {"where": ()} if name == "fedrep" else {}  # the model has one array
+    return ALGORITHMS[name].factory(MODEL, **where, **LOCAL)
 
 
 def run(algorithm, num_rounds=3, **options):

@@ -60,6 +60,11 @@ TRACED = {
     "attraction": (0.1, 0.9),
     "mixture": (0.3, 0.8),
     "num_head_steps": (2, 5),
+    "initial_spread": (1.0, 0.1),
+    "inner_learning_rate": (0.1, 0.4),
+    "difference": (0.1, 0.2),
+    "personal_learning_rate": (0.2, 0.1),
+    "num_personal_steps": (2, 3),
 }
 # What cannot be traced: functions, names of choices, lengths of arrays.
 STATIC = {
@@ -67,7 +72,7 @@ STATIC = {
     "server_optimizer", "optimizer",
     "share", "restart", "bias_correction", "control_option", "sensitivity", "output", "rule",
     "weighting", "order", "batch_size", "sensitivity_batch_size", "loss_batch_size", "window",
-    "version", "steps_seed", "where",
+    "version", "steps_seed", "where", "num_clusters", "averaging", "cluster_seed",
 }
 # Values that are refused, and quoted.
 REFUSED = {
@@ -82,7 +87,8 @@ REFUSED = {
     "rule": ("papers",), "window": (0,), "sensitivity_batch_size": (0,), "loss_batch_size": (0,),
     "bias_correction": ("adam",), "epsilon": (0.0,), "convexity": (0.0,),
     "communication_probability": (0.0, 1.5), "version": ("III",), "steps_seed": (-1,), "tilt": (),
-    "mixture": (1.5,), "num_head_steps": (-1,),
+    "mixture": (1.5,), "num_head_steps": (-1,), "num_clusters": (0, 1.5), "averaging": ("modes",),
+    "cluster_seed": (-1,), "difference": (0.0,), "num_personal_steps": (-1,),
 }  # fmt: skip
 BATCH_SIZE, ROUNDS = 2, 4
 
@@ -190,6 +196,7 @@ ONE_STEP = dict.fromkeys(
     ("num_local_steps", "num_local_epochs", "proximal_weight"),
     "there is one local step, at the server's model",
 )
+FOR_EVALUATION = {"num_personal_steps": "it is for evaluation: tests/test_personal_methods.py"}
 SERVER_STEP = {"server_learning_rate": 0.05, "momentum": 0.5}
 
 # Factory -> how it is built. A second entry of a factory has a further word after a comma.
@@ -245,6 +252,10 @@ CONTRACT = {
     ),
     "fedyogi": Case(algorithms.fedyogi, (*RATES, *MOMENTS), convergence=SERVER_STEP),
     "fomaml": Case(algorithms.fomaml, RATES),
+    "ifca": Case(algorithms.ifca, (*RATES, "initial_spread")),
+    "ifca, gradients": Case(
+        functools.partial(algorithms.ifca, averaging="gradients"), (*RATES, "initial_spread")
+    ),
     "local_adam": Case(
         algorithms.local_adam, (*RATES, *MOMENTS), convergence={"client_learning_rate": 0.02}
     ),
@@ -280,7 +291,21 @@ CONTRACT = {
     ),
     "mimemvr": Case(algorithms.mimemvr, (*RATES, "momentum_weight")),
     "minibatch_sgd": Case(algorithms.minibatch_sgd, ("server_learning_rate",), idle=ONE_STEP),
+    "perfedavg": Case(
+        algorithms.perfedavg,
+        (*RATES, "inner_learning_rate", "difference", "num_personal_steps"),
+        idle=FOR_EVALUATION | {"difference": "it is for version HF"},
+    ),
+    "perfedavg, HF": Case(
+        functools.partial(algorithms.perfedavg, version="HF"),  # exact with any difference here
+        (*RATES, "inner_learning_rate", "num_personal_steps"), idle=FOR_EVALUATION,
+    ),
     "personal": Case(personal, RATES),
+    "pfedme": Case(
+        algorithms.pfedme,
+        (*RATES, "attraction", "personal_learning_rate", "num_personal_steps"),
+        values={"attraction": (2.0, 1.0)},
+    ),
     "qfedavg": Case(algorithms.qfedavg, (*RATES, "q")),
     "scaffnew": Case(
         algorithms.scaffnew, ("client_learning_rate", "communication_probability"),
@@ -297,7 +322,10 @@ CONTRACT = {
     "term": Case(algorithms.term, (*RATES, "tilt")),
 }
 # Factory -> why its contract is elsewhere.
-ELSEWHERE = {"pfnm": "trains networks whose units it matches, no quadratics: tests/test_pfnm.py"}
+ELSEWHERE = {
+    "batch_statistics": "needs a model with statistics: tests/test_statistics.py",
+    "pfnm": "trains networks whose units it matches, no quadratics: tests/test_pfnm.py",
+}
 each_case = pytest.mark.parametrize("name", CONTRACT)
 
 # Its outputs depend on the example, so that their sensitivity does.

@@ -7,7 +7,7 @@ import pytest
 
 import fedax
 from fedax import FederatedDataset, Model
-from fedax.algorithms.elastic import elastic_scale
+from fedax.algorithms.sensitivity import elastic_scale
 from fedax.data import ClientData
 from fedax.data.hold_out import hold_out
 from test_hard_users import KEY, SIZES, close, quadratic, ragged, run

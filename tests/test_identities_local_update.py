@@ -9,7 +9,7 @@ import pytest
 
 import fedax
 from fedax import FederatedDataset, Task
-from fedax.algorithms.local_update_decay import Plateau, next_plateau
+from fedax.algorithms.plateau import Plateau, next_plateau
 from test_hard_users import SIZES, close, quadratic, ragged, run
 
 GAMMA, ETA = 0.1, 0.3

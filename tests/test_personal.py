@@ -145,6 +145,63 @@ def test_what_cannot_be_personal_is_refused():
         fedax.personal(base, MODEL, "head")
 
 
+@pytest.mark.parametrize("make", [
+    lambda **where: fedax.personal(fedax.fedavg(MODEL), MODEL, **where),
+    lambda **where: fedax.fedrep(MODEL, **where),
+], ids=["personal", "fedrep"])
+def test_a_choice_of_nothing_is_refused(make):
+    """It would train the base method; `()` says that this is meant."""
+    for where in ({}, {"where": " , "}, {"where": lambda name: "norm" in name}):
+        with pytest.raises(ValueError, match=r"nothing would be personal.*where='u'.*'u', 'v'"):
+            make(**where)
+    assert make(where=()).own_model is make(where="()").own_model is None
+
+
+def test_personal_elastic_reports_the_share_of_shared_arrays():
+    """Zeros in place of personal arrays' sensitivity would count as moving further."""
+    both = MODEL._replace(outputs=lambda params, batch: (
+        batch["c"] * jnp.concatenate([params["u"], params["v"]])[None, :]
+    ))
+    algorithm = fedax.elastic(fedax.fedavg(both, 0.1, **FULL), both, 0.5)
+    result = trained(
+        fedax.personal(algorithm, both, "v"), task=TASK._replace(model=both)
+    )
+    # Of one shared number, which is the most sensitive one: zeta = 0.5.
+    assert result.history["boosted_share"].tolist() == [0, 0, 0]
+
+
+def test_a_report_gets_none_for_personal_arrays():
+    base = fedax.fedavg(MODEL, 0.1, **FULL)
+
+    def report(mean):
+        assert mean.pseudo_gradient["v"] is None
+        return {"moved": mean.pseudo_gradient["u"][0]}
+
+    base = base._replace(exchanges=(base.exchanges[0]._replace(report=report),))
+    result = trained(fedax.personal(base, MODEL, "v"))
+    assert np.isfinite(result.history["moved"]).all()
+    assert (trained(fedax.personal(fedax.fedexp(MODEL, **FULL), MODEL, "v"))
+            .history["server_step"] >= 1).all()
+
+
+@pytest.mark.parametrize("name", ["ditto", "apfl"])
+def test_weighting_uniform_is_the_papers_mean_and_the_docstring_says_so(name):
+    """Both papers average the models of the round's clients with equal weights."""
+    factory = getattr(fedax, name)
+    result = trained(factory(MODEL, 0.3, weighting="uniform", **FULL))
+    x = flat(START)
+    for cohort in COHORTS:
+        ends = []
+        for i in cohort:
+            y = x
+            for _ in range(3):
+                y = y - 0.3 * gradient(i, y)
+            ends.append(y)
+        x = np.mean(ends, axis=0)
+    close(flat(result.params), x)
+    assert 'the paper\'s mean is weighting="uniform"' in " ".join(factory.__doc__.split())
+
+
 def wrapped(wrapper, algorithm):
     """One wrapper around another algorithm."""
     if wrapper == "local_update_decay":

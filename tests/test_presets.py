@@ -70,7 +70,7 @@ def test_the_values_of_every_preset_are_taken(task):
             config = chosen(task, preset, method)
             options = config.algorithm_options
             if "where" in options:  # names arrays of the task's model
-                options = {**options, "where": ""}
+                options = {**options, "where": ()}
             build_algorithm(config.algorithm, options, model)
             assert config.cohort_size <= config.task_options.get("num_clients", 715)
 

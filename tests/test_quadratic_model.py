@@ -390,7 +390,8 @@ def test_every_algorithm_that_has_a_client_learning_rate_says_it():
     for name in names:
         if "client_learning_rate" not in algorithm_settings(name) or name == "pfnm":
             continue  # pfnm trains networks only
-        algorithm = build_algorithm(name, {"client_learning_rate": 0.03}, task.model)
+        options = {"where": "()"} if "where" in algorithm_settings(name) else {}
+        algorithm = build_algorithm(name, options | {"client_learning_rate": 0.03}, task.model)
         state = initial_state(task, algorithm).server_state
         assert float(_message(algorithm, state).client_learning_rate) == pytest.approx(0.03), name
         asked.append(name)

@@ -10,7 +10,7 @@ import pytest
 
 import fedax
 from fedax import train
-from fedax.algorithms.local_update_decay import Plateau, next_plateau
+from fedax.algorithms.plateau import Plateau, next_plateau
 from fedax.clients.minibatches import count_local_steps
 from fedax.optimizers.schedules import exponential_decay
 from problems import identical, largest_difference, quadratic_model, quadratic_task

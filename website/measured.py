@@ -18,7 +18,7 @@ import numpy as np
 NOTEBOOK = Path(__file__).parent.parent / "docs" / "notebook"
 GOOD = 0.05  # a setting is good within this share of the best score, as in a sweep's summary
 # Methods whose server model is not all that they train: its accuracy says little about settings.
-OWN_MODELS = ("apfl", "ditto", "fedrep", "personal")
+OWN_MODELS = ("apfl", "ditto", "fedrep", "ifca", "perfedavg", "personal", "pfedme")
 # File -> what its test data are.
 MAPS = {
     "plays": "Shakespeare's plays after 50 rounds",

@@ -49,7 +49,7 @@ PAGES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "methods": ("Methods", "", (
         "LocalOptions", "FederatedAlgorithm", "Exchange", "Reply", "ModelUpdate", "Participation",
         "LocalTraining", "LocalMessage", "LocalResult", "factory", "partition", "check_algorithm",
-        "AlgorithmError", "local_adaptive", "plateau_lengths",
+        "AlgorithmError", "batch_statistics", "local_adaptive", "plateau_lengths",
     )),
     "optimizers": ("Optimizers and schedules", "Choose a server optimizer or a schedule.", (
         "BaseOptimizer", "fedax.optimizers", "fedax.schedules", "fedax.base_optimizers",

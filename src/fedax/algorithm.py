@@ -16,7 +16,7 @@ uploads one by one (PFNM's) must say so with `individual`, and is not.
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import jax
 
@@ -160,7 +160,8 @@ class Exchange(NamedTuple):
       individual: the server receives an `Individual` instead of the mean. This gives up secure
         aggregation, and memory grows with the cohort.
       report: `(mean_upload) -> {name: value}`, diagnostics computed from the mean, floating point
-          scalars; reported with the clients' info, never fed back. None: no such diagnostics.
+          scalars; reported with the clients' info, never fed back. None: no such diagnostics. Under
+        `fedax.personal` the mean has None for personal arrays.
       upload: `(params) -> arrays like an upload`, of which only shapes and dtypes matter, for
         wrappers that remember something of each upload (`fedax.compressed` with a biased codec).
         None: a `ModelUpdate`.
@@ -239,6 +240,21 @@ def with_params(server_state: Any, params: Params) -> Any:
     if isinstance(server_state, WrapperState):
         return server_state._replace(inner=with_params(server_state.inner, params))
     return server_state._replace(params=params)
+
+
+def with_pseudo_gradient(upload: Any, pseudo_gradient: Params) -> Any:
+    """The upload with another pseudo-gradient; a wrapper's has it in the upload inside."""
+    if dataclasses.is_dataclass(upload):
+        return dataclasses.replace(cast(Any, upload), pseudo_gradient=pseudo_gradient)
+    if "pseudo_gradient" in upload._fields:
+        return upload._replace(pseudo_gradient=pseudo_gradient)
+    return upload._replace(inner=with_pseudo_gradient(upload.inner, pseudo_gradient))
+
+
+def own_model_inside(algorithm: FederatedAlgorithm) -> Callable[..., Params] | None:
+    """A wrapped algorithm's `own_model` for its wrapper, whose server state is a `WrapperState`."""
+    inner = algorithm.own_model
+    return inner and (lambda state, own, data, key: inner(state.inner, own, data, key))
 
 
 def stateless(params: Params) -> tuple[()]:

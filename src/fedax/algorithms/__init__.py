@@ -21,6 +21,7 @@ from fedax.algorithms.fedopt import fedavg, fedavgm, fedopt
 from fedax.algorithms.fedprox import fedprox
 from fedax.algorithms.fedrep import fedrep
 from fedax.algorithms.fedsgd import fedsgd
+from fedax.algorithms.ifca import ifca
 from fedax.algorithms.local_adaptive import adaalter, local_adam, local_adaptive
 from fedax.algorithms.local_update import (
     fomaml,
@@ -29,22 +30,27 @@ from fedax.algorithms.local_update import (
     lookahead,
     minibatch_sgd,
 )
-from fedax.algorithms.local_update_decay import local_update_decay, plateau_lengths
+from fedax.algorithms.local_update_decay import local_update_decay
 from fedax.algorithms.maml import maml
 from fedax.algorithms.mime import cmime, mime, mimelite
 from fedax.algorithms.mimemvr import mimemvr
+from fedax.algorithms.perfedavg import perfedavg
 from fedax.algorithms.personal import personal
+from fedax.algorithms.pfedme import pfedme
 from fedax.algorithms.pfnm import pfnm
+from fedax.algorithms.plateau import plateau_lengths
 from fedax.algorithms.qfedavg import qfedavg
 from fedax.algorithms.scaffnew import scaffnew
 from fedax.algorithms.scaffold import scaffold
 from fedax.algorithms.server_only import server_only
+from fedax.algorithms.statistics import batch_statistics
 from fedax.algorithms.term import term
 
 __all__ = [
     "adaalter",
     "afl",
     "apfl",
+    "batch_statistics",
     "centralised",
     "cmime",
     "compressed",
@@ -68,6 +74,7 @@ __all__ = [
     "fedsgd",
     "fedyogi",
     "fomaml",
+    "ifca",
     "local_adam",
     "local_adaptive",
     "local_sgd",
@@ -79,7 +86,9 @@ __all__ = [
     "mimelite",
     "mimemvr",
     "minibatch_sgd",
+    "perfedavg",
     "personal",
+    "pfedme",
     "pfnm",
     "plateau_lengths",
     "qfedavg",

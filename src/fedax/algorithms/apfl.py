@@ -84,7 +84,9 @@ def apfl(
       mixture: alpha in [0, 1], each client's at the beginning.
       mixture_learning_rate: gamma_alpha >= 0; None, the default: alpha_i stays as it is. The
         gradient is that of all of the client's examples.
-      **local_options: see `LocalOptions`. proximal_weight is for the server's model only.
+      **local_options: see `LocalOptions`. proximal_weight is for the server's model only. The
+        server weighs clients by their numbers of examples, as in `fedavg`; the paper's mean is
+        weighting="uniform".
 
     Returns:
       An algorithm with one exchange. Each client keeps v_i, of the size of the parameters, and

@@ -55,7 +55,9 @@ def ditto(
       client_learning_rate: gamma >= 0 of both models, a number or a schedule of the round.
       server_learning_rate: eta >= 0, likewise; 1 in the paper.
       attraction: lambda >= 0. The paper tries 0.05, 0.1, 0.5, 1 and 2.
-      **local_options: see `LocalOptions`. proximal_weight is for the server's model only.
+      **local_options: see `LocalOptions`. proximal_weight is for the server's model only. The
+        server weighs clients by their numbers of examples, as in `fedavg`; the paper's mean is
+        weighting="uniform".
 
     Returns:
       An algorithm with one exchange. Each client keeps v_i, of the size of the parameters. Before

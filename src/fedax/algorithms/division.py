@@ -68,15 +68,15 @@ class Division(NamedTuple):
 
         return jax.tree.map(join, shared, personal, is_leaf=_is_part)
 
-    def filled(self, tree: PyTree, *, personal: bool) -> PyTree:
-        """The whole of a tree's shared or personal parts, with zeros for the other ones."""
+    def filled(self, tree: PyTree, *, personal: bool, zeros: bool = True) -> PyTree:
+        """The whole of a tree's shared or personal parts, with zeros or None for the other ones."""
 
         def fill(tree: PyTree) -> PyTree:
             if not _is_part(tree):
                 return tree
             given, dtype = iter(tree.arrays), tree.arrays[0].dtype
             return self.structure.unflatten([
-                next(given) if own == personal else jnp.zeros(shape, dtype)
+                next(given) if own == personal else jnp.zeros(shape, dtype) if zeros else None
                 for own, shape in zip(self.personal, self.shapes, strict=True)
             ])
 
@@ -98,16 +98,28 @@ def divided(model: Model, where: Where) -> Division:
     """Which of the model's arrays are personal.
 
     Raises:
-      ValueError: if `where` names no array, or leaves none to share.
+      ValueError: if `where` names no array, unless it is an empty sequence, or leaves none
+        to share.
     """
     params = jax.eval_shape(lambda: call_init(model, jax.random.key(0)))
+    names = quoted(list(named_leaves(params)))
+    if isinstance(where, str) and where.strip() == "()":  # as on the command line
+        where = ()
     if isinstance(where, str):
-        where = [name.strip() for name in where.split(",") if name.strip()]
-    own = tuple(chosen(params, where))
+        groups = [name.strip() for name in where.split(",") if name.strip()]
+        own = tuple(chosen(params, groups))
+    else:
+        own = tuple(chosen(params, where))
+    if not any(own) and (isinstance(where, str) or callable(where)):
+        what = "where chooses no array" if callable(where) else f"where is {where!r}"
+        raise ValueError(
+            f"{what}, so nothing would be personal. Name arrays or groups of the model, as in "
+            f"where={next(iter(named_leaves(params)), 'head')!r}. It has {names}. "
+            "where=() says that all are shared."
+        )
     if own and all(own):
         raise ValueError(
-            f"where must leave some arrays to share, but all are personal: "
-            f"{quoted(list(named_leaves(params)))}."
+            f"where must leave some arrays to share, but all are personal: {names}."
         )
     shapes = tuple(leaf.shape for leaf in jax.tree.leaves(params))
     return Division(jax.tree.structure(params), shapes, own)

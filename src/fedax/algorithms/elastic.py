@@ -6,8 +6,7 @@ printed in the supplement of the submission).
 
 from __future__ import annotations
 
-import dataclasses
-from typing import Any, Literal, NamedTuple, cast, get_args
+from typing import Any, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
@@ -24,21 +23,25 @@ from fedax.algorithm import (
     PyTree,
     Reply,
     WrapperState,
+    own_model_inside,
+    with_pseudo_gradient,
 )
 from fedax.algorithms.division import require_whole
-from fedax.clients.minibatches import Minibatch, count_local_steps, fold_minibatches
-from fedax.clients.precision import sum_dtype
+from fedax.algorithms.sensitivity import (
+    Output,
+    Sensitivity,
+    boosted_share,
+    elastic_scale,
+    measurement,
+)
 from fedax.codecs.codec import sent_around
 from fedax.data.cohort_data import ClientExamples
 from fedax.data.hold_out import hold_out
 from fedax.factories import factory
 from fedax.mistakes.algorithm import require_algorithm
 from fedax.mistakes.errors import AlgorithmError, kind_of
-from fedax.mistakes.model import call_outputs, require_model
+from fedax.mistakes.model import require_model
 from fedax.validate import check_choice, check_count, check_number
-
-Sensitivity = Literal["momentum", "average"]
-Output = Literal["logits", "softmax"]
 
 
 class ElasticMessage(NamedTuple):
@@ -136,38 +139,9 @@ def elastic(
     check_count("sensitivity_batch_size", sensitivity_batch_size)
     *before, last = algorithm.exchanges
 
-    def size(params: Params, batch: Minibatch) -> Array:
-        """Sum over the batch of |F(x; z)|^2; padding counts for nothing."""
-        outputs = call_outputs(model.outputs, params, batch.examples, batch.mask)
-        total = jnp.zeros((), jax.tree.leaves(params)[0].dtype)
-        for leaf in jax.tree.leaves(outputs):
-            values = jax.nn.softmax(leaf, axis=-1) if output == "softmax" else leaf
-            mask = batch.mask.reshape(-1, *[1] * (leaf.ndim - 1))
-            total += jnp.where(mask, jnp.square(values), 0).sum().astype(total.dtype)
-        return total
-
-    def measure(params: Params, data: ClientExamples, key: Array) -> Params:
-        """Omega_k."""
-
-        def step(carry: tuple[Params, Array], batch: Minibatch, key: Array) -> Any:
-            del key
-            omega, count = carry
-            grads = jax.grad(size)(params, batch)
-
-            def update(omega: Array, g: Array) -> Array:
-                if sensitivity == "average":
-                    return omega + (jnp.abs(g) - omega) / (count + 1).astype(g.dtype)
-                mu = jnp.asarray(sensitivity_decay, g.dtype)
-                return mu * omega + (1 - mu) * jnp.abs(g)
-
-            return jax.tree.map(update, omega, grads), count + 1
-
-        zeros = jax.tree.map(jnp.zeros_like, params)
-        return fold_minibatches(
-            step, (zeros, jnp.zeros((), jnp.int32)), data, key,
-            batch_size=sensitivity_batch_size, order="sequential",
-            num_steps=count_local_steps(data, sensitivity_batch_size, num_local_epochs=1),
-        )[0]
+    measure = measurement(
+        model, sensitivity_decay, sensitivity, output, sensitivity_batch_size
+    )
 
     def on_the_rest(exchange: Exchange) -> Exchange:
         """The exchange on the inner state and without the examples held out."""
@@ -217,7 +191,7 @@ def elastic(
         if isinstance(inner, Individual):
             scaled = inner.each(lambda upload: upload.scaled(state.inner, zeta))
         else:
-            scaled = _with_pseudo_gradient(
+            scaled = with_pseudo_gradient(
                 inner, jax.tree.map(jnp.multiply, zeta, inner.pseudo_gradient)
             )
         return state._replace(inner=last.server(state.inner, scaled, participation))
@@ -228,6 +202,7 @@ def elastic(
 
     return algorithm._replace(
         init=lambda params: WrapperState(algorithm.init(params), ()),
+        own_model=own_model_inside(algorithm),
         exchanges=(
             *map(on_the_rest, before),
             last._replace(
@@ -256,42 +231,3 @@ def _sensitivity(upload: ElasticUpload | Individual) -> Params:
         lambda omega: jnp.tensordot(shares.astype(omega.dtype), omega, 1),
         upload.uploads.sensitivity,
     )
-
-
-def _with_pseudo_gradient(upload: Any, pseudo_gradient: Params) -> Any:
-    """The upload with another pseudo-gradient; a wrapper's has it in the upload inside."""
-    if dataclasses.is_dataclass(upload):
-        return dataclasses.replace(cast(Any, upload), pseudo_gradient=pseudo_gradient)
-    if "pseudo_gradient" in upload._fields:
-        return upload._replace(pseudo_gradient=pseudo_gradient)
-    return upload._replace(inner=_with_pseudo_gradient(upload.inner, pseudo_gradient))
-
-
-def elastic_scale(sensitivity: Params, elasticity: float | Array) -> Params:
-    """Zeta = 1 + tau - Omega / max Omega, the maximum over all scalars of all leaves.
-
-    Example:
-      >>> elastic_scale({"a": jnp.asarray([4.0, 1.0]), "b": jnp.asarray([0.0])}, 0.5)["a"].tolist()
-      [0.5, 1.25]
-    """
-    largest = jnp.stack([leaf.max() for leaf in jax.tree.leaves(sensitivity)]).max()
-
-    def scale(omega: Array) -> Array:
-        most = largest.astype(omega.dtype)
-        share = jnp.where(most > 0, omega / jnp.where(most > 0, most, 1), 0)
-        return 1 + jnp.asarray(elasticity, omega.dtype) - share
-
-    return jax.tree.map(scale, sensitivity)
-
-
-def boosted_share(sensitivity: Params, elasticity: float | Array) -> Array:
-    """The share of all scalars with zeta > 1, which move further than without elastic aggregation.
-
-    Example:
-      >>> float(boosted_share({"a": jnp.asarray([4.0, 1.0]), "b": jnp.asarray([2.0, 0.0])}, 0.5))
-      0.5
-    """
-    leaves = jax.tree.leaves(elastic_scale(sensitivity, elasticity))
-    dtype = sum_dtype(leaves[0])
-    counts = jnp.stack([(leaf > 1).sum(dtype=dtype) for leaf in leaves])
-    return counts.sum() / sum(leaf.size for leaf in leaves)

@@ -57,8 +57,8 @@ def fedrep(
     Args:
       model: the learning problem.
       where: which arrays are personal: the name of an array or of a group, such as "head", several
-        names (in text: with commas in between), or a function `(name) -> bool`. By default none:
-        then the method is FedAvg, with equal weights.
+        names (in text: with commas in between), or a function `(name) -> bool`. It must be given.
+        With an empty sequence, `()`, the method is FedAvg with equal weights.
       client_learning_rate: gamma >= 0, a number or a schedule of the round.
       num_head_steps: tau >= 0 minibatches for the head; 10 is the default here.
       **local_options: see `LocalOptions`, for the representation's steps. The head's have the same
@@ -68,8 +68,8 @@ def fedrep(
       An algorithm with one exchange. Each client keeps its personal arrays.
 
     Raises:
-      ValueError: a hyperparameter is out of its range (unless it is traced), or `where` names no
-        array or leaves none to share.
+      ValueError: a hyperparameter is out of its range (unless it is traced), or `where` is missing,
+        chooses no array or leaves none to share.
 
     Example:
       >>> import fedax

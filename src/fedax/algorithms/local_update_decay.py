@@ -7,7 +7,7 @@ section 9, Algorithms 3 and 4, equation (25).
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
@@ -23,8 +23,10 @@ from fedax.algorithm import (
     PyTree,
     Reply,
     WrapperState,
+    own_model_inside,
 )
 from fedax.algorithms.division import require_whole
+from fedax.algorithms.plateau import Plateau, PlateauRule, next_plateau
 from fedax.clients.gradients import full_loss
 from fedax.clients.precision import sum_dtype
 from fedax.codecs.codec import sent_around
@@ -32,26 +34,7 @@ from fedax.data.cohort_data import ClientExamples
 from fedax.factories import factory
 from fedax.validate import check_choice, check_count, check_number, quoted
 
-PlateauRule = Literal["paper", "released"]
 Build = Callable[[Any, Any], FederatedAlgorithm]
-
-
-class Plateau(NamedTuple):
-    """The controller's state; scalars, except for the window.
-
-    Attributes:
-      losses: the last W losses, [W], the newest last; infinite before there are W.
-      best: what a window's mean is compared with.
-      num_bad: rounds in a row without progress, int32.
-      cooldown: rounds to come in which the rates do not fall, int32.
-      num_decays: how often they fell, int32.
-    """
-
-    losses: Array
-    best: Array
-    num_bad: Array
-    cooldown: Array
-    num_decays: Array
 
 
 class Rates(NamedTuple):
@@ -248,33 +231,10 @@ def local_update_decay(
         return _with_loss(inner) if index == last else inner
 
     # The loss is measured in the last exchange, before which no method moves its parameters.
-    return first._replace(init=init, exchanges=tuple(map(controlled, range(last + 1))))
-
-
-def plateau_lengths(num_clients: int, cohort_size: int) -> dict[str, int]:
-    r"""The default W = P = C = ceil(N / M) of Charles and Konečný 2020, section 9.1.
-
-    N clients, chosen at random, should represent the population; at M a round they take ceil(N / M)
-    rounds, so a window's mean is over about N clients. N is the user's guess, and may be smaller
-    than the number of clients. The paper's own experiments use 100 throughout.
-
-    Args:
-      num_clients: N >= 1.
-      cohort_size: M >= 1, the clients of a round.
-
-    Returns:
-      `window`, `patience` and `cooldown` for `local_update_decay`.
-
-    Raises:
-      ValueError: an argument is not a whole number >= 1.
-
-    Example:
-      >>> plateau_lengths(num_clients=715, cohort_size=10)
-      {'window': 72, 'patience': 72, 'cooldown': 72}
-    """
-    check_count("num_clients", num_clients)
-    check_count("cohort_size", cohort_size)
-    return dict.fromkeys(("window", "patience", "cooldown"), -(-num_clients // cohort_size))
+    return first._replace(
+        init=init, exchanges=tuple(map(controlled, range(last + 1))),
+        own_model=own_model_inside(first),
+    )
 
 
 def _with_loss(exchange: Exchange) -> Exchange:
@@ -286,41 +246,4 @@ def _with_loss(exchange: Exchange) -> Exchange:
             (exchange.upload or ModelUpdate)(params), jnp.zeros(())
         ),
         sent=sent_around(exchange.sent),
-    )
-
-
-def next_plateau(
-    plateau: Plateau,
-    loss: Array,
-    patience: int | Array,
-    cooldown: int | Array,
-    threshold: float | Array,
-    rule: PlateauRule = "paper",
-) -> Plateau:
-    """The controller's state after one more loss; see `local_update_decay`."""
-    dtype = plateau.losses.dtype
-    losses = jnp.concatenate([plateau.losses[1:], loss.astype(dtype)[None]])
-    mean = losses.mean()
-    # The difference is compared, as best - threshold may round to best; inf - inf is no number.
-    first = jnp.isinf(plateau.best)
-    fall = jnp.where(first, 0, plateau.best - mean)
-    least = jnp.asarray(threshold, dtype)
-    if rule == "paper":
-        best = jnp.minimum(plateau.best, mean)
-        # Before there are W losses, and when there are W for the first time, there is no minimum.
-        count = jnp.where(first | (fall >= least), 0, plateau.num_bad + 1)
-        decays = (count >= jnp.asarray(patience, jnp.int32)) & (plateau.cooldown == 0)
-        waiting = jnp.maximum(plateau.cooldown - 1, 0)
-    else:
-        progress = jnp.where(first, jnp.isfinite(mean), fall > least)
-        best = jnp.where(progress, mean, plateau.best)
-        waiting = jnp.maximum(plateau.cooldown - 1, 0)
-        count = jnp.where(progress | (waiting > 0), 0, plateau.num_bad + 1)
-        decays = count >= jnp.asarray(patience, jnp.int32)
-    return Plateau(
-        losses,
-        best,
-        jnp.where(decays, 0, count),
-        jnp.where(decays, jnp.asarray(cooldown, jnp.int32), waiting),
-        plateau.num_decays + decays.astype(jnp.int32),
     )

@@ -27,7 +27,7 @@ from fedax.algorithm import (
     at_round,
 )
 from fedax.algorithms.division import Division, PersonalMessage, divided
-from fedax.algorithms.local_update_decay import Plateau
+from fedax.algorithms.plateau import Plateau
 from fedax.data.cohort_data import ClientExamples
 from fedax.factories import factory
 from fedax.mistakes.algorithm import require_algorithm
@@ -69,7 +69,8 @@ def personal(
     they do on u. The personal arrays of a client that never took part are the initial ones.
 
     Around a method with a norm over all arrays of a client's update (`fedexp`, `qfedavg`), that
-    norm includes personal arrays. Other wrappers: `personal(elastic(...))` and
+    norm includes personal arrays. What a server reports of the mean, such as `boosted_share` of
+    `elastic`, is of the shared arrays. Other wrappers: `personal(elastic(...))` and
     `compressed(personal(...))`, the latter without `downlink`.
 
     Args:
@@ -77,14 +78,16 @@ def personal(
       model: the model that the algorithm trains.
       where: which arrays are personal: the name of an array or of a group, such as "head", several
         names (in text: with commas in between), or a function `(name) -> bool`, as in
-        `fedax.models.frozen`. By default none: then the result is the wrapped algorithm.
+        `fedax.models.frozen`. It must be given. With an empty sequence, `()`, nothing is personal,
+        and the result is the wrapped algorithm.
 
     Returns:
       The algorithm. Each client keeps its personal arrays, with what the algorithm's server keeps
       beside them. The server's personal arrays stay as they were at the beginning.
 
     Raises:
-      ValueError: if `where` names no array or leaves none to share, the algorithm's server sees
+      ValueError: if `where` is missing, chooses no array or leaves none to share, the algorithm's
+        server sees
         uploads one by one or trains on the pool of all examples, or the algorithm is `compressed`,
         `personal` or `local_update_decay`.
 
@@ -160,7 +163,7 @@ def _around(exchange: Exchange, division: Division) -> Exchange:
 
     def report(mean: PyTree) -> Any:
         assert exchange.report is not None
-        return exchange.report(division.filled(mean, personal=False))
+        return exchange.report(division.filled(mean, personal=False, zeros=False))
 
     return exchange._replace(
         broadcast=broadcast, client=client, server=server, upload=upload,

@@ -83,9 +83,21 @@ EARLIER = {
         "Deng et al.", "Adaptive Personalized Federated Learning", 2020,
         "https://arxiv.org/abs/2003.13461",
     ),
+    "Dinh 2020": Paper(
+        "T. Dinh et al.", "Personalized Federated Learning with Moreau Envelopes", 2020,
+        "https://arxiv.org/abs/2006.08848",
+    ),
+    "Fallah 2020": Paper(
+        "Fallah et al.", "Personalized Federated Learning with Theoretical Guarantees: A "
+        "Model-Agnostic Meta-Learning Approach", 2020, "https://arxiv.org/abs/2002.07948",
+    ),
     "Finn 2017": Paper(
         "Finn et al.", "Model-Agnostic Meta-Learning for Fast Adaptation of Deep Networks", 2017,
         "https://arxiv.org/abs/1703.03400",
+    ),
+    "Ghosh 2020": Paper(
+        "Ghosh et al.", "An Efficient Framework for Clustered Federated Learning", 2020,
+        "https://arxiv.org/abs/2006.04088",
     ),
     "Gong 2022": Paper(
         "Gong et al.", "FedADMM: A Robust Federated Deep Learning Framework with Adaptivity to "
@@ -205,6 +217,7 @@ ALGORITHMS: dict[str, AlgorithmInfo] = {
     "fedsgd": AlgorithmInfo(algorithms.fedsgd, f"{DECAYING}, Alg. 1, 2"),
     "fedyogi": AlgorithmInfo(algorithms.fedyogi, f"{REDDI}, Alg. 2"),
     "fomaml": AlgorithmInfo(algorithms.fomaml, f"Finn 2017; {CHARLES}"),
+    "ifca": AlgorithmInfo(algorithms.ifca, "Ghosh 2020, Alg. 1", "k passes, loss only"),
     "local_adam": AlgorithmInfo(algorithms.local_adam, f"{REDDI}, section 1"),
     "local_sgd": AlgorithmInfo(algorithms.local_sgd, f"Stich 2019; {CHARLES}"),
     "local_update": AlgorithmInfo(algorithms.local_update, f"{CHARLES}, Alg. 1, 2"),
@@ -217,6 +230,8 @@ ALGORITHMS: dict[str, AlgorithmInfo] = {
         "2 passes, 2 a step",
     ),
     "minibatch_sgd": AlgorithmInfo(algorithms.minibatch_sgd, f"{CHARLES}, Theta_1"),
+    "perfedavg": AlgorithmInfo(algorithms.perfedavg, "Fallah 2020, Alg. 1", "1 or 3 more a step"),
+    "pfedme": AlgorithmInfo(algorithms.pfedme, "Dinh 2020, Alg. 1", "K - 1 more a step"),
     "pfnm": AlgorithmInfo(algorithms.pfnm, f"Yurochkin 2019; {ELASTIC}"),
     "qfedavg": AlgorithmInfo(algorithms.qfedavg, "Li 2020b, Alg. 2", LOSSES),
     "scaffnew": AlgorithmInfo(algorithms.scaffnew, "Mishchenko 2022, Alg. 2"),

@@ -115,3 +115,26 @@ def train_locally(
     return LocalResult(
         params, loss, jnp.asarray(num_steps, jnp.int32), optimizer_state, gradient_sum
     )
+
+
+def descended(
+    gradient: Callable[[Params], Params],
+    params: Params,
+    learning_rate: float | Array,
+    num_steps: int | Array,
+) -> Params:
+    """The parameters after that many steps x - gamma g(x) on one function.
+
+    Args:
+      gradient: its gradient g.
+      params: where the steps begin.
+      learning_rate: gamma.
+      num_steps: how many; may be traced.
+
+    Example:
+      >>> descended(lambda x: x - 1, jnp.asarray(0.0), 0.5, 2)
+      Array(0.75, dtype=float32...)
+    """
+    return jax.lax.fori_loop(
+        0, num_steps, lambda _, at: descend(at, gradient(at), learning_rate), params
+    )

@@ -179,7 +179,7 @@ def sit(
         Sinks(job.config["log"], folder, job.config, warn, before) as sinks,
     ):
         _tell(display.say, opening(folder, job.config, job.task, state, references), notes)
-        _tell(warn, learning.begin(state))
+        _tell(warn, learning.begin(state, job.algorithm))
         with _begun(trace, job), _remembered(job):
             for report in iter(()) if watch.why else job.rounds(state):
                 done = int(report.metrics["round"])

@@ -225,7 +225,7 @@ def _train_in_memory(
         style_of_python(console, progress),
     )
     reports = simulate(task, algorithm, num_rounds=num_rounds, **options)
-    warn(learning.begin(state))
+    warn(learning.begin(state, algorithm))
     with display:
         for report in reports:
             history.append(report.metrics)

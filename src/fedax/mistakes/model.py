@@ -103,6 +103,20 @@ def call_outputs(function: Any, params: Params, batch: Batch, mask: Array) -> Py
     return _call(what, call, function, (params, batch), batch, {"params": params})
 
 
+def call_update(function: Any, params: Params, batch: Batch, mask: Array) -> Params:
+    """The parameters with other statistics; `mask` [B] is False for padding."""
+    what, call = "The function update", "update(params, batch)"
+    result = _call(
+        what, call, _with_mask(function, mask), (params, batch), batch, {"params": params}
+    )
+    if jax.tree.structure(result) != jax.tree.structure(params):
+        raise ModelError(
+            f"{what}{defined_at(function)} must return parameters like those that it gets, with "
+            "other statistics, but their structure differs."
+        )
+    return result
+
+
 def call_metric(
     name: str, function: Any, outputs: PyTree, batch: Batch, mask: Array
 ) -> tuple[Array, Array]:

@@ -13,12 +13,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.dtypes import canonicalize_dtype
 
-from fedax.algorithm import Params
+from fedax.algorithm import FederatedAlgorithm, Params
 from fedax.data.task import Task
 from fedax.devices.mesh import one_copy
 from fedax.factories import recipe
 from fedax.mistakes.errors import ModelError
 from fedax.mistakes.model import call_outputs
+from fedax.rounds.settings_of import setting_of
 from fedax.rounds.state import TrainingState
 from fedax.rounds.untrained import mean_loss, untrained_loss
 
@@ -58,12 +59,12 @@ class Learning:
             self.add(metrics)
         self._goes_on = False
 
-    def begin(self, state: TrainingState) -> list[str]:
+    def begin(self, state: TrainingState, algorithm: FederatedAlgorithm) -> list[str]:
         """Warnings about the model, unless it is trained already: they were given before."""
         if int(state.server_state.round_index) > 0:
             return []
         params = one_copy(state.server_state.params)
-        found = [_statistics(params)]
+        found = [_statistics(params)] if setting_of(algorithm, "update") is None else []
         with contextlib.suppress(ModelError):  # a model that fails says so in the first round
             found.append(_probabilities(self._task, params))
         return [said for said in found if said]
@@ -113,7 +114,8 @@ def _statistics(params: Params) -> str | None:
             return (
                 "The parameters contain 'batch_stats', the running statistics of Flax's BatchNorm, "
                 "which would be trained by gradients, not updated from batches. Use nn.GroupNorm "
-                'or nn.LayerNorm instead of nn.BatchNorm.'
+                "or nn.LayerNorm instead of nn.BatchNorm, or fedax.batch_statistics around the "
+                "method."
             )
     return None
 
