@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from fedax.algorithms.local_update_decay import plateau_lengths
+from fedax.algorithms.plateau import plateau_lengths
 from fedax.reproductions.experiment import Part, Plan, Scale, name_of
 from fedax.reproductions.results import Results
 
