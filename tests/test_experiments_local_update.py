@@ -18,7 +18,7 @@ from fedax.reproductions.decay2021_plans import (
     metric_of,
     settings,
 )
-from fedax.reproductions.experiment import name_of
+from fedax.reproductions.experiment import Criterion, Outcome, name_of
 from fedax.reproductions.jobs import jobs_of
 from fedax.reproductions.outcome import judged, verdict
 from fedax.reproductions.results import Results, Trace, as_json, from_json, traces_of
@@ -408,6 +408,28 @@ def test_tables_and_figures():
                 names = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
                 assert any("ReduceLR from" in of for of in names) == (name[-1] in "89")
             figure.canvas.draw()
+
+
+@pytest.mark.quick
+def test_points_on_the_end_of_training_need_a_plateau():
+    """Four points per doubling of the rounds; the middles of two quarters are log2(7/5) apart."""
+    panel, name = "plays for Shakespeare", label(10, CONSTANT)
+
+    def of(pace, rounds):
+        at = np.arange(1, 41) / 40 * rounds - rounds / 80
+        values = [0.3] * 20 + [0.4] * 10 + [0.4 + pace * math.log2(7 / 5) / 100] * 10
+        return Results([Trace(panel, name, {}, 0, rounds, 0, {}, {metric_of(panel): (at, values)})])
+
+    to_come = decay2021_training.still_to_come
+    assert to_come(of(4.0, 500), panel, name) == pytest.approx(12.0)  # three doublings
+    assert to_come(of(4.0, 4000), panel, name) == 0.0  # the published rounds
+    point = Criterion("P: same. Agrees if so.", lambda results: Outcome("1 ± 0", True))
+    judged_there = decay2021_training.at_a_plateau(point, panel, [name])
+    assert judged_there.statement == "P: same. Agrees if so. Inconclusive without a plateau."
+    assert judged_there.judge(of(0.1, 500)) == Outcome("1 ± 0", True)
+    assert judged_there.judge(of(0.2, 500)) == Outcome(
+        "1 ± 0; no plateau: 0.6 points still to come", True, inconclusive=True
+    )
 
 
 def test_tables_have_published_beside_measured():

@@ -104,18 +104,25 @@ def in_a_word(outcomes: Iterable[Outcome]) -> str:
 
     Returns:
       "agrees" if all points do that are not inconclusive, "partly" if at least half of them do,
-      else "disagrees"; "inconclusive" if all are; "not run" if there are none.
+      else "disagrees"; "inconclusive" instead of the first two if more than half of all points are;
+      "not run" if there are none.
 
     Example:
       >>> in_a_word([Outcome("", True), Outcome("", False)])
       'partly'
+      >>> in_a_word([Outcome("", True), *[Outcome("", False, inconclusive=True)] * 2])
+      'inconclusive'
     """
     outcomes = list(outcomes)
     telling = [outcome.agrees for outcome in outcomes if not outcome.inconclusive]
     if not telling:
         return "inconclusive" if outcomes else "not run"
     share = sum(telling) / len(telling)
-    return "agrees" if share == 1 else "partly" if share >= 0.5 else "disagrees"
+    if share < 0.5:
+        return "disagrees"
+    if 2 * len(telling) < len(outcomes):
+        return "inconclusive"
+    return "agrees" if share == 1 else "partly"
 
 
 def at_edges(results: Results) -> str:

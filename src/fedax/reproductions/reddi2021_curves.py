@@ -15,6 +15,7 @@ from fedax.reproductions.reddi2021 import final_values, table_1_plan
 from fedax.reproductions.reddi2021_parts import (
     ADAPTIVE,
     METHODS,
+    PARTIAL,
     SMALL,
     SOURCE,
     hours,
@@ -61,7 +62,9 @@ def _scaffold(panel: str, task: str) -> Part:
     values = preset_values(task, "reddi2021", METHODS["Avg"])
     settings = {key.removeprefix("run.").removeprefix("algorithm."): value
                 for key, value in values.items()}
-    return Part(panel, SCAFFOLD, task, "scaffold", "none", {**settings, "evaluate_every": 20})
+    return Part(panel, SCAFFOLD, task, "scaffold", "none", {
+        **settings, **(PARTIAL[panel].settings if panel in PARTIAL else {"evaluate_every": 20}),
+    })
 
 
 def figure_1_criteria(results: Results) -> Sequence[Criterion]:
