@@ -152,7 +152,7 @@ def build(name: str, board: Board, task: fedax.Task) -> Build:
     """(client_learning_rate, other=value) -> the algorithm."""
     training = board.training
 
-    def wrapped(client_learning_rate: float, **other: float) -> fedax.FederatedAlgorithm:
+    def wrapped(client_learning_rate: float, **other: Any) -> fedax.FederatedAlgorithm:
         if name == "elastic":
             inner = fedax.fedavg(task.model, client_learning_rate, **training)
             return fedax.elastic(inner, task.model, **other)
@@ -358,7 +358,7 @@ def _spread(values: Sequence[float | None]) -> str:
 
 def main(words: Sequence[str] | None = None) -> None:
     """The command."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
     parser.add_argument("what", choices=["train", "table"])
     parser.add_argument("task", nargs="?", choices=list(TASKS))
     parser.add_argument("methods", nargs="*")
