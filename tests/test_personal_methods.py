@@ -372,7 +372,7 @@ def test_the_last_arrays_may_be_personal(name):
 
 @pytest.mark.parametrize(("name", "wrapper"), [
     pair for pair in itertools.product(ALL, ["top_k", "decay", "elastic"])
-    if pair != ("ifca", "elastic")  # which is refused
+    if pair[0] != "ifca"  # which is refused
 ])
 def test_own_models_are_measured_inside_a_wrapper(name, wrapper):
     """Rates that do not fall, and a code without errors, change nothing."""
@@ -385,6 +385,17 @@ def test_own_models_are_measured_inside_a_wrapper(name, wrapper):
     if wrapper != "elastic":
         np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-14)
     assert np.isfinite(found).all()
+
+
+@pytest.mark.parametrize(("wrap", "said"), [
+    (lambda: fedax.compressed(ALL["ifca"](), fedax.codecs.top_k(0.5)),
+     "left over for one cluster would be added to it after the client chose another"),
+    (lambda: fedax.local_update_decay(ALL["ifca"], MODEL, 0.1, 1.0, window=3),
+     "the loss would be that of one cluster's model on all clients"),
+])
+def test_wrappers_that_know_one_model_only_refuse_ifca(wrap, said):
+    with pytest.raises(fedax.AlgorithmError, match=said):
+        trained(wrap())
 
 
 def test_a_codec_leaves_the_clusters_alone():

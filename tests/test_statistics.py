@@ -117,6 +117,60 @@ def test_the_server_averages_statistics_and_the_method_trains_the_rest(name):
     assert identical(alone.params["s"]["var"], jnp.ones(2))
 
 
+def test_update_begins_at_the_servers_statistics():
+    """Also where local training moves arrays without gradients; with a momentum of 0.9."""
+    def moving(params, batch, mask):
+        new = update(params, batch, mask)["s"]
+        return {**params, "s": jax.tree.map(lambda a, b: 0.9 * a + 0.1 * b, params["s"], new)}
+
+    base = fedax.fedac(BY_HAND, 0.3, **OPTIONS, weighting="num_examples")
+    algorithm = fedax.batch_statistics(base, BY_HAND, "s", moving, batch_size=8)
+    result = trained(algorithm, cohorts=np.array([[1, 3]]))
+    begins = {"mean": np.zeros(2), "var": np.ones(2)}
+    close(result.params["s"], {
+        name: 0.9 * begins[name] + 0.1 * average([1, 3])[name] for name in begins
+    })
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize(("wrap", "error", "said"), [
+    (fedax.compressed, fedax.AlgorithmError, "Leave compressed out"),
+    (lambda a: fedax.compressed(fedax.personal(a, BY_HAND, "s")), fedax.AlgorithmError,
+     "compressed would change the statistics"),
+    (lambda a: fedax.elastic(a, BY_HAND), fedax.AlgorithmError,
+     r"Put elastic inside: batch_statistics\(elastic"),
+])
+def test_wrappers_that_would_change_statistics_are_refused(wrap, error, said):
+    with pytest.raises(error, match=said):
+        trained(wrap(with_statistics(BASES["fedavg"](BY_HAND))))
+
+
+@pytest.mark.quick
+def test_what_update_must_be():
+    base = BASES["fedavg"](BY_HAND)
+    with pytest.raises(TypeError, match=r"three arguments, \(params, batch, mask\).*filled up"):
+        fedax.batch_statistics(base, BY_HAND, "s", lambda params, batch: params)
+    with pytest.raises(ValueError, match="cannot wrap a compressed algorithm"):
+        with_statistics(fedax.compressed(base))
+
+    def scalar(params, batch, mask):
+        return {**params, "s": {**params["s"], "mean": jnp.zeros(())}}
+
+    with pytest.raises(fedax.ModelError, match=r"s\.mean has the shape \[\] in place of \[2\]"):
+        trained(fedax.batch_statistics(base, BY_HAND, "s", scalar))
+
+
+@pytest.mark.quick
+def test_where_names_several_groups_in_text():
+    base = BASES["fedavg"](BY_HAND)
+    found = [
+        trained(fedax.batch_statistics(base, BY_HAND, where, update, batch_size=4)).params
+        for where in ("s", "s.mean, s.var", ["s.mean", "s.var"])
+    ]
+    assert identical(found[0], found[1])
+    assert identical(found[0], found[2])
+
+
 @pytest.mark.quick
 @pytest.mark.parametrize("name", BASES)
 def test_fedbn_keeps_each_clients_statistics(name):
@@ -183,7 +237,7 @@ def test_mistakes_are_explained():
     with pytest.raises(ValueError, match="Unknown kept 'mean'"):
         with_statistics(base, kept="mean")
     with pytest.raises(fedax.ModelError, match="must return parameters like those"):
-        trained(fedax.batch_statistics(base, BY_HAND, "s", lambda params, batch: params["s"]))
+        trained(fedax.batch_statistics(base, BY_HAND, "s", lambda params, batch, mask: params["s"]))
     with pytest.raises(fedax.AlgorithmError, match="in the pseudo-gradient"):
         trained(with_statistics(fedax.ifca(BY_HAND)))
     with pytest.raises(fedax.AlgorithmError, match="Put it outside: personal"):
@@ -407,7 +461,7 @@ def test_fedbn_on_a_state_of_equinox():
         net = eqx.nn.inference_mode(net, value=inference)
         return jax.vmap(net, axis_name="batch", in_axes=(0, None), out_axes=(0, None))(x, state)
 
-    def update(params, batch):
+    def update(params, batch, mask):
         state = run(params, batch["x"], inference=False)[1]
         return {**params, "state": jax.tree.leaves(eqx.filter(state, eqx.is_inexact_array))}
 

@@ -94,7 +94,19 @@ def require_whole(message: PyTree, cure: str) -> PyTree:
     return message
 
 
-def divided(model: Model, where: Where) -> Division:
+def names_in(where: Where) -> Where:
+    """The names of arrays or groups where text has several, with commas in between.
+
+    Example:
+      >>> names_in("scale, offset"), names_in(["scale"])
+      (['scale', 'offset'], ['scale'])
+    """
+    if isinstance(where, str):
+        return [name.strip() for name in where.split(",") if name.strip()]
+    return where
+
+
+def divided(model: Model, where: Where | None) -> Division:
     """Which of the model's arrays are personal.
 
     Raises:
@@ -105,11 +117,9 @@ def divided(model: Model, where: Where) -> Division:
     names = quoted(list(named_leaves(params)))
     if isinstance(where, str) and where.strip() == "()":  # as on the command line
         where = ()
-    if isinstance(where, str):
-        groups = [name.strip() for name in where.split(",") if name.strip()]
-        own = tuple(chosen(params, groups))
-    else:
-        own = tuple(chosen(params, where))
+    elif where is None:
+        where = ""
+    own = tuple(chosen(params, names_in(where)))
     if not any(own) and (isinstance(where, str) or callable(where)):
         what = "where chooses no array" if callable(where) else f"where is {where!r}"
         raise ValueError(

@@ -34,6 +34,7 @@ from fedax.algorithms.sensitivity import (
     elastic_scale,
     measurement,
 )
+from fedax.algorithms.statistics import refuse_statistics
 from fedax.codecs.codec import sent_around
 from fedax.data.cohort_data import ClientExamples
 from fedax.data.hold_out import hold_out
@@ -161,6 +162,7 @@ def elastic(
         message = require_whole(
             last.broadcast(state.inner), "Put it outside: personal(elastic(...))."
         )
+        refuse_statistics(message, "elastic", "Put elastic inside: batch_statistics(elastic(...)).")
         return ElasticMessage(message, state.params)
 
     def client(

@@ -79,7 +79,8 @@ def ifca(
 
     A cluster that nobody chooses stays as it is. averaging = "gradients", the paper's option I,
     leaves out the denominator: with one local step on all examples and all m clients in the round,
-    x_j moves by gamma / m times the sum of its clients' gradients. With k = 1 both are FedAvg.
+    x_j moves by gamma / m times the sum of its clients' gradients; with a smaller cohort m is its
+    size. With k = 1 both are FedAvg.
 
     The first cluster begins at the given model, and the others apart from it, at
 

@@ -32,6 +32,7 @@ from fedax.clients.precision import sum_dtype
 from fedax.codecs.codec import sent_around
 from fedax.data.cohort_data import ClientExamples
 from fedax.factories import factory
+from fedax.mistakes.errors import AlgorithmError
 from fedax.validate import check_choice, check_count, check_number, quoted
 
 Build = Callable[[Any, Any], FederatedAlgorithm]
@@ -200,6 +201,12 @@ def local_update_decay(
             reply = build(*message.rates).exchanges[index].client(message.inner, state, data, key)
             if index < last:
                 return reply
+            if hasattr(reply.upload, "members"):
+                raise AlgorithmError(
+                    "local_update_decay cannot wrap ifca: the loss would be that of one cluster's "
+                    "model on all clients. Give ifca a schedule, such as "
+                    "client_learning_rate='exponential_decay(0.1, 0.99)'."
+                )
             before = full_loss(
                 model, message.params, data.everything, jax.random.fold_in(key, 1),
                 batch_size=loss_batch_size,

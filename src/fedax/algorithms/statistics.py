@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -19,11 +20,10 @@ from fedax.algorithm import (
     with_params,
     with_pseudo_gradient,
 )
-from fedax.algorithms.division import require_whole
+from fedax.algorithms.division import names_in, require_whole
 from fedax.clients.gradients import mean_over_client
 from fedax.clients.minibatches import Minibatch
 from fedax.clients.precision import sum_dtype
-from fedax.codecs.codec import sent_around
 from fedax.data.cohort_data import ClientExamples
 from fedax.factories import factory
 from fedax.mistakes.algorithm import require_algorithm
@@ -76,15 +76,17 @@ def batch_statistics(
       model has the initial statistics.
 
     If the wrapped algorithm's clients have models of their own, as Ditto's do, their statistics
-    are recomputed, too. `elastic` goes inside: `batch_statistics(elastic(...))`.
+    are recomputed, too. `elastic` goes inside: `batch_statistics(elastic(...))`. `compressed` goes
+    nowhere: its codes would make variances negative. The metric `pseudo_gradient_norm` is of the
+    statistics' changes, too.
 
     Args:
       algorithm: the wrapped algorithm. The upload of its last exchange needs a field
         `pseudo_gradient`.
       model: the model that the algorithm trains.
       where: which arrays are statistics, see `fedax.models.frozen`.
-      update: `(params, batch) -> params` or `(params, batch, mask) -> params`: a pass in training
-        mode, which returns the parameters with new statistics. `mask` [B] is False for padding.
+      update: `(params, batch, mask) -> params`: a pass in training mode, which returns the
+        parameters with new statistics. `mask` [B] is False for padding, which must not count.
       kept: "averaged" or "recomputed".
       batch_size: B >= 1, examples of a minibatch b.
 
@@ -92,8 +94,11 @@ def batch_statistics(
       The algorithm. Nothing more is sent.
 
     Raises:
-      ValueError: if `where` names no array or all, or an option is out of its range.
+      TypeError: if `update` does not take three arguments.
+      ValueError: if `where` names no array or all, an option is out of its range, or the algorithm
+        is `compressed`.
       AlgorithmError: when the algorithm is first traced, if its upload has no `pseudo_gradient`.
+      ModelError: likewise, if `update` returns something else than such parameters.
 
     Example:
       >>> import fedax
@@ -110,6 +115,12 @@ def batch_statistics(
     require_model(model, call)
     check_choice("kept", kept, get_args(Kept))
     check_count("batch_size", batch_size)
+    _require_mask(update)
+    if any(exchange.sent is not None for exchange in algorithm.exchanges):
+        raise ValueError(
+            "batch_statistics cannot wrap a compressed algorithm, whose codes are not of the "
+            "statistics. Leave compressed out."
+        )
     is_statistic = _chosen(model, where)
 
     def merged(params: Params, statistics: Params) -> Params:
@@ -165,6 +176,7 @@ def batch_statistics(
         trained = message.params if reply.model_delta is None else jax.tree.map(
             jnp.add, message.params, reply.model_delta
         )
+        trained = merged(trained, message.params)  # some methods move arrays without gradients
         change = jax.tree.map(jnp.subtract, message.params, measured(trained, data, key))
         whole = merged(reply.upload.pseudo_gradient, change)
         return reply._replace(upload=with_pseudo_gradient(reply.upload, whole))
@@ -176,16 +188,39 @@ def batch_statistics(
         moved = jax.tree.map(jnp.subtract, state.params, change)
         return with_params(new, merged(new.params, moved))
 
-    changed = last._replace(
-        broadcast=broadcast, client=client, server=server, sent=sent_around(last.sent)
-    )
+    changed = last._replace(broadcast=broadcast, client=client, server=server)
     return algorithm._replace(exchanges=(*before, changed))
+
+
+def refuse_statistics(message: PyTree, name: str, cure: str) -> None:
+    """Raises an AlgorithmError around `batch_statistics`, in a wrapper that changes uploads.
+
+    Args:
+      message: the wrapped algorithm's.
+      name: the wrapper's.
+      cure: what to do.
+    """
+    parts = jax.tree.leaves(message, is_leaf=lambda part: isinstance(part, StatisticsMessage))
+    if any(isinstance(part, StatisticsMessage) for part in parts):
+        raise AlgorithmError(
+            f"{name} would change the statistics that clients of batch_statistics upload. {cure}"
+        )
+
+
+def _require_mask(update: Callable[..., Params]) -> None:
+    try:
+        inspect.signature(update).bind(None, None, None)
+    except TypeError:
+        raise TypeError(
+            "update must take three arguments, (params, batch, mask): a client's last minibatch is "
+            "filled up, and mask [B] is False for what must not count."
+        ) from None
 
 
 def _chosen(model: Model, where: Where) -> list[bool]:
     """Whether each array of the parameters is a statistic."""
     params = jax.eval_shape(lambda: call_init(model, jax.random.key(0)))
-    found = chosen(params, where)
+    found = chosen(params, names_in(where))
     if all(found) or not any(found):
         raise ValueError(
             f"where must choose some arrays as statistics and leave some to train, but chooses "

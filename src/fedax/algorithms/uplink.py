@@ -16,6 +16,7 @@ from fedax.algorithm import (
     PyTree,
     Reply,
 )
+from fedax.algorithms.statistics import refuse_statistics
 from fedax.codecs import Codec, with_feedback
 from fedax.codecs.codec import about, bits_as_they_are, encode_tree, init_tree
 from fedax.data.cohort_data import ClientExamples
@@ -60,9 +61,11 @@ def coded_uploads(algorithm: FederatedAlgorithm, codec: Codec) -> FederatedAlgor
 
     def coded(index: int, exchange: Exchange) -> Exchange:
         def client(message: PyTree, state: PyTree, data: ClientExamples, key: Array) -> Reply:
+            refuse_statistics(message, "compressed", "Leave compressed out.")
             reply = exchange.client(message, state.inner if remembers else state, data, key)
             memory = None
             if remembers:
+                _require_one_model(reply.upload)
                 memory = _first_use(state.memory[index], data.repeat)
                 _require_layout(reply.upload, memory, index)
             upload, bits, memory = encode_tree(
@@ -94,6 +97,16 @@ def _first_use(memory: tuple[PyTree, ...], repeat: Array | int) -> tuple[PyTree,
         (jnp.where(jnp.asarray(repeat) == 0, own[0], 0), own[1]) if own else own
         for own in memory
     )
+
+
+def _require_one_model(upload: PyTree) -> None:
+    """Raises a clear error where clients upload to a cluster that they choose anew each round."""
+    if hasattr(upload, "members"):
+        raise AlgorithmError(
+            "compressed with a biased codec cannot wrap ifca: what a client has left over for one "
+            "cluster would be added to it after the client chose another one. Use an unbiased "
+            "codec, such as fedax.codecs.eden(2)."
+        )
 
 
 def _require_layout(upload: PyTree, memory: tuple[PyTree, ...], index: int) -> None:

@@ -105,15 +105,20 @@ def call_outputs(function: Any, params: Params, batch: Batch, mask: Array) -> Py
 
 def call_update(function: Any, params: Params, batch: Batch, mask: Array) -> Params:
     """The parameters with other statistics; `mask` [B] is False for padding."""
-    what, call = "The function update", "update(params, batch)"
-    result = _call(
-        what, call, _with_mask(function, mask), (params, batch), batch, {"params": params}
-    )
+    what, call = "The function update", "update(params, batch, mask)"
+    result = _call(what, call, function, (params, batch, mask), batch, {"params": params})
+    must = f"{what}{defined_at(function)} must return parameters like those that it gets, with"
     if jax.tree.structure(result) != jax.tree.structure(params):
-        raise ModelError(
-            f"{what}{defined_at(function)} must return parameters like those that it gets, with "
-            "other statistics, but their structure differs."
-        )
+        raise ModelError(f"{must} other statistics, but their structure differs.")
+    for (path, new), old in zip(
+        jax.tree_util.tree_leaves_with_path(result), jax.tree.leaves(params), strict=True
+    ):
+        if jnp.shape(new) != jnp.shape(old):
+            name = jax.tree_util.keystr(path, simple=True, separator=".")
+            raise ModelError(
+                f"{must} other statistics, but {name} has the shape {list(jnp.shape(new))} in "
+                f"place of {list(jnp.shape(old))}."
+            )
     return result
 
 
