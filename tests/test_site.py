@@ -407,7 +407,6 @@ def test_every_method_has_a_page_of_its_own(website):
     assert linked == set(pages)
 
 
-@pytest.mark.quick
 @pytest.mark.parametrize("name", NAMES)
 def test_a_method_s_example_runs_in_a_new_session(name, website):
     import pages_of_methods
