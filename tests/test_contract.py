@@ -495,7 +495,7 @@ def test_seeds_and_cohorts_change_the_result_and_one_trace_serves_all(name):
 
 
 @each_case
-@pytest.mark.parametrize("dtype", [jnp.float64, jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize("dtype", [jnp.float64, jnp.bfloat16])
 def test_state_keeps_its_structure_shapes_and_dtypes(name, dtype):
     """In the parameters' dtype, whatever that of a traced hyperparameter is (here float64)."""
     arguments = (traced(CONTRACT[name].first()), params(dtype), *data(name, dtype), KEY)
