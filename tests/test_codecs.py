@@ -117,8 +117,9 @@ def message(name, x, key, decoded):
     return read.sign_message(decoded), lambda reader: read.sign_decoded(reader, size, dtype)
 
 
-@pytest.mark.quick
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("dtype", [
+    pytest.param(np.float32, marks=pytest.mark.quick), np.float64
+])
 @pytest.mark.parametrize("name", MESSAGES)
 def test_a_real_message_has_as_many_bits_and_says_the_same(name, dtype):
     codec, size = MESSAGES[name]

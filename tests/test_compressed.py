@@ -46,7 +46,6 @@ def test_the_identity_codec_is_the_method_to_the_bit(name):
     assert identical(plain.history["train_loss"], same.history["train_loss"])
 
 
-@pytest.mark.quick
 @pytest.mark.parametrize("name", SUMMED)
 def test_every_method_says_what_it_uploads(name):
     """A biased codec remembers something of each upload: its memory has the upload's shapes."""

@@ -458,13 +458,15 @@ def test_every_numeric_option_is_traced():
 def test_a_traced_hyperparameter_gives_what_separate_runs_give(name):
     """All hyperparameters are traced at once, and `vmap` maps over a second value of each.
 
-    Together the whole cohort is a chunk, alone each client is, which changes rounding only.
+    Together two clients are a chunk, which leaves a place in the last, alone each client is: this
+    changes rounding only. `test_jit_equals_no_jit` has the whole cohort in one, and options that
+    are not traced.
     """
     case = CONTRACT[name]
     lanes = [case.first()] + [case.first(**{o: v[1]}) for o, v in case.options.items()]
     stacked = traced({option: [lane[option] for lane in lanes] for option in lanes[0]})
     arguments = (params(), *data(name), KEY, ROUNDS)
-    run = train_rounds(name, clients_per_chunk=5)
+    run = train_rounds(name, clients_per_chunk=2)
     together = jax.jit(jax.vmap(run, in_axes=(0, *[None] * 5)))(stacked, *arguments)
     first = None
     for i, (option, lane) in enumerate(zip(["none", *case.options], lanes, strict=True)):
@@ -491,17 +493,6 @@ def test_a_hyperparameter_that_cannot_be_traced_is_refused(name):
                 lambda value, option=option: build(name, **{option: value}).init(params()),
                 jnp.asarray(TRACED[option][1]),
             )
-
-
-@each_case
-def test_chunks_change_rounding_only(name):
-    """With concrete hyperparameters; two at a time leaves a place in the last chunk."""
-    traced_result = traced_rounds(name)(
-        traced(CONTRACT[name].first()), params(), *data(name), KEY, ROUNDS
-    )
-    run = functools.partial(train_rounds(name, clients_per_chunk=2), {})
-    result = jax.jit(run)(params(), *data(name), KEY, ROUNDS)
-    assert largest_difference(result, traced_result) < 1e-12
 
 
 @each_case
@@ -532,7 +523,7 @@ def test_seeds_and_cohorts_change_the_result_and_one_trace_serves_all(name):
 
 
 @each_case
-@pytest.mark.parametrize("dtype", [jnp.float64, jnp.float32, jnp.bfloat16])
+@pytest.mark.parametrize("dtype", [jnp.float64, jnp.bfloat16])
 def test_state_keeps_its_structure_shapes_and_dtypes(name, dtype):
     """In the parameters' dtype, whatever that of a traced hyperparameter is (here float64)."""
     arguments = (traced(CONTRACT[name].first()), params(dtype), *data(name, dtype), KEY)

@@ -26,8 +26,6 @@ from fedax.models.image_cnn import image_cnn
 from fedax.models.pooling import avg_pool, max_pool
 from fedax.models.rewriting import fast_convolutions
 
-pytestmark = pytest.mark.internals
-
 LAYOUT = ("NHWC", "HWIO", "NHWC")
 
 
@@ -163,6 +161,7 @@ def test_by_hand():
     np.testing.assert_array_equal(y[0, 0, :, 0], [12, 24])
 
 
+@pytest.mark.internals
 @pytest.mark.parametrize("num_features", [2, 12])  # scattered, gathered
 def test_clients_with_their_own_kernels(num_features):
     x, kernels = normal(0, 4, 2, 6, 9, 3), normal(1, 4, 3, 3, 3, num_features)
@@ -171,12 +170,14 @@ def test_clients_with_their_own_kernels(num_features):
     assert_close(jax.vmap(partial(value_and_gradients, fast))(x, kernels), expected)
 
 
+@pytest.mark.internals
 @pytest.mark.parametrize("num_features", [2, 12])
 def test_derivatives_of_higher_order_and_forward(num_features):
     arguments = normal(0, 2, 5, 9, 3), normal(1, 3, 3, 3, num_features)
     assert_close(*(jax.jit(partial(derivatives, way))(*arguments) for way in (fast, slow)))
 
 
+@pytest.mark.internals
 @pytest.mark.parametrize("loop", ["scan", "while_loop"])
 def test_gradient_steps_inside_a_loop(loop):
     x, kernel = normal(0, 2, 5, 9, 3), normal(1, 3, 3, 3, 2)
@@ -195,6 +196,7 @@ def test_gradient_steps_inside_a_loop(loop):
 
 
 # A few units of roundoff, 6e-8, 4e-3 and 5e-4: sums are taken in float32 in all three.
+@pytest.mark.internals
 @pytest.mark.parametrize(
     ("dtype", "tolerance"), [("float32", 1e-6), ("bfloat16", 0.01), ("float16", 0.001)]
 )
@@ -220,6 +222,7 @@ def test_lower_precision(dtype, tolerance, num_features):
     assert_close(jax.tree.map(lambda a: a.astype("float64"), actual), exact, tolerance)
 
 
+@pytest.mark.internals
 @pytest.mark.parametrize(
     "layout", [None, LAYOUT, ("NCHW", "HWIO", "NHWC"), ("HWNC", "OHWI", "CNHW")]
 )
@@ -245,6 +248,7 @@ def test_no_features_and_no_channels_as_with_jax(shapes):
     assert_close(actual, lax.conv_general_dilated(*args))
 
 
+@pytest.mark.internals
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -278,6 +282,7 @@ def test_one_spatial_dimension():
     assert_close(value_and_gradients(function, x, kernel), expected)
 
 
+@pytest.mark.internals
 @pytest.mark.parametrize(
     "options",
     [
@@ -369,6 +374,7 @@ def test_max_pool_equals_reduce_window(window, strides, padding):
     assert_close((tangent * cotangent).sum(), (direction * gradient).sum())
 
 
+@pytest.mark.internals
 def test_max_pool_gives_ties_to_the_first():
     x = jnp.array([[1.0, 2.0], [2.0, 2.0]]).reshape(1, 2, 2, 1)
     np.testing.assert_array_equal(
@@ -376,6 +382,7 @@ def test_max_pool_gives_ties_to_the_first():
     )
 
 
+@pytest.mark.internals
 def test_max_pool_keeps_nan_integers_and_infinity():
     x = jnp.array([jnp.nan, 1.0, -jnp.inf, -jnp.inf, 2.0, jnp.nan]).reshape(1, 1, 6, 1)
     np.testing.assert_array_equal(max_pool(x, (1, 2)).ravel(), [jnp.nan, -jnp.inf, jnp.nan])
@@ -396,6 +403,7 @@ def test_avg_pool(count_include_pad, padding):
         check_grads(lambda x: avg_pool(x, (2, 3), (2, 2), **options), (x,), 2)
 
 
+@pytest.mark.internals
 def test_avg_pool_sums_in_float32():
     # In float16, 2048 + 1 is 2048.
     x = jnp.ones((1, 64, 64, 1), "float16")
@@ -471,6 +479,7 @@ def check_wrapper(apply: Callable, params: PyTree, x: Array, left: int = 0) -> N
     assert_close(gradient(wrapped), gradient(apply))
 
 
+@pytest.mark.internals
 def test_flax_takes_conv_general_dilated():
     x = normal(0, 2, 9, 9, 2)
     mine = LinenNetwork(partial(conv_general_dilated, implementation="matmul"))
@@ -480,6 +489,7 @@ def test_flax_takes_conv_general_dilated():
     assert num_convolutions(mine.apply, params, x) == 3  # dilated, grouped, and given no function
 
 
+@pytest.mark.internals
 def test_nnx_takes_conv_general_dilated():
     x = normal(0, 2, 9, 9, 2)
 
@@ -491,12 +501,14 @@ def test_nnx_takes_conv_general_dilated():
     assert num_convolutions(mine, x) == 0
 
 
+@pytest.mark.internals
 def test_wrapper_on_flax_linen():
     x = normal(0, 2, 9, 9, 2)
     network = LinenNetwork()
     check_wrapper(network.apply, jax.jit(network.init)(jax.random.key(0), x), x, left=2)
 
 
+@pytest.mark.internals
 def test_wrapper_on_flax_nnx():
     layers = [
         nnx.Conv(2, 3, (3, 3), param_dtype="float64", rngs=nnx.Rngs(0)),
@@ -506,6 +518,7 @@ def test_wrapper_on_flax_nnx():
     check_wrapper(lambda state, x: nnx.merge(graph, state)(x), state, normal(0, 2, 7, 7, 2))
 
 
+@pytest.mark.internals
 def test_wrapper_on_equinox():
     network, x = EquinoxNetwork(jax.random.key(0)), normal(0, 3, 2, 9, 9)
     params, static = eqx.partition(network, eqx.is_array)
@@ -524,6 +537,7 @@ def nested(params: PyTree, x: Array) -> Array:
     return jax.vmap(lambda image: slow(image[None], params["first"])[0])(x)
 
 
+@pytest.mark.internals
 def test_wrapper_inside_nested_programs():
     params = {"first": normal(1, 3, 3, 2, 2) / 4, "scanned": normal(2, 3, 2, 2, 2, 2) / 4}
     x = normal(0, 2, 6, 9, 2)
@@ -540,6 +554,7 @@ def test_wrapper_inside_nested_programs():
     assert_close(*(jax.jit(partial(uses, function))() for function in (wrapped, nested)))
 
 
+@pytest.mark.internals
 def test_wrapper_with_parameters_that_are_closed_over():
     x, kernel = normal(0, 2, 6, 9, 2), normal(1, 3, 3, 2, 2)
     closed = jax.grad(lambda k: loss(fast_convolutions(lambda x: slow(x, k), "matmul"), x))
@@ -547,6 +562,7 @@ def test_wrapper_with_parameters_that_are_closed_over():
     assert_close(closed(kernel), jax.grad(lambda k: loss(slow, x, k))(kernel))
 
 
+@pytest.mark.internals
 def test_wrapper_in_while_loop_and_under_shard_map():
     x, kernel = normal(0, 2, 6, 9, 2), normal(1, 3, 3, 2, 2) / 4
 
@@ -574,6 +590,7 @@ def nested_step(kernel: Array, x: Array) -> Array:
     return lax.scan(lambda x, _: (slow(x, kernel), None), x, None, length=2)[0]
 
 
+@pytest.mark.internals
 def test_wrapper_leaves_the_rest_as_it_is():
     x, kernel = normal(0, 2, 6, 9, 2), normal(1, 3, 3, 2, 2)
 

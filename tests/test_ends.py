@@ -13,8 +13,6 @@ from attack import processes
 from fedax.devices import ending, mesh
 from fedax.devices.processes import PlaceError, ProcessError, _require_same, connect
 
-pytestmark = pytest.mark.internals
-
 # The guard in a process that imports nothing else; its main thread waits for a lock of C, where no
 # handler of Python runs.
 GUARDED = f"""
@@ -131,6 +129,7 @@ main()
 """
 
 
+@pytest.mark.internals
 def test_ctrl_c_while_modules_are_imported_is_one_line():
     process = subprocess.Popen(
         [sys.executable, "-c", IMPORTING], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -158,6 +157,7 @@ def test_only_the_command_line_is_guarded(monkeypatch, begun, is_it):
     assert ending.is_command_line() is is_it
 
 
+@pytest.mark.internals
 def test_more_devices_than_cores_want_force(monkeypatch, capsys):
     from fedax.cli import main
 
@@ -212,6 +212,7 @@ def test_differences_between_processes_are_named():
         _require_same(0, {"seed": 0}, 2, {})
 
 
+@pytest.mark.internals
 def test_the_runtime_is_heard(monkeypatch, capfd):
     """Its records about other processes are not shown, all others are, and a fatal one ends."""
     from fedax.devices import losses
@@ -237,6 +238,7 @@ def test_the_runtime_is_heard(monkeypatch, capfd):
     ]
 
 
+@pytest.mark.internals
 @pytest.mark.slow
 def test_a_lost_first_process_ends_the_others(tmp_path):
     outcome = processes.lose(tmp_path / "run", 0, rounds=3)
@@ -256,6 +258,7 @@ def test_another_seed_is_named_before_the_first_round(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.internals
 def test_a_python_program_keeps_its_signals(monkeypatch):
     from fedax.experiment.signals import stop_on_signal
 
@@ -273,6 +276,7 @@ def test_a_python_program_keeps_its_signals(monkeypatch):
     assert ending.guard() is None
 
 
+@pytest.mark.internals
 def test_only_what_the_runtime_raises_is_a_loss(monkeypatch):
     from types import SimpleNamespace
 

@@ -14,8 +14,6 @@ from fedax.cli.main import run_command
 from fedax.devices.compiling import ModeError
 from problems import quadratic_task
 
-pytestmark = pytest.mark.internals
-
 SMALL = ("run", "quadratics", "scaffold", "--rounds", "2", "--cohort-size", "2")
 TASK = quadratic_task()
 METHOD = fedax.fedavg(TASK.model, 0.1)
@@ -76,6 +74,7 @@ def test_a_run_goes_on_with_the_bits_that_it_began_with(begun, cure, tmp_path):
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.internals
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [("-O",), ("-OO",)])
 def test_without_assertions_and_docstrings(options, tmp_path):
@@ -89,6 +88,7 @@ def test_without_assertions_and_docstrings(options, tmp_path):
     assert summary
 
 
+@pytest.mark.internals
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", [
     "JAX_DEBUG_NANS=1", "JAX_CHECK_TRACER_LEAKS=1", "JAX_NUMPY_RANK_PROMOTION=raise",

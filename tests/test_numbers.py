@@ -15,8 +15,6 @@ from fedax.devices.mesh import client_mesh
 from fedax.rounds.padding import is_known
 from fedax.rounds.uploads import acceptable
 
-pytestmark = pytest.mark.quick
-
 
 @pytest.fixture(autouse=True)
 def as_users_have_it():
@@ -74,6 +72,7 @@ def test_a_huge_update_does_not_freeze_the_server(name):
         assert np.isfinite(np.asarray(leaf)).all()
 
 
+@pytest.mark.quick
 @pytest.mark.filterwarnings("ignore:Client 'outlier' was rejected")
 def test_a_huge_update_is_rejected_alike_in_chunks_on_a_mesh_and_in_sweeps():
     data, model = clients_with_outlier(1e25), linear()
@@ -91,6 +90,7 @@ def test_a_huge_update_is_rejected_alike_in_chunks_on_a_mesh_and_in_sweeps():
     assert swept.record.diverged.tolist() == [0, 0]
 
 
+@pytest.mark.quick
 def test_the_reason_names_the_large_numbers():
     data, model = clients_with_outlier(1e25), linear()
     with pytest.raises(fedax.DivergedError, match=r"beyond 1.8e\+19.*'x' has numbers up to \d"):
@@ -100,6 +100,7 @@ def test_the_reason_names_the_large_numbers():
         )
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(("upload", "weight", "counts"), [
     ({"any": 1e25}, 1.0, True),  # nobody squares it
     ({"any": 1e25}, 1e10, False),
@@ -117,6 +118,7 @@ def test_the_bound_is_that_of_the_guide(upload, weight, counts):
     assert bool(acceptable(reply, individual=False)) is counts
 
 
+@pytest.mark.quick
 def test_half_precision_has_its_own_bound():
     for dtype, largest in ((jnp.float16, 255), (jnp.bfloat16, 1e19)):
         for factor, counts in ((1, True), (3, False)):
@@ -125,6 +127,7 @@ def test_half_precision_has_its_own_bound():
             assert bool(acceptable(reply, individual=False)) is counts
 
 
+@pytest.mark.quick
 def test_an_overflow_of_the_servers_state_ends_the_run():
     """Squares of finite uploads, added up by a method of one's own."""
     model = fedax.Model(
@@ -175,6 +178,7 @@ def test_clients_and_rounds_draw_their_own_noise(made):
     assert not np.allclose(go(1, seed=1).params, once.params)
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("side", ["client", "server"])
 def test_typed_keys_are_saved_and_advance(side, tmp_path):
     task = noise_task()
@@ -254,6 +258,7 @@ def test_a_loss_of_the_whole_batch_without_mask_is_refused():
         fedax.evaluate(model, jnp.ones(2), task.train, batch_size=4)
 
 
+@pytest.mark.quick
 def test_batch_statistics_are_refused_and_other_models_are_not():
     normal = fedax.classification(
         lambda key: jnp.zeros((2, 3)), lambda p, x: ((x - x.mean(0)) / (x.std(0) + 0.1)) @ p
@@ -267,6 +272,7 @@ def test_batch_statistics_are_refused_and_other_models_are_not():
     assert is_known(fedax.load_task("digits").model)
 
 
+@pytest.mark.quick
 def test_an_example_of_weight_0_may_have_an_infinite_loss():
     missing = {"ada": [0, 0, 1], "bob": [0, 0]}
     data = fedax.FederatedDataset.from_clients({
@@ -328,11 +334,13 @@ def test_whole_numbers_of_numpy_are_taken(scalar, tmp_path):
     assert fedax.load_task("digits", num_clients=scalar(5)).train.num_clients == 5
 
 
+@pytest.mark.quick
 def test_an_unknown_setting_of_a_task_is_named():
     with pytest.raises(TypeError, match=r"'modle'. Did you mean 'model'\?"):
         fedax.load_task("digits", modle="mlp")
 
 
+@pytest.mark.quick
 def test_a_history_without_rounds_is_empty():
     data, model = clients_with_outlier(1), linear()
     result = fedax.train(
@@ -341,6 +349,7 @@ def test_a_history_without_rounds_is_empty():
     assert result.history["train_loss"].tolist() == []
 
 
+@pytest.mark.quick
 def test_probabilities_in_place_of_logits_are_noticed():
     data = clients_with_outlier(1)
     model = fedax.classification(

@@ -39,8 +39,6 @@ from fedax.tuning.samplers import make_pruner, quiet
 from fedax.tuning.space import parse_space
 from problems import quadratic_model, quadratic_task
 
-pytestmark = pytest.mark.internals
-
 # One client with the loss a x^2 / 2 and one local step a round from x = 1: after a round the loss
 # is a (1 - rate a)^2 / 2, and so on, so the best rate is 1 / a.
 CURVATURE = 4.0
@@ -148,6 +146,7 @@ def test_the_best_of_30_trials_is_near_the_known_optimum(tmp_path):
     assert with_reloading.best_value == study.best_value
 
 
+@pytest.mark.internals
 def test_the_databases_of_a_study_are_closed_with_it(tmp_path):
     study = opened(tmp_path)
     search(study, asked(num_trials=4, batch_size=2), train)
@@ -392,6 +391,7 @@ def test_a_folder_of_any_name_has_its_own_study(tmp_path, name):
     ]
 
 
+@pytest.mark.internals
 @pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
 @pytest.mark.filterwarnings("ignore:Heartbeat of storage")  # filters are no thread's own
 def test_two_workers_share_a_file(tmp_path):
@@ -499,6 +499,7 @@ def test_trials_of_a_worker_that_is_gone_are_done_by_another(tmp_path):
     assert {trial.user_attrs["worker"] for trial in done} == {"other"}
 
 
+@pytest.mark.internals
 def test_no_connection_is_left_open(tmp_path, monkeypatch):
     """Neither of a storage that cannot be opened, nor of the one that says what Optuna defines."""
     made = []
@@ -525,6 +526,7 @@ def test_no_connection_is_left_open(tmp_path, monkeypatch):
             connection.execute("SELECT 1")
 
 
+@pytest.mark.internals
 @pytest.mark.parametrize("name", ["median", "hyperband", "halving"])
 def test_pruning_gives_bad_settings_up(tmp_path, name):
     pruner = make_pruner(name, 9, 1)
@@ -590,6 +592,7 @@ ASKED = {
 }
 
 
+@pytest.mark.internals
 def test_a_search_trains_what_single_runs_train_and_goes_on(tmp_path, monkeypatch, capsys):
     keep = trials.keep_trials
 
@@ -628,6 +631,7 @@ def test_a_search_trains_what_single_runs_train_and_goes_on(tmp_path, monkeypatc
         fedax.search(TASK, fedax.fedavgm, out=tmp_path, **ASKED | {"num_rounds": 7})
 
 
+@pytest.mark.internals
 def test_ctrl_c_stops_a_search_after_the_round_and_it_goes_on(tmp_path, monkeypatch):
     space = {"client_learning_rate": "loguniform(0.003, 0.3)"}
     given = ASKED | {"space": space, "seeds": 1, "pruner": "median", "choose": "test_distance"}

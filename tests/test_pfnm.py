@@ -27,8 +27,6 @@ from fedax.models.mlp import character_mlp, mlp, select_units, widen
 from fedax.rounds.evaluation import evaluate
 from problems import largest_difference
 
-pytestmark = pytest.mark.internals
-
 FLAT = 1e14  # a prior variance so large that nothing shrinks
 WHO = Participation(*(jnp.asarray(3, jnp.int32),) * 3)
 
@@ -124,6 +122,7 @@ def test_scores_are_what_an_assignment_adds_to_the_log_posterior():
     np.testing.assert_allclose(join - alone, gain - own, rtol=1e-12)  # log(2/2) = log(4/4) = 0
 
 
+@pytest.mark.internals
 @pytest.mark.parametrize("scale", [0.3, 1.0, 3.0])
 @pytest.mark.parametrize("capacity", [4, 5, 8])
 def test_the_second_client_is_assigned_as_brute_force_would(capacity, scale):
@@ -267,6 +266,7 @@ def test_the_server_leaves_out_clients_without_weight():
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(none.params))
 
 
+@pytest.mark.internals
 def test_hyperparameters_may_be_traced_in_a_grid():
     networks = [draw_network((5, 6, 3), seed) for seed in range(3)]
     cohort = upload(networks, [1.0, 1.0, 1.0])
@@ -287,6 +287,7 @@ def test_hyperparameters_may_be_traced_in_a_grid():
     assert len(set(together.num_units[:, 0].tolist())) > 1
 
 
+@pytest.mark.internals
 def test_clients_count_their_classes_and_start_from_their_own_units():
     labels = np.array([9, 9, 0, 2, 2, 2, 1, 9], np.int32)
     data = ClientData({"x": jnp.zeros((8, 5)), "y": jnp.asarray(labels)}, jnp.int32(2),
@@ -386,6 +387,7 @@ def test_matching_beats_plain_averaging_and_rounds_improve_it():
     assert float(jnp.abs(first["w"][:, :used]).max(0).min()) > 0
 
 
+@pytest.mark.internals
 def test_a_round_without_training_changes_nothing():
     task = disjoint_task()
     rate = lambda t: jnp.where(t == 0, 0.1, 0.0)  # noqa: E731
@@ -394,6 +396,7 @@ def test_a_round_without_training_changes_nothing():
     np.testing.assert_allclose(history["test_loss"][1:], history["test_loss"][0], rtol=1e-4)
 
 
+@pytest.mark.internals
 def test_a_client_with_nan_is_left_out_and_counted():
     x, y = draw_examples(90, 1)
     x[70] = np.nan
@@ -452,6 +455,7 @@ def test_other_parameters_are_refused(params):
 # The models
 
 
+@pytest.mark.internals
 def test_zero_units_get_no_gradient():
     network = jax.tree.map(jnp.asarray, draw_network((5, 6, 3)))
     wide = widen(network, [9])

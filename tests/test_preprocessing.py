@@ -25,7 +25,7 @@ from fedax.rounds.cohort import client_key
 from fedax.rounds.state import initial_state, run_key
 from problems import identical, largest_difference
 
-pytestmark = [pytest.mark.quick, pytest.mark.shares_programs]
+pytestmark = pytest.mark.shares_programs
 
 RNG = np.random.default_rng(0)
 IMAGES = RNG.integers(0, 256, (6, 8, 7, 3)).astype(np.uint8)
@@ -59,6 +59,7 @@ def linear(shape=(5, 4, 3), classes=4, dtype=jnp.float64):
 # The numbers.
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
 def test_steps_are_what_numpy_computes(dtype):
     dtype = jnp.dtype(dtype)
@@ -80,6 +81,7 @@ def test_steps_are_what_numpy_computes(dtype):
         )
 
 
+@pytest.mark.quick
 def test_an_image_of_one_colour_is_not_divided_by_nothing():
     """The deviation is less than 1 / sqrt(n) = 1/4, so that is what divides."""
     flat, faint = np.full((4, 4, 1), 7.0), np.full((4, 4, 1), 7.0)
@@ -89,6 +91,7 @@ def test_an_image_of_one_colour_is_not_divided_by_nothing():
     np.testing.assert_allclose(found[1], (faint - faint.mean()) * 4, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("padding", [0, 2])
 def test_a_crop_is_a_part_of_its_image_and_a_flip_its_mirror_image(padding):
     x = np.pad(IMAGES, ((0, 0), (padding,) * 2, (padding,) * 2, (0, 0))).astype(np.float64)
@@ -106,6 +109,7 @@ def chi_square(counts):
     return ((counts - expected) ** 2 / expected).sum()
 
 
+@pytest.mark.quick
 def test_offsets_and_flips_are_uniform_and_independent():
     """Where a crop begins is what its first pixel says; bounds are the 0.1% quantiles."""
     places = jnp.arange(9 * 9, dtype=jnp.float64).reshape(1, 9, 9, 1)
@@ -180,6 +184,7 @@ def test_metrics_that_look_at_the_images_see_the_same_ones_as_the_model():
     )
 
 
+@pytest.mark.quick
 def test_under_vmap_scan_and_grad_it_is_the_same():
     model = preprocessed(linear(), training=(random_crop((5, 4), 1), *CROPPED[1:]))
     params, gradient = model.init(KEY), loss_gradient(model)
@@ -272,6 +277,7 @@ def test_models_that_differ_in_numbers_only_share_a_program():
 # What is wrong is a sentence.
 
 
+@pytest.mark.quick
 def test_labels_are_checked_although_the_images_change_their_size():
     task = image_task((4, 3))
     task.train.arrays["y"][3] = 4
@@ -280,6 +286,7 @@ def test_labels_are_checked_although_the_images_change_their_size():
         fedax.train(task, algorithm, num_rounds=1, cohort_size=2, progress=False)
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize(("make", "error", "words"), [
     (lambda: random_crop(0), ValueError, "crop's height must be .* at least 1, but is 0"),
     (lambda: random_crop((3, 4, 5)), ValueError, r"height and width, not \(3, 4, 5\)"),

@@ -1,9 +1,12 @@
 """The site: it is built without a warning, its links lead somewhere, and a browser shows it."""
 
+import ast
+import builtins
 import collections
 import contextlib
 import doctest
 import html.parser
+import inspect
 import os
 import re
 import statistics
@@ -409,13 +412,36 @@ def test_every_method_has_a_page_of_its_own(website):
 
 @pytest.mark.quick
 @pytest.mark.parametrize("name", NAMES)
-def test_a_method_s_example_runs_in_a_new_session(name, website):
+def test_a_method_s_example_is_its_docstring_s_and_imports_what_it_uses(name, website):
+    """The docstring's is run as a doctest, with the names of its module: a new session has none."""
     import pages_of_methods
 
     (code,) = re.findall(r"^```pycon\n(.*?)^```", pages_of_methods.page(name), re.M | re.S)
-    example = doctest.DocTestParser().get_doctest(code, {}, name, None, None)
-    assert doctest.DocTestRunner().run(example).failed == 0
+    parts = [one.source for one in doctest.DocTestParser().get_examples(code)]
+    docstring = inspect.getdoc(getattr(fedax, name))
+    assert parts == [one.source for one in doctest.DocTestParser().get_examples(docstring)]
+    assert undefined("".join(parts)) == set()
     assert f"fedax.{name}(" in code
+
+
+def undefined(code):
+    """The names that a program uses and neither defines nor imports before."""
+    known, missing = set(dir(builtins)), set()
+    for statement in ast.parse(code).body:
+        nodes = list(ast.walk(statement))
+        names = [node for node in nodes if isinstance(node, ast.Name)]
+        known |= {node.id for node in names if not isinstance(node.ctx, ast.Load)}
+        known |= {node.arg for node in nodes if isinstance(node, ast.arg)}
+        known |= {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+        known |= {(node.asname or node.name).split(".")[0]
+                  for node in nodes if isinstance(node, ast.alias)}
+        missing |= {node.id for node in names} - known
+    return missing
+
+
+def test_names_that_an_example_does_not_define_are_found():
+    assert undefined("import jax.numpy as jnp\nx = [i for i in range(jnp.pi)]\nprint(x)") == set()
+    assert undefined("x = jnp.ones(y)\nimport jax.numpy as jnp\ny = 1") == {"jnp", "y"}
 
 
 @pytest.mark.quick

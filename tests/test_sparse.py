@@ -35,8 +35,6 @@ from fedax.devices import compiling
 from fedax.models import sparse_product, tag_logistic_regression
 from fedax.rounds import simulate
 
-pytestmark = pytest.mark.internals
-
 NUM_WORDS, NUM_TAGS = 9, 4
 
 
@@ -91,6 +89,7 @@ def assert_close(actual, expected, tolerance=1e-12):
     jax.tree.map(check, actual, expected)
 
 
+@pytest.mark.internals
 @pytest.mark.quick
 def test_product_and_gradients_of_both_orders_equal_the_dense_ones():
     arguments = draw()
@@ -101,6 +100,7 @@ def test_product_and_gradients_of_both_orders_equal_the_dense_ones():
     assert_close(actual, expected)
 
 
+@pytest.mark.internals
 @pytest.mark.parametrize("num_entries", [0, 1, 23])
 def test_the_ways_of_both_platforms_are_equal(num_entries):
     columns, values, matrix = draw(num_entries=num_entries)
@@ -113,6 +113,7 @@ def test_the_ways_of_both_platforms_are_equal(num_entries):
         assert_close(add(columns, values, rows, matrix), matrix + x.T @ rows)
 
 
+@pytest.mark.internals
 @pytest.mark.parametrize(
     "axes", [(0, 0, 0), (1, None, None), (None, None, 0)]
 )
@@ -128,6 +129,7 @@ def test_many_clients(axes):
     assert_close(actual, expected)
 
 
+@pytest.mark.internals
 def test_adding_and_its_gradients():
     columns, values, matrix = draw()
     rows = jnp.asarray(np.random.default_rng(1).normal(size=(5, NUM_TAGS)))
@@ -145,6 +147,7 @@ def test_adding_and_its_gradients():
     assert_close(actual, expected)
 
 
+@pytest.mark.internals
 def test_a_column_beyond_the_matrix_is_not_a_number():
     columns = jnp.array([[0, 3], [1, 2]])
     y = sparse_product(columns, jnp.ones((2, 2)), jnp.ones((3, 2)))
@@ -197,7 +200,10 @@ METHODS = {
 }
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", [
+    pytest.param(name, marks=pytest.mark.internals if name in ("fedavg", "maml") else ())
+    for name in METHODS
+])
 def test_methods_train_as_with_the_dense_model(name, monkeypatch):
     method, is_plain = METHODS[name]
     in_place = []
@@ -225,6 +231,7 @@ def test_methods_train_as_with_the_dense_model(name, monkeypatch):
     assert float(jnp.abs(results[0][0].pseudo_gradient["w"]).max()) > 0.01
 
 
+@pytest.mark.internals
 def test_a_matrix_that_is_multiplied_twice_and_one_that_is_not():
     def loss(params, batch, key):
         y = sparse_product(batch["words"], batch["counts"], params["w"])
@@ -275,6 +282,7 @@ def test_what_is_wrongly_called_sparse_is_a_sentence(sparse, message):
         )
 
 
+@pytest.mark.internals
 @pytest.mark.parametrize("use", [
     lambda w, c, v: jax.jit(sparse_product)(c, v, w),
     lambda w, c, v: jax.jit(lambda c: sparse_product(c, v, w))(c),
@@ -298,6 +306,7 @@ def test_a_sparse_matrix_that_is_used_otherwise_is_a_sentence(use):
     loss_gradient(model)(params, minibatch, key)  # which has no such matrix
 
 
+@pytest.mark.internals
 def test_a_loss_that_fails_anyhow_says_so_alone():
     model = tag_logistic_regression(NUM_WORDS, NUM_TAGS)
     with pytest.raises(fedax.ModelError, match=r"^The model needs the array 'words'"):
@@ -307,6 +316,7 @@ def test_a_loss_that_fails_anyhow_says_so_alone():
         )
 
 
+@pytest.mark.internals
 @pytest.mark.parametrize("dtype", ["int32", "float32", "bfloat16"])
 def test_values_take_the_type_of_the_matrix(dtype):
     w = jnp.arange(12.0, dtype="bfloat16").reshape(4, 3)
@@ -400,6 +410,7 @@ def test_sparse_matrices_become_bags():
         bags_of_words(np.eye(3))
 
 
+@pytest.mark.internals
 def test_rounds_of_a_sparse_model_compile_for_it(monkeypatch):
     """The loops of its products, and of no other model, are written XLA's newer way."""
     asked = []

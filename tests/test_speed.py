@@ -27,12 +27,12 @@ from fedax.rounds.cohort import _halves, _joined
 from fedax.rounds.timing import Stopwatch, _Compilations
 from problems import quadratic_task
 
-pytestmark = pytest.mark.internals
-
 
 @pytest.mark.slow
 @pytest.mark.parametrize("optimizer", [optax.sgd(1.0), optax.sgd(1.0, momentum=0.9)])
-@pytest.mark.parametrize("shape", [(200, 3), (784, 10), (128, 16)])
+@pytest.mark.parametrize("shape", [
+    pytest.param((200, 3), marks=pytest.mark.internals), (784, 10), (128, 16)
+])
 def test_steps_of_a_narrow_matrix_are_those_of_plain_gradients(shape, optimizer):
     """Against a loop of `jax.grad`: three epochs of seven examples, four at a time."""
     rng = np.random.default_rng(0)
@@ -93,6 +93,7 @@ def test_only_narrow_matrices_are_held_transposed():
     assert (restore(held)["w"] == tree["w"]).all()
 
 
+@pytest.mark.internals
 @pytest.mark.parametrize("size", [1, 2, 63, 64, 65, 128, 129, 700])
 def test_a_shuffle_depends_on_the_client_only(size):
     """In every capacity the same order: that of the sorted bits of (key, place)."""
@@ -105,6 +106,7 @@ def test_a_shuffle_depends_on_the_client_only(size):
         assert order[:size].tolist() == expected
 
 
+@pytest.mark.internals
 def test_batched_shuffles_take_the_longest_lane():
     keys, sizes = jax.random.split(jax.random.key(0), 3), jnp.array([3, 200, 64], jnp.int32)
     shuffle = jax.vmap(lambda key, n: shuffles.random_order(key, n, 512))
@@ -151,6 +153,7 @@ def fake_device(**memory):
     return SimpleNamespace(platform="gpu", memory_stats=lambda: memory or None)
 
 
+@pytest.mark.internals
 def test_chunks_follow_the_memory():
     needed = SimpleNamespace(output_size_in_bytes=100, temp_size_in_bytes=10)
     compiled = SimpleNamespace(compile=lambda: SimpleNamespace(memory_analysis=lambda: needed))
@@ -187,6 +190,7 @@ def test_nested_compilations_count_once(monkeypatch):
     assert clock.seconds == pytest.approx(3.8)
 
 
+@pytest.mark.internals
 def test_rounds_say_what_took_time():
     task = quadratic_task()
     algorithm = fedax.fedavg(task.model, 0.1, batch_size=2)
@@ -206,6 +210,7 @@ def whole_of(parts):
     return parts["seconds"] + parts["compile_seconds"] + parts["evaluation_seconds"]
 
 
+@pytest.mark.internals
 def test_profile_writes_a_trace_and_the_summary_its_parts(tmp_path, capsys):
     config = resolve(
         task="quadratics", algorithm="fedavg", preset=None, config_file=None,
@@ -226,6 +231,7 @@ def test_profile_writes_a_trace_and_the_summary_its_parts(tmp_path, capsys):
     assert "\nTime: data " in capsys.readouterr().out
 
 
+@pytest.mark.internals
 def test_a_trace_that_cannot_be_written_is_said(tmp_path, capsys, monkeypatch):
     config = resolve(
         task="quadratics", algorithm="fedavg", preset=None, config_file=None,
@@ -249,6 +255,7 @@ def test_a_trace_that_cannot_be_written_is_said(tmp_path, capsys, monkeypatch):
     assert "No trace was written, because there were no rounds." in capsys.readouterr().out
 
 
+@pytest.mark.internals
 @pytest.mark.parametrize(
     ("variables", "status", "words"),
     [
@@ -277,6 +284,7 @@ def python(code, **more):
     )
 
 
+@pytest.mark.internals
 def test_cores_become_devices_before_jax_is_used():
     done = python(
         "import fedax, jax\n"
@@ -300,6 +308,7 @@ def test_the_page_on_speed_runs(tmp_path):
     assert (done.returncode, done.stdout) == (0, "2\n"), done.stderr
 
 
+@pytest.mark.internals
 def test_a_generator_that_is_left_open_ends_quietly():
     done = python(
         f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
@@ -314,6 +323,7 @@ def test_a_generator_that_is_left_open_ends_quietly():
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.internals
 @pytest.mark.slow
 @pytest.mark.alone
 def test_the_second_run_compiles_nothing(tmp_path, monkeypatch):

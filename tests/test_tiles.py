@@ -27,8 +27,6 @@ from test_convolution import (
     value_and_gradients,
 )
 
-pytestmark = pytest.mark.internals
-
 
 def in_tiles(x: Array, kernel: Array, stride: int = 1) -> Array:
     return side_by_side(columns_in_tiles(x, kernel, stride), x.shape[2] - 2)
@@ -106,6 +104,7 @@ def test_what_cannot_be_pooled_is_a_sentence(x, kernel, sentence):
         pooled_convolution(x, kernel, "VALID", implementation="matmul")
 
 
+@pytest.mark.internals
 def test_no_images():
     x, kernel = normal(0, 0, 8, 12, 32), normal(1, 3, 3, 32, 32)
     for fast, expected in ((convolution, slow), (pooled_convolution, slow_pooled)):
@@ -113,6 +112,7 @@ def test_no_images():
         assert_close(actual, value_and_gradients(expected, x, kernel))
 
 
+@pytest.mark.internals
 @pytest.mark.parametrize(("fast", "expected"), [
     (in_tiles, partial(slow, padding="VALID")),
     (partial(pooled_convolution, implementation="matmul"), slow_pooled),
@@ -127,6 +127,7 @@ def test_derivatives_of_higher_order_forward_and_of_clients(fast, expected):
     ))
 
 
+@pytest.mark.internals
 @pytest.mark.parametrize("part", ["value", "x", "kernel"])
 def test_rounding_in_float32(part):
     """Within the bound of rounding that follows from the sums themselves.
@@ -174,6 +175,7 @@ def test_rounding_in_float32(part):
     assert errors.max() < 2e-6 * abs(exact).max()
 
 
+@pytest.mark.internals
 def test_the_first_of_equals():
     """Where all is equal to the bit, as over a black border, the first place gets the gradient."""
     x = jnp.zeros((1, 6, 6, 32))
@@ -187,6 +189,7 @@ def test_the_first_of_equals():
     np.testing.assert_array_equal(largest([first, second]), [1, np.nan])
 
 
+@pytest.mark.internals
 def test_the_cnn_computes_the_same_with_every_implementation():
     """Its loss and gradients in training, with dropout of the same key."""
     images = normal(0, 3, 12, 12, 1, dtype="float32")
@@ -228,6 +231,7 @@ def test_dropout():
             dropout(x, rate, jax.random.key(0))
 
 
+@pytest.mark.internals
 def test_dropout_of_clients_is_that_of_each():
     keys = jax.random.split(jax.random.key(3), 4)
     x = normal(0, 4, 5, 7)
@@ -237,6 +241,7 @@ def test_dropout_of_clients_is_that_of_each():
         np.testing.assert_array_equal(batched, jnp.stack(alone))
 
 
+@pytest.mark.internals
 def test_inside_a_loop_of_checkpointed_steps():
     x, kernel = normal(0, 2, 5, 10, 3), normal(1, 3, 3, 3, 2)
 
