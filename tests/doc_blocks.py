@@ -49,7 +49,8 @@ RUN_BY = {
         "test_tutorial.py::test_the_notebooks_run_and_show_what_the_pages_say",
     ("commands/*.md", "sh"):
         "test_pages_of_commands.py::test_the_examples_run_one_after_another",
-    ("methods/*.md", "doctest"): "test_site.py::test_a_method_s_example_runs_in_a_new_session",
+    ("methods/*.md", "doctest"):
+        "test_site.py::test_a_method_s_example_is_its_docstring_s_and_imports_what_it_uses",
     ("methods/*.md", "sh"): "test_methods_pages.py::test_every_example_runs",
     ("docs/methods.md", "sh"): "test_methods_pages.py::test_every_example_runs",
 }

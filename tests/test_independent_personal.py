@@ -265,6 +265,7 @@ def compare(rounds, wanted):
     assert count == ROUNDS
 
 
+@pytest.mark.quick
 def test_pfedme():
     batches, weighting = chunks, "num_examples"
     task = library_task()

@@ -100,7 +100,7 @@ def _first_use(memory: tuple[PyTree, ...], repeat: Array | int) -> tuple[PyTree,
 
 
 def _require_one_model(upload: PyTree) -> None:
-    """Raises a clear error where clients upload to a cluster that they choose anew each round."""
+    """Raises a clear error where clients upload to a cluster that they choose in each round."""
     if hasattr(upload, "members"):
         raise AlgorithmError(
             "compressed with a biased codec cannot wrap ifca: what a client has left over for one "

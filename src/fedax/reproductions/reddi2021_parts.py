@@ -55,7 +55,7 @@ ROWS = {
 
 
 class Partial(NamedTuple):
-    """Data at the scale "paper" that stand in for a task: published settings, perhaps fewer rounds.
+    """Data that replace a task's at the scale "paper": published settings, perhaps fewer rounds.
 
     Attributes:
       task: its name.
