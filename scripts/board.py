@@ -116,6 +116,7 @@ OTHERS: Mapping[str, tuple[str, Sequence[Any]]] = {
     "fedprox": ("proximal_weight", (0.01, 0.1, 1.0)),
     "fedrep": ("num_head_steps", (5, 10, 20)),
     "fedyogi": (_SERVER, _ADAPTIVE),
+    "fomaml": (_SERVER, (1.0, 3.16, 10.0)),
     "ifca": ("num_clusters", (2, 3, 4)),
     "lookahead": ("slow_weights_step", (0.5, 1.0, 1.5)),
     "mime": ("momentum", (0.0, 0.9, 0.99)),
@@ -321,7 +322,8 @@ def introduction(cells: Sequence[Cell]) -> Iterator[str]:
         "- *Worst tenth*: the mean of the tenth of clients with the lowest accuracy. *To the "
         "target*: rounds, and megabytes from and to all clients, until the accuracy reaches the "
         "target, in the mean over seeds; \"-\" if a seed does not. *Near*: the share of the "
-        f"settings tried within {100 * NEAR:.0f} points of the best, so how easy it is to tune."
+        f"settings tried within {100 * NEAR:.0f} points of the best, so how easy it is to tune. "
+        "A star marks a value at the edge of what was tried: more of the grid might be better."
     )
     yield f"- Left out: {'; '.join(f'`{name}` ({why})' for name, why in LEFT_OUT.items())}."
     if missing:
@@ -339,7 +341,9 @@ def rows(cells: Sequence[Cell]) -> Iterator[str]:
     for one in sorted(cells, key=lambda one: -np.mean(one["accuracy"])):
         reached = None not in one["rounds"]
         rounds = np.mean(one["rounds"]) if reached else None
-        best = ", ".join(f"{key} {value:g}" for key, value in one["best"].items())
+        best = ", ".join(
+            f"{key} {value:g}{'*' * at_edge(one, key)}" for key, value in one["best"].items()
+        )
         yield "| " + " | ".join([
             one["method"] + (" (own)" if one["own"] else ""),
             _spread(one["accuracy"]), _spread(one["worst_tenth"]),
@@ -347,6 +351,14 @@ def rows(cells: Sequence[Cell]) -> Iterator[str]:
             "-" if rounds is None else f"{rounds * one['bytes_a_round'] / 1e6:.3g}",
             f"{100 * one['near']:.0f}%", f"{one['diverged']} of {one['tried']}", best,
         ]) + " |"
+
+
+def at_edge(one: Cell, key: str) -> bool:
+    """Whether the best value of a setting is the least or the most that was tried."""
+    if "." in one["method"]:
+        return False  # a user's method, which need not be there
+    tried = [setting[key] for setting in settings(one["method"], TASKS[one["task"]])]
+    return one["best"][key] in (min(tried), max(tried))
 
 
 def _spread(values: Sequence[float | None]) -> str:

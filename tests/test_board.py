@@ -84,13 +84,21 @@ def test_a_cell_of_a_method_with_own_models_is_measured_by_them(monkeypatch):
 
 
 @pytest.mark.quick
+def test_the_page_is_of_the_cells():
+    cells = board.known(board.CELLS)
+    assert board.PAGE.read_text("utf-8") == board.page(cells)
+    assert {one["method"] for one in cells if one["task"] == "digits"} == set(board.names())
+    assert all(one["tried"] == board.NUM_SETTINGS for one in cells)
+
+
+@pytest.mark.quick
 def test_the_table_says_where_a_seed_does_not_reach_the_target():
-    one = {"task": "digits", "method": "fedavg", "best": {"client_learning_rate": 0.1}, "tried": 12,
+    one = {"task": "digits", "method": "fedavg", "best": {"client_learning_rate": 0.03}, "tried": 12,
            "diverged": 1, "near": 0.25, "bytes_a_round": 10**6, "accuracy": [0.8, 0.9, 1.0],
            "worst_tenth": [0.5, 0.5, 0.5], "rounds": [3, None, 5], "own": False}
     (row,) = list(board.rows([one]))[2:]
     assert row == ("| fedavg | 90.0 ± 10.0 | 50.0 ± 0.0 | - | - | 25% | 1 of 12 | "
-                   "client_learning_rate 0.1 |")
+                   "client_learning_rate 0.03* |")
     (row,) = list(board.rows([one | {"rounds": [3, 4, 5], "own": True}]))[2:]
     assert "| fedavg (own) |" in row
     assert "| 4 | 4 |" in row
