@@ -94,8 +94,9 @@ def test_the_page_is_of_the_cells():
 @pytest.mark.quick
 def test_the_table_says_where_a_seed_does_not_reach_the_target():
     one = {"task": "digits", "method": "fedavg", "best": {"client_learning_rate": 0.03},
-           "tried": 12, "diverged": 1, "near": 0.25, "bytes_a_round": 10**6, "accuracy": [0.8, 0.9, 1.0],
-           "worst_tenth": [0.5, 0.5, 0.5], "rounds": [3, None, 5], "own": False}
+           "tried": 12, "diverged": 1, "near": 0.25, "bytes_a_round": 10**6,
+           "accuracy": [0.8, 0.9, 1.0], "worst_tenth": [0.5, 0.5, 0.5],
+           "rounds": [3, None, 5], "own": False}
     (row,) = list(board.rows([one]))[2:]
     assert row == ("| fedavg | 90.0 ± 10.0 | 50.0 ± 0.0 | - | - | 25% | 1 of 12 | "
                    "client_learning_rate 0.03* |")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 # A Latin or Greek letter with its index; and commands that are not letters.
-GREEK = "alpha|beta|gamma|Delta|epsilon|zeta|eta|theta|Theta|lambda|mu|rho|sigma|tau|Omega"
+GREEK = "alpha|beta|gamma|Delta|delta|epsilon|zeta|eta|theta|Theta|lambda|mu|rho|sigma|tau|Omega"
 TOKEN = re.compile(
     rf"(?P<base>\\(?:{GREEK})(?![A-Za-z])|(?<![\\A-Za-z])[A-Za-z](?![A-Za-z])'?)"
     rf"(?:_(?P<index>\{{(?:[^{{}}]|\{{[^{{}}]*\}})*\}}|\\[A-Za-z]+|\w))?"
@@ -146,11 +146,11 @@ OWN = {
     },
     "fomaml": STEP_BEFORE,
     "ifca": {
-        "k": "`num_clusters`",
         "j": "a cluster",
-        r"\xi_j": "standard normal noise, like the parameters",
+        "u_j": "standard normal noise, like the parameters",
+        "z_j": "a model drawn by the model's own initialisation",
         "j_i": "the cluster that client $i$ chooses",
-        "x_{t,j}": "the model of cluster $j$ in round $t$; $x_{0,j}$ is the initial one",
+        "x_t": "the models in round $t$; $x_{t,j}$ is that of cluster $j$",
         r"\sigma": "`initial_spread`",
     },
     "local_adam": {
@@ -190,15 +190,14 @@ OWN = {
     "minibatch_sgd": {"g_i": "the gradient of one minibatch of client $i$"},
     "perfedavg": {
         "w": "a client's model",
-        "w_{i,k}": "the model of client $i$ after $k$ local steps",
-        r"\tilde w": "that model after one inner step",
+        "w_{i,k}": r"the model of client $i$ after $k$ local steps; $\tilde w$: after an inner "
+        "step",
         "v": r"the gradient at $\tilde w$",
         r"\alpha": "`inner_learning_rate`",
         r"\beta": "`client_learning_rate`",
         r"\delta": "`difference`",
         "D": "a minibatch of the client",
-        "D'": "another, the one that FedAvg would take",
-        "D''": "a third",
+        "D'": "another, the one that FedAvg would take; $D''$ is a third",
     },
     "personal": {
         "u_i": "the shared arrays of client $i$ after its local steps",
@@ -207,7 +206,7 @@ OWN = {
     },
     "pfedme": {
         "w": "a client's copy of the server's model",
-        "w_{i,r}": "that of client $i$ after $r$ local steps",
+        "w_{i,k}": "that of client $i$; $w_{i,r}$ is after $r$ local steps",
         r"\theta": "the own model of client $i$",
         r"\lambda": "`attraction`",
         r"\eta": "`client_learning_rate`",

@@ -73,7 +73,7 @@ def ifca(
     examples and trains it; the server averages within each cluster:
 
     .. math::
-        j_i = \arg\min_j f_i(x_{t,j}), \qquad
+        f_i(x_{t,j_i}) = \min_j f_i(x_{t,j}), \qquad
         x_{t+1,j} = x_{t,j} - \eta\,
             \frac{\sum_{i: j_i = j} p_i (x_{t,j} - x_{i,K})}{\sum_{i: j_i = j} p_i}
 
@@ -84,11 +84,11 @@ def ifca(
 
     The first cluster begins at the given model, and the others apart from it, at
 
-    .. math:: x_{0,j} = \operatorname{init}(\text{key}_j) + \sigma\, \xi_j,
+    .. math:: x_{0,j} = z_j + \sigma\, u_j,
 
-    where init is the model's own initialisation, key_j depends on `cluster_seed` and j, and xi_j
-    is standard normal noise. The noise tells clusters apart where the initialisation is the same
-    for all keys, such as zeros.
+    where z_j is drawn by the model's own initialisation with a key that depends on `cluster_seed`
+    and j, and u_j is standard normal noise. The noise tells clusters apart where the
+    initialisation is the same for all keys, such as zeros.
     From a bad start all clients may choose one cluster; the metric `largest_cluster` is then 1, and
     another `cluster_seed` may help. The paper restarts, too.
 

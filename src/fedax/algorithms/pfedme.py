@@ -52,7 +52,8 @@ def pfedme(
     :math:`\lambda (w - \theta(w))`, where theta(w) is the client's own model, near w:
 
     .. math::
-        \theta(w) &\approx \arg\min_\theta f_i(\theta) + \tfrac{\lambda}{2} \|\theta - w\|^2 \\
+        f_i(\theta(w)) + \tfrac{\lambda}{2} \|\theta(w) - w\|^2
+            &\approx \min_\theta f_i(\theta) + \tfrac{\lambda}{2} \|\theta - w\|^2 \\
         w_{i,r+1} &= w_{i,r} - \eta \lambda\, (w_{i,r} - \theta(w_{i,r})),
             \qquad w_{i,0} = x_t \\
         x_{t+1} &= (1 - \beta)\, x_t + \beta \textstyle\sum_i p_i w_{i,R}
