@@ -46,9 +46,12 @@ def test_the_identity_codec_is_the_method_to_the_bit(name):
     assert identical(plain.history["train_loss"], same.history["train_loss"])
 
 
-@pytest.mark.parametrize("name", SUMMED)
+@pytest.mark.parametrize("name", [name for name in SUMMED if name != "ifca"])
 def test_every_method_says_what_it_uploads(name):
-    """A biased codec remembers something of each upload: its memory has the upload's shapes."""
+    """A biased codec remembers something of each upload: its memory has the upload's shapes.
+
+    Around IFCA it is refused.
+    """
     algorithm = fedax.compressed(method(name), codecs.top_k(0.5))
     sent = fedax.communication(algorithm, MODEL, TASK.train.client_at(0))
     plain = fedax.communication(method(name), MODEL, TASK.train.client_at(0))

@@ -62,8 +62,8 @@ def compressed(
       ValueError: the server receives uploads one by one (`pfnm`, `afl`), nothing is sent
         (`centralised`), the algorithm is compressed already, or `downlink` is unbiased.
       AlgorithmError: when it is first traced, `downlink` around a method that sends a second model
-        (`mimemvr`, `fedac`, `ifca`), or a biased codec around a method with an upload of its own
-        that its `Exchange` does not describe.
+        (`mimemvr`, `fedac`, `ifca`), a biased codec around `ifca` or around a method with an
+        upload of its own that its `Exchange` does not describe, or any around `batch_statistics`.
 
     Example:
       >>> import fedax

@@ -132,8 +132,8 @@ def descended(
       num_steps: how many; may be traced.
 
     Example:
-      >>> descended(lambda x: x - 1, jnp.asarray(0.0), 0.5, 2)
-      Array(0.75, dtype=float32...)
+      >>> float(descended(lambda x: x - 1, jnp.asarray(0.0), 0.5, 2))
+      0.75
     """
     return jax.lax.fori_loop(
         0, num_steps, lambda _, at: descend(at, gradient(at), learning_rate), params
