@@ -60,6 +60,7 @@ def test_a_preset_that_is_no_name(value, tmp_path, capsys):
     assert "must be a name, but is" in capsys.readouterr().err
 
 
+@pytest.mark.internals
 @pytest.mark.slow
 @pytest.mark.parametrize(("begun", "cure"), [("1", "JAX_ENABLE_X64=1"), ("0", "JAX_ENABLE_X64=0")])
 def test_a_run_goes_on_with_the_bits_that_it_began_with(begun, cure, tmp_path):
