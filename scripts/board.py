@@ -323,7 +323,7 @@ def introduction(cells: Sequence[Cell]) -> Iterator[str]:
         "target*: rounds, and megabytes from and to all clients, until the accuracy reaches the "
         "target, in the mean over seeds; \"-\" if a seed does not. *Near*: the share of the "
         f"settings tried within {100 * NEAR:.0f} points of the best, so how easy it is to tune. "
-        "A star marks a value at the edge of what was tried: more of the grid might be better."
+        "*Edge* marks a value at the edge of what was tried: one beyond might be better."
     )
     yield f"- Left out: {'; '.join(f'`{name}` ({why})' for name, why in LEFT_OUT.items())}."
     if missing:
@@ -342,7 +342,7 @@ def rows(cells: Sequence[Cell]) -> Iterator[str]:
         reached = None not in one["rounds"]
         rounds = np.mean(one["rounds"]) if reached else None
         best = ", ".join(
-            f"{key} {value:g}{'*' * at_edge(one, key)}" for key, value in one["best"].items()
+            f"{key} {value:g}{' (edge)' * at_edge(one, key)}" for key, value in one["best"].items()
         )
         yield "| " + " | ".join([
             one["method"] + (" (own)" if one["own"] else ""),

@@ -99,7 +99,7 @@ def test_the_table_says_where_a_seed_does_not_reach_the_target():
            "rounds": [3, None, 5], "own": False}
     (row,) = list(board.rows([one]))[2:]
     assert row == ("| fedavg | 90.0 ± 10.0 | 50.0 ± 0.0 | - | - | 25% | 1 of 12 | "
-                   "client_learning_rate 0.03* |")
+                   "client_learning_rate 0.03 (edge) |")
     (row,) = list(board.rows([one | {"rounds": [3, 4, 5], "own": True}]))[2:]
     assert "| fedavg (own) |" in row
     assert "| 4 | 4 |" in row
