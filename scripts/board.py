@@ -1,7 +1,7 @@
 """Every method on four tasks, tuned by one rule: docs/notebook/board.md.
 
     python scripts/board.py train digits                     # the cells of a task that are missing
-    python scripts/board.py train digits fedadam scaffold    # these alone, and anew
+    python scripts/board.py train digits fedadam scaffold    # these alone, again
     python scripts/board.py train digits my_methods.fedmine  # a method of your own, as a row more
     python scripts/board.py table                            # writes docs/notebook/board.md
 
@@ -323,7 +323,8 @@ def introduction(cells: Sequence[Cell]) -> Iterator[str]:
         "target*: rounds, and megabytes from and to all clients, until the accuracy reaches the "
         "target, in the mean over seeds; \"-\" if a seed does not. *Near*: the share of the "
         f"settings tried within {100 * NEAR:.0f} points of the best, so how easy it is to tune. "
-        "*Edge* marks a value at the edge of what was tried: one beyond might be better."
+        "*Edge* marks a value at the edge of what was tried: one beyond might be better. FOMAML's "
+        "server rates were changed once after it was seen on digits, to no effect."
     )
     yield f"- Left out: {'; '.join(f'`{name}` ({why})' for name, why in LEFT_OUT.items())}."
     if missing:
