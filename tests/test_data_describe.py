@@ -245,7 +245,7 @@ def test_the_page_runs_and_its_numbers_of_the_digits_are_these(capsys, tmp_path,
     assert {path.name for path in tmp_path.iterdir()} == {"digits.npz", "digits.png", "train.npz"}
     data = load_dataset("digits").train
     rows = re.findall(r"^\| digits \| `(.*?)` \| (.*?) \|$", page, re.MULTILINE)
-    assert len(rows) == 8
+    assert len(rows) == 7
     for text, numbers in rows:
         clients = parse_partition(text, data, 50).of(data)
         sizes, skew = clients.client_sizes, label_skew(clients)
