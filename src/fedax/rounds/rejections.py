@@ -15,7 +15,7 @@ from fedax.clients.gradients import loss_gradient
 from fedax.clients.minibatches import Minibatch
 from fedax.data.federated_dataset import FederatedDataset
 from fedax.mistakes.model import call_loss
-from fedax.rounds.uploads import largest_squared
+from fedax.clients.uploads import largest_squared
 
 # A client is reported when it has been rejected in this number of rounds.
 AGAIN = 3
