@@ -12,7 +12,6 @@ from fedax.algorithm import (
     Array,
     Exchange,
     FederatedAlgorithm,
-    ModelUpdate,
     Params,
     Participation,
     PyTree,
@@ -20,14 +19,11 @@ from fedax.algorithm import (
     WrapperState,
     own_model_inside,
 )
-from fedax.algorithms.statistics import refuse_statistics
-from fedax.algorithms.uplink import EXACT
+from fedax.algorithms.clipping import PrivateMessage, PrivateUpload, clipped_reply, described
 from fedax.clients.precision import sum_dtype, widen
-from fedax.clients.uploads import SQUARED, acceptable
 from fedax.data.cohort_data import ClientExamples
 from fedax.factories import factory
 from fedax.mistakes.algorithm import require_wrappable
-from fedax.mistakes.errors import AlgorithmError
 from fedax.privacy.library import PrivacyError, require_libraries
 from fedax.privacy.noise import Noise
 from fedax.validate import check_count, check_number
@@ -43,25 +39,11 @@ class PrivateOwn(NamedTuple):
 
     Attributes:
       clip: the clipping norm of each exchange, [exchanges].
-      noise: of each exchange the earlier noise that the next one takes back.
+      noise: of each exchange the earlier noise that the next one takes back, by uploaded array.
     """
 
     clip: Array
     noise: tuple[PyTree, ...]
-
-
-class PrivateMessage(NamedTuple):
-    """The wrapped algorithm's message, and the norm to clip to."""
-
-    inner: PyTree
-    clip: Array
-
-
-class PrivateUpload(NamedTuple):
-    """The clipped upload, and whether it was within the norm, less 1/2; () with a fixed norm."""
-
-    inner: PyTree
-    within: PyTree
 
 
 @factory
@@ -94,8 +76,7 @@ def private(
       public, and the server steps in every round, also if nobody takes part.
     - *Uploads that are not finite* count as 0. How many there were is not told.
     - *Diagnostics* of clients, such as the training loss, are withheld, as are the numbers of
-      clients. Metrics of test data are not training data's, but `evaluate_training` and
-      `test_own_*` are of the clients' own data or models, without noise.
+      clients. What is measured on test data is not covered, as it is not of training data.
     - *Adaptive norm* (Andrew et al. 2021, Algorithm 1): with `quantile` q each client also says
       whether its norm is at most C, and C follows the quantile,
 
@@ -153,7 +134,10 @@ def private(
     def init(params: Params) -> WrapperState:
         norms = jnp.full(exchanges, clip, widen(jax.tree.leaves(params)[0]).dtype)
         return WrapperState(algorithm.init(params), PrivateOwn(norms, tuple(
-            noise.init(_widened(jax.eval_shape(exchange.upload or ModelUpdate, params)))
+            noise.init([
+                jax.ShapeDtypeStruct(leaf.shape, sum_dtype(leaf))
+                for leaf in described(exchange, params)
+            ])
             for exchange in algorithm.exchanges
         )))
 
@@ -164,21 +148,8 @@ def private(
         def client(
             message: PrivateMessage, state: PyTree, data: ClientExamples, key: Array
         ) -> Reply:
-            refuse_statistics(message, "private", "Leave private out.")
             reply = exchange.client(message.inner, state, data, key)
-            _require_bounded(reply.upload)
-            counts = acceptable(reply, individual=False)
-            upload = jax.tree.map(
-                lambda leaf: jnp.where(counts, widen(leaf), 0), reply.upload
-            )
-            clipped, norm = _clipped(upload, message.clip)
-            within: PyTree = ()
-            if quantile is not None:
-                within = (counts & (norm <= message.clip)).astype(message.clip.dtype) - 0.5
-            kept = jax.tree.map(
-                lambda new, old: jnp.where(counts, new, old), reply.client_state, state
-            )
-            return Reply(PrivateUpload(clipped, within), jnp.ones(()), kept, {})
+            return clipped_reply(reply, state, message, tells=quantile is not None)
 
         def server(
             state: WrapperState, total: PrivateUpload, participation: Participation
@@ -188,20 +159,23 @@ def private(
             assert key is not None
             for word in (noise_seed % 2**32, noise_seed // 2**32):
                 key = jax.random.fold_in(key, word)
-            own = state.own
-            norm = own.clip[index]
-            noisy, kept = noise.add(total.inner, of_sum * norm, own.noise[index], key)
-            like = jax.eval_shape(exchange.upload or ModelUpdate, state.params)
-            mean = jax.tree.map(
-                lambda whole, one: (whole / expected).astype(one.dtype), noisy, like
+            own, norm = state.own, state.own.clip[index]
+            sums, structure = jax.tree.flatten(total.inner)
+            like = described(exchange, state.params, total.inner, index)
+            noisy, kept = noise.add(
+                sums, of_sum.astype(norm.dtype) * norm, own.noise[index], key
             )
+            mean = jax.tree.unflatten(structure, [
+                (whole / expected.astype(whole.dtype)).astype(one.dtype)
+                for whole, one in zip(noisy, like, strict=True)
+            ])
             clips = own.clip
             if quantile is not None:
                 drawn = jax.random.normal(jax.random.fold_in(key, _BITS), dtype=norm.dtype)
-                share = (total.within + of_bits * drawn) / expected + 0.5
-                clips = clips.at[index].set(
-                    norm * jnp.exp(-clip_learning_rate * (share - quantile))
-                )
+                bits = total.within + of_bits.astype(norm.dtype) * drawn
+                above = bits / expected.astype(norm.dtype) + 0.5 - jnp.asarray(quantile, norm.dtype)
+                rate = jnp.asarray(clip_learning_rate, norm.dtype)
+                clips = clips.at[index].set(norm * jnp.exp(-rate * above))
             count = expected.astype(jnp.int32)
             inner = exchange.server(
                 state.inner, mean, Participation(participation.num_clients, count, count)
@@ -211,7 +185,7 @@ def private(
 
         def sent(params: Params, message: Any, upload: Any) -> tuple[float, float]:
             assert exchange.sent is not None
-            return exchange.sent(params, message.inner, upload.inner)
+            return exchange.sent(params, message, upload.inner)
 
         return exchange._replace(
             broadcast=broadcast, client=client, server=server, total=True, report=None,
@@ -223,38 +197,6 @@ def private(
         exchanges=tuple(around(i, exchange) for i, exchange in enumerate(algorithm.exchanges)),
         own_model=own_model_inside(algorithm),
     )
-
-
-def _widened(tree: PyTree) -> PyTree:
-    """The shapes of the tree's arrays in the precision of sums."""
-    return jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, sum_dtype(leaf)), tree
-    )
-
-
-def _clipped(upload: PyTree, norm: Array) -> tuple[PyTree, Array]:
-    """The upload, no longer than the norm, and its length before."""
-    from jax_privacy.clipping import clip_pytree  # noqa: PLC0415 - optional, and slow to import
-
-    return clip_pytree(upload, norm)  # type: ignore[no-any-return]
-
-
-def _require_bounded(upload: PyTree) -> None:
-    """Raises a clear error if an upload has numbers that noise would swamp or make negative."""
-    fields: dict[str, Any] = {}
-    inner = upload
-    while hasattr(inner, "_asdict"):
-        fields |= inner._asdict()
-        inner = fields.pop("inner", None)
-    for name, value in fields.items():
-        bare = hasattr(value, "ndim") and value.ndim == 0 and name not in SQUARED
-        if bare or name in EXACT:
-            what = "a number" if bare else "what must not be negative"
-            raise AlgorithmError(
-                f"private cannot wrap a method whose clients upload {what} beside the change of "
-                f"the model ({name!r}): noise in proportion to the clipping norm would swamp it. "
-                "Wrap another method."
-            )
 
 
 def _check(

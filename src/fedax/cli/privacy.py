@@ -88,8 +88,9 @@ def _computed(command: Privacy) -> dict[str, Any]:
     noise = _given(noise)
     reached = epsilon(noise, rounds, **who)
     return {
-        "epsilon": reached if math.isfinite(reached) else None, "delta": delta, "noise_multiplier": noise,
-        "num_rounds": rounds, "num_clients": clients, "cohort_size": cohort_size, "bands": bands,
+        "epsilon": reached if math.isfinite(reached) else None, "delta": delta,
+        "noise_multiplier": noise, "num_rounds": rounds,
+        "num_clients": clients, "cohort_size": cohort_size, "bands": bands,
         "adjacency": ADJACENCY,
     }
 

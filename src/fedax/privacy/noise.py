@@ -26,42 +26,50 @@ class Noise(NamedTuple):
     """How noise is added to a sum.
 
     Attributes:
-      matrix: C^-1, row by row: jax-privacy's `StreamingMatrix`.
+      coefficients: the first column of C; one number for independent noise.
     """
 
-    matrix: Any
+    coefficients: np.ndarray
 
     @classmethod
     def of(cls, bands: int, horizon: int) -> Noise:
         """The noise of so many bands, best for so many rounds."""
+        return cls(np.ones(1) if bands == 1 else banded(bands, max(horizon, bands)))
+
+    def init(self, like: PyTree) -> PyTree:
+        """What is kept between rounds for sums like this: b - 1 earlier rounds of noise."""
+        return self._matrix(like).init_multiply(like)
+
+    def add(self, total: PyTree, deviation: Array, kept: PyTree, key: Array) -> tuple[Any, PyTree]:
+        """The sum with noise of this standard deviation, and what is kept for the next round."""
+        require_libraries()
+        from jax_privacy.noise_addition import (  # noqa: PLC0415 - optional, and slow to import
+            matrix_factorization_privatizer,
+        )
+
+        privatizer = matrix_factorization_privatizer(
+            self._matrix(total), stddev=1.0, prng_key=key
+        )
+        zeros = jax.tree.map(jnp.zeros_like, total)
+        with jax.numpy_dtype_promotion("standard"):
+            noise, (_, kept) = privatizer.update(zeros, (key, kept))
+        noisy = jax.tree.map(
+            lambda whole, added: whole + deviation.astype(whole.dtype) * added, total, noise
+        )
+        return noisy, kept
+
+    def _matrix(self, like: PyTree) -> Any:
+        """C^-1, row by row, in the precision of such arrays."""
         require_libraries()
         from jax_privacy.matrix_factorization import (  # noqa: PLC0415 - optional
             streaming_matrix,
             toeplitz,
         )
 
-        if bands == 1:
-            return cls(streaming_matrix.identity())
-        coefficients = banded(bands, max(horizon, bands))
-        return cls(toeplitz.inverse_as_streaming_matrix(jnp.asarray(coefficients, jnp.float32)))
-
-    def init(self, like: PyTree) -> PyTree:
-        """What is kept between rounds for sums like this: b - 1 earlier rounds of noise."""
-        return self.matrix.init_multiply(like)
-
-    def add(self, total: PyTree, deviation: Array, kept: PyTree, key: Array) -> tuple[Any, PyTree]:
-        """The sum with noise of this standard deviation, and what is kept for the next round."""
-        from jax_privacy.noise_addition import (  # noqa: PLC0415 - optional, and slow to import
-            matrix_factorization_privatizer,
-        )
-
-        privatizer = matrix_factorization_privatizer(self.matrix, stddev=1.0, prng_key=key)
-        zeros = jax.tree.map(jnp.zeros_like, total)
-        noise, (_, kept) = privatizer.update(zeros, (key, kept))
-        noisy = jax.tree.map(
-            lambda whole, added: whole + deviation.astype(whole.dtype) * added, total, noise
-        )
-        return noisy, kept
+        if len(self.coefficients) == 1:
+            return streaming_matrix.identity()
+        dtype = jax.tree.leaves(like)[0].dtype
+        return toeplitz.inverse_as_streaming_matrix(jnp.asarray(self.coefficients, dtype))
 
 
 @functools.lru_cache(maxsize=32)
@@ -75,5 +83,6 @@ def banded(bands: int, horizon: int) -> np.ndarray:
     require_libraries()
     from jax_privacy.matrix_factorization import toeplitz  # noqa: PLC0415 - optional
 
-    with jax.ensure_compile_time_eval():  # also while a round is traced
+    # Also while a round is traced, and where a user wants strict dtypes.
+    with jax.ensure_compile_time_eval(), jax.numpy_dtype_promotion("standard"):
         return np.asarray(toeplitz.optimize_banded_toeplitz(horizon, bands), np.float64)

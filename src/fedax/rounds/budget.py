@@ -42,10 +42,10 @@ class Mechanism(NamedTuple):
 
     def guarantee(self, rounds: int) -> dict[str, Any]:
         """The guarantee of so many rounds, for a summary; without noise its epsilon is None."""
-        epsilon = self.epsilon(rounds)
+        reached = self.epsilon(rounds)
         return {
-            "epsilon": epsilon if math.isfinite(epsilon) else None, "delta": self.delta, "budget": self.budget,
-            "noise_multiplier": self.noise_multiplier, "bands": self.bands,
+            "epsilon": reached if math.isfinite(reached) else None, "delta": self.delta,
+            "budget": self.budget, "noise_multiplier": self.noise_multiplier, "bands": self.bands,
             "sampling_probability": self.cohort_size * self.bands / self.num_clients,
             "num_rounds": rounds, "adjacency": ADJACENCY,
         }
@@ -150,4 +150,5 @@ def in_words(guarantee: Mapping[str, Any]) -> str:
     """
     if guarantee["epsilon"] is None:
         return "none, as there is no noise"
-    return f"epsilon {guarantee['epsilon']:.3g} with delta {guarantee['delta']:.3g} for every client"
+    epsilon, delta = guarantee["epsilon"], guarantee["delta"]
+    return f"epsilon {epsilon:.3g} with delta {delta:.3g} for every client"

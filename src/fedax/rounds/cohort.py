@@ -22,11 +22,11 @@ from fedax.algorithm import (
     at_round,
 )
 from fedax.clients.precision import widen
+from fedax.clients.uploads import acceptable, all_finite, finite_beside
 from fedax.data.cohort_data import NOBODY, ClientData, CohortData
 from fedax.devices.mesh import AXIS, REPLICATED, SPREAD
 from fedax.measures.diagnostics import Directions, direction, round_geometry
 from fedax.mistakes.algorithm import call_broadcast, call_client, call_report, call_server
-from fedax.clients.uploads import acceptable, all_finite, finite_beside
 
 # Info that adds up over the exchanges of a round.
 BITS = {"bits_up", "bits_down"}

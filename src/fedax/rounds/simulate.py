@@ -20,11 +20,12 @@ from fedax.devices.mesh import REPLICATED, one_copy, replicate
 from fedax.devices.processes import are_several
 from fedax.factories import PROGRAMS, Structure, partition
 from fedax.mistakes.algorithm import require_algorithm
+from fedax.privacy import PrivacyError
+from fedax.rounds.budget import budget_of, mechanism_of
 from fedax.rounds.checks import check_examples, require_state, require_task
 from fedax.rounds.chunks import automatic_chunk
 from fedax.rounds.client_store import ClientStore
 from fedax.rounds.cohort import RoundInfo, run_rounds
-from fedax.rounds.budget import budget_of, mechanism_of
 from fedax.rounds.dispatch import MOST_ROUNDS, Pace, Prepared, Preparer
 from fedax.rounds.meanwhile import Meanwhile
 from fedax.rounds.measurements import Measurements, held_out
@@ -108,6 +109,12 @@ def cohorts_of(
     mechanism = mechanism_of(
         algorithm, data.num_clients, settings.sampling, settings.cohort_size
     )
+    for name in ("diagnostics", "evaluate_training") if mechanism is not None else ():
+        if getattr(settings, name):
+            raise PrivacyError(
+                f"{name}=True measures the clients' training data without noise, which private "
+                f"withholds. Leave {name} out."
+            )
     return sampler(
         "full" if algorithm.pooled else settings.sampling,
         data.client_sizes, settings.cohort_size, settings.seed,
