@@ -359,12 +359,14 @@ def test_numbers_are_no_structure_and_a_sweep_is_one_program():
         TASK, of, {"clip": [0.1, 0.5], "noise": [0.0, 1.0], "rate": [0.05, 0.1]}, num_rounds=3,
         seeds=[2], cohort_size=3, sampling="poisson", choose="test_distance:min", progress=False,
     )
-    rows = result.table()
-    assert len(rows) == 8
-    for row in rows:
-        single = run(of(row["clip"], row["noise"], row["rate"]), cohort_size=3,
-                     sampling="poisson", evaluate_every=None)
-        assert math.isclose(row["test_distance"], single.test["test_distance"], rel_tol=1e-9)
+    record = result.record
+    assert len(record.settings) == 8
+    assert not {"num_reports", "train_loss"} & record.metrics.keys()
+    for place in range(8):
+        values = record.settings[record.setting[place]].values
+        single = run(of(**values), cohort_size=3, sampling="poisson", evaluate_every=None)
+        swept = record.metrics["test_distance"][place, -1]
+        assert math.isclose(swept, single.test["test_distance"], rel_tol=1e-9)
 
 
 def test_a_run_stops_at_its_budget():
@@ -507,7 +509,7 @@ def test_client_states_of_a_client_that_does_not_count_stay():
     first = TASK.train.offsets[1]
     name = next(k for k, a in arrays.items() if a.dtype.kind == "f")
     arrays[name][:first] = np.nan
-    task = Task("spoilt", FederatedDataset(arrays, TASK.train.offsets), None, MODEL)
+    task = Task(MODEL, FederatedDataset(arrays, TASK.train.offsets), None, "spoilt")
     algorithm = fedax.private(method("scaffold"), clip=0.2, noise_multiplier=0.0)
     result = fedax.train(task, algorithm, num_rounds=2, sampling="full", evaluate_every=0,
                          progress=False)

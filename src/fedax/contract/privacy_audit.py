@@ -129,7 +129,7 @@ def audit_privacy(
         """The sum of what the server got, times the number of clients, by coordinate."""
         arrays = {"canary": jnp.asarray(everyone, jnp.int32), "takes_part": takes_part}
         cohort = reader(everyone).with_arrays(arrays)
-        state = algorithm.init({"x": jnp.zeros(num_canaries)})
+        state = algorithm.init({"x": jnp.zeros(num_canaries, jnp.float32)})
 
         def one(_: Any, state: Any) -> Any:
             return run_round(
@@ -161,8 +161,8 @@ def _canaries(num_exchanges: int, bands: int) -> FederatedAlgorithm:
         del key
         own = data.examples(jnp.zeros(1, jnp.int32))
         canary, x = own["canary"][0], jnp.zeros_like(message.params["x"])
-        present = own["takes_part"][0] * (message.round_index % bands == canary % bands)
-        x = x.at[canary].set(LARGE * present)
+        present = (own["takes_part"][0] > 0) & (message.round_index % bands == canary % bands)
+        x = x.at[canary].set(jnp.where(present, LARGE, 0.0).astype(x.dtype))
         return Reply(ModelUpdate({"x": x}), jnp.asarray(WEIGHT), state, {})
 
     def server(state: _State, mean: ModelUpdate, participation: Participation) -> _State:

@@ -286,7 +286,7 @@ class BatchTraining:
     ) -> None:
         """Adds to the last round what is measured of the settings that run."""
         params = jax.device_get(self.state.server_state.params)
-        shape = metrics["num_reports"].shape
+        shape = metrics["seconds"].shape
         for place in np.flatnonzero(self.state.alive):
             own = jax.tree.map(lambda leaf, place=place: jnp.asarray(leaf[place]), params)
             for name, value in measure(own).items():
