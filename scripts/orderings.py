@@ -389,8 +389,13 @@ def trained(one: Ordering, side: Side, task: fedax.Task, setting: Setting, seed:
                 seed=seed, evaluate_every=1 if side.measure is over_rounds else 0, progress=False,
             )
         except fedax.DivergedError:
-            return {condition.metric: float("nan") for condition in one.conditions}
+            return diverged(one)
     return side.measure(Trained(task, algorithm, result, setting, one.board.target))
+
+
+def diverged(one: Ordering) -> Found:
+    """What a run that diverged comes to."""
+    return {condition.metric: float("nan") for condition in one.conditions}
 
 
 def found_of(one: Ordering, side: Side) -> dict[str, Any]:
@@ -408,12 +413,18 @@ def found_of(one: Ordering, side: Side) -> dict[str, Any]:
     scores = np.array([
         trained(one, side, validating, setting, TUNING_SEED)[metric] for setting in options
     ])
-    best = options[int(np.nanargmax(scores if higher else -scores))]
-    runs = [trained(one, side, next(tasks(seed)), best, seed) for seed in SEEDS]
+    lost = np.isnan(scores).all()
+    best = None if lost else options[int(np.nanargmax(scores if higher else -scores))]
+    runs = [
+        diverged(one) if best is None else trained(one, side, next(tasks(seed)), best, seed)
+        for seed in SEEDS
+    ]
     return {
         "method": side.name, "best": best, "tried": len(options),
         "diverged": int(np.isnan(scores).sum()),
-        "values": {c.metric: [run[c.metric] for run in runs] for c in one.conditions},
+        "values": {c.metric: [
+            None if np.isnan(run[c.metric]) else run[c.metric] for run in runs
+        ] for c in one.conditions},
     }
 
 
@@ -503,8 +514,11 @@ def section(name: str, one: Ordering, row: Mapping[str, Any] | None) -> Iterator
     yield f"| method | best setting | diverged | {' | '.join(metrics)} |"
     yield f"|---|---|---{'|---' * len(metrics)}|"
     for side in row["sides"]:
-        best = ", ".join(f"{key} {value:g}" for key, value in side["best"].items())
-        values = " | ".join(", ".join(f"{v:.4g}" for v in side["values"][m]) for m in metrics)
+        best = ", ".join(f"{key} {value:g}" for key, value in (side["best"] or {}).items())
+        values = " | ".join(
+            ", ".join("diverged" if v is None else f"{v:.4g}" for v in side["values"][m])
+            for m in metrics
+        )
         yield f"| {side['method']} | {best} | {side['diverged']} of {side['tried']} | {values} |"
 
 
