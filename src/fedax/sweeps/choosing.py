@@ -123,7 +123,8 @@ def choose(
       record: rounds of the sweep.
       rule: "train_loss" is the rule of Reddi et al. 2021 (section 4): the mean training loss over
         the last 100 rounds, or over all if there are fewer. Any other metric's name means its last
-        measured value. Whether higher or lower is better follows from the name, see
+        measured value, such as "validation_own_accuracy" for methods whose clients have models of
+        their own. Whether higher or lower is better follows from the name, see
         `fedax.EarlyStopping`, or from "name:max" or "name:min". A metric of the test data, such as
         "test_accuracy", makes the chosen setting look too good: use validation data instead, see
         `fedax.Task`. A function takes the history of a run and returns its score; smaller is
@@ -220,8 +221,8 @@ def require_choosable(
         return
     if algorithm.own_model is None and name.startswith(f"{asked}_own_"):
         raise ValueError(
-            f"Cannot choose by {name}: a method of the sweep has clients without models of their "
-            "own, and only the methods with such models, such as ditto, have this metric."
+            f"Cannot choose by {name}: the clients of one of the methods do not have models of "
+            "their own. Sweep only methods such as ditto, or choose by another metric."
         )
     raise ValueError(unknown("metric to choose by", name, [PAPER_RULE, *measured]))
 
