@@ -60,7 +60,7 @@ class Board(NamedTuple):
       words: the task in a sentence.
     """
 
-    load: Callable[[], fedax.Task]
+    load: Callable[..., fedax.Task]
     rounds: int
     cohort: int
     training: Mapping[str, Any]
