@@ -120,18 +120,34 @@ def noise_multiplier(
     def of(noise: float) -> float:
         return _of(noise, num_rounds, cohort_size, num_clients, delta, bands)
 
-    low, high = 0.0, 1.0
-    while of(high) > epsilon:
-        low, high = high, 2 * high
+    high, high_epsilon = 1.0, of(1.0)
+    while high_epsilon > epsilon:
+        high = 2 * high
+        high_epsilon = of(high)
         if high > MOST_NOISE:
             raise PrivacyError(
                 f"No noise gives epsilon {epsilon:g} with delta "
                 f"{checked_delta(delta, num_clients):.3g} over {num_rounds:,} rounds. Allow a "
                 "larger epsilon or fewer rounds."
             )
+    low, low_epsilon = high / 2, of(high / 2)
+    while low_epsilon <= epsilon:
+        high, high_epsilon, low = low, low_epsilon, low / 2
+        low_epsilon = of(low)
+    tries = 0
     while high - low > PRECISION * high:
-        middle = (low + high) / 2
-        low, high = (low, middle) if of(middle) <= epsilon else (middle, high)
+        # Epsilon is nearly a power of z, and each costs a second: guess, a bit above and below.
+        share = math.log(low_epsilon / epsilon) / math.log(low_epsilon / high_epsilon)
+        aside = PRECISION / 3 * (-1) ** tries
+        middle = low * (high / low) ** share * (1 + aside)
+        tries += 1
+        if tries % 4 == 0 or not low < middle < high:
+            middle = (low + high) / 2
+        reached = of(middle)
+        if reached <= epsilon:
+            high, high_epsilon = middle, reached
+        else:
+            low, low_epsilon = middle, reached
     return high
 
 
