@@ -12,8 +12,6 @@ from __future__ import annotations
 import time
 from typing import Any
 
-import numpy as np
-
 import fedax
 from fedax import privacy
 

@@ -193,7 +193,7 @@ def test_clients_count_alike_and_the_denominator_is_public():
     state, _, info = fedax.run_round(
         algorithm, algorithm.init({"x": jnp.zeros(2, jnp.float32)}), (), cohort, jax.random.key(0)
     )
-    assert np.allclose(state.params["x"], (np.array([0.6, 0.8]) + [0.3, 0.0]) / 4, atol=1e-7)
+    assert np.allclose(state.params["x"], ([*np.array([0.6, 0.8]), 0.3, 0.0]) / 4, atol=1e-7)
     assert info.info == {}
     assert info.accepted.all()
 
@@ -255,7 +255,7 @@ SETTINGS = [
 ]
 
 
-@pytest.mark.parametrize("z, rounds, cohort, clients, bands", SETTINGS)
+@pytest.mark.parametrize(("z", "rounds", "cohort", "clients", "bands"), SETTINGS)
 def test_epsilon_is_dp_accounting_s(z, rounds, cohort, clients, bands):
     assert len(SETTINGS) == 20
     relation = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
@@ -331,7 +331,7 @@ def test_wrappers_go_inside():
     run(fedax.private(fedax.compressed(method("mime"), fedax.codecs.top_k(0.5))))
 
 
-@pytest.mark.parametrize("name, options", [
+@pytest.mark.parametrize(("name", "options"), [
     ("fedavg", {"quantile": 0.5}), ("scaffold", {}), ("mime", {"bands": 2}),
 ])
 def test_resumed_to_the_bit(name, options):
@@ -463,7 +463,7 @@ def limit(z, rounds=1, bands=1):
                            bands=bands)
 
 
-@pytest.mark.parametrize("options, rounds, exchanges", [
+@pytest.mark.parametrize(("options", "rounds", "exchanges"), [
     ({}, 1, 1), ({}, 4, 1), ({}, 1, 3), ({"quantile": 0.5}, 3, 2), ({"bands": 3}, 6, 1),
 ])
 def test_the_audit_of_the_right_mechanism_is_below_its_epsilon(options, rounds, exchanges):

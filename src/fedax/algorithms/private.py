@@ -23,10 +23,9 @@ from fedax.algorithms.clipping import PrivateMessage, PrivateUpload, clipped_rep
 from fedax.clients.precision import sum_dtype, widen
 from fedax.data.cohort_data import ClientExamples
 from fedax.factories import factory
-from fedax.mistakes.algorithm import require_wrappable
-from fedax.privacy.library import PrivacyError, require_libraries
+from fedax.mistakes.algorithm import require_averaged, require_wrappable
+from fedax.privacy.checks import check_settings
 from fedax.privacy.noise import Noise
-from fedax.validate import check_count, check_number
 
 # With an adaptive norm, this share of each exchange's squared budget tells how many were clipped.
 SHARE_OF_BITS = 0.01
@@ -122,8 +121,12 @@ def private(
       >>> from fedax.models import character_lstm
       >>> algorithm = fedax.private(fedax.fedadam(character_lstm(16, 1)), clip=0.3, epsilon=8.0)
     """
-    _check(algorithm, clip, noise_multiplier, delta, epsilon, quantile, clip_learning_rate,
-           bands, horizon, noise_seed)
+    require_wrappable(algorithm, "fedax.private(algorithm, clip)")
+    require_averaged(algorithm, "private")
+    check_settings(
+        clip, noise_multiplier, delta, epsilon, quantile, clip_learning_rate, bands, horizon,
+        noise_seed,
+    )
     exchanges = len(algorithm.exchanges)
     noise = Noise.of(bands, horizon)
     # Of the squared budget 1 / z^2 of a round each exchange has the E-th part.
@@ -197,36 +200,3 @@ def private(
         exchanges=tuple(around(i, exchange) for i, exchange in enumerate(algorithm.exchanges)),
         own_model=own_model_inside(algorithm),
     )
-
-
-def _check(
-    algorithm: FederatedAlgorithm, clip: Any, noise_multiplier: Any, delta: Any, epsilon: Any,
-    quantile: Any, clip_learning_rate: Any, bands: int, horizon: int, noise_seed: int,
-) -> None:
-    """Raises a clear error unless the arguments fit."""
-    require_libraries()
-    require_wrappable(algorithm, "fedax.private(algorithm, clip)")
-    if algorithm.pooled or any(exchange.individual for exchange in algorithm.exchanges):
-        raise ValueError(
-            "private needs an algorithm whose server averages uploads, but this one "
-            + ("trains on the pool of all examples." if algorithm.pooled else
-               "sees them one by one.")
-        )
-    check_number("clip", clip, above=0)
-    check_number("noise_multiplier", noise_multiplier, at_least=0)
-    if delta is not None:
-        check_number("delta", delta, above=0, below=1)
-    if epsilon is not None:
-        check_number("epsilon", epsilon, above=0)
-    if quantile is not None:
-        check_number("quantile", quantile, above=0, below=1)
-    check_number("clip_learning_rate", clip_learning_rate, at_least=0)
-    check_count("bands", bands)
-    check_count("horizon", horizon)
-    check_count("noise_seed", noise_seed, at_least=0, at_most=None)
-    if bands > 1 and quantile is not None:
-        raise PrivacyError(
-            "private cannot combine bands with quantile: correlated noise takes back noise of "
-            "earlier rounds, which a norm that changes would scale differently. Give a fixed clip, "
-            "or bands=1."
-        )

@@ -75,6 +75,21 @@ def require_wrappable(algorithm: Any, call: str) -> None:
         )
 
 
+def require_averaged(algorithm: FederatedAlgorithm, name: str) -> None:
+    """Raises a ValueError around an algorithm whose server does not average uploads.
+
+    Args:
+      algorithm: what is to be wrapped.
+      name: the wrapper's.
+    """
+    if algorithm.pooled or any(exchange.individual for exchange in algorithm.exchanges):
+        raise ValueError(
+            f"{name} needs an algorithm whose server averages uploads, but this one "
+            + ("trains on the pool of all examples." if algorithm.pooled else
+               "sees them one by one.")
+        )
+
+
 def call_state_inits(algorithm: FederatedAlgorithm, params: Params) -> tuple[Any, PyTree]:
     """The server's state before the first round, and a client's initial state."""
     server_state, client_state = (
