@@ -14,6 +14,7 @@ from fedax.algorithm import (
     FederatedAlgorithm,
     Params,
     Participation,
+    PublicParticipation,
     PyTree,
     Reply,
     WrapperState,
@@ -155,11 +156,9 @@ def private(
             return clipped_reply(reply, state, message, tells=quantile is not None)
 
         def server(
-            state: WrapperState, total: PrivateUpload, participation: Participation
+            state: WrapperState, total: PrivateUpload, participation: PublicParticipation
         ) -> WrapperState:
             expected, key = participation.expected, participation.key
-            assert expected is not None
-            assert key is not None
             for word in (noise_seed % 2**32, noise_seed // 2**32):
                 key = jax.random.fold_in(key, word)
             own, norm = state.own, state.own.clip[index]

@@ -200,7 +200,9 @@ def last_upload(bench: Bench, dtype: Any) -> Any:
                     *jax.tree.map(lambda leaf: jnp.stack([leaf] * 5), (upload, reply.weight))
                 )
             one = jnp.int32(1)
-            who = Participation(one, one, one, jnp.float32(1), key)
+            who = Participation(one, one, one)
+            if exchange.total:
+                who = PublicParticipation(one, jnp.float32(1), key)
             state = call_server(exchange, place, state, upload, who)
         return upload
 

@@ -130,7 +130,9 @@ def communication(
             upload = reply.upload
             if exchange.individual:
                 upload = Individual(*jax.tree.map(lambda x: x[None], (upload, reply.weight)))
-            who = Participation(one, one, one, jnp.float32(1), key)
+            who = Participation(one, one, one)
+            if exchange.total:
+                who = PublicParticipation(one, jnp.float32(1), key)
             state = call_server(exchange, place, state, upload, who)
 
     require_algorithm(algorithm, "fedax.communication(algorithm, model, examples)")

@@ -53,7 +53,7 @@ def epsilon(
     delta: float | None = None,
     bands: int = 1,
 ) -> float:
-    """The epsilon that so many rounds guarantee.
+    """The epsilon that a number of rounds guarantees.
 
     Args:
       noise_multiplier: z >= 0, the noise's standard deviation over the clipping norm.
@@ -95,7 +95,7 @@ def noise_multiplier(
     delta: float | None = None,
     bands: int = 1,
 ) -> float:
-    """The least noise multiplier with which so many rounds guarantee this epsilon.
+    """The least noise multiplier with which a number of rounds guarantees this epsilon.
 
     Args:
       epsilon: above 0.

@@ -33,7 +33,7 @@ class Noise(NamedTuple):
 
     @classmethod
     def of(cls, bands: int, horizon: int) -> Noise:
-        """The noise of so many bands, best for so many rounds."""
+        """Noise of `bands` bands, best for `horizon` rounds."""
         return cls(np.ones(1) if bands == 1 else banded(bands, max(horizon, bands)))
 
     def init(self, like: PyTree) -> PyTree:

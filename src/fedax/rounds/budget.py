@@ -35,14 +35,14 @@ class Mechanism(NamedTuple):
     num_clients: int
 
     def epsilon(self, rounds: int) -> float:
-        """What so many rounds guarantee."""
+        """What a number of rounds guarantees."""
         return epsilon(
             self.noise_multiplier, rounds, cohort_size=self.cohort_size,
             num_clients=self.num_clients, delta=self.delta, bands=self.bands,
         )
 
     def guarantee(self, rounds: int) -> dict[str, Any]:
-        """The guarantee of so many rounds, for a summary; without noise its epsilon is None."""
+        """The guarantee of some rounds, for a summary; without noise its epsilon is None."""
         reached = self.epsilon(rounds)
         return {
             "epsilon": reached if math.isfinite(reached) else None, "delta": self.delta,

@@ -17,6 +17,7 @@ from fedax.algorithm import (
     FederatedAlgorithm,
     Individual,
     Participation,
+    PublicParticipation,
     PyTree,
     Reply,
     at_round,
@@ -292,15 +293,12 @@ def _run_exchange(
             ).astype(like.dtype),
             sums.upload, sums.like,
         )
-    participation = Participation(
-        num_clients=cohort.num_clients,
-        cohort_size=(cohort.dropped_at != NOBODY).sum(dtype=jnp.int32),
-        num_reports=sums.num_reports,
-    )
+    cohort_size = (cohort.dropped_at != NOBODY).sum(dtype=jnp.int32)
+    participation = Participation(cohort.num_clients, cohort_size, sums.num_reports)
     if exchange.total:
-        expected = participation.cohort_size if cohort.expected is None else cohort.expected
-        participation = participation._replace(
-            expected=expected.astype(jnp.float32), key=server_key
+        expected = cohort_size if cohort.expected is None else cohort.expected
+        participation = PublicParticipation(
+            cohort.num_clients, expected.astype(jnp.float32), server_key
         )
     updated = call_server(exchange, place, server_state, upload, participation)
     # Not of two values, so that it stays one number for many settings side by side.
