@@ -14,7 +14,7 @@ from fedax.devices import ending
 if ending.is_command_line():  # what follows takes seconds to import
     ending.set_guard()
 
-from fedax import codecs, optimizers, pictures, theory
+from fedax import attacks, codecs, optimizers, pictures, robust_means, theory
 from fedax.algorithm import (
     Exchange,
     FederatedAlgorithm,
@@ -27,6 +27,7 @@ from fedax.algorithms import (
     adaalter,
     afl,
     apfl,
+    attacked,
     batch_statistics,
     centralised,
     cmime,
@@ -69,6 +70,7 @@ from fedax.algorithms import (
     pfnm,
     plateau_lengths,
     qfedavg,
+    robust,
     scaffnew,
     scaffold,
     server_only,
@@ -158,6 +160,8 @@ __all__ = [
     "advise",
     "afl",
     "apfl",
+    "attacked",
+    "attacks",
     "base_optimizers",
     "batch_statistics",
     "centralised",
@@ -229,6 +233,8 @@ __all__ = [
     "quadratic_task",
     "read_data",
     "regression",
+    "robust",
+    "robust_means",
     "run_round",
     "sampler",
     "save_params",

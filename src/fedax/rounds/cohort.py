@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
 from fedax.algorithm import (
@@ -23,10 +22,10 @@ from fedax.algorithm import (
 )
 from fedax.clients.precision import widen
 from fedax.data.cohort_data import NOBODY, ClientData, CohortData
-from fedax.devices.mesh import AXIS, REPLICATED, SPREAD
+from fedax.devices.mesh import AXIS, REPLICATED, SPREAD, add_up
 from fedax.measures.diagnostics import Directions, direction, round_geometry
 from fedax.mistakes.algorithm import call_broadcast, call_client, call_report, call_server
-from fedax.rounds.uploads import acceptable, all_finite, finite_beside
+from fedax.rounds.uploads import acceptable, all_finite, finite_beside, weighted_sum
 
 # Info that adds up over the exchanges of a round.
 BITS = {"bits_up", "bits_down"}
@@ -66,6 +65,7 @@ class _Client(NamedTuple):
     repeat: Array  # how often it stands before this place in the cohort
     accepted: Array  # False from its first upload on that is not finite
     state: PyTree
+    client_id: Array
 
 
 class _Sums(NamedTuple):
@@ -141,7 +141,7 @@ def run_round(
     clients = _Client(
         cohort.starts, cohort.num_examples, key=cohort.client_ids,  # a key for each exchange, below
         repeat=cohort.repeats, accepted=jnp.ones(cohort.client_ids.shape, bool),
-        state=client_states,
+        state=client_states, client_id=cohort.client_ids,
     )
     info: dict[str, tuple[Array, Array]] = {}
     num_reports = num_local_steps = jnp.zeros((), jnp.int32)
@@ -257,16 +257,17 @@ def _run_exchange(
 ) -> tuple[Any, _Client, dict[str, tuple[Array, Array]], Array, Array]:
     """One exchange: the server state and the clients after it, its info, reports and steps."""
     message = call_broadcast(exchange, place, server_state)
+    one_by_one = exchange.individual or exchange.collusion is not None
 
     def answer(message: PyTree, arrays: Mapping[str, Array], client: _Client) -> Any:
         data = ClientData(
             arrays, client.start, client.num_examples, cohort.capacity, client.repeat,
-            cohort.largest,
+            cohort.largest, client.client_id,
         )
         reply = call_client(exchange, place, message, client.state, data, client.key)
         if not diagnostics:
             reply = reply._replace(model_delta=None)
-        return _guarded(reply, client, exchange.individual)
+        return _guarded(reply, client, one_by_one)
 
     def map_clients(
         message: PyTree, arrays: Mapping[str, Array], clients: _Client
@@ -277,9 +278,14 @@ def _run_exchange(
         map_clients = _over_devices(map_clients, mesh)
     sums, kept = map_clients(message, cohort.arrays, clients)
     any_report = sums.weight > 0
-    if exchange.individual:
+    if one_by_one:
         upload = Individual(*kept.individual)
-    else:
+        if exchange.collusion is not None:
+            upload = exchange.collusion(upload, cohort.client_ids)
+        if not exchange.individual:
+            total = jax.tree.map(partial(weighted_sum, upload.weights), upload.uploads)
+            sums = sums._replace(upload=total)
+    if not exchange.individual:
         upload = jax.tree.map(
             lambda total, like: (
                 total / jnp.where(any_report, sums.weight, 1).astype(total.dtype)
@@ -317,7 +323,7 @@ def _guarded(reply: Reply, client: _Client, individual: bool) -> tuple[_Sums, _K
     """
     weight = widen(reply.weight)
     absent = client.num_examples == 0  # a filler, or dropped out: what it says is not looked at
-    accepted = client.accepted & (acceptable(reply, individual=individual) | absent)
+    accepted = client.accepted & (acceptable(reply) | absent)
     counts = accepted & ~absent
     weight = jnp.where(counts, weight, 0)
 
@@ -399,7 +405,7 @@ def _over_devices(map_clients: Any, mesh: Mesh) -> Any:
         accepted = jnp.zeros(share * mesh.size, jnp.int32)
         place = (jax.lax.axis_index(AXIS) * share,)
         accepted = jax.lax.dynamic_update_slice(accepted, kept.accepted.astype(jnp.int32), place)
-        return *_add_up((sums, accepted)), kept
+        return *add_up((sums, accepted)), kept
 
     spread = jax.shard_map(
         on_a_device, mesh=mesh, in_specs=(REPLICATED, SPREAD, SPREAD),
@@ -412,38 +418,6 @@ def _over_devices(map_clients: Any, mesh: Mesh) -> Any:
         return sums, jax.lax.with_sharding_constraint(kept, NamedSharding(mesh, REPLICATED))
 
     return everywhere
-
-
-def _add_up(tree: PyTree) -> PyTree:
-    """The sum over the devices, in as few collectives as can be: each costs a wait for all.
-
-    That is one for each floating point dtype. Whole numbers (int32) go with float32 or float64 as
-    two of 16 bits each, whose sums over up to 256 devices are exact there.
-    """
-    leaves, structure = jax.tree.flatten(tree)
-    parts = [_halves(leaf) if leaf.dtype == jnp.int32 else [leaf] for leaf in leaves]
-    flat = [part for of_leaf in parts for part in of_leaf]
-    summed: list[Any] = [None] * len(flat)
-    for dtype in {part.dtype: None for part in flat}:
-        places = [i for i, part in enumerate(flat) if part.dtype == dtype]
-        total = jax.lax.psum(jnp.concatenate([flat[i].ravel() for i in places]), AXIS)
-        ends = np.cumsum([flat[i].size for i in places])[:-1]
-        for i, part in zip(places, jnp.split(total, ends), strict=True):
-            summed[i] = part.reshape(flat[i].shape)
-    whole = iter(summed)
-    return jax.tree.unflatten(structure, [
-        _joined(next(whole), next(whole)) if leaf.dtype == jnp.int32 else next(whole)
-        for leaf in leaves
-    ])
-
-
-def _halves(whole: Array) -> list[Array]:
-    """The high and the low 16 bits of int32 numbers."""
-    return [(whole >> 16).astype(float), (whole & 0xFFFF).astype(float)]
-
-
-def _joined(high: Array, low: Array) -> Array:
-    return (high.astype(jnp.int32) << 16) + low.astype(jnp.int32)
 
 
 def _select(condition: Array, true: PyTree, false: PyTree) -> PyTree:
