@@ -41,7 +41,7 @@ def little_is_enough(z: float | Array | None = None) -> Attack:
 
     def together(arrays: Array, hostile: Array, honest: Array) -> Array:
         mean = _mean(arrays, hostile)
-        deviation = jnp.sqrt(_mean(jnp.square(arrays - mean), hostile))
+        deviation = jnp.sqrt(_mean(jnp.square(arrays - mean[None]), hostile))
         farther = jnp.asarray(_largest_z(hostile, honest) if z is None else z, arrays.dtype)
         return mean - farther * deviation
 

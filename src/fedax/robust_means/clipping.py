@@ -33,8 +33,8 @@ def norm_bound(bound: float | Array = 1.0) -> RobustMean:
     Example:
       >>> import jax.numpy as jnp
       >>> from fedax.robust_means import norm_bound
-      >>> norm_bound(1.0).each(jnp.array([3.0, 4.0])).tolist()
-      [0.6, 0.8]
+      >>> norm_bound(5.0).each(jnp.array([6.0, 8.0])).tolist()
+      [3.0, 4.0]
     """
     check_number("bound", bound, above=0)
 
@@ -81,7 +81,7 @@ def centred_clipping(radius: float | Array = 1.0, num_iterations: int = 1) -> Ro
 
     def combine(uploads: Array, weights: Array, centre: Array) -> tuple[Array, Array]:
         def step(_: Array, v: Array) -> Array:
-            away = uploads - v
+            away = uploads - v[None]
             factors = jax.vmap(lambda norm: _factor(norm, radius))(norms(away))
             return v + uniform_mean(away * factors[:, None], weights > 0)
 

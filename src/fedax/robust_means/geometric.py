@@ -57,7 +57,7 @@ def geometric_median(
         least = jnp.asarray(smoothing, uploads.dtype)
 
         def step(_: Array, v: Array) -> Array:
-            betas = alphas / jnp.maximum(least, norms(uploads - v))
+            betas = alphas / jnp.maximum(least, norms(uploads - v[None]))
             total = betas.sum()
             shares = betas / jnp.where(total > 0, total, 1)
             return jnp.dot(shares, uploads, precision="highest")
