@@ -40,6 +40,9 @@ NEAR = 0.02
 NUM_RATES, NUM_OTHERS = 4, 3
 NUM_SETTINGS = NUM_RATES * NUM_OTHERS
 
+# What is recorded of a run that diverged.
+DIVERGED = {"accuracy": None, "worst_tenth": None, "rounds": None, "own": False}
+
 Cell = dict[str, Any]
 Build = Callable[..., fedax.FederatedAlgorithm]
 
@@ -52,11 +55,12 @@ class Board(NamedTuple):
       rounds, cohort: of every run.
       training: local training.
       rate: of clients that plain SGD bears; all grids lie around it.
-      target: accuracy to be reached, fixed before anything was run.
+      target: accuracy to be reached, fixed before the board was run. Four cells of digits with
+        logistic regression had been tried by then.
       words: the task in a sentence.
     """
 
-    load: Callable[[], fedax.Task]
+    load: Callable[..., fedax.Task]
     rounds: int
     cohort: int
     training: Mapping[str, Any]
@@ -221,13 +225,16 @@ def loaded(board: Board) -> tuple[fedax.Task, fedax.Task]:
 def trained(
     board: Board, task: fedax.Task, algorithm: fedax.FederatedAlgorithm, seed: int
 ) -> dict[str, Any]:
-    """A run's metrics: of clients' own models where the method has such."""
+    """A run's metrics, of clients' own models where the method has such; None if it diverged."""
     with warnings.catch_warnings():  # of settings that do not train, which are among those tried
         warnings.simplefilter("ignore", RuntimeWarning)
-        result = fedax.train(
-            task, algorithm, num_rounds=board.rounds, cohort_size=board.cohort, seed=seed,
-            evaluate_every=board.rounds // EVALUATIONS, progress=False,
-        )
+        try:
+            result = fedax.train(
+                task, algorithm, num_rounds=board.rounds, cohort_size=board.cohort, seed=seed,
+                evaluate_every=board.rounds // EVALUATIONS, progress=False,
+            )
+        except fedax.DivergedError:
+            return DIVERGED
     prefix = "test_own_" if "test_own_accuracy" in result.test else "test_"
     curve = [
         (index + 1, metrics[f"{prefix}accuracy"])
@@ -242,31 +249,26 @@ def trained(
     }
 
 
-def tried(board: Board, task: fedax.Task, make: Build, one: Mapping[str, Any]) -> float:
-    """The accuracy of a setting on validation data; NaN if it diverged."""
-    try:
-        return trained(board, task, make(**one), TUNING_SEED)["accuracy"]
-    except fedax.DivergedError:
-        return float("nan")
-
-
 def cell(name: str, task_name: str) -> Cell:
     """Tunes a method on a task, and trains it with the best setting."""
     board, began = TASKS[task_name], time.perf_counter()
     task, validating = loaded(board)
     make, options = build(name, board, task), settings(name, board)
-    scores = np.array([tried(board, validating, make, one) for one in options])
-    best = options[int(np.nanargmax(scores))]
-    algorithm = make(**best)
+    scores = np.array([  # NaN where a setting diverged
+        trained(board, validating, make(**one), TUNING_SEED)["accuracy"] for one in options
+    ], float)
+    lost = bool(np.isnan(scores).all())
+    best = None if lost else options[int(np.nanargmax(scores))]
+    algorithm = make(**(best or options[0]))
     sent = fedax.communication(algorithm, task.model, task.train.client_at(0))
-    runs = [trained(board, task, algorithm, seed) for seed in SEEDS]
+    runs = [DIVERGED if lost else trained(board, task, algorithm, seed) for seed in SEEDS]
     return {
         "task": task_name, "method": name, "best": best, "tried": len(options),
         "diverged": int(np.isnan(scores).sum()),
-        "near": float(np.mean(scores >= np.nanmax(scores) - NEAR)),
+        "near": 0.0 if lost else float(np.mean(scores >= np.nanmax(scores) - NEAR)),
         "bytes_a_round": board.cohort * (sent.bytes_down + sent.bytes_up),
         **{key: [run[key] for run in runs] for key in ("accuracy", "worst_tenth", "rounds")},
-        "own": runs[0]["own"], "seconds": round(time.perf_counter() - began, 1),
+        "own": any(run["own"] for run in runs), "seconds": round(time.perf_counter() - began, 1),
         "fedax": fedax.__version__,
     }
 
@@ -286,7 +288,7 @@ def train(path: Path, task_name: str, chosen: Sequence[str]) -> None:
         found = cell(name, task_name)
         with path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(found) + "\n")
-        print(name, f"{np.mean(found['accuracy']):.4f}", found["best"], flush=True)
+        print(name, _accuracy(found), found["best"], flush=True)
 
 
 def page(cells: Sequence[Cell]) -> str:
@@ -339,15 +341,16 @@ def rows(cells: Sequence[Cell]) -> Iterator[str]:
         "| diverged | best setting |"
     )
     yield "|---|---|---|---|---|---|---|---|"
-    for one in sorted(cells, key=lambda one: -np.mean(one["accuracy"])):
+    for one in sorted(cells, key=_worst_last):
         reached = None not in one["rounds"]
         rounds = np.mean(one["rounds"]) if reached else None
         best = ", ".join(
-            f"{key} {value:g}{' (edge)' * at_edge(one, key)}" for key, value in one["best"].items()
+            f"{key} {value:g}{' (edge)' * at_edge(one, key)}"
+            for key, value in (one["best"] or {}).items()
         )
         yield "| " + " | ".join([
             one["method"] + (" (own)" if one["own"] else ""),
-            _spread(one["accuracy"]), _spread(one["worst_tenth"]),
+            _accuracy(one), _spread(one["worst_tenth"]),
             "-" if rounds is None else f"{rounds:.0f}",
             "-" if rounds is None else f"{rounds * one['bytes_a_round'] / 1e6:.3g}",
             f"{100 * one['near']:.0f}%", f"{one['diverged']} of {one['tried']}", best,
@@ -360,6 +363,19 @@ def at_edge(one: Cell, key: str) -> bool:
         return False  # a user's method, which need not be there
     tried = [setting[key] for setting in settings(one["method"], TASKS[one["task"]])]
     return one["best"][key] in (min(tried), max(tried))
+
+
+def _worst_last(one: Cell) -> float:
+    """By what rows are sorted; those that diverged with a seed are the last."""
+    return np.inf if None in one["accuracy"] else -np.mean(one["accuracy"])
+
+
+def _accuracy(one: Cell) -> str:
+    """The accuracy, or what diverged."""
+    if one["best"] is None:
+        return "all settings diverged"
+    lost = one["accuracy"].count(None)
+    return f"{lost} of {len(SEEDS)} seeds diverged" if lost else _spread(one["accuracy"])
 
 
 def _spread(values: Sequence[float | None]) -> str:

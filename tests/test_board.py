@@ -83,6 +83,44 @@ def test_a_cell_of_a_method_with_own_models_is_measured_by_them(monkeypatch):
     assert found["diverged"] == 0
 
 
+def diverging(*, seeds):
+    """`fedax.train`, with which runs of these seeds diverge."""
+
+    def train(task, algorithm, *, seed, **options):
+        if seed in seeds:
+            raise fedax.DivergedError("It diverged.")
+        return TRAIN(task, algorithm, seed=seed, **options)
+
+    return train
+
+
+TRAIN = fedax.train
+
+
+@pytest.mark.parametrize(("seeds", "said", "diverged"), [
+    ((0, 1, 2, 3), "all settings diverged", 1), ((2,), "1 of 3 seeds diverged", 0),
+])
+def test_what_diverges_is_recorded(monkeypatch, tmp_path, capsys, seeds, said, diverged):
+    """All settings of the tuning seed, or a final seed: a row says so, and the command goes on."""
+    monkeypatch.setitem(board.TASKS, "digits", TINY)
+    monkeypatch.setattr(board, "settings", lambda *_: [{"client_learning_rate": 0.3}])
+    monkeypatch.setattr(fedax, "train", diverging(seeds=seeds))
+    path = tmp_path / "cells.jsonl"
+    board.main(["train", "digits", "test_board.mine", "fedavg", "--file", str(path)])
+    assert capsys.readouterr().out.count(said) == 2
+    cells = board.known(path)
+    assert len(cells) == 2
+    for one in cells:
+        assert one["accuracy"].count(None) == len(set(seeds) - {0})
+        assert one["diverged"] == diverged
+    better = cells[0] | {"method": "test_board.better", "accuracy": [0.1, 0.1, 0.1],
+                         "best": {"client_learning_rate": 0.3}}
+    shown = list(board.rows([*cells, better]))[2:]
+    assert "test_board.better" in shown[0]
+    assert all(f"| {said} |" in row for row in shown[1:])
+    assert json.loads(path.read_text("utf-8").splitlines()[0], parse_constant=pytest.fail)
+
+
 @pytest.mark.quick
 def test_the_page_is_of_the_cells():
     cells = board.known(board.CELLS)

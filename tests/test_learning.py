@@ -9,6 +9,7 @@ import pytest
 
 import fedax
 from fedax.cli.main import run_command
+from fedax.rounds.learning import Learning
 
 
 def data(scale=1.0):
@@ -66,6 +67,47 @@ def test_each_is_said_once_with_its_cure(tmp_path, model, options, words, folder
     found = said(model, **options, **({"out": tmp_path / "run"} if folder else {}))
     assert len(found) == 1
     assert words in found[0]
+
+
+def normalised(key):
+    stats = {"first": {"mean": jnp.zeros(2)}, "last": {"mean": jnp.zeros(2)}}
+    return {"params": init(key), "shift": jnp.zeros(2), "batch_stats": stats}
+
+
+NORMALISED = fedax.classification(normalised, lambda p, x: apply(p["params"], x) + p["shift"])
+
+
+def with_statistics(where, rate=0.3):
+    return fedax.batch_statistics(
+        fedax.fedavg(NORMALISED, rate), NORMALISED, where, lambda params, batch, mask: params
+    )
+
+
+def decayed(build):
+    return fedax.local_update_decay(
+        build, NORMALISED, client_learning_rate=0.3, server_learning_rate=None
+    )
+
+
+@pytest.mark.parametrize(("algorithm", "words"), [
+    (with_statistics("batch_stats"), None),
+    (with_statistics(lambda name: name.startswith("batch_stats")), None),
+    (fedax.personal(with_statistics("batch_stats"), NORMALISED, "shift"), None),
+    (decayed(lambda rate, _: with_statistics("batch_stats", rate)), None),
+    (decayed(lambda rate, _: fedax.fedavg(NORMALISED, rate)), "nn.GroupNorm"),
+    (fedax.personal(fedax.fedavg(NORMALISED), NORMALISED, "shift"), "nn.GroupNorm"),
+    (with_statistics("shift"), "'batch_stats.first.mean', 'batch_stats.last.mean'"),
+    (with_statistics("batch_stats.first"), "Add ['batch_stats.last.mean'] to where"),
+    (decayed(lambda rate, _: with_statistics("batch_stats.first", rate)),
+     "Add ['batch_stats.last.mean'] to where"),
+])
+def test_statistics_are_named_that_no_method_updates(algorithm, words):
+    """`batch_statistics` may be inside others, and choose some statistics only."""
+    task = fedax.Task(NORMALISED, data())
+    state = fedax.initial_state(task, algorithm)
+    found = Learning(task, 0).begin(state, algorithm)
+    assert len(found) == (words is not None)
+    assert all(words in sentence for sentence in found)
 
 
 @pytest.mark.parametrize("model", [

@@ -13,7 +13,7 @@ import fedax
 from fedax.algorithm import Reply
 from fedax.devices.mesh import client_mesh
 from fedax.rounds.padding import is_known
-from fedax.rounds.uploads import acceptable
+from fedax.clients.uploads import acceptable
 
 
 @pytest.fixture(autouse=True)

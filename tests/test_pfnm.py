@@ -12,7 +12,8 @@ import pytest
 
 from fedax import FederatedDataset, Task, classification, train
 from fedax.algorithm import Individual, Participation, WrapperState
-from fedax.algorithms.elastic import ElasticUpload, elastic
+from fedax.algorithms.elastic import elastic
+from fedax.algorithms.elastic_upload import ElasticUpload
 from fedax.algorithms.matching import (
     Atoms,
     Matching,

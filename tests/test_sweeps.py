@@ -12,8 +12,11 @@ import pytest
 import fedax
 from fedax.factories import partition
 from fedax.optimizers.base_optimizers import adam, sgdm
+from fedax.report.sweep_page import runs_of_settings
+from fedax.rounds.measurements import evaluated_metrics
 from fedax.rounds.options import Settings
 from fedax.sweeps.batch import BatchTraining, varying
+from fedax.sweeps.choosing import choose
 from fedax.sweeps.planning import CPU_BYTES, CPU_MOST, Entry, groups, plan, side_by_side
 
 
@@ -49,8 +52,8 @@ def trained_together(task, algorithms, num_rounds=6, seed=3, places=None, **opti
 
 def alone(task, algorithm, num_rounds=6, seed=3, **options):
     return fedax.train(
-        task, algorithm, num_rounds=num_rounds, seed=seed, cohort_size=3, progress=False,
-        **{"evaluate_every": 0, **options},
+        task, algorithm, num_rounds=num_rounds, seed=seed, progress=False,
+        **{"cohort_size": 3, "evaluate_every": 0, **options},
     )
 
 
@@ -147,6 +150,109 @@ def test_test_metrics_are_those_of_the_single_run(task):
         np.testing.assert_allclose(
             columns["test_loss"][place], history["test_loss"], rtol=1e-12
         )
+
+
+@pytest.fixture(scope="module")
+def divided():
+    """Twelve clients, who have training, validation and test examples each."""
+    generator = np.random.default_rng(1)
+    x = generator.normal(size=(180, 3))
+    slopes = np.repeat(generator.normal(size=(12, 3)), 15, axis=0)
+    y = ((x * slopes).sum(1) > 0).astype(np.int32)
+    data = fedax.FederatedDataset.from_arrays({"x": x, "y": y}, np.repeat(np.arange(12), 15))
+    train, validation, test = data.split(0.3, validation=0.2)
+    model = fedax.classification(
+        lambda key: {"w": jax.random.normal(key, (3, 2)), "b": jnp.zeros(2)},
+        lambda params, x: x @ params["w"] + params["b"][None],
+    )
+    return fedax.Task(model, train, test, validation=validation, name="signs")
+
+
+OWN = {
+    "ditto": lambda model, a, b: fedax.ditto(model, a, attraction=b, batch_size=4),
+    "apfl": lambda model, a, b: fedax.apfl(model, a, mixture=b, batch_size=4),
+    "personal+fedavg": lambda model, a, b: fedax.personal(
+        fedax.fedavg(model, a, b, batch_size=4), model, "w"
+    ),
+    "perfedavg, without client states": lambda model, a, b: fedax.perfedavg(
+        model, a, inner_learning_rate=b, batch_size=4
+    ),
+    "ditto inside local_update_decay": lambda model, a, b: fedax.local_update_decay(
+        lambda rate, _: fedax.ditto(model, rate, attraction=0.1, batch_size=4),
+        model, a, None, client_decay=b, window=1, patience=1, cooldown=0,
+    ),
+}
+
+
+@pytest.mark.parametrize("method", OWN)
+def test_metrics_of_own_models_are_those_of_the_single_run(divided, method):
+    pairs = [(0.5, 0.25), (0.3, 0.75), (0.2, 0.5)]
+    algorithms = [OWN[method](divided.model, *pair) for pair in pairs]
+    columns, _ = trained_together(divided, algorithms, evaluate_every=2)
+    kinds = [f"{kind}{metric}" for metric in ("loss", "accuracy")
+             for kind in ("own_", "own_mean_", "own_worst_tenth_", "worst_tenth_", "")]
+    for place, algorithm in enumerate(algorithms):
+        history = alone(divided, algorithm, evaluate_every=2).history
+        for name in [f"{part}_{kind}" for part in ("validation", "test") for kind in kinds]:
+            assert np.isfinite(columns[name][place, -1])
+            np.testing.assert_allclose(
+                columns[name][place], history[name], rtol=1e-12, err_msg=name
+            )
+
+
+def test_the_best_setting_is_chosen_by_the_clients_own_models(divided, tmp_path):
+    """Every measured name can choose; the page has the columns, and who has no own models none."""
+    found = fedax.sweep(
+        divided, {"ditto": fedax.ditto, "fedavg": fedax.fedavg},
+        {"client_learning_rate": [0.5, 0.01], "ditto.attraction": [0.0, 1.0]}, num_rounds=4,
+        cohort_size=4, out=tmp_path / "two", progress=False,
+    )
+    table = found.record.results().set_index("setting")
+    name = "test_own_mean_accuracy"
+    own = table[table.algorithm == "ditto"][name]
+    assert own.notna().all()
+    assert table[table.algorithm == "fedavg"][name].isna().all()
+    choice = choose(found.record, name)
+    assert choice.mean[choice.methods["ditto"].best] == own.max()
+    assert choice.methods["fedavg"].best is None
+    assert choice.methods["fedavg"].diverged == []
+    page = (tmp_path / "two" / "report.html").read_text("utf-8")
+    assert "test own accuracy" in page
+    assert "test own worst tenth accuracy" in page
+    assert not any(run.diverged for run in runs_of_settings(found.record, range(6), {}))
+    for metric in evaluated_metrics(divided, fedax.ditto(divided.model)):
+        choose(found.record, metric)
+
+
+@pytest.mark.parametrize("halving", [None, 2])
+def test_a_sweep_by_own_models_takes_the_best(divided, halving):
+    found = fedax.sweep(
+        divided, fedax.ditto, {"client_learning_rate": [0.5, 0.1, 0.01], "batch_size": 4},
+        num_rounds=4, cohort_size=4, choose="validation_own_loss", halving=halving, progress=False,
+    )
+    rates = (0.5, 0.1, 0.01)
+    losses = [
+        alone(
+            divided, fedax.ditto(divided.model, rate, batch_size=4), 4, 0, cohort_size=4,
+            evaluate_every=None,
+        )
+        for rate in rates
+    ]
+    losses = [result.history["validation_own_loss"][-1] for result in losses]
+    assert found.best().values["client_learning_rate"] == rates[np.argmin(losses)]
+
+
+def test_methods_without_own_models_are_refused_before_training(divided, task):
+    def swept(task, methods, rule):
+        fedax.sweep(task, methods, {"client_learning_rate": [0.1]}, num_rounds=1,
+                    cohort_size=2, choose=rule, progress=False)
+
+    with pytest.raises(ValueError, match="Cannot choose by test_own_accuracy: the clients"):
+        swept(divided, ["ditto", "fedavg"], "test_own_accuracy")
+    with pytest.raises(ValueError, match="metric to choose by"):  # of eight clients
+        swept(task, "ditto", "test_own_worst_tenth_loss")
+    with pytest.raises(ValueError, match="metric to choose by"):
+        swept(task, "fedavg", "test_worst_tenth_loss")
 
 
 def test_redrawn_samples_and_training_losses_are_those_of_the_single_run(task):

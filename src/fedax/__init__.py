@@ -14,7 +14,7 @@ from fedax.devices import ending
 if ending.is_command_line():  # what follows takes seconds to import
     ending.set_guard()
 
-from fedax import attacks, codecs, optimizers, pictures, robust_means, theory
+from fedax import attacks, codecs, optimizers, pictures, privacy, robust_means, theory
 from fedax.algorithm import (
     Exchange,
     FederatedAlgorithm,
@@ -69,6 +69,7 @@ from fedax.algorithms import (
     pfedme,
     pfnm,
     plateau_lengths,
+    private,
     qfedavg,
     robust,
     scaffnew,
@@ -78,7 +79,7 @@ from fedax.algorithms import (
 )
 from fedax.clients.local_steps import LocalResult
 from fedax.clients.local_training import LocalMessage, LocalOptions, LocalTraining
-from fedax.contract import check_algorithm
+from fedax.contract import audit_privacy, check_algorithm
 from fedax.data import ClientData, CohortReader, DataError, FederatedDataset, read_data
 from fedax.data.preparing import Table, fit_table
 from fedax.data.task import Task
@@ -162,6 +163,7 @@ __all__ = [
     "apfl",
     "attacked",
     "attacks",
+    "audit_privacy",
     "base_optimizers",
     "batch_statistics",
     "centralised",
@@ -228,6 +230,8 @@ __all__ = [
     "pictures",
     "plateau_lengths",
     "predict",
+    "privacy",
+    "private",
     "qfedavg",
     "quadratic_model",
     "quadratic_task",

@@ -40,6 +40,7 @@ from fedax.algorithms.personal import personal
 from fedax.algorithms.pfedme import pfedme
 from fedax.algorithms.pfnm import pfnm
 from fedax.algorithms.plateau import plateau_lengths
+from fedax.algorithms.private import private
 from fedax.algorithms.qfedavg import qfedavg
 from fedax.algorithms.robust import robust
 from fedax.algorithms.scaffnew import scaffnew
@@ -94,6 +95,7 @@ __all__ = [
     "pfedme",
     "pfnm",
     "plateau_lengths",
+    "private",
     "qfedavg",
     "robust",
     "scaffnew",

@@ -19,7 +19,7 @@ from fedax.attacks import Attack, sign_flip
 from fedax.clients.precision import widen
 from fedax.data.cohort_data import ClientExamples
 from fedax.factories import factory
-from fedax.mistakes.algorithm import require_algorithm
+from fedax.mistakes.algorithm import require_wrappable
 from fedax.mistakes.errors import kind_of
 from fedax.validate import check_count, check_number
 
@@ -75,7 +75,7 @@ def attacked(
       >>> lied_to = fedax.attacked(method, fedax.attacks.sign_flip(3.0), share=0.2)
       >>> algorithm = fedax.robust(lied_to, fedax.robust_means.coordinate_median())
     """
-    require_algorithm(algorithm, "fedax.attacked(algorithm, attack)")
+    require_wrappable(algorithm, "fedax.attacked(algorithm, attack)")
     attack = sign_flip() if attack is None else attack
     if not isinstance(attack, Attack):
         raise TypeError(

@@ -6,10 +6,7 @@ printed in the supplement of the submission).
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, get_args
-
-import jax
-import jax.numpy as jnp
+from typing import NamedTuple, get_args
 
 from fedax.algorithm import (
     Array,
@@ -24,9 +21,15 @@ from fedax.algorithm import (
     Reply,
     WrapperState,
     own_model_inside,
-    with_pseudo_gradient,
 )
 from fedax.algorithms.division import require_whole
+from fedax.algorithms.elastic_upload import (
+    ElasticUpload,
+    inner_of,
+    mean_sensitivity,
+    require_scalable,
+    scaled_inner,
+)
 from fedax.algorithms.sensitivity import (
     Output,
     Sensitivity,
@@ -39,8 +42,7 @@ from fedax.codecs.codec import sent_around
 from fedax.data.cohort_data import ClientExamples
 from fedax.data.hold_out import hold_out
 from fedax.factories import factory
-from fedax.mistakes.algorithm import require_algorithm
-from fedax.mistakes.errors import AlgorithmError, kind_of
+from fedax.mistakes.algorithm import require_wrappable
 from fedax.mistakes.model import require_model
 from fedax.validate import check_choice, check_count, check_number
 
@@ -50,18 +52,6 @@ class ElasticMessage(NamedTuple):
 
     inner: PyTree
     params: Params
-
-
-class ElasticUpload(NamedTuple):
-    """The wrapped algorithm's upload, and Omega_k, like the parameters."""
-
-    inner: PyTree
-    sensitivity: Params
-
-    @property
-    def pseudo_gradient(self) -> Params:
-        """The wrapped algorithm's, not yet scaled."""
-        return self.inner.pseudo_gradient
 
 
 @factory
@@ -130,7 +120,7 @@ def elastic(
       >>> algorithm = fedax.elastic(fedax.fedyogi(model), model, elasticity=0.3)
     """
     call = "fedax.elastic(algorithm, model, ...)"
-    require_algorithm(algorithm, call)
+    require_wrappable(algorithm, call)
     require_model(model, call)
     check_number("elasticity", elasticity, at_least=0)
     check_number("sensitivity_decay", sensitivity_decay, at_least=0, below=1)
@@ -170,37 +160,20 @@ def elastic(
     ) -> Reply:
         rest, held_out = hold_out(data, held_out_fraction)
         reply = last.client(message.inner, state, rest, key)
-        if last.individual and not hasattr(reply.upload, "scaled"):
-            raise AlgorithmError(
-                "elastic cannot scale the upload of the wrapped algorithm. Its server receives "
-                f"uploads one by one, and each is {kind_of(reply.upload)} without a method "
-                "`scaled`. Add one, as in fedax.algorithms.pfnm.PFNMUpload."
-            )
-        if not last.individual and not hasattr(reply.upload, "pseudo_gradient"):
-            raise AlgorithmError(
-                "elastic scales the pseudo-gradient that clients upload, but the upload of the "
-                f"wrapped algorithm's last exchange is {kind_of(reply.upload)} without one. Upload "
-                "a NamedTuple with a field pseudo_gradient, such as fedax.ModelUpdate(...)."
-            )
+        require_scalable(reply.upload, individual=last.individual)
         omega = measure(message.params, held_out, key)
         return reply._replace(upload=ElasticUpload(reply.upload, omega))
 
     def server(
         state: WrapperState, upload: ElasticUpload | Individual, participation: Participation
     ) -> WrapperState:
-        zeta = elastic_scale(_sensitivity(upload), elasticity)
-        inner = _inner(upload)
-        if isinstance(inner, Individual):
-            scaled = inner.each(lambda upload: upload.scaled(state.inner, zeta))
-        else:
-            scaled = with_pseudo_gradient(
-                inner, jax.tree.map(jnp.multiply, zeta, inner.pseudo_gradient)
-            )
+        zeta = elastic_scale(mean_sensitivity(upload), elasticity)
+        scaled = scaled_inner(upload, zeta, state.inner)
         return state._replace(inner=last.server(state.inner, scaled, participation))
 
     def report(upload: ElasticUpload | Individual) -> dict[str, Array]:
-        inner = {} if last.report is None else last.report(_inner(upload))
-        return {**inner, "boosted_share": boosted_share(_sensitivity(upload), elasticity)}
+        inner = {} if last.report is None else last.report(inner_of(upload))
+        return {**inner, "boosted_share": boosted_share(mean_sensitivity(upload), elasticity)}
 
     return algorithm._replace(
         init=lambda params: WrapperState(algorithm.init(params), ()),
@@ -213,23 +186,4 @@ def elastic(
                 sent=sent_around(last.sent),
             ),
         ),
-    )
-
-
-def _inner(upload: ElasticUpload | Individual) -> Any:
-    """What the wrapped algorithm's server gets."""
-    if isinstance(upload, Individual):
-        return upload._replace(uploads=upload.uploads.inner)
-    return upload.inner
-
-
-def _sensitivity(upload: ElasticUpload | Individual) -> Params:
-    """Omega, the weighted mean."""
-    if not isinstance(upload, Individual):
-        return upload.sensitivity
-    total = upload.weights.sum()
-    shares = upload.weights / jnp.where(total > 0, total, 1)
-    return jax.tree.map(
-        lambda omega: jnp.tensordot(shares.astype(omega.dtype), omega, 1),
-        upload.uploads.sensitivity,
     )

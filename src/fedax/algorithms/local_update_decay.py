@@ -7,7 +7,7 @@ section 9, Algorithms 3 and 4, equation (25).
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,6 @@ from fedax.algorithm import (
     Exchange,
     FederatedAlgorithm,
     Model,
-    ModelUpdate,
     Params,
     Participation,
     PyTree,
@@ -25,24 +24,16 @@ from fedax.algorithm import (
     WrapperState,
     own_model_inside,
 )
+from fedax.algorithms.decay_upload import DecayUpload, require_one_model, with_loss
 from fedax.algorithms.division import require_whole
-from fedax.algorithms.plateau import Plateau, PlateauRule, next_plateau
+from fedax.algorithms.plateau import Controller, PlateauRule, Rates
 from fedax.clients.gradients import full_loss
 from fedax.clients.precision import sum_dtype
-from fedax.codecs.codec import sent_around
 from fedax.data.cohort_data import ClientExamples
 from fedax.factories import factory
-from fedax.mistakes.errors import AlgorithmError
-from fedax.validate import check_choice, check_count, check_number, quoted
+from fedax.validate import check_count
 
 Build = Callable[[Any, Any], FederatedAlgorithm]
-
-
-class Rates(NamedTuple):
-    """This round's client and server learning rate; None if the algorithm has no such rate."""
-
-    client: Any
-    server: Any
 
 
 class DecayMessage(NamedTuple):
@@ -51,18 +42,6 @@ class DecayMessage(NamedTuple):
     inner: PyTree
     rates: Rates
     params: Params
-
-
-class DecayUpload(NamedTuple):
-    """The wrapped algorithm's upload, and the client's loss on its whole data before training."""
-
-    inner: PyTree
-    loss: Array
-
-    @property
-    def pseudo_gradient(self) -> Params:
-        """The wrapped algorithm's."""
-        return self.inner.pseudo_gradient
 
 
 @factory
@@ -136,30 +115,12 @@ def local_update_decay(
       ...     model, client_learning_rate=1.0, server_learning_rate=0.01, window=10,
       ... )
     """
-    start = Rates(client_learning_rate, server_learning_rate)
-    for name, rate in zip(("client_learning_rate", "server_learning_rate"), start, strict=True):
-        if callable(rate) or isinstance(rate, str):
-            raise ValueError(
-                f"{name} must be a number, because local_update_decay changes it, but is "
-                f"{quoted(rate)}."
-            )
-    if client_learning_rate is not None:
-        check_number("client_learning_rate", client_learning_rate, at_least=0)
-    if server_learning_rate is not None:
-        check_number("server_learning_rate", server_learning_rate, above=0)
-    if all(rate is None for rate in start):
-        raise ValueError("client_learning_rate and server_learning_rate are both None, so "
-                         "local_update_decay has nothing to lower. Give at least one.")
-    check_number("client_decay", client_decay, above=0, at_most=1)
-    check_number("server_decay", server_decay, above=0, at_most=1)
-    check_count("window", window)
-    check_count("patience", patience)
-    check_count("cooldown", cooldown, at_least=0)
-    check_number("threshold", threshold, at_least=0)
-    check_choice("rule", rule, get_args(PlateauRule))
+    control = Controller.checked(
+        Rates(client_learning_rate, server_learning_rate), Rates(client_decay, server_decay),
+        window, patience, cooldown, threshold, rule,
+    )
     check_count("loss_batch_size", loss_batch_size)
-    start = jax.tree.map(jnp.asarray, start)
-    first = build(*start)
+    first = build(*control.start)
     if any(exchange.individual for exchange in first.exchanges):
         raise ValueError(
             "local_update_decay needs the mean of the clients' losses, but the server of the "
@@ -169,25 +130,11 @@ def local_update_decay(
 
     def init(params: Params) -> WrapperState:
         dtype = sum_dtype(jax.tree.leaves(params)[0])
-        zero = jnp.zeros((), jnp.int32)
-        infinite = jnp.asarray(jnp.inf, dtype)
-        plateau = Plateau(
-            jnp.full(window, infinite), infinite, zero, jnp.asarray(cooldown, jnp.int32), zero
-        )
-        return WrapperState(first.init(params), plateau)
-
-    def rates(plateau: Plateau) -> Rates:
-        dtype = plateau.losses.dtype
-        n = plateau.num_decays.astype(dtype)
-
-        def now(rate: Array | None, decay: float | Array) -> Array | None:
-            return None if rate is None else rate.astype(dtype) * jnp.asarray(decay, dtype) ** n
-
-        return Rates(now(start.client, client_decay), now(start.server, server_decay))
+        return WrapperState(first.init(params), control.beginning(dtype))
 
     def controlled(index: int) -> Exchange:
         def broadcast(state: WrapperState) -> DecayMessage:
-            now = rates(state.own)
+            now = control.rates(state.own)
             inner = require_whole(
                 build(*now).exchanges[index].broadcast(state.inner),
                 "So local_update_decay cannot measure the loss. Give the method a schedule, such "
@@ -201,12 +148,7 @@ def local_update_decay(
             reply = build(*message.rates).exchanges[index].client(message.inner, state, data, key)
             if index < last:
                 return reply
-            if hasattr(reply.upload, "members"):
-                raise AlgorithmError(
-                    "local_update_decay cannot wrap ifca: the loss would be that of one cluster's "
-                    "model on all clients. Give ifca a schedule, such as "
-                    "client_learning_rate='exponential_decay(0.1, 0.99)'."
-                )
+            require_one_model(reply.upload)
             before = full_loss(
                 model, message.params, data.everything, jax.random.fold_in(key, 1),
                 batch_size=loss_batch_size,
@@ -226,31 +168,17 @@ def local_update_decay(
             state: WrapperState, mean: PyTree, participation: Participation
         ) -> WrapperState:
             upload = mean.inner if index == last else mean
-            exchange = build(*rates(state.own)).exchanges[index]
+            exchange = build(*control.rates(state.own)).exchanges[index]
             state = state._replace(inner=exchange.server(state.inner, upload, participation))
             if index < last:
                 return state
-            return state._replace(
-                own=next_plateau(state.own, mean.loss, patience, cooldown, threshold, rule)
-            )
+            return state._replace(own=control.after(state.own, mean.loss))
 
         inner = first.exchanges[index]._replace(broadcast=broadcast, client=client, server=server)
-        return _with_loss(inner) if index == last else inner
+        return with_loss(inner) if index == last else inner
 
     # The loss is measured in the last exchange, before which no method moves its parameters.
     return first._replace(
         init=init, exchanges=tuple(map(controlled, range(last + 1))),
         own_model=own_model_inside(first),
-    )
-
-
-def _with_loss(exchange: Exchange) -> Exchange:
-    """What an exchange says of its upload, where the upload is a `DecayUpload`."""
-    report = exchange.report
-    return exchange._replace(
-        report=report and (lambda mean: report(mean.inner)),
-        upload=lambda params: DecayUpload(
-            (exchange.upload or ModelUpdate)(params), jnp.zeros(())
-        ),
-        sent=sent_around(exchange.sent),
     )

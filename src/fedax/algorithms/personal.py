@@ -30,7 +30,7 @@ from fedax.algorithms.division import Division, PersonalMessage, divided
 from fedax.algorithms.plateau import Plateau
 from fedax.data.cohort_data import ClientExamples
 from fedax.factories import factory
-from fedax.mistakes.algorithm import require_algorithm
+from fedax.mistakes.algorithm import require_wrappable
 from fedax.mistakes.model import call_init, require_model
 from fedax.models.frozen import Where
 
@@ -99,7 +99,7 @@ def personal(
       (2,)
     """
     call = "fedax.personal(algorithm, model, where)"
-    require_algorithm(algorithm, call)
+    require_wrappable(algorithm, call)
     require_model(model, call)
     division = divided(model, where)
     if not any(division.personal):

@@ -6,14 +6,22 @@ section 9, Algorithms 3 and 4, equation (25).
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
+import jax
 import jax.numpy as jnp
 
 from fedax.algorithm import Array
-from fedax.validate import check_count
+from fedax.validate import check_choice, check_count, check_number, quoted
 
 PlateauRule = Literal["paper", "released"]
+
+
+class Rates(NamedTuple):
+    """This round's client and server learning rate; None if the algorithm has no such rate."""
+
+    client: Any
+    server: Any
 
 
 class Plateau(NamedTuple):
@@ -32,6 +40,83 @@ class Plateau(NamedTuple):
     num_bad: Array
     cooldown: Array
     num_decays: Array
+
+
+class Controller(NamedTuple):
+    """Which learning rates a round has; see `local_update_decay`.
+
+    Attributes:
+      start: of the first round.
+      decays: what they are multiplied by in a fall.
+      window, patience, cooldown: W, P and C.
+      threshold: Delta.
+      rule: of the paper, or of its released code.
+    """
+
+    start: Rates
+    decays: Rates
+    window: int
+    patience: int | Array
+    cooldown: int | Array
+    threshold: float | Array
+    rule: PlateauRule
+
+    @classmethod
+    def checked(
+        cls, start: Rates, decays: Rates, window: int, patience: int | Array,
+        cooldown: int | Array, threshold: float | Array, rule: PlateauRule,
+    ) -> Controller:
+        """A controller of these settings.
+
+        Raises:
+          ValueError: if one is out of its range, unless it is traced.
+        """
+        for side, rate in start._asdict().items():
+            if callable(rate) or isinstance(rate, str):
+                raise ValueError(
+                    f"{side}_learning_rate must be a number, because local_update_decay changes "
+                    f"it, but is {quoted(rate)}."
+                )
+        if start.client is not None:
+            check_number("client_learning_rate", start.client, at_least=0)
+        if start.server is not None:
+            check_number("server_learning_rate", start.server, above=0)
+        if all(rate is None for rate in start):
+            raise ValueError("client_learning_rate and server_learning_rate are both None, so "
+                             "local_update_decay has nothing to lower. Give at least one.")
+        check_number("client_decay", decays.client, above=0, at_most=1)
+        check_number("server_decay", decays.server, above=0, at_most=1)
+        check_count("window", window)
+        check_count("patience", patience)
+        check_count("cooldown", cooldown, at_least=0)
+        check_number("threshold", threshold, at_least=0)
+        check_choice("rule", rule, get_args(PlateauRule))
+        start = jax.tree.map(jnp.asarray, start)
+        return cls(start, decays, window, patience, cooldown, threshold, rule)
+
+    def beginning(self, dtype: Any) -> Plateau:
+        """The state before the first round, with losses of this dtype."""
+        zero = jnp.zeros((), jnp.int32)
+        infinite = jnp.asarray(jnp.inf, dtype)
+        return Plateau(
+            jnp.full(self.window, infinite), infinite, zero,
+            jnp.asarray(self.cooldown, jnp.int32), zero,
+        )
+
+    def rates(self, plateau: Plateau) -> Rates:
+        """The rates of the next round."""
+        dtype = plateau.losses.dtype
+        n = plateau.num_decays.astype(dtype)
+        return Rates(*(
+            None if rate is None else rate.astype(dtype) * jnp.asarray(decay, dtype) ** n
+            for rate, decay in zip(self.start, self.decays, strict=True)
+        ))
+
+    def after(self, plateau: Plateau, loss: Array) -> Plateau:
+        """The state after one more loss."""
+        return next_plateau(
+            plateau, loss, self.patience, self.cooldown, self.threshold, self.rule
+        )
 
 
 def plateau_lengths(num_clients: int, cohort_size: int) -> dict[str, int]:

@@ -25,7 +25,7 @@ from fedax.algorithms.term import TermUpload
 from fedax.clients.precision import sum_dtype
 from fedax.data.cohort_data import ClientExamples
 from fedax.factories import factory
-from fedax.mistakes.algorithm import require_algorithm
+from fedax.mistakes.algorithm import require_wrappable
 from fedax.mistakes.errors import AlgorithmError, kind_of
 from fedax.robust_means import RobustMean, trimmed_mean
 
@@ -79,7 +79,7 @@ def robust(algorithm: FederatedAlgorithm, mean: RobustMean | None = None) -> Fed
       >>> algorithm.exchanges[0].individual
       True
     """
-    require_algorithm(algorithm, "fedax.robust(algorithm, mean)")
+    require_wrappable(algorithm, "fedax.robust(algorithm, mean)")
     mean = trimmed_mean() if mean is None else mean
     if not isinstance(mean, RobustMean):
         raise TypeError(

@@ -106,12 +106,13 @@ def runs_of_settings(
     for number in numbers:
         setting = record.settings[number]
         method = setting.algorithm
+        measured = record.measured(method)
         for row in record.rows_of(number):
             rounds = record.history(int(row)).rounds
             tested = [m for m in rounds if any(map(is_evaluated, m))]
             final = {  # what the last evaluation lacks and others have was not finite there
                 name: tested[-1].get(name, math.nan) for name in record.metrics
-                if is_evaluated(name)
+                if is_evaluated(name) and name in measured
             } if tested else {}
             diverged = int(record.diverged[row])
             ended = diverged or len(rounds) >= config.get("num_rounds", 0)

@@ -14,14 +14,18 @@ import numpy as np
 from jax.dtypes import canonicalize_dtype
 
 from fedax.algorithm import FederatedAlgorithm, Params
+from fedax.algorithms.division import names_in
 from fedax.data.task import Task
 from fedax.devices.mesh import one_copy
 from fedax.factories import recipe
 from fedax.mistakes.errors import ModelError
 from fedax.mistakes.model import call_outputs
-from fedax.rounds.settings_of import setting_of
+from fedax.models.frozen import chosen
+from fedax.models.parameters import named_leaves
+from fedax.rounds.settings_of import recipes
 from fedax.rounds.state import TrainingState
 from fedax.rounds.untrained import mean_loss, untrained_loss
+from fedax.validate import quoted
 
 # Number of examples used to see whether outputs are probabilities, and how large inputs are.
 FEW_EXAMPLES = 8
@@ -64,7 +68,7 @@ class Learning:
         if int(state.server_state.round_index) > 0:
             return []
         params = one_copy(state.server_state.params)
-        found = [_statistics(params)] if setting_of(algorithm, "update") is None else []
+        found = [_statistics(params, algorithm)]
         with contextlib.suppress(ModelError):  # a model that fails says so in the first round
             found.append(_probabilities(self._task, params))
         return [said for said in found if said]
@@ -107,17 +111,28 @@ class Learning:
         ]
 
 
-def _statistics(params: Params) -> str | None:
-    """A warning if the parameters contain running statistics under the name that Flax uses."""
-    for path, _ in jax.tree_util.tree_leaves_with_path(params):
-        if any(getattr(part, "key", getattr(part, "name", None)) == "batch_stats" for part in path):
-            return (
-                "The parameters contain 'batch_stats', the running statistics of Flax's BatchNorm, "
-                "which would be trained by gradients, not updated from batches. Use nn.GroupNorm "
-                "or nn.LayerNorm instead of nn.BatchNorm, or fedax.batch_statistics around the "
-                "method."
-            )
-    return None
+def _statistics(params: Params, algorithm: FederatedAlgorithm) -> str | None:
+    """A warning if running statistics, under the name that Flax uses, are trained by gradients."""
+    names = list(named_leaves(params))
+    handled = {
+        name for found in recipes(algorithm) if found.factory.__name__ == "batch_statistics"
+        for name, is_one in zip(
+            names, chosen(params, names_in(found.arguments["where"])), strict=True
+        ) if is_one
+    }
+    trained = [n for n in names if "batch_stats" in n.split(".") and n not in handled]
+    if not trained:
+        return None
+    said = (
+        "The parameters contain 'batch_stats', the running statistics of Flax's BatchNorm, "
+        "which would be trained by gradients, not updated from batches. "
+    )
+    if handled:
+        return f"{said}Add {quoted(trained)} to where= of fedax.batch_statistics."
+    return (
+        f"{said}Use nn.GroupNorm or nn.LayerNorm instead of nn.BatchNorm, or "
+        "fedax.batch_statistics around the method."
+    )
 
 
 def _probabilities(task: Task, params: Params) -> str | None:

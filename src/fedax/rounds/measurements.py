@@ -28,7 +28,7 @@ from fedax.rounds.checks import check_examples, require_task
 from fedax.rounds.client_metrics import CLIENTS_FOR_A_TENTH, ClientMetrics
 from fedax.rounds.evaluation import Evaluator, usual_batch_size
 from fedax.rounds.options import Settings
-from fedax.rounds.own_models import own_models
+from fedax.rounds.own_models import OwnModels
 from fedax.rounds.personalization import (
     FineTuning,
     Personalizer,
@@ -145,14 +145,8 @@ class Measurements:
                 part: _Personal(of_part, algorithm, settings, own, part)
                 for part, of_part in _personal_tasks(task).items()
             }
-        self._own: dict[str, _Own] = {}
-        if algorithm.own_model is not None and settings.evaluate_every != 0:
-            shared = None if jax.process_count() > 1 else reader
-            self._own = {
-                part: _Own(of_part, algorithm, settings, shared, part)
-                for part, of_part in _personal_tasks(task).items()
-                if of_part.test is not None and (task.train.places_of(of_part.test) >= 0).any()
-            }
+        self._algorithm = algorithm
+        self._own = measurements_of_own(task, algorithm, settings, reader)
         self._sent = None
         if settings.diagnostics:
             self._sent = communication(algorithm, task.model, task.train.client_at(0))
@@ -209,7 +203,9 @@ class Measurements:
                 metrics |= of_all
         for part, measure in self._own.items():
             if part == self.part or last:
-                own, of_all = measure(state)
+                own, of_all = measure(
+                    self._algorithm, state.server_state, state.client_store.read
+                )
                 metrics |= of_all
         metrics.update(self._similarity(params, client_ids, done, key))
         lap = watch.lap()
@@ -244,6 +240,40 @@ class Measurements:
             name: float(getattr(found, name))
             for name in ("gradient_dissimilarity", "hessian_dissimilarity")
         }
+
+
+def measurements_of_own(
+    task: Task, algorithm: FederatedAlgorithm, settings: Settings, reader: CohortReader
+) -> dict[str, OwnModels]:
+    """What measures the clients' own models, by part; nothing if they have none.
+
+    Args:
+      task, algorithm, settings: of the run.
+      reader: of the training data.
+    """
+    if settings.evaluate_every == 0:
+        return {}
+    shared = None if jax.process_count() > 1 else reader
+    return {
+        part: OwnModels(of_part, part, Personalizer(
+            of_part, None, settings.seed, settings.clients_per_chunk, settings.mesh, shared
+        )) for part, of_part in _tasks_of_own(task, algorithm).items()
+    }
+
+
+def evaluated_metrics(task: Task, algorithm: FederatedAlgorithm) -> list[str]:
+    """The metrics of validation and test data that a run has at its end, by name."""
+    all_metrics = [*task.model.metrics, *(task.model.scores or {})]
+    names = [
+        f"{part}_{kind}{metric}" for part, data in held_out(task).items()
+        for kind in ("", *["worst_tenth_"] * (data.num_clients >= CLIENTS_FOR_A_TENTH))
+        for metric in all_metrics
+    ]
+    for part, of_part in _tasks_of_own(task, algorithm).items():
+        count = int((matched_clients(of_part)[1] >= 0).sum())
+        kinds = ["own", "own_mean", *["own_worst_tenth"] * (count >= CLIENTS_FOR_A_TENTH)]
+        names += [f"{part}_{kind}_{metric}" for kind in kinds for metric in task.model.metrics]
+    return names
 
 
 def add_evaluation(
@@ -317,6 +347,16 @@ def _personal_tasks(task: Task) -> dict[str, Task]:
     } or {"test": task}
 
 
+def _tasks_of_own(task: Task, algorithm: FederatedAlgorithm) -> dict[str, Task]:
+    """By part, the tasks whose test data test the clients' own models, if they have such."""
+    if algorithm.own_model is None:
+        return {}
+    return {
+        part: of_part for part, of_part in _personal_tasks(task).items()
+        if of_part.test is not None and (task.train.places_of(of_part.test) >= 0).any()
+    }
+
+
 def _tuning_of(algorithm: FederatedAlgorithm, settings: Settings) -> tuple[Schedule, FineTuning]:
     """The rate that clients fine-tune with, as a schedule, and the rest."""
     rate = settings.personalize_learning_rate
@@ -359,33 +399,6 @@ class _Personal:
         return clients, {
             **{f"{self._part}_personal_{name}": value for name, value in after},
             **{f"{self._part}_personal_before_{name}": value for name, value in before},
-        }
-
-
-class _Own:
-    """The clients' own models in evaluation rounds."""
-
-    def __init__(
-        self, task: Task, algorithm: FederatedAlgorithm, settings: Settings,
-        reader: CohortReader | None, part: str,
-    ) -> None:
-        self._model, self._algorithm, self._part = task.model, algorithm, part
-        self._personalizer = Personalizer(
-            task, None, settings.seed, settings.clients_per_chunk, settings.mesh, reader
-        )
-
-    def __call__(self, state: TrainingState) -> tuple[ClientMetrics, dict[str, float]]:
-        """The clients' metrics, and `test_own_*` or `validation_own_*`.
-
-        Over all examples, over all clients (`own_mean_`), and over the worst tenth of them.
-        """
-        clients = own_models(self._personalizer, self._model, self._algorithm, state)
-        found = {"own": clients.overall(), "own_mean": clients.worst(1.0)}
-        if len(clients.names) >= CLIENTS_FOR_A_TENTH:
-            found["own_worst_tenth"] = clients.worst()
-        return clients, {
-            f"{self._part}_{kind}_{name}": value
-            for kind, values in found.items() for name, value in values.items()
         }
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
+
+import numpy as np
 
 from fedax.algorithm import Array, FederatedAlgorithm, Model, Params, PyTree
 from fedax.clients.local_training import LocalTraining
@@ -11,7 +14,7 @@ from fedax.data.task import Task
 from fedax.factories import factory
 from fedax.mistakes.algorithm import require_algorithm
 from fedax.rounds.checks import check_examples, require_state, require_task
-from fedax.rounds.client_metrics import ClientMetrics
+from fedax.rounds.client_metrics import CLIENTS_FOR_A_TENTH, ClientMetrics
 from fedax.rounds.personalization import Measure, Personalizer, Sums, sums_of
 from fedax.rounds.state import TrainingState, population
 from fedax.validate import check_count, options_checked, plain
@@ -84,14 +87,18 @@ def evaluate_own_models(
     personalizer = Personalizer(task, plain(clients), plain(seed), plain(clients_per_chunk))
     check_examples(task.model, params, "task.train", task.train)
     check_examples(task.model, params, "task.test", personalizer.test)
-    return own_models(personalizer, task.model, algorithm, state, keep_params=bool(keep_params))
+    return own_models(
+        personalizer, task.model, algorithm, state.server_state, state.client_store.read,
+        keep_params=bool(keep_params),
+    )
 
 
 def own_models(
     personalizer: Personalizer,
     model: Model,
     algorithm: FederatedAlgorithm,
-    state: TrainingState,
+    server_state: Any,
+    states_of: Callable[[np.ndarray], PyTree],
     *,
     keep_params: bool = False,
 ) -> ClientMetrics:
@@ -101,13 +108,44 @@ def own_models(
       personalizer: of the task.
       model: the task's.
       algorithm: with `own_model`.
-      state: the server's and the clients' states.
+      server_state: of the round.
+      states_of: training clients' indices -> their stacked states.
       keep_params: whether the parameters of the own models are in the result.
     """
     measure = _own_model(algorithm, model, keep_params=keep_params)
-    return personalizer.measure(
-        measure, state.server_state, state.client_store.read, keep_params=keep_params
-    )
+    return personalizer.measure(measure, server_state, states_of, keep_params=keep_params)
+
+
+class OwnModels:
+    """The clients' own models in evaluation rounds, of any method on the same task.
+
+    Args:
+      task: with the test data of the part.
+      part: "validation" or "test".
+      personalizer: of the task.
+    """
+
+    def __init__(self, task: Task, part: str, personalizer: Personalizer) -> None:
+        self._model, self._part, self._personalizer = task.model, part, personalizer
+
+    def __call__(
+        self, algorithm: FederatedAlgorithm, server_state: Any,
+        states_of: Callable[[np.ndarray], PyTree],
+    ) -> tuple[ClientMetrics, dict[str, float]]:
+        """The clients' metrics, and `test_own_*` or `validation_own_*`; see `own_models`.
+
+        Over all examples, over all clients (`own_mean_`), and over the worst tenth of them.
+        """
+        clients = own_models(
+            self._personalizer, self._model, algorithm, server_state, states_of
+        )
+        found = {"own": clients.overall(), "own_mean": clients.worst(1.0)}
+        if len(clients.names) >= CLIENTS_FOR_A_TENTH:
+            found["own_worst_tenth"] = clients.worst()
+        return clients, {
+            f"{self._part}_{kind}_{name}": value
+            for kind, values in found.items() for name, value in values.items()
+        }
 
 
 @factory

@@ -12,18 +12,25 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from fedax.algorithm import Array, FederatedAlgorithm, PyTree
+from fedax.algorithm import Array, FederatedAlgorithm, Params, PyTree
 from fedax.data.cohort_data import CohortData, CohortReader
 from fedax.data.task import Task
-from fedax.devices.mesh import client_mesh, replicate
+from fedax.devices.mesh import client_mesh, one_copy, replicate
 from fedax.factories import partition
 from fedax.measures.communication import communication
 from fedax.mistakes.algorithm import like_twin, require_one_structure
 from fedax.rounds.client_store import ClientStore
 from fedax.rounds.dispatch import MOST_ROUNDS, Pace, Preparer
 from fedax.rounds.evaluation import Evaluator
-from fedax.rounds.measurements import held_out, training_evaluator, training_loss
+from fedax.rounds.measurements import (
+    add_evaluation,
+    held_out,
+    measurements_of_own,
+    training_evaluator,
+    training_loss,
+)
 from fedax.rounds.options import Settings
+from fedax.rounds.own_models import OwnModels
 from fedax.rounds.padding import check_loss
 from fedax.rounds.simulate import cohorts_of
 from fedax.rounds.state import initial_params, population, run_key, state_at
@@ -158,9 +165,11 @@ class BatchTraining:
         self._goes_on, self._shared = goes_on, shared or Shared()
         self._task, self._algorithm, self._settings = task, algorithms[0], settings
         self._num_rounds = num_rounds
+        self._withholds = any(exchange.total for exchange in self._algorithm.exchanges)
         self._data = population(task, self._algorithm)
         self._mesh = Mesh(np.array(devices), (AXIS,)) if len(devices) > 1 else None
         self._devices = devices
+        self._algorithms = algorithms
         parts = [partition(algorithm) for algorithm in algorithms]
         self._batch = stacked([numbers for numbers, _ in parts], varies)
         self._program = program(
@@ -183,6 +192,9 @@ class BatchTraining:
         reader = CohortReader(self._data)
         evaluators = self._shared.evaluators(self._task, settings, self._devices)
         training = self._shared.training_evaluator(self._task, settings, self._devices)
+        own = measurements_of_own(
+            self._task, self._algorithm, settings._replace(mesh=None), reader
+        )
         sent = None
         if settings.diagnostics:
             sent = communication(self._algorithm, self._task.model, self._task.train.client_at(0))
@@ -215,8 +227,10 @@ class BatchTraining:
                     for part, evaluator in self._due(evaluators, turn.number):
                         evaluator.redraw(turn.number)
                         self._evaluate(metrics, evaluator, part)
+                        if part in own:
+                            self._add(metrics, functools.partial(self._of_own, own[part]))
                     if training is not None:
-                        self._add(metrics, functools.partial(training_loss, training))
+                        self._add(metrics, lambda _, params: training_loss(training, params))
                 yield BatchReport(turn.prepared.first + 1, metrics)
                 if not self.state.alive.any():
                     return
@@ -249,7 +263,7 @@ class BatchTraining:
         columns = {name: mean for name, (mean, _) in info.info.items()}
         if "num_local_steps" in columns:
             columns["total_local_steps"] = info.num_local_steps
-        columns |= {
+        columns |= {} if self._withholds else {
             "num_reports": info.num_reports, "num_rejected": (~info.accepted).sum(2),
             "num_dropped": info.dropped.sum(2),
         }
@@ -272,23 +286,36 @@ class BatchTraining:
         self, metrics: dict[str, np.ndarray], evaluator: Evaluator, part: str
     ) -> None:
         """Adds the metrics of a part for the settings that run, one after the other."""
-        def found(params: Any) -> dict[str, float]:
-            return {
-                **{f"{part}_{name}": value for name, value in evaluator.overall(params).items()},
-                "evaluated_examples": evaluator.num_examples, "evaluated_of": evaluator.num_all,
-            }
+        def found(_: int, params: Params) -> dict[str, float]:
+            values: dict[str, float] = {}
+            add_evaluation(values, evaluator, evaluator.per_client(params), part)
+            return values
 
         self._add(metrics, found)
 
+    def _of_own(self, measure: OwnModels, place: int, _: Params) -> dict[str, float]:
+        """The metrics of the own models of a setting's clients."""
+        state = one_copy(take_state(self.state.server_state, place))
+        store = self.state.client_store
+        return measure(self._algorithms[place], state, lambda client_ids: jax.tree.map(
+            lambda leaf: leaf[:, place], store.read(client_ids)
+        ))[1]
+
     def _add(
-        self, metrics: dict[str, np.ndarray], measure: Callable[[Any], Mapping[str, float]]
+        self, metrics: dict[str, np.ndarray],
+        measure: Callable[[int, Params], Mapping[str, float]],
     ) -> None:
-        """Adds to the last round what is measured of the settings that run."""
+        """Adds to the last round what is measured of the settings that run.
+
+        Args:
+          metrics: of the rounds.
+          measure: (a setting's place, its server's model) -> metrics.
+        """
         params = jax.device_get(self.state.server_state.params)
-        shape = metrics["num_reports"].shape
-        for place in np.flatnonzero(self.state.alive):
+        shape = metrics["seconds"].shape
+        for place in np.flatnonzero(self.state.alive).tolist():
             own = jax.tree.map(lambda leaf, place=place: jnp.asarray(leaf[place]), params)
-            for name, value in measure(own).items():
+            for name, value in measure(place, own).items():
                 metrics.setdefault(name, np.full(shape, np.nan))[-1, place] = value
 
     def _evaluates(self, number: int) -> bool:

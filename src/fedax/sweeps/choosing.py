@@ -7,11 +7,12 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from fedax.algorithm import FederatedAlgorithm
 from fedax.data.task import Task
 from fedax.outside.text import Told, in_columns
 from fedax.rounds.directions import is_evaluated
 from fedax.rounds.history import History, is_undefined, mean_and_spread
-from fedax.rounds.measurements import held_out
+from fedax.rounds.measurements import evaluated_metrics, held_out
 from fedax.rounds.stopping import Goal
 from fedax.rounds.untrained import LAST_ROUNDS
 from fedax.rounds.validation import validation_metric
@@ -122,7 +123,8 @@ def choose(
       record: rounds of the sweep.
       rule: "train_loss" is the rule of Reddi et al. 2021 (section 4): the mean training loss over
         the last 100 rounds, or over all if there are fewer. Any other metric's name means its last
-        measured value. Whether higher or lower is better follows from the name, see
+        measured value, such as "validation_own_accuracy" for methods whose clients have models of
+        their own. Whether higher or lower is better follows from the name, see
         `fedax.EarlyStopping`, or from "name:max" or "name:min". A metric of the test data, such as
         "test_accuracy", makes the chosen setting look too good: use validation data instead, see
         `fedax.Task`. A function takes the history of a run and returns its score; smaller is
@@ -185,14 +187,15 @@ def rounds_of(record: Record) -> int:
 
 
 def require_choosable(
-    rule: Rule, task: Task, evaluates: bool, *, gives_up: bool = False
+    rule: Rule, task: Task, algorithm: FederatedAlgorithm, *, evaluates: bool,
+    gives_up: bool = False,
 ) -> None:
     """Raises a clear error before training if a rule cannot be used after it.
 
     Args:
       rule: as for `choose`.
-      task: the task of the runs.
-      evaluates: whether they are evaluated at all.
+      task, algorithm: of a run.
+      evaluates: whether runs are evaluated at all.
       gives_up: whether settings are stopped early by this rule.
 
     Raises:
@@ -213,10 +216,15 @@ def require_choosable(
             f"Cannot stop settings early by {name}: {task.name} has validation data, so test data "
             f"are only evaluated at the end. Choose by validation_{name.partition('_')[2]}."
         )
-    measured = [f"{part}_{kind}{metric}" for part in parts for kind in ("", "worst_tenth_")
-                for metric in [*task.model.metrics, *(task.model.scores or {})]]
-    if name not in measured:
-        raise ValueError(unknown("metric to choose by", name, [PAPER_RULE, *measured]))
+    measured = evaluated_metrics(task, algorithm)
+    if name in measured:
+        return
+    if algorithm.own_model is None and name.startswith(f"{asked}_own_"):
+        raise ValueError(
+            f"Cannot choose by {name}: the clients of one of the methods do not have models of "
+            "their own. Sweep only methods such as ditto, or choose by another metric."
+        )
+    raise ValueError(unknown("metric to choose by", name, [PAPER_RULE, *measured]))
 
 
 def default_rule(tasks: Iterable[Task], *, evaluates: bool) -> str:
@@ -267,13 +275,15 @@ def _last_values(record: Record, name: str, rounds: int, there: np.ndarray) -> l
     one class; infinite if it is not finite.
     """
     values = record.metrics[name][there, :rounds]
+    methods = {method: name in record.measured(method) for method in record.algorithms}
+    has_any = [methods[record.settings[number].algorithm] for number in record.setting[there]]
     measured = ~np.isnan(values)
     if is_evaluated(name):
         # All are evaluated in the same rounds, so where one has a gap it was not finite. Only what
         # is given up early is evaluated at its end as well.
         done = np.where(there, record.done, 0)
         longest = record.metrics[name][done == done.max(), :rounds]
-        measured[:] = ~np.isnan(longest).all(axis=0)
+        measured[has_any] = ~np.isnan(longest).all(axis=0)
     found: list[float] = []
     for row, of_run, has in zip(np.flatnonzero(there).tolist(), values, measured, strict=True):
         last = of_run[has][-LAST_ROUNDS if name == PAPER_RULE else -1:]

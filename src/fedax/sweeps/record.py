@@ -75,6 +75,11 @@ class Record(NamedTuple):
         """The hyperparameters that vary, in order."""
         return list(dict.fromkeys(name for setting in self.settings for name in setting.values))
 
+    def measured(self, method: str) -> set[str]:
+        """The metrics that a run of this method has in some round."""
+        rows = [self.settings[number].algorithm == method for number in self.setting]
+        return {name for name, values in self.metrics.items() if not np.isnan(values[rows]).all()}
+
     def labels(self) -> list[str]:
         """A label for each setting that tells it apart, such as "fedavg momentum=0.9".
 

@@ -40,14 +40,16 @@ def built(config: SweepConfig) -> list[Built]:
         options = _options(run)
         if options not in tasks:
             tasks[options] = build_data(run)
-            try:
-                require_choosable(config.choose, tasks[options], run.evaluate_every > 0)
-            except ValueError as error:
-                raise ConfigError(str(error)) from None
         task = tasks[options]
         algorithm = build_method(run, task)
         kind = options, partition(algorithm)[1]
         if kind not in known:
+            try:
+                require_choosable(
+                    config.choose, task, algorithm, evaluates=run.evaluate_every > 0
+                )
+            except ValueError as error:
+                raise ConfigError(str(error)) from None
             known[kind] = fitted(run, task, algorithm)
         found.append(Built(task, algorithm, known[kind]))
     return found

@@ -268,7 +268,9 @@ def _require_fit_to_give_up(config: SweepConfig, entries: Sequence[Entry]) -> No
     """Raises an error if settings cannot be given up by the rule."""
     try:
         for entry in entries:
-            require_choosable(config.choose, entry.task, evaluates=True, gives_up=True)
+            require_choosable(
+                config.choose, entry.task, entry.algorithm, evaluates=True, gives_up=True
+            )
     except ValueError as error:
         raise ConfigError(str(error)) from None
 

@@ -245,10 +245,6 @@ def _call(
     run_options = run_options._replace(state_every=max(num_rounds, 1))
     if rule is None:
         rule = default_rule(tasks.values(), evaluates=run_options.evaluate_every != 0)
-    for one in tasks.values():
-        require_choosable(
-            rule, one, run_options.evaluate_every != 0, gives_up=halving is not None
-        )
     methods = _methods(algorithms)
     numbers = _seeds(seeds)
     grids = _grids(grid, methods, tasks)
@@ -272,7 +268,12 @@ def _call(
         require_algorithm(algorithm)
         entries.append(Entry(which, algorithm, lambda seed: run_options._replace(seed=seed)))
     for group in groups(entries):
-        rehearse(*entries[group.settings[0]][:2])
+        which, algorithm = entries[group.settings[0]][:2]
+        require_choosable(
+            rule, which, algorithm, evaluates=run_options.evaluate_every != 0,
+            gives_up=halving is not None,
+        )
+        rehearse(which, algorithm)
     describe = Describer()
     tested = rule if isinstance(rule, str) else describe(rule)
     config = {
