@@ -137,7 +137,7 @@ def _combined(exchange: Exchange, mean: RobustMean, index: int) -> Exchange:
     combine = mean.combine
 
     def robust_mean(individual: Individual, memory: PyTree) -> tuple[PyTree, PyTree]:
-        vectors = jax.vmap(as_vector)(individual.uploads)
+        vectors = individual.each(as_vector).uploads
         found, memory = combine(vectors, individual.weights, memory)
         return as_tree(found, jax.tree.map(lambda leaf: leaf[0], individual.uploads)), memory
 
