@@ -282,22 +282,7 @@ def _run_exchange(
         map_clients = _over_devices(map_clients, mesh)
     sums, kept = map_clients(message, cohort.arrays, clients)
     any_report = sums.weight > 0
-    if one_by_one:
-        upload = Individual(*kept.individual)
-        if exchange.collusion is not None:
-            upload = exchange.collusion(upload, cohort.client_ids)
-        if not exchange.individual:
-            total = jax.tree.map(partial(weighted_sum, upload.weights), upload.uploads)
-            sums = sums._replace(upload=total)
-    if exchange.total:
-        upload = sums.upload
-    elif not exchange.individual:
-        upload = jax.tree.map(
-            lambda total, like: (
-                total / jnp.where(any_report, sums.weight, 1).astype(total.dtype)
-            ).astype(like.dtype),
-            sums.upload, sums.like,
-        )
+    upload = _received(exchange, sums, kept, cohort.client_ids)
     participation = Participation(
         num_clients=cohort.num_clients,
         cohort_size=(cohort.dropped_at != NOBODY).sum(dtype=jnp.int32),
@@ -326,6 +311,25 @@ def _run_exchange(
         )
     clients = clients._replace(accepted=kept.accepted, state=kept.state)
     return updated, clients, info, sums.num_reports, sums.num_local_steps
+
+
+def _received(exchange: Exchange, sums: _Sums, kept: _Kept, client_ids: Array) -> PyTree:
+    """What the server receives: the mean, the sum or the uploads one by one."""
+    totals = sums.upload
+    if kept.individual:
+        each = Individual(*kept.individual)
+        if exchange.collusion is not None:
+            each = exchange.collusion(each, client_ids)
+        if exchange.individual:
+            return each
+        totals = jax.tree.map(partial(weighted_sum, each.weights), each.uploads)
+    if exchange.total:
+        return totals
+    weight = jnp.where(sums.weight > 0, sums.weight, 1)
+    return jax.tree.map(
+        lambda total, like: (total / weight.astype(total.dtype)).astype(like.dtype),
+        totals, sums.like,
+    )
 
 
 def _guarded(reply: Reply, client: _Client, individual: bool) -> tuple[_Sums, _Kept]:
