@@ -246,14 +246,13 @@ OWN = {
     },
     "attacked": {
         "i": "the index of a client in the population",
-        r"\varphi": "the golden ratio's fraction, 0.618",
+        "g": "the golden ratio's fraction, 0.618...",
         "r": "a random number in [0, 1), from `attack_seed`",
-        r"\text{share}": "`share`",
+        "s": "`share`",
     },
     "robust": {
         "R": "the rule, `mean`",
         "u_i": "everything that client $i$ uploads, as one vector",
-        "n": "the number of clients that count",
         "p_i": "the weight of client $i$, divided by the sum over the clients that answered",
         "i": "a client",
     },

@@ -40,9 +40,9 @@ def attacked(
 
     Client i of the population is hostile if
 
-    .. math:: (i\, \varphi + r) \bmod 1 < \text{share}
+    .. math:: (i\, g + r) \bmod 1 < s
 
-    with the golden ratio's fraction phi and a random r drawn from `attack_seed`. So the same
+    with the share s, the golden ratio's fraction g = 0.618... and a random r of `attack_seed`. So the same
     clients are hostile in all rounds, whoever else takes part, and their number differs from
     share N by at most 4 for populations N of up to 10^5. In a sampled cohort the number varies.
 

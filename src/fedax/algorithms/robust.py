@@ -36,7 +36,7 @@ def robust(algorithm: FederatedAlgorithm, mean: RobustMean | None = None) -> Fed
 
     With a rule R of `fedax.robust_means`, the server of the wrapped method receives
 
-    .. math:: R(u_1, \dots, u_n) \quad\text{in place of}\quad \sum_i p_i u_i
+    .. math:: R(\{u_i\}) \quad\text{in place of}\quad \sum_i p_i u_i
 
     in all of its exchanges. Everything that a client uploads is one vector u_i; of SCAFFOLD, for
     example, the changes of the model and of the control variate. The n clients are those with a
