@@ -178,9 +178,10 @@ def main(path: Path, names: list[str]) -> None:
         path.write_text(",".join(COLUMNS) + "\n", "utf-8")
     with path.open(encoding="utf-8") as file:
         known = list(csv.DictReader(file))
-    # Of `compressed` the wrapped method's settings are varied, and its codecs are compared by
-    # scripts/accuracy_by_bytes.py.
-    every = [*registry.ALGORITHMS, *(name for name in registry.WRAPPERS if name != "compressed")]
+    # Of these the wrapped method's settings are varied; codecs are compared by
+    # scripts/accuracy_by_bytes.py, robust means by scripts/attacks.py.
+    others = {"attacked", "compressed", "robust"}
+    every = [*registry.ALGORITHMS, *(name for name in registry.WRAPPERS if name not in others)]
     for name in names or every:
         rows = measured(name, [row for row in known if row["method"] == name])
         with path.open("a", newline="", encoding="utf-8") as file:

@@ -34,6 +34,12 @@ def main(dtype_name):  # noqa: PLR0915
         "compressed scaffold": fedax.compressed(
             fedax.scaffold(task.model, 0.05, **local), fedax.codecs.top_k(0.3)
         ),
+        "robust attacked scaffold": fedax.robust(
+            fedax.attacked(
+                fedax.scaffold(task.model, 0.05, **local), fedax.attacks.inner_product(0.5)
+            ),
+            fedax.robust_means.centred_clipping(0.5),
+        ),
         "mime": fedax.mime(task.model, 0.05, fedax.base_optimizers.sgdm(0.9), **local),
     }
     options = {"num_rounds": 20, "cohort_size": 7, "evaluate_every": 5, "diagnostics": True}

@@ -16,7 +16,15 @@ import optax
 import pytest
 
 import fedax
-from fedax import algorithms, base_optimizers, codecs, optimizers, train
+from fedax import (
+    algorithms,
+    attacks,
+    base_optimizers,
+    codecs,
+    optimizers,
+    robust_means,
+    train,
+)
 from fedax.algorithms.registry import ALGORITHMS, WRAPPERS
 from fedax.clients.local_training import LocalOptions
 from fedax.data import CohortReader
@@ -163,6 +171,14 @@ def compressed(model, **options):
     return algorithms.compressed(algorithms.fedavg(model, **options), codecs.top_k(0.4))
 
 
+def attacked(model, **options):
+    return algorithms.attacked(algorithms.fedavg(model, **options), attacks.inner_product(0.5))
+
+
+def robust(model, **options):
+    return algorithms.robust(algorithms.fedavg(model, **options), robust_means.geometric_median())
+
+
 def elastic(model, **options):
     own, rest = split(
         options, "elasticity", "sensitivity_decay", "held_out_fraction", "sensitivity", "output",
@@ -214,6 +230,7 @@ CONTRACT = {
     "cmime": Case(
         with_base(algorithms.cmime, base_optimizers.sgdm, "momentum"), (*RATES, "momentum")
     ),
+    "attacked": Case(attacked, RATES),
     "compressed": Case(compressed, RATES),
     "ditto": Case(algorithms.ditto, (*RATES, "attraction")),
     "elastic": Case(elastic, (*RATES, "elasticity", "sensitivity_decay", "held_out_fraction")),
@@ -306,6 +323,7 @@ CONTRACT = {
         (*RATES, "attraction", "personal_learning_rate", "num_personal_steps"),
         values={"attraction": (2.0, 1.0)},
     ),
+    "robust": Case(robust, RATES),
     "qfedavg": Case(algorithms.qfedavg, (*RATES, "q")),
     "scaffnew": Case(
         algorithms.scaffnew, ("client_learning_rate", "communication_probability"),

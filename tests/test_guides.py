@@ -120,7 +120,8 @@ CLAIMS = {
 
 
 LONG = (
-    "contract", "diagnostics", "fewer-bytes", "per-client", "project-hospitals", "project-mnist",
+    "clients-that-lie", "contract", "diagnostics", "fewer-bytes", "per-client",
+    "project-hospitals", "project-mnist",
     "running", "theory", "tuning", "your-method",
 )
 

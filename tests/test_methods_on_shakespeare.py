@@ -19,8 +19,9 @@ FIRST = ("fedavg",)  # the others are slow, all together
 
 # Those with FedAvg's rate for clients, 3.16, which is for more steps and clients than here.
 OWN = (
-    "compressed", "elastic", "fedavg", "fedopt", "local_sgd", "local_update", "local_update_decay",
-    "lookahead",
+    "attacked", "compressed", "elastic",
+    "fedavg", "fedopt", "local_sgd", "local_update", "local_update_decay",
+    "lookahead", "robust",
 )
 
 

@@ -115,7 +115,7 @@ def test_the_reason_names_the_large_numbers():
 def test_the_bound_is_that_of_the_guide(upload, weight, counts):
     upload = jax.tree.map(lambda value: jnp.full(3, value, jnp.float32), upload)
     reply = Reply(upload, jnp.float32(weight), (), {})
-    assert bool(acceptable(reply, individual=False)) is counts
+    assert bool(acceptable(reply)) is counts
 
 
 @pytest.mark.quick
@@ -124,7 +124,7 @@ def test_half_precision_has_its_own_bound():
         for factor, counts in ((1, True), (3, False)):
             upload = fedax.ModelUpdate(jnp.full(2, factor * largest, dtype))
             reply = Reply(upload, jnp.float32(1), (), {})
-            assert bool(acceptable(reply, individual=False)) is counts
+            assert bool(acceptable(reply)) is counts
 
 
 @pytest.mark.quick

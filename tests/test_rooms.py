@@ -17,14 +17,16 @@ MOST_LINES, MOST_FILES = 450, 7
 
 # Room -> a file whose quick tests would fail if the room did not work.
 QUICK = {
-    "algorithms": "test_identities_scaffold", "cli": "test_run", "clients": "test_identities",
+    "algorithms": "test_identities_scaffold", "attacks": "test_attacks",
+    "cli": "test_run", "clients": "test_identities",
     "codecs": "test_codecs", "contract": "test_check_algorithm", "data": "test_data",
     "devices": "test_speed",
     "experiment": "test_run", "files": "test_untrusted",
     "measures": "test_quadratic_model", "mistakes": "test_mistakes",
     "models": "test_characters", "optimizers": "test_identities", "pictures": "test_pictures",
     "report": "test_run",
-    "reproductions": "test_reproductions", "rounds": "test_sampling", "tasks": "test_shakespeare",
+    "reproductions": "test_reproductions", "robust_means": "test_robust",
+    "rounds": "test_sampling", "tasks": "test_shakespeare",
     "sinks": "test_sinks", "sweeps": "test_sweeps", "theory": "test_theory_engine",
     "tuning": "test_sweep_folder", "outside": "test_terminal",
 }

@@ -196,6 +196,11 @@ def on_digits(method: str) -> str:
             "Its learning rates are those of the wrapped method. [Differential privacy]"
             "(../guides/privacy.md) says how to choose the noise."
         )
+    if method in ("attacked", "robust"):
+        return (
+            "Its learning rates are those of the wrapped method. [Robustness]"
+            "(../notebook/robustness.md) compares the rules under each attack."
+        )
     if method in OWN_MODELS:
         return ""
     varied = dict(_sensitivity().get(method, {}))

@@ -57,6 +57,10 @@ PAGES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "codecs": ("Codecs", "Choose what clients send in place of their uploads.", (
         "fedax.codecs",
     )),
+    "robust-means": ("Robust means", "Choose what a server takes in place of the mean.", (
+        "fedax.robust_means",
+    )),
+    "attacks": ("Attacks", "Choose what hostile clients do in a simulation.", ("fedax.attacks",)),
     "models": ("Models and layers", "Use a model by name, or build one from layers.", (
         "fedax.models",
     )),
@@ -71,7 +75,10 @@ PAGES: dict[str, tuple[str, str, tuple[str, ...]]] = {
     )),
 }
 # Modules that are public names, shown under their full ones.
-MODULES = {"base_optimizers", "codecs", "optimizers", "pictures", "schedules", "scores", "theory"}
+MODULES = {
+    "attacks", "base_optimizers", "codecs", "optimizers", "pictures", "robust_means", "schedules",
+    "scores", "theory",
+}
 
 
 def navigation() -> list[str]:

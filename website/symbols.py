@@ -244,6 +244,18 @@ OWN = {
         "w_i": "the weight of client $i$",
         "c": "the weighted mean loss of the round before, which cancels",
     },
+    "attacked": {
+        "i": "the index of a client in the population",
+        "g": "the golden ratio's fraction, 0.618...",
+        "r": "a random number in [0, 1), from `attack_seed`",
+        "s": "`share`",
+    },
+    "robust": {
+        "R": "the rule, `mean`",
+        "u_i": "everything that client $i$ uploads, as one vector",
+        "p_i": "the weight of client $i$, divided by the sum over the clients that answered",
+        "i": "a client",
+    },
     "compressed": {
         "u_i": r"what client $i$ uploads; $\hat u_i$ is what the server decodes",
         "Q": "an unbiased codec",

@@ -14,7 +14,7 @@ from fedax.devices import ending
 if ending.is_command_line():  # what follows takes seconds to import
     ending.set_guard()
 
-from fedax import codecs, optimizers, pictures, privacy, theory
+from fedax import attacks, codecs, optimizers, pictures, privacy, robust_means, theory
 from fedax.algorithm import (
     Exchange,
     FederatedAlgorithm,
@@ -27,6 +27,7 @@ from fedax.algorithms import (
     adaalter,
     afl,
     apfl,
+    attacked,
     batch_statistics,
     centralised,
     cmime,
@@ -70,6 +71,7 @@ from fedax.algorithms import (
     plateau_lengths,
     private,
     qfedavg,
+    robust,
     scaffnew,
     scaffold,
     server_only,
@@ -159,6 +161,8 @@ __all__ = [
     "advise",
     "afl",
     "apfl",
+    "attacked",
+    "attacks",
     "audit_privacy",
     "base_optimizers",
     "batch_statistics",
@@ -233,6 +237,8 @@ __all__ = [
     "quadratic_task",
     "read_data",
     "regression",
+    "robust",
+    "robust_means",
     "run_round",
     "sampler",
     "save_params",

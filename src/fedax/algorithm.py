@@ -186,6 +186,9 @@ class Exchange(NamedTuple):
       sent: `(params, message, upload) -> (bits, bits)`, about how many bits a code of the message
         and of the upload takes, from the arrays' shapes and dtypes, for `fedax.communication`. Of
         the message it gets the arrays that the client does not have. None: there is no code.
+      collusion: `(individual, client_ids [cohort_size]) -> individual`, what colluding clients make
+        of the uploads of a round before the server gets them, in a simulation (`fedax.attacked`).
+        None: nobody colludes.
     """
 
     broadcast: Callable[[PyTree], PyTree]
@@ -196,6 +199,7 @@ class Exchange(NamedTuple):
     report: Callable[[PyTree], Mapping[str, Array]] | None = None
     upload: Callable[[Params], PyTree] | None = None
     sent: Callable[[Params, PyTree, PyTree], tuple[float, float]] | None = None
+    collusion: Callable[[Individual, Array], Individual] | None = None
 
 
 class FederatedAlgorithm(NamedTuple):

@@ -6,6 +6,7 @@ shared, in `fedax.clients` and `fedax.rounds`.
 
 from fedax.algorithms.afl import afl
 from fedax.algorithms.apfl import apfl
+from fedax.algorithms.attacked import attacked
 from fedax.algorithms.centralised import centralised
 from fedax.algorithms.compressed import compressed
 from fedax.algorithms.ditto import ditto
@@ -41,6 +42,7 @@ from fedax.algorithms.pfnm import pfnm
 from fedax.algorithms.plateau import plateau_lengths
 from fedax.algorithms.private import private
 from fedax.algorithms.qfedavg import qfedavg
+from fedax.algorithms.robust import robust
 from fedax.algorithms.scaffnew import scaffnew
 from fedax.algorithms.scaffold import scaffold
 from fedax.algorithms.server_only import server_only
@@ -51,6 +53,7 @@ __all__ = [
     "adaalter",
     "afl",
     "apfl",
+    "attacked",
     "batch_statistics",
     "centralised",
     "cmime",
@@ -94,6 +97,7 @@ __all__ = [
     "plateau_lengths",
     "private",
     "qfedavg",
+    "robust",
     "scaffnew",
     "scaffold",
     "server_only",

@@ -43,7 +43,7 @@ def clipped_reply(reply: Reply, before: PyTree, message: PrivateMessage, *, tell
     """
     refuse_statistics(message, "private", "Leave private out.")
     _require_bounded(reply.upload)
-    counts = acceptable(reply, individual=False)
+    counts = acceptable(reply)
     upload = jax.tree.map(lambda leaf: jnp.where(counts, widen(leaf), 0), reply.upload)
     clipped, norm = _clipped(upload, message.clip)
     within: PyTree = ()

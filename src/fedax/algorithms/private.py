@@ -124,6 +124,11 @@ def private(
     """
     require_wrappable(algorithm, "fedax.private(algorithm, clip)")
     require_averaged(algorithm, "private")
+    if any(exchange.collusion is not None for exchange in algorithm.exchanges):
+        raise ValueError(
+            "private cannot clip what colluding clients agree on after they have answered. Use an "
+            "attack of single clients, such as fedax.attacks.sign_flip(1)."
+        )
     check_settings(
         clip, noise_multiplier, delta, epsilon, quantile, clip_learning_rate, bands, horizon,
         noise_seed,

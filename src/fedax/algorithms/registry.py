@@ -79,6 +79,14 @@ EARLIER = {
         "Arivazhagan et al.", "Federated Learning with Personalization Layers", 2019,
         "https://arxiv.org/abs/1912.00818",
     ),
+    "Baruch 2019": Paper(
+        "Baruch et al.", "A Little Is Enough: Circumventing Defenses For Distributed Learning",
+        2019, "https://arxiv.org/abs/1902.06156",
+    ),
+    "Blanchard 2017": Paper(
+        "Blanchard et al.", "Machine Learning with Adversaries: Byzantine Tolerant Gradient "
+        "Descent", 2017, "https://arxiv.org/abs/1703.02757",
+    ),
     "Choquette-Choo 2023": Paper(
         "Choquette-Choo et al.", "(Amplified) Banded Matrix Factorization: A Unified Approach to "
         "Private Training", 2023, "https://arxiv.org/abs/2306.08153",
@@ -169,6 +177,10 @@ EARLIER = {
     "Mohri 2019": Paper(
         "Mohri et al.", "Agnostic Federated Learning", 2019, "https://arxiv.org/abs/1902.00146",
     ),
+    "Pillutla 2022": Paper(
+        "Pillutla et al.", "Robust Aggregation for Federated Learning", 2022,
+        "https://arxiv.org/abs/1912.13445",
+    ),
     "Reddi 2018": Paper(
         "Reddi et al.", "On the Convergence of Adam and Beyond", 2018,
         "https://arxiv.org/abs/1904.09237",
@@ -184,6 +196,14 @@ EARLIER = {
     "Xie 2019": Paper(
         "Xie et al.", "Local AdaAlter: Communication-Efficient Stochastic Gradient Descent with "
         "Adaptive Learning Rates", 2019, "https://arxiv.org/abs/1911.09030",
+    ),
+    "Xie 2020": Paper(
+        "Xie et al.", "Fall of Empires: Breaking Byzantine-tolerant SGD by Inner Product "
+        "Manipulation", 2020, "https://arxiv.org/abs/1903.03936",
+    ),
+    "Yin 2018": Paper(
+        "Yin et al.", "Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates",
+        2018, "https://arxiv.org/abs/1803.01498",
     ),
     "Yuan 2020": Paper(
         "Yuan and Ma", "Federated Accelerated Stochastic Gradient Descent", 2020,
@@ -259,6 +279,7 @@ ALGORITHMS: dict[str, AlgorithmInfo] = {
 # A wrapper's name comes before what it wraps, as in "local_update_decay+elastic+fedprox"; the
 # second entry is what it wraps when nothing follows.
 WRAPPERS: dict[str, tuple[AlgorithmInfo, str]] = {
+    "attacked": (AlgorithmInfo(algorithms.attacked, "Baruch 2019; Xie 2020"), "fedavg"),
     "compressed": (
         AlgorithmInfo(algorithms.compressed, "Alistarh 2017; Karimireddy 2019"), "fedavg",
     ),
@@ -282,5 +303,8 @@ WRAPPERS: dict[str, tuple[AlgorithmInfo, str]] = {
             algorithms.private, "McMahan 2018, Alg. 1; Andrew 2021, Alg. 1; Choquette-Choo 2023",
         ),
         "fedavg",
+    ),
+    "robust": (
+        AlgorithmInfo(algorithms.robust, "Yin 2018; Pillutla 2022; Blanchard 2017"), "fedavg",
     ),
 }

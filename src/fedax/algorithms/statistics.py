@@ -121,6 +121,11 @@ def batch_statistics(
             "batch_statistics cannot wrap a compressed algorithm, whose codes are not of the "
             "statistics. Leave compressed out."
         )
+    if any(exchange.individual for exchange in algorithm.exchanges):
+        raise ValueError(
+            "batch_statistics needs uploads that are averaged, but the server of the wrapped "
+            "algorithm receives them one by one. Put robust outside: robust(batch_statistics(...))."
+        )
     is_statistic = _chosen(model, where)
 
     def merged(params: Params, statistics: Params) -> Params:

@@ -33,25 +33,18 @@ SQUARED = ("pseudo_gradient", "gradient")
 SMALL = 2**15
 
 
-def acceptable(reply: Reply, *, individual: bool) -> Array:
-    """Whether a client's reply counts, a bool scalar.
-
-    Args:
-      reply: of one client.
-      individual: the server gets the uploads one by one, in any dtype, and no sum is taken.
-    """
+def acceptable(reply: Reply) -> Array:
+    """Whether a client's reply counts, a bool scalar."""
     weight = widen(reply.weight)
     good = (weight >= 0) & (weight <= _most(weight.dtype) / CLIENTS)
     good &= all_finite(reply.client_state)
-    if individual:
-        good &= all_finite(reply.upload)
-    else:
-        kinds: dict[bool, list[Array]] = {True: [], False: []}
-        for path, leaf in jax.tree_util.tree_leaves_with_path(reply.upload):
+    kinds: dict[bool, list[Array]] = {True: [], False: []}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(reply.upload):
+        if jnp.issubdtype(leaf.dtype, jnp.floating):  # others are for an `individual` exchange
             kinds[any(getattr(key, "name", None) in SQUARED for key in path)].append(leaf)
-        for squared, leaves in kinds.items():
-            for leaf in _joined(leaves):
-                good &= (jnp.abs(leaf) <= _largest(leaf, weight, squared=squared)).all()
+    for squared, leaves in kinds.items():
+        for leaf in _joined(leaves):
+            good &= (jnp.abs(leaf) <= _largest(leaf, weight, squared=squared)).all()
     for value, its_weight in reply.info.values():  # a loss of NaN spoils the client as well
         good &= (jnp.abs(value) <= _largest(value, its_weight, squared=False)) | (its_weight == 0)
     return good
@@ -80,6 +73,12 @@ def finite_beside(server_state: Any) -> list[Array]:
         all_finite(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(server_state)
         if getattr(path[0], "name", None) != "params"
     ]
+
+
+def weighted_sum(weights: Array, uploads: Array) -> Array:
+    """The sum over clients of weight times upload [n, ...], in float32 at least."""
+    uploads = widen(uploads)
+    return jnp.tensordot(weights.astype(uploads.dtype), uploads, 1, precision="highest")
 
 
 def _joined(leaves: Sequence[Array]) -> list[Array]:

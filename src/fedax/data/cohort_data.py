@@ -58,6 +58,11 @@ class ClientExamples(Protocol):
         ...
 
     @property
+    def client_id(self) -> jax.Array | int:
+        """The client's index in the population."""
+        ...
+
+    @property
     def everything(self) -> ClientExamples:
         """All of the client's examples, if these are a part."""
         ...
@@ -84,6 +89,7 @@ class ClientData:
           are drawn with replacement. The state of repeat 0 is the one that is saved.
       largest: static, the number of examples of the population's largest client; a larger minibatch
           would be padding for every client. None: not known.
+      client_id: int32 scalar, the client's index in the population.
     """
 
     arrays: Mapping[str, jax.Array]
@@ -92,6 +98,7 @@ class ClientData:
     capacity: int = dataclasses.field(metadata={"static": True})
     repeat: jax.Array | int = 0
     largest: int | None = dataclasses.field(default=None, metadata={"static": True})
+    client_id: jax.Array | int = 0
 
     def __repr__(self) -> str:
         return f"ClientData(at most {self.capacity} rows of {_shapes(self.arrays)})"

@@ -43,6 +43,11 @@ class ClientPart:
         return self.data.repeat
 
     @property
+    def client_id(self) -> jax.Array | int:
+        """As in `ClientData`."""
+        return self.data.client_id
+
+    @property
     def everything(self) -> ClientExamples:
         """All of the client's examples."""
         return self.data.everything

@@ -19,12 +19,14 @@ import numpy as np
 import optax
 
 from fedax import optimizers
+from fedax.attacks import ATTACKS, Attack
 from fedax.codecs import CODECS, Codec
 from fedax.experiment.errors import ConfigError
 from fedax.factories import UNREADABLE, parse_call
 from fedax.optimizers import base_optimizers
 from fedax.optimizers.base_optimizers import BaseOptimizer
 from fedax.optimizers.schedules import SCHEDULES, parse_schedule
+from fedax.robust_means import ROBUST_MEANS, RobustMean
 from fedax.sinks import sink_names
 from fedax.validate import quoted
 
@@ -55,8 +57,9 @@ OPTIMIZERS: dict[str, Callable[..., Any]] = {
 
 # Kinds of values, in the words of a list. Text in quotes is one of the choices that there are;
 # what is of the kind OTHER is not known here.
-NUMBER, WHOLE, SCHEDULE, OPTIMIZER, BASE, CODEC = (
-    "number", "whole number", "schedule", "optimizer", "base optimizer", "codec"
+NUMBER, WHOLE, SCHEDULE, OPTIMIZER, BASE, CODEC, MEAN, ATTACK = (
+    "number", "whole number", "schedule", "optimizer", "base optimizer", "codec", "robust mean",
+    "attack",
 )
 SWITCH, TEXT, PATH, NUMBERS, NONE, OTHER = (
     "true or false", "text", "path", "numbers such as '(1, 0.5)'", "none", "other"
@@ -65,11 +68,12 @@ KINDS: dict[Any, str] = {
     bool: SWITCH, int: WHOLE, float: NUMBER, str: TEXT, types.NoneType: NONE,
     Path: PATH,
     optax.GradientTransformation: OPTIMIZER, optax.GradientTransformationExtraArgs: OPTIMIZER,
-    BaseOptimizer: BASE, Codec: CODEC, np.ndarray: NUMBERS, tuple: NUMBERS, list: NUMBERS,
-    collections.abc.Sequence: NUMBERS, collections.abc.Callable: SCHEDULE,
+    BaseOptimizer: BASE, Codec: CODEC, RobustMean: MEAN, Attack: ATTACK, np.ndarray: NUMBERS,
+    tuple: NUMBERS, list: NUMBERS, collections.abc.Sequence: NUMBERS,
+    collections.abc.Callable: SCHEDULE,
 }
 ARTICLES = {NUMBER: "a ", PATH: "a ", WHOLE: "a ", SCHEDULE: "a ", BASE: "a ", OPTIMIZER: "an ",
-            CODEC: "a "}
+            CODEC: "a ", MEAN: "a ", ATTACK: "an "}
 # Chosen by names, or by a function of a name; text in a list.
 NAMED = (Sequence[str], Callable[[str], bool])
 # How the text of such a value is read.
@@ -78,11 +82,14 @@ READERS: dict[str, Callable[[str], Any]] = {
     SCHEDULE: parse_schedule,
     BASE: lambda text: parse_call(text, BASES, "base optimizer"),
     CODEC: lambda text: parse_call(text, CODECS, "codec"),
+    MEAN: lambda text: parse_call(text, ROBUST_MEANS, "robust mean"),
+    ATTACK: lambda text: parse_call(text, ATTACKS, "attack"),
     OPTIMIZER: lambda text: parse_call(text, OPTIMIZERS, "optimizer"),
 }
 # Of annotations that cannot be evaluated, by a word in their text.
 WRITTEN = {
     "Schedule": (NUMBER, SCHEDULE), "BaseOptimizer": (BASE,), "Codec": (CODEC,),
+    "RobustMean": (MEAN,), "Attack": (ATTACK,),
     "GradientTransformation": (OPTIMIZER,),
 }
 

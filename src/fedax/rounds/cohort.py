@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
 from fedax.algorithm import (
@@ -23,9 +22,9 @@ from fedax.algorithm import (
     at_round,
 )
 from fedax.clients.precision import widen
-from fedax.clients.uploads import acceptable, all_finite, finite_beside
+from fedax.clients.uploads import acceptable, all_finite, finite_beside, weighted_sum
 from fedax.data.cohort_data import NOBODY, ClientData, CohortData
-from fedax.devices.mesh import AXIS, REPLICATED, SPREAD
+from fedax.devices.mesh import AXIS, REPLICATED, SPREAD, add_up
 from fedax.measures.diagnostics import Directions, direction, round_geometry
 from fedax.mistakes.algorithm import call_broadcast, call_client, call_report, call_server
 
@@ -69,6 +68,7 @@ class _Client(NamedTuple):
     repeat: Array  # how often it stands before this place in the cohort
     accepted: Array  # False from its first upload on that is not finite
     state: PyTree
+    client_id: Array
 
 
 class _Sums(NamedTuple):
@@ -144,7 +144,7 @@ def run_round(
     clients = _Client(
         cohort.starts, cohort.num_examples, key=cohort.client_ids,  # a key for each exchange, below
         repeat=cohort.repeats, accepted=jnp.ones(cohort.client_ids.shape, bool),
-        state=client_states,
+        state=client_states, client_id=cohort.client_ids,
     )
     info: dict[str, tuple[Array, Array]] = {}
     num_reports = num_local_steps = jnp.zeros((), jnp.int32)
@@ -262,16 +262,17 @@ def _run_exchange(
 ) -> tuple[Any, _Client, dict[str, tuple[Array, Array]], Array, Array]:
     """One exchange: the server state and the clients after it, its info, reports and steps."""
     message = call_broadcast(exchange, place, server_state)
+    one_by_one = exchange.individual or exchange.collusion is not None
 
     def answer(message: PyTree, arrays: Mapping[str, Array], client: _Client) -> Any:
         data = ClientData(
             arrays, client.start, client.num_examples, cohort.capacity, client.repeat,
-            cohort.largest,
+            cohort.largest, client.client_id,
         )
         reply = call_client(exchange, place, message, client.state, data, client.key)
         if not diagnostics:
             reply = reply._replace(model_delta=None)
-        return _guarded(reply, client, exchange.individual)
+        return _guarded(reply, client, one_by_one)
 
     def map_clients(
         message: PyTree, arrays: Mapping[str, Array], clients: _Client
@@ -282,17 +283,7 @@ def _run_exchange(
         map_clients = _over_devices(map_clients, mesh)
     sums, kept = map_clients(message, cohort.arrays, clients)
     any_report = sums.weight > 0
-    if exchange.individual:
-        upload = Individual(*kept.individual)
-    elif exchange.total:
-        upload = sums.upload
-    else:
-        upload = jax.tree.map(
-            lambda total, like: (
-                total / jnp.where(any_report, sums.weight, 1).astype(total.dtype)
-            ).astype(like.dtype),
-            sums.upload, sums.like,
-        )
+    upload = _received(exchange, sums, kept, cohort.client_ids)
     cohort_size = (cohort.dropped_at != NOBODY).sum(dtype=jnp.int32)
     participation = Participation(cohort.num_clients, cohort_size, sums.num_reports)
     if exchange.total:
@@ -320,6 +311,25 @@ def _run_exchange(
     return updated, clients, info, sums.num_reports, sums.num_local_steps
 
 
+def _received(exchange: Exchange, sums: _Sums, kept: _Kept, client_ids: Array) -> PyTree:
+    """What the server receives: the mean, the sum or the uploads one by one."""
+    totals = sums.upload
+    if kept.individual:
+        each = Individual(*kept.individual)
+        if exchange.collusion is not None:
+            each = exchange.collusion(each, client_ids)
+        if exchange.individual:
+            return each
+        totals = jax.tree.map(partial(weighted_sum, each.weights), each.uploads)
+    if exchange.total:
+        return totals
+    weight = jnp.where(sums.weight > 0, sums.weight, 1)
+    return jax.tree.map(
+        lambda total, like: (total / weight.astype(total.dtype)).astype(like.dtype),
+        totals, sums.like,
+    )
+
+
 def _guarded(reply: Reply, client: _Client, individual: bool) -> tuple[_Sums, _Kept]:
     """One client's contribution to the sums; nothing if a number is not finite or too large.
 
@@ -327,7 +337,7 @@ def _guarded(reply: Reply, client: _Client, individual: bool) -> tuple[_Sums, _K
     """
     weight = widen(reply.weight)
     absent = client.num_examples == 0  # a filler, or dropped out: what it says is not looked at
-    accepted = client.accepted & (acceptable(reply, individual=individual) | absent)
+    accepted = client.accepted & (acceptable(reply) | absent)
     counts = accepted & ~absent
     weight = jnp.where(counts, weight, 0)
 
@@ -409,7 +419,7 @@ def _over_devices(map_clients: Any, mesh: Mesh) -> Any:
         accepted = jnp.zeros(share * mesh.size, jnp.int32)
         place = (jax.lax.axis_index(AXIS) * share,)
         accepted = jax.lax.dynamic_update_slice(accepted, kept.accepted.astype(jnp.int32), place)
-        return *_add_up((sums, accepted)), kept
+        return *add_up((sums, accepted)), kept
 
     spread = jax.shard_map(
         on_a_device, mesh=mesh, in_specs=(REPLICATED, SPREAD, SPREAD),
@@ -422,38 +432,6 @@ def _over_devices(map_clients: Any, mesh: Mesh) -> Any:
         return sums, jax.lax.with_sharding_constraint(kept, NamedSharding(mesh, REPLICATED))
 
     return everywhere
-
-
-def _add_up(tree: PyTree) -> PyTree:
-    """The sum over the devices, in as few collectives as can be: each costs a wait for all.
-
-    That is one for each floating point dtype. Whole numbers (int32) go with float32 or float64 as
-    two of 16 bits each, whose sums over up to 256 devices are exact there.
-    """
-    leaves, structure = jax.tree.flatten(tree)
-    parts = [_halves(leaf) if leaf.dtype == jnp.int32 else [leaf] for leaf in leaves]
-    flat = [part for of_leaf in parts for part in of_leaf]
-    summed: list[Any] = [None] * len(flat)
-    for dtype in {part.dtype: None for part in flat}:
-        places = [i for i, part in enumerate(flat) if part.dtype == dtype]
-        total = jax.lax.psum(jnp.concatenate([flat[i].ravel() for i in places]), AXIS)
-        ends = np.cumsum([flat[i].size for i in places])[:-1]
-        for i, part in zip(places, jnp.split(total, ends), strict=True):
-            summed[i] = part.reshape(flat[i].shape)
-    whole = iter(summed)
-    return jax.tree.unflatten(structure, [
-        _joined(next(whole), next(whole)) if leaf.dtype == jnp.int32 else next(whole)
-        for leaf in leaves
-    ])
-
-
-def _halves(whole: Array) -> list[Array]:
-    """The high and the low 16 bits of int32 numbers."""
-    return [(whole >> 16).astype(float), (whole & 0xFFFF).astype(float)]
-
-
-def _joined(high: Array, low: Array) -> Array:
-    return (high.astype(jnp.int32) << 16) + low.astype(jnp.int32)
 
 
 def _select(condition: Array, true: PyTree, false: PyTree) -> PyTree:
