@@ -3,7 +3,8 @@
     python scripts/attacks.py docs/notebook/robustness.jsonl      # adds the rows that it lacks
     python scripts/attacks.py table docs/notebook/robustness.jsonl
 
-The criteria below were committed before the first run. A quarter of an hour; may be killed and repeated.
+The criteria below were committed before the first run. A quarter of an hour; may be
+killed and repeated.
 """
 
 from __future__ import annotations

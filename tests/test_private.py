@@ -123,10 +123,11 @@ def stub(num_exchanges=1):
     """A method whose clients upload rows of their data, and whose server keeps what it gets."""
 
     def client(message, own, data, key):
-        del message, key
-        row = data.examples(jnp.zeros(1, jnp.int32))["x"][0]
+        del key
+        rows = data.examples(jnp.zeros(1, jnp.int32))
         info = {"train_loss": (jnp.asarray(1.0), jnp.asarray(1.0))}
-        return fedax.Reply(fedax.ModelUpdate({"x": row}), jnp.asarray(3.0), own, info)
+        upload = fedax.ModelUpdate({name: rows[name][0] for name in message})
+        return fedax.Reply(upload, jnp.asarray(3.0), own, info)
 
     def server(state, mean, participation):
         del participation
@@ -248,6 +249,43 @@ def test_the_adaptive_norm_s_noises_cost_what_one_does():
     assert math.isclose(shares.std(), 5 * z / clients, rel_tol=5 / math.sqrt(2 * 4000))
 
 
+@pytest.mark.parametrize("bands", [1, 3])
+def test_arrays_and_exchanges_have_noise_of_their_own(bands):
+    size, clients = 20_000, 3
+    zeros = np.zeros((clients, size), np.float32)
+    data = FederatedDataset({"x": zeros, "y": zeros}, np.arange(clients + 1))
+    algorithm = fedax.private(stub(2), clip=1.0, noise_multiplier=1.0, bands=bands)
+    cohort = CohortReader(data)(np.arange(clients))
+    state = algorithm.init({name: jnp.zeros(size, jnp.float32) for name in "xy"})
+    found = []
+    for t in range(2):
+        for exchange in algorithm.exchanges:  # each server's step alone, to see both
+            total = exchange.client(
+                exchange.broadcast(state), (), _examples(cohort), jax.random.key(0)
+            ).upload
+            who = fedax.algorithm.PublicParticipation(
+                jnp.int32(3), jnp.float32(3), jax.random.fold_in(jax.random.key(t), len(found))
+            )
+            state = exchange.server(state, total, who)
+            found += [np.asarray(state.params[name], np.float64) for name in "xy"]
+    matrix = np.corrcoef(np.stack(found))
+    # Rows: round 1 exchange 1 (x, y), exchange 2 (x, y), then round 2. Only bands correlate, and
+    # then the same array in the same exchange of another round.
+    expected = np.eye(8)
+    if bands > 1:
+        first = banded(bands, 1000)
+        inverse = np.linalg.inv(np.array([[first[0], 0], [first[1], first[0]]]))
+        covariance = inverse @ inverse.T
+        share = covariance[0, 1] / math.sqrt(covariance[0, 0] * covariance[1, 1])
+        for place in range(4):
+            expected[place, place + 4] = expected[place + 4, place] = share
+    assert np.abs(matrix - expected).max() < 5 / math.sqrt(size)
+
+
+def _examples(cohort):
+    return fedax.ClientData(cohort.arrays, cohort.starts[0], cohort.num_examples[0], 1)
+
+
 SETTINGS = [
     (z, rounds, cohort, clients, bands)
     for z in (0.3, 0.8, 1.0, 2.5) for rounds, cohort, clients, bands in (
@@ -295,6 +333,7 @@ def test_noise_and_rounds_are_the_inverse_of_epsilon():
     rounds = privacy.num_rounds(3.0, 1.0, **who)
     assert privacy.epsilon(1.0, rounds, **who) <= 3.0 < privacy.epsilon(1.0, rounds + 1, **who)
     assert privacy.num_rounds(0.01, 0.5, **who) == 0
+    assert privacy.noise_multiplier(1e-3, 4, cohort_size=3, num_clients=20) > 0
     assert privacy.epsilon(0.0, 1, **who) == math.inf
     assert privacy.epsilon(1.0, 0, **who) == 0
 
@@ -307,9 +346,16 @@ def test_only_sampling_with_a_guarantee_is_accepted():
             run(algorithm, sampling=sampling, cohort_size=4)
     with pytest.raises(privacy.PrivacyError, match="'poisson', but sampling is 'full'"):
         run(fedax.private(method("fedavg"), bands=2))
-    for name in ("diagnostics", "evaluate_training"):
-        with pytest.raises(privacy.PrivacyError, match=f"{name}=True measures the clients"):
-            run(algorithm, **{name: True})
+    for name, value in {
+        "diagnostics": True, "evaluate_training": True, "personalize_steps": 2,
+    }.items():
+        with pytest.raises(privacy.PrivacyError, match=f"{name}.* measures the clients' training"):
+            run(algorithm, **{name: value})
+    with pytest.raises(privacy.PrivacyError, match="A sweep trains all of its 50 rounds"):
+        fedax.sweep(
+            TASK, lambda z: fedax.private(method("fedavg"), noise_multiplier=z, epsilon=3.0),
+            {"z": [1.0, 2.0]}, num_rounds=50, sampling="full", choose="test_distance:min",
+        )
     with pytest.raises(privacy.PrivacyError, match="make only 3 groups of 3"):
         run(fedax.private(method("fedavg"), bands=3), sampling="poisson", cohort_size=4)
 
@@ -351,7 +397,7 @@ def test_other_seeds_have_other_noise_and_cohorts():
         return np.asarray(jax.tree.leaves(run(algorithm, 1, seed=seed).params)[0])
 
     start = np.asarray(jax.tree.leaves(MODEL.init(jax.random.key(0)))[0])
-    found = [of(0, 0), of(1, 0), of(0, 1), of(0, 2**32), of(0, 2**33)]
+    found = [of(0, 0), of(1, 0), of(0, 1), of(0, 2**32), of(0, 2**100)]
     assert start.shape == found[0].shape
     for i, one in enumerate(found):
         for other in found[:i]:
@@ -454,6 +500,10 @@ def test_groups_take_turns():
         for client in cohort.client_ids[cohort.dropped_at >= 0].tolist():
             seen.setdefault(client, set()).add(t % 3)
     assert all(len(turns) == 1 for turns in seen.values())
+    # Each of a group of 10 takes part in 8 of 10 of its turns, and sizes are binomial.
+    sizes = [int((draw(t, 1).dropped_at >= 0).sum()) for t in range(600)]
+    assert abs(np.mean(sizes) - 8) < 5 * math.sqrt(1.6 / 600)
+    assert math.isclose(np.var(sizes), 1.6, rel_tol=5 * math.sqrt(2 / 600))
     assert len(seen) == 30  # one of 31 is left out
 
 

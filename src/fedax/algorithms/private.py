@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from fedax.algorithm import (
     Array,
@@ -25,13 +26,11 @@ from fedax.clients.precision import sum_dtype, widen
 from fedax.data.cohort_data import ClientExamples
 from fedax.factories import factory
 from fedax.mistakes.algorithm import require_averaged, require_wrappable
-from fedax.privacy.checks import check_settings
+from fedax.privacy.checks import SMALLEST_NORM, check_settings
 from fedax.privacy.noise import Noise
 
 # With an adaptive norm, this share of each exchange's squared budget tells how many were clipped.
 SHARE_OF_BITS = 0.01
-# What tells the noise of the bits from that of the sum.
-_BITS = 1
 
 
 class PrivateOwn(NamedTuple):
@@ -76,7 +75,8 @@ def private(
       public, and the server steps in every round, also if nobody takes part.
     - *Uploads that are not finite* count as 0. How many there were is not told.
     - *Diagnostics* of clients, such as the training loss, are withheld, as are the numbers of
-      clients. What is measured on test data is not covered, as it is not of training data.
+      clients. What is measured with clients' own data or models is not covered: validation data
+      that `validation=` holds out of them, and `test_own_*`.
     - *Adaptive norm* (Andrew et al. 2021, Algorithm 1): with `quantile` q each client also says
       whether its norm is at most C, and C follows the quantile,
 
@@ -91,12 +91,14 @@ def private(
     The guarantee is for `sampling="poisson"`, or "full" with one band; others are refused. It holds
     against whoever sees all models that the server sends, and knows neither the run's seed, from
     which cohorts and noise are drawn, nor `noise_seed`. For a model that is to be released, draw
-    both with `secrets.randbits(31)` and keep them, and the run folder, to yourself.
+    both with `secrets.randbits(128)`, new for every run, and keep them and the run folder secret:
+    two runs with the same seeds have the same noise, and their difference has none. A `state` to
+    continue from must come from the same settings and seeds.
 
     Args:
       algorithm: the wrapped algorithm, with wrappers of its own. `private` is always the outermost:
         `private(compressed(...))` clips what the codec decodes.
-      clip: C > 0, in each exchange; with `quantile`, the norm to begin with.
+      clip: C >= 1e-12, in each exchange; with `quantile`, the norm to begin with.
       noise_multiplier: z >= 0; `fedax.privacy.noise_multiplier` finds it. 0: no guarantee.
       delta: in (0, 1); None: N^-1.1 for N clients.
       epsilon: the budget: training stops before the round that would exceed it. None: no budget.
@@ -135,6 +137,7 @@ def private(
     )
     exchanges = len(algorithm.exchanges)
     noise = Noise.of(bands, horizon)
+    words = np.random.SeedSequence(noise_seed).generate_state(4)
     # Of the squared budget 1 / z^2 of a round each exchange has the E-th part.
     part = math.sqrt(exchanges) * jnp.asarray(noise_multiplier)
     of_sum = part if quantile is None else part / math.sqrt(1 - SHARE_OF_BITS)
@@ -164,8 +167,9 @@ def private(
             state: WrapperState, total: PrivateUpload, participation: PublicParticipation
         ) -> WrapperState:
             expected, key = participation.expected, participation.key
-            for word in (noise_seed % 2**32, noise_seed // 2**32):
+            for word in words:
                 key = jax.random.fold_in(key, word)
+            key, of_bit = jax.random.split(key)
             own, norm = state.own, state.own.clip[index]
             sums, structure = jax.tree.flatten(total.inner)
             like = described(exchange, state.params, total.inner, index)
@@ -178,11 +182,13 @@ def private(
             ])
             clips = own.clip
             if quantile is not None:
-                drawn = jax.random.normal(jax.random.fold_in(key, _BITS), dtype=norm.dtype)
+                drawn = jax.random.normal(of_bit, dtype=norm.dtype)
                 bits = total.within + of_bits.astype(norm.dtype) * drawn
                 above = bits / expected.astype(norm.dtype) + 0.5 - jnp.asarray(quantile, norm.dtype)
                 rate = jnp.asarray(clip_learning_rate, norm.dtype)
-                clips = clips.at[index].set(norm * jnp.exp(-rate * above))
+                clips = clips.at[index].set(
+                    jnp.maximum(norm * jnp.exp(-rate * above), SMALLEST_NORM)
+                )
             count = expected.astype(jnp.int32)
             inner = exchange.server(
                 state.inner, mean, Participation(participation.num_clients, count, count)

@@ -10,7 +10,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedax.algorithm import FederatedAlgorithm, Individual, Participation
+from fedax.algorithm import (
+    FederatedAlgorithm,
+    Individual,
+    Participation,
+    PublicParticipation,
+)
 from fedax.contract.bench import Bench, Broken, NotApplicable, cohort_of, rounds
 from fedax.data.cohort_data import ClientData
 from fedax.factories import recipe

@@ -75,6 +75,8 @@ def write_summary(
     }
     if mechanism is not None:
         summary["privacy"] = mechanism.guarantee(len(rounds))
+        for name in ("num_rejected", "num_dropped", "total_local_steps", "rejected_clients"):
+            del summary[name]  # what is not told of the clients is not 0
     summary["log"] = close_sinks(summary)
     write_json(folder / "summary.json", summary)
     return summary

@@ -14,7 +14,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fedax.algorithm import FederatedAlgorithm, Individual, Model, Participation
+from fedax.algorithm import (
+    FederatedAlgorithm,
+    Individual,
+    Model,
+    Participation,
+    PublicParticipation,
+)
 from fedax.data.cohort_data import ClientData
 from fedax.mistakes.algorithm import (
     call_broadcast,

@@ -137,7 +137,9 @@ def noise_multiplier(
     tries = 0
     while high - low > PRECISION * high:
         # Epsilon is nearly a power of z, and each costs a second: guess, a bit above and below.
-        share = math.log(low_epsilon / epsilon) / math.log(low_epsilon / high_epsilon)
+        share = 0.5
+        if high_epsilon > 0 and math.isfinite(low_epsilon):
+            share = math.log(low_epsilon / epsilon) / math.log(low_epsilon / high_epsilon)
         aside = PRECISION / 3 * (-1) ** tries
         middle = low * (high / low) ** share * (1 + aside)
         tries += 1

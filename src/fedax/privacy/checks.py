@@ -7,6 +7,9 @@ from typing import Any
 from fedax.privacy.library import PrivacyError, require_libraries
 from fedax.validate import check_count, check_number
 
+# Squares of smaller numbers vanish in float32.
+SMALLEST_NORM = 1e-12
+
 
 def check_settings(
     clip: Any, noise_multiplier: Any, delta: Any, epsilon: Any, quantile: Any,
@@ -14,7 +17,7 @@ def check_settings(
 ) -> None:
     """Raises a clear error unless they fit and jax-privacy is installed; see `fedax.private`."""
     require_libraries()
-    check_number("clip", clip, above=0)
+    check_number("clip", clip, at_least=SMALLEST_NORM)
     check_number("noise_multiplier", noise_multiplier, at_least=0)
     if delta is not None:
         check_number("delta", delta, above=0, below=1)

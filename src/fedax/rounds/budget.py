@@ -42,12 +42,12 @@ class Mechanism(NamedTuple):
         )
 
     def guarantee(self, rounds: int) -> dict[str, Any]:
-        """The guarantee of some rounds, for a summary; without noise its epsilon is None."""
+        """The guarantee of some rounds, for a summary; an infinite epsilon is None."""
         reached = self.epsilon(rounds)
         return {
             "epsilon": reached if math.isfinite(reached) else None, "delta": self.delta,
             "budget": self.budget, "noise_multiplier": self.noise_multiplier, "bands": self.bands,
-            "sampling_probability": self.cohort_size * self.bands / self.num_clients,
+            "sampling_probability": self.cohort_size / (self.num_clients // self.bands),
             "num_rounds": rounds, "adjacency": ADJACENCY,
         }
 
@@ -149,6 +149,6 @@ def in_words(guarantee: Mapping[str, Any]) -> str:
       'epsilon 7.91 with delta 1e-05 for every client'
     """
     if guarantee["epsilon"] is None:
-        return "none, as there is no noise"
+        return "no finite epsilon, so no guarantee"
     epsilon, delta = guarantee["epsilon"], guarantee["delta"]
     return f"epsilon {epsilon:.3g} with delta {delta:.3g} for every client"

@@ -286,7 +286,7 @@ def _run_exchange(
     upload = _received(exchange, sums, kept, cohort.client_ids)
     cohort_size = (cohort.dropped_at != NOBODY).sum(dtype=jnp.int32)
     participation = Participation(cohort.num_clients, cohort_size, sums.num_reports)
-    if exchange.total:
+    if server_key is not None:
         expected = cohort_size if cohort.expected is None else cohort.expected
         participation = PublicParticipation(
             cohort.num_clients, expected.astype(jnp.float32), server_key

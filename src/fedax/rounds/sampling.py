@@ -22,8 +22,8 @@ Available: TypeAlias = Callable[[np.ndarray, int], np.ndarray]
 
 # What a random stream is for, so that no two are the same.
 _DROPOUT, _PASS, _REPLACEMENT, _AVAILABLE, _PERSONALIZED, _TESTED, _POISSON, _GROUPS = range(8)
-# A cohort of random size has places for so many standard deviations more than are expected, which
-# are exceeded in one round of a million; then it is padded to as many again.
+# A cohort of random size has places for so many standard deviations more than are expected. In one
+# round of 10,000 or fewer that is not enough; then it is padded to as many again.
 _DEVIATIONS = 5.0
 
 

@@ -109,11 +109,15 @@ def cohorts_of(
     mechanism = mechanism_of(
         algorithm, data.num_clients, settings.sampling, settings.cohort_size
     )
-    for name in ("diagnostics", "evaluate_training") if mechanism is not None else ():
-        if getattr(settings, name):
+    measured = {
+        "diagnostics": settings.diagnostics, "evaluate_training": settings.evaluate_training,
+        "personalize_steps or personalize_epochs": settings.personalizes,
+    }
+    for name, wanted in measured.items():
+        if wanted and mechanism is not None:
             raise PrivacyError(
-                f"{name}=True measures the clients' training data without noise, which private "
-                f"withholds. Leave {name} out."
+                f"{name} measures the clients' training data without noise, which private "
+                "withholds. Leave it out."
             )
     return sampler(
         "full" if algorithm.pooled else settings.sampling,

@@ -32,6 +32,8 @@ from fedax.rounds.measurements import (
 from fedax.rounds.options import Settings
 from fedax.rounds.own_models import OwnModels
 from fedax.rounds.padding import check_loss
+from fedax.privacy import PrivacyError
+from fedax.rounds.budget import budget_of
 from fedax.rounds.simulate import cohorts_of
 from fedax.rounds.state import initial_params, population, run_key, state_at
 from fedax.rounds.turns import Turn, turns
@@ -165,6 +167,16 @@ class BatchTraining:
         self._goes_on, self._shared = goes_on, shared or Shared()
         self._task, self._algorithm, self._settings = task, algorithms[0], settings
         self._num_rounds = num_rounds
+        for algorithm in algorithms:
+            budget = budget_of(
+                algorithm, task.train.num_clients, settings.sampling, settings.cohort_size,
+                num_rounds,
+            )
+            if budget is not None:
+                raise PrivacyError(
+                    f"{budget.why} A sweep trains all of its {num_rounds} rounds: give fewer, or "
+                    "leave epsilon out."
+                )
         self._withholds = any(exchange.total for exchange in self._algorithm.exchanges)
         self._data = population(task, self._algorithm)
         self._mesh = Mesh(np.array(devices), (AXIS,)) if len(devices) > 1 else None
