@@ -191,8 +191,8 @@ class BatchTraining:
         reader = CohortReader(self._data)
         evaluators = self._shared.evaluators(self._task, settings, self._devices)
         training = self._shared.training_evaluator(self._task, settings, self._devices)
-        own = measurements_of_own(
-            self._task, self._algorithm, settings._replace(mesh=None), reader
+        own = {} if settings.evaluate_every == 0 else measurements_of_own(
+            self._task, self._algorithm, settings.seed, settings.clients_per_chunk, reader=reader
         )
         sent = None
         if settings.diagnostics:
