@@ -11,9 +11,9 @@ import pytest
 
 import fedax
 from fedax.algorithm import Reply
+from fedax.clients.uploads import acceptable
 from fedax.devices.mesh import client_mesh
 from fedax.rounds.padding import is_known
-from fedax.rounds.uploads import acceptable
 
 
 @pytest.fixture(autouse=True)

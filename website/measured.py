@@ -191,6 +191,11 @@ def on_digits(method: str) -> str:
             "Its learning rates are those of the wrapped method. [Fewer bytes]"
             "(../guides/fewer-bytes.md) compares the codecs."
         )
+    if method == "private":
+        return (
+            "Its learning rates are those of the wrapped method. [Differential privacy]"
+            "(../guides/privacy.md) says how to choose the noise."
+        )
     if method in OWN_MODELS:
         return ""
     varied = dict(_sensitivity().get(method, {}))

@@ -40,6 +40,10 @@ EXAMPLES = {
         "Two clients, with curvatures 1 and 2 and minimisers 1 and 0.5:",
         "fedax theory --curvatures 1 2 --centres 1 0.5 --gamma 0.1 --local-steps 10",
     ),
+    "privacy": (
+        "How much noise 500 rounds of 100 of 3,400 clients take for epsilon 8:",
+        "fedax privacy --clients 3400 --cohort-size 100 --rounds 500 --epsilon 8",
+    ),
     "completion": ("Let bash complete the words of a command line:",
                    "fedax completion bash > fedax.bash && source fedax.bash"),
     "data get": ("Download MNIST, verify its checksums and convert it:", "fedax data get mnist"),

@@ -14,7 +14,7 @@ from fedax.devices import ending
 if ending.is_command_line():  # what follows takes seconds to import
     ending.set_guard()
 
-from fedax import codecs, optimizers, pictures, theory
+from fedax import codecs, optimizers, pictures, privacy, theory
 from fedax.algorithm import (
     Exchange,
     FederatedAlgorithm,
@@ -68,6 +68,7 @@ from fedax.algorithms import (
     pfedme,
     pfnm,
     plateau_lengths,
+    private,
     qfedavg,
     scaffnew,
     scaffold,
@@ -76,7 +77,7 @@ from fedax.algorithms import (
 )
 from fedax.clients.local_steps import LocalResult
 from fedax.clients.local_training import LocalMessage, LocalOptions, LocalTraining
-from fedax.contract import check_algorithm
+from fedax.contract import audit_privacy, check_algorithm
 from fedax.data import ClientData, CohortReader, DataError, FederatedDataset, read_data
 from fedax.data.preparing import Table, fit_table
 from fedax.data.task import Task
@@ -158,6 +159,7 @@ __all__ = [
     "advise",
     "afl",
     "apfl",
+    "audit_privacy",
     "base_optimizers",
     "batch_statistics",
     "centralised",
@@ -224,6 +226,8 @@ __all__ = [
     "pictures",
     "plateau_lengths",
     "predict",
+    "privacy",
+    "private",
     "qfedavg",
     "quadratic_model",
     "quadratic_task",

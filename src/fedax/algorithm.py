@@ -11,7 +11,8 @@ uploads:
 
 The server sees means only, never one client's upload, so every algorithm stays compatible with
 secure aggregation, differential privacy and any number of machines. An exchange that needs the
-uploads one by one (PFNM's) must say so with `individual`, and is not.
+uploads one by one (PFNM's) must say so with `individual`, and is not. One with `total` gets sums,
+whose denominator is its own affair (`fedax.private`).
 """
 
 import dataclasses
@@ -136,17 +137,22 @@ class Individual(NamedTuple):
 class Participation(NamedTuple):
     """The number of clients behind a mean (SCAFFOLD needs |S|/N).
 
-    int32 scalars: cast them to the parameters' dtype before dividing.
+    int32 scalars, but the last two: cast them to the parameters' dtype before dividing.
 
     Attributes:
       num_clients: N, the size of the population.
       cohort_size: the number of clients in the cohort.
       num_reports: |S|, the number whose finite upload with a positive weight entered the mean.
+      expected: float32 scalar, the expected number of clients in a round, which no draw changes;
+        only for an exchange with `total`, otherwise None.
+      key: from which the server of such an exchange draws; otherwise None.
     """
 
     num_clients: Array
     cohort_size: Array
     num_reports: Array
+    expected: Array | None = None
+    key: Array | None = None
 
 
 class Exchange(NamedTuple):
@@ -159,6 +165,9 @@ class Exchange(NamedTuple):
       server: `(server_state, mean_upload, participation) -> server_state`.
       individual: the server receives an `Individual` instead of the mean. This gives up secure
         aggregation, and memory grows with the cohort.
+      total: the server receives sum_i weight_i upload_i in place of the mean, in float32 at least,
+        and its step is taken in every round, also if nobody reports. Who takes part, and what
+        clients say of themselves, is told to nobody.
       report: `(mean_upload) -> {name: value}`, diagnostics computed from the mean, floating point
           scalars; reported with the clients' info, never fed back. None: no such diagnostics. Under
         `fedax.personal` the mean has None for personal arrays.
@@ -174,6 +183,7 @@ class Exchange(NamedTuple):
     client: Callable[[PyTree, PyTree, Any, Array], Reply]
     server: Callable[[PyTree, PyTree, Participation], PyTree]
     individual: bool = False
+    total: bool = False
     report: Callable[[PyTree], Mapping[str, Array]] | None = None
     upload: Callable[[Params], PyTree] | None = None
     sent: Callable[[Params, PyTree, PyTree], tuple[float, float]] | None = None

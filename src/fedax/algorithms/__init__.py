@@ -39,6 +39,7 @@ from fedax.algorithms.personal import personal
 from fedax.algorithms.pfedme import pfedme
 from fedax.algorithms.pfnm import pfnm
 from fedax.algorithms.plateau import plateau_lengths
+from fedax.algorithms.private import private
 from fedax.algorithms.qfedavg import qfedavg
 from fedax.algorithms.scaffnew import scaffnew
 from fedax.algorithms.scaffold import scaffold
@@ -91,6 +92,7 @@ __all__ = [
     "pfedme",
     "pfnm",
     "plateau_lengths",
+    "private",
     "qfedavg",
     "scaffnew",
     "scaffold",

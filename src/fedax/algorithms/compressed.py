@@ -9,7 +9,7 @@ from fedax.algorithms.downlink import coded_broadcasts
 from fedax.algorithms.uplink import coded_uploads
 from fedax.codecs import Codec, eden
 from fedax.factories import factory
-from fedax.mistakes.algorithm import require_algorithm
+from fedax.mistakes.algorithm import require_wrappable
 
 
 @factory
@@ -71,7 +71,7 @@ def compressed(
       >>> model = character_lstm(16, 1)
       >>> algorithm = fedax.compressed(fedax.fedadam(model), fedax.codecs.eden(2))
     """
-    require_algorithm(algorithm, "fedax.compressed(algorithm, codec)")
+    require_wrappable(algorithm, "fedax.compressed(algorithm, codec)")
     codec = eden() if codec is None else codec
     for name, value in (("codec", codec), ("downlink", downlink)):
         if value is not None and not isinstance(value, Codec):

@@ -42,7 +42,7 @@ from fedax.codecs.codec import sent_around
 from fedax.data.cohort_data import ClientExamples
 from fedax.data.hold_out import hold_out
 from fedax.factories import factory
-from fedax.mistakes.algorithm import require_algorithm
+from fedax.mistakes.algorithm import require_wrappable
 from fedax.mistakes.model import require_model
 from fedax.validate import check_choice, check_count, check_number
 
@@ -120,7 +120,7 @@ def elastic(
       >>> algorithm = fedax.elastic(fedax.fedyogi(model), model, elasticity=0.3)
     """
     call = "fedax.elastic(algorithm, model, ...)"
-    require_algorithm(algorithm, call)
+    require_wrappable(algorithm, call)
     require_model(model, call)
     check_number("elasticity", elasticity, at_least=0)
     check_number("sensitivity_decay", sensitivity_decay, at_least=0, below=1)

@@ -121,6 +121,7 @@ def local_update_decay(
     )
     check_count("loss_batch_size", loss_batch_size)
     first = build(*control.start)
+    require_wrappable(first, "fedax.local_update_decay(build, model)")
     if any(exchange.individual for exchange in first.exchanges):
         raise ValueError(
             "local_update_decay needs the mean of the clients' losses, but the server of the "

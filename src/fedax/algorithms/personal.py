@@ -30,7 +30,7 @@ from fedax.algorithms.division import Division, PersonalMessage, divided
 from fedax.algorithms.plateau import Plateau
 from fedax.data.cohort_data import ClientExamples
 from fedax.factories import factory
-from fedax.mistakes.algorithm import require_algorithm
+from fedax.mistakes.algorithm import require_averaged, require_wrappable
 from fedax.mistakes.model import call_init, require_model
 from fedax.models.frozen import Where
 
@@ -99,17 +99,12 @@ def personal(
       (2,)
     """
     call = "fedax.personal(algorithm, model, where)"
-    require_algorithm(algorithm, call)
+    require_wrappable(algorithm, call)
     require_model(model, call)
     division = divided(model, where)
     if not any(division.personal):
         return algorithm
-    if algorithm.pooled or any(exchange.individual for exchange in algorithm.exchanges):
-        raise ValueError(
-            "personal needs an algorithm whose server averages uploads, but this one "
-            + ("trains on the pool of all examples." if algorithm.pooled else
-               "sees them one by one.")
-        )
+    require_averaged(algorithm, "personal")
 
     _require_shared_control(algorithm, model)
 

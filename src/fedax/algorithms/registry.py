@@ -71,9 +71,17 @@ EARLIER = {
         "Alistarh et al.", "QSGD: Communication-Efficient SGD via Gradient Quantization and "
         "Encoding", 2017, "https://arxiv.org/abs/1610.02132",
     ),
+    "Andrew 2021": Paper(
+        "Andrew et al.", "Differentially Private Learning with Adaptive Clipping", 2021,
+        "https://arxiv.org/abs/1905.03871",
+    ),
     "Arivazhagan 2019": Paper(
         "Arivazhagan et al.", "Federated Learning with Personalization Layers", 2019,
         "https://arxiv.org/abs/1912.00818",
+    ),
+    "Choquette-Choo 2023": Paper(
+        "Choquette-Choo et al.", "(Amplified) Banded Matrix Factorization: A Unified Approach to "
+        "Private Training", 2023, "https://arxiv.org/abs/2306.08153",
     ),
     "Collins 2021": Paper(
         "Collins et al.", "Exploiting Shared Representations for Personalized Federated Learning",
@@ -145,6 +153,10 @@ EARLIER = {
     "McMahan 2017": Paper(
         "McMahan et al.", "Communication-Efficient Learning of Deep Networks from Decentralized "
         "Data", 2017, "https://arxiv.org/abs/1602.05629",
+    ),
+    "McMahan 2018": Paper(
+        "McMahan et al.", "Learning Differentially Private Recurrent Language Models", 2018,
+        "https://arxiv.org/abs/1710.06963",
     ),
     "Mishchenko 2022": Paper(
         "Mishchenko et al.", "ProxSkip: Yes! Local Gradient Steps Provably Lead to Communication "
@@ -263,6 +275,12 @@ WRAPPERS: dict[str, tuple[AlgorithmInfo, str]] = {
     ),
     "personal": (
         AlgorithmInfo(algorithms.personal, "Arivazhagan 2019, Alg. 1, 2; Li 2021c, Alg. 1"),
+        "fedavg",
+    ),
+    "private": (
+        AlgorithmInfo(
+            algorithms.private, "McMahan 2018, Alg. 1; Andrew 2021, Alg. 1; Choquette-Choo 2023",
+        ),
         "fedavg",
     ),
 }

@@ -26,7 +26,7 @@ from fedax.clients.minibatches import Minibatch
 from fedax.clients.precision import sum_dtype
 from fedax.data.cohort_data import ClientExamples
 from fedax.factories import factory
-from fedax.mistakes.algorithm import require_algorithm
+from fedax.mistakes.algorithm import require_wrappable
 from fedax.mistakes.errors import AlgorithmError, kind_of
 from fedax.mistakes.model import call_init, call_update, require_model
 from fedax.models.frozen import Where, chosen
@@ -111,7 +111,7 @@ def batch_statistics(
       >>> algorithm = fedax.batch_statistics(fedax.fedavg(model), model, "mean", update)
     """
     call = "fedax.batch_statistics(algorithm, model, where, update)"
-    require_algorithm(algorithm, call)
+    require_wrappable(algorithm, call)
     require_model(model, call)
     check_choice("kept", kept, get_args(Kept))
     check_count("batch_size", batch_size)

@@ -276,6 +276,36 @@ class Theory:
 
 
 @dataclasses.dataclass(frozen=True)
+class Privacy:
+    """Show what a run of private+METHOD guarantees, or how much noise a guarantee takes.
+
+    Give a run folder; or --clients, --cohort-size and two of --rounds, --noise-multiplier and
+    --epsilon, of which the third is computed.
+    """
+
+    run: Annotated[Positional[Path | None], option("[RUN]")] = None
+    """A run folder: the guarantee of its rounds so far."""
+    clients: Annotated[int | None, WHOLE, option("N")] = None
+    """Number of clients."""
+    cohort_size: Annotated[int | None, WHOLE, option("N")] = None
+    """Expected number of clients per round, by Poisson sampling."""
+    rounds: Annotated[int | None, WHOLE, option("T")] = None
+    """Number of rounds."""
+    noise_multiplier: Annotated[float | None, NUMBER, option("Z")] = None
+    """Standard deviation of the noise over the clipping norm."""
+    epsilon: Annotated[float | None, NUMBER, option("EPSILON")] = None
+    """Wanted epsilon."""
+    delta: Annotated[float | None, NUMBER, option("DELTA")] = None
+    """Delta. Default: N^-1.1 for N clients."""
+    bands: Annotated[int, WHOLE, option("B")] = 1
+    """Bands of correlated noise. Default: 1, independent noise."""
+    json: Annotated[bool, option("")] = False
+    """Print JSON."""
+    debug: Annotated[bool, option("")] = False
+    """Show the traceback if the command fails."""
+
+
+@dataclasses.dataclass(frozen=True)
 class Completion:
     """Print a shell script that completes commands, options, tasks, methods and settings.
 
@@ -298,5 +328,6 @@ Command: TypeAlias = (
     | Annotated[Table, subcommand("table", description=summary(Table))]
     | Annotated[Reproduce, subcommand("reproduce", description=summary(Reproduce))]
     | Annotated[Theory, subcommand("theory", description=summary(Theory))]
+    | Annotated[Privacy, subcommand("privacy", description=summary(Privacy))]
     | Annotated[Completion, subcommand("completion", description=summary(Completion))]
 )

@@ -29,6 +29,7 @@ from fedax.cli.commands import (
     Completion,
     List,
     Plot,
+    Privacy,
     Report,
     Reproduce,
     Run,
@@ -126,7 +127,7 @@ def _run_command(arguments: list[str]) -> int:
     do: dict[type, Callable[[Any], int]] = {
         Run: _run, List: _list, Data: _data, Plot: _plot, Report: _report,
         Reproduce: _reproduce, Sweep: _sweep, Table: _table, Theory: _theory,
-        Completion: _complete,
+        Privacy: _privacy, Completion: _complete,
     }
     try:
         return do[type(command)](command)
@@ -353,6 +354,13 @@ def _theory(command: Theory) -> int:
             )
             if not command.json:
                 print(f"Picture: {path}")
+    return 0
+
+
+def _privacy(command: Privacy) -> int:
+    from fedax.cli import privacy  # noqa: PLC0415 - only this command
+
+    privacy.privacy(command)
     return 0
 
 

@@ -4,5 +4,6 @@ Each clause is checked on small quadratics in a few compiled rounds. Training do
 """
 
 from fedax.contract.check import Check, Checks, check_algorithm
+from fedax.contract.privacy_audit import PrivacyAudit, audit_privacy
 
-__all__ = ["Check", "Checks", "check_algorithm"]
+__all__ = ["Check", "Checks", "PrivacyAudit", "audit_privacy", "check_algorithm"]

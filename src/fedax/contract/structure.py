@@ -200,7 +200,8 @@ def last_upload(bench: Bench, dtype: Any) -> Any:
                     *jax.tree.map(lambda leaf: jnp.stack([leaf] * 5), (upload, reply.weight))
                 )
             one = jnp.int32(1)
-            state = call_server(exchange, place, state, upload, Participation(one, one, one))
+            who = Participation(one, one, one, jnp.float32(1), key)
+            state = call_server(exchange, place, state, upload, who)
         return upload
 
     params = jax.tree.map(

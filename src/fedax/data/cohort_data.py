@@ -135,6 +135,7 @@ class CohortData:
         it stays, `NOBODY` if the place is empty.
       arrays, capacity, largest: as in `ClientData`; over a mesh arrays are [devices, rows, ...].
       num_clients: int32 scalar, the size of the population.
+      expected: int32 scalar, the expected size of a cohort whose size is drawn; None: it is not.
 
     Of several rounds the arrays before `arrays` are [rounds, cohort_size].
     """
@@ -148,6 +149,7 @@ class CohortData:
     arrays: Mapping[str, jax.Array]
     capacity: int = dataclasses.field(metadata={"static": True})
     largest: int | None = dataclasses.field(default=None, metadata={"static": True})
+    expected: jax.Array | None = None
 
     def __repr__(self) -> str:
         size = " rounds of ".join(map(str, np.shape(self.client_ids)))

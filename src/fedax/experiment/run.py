@@ -50,6 +50,7 @@ from fedax.experiment.resolving import held_by, with_defaults
 from fedax.experiment.sitting import Job, remember, sit, take_part, write_config
 from fedax.experiment.summary import describe_table
 from fedax.measures.communication import Communication
+from fedax.rounds.budget import budget_of
 from fedax.rounds.measurements import rehearse, require_personalization
 from fedax.rounds.options import SimulateOptions
 from fedax.rounds.report import RoundReport
@@ -335,6 +336,10 @@ def _job(folder: Path, config: RunConfig, built: Built) -> Job:
         watch = Watch(
             stopping, config.keep_best, evaluate_every=config.evaluate_every,
             validates=built.task.validation is not None,
+            budget=budget_of(
+                built.algorithm, built.task.train.num_clients, config.sampling,
+                config.cohort_size, config.num_rounds,
+            ),
         )
     except ValueError as error:
         raise ConfigError(str(error)) from None

@@ -28,6 +28,7 @@ from fedax.experiment.versions import versions
 from fedax.files.regular import write_atomically
 from fedax.measures.communication import Communication
 from fedax.report.clients import CLIENTS, clients_table
+from fedax.rounds.budget import mechanism_of
 from fedax.rounds.history import History
 from fedax.rounds.learning import Learning
 from fedax.rounds.rejections import Rejections
@@ -256,7 +257,12 @@ def _finish(
         _at_end(job, read_metrics(job.folder), state)
         summary = write_summary(
             job.folder, job.config, job.task, job.sent, references, job.watch, saving,
-            rejections.counts.most_common(), sinks.close,
+            rejections.counts.most_common(),
+            mechanism_of(
+                job.algorithm, job.task.train.num_clients, job.config["sampling"],
+                job.config["cohort_size"],
+            ),
+            sinks.close,
         )
         write_atomically(job.folder / "report.html", report_page(job.folder).encode())
     display.say(closing(job.folder, summary, references))

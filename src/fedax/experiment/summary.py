@@ -15,6 +15,7 @@ from fedax.experiment.folder import write_json
 from fedax.experiment.metrics import read_metrics
 from fedax.experiment.profiling import time_parts
 from fedax.measures.communication import Communication
+from fedax.rounds.budget import Mechanism, in_words
 from fedax.rounds.state import TrainingState
 from fedax.rounds.stopping import Watch
 
@@ -30,6 +31,7 @@ def write_summary(
     watch: Watch,
     saving: float,
     rejected_clients: list[tuple[str, int]],
+    mechanism: Mechanism | None,
     close_sinks: Callable[[Mapping[str, Any]], list[str]],
 ) -> dict[str, Any]:
     """Writes what the whole run came to, over all its sittings.
@@ -43,6 +45,7 @@ def write_summary(
       watch: why training stopped, which model was the best, and what was measured at the end.
       saving: the last checkpoint's seconds, which no round after it reports.
       rejected_clients: names of clients and how often their uploads were rejected.
+      mechanism: of a private algorithm; None: it is not private.
       close_sinks: gives the sinks the summary, and returns the names of those that have it all.
     """
     rounds = read_metrics(folder)
@@ -70,6 +73,8 @@ def write_summary(
         "bytes_down_per_client": sent.bytes_down,
         "bytes_up_per_client": sent.bytes_up,
     }
+    if mechanism is not None:
+        summary["privacy"] = mechanism.guarantee(len(rounds))
     summary["log"] = close_sinks(summary)
     write_json(folder / "summary.json", summary)
     return summary
@@ -131,4 +136,6 @@ def closing(folder: Path, summary: Mapping[str, Any], references: References) ->
             f"Best {best['metric']}: {best['value']:.6g} in round {best['round']}"
             f"{f', with {tests}' if tests else ''}."
         )
+    if summary.get("privacy"):
+        words.append(f"Privacy: {in_words(summary['privacy'])}.")
     return " ".join([*words, f"Report: {folder / 'report.html'}"])

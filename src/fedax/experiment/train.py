@@ -18,6 +18,7 @@ from fedax.devices.processes import are_several
 from fedax.mistakes.algorithm import require_algorithm
 from fedax.models.parameters import counted
 from fedax.outside.paths import expanded
+from fedax.rounds.budget import budget_of
 from fedax.rounds.checks import require_task
 from fedax.rounds.directions import TEST
 from fedax.rounds.history import History
@@ -155,6 +156,9 @@ def train(
     watch = Watch(
         early_stopping, keep_best, on_round, evaluate_every=settings.evaluate_every,
         validates=task.validation is not None,
+        budget=budget_of(
+            algorithm, task.train.num_clients, settings.sampling, settings.cohort_size, num_rounds
+        ),
     )
     if settings.state is not None and (initial_params is not None or out is not None):
         other = "initial_params" if initial_params is not None else "out"

@@ -130,7 +130,8 @@ def communication(
             upload = reply.upload
             if exchange.individual:
                 upload = Individual(*jax.tree.map(lambda x: x[None], (upload, reply.weight)))
-            state = call_server(exchange, place, state, upload, Participation(one, one, one))
+            who = Participation(one, one, one, jnp.float32(1), key)
+            state = call_server(exchange, place, state, upload, who)
 
     require_algorithm(algorithm, "fedax.communication(algorithm, model, examples)")
     require_model(model, "fedax.communication(algorithm, model, examples)")

@@ -55,6 +55,41 @@ def require_algorithm(algorithm: Any, call: str = "") -> None:
         )
 
 
+def require_wrappable(algorithm: Any, call: str) -> None:
+    """Raises a clear error unless a wrapper may go around this.
+
+    Args:
+      algorithm: what is to be wrapped.
+      call: signature of the wrapper, to show in the message.
+
+    Raises:
+      TypeError: as `require_algorithm`.
+      ValueError: it is private already, and a wrapper outside could undo that.
+    """
+    require_algorithm(algorithm, call)
+    if any(exchange.total for exchange in algorithm.exchanges):
+        raise ValueError(
+            f"{call}: the algorithm is private already, and what is done to clipped uploads or to "
+            "noise outside could undo the guarantee. Put private outside: "
+            "fedax.private(other_wrapper(method))."
+        )
+
+
+def require_averaged(algorithm: FederatedAlgorithm, name: str) -> None:
+    """Raises a ValueError around an algorithm whose server does not average uploads.
+
+    Args:
+      algorithm: what is to be wrapped.
+      name: the wrapper's.
+    """
+    if algorithm.pooled or any(exchange.individual for exchange in algorithm.exchanges):
+        raise ValueError(
+            f"{name} needs an algorithm whose server averages uploads, but this one "
+            + ("trains on the pool of all examples." if algorithm.pooled else
+               "sees them one by one.")
+        )
+
+
 def call_state_inits(algorithm: FederatedAlgorithm, params: Params) -> tuple[Any, PyTree]:
     """The server's state before the first round, and a client's initial state."""
     server_state, client_state = (

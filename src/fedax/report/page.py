@@ -12,6 +12,7 @@ from fedax.report.curves import Chart, View, in_units, view_of
 from fedax.report.document import Page
 from fedax.report.marks import pairs, plain_table, text, words
 from fedax.report.runs import LAST_ROUNDS, Run, warnings
+from fedax.rounds.budget import in_words
 from fedax.rounds.directions import EVALUATED, TEST, is_evaluated
 from fedax.rounds.history import UNDEFINED, describe_sample, is_sampled, is_undefined
 
@@ -124,10 +125,16 @@ def _headline(run: Run) -> dict[str, Any]:
         }
     last = min(LAST_ROUNDS, len(run.rounds))
     loss = run.train_loss
-    rows[f"train loss, mean of the last {last} rounds"] = None if np.isnan(loss) else loss
+    guarantee = summary.get("privacy")
+    if guarantee:
+        rows["privacy"] = in_words(guarantee)
+        rows["privacy protects against"] = guarantee["adjacency"]
+    else:
+        rows[f"train loss, mean of the last {last} rounds"] = None if np.isnan(loss) else loss
     rows["rounds"] = len(run.rounds)
     rows |= {f"seconds: {words(part)}": s for part, s in summary.get("time", {}).items()}
-    rows["uploads rejected (NaN or infinity)"] = int(np.nansum(run.values("num_rejected")))
+    if not guarantee:
+        rows["uploads rejected (NaN or infinity)"] = int(np.nansum(run.values("num_rejected")))
     return rows
 
 

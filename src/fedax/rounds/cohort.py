@@ -22,14 +22,16 @@ from fedax.algorithm import (
     at_round,
 )
 from fedax.clients.precision import widen
+from fedax.clients.uploads import acceptable, all_finite, finite_beside
 from fedax.data.cohort_data import NOBODY, ClientData, CohortData
 from fedax.devices.mesh import AXIS, REPLICATED, SPREAD
 from fedax.measures.diagnostics import Directions, direction, round_geometry
 from fedax.mistakes.algorithm import call_broadcast, call_client, call_report, call_server
-from fedax.rounds.uploads import acceptable, all_finite, finite_beside
 
 # Info that adds up over the exchanges of a round.
 BITS = {"bits_up", "bits_down"}
+# In place of a client's index, for what the server draws.
+_SERVER = 2**31 - 1
 
 
 class RoundInfo(NamedTuple):
@@ -114,7 +116,7 @@ def run_round(
 
     Returns:
       The server state after the round, the cohort's new client states and the round's info. A
-      client that uploads NaN, infinity or numbers that are too large (`fedax.rounds.uploads`), or
+      client that uploads NaN, infinity or numbers that are too large (`fedax.clients.uploads`), or
       that drops out, gets weight 0 from that exchange on and keeps the state it had before the
       round. If no upload of an exchange counts, the server state does not change (only
       `round_index` advances).
@@ -153,6 +155,7 @@ def run_round(
         server_state, clients, exchange_info, num_reports, steps = _run_exchange(
             exchange, f"exchange {index + 1} of {len(algorithm.exchanges)}", server_state,
             clients._replace(key=keys, num_examples=present), cohort,
+            client_key(key, round_index, _SERVER, index) if exchange.total else None,
             clients_per_chunk, diagnostics, mesh,
         )
         for name in info.keys() & exchange_info.keys() & BITS:
@@ -251,6 +254,7 @@ def _run_exchange(
     server_state: Any,
     clients: _Client,
     cohort: CohortData,
+    server_key: Array | None,
     clients_per_chunk: int,
     diagnostics: bool,
     mesh: Mesh | None,
@@ -279,6 +283,8 @@ def _run_exchange(
     any_report = sums.weight > 0
     if exchange.individual:
         upload = Individual(*kept.individual)
+    elif exchange.total:
+        upload = sums.upload
     else:
         upload = jax.tree.map(
             lambda total, like: (
@@ -291,9 +297,15 @@ def _run_exchange(
         cohort_size=(cohort.dropped_at != NOBODY).sum(dtype=jnp.int32),
         num_reports=sums.num_reports,
     )
+    if exchange.total:
+        expected = participation.cohort_size if cohort.expected is None else cohort.expected
+        participation = participation._replace(
+            expected=expected.astype(jnp.float32), key=server_key
+        )
     updated = call_server(exchange, place, server_state, upload, participation)
     # Not of two values, so that it stays one number for many settings side by side.
-    updated = at_round(_select(any_report, updated, server_state), updated.round_index)
+    stepped = updated if exchange.total else _select(any_report, updated, server_state)
+    updated = at_round(stepped, updated.round_index)
     info = {
         name: (jnp.where(weight > 0, total / weight, jnp.nan), weight)
         for name, (total, weight) in sums.info.items()

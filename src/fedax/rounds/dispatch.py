@@ -6,6 +6,7 @@ compiled loop, so the results are bit-identical however many are sent together.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
@@ -118,7 +119,10 @@ class Preparer:
         ids, dropped_at = (np.stack(rows) for rows in zip(*cohorts, strict=True))
         # One program takes them, however many there are.
         fill = np.minimum(np.arange(self._pace.most), last - first - 1)
-        return Prepared(first, last - first, ids, dropped_at, self._reader(ids, dropped_at, fill))
+        data = self._reader(ids, dropped_at, fill)
+        if self._draw.expected is not None:
+            data = dataclasses.replace(data, expected=np.int32(self._draw.expected))
+        return Prepared(first, last - first, ids, dropped_at, data)
 
     def _cohorts(self, first: int) -> list[Cohort]:
         """Those of the next rounds that can go together, at least one."""

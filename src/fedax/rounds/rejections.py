@@ -13,9 +13,9 @@ import numpy as np
 from fedax.algorithm import Model, Params
 from fedax.clients.gradients import loss_gradient
 from fedax.clients.minibatches import Minibatch
+from fedax.clients.uploads import largest_squared
 from fedax.data.federated_dataset import FederatedDataset
 from fedax.mistakes.model import call_loss
-from fedax.rounds.uploads import largest_squared
 
 # A client is reported when it has been rejected in this number of rounds.
 AGAIN = 3

@@ -81,11 +81,13 @@ def reports(
     num_exchanges: int,
     data: FederatedDataset,
     why: Callable[[str], str],
+    withheld: bool,
     sent: Callable[[np.ndarray, Mapping[str, float]], dict[str, float]],
 ) -> Iterator[tuple[RoundReport, np.ndarray]]:
     """The rounds' reports, and which of their clients finished; up to a round that diverged.
 
-    `why` explains for a client's name why its upload was rejected.
+    `why` explains for a client's name why its upload was rejected. `withheld`: nothing is told of
+    the clients, as of an exchange with `total`.
     """
     for place, (ids, dropped_at) in enumerate(
         zip(prepared.client_ids, prepared.dropped_at, strict=True)
@@ -96,10 +98,13 @@ def reports(
         rejected, dropped = (
             [data.name(int(i)) for i in ids[which]] for which in (~info.accepted, info.dropped)
         )
-        if (rejected and not done.any()) or not info.finite:
+        if (rejected and not done.any() and not withheld) or not info.finite:
             raise DivergedError(_diverged(number, rejected, info, why))
-        metrics = _metrics(number, info)
-        metrics |= sent(dropped_at, metrics)
+        if withheld:
+            rejected, dropped, metrics = [], [], {"round": number}
+        else:
+            metrics = _metrics(number, info)
+            metrics |= sent(dropped_at, metrics)
         metrics |= {name: time / prepared.num_rounds for name, time in times.items()}
         yield RoundReport(metrics, rejected, dropped, None), done
 

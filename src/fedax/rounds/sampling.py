@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
@@ -13,12 +14,17 @@ from fedax.data.splitting import splitmix
 from fedax.mistakes.errors import checked_call, kind_of
 from fedax.validate import check_choice, check_count, check_number
 
-Sampling: TypeAlias = Literal["uniform", "with_replacement", "by_weight", "cyclic", "full"]
+Sampling: TypeAlias = Literal[
+    "uniform", "with_replacement", "by_weight", "cyclic", "poisson", "full"
+]
 Draw: TypeAlias = Callable[[int], np.ndarray]
 Available: TypeAlias = Callable[[np.ndarray, int], np.ndarray]
 
 # What a random stream is for, so that no two are the same.
-_DROPOUT, _PASS, _REPLACEMENT, _AVAILABLE, _PERSONALIZED, _TESTED = range(6)
+_DROPOUT, _PASS, _REPLACEMENT, _AVAILABLE, _PERSONALIZED, _TESTED, _POISSON, _GROUPS = range(8)
+# A cohort of random size has places for so many standard deviations more than are expected, which
+# are exceeded in one round of a million; then it is padded to as many again.
+_DEVIATIONS = 5.0
 
 
 def sample_cohort(
@@ -81,7 +87,9 @@ class Sampler(NamedTuple):
       available: which of them are available; None: all.
       dropout: probability that a client drops out.
       seed: the run's.
-      places: smaller cohorts are padded to this size, as each size needs its own compilation.
+      places: smaller cohorts are padded to this size, as each size needs its own compilation;
+        larger ones to a multiple of it.
+      expected: the expected size of a cohort whose size is drawn; None: it is not drawn.
     """
 
     draw: Draw
@@ -89,6 +97,7 @@ class Sampler(NamedTuple):
     dropout: float
     seed: int
     places: int
+    expected: int | None = None
 
     def __call__(self, round_index: int, num_exchanges: int) -> Cohort:
         """The cohort of a round; depends only on the arguments and the seed."""
@@ -100,7 +109,8 @@ class Sampler(NamedTuple):
             dropped_at[gone] = draw.integers(0, num_exchanges, len(client_ids))[gone]
         if self.available is not None:
             dropped_at[~_reached(self.available, client_ids, round_index)] = 0
-        empty = max(self.places - len(client_ids), 0)
+        empty = -len(client_ids) % self.places if self.places else 0
+        empty = empty if len(client_ids) else self.places
         someone = client_ids[-1] if len(client_ids) else 0
         return Cohort(
             np.append(client_ids, np.full(empty, someone)),
@@ -116,6 +126,7 @@ def sampler(
     *,
     available: Available | None = None,
     dropout: float = 0.0,
+    groups: int = 1,
 ) -> Sampler:
     """A sampler of cohorts.
 
@@ -128,6 +139,8 @@ def sampler(
           estimates the mean weighted by examples without bias;
         "cyclic": passes over the population, each in a new random order; the last cohort of a pass
           has only the remaining clients;
+        "poisson": each client by itself with probability cohort_size / N, so that sizes vary, for
+          `fedax.private`;
         "full": all clients in every round; cohort_size is ignored;
         or your own function (seed, round_index) -> client indices.
       client_sizes: n_i, [num_clients].
@@ -140,6 +153,9 @@ def sampler(
         counts as dropped.
       dropout: probability in [0, 1) that a sampled client drops out during the round; each exchange
         is equally likely to be the first that it misses.
+      groups: b >= 1, for "poisson": clients are dealt at random into b groups of equal size, which
+        take turns, and N mod b of them never take part. A client's rounds are then b apart or
+        more.
 
     Raises:
       TypeError: if client_sizes are not a sequence of integers.
@@ -167,8 +183,15 @@ def sampler(
         draw: Draw = functools.partial(_own, sampling, seed, num_clients)
         return Sampler(draw, available, dropout, seed, places=0)
     check_choice("sampling", sampling, get_args(Sampling))
-    if sampling in ("uniform", "cyclic") and cohort_size > num_clients:
-        raise ValueError(_cannot_draw(num_clients, cohort_size))
+    if sampling in ("uniform", "cyclic", "poisson") and cohort_size > num_clients // groups:
+        raise ValueError(_cannot_draw(num_clients // groups, cohort_size))
+    if sampling == "poisson":
+        return Sampler(
+            _poisson(seed, num_clients, cohort_size, groups), available, dropout, seed,
+            min(math.ceil(cohort_size + _DEVIATIONS * math.sqrt(cohort_size)),
+                num_clients // groups),
+            cohort_size,
+        )
     if sampling == "uniform" and available is not None:
         draw = functools.partial(_among_available, seed, num_clients, cohort_size, available)
         return Sampler(draw, None, dropout, seed, cohort_size)
@@ -260,6 +283,26 @@ def _cyclic(seed: int, client_sizes: np.ndarray, cohort_size: int) -> Draw:
     def draw(round_index: int) -> np.ndarray:
         number, place = divmod(round_index, -(-num_clients // cohort_size))
         return np.sort(order(number)[place * cohort_size : (place + 1) * cohort_size])
+
+    return draw
+
+
+def _poisson(seed: int, num_clients: int, cohort_size: int, groups: int) -> Draw:
+    """A binomial number of the group whose turn it is, then as many without replacement."""
+    group_size = num_clients // groups
+
+    @functools.cache
+    def order() -> np.ndarray:
+        return _generator(seed, 0, _GROUPS).permutation(num_clients)
+
+    def draw(round_index: int) -> np.ndarray:
+        generator = _generator(seed, round_index, _POISSON)
+        count = int(generator.binomial(group_size, cohort_size / group_size))
+        drawn = np.sort(generator.choice(group_size, count, replace=False, shuffle=False))
+        if groups == 1:
+            return drawn.astype(np.int64)
+        first = round_index % groups * group_size
+        return np.sort(order()[first + drawn])
 
     return draw
 

@@ -20,6 +20,8 @@ from fedax.devices.mesh import REPLICATED, one_copy, replicate
 from fedax.devices.processes import are_several
 from fedax.factories import PROGRAMS, Structure, partition
 from fedax.mistakes.algorithm import require_algorithm
+from fedax.privacy import PrivacyError
+from fedax.rounds.budget import budget_of, mechanism_of
 from fedax.rounds.checks import check_examples, require_state, require_task
 from fedax.rounds.chunks import automatic_chunk
 from fedax.rounds.client_store import ClientStore
@@ -81,6 +83,11 @@ def simulate(
     settings = Settings.checked(num_rounds, options, task.train.num_clients)
     data = population(task, algorithm)
     draw = cohorts_of(algorithm, data, settings)
+    budget = budget_of(
+        algorithm, data.num_clients, settings.sampling, settings.cohort_size, num_rounds
+    )
+    if budget is not None:
+        num_rounds = min(num_rounds, budget.last_round)
     state = settings.state
     if state is None:
         state = initial_state(task, algorithm, settings.seed)
@@ -99,11 +106,21 @@ def cohorts_of(
     algorithm: FederatedAlgorithm, data: FederatedDataset, settings: Settings
 ) -> Sampler:
     """Who takes part in which round."""
+    mechanism = mechanism_of(
+        algorithm, data.num_clients, settings.sampling, settings.cohort_size
+    )
+    for name in ("diagnostics", "evaluate_training") if mechanism is not None else ():
+        if getattr(settings, name):
+            raise PrivacyError(
+                f"{name}=True measures the clients' training data without noise, which private "
+                f"withholds. Leave {name} out."
+            )
     return sampler(
         "full" if algorithm.pooled else settings.sampling,
         data.client_sizes, settings.cohort_size, settings.seed,
         available=None if algorithm.pooled else settings.available,
         dropout=0.0 if algorithm.pooled else settings.dropout,
+        groups=1 if mechanism is None else mechanism.bands,
     )
 
 
@@ -194,7 +211,8 @@ def _trained(
             prepared, number = turn.prepared, turn.number
             server_state = turn.server_state
             found = reports(
-                prepared, turn.infos, turn.times, len(algorithm.exchanges), data, why, measure.sent
+                prepared, turn.infos, turn.times, len(algorithm.exchanges), data, why,
+                any(exchange.total for exchange in algorithm.exchanges), measure.sent,
             )
             report, done = next(found)
             try:

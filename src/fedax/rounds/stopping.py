@@ -14,6 +14,7 @@ from fedax.algorithm import Params
 from fedax.devices.mesh import one_copy
 from fedax.devices.processes import agreed
 from fedax.outside.text import Told
+from fedax.rounds.budget import Budget
 from fedax.rounds.directions import TEST, Mode, direction, is_evaluated
 from fedax.rounds.report import RoundReport
 from fedax.validate import check_choice, check_count, check_number, quoted, unknown
@@ -142,6 +143,7 @@ class Watch:
       on_round: called with every report; returns True to stop.
       evaluate_every: as for `simulate`.
       validates: whether the task has validation data, which `validation_*` are measured on.
+      budget: the last round within a privacy budget; None: there is none.
 
     Attributes:
       why: the reason to stop; None while training continues.
@@ -162,6 +164,7 @@ class Watch:
         *,
         evaluate_every: int | None = None,
         validates: bool = False,
+        budget: Budget | None = None,
     ) -> None:
         if not (early_stopping is None or isinstance(early_stopping, EarlyStopping)):
             raise TypeError(
@@ -174,7 +177,7 @@ class Watch:
             )
         self._stopping = early_stopping
         self._goal = None if keep_best is None else Goal.of(keep_best, None, "keep_best")
-        self._on_round = on_round
+        self._on_round, self._budget = on_round, budget
         self._evaluates_often, self._validates = bool(evaluate_every), validates
         self._record: float | None = None  # the best value for early stopping
         self._since_record = 0  # measurements
@@ -194,7 +197,7 @@ class Watch:
         """Records rounds that were run before, and the best model of these."""
         for metrics in rounds:
             if self.why is None:
-                self.why = self._learn(metrics)
+                self.why = self._learn(metrics) or self._spent(metrics)
         if best is not None and best.goal == self._goal:
             self.best = best
 
@@ -210,6 +213,7 @@ class Watch:
         self._require(report.metrics)
         if self._stopping is not None:
             self.why = self._decided(self.why or self._learn(report.metrics))
+        self.why = self.why or self._spent(report.metrics)
         if self._goal is not None:
             self._keep(self._goal, report)
         if self._on_round is not None:
@@ -238,6 +242,11 @@ class Watch:
             if name not in before or value is not before[name]:
                 metrics[name] = _as_metric(name, value, number)
         return bool(answer)
+
+    def _spent(self, metrics: Mapping[str, Any]) -> str | None:
+        """Why to stop, if the privacy budget has no further round."""
+        budget = self._budget
+        return budget.why if budget and metrics["round"] >= budget.last_round else None
 
     def _decided(self, why: str | None) -> str | None:
         """The reason to stop, if the first of several processes has one."""

@@ -165,6 +165,7 @@ class BatchTraining:
         self._goes_on, self._shared = goes_on, shared or Shared()
         self._task, self._algorithm, self._settings = task, algorithms[0], settings
         self._num_rounds = num_rounds
+        self._withholds = any(exchange.total for exchange in self._algorithm.exchanges)
         self._data = population(task, self._algorithm)
         self._mesh = Mesh(np.array(devices), (AXIS,)) if len(devices) > 1 else None
         self._devices = devices
@@ -262,7 +263,7 @@ class BatchTraining:
         columns = {name: mean for name, (mean, _) in info.info.items()}
         if "num_local_steps" in columns:
             columns["total_local_steps"] = info.num_local_steps
-        columns |= {
+        columns |= {} if self._withholds else {
             "num_reports": info.num_reports, "num_rejected": (~info.accepted).sum(2),
             "num_dropped": info.dropped.sum(2),
         }
@@ -311,7 +312,7 @@ class BatchTraining:
           measure: (a setting's place, its server's model) -> metrics.
         """
         params = jax.device_get(self.state.server_state.params)
-        shape = metrics["num_reports"].shape
+        shape = metrics["seconds"].shape
         for place in np.flatnonzero(self.state.alive).tolist():
             own = jax.tree.map(lambda leaf, place=place: jnp.asarray(leaf[place]), params)
             for name, value in measure(place, own).items():

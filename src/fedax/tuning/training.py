@@ -153,7 +153,7 @@ def _trained(
             raise sweeping.stopped(f"round {number} of {num_rounds} of part {index + 1}")
     if goes_on and keeper is not None:
         keeper.save(index, unit, training.state, columns)
-    reported = columns.metrics.get("num_reports", np.zeros((count, 0)))
+    reported = columns.metrics.get("seconds", np.zeros((count, 0)))
     return Part(
         np.array(unit.settings), np.full(count, unit.seed),
         _diverged(

@@ -96,14 +96,14 @@ def _follow(
     """Runs a batch, telling of each round; what is given up stops after it."""
     for turn in training:
         up: set[int] = set()
-        for at in range(len(turn.metrics["num_reports"])):
+        for at in range(len(turn.metrics["seconds"])):
             rows = {
                 place: {"round": turn.first + at} | {
                     name: float(values[at, row]) for name, values in turn.metrics.items()
                     if not np.isnan(values[at, row])
                 }
                 for row, place in enumerate(places)
-                if not np.isnan(turn.metrics["num_reports"][at, row])
+                if not np.isnan(turn.metrics["seconds"][at, row])
             }
             for place, metrics in rows.items():
                 histories[place].append(metrics)
