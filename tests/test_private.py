@@ -215,7 +215,8 @@ def test_the_adaptive_norm_follows_the_quantile():
     algorithm = fedax.private(
         stub(), clip=3.0, noise_multiplier=0.0, quantile=0.6, clip_learning_rate=0.5
     )
-    cohort, state = CohortReader(data)(np.arange(4)), algorithm.init({"x": jnp.zeros(1, jnp.float32)})
+    cohort = CohortReader(data)(np.arange(4))
+    state = algorithm.init({"x": jnp.zeros(1, jnp.float32)})
     norm = 3.0
     for _ in range(5):
         state, _, _ = fedax.run_round(algorithm, state, (), cohort, jax.random.key(0))
@@ -232,7 +233,8 @@ def test_the_adaptive_norm_s_noises_cost_what_one_does():
     size, clients, z = 50_000, 4, 1.0
     found = noises(1, size, 1, clients, clip=1.0, noise_multiplier=z, quantile=0.5,
                    clip_learning_rate=0.0)
-    assert math.isclose(found.var(), (1.0050378 * z / clients) ** 2, rel_tol=5 * math.sqrt(2 / size))
+    expected = (1.0050378 * z / clients) ** 2
+    assert math.isclose(found.var(), expected, rel_tol=5 * math.sqrt(2 / size))
     # The bits' noise, from the norm's change over seeds: C = exp(-eta (share - q)).
     data = FederatedDataset({"x": np.zeros((clients, 1), np.float32)}, np.arange(clients + 1))
     cohort = CohortReader(data)(np.arange(clients))
@@ -308,7 +310,7 @@ def test_only_sampling_with_a_guarantee_is_accepted():
     for name in ("diagnostics", "evaluate_training"):
         with pytest.raises(privacy.PrivacyError, match=f"{name}=True measures the clients"):
             run(algorithm, **{name: True})
-    with pytest.raises(privacy.PrivacyError, match="3 groups of 3. Take smaller cohorts or fewer"):
+    with pytest.raises(privacy.PrivacyError, match=r"3 groups of 3\. Take smaller cohorts or fewer"):
         run(fedax.private(method("fedavg"), bands=3), sampling="poisson", cohort_size=4)
 
 
@@ -390,7 +392,7 @@ def test_a_run_stops_at_its_budget():
         TASK, algorithm, num_rounds=1000, state=result.state, sampling="poisson", cohort_size=4
     ))
     assert more == []
-    with pytest.raises(privacy.PrivacyError, match="one round with noise_multiplier 0.5 takes"):
+    with pytest.raises(privacy.PrivacyError, match="one round with noise_multiplier"):
         run(fedax.private(method("fedavg"), noise_multiplier=0.5, epsilon=0.1, delta=1e-2))
     assert run(algorithm, 2, sampling="poisson", cohort_size=4).stopped is None
 

@@ -87,7 +87,8 @@ def _clipped(upload: PyTree, norm: Array) -> tuple[PyTree, Array]:
 
     with warnings.catch_warnings():  # it calls functions of Optax by their old names
         warnings.simplefilter("ignore", DeprecationWarning)
-        return clip_pytree(upload, norm)
+        clip: Any = clip_pytree  # its annotation has a Python number
+        return clip(upload, norm)
 
 
 def _require_bounded(upload: PyTree) -> None:

@@ -31,6 +31,7 @@ from fedax.clients.gradients import full_loss
 from fedax.clients.precision import sum_dtype
 from fedax.data.cohort_data import ClientExamples
 from fedax.factories import factory
+from fedax.mistakes.algorithm import require_wrappable
 from fedax.validate import check_count
 
 Build = Callable[[Any, Any], FederatedAlgorithm]

@@ -47,7 +47,7 @@ class Noise(NamedTuple):
             matrix_factorization_privatizer,
         )
 
-        privatizer = matrix_factorization_privatizer(
+        privatizer: Any = matrix_factorization_privatizer(
             self._matrix(total), stddev=1.0, prng_key=key
         )
         zeros = jax.tree.map(jnp.zeros_like, total)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -79,8 +80,7 @@ def mechanism_of(
       3.94
     """
     found = recipe(algorithm)
-    # `factories` wraps the function, whose own name stays.
-    if found is None or found.factory is not private.__wrapped__:
+    if found is None or found.factory is not inspect.unwrap(private):
         if any(exchange.total for exchange in algorithm.exchanges):
             raise PrivacyError(
                 "A server of this algorithm receives sums, as of fedax.private, but the algorithm "
