@@ -86,6 +86,23 @@ def test_early_stopping_goes_by_the_validation_loss_and_then_the_test_data_are_e
     assert result.best_test["test_loss"] == pytest.approx(loss(1.5, GOAL), rel=1e-12)
 
 
+@pytest.mark.parametrize("folder", [False, True])
+def test_own_models_stop_a_run_and_are_then_evaluated_on_test_data(tmp_path, folder):
+    """As in a run that has no more rounds than that."""
+    algorithm = fedax.ditto(MODEL, 0.5, attraction=0.5, num_local_steps=1, batch_size=4)
+    stopping = fedax.EarlyStopping("validation_own_loss", patience=2)
+    out = {"out": tmp_path / "run"} if folder else {}
+    result = fedax.train(
+        task(), algorithm, num_rounds=9, early_stopping=stopping, **out, **OPTIONS
+    )
+    assert result.stopped.startswith("validation_own_loss")
+    count = len(result.history)
+    assert count < 9
+    whole = fedax.train(task(), algorithm, num_rounds=count, **OPTIONS)
+    assert result.test == pytest.approx(whole.test, rel=1e-12)
+    assert "test_own_loss" in result.test
+
+
 def test_a_sweep_chooses_by_the_validation_loss():
     rates = [0.1, 0.5, 0.9]  # after one round at 0.3, 1.5 and 2.7
     grid = {"client_learning_rate": rates}

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 from fedax.algorithm import FederatedAlgorithm
 from fedax.data.task import Task
-from fedax.devices.mesh import one_copy
 from fedax.devices.processes import any_of_them
 from fedax.experiment import checkpoint
 from fedax.experiment.checkpoint import Restored, fingerprint
@@ -273,7 +272,7 @@ def _finish(
 def _at_end(job: Job, rounds: Sequence[Mapping[str, Any]], state: TrainingState) -> None:
     """Has the watch know what was measured at the end."""
     at_end(
-        job.task, job.watch, rounds, one_copy(state.server_state.params),
+        job.task, job.algorithm, job.watch, rounds, state, job.config["seed"],
         job.config["evaluate_every"], job.config["evaluation_sample"],
     )
 

@@ -243,7 +243,7 @@ def _train_in_memory(
                 break
     warn(learning.end(state))
     at_end(
-        task, watch, history.rounds, one_copy(state.server_state.params),
+        task, algorithm, watch, history.rounds, state, plain(options.get("seed", 0)),
         options.get("evaluate_every"), options.get("evaluation_sample"),
     )
     return _result(history, state, watch)

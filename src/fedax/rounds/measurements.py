@@ -146,7 +146,9 @@ class Measurements:
                 for part, of_part in _personal_tasks(task).items()
             }
         self._algorithm = algorithm
-        self._own = measurements_of_own(task, algorithm, settings, reader)
+        self._own = {} if settings.evaluate_every == 0 else measurements_of_own(
+            task, algorithm, settings.seed, settings.clients_per_chunk, settings.mesh, reader
+        )
         self._sent = None
         if settings.diagnostics:
             self._sent = communication(algorithm, task.model, task.train.client_at(0))
@@ -243,20 +245,20 @@ class Measurements:
 
 
 def measurements_of_own(
-    task: Task, algorithm: FederatedAlgorithm, settings: Settings, reader: CohortReader
+    task: Task, algorithm: FederatedAlgorithm, seed: int, clients_per_chunk: int | None = None,
+    mesh: Mesh | None = None, reader: CohortReader | None = None,
 ) -> dict[str, OwnModels]:
     """What measures the clients' own models, by part; nothing if they have none.
 
     Args:
-      task, algorithm, settings: of the run.
-      reader: of the training data.
+      task, algorithm, seed, clients_per_chunk, mesh: of the run.
+      reader: of the training data for that mesh, if there is one.
     """
-    if settings.evaluate_every == 0:
-        return {}
-    shared = None if jax.process_count() > 1 else reader
+    if jax.process_count() > 1:
+        reader = None
     return {
         part: OwnModels(of_part, part, Personalizer(
-            of_part, None, settings.seed, settings.clients_per_chunk, settings.mesh, shared
+            of_part, None, seed, clients_per_chunk, mesh, reader
         )) for part, of_part in _tasks_of_own(task, algorithm).items()
     }
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from fedax.algorithm import Params
+from fedax.algorithm import FederatedAlgorithm, Params
 from fedax.data.federated_dataset import FederatedDataset
 from fedax.data.task import Task
+from fedax.devices.mesh import one_copy
 from fedax.rounds.directions import TEST, VALIDATION, direction, is_evaluated
 from fedax.rounds.evaluation import Evaluator
-from fedax.rounds.measurements import add_evaluation, held_out
+from fedax.rounds.measurements import add_evaluation, held_out, measurements_of_own
+from fedax.rounds.state import TrainingState
 from fedax.rounds.stopping import BY_VALIDATION, EarlyStopping, Watch
 
 FIRST = "loss"
@@ -89,7 +91,8 @@ def _named(metric: str, default: str | None, task: Task, what: str, *, adds: boo
 
 
 def at_end(
-    task: Task, watch: Watch, rounds: Sequence[Mapping[str, float]], params: Params,
+    task: Task, algorithm: FederatedAlgorithm, watch: Watch,
+    rounds: Sequence[Mapping[str, float]], state: TrainingState, seed: int,
     evaluate_every: int | None, evaluation_sample: int | None,
 ) -> None:
     """Gives the watch the metrics at the end of a run.
@@ -98,11 +101,11 @@ def at_end(
     evaluation was on a sample or on validation data only, all data are evaluated now.
 
     Args:
-      task: that was learned.
+      task, algorithm: what was learned, and how.
       watch: of the run, which is over.
       rounds: their metrics.
-      params: after the last of them.
-      evaluate_every, evaluation_sample: as for `simulate`.
+      state: after the last of them.
+      seed, evaluate_every, evaluation_sample: as for `simulate`.
     """
     if not rounds:
         return
@@ -112,7 +115,10 @@ def at_end(
     if evaluate_every != 0 and watch.why is not None and parts and (
         waited or (evaluate_every and evaluation_sample)
     ):
-        watch.final = _evaluated(task, params, parts)
+        server_state, read = one_copy(state.server_state), state.client_store.read
+        watch.final = _evaluated(task, server_state.params, parts)
+        for measure in measurements_of_own(task, algorithm, seed).values():
+            watch.final |= measure(algorithm, server_state, read)[1]
     watch.final = {
         name: value for name, value in watch.final.items()
         if is_evaluated(name) or name.startswith("evaluated_")

@@ -19,6 +19,8 @@ from fedax.devices.mesh import client_mesh, one_copy, replicate
 from fedax.factories import partition
 from fedax.measures.communication import communication
 from fedax.mistakes.algorithm import like_twin, require_one_structure
+from fedax.privacy import PrivacyError
+from fedax.rounds.budget import budget_of
 from fedax.rounds.client_store import ClientStore
 from fedax.rounds.dispatch import MOST_ROUNDS, Pace, Preparer
 from fedax.rounds.evaluation import Evaluator
@@ -32,8 +34,6 @@ from fedax.rounds.measurements import (
 from fedax.rounds.options import Settings
 from fedax.rounds.own_models import OwnModels
 from fedax.rounds.padding import check_loss
-from fedax.privacy import PrivacyError
-from fedax.rounds.budget import budget_of
 from fedax.rounds.simulate import cohorts_of
 from fedax.rounds.state import initial_params, population, run_key, state_at
 from fedax.rounds.turns import Turn, turns
@@ -204,8 +204,8 @@ class BatchTraining:
         reader = CohortReader(self._data)
         evaluators = self._shared.evaluators(self._task, settings, self._devices)
         training = self._shared.training_evaluator(self._task, settings, self._devices)
-        own = measurements_of_own(
-            self._task, self._algorithm, settings._replace(mesh=None), reader
+        own = {} if settings.evaluate_every == 0 else measurements_of_own(
+            self._task, self._algorithm, settings.seed, settings.clients_per_chunk, reader=reader
         )
         sent = None
         if settings.diagnostics:
