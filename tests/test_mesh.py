@@ -35,7 +35,7 @@ def test_four_devices_give_the_numbers_of_one(dtype, tolerance):
     found = json.loads(done.stdout.splitlines()[-1])
     assert found.pop("devices") == 4
     assert found.pop("rows on a device") == [[1, 1024]] * 4  # each has its own clients' only
-    assert len(found) == 26
+    assert len(found) == 30
     assert max(found.values()) < tolerance, found
 
 
