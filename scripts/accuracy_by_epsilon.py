@@ -1,8 +1,8 @@
 """Accuracy against epsilon: independent and correlated noise on two tasks, three seeds.
 
-    python scripts/accuracy_by_epsilon.py > docs/notebook/privacy.md
+    python scripts/accuracy_by_epsilon.py
 
-MNIST must be there (`fedax data get mnist`, `fedax data get mnist-writers`). The clipping norm and
+The tables of docs/notebook/privacy.md. MNIST must be there (`fedax data get mnist`, `fedax data get mnist-writers`). The clipping norm and
 the server's learning rate are chosen from 9 pairs by validation data of seed 0, for each cell
 anew; that choice is not covered by epsilon.
 """
@@ -55,7 +55,6 @@ def cell(task: fedax.Task, cohort: int, noise: float, bands: int) -> str:
 def main() -> None:
     """Prints a table for each task."""
     start = time.perf_counter()
-    print("# Accuracy against epsilon\n")
     for title, (name, settings, cohort) in TASKS.items():
         task = fedax.load_task(name, "logistic", validation=0.1, **settings)
         clients = task.train.num_clients

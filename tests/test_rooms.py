@@ -19,7 +19,7 @@ MOST_LINES, MOST_FILES = 450, 7
 QUICK = {
     "algorithms": "test_identities_scaffold", "attacks": "test_attacks",
     "cli": "test_run", "clients": "test_identities",
-    "codecs": "test_codecs", "contract": "test_check_algorithm", "data": "test_data",
+    "codecs": "test_codecs", "privacy": "test_private", "contract": "test_check_algorithm", "data": "test_data",
     "devices": "test_speed",
     "experiment": "test_run", "files": "test_untrusted",
     "measures": "test_quadratic_model", "mistakes": "test_mistakes",
