@@ -83,7 +83,7 @@ def private(
       .. math:: C \leftarrow C \exp(-\eta_C (\tilde b - q)),
 
       with the noisy share b. The noise of both is such that together they cost what z does: the
-      bits get 1% of the squared budget (with z = 1 that is the paper's sigma_b for 100 clients).
+      bits get 1% of the squared budget, as in the paper with z = 1 and 100 clients.
       Each exchange has a norm of its own.
     - *Correlated noise* (DP-FTRL): with `bands` b > 1, see `fedax.privacy.noise`. The clients are
       dealt into b groups, which take turns.
