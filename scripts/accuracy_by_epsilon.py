@@ -2,9 +2,9 @@
 
     python scripts/accuracy_by_epsilon.py
 
-The tables of docs/notebook/privacy.md. MNIST must be there (`fedax data get mnist`, `fedax data get mnist-writers`). The clipping norm and
-the server's learning rate are chosen from 9 pairs by validation data of seed 0, for each cell
-anew; that choice is not covered by epsilon.
+The tables of docs/notebook/privacy.md. MNIST must be there (`fedax data get mnist`,
+`fedax data get mnist-writers`). The clipping norm and the server's learning rate are chosen from 9
+pairs by validation data of seed 0, for each cell by itself; that choice is not covered by epsilon.
 """
 
 from __future__ import annotations

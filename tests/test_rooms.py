@@ -19,11 +19,12 @@ MOST_LINES, MOST_FILES = 450, 7
 QUICK = {
     "algorithms": "test_identities_scaffold", "attacks": "test_attacks",
     "cli": "test_run", "clients": "test_identities",
-    "codecs": "test_codecs", "privacy": "test_private", "contract": "test_check_algorithm", "data": "test_data",
+    "codecs": "test_codecs", "contract": "test_check_algorithm", "data": "test_data",
     "devices": "test_speed",
     "experiment": "test_run", "files": "test_untrusted",
     "measures": "test_quadratic_model", "mistakes": "test_mistakes",
     "models": "test_characters", "optimizers": "test_identities", "pictures": "test_pictures",
+    "privacy": "test_private",
     "report": "test_run",
     "reproductions": "test_reproductions", "robust_means": "test_robust",
     "rounds": "test_sampling", "tasks": "test_shakespeare",

@@ -44,7 +44,7 @@ def attacked(
 
     with the share s, the golden ratio's fraction g = 0.618... and a random r of `attack_seed`. So
     the same clients are hostile in all rounds, whoever else takes part, and their number differs
-    from share N by at most 4 for populations N of up to 10^5. In a sampled cohort the number varies.
+    from share N by at most 4 for populations N of up to 10^5. In a sampled cohort it varies.
 
     The attack is on everything that a client uploads, in every exchange; weights, states and
     metrics stay honest. Attacks of single clients change the client's examples or upload.
