@@ -81,6 +81,10 @@ STATIC = {
     "share", "restart", "bias_correction", "control_option", "sensitivity", "output", "rule",
     "weighting", "order", "batch_size", "sensitivity_batch_size", "loss_batch_size", "window",
     "version", "steps_seed", "where", "num_clusters", "averaging", "cluster_seed",
+    "attack", "attack_seed", "mean",
+    # Of private: what only the accounting reads, and numbers that tests/test_private.py varies.
+    "bands", "horizon", "noise_seed", "delta", "epsilon", "quantile", "noise_multiplier",
+    "clip_learning_rate",
 }
 # Values that are refused, and quoted.
 REFUSED = {
@@ -177,6 +181,10 @@ def attacked(model, **options):
 
 def robust(model, **options):
     return algorithms.robust(algorithms.fedavg(model, **options), robust_means.geometric_median())
+
+
+def private(model, clip=0.5, **options):
+    return algorithms.private(algorithms.fedavg(model, **options), clip, quantile=0.5)
 
 
 def elastic(model, **options):
@@ -323,6 +331,7 @@ CONTRACT = {
         (*RATES, "attraction", "personal_learning_rate", "num_personal_steps"),
         values={"attraction": (2.0, 1.0)},
     ),
+    "private": Case(private, (*RATES, "clip")),
     "robust": Case(robust, RATES),
     "qfedavg": Case(algorithms.qfedavg, (*RATES, "q")),
     "scaffnew": Case(
@@ -554,9 +563,10 @@ def test_state_keeps_its_structure_shapes_and_dtypes(name, dtype):
     floats = {
         leaf.dtype for leaf in jax.tree.leaves(before) if jnp.issubdtype(leaf.dtype, jnp.floating)
     }
-    # The plateau's losses, and the memory of error feedback, need more digits than parameters of
-    # low precision have.
-    wide = {jnp.dtype(jnp.float32)} if name in ("local_update_decay", "compressed") else set()
+    # The plateau's losses, the memory of error feedback and clipping norms need more digits than
+    # parameters of low precision have.
+    own = ("local_update_decay", "compressed", "private")
+    wide = {jnp.dtype(jnp.float32)} if name in own else set()
     assert floats == {jnp.dtype(dtype)} | (wide if dtype == jnp.bfloat16 else set())
     assert int(build(name).init(params()).round_index) == 0
 

@@ -262,7 +262,8 @@ def test_public_names_are_sorted_and_exist():
     public = {name for name in vars(fedax) if not name.startswith("_")}
     modules = {name for name in public if type(vars(fedax)[name]).__name__ == "module"}
     assert public - modules == set(fedax.__all__) - {
-        "base_optimizers", "codecs", "optimizers", "pictures", "schedules", "scores", "theory",
+        "attacks", "base_optimizers", "codecs", "optimizers", "pictures", "privacy", "robust_means",
+        "schedules", "scores", "theory",
     }
 
 

@@ -434,7 +434,7 @@ def test_the_page_on_sweeps_prints_what_it_says():
     with jax.enable_x64(False), jax.numpy_dtype_promotion("standard"):
         found = doctest.testfile(str(PAGE), module_relative=False, encoding="utf-8")
     assert found.failed == 0
-    assert found.attempted > 20
+    assert found.attempted > 5
 
 
 @pytest.mark.quick

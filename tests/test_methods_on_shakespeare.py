@@ -13,7 +13,8 @@ from fedax.experiment.errors import ConfigError
 from fedax.experiment.metrics import read_metrics
 from fedax.tasks.registry import SHARED, presets
 
-NAMES = [*ALGORITHMS, *WRAPPERS, "local_update_decay+elastic+fedprox"]
+# Of private no training loss is told: tests/test_private.py.
+NAMES = [*ALGORITHMS, *(name for name in WRAPPERS if name != "private"), "local_update_decay+elastic+fedprox"]
 FIRST = ("fedavg",)  # the others are slow, all together
 
 

@@ -23,7 +23,7 @@ from fedax.devices.mesh import cores_as_devices, deal
 from fedax.experiment import run
 from fedax.experiment.config import resolve
 from fedax.rounds.chunks import automatic_chunk
-from fedax.rounds.cohort import _halves, _joined
+from fedax.devices.mesh import _halves, _joined
 from fedax.rounds.timing import Stopwatch, _Compilations
 from problems import quadratic_task
 

@@ -61,6 +61,9 @@ PAGES: dict[str, tuple[str, str, tuple[str, ...]]] = {
         "fedax.robust_means",
     )),
     "attacks": ("Attacks", "Choose what hostile clients do in a simulation.", ("fedax.attacks",)),
+    "privacy": ("Differential privacy", "Find the noise for a guarantee, and audit a wrapper.", (
+        "fedax.privacy", "audit_privacy", "fedax.contract.PrivacyAudit",
+    )),
     "models": ("Models and layers", "Use a model by name, or build one from layers.", (
         "fedax.models",
     )),
@@ -76,7 +79,7 @@ PAGES: dict[str, tuple[str, str, tuple[str, ...]]] = {
 }
 # Modules that are public names, shown under their full ones.
 MODULES = {
-    "attacks", "base_optimizers", "codecs", "optimizers", "pictures", "robust_means", "schedules",
+    "attacks", "base_optimizers", "codecs", "optimizers", "pictures", "privacy", "robust_means", "schedules",
     "scores", "theory",
 }
 

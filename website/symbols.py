@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 # A Latin or Greek letter with its index; and commands that are not letters.
-GREEK = "alpha|beta|gamma|Delta|delta|epsilon|zeta|eta|theta|Theta|lambda|mu|rho|sigma|tau|Omega"
+GREEK = "alpha|beta|gamma|Delta|delta|epsilon|zeta|eta|theta|Theta|lambda|mu|xi|rho|sigma|tau|Omega"
 TOKEN = re.compile(
     rf"(?P<base>\\(?:{GREEK})(?![A-Za-z])|(?<![\\A-Za-z])[A-Za-z](?![A-Za-z])'?)"
     rf"(?:_(?P<index>\{{(?:[^{{}}]|\{{[^{{}}]*\}})*\}}|\\[A-Za-z]+|\w))?"

@@ -93,12 +93,7 @@ def _clipped(upload: PyTree, norm: Array) -> tuple[PyTree, Array]:
 
 def _require_bounded(upload: PyTree) -> None:
     """Raises a clear error if an upload has numbers that noise would swamp or make negative."""
-    fields: dict[str, Any] = {}
-    inner = upload
-    while hasattr(inner, "_asdict"):
-        fields |= inner._asdict()
-        inner = fields.pop("inner", None)
-    for name, value in fields.items():
+    for name, value in _fields(upload).items():
         bare = hasattr(value, "ndim") and value.ndim == 0 and name not in SQUARED
         if bare or name in EXACT:
             what = "a number" if bare else "what must not be negative"
@@ -109,3 +104,9 @@ def _require_bounded(upload: PyTree) -> None:
             )
 
 
+def _fields(upload: PyTree) -> dict[str, Any]:
+    """The fields of an upload, and of those inside a wrapper's."""
+    if not hasattr(upload, "_asdict"):
+        return {}
+    fields = upload._asdict()
+    return _fields(fields.pop("inner", None)) | fields

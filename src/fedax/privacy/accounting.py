@@ -112,7 +112,7 @@ def noise_multiplier(
       >>> from fedax import privacy
       >>> rounds = {"cohort_size": 100, "num_clients": 3400, "delta": 1e-5}
       >>> print(f"{privacy.noise_multiplier(8.0, 500, **rounds):.3f}")
-      0.747
+      0.753
     """
     check_number("epsilon", epsilon, above=0)
     check_count("num_rounds", num_rounds)
@@ -178,7 +178,7 @@ def num_rounds(
     Example:
       >>> from fedax import privacy
       >>> privacy.num_rounds(4.0, 1.0, cohort_size=100, num_clients=3400, delta=1e-5)
-      453
+      452
     """
     check_number("epsilon", epsilon, above=0)
 

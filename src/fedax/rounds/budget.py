@@ -77,7 +77,7 @@ def mechanism_of(
       >>> from fedax.models import character_lstm
       >>> algorithm = fedax.private(fedax.fedavg(character_lstm(16, 1)), noise_multiplier=1.0)
       >>> print(f"{mechanism_of(algorithm, 3400, 'poisson', 100).epsilon(500):.2f}")
-      3.94
+      3.47
     """
     found = recipe(algorithm)
     if found is None or found.factory is not inspect.unwrap(private):

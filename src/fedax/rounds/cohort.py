@@ -323,9 +323,11 @@ def _received(exchange: Exchange, sums: _Sums, kept: _Kept, client_ids: Array) -
         totals = jax.tree.map(partial(weighted_sum, each.weights), each.uploads)
     if exchange.total:
         return totals
-    weight = jnp.where(sums.weight > 0, sums.weight, 1)
-    return jax.tree.map(
-        lambda total, like: (total / weight.astype(total.dtype)).astype(like.dtype),
+    any_report = sums.weight > 0
+    return jax.tree.map(  # the choice for each array by itself, or XLA rounds in another way
+        lambda total, like: (
+            total / jnp.where(any_report, sums.weight, 1).astype(total.dtype)
+        ).astype(like.dtype),
         totals, sums.like,
     )
 
