@@ -1,8 +1,8 @@
 """Accuracy against bytes: 6 methods, 5 codecs, 2 tasks, 3 seeds, as Markdown tables.
 
-    python scripts/accuracy_by_bytes.py > accuracy-by-bytes.md
+    python scripts/accuracy_by_bytes.py
 
-About five minutes on one core.
+The tables of docs/notebook/bytes.md. Half an hour on a busy core.
 """
 
 from __future__ import annotations

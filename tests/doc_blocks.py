@@ -80,6 +80,7 @@ NOT_RUN = {
     ("docs/notebook/learning-rates.md", 0): "hours",
     ("docs/notebook/quick-rates.md", 0): "hours",
     ("docs/notebook/robustness.md", 0): "minutes",
+    ("docs/notebook/bytes.md", 0): "minutes",
     ("docs/notebook/privacy.md", 0): "a network, and minutes",
     ("docs/notebook/quick-rates.md", 1): "hours",
     ("docs/search.md", 1): "another program, which waits for a browser",

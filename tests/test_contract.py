@@ -34,6 +34,7 @@ from problems import identical, largest_difference, quadratic_model, quadratic_t
 # A hyperparameter's two values. The first is the one that the other tests run with; with the
 # second the result must differ. Nine epochs are more steps than num_local_steps allows.
 TRACED = {
+    "clip": (0.05, 0.2),
     "client_learning_rate": (0.1, 0.05),
     "server_learning_rate": (0.5, 0.1),
     "adaptivity": (0.1, 0.01),
@@ -88,6 +89,7 @@ STATIC = {
 }
 # Values that are refused, and quoted.
 REFUSED = {
+    "clip": (0.0, -1),
     "num_local_steps": (-1,), "num_local_epochs": (-1, 1.5, abs), "batch_size": (0, 2.5),
     "patience": (0, 1.5), "cooldown": (-1,), "momentum": (-0.1, 1.0), "dampening": (-0.1, 1.0),
     "momentum_weight": (1.5,),
@@ -183,8 +185,9 @@ def robust(model, **options):
     return algorithms.robust(algorithms.fedavg(model, **options), robust_means.geometric_median())
 
 
-def private(model, clip=0.5, **options):
-    return algorithms.private(algorithms.fedavg(model, **options), clip, quantile=0.5)
+def private(model, clip=50.0, epsilon=None, **options):
+    inner = algorithms.fedavg(model, **options)
+    return algorithms.private(inner, clip, noise_multiplier=0.0, epsilon=epsilon)
 
 
 def elastic(model, **options):
