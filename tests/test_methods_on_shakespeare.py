@@ -14,7 +14,10 @@ from fedax.experiment.metrics import read_metrics
 from fedax.tasks.registry import SHARED, presets
 
 # Of private no training loss is told: tests/test_private.py.
-NAMES = [*ALGORITHMS, *(name for name in WRAPPERS if name != "private"), "local_update_decay+elastic+fedprox"]
+NAMES = [
+    *ALGORITHMS, *(name for name in WRAPPERS if name != "private"),
+    "local_update_decay+elastic+fedprox",
+]
 FIRST = ("fedavg",)  # the others are slow, all together
 
 

@@ -19,11 +19,10 @@ import fedax
 from fedax.clients import gradients, local_steps, shuffles
 from fedax.clients import narrow as narrow_module
 from fedax.devices import compiling
-from fedax.devices.mesh import cores_as_devices, deal
+from fedax.devices.mesh import _halves, _joined, cores_as_devices, deal
 from fedax.experiment import run
 from fedax.experiment.config import resolve
 from fedax.rounds.chunks import automatic_chunk
-from fedax.devices.mesh import _halves, _joined
 from fedax.rounds.timing import Stopwatch, _Compilations
 from problems import quadratic_task
 

@@ -79,8 +79,8 @@ PAGES: dict[str, tuple[str, str, tuple[str, ...]]] = {
 }
 # Modules that are public names, shown under their full ones.
 MODULES = {
-    "attacks", "base_optimizers", "codecs", "optimizers", "pictures", "privacy", "robust_means", "schedules",
-    "scores", "theory",
+    "attacks", "base_optimizers", "codecs", "optimizers", "pictures", "privacy", "robust_means",
+    "schedules", "scores", "theory",
 }
 
 
