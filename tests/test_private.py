@@ -51,6 +51,8 @@ def method(name):
 def uniform(name):
     """The method with equal weights, where it has weights."""
     found = method(name)
+    if name == "maml":
+        return fedax.maml(MODEL, 0.05, 0.1, weighting="uniform")
     try:
         return ALGORITHMS[name].factory(
             MODEL, weighting="uniform", **LOCAL, **({"where": ()} if name == "fedrep" else {})

@@ -301,10 +301,9 @@ def test_cores_become_devices_before_jax_is_used():
 def test_the_page_on_speed_runs(tmp_path):
     page = (Path(__file__).parent.parent / "docs" / "speed.md").read_text("utf-8")
     blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    cores, cache = blocks[1:]  # test_factories.py runs that on many settings
-    code = cores + cache.replace("my-cache", (tmp_path / "cache").as_posix())
-    done = python(code)
-    assert (done.returncode, done.stdout) == (0, "2\n"), done.stderr
+    (cache,) = blocks[1:]  # test_factories.py runs that on many settings
+    done = python(cache.replace("my-cache", (tmp_path / "cache").as_posix()))
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
 
 
 @pytest.mark.internals

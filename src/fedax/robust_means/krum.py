@@ -29,10 +29,9 @@ def krum(share: float | Array = 0.2) -> RobustMean:
     n - f - 2 nearest others (at least one):
 
     .. math::
-        s_i = \sum_{j \to i} \lVert u_i - u_j \rVert^2, \qquad
-        m = u_{i^*}, \quad i^* = \arg\min_i s_i
+        s_i = \sum_{j \to i} \lVert u_i - u_j \rVert^2
 
-    The first of equal ones is taken. All clients weigh the same. The paper's guarantee needs
+    The mean is the upload u_i with the smallest s_i, the first of equal ones. All clients weigh the same. The paper's guarantee needs
     2f + 2 < n and clients of one distribution: if clients differ, the nearest is a typical one, and
     the others do not count at all.
 
