@@ -31,9 +31,9 @@ def krum(share: float | Array = 0.2) -> RobustMean:
     .. math::
         s_i = \sum_{j \to i} \lVert u_i - u_j \rVert^2
 
-    The mean is the upload u_i with the smallest s_i, the first of equal ones. All clients weigh the same. The paper's guarantee needs
-    2f + 2 < n and clients of one distribution: if clients differ, the nearest is a typical one, and
-    the others do not count at all.
+    The mean is the upload u_i with the smallest s_i, the first of equal ones. All clients weigh the
+    same. The paper's guarantee needs 2f + 2 < n and clients of one distribution: if clients differ,
+    the nearest is a typical one, and the others do not count at all.
 
     Args:
       share: of the clients that may lie, in [0, 0.5). May be traced.
