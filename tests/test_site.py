@@ -47,7 +47,7 @@ FOUND = {
     "hyperparameter tuning": "guides/tuning", "personalized": "guides/per-client",
     "personalization": "guides/per-client", "api": "reference/index",
     "reproduce": "guides/reproducing", "non-iid": "partitions", "heterogeneity": "partitions",
-    "differential privacy": "guides/limits", "secure aggregation": "guides/limits",
+    "differential privacy": "guides/privacy", "secure aggregation": "guides/limits",
     "gpu": "guides/installation", "windows": "guides/installation",
     "early stopping": "guides/running", "client dropout": "guides/participation",
     "own dataset": "guides/your-data", "pytorch": "guides/from-pytorch",
