@@ -337,9 +337,9 @@ def test_what_cannot_be_is_refused_with_a_sentence():
     clipping = robust_means.centred_clipping()
     network = fedax.load_task("digits").model
     for algorithm, words in (
-        (fedax.pfnm(network), "receives them one by one"),
-        (fedax.afl(MODEL), "receives them one by one"),
-        (fedax.robust(plain, rule), "receives them one by one"),
+        (fedax.pfnm(network), "sees them one by one"),
+        (fedax.afl(MODEL), "sees them one by one"),
+        (fedax.robust(plain, rule), "sees them one by one"),
         (fedax.centralised(MODEL), "the pool of all examples"),
     ):
         with pytest.raises(ValueError, match=words):

@@ -25,7 +25,7 @@ from fedax.algorithms.term import TermUpload
 from fedax.clients.precision import sum_dtype
 from fedax.data.cohort_data import ClientExamples
 from fedax.factories import factory
-from fedax.mistakes.algorithm import require_wrappable
+from fedax.mistakes.algorithm import require_averaged, require_wrappable
 from fedax.mistakes.errors import AlgorithmError, kind_of
 from fedax.robust_means import RobustMean, trimmed_mean
 
@@ -86,12 +86,7 @@ def robust(algorithm: FederatedAlgorithm, mean: RobustMean | None = None) -> Fed
             "mean must be one of fedax.robust_means, such as fedax.robust_means.trimmed_mean(0.2), "
             f"but is {kind_of(mean)}."
         )
-    if algorithm.pooled or any(exchange.individual for exchange in algorithm.exchanges):
-        raise ValueError(
-            "robust needs an algorithm whose server averages uploads, but this one "
-            + ("trains on the pool of all examples." if algorithm.pooled else
-               "receives them one by one. Wrap a different algorithm.")
-        )
+    require_averaged(algorithm, "robust")
     if mean.combine is None:
         return algorithm._replace(
             exchanges=tuple(_bounded(exchange, mean) for exchange in algorithm.exchanges)
