@@ -335,7 +335,9 @@ def test_noise_and_rounds_are_the_inverse_of_epsilon():
     rounds = privacy.num_rounds(3.0, 1.0, **who)
     assert privacy.epsilon(1.0, rounds, **who) <= 3.0 < privacy.epsilon(1.0, rounds + 1, **who)
     assert privacy.num_rounds(0.01, 0.5, **who) == 0
-    assert privacy.noise_multiplier(1e-3, 4, cohort_size=3, num_clients=20) > 0
+    few = {"cohort_size": 3, "num_clients": 20}  # epsilon is 0 for some, delta being enough
+    assert privacy.noise_multiplier(1e-3, 4, **few) > 0
+    assert privacy.num_rounds(1e-3, 3.0, **few) >= 1
     assert privacy.epsilon(0.0, 1, **who) == math.inf
     assert privacy.epsilon(1.0, 0, **who) == 0
 

@@ -196,8 +196,10 @@ def num_rounds(
         high_epsilon = of(high)
     while high - low > 1:
         # Epsilon is nearly a power of T, and each costs a second.
-        slope = math.log(high_epsilon / low_epsilon) / math.log(high / low)
-        guess = int(low * (epsilon / low_epsilon) ** (1 / slope)) if slope > 0 else low
+        guess = (low + high) // 2
+        if low_epsilon > 0:  # it can be 0: delta alone is enough
+            slope = math.log(high_epsilon / low_epsilon) / math.log(high / low)
+            guess = int(low * (epsilon / low_epsilon) ** (1 / slope)) if slope > 0 else low
         middle = min(max(guess, low + 1), high - 1)
         if of(middle) <= epsilon:
             low, low_epsilon = middle, of(middle)
