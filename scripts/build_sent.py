@@ -10,8 +10,9 @@ from fedax.cli.catalogue import SENT, sent
 
 
 def text() -> str:
-    """The file."""
-    rows = [f"{json.dumps(name)}: {json.dumps(sent(name))}" for name in [*ALGORITHMS, *WRAPPERS]]
+    """The file, by name: what changes the order of the methods leaves it as it is."""
+    names = sorted([*ALGORITHMS, *WRAPPERS])
+    rows = [f"{json.dumps(name)}: {json.dumps(sent(name))}" for name in names]
     return "{\n" + ",\n".join(rows) + "\n}\n"
 
 

@@ -706,11 +706,7 @@ def test_entry_points_are_listed_with_where_they_come_from(installed, capsys):
     assert "shop.sizes:SIZES is a tuple, but a task is" in rows["sizes"]["problem"]
 
 
-def test_methods_of_packages_are_listed_with_what_they_send(installed, monkeypatch, capsys):
-    for name in set(ALGORITHMS) - {"fedavg"}:
-        monkeypatch.delitem(ALGORITHMS, name)
-    for name in tuple(WRAPPERS):
-        monkeypatch.delitem(WRAPPERS, name)
+def test_methods_of_packages_are_listed_with_what_they_send(installed, capsys):
     fed("list", "algorithms", "--json", "--settings")
     rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
     assert rows["fedmine"]["from"] == "shop-tasks 1.2"
