@@ -16,7 +16,7 @@ import pytest
 
 import doc_blocks
 import fedax
-from fedax.algorithms.registry import ALGORITHMS, WRAPPERS
+from fedax.algorithms.registry import ALGORITHMS
 from fedax.cli.main import run_command
 from fedax.contract.check import CHECKS
 

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.optimize import brentq
 from scipy.stats import norm as normal
 
 import fedax
@@ -328,6 +329,35 @@ def test_epsilon_of_full_cohorts_is_that_of_one_gaussian():
         assert eps <= found <= eps + 0.01  # the discretisation is pessimistic
 
 
+def test_epsilon_of_a_published_example():
+    """Abadi et al. 2016, section 5.1: q = 0.01, sigma = 4, 10,000 steps, delta 1e-5: 1.26.
+
+    Theirs is min over lambda <= 32 of (alpha(lambda) + log(1 / delta)) / lambda, an upper bound;
+    alpha(lambda) / lambda is Rényi's divergence of order lambda + 1. Nearly exact is the limit of
+    Bu et al. 2020, Corollary 1: Gaussian with mu = q sqrt(T (e^(1 / sigma^2) - 1)). In bands, a
+    group has the same q in every eighth round (Choquette-Choo et al. 2023, Theorem 4).
+    """
+    q, sigma, steps, delta = 0.01, 4.0, 10_000, 1e-5
+    event = dp_accounting.PoissonSampledDpEvent(q, dp_accounting.GaussianDpEvent(sigma))
+    orders = np.arange(2, 34)
+    accountant = dp_accounting.rdp.RdpAccountant(orders)
+    accountant.compose(event, steps)
+    published = (accountant._rdp + math.log(1 / delta) / (orders - 1)).min()
+    assert f"{published:.2f}" == "1.26"
+
+    mu = q * math.sqrt(steps * math.expm1(sigma**-2))
+    limit = brentq(
+        lambda eps: normal.cdf(mu / 2 - eps / mu)
+        - math.exp(eps) * normal.cdf(-mu / 2 - eps / mu) - delta, 0.1, 2.0,
+    )
+    found = privacy.epsilon(sigma, steps, cohort_size=100, num_clients=10_000, delta=delta)
+    assert found < published
+    assert math.isclose(found, limit, rel_tol=0.01)
+    assert found == privacy.epsilon(
+        sigma, 8 * steps, cohort_size=100, num_clients=80_000, delta=delta, bands=8
+    )
+
+
 def test_noise_and_rounds_are_the_inverse_of_epsilon():
     who = {"cohort_size": 50, "num_clients": 1000, "delta": 1e-4}
     z = privacy.noise_multiplier(3.0, 100, **who)
@@ -393,6 +423,16 @@ def test_resumed_to_the_bit(name, options):
     half = run(algorithm, 3, **how)
     again = run(algorithm, 6, state=half.state, **how)
     assert identical(whole.state.server_state, again.state.server_state)
+
+
+def test_a_state_of_another_mechanism_is_refused():
+    how = {"sampling": "poisson", "cohort_size": 2}
+    half = run(fedax.private(method("fedavg"), noise_multiplier=0.5), 2, **how)
+    with pytest.raises(privacy.PrivacyError, match=r"with noise_multiplier 0\.5, .* is now 5"):
+        run(fedax.private(method("fedavg"), noise_multiplier=5.0), 3, state=half.state, **how)
+    with pytest.raises(privacy.PrivacyError, match=r"with cohort_size 2, .* is now 1"):
+        run(fedax.private(method("fedavg"), noise_multiplier=0.5), 3, state=half.state,
+            sampling="poisson", cohort_size=1)
 
 
 def test_other_seeds_have_other_noise_and_cohorts():

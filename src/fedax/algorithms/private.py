@@ -39,10 +39,13 @@ class PrivateOwn(NamedTuple):
     Attributes:
       clip: the clipping norm of each exchange, [exchanges].
       noise: of each exchange the earlier noise that the next one takes back, by uploaded array.
+      multiplier, expected: z and D of the rounds so far, on which their guarantee depends.
     """
 
     clip: Array
     noise: tuple[PyTree, ...]
+    multiplier: Array
+    expected: Array
 
 
 @factory
@@ -93,7 +96,7 @@ def private(
     which cohorts and noise are drawn, nor `noise_seed`. For a model that is to be released, draw
     both with `secrets.randbits(128)`, new for every run, and keep them and the run folder secret:
     two runs with the same seeds have the same noise, and their difference has none. A `state` to
-    continue from must come from the same settings and seeds.
+    continue from must have the same noise multiplier and cohort size, and the same seeds.
 
     Args:
       algorithm: the wrapped algorithm, with wrappers of its own. `private` is always the outermost:
@@ -151,7 +154,7 @@ def private(
                 for leaf in described(exchange, params)
             ])
             for exchange in algorithm.exchanges
-        )))
+        ), jnp.asarray(noise_multiplier, norms.dtype), jnp.zeros((), jnp.float32)))
 
     def around(index: int, exchange: Exchange) -> Exchange:
         def broadcast(state: WrapperState) -> PrivateMessage:
@@ -194,7 +197,7 @@ def private(
                 state.inner, mean, Participation(participation.num_clients, count, count)
             )
             waits = (*own.noise[:index], kept, *own.noise[index + 1 :])
-            return WrapperState(inner, PrivateOwn(clips, waits))
+            return WrapperState(inner, PrivateOwn(clips, waits, own.multiplier, expected))
 
         def sent(params: Params, message: Any, upload: Any) -> tuple[float, float]:
             assert exchange.sent is not None

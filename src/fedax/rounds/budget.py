@@ -107,6 +107,24 @@ def mechanism_of(
     )
 
 
+def require_same_mechanism(mechanism: Mechanism | None, server_state: Any) -> None:
+    """Raises a `PrivacyError` if earlier rounds had another noise or other cohorts.
+
+    Their guarantee would not be that of this run's rounds.
+    """
+    if mechanism is None or int(server_state.round_index) == 0:
+        return
+    for name, before, now in (
+        ("noise_multiplier", server_state.own.multiplier, mechanism.noise_multiplier),
+        ("cohort_size", server_state.own.expected, mechanism.cohort_size),
+    ):
+        if not math.isclose(float(before), now, rel_tol=1e-6):
+            raise PrivacyError(
+                f"The state comes from rounds with {name} {float(before):g}, but {name} is now "
+                f"{now:g}: their privacy would be miscounted. Continue with the same {name}."
+            )
+
+
 def budget_of(
     algorithm: FederatedAlgorithm, num_clients: int, sampling: Any, cohort_size: int,
     num_rounds: int,

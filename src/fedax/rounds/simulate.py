@@ -21,7 +21,7 @@ from fedax.devices.processes import are_several
 from fedax.factories import PROGRAMS, Structure, partition
 from fedax.mistakes.algorithm import require_algorithm
 from fedax.privacy import PrivacyError
-from fedax.rounds.budget import budget_of, mechanism_of
+from fedax.rounds.budget import budget_of, mechanism_of, require_same_mechanism
 from fedax.rounds.checks import check_examples, require_state, require_task
 from fedax.rounds.chunks import automatic_chunk
 from fedax.rounds.client_store import ClientStore
@@ -93,6 +93,10 @@ def simulate(
         state = initial_state(task, algorithm, settings.seed)
     else:
         require_state(state, algorithm, data)
+        require_same_mechanism(
+            mechanism_of(algorithm, data.num_clients, settings.sampling, settings.cohort_size),
+            state.server_state,
+        )
     params = one_copy(state.server_state.params)
     check_examples(task.model, params, "task.train", task.train)
     check_loss(task.model, params, algorithm, data)
