@@ -631,8 +631,8 @@ def page(rows: Sequence[Mapping[str, Any]]) -> str:
         f"- The {len(SECOND_STAGE)} that were inconclusive on the digits have a second stage on "
         "MNIST with the same criteria and settings, committed after the first stage and before its "
         "own runs.",
-        f"- The claims of {', '.join(f'`{name}`' for name in THIRD_STAGE)} were added when the others "
-        "were known, with criteria committed before their own runs.",
+        f"- The claims of {', '.join(f'`{name}`' for name in THIRD_STAGE)} were added when the "
+        "others were known, with criteria committed before their own runs.",
     ]
     for name, one in ORDERINGS.items():
         lines += [f"\n## {name}\n", *section(name, one, found.get(name))]
