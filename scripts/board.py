@@ -330,7 +330,7 @@ def introduction(cells: Sequence[Cell]) -> Iterator[str]:
     )
     yield f"- Left out: {'; '.join(f'`{name}` ({why})' for name, why in LEFT_OUT.items())}."
     yield (
-        "- Twelve cells of digits, drawn at random, were run again with 0.27.0 on another machine: "
+        "- Twelve cells of digits, drawn at random, were run again, on another machine: "
         "the same best settings, accuracies, worst tenths, rounds and bytes, to the last digit; of "
         "one method another share of settings is near the best."
     )
