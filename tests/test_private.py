@@ -372,7 +372,6 @@ def test_noise_and_rounds_are_the_inverse_of_epsilon():
     assert privacy.epsilon(1.0, 0, **who) == 0
 
 
-@pytest.mark.quick
 def test_only_sampling_with_a_guarantee_is_accepted():
     algorithm = fedax.private(method("fedavg"))
     for sampling in ("uniform", "cyclic", "by_weight", "with_replacement", lambda seed, t: [0]):
@@ -394,7 +393,6 @@ def test_only_sampling_with_a_guarantee_is_accepted():
         run(fedax.private(method("fedavg"), bands=3), sampling="poisson", cohort_size=4)
 
 
-@pytest.mark.quick
 def test_wrappers_go_inside():
     inner = fedax.private(method("fedavg"))
     for outside in (

@@ -121,7 +121,6 @@ def test_a_default_that_no_file_holds_is_not_written(default):
     assert not setting.is_default(OWN)
 
 
-@pytest.mark.quick
 def test_a_run_of_ones_own_writes_its_resolved_call_and_repeats(project, capsys):
     config = start()
     assert config["task_options"] == {"count": 4, "sizes": "(1, 2)", "share": 0.5}
@@ -161,7 +160,6 @@ def test_a_run_of_fedaxs_own_has_every_setting(task, tmp_path):
         assert record_of_tasks(tasks[:1]) == record_of_tasks(tasks[1:])
 
 
-@pytest.mark.quick
 @pytest.mark.parametrize("change", [
     {"seed": 1}, {"y": np.zeros((8, 20), np.int32)}, {"x": np.ones((8, 10, 4), np.float32),
                                                       "y": np.ones((8, 10), np.int32)},

@@ -303,7 +303,6 @@ def test_centred_clipping_remembers_the_last_mean_of_each_exchange():
     assert all(np.abs(memory).max() > 0 for memory in own)
 
 
-@pytest.mark.quick
 def test_around_and_inside_other_wrappers():
     plain = fedax.fedavg(MODEL, **LOCAL)
     rule, bound = robust_means.coordinate_median(), robust_means.norm_bound(0.5)
