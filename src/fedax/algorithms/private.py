@@ -154,7 +154,7 @@ def private(
                 for leaf in described(exchange, params)
             ])
             for exchange in algorithm.exchanges
-        ), jnp.asarray(noise_multiplier, norms.dtype), jnp.zeros((), jnp.float32)))
+        ), jnp.asarray(noise_multiplier, norms.dtype), jnp.zeros((), norms.dtype)))
 
     def around(index: int, exchange: Exchange) -> Exchange:
         def broadcast(state: WrapperState) -> PrivateMessage:
@@ -197,7 +197,8 @@ def private(
                 state.inner, mean, Participation(participation.num_clients, count, count)
             )
             waits = (*own.noise[:index], kept, *own.noise[index + 1 :])
-            return WrapperState(inner, PrivateOwn(clips, waits, own.multiplier, expected))
+            seen = expected.astype(own.expected.dtype)
+            return WrapperState(inner, PrivateOwn(clips, waits, own.multiplier, seen))
 
         def sent(params: Params, message: Any, upload: Any) -> tuple[float, float]:
             assert exchange.sent is not None
