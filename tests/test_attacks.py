@@ -104,7 +104,6 @@ def test_what_each_attack_uploads():
             np.testing.assert_allclose(found[who], expected[name], rtol=1e-12)
 
 
-@pytest.mark.quick
 def test_labels_are_flipped_in_training_only_of_hostile_clients():
     task = fedax.load_task("digits")
     method = fedax.fedavg(task.model, 0.1, batch_size=10)
@@ -119,7 +118,6 @@ def test_labels_are_flipped_in_training_only_of_hostile_clients():
     assert largest_difference(train(task, nobody, **options).params, plain.params) < 1e-12
 
 
-@pytest.mark.quick
 def test_the_default_z_is_the_papers():
     """Baruch et al. 2019, Algorithm 3: n = 50, m = 24, as in section 4 of the paper."""
     for n, m in ((50, 24), (50, 12), (51, 20), (10, 2), (10, 4)):
@@ -131,7 +129,6 @@ def test_the_default_z_is_the_papers():
         np.testing.assert_allclose(found, [-max(z, 0)], atol=1e-9)
 
 
-@pytest.mark.quick
 def test_two_attacks_are_by_the_same_clients():
     both = fedax.attacked(fedax.attacked(METHOD, ALL["sign_flip"], 0.3), ALL["scaling"], 0.3)
     found, _ = uploads(both)
@@ -154,7 +151,6 @@ def test_nobody_hostile_is_the_method(name):
         assert largest_difference(same.params, run(method).params) < 1e-12
 
 
-@pytest.mark.quick
 @pytest.mark.parametrize("name", ["gaussian", "little_is_enough"])
 def test_the_same_over_chunks_and_after_a_kill(name):
     algorithm = fedax.robust(
@@ -169,7 +165,6 @@ def test_the_same_over_chunks_and_after_a_kill(name):
     assert largest_difference(whole.params, chunks.params) < 1e-12
 
 
-@pytest.mark.quick
 def test_a_plain_mean_of_colluding_clients():
     """Without single uploads at the server: the weighted mean of what they agreed on."""
     method = fedax.fedavg(MODEL, 0.1, batch_size=2)  # weighted by numbers of examples
@@ -207,7 +202,6 @@ def test_inside_other_wrappers():
             assert np.isfinite(run(algorithm, 2).params["x"]).all()
 
 
-@pytest.mark.quick
 def test_labels_are_flipped_of_a_part_of_the_examples():
     task = fedax.load_task("digits")
     lied = fedax.attacked(fedax.fedavg(task.model, batch_size=10), attacks.label_flip(10), 0.3)
@@ -217,7 +211,6 @@ def test_labels_are_flipped_of_a_part_of_the_examples():
     assert np.isfinite(result.history["train_loss"]).all()
 
 
-@pytest.mark.quick
 def test_shares_and_sizes_of_a_sweep_are_one_program():
     def build(size):
         return fedax.attacked(METHOD, attacks.inner_product(size), 0.2)

@@ -59,7 +59,6 @@ def test_every_method_says_what_it_uploads(name):
     assert sent.bytes_down == plain.bytes_down
 
 
-@pytest.mark.quick
 def test_wrappers_inside_and_outside():
     def wrapped(codec):
         return [
@@ -77,7 +76,6 @@ def test_wrappers_inside_and_outside():
     assert identical(inside.params, outside.params)
 
 
-@pytest.mark.quick
 def test_feedback_under_scaffold_with_partial_participation_resumes_to_the_bit():
     algorithm = fedax.compressed(fedax.scaffold(MODEL, **LOCAL), codecs.top_k(0.3))
     whole, half = run(algorithm, 6), run(algorithm, 3)
@@ -88,7 +86,6 @@ def test_feedback_under_scaffold_with_partial_participation_resumes_to_the_bit()
     assert largest_difference(whole.params, chunks.params) < 1e-12
 
 
-@pytest.mark.quick
 def test_c_is_the_mean_of_the_control_variates_less_the_mean_memory():
     """With equal weights; also if clients take part rarely."""
     algorithm = fedax.compressed(
@@ -102,7 +99,6 @@ def test_c_is_the_mean_of_the_control_variates_less_the_mean_memory():
     np.testing.assert_allclose(state.server_state.control["x"], expected, atol=1e-12)
 
 
-@pytest.mark.quick
 def test_of_a_client_drawn_twice_the_memory_counts_once():
     algorithm = fedax.compressed(fedax.fedavg(MODEL, **LOCAL), codecs.top_k(0.3))
     state = algorithm.init_client(MODEL.init(jax.random.key(0)))
@@ -148,7 +144,6 @@ def test_the_downlink_follows_the_model():
     )
 
 
-@pytest.mark.quick
 def test_what_cannot_be_is_refused_with_a_sentence():
     network = fedax.load_task("digits").model
     with pytest.raises(ValueError, match="receives them one by one"):
@@ -176,7 +171,6 @@ def test_what_cannot_be_is_refused_with_a_sentence():
     run(fedax.compressed(own, codecs.qsgd()), 1)
 
 
-@pytest.mark.quick
 def test_levels_of_a_sweep_are_one_program():
     made = [fedax.compressed(fedax.fedavg(MODEL, **LOCAL), codecs.qsgd(s)) for s in (1, 4, 16)]
     structures = {fedax.partition(algorithm)[1] for algorithm in made}
@@ -191,7 +185,6 @@ def test_levels_of_a_sweep_are_one_program():
     assert few < many
 
 
-@pytest.mark.quick
 def test_by_name_on_the_command_line(tmp_path, capsys):
     out = tmp_path / "run"
     line = ["run", "quadratics", "compressed+fedadam", "--rounds", "3", "--out", str(out), "--set",

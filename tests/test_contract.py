@@ -356,7 +356,8 @@ ELSEWHERE = {
     "batch_statistics": "needs a model with statistics: tests/test_statistics.py",
     "pfnm": "trains networks whose units it matches, no quadratics: tests/test_pfnm.py",
 }
-each_case = pytest.mark.parametrize("name", CONTRACT)
+# All tests of a case one after another, so that one process compiles its programs.
+each_case = pytest.mark.parametrize("name", CONTRACT, scope="module")
 
 # Its outputs depend on the example, so that their sensitivity does.
 MODEL = quadratic_model(3)._replace(

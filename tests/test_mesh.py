@@ -13,8 +13,6 @@ import pytest
 
 from fedax.devices.cores import take_a_core
 
-pytestmark = pytest.mark.internals
-
 HERE = Path(__file__).parent
 
 
@@ -24,7 +22,9 @@ def environment(**more):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-10), ("float32", 2e-5)])
+@pytest.mark.parametrize(("dtype", "tolerance"), [
+    pytest.param("float64", 1e-10, marks=pytest.mark.internals), ("float32", 2e-5),
+])
 def test_four_devices_give_the_numbers_of_one(dtype, tolerance):
     """FedYogi, SCAFFOLD, Mime; chunks, ways of sampling, resumed on other devices, packed data."""
     done = subprocess.run(
@@ -62,6 +62,7 @@ def metrics(folder):
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.internals
 @pytest.mark.slow
 def test_two_processes_give_the_numbers_of_one_and_survive_a_loss(tmp_path):
     """Also: one is killed, the other says so; resumed as one process, the run ends the same."""

@@ -245,9 +245,11 @@ def table(study):
 
 @pytest.mark.parametrize(("sampler", "pruner", "kills"), [
     ("tpe", "none", 2), ("cmaes", "none", 2), ("qmc", "hyperband", 1),
-    *[pytest.param(sampler, pruner, 12, marks=pytest.mark.slow)
-      for sampler in ("tpe", "random", "qmc", "cmaes")
-      for pruner in ("none", "median", "hyperband", "halving")],
+    # Each sampler with two pruners, and each pruner with two samplers.
+    *[pytest.param(sampler, pruner, 12, marks=pytest.mark.slow) for sampler, pruner in (
+        ("tpe", "none"), ("tpe", "hyperband"), ("random", "median"), ("random", "halving"),
+        ("qmc", "median"), ("qmc", "halving"), ("cmaes", "none"), ("cmaes", "hyperband"),
+    )],
 ])
 @pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
 def test_killed_at_any_write_and_resumed_equals_uninterrupted(

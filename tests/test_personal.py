@@ -10,8 +10,6 @@ from fedax import Model, Task
 from fedax.models.parameters import named_leaves
 from problems import identical, largest_difference, quadratic_clients
 
-pytestmark = pytest.mark.quick
-
 SIZES = (3, 7, 1, 12, 5, 8)
 DATA = quadratic_clients(SIZES)
 START = {"u": jnp.asarray([0.1]), "v": jnp.asarray([0.0, -0.1])}
@@ -79,6 +77,7 @@ def share(cohort):
     return sizes / sizes.sum()
 
 
+@pytest.mark.quick
 def test_fedper_is_arivazhagan_et_als_algorithm():
     """Each client trains (u, v_i) by SGD; the server averages u by the numbers of examples."""
     algorithm = fedax.personal(fedax.fedavg(MODEL, 0.3, **FULL), MODEL, "v")
@@ -260,6 +259,7 @@ def test_a_codec_counts_shared_arrays_only():
     assert all_up - up == 2 * 8  # v has two numbers
 
 
+@pytest.mark.quick
 def test_only_shared_arrays_are_sent_and_only_personal_ones_are_kept():
     algorithm = fedax.personal(fedax.scaffold(MODEL), MODEL, "v")
     sent = fedax.communication(algorithm, MODEL, DATA.client_at(0))
@@ -345,6 +345,7 @@ def test_a_method_without_own_models_says_so():
 # --------------------------------------------------------------------- FedRep
 
 
+@pytest.mark.quick
 def test_fedrep_is_collins_et_als_algorithm_1():
     """The head's tau steps with u fixed, then the representation's with v fixed."""
     algorithm = fedax.fedrep(MODEL, "v", 0.3, num_head_steps=4, **FULL)
@@ -372,6 +373,7 @@ def test_fedrep_without_a_head_is_fedavg():
 # ---------------------------------------------------------------------- Ditto
 
 
+@pytest.mark.quick
 def test_ditto_is_li_et_als_algorithm_1():
     algorithm = fedax.ditto(MODEL, 0.3, 0.8, attraction=0.7, **FULL)
     result = trained(algorithm)
@@ -399,6 +401,7 @@ def test_dittos_server_model_is_fedavgs():
 # ----------------------------------------------------------------------- APFL
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("rate", [None, 0.2])
 def test_apfl_is_deng_et_als_algorithm_1(rate):
     """Both models move at once; with a rate for alpha, it moves first (equation 11)."""

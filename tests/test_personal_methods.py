@@ -10,8 +10,6 @@ import pytest
 import fedax
 from problems import identical, quadratic_model, quadratic_task
 
-pytestmark = pytest.mark.quick
-
 SIZES = (3, 7, 1, 12, 5, 8)
 START = np.array([0.1, 0.0, -0.1])
 TASK = quadratic_task(SIZES, start=list(START))
@@ -62,6 +60,7 @@ def walk(i, options):
 # --------------------------------------------------------------------- pFedMe
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("options", [FULL, PARTS], ids=["full", "parts"])
 def test_pfedme_is_dinh_et_als_algorithm_1(options):
     """Theta by K gradient steps on h(theta; w, D), then w - eta lambda (w - theta); beta."""
@@ -85,7 +84,6 @@ def test_pfedme_is_dinh_et_als_algorithm_1(options):
     close(models_of(algorithm, result), own)
 
 
-@pytest.mark.quick
 def test_with_many_inner_steps_pfedme_descends_the_moreau_envelopes():
     """Gradient lambda (w - prox(w)), with the prox in closed form."""
     eta, lam = 0.1, 2.0
@@ -137,6 +135,7 @@ def test_with_lambda_0_the_server_stays_and_clients_train_alone():
 # ----------------------------------------------------------------------- IFCA
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("options", [FULL, PARTS], ids=["full", "parts"])
 def test_ifca_is_ghosh_et_als_algorithm_1_with_model_averaging(options):
     algorithm = fedax.ifca(MODEL, 0.1, 0.8, 3, initial_spread=1.0, **options)
@@ -198,7 +197,6 @@ def test_ifca_with_one_cluster_is_fedavg_to_the_bit(weighting, averaging):
     assert (one.history["train_loss"] == base.history["train_loss"]).all()
 
 
-@pytest.mark.quick
 def test_ifcas_clusters_begin_apart():
     """The given model, and others of the model's own initialisation, by the cluster's seed."""
     drawn = quadratic_model(3)
@@ -251,7 +249,6 @@ def test_a_cluster_whose_loss_is_nan_is_not_chosen():
     assert identical(result.params, second)
 
 
-@pytest.mark.quick
 def test_ifca_says_what_it_needs():
     with pytest.raises(ValueError, match=r"num_clusters must be .* but is 0"):
         fedax.ifca(MODEL, num_clusters=0)
@@ -262,6 +259,7 @@ def test_ifca_says_what_it_needs():
 # ----------------------------------------------------------------- Per-FedAvg
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("options", [FULL, PARTS], ids=["full", "parts"])
 @pytest.mark.parametrize("version", ["FO", "HF"])
 def test_perfedavg_is_fallah_et_als_algorithm_1(version, options):
@@ -293,7 +291,6 @@ def test_perfedavg_is_fallah_et_als_algorithm_1(version, options):
     np.testing.assert_allclose(models_of(algorithm, result), own, rtol=1e-12)
 
 
-@pytest.mark.quick
 @pytest.mark.parametrize("version", ["FO", "HF"])
 def test_perfedavg_with_inner_rate_0_is_fedavg_to_the_bit(version):
     one = fedax.perfedavg(MODEL, 0.1, 0.7, 0.0, version=version, **RANDOM)

@@ -99,7 +99,6 @@ def by_hand_norm_bound(u, w, bound=1.0):
     return np.average([x / max(1, np.linalg.norm(x) / bound) for x in u], axis=0, weights=w)
 
 
-@pytest.mark.quick
 @pytest.mark.parametrize("name", MEANS)
 def test_a_rule_is_its_papers(name):
     """To 1e-12, for odd and even numbers of clients; those of weight 0 are as if not there."""
@@ -133,7 +132,6 @@ def test_many_iterations_reach_the_geometric_median():
     assert np.abs(w @ units).max() < 1e-9
 
 
-@pytest.mark.quick
 def test_a_median_of_majorities_is_the_majoritys():
     u = np.array([[1.0, 2.0]] * 6 + [[50.0, -7.0]] * 5)
     for name in ("coordinate_median", "geometric_median"):
@@ -165,7 +163,6 @@ def test_breakdown_points(name, size):
     assert found(most, made(name)) > size / 100
 
 
-@pytest.mark.quick
 @pytest.mark.parametrize("rule", [
     robust_means.norm_bound(2.0), robust_means.centred_clipping(2.0),
     robust_means.centred_clipping(2.0, num_iterations=4)], ids=str)
@@ -180,7 +177,6 @@ def test_a_lie_moves_a_clipping_mean_by_at_most_its_bound(rule):
         assert np.linalg.norm(combined(rule, u)) <= 2.0 * iterations + 1e-5
 
 
-@pytest.mark.quick
 def test_identities():
     rng = np.random.default_rng(3)
     u = rng.normal(size=(9, 4))
@@ -193,7 +189,6 @@ def test_identities():
         np.testing.assert_allclose(combined(made(name), u[:1]), u[0], rtol=1e-14)
 
 
-@pytest.mark.quick
 @pytest.mark.parametrize("name", INDIVIDUAL)
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
 def test_nobody_counts(name, dtype):
@@ -205,7 +200,6 @@ def test_nobody_counts(name, dtype):
     assert np.isfinite(found).all()
 
 
-@pytest.mark.quick
 @pytest.mark.parametrize("name", ["trimmed_mean", "multi_krum", "norm_bound", "centred_clipping"])
 @pytest.mark.parametrize("method", ["fedadam", "scaffold", "mime"])
 def test_without_its_bound_a_rule_is_the_method(name, method):
@@ -277,7 +271,6 @@ def test_a_client_that_is_rejected_is_as_if_not_there(name, dtype):
     assert difference < (1e-5 if dtype == jnp.float32 else 1e-2)
 
 
-@pytest.mark.quick
 def test_a_round_in_which_nobody_counts_changes_nothing():
     plain = fedax.fedadam(MODEL, **LOCAL)
     (exchange,) = plain.exchanges
@@ -293,7 +286,6 @@ def test_a_round_in_which_nobody_counts_changes_nothing():
         assert identical(after.own, before.own)
 
 
-@pytest.mark.quick
 def test_centred_clipping_remembers_the_last_mean_of_each_exchange():
     algorithm = fedax.robust(
         fedax.mime(MODEL, **LOCAL), robust_means.centred_clipping(1e6)
@@ -324,13 +316,11 @@ def test_around_and_inside_other_wrappers():
     assert identical(coded.params, run(fedax.robust(plain, rule), 3).params)
 
 
-@pytest.mark.quick
 def test_what_a_server_reports_is_of_the_robust_mean():
     algorithm = fedax.robust(fedax.fedexp(MODEL, **LOCAL), robust_means.coordinate_median())
     assert np.isfinite(run(algorithm, 2).history["server_step"]).all()
 
 
-@pytest.mark.quick
 def test_what_cannot_be_is_refused_with_a_sentence():
     plain, rule = fedax.fedavg(MODEL, **LOCAL), robust_means.krum()
     clipping = robust_means.centred_clipping()
@@ -387,7 +377,6 @@ def test_arguments_out_of_range(name, word, values):
             robust_means.ROBUST_MEANS[name](**{word: value})
 
 
-@pytest.mark.quick
 def test_shares_of_a_sweep_are_one_program():
     def build(share):
         return fedax.robust(fedax.fedavg(MODEL, **LOCAL), robust_means.trimmed_mean(share))

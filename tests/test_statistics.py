@@ -106,7 +106,6 @@ def with_statistics(base, model=BY_HAND, **options):
     return fedax.batch_statistics(base, model, "s", update, **{"batch_size": 4} | options)
 
 
-@pytest.mark.quick
 @pytest.mark.parametrize("name", BASES)
 def test_the_server_averages_statistics_and_the_method_trains_the_rest(name):
     base = BASES[name](BY_HAND)
@@ -132,7 +131,6 @@ def test_update_begins_at_the_servers_statistics():
     })
 
 
-@pytest.mark.quick
 @pytest.mark.parametrize(("wrap", "error", "said"), [
     (fedax.compressed, fedax.AlgorithmError, "Leave compressed out"),
     (lambda a: fedax.compressed(fedax.personal(a, BY_HAND, "s")), fedax.AlgorithmError,
@@ -171,7 +169,6 @@ def test_where_names_several_groups_in_text():
     assert identical(found[0], found[2])
 
 
-@pytest.mark.quick
 @pytest.mark.parametrize("name", BASES)
 def test_fedbn_keeps_each_clients_statistics(name):
     base = BASES[name](BY_HAND)
