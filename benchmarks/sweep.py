@@ -94,8 +94,6 @@ def main() -> None:
             )
     print(f"{len(RATES) * len(server_rates)} settings of {arguments.rounds} rounds")
     whole = sum(sum(calls) for calls in parts.calls.values())
-    steps = parts.calls["rounds"]
-    compiled = sorted(steps)[len(steps) // 2]
     # The first calls trace and compile, besides what the others do.
     for name in ("rounds", "evaluation"):
         first, *others = parts.calls[name]
@@ -105,7 +103,7 @@ def main() -> None:
     alone = sum(parts.calls["rounds"])
     for name, calls in sorted(parts.calls.items(), key=lambda item: -sum(item[1])):
         print(f"{'rest' if name == 'all' else name:24} {sum(calls):7.2f} s in {len(calls)} calls")
-    print(f"{'whole':24} {whole:7.2f} s, {whole / alone:.2f} times the rounds; a call {compiled:.2f}")
+    print(f"{'whole':24} {whole:7.2f} s, {whole / alone:.2f} times the rounds")
 
 
 if __name__ == "__main__":
