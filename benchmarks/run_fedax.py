@@ -10,6 +10,7 @@ import numpy as np
 import fedax
 import protocol
 import workloads
+from fedax.devices.memory import aligned
 from fedax.devices.mesh import client_mesh, cores_as_devices, replicate
 from fedax.rounds.evaluation import Evaluator
 from jax_models import model_of
@@ -28,6 +29,8 @@ def main(name: str, path: str, check: bool) -> None:
     if several:
         cores_as_devices()  # before JAX is used
     data = workloads.load(name, path)
+    # As fedax's own functions that make data sets have them, so that no run copies them.
+    data = data._replace(arrays={key: aligned(array) for key, array in data.arrays.items()})
     model = model_of(data, dropout=not check)
     train = fedax.FederatedDataset(data.arrays, data.offsets)
     algorithm = getattr(fedax, workload.method)(

@@ -142,6 +142,25 @@ def test_a_whole_grid_compiles_once(task, compiled):
     assert result.record.metrics["train_loss"].shape == (16, 3)
 
 
+def test_all_units_of_a_seed_begin_with_the_same_draw(task):
+    """Drawing an LSTM's orthogonal matrices takes as long as some of its rounds."""
+    keys: list[list[int]] = []
+
+    def init(key):
+        if not isinstance(key, jax.core.Tracer):
+            keys.append(np.asarray(jax.random.key_data(key)).tolist())
+        return jnp.zeros(3)
+
+    fedax.sweep(
+        task._replace(model=fedax.regression(init, lambda params, x: x @ params)), fedax.fedavg,
+        {"client_learning_rate": [0.1, 0.2, 0.3], "batch_size": [2, 4]}, num_rounds=1,
+        seeds=[0, 1], cohort_size=2, settings_per_batch=1, progress=False,
+    )
+    # Units of one batch size follow each other, those of a seed too, and so do the draws.
+    assert len(keys) <= 4
+    assert len({str(key) for key in keys}) == 2
+
+
 def test_test_metrics_are_those_of_the_single_run(task):
     algorithms = [fedax.fedavg(task.model, rate) for rate in (0.05, 0.1)]
     columns, _ = trained_together(task, algorithms, evaluate_every=2)

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from fedax.data.checks import require_numbers
+from fedax.devices.memory import aligned_zeros
 from fedax.mistakes.errors import kind_of
 
 
@@ -155,9 +156,15 @@ def take_rows(array: Any, rows: np.ndarray | slice) -> Any:
     """These rows: of an array in memory a copy, of one in a file what reads them when asked."""
     if isinstance(array, LazyRows):
         return array.take(rows)
-    if isinstance(rows, slice) or not is_in_a_file(array):
+    if isinstance(rows, slice):
         return array[rows]
-    return SelectedRows(array, rows)
+    if is_in_a_file(array):
+        return SelectedRows(array, rows)
+    if rows.dtype.kind != "i" or not len(rows) or rows.min() < 0 or rows.max() >= len(array):
+        return array[rows]
+    # Where a CPU's devices read it, so that a run does not copy it again.
+    taken = aligned_zeros((len(rows), *array.shape[1:]), array.dtype)
+    return np.take(array, rows, axis=0, out=taken, mode="clip")  # "raise" would copy it twice
 
 
 def join_rows(parts: list[Any]) -> Any:
@@ -169,7 +176,9 @@ def join_rows(parts: list[Any]) -> Any:
             [p.matrix if isinstance(p, SparseRows) else scipy.sparse.csr_array(p) for p in parts],
             format="csr",
         ))
-    return np.concatenate(parts)
+    kind = np.result_type(*parts)
+    joined = aligned_zeros((sum(map(len, parts)), *parts[0].shape[1:]), kind)
+    return np.concatenate(parts, out=joined)
 
 
 def is_in_a_file(array: Any) -> bool:

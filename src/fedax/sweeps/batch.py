@@ -37,7 +37,7 @@ from fedax.rounds.padding import check_loss
 from fedax.rounds.simulate import cohorts_of
 from fedax.rounds.state import initial_params, population, run_key, state_at
 from fedax.rounds.turns import Turn, turns
-from fedax.rounds.untrained import untrained_loss
+from fedax.rounds.untrained import mean_loss
 from fedax.sweeps.program import (
     AXIS,
     BatchInfo,
@@ -77,7 +77,7 @@ class BatchReport(NamedTuple):
 
 
 class Shared:
-    """What all batches of a sweep need, made once: evaluators, and losses of untrained models.
+    """What all batches of a sweep need, made once: evaluators, first parameters and their losses.
 
     It keeps the tasks, by whose identity it knows them.
     """
@@ -86,12 +86,19 @@ class Shared:
         self._evaluators: dict[Any, tuple[Task, list[tuple[str, Evaluator]]]] = {}
         self._untrained: dict[tuple[int, int], tuple[Task, float]] = {}
         self._training: dict[Any, tuple[Task, Evaluator | None]] = {}
+        self._first: tuple[Task, int, Params] | None = None
+
+    def initial_params(self, task: Task, seed: int) -> Params:
+        """See `fedax.rounds.state.initial_params`; keeps those of the last task and seed only."""
+        if self._first is None or self._first[0] is not task or self._first[1] != seed:
+            self._first = task, seed, initial_params(task.model, seed)
+        return self._first[2]
 
     def untrained_loss(self, task: Task, seed: int) -> float:
         """See `fedax.rounds.untrained.untrained_loss`."""
         key = id(task), seed
         if key not in self._untrained:
-            self._untrained[key] = task, untrained_loss(task, seed)
+            self._untrained[key] = task, mean_loss(task, self.initial_params(task, seed))
         return self._untrained[key][1]
 
     def training_evaluator(
@@ -191,7 +198,9 @@ class BatchTraining:
         )
         self._numbers = [self._place(n, v) for n, v in zip(*self._batch, strict=True)]
         self._arrays: tuple[Any, Any] = (None, None)
-        self.state = state or beginning(task, algorithms, settings.seed)
+        self.state = state or beginning(
+            task, algorithms, self._shared.initial_params(task, settings.seed)
+        )
 
     def give_up(self, places: Sequence[int]) -> None:
         """Freezes these settings of the batch after the last round."""
@@ -356,10 +365,9 @@ class BatchTraining:
 
 
 def beginning(
-    task: Task, algorithms: Sequence[FederatedAlgorithm], seed: int
+    task: Task, algorithms: Sequence[FederatedAlgorithm], params: Params
 ) -> BatchState:
-    """The state of a batch before its first round; all settings start from the same parameters."""
-    params = initial_params(task.model, seed)
+    """The state of a batch before its first round; all settings start from these parameters."""
     states = [state_at(task, algorithm, params) for algorithm in algorithms]
     require_one_structure([(s.server_state, s.client_store.initial_state) for s in states])
     first, *others = (state.client_store.initial_state for state in states)
@@ -390,15 +398,15 @@ def varying(numbers: Sequence[Sequence[Array]]) -> tuple[bool, ...]:
 
 def regrouped(
     found: Sequence[tuple[BatchState, int]], task: Task, algorithms: Sequence[FederatedAlgorithm],
-    seed: int,
+    params: Params,
 ) -> BatchState:
     """The state of a batch whose settings come from other batches, after the same round.
 
     Args:
       found: for each setting of the new batch, where it was.
-      task, algorithms, seed: of the new batch.
+      task, algorithms, params: of the new batch, as for `beginning`.
     """
-    state = beginning(task, algorithms, seed)
+    state = beginning(task, algorithms, params)
     store, stores = state.client_store, {id(one): one.client_store for one, _ in found}
     if store.holds_anything:
         known = [np.asarray(other.snapshot()["client_ids"]) for other in stores.values()]

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from fedax.sweeps.batch import BatchState, regrouped
+from fedax.sweeps.batch import BatchState, Shared, regrouped
 from fedax.sweeps.choosing import Rule, choose
 from fedax.sweeps.columns import Columns, Part, joined
 from fedax.sweeps.planning import Entry, Halving, Unit, plan
@@ -121,7 +121,9 @@ def train_rungs(
     for place, rounds in enumerate(rungs(num_rounds, halving.factor, max(sizes.values()))):
         units = plan(entries, seeds, halving.num_devices, halving.settings_per_batch, left)
         keeper = Keeper(folder, identity, f"rung-{place}")
-        starts = None if before is None else functools.partial(_from, before, entries)
+        starts = None if before is None else functools.partial(
+            _from, before, entries, sweeping.shared
+        )
         with display(len(left) * len(seeds), rounds) as shown:
             shown.say(f"{len(left)} of {len(settings)} settings continue to round {rounds}")
             parts = train_units(
@@ -148,7 +150,7 @@ class _Rung(NamedTuple):
 
 
 def _from(
-    before: _Rung, entries: Sequence[Entry], unit: Unit
+    before: _Rung, entries: Sequence[Entry], shared: Shared, unit: Unit
 ) -> tuple[BatchState, Columns]:
     """Where a unit starts: where its settings stood after the rung before.
 
@@ -160,17 +162,18 @@ def _from(
         own = set(unit.settings) & set(other.settings)
         if other.seed != unit.seed or not own:
             continue
-        state, columns = before.keeper.restore(index, other, *begun(other, entries))
+        state, columns = before.keeper.restore(index, other, *begun(other, entries, shared))
         if columns.num_rounds < before.rounds:
-            return begun(unit, entries)
+            return begun(unit, entries, shared)
         for number in own:
             place = other.settings.index(number)
             found[number] = state, place
             rounds[number] = {name: v[place] for name, v in columns.metrics.items()}
     algorithms = [entries[number].algorithm for number in filled(unit)]
+    task = entries[unit.settings[0]].task
     state = regrouped(
-        [found[number] for number in filled(unit)], entries[unit.settings[0]].task, algorithms,
-        unit.seed,
+        [found[number] for number in filled(unit)], task, algorithms,
+        shared.initial_params(task, unit.seed),
     )
     state.alive[len(unit.settings) :] = False
     names = dict.fromkeys(name for own in rounds.values() for name in own)

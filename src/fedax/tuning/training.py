@@ -126,7 +126,7 @@ def _trained(
     first = entries[unit.settings[0]]
     options = first.options(unit.seed)
     algorithms = [entries[number].algorithm for number in filled(unit)]
-    state, columns = begun(unit, entries) if starts is None else starts(unit)
+    state, columns = begun(unit, entries, sweeping.shared) if starts is None else starts(unit)
     if keeper is not None:
         state, columns = keeper.restore(index, unit, state, columns)
     training = BatchTraining(
@@ -178,10 +178,13 @@ def _diverged(
     ])
 
 
-def begun(unit: Unit, entries: Sequence[Entry]) -> tuple[BatchState, Columns]:
+def begun(
+    unit: Unit, entries: Sequence[Entry], shared: Shared
+) -> tuple[BatchState, Columns]:
     """A unit before its first round."""
     algorithms = [entries[number].algorithm for number in filled(unit)]
-    state = beginning(entries[unit.settings[0]].task, algorithms, unit.seed)
+    task = entries[unit.settings[0]].task
+    state = beginning(task, algorithms, shared.initial_params(task, unit.seed))
     state.alive[len(unit.settings) :] = False  # what fills up is not trained
     return state, Columns(len(unit.settings))
 

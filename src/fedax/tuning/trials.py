@@ -78,7 +78,7 @@ def trainer(
                 filled = [*own, *[own[-1]] * (places_of_program - len(own))]
                 task, algorithms = entries[own[0]][0], [entries[place][1] for place in filled]
                 run = entry.options(seed)._replace(state_every=every)
-                state = beginning(task, algorithms, seed)
+                state = beginning(task, algorithms, shared.initial_params(task, seed))
                 state.alive[len(own) :] = False  # what fills up is not trained
                 training = BatchTraining(
                     task, algorithms, num_rounds, run, known[key], jax.local_devices()[:1], state,
