@@ -24,7 +24,8 @@ import jax
 import numpy as np
 
 import fedax
-from board import NOTEBOOK, SEEDS, TUNING_SEED, Board, known, last_array, loaded
+from board import known, last_array, loaded
+from board_tasks import NOTEBOOK, SEEDS, TUNING_SEED, Board
 
 RESULTS, PAGE = NOTEBOOK / "orderings.jsonl", NOTEBOOK / "orderings.md"
 NUM_SETTINGS = 6

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 import board
+import board_page
+import board_tasks
 import fedax
 from fedax.algorithms import registry
 
@@ -19,19 +21,19 @@ def mine(model, client_learning_rate, server_learning_rate=1.0, **training):
 
 @pytest.mark.quick
 def test_every_method_has_a_row_or_is_left_out_for_a_reason():
-    assert set(board.names()) | set(board.LEFT_OUT) == {*registry.ALGORITHMS, *board.WRAPPED}
-    assert set(board.OTHERS) <= set(board.names())
-    assert all(board.LEFT_OUT.values())
+    assert set(board.names()) | set(board_tasks.LEFT_OUT) == {*registry.ALGORITHMS, *board.WRAPPED}
+    assert set(board_tasks.OTHERS) <= set(board.names())
+    assert all(board_tasks.LEFT_OUT.values())
 
 
 @pytest.mark.quick
 def test_every_method_is_tuned_over_as_many_settings():
     for name in [*board.names(), "test_board.mine"]:
         tried = board.settings(name, TINY)
-        assert len(tried) == board.NUM_SETTINGS
-        assert len({json.dumps(one) for one in tried}) == board.NUM_SETTINGS
+        assert len(tried) == board_tasks.NUM_SETTINGS
+        assert len({json.dumps(one) for one in tried}) == board_tasks.NUM_SETTINGS
         rates = {one["client_learning_rate"] for one in tried}
-        centre = TINY.rate * board.SCALES.get(name, 1.0)
+        centre = board_tasks.base_rate(name, TINY)
         assert min(rates) < centre < max(rates)
 
 
@@ -56,7 +58,7 @@ def test_a_cell_of_a_method_and_of_a_users_own_are_the_same(monkeypatch, tmp_pat
     assert second["method"] == "test_board.mine"
     for key in ("best", "accuracy", "worst_tenth", "rounds", "near", "bytes_a_round", "tried"):
         assert first[key] == second[key]
-    assert first["tried"] == board.NUM_SETTINGS
+    assert first["tried"] == board_tasks.NUM_SETTINGS
     assert not first["own"]
     task, _ = board.loaded(TINY)
     size = 4 * sum(np.size(leaf) for layer in task.model.init(board.jax.random.key(0))
@@ -115,7 +117,7 @@ def test_what_diverges_is_recorded(monkeypatch, tmp_path, capsys, seeds, said, d
         assert one["diverged"] == diverged
     better = cells[0] | {"method": "test_board.better", "accuracy": [0.1, 0.1, 0.1],
                          "best": {"client_learning_rate": 0.3}}
-    shown = list(board.rows([*cells, better]))[2:]
+    shown = list(board_page.rows([*cells, better]))[2:]
     assert "test_board.better" in shown[0]
     assert all(f"| {said} |" in row for row in shown[1:])
     assert json.loads(path.read_text("utf-8").splitlines()[0], parse_constant=pytest.fail)
@@ -123,10 +125,10 @@ def test_what_diverges_is_recorded(monkeypatch, tmp_path, capsys, seeds, said, d
 
 @pytest.mark.quick
 def test_the_page_is_of_the_cells():
-    cells = board.known(board.CELLS)
+    cells = board.known(board_tasks.CELLS)
     assert board.PAGE.read_text("utf-8") == board.page(cells)
     assert {one["method"] for one in cells if one["task"] == "digits"} == set(board.names())
-    assert all(one["tried"] == board.NUM_SETTINGS for one in cells)
+    assert all(one["tried"] == board_tasks.NUM_SETTINGS for one in cells)
 
 
 @pytest.mark.quick
@@ -135,9 +137,9 @@ def test_the_table_says_where_a_seed_does_not_reach_the_target():
            "tried": 12, "diverged": 1, "near": 0.25, "bytes_a_round": 10**6,
            "accuracy": [0.8, 0.9, 1.0], "worst_tenth": [0.5, 0.5, 0.5],
            "rounds": [3, None, 5], "own": False}
-    (row,) = list(board.rows([one]))[2:]
+    (row,) = list(board_page.rows([one]))[2:]
     assert row == ("| fedavg | 90.0 ± 10.0 | 50.0 ± 0.0 | - | - | 25% | 1 of 12 | "
                    "client_learning_rate 0.03 (edge) |")
-    (row,) = list(board.rows([one | {"rounds": [3, 4, 5], "own": True}]))[2:]
+    (row,) = list(board_page.rows([one | {"rounds": [3, 4, 5], "own": True}]))[2:]
     assert "| fedavg (own) |" in row
     assert "| 4 | 4 |" in row
