@@ -166,7 +166,8 @@ class ClientStore:
             return
         fitting = self._memory_bytes // max(row_bytes, 1)
         if self._file is None and count <= fitting:
-            capacity = min(max(count, 2 * capacity), fitting, len(self._row))
+            # Pages are taken when they are written, so room to grow costs nothing until then.
+            capacity = min(2 * count, fitting, len(self._row))
             buffer = np.zeros((capacity, row_bytes), np.uint8)
             buffer[: self._used] = self._buffer[: self._used]
         else:  # growing moves nothing there, and takes space that others may need
