@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 import board
+import board_page
+import board_tasks
 import fedax
 from fedax.algorithms import registry
 
@@ -19,19 +21,19 @@ def mine(model, client_learning_rate, server_learning_rate=1.0, **training):
 
 @pytest.mark.quick
 def test_every_method_has_a_row_or_is_left_out_for_a_reason():
-    assert set(board.names()) | set(board.LEFT_OUT) == {*registry.ALGORITHMS, *board.WRAPPED}
-    assert set(board.OTHERS) <= set(board.names())
-    assert all(board.LEFT_OUT.values())
+    assert set(board.names()) | set(board_tasks.LEFT_OUT) == {*registry.ALGORITHMS, *board.WRAPPED}
+    assert set(board_tasks.OTHERS) <= set(board.names())
+    assert all(board_tasks.LEFT_OUT.values())
 
 
 @pytest.mark.quick
 def test_every_method_is_tuned_over_as_many_settings():
     for name in [*board.names(), "test_board.mine"]:
         tried = board.settings(name, TINY)
-        assert len(tried) == board.NUM_SETTINGS
-        assert len({json.dumps(one) for one in tried}) == board.NUM_SETTINGS
+        assert len(tried) == board_tasks.NUM_SETTINGS
+        assert len({json.dumps(one) for one in tried}) == board_tasks.NUM_SETTINGS
         rates = {one["client_learning_rate"] for one in tried}
-        centre = TINY.rate * board.SCALES.get(name, 1.0)
+        centre = board_tasks.base_rate(name, TINY)
         assert min(rates) < centre < max(rates)
 
 
@@ -56,7 +58,7 @@ def test_a_cell_of_a_method_and_of_a_users_own_are_the_same(monkeypatch, tmp_pat
     assert second["method"] == "test_board.mine"
     for key in ("best", "accuracy", "worst_tenth", "rounds", "near", "bytes_a_round", "tried"):
         assert first[key] == second[key]
-    assert first["tried"] == board.NUM_SETTINGS
+    assert first["tried"] == board_tasks.NUM_SETTINGS
     assert not first["own"]
     task, _ = board.loaded(TINY)
     size = 4 * sum(np.size(leaf) for layer in task.model.init(board.jax.random.key(0))
@@ -68,7 +70,7 @@ def test_a_cell_of_a_method_and_of_a_users_own_are_the_same(monkeypatch, tmp_pat
     text = (tmp_path / "board.md").read_text("utf-8")
     assert text.count("| fedavg |") == 1
     assert text.count("| test_board.mine |") == 1
-    assert "Not run yet: mnist-writers, cifar10, shakespeare." in text
+    assert "all of mnist-writers; all of cifar10; all of shakespeare." in text
 
 
 @pytest.mark.slow
@@ -115,7 +117,7 @@ def test_what_diverges_is_recorded(monkeypatch, tmp_path, capsys, seeds, said, d
         assert one["diverged"] == diverged
     better = cells[0] | {"method": "test_board.better", "accuracy": [0.1, 0.1, 0.1],
                          "best": {"client_learning_rate": 0.3}}
-    shown = list(board.rows([*cells, better]))[2:]
+    shown = list(board_page.rows([*cells, better]))[2:]
     assert "test_board.better" in shown[0]
     assert all(f"| {said} |" in row for row in shown[1:])
     assert json.loads(path.read_text("utf-8").splitlines()[0], parse_constant=pytest.fail)
@@ -123,10 +125,10 @@ def test_what_diverges_is_recorded(monkeypatch, tmp_path, capsys, seeds, said, d
 
 @pytest.mark.quick
 def test_the_page_is_of_the_cells():
-    cells = board.known(board.CELLS)
+    cells = board.known(board_tasks.CELLS)
     assert board.PAGE.read_text("utf-8") == board.page(cells)
     assert {one["method"] for one in cells if one["task"] == "digits"} == set(board.names())
-    assert all(one["tried"] == board.NUM_SETTINGS for one in cells)
+    assert all(one["tried"] == board_tasks.NUM_SETTINGS for one in cells)
 
 
 @pytest.mark.quick
@@ -135,9 +137,74 @@ def test_the_table_says_where_a_seed_does_not_reach_the_target():
            "tried": 12, "diverged": 1, "near": 0.25, "bytes_a_round": 10**6,
            "accuracy": [0.8, 0.9, 1.0], "worst_tenth": [0.5, 0.5, 0.5],
            "rounds": [3, None, 5], "own": False}
-    (row,) = list(board.rows([one]))[2:]
+    (row,) = list(board_page.rows([one]))[2:]
     assert row == ("| fedavg | 90.0 ± 10.0 | 50.0 ± 0.0 | - | - | 25% | 1 of 12 | "
                    "client_learning_rate 0.03 (edge) |")
-    (row,) = list(board.rows([one | {"rounds": [3, 4, 5], "own": True}]))[2:]
+    (row,) = list(board_page.rows([one | {"rounds": [3, 4, 5], "own": True}]))[2:]
     assert "| fedavg (own) |" in row
     assert "| 4 | 4 |" in row
+
+
+def made(task, method, *accuracies, **changes):
+    """A cell with these accuracies."""
+    return {
+        "task": task, "method": method, "best": {"client_learning_rate": 0.3}, "tried": 12,
+        "diverged": 0, "near": 0.25, "bytes_a_round": 10**6, "accuracy": list(accuracies),
+        "worst_tenth": [0.5] * 3, "rounds": [3, 4, 5], "own": False, **changes,
+    }
+
+
+LOST = {"best": None, "worst_tenth": [None] * 3, "rounds": [None] * 3, "diverged": 12, "near": 0.0}
+
+
+@pytest.mark.quick
+def test_the_page_begins_with_all_tasks_and_says_which_rows_are_missing():
+    whole = [made("digits", name, 0.5, 0.5, 0.5) for name in board.names() if name != "scaffold"]
+    cells = [
+        *whole, made("digits", "scaffold", 0.6, 0.7, 0.8), made("cifar10", "fedavg", 0.4, 0.4, 0.4),
+        made("cifar10", "scaffold", 0.3, 0.4, 0.2),
+        made("cifar10", "fedprox", None, None, None, **LOST),
+        made("cifar10", "test_board.mine", 0.4, None, 0.4, own=True),
+    ]
+    text = board.page(cells)
+    table = text[text.index("## All tasks"):text.index("## digits")]
+    assert [line for line in table.splitlines() if line.startswith("|")][:6] == [
+        "| method | digits | cifar10 |", "|---|---|---|",
+        "| fedavg | 2 (+0.0) | 1 (+0.0) |", "| scaffold | 1 (+20.0) | 2 (-10.0) |",
+        "| fedprox | 2 (+0.0) | diverged |", "| adaalter | 2 (+0.0) |  |",
+    ]
+    assert "| test_board.mine (own) |  | diverged |" in table
+    (missing,) = (line for line in text.splitlines() if line.startswith("- Not run yet: "))
+    of_none, of_some, of_others = missing.removeprefix("- Not run yet: ").split("; ")
+    assert (of_none, of_others) == ("all of mnist-writers", "all of shakespeare.")
+    assert of_some == "of cifar10 " + ", ".join(
+        f"`{name}`" for name in board.names() if name not in {"fedavg", "scaffold", "fedprox"}
+    )
+    assert "Not run yet" not in board.page([
+        made(task, name, 0.5, 0.5, 0.5) for task in board.TASKS for name in board.names()
+    ])
+    lost = next(line for line in text.splitlines() if "all settings diverged" in line)
+    assert lost == "| fedprox | all settings diverged |  | - | - | 0% | 12 of 12 |  |"
+
+
+@pytest.mark.quick
+def test_without_fedavg_only_ranks_are_shown():
+    cells = [made("digits", "fedprox", 0.5, 0.5, 0.5), made("digits", "scaffold", 0.6, 0.6, 0.6)]
+    assert list(board_page.overview(cells))[-2:] == ["| scaffold | 1 |", "| fedprox | 2 |"]
+    assert list(board_page.overview([]))[1:] == ["| method |  |", "|---|"]
+
+
+@pytest.mark.quick
+def test_grids_lie_around_each_tasks_rate():
+    """Products with the rate of plain SGD are those of digits; what is a rate grows with it."""
+    digits, shakespeare = board.TASKS["digits"], board.TASKS["shakespeare"]
+    for name in board.names():
+        for one, other in zip(
+            board.settings(name, digits), board.settings(name, shakespeare), strict=True
+        ):
+            for key, unit in {**board_tasks.UNITS, "client_learning_rate": 1}.items():
+                if key in one and not (unit == 1 and name in board_tasks.OWN_RATES):
+                    expected = one[key] * (shakespeare.rate / digits.rate) ** unit
+                    assert other[key] == pytest.approx(expected, rel=0.01)
+                elif key in one:
+                    assert other[key] == one[key]

@@ -1,10 +1,12 @@
 """Orderings that papers claim: the page is that of the results, by the criteria in the script."""
 
+import jax
 import numpy as np
 import pytest
 
 import board
 import fedax
+import ordering_parts
 import orderings
 from fedax.algorithms import registry
 
@@ -71,7 +73,7 @@ def tiny(count):
 
 def test_a_quarter_of_annotators_errs_in_each_share_and_test_data_are_clean():
     task = fedax.load_task("digits", "mlp")._replace(train=tiny(8), test=tiny(8))
-    changed = orderings.noisy(task, 1)
+    changed = ordering_parts.noisy(task, 1)
     for number in range(8):
         wrong = np.mean(changed.train.client_at(number)["y"] != 3)
         assert wrong == pytest.approx(0.9 * (0.0, 0.2, 0.4, 1.0)[number % 4], abs=0.08)
@@ -80,7 +82,7 @@ def test_a_quarter_of_annotators_errs_in_each_share_and_test_data_are_clean():
 
 def test_images_are_turned_by_a_quarter_for_each_client_in_all_parts():
     task = fedax.load_task("digits", "mlp")._replace(train=tiny(5), test=tiny(5))
-    changed = orderings.rotated(task, 1)
+    changed = ordering_parts.rotated(task, 1)
     for data in (changed.train, changed.test):
         corners = [tuple(np.argwhere(data.client_at(n)["x"][0, :, :, 0] == 0)[0]) for n in range(5)]
         assert corners == [(0, 0), (1, 0), (1, 1), (0, 1), (0, 0)]
@@ -88,10 +90,10 @@ def test_images_are_turned_by_a_quarter_for_each_client_in_all_parts():
 
 def test_the_regulariser_adds_its_gradient():
     task = fedax.load_task("digits", "logistic")
-    model = orderings.regularised(task, 0).model
-    params = orderings.jax.tree.map(np.ones_like, task.model.init(orderings.jax.random.key(0)))
+    model = ordering_parts.regularised(task, 0).model
+    params = jax.tree.map(np.ones_like, task.model.init(jax.random.key(0)))
     batch = {name: np.asarray(rows[:4]) for name, rows in task.train.client_at(0).items()}
-    key = orderings.jax.random.key(1)
+    key = jax.random.key(1)
     more = model.loss(params, batch, key)[0] - task.model.loss(params, batch, key)[0]
-    size = sum(leaf.size for leaf in orderings.jax.tree.leaves(params))
-    np.testing.assert_allclose(more, orderings.L2 / 2 * size, rtol=1e-6)
+    size = sum(leaf.size for leaf in jax.tree.leaves(params))
+    np.testing.assert_allclose(more, ordering_parts.L2 / 2 * size, rtol=1e-6)

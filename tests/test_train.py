@@ -170,7 +170,7 @@ def test_called_again_a_finished_run_is_its_result(finished, monkeypatch):
     out, result = finished
     before = {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.name != ".lock"}
     with monkeypatch.context() as patch:
-        patch.setattr(python_run, "simulate", never)
+        patch.setattr(python_run, "simulate_from", never)
         again = train(out, keep_best="test_distance")
         assert_same_result(again, result)
         assert again.history.rounds == result.history.rounds

@@ -59,7 +59,7 @@ from fedax.rounds.history import History
 from fedax.rounds.measurements import rehearse, without_held_out
 from fedax.rounds.options import Settings, SimulateOptions
 from fedax.rounds.report import RoundReport
-from fedax.rounds.simulate import cohorts_of, simulate
+from fedax.rounds.simulate import cohorts_of, simulate_from
 from fedax.rounds.state import TrainingState, initial_state
 from fedax.rounds.stopping import ON_ROUND, EarlyStopping, Watch
 
@@ -289,7 +289,7 @@ def _rounds(call: Call, watch: Watch, state: TrainingState) -> Iterator[RoundRep
         "donate": not call.looks, **call.options, "state": state,
         "state_every": math.gcd(every, call.checkpoint_every),
     }
-    return simulate(call.task, call.algorithm, num_rounds=call.num_rounds, **options)
+    return simulate_from(call.task, call.algorithm, call.num_rounds, options)
 
 
 def _plain(value: Any) -> Any:

@@ -55,7 +55,7 @@ from fedax.rounds.measurements import rehearse, require_personalization
 from fedax.rounds.options import SimulateOptions
 from fedax.rounds.report import RoundReport
 from fedax.rounds.sampling import part_of_the_day
-from fedax.rounds.simulate import simulate
+from fedax.rounds.simulate import simulate_from
 from fedax.rounds.state import TrainingState, initial_state
 from fedax.rounds.stopping import BY_VALIDATION, EarlyStopping, Watch
 from fedax.rounds.validation import watched
@@ -374,7 +374,7 @@ def _rounds(
         **simulate_options(config), "state": state, "donate": True, "mesh": _mesh(config, built),
         "state_every": 1 if every_state else config.checkpoint_every,
     }
-    return simulate(built.task, built.algorithm, num_rounds=config.num_rounds, **options)
+    return simulate_from(built.task, built.algorithm, config.num_rounds, options)
 
 
 def simulate_options(config: RunConfig) -> SimulateOptions:

@@ -77,6 +77,20 @@ def simulate(
       ...     print(int(report.metrics["round"]), report.rejected)
       1 []
     """
+    return _simulated(task, algorithm, num_rounds, options, copies=True)
+
+
+def simulate_from(
+    task: Task, algorithm: FederatedAlgorithm, num_rounds: int, options: SimulateOptions
+) -> Iterator[RoundReport]:
+    """As `simulate`, but `state` is given away: the clients' states are not copied first."""
+    return _simulated(task, algorithm, num_rounds, options, copies=False)
+
+
+def _simulated(
+    task: Task, algorithm: FederatedAlgorithm, num_rounds: int, options: SimulateOptions, *,
+    copies: bool,
+) -> Iterator[RoundReport]:
     num_rounds = plain(num_rounds)
     require_task(task)
     require_algorithm(algorithm)
@@ -102,7 +116,8 @@ def simulate(
     check_loss(task.model, params, algorithm, data)
     for part, held in (held_out(task) if settings.evaluate_every != 0 else {}).items():
         check_examples(task.model, params, f"task.{part}", held)
-    state = TrainingState(state.server_state, state.client_store.copy())
+    if copies:
+        state = TrainingState(state.server_state, state.client_store.copy())
     return _rounds(task, algorithm, num_rounds, settings, data, draw, state)
 
 
