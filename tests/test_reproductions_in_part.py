@@ -81,6 +81,11 @@ def test_the_page_says_which_methods_were_run(figure, monkeypatch):
     (tuned,) = {line for line in text.splitlines() if "FedAvg SGDm / " in line}
     assert "MimeLite SGDm |" in tuned
     assert "diverged" not in text
+    assert "| Mime Adam | not run |" in text
+    drawn = Figure()
+    run.info.draw(drawn, figure.results)  # SGDm, Adam, with and without momentum
+    assert [[words.get_text() for words in axes.texts] for axes in drawn.axes] == [
+        [], ["not run"], []]
     assert build._points([run]) == "published settings, other data, in part: 5 of 6"
     assert run.methods == {"fedopt", "mime", "mimelite", "server_only"}
 
