@@ -75,7 +75,7 @@ def _in_short(made: Sequence[Run]) -> list[str]:
     counts = collections.Counter(result(runs_of(name, made)) for name in ALL)
     said = [f"{word}: {counts[word]}" for word in WORDS]
     points = [outcome for run in made if isinstance(run, Trained) for _, outcome in run.judged]
-    telling = [outcome.agrees for outcome in points if not outcome.inconclusive]
+    telling = [outcome.agrees for outcome in points if outcome.counts]
     shown = next(run for run in made if run.title == SHOWN)
     return [
         f"**{counts['agrees']} of {len(ALL)} tables and figures agree in every point, and "
@@ -134,12 +134,13 @@ def _row(name: str, own: Sequence[Run], reasons: Mapping[str, str]) -> list[str]
 
 
 def _points(own: Sequence[Run]) -> str:
-    """The kind of each run, and how many of its points agree; inconclusive ones do not count."""
+    """The kind of each run, and how many points agree of those that were run and can tell."""
     found = []
     for run in own:
         if isinstance(run, Trained):
-            telling = [outcome.agrees for _, outcome in run.judged if not outcome.inconclusive]
-            found.append(f"{run.kind}: {sum(telling)} of {len(telling)}")
+            telling = [outcome.agrees for _, outcome in run.judged if outcome.counts]
+            kind = f"{run.kind}, in part" if run.missing else run.kind
+            found.append(f"{kind}: {sum(telling)} of {len(telling)}")
     return "; ".join(found)
 
 

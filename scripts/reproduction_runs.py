@@ -16,6 +16,7 @@ from fedax.data.catalogue import PRODUCTS, SOURCES
 from fedax.experiment.build import algorithm_parts
 from fedax.reproductions import EXPERIMENTS, REPRODUCTIONS
 from fedax.reproductions.experiment import BEYOND, Criterion, Experiment, Outcome, Plan, Scale
+from fedax.reproductions.in_part import missing_methods
 from fedax.reproductions.outcome import Came, in_hours, judged, read, verdict
 from fedax.tasks.registry import TASKS
 
@@ -103,7 +104,7 @@ class Trained:
     @cached_property
     def judged(self) -> list[tuple[Criterion, Outcome]]:
         """Each criterion with what it came to."""
-        return judged(self.info, self.came.results)
+        return judged(self.info, self.came.results, self.plan)
 
     @property
     def verdict(self) -> str:
@@ -112,8 +113,24 @@ class Trained:
     @property
     def methods(self) -> set[str]:
         """The methods, wrappers too, that were trained."""
-        parts = self.plan.only(self.came.results.panels).parts if self.plan else ()
+        parts = self.run_plan.parts if self.run_plan else ()
         return {method for part in parts for method in algorithm_parts(part.algorithm)}
+
+    @property
+    def run_plan(self) -> Plan | None:
+        """What of the plan there are results of."""
+        if self.plan is None:
+            return None
+        whole = self.plan.only(self.came.results.panels)
+        missing = [(panel, label) for panel, labels in self.missing.items() for label in labels]
+        return whole._replace(
+            parts=tuple(part for part in whole.parts if (part.panel, part.label) not in missing)
+        )
+
+    @cached_property
+    def missing(self) -> dict[str, list[str]]:
+        """Panel -> methods that were not run, of panels of which others were."""
+        return missing_methods(self.plan, self.came.results) if self.plan else {}
 
     @property
     def left(self) -> Sequence[str]:
@@ -121,12 +138,14 @@ class Trained:
         if self.plan is None:
             return []
         results, found = self.came.results, []
-        if missing := [panel for panel in self.plan.panels if panel not in results.panels]:
+        missing = [panel for panel in self.plan.panels if panel not in results.panels]
+        missing += [f"{panel} ({'; '.join(labels)})" for panel, labels in self.missing.items()]
+        if missing:
             found.append(f"not run yet: {', '.join(missing)}")
         done = collections.Counter((trace.panel, trace.label) for trace in results.traces)
         lacking = [
             f"{part.panel}, {part.label}" for part in self.plan.only(results.panels).parts
-            if done[part.panel, part.label] < self.plan._replace(parts=(part,)).num_runs
+            if 0 < done[part.panel, part.label] < self.plan._replace(parts=(part,)).num_runs
         ]
         if lacking:
             found.append(f"not all is done yet: {'; '.join(lacking)}")

@@ -39,8 +39,8 @@ def section(run: Run, folder: Path, titles: Sequence[str]) -> list[str]:
 def _trained(run: Trained) -> Iterable[str]:
     came, plan, seeds = run.came, run.plan, seeds_of(run)
     yield f"{commands(run, seeds)}; {plan.settings if plan else ''}\n"
-    if plan and plan.tried:
-        yield from _rows(["data", "methods", "tuned over"], plan.tried)
+    if run.run_plan and run.run_plan.tried:
+        yield from _rows(["data", "methods", "tuned over"], run.run_plan.tried)
         yield ""
     for words in run.left:
         yield f"{sentence(words)}.\n"
@@ -129,15 +129,17 @@ def commands(run: Trained, seeds: Mapping[str, Mapping[str, int]]) -> str:
     """What gives these results: one command, or one for each number of seeds asked for."""
     came, plan = run.came, run.plan
     whole = f"fedax reproduce {came.name} --scale {came.scale}" + " --stand-in" * came.stand_in
-    asked: dict[int | None, list[str]] = {}
+    asked: dict[tuple[int | None, tuple[str, ...]], list[str]] = {}
     for panel, its in seeds.items():
         planned = {part.label: part.num_seeds for part in plan.only([panel]).parts} if plan else {}
         more = any(count > planned.get(label, count) for label, count in its.items())
-        asked.setdefault(max(its.values()) if more else None, []).append(panel)
+        methods = tuple(its) if panel in run.missing else ()
+        asked.setdefault((max(its.values()) if more else None, methods), []).append(panel)
     found = []
-    for count, panels in asked.items():
-        only = "".join(f' "{panel}"' for panel in panels)
-        found.append(f"`{whole}" + f" --only{only}" * (len(asked) > 1)
+    for (count, methods), panels in asked.items():
+        several = len(asked) > 1 or bool(methods and plan and len(plan.panels) > 1)
+        only = "".join(f' "{name}"' for name in (*(panels if several else ()), *methods))
+        found.append(f"`{whole}" + f" --only{only}" * bool(only)
                      + f" --seeds {count}" * (count is not None) + "`")
     return " and ".join(found)
 

@@ -188,8 +188,8 @@ class Reproduce:
     Default: small."""
     stand_in: Annotated[bool, option("")] = False
     """Use an available data set in place of the paper's."""
-    only: Annotated[tuple[str, ...], read_by(str, "names", "*"), option("PANEL ...")] = ()
-    """Only these panels or rows, in quotes: "EMNIST CR". Default: all."""
+    only: Annotated[tuple[str, ...], read_by(str, "names", "*"), option("NAME ...")] = ()
+    """Only these panels or methods, in quotes: "EMNIST CR" "AvgM". Default: all."""
     seeds: Annotated[int | None, WHOLE, option("N")] = None
     """Use at least N seeds for every run. Default: 3, or the paper's number."""
     out: Annotated[Path | None, option("DIR")] = None

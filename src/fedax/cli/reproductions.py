@@ -119,12 +119,16 @@ def _train(name: str, experiment: Experiment, command: Reproduce) -> None:
             train_all(jobs, storage, command.workers, show, asked)
         except KeyboardInterrupt:
             raise RunError(words) from None
-    besides = finished(whole.without(plan.panels), storage)
+    besides = finished(whole.without(plan), storage)
     if besides and not command.json:
-        others = dict.fromkeys(job.part.panel for job in besides)
-        print(f"The results include panels finished before: {', '.join(others)}.")
-    panels = whole.panels
-    done = sorted([*jobs, *besides], key=lambda job: (job.seed, panels.index(job.part.panel)))
+        print(f"The results include {_finished_before(besides, plan)}.")
+    order = list(dict.fromkeys(
+        (part.panel, part.label) for panel in whole.panels for part in whole.only([panel]).parts
+    ))
+    done = sorted(
+        [*jobs, *besides],
+        key=lambda job: (job.seed, order.index((job.part.panel, job.part.label))),
+    )
     came = gathered(
         name, experiment, cast(Scale, command.scale), command.stand_in, done, storage
     )
@@ -139,6 +143,16 @@ def _train(name: str, experiment: Experiment, command: Reproduce) -> None:
             print(f"Results: {path}")
             for picture in pictures:
                 print(f"Picture: {picture}")
+
+
+def _finished_before(jobs: Sequence[Job], plan: Plan) -> str:
+    """Panels, and methods of those panels that the plan has, too."""
+    others = dict.fromkeys(job.part.panel for job in jobs if job.part.panel not in plan.panels)
+    methods = dict.fromkeys(job.part.label for job in jobs if job.part.panel in plan.panels)
+    words = [f"panels finished before: {', '.join(others)}"] if others else []
+    if methods:
+        words.append(f"methods finished before: {', '.join(methods)}")
+    return "; ".join(words)
 
 
 def what_is_left(plan: Plan, jobs: Sequence[Job], storage: Path) -> str:
@@ -180,15 +194,20 @@ def _plan(name: str, experiment: Experiment, command: Reproduce) -> Plan:
 
 
 def _chosen(plan: Plan, command: Reproduce) -> Plan:
-    """The panels and seeds that were asked for.
+    """The panels, methods and seeds that were asked for.
 
     Raises:
-      ConfigError: if a panel is unknown.
+      ConfigError: if a panel or a method is unknown, or no panel asked for has the method.
     """
-    for panel in command.only:
-        if panel not in plan.panels:
-            raise ConfigError(unknown("panel", panel, plan.panels))
-    chosen = plan.only(command.only) if command.only else plan
+    labels = dict.fromkeys(part.label for part in plan.parts)
+    for name in command.only:
+        if name not in plan.panels and name not in labels:
+            raise ConfigError(unknown("panel or method", name, [*plan.panels, *labels]))
+    chosen = plan.of(command.only)
+    for name in command.only:
+        if name not in plan.panels and name not in {part.label for part in chosen.parts}:
+            panels = [one for one in command.only if one in plan.panels]
+            raise ConfigError(f"--only: {', '.join(panels)} has no method {name}.")
     if command.seeds is None:
         return chosen
     _check_count("--seeds", command.seeds)
@@ -221,7 +240,8 @@ def _other_data(experiment: Experiment, command: Reproduce) -> str:
 
 def _say(experiment: Experiment, came: Came, command: Reproduce) -> None:
     """Tables and the verdict."""
-    found = judged(experiment, came.results)
+    plan = experiment.plan(came.scale, came.stand_in)
+    found = judged(experiment, came.results, plan)
     points = Table(
         f"Verdict: {verdict(found)}" + (
             ", on other data than the paper's." if came.stand_in else "."

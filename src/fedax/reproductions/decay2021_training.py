@@ -208,7 +208,6 @@ def table_1_tables(results: Results) -> list[Table]:
     rows = []
     for panel in results.panels:
         name = name_of(panel)
-        tried = steps_of(results, panel)
         for k, column in DATA[name].columns.items():
             lines = [
                 (f"{RATE}, highest accuracy", 100 * column.rate_accuracy,
@@ -224,9 +223,11 @@ def table_1_tables(results: Results) -> list[Table]:
             for what, published, read, digits in lines:
                 words = f"{panel}, K = {k}: {what}"
                 is_alike = name == panel or "share" in what
+                scheme = RATE if what.startswith(RATE) else STEPS
                 rows.append(
                     _row(words, published, read(results), digits, is_alike=is_alike)
-                    if k in tried else [words, f"{published:g}", "not run", ""]
+                    if label(k, scheme) in results.labels(panel)
+                    else [words, f"{published:g}", "not run", ""]
                 )
     return [Table(
         "Highest test accuracy (of Stack Overflow recall at 5) during training in per cent, lowest "

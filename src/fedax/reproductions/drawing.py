@@ -96,6 +96,8 @@ def draw_curves(
         names.append(f"published, {name_of(panel)}")
     if handles:
         legend(axes, handles, names)
+    if not {*(labels or styles or known)} & {*known}:
+        axes.text(0.5, 0.5, "not run", transform=axes.transAxes, ha="center", va="center")
 
 
 def mark_published(axes: Axes, values: Sequence[tuple[Line2D, float]]) -> Line2D:

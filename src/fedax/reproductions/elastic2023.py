@@ -12,7 +12,7 @@ from fedax.reproductions import criteria
 from fedax.reproductions.drawing import draw_curves
 from fedax.reproductions.experiment import Criterion, Experiment, Outcome, Part, Plan, Scale
 from fedax.reproductions.published import beside
-from fedax.reproductions.results import LAST, Results, spread
+from fedax.reproductions.results import LAST, Results
 
 if TYPE_CHECKING:  # matplotlib is slow to import, and only drawing needs it
     from matplotlib.figure import Figure
@@ -236,6 +236,7 @@ def table_1_tables(results: Results) -> list[Table]:
         is_published, columns = panel == "CIFAR-10", [*PUBLISHED_TEST, LONGER]
         accuracy = {
             label: 100 * results.final(panel, label, "test_accuracy") for label in columns
+            if label in results.labels(panel)
         }
         if is_published:
             rows.append([f"{panel}, train accuracy, published",
@@ -243,7 +244,7 @@ def table_1_tables(results: Results) -> list[Table]:
         published = PUBLISHED_TEST if is_published else {}
         rows += beside(panel, "test accuracy", published, accuracy, columns)
         rows.append([f"{panel}, train loss, measured", *(
-            spread(results.final(panel, label, "train_loss"), 3) for label in columns
+            results.written(panel, label, "train_loss", 3) for label in columns
         )])
     title = (
         f"Means over {LAST} and over seeds, with the "
@@ -280,7 +281,7 @@ def _if_some_are_not(panel: str, criterion: Criterion) -> Criterion:
 def figure_1_tables(results: Results) -> list[Table]:
     """The share of boosted parameters; the text has no numbers of the figure."""
     rows = [
-        [panel, *(spread(results.final(panel, label, "boosted_share"), 2, 100) for label in WAYS)]
+        [panel, *(results.written(panel, label, "boosted_share", 2, 100) for label in WAYS)]
         for panel in results.panels
     ]
     return [Table("Parameters boosted, in per cent, at the end of training.", ["", *WAYS], rows)]
@@ -312,8 +313,7 @@ def figure_2_tables(results: Results) -> list[Table]:
         for label in (*OPTIMIZERS, "PFNM", f"FedAvg, {MLP}", f"PFNM, {MLP}"):
             if label in results.labels(panel):
                 rows.append([panel, label, *(
-                    spread(results.final(panel, one, "test_accuracy"), 2, 100)
-                    if one in results.labels(panel) else "not run"
+                    results.written(panel, one, "test_accuracy", 2, 100)
                     for one in (label, f"{label} + elastic")
                 )])
     title = f"Test accuracy in per cent, at the end of training. {_ELASTIC_PFNM}."

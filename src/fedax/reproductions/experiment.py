@@ -117,9 +117,27 @@ class Plan(NamedTuple):
         """The plan with these panels alone."""
         return self._replace(parts=tuple(part for part in self.parts if part.panel in panels))
 
-    def without(self, panels: Collection[str]) -> Plan:
-        """The plan with the others alone."""
-        return self.only([panel for panel in self.panels if panel not in panels])
+    def of(self, names: Collection[str]) -> Plan:
+        """The plan with some panels, methods, or methods of panels, and hours in proportion."""
+        panels = {name for name in names if name in self.panels} or {*self.panels}
+        labels = {*names} - panels
+        chosen = self.only(panels)
+        chosen = chosen._replace(
+            parts=tuple(part for part in chosen.parts if not labels or part.label in labels)
+        )
+        shares = {panel: chosen.only([panel]).num_runs / self.only([panel]).num_runs
+                  for panel in chosen.panels}
+        return chosen._replace(hours={
+            panel: (share * self.hours[panel][0], share * self.hours[panel][1])
+            for panel, share in shares.items() if panel in self.hours
+        })
+
+    def without(self, other: Plan) -> Plan:
+        """The plan without the methods of another, panel by panel."""
+        taken = {(part.panel, part.label) for part in other.parts}
+        return self._replace(
+            parts=tuple(part for part in self.parts if (part.panel, part.label) not in taken)
+        )
 
     def with_seeds(self, count: int) -> Plan:
         """The plan with at least this number of seeds of each part, and hours in proportion."""
@@ -145,15 +163,24 @@ class Outcome(NamedTuple):
       agrees: whether it is as published.
       inconclusive: whether the runs cannot tell, as where both are the same; it counts as no
         point.
+      run: whether all that it compares was run; if not, it counts as no point either.
     """
 
     measured: str
     agrees: bool
     inconclusive: bool = False
+    run: bool = True
+
+    @property
+    def counts(self) -> bool:
+        """Whether it is a point that agrees or disagrees."""
+        return self.run and not self.inconclusive
 
     @property
     def word(self) -> str:
         """For a table."""
+        if not self.run:
+            return "not run"
         return "inconclusive" if self.inconclusive else "yes" if self.agrees else "no"
 
 

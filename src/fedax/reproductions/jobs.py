@@ -65,7 +65,7 @@ def jobs_of(parts: Sequence[Part]) -> Iterator[Job]:
       ConfigError: the settings do not fit the task or the method.
     """
     whole = [(part, _whole(part)) for part in parts]
-    for place in range(max(part.num_seeds for part in parts)):
+    for place in range(max((part.num_seeds for part in parts), default=0)):
         for part, config in whole:
             if place < part.num_seeds:
                 seed = config.seeds[place]
@@ -74,13 +74,17 @@ def jobs_of(parts: Sequence[Part]) -> Iterator[Job]:
 
 
 def finished(plan: Plan, storage: Path) -> list[Job]:
-    """The jobs of a plan's panels that are finished, with as many seeds as are."""
+    """The jobs of a plan's methods that are finished, with as many seeds as all of a panel are."""
     found: list[Job] = []
     for panel in plan.panels:
         its: list[Job] = []
-        more = plan.only([panel])
+        whole = plan.only([panel])
+        left = {job.part.label for job in jobs_of(whole.parts) if not job.is_done(storage)}
+        more = whole._replace(
+            parts=tuple(part for part in whole.parts if part.label not in left)
+        )
         jobs = list(jobs_of(more.parts))
-        while all(job.is_done(storage) for job in jobs):
+        while jobs and all(job.is_done(storage) for job in jobs):
             its, more = jobs, more.with_seeds(max(part.num_seeds for part in more.parts) + 1)
             jobs = list(jobs_of(more.parts))
         found += its

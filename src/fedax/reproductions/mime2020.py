@@ -299,7 +299,8 @@ def _accuracies(labels: Sequence[str], results: Results) -> list[Table]:
         row = [label]
         for panel in results.panels:
             if label not in results.labels(panel):
-                row += ["", ""]
+                planned = panel != PLAYS or METHODS[label].plays
+                row += ["not run" if planned else "", ""]
                 continue
             row.append(spread(results.final(panel, label, "test_accuracy"), 2, 100))
             row.append(_best(results, panel, label))

@@ -153,7 +153,7 @@ def table_3_tables(results: Results) -> list[Table]:
         for method in METHODS:
             final = {
                 base: 100 * results.final(panel, f"{method} {base}", "test_accuracy")
-                for base in BASES
+                for base in BASES if f"{method} {base}" in results.labels(panel)
             }
             published = PUBLISHED[name_of(panel)][method]
             rows += beside(
@@ -162,7 +162,7 @@ def table_3_tables(results: Results) -> list[Table]:
             if method == "FedAvg":
                 continue
             leads.append([f"{panel}, {method}", *(
-                f"{own - other:+.1f}, measured {_lead(results, panel, method, base)}"
+                f"{own - other:+.1f}, {_lead(results, panel, method, base)}"
                 for base, own, other in zip(
                     BASES, published, PUBLISHED[name_of(panel)]["FedAvg"], strict=True
                 )
@@ -178,10 +178,12 @@ def table_3_tables(results: Results) -> list[Table]:
 
 
 def _lead(results: Results, panel: str, method: str, base: str) -> str:
+    if not {f"{method} {base}", f"FedAvg {base}"} <= {*results.labels(panel)}:
+        return "not run"
     own, other = (
         results.final(panel, f"{one} {base}", "test_accuracy") for one in (method, "FedAvg")
     )
-    return spread(own - other, 2, 100)
+    return f"measured {spread(own - other, 2, 100)}"
 
 
 table_3 = Experiment(

@@ -14,6 +14,7 @@ from fedax.files.regular import write_atomically
 from fedax.reproductions.common import Reproduction
 from fedax.reproductions.criteria import SMALL
 from fedax.reproductions.experiment import BEYOND, Criterion, Experiment, Outcome, Plan, Scale
+from fedax.reproductions.in_part import InPart, NotRunError, as_if_whole, missing_methods
 from fedax.reproductions.jobs import Job
 from fedax.reproductions.results import Results, as_json, from_json, kept, traces_of
 
@@ -42,12 +43,24 @@ class Came(NamedTuple):
         return "-".join([self.name, self.scale, *["stand-in"] * self.stand_in])
 
 
-def judged(experiment: Experiment, results: Results) -> list[tuple[Criterion, Outcome]]:
-    """Each criterion with what it came to; a method of which all settings diverged disagrees."""
+def judged(
+    experiment: Experiment, results: Results, plan: Plan | None = None
+) -> list[tuple[Criterion, Outcome]]:
+    """Each criterion with what it came to; a method of which all settings diverged disagrees.
+
+    Args:
+      experiment: whose criteria.
+      results: what was run.
+      plan: the whole plan; what asks for a method of it that was not run, is not run either.
+    """
+    listed = as_if_whole(plan, results) if plan else results
+    asked = InPart(results, missing_methods(plan, results)) if plan else results
     found = []
-    for criterion in experiment.criteria(results):
+    for criterion in experiment.criteria(listed):
         try:
-            outcome = criterion.judge(results)
+            outcome = criterion.judge(asked)
+        except NotRunError as error:
+            outcome = Outcome(str(error), False, run=False)
         except LookupError as error:
             outcome = Outcome(str(error.args[0]), False)
         found.append((criterion, outcome))
@@ -68,6 +81,8 @@ def verdict(found: Sequence[tuple[Criterion, Outcome]]) -> str:
       'disagrees (on data not used in the figure)'
       >>> verdict([points[0], (Criterion("A: the same run.", None), Outcome("", False, True))])
       'agrees; 1 more inconclusive'
+      >>> verdict([points[0], (Criterion("A: a method.", None), Outcome("", False, run=False))])
+      'agrees; 1 more not run'
     """
     counts = []
     for lacks in ("", *BEYOND):
@@ -78,11 +93,12 @@ def verdict(found: Sequence[tuple[Criterion, Outcome]]) -> str:
 
 
 def _counted(outcomes: Sequence[Outcome]) -> str:
-    telling = [outcome for outcome in outcomes if not outcome.inconclusive]
-    silent = len(outcomes) - len(telling)
-    if silent and not telling:
-        return "inconclusive"
-    return _of_points(telling) + (f"; {silent} more inconclusive" if silent else "")
+    counting = [outcome for outcome in outcomes if outcome.counts]
+    said = [_of_points(counting)] if counting else []
+    for word in ("inconclusive", "not run"):
+        if count := sum(outcome.word == word for outcome in outcomes):
+            said.append(f"{count} more {word}" if said else word)
+    return "; ".join(said)
 
 
 def _of_points(outcomes: Sequence[Outcome]) -> str:
@@ -105,7 +121,7 @@ def in_a_word(outcomes: Iterable[Outcome]) -> str:
     Returns:
       "agrees" if all points do that are not inconclusive, "partly" if at least half of them do,
       else "disagrees"; "inconclusive" instead of the first two if more than half of all points are;
-      "not run" if there are none.
+      "not run" if there are none, or if none was run.
 
     Example:
       >>> in_a_word([Outcome("", True), Outcome("", False)])
@@ -113,8 +129,8 @@ def in_a_word(outcomes: Iterable[Outcome]) -> str:
       >>> in_a_word([Outcome("", True), *[Outcome("", False, inconclusive=True)] * 2])
       'inconclusive'
     """
-    outcomes = list(outcomes)
-    telling = [outcome.agrees for outcome in outcomes if not outcome.inconclusive]
+    outcomes = [outcome for outcome in outcomes if outcome.run]
+    telling = [outcome.agrees for outcome in outcomes if outcome.counts]
     if not telling:
         return "inconclusive" if outcomes else "not run"
     share = sum(telling) / len(telling)
@@ -147,16 +163,17 @@ def gathered(
     name: str, experiment: Experiment, scale: Scale, stand_in: bool, jobs: Sequence[Job],
     storage: Path,
 ) -> Came:
-    """What the finished jobs came to; a panel counts when all of its jobs are finished.
+    """What the finished jobs came to; a method counts when all of its jobs are finished.
 
     Raises:
       RunError: none is finished, or a folder is damaged.
     """
     records = [(job, job.record(storage)) for job in jobs]
-    waiting = {job.part.panel for job, record in records if record is None}
-    done = [(job, record) for job, record in records if job.part.panel not in waiting]
+    waiting = {(job.part.panel, job.part.label) for job, record in records if record is None}
+    done = [(job, record) for job, record in records
+            if (job.part.panel, job.part.label) not in waiting]
     if not done:
-        raise RunError(f"No panel of {name} is finished in {storage}.")
+        raise RunError(f"No method of {name} is finished in {storage}.")
     traces = [
         trace for job, record in done if record is not None
         for trace in traces_of(

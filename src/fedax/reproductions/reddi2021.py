@@ -198,6 +198,7 @@ def table_2_tables(results: Results) -> list[Table]:
         published = dict(zip(METHODS, TABLE_2[panel], strict=True))
         measured = {
             label: 100 * results.last(panel, label, row_of(panel).metric) for label in METHODS
+            if label in results.labels(panel)
         }
         rows += beside(panel, "", published, measured, list(METHODS))
     title = "After the last round, on the whole test set, in per cent."
@@ -305,9 +306,9 @@ def table_3_tables(results: Results) -> list[Table]:
     rows = []
     for name, values in TABLE_3.items():
         measured = {
-            label: 100 * results.final(
-                panel, label if name == "Constant" else f"{label}, {name}", ACCURACY
-            ) for label in METHODS
+            label: 100 * results.final(panel, of, ACCURACY) for label in METHODS
+            if (of := label if name == "Constant" else f"{label}, {name}")
+            in results.labels(panel)
         }
         published = dict(zip(METHODS, values, strict=True))
         rows += beside(panel, name, published, measured, list(METHODS))

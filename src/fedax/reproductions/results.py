@@ -241,6 +241,19 @@ class Results:
         runs = self._runs(panel, label, values)
         return np.array([run.final.get(metric, math.nan) for run in runs] or [math.nan])
 
+    def written(
+        self, panel: str, label: str, metric: str, digits: int = 2, scale: float = 1.0
+    ) -> str:
+        """The final values of a method's best setting for a table, or that it was not run.
+
+        Args:
+          panel, label, metric: see `final`.
+          digits, scale: see `spread`.
+        """
+        if label not in self.labels(panel):
+            return "not run"
+        return spread(self.final(panel, label, metric), digits, scale)
+
     def last(
         self, panel: str, label: str, metric: str, values: Mapping[str, Any] | None = None
     ) -> np.ndarray:
