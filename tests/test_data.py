@@ -10,7 +10,7 @@ import pytest
 import fedax
 from fedax import FederatedDataset, History, Model, evaluate, evaluate_clients, schedules
 from fedax.data.cohort_data import CohortReader
-from fedax.data.rows import take_rows
+from fedax.data.rows import join_rows, take_rows
 from fedax.devices.memory import aligned
 from fedax.optimizers.schedules import parse_schedule
 from fedax.rounds.client_store import ClientStore
@@ -64,6 +64,9 @@ def test_rows_are_taken_as_numpy_takes_them():
         np.testing.assert_array_equal(take_rows(array, rows), array[rows])
     with pytest.raises(IndexError):
         take_rows(array, np.array([6]))
+    names = np.array(["ada", None], object)  # refused later, with a sentence
+    assert take_rows(names, np.array([1, 0])).tolist() == [None, "ada"]
+    assert join_rows([names, names]).tolist() == ["ada", None] * 2
 
 
 def test_a_list_of_clients_is_named_by_index():

@@ -160,7 +160,8 @@ def take_rows(array: Any, rows: np.ndarray | slice) -> Any:
         return array[rows]
     if is_in_a_file(array):
         return SelectedRows(array, rows)
-    if rows.dtype.kind != "i" or not len(rows) or rows.min() < 0 or rows.max() >= len(array):
+    plain = type(array) is np.ndarray and not array.dtype.hasobject and rows.dtype.kind == "i"
+    if not plain or not len(rows) or rows.min() < 0 or rows.max() >= len(array):
         return array[rows]
     # Where a CPU's devices read it, so that a run does not copy it again.
     taken = aligned_zeros((len(rows), *array.shape[1:]), array.dtype)
@@ -177,6 +178,8 @@ def join_rows(parts: list[Any]) -> Any:
             format="csr",
         ))
     kind = np.result_type(*parts)
+    if kind.hasobject:
+        return np.concatenate(parts)
     joined = aligned_zeros((sum(map(len, parts)), *parts[0].shape[1:]), kind)
     return np.concatenate(parts, out=joined)
 
