@@ -88,7 +88,8 @@ TASKS = {
         functools.partial(fedax.load_task, "mnist-writers", "mlp"), 40, 10,
         {"batch_size": 10, "num_local_steps": 10}, 0.3, 0.88,
         "MNIST by the 539 persons who wrote it, an MLP 784-200-200-10, 10 persons a round, 10 "
-        "local steps with batches of 10, 40 rounds",
+        "local steps with batches of 10, 40 rounds; nearly half of the persons never take part, so "
+        "that their own models are as at first",
     ),
     "cifar10": Board(
         small_images, 60, 5, {"batch_size": 10, "num_local_steps": 10}, 0.1, 0.35,
