@@ -121,7 +121,8 @@ class TestCurves:
         run = history([3.0, 2.0, 1.0], **spent)
         other = history([3.0, 2.0, 1.0], **spent | {"seconds": [1.5, 0.75, 0.75]})
         expected = {
-            "local_steps": [10, 30, 60], "bytes": [3, 7, 12], "seconds": [0.5, 0.75, 1.0],
+            "local_steps": [10, 30, 60], "bytes": [3, 7, 12], "bytes_up": [2, 5, 9],
+            "seconds": [0.5, 0.75, 1.0],
         }
         for against, x in expected.items():
             axes = pictures.curves(run, against=against)

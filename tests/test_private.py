@@ -5,10 +5,12 @@ import math
 from typing import Any, NamedTuple
 
 import dp_accounting
+import hypothesis
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import strategies as st
 from scipy.optimize import brentq
 from scipy.stats import norm as normal
 
@@ -81,6 +83,17 @@ def test_around_methods_that_upload_other_numbers_it_is_refused(name):
         run(fedax.private(method(name)), 1)
 
 
+def no_longer_than_the_norm(lengths_of):
+    """For any norm, seed and size of the data."""
+    @hypothesis.given(st.floats(-6, 3), st.integers(0, 2**31 - 1), st.floats(-3, 3))
+    @hypothesis.settings(max_examples=30, derandomize=True, deadline=None, database=None)
+    def holds(size, seed, scale):
+        lengths = lengths_of(10.0**size, seed, 10.0**scale)[1]
+        assert (lengths <= 10.0**size * (1 + 1e-6)).all()
+
+    holds()
+
+
 @pytest.mark.parametrize("name", ALLOWED)
 def test_no_upload_is_longer_than_the_norm(name):
     algorithm = fedax.private(method(name), noise_multiplier=0.0)
@@ -91,29 +104,32 @@ def test_no_upload_is_longer_than_the_norm(name):
         message = exchange.broadcast(state)
 
         @jax.jit
-        def replies(clip, own, exchange=exchange, message=message):
+        def replies(clip, seed, scale, own=own, exchange=exchange, message=message):
+            arrays = {name: array * scale for name, array in cohort.arrays.items()}
+
             def one(start, size):
-                data = fedax.ClientData(cohort.arrays, start, size, cohort.capacity)
+                data = fedax.ClientData(arrays, start, size, cohort.capacity)
                 return exchange.client(
-                    message._replace(clip=clip), own, data, jax.random.key(7)
+                    message._replace(clip=clip), own, data, jax.random.key(seed)
                 )
 
             return jax.vmap(one)(cohort.starts, cohort.num_examples)
 
-        for clip in (1e-3, 0.3, 10.0):
-            found = replies(jnp.asarray(clip), own)
+        def lengths_of(clip, seed, scale, replies=replies):
+            found = replies(jnp.asarray(clip), seed, jnp.asarray(scale))
             assert found.info == {}
             assert found.model_delta is None
             assert (found.weight == 1).all()
-            lengths = np.sqrt(sum(
+            return found.client_state, np.sqrt(sum(
                 (np.asarray(leaf, np.float64).reshape(N, -1) ** 2).sum(1)
                 for leaf in jax.tree.leaves(found.upload)
             ))
-            assert (lengths <= clip * (1 + 1e-6)).all()
-            if clip == 1e-3:  # it is reached, by whoever uploads anything
-                assert (lengths[lengths > 0] >= clip * (1 - 1e-6)).all()
-                reached += (lengths > 0).any()
-        own = jax.tree.map(lambda leaf: leaf[1], found.client_state)
+
+        no_longer_than_the_norm(lengths_of)
+        states, lengths = lengths_of(1e-3, 7, 1.0)  # it is reached, by whoever uploads anything
+        assert (lengths[lengths > 0] >= 1e-3 * (1 - 1e-6)).all()
+        reached += (lengths > 0).any()
+        own = jax.tree.map(lambda leaf: leaf[1], states)
     assert reached
 
 
@@ -397,7 +413,8 @@ def test_wrappers_go_inside():
     inner = fedax.private(method("fedavg"))
     for outside in (
         fedax.compressed, lambda a: fedax.elastic(a, MODEL), lambda a: fedax.personal(a, MODEL),
-        fedax.private,
+        fedax.private, lambda a: fedax.robust(a, fedax.robust_means.coordinate_median()),
+        lambda a: fedax.attacked(a, fedax.attacks.sign_flip()),
     ):
         with pytest.raises(ValueError, match="Put private outside"):
             outside(inner)
@@ -507,9 +524,21 @@ def test_the_command_line_says_what_is_guaranteed(tmp_path, capsys):
                    for metrics in read_metrics(folder))
     assert run_command(["privacy", str(folder), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["epsilon"] == expected
-    assert run_command(["privacy", "--clients", "20", "--cohort-size", "4", "--rounds", "4",
-                        "--noise-multiplier", "2", "--delta", "0.01", "--json"]) == 0
+    sampling = "Poisson: in each round a client takes part with probability 0.2"
+    assert summary["sampling"] == sampling
+    assert sampling in (folder / "report.html").read_text()
+    asked = ["privacy", "--clients", "20", "--cohort-size", "4", "--rounds", "4",
+             "--noise-multiplier", "2", "--delta", "0.01"]
+    assert run_command([*asked, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["epsilon"] == expected
+    assert run_command(asked) == 0
+    assert sampling in capsys.readouterr().out
+    # Killed two rounds after its last checkpoint: these have told something, too.
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write('{"round": 5, "seconds": 1.0}\n{"round": 6, "seconds": 1.0}\n')
+    assert run_command(["privacy", str(folder), "--json"]) == 0
+    more = privacy.epsilon(2.0, 6, cohort_size=4, num_clients=20, delta=0.01)
+    assert json.loads(capsys.readouterr().out)["epsilon"] == more
     assert run_command(["privacy", "--clients", "20"]) == 2
     assert "Give a run folder, or the population" in capsys.readouterr().err
 
@@ -588,11 +617,15 @@ def test_the_audit_finds_noise_that_was_forgotten():
 
 
 def test_the_audit_finds_clipping_per_exchange():
-    """Four exchanges, each with noise for itself alone: the round costs twice the multiplier."""
-    def wrap(inner):
-        return fedax.private(inner, clip=0.7, noise_multiplier=1.5 / math.sqrt(4))
+    """Of four exchanges each is clipped to what the round may upload, in place of half of that."""
+    def change(exchange):
+        def broadcast(state):
+            message = exchange.broadcast(state)
+            return message._replace(clip=message.clip * math.sqrt(4))
 
-    found = fedax.audit_privacy(wrap, num_exchanges=4, **AUDITED)
+        return exchange._replace(broadcast=broadcast)
+
+    found = fedax.audit_privacy(broken(change), num_exchanges=4, **AUDITED)
     assert found.epsilon > limit(1.5)
 
 

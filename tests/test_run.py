@@ -94,6 +94,11 @@ def config(**changes):
         values["algorithm_options"] = {}
     if values["algorithm"].startswith("compressed+"):
         values["algorithm_options"] |= {"codec": "top_k(0.4)", "downlink": "sign"}
+    if values["algorithm"].startswith("private+"):
+        values["algorithm_options"] |= {"noise_multiplier": 1.0, "quantile": 0.5}
+        values["sampling"] = "poisson"
+    if values["algorithm"].startswith("robust+"):
+        values["algorithm_options"] |= {"mean": "centred_clipping(1.0)", "attack": "gaussian(1.0)"}
     return RunConfig(**values)
 
 
@@ -227,6 +232,8 @@ def test_a_run_repeats_to_the_bit_from_its_own_config(tmp_path):
         ["round 1", "round 5", "round 12", "arrays", "manifest", "rename", "cleanup", "summary"],
     ),
     ("compressed+scaffold", "round 5"),  # with the memory of error feedback
+    ("private+scaffold", "round 5"),  # with an adaptive norm
+    ("robust+attacked+scaffold", "round 5"),  # with the mean of the round before
 ])  # fmt: skip
 def test_killed_anywhere_and_resumed_equals_uninterrupted(tmp_path, monkeypatch, algorithm, moment):
     settings = config(algorithm=algorithm)

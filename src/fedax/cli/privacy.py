@@ -8,6 +8,7 @@ from typing import Any
 from fedax.cli.commands import Privacy
 from fedax.devices import terminal
 from fedax.experiment.errors import ConfigError
+from fedax.experiment.metrics import read_metrics
 from fedax.experiment.run import read_run
 from fedax.privacy.accounting import (
     check_cohort,
@@ -17,7 +18,7 @@ from fedax.privacy.accounting import (
     num_rounds,
 )
 from fedax.privacy.library import PrivacyError
-from fedax.rounds.budget import ADJACENCY, in_words, mechanism_of
+from fedax.rounds.budget import ADJACENCY, in_words, mechanism_of, sampling_in_words
 
 
 def privacy(command: Privacy) -> None:
@@ -53,7 +54,9 @@ def _of_run(command: Privacy) -> dict[str, Any]:
             f"The run in {command.run} is of {config.algorithm}, which is not private. Train "
             f"private+{config.algorithm} for a guarantee."
         )
-    return mechanism.guarantee(int(restored.state.server_state.round_index))
+    # Rounds after the last checkpoint have told something, too.
+    told = [metrics["round"] for metrics in read_metrics(command.run)[-1:]]
+    return mechanism.guarantee(max(int(restored.state.server_state.round_index), *told, 0))
 
 
 def _computed(command: Privacy) -> dict[str, Any]:
@@ -91,7 +94,7 @@ def _computed(command: Privacy) -> dict[str, Any]:
         "epsilon": reached if math.isfinite(reached) else None, "delta": delta,
         "noise_multiplier": noise, "num_rounds": rounds,
         "num_clients": clients, "cohort_size": cohort_size, "bands": bands,
-        "adjacency": ADJACENCY,
+        "sampling": sampling_in_words(cohort_size, clients, bands), "adjacency": ADJACENCY,
     }
 
 

@@ -82,7 +82,7 @@ class Plot:
     metric: Annotated[str | None, option("NAME")] = None
     """Metric to draw, such as test_accuracy. In pictures of settings: the metric that ranks them.
     Default: train_loss, or the metric of the sweep; for clients, their first metric."""
-    against: Annotated[str | None, option("round|local_steps|bytes|seconds")] = None
+    against: Annotated[str | None, option("round|local_steps|bytes|bytes_up|seconds")] = None
     """Horizontal axis. Default: round."""
     smoothing: Annotated[int | None, WHOLE, option("N")] = None
     """Average each point over the last N rounds. Default: 1."""

@@ -11,13 +11,14 @@ from fedax.pictures.errors import DrawingError
 from fedax.pictures.runs import Run, require_metric, sampled_rounds, values_of
 from fedax.validate import unknown
 
-Against: TypeAlias = Literal["round", "local_steps", "bytes", "seconds"]
+Against: TypeAlias = Literal["round", "local_steps", "bytes", "bytes_up", "seconds"]
 
 # What is spent -> the metrics whose sum over the rounds it is, and the axis' words.
 SPENT: dict[str, tuple[tuple[str, ...], str]] = {
     "round": ((), "Round"),
     "local_steps": (("total_local_steps",), "Local steps (all clients)"),
     "bytes": (("bytes_down", "bytes_up"), "Bytes sent, down and up (all clients)"),
+    "bytes_up": (("bytes_up",), "Bytes uploaded (all clients)"),
     "seconds": (("seconds",), "Training time without compilation and evaluation (s)"),
 }
 

@@ -56,7 +56,8 @@ def curves(
         sweep's record, see also `best_of`; or a data frame with a column `round`, and columns
         `label` and `seed` if it contains several runs.
       metric: name of a metric, such as "test_accuracy".
-      against: "round", "local_steps", "bytes" (counted with `diagnostics=True`) or "seconds".
+      against: "round", "local_steps", "seconds", or, counted with `diagnostics=True`, "bytes" (down
+        and up) or "bytes_up".
       smoothing: number of rounds of the running mean, which is taken for each seed.
       axes: axes to draw on; None: a new figure. `axes.figure.savefig` writes it.
 
@@ -268,7 +269,7 @@ def _label_x(axes: Axes, against: str) -> None:
     if against == "round":
         axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 5, 10]))
         axes.xaxis.set_major_formatter("{x:,g}")
-    elif against == "bytes":
+    elif against in ("bytes", "bytes_up"):
         axes.xaxis.set_major_formatter(EngFormatter("B"))
     elif against == "local_steps":
         axes.xaxis.set_major_formatter("{x:,g}")

@@ -47,9 +47,27 @@ class Mechanism(NamedTuple):
         return {
             "epsilon": reached if math.isfinite(reached) else None, "delta": self.delta,
             "budget": self.budget, "noise_multiplier": self.noise_multiplier, "bands": self.bands,
+            "sampling": sampling_in_words(self.cohort_size, self.num_clients, self.bands),
             "sampling_probability": self.cohort_size / (self.num_clients // self.bands),
             "num_rounds": rounds, "adjacency": ADJACENCY,
         }
+
+
+def sampling_in_words(cohort_size: int, num_clients: int, bands: int) -> str:
+    """The sampling that a guarantee is for.
+
+    Example:
+      >>> sampling_in_words(100, 3400, 1)
+      'Poisson: in each round a client takes part with probability 0.0294'
+      >>> sampling_in_words(100, 3400, 4)
+      'Poisson: every 4 rounds a client takes part with probability 0.118'
+    """
+    if bands == 1 and cohort_size == num_clients:
+        return "full: all clients take part in every round"
+    often = "in each round" if bands == 1 else f"every {bands} rounds"
+    return f"Poisson: {often} a client takes part with probability " + (
+        f"{cohort_size / (num_clients // bands):.3g}"
+    )
 
 
 class Budget(NamedTuple):
