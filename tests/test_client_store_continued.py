@@ -42,6 +42,7 @@ def test_states_are_in_memory_once_at_most(tmp_path, monkeypatch, memory_bytes):
     np.testing.assert_array_equal(store.read(everyone)["x"], expected.read(everyone)["x"])
 
 
+@pytest.mark.quick
 def test_the_states_that_somebody_continues_from_are_not_changed():
     """Those of a user are copied, unlike those that a folder's run was restored to."""
     model, data = quadratic(3), ragged([1] * 6)

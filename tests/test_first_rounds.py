@@ -13,6 +13,7 @@ from fedax.rounds.options import Settings
 from fedax.rounds.state import initial_params, run_key
 from fedax.sweeps import batch
 from fedax.sweeps.batch import Shared
+from problems import identical
 
 pytestmark = pytest.mark.quick
 
@@ -57,7 +58,7 @@ def test_the_units_of_a_sweep_share_evaluators_and_untrained_losses(monkeypatch)
     task = fedax.load_task("digits", model="logistic")
     shared, devices = Shared(), jax.devices()[:1]
     losses = []
-    monkeypatch.setattr(batch, "untrained_loss", lambda task, seed: losses.append(seed) or 1.0)
+    monkeypatch.setattr(batch, "mean_loss", lambda task, params: losses.append(params) or 1.0)
     settings = Settings.checked(4, {"cohort_size": 3, "evaluate_every": 4})
     first = shared.evaluators(task, settings, devices)
     assert shared.evaluators(task, settings._replace(seed=1), devices) is first
@@ -68,4 +69,6 @@ def test_the_units_of_a_sweep_share_evaluators_and_untrained_losses(monkeypatch)
     assert shared.evaluators(task, settings._replace(evaluate_every=0), devices) == []
     for seed in (0, 0, 1):
         assert shared.untrained_loss(task, seed) == 1.0
-    assert losses == [0, 1]
+    assert len(losses) == 2
+    for seed, params in enumerate(losses):
+        assert identical(params, initial_params(task.model, seed))
