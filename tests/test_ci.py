@@ -71,3 +71,14 @@ def test_the_newest_python_that_runs_is_found(there, found, tmp_path):
 def test_it_stops_where_something_fails():
     assert "set -euo pipefail" in RUN.splitlines()
     assert " || true" not in RUN
+
+
+def test_the_newest_python_tries_a_file_of_each_room():
+    (line,) = re.findall(r"rooms=\$\((.*)\)\n", RUN)
+    done = subprocess.run(
+        [shutil.which("bash"), "-euc", line.replace("python -c", f"{sys.executable} -c")],
+        capture_output=True, text=True, check=True, timeout=60, cwd=ROOT,
+    )
+    files = done.stdout.split()
+    assert len(files) > 20
+    assert all((ROOT / file).is_file() for file in files)
