@@ -69,7 +69,7 @@ def test_a_cell_of_a_method_and_of_a_users_own_are_the_same(monkeypatch, tmp_pat
     board.main(["table", "--file", str(path)])
     text = (tmp_path / "board.md").read_text("utf-8")
     assert text.count("| fedavg |") == 2  # over all tasks, and on this one
-    assert text.count("| test_board.mine |") == 1
+    assert text.count("| test_board.mine |") == 2
     assert "all of mnist-writers; all of cifar10; all of shakespeare." in text
 
 
