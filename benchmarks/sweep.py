@@ -64,9 +64,11 @@ class Parts:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--settings", type=int, default=24, help="at most 24")
+    parser.add_argument("--settings", type=int, default=24, help="at most 24, in sixes")
     parser.add_argument("--rounds", type=int, default=10)
     arguments = parser.parse_args()
+    if not 1 <= arguments.settings <= len(RATES) * len(SERVER_RATES):
+        parser.error(f"--settings must be between 1 and 24, but is {arguments.settings}.")
     cores_as_devices()
     parts = Parts()
     parts.wrap(batch.BatchTraining, "_step", "rounds")
@@ -79,8 +81,6 @@ def main() -> None:
     with parts.part("all"):
         with parts.part("data"):
             task = fedax.load_task("shakespeare", model="small")
-        settings = len(RATES) * len(SERVER_RATES)
-        assert arguments.settings <= settings
         server_rates = SERVER_RATES[: -(-arguments.settings // len(RATES))]
         with tempfile.TemporaryDirectory() as folder:
             fedax.sweep(

@@ -65,9 +65,8 @@ def sampling_in_words(cohort_size: int, num_clients: int, bands: int) -> str:
     if bands == 1 and cohort_size == num_clients:
         return "full: all clients take part in every round"
     often = "in each round" if bands == 1 else f"every {bands} rounds"
-    return f"Poisson: {often} a client takes part with probability " + (
-        f"{cohort_size / (num_clients // bands):.3g}"
-    )
+    probability = cohort_size / (num_clients // bands)
+    return f"Poisson: {often} a client takes part with probability {probability:.3g}"
 
 
 class Budget(NamedTuple):
