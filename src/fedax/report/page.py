@@ -129,7 +129,7 @@ def _headline(run: Run) -> dict[str, Any]:
     if guarantee:
         rows["privacy"] = in_words(guarantee)
         rows["privacy protects against"] = guarantee["adjacency"]
-        if "sampling" in guarantee:  # of runs since 0.27.1
+        if "sampling" in guarantee:  # older runs do not say it
             rows["sampling of clients"] = guarantee["sampling"]
     else:
         rows[f"train loss, mean of the last {last} rounds"] = None if np.isnan(loss) else loss
