@@ -147,8 +147,10 @@ UNITS = {
 }
 # Its server's rate is of a gradient.
 UNITS_OF_FOMAML = {_SERVER: 1}
-# Methods whose clients' steps do not grow with the gradient: their rates are as much on any task.
-OWN_RATES = {"local_adam": 0.03, "adaalter": 0.09}
+# A client's step of Adam does not grow with the gradient: its rates are as much on any task.
+OWN_RATES = {"local_adam": 0.03}
+# AdaAlter's is at most the gradient over its adaptivity: its rates are a share of SGD's.
+SHARES = {"adaalter": 0.3}
 # Method -> what is not tuned, and not as by default on every task.
 FIXED: Mapping[str, Mapping[str, float]] = {"pfedme": {"personal_learning_rate": 0.1}}
 # What no row of its own can be made of, and why.
@@ -172,7 +174,7 @@ def names() -> list[str]:
 
 def base_rate(name: str, board: Board) -> float:
     """The client rate around which a method's lie."""
-    return OWN_RATES.get(name, board.rate)
+    return OWN_RATES.get(name, SHARES.get(name, 1.0) * board.rate)
 
 
 def scaled_to(name: str, board: Board, key: str, value: Any) -> Any:
