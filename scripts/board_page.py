@@ -57,8 +57,8 @@ def introduction(cells: Sequence[Cell]) -> Iterator[str]:
         "target, in the mean over seeds; \"-\" if a seed does not. *Near*: the share of the "
         f"settings tried within {100 * NEAR:.0f} points of the best, so how easy it is to tune. "
         "*Edge* marks a value at the edge of what was tried: one beyond might be better. FOMAML's "
-        "server rates were changed once after it was seen on digits, to no effect; AdaAlter's rates "
-        "were tied to the task's after it was seen on the plays (32.9% with the rates of digits)."
+        "server rates were changed once after it was seen on digits, to no effect; AdaAlter's "
+        "rates were tied to the task's after it was seen on the plays (32.9% with those of digits)."
     )
     yield (
         "- Grids lie around a client rate that FedAvg bears on each task, found before with a few "
