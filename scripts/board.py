@@ -3,17 +3,18 @@
     python scripts/board.py train digits                     # the cells of a task that are missing
     python scripts/board.py train digits fedadam scaffold    # these alone, again
     python scripts/board.py train digits my_methods.fedmine  # a method of your own, as a row more
+    python scripts/board.py again                            # cells drawn at random, again
     python scripts/board.py table                            # writes docs/notebook/board.md
 
-A cell is a method on a task. A method of your own is MODULE.FUNCTION; the function takes the model
-and `client_learning_rate`, and what else of `TRAINING` and `server_learning_rate` it has. Cells
-are kept in docs/notebook/board.jsonl, or in the file of --file.
+A cell is a method on a task. A method of your own is MODULE.FUNCTION of the current folder; the
+function takes the model and `client_learning_rate`, and may take `server_learning_rate`,
+`batch_size` and `num_local_steps`. Cells are kept in docs/notebook/board.jsonl, or in the file of
+--file, and those that `again` runs in board-again.jsonl.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import time
 import warnings
@@ -27,10 +28,12 @@ import numpy as np
 import fedax
 from board_page import accuracy_of, page
 from board_tasks import (
+    AGAIN,
     CELLS,
     EVALUATIONS,
     FIXED,
     NEAR,
+    NUM_AGAIN,
     PAGE,
     SEEDS,
     TASKS,
@@ -38,11 +41,12 @@ from board_tasks import (
     WRAPPED,
     Board,
     Cell,
+    factory_of,
     names,
     scaled_to,
     settings,
+    takes,
 )
-from fedax.algorithms import registry
 from fedax.optimizers.base_optimizers import sgdm
 
 # What is recorded of a run that diverged.
@@ -51,7 +55,7 @@ Build = Callable[..., fedax.FederatedAlgorithm]
 
 
 def build(name: str, board: Board, task: fedax.Task) -> Build:
-    """(client_learning_rate, other=value) -> the algorithm."""
+    """(client_learning_rate=gamma, other=value) -> the algorithm."""
     training = board.training
 
     def wrapped(client_learning_rate: float, **other: Any) -> fedax.FederatedAlgorithm:
@@ -63,23 +67,19 @@ def build(name: str, board: Board, task: fedax.Task) -> Build:
 
     if name in WRAPPED:
         return wrapped
-    if "." in name:
-        module, _, function = name.rpartition(".")
-        factory = getattr(importlib.import_module(module), function)
-    else:
-        factory = registry.ALGORITHMS[name].factory
+    factory = factory_of(name)
     fixed: dict[str, Any] = {**training, **{
         key: scaled_to(name, board, key, value) for key, value in FIXED.get(name, {}).items()
     }}
     if name == "fedrep":
         fixed["where"] = last_array(task.model)
+    elif "." in name:  # a user's method may have no such options
+        fixed = {key: value for key, value in fixed.items() if takes(factory, key)}
 
-    def of(client_learning_rate: float, **other: Any) -> fedax.FederatedAlgorithm:
-        momentum = other.pop("momentum", None)
+    def of(**setting: Any) -> fedax.FederatedAlgorithm:
+        momentum = setting.pop("momentum", None)
         base = {} if momentum is None else {"base": sgdm(momentum)}
-        return factory(
-            task.model, client_learning_rate=client_learning_rate, **other, **base, **fixed
-        )
+        return factory(task.model, **setting, **base, **fixed)
 
     return of
 
@@ -176,16 +176,28 @@ def train(path: Path, task_name: str, chosen: Sequence[str]) -> None:
         print(name, accuracy_of(found), found["best"], flush=True)
 
 
+def again(path: Path) -> None:
+    """Runs cells of a file again, drawn at random among all tasks."""
+    cells = known(path)
+    drawn = np.random.default_rng(TUNING_SEED).permutation(len(cells))[:NUM_AGAIN]
+    there = {(one["task"], one["method"]) for one in known(AGAIN)}
+    for one in (cells[index] for index in drawn):
+        if (one["task"], one["method"]) not in there:
+            train(AGAIN, one["task"], [one["method"]])
+
+
 def main(words: Sequence[str] | None = None) -> None:
     """The command."""
     parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
-    parser.add_argument("what", choices=["train", "table"])
+    parser.add_argument("what", choices=["train", "again", "table"])
     parser.add_argument("task", nargs="?", choices=list(TASKS))
     parser.add_argument("methods", nargs="*")
     parser.add_argument("--file", type=Path, default=CELLS)
     asked = parser.parse_args(words)
     if asked.what == "table":
-        PAGE.write_text(page(known(asked.file)), "utf-8")
+        PAGE.write_text(page(known(asked.file), known(AGAIN)), "utf-8")
+    elif asked.what == "again":
+        again(asked.file)
     elif asked.task is None:
         parser.error(f"train needs a task: {', '.join(TASKS)}.")
     else:

@@ -1,6 +1,7 @@
 """The board's cells: every method has a row, all are tuned over as many settings, in one way."""
 
 import json
+import sys
 
 import numpy as np
 import pytest
@@ -19,20 +20,26 @@ def mine(model, client_learning_rate, server_learning_rate=1.0, **training):
     return fedax.fedavg(model, client_learning_rate, server_learning_rate, **training)
 
 
+def plain(model, client_learning_rate):
+    """A user's method without any other setting."""
+    return fedax.fedavg(model, client_learning_rate, num_local_steps=1)
+
+
 @pytest.mark.quick
 def test_every_method_has_a_row_or_is_left_out_for_a_reason():
-    assert set(board.names()) | set(board_tasks.LEFT_OUT) == {*registry.ALGORITHMS, *board.WRAPPED}
+    assert set(board.names()) | set(board_tasks.LEFT_OUT) == {
+        *registry.ALGORITHMS, *board.WRAPPED, "local_update_decay"}
     assert set(board_tasks.OTHERS) <= set(board.names())
     assert all(board_tasks.LEFT_OUT.values())
 
 
 @pytest.mark.quick
 def test_every_method_is_tuned_over_as_many_settings():
-    for name in [*board.names(), "test_board.mine"]:
+    for name in [*board.names(), "test_board.mine", "test_board.plain"]:
         tried = board.settings(name, TINY)
         assert len(tried) == board_tasks.NUM_SETTINGS
         assert len({json.dumps(one) for one in tried}) == board_tasks.NUM_SETTINGS
-        rates = {one["client_learning_rate"] for one in tried}
+        rates = {one[board_tasks.rate_of(name)] for one in tried}
         centre = board_tasks.base_rate(name, TINY)
         assert min(rates) < centre < max(rates)
 
@@ -126,7 +133,7 @@ def test_what_diverges_is_recorded(monkeypatch, tmp_path, capsys, seeds, said, d
 @pytest.mark.quick
 def test_the_page_is_of_the_cells():
     cells = board.known(board_tasks.CELLS)
-    assert board.PAGE.read_text("utf-8") == board.page(cells)
+    assert board.PAGE.read_text("utf-8") == board.page(cells, board.known(board.AGAIN))
     assert {one["method"] for one in cells if one["task"] == "digits"} == set(board.names())
     assert all(one["tried"] == board_tasks.NUM_SETTINGS for one in cells)
 
@@ -147,8 +154,9 @@ def test_the_table_says_where_a_seed_does_not_reach_the_target():
 
 def made(task, method, *accuracies, **changes):
     """A cell with these accuracies."""
+    rate = "client_learning_rate" if "." in method else board_tasks.rate_of(method)
     return {
-        "task": task, "method": method, "best": {"client_learning_rate": 0.3}, "tried": 12,
+        "task": task, "method": method, "best": {rate: 0.3}, "tried": 12,
         "diverged": 0, "near": 0.25, "bytes_a_round": 10**6, "accuracy": list(accuracies),
         "worst_tenth": [0.5] * 3, "rounds": [3, 4, 5], "own": False, **changes,
     }
@@ -170,8 +178,8 @@ def test_the_page_begins_with_all_tasks_and_says_which_rows_are_missing():
     table = text[text.index("## All tasks"):text.index("## digits")]
     assert [line for line in table.splitlines() if line.startswith("|")][:6] == [
         "| method | digits | cifar10 |", "|---|---|---|",
-        "| fedavg | 2 (+0.0) | 1 (+0.0) |", "| scaffold | 1 (+20.0) | 2 (-10.0) |",
-        "| fedprox | 2 (+0.0) | diverged |", "| adaalter | 2 (+0.0) |  |",
+        "| fedavg | 2 (-20.0) | 1 |", "| scaffold | 1 | 2 (-10.0) |",
+        "| fedprox | 2 (-20.0) | diverged |", "| adaalter | 2 (-20.0) |  |",
     ]
     assert "| test_board.mine (own) |  | diverged |" in table
     (missing,) = (line for line in text.splitlines() if line.startswith("- Not run yet: "))
@@ -188,10 +196,45 @@ def test_the_page_begins_with_all_tasks_and_says_which_rows_are_missing():
 
 
 @pytest.mark.quick
-def test_without_fedavg_only_ranks_are_shown():
-    cells = [made("digits", "fedprox", 0.5, 0.5, 0.5), made("digits", "scaffold", 0.6, 0.6, 0.6)]
-    assert list(board_page.overview(cells))[-2:] == ["| scaffold | 1 |", "| fedprox | 2 |"]
+def test_a_table_of_no_cells_has_no_rows():
     assert list(board_page.overview([]))[1:] == ["| method |  |", "|---|"]
+
+
+@pytest.mark.quick
+def test_a_users_method_is_found_in_the_folder_and_need_not_have_a_server_rate(
+    tmp_path, monkeypatch
+):
+    (tmp_path / "methods_of_mine.py").write_text("from test_board import plain as fedmine\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path != str(tmp_path)])
+    task = fedax.load_task("digits", "mlp")
+    options = board.settings("methods_of_mine.fedmine", TINY)
+    assert [set(one) for one in options] == [{"client_learning_rate"}] * 12
+    algorithm = board.build("methods_of_mine.fedmine", TINY, task)(**options[0])
+    assert len(algorithm.exchanges) == 1
+
+
+@pytest.mark.quick
+def test_cells_are_drawn_and_judged_by_their_spread(tmp_path, monkeypatch):
+    """Means of 0.6 and 0.62 with a standard deviation of 0.1; of 0.6 and 0.8."""
+    names = [*board.names()][:14]
+    path, ran = tmp_path / "cells.jsonl", []
+    path.write_text("".join(
+        json.dumps(made("digits", name, 0.5, 0.6, 0.7)) + "\n" for name in names))
+    monkeypatch.setattr(board, "AGAIN", tmp_path / "again.jsonl")
+
+    def cell(name, task):
+        ran.append(name)
+        return made(task, name, *((0.52, 0.62, 0.72) if len(ran) > 1 else (0.7, 0.8, 0.9)))
+
+    monkeypatch.setattr(board, "cell", cell)
+    board.main(["again", "--file", str(path)])
+    assert len(set(ran)) == 12
+    board.main(["again", "--file", str(path)])  # those that are there are not run again
+    assert len(ran) == 12
+    rows = list(board_page.rerun(board.known(path), board.known(board.AGAIN)))[3:]
+    assert rows[0] == f"| digits | {ran[0]} | 60.0 ± 10.0 | 80.0 ± 10.0 | no | yes |"
+    assert rows[1] == f"| digits | {ran[1]} | 60.0 ± 10.0 | 62.0 ± 10.0 | yes | yes |"
 
 
 @pytest.mark.quick
@@ -202,7 +245,7 @@ def test_grids_lie_around_each_tasks_rate():
         for one, other in zip(
             board.settings(name, digits), board.settings(name, shakespeare), strict=True
         ):
-            for key, unit in {**board_tasks.UNITS, "client_learning_rate": 1}.items():
+            for key, unit in {**board_tasks.UNITS, board_tasks.rate_of(name): 1}.items():
                 if key in one and not (unit == 1 and name in board_tasks.OWN_RATES):
                     expected = one[key] * (shakespeare.rate / digits.rate) ** unit
                     assert other[key] == pytest.approx(expected, rel=0.01)

@@ -158,6 +158,33 @@ def test_settings_of_the_paper_are_those_of_the_presets():
                     assert options.get(key, 1.0) == value, (panel, k, scheme, key)
 
 
+def test_on_328_writers_all_is_published_but_the_rounds():
+    """Section 4.2 and Table 5 of 001, and section 8 of 000; each decay d as d^(4000 / 200)."""
+    plan = EXPERIMENTS["decay2021-figure-3"].plan("paper", True)
+    assert plan.panels == ["femnist-328 (200 rounds) for FEMNIST"]
+    (job,) = [one for one in jobs_of(plan.parts)
+              if one.part.label == label(33, STEPS) and one.seed == 0]
+    base = job.config.bases["fedsgd"]
+    assert (base.task, base.task_options) == ("femnist-328", {
+        "model": "decay2021", "num_clients": 328, "held_out": 0.2})
+    assert (base.num_rounds, base.cohort_size, base.evaluate_every) == (200, 10, 10)
+    options = base.algorithm_options
+    assert (options["batch_size"], options["num_local_steps"]) == (32, 33)
+    assert options["server_decay"] == pytest.approx(0.9996**20, abs=1e-6)
+    assert options["steps_decay"] == pytest.approx(0.999**20, abs=1e-6)
+    plan = EXPERIMENTS["charles2020-figure-8"].plan("paper", True)
+    rounds = {"FEMNIST": (300, 33), "CIFAR-100": (200, 50), "Shakespeare": (1200, 100)}
+    assert [name_of(panel) for panel in plan.panels] == list(rounds)
+    for panel in plan.panels:
+        (part, *_) = [one for one in plan.parts
+                      if one.panel == panel and one.label == "ReduceLR, gamma = 1"]
+        base = next(iter(next(iter(jobs_of([part]))).config.bases.values()))
+        options = base.algorithm_options
+        found = {options[key] for key in ("window", "patience", "cooldown")}
+        assert (base.num_rounds, *found) == rounds[name_of(panel)]
+        assert (base.cohort_size, options["num_local_steps"]) == (10, 10)
+
+
 # ---------------------------------------------------------------------- criteria
 
 

@@ -192,6 +192,28 @@ def test_all_plans_resolve_without_data(monkeypatch, tmp_path):
             assert len({next(iter(config.bases.values())).cohort_size for config in same}) == 1
 
 
+def test_on_part_of_the_data_all_is_published_but_the_rounds():
+    """Appendix A: 20 clients a round, batches of 20, 10 local epochs; Figure 3 has an MLP."""
+    expected = {
+        "MNIST by writers for EMNIST62": ("mnist-writers", "logistic", 1000),
+        "femnist-328 (300 rounds) for EMNIST62": ("femnist-328", "mlp", 300),
+        "cifar100-resplit (40 rounds) for CIFAR100": ("cifar100-resplit", "resnet20", 40),
+        "MNIST by writers for EMNIST62 logistic": ("mnist-writers", "logistic", 1000),
+        "femnist-328 for EMNIST62 logistic": ("femnist-328", "logistic", 1000),
+        "femnist-328 (60 rounds) for EMNIST62 CNN": ("femnist-328", "cnn", 60),
+    }
+    found = {}
+    for name in ("mime2020-figure-3", "mime2020-table-3"):
+        for job in jobs_of(ENTRIES[name].plan("paper", True).parts):
+            base = next(iter(job.config.bases.values()))
+            found[job.part.panel] = (base.task, base.task_options["model"], base.num_rounds)
+            assert base.cohort_size == 20
+            if not job.part.label.startswith("Server-only"):
+                options = base.algorithm_options
+                assert (options["batch_size"], options["num_local_epochs"]) == (20, 10)
+    assert found == expected
+
+
 def test_figures_share_their_runs():
     keys = {
         name: {job.key for job in jobs_of(

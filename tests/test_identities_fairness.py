@@ -1,8 +1,9 @@
 """AFL and TERM against their papers' equations, written in NumPy.
 
-q-FedAvg is in tests/test_own_methods.py, beside the shorter example.
+q-FedAvg's equations are in tests/test_own_methods.py, beside the shorter example.
 """
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy.optimize import brentq
@@ -155,3 +156,20 @@ def test_a_tilt_beyond_the_range_of_numbers_still_trains():
     assert np.isfinite(x).all()
     before, after = (max(loss_of(TASK, i, at) for i in EVERYONE) for at in (START, x))
     assert after < before
+
+
+# ------------------------------------------------------------------- q-FedAvg
+
+
+@pytest.mark.parametrize("start", [1.0, 1.0001])
+def test_qfedavg_at_losses_whose_power_is_below_the_smallest_number_rests(start):
+    """Numerator and divisor are both 0 in float32, where F_i^5 is 1e-50 or 1e-41."""
+    data = fedax.FederatedDataset.from_clients(
+        [{"x": np.ones((4, 1), "f4"), "y": np.ones(4, "f4")}] * 4
+    )
+    model = fedax.regression(lambda key: jnp.full(1, start, "f4"), lambda p, x: x @ p)
+    result = fedax.train(
+        fedax.Task(model, data, data), fedax.qfedavg(model, q=5.0, num_local_steps=5),
+        num_rounds=2, cohort_size=4,
+    )
+    np.testing.assert_array_equal(result.params, np.full(1, start, "f4"))

@@ -90,7 +90,7 @@ def afl(
       client_learning_rate: gamma >= 0, a number or a schedule of the round.
       server_learning_rate: eta >= 0, likewise; 1 in the paper.
       mixture_learning_rate: zeta >= 0, of lambda, which starts at 1 / N for each client. With 0
-        this is FedAvg.
+        this is FedAvg, whose clients draw other minibatches in the same round.
       **local_options: see `LocalOptions`. num_local_steps is 1 by default and weighting is
         "uniform"; other weights multiply lambda. With sampled clients the projection keeps the sum
         of the lambda_i of the round's clients.

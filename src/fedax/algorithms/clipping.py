@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from fedax.algorithm import Array, Exchange, ModelUpdate, Params, PyTree, Reply
-from fedax.algorithms.statistics import refuse_statistics
+from fedax.algorithms.statistics_message import refuse_statistics
 from fedax.algorithms.uplink import EXACT
 from fedax.clients.precision import widen
 from fedax.clients.uploads import SQUARED, acceptable

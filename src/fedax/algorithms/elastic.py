@@ -37,7 +37,7 @@ from fedax.algorithms.sensitivity import (
     elastic_scale,
     measurement,
 )
-from fedax.algorithms.statistics import refuse_statistics
+from fedax.algorithms.statistics_message import refuse_statistics
 from fedax.codecs.codec import sent_around
 from fedax.data.cohort_data import ClientExamples
 from fedax.data.hold_out import hold_out

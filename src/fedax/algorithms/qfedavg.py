@@ -103,8 +103,10 @@ def qfedavg(
 
     def fold(state: ServerState, mean: QFedAvgUpload, participation: Participation) -> ServerState:
         del participation
+        # It is 0 where the power of every loss is below the smallest number: no step is left.
+        divisor = jnp.where(mean.divisor > 0, mean.divisor, 1)
         return server.step(state, jax.tree.map(
-            lambda d: d / mean.divisor.astype(d.dtype), mean.pseudo_gradient
+            lambda d: d / divisor.astype(d.dtype), mean.pseudo_gradient
         ))
 
     exchange = Exchange(

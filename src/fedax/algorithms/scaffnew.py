@@ -73,7 +73,8 @@ def scaffnew(
         h_i \leftarrow h_i + \tfrac{p}{\gamma} (x_{t+1} - x_{i,K})
 
     With full gradients and p near the root of the inverse condition number, it needs fewer rounds
-    than gradient descent. With p = 1 it is gradient descent.
+    than gradient descent. With p = 1 it is gradient descent: the h_i, whose sum is 0, change
+    nothing if all clients take part, and stay 0 here.
 
     Args:
       model: the learning problem.
@@ -116,7 +117,7 @@ def scaffnew(
     def scale(message: LocalMessage) -> Array:
         gamma = message.client_learning_rate
         p = jnp.asarray(communication_probability, gamma.dtype)
-        return jnp.where(gamma > 0, p / jnp.where(gamma > 0, gamma, 1), 0)
+        return jnp.where((gamma > 0) & (p < 1), p / jnp.where(gamma > 0, gamma, 1), 0)
 
     def client(message: LocalMessage, own: Params, data: ClientExamples, key: Array) -> Reply:
         def correct(grads: Params, params: Params, batch: Minibatch, key: Array) -> Params:

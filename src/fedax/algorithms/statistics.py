@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, get_args
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +20,7 @@ from fedax.algorithm import (
     with_pseudo_gradient,
 )
 from fedax.algorithms.division import names_in, require_whole
+from fedax.algorithms.statistics_message import StatisticsMessage, require_mask
 from fedax.clients.gradients import mean_over_client
 from fedax.clients.minibatches import Minibatch
 from fedax.clients.precision import sum_dtype
@@ -36,13 +36,6 @@ from fedax.validate import check_choice, check_count, quoted
 Kept = Literal["averaged", "recomputed"]
 
 
-class StatisticsMessage(NamedTuple):
-    """The wrapped algorithm's message, and the server's model."""
-
-    inner: PyTree
-    params: Params
-
-
 @factory
 def batch_statistics(
     algorithm: FederatedAlgorithm,
@@ -55,9 +48,9 @@ def batch_statistics(
     r"""Around any algorithm: some arrays are statistics of the examples and are not trained.
 
     In training, batch normalisation uses its minibatch's mean and variance; in evaluation it uses
-    statistics that the model keeps. These are arrays of the parameters here. The training loss
-    does not depend on them, so their gradients are 0, and the algorithm leaves them alone. After
-    local training each client measures them on all of its examples, at its trained model x_i:
+    statistics that the model keeps, here arrays of the parameters. The training loss does not
+    depend on them, so their gradients are 0. After local training each client measures them on
+    all of its examples, at its trained model x_i:
 
     .. math::
         s_i = \frac{\sum_b |b|\, u(x_i; b)}{\sum_b |b|}, \qquad
@@ -72,13 +65,11 @@ def batch_statistics(
     - kept by the client: `personal(batch_statistics(...), model, where)` with the same `where`.
       If `where` also has the scale and offset of the normalisation, this is FedBN (Li et al. 2021);
     - recomputed before evaluation: `kept="recomputed"` gives each client the server's model with
-      the statistics of its own training examples. Nothing is averaged or kept, and the server's
-      model has the initial statistics.
+      the statistics of its own training examples. The server's model has the initial ones.
 
-    If the wrapped algorithm's clients have models of their own, as Ditto's do, their statistics
-    are recomputed, too. `elastic` goes inside: `batch_statistics(elastic(...))`. `compressed` goes
-    nowhere: its codes would make variances negative. The metric `pseudo_gradient_norm` is of the
-    statistics' changes, too.
+    Clients' own models, such as Ditto's, have their statistics recomputed, too. `elastic` goes
+    inside: `batch_statistics(elastic(...))`. `compressed` goes nowhere: its codes would make
+    variances negative. The metric `pseudo_gradient_norm` is of the statistics' changes, too.
 
     Args:
       algorithm: the wrapped algorithm. The upload of its last exchange needs a field
@@ -115,7 +106,7 @@ def batch_statistics(
     require_model(model, call)
     check_choice("kept", kept, get_args(Kept))
     check_count("batch_size", batch_size)
-    _require_mask(update)
+    require_mask(update)
     if any(exchange.sent is not None for exchange in algorithm.exchanges):
         raise ValueError(
             "batch_statistics cannot wrap a compressed algorithm, whose codes are not of the "
@@ -195,31 +186,6 @@ def batch_statistics(
 
     changed = last._replace(broadcast=broadcast, client=client, server=server)
     return algorithm._replace(exchanges=(*before, changed))
-
-
-def refuse_statistics(message: PyTree, name: str, cure: str) -> None:
-    """Raises an AlgorithmError around `batch_statistics`, in a wrapper that changes uploads.
-
-    Args:
-      message: the wrapped algorithm's.
-      name: the wrapper's.
-      cure: what to do.
-    """
-    parts = jax.tree.leaves(message, is_leaf=lambda part: isinstance(part, StatisticsMessage))
-    if any(isinstance(part, StatisticsMessage) for part in parts):
-        raise AlgorithmError(
-            f"{name} would change the statistics that clients of batch_statistics upload. {cure}"
-        )
-
-
-def _require_mask(update: Callable[..., Params]) -> None:
-    try:
-        inspect.signature(update).bind(None, None, None)
-    except TypeError:
-        raise TypeError(
-            "update must take three arguments, (params, batch, mask): a client's last minibatch is "
-            "filled up, and mask [B] is False for what must not count."
-        ) from None
 
 
 def _chosen(model: Model, where: Where) -> list[bool]:

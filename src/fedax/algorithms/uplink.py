@@ -16,7 +16,7 @@ from fedax.algorithm import (
     PyTree,
     Reply,
 )
-from fedax.algorithms.statistics import refuse_statistics
+from fedax.algorithms.statistics_message import refuse_statistics
 from fedax.codecs import Codec, with_feedback
 from fedax.codecs.codec import about, bits_as_they_are, encode_tree, init_tree
 from fedax.data.cohort_data import ClientExamples

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from fedax.reproductions.experiment import Part, name_of
+from fedax.reproductions.partial import Partial
 from fedax.tuning.grids import preset_grid
 
 SOURCE = "Reddi et al. 2021"
@@ -52,26 +53,6 @@ ROWS = {
     "EMNIST AE": Row((4.20, 1.01, 0.98, 1.65, 6.47), "emnist-autoencoder",
                      "test_mean_squared_error", 1000.0),
 }
-
-
-class Partial(NamedTuple):
-    """Data that replace a task's at the scale "paper": published settings, perhaps fewer rounds.
-
-    Attributes:
-      task: its name.
-      rounds: fewer than published; None: the published ones.
-      hours: of a run, on 2 cores and guessed on a GPU; None: those of the paper's data.
-    """
-
-    task: str
-    rounds: int | None = None
-    hours: tuple[float, float] | None = None
-
-    @property
-    def settings(self) -> Mapping[str, Any]:
-        """Of every method."""
-        fewer = {} if self.rounds is None else {"num_rounds": self.rounds}
-        return {"evaluate_every": 20, **fewer}
 
 
 PARTIAL = {
