@@ -5,6 +5,7 @@ import inspect
 import pytest
 
 import fedax
+from fedax.algorithms.registry import ALGORITHMS, WRAPPERS
 from fedax.cli.main import run_command
 from fedax.outside import guesses
 
@@ -187,3 +188,14 @@ def test_only_the_command_that_was_typed_explains_its_options(
     said = capsys.readouterr().err
     assert "fedax run --help" in said
     assert "sweep" not in said
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize(("typed", "known"), [
+    ("fedper", "personal"), ("FedBN", "personal"), ("ProxSkip", "scaffnew"), ("q-ffl", "qfedavg"),
+    ("krum", "robust"), ("DP-FedAvg", "private"), ("perFedAvg", "perfedavg"),
+])
+def test_a_methods_name_in_papers_leads_to_it(typed, known, capsys):
+    assert run_command(["run", "digits", typed]) == 2
+    assert f"Unknown algorithm {typed!r}. Did you mean {known!r}?" in capsys.readouterr().err
+    assert {*guesses.METHODS.values()} <= {*ALGORITHMS, *WRAPPERS}

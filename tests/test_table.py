@@ -466,3 +466,23 @@ def test_the_page_of_several_runs_has_results_before_settings(folders, tmp_path)
     assert heads.index("test accuracy") < heads.index("algorithm") < heads.index("seed")
     labels = json.loads(re.search(r'id="data">(.*?)</script>', page)[1])["charts"][0]["labels"]
     assert labels[:3] == [f"fedavg, seed {seed}" for seed in range(3)]
+
+
+@pytest.mark.quick
+def test_clients_own_models_are_among_the_results_however_many_metrics_there_are(
+    folders, tmp_path
+):
+    own = ["test_own_accuracy", "test_own_mean_accuracy", "test_own_worst_tenth_accuracy"]
+    several = [f"test_mean_{name}" for name in ("auc", "error", "f1", "loss", "mae", "recall")]
+    for folder in folders:
+        path = folder / "summary.json"
+        summary = json.loads(path.read_text("utf-8"))
+        summary["final"] |= dict.fromkeys([*several, *own], 0.5)
+        path.write_text(json.dumps(summary))
+    out = tmp_path / "page.html"
+    assert run_command(["report", *map(str, folders), "--out", str(out)]) == 0
+    page = out.read_text("utf-8")
+    results = page[page.index("<h2>Results</h2>"):page.index("<h2>Curves</h2>")]
+    for name in own:
+        assert name.replace("_", " ") in results
+    assert "train loss" not in results  # one too many of the others

@@ -51,6 +51,14 @@ HOMES: dict[str, str] = {
     "adaptivity": "an option of adaptive methods: fedax.fedadam(model, {}=...)",
 }
 
+# What papers call a method that is here by another name, or a wrapper's use.
+METHODS = {
+    "agnosticfl": "afl", "agnosticfedavg": "afl", "dpfedavg": "private", "dpsgd": "private",
+    "fedbn": "personal", "fedpaq": "compressed", "fedper": "personal", "krum": "robust",
+    "proxskip": "scaffnew", "qffl": "qfedavg", "qsgd": "compressed", "rfa": "robust",
+    "tilted": "term", "trimmedmean": "robust",
+}
+
 _RATES = Word(("client_learning_rate", "server_learning_rate"))
 _ETA = Word(_RATES.names, "Where eta is the server's: 'server_learning_rate'.")
 _SERVER_RATE = Word(("server_learning_rate",))
@@ -243,12 +251,17 @@ FIELD: dict[str, Word] = {compact(name): word for name, word in _WORDS.items()}
 def nearest(name: str, choices: Iterable[str], cutoff: float = _CUTOFF) -> str | None:
     """The choice that is the same except for its spelling, or else the nearest in letters.
 
+    A method has its name in papers, too.
+
     Example:
       >>> nearest("FedAvg", ["fedavg", "fedprox"]), nearest("fedprx", ["fedavg", "fedprox"])
       ('fedavg', 'fedprox')
+      >>> nearest("ProxSkip", ["fedavg", "fedprox", "scaffnew"])
+      'scaffnew'
     """
     choices = list(choices)
-    same = [choice for choice in choices if compact(choice) == compact(name)]
+    meant_by = {compact(name), METHODS.get(compact(name))}
+    same = [choice for choice in choices if compact(choice) in meant_by]
     near = same or difflib.get_close_matches(name, choices, n=1, cutoff=cutoff)
     return near[0] if near else None
 

@@ -159,10 +159,11 @@ def _results(runs: Sequence[Run]) -> str:
     tests = dict.fromkeys(name for run in runs for name in run.final if is_evaluated(name))
     losses = any(run.result("train_loss") is not None for run in runs)
     tests = sorted(tests, key=lambda name: not name.startswith(TEST))
-    metrics = [*tests, *(["train_loss"] if losses else [])]
+    own = [name for name in tests if "_own_" in name]
+    metrics = [*(name for name in tests if name not in own), *(["train_loss"] if losses else [])]
     if not metrics:
         return ""
-    found = results_table(runs, metrics[:MOST_METRICS])
+    found = results_table(runs, metrics[:MOST_METRICS] + own[:MOST_METRICS])
     return f"<h2>Results</h2>\n{found.html()}\n"
 
 
