@@ -35,12 +35,14 @@ class Side(NamedTuple):
       make: (model, **setting, **training) -> the algorithm.
       grid: the settings that are tried.
       measure: what a run comes to.
+      model: the task's model -> the one that this method trains.
     """
 
     name: str
     make: Callable[..., fedax.FederatedAlgorithm]
     grid: Mapping[str, Sequence[Any]]
     measure: Callable[[Trained], Found]
+    model: Callable[[fedax.Model], fedax.Model] = lambda model: model
 
 
 class Condition(NamedTuple):
@@ -85,6 +87,12 @@ def of_server(run: Trained) -> Found:
     return accuracies(fedax.evaluate_clients(
         run.task.model, run.result.params, _test(run.task)
     ))
+
+
+def of_server_and_sent(run: Trained) -> Found:
+    """Accuracy on all test examples, and how many bytes a client uploads a round."""
+    sent = fedax.communication(run.algorithm, run.task.model, run.task.train.client_at(0))
+    return {"accuracy": of_server(run)["accuracy"], "bytes uploaded": float(sent.bytes_up)}
 
 
 def of_own(run: Trained) -> Found:
@@ -165,6 +173,25 @@ def rotated(task: fedax.Task, seed: int) -> fedax.Task:
         return {**client, "x": np.ascontiguousarray(turned)}
 
     return task._replace(train=_changed(task.train, change), test=_changed(_test(task), change))
+
+
+def turned_after_training(task: fedax.Task, seed: int) -> fedax.Task:
+    """A model that was trained on the images of the first half of the clients, for the others,
+    whose images are turned by a quarter.
+    """
+    half = task.train.num_clients // 2
+    upright = task._replace(train=task.train.take(np.arange(half)), test=None)
+    base = fedax.train(
+        upright, fedax.centralised(task.model, 0.1, batch_size=20, num_local_epochs=1),
+        num_rounds=30, cohort_size=half, seed=seed, evaluate_every=0, progress=False,
+    ).params
+    others = np.arange(half, task.train.num_clients)
+    turned = [
+        _changed(data.take(others), lambda _, client: {
+            **client, "x": np.ascontiguousarray(np.rot90(client["x"], 1, axes=(1, 2)))
+        }) for data in (task.train, _test(task))
+    ]
+    return fedax.Task(task.model._replace(init=lambda key: base), *turned, task.name)  # noqa: ARG005
 
 
 def regularised(task: fedax.Task, seed: int) -> fedax.Task:

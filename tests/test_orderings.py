@@ -23,7 +23,7 @@ def test_the_page_is_of_the_results():
 def test_both_sides_have_as_many_settings_and_keep_within_them(name):
     one = orderings.ORDERINGS[name]
     assert one.first.name == name.partition("-")[0]
-    assert {one.first.name, one.second.name} <= {*registry.ALGORITHMS, "personal"}
+    assert {one.first.name, one.second.name} <= {*registry.ALGORITHMS, "personal", "lora"}
     for side in (one.first, one.second):
         assert len(orderings.settings(side)) == orderings.NUM_SETTINGS
     for row in board.known(orderings.RESULTS):
