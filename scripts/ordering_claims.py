@@ -11,6 +11,7 @@ import jax
 import fedax
 from board import last_array
 from board_tasks import Board
+from fedax.models import lora
 from ordering_parts import (
     Condition,
     Found,
@@ -85,7 +86,7 @@ def _average(model: fedax.Model, **options: Any) -> fedax.FederatedAlgorithm:
 
 def _adapted(model: fedax.Model) -> fedax.Model:
     """Adapters of rank 4 around the model as it begins."""
-    return fedax.lora(model, model.init(jax.random.key(0)), rank=4)
+    return lora(model, model.init(jax.random.key(0)), rank=4)
 
 
 _TWO_LABELS = Board(
@@ -364,4 +365,7 @@ AFTERWARDS: Mapping[str, str] = {
     "its steps shorter. With four times the rounds the gap is smaller, but there. With seed 1 and "
     "client rate 0.316 the worst tenth is 67.6% after 100 rounds and 72.1% after 400 with q = 0 "
     "(FedAvg), 66.7% and 71.6% with q = 0.1, 63.1% and 69.2% with q = 1.",
+    "lora": "A turn by a quarter changes a layer of 64 x 64 by more than rank 4. With seed 1 and "
+    "client rate 0.1 rank 4 comes to 85.7%, 16 to 94.3%, 32 to 93.6%; FedAvg of all parameters to "
+    "94.3%.",
 }
