@@ -191,7 +191,8 @@ def turned_after_training(task: fedax.Task, seed: int) -> fedax.Task:
             **client, "x": np.ascontiguousarray(np.rot90(client["x"], 1, axes=(1, 2)))
         }) for data in (task.train, _test(task))
     ]
-    return fedax.Task(task.model._replace(init=lambda key: base), *turned, task.name)  # noqa: ARG005
+    model = task.model._replace(init=lambda key: base)  # noqa: ARG005
+    return task._replace(model=model, train=turned[0], test=turned[1])
 
 
 def regularised(task: fedax.Task, seed: int) -> fedax.Task:
