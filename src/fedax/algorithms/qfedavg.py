@@ -53,7 +53,8 @@ def qfedavg(
 ) -> FederatedAlgorithm:
     r"""q-FedAvg (Li et al. 2020, Algorithm 2) for q-FFL: the clients' losses become more alike.
 
-    It minimises the sum of F_i^{q+1} / (q + 1), with F_i the mean loss of all examples of client i:
+    It minimises the sum of F_i^{q+1} / (q + 1), with F_i the mean loss of all examples of client i
+    plus 1e-10, as in the authors' code:
 
     .. math::
         d_i = x_t - x_{i,K}, \qquad
