@@ -94,22 +94,11 @@ def require_whole(message: PyTree, cure: str) -> PyTree:
     return message
 
 
-def names_in(where: Where) -> Where:
-    """The names of arrays or groups where text has several, with commas in between.
-
-    Example:
-      >>> names_in("scale, offset"), names_in(["scale"])
-      (['scale', 'offset'], ['scale'])
-    """
-    if isinstance(where, str):
-        return [name.strip() for name in where.split(",") if name.strip()]
-    return where
-
-
 def divided(model: Model, where: Where | None) -> Division:
     """Which of the model's arrays are personal.
 
     Raises:
+      TypeError: if `where` is neither names nor a function.
       ValueError: if `where` names no array, unless it is an empty sequence, or leaves none
         to share.
     """
@@ -119,7 +108,7 @@ def divided(model: Model, where: Where | None) -> Division:
         where = ()
     elif where is None:
         where = ""
-    own = tuple(chosen(params, names_in(where)))
+    own = tuple(chosen(params, where))
     if not any(own) and (isinstance(where, str) or callable(where)):
         what = "where chooses no array" if callable(where) else f"where is {where!r}"
         raise ValueError(

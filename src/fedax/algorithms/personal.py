@@ -86,10 +86,10 @@ def personal(
       beside them. The server's personal arrays stay as they were at the beginning.
 
     Raises:
+      TypeError: if `where` is neither names nor a function.
       ValueError: if `where` is missing, chooses no array or leaves none to share, the algorithm's
-        server sees
-        uploads one by one or trains on the pool of all examples, or the algorithm is `compressed`,
-        `personal` or `local_update_decay`.
+        server sees uploads one by one or trains on the pool of all examples, or the algorithm is
+        `compressed`, `personal` or `local_update_decay`.
 
     Example:
       >>> import fedax, jax

@@ -19,7 +19,7 @@ from fedax.algorithm import (
     with_params,
     with_pseudo_gradient,
 )
-from fedax.algorithms.division import names_in, require_whole
+from fedax.algorithms.division import require_whole
 from fedax.algorithms.statistics_message import StatisticsMessage, require_mask
 from fedax.clients.gradients import mean_over_client
 from fedax.clients.minibatches import Minibatch
@@ -191,7 +191,7 @@ def batch_statistics(
 def _chosen(model: Model, where: Where) -> list[bool]:
     """Whether each array of the parameters is a statistic."""
     params = jax.eval_shape(lambda: call_init(model, jax.random.key(0)))
-    found = chosen(params, names_in(where))
+    found = chosen(params, where)
     if all(found) or not any(found):
         raise ValueError(
             f"where must choose some arrays as statistics and leave some to train, but chooses "

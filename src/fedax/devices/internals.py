@@ -63,18 +63,20 @@ def evaluated(
     """A program's outputs, computed equation by equation.
 
     Args:
-      program: a closed program.
+      program: a program, with its constants if it has any.
       inputs: its arguments; those that are no arrays are for `compute` to know.
       compute: (equation, its inputs) -> its outputs, or None: the inputs are arrays, and the
         equation's own operation is taken.
     """
-    variables = [*program.jaxpr.constvars, *program.jaxpr.invars]
-    values = dict(zip(variables, [*program.consts, *inputs], strict=True))
+    # In JAX 0.10 that of `checkpoint` is a `Jaxpr`, which has no constants.
+    body, constants = getattr(program, "jaxpr", program), getattr(program, "consts", ())
+    variables = [*body.constvars, *body.invars]
+    values = dict(zip(variables, [*constants, *inputs], strict=True))
 
     def read(variable: Any) -> Any:
         return variable.val if isinstance(variable, Literal) else values[variable]
 
-    for equation in program.jaxpr.eqns:
+    for equation in body.eqns:
         arguments = [read(variable) for variable in equation.invars]
         outputs = compute(equation, arguments)
         if outputs is None:
@@ -82,7 +84,7 @@ def evaluated(
             outputs = equation.primitive.bind(*arguments, **params)
             outputs = outputs if equation.primitive.multiple_results else [outputs]
         values.update(zip(equation.outvars, outputs, strict=True))
-    return [read(variable) for variable in program.jaxpr.outvars]
+    return [read(variable) for variable in body.outvars]
 
 
 def trace_state() -> Any:

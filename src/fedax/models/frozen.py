@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import jax
@@ -28,16 +28,16 @@ def frozen(model: Model, params: Params, where: Where) -> Model:
       model: the learning problem.
       params: its parameters, for instance of a run: the frozen arrays, and where training of the
         others starts.
-      where: which arrays are frozen: the name of an array or of a group, several names, or a
-        function `(name) -> bool`. A name is the keys joined by dots, such as "stem.kernel"; "stem"
-        is the group of all whose names begin with "stem.".
+      where: which arrays are frozen: the name of an array or of a group, several names (in text:
+        with commas in between), or a function `(name) -> bool`. A name is the keys joined by dots,
+        such as "stem.kernel"; "stem" is the group of all whose names begin with "stem.".
 
     Returns:
       A model whose parameters are those of the given one, with None for each frozen array.
       `merged` puts them together again.
 
     Raises:
-      TypeError: if the model is not a `fedax.Model`.
+      TypeError: if the model is not a `fedax.Model`, or `where` is neither names nor a function.
       ValueError: if `where` names no array, or freezes all or none.
 
     Example:
@@ -110,12 +110,17 @@ def chosen(params: Params, where: Where) -> list[bool]:
     """Which of the arrays `where` means, in the order of `jax.tree.leaves`.
 
     Raises:
+      TypeError: if `where` is neither names nor a function.
       ValueError: if a name is that of no array and no group.
+
+    Example:
+      >>> chosen({"scale": 1.0, "offset": 2.0, "w": 3.0}, "scale, offset")
+      [True, True, False]
     """
     names = list(named_leaves(params))
     if callable(where):
         return [bool(where(name)) for name in names]
-    groups = [where] if isinstance(where, str) else list(where)
+    groups = _groups(where, names)
     for group in groups:
         if not any(_within(name, group) for name in names):
             raise ValueError(
@@ -123,6 +128,20 @@ def chosen(params: Params, where: Where) -> list[bool]:
                 f"{quoted(names)}."
             )
     return [any(_within(name, group) for group in groups) for name in names]
+
+
+def _groups(where: Any, names: list[str]) -> list[str]:
+    """The names in `where`; text has them with commas in between."""
+    if isinstance(where, str):
+        return [name.strip() for name in where.split(",") if name.strip()]
+    groups = list(where) if isinstance(where, Iterable) else [where]
+    for group in groups:
+        if not isinstance(group, str):
+            raise TypeError(
+                "where must be the name of an array or group, several names, or a function "
+                f"(name) -> bool, but is {quoted(where)}. The model has {quoted(names)}."
+            )
+    return groups
 
 
 def _within(name: str, group: str) -> bool:

@@ -8,30 +8,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from fedax.algorithm import Array, Model, Params, PyTree
-from fedax.devices.internals import JaxprEqn, evaluated, primitives
 from fedax.factories import factory
 from fedax.mistakes.model import require_model
 from fedax.models.frozen import Where, chosen, wrapped
+from fedax.models.low_rank import LowRank, unmerged
 from fedax.models.parameters import named_leaves
-from fedax.validate import check_count, check_number
-
-
-class _Adapted(NamedTuple):
-    """A matrix W_0 + a b that no program has computed yet; a has its scale."""
-
-    base: Array  # [..., d]
-    a: Array  # [k, r]
-    b: Array  # [r, d]
-
-    def whole(self) -> Array:
-        return self.base + (self.a @ self.b).reshape(self.base.shape)
+from fedax.validate import check_count, check_number, quoted
 
 
 @factory
@@ -52,8 +39,10 @@ def lora(
     sent and counted. A mean over clients is that of the As and of the Bs, as is common, which is
     not the mean of the products.
 
-    fedax stores kernels the other way round, [in, out] with k = in and d = out. Of a convolution's
-    kernel [h, w, in, out], the first three axes are one, k = h w in.
+    fedax stores kernels the other way round, [in, out] with k = in and d = out. Of a kernel with
+    more axes, the last is d and the others are k, such as k = h w in of a convolution's kernel
+    [h, w, in, out]. A kernel with three axes has k in the first alone if k + d is then smaller:
+    of attention, [in, heads, d] has k = in, and [heads, d, out] has k = heads d.
 
     Args:
       model: the learning problem.
@@ -65,12 +54,15 @@ def lora(
 
     Returns:
       A model with parameters `{name: {"a": [k, r], "b": [r, d]}}`. `merge_lora` puts them into W_0.
-      A product x W is computed as x W_0 + (x A) B, without W and without its gradient. So is a
-      convolution whose kernel's last axis is that of its outputs. Where the model uses W in another
-      way, or inside a program of its own such as `jax.lax.scan`, W is computed.
+      A product x W is computed as x W_0 + (x A) B, without W and without its gradient. So are
+      x W^T, a convolution whose kernel's last axis is that of its outputs, and rows of W that are
+      looked up, also inside `jax.jit` and `jax.checkpoint`. Where the model uses W in another way,
+      W is computed: in a sum, in part of the sums over k, in `jax.vmap` over W, and in
+      `jax.lax.scan`, `while_loop`, `cond`, `jax.custom_jvp` and `jax.custom_vjp`, whose derivatives
+      stay their own.
 
     Raises:
-      TypeError: if the model is not a `fedax.Model`.
+      TypeError: if the model is not a `fedax.Model`, or `where` is neither names nor a function.
       ValueError: if a number is out of its range, `where` names no array, or an array has fewer
         than two axes.
 
@@ -97,6 +89,11 @@ def lora(
                 f"An adapter needs an array with two axes or more, but {name!r} has the shape "
                 f"{list(leaves[name].shape)}. Name only matrices and kernels with where."
             )
+    if not adapted and where is not None:
+        raise ValueError(
+            f"where chooses no array, so nothing would be trained. Name some of "
+            f"{quoted(list(leaves))}."
+        )
     if not adapted:
         raise ValueError(
             f"No array has an adapter of rank {rank}: no product of two such matrices has fewer "
@@ -113,7 +110,7 @@ def lora(
         return drawn
 
     def through(function: Callable[[Params], PyTree], own: Params) -> PyTree:
-        return _unmerged(function, _adapters(own, params, alpha), params)
+        return unmerged(function, params, _changed(own, params, alpha))
 
     return wrapped(model, through)._replace(init=init, sparse=None)
 
@@ -132,73 +129,43 @@ def merge_lora(params: Params, full: Params, alpha: float | Array | None = None)
       >>> merge_lora(own, full)["w"].tolist()
       [[4.0, 5.0], [7.0, 9.0]]
     """
-    merged = [
-        leaf.whole() if isinstance(leaf, _Adapted) else leaf
-        for leaf in _adapters(params, full, alpha)
-    ]
-    return jax.tree.unflatten(jax.tree.structure(full), merged)
-
-
-def _adapters(
-    own: Params, full: Params, alpha: float | Array | None
-) -> list[Array | _Adapted]:
-    """The leaves of the whole model."""
-
-    def adapted(leaf: Array, a: Array, b: Array) -> _Adapted:
-        scale = 1 if alpha is None else jnp.asarray(alpha, a.dtype) / a.shape[1]
-        return _Adapted(leaf, a * scale, b)
-
-    return [
-        adapted(leaf, **own[name]) if name in own else leaf
+    changed = _changed(params, full, alpha)
+    leaves = [
+        changed[name].whole() if name in changed else leaf
         for name, leaf in named_leaves(full).items()
     ]
+    return jax.tree.unflatten(jax.tree.structure(full), leaves)
 
 
-def _unmerged(
-    function: Callable[[Params], PyTree], leaves: list[Array | _Adapted], full: Params
-) -> PyTree:
-    """What a function makes of parameters, without merging what its products can do without."""
-    program, shapes = jax.make_jaxpr(function, return_shape=True)(full)
-    return jax.tree.unflatten(jax.tree.structure(shapes), [
-        leaf.whole() if isinstance(leaf, _Adapted) else leaf
-        for leaf in evaluated(program, leaves, _computed)
-    ])
+def _changed(
+    own: Params, full: Params, alpha: float | Array | None
+) -> dict[str, LowRank]:
+    """The whole model's arrays that have an adapter."""
+
+    def low_rank(base: Array, a: Array, b: Array) -> LowRank:
+        rank, axes = a.shape[1], _split(base.shape)
+        scale = 1 if alpha is None else jnp.asarray(alpha, a.dtype) / rank
+        a = (a * scale).reshape((*base.shape[:axes], rank))
+        return LowRank(base, a, b.reshape((rank, *base.shape[axes:])))
+
+    return {
+        name: low_rank(leaf, **own[name])
+        for name, leaf in named_leaves(full).items() if name in own
+    }
 
 
-def _computed(equation: JaxprEqn, inputs: list[Any]) -> list[Any] | None:
-    """An equation's outputs where it multiplies by an adapted matrix; else it merges them."""
-    places = [n for n, value in enumerate(inputs) if isinstance(value, _Adapted)]
-    if not places:
-        return None
-    if places == [1] and (product := _product(equation)) is not None:
-        base, a, b = inputs[1]
-        own = product(inputs[0], a.reshape(*base.shape[:-1], a.shape[1]))
-        return [product(inputs[0], base) + own @ b]
-    for place in places:
-        inputs[place] = inputs[place].whole()
-    return None
-
-
-def _product(equation: JaxprEqn) -> Callable[[Array, Array], Array] | None:
-    """(x, kernel) -> outputs, if the equation is a product that keeps the kernel's last axis."""
-    params = dict(equation.params)
-    kernel: Any = equation.invars[1].aval
-    if equation.primitive is primitives.dot_general_p:
-        (_, contracted), (batch, _) = params["dimension_numbers"]
-        if kernel.ndim == 2 and tuple(contracted) == (0,) and not batch:
-            params["out_sharding"] = None
-            return lambda x, w: jax.lax.dot_general(x, w, **params)
-    if equation.primitive is primitives.conv_general_dilated_p:
-        numbers = params["dimension_numbers"]
-        last = kernel.ndim - 1
-        groups = (params["feature_group_count"], params["batch_group_count"])
-        if (numbers.rhs_spec[0], numbers.out_spec[1]) == (last, last) and groups == (1, 1):
-            return lambda x, w: jax.lax.conv_general_dilated(x, w, **params)
-    return None
+def _split(shape: tuple[int, ...]) -> int:
+    """How many of the first axes of an array are the rows of its matrix."""
+    last = len(shape) - 1
+    return min((last, 1), key=lambda axes: sum(_sizes(shape, axes))) if last == 2 else last
 
 
 def _matrix(shape: tuple[int, ...]) -> tuple[int, int]:
-    return int(np.prod(shape[:-1])), shape[-1]
+    return _sizes(shape, _split(shape))
+
+
+def _sizes(shape: tuple[int, ...], axes: int) -> tuple[int, int]:
+    return math.prod(shape[:axes]), math.prod(shape[axes:])
 
 
 def _worth_it(shape: tuple[int, ...], rank: int) -> bool:

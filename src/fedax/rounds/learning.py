@@ -14,7 +14,6 @@ import numpy as np
 from jax.dtypes import canonicalize_dtype
 
 from fedax.algorithm import FederatedAlgorithm, Params
-from fedax.algorithms.division import names_in
 from fedax.data.task import Task
 from fedax.devices.mesh import one_copy
 from fedax.factories import recipe
@@ -116,9 +115,8 @@ def _statistics(params: Params, algorithm: FederatedAlgorithm) -> str | None:
     names = list(named_leaves(params))
     handled = {
         name for found in recipes(algorithm) if found.factory.__name__ == "batch_statistics"
-        for name, is_one in zip(
-            names, chosen(params, names_in(found.arguments["where"])), strict=True
-        ) if is_one
+        for name, is_one in zip(names, chosen(params, found.arguments["where"]), strict=True)
+        if is_one
     }
     trained = [n for n in names if "batch_stats" in n.split(".") and n not in handled]
     if not trained:
