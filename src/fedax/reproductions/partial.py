@@ -1,7 +1,7 @@
-"""Data at hand that have some of a paper's clients, or another split: published settings on them.
+"""Local data with some of a paper's clients, or with another split: published settings on them.
 
 `femnist-328` has 328 of LEAF's 3,597 writers, `cifar100-resplit` CIFAR-100's images with another
-split. What is trained on them has the published settings, but for fewer rounds.
+split. What is trained on them has the published settings, with fewer rounds.
 """
 
 from __future__ import annotations
