@@ -143,7 +143,9 @@ def rerun(cells: Sequence[Cell], again: Sequence[Cell]) -> Iterator[str]:
     yield "| task | method | accuracy, % | again, % | within its spread | same setting |"
     yield "|---|---|---|---|---|---|"
     for one in again:
-        before = first[one["task"], one["method"]]
+        before = first.get((one["task"], one["method"]))
+        if before is None:
+            continue  # of another file's cells
         same = "yes" if one["best"] == before["best"] else "no"
         yield (
             f"| {one['task']} | {one['method']} | {accuracy_of(before)} | {accuracy_of(one)} | "

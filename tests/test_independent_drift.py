@@ -15,44 +15,24 @@ import pytest
 
 import fedax
 from fedax import FederatedDataset, Task
+from test_independent_personal import (
+    NAMES,
+    SIZES,
+    START,
+    TOLERANCE,
+    gradient,
+    loss_of,
+    made_clients,
+)
 
 COHORTS = ((0, 1, 2), (1, 4, 2), (3, 0, 1), (2, 3, 0), (4, 1, 3), (0, 2, 4))
 ROUNDS = len(COHORTS)
-SIZES = (4, 9, 5, 7, 6)
 ALL = (tuple(range(len(SIZES))),) * ROUNDS
-NAMES = tuple(f"client{i}" for i in range(len(SIZES)))
-TOLERANCE = 1e-12
 
 pytestmark = pytest.mark.shares_programs
 
 
-def made_clients():
-    rng = np.random.default_rng(11)
-    clients = []
-    for i, n in enumerate(SIZES):
-        x = rng.normal(size=(n, 2)) + 0.3 * i
-        truth = np.array([1.0, -1.0]) if i % 2 else np.array([-1.2, 0.7])
-        y = (x @ truth + 0.2 * i + 0.5 * rng.normal(size=n) > 0).astype(np.float64)
-        clients.append((x, y))
-    return clients
-
-
-CLIENTS = made_clients()
-START = np.array([0.3, -0.2, 0.1])
-
-
-def loss_of(w, data):
-    """Mean logistic loss at w = (slope, slope, offset)."""
-    x, y = data
-    z = x @ w[:2] + w[2]
-    return np.mean(np.logaddexp(0.0, z) - y * z)
-
-
-def gradient(w, data):
-    x, y = data
-    z = x @ w[:2] + w[2]
-    r = 1.0 / (1.0 + np.exp(-z)) - y
-    return np.append(x.T @ r, r.sum()) / len(y)
+CLIENTS = made_clients(11)
 
 
 def whole(num_steps):

@@ -21,8 +21,8 @@ TOLERANCE = 1e-12
 pytestmark = pytest.mark.shares_programs
 
 
-def made_clients():
-    rng = np.random.default_rng(7)
+def made_clients(seed=7):
+    rng = np.random.default_rng(seed)
     clients = []
     for i, n in enumerate(SIZES):
         x = rng.normal(size=(n, 2)) + 0.3 * i

@@ -19,14 +19,12 @@ if TYPE_CHECKING:  # matplotlib is slow to import, and only drawing needs it
 SOURCE = "Karimireddy et al. 2020"
 EMNIST, CIFAR, PLAYS = "EMNIST62", "CIFAR100", "plays, not in the paper"
 SMALL_PANEL = f"Fashion-MNIST for {EMNIST}"
-WRITERS, FEWER_WRITERS = f"MNIST by writers for {EMNIST}", f"femnist-328 (300 rounds) for {EMNIST}"
-FEWER_IMAGES = f"cifar100-resplit (40 rounds) for {CIFAR}"
 TASKS = {EMNIST: "emnist", CIFAR: "cifar100-tff"}
 # Panel -> what replaces its data at the scale "paper".
 PARTIAL = {
-    WRITERS: Partial("mnist-writers", hours=(0.009, 0.0005)),
-    FEWER_WRITERS: Partial("femnist-328", 300, (0.06, 0.003)),
-    FEWER_IMAGES: Partial("cifar100-resplit", 40, (0.3, 0.02)),
+    f"MNIST by writers for {EMNIST}": Partial("mnist-writers", hours=(0.009, 0.0005)),
+    f"femnist-328 (300 rounds) for {EMNIST}": Partial("femnist-328", 300, (0.06, 0.003)),
+    f"cifar100-resplit (40 rounds) for {CIFAR}": Partial("cifar100-resplit", 40, (0.3, 0.02)),
 }
 
 
