@@ -53,6 +53,11 @@ for _name, _value in {
 jax.local_devices()
 
 
+def pytest_collection_modifyitems(items):
+    """The longest tests begin first, so that in the end no process waits for one of them."""
+    items.sort(key=lambda item: item.get_closest_marker("long") is None)
+
+
 @pytest.fixture(autouse=True)
 def _compile_anew(request):
     """Kept programs would hide what a test changes in the functions that they are made of.

@@ -246,7 +246,7 @@ def table(study):
 @pytest.mark.parametrize(("sampler", "pruner", "kills"), [
     ("tpe", "none", 2), ("cmaes", "none", 2), ("qmc", "hyperband", 1),
     # Each sampler with two pruners, and each pruner with two samplers.
-    *[pytest.param(sampler, pruner, 12, marks=pytest.mark.slow) for sampler, pruner in (
+    *[pytest.param(sampler, pruner, 5, marks=pytest.mark.slow) for sampler, pruner in (
         ("tpe", "none"), ("tpe", "hyperband"), ("random", "median"), ("random", "halving"),
         ("qmc", "median"), ("qmc", "halving"), ("cmaes", "none"), ("cmaes", "hyperband"),
     )],

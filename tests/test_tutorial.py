@@ -43,6 +43,7 @@ CLAIMS = {"3": check_methods, "7": check_tuned}
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("steps", ["123", "45678"])
 def test_the_notebooks_run_and_show_what_the_pages_say(steps, tmp_path, monkeypatch):
     """In one folder, as a reader goes through them; steps 1 to 3 share nothing with the others."""
