@@ -78,8 +78,8 @@ def introduction(cells: Sequence[Cell]) -> Iterator[str]:
         "- Twelve cells, drawn at random, were run again on another kind of processor ([run "
         "again](#run-again)): eleven are within their spread. Three of them took another setting. "
         "The twelfth, FedProx on the plays, is one of these three, by the last bits of rounding: "
-        "its rates 9.99 and 3.16 are 0.08 points apart on validation data; with 3.16, the setting of "
-        "the first time, it comes to 42.6 ± 0.2%. Twelve cells of digits, run again in 0.27.0, "
+        "its rates 9.99 and 3.16 are 0.08 points apart on validation data; with 3.16, the setting "
+        "of the first time, it comes to 42.6 ± 0.2%. Twelve cells of digits, run again in 0.27.0, "
         "were the same to the last digit."
     )
     missing = [text for name in TASKS if (text := _missing(name, cells))]
