@@ -1,6 +1,8 @@
 """Results of some of a plan's methods: what was not run is said to be, and counts as no point."""
 
 import itertools
+import shutil
+from pathlib import Path
 
 import pytest
 from matplotlib.figure import Figure
@@ -10,7 +12,15 @@ import reproduction_sections as sections
 from fedax.cli.main import run_command
 from fedax.reproductions import EXPERIMENTS
 from fedax.reproductions.experiment import Outcome, Part, Plan
-from fedax.reproductions.outcome import Came, in_a_word, judged, read, verdict, write
+from fedax.reproductions.outcome import (
+    Came,
+    in_a_word,
+    judged,
+    read,
+    verdict,
+    with_earlier,
+    write,
+)
 from fedax.reproductions.results import Results, Trace
 from reproduction_runs import Trained
 
@@ -175,6 +185,48 @@ def test_methods_run_one_after_the_other_come_to_the_whole(monkeypatch, capfd, t
     assert "finished before" not in capfd.readouterr().out
     assert labels("one step") == ([], ["one step", "five steps"])
     assert "methods finished before: five steps." in capfd.readouterr().out
+
+    whole = read(tmp_path / "out" / "made-up-small.json")
+    shutil.rmtree(tmp_path / "out" / "runs")  # as on another machine
+    assert labels("one step") == ([], ["one step", "five steps"])
+    said = capfd.readouterr().out
+    file = Path("out", "made-up-small.json")
+    assert f"The results include what {file} has of P (five steps)." in said
+    assert read(tmp_path / file).results.traces == whole.results.traces
+
+
+@pytest.mark.quick
+def test_a_file_keeps_the_methods_that_were_not_run_again():
+    """They have their share of its time; not those that the plan trains otherwise by now."""
+    parts = [Part("P", label, "quadratics", "fedavg", settings={"num_rounds": 6})
+             for label in ("first", "second", "third")]
+    plan = Plan(parts, ".")
+
+    def came(seconds, **rounds):
+        traces = [Trace("P", label, {}, seed, count, 0, {}, {})
+                  for seed in range(2) for label, count in rounds.items()]
+        return Came("made-up", "small", False, Results(traces), seconds, {"date": str(seconds)})
+
+    earlier = came(600.0, first=6, third=6)
+    now = with_earlier(came(40.0, second=6, third=6), earlier, plan)
+    assert [(trace.label, trace.seed) for trace in now.results.traces] == [
+        ("first", 0), ("second", 0), ("third", 0), ("first", 1), ("second", 1), ("third", 1)]
+    assert now.seconds == 40.0 + 600.0 / 2
+    assert now.made == {"date": "40.0"}
+
+    again = came(40.0, first=6, third=6)
+    assert with_earlier(again, earlier, plan) == again
+    for other in (came(600.0, second=5), came(600.0, gone=6)):  # too few rounds, no such method
+        assert with_earlier(again, other, plan) == again
+
+
+@pytest.mark.quick
+def test_a_damaged_file_of_results_is_named_before_anything_is_trained(tmp_path, capsys):
+    (tmp_path / "charles2020-table-5-small-stand-in.json").write_text("{}")
+    line = ["reproduce", "charles2020-table-5", "--stand-in", "--out", str(tmp_path)]
+    assert run_command(line) == 1
+    assert "is not what fedax reproduce writes: 'runs'" in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
 
 
 @pytest.mark.quick

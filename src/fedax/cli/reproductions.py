@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
@@ -28,7 +27,10 @@ from fedax.reproductions.outcome import (
     gathered,
     in_hours,
     judged,
+    read,
+    title,
     verdict,
+    with_earlier,
     write,
 )
 from fedax.reproductions.workers import Trained, train_all
@@ -100,6 +102,8 @@ def _train(name: str, experiment: Experiment, command: Reproduce) -> None:
     out = command.out or OUT
     storage = command.storage or out / "runs"
     jobs = list(jobs_of(there.parts))
+    file = _file(name, command, out)
+    earlier = read(file) if file and file.exists() else None
 
     def show(trained: Trained) -> None:
         part = trained.job.part
@@ -132,17 +136,43 @@ def _train(name: str, experiment: Experiment, command: Reproduce) -> None:
     came = gathered(
         name, experiment, cast(Scale, command.scale), command.stand_in, done, storage
     )
+    if earlier is not None:
+        came = with_earlier(came, earlier, whole)
+        if not command.json and (stay := _kept(came, done)):
+            print(f"The results include what {file} has of {stay}.")
     _say(experiment, came, command)
-    if command.out is not None or not command.json:
-        path = write(came, out)
-        pictures = []
-        if experiment.draw is not None:
-            draw = functools.partial(_draw, experiment, came)
-            pictures.append(save_picture(draw, path.with_suffix(".png")))
-        if not command.json:
-            print(f"Results: {path}")
-            for picture in pictures:
-                print(f"Picture: {picture}")
+    if file is not None:
+        _save(experiment, came, out, quiet=command.json)
+
+
+def _save(experiment: Experiment, came: Came, out: Path, *, quiet: bool) -> None:
+    """Writes the results and the picture, and says where."""
+    path = write(came, out)
+    saved = [f"Results: {path}"]
+    if (draw := experiment.draw) is not None:
+        picture = save_picture(
+            lambda figure: draw(figure, came.results), path.with_suffix(".png")
+        )
+        saved.append(f"Picture: {picture}")
+    if not quiet:
+        print("\n".join(saved))
+
+
+def _file(name: str, command: Reproduce, out: Path) -> Path | None:
+    """Where the results go; None if nowhere."""
+    if command.out is None and command.json:
+        return None
+    return out / f"{title(name, cast(Scale, command.scale), command.stand_in)}.json"
+
+
+def _kept(came: Came, done: Sequence[Job]) -> str:
+    """The panels with their methods that none of the jobs trained."""
+    trained = {(job.part.panel, job.part.label) for job in done}
+    panels: dict[str, dict[str, None]] = {}
+    for trace in came.results.traces:
+        if (trace.panel, trace.label) not in trained:
+            panels.setdefault(trace.panel, {})[trace.label] = None
+    return "; ".join(f"{panel} ({', '.join(labels)})" for panel, labels in panels.items())
 
 
 def _finished_before(jobs: Sequence[Job], plan: Plan) -> str:
@@ -166,11 +196,6 @@ def what_is_left(plan: Plan, jobs: Sequence[Job], storage: Path) -> str:
     )
     before = f", {len(jobs) - len(left)} finished before" if len(left) < len(jobs) else ""
     return f"{len(jobs)} jobs{before}: about {in_hours(hours)} hours on 2 cores."
-
-
-def _draw(experiment: Experiment, came: Came, figure: object) -> None:
-    if experiment.draw is not None:
-        experiment.draw(figure, came.results)  # pyright: ignore[reportArgumentType]
 
 
 def _plan(name: str, experiment: Experiment, command: Reproduce) -> Plan:

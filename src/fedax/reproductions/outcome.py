@@ -15,7 +15,7 @@ from fedax.reproductions.common import Reproduction
 from fedax.reproductions.criteria import SMALL
 from fedax.reproductions.experiment import BEYOND, Criterion, Experiment, Outcome, Plan, Scale
 from fedax.reproductions.in_part import InPart, NotRunError, as_if_whole, missing_methods
-from fedax.reproductions.jobs import Job
+from fedax.reproductions.jobs import Job, jobs_of
 from fedax.reproductions.results import Results, as_json, from_json, kept, traces_of
 
 
@@ -39,8 +39,18 @@ class Came(NamedTuple):
 
     @property
     def title(self) -> str:
-        """Such as "reddi2021-table-1-small-stand-in", for files."""
-        return "-".join([self.name, self.scale, *["stand-in"] * self.stand_in])
+        """For files."""
+        return title(self.name, self.scale, self.stand_in)
+
+
+def title(name: str, scale: Scale, stand_in: bool) -> str:
+    """What the files of an experiment's plan are called.
+
+    Example:
+      >>> title("reddi2021-table-1", "small", stand_in=True)
+      'reddi2021-table-1-small-stand-in'
+    """
+    return "-".join([name, scale, *["stand-in"] * stand_in])
 
 
 def judged(
@@ -186,6 +196,34 @@ def gathered(
     seconds = sum(one["seconds"] for one in written)
     results = kept(Results(traces, experiment.by, maximise=experiment.maximise))
     return Came(name, scale, stand_in, results, seconds, made)
+
+
+def with_earlier(came: Came, earlier: Came, plan: Plan) -> Came:
+    """With the runs of an earlier file, of methods that were not run now.
+
+    Those that the plan trains for another number of rounds by now, or not at all, are left out. Of
+    the time that the earlier runs took, those that stay have their share by number.
+    """
+    rounds = {(job.part.panel, job.part.label): job.config.num_rounds
+              for job in jobs_of(plan.parts)}
+    now = {(trace.panel, trace.label) for trace in came.results.traces}
+    stay = [
+        trace for trace in earlier.results.traces
+        if (one := (trace.panel, trace.label)) in rounds.keys() - now
+        and (trace.diverged or trace.rounds == rounds[one])
+    ]
+    if not stay:
+        return came
+    order = [*rounds]
+    traces = sorted(
+        [*came.results.traces, *stay],
+        key=lambda one: (one.seed, order.index((one.panel, one.label))),
+    )
+    share = len(stay) / len(earlier.results.traces)
+    return came._replace(
+        results=Results(traces, came.results.by, maximise=came.results.maximise),
+        seconds=came.seconds + share * earlier.seconds,
+    )
 
 
 def _written(job: Job, storage: Path) -> dict[str, Any]:
