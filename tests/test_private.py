@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 from typing import Any, NamedTuple
 
 import dp_accounting
@@ -539,6 +540,11 @@ def test_the_command_line_says_what_is_guaranteed(tmp_path, capsys):
     assert run_command(["privacy", str(folder), "--json"]) == 0
     more = privacy.epsilon(2.0, 6, cohort_size=4, num_clients=20, delta=0.01)
     assert json.loads(capsys.readouterr().out)["epsilon"] == more
+    # Stopped in its first round: nothing has been told.
+    shutil.rmtree(folder / "checkpoints")
+    (folder / "metrics.jsonl").write_text("")
+    assert run_command(["privacy", str(folder), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["epsilon"] == 0
     assert run_command(["privacy", "--clients", "20"]) == 2
     assert "Give a run folder, or the population" in capsys.readouterr().err
 

@@ -26,6 +26,7 @@ from reproduction_runs import Trained
 
 PANEL = "MNIST by writers for EMNIST62"
 RUN = ("Server-only SGDm", "FedAvg SGDm", "Mime SGDm", "MimeLite SGDm")
+RATE = "client_learning_rate"
 METRICS = (
     "test_accuracy", "train_loss", "full_loss", "test_loss", "test_recall_at_5",
     "pseudo_gradient_norm", "boosted_share", "num_local_steps",
@@ -157,6 +158,7 @@ def test_methods_are_chosen_by_name(monkeypatch, capsys):
     assert said("P", "A") == ("Runs: 3 with 3 seeds, in P.", "Time: about 0.10 ")
     assert said("Q") == ("Runs: 3 with 3 seeds, in Q.", "Time: about 0.20 ")
     for only, sentence in ((["Q", "B"], "--only: Q has no method B."),
+                           (["P", "Q", "B"], "--only: Q has no method B."),
                            (["C"], "panel or method 'C'")):
         assert run_command(["reproduce", "made-up", "--only", *only]) == 2
         assert sentence in capsys.readouterr().err
@@ -195,38 +197,96 @@ def test_methods_run_one_after_the_other_come_to_the_whole(monkeypatch, capfd, t
     assert read(tmp_path / file).results.traces == whole.results.traces
 
 
+def came(seconds, date, runs, **grid):
+    """Runs of `method: (rounds, seeds, the round in which they diverged)`, for each value."""
+    traces = [
+        Trace("P", label, dict(zip(grid, values, strict=True)), seed, count, diverged, {}, {})
+        for seed in range(10) for label, (count, seeds, diverged) in runs.items()
+        for values in itertools.product(*grid.values()) if seed in seeds
+    ]
+    return Came("made-up", "small", False, Results(traces), seconds, {"date": date})
+
+
+def plan_of(*labels, **grid):
+    return Plan(tuple(
+        Part("P", label, "quadratics", "fedavg", settings={"num_rounds": 6}, grid=grid)
+        for label in labels
+    ), ".")
+
+
 @pytest.mark.quick
-def test_a_file_keeps_the_methods_that_were_not_run_again():
-    """They have their share of its time; not those that the plan trains otherwise by now."""
-    parts = [Part("P", label, "quadratics", "fedavg", settings={"num_rounds": 6})
-             for label in ("first", "second", "third")]
-    plan = Plan(parts, ".")
+def test_a_file_keeps_the_runs_that_were_not_made_again():
+    """Seed by seed; they have their share of the file's time, and the last run says the day."""
+    plan, three, two = plan_of("first", "second", "third"), range(3), range(2)
+    earlier = came(600.0, "2026-03-01", {"first": (6, two, 0), "third": (6, three, 0)})
+    now = with_earlier(
+        came(40.0, "2026-02-01", {"second": (6, two, 0), "third": (6, two, 0)}), earlier, plan)
+    assert [(trace.seed, trace.label) for trace in now.results.traces] == [
+        (0, "first"), (0, "second"), (0, "third"), (1, "first"), (1, "second"), (1, "third"),
+        (2, "third")]
+    assert now.seconds == 40.0 + 600.0 * 3 / 5
+    assert now.made == {"date": "2026-03-01"}
 
-    def came(seconds, **rounds):
-        traces = [Trace("P", label, {}, seed, count, 0, {}, {})
-                  for seed in range(2) for label, count in rounds.items()]
-        return Came("made-up", "small", False, Results(traces), seconds, {"date": str(seconds)})
+    again = came(40.0, "2026-02-01", {"first": (6, three, 0), "third": (6, three, 0)})
+    found = with_earlier(again, earlier, plan)
+    assert (found.results.traces, found.seconds, found.made) == (
+        again.results.traces, 40.0, again.made)
 
-    earlier = came(600.0, first=6, third=6)
-    now = with_earlier(came(40.0, second=6, third=6), earlier, plan)
-    assert [(trace.label, trace.seed) for trace in now.results.traces] == [
-        ("first", 0), ("second", 0), ("third", 0), ("first", 1), ("second", 1), ("third", 1)]
-    assert now.seconds == 40.0 + 600.0 / 2
-    assert now.made == {"date": "40.0"}
 
-    again = came(40.0, first=6, third=6)
-    assert with_earlier(again, earlier, plan) == again
-    for other in (came(600.0, second=5), came(600.0, gone=6)):  # too few rounds, no such method
-        assert with_earlier(again, other, plan) == again
+@pytest.mark.quick
+@pytest.mark.parametrize(("runs", "grid", "stays"), [
+    ({"first": (6, range(2), 0)}, {RATE: [0.1, 1.0]}, True),
+    ({"first": (3, range(2), 3)}, {RATE: [0.1, 1.0]}, True),  # all of them diverged
+    ({"first": (5, range(2), 0)}, {RATE: [0.1, 1.0]}, False),  # of a plan with fewer rounds
+    ({"gone": (6, range(2), 0)}, {RATE: [0.1, 1.0]}, False),
+    ({"first": (6, range(2), 0)}, {RATE: [0.1, 3.0]}, False),
+    ({"first": (6, range(2), 0)}, {"momentum": [0.1, 1.0]}, False),
+])
+def test_a_method_that_the_plan_trains_otherwise_is_left_out_whole(runs, grid, stays):
+    """Its diverged runs, which might be of either plan, too: they alone would say it diverged."""
+    earlier = came(600.0, "2026-01-01", runs, **grid)
+    mixed = earlier._replace(results=Results([
+        *earlier.results.traces,
+        *came(0.0, "", {label: (3, [5], 3) for label in runs}, **grid).results.traces]))
+    now = came(40.0, "2026-02-01", {"second": (6, range(2), 0)}, **{RATE: [0.1]})
+    for file in (earlier, mixed):
+        found = with_earlier(now, file, plan_of("first", "second", **{RATE: (0.1, 1.0)}))
+        assert len(found.results.traces) == 2 + len(file.results.traces) * stays
+
+
+FILES = sorted(build.RESULTS.glob("*.json"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_methods_may_have_different_numbers_of_seeds(path):
+    """They are compared on those that both have; and no run of a file is lost to its own plan."""
+    file = read(path)
+    entry, traces = EXPERIMENTS[file.name], file.results.traces
+    plan = entry.plan(file.scale, file.stand_in)
+    first, last = traces[0], max(trace.seed for trace in traces)
+    fewer = [trace for trace in traces
+             if (trace.panel, trace.label, trace.seed) != (first.panel, first.label, last)]
+    results = Results(fewer, file.results.by, maximise=file.results.maximise)
+    assert len(judged(entry, results, plan)) == len(judged(entry, file.results, plan))
+    assert len(entry.tables(results)) == len(entry.tables(file.results))
+
+    alone = Results([trace for trace in traces if trace.label == first.label], file.results.by,
+                    maximise=file.results.maximise)
+    whole = with_earlier(file._replace(results=alone), file, plan).results.traces
+    assert sorted(map(str, whole)) == sorted(map(str, traces))
 
 
 @pytest.mark.quick
 def test_a_damaged_file_of_results_is_named_before_anything_is_trained(tmp_path, capsys):
-    (tmp_path / "charles2020-table-5-small-stand-in.json").write_text("{}")
+    file = tmp_path / "charles2020-table-5-small-stand-in.json"
     line = ["reproduce", "charles2020-table-5", "--stand-in", "--out", str(tmp_path)]
-    assert run_command(line) == 1
-    assert "is not what fedax reproduce writes: 'runs'" in capsys.readouterr().err
-    assert not (tmp_path / "runs").exists()
+    for text in ("{}", '{"runs": [{"seed": 0, "final": null, "last": {}}]}'):
+        file.write_text(text)
+        assert run_command(line) == 1
+        said = capsys.readouterr().err
+        assert "is not what fedax reproduce writes: " in said
+        assert "Move it away to begin a new one." in said
+        assert not (tmp_path / "runs").exists()
 
 
 @pytest.mark.quick

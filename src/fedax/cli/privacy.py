@@ -56,7 +56,7 @@ def _of_run(command: Privacy) -> dict[str, Any]:
         )
     # Rounds after the last checkpoint have told something, too.
     told = [metrics["round"] for metrics in read_metrics(command.run)[-1:]]
-    return mechanism.guarantee(max(int(restored.state.server_state.round_index), *told))
+    return mechanism.guarantee(max([int(restored.state.server_state.round_index), *told]))
 
 
 def _computed(command: Privacy) -> dict[str, Any]:

@@ -33,6 +33,7 @@ from fedax.reproductions.outcome import (
     with_earlier,
     write,
 )
+from fedax.reproductions.results import Trace
 from fedax.reproductions.workers import Trained, train_all
 from fedax.tasks.registry import TASKS
 from fedax.tasks.renamed import new_reproduction, warn_if_renamed
@@ -103,7 +104,8 @@ def _train(name: str, experiment: Experiment, command: Reproduce) -> None:
     storage = command.storage or out / "runs"
     jobs = list(jobs_of(there.parts))
     file = _file(name, command, out)
-    earlier = read(file) if file and file.exists() else None
+    if file and file.exists():
+        read(file)  # a damaged one is named before anything is trained
 
     def show(trained: Trained) -> None:
         part = trained.job.part
@@ -136,17 +138,21 @@ def _train(name: str, experiment: Experiment, command: Reproduce) -> None:
     came = gathered(
         name, experiment, cast(Scale, command.scale), command.stand_in, done, storage
     )
-    if earlier is not None:
+    said = []
+    if file and file.exists():  # what others wrote meanwhile is there, too
+        earlier = read(file)
         came = with_earlier(came, earlier, whole)
-        if not command.json and (stay := _kept(came, done)):
-            print(f"The results include what {file} has of {stay}.")
+        said = _kept(came, done, earlier, file)
+    saved = [] if file is None else _save(experiment, came, out)
+    if not command.json and said:
+        print("\n".join(said))
     _say(experiment, came, command)
-    if file is not None:
-        _save(experiment, came, out, quiet=command.json)
+    if not command.json:
+        print("\n".join(saved))
 
 
-def _save(experiment: Experiment, came: Came, out: Path, *, quiet: bool) -> None:
-    """Writes the results and the picture, and says where."""
+def _save(experiment: Experiment, came: Came, out: Path) -> list[str]:
+    """Writes the results and the picture; sentences that say where."""
     path = write(came, out)
     saved = [f"Results: {path}"]
     if (draw := experiment.draw) is not None:
@@ -154,8 +160,7 @@ def _save(experiment: Experiment, came: Came, out: Path, *, quiet: bool) -> None
             lambda figure: draw(figure, came.results), path.with_suffix(".png")
         )
         saved.append(f"Picture: {picture}")
-    if not quiet:
-        print("\n".join(saved))
+    return saved
 
 
 def _file(name: str, command: Reproduce, out: Path) -> Path | None:
@@ -165,13 +170,31 @@ def _file(name: str, command: Reproduce, out: Path) -> Path | None:
     return out / f"{title(name, cast(Scale, command.scale), command.stand_in)}.json"
 
 
-def _kept(came: Came, done: Sequence[Job]) -> str:
-    """The panels with their methods that none of the jobs trained."""
-    trained = {(job.part.panel, job.part.label) for job in done}
+def _kept(came: Came, done: Sequence[Job], earlier: Came, file: Path) -> list[str]:
+    """Sentences on the runs of an earlier file that stay, and on methods that do not."""
+    trained = {(job.part.panel, job.part.label, job.seed) for job in done}
+    stay = [trace for trace in came.results.traces
+            if (trace.panel, trace.label, trace.seed) not in trained]
+    there = {(trace.panel, trace.label) for trace in came.results.traces}
+    gone = [trace for trace in earlier.results.traces if (trace.panel, trace.label) not in there]
+    said = [f"The results include what {file} has of {_methods(stay)}."] if stay else []
+    if gone:
+        said.append(
+            f"Left out of {file}: {_methods(gone)}, which this plan trains otherwise or not at all."
+        )
+    return said
+
+
+def _methods(traces: Sequence[Trace]) -> str:
+    """Panels with their methods.
+
+    Example:
+      >>> _methods([Trace("P", label, {}, 0, 1, 0, {}, {}) for label in "AB"])
+      'P (A, B)'
+    """
     panels: dict[str, dict[str, None]] = {}
-    for trace in came.results.traces:
-        if (trace.panel, trace.label) not in trained:
-            panels.setdefault(trace.panel, {})[trace.label] = None
+    for trace in traces:
+        panels.setdefault(trace.panel, {})[trace.label] = None
     return "; ".join(f"{panel} ({', '.join(labels)})" for panel, labels in panels.items())
 
 
@@ -229,10 +252,13 @@ def _chosen(plan: Plan, command: Reproduce) -> Plan:
         if name not in plan.panels and name not in labels:
             raise ConfigError(unknown("panel or method", name, [*plan.panels, *labels]))
     chosen = plan.of(command.only)
+    methods = [name for name in command.only if name not in plan.panels]
     for name in command.only:
-        if name not in plan.panels and name not in {part.label for part in chosen.parts}:
+        if name in methods and name not in {part.label for part in chosen.parts}:
             panels = [one for one in command.only if one in plan.panels]
             raise ConfigError(f"--only: {', '.join(panels)} has no method {name}.")
+        if name in plan.panels and name not in chosen.panels:
+            raise ConfigError(f"--only: {name} has no method {' or '.join(methods)}.")
     if command.seeds is None:
         return chosen
     _check_count("--seeds", command.seeds)

@@ -161,7 +161,7 @@ def _results(runs: Sequence[Run]) -> str:
     tests = sorted(tests, key=lambda name: not name.startswith(TEST))
     own = [name for name in tests if "_own_" in name]
     metrics = [*(name for name in tests if name not in own), *(["train_loss"] if losses else [])]
-    if not metrics:
+    if not metrics and not own:
         return ""
     found = results_table(runs, metrics[:MOST_METRICS] + own[:MOST_METRICS])
     return f"<h2>Results</h2>\n{found.html()}\n"

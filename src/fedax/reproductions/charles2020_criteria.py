@@ -16,7 +16,7 @@ from fedax.reproductions.charles2020_plans import (
 )
 from fedax.reproductions.criteria import ahead, along, between, seed_by_seed
 from fedax.reproductions.experiment import Criterion, Outcome, name_of
-from fedax.reproductions.results import Results, spread
+from fedax.reproductions.results import Results, paired, spread
 
 # "Initially" and "few rounds" are this share of the rounds.
 FIRST = 0.25
@@ -49,7 +49,11 @@ def least(reads: Sequence[Read]) -> Read:
 
 def above(read: Read, other: Read) -> Read:
     """Reads by what share losses are above others."""
-    return lambda results: read(results) / other(results) - 1
+    def share(results: Results) -> np.ndarray:
+        own, lower = paired(read(results), other(results))
+        return own / lower - 1
+
+    return share
 
 
 def less(read: Read) -> Read:
@@ -199,7 +203,7 @@ def figure_4(results: Results) -> Sequence[Criterion]:
 
 def _share_below(panel: str, lower: str, higher: str) -> Read:
     def read(results: Results) -> np.ndarray:
-        values = [results.curve(panel, label, LOSS)[1] for label in (lower, higher)]
+        values = paired(*(results.curve(panel, label, LOSS)[1] for label in (lower, higher)))
         length = min(of.shape[1] for of in values)
         if not length:
             return np.array([np.nan])
@@ -292,7 +296,7 @@ def _beaten(panel: str, rates: Sequence[float]) -> Criterion:
 def _range(reads: Sequence[Read]) -> Read:
     """Reads by what share the highest of some losses is above the lowest, by means over seeds."""
     def read(results: Results) -> np.ndarray:
-        values = sorted((one(results) for one in reads), key=np.mean)
+        values = sorted(paired(*(one(results) for one in reads)), key=np.mean)
         return values[-1] / values[0] - 1
 
     return read
@@ -325,7 +329,11 @@ def _by_yogi(panel: str, rates: Sequence[float]) -> Iterator[Criterion]:
 
 
 def _gap(read: Callable[[str, str], Read], panel: str, label: str, other: str) -> Read:
-    return lambda results: read(panel, label)(results) - read(panel, other)(results)
+    def gap(results: Results) -> np.ndarray:
+        own, its = paired(read(panel, label)(results), read(panel, other)(results))
+        return own - its
+
+    return gap
 
 
 def losses(results: Results, panel: str, label: str) -> list[str]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from fedax.reproductions.experiment import Criterion, Outcome
-from fedax.reproductions.results import Results, spread
+from fedax.reproductions.results import Results, paired, spread
 
 # What is said of a difference that several seeds do not settle.
 SMALL = "less than its spread"
@@ -95,10 +96,10 @@ def throughout(
         return np.array([np.where(whole, sign * part.mean(1), np.nan) for part in parts])
 
     def judge(results: Results) -> Outcome:
-        mine, best = quarters(results, ours), np.full((1, 1), np.nan)
-        for label in others:
-            best = np.fmax(best, quarters(results, label))
-        gaps = mine - best
+        every = [quarters(results, label) for label in others]
+        known = [one for one in every if not np.isnan(one).all()]
+        mine, *rest = paired(quarters(results, ours), *known, axis=1)
+        gaps = mine - functools.reduce(np.fmax, rest, np.nan)
         if np.isnan(gaps).any():
             return Outcome(f"{ours} or one of {', '.join(others)} diverged, or was not measured",
                            False)
@@ -193,8 +194,8 @@ def between(
 def seed_by_seed(criterion: Criterion) -> Criterion:
     """A criterion that says, too, whether each seed alone comes to the same.
 
-    For what is no mean of numbers, such as which setting is the best. The seeds are those of the
-    panel that its statement begins with.
+    For what is no mean of numbers, such as which setting is the best. The seeds are those that all
+    methods have of the panel that its statement begins with.
     """
     panel = criterion.statement.partition(":")[0]
 
@@ -207,8 +208,12 @@ def seed_by_seed(criterion: Criterion) -> Criterion:
 
     def judge(results: Results) -> Outcome:
         found = criterion.judge(results)
-        seeds = {trace.seed for trace in results.traces if trace.panel == panel}
-        alone = [agrees(results, seed) for seed in seeds]
+        seeds: dict[str, set[int]] = {}
+        for trace in results.traces:
+            if trace.panel == panel:
+                seeds.setdefault(trace.label, set()).add(trace.seed)
+        common = set.intersection(*seeds.values()) if seeds else ()
+        alone = [agrees(results, seed) for seed in common]
         if alone.count(found.agrees) == len(alone):
             return found
         words = f"{found.measured} ({SMALL}: of {len(alone)} seeds alone {sum(alone)} agree)"
@@ -249,7 +254,8 @@ def gains_more(
         diverged = [label for label, values in final.items() if np.isnan(values).any()]
         if diverged:
             return Outcome(f"{diverged[0]} diverged", False)
-        gains = [final[pair[0]] - final[pair[1]] for pair in (more, less)]
+        values = dict(zip(final, paired(*final.values()), strict=True))
+        gains = [values[pair[0]] - values[pair[1]] for pair in (more, less)]
         return Outcome(
             f"{spread(gains[0])} and {spread(gains[1])}, so {gained(gains[0] - gains[1])}",
             bool(gains[0].mean() > gains[1].mean()),
@@ -264,6 +270,7 @@ def gains_more(
 
 def range_of(values: Sequence[np.ndarray]) -> np.ndarray:
     """The best of some values [seeds] less the worst of them, both by their means."""
+    values = paired(*values)
     return max(values, key=np.mean) - min(values, key=np.mean)
 
 

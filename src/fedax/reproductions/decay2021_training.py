@@ -24,7 +24,7 @@ from fedax.reproductions.decay2021_plans import (
 )
 from fedax.reproductions.drawing import keep_in_sight, mark_published
 from fedax.reproductions.experiment import Criterion, Experiment, Outcome, name_of
-from fedax.reproductions.results import LAST, POINTS, Results, spread
+from fedax.reproductions.results import LAST, POINTS, Results, paired, spread
 from fedax.rounds.style import legend, line_style, tidy
 
 if TYPE_CHECKING:  # matplotlib is slow to import, and only drawing needs it
@@ -173,8 +173,9 @@ def _of_panel(panel: str, counts: Sequence[int]) -> Iterator[Criterion]:
         yield at_a_plateau(criteria.between(
             f"{panel}, (b): decaying gamma could not improve over constant gamma. Agrees if the "
             "highest recall over all K is at most 1 point higher.",
-            lambda results: _top(panel, counts, RATE)(results)
-            - _top(panel, counts, CONSTANT)(results), -np.inf, 1.0,
+            lambda results: np.subtract(*paired(
+                _top(panel, counts, RATE)(results), _top(panel, counts, CONSTANT)(results)
+            )), -np.inf, 1.0,
         ), panel, of([RATE, CONSTANT], counts))
         for scheme in (CONSTANT, RATE):
             yield at_a_plateau(criteria.ahead(
@@ -186,7 +187,7 @@ def _of_panel(panel: str, counts: Sequence[int]) -> Iterator[Criterion]:
     yield at_a_plateau(criteria.ahead(
         f"{panel}, (a): but final test accuracy is harmed by higher K. Agrees if the mean over the "
         f"last 100 rounds with the best smaller K is above that with K = {many}, in per cent.",
-        lambda results: np.max([final(results, k) for k in counts[:-1]], axis=0),
+        lambda results: np.max(paired(*(final(results, k) for k in counts[:-1])), axis=0),
         lambda results: final(results, many),
     ), panel, of([CONSTANT], counts))
     for letter, scheme in (("b", RATE), ("c", STEPS)):
@@ -200,7 +201,9 @@ def _of_panel(panel: str, counts: Sequence[int]) -> Iterator[Criterion]:
 
 def _top(panel: str, counts: Sequence[int], scheme: str) -> Callable[[Results], np.ndarray]:
     """Reads the highest accuracy of a scheme over all K."""
-    return lambda results: np.max([highest(panel, k, scheme)(results) for k in counts], axis=0)
+    return lambda results: np.max(
+        paired(*(highest(panel, k, scheme)(results) for k in counts)), axis=0
+    )
 
 
 def table_1_tables(results: Results) -> list[Table]:

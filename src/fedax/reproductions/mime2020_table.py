@@ -11,7 +11,7 @@ from fedax.reproductions import criteria
 from fedax.reproductions.experiment import Criterion, Experiment, Part, Plan, Scale, name_of
 from fedax.reproductions.partial import Partial
 from fedax.reproductions.published import beside
-from fedax.reproductions.results import LAST, Results, spread
+from fedax.reproductions.results import LAST, Results, paired, spread
 
 METHODS, BASES = ("FedAvg", "Mime", "MimeLite"), ("SGD", "SGDm", "Adam")
 LOGISTIC, CNN = "EMNIST62 logistic", "EMNIST62 CNN"
@@ -191,9 +191,9 @@ def table_3_tables(results: Results) -> list[Table]:
 def _lead(results: Results, panel: str, method: str, base: str) -> str:
     if not {f"{method} {base}", f"FedAvg {base}"} <= {*results.labels(panel)}:
         return "not run"
-    own, other = (
+    own, other = paired(*(
         results.final(panel, f"{one} {base}", "test_accuracy") for one in (method, "FedAvg")
-    )
+    ))
     return f"measured {spread(own - other, 2, 100)}"
 
 

@@ -16,7 +16,14 @@ from fedax.reproductions.criteria import SMALL
 from fedax.reproductions.experiment import BEYOND, Criterion, Experiment, Outcome, Plan, Scale
 from fedax.reproductions.in_part import InPart, NotRunError, as_if_whole, missing_methods
 from fedax.reproductions.jobs import Job, jobs_of
-from fedax.reproductions.results import Results, as_json, from_json, kept, traces_of
+from fedax.reproductions.results import (
+    Results,
+    Trace,
+    as_json,
+    from_json,
+    kept,
+    traces_of,
+)
 
 
 class Came(NamedTuple):
@@ -199,30 +206,43 @@ def gathered(
 
 
 def with_earlier(came: Came, earlier: Came, plan: Plan) -> Came:
-    """With the runs of an earlier file, of methods that were not run now.
+    """With the runs of an earlier file that were not made again, seed by seed.
 
-    Those that the plan trains for another number of rounds by now, or not at all, are left out. Of
-    the time that the earlier runs took, those that stay have their share by number.
+    A method stays whole or not at all: if the plan trains it with other rounds or another grid by
+    now, it is left out. Of the time that the earlier runs took, those that stay have their share by
+    number.
     """
-    rounds = {(job.part.panel, job.part.label): job.config.num_rounds
-              for job in jobs_of(plan.parts)}
-    now = {(trace.panel, trace.label) for trace in came.results.traces}
+    parts: dict[tuple[str, str], list[Job]] = {}
+    for job in jobs_of(plan.parts):
+        parts.setdefault((job.part.panel, job.part.label), []).append(job)
+    methods: dict[tuple[str, str], list[Trace]] = {}
+    for trace in earlier.results.traces:
+        methods.setdefault((trace.panel, trace.label), []).append(trace)
+    now = {(trace.panel, trace.label, trace.seed) for trace in came.results.traces}
     stay = [
-        trace for trace in earlier.results.traces
-        if (one := (trace.panel, trace.label)) in rounds.keys() - now
-        and (trace.diverged or trace.rounds == rounds[one])
+        trace for one, traces in methods.items()
+        if all(any(_is_of(job, trace) for job in parts.get(one, ())) for trace in traces)
+        for trace in traces if (*one, trace.seed) not in now
     ]
-    if not stay:
-        return came
-    order = [*rounds]
+    order = [*parts]
     traces = sorted(
         [*came.results.traces, *stay],
         key=lambda one: (one.seed, order.index((one.panel, one.label))),
     )
-    share = len(stay) / len(earlier.results.traces)
+    share = len(stay) / max(len(earlier.results.traces), 1)
+    last = max((came, earlier) if stay else (came,), key=lambda one: one.made.get("date", ""))
     return came._replace(
         results=Results(traces, came.results.by, maximise=came.results.maximise),
-        seconds=came.seconds + share * earlier.seconds,
+        seconds=came.seconds + share * earlier.seconds, made=last.made,
+    )
+
+
+def _is_of(job: Job, trace: Trace) -> bool:
+    """Whether a run is one of those that a job makes, its seed aside."""
+    grid, rounds = job.part.grid, job.config.num_rounds
+    ends = trace.rounds <= rounds if trace.diverged else trace.rounds == rounds
+    return ends and trace.values.keys() == grid.keys() and all(
+        value in grid[key] for key, value in trace.values.items()
     )
 
 
@@ -271,10 +291,12 @@ def read(path: Path) -> Came:
         found = json.loads(path.read_text("utf-8"))
         traces = from_json([_known(row) for row in found["runs"]])
         results = Results(traces, found["by"], maximise=found["maximise"])
-        return Came(found["name"], found["scale"], found["stand_in"], results, found["seconds"],
-                    found["made"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise RunError(f"{path} is not what fedax reproduce writes: {error}.") from None
+        return Came(found["name"], found["scale"], found["stand_in"], results,
+                    float(found["seconds"]), dict(found["made"]))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise RunError(
+            f"{path} is not what fedax reproduce writes: {error}. Move it away to begin a new one."
+        ) from None
 
 
 def _finite(value: Any) -> Any:
@@ -291,7 +313,7 @@ def _known(row: Mapping[str, Any]) -> dict[str, Any]:
         name: {key: math.nan if value is None else value for key, value in row[name].items()}
         for name in ("final", "last")
     }
-    return {**row, **numbers}
+    return {**row, **numbers, "seed": int(row["seed"])}
 
 
 def described_computation(name: str, reproduction: Reproduction) -> str:

@@ -21,7 +21,7 @@ from fedax.reproductions.reddi2021_parts import (
     hours,
     row_of,
 )
-from fedax.reproductions.results import Results
+from fedax.reproductions.results import Results, paired
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -116,7 +116,9 @@ def _scaffold_behind(panel: str) -> Criterion:
     sign = -row.scale if row.scale > 100 else row.scale
 
     def lowest(results: Results) -> np.ndarray:
-        return np.min([sign * results.final(panel, label, row.metric) for label in others], 0)
+        return np.min(paired(*(
+            sign * results.final(panel, label, row.metric) for label in others
+        )), 0)
 
     return criteria.ahead(
         f"{panel}: SCAFFOLD performs comparably to or worse than Avg and the adaptive methods. "

@@ -402,7 +402,8 @@ def figure_4_criteria(results: Results) -> Sequence[Criterion]:
 def figure_4_tables(results: Results) -> list[Table]:
     """The slopes."""
     rows = [
-        [panel, *(f"{slope(results, panel, label):.2f}" for label in METHODS)]
+        [panel, *(f"{slope(results, panel, label):.2f}" if label in results.labels(panel) else
+                  "not run" for label in METHODS)]
         for panel in results.panels
     ]
     title = (

@@ -364,6 +364,19 @@ def kept(results: Results) -> Results:
     return Results(from_json(as_json(results)), results.by, maximise=results.maximise)
 
 
+def paired(*values: np.ndarray, axis: int = 0) -> list[np.ndarray]:
+    """Arrays of methods with as many seeds as all of them have.
+
+    Seeds are run in order, so the first ones are the same.
+
+    Example:
+      >>> paired(np.array([1.0, 2.0, 3.0]), np.array([4.0, 5.0]))
+      [array([1., 2.]), array([4., 5.])]
+    """
+    least = min(array.shape[axis] for array in values)
+    return [array.take(range(least), axis) for array in values]
+
+
 def from_json(rows: Iterable[Mapping[str, Any]]) -> list[Trace]:
     """The runs of a file."""
     return [Trace(**row) for row in rows]
