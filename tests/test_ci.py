@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from test_rooms import QUICK
+
 pytestmark = pytest.mark.quick
 
 ROOT = Path(__file__).parent.parent
@@ -73,12 +75,17 @@ def test_it_stops_where_something_fails():
     assert " || true" not in RUN
 
 
-def test_the_newest_python_tries_a_file_of_each_room():
-    (line,) = re.findall(r"rooms=\$\((.*)\)\n", RUN)
+def test_the_newest_python_tries_a_file_of_each_room_and_all_internals():
+    start = RUN.index("files=$(")
+    command = RUN[start:RUN.index("sort -u)", start)] + "sort -u); echo $files"
     done = subprocess.run(
-        [shutil.which("bash"), "-euc", line.replace("python -c", f"{sys.executable} -c")],
+        [shutil.which("bash"), "-euc", command.replace("python -c", f"{sys.executable} -c")],
         capture_output=True, text=True, check=True, timeout=60, cwd=ROOT,
     )
     files = done.stdout.split()
-    assert len(files) > 20
+    assert {f"tests/{name}.py" for name in QUICK.values()} <= set(files)
+    internals = {f"tests/{path.name}" for path in (ROOT / "tests").glob("test_*.py")
+                 if "mark.internals" in path.read_text("utf-8")}
+    assert len(internals) > 10
+    assert internals <= set(files)
     assert all((ROOT / file).is_file() for file in files)
