@@ -13,6 +13,7 @@ import zipfile
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ import pytest
 import fedax
 from fedax.experiment import checkpoint, folder, run, sources
 from fedax.experiment.checkpoint import CheckpointError, read_latest, restore_latest
-from fedax.experiment.config import load_config
+from fedax.experiment.config import load_config, resolve
 from fedax.experiment.display import Display
 from fedax.experiment.errors import ConfigError
 from fedax.experiment.folder import RunError, new_folder
@@ -505,6 +506,22 @@ def test_names_in_a_configuration_are_text(tmp_path, key, name):
     with pytest.raises(ConfigError, match=f"{key} in .* must be a name, but is ") as error:
         load_config(folder / "config.json")
     assert len(str(error.value)) < 400
+
+
+def test_a_preset_of_an_older_fedax_is_a_word_in_a_folder(tmp_path, registry):
+    """Every setting is recorded, so a preset that was renamed since does not keep from going on."""
+    whole = run.start(config(num_rounds=4), tmp_path / "whole")
+    old = run.start(config(num_rounds=2), tmp_path / "old")
+    said = json.loads((old / "config.json").read_text())
+    (old / "config.json").write_text(json.dumps(said | {"preset": "paper"}))
+    run.resume(old, 4)
+    for found, wanted in zip(
+        jax.tree.leaves(fedax.load_run(old).params), jax.tree.leaves(fedax.load_run(whole).params),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(found, wanted)
+    with pytest.raises(ConfigError, match="Unknown preset 'paper' of task "):
+        resolve(config_file=old / "config.json")
 
 
 # -------------------------------------------------------------------------------------- folders

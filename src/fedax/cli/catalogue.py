@@ -36,7 +36,6 @@ from fedax.experiment.settings import Setting
 from fedax.experiment.sources import Source
 from fedax.measures.communication import communication
 from fedax.tasks.registry import DATASETS, TASKS, load_task, presets
-from fedax.tasks.renamed import new_model
 
 Row = dict[str, Any]
 
@@ -117,8 +116,7 @@ def _task(item: Item, settings: bool) -> Row:
     row = {
         "name": item.text,
         "description": info.description if info else _description(item),
-        "models": [model for model in info.models if new_model(item.name, model) == model]
-        if info else [],
+        "models": list(info.models) if info else [],
         "presets": list(presets(item.name)) if info else [],
         "dataset": info.dataset if info else "",
         "from": item.origin,

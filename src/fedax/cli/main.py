@@ -5,15 +5,13 @@ Exit status: 0 done, 1 a failure explained in one line, 2 a wrong command line.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import errno
 import os
 import re
 import sys
 import traceback
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType
@@ -52,7 +50,6 @@ from fedax.experiment.values import log_names
 from fedax.outside.text import Told
 from fedax.report.picture import require_format, save_picture
 from fedax.report.tables import print_json, print_tables
-from fedax.tasks.renamed import RenamedWarning
 from fedax.theory.errors import TheoryError
 from fedax.validate import check_count, so_many
 
@@ -90,26 +87,8 @@ def _others_may_speak() -> bool:
 
 def run_command(arguments: list[str]) -> int:
     """Runs a command line and returns its exit status."""
-    with terminal.escaping(), _in_one_line():
+    with terminal.escaping():
         return _run_command(arguments)
-
-
-@contextlib.contextmanager
-def _in_one_line() -> Iterator[None]:
-    """Warnings of old names are lines of the command's, each once."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("always", RenamedWarning)
-        show, said = warnings.showwarning, set[str]()
-
-        def show_once(message: Warning | str, category: type[Warning], *rest: Any) -> None:
-            if not issubclass(category, RenamedWarning):
-                show(message, category, *rest)
-            elif str(message) not in said:
-                said.add(str(message))
-                print(f"fedax: {message}", file=sys.stderr)
-
-        warnings.showwarning = show_once
-        yield
 
 
 def _run_command(arguments: list[str]) -> int:

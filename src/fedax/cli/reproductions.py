@@ -36,7 +36,6 @@ from fedax.reproductions.outcome import (
 from fedax.reproductions.results import Trace
 from fedax.reproductions.workers import Trained, train_all
 from fedax.tasks.registry import TASKS
-from fedax.tasks.renamed import new_reproduction, warn_if_renamed
 from fedax.validate import check_count, unknown
 
 OUT = Path("fedax-reproductions")
@@ -54,8 +53,6 @@ def reproduce(command: Reproduce) -> None:
     name = command.name
     if name is None:
         raise ConfigError("fedax reproduce needs a name; fedax reproduce --list shows them.")
-    if new_reproduction(name) in {**REPRODUCTIONS, **EXPERIMENTS}:
-        name = warn_if_renamed("reproduction", name, new_reproduction(name))
     if name in EXPERIMENTS:
         _train(name, EXPERIMENTS[name], command)
         return

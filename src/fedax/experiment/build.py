@@ -21,7 +21,6 @@ from fedax.mistakes.errors import kind_of
 from fedax.outside.paths import expanded
 from fedax.rounds.checks import require_task
 from fedax.tasks.registry import TASKS, load_task
-from fedax.tasks.renamed import new_model
 from fedax.validate import check_choice, unknown
 
 RATES = ("client_learning_rate", "server_learning_rate")
@@ -113,8 +112,7 @@ def task_settings(name: str, source: Source | None = None) -> dict[str, Setting]
     if source is None:
         info = TASKS[name]
         meaning = "one of the task's models."
-        now = [model for model in info.models if new_model(name, model) == model]
-        model = Setting("model", Literal[*now], now[0], meaning)
+        model = Setting("model", Literal[*info.models], info.models[0], meaning)
         first = next(iter(signature_of(info.load).parameters))
         own = _unchecked(settings_of(info.load, (first,)))
         return {"model": model, **own, VALIDATION.name: VALIDATION}

@@ -21,7 +21,7 @@ from fedax.experiment.build import (
 )
 from fedax.experiment.errors import ConfigError
 from fedax.experiment.folder import drop_defaults, resume_command
-from fedax.experiment.presets import check_preset, current_preset, default_algorithm, preset_values
+from fedax.experiment.presets import default_algorithm, preset_values
 from fedax.experiment.settings import Setting, entries, section
 from fedax.experiment.sources import Source
 from fedax.experiment.values import log_names
@@ -205,7 +205,7 @@ def _preset(names: Mapping[str, Any], asked: str | None) -> str:
     if not isinstance(asked, str | None):
         raise ConfigError(f"preset must be a name, but is {quoted(asked)}.")
     if names["task_source"] is None or asked == "none":
-        return current_preset(names["task"], asked or RunConfig.preset)
+        return asked or RunConfig.preset
     if asked is not None:
         raise ConfigError(
             f"Your own task {names['task']} does not have presets, so --preset {asked} is unknown. "
@@ -288,7 +288,6 @@ def load_config(path: Path, *, force: bool = False, cure: str | None = None) -> 
     names |= {
         key: sources.from_record(values.pop(key, None), f"{key} in {path}") for key in SOURCES
     }
-    names["preset"] = current_preset(names["task"], names["preset"], warn=False)
     config = RunConfig(**names)
     if not force:
         by_force = f"{resume_command(path.parent)} --force"
@@ -337,7 +336,6 @@ def run_settings() -> dict[str, Setting]:
 def _check_names(config: RunConfig) -> None:
     if config.task_source is None:
         require_choice("task", config.task, TASKS)
-        check_preset(config.task, config.preset)
     algorithm_parts(config.algorithm, config.algorithm_source)
 
 

@@ -9,19 +9,9 @@ from fedax.experiment.build import algorithm_parts, algorithm_settings
 from fedax.experiment.errors import ConfigError
 from fedax.experiment.sources import Source
 from fedax.tasks.registry import SHARED, TASKS, TaskInfo, presets
-from fedax.tasks.renamed import new_preset, warn_if_renamed
 from fedax.validate import quoted
 
 CHOOSE = "use --preset none and --set to choose every setting yourself"
-
-
-def current_preset(task: str, preset: str, *, warn: bool = True) -> str:
-    """The preset's name, or the new one of a preset whose old name this is, with a warning."""
-    found = presets(task) if task in TASKS else {}
-    new = preset if preset in found else new_preset(task, preset)
-    if new == preset or new not in found:
-        return preset
-    return warn_if_renamed("preset", preset, new) if warn else new
 
 
 def check_preset(task: str, preset: str) -> None:
@@ -57,10 +47,11 @@ def preset_values(
       source: where it comes from if it is a user's, which no preset knows.
 
     Raises:
-      ConfigError: if the preset does not have settings for the algorithm.
+      ConfigError: if the preset is unknown, or does not have settings for the algorithm.
     """
     if preset == "none":
         return {}
+    check_preset(task, preset)
     tables = presets(task)[preset]
     *wrappers, base = algorithm_parts(algorithm, source)
     own = {} if source else tables.get(base)

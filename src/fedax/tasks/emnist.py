@@ -19,7 +19,7 @@ from fedax.models.preprocessing import framed, preprocessed, scaled
 from fedax.models.preprocessing import inverted as turned
 from fedax.tasks.populations import sampled, split_again
 
-MODELS = ("cnn", "mcmahan", "decay2021", "mlp", "logistic", "decayk")
+MODELS = ("cnn", "mcmahan", "decay2021", "mlp", "logistic")
 
 
 def load(
@@ -78,7 +78,6 @@ def _recognition(name: str, inverted: bool) -> Model:
         "cnn": image_cnn,
         "mcmahan": pooled_cnn,
         "decay2021": smaller,
-        "decayk": smaller,  # its name until 0.24: fedax.tasks.renamed
         "mlp": mlp_classifier,
         "logistic": logistic_regression,
     }

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from fedax.data.task import Task
-from fedax.tasks import cifar, emnist, mnist, quadratics, renamed, shakespeare, stackoverflow
+from fedax.tasks import cifar, emnist, mnist, quadratics, shakespeare, stackoverflow
 from fedax.tasks import tables as own_tables
 from fedax.validate import check_choice, plain_options, unknown_option
 
@@ -73,7 +73,6 @@ def load_task(name: str, model: str | None = None, **settings: Any) -> Task:
     if model is None:
         model = info.models[0]
     check_choice(f"model of the task {name}", model, info.models)
-    renamed.warn_if_renamed(f"model of the task {name}", model, renamed.new_model(name, model))
     known = [*inspect.signature(info.load).parameters][1:]
     validation = settings.pop("validation", None)
     for setting in settings:

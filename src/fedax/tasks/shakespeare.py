@@ -23,7 +23,6 @@ MODELS: Mapping[str, Callable[[], Model]] = {
     "reddi2021": lambda: character_lstm(256, 2),
     "gru": lambda: character_lstm(256, 2, cell="gru"),
     "mlp": lambda: character_mlp(context=4, hidden_sizes=(128,)),
-    "paper": lambda: character_lstm(256, 2),  # reddi2021 until 0.24: fedax.tasks.renamed
 }
 
 

@@ -11,7 +11,6 @@ from fedax.data.task import Task
 from fedax.experiment.build import find_algorithm, find_task
 from fedax.experiment.config import RunConfig, resolve, with_settings
 from fedax.experiment.errors import ConfigError
-from fedax.experiment.presets import current_preset
 from fedax.rounds.stopping import Goal
 from fedax.sweeps.choosing import PAPER_RULE, Choice, default_rule, extended
 from fedax.sweeps.grid import same, settings_of
@@ -139,7 +138,6 @@ def sweep_config(
         grid, Mapping
     ) else parse_grid(grid)
     task_name, task_source = find_task(task)
-    preset, of = (name and current_preset(task_name, name) for name in (preset, of))
     methods = _methods(algorithms, task_name, task_source)
     fixed = of_methods(settings or {}, methods, "--set")
     varied = of_methods(written, methods, "--grid")
