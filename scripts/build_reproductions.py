@@ -22,6 +22,7 @@ from pathlib import Path
 from fedax.reproductions.outcome import in_a_word
 from reproduction_runs import (
     ALL,
+    IN_PART,
     RESULTS,
     Computed,
     Run,
@@ -139,7 +140,7 @@ def _points(own: Sequence[Run]) -> str:
     for run in own:
         if isinstance(run, Trained):
             telling = [outcome.agrees for _, outcome in run.judged if outcome.counts]
-            kind = f"{run.kind}, in part" if run.missing else run.kind
+            kind = run.kind + ", in part" * bool(run.missing and run.kind != IN_PART)
             found.append(f"{kind}: {sum(telling)} of {len(telling)}")
     return "; ".join(found)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import collections
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
@@ -64,6 +64,8 @@ def sentence(words: str) -> str:
 # Of the strongest kind of run first. "Other data" are stand-ins, a part of the paper's data, and
 # data that the paper does not use.
 KINDS = ("in full", "published settings, other data", "small", "small, by stand-in")
+# What the strongest is called as long as something of it is not run.
+IN_PART = "published settings and data, in part"
 
 
 def kind(scale: str, stand_in: bool) -> str:
@@ -97,9 +99,15 @@ class Trained:
             raise SystemExit(f"There are results of {came.name}, which is no experiment.")
         self.came, self.name, self.title = came, came.name, came.title
         self.info: Experiment = EXPERIMENTS[came.name]
-        beyond = all(panel.endswith(BEYOND[0]) for panel in came.results.panels)
-        self.kind = kind(came.scale, came.stand_in or (beyond and came.scale == "paper"))
         self.plan: Plan | None = self.info.plan(came.scale, came.stand_in)
+
+    @property
+    def kind(self) -> str:
+        """What kind of run it is; of an unfinished one with the paper's data it is no "in full"."""
+        came = self.came
+        beyond = all(panel.endswith(BEYOND[0]) for panel in came.results.panels)
+        found = kind(came.scale, came.stand_in or (beyond and came.scale == "paper"))
+        return IN_PART if found == KINDS[0] and self.rest else found
 
     @cached_property
     def judged(self) -> list[tuple[Criterion, Outcome]]:
@@ -142,13 +150,36 @@ class Trained:
         missing += [f"{panel} ({'; '.join(labels)})" for panel, labels in self.missing.items()]
         if missing:
             found.append(f"not run yet: {', '.join(missing)}")
-        done = collections.Counter((trace.panel, trace.label) for trace in results.traces)
-        lacking = [
-            f"{part.panel}, {part.label}" for part in self.plan.only(results.panels).parts
-            if 0 < done[part.panel, part.label] < self.plan._replace(parts=(part,)).num_runs
-        ]
+        lacking: dict[tuple[str, int, int], list[str]] = {}
+        for part in self.run_plan.parts if self.run_plan else ():
+            seeds = len(self._seeds[part.panel, part.label])
+            if seeds < part.num_seeds:
+                key = (part.panel, seeds, part.num_seeds)
+                lacking.setdefault(key, []).append(part.label)
         if lacking:
-            found.append(f"not all is done yet: {'; '.join(lacking)}")
+            words = (f"{panel} ({', '.join(labels)}) {seeds} of {wanted}"
+                     for (panel, seeds, wanted), labels in lacking.items())
+            found.append(f"not all seeds are run yet: {'; '.join(words)}")
+        return found
+
+    @property
+    def rest(self) -> Plan | None:
+        """What is left of the plan: methods that were not run, and further seeds of others."""
+        if self.plan is None:
+            return None
+        fewer = (
+            part._replace(num_seeds=part.num_seeds - len(self._seeds[part.panel, part.label]))
+            for part in self.plan.parts
+        )
+        rest = self.plan.with_parts(part for part in fewer if part.num_seeds > 0)
+        return rest if rest.parts else None
+
+    @cached_property
+    def _seeds(self) -> Mapping[tuple[str, str], set[int]]:
+        """Panel, method -> the seeds it was run with."""
+        found = collections.defaultdict[tuple[str, str], set[int]](set)
+        for trace in self.came.results.traces:
+            found[trace.panel, trace.label].add(trace.seed)
         return found
 
 
@@ -201,16 +232,18 @@ def waiting(name: str, done: Sequence[Run]) -> list[str]:
     if name in REPRODUCTIONS:
         return []
     experiment = EXPERIMENTS[name]
-    plans = {(run.came.scale, run.came.stand_in) for run in done if isinstance(run, Trained)}
+    begun = {(run.came.scale, run.came.stand_in): run for run in done if isinstance(run, Trained)}
     found = []
     for scale in SCALES:
         for stand_in in (True, False):
-            plan = experiment.plan(scale, stand_in)
-            if plan and (scale, stand_in) not in plans:
+            run = begun.get((scale, stand_in))
+            plan = run.rest if run else experiment.plan(scale, stand_in)
+            if plan:
                 data = _data(plan)
                 why = f"the data {', '.join(data)}, and " if data else ""
                 time = rough_time(plan, of_each=not data)
-                found.append(f"{kind(scale, stand_in)}: {why}{time}")
+                rest = f", what is left ({', '.join(plan.panels)})" if run else ""
+                found.append(f"{kind(scale, stand_in)}{rest}: {why}{time}")
     return found + ([f"nothing stands in: {experiment.alone}"] if experiment.alone else [])
 
 

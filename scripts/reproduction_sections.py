@@ -121,8 +121,12 @@ def of_all(seeds: Mapping[str, Mapping[str, int]]) -> str:
     """In words."""
     each = {panel: " or ".join(map(str, sorted(set(its.values())))) for panel, its in seeds.items()}
     if len(set(each.values())) == 1:
-        return f"{next(iter(each.values()))} seeds"
-    return " and ".join(f"{count} seeds ({panel})" for panel, count in each.items())
+        return _seeds(next(iter(each.values())))
+    return " and ".join(f"{_seeds(count)} ({panel})" for panel, count in each.items())
+
+
+def _seeds(count: str) -> str:
+    return f"{count} seed{'s' * (count != '1')}"
 
 
 def commands(run: Trained, seeds: Mapping[str, Mapping[str, int]]) -> str:
@@ -132,9 +136,9 @@ def commands(run: Trained, seeds: Mapping[str, Mapping[str, int]]) -> str:
     asked: dict[tuple[int | None, tuple[str, ...]], list[str]] = {}
     for panel, its in seeds.items():
         planned = {part.label: part.num_seeds for part in plan.only([panel]).parts} if plan else {}
-        more = any(count > planned.get(label, count) for label, count in its.items())
+        other = any(count != planned.get(label, count) for label, count in its.items())
         methods = tuple(its) if panel in run.missing else ()
-        asked.setdefault((max(its.values()) if more else None, methods), []).append(panel)
+        asked.setdefault((max(its.values()) if other else None, methods), []).append(panel)
     found = []
     for (count, methods), panels in asked.items():
         several = len(asked) > 1 or bool(methods and plan and len(plan.panels) > 1)
@@ -146,15 +150,10 @@ def commands(run: Trained, seeds: Mapping[str, Mapping[str, int]]) -> str:
 
 def with_seeds(plan: Plan, seeds: Mapping[str, Mapping[str, int]]) -> Plan:
     """The plan with as many seeds of a method as were run, and hours in proportion."""
-    parts = tuple(
+    return plan.with_parts(
         part._replace(num_seeds=max(part.num_seeds, seeds.get(part.panel, {}).get(part.label, 0)))
         for part in plan.parts
     )
-    hours = {}
-    for panel, (cpu, gpu) in plan.hours.items():
-        more = plan._replace(parts=parts).only([panel]).num_runs / plan.only([panel]).num_runs
-        hours[panel] = (cpu * more, gpu * more)
-    return plan._replace(parts=parts, hours=hours)
 
 
 def _table(table: Table) -> Iterable[str]:

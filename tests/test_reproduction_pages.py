@@ -8,7 +8,9 @@ import pytest
 
 import build_reproductions as build
 from fedax.reproductions import EXPERIMENTS, REPRODUCTIONS
+from fedax.reproductions.experiment import Part, Plan
 from fedax.reproductions.outcome import in_a_word, judged, read, verdict
+from fedax.reproductions.results import Results, Trace
 from reproduction_runs import KINDS, RESULTS, Trained, linked, page_of, runs, source, waiting
 from reproduction_sections import moved
 
@@ -127,7 +129,8 @@ def test_what_is_not_finished_is_said_beside_the_verdict(monkeypatch):
     missing, unfinished = part.left
     assert missing.startswith("not run yet: ")
     assert first not in missing
-    assert unfinished.startswith(f"not all is done yet: {first}, ")
+    labels = ", ".join(part.label for part in plan.parts)
+    assert unfinished == f"not all seeds are run yet: {first} ({labels}) 5 of 9"
     assert linked("small", part, "reproductions/") == (
         f"[small](reproductions/reddi2021.md#{part.title}): {part.verdict} ({missing}) "
         f"({unfinished})")
@@ -135,9 +138,35 @@ def test_what_is_not_finished_is_said_beside_the_verdict(monkeypatch):
 
 def test_what_was_run_waits_for_nothing():
     of = [run for run in runs() if run.name == "reddi2021-table-1"]
-    assert [words.partition(":")[0] for words in waiting("reddi2021-table-1", of)] == ["in full"]
-    assert [words.partition(":")[0] for words in waiting("reddi2021-table-1", of[:1])] == [
-        "small, by stand-in", "small", "in full"]
+    whole = [run for run in of if run.rest is None]
+    assert len(whole) >= 2
+    left = [words.partition(":")[0] for words in waiting("reddi2021-table-1", whole)]
+    assert left == ["published settings, other data", "in full"]
+
+
+def test_what_is_left_of_a_plan_waits_with_its_hours(monkeypatch):
+    """Of A three seeds of five, of B none: 2 + 5 runs of 10, so 0.7 of 2 hours; Q is whole."""
+    parts = (Part("P", "A", "quadratics", "fedavg", num_seeds=5),
+             Part("P", "B", "quadratics", "fedavg", num_seeds=5),
+             Part("Q", "A", "quadratics", "fedavg"))
+    whole = next(run for run in runs() if run.title == "reddi2021-table-1-paper-stand-in")
+    plan = Plan(parts, "", {"P": (2.0, 1.0), "Q": (9.0, 9.0)})
+    info = whole.info._replace(
+        plan=lambda scale, stand_in: plan if (scale, stand_in) == ("paper", False) else None)
+    monkeypatch.setitem(EXPERIMENTS, whole.name, info)
+    traces = [Trace(panel, "A", {}, seed, 1, 0, {}, {}) for panel in "PQ" for seed in range(3)]
+    run = Trained(whole.came._replace(stand_in=False, results=Results(traces)))
+    assert run.left == ["not run yet: P (B)", "not all seeds are run yet: P (A) 3 of 5"]
+    assert run.kind == "published settings and data, in part"
+    assert waiting(whole.name, [run]) == [
+        "in full, what is left (P): about 1.4 hours on 2 cores, perhaps 0.70 on a GPU"]
+    more = [Trace("P", label, {}, seed, 1, 0, {}, {}) for label in "AB" for seed in range(5)]
+    done = Trained(run.came._replace(results=Results([*more, *traces[3:]])))
+    assert (done.left, done.kind, done.rest) == ([], "in full", None)
+    assert waiting(whole.name, [done]) == []
+
+
+def test_a_computed_figure_waits_for_nothing():
     assert waiting("mime2020-figure-2", []) == []
 
 

@@ -191,7 +191,7 @@ class Reproduce:
     only: Annotated[tuple[str, ...], read_by(str, "names", "*"), option("NAME ...")] = ()
     """Only these panels or methods, in quotes: "EMNIST CR" "AvgM". Default: all."""
     seeds: Annotated[int | None, WHOLE, option("N")] = None
-    """Use at least N seeds for every run. Default: 3, or the paper's number."""
+    """Number of seeds of every run. Default: 3, or the paper's number."""
     out: Annotated[Path | None, option("DIR")] = None
     """Folder for pictures and results. Default: fedax-reproductions, or none with --json."""
     storage: Annotated[Path | None, option("DIR")] = None

@@ -289,7 +289,7 @@ def chosen(published: str, panel: str, label: str, key: str, value: object) -> C
 
 
 def gained(values: np.ndarray, by: float = 0.0) -> str:
-    """A difference in words: mean and sample standard deviation, and whether the seeds settle it.
+    """A difference in words: mean, sample standard deviation, and whether the seeds settle it.
 
     Args:
       values: [seeds].
@@ -300,9 +300,12 @@ def gained(values: np.ndarray, by: float = 0.0) -> str:
       ('0.6 ± 0.14', '0.1 ± 0.85 (less than its spread)')
       >>> gained(np.array([0.1, -0.2]), -0.5), gained(np.array([-0.4, -0.5]), -0.5)
       ('-0.05 ± 0.21', '-0.45 ± 0.071 (its distance from -0.5 is less than its spread)')
+      >>> gained(np.array([0.6]))
+      '0.6 (one seed)'
     """
-    deviation = values.std(ddof=1) if len(values) > 1 else 0.0
-    return f"{values.mean():.3g} ± {deviation:.2g}{unsettled(values, by)}"
+    if len(values) == 1:
+        return f"{values[0]:.3g} (one seed)"
+    return f"{values.mean():.3g} ± {values.std(ddof=1):.2g}{unsettled(values, by)}"
 
 
 def unsettled(values: np.ndarray, by: float = 0.0) -> str:

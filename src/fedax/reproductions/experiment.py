@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from fedax.report.tables import Table
@@ -121,16 +121,9 @@ class Plan(NamedTuple):
         """The plan with some panels, methods, or methods of panels, and hours in proportion."""
         panels = {name for name in names if name in self.panels} or {*self.panels}
         labels = {*names} - panels
-        chosen = self.only(panels)
-        chosen = chosen._replace(
-            parts=tuple(part for part in chosen.parts if not labels or part.label in labels)
+        return self.with_parts(
+            part for part in self.only(panels).parts if not labels or part.label in labels
         )
-        shares = {panel: chosen.only([panel]).num_runs / self.only([panel]).num_runs
-                  for panel in chosen.panels}
-        return chosen._replace(hours={
-            panel: (share * self.hours[panel][0], share * self.hours[panel][1])
-            for panel, share in shares.items() if panel in self.hours
-        })
 
     def without(self, other: Plan) -> Plan:
         """The plan without the methods of another, panel by panel."""
@@ -140,19 +133,18 @@ class Plan(NamedTuple):
         )
 
     def with_seeds(self, count: int) -> Plan:
-        """The plan with at least this number of seeds of each part, and hours in proportion."""
-        most = dict.fromkeys(self.panels, 1.0)
-        for part in self.parts:
-            most[part.panel] = max(most[part.panel], count / part.num_seeds)
-        return self._replace(
-            parts=tuple(
-                part._replace(num_seeds=max(count, part.num_seeds)) for part in self.parts
-            ),
-            hours={
-                panel: (most[panel] * cpu, most[panel] * gpu)
-                for panel, (cpu, gpu) in self.hours.items() if panel in most
-            },
-        )
+        """The plan with this number of seeds of each part, and hours in proportion."""
+        return self.with_parts(part._replace(num_seeds=count) for part in self.parts)
+
+    def with_parts(self, parts: Iterable[Part]) -> Plan:
+        """The plan with other parts of its panels, and each panel's hours in proportion to runs."""
+        chosen = self._replace(parts=tuple(parts))
+        shares = {panel: chosen.only([panel]).num_runs / self.only([panel]).num_runs
+                  for panel in chosen.panels}
+        return chosen._replace(hours={
+            panel: (share * self.hours[panel][0], share * self.hours[panel][1])
+            for panel, share in shares.items() if panel in self.hours
+        })
 
 
 class Outcome(NamedTuple):

@@ -345,7 +345,8 @@ def described(name: str, experiment: Experiment, plan: Plan, missing: Mapping[st
         f"{name}: {experiment.description} ({experiment.source})",
         f"Settings: {plan.settings}",
         *(f"Tuned over: {panel}, {methods}: {grid}." for panel, methods, grid in plan.tried),
-        f"Runs: {plan.num_runs:,} with {seeds} seeds, in {', '.join(plan.panels)}.",
+        f"Runs: {plan.num_runs:,} with {seeds} seed{'s' * (seeds != '1')}, in "
+        f"{', '.join(plan.panels)}.",
         f"Time: about {in_hours(cpu)} hours on 2 cores, perhaps {in_hours(gpu)} on a GPU "
         "(a guess).",
         *(f"Missing: the data of {panel}: {how}" for panel, how in missing.items()),
