@@ -146,8 +146,8 @@ def _points(own: Sequence[Run]) -> str:
 
 
 def _why(name: str, own: Sequence[Run]) -> str:
-    """What a table or figure waits for of which nothing was run."""
-    return "" if own else f"It waits for {waiting(name, own)[0].partition(': ')[2]}."
+    """What a table or figure needs of which nothing was run."""
+    return "" if own else f"It needs {waiting(name, own, in_short=True)[0].partition(': ')[2]}."
 
 
 def of_paper(page: str, made: Sequence[Run], folder: Path) -> str:
@@ -161,7 +161,7 @@ def of_paper(page: str, made: Sequence[Run], folder: Path) -> str:
         f"*{TITLES[page.removesuffix('.md')]}.* The result of each run; what the words mean: "
         "[overview](../reproductions.md#what-the-words-mean).\n",
         *(f"- {linked(heading(run), run)}" for run in own),
-        "\nNot run, and what it waits for:\n" if left else "",
+        "\nNot run, and what it needs:\n" if left else "",
         *left,
     ]
     titles = [run.title for run in made]

@@ -23,8 +23,8 @@ from fedax.tasks.registry import TASKS
 RESULTS = Path(__file__).resolve().parent.parent / "docs" / "notebook" / "reproductions"
 ALL = {**EXPERIMENTS, **REPRODUCTIONS}
 SCALES: tuple[Scale, ...] = ("small", "paper")
-# Data sets that a package carries, so that this kind of machine can have them.
-AT_HAND = {name for name, product in PRODUCTS.items() if SOURCES[product.source].package}
+# Data sets that a package carries, which need no download.
+CARRIED = {name for name, product in PRODUCTS.items() if SOURCES[product.source].package}
 
 
 class Source(NamedTuple):
@@ -227,8 +227,14 @@ def data_of(own: Sequence[Run]) -> str:
     return "; ".join(place + ", ".join(names) for place, names in found.items() if names)
 
 
-def waiting(name: str, done: Sequence[Run]) -> list[str]:
-    """What was not run of a table or figure, and what it waits for."""
+def waiting(name: str, done: Sequence[Run], *, in_short: bool = False) -> list[str]:
+    """What was not run of a table or figure, and what it needs: data without a package, and hours.
+
+    Args:
+      name: of the table or figure.
+      done: its runs.
+      in_short: without the hours of each panel.
+    """
     if name in REPRODUCTIONS:
         return []
     experiment = EXPERIMENTS[name]
@@ -241,22 +247,23 @@ def waiting(name: str, done: Sequence[Run]) -> list[str]:
             if plan:
                 data = _data(plan)
                 why = f"the data {', '.join(data)}, and " if data else ""
-                time = rough_time(plan, of_each=not data)
-                rest = f", what is left ({', '.join(plan.panels)})" if run else ""
+                time = rough_time(plan, of_each=not in_short)
+                rest = ", what is left" if run else ""
                 found.append(f"{kind(scale, stand_in)}{rest}: {why}{time}")
     return found + ([f"nothing stands in: {experiment.alone}"] if experiment.alone else [])
 
 
 def _data(plan: Plan) -> list[str]:
     names = {TASKS[part.task].dataset for part in plan.parts}
-    return sorted(name for name in names if name in PRODUCTS and name not in AT_HAND)
+    return sorted(name for name in names if name in PRODUCTS and name not in CARRIED)
 
 
 def rough_time(plan: Plan, *, of_each: bool = False) -> str:
     """Roughly, before it is run; of each panel too, if that is asked for."""
     cpu, gpu = map(in_hours, plan.rough_hours)
     each = ", ".join(
-        f"{panel} {in_hours(plan.only([panel]).rough_hours[0])}" for panel in plan.panels
+        panel + f" {in_hours(plan.only([panel]).rough_hours[0])}" * (len(plan.panels) > 1)
+        for panel in plan.panels
     )
-    some = f" ({each})" if of_each and len(plan.panels) > 1 else ""
+    some = f" ({each})" if of_each else ""
     return f"about {cpu} hours on 2 cores{some}, perhaps {gpu} on a GPU"

@@ -12,7 +12,7 @@ from typing import Any
 
 from fedax.report.tables import Table
 from fedax.reproductions.experiment import Plan
-from fedax.reproductions.outcome import at_edges
+from fedax.reproductions.outcome import POINTS, at_edges, tables_of
 from reproduction_runs import Computed, Run, Trained, heading, page_of, rough_time, sentence
 
 LINK = re.compile(r"\]\(([^)#\s]*)(#[^)\s]*)?\)")
@@ -53,10 +53,10 @@ def _trained(run: Trained) -> Iterable[str]:
         + (f" Of the whole plan beforehand: {rough_time(before)}.\n" if before else "\n")
     )
     yield from _rows(
-        ["criterion", "measured", "agrees"],
+        POINTS,
         [[criterion.statement, outcome.measured, outcome.word] for criterion, outcome in run.judged]
     )
-    for table in run.info.tables(came.results):
+    for table in tables_of(run.info, came):
         yield from _table(table)
     if edges := at_edges(came.results):
         yield f"\n{edges}"

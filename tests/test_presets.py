@@ -110,6 +110,17 @@ def test_a_preset_begins_as_the_one_that_it_is_like():
 
 
 @pytest.mark.quick
+def test_samples_and_clients_of_stack_overflow_are_those_of_the_papers():
+    """500 posts of 1,000 users, not 250 (errata); a new test sample at each evaluation."""
+    tags = presets("stackoverflow-tags")
+    for name in (name for name in tags if name.startswith("decay2021")):
+        assert tags[name]["task"] == {"num_clients": 1000, "max_examples": 500}, name
+    for task in ("stackoverflow-tags", "stackoverflow-words"):
+        config = resolve(task=task, algorithm="fedadam", preset="reddi2021")
+        assert (config.evaluation_sample, config.evaluation_redraw) == (10_000, True)
+
+
+@pytest.mark.quick
 @pytest.mark.parametrize(("task", "preset"), [
     ("mnist", "elastic2023"), ("digits", "elastic2023-small"), ("cifar10", "elastic2023"),
 ])

@@ -159,7 +159,7 @@ def test_what_is_left_of_a_plan_waits_with_its_hours(monkeypatch):
     assert run.left == ["not run yet: P (B)", "not all seeds are run yet: P (A) 3 of 5"]
     assert run.kind == "published settings and data, in part"
     assert waiting(whole.name, [run]) == [
-        "in full, what is left (P): about 1.4 hours on 2 cores, perhaps 0.70 on a GPU"]
+        "in full, what is left: about 1.4 hours on 2 cores (P), perhaps 0.70 on a GPU"]
     more = [Trace("P", label, {}, seed, 1, 0, {}, {}) for label in "AB" for seed in range(5)]
     done = Trained(run.came._replace(results=Results([*more, *traces[3:]])))
     assert (done.left, done.kind, done.rest) == ([], "in full", None)

@@ -12,6 +12,7 @@ from fedax.data.folder import Splits, load_dataset
 from fedax.experiment.build import build_algorithm, task_settings
 from fedax.experiment.config import resolve
 from fedax.experiment.run import build
+from fedax.models import pooled_cnn
 from fedax.tasks.populations import sampled
 from fedax.tasks.registry import TASKS, load_task, presets
 
@@ -95,6 +96,28 @@ def test_digits_train_in_a_second_and_learn():
         task, algorithm, num_rounds=5, cohort_size=10, progress=False, evaluate_every=0
     ).params
     assert fedax.evaluate(task.model, params, task.test)["accuracy"] > 0.8  # 0.1 is chance
+
+
+def test_the_cnn_of_decaying_steps_is_drawn_as_tensorflow_does_on_framed_images(
+    tmp_path, monkeypatch
+):
+    """Appendix B: TensorFlow's default, Glorot's bound; 32 x 32 pixels, with a white (1) frame."""
+    published.put("emnist", tmp_path, monkeypatch)
+    task = load_task("emnist", model="decay2021")
+    params = task.model.init(jax.random.key(0))
+    assert params["dense_1"]["w"].shape == (6 * 6 * 64, 512)
+    for layer in params.values():
+        *window, fan_in, fan_out = layer["w"].shape
+        limit = (6 / (np.prod(window, dtype=int) * (fan_in + fan_out))) ** 0.5
+        assert 0.95 * limit < np.abs(layer["w"]).max() <= limit
+        assert not layer["b"].any()
+    images = np.random.default_rng(0).random((2, 28, 28, 1), np.float32)
+    framed = np.pad(images, ((0, 0), (2, 2), (2, 2), (0, 0)), constant_values=1.0)
+    plain = pooled_cnn((32, 32, 1), kernel_size=3, num_classes=64, padding="VALID")
+    np.testing.assert_allclose(
+        task.model.outputs(params, {"x": 255 * images}), plain.outputs(params, {"x": framed}),
+        rtol=1e-4, atol=1e-5,
+    )
 
 
 def test_emnist_is_scaled_and_inverted_on_demand(tmp_path, monkeypatch):

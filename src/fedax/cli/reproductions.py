@@ -20,6 +20,7 @@ from fedax.reproductions import EXPERIMENTS, REPRODUCTIONS
 from fedax.reproductions.experiment import Experiment, Plan, Scale
 from fedax.reproductions.jobs import Job, finished, jobs_of
 from fedax.reproductions.outcome import (
+    POINTS,
     Came,
     at_edges,
     described,
@@ -28,6 +29,7 @@ from fedax.reproductions.outcome import (
     in_hours,
     judged,
     read,
+    tables_of,
     title,
     verdict,
     with_earlier,
@@ -294,11 +296,11 @@ def _say(experiment: Experiment, came: Came, command: Reproduce) -> None:
         f"Verdict: {verdict(found)}" + (
             ", on other data than the paper's." if came.stand_in else "."
         ),
-        ["criterion", "measured", "agrees"],
+        POINTS,
         [[one.statement, outcome.measured, outcome.word]
          for one, outcome in found],
     )
-    tables = [*experiment.tables(came.results), points]
+    tables = [*tables_of(experiment, came), points]
     _print(f"{experiment.description} ({experiment.source})", tables, command)
     edges = at_edges(came.results)
     if edges and not command.json:

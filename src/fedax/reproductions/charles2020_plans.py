@@ -184,8 +184,9 @@ _PAPER = (
     "The presets charles2020: sections 8 and 9, Tables 2 to 7 (docs/tasks.md); the text does not "
     "say how many rounds there were: those of Reddi et al. 2021. Constant rates are "
     "LocalUpdateDecay's with alpha = beta = 1, which is LocalUpdate and reports the loss of the "
-    "round's clients before they train (section 9); the paper shows the loss of all clients but of "
-    "Stack Overflow. 3 seeds for 1."
+    "round's clients before they train (section 9). Its mean over cohorts is the loss of all "
+    "clients, which the paper shows but of Stack Overflow, and which takes a pass over all data. "
+    "3 seeds for 1."
 )
 _PARTIAL = (
     " The plays that fedax carries, in place of TensorFlow Federated's. femnist-328: 328 of LEAF's "

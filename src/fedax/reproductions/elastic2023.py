@@ -242,7 +242,9 @@ def table_1_tables(results: Results) -> list[Table]:
             rows.append([f"{panel}, train accuracy, published",
                          *(f"{value:.2f}" for value in PUBLISHED_TRAIN.values()), ""])
         published = PUBLISHED_TEST if is_published else {}
-        rows += beside(panel, "test accuracy", published, accuracy, columns)
+        rows += beside(
+            panel, "test accuracy", published, accuracy, columns, alike=False
+        )
         rows.append([f"{panel}, train loss, measured", *(
             results.written(panel, label, "train_loss", 3) for label in columns
         )])

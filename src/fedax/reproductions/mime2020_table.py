@@ -172,12 +172,13 @@ def table_3_tables(results: Results) -> list[Table]:
             )
             if method == "FedAvg":
                 continue
-            leads.append([f"{panel}, {method}", *(
-                f"{own - other:+.1f}, {_lead(results, panel, method, base)}"
-                for base, own, other in zip(
-                    BASES, published, PUBLISHED[name_of(panel)]["FedAvg"], strict=True
-                )
-            )])
+            fedavg = PUBLISHED[name_of(panel)]["FedAvg"]
+            leads += [
+                [f"{name_of(panel)}, {method}, published",
+                 *(f"{own - other:+.1f}" for own, other in zip(published, fedavg, strict=True))],
+                [f"{panel}, {method}, measured",
+                 *(_lead(results, panel, method, base) for base in BASES)],
+            ]
     title = (
         f"Test accuracy in per cent: means over {LAST} and over seeds, with the "
         "sample standard deviation."
@@ -194,7 +195,7 @@ def _lead(results: Results, panel: str, method: str, base: str) -> str:
     own, other = paired(*(
         results.final(panel, f"{one} {base}", "test_accuracy") for one in (method, "FedAvg")
     ))
-    return f"measured {spread(own - other, 2, 100)}"
+    return spread(own - other, 2, 100)
 
 
 table_3 = Experiment(

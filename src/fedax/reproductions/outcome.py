@@ -11,11 +11,13 @@ from typing import Any, NamedTuple
 
 from fedax.experiment.folder import RunError
 from fedax.files.regular import write_atomically
+from fedax.report.tables import Table
 from fedax.reproductions.common import Reproduction
 from fedax.reproductions.criteria import SMALL
 from fedax.reproductions.experiment import BEYOND, Criterion, Experiment, Outcome, Plan, Scale
 from fedax.reproductions.in_part import InPart, NotRunError, as_if_whole, missing_methods
 from fedax.reproductions.jobs import Job, jobs_of
+from fedax.reproductions.published import DEVIATION
 from fedax.reproductions.results import (
     Results,
     Trace,
@@ -24,6 +26,9 @@ from fedax.reproductions.results import (
     kept,
     traces_of,
 )
+
+# The columns of a table of points.
+POINTS = ["what the paper says, and what agrees with it", "measured", "agrees"]
 
 
 class Came(NamedTuple):
@@ -203,6 +208,17 @@ def gathered(
     seconds = sum(one["seconds"] for one in written)
     results = kept(Results(traces, experiment.by, maximise=experiment.maximise))
     return Came(name, scale, stand_in, results, seconds, made)
+
+
+def tables_of(experiment: Experiment, came: Came) -> list[Table]:
+    """What was measured, beside what was published; of a small run no deviations from it."""
+    tables = experiment.tables(came.results)
+    if came.scale == "paper":
+        return tables
+    return [
+        table._replace(rows=[row for row in table.rows if not str(row[0]).endswith(DEVIATION)])
+        for table in tables
+    ]
 
 
 def with_earlier(came: Came, earlier: Came, plan: Plan) -> Came:

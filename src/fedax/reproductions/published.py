@@ -9,10 +9,13 @@ import numpy as np
 from fedax.reproductions.experiment import name_of
 from fedax.reproductions.results import spread
 
+# What a row or a column of deviations is called.
+DEVIATION = "measured less published"
+
 
 def beside(
     panel: str, what: str, published: Mapping[str, float], measured: Mapping[str, np.ndarray],
-    columns: Sequence[str],
+    columns: Sequence[str], *, alike: bool = True,
 ) -> list[list[str]]:
     """Rows: published, measured, and except for stand-ins, the deviation.
 
@@ -22,6 +25,7 @@ def beside(
       published: column -> value; empty if the paper has no such panel.
       measured: column -> values [seeds], in the same unit.
       columns: in order; what is not known is left empty.
+      alike: whether levels can be compared; if not, there is no row of deviations.
 
     Example:
       >>> measured = {"Avg": np.array([70.0, 71.0])}
@@ -39,10 +43,10 @@ def beside(
     if published:
         values = (f"{published[one]:g}" if one in published else "" for one in columns)
         rows.insert(0, [f"{name_of(panel)}{of}, published", *values])
-    if published and name_of(panel) == panel:
+    if published and alike and name_of(panel) == panel:
         gaps = {one: np.mean(measured[one]) - published[one]
                 for one in columns if one in published and one in measured}
-        rows.append([f"{panel}{of}, measured less published", *(
+        rows.append([f"{panel}{of}, {DEVIATION}", *(
             f"{gaps[one]:+.2f}" if np.isfinite(gaps.get(one, np.nan)) else "" for one in columns
         )])
     return rows

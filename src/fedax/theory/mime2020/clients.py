@@ -102,8 +102,9 @@ def hessian_dissimilarity(clients: Clients) -> float:
     .. math:: |\nabla^2 f_i(x; \zeta) - \nabla^2 f(x)| \le \delta, \qquad
         \nabla^2 f(x) \succeq -\delta I
 
-    `QuadraticPopulation.delta` has the clients' mean Hessians instead, and is never larger for
-    convex f.
+    The paper says that f is weakly convex, but prints :math:`\nabla^2 f_i \succeq -\delta I`; its
+    Lemma 4 needs f alone, which is taken here. `QuadraticPopulation.delta` has the clients' mean
+    Hessians instead, and is never larger for convex f.
 
     Args:
       clients: a `QuadraticPopulation`, or one of examples for each client.

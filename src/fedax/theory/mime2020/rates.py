@@ -133,8 +133,9 @@ def theorem_1(
 
     for strongly convex losses, for general ones, and for general ones with momentum; constants and
     logarithms are left out. Local steps lower the second terms until K is about L / delta. With
-    momentum, the first term is that of Theorem IV's proof for its best eta; Table 1 has (G /
-    (sqrt(S) eps))^(3/2), with the same power of epsilon.
+    momentum, the first term is derived from Theorem IV's proof for its best eta, as the statement
+    cannot be read in the available text; Table 1 has (G / (sqrt(S) eps))^(3/2), with the same power
+    of epsilon.
 
     Args:
       epsilon: > 0.
