@@ -19,6 +19,7 @@ import reproduction_sections as sections
 from fedax.cli.main import run_command
 from fedax.cli.reproductions import what_is_left
 from fedax.devices.ending import Request
+from fedax.experiment.config import resolve
 from fedax.experiment.folder import BusyError, RunError, locked
 from fedax.report.tables import Table
 from fedax.reproductions import EXPERIMENTS, criteria, reddi2021, reddi2021_tuning
@@ -379,6 +380,27 @@ def made_adaptive():
                         for tau in ((None,) if label in inverse else (1e-3,))
                     ]
     return Results(traces)
+
+
+@pytest.mark.quick
+def test_figures_3_4_and_8_of_paper_004_on_its_shakespeare_are_reduced_in_rounds_and_grids():
+    panel = "shakespeare-tff (100 rounds) for Shakespeare"
+    for name, runs in (("figure-3", 3 * 3 * (8 + 6)), ("figure-4", 3 * 5 * 16),
+                       ("figure-8", 3 * 5 * 16)):
+        plan = EXPERIMENTS[f"reddi2021-{name}"].plan("paper", True)
+        assert (plan.panels, plan.num_runs) == ([panel], runs)
+        assert "adaptivity 1e-05, 0.001, 0.1" in plan.settings or name != "figure-3"
+        published = resolve(task="shakespeare-tff", algorithm="fedadam", preset="reddi2021")
+        for job in jobs_of(plan.parts):
+            (base,) = job.config.bases.values()
+            assert base.task_options == published.task_options
+            assert (base.num_rounds, base.cohort_size) == (100, published.cohort_size)
+            for key in ("batch_size", "num_local_epochs"):
+                assert base.algorithm_options[key] == published.algorithm_options[key]
+            if name != "figure-3" and "adaptivity" in base.algorithm_options:
+                assert base.algorithm_options["adaptivity"] == 1e-3
+    assert {job.key for job in jobs_of(EXPERIMENTS["reddi2021-figure-4"].plan("paper", True).parts)
+            } == {job.key for job in jobs_of(plan.parts)}
 
 
 @pytest.mark.quick

@@ -20,6 +20,7 @@ from fedax.reproductions.experiment import (
     Part,
     Plan,
     Scale,
+    name_of,
 )
 from fedax.reproductions.reddi2021_parts import (
     ADAPTIVE,
@@ -29,6 +30,7 @@ from fedax.reproductions.reddi2021_parts import (
     SOURCE,
     full_grid,
     hours,
+    in_fewer_rounds,
     in_words,
     row_of,
     small_panels,
@@ -74,7 +76,8 @@ def rates_plan(
     """Methods over both rates: at the scale "paper" on these tasks, else on all small ones."""
     small = scale == "small"
     if not small and stand_in:
-        return None
+        plays = [tuned(_PLAYS, label) for label in labels]
+        return in_fewer_rounds(plays) if name_of(_PLAYS) in panels else None
     chosen = small_panels(stand_in) if small else panels
     make = tuned if small else full_grid
     parts = tuple(make(panel, label) for panel in chosen for label in labels)
@@ -120,22 +123,23 @@ FIGURE_3 = {
 
 def figure_3_plan(scale: Scale, stand_in: bool) -> Plan | None:
     """The adaptive methods over both rates and the adaptivity."""
-    if scale == "paper":
-        if stand_in:
-            return None
+    if scale == "paper" and not stand_in:
         parts = tuple(
             full_grid(panel, label, adaptivity=ADAPTIVITIES)
             for panel in ROWS for label in ADAPTIVE
         )
         return Plan(parts, _D2 + " Five values of the adaptivity.", hours(parts, small=False))
-    panels = small_panels(stand_in)
+    panels = [_PLAYS] if scale == "paper" else small_panels(stand_in)
     parts = tuple(
         _with_adaptivity(panel, label, tried)
         for panel in panels for label in ADAPTIVE for tried in FIGURE_3[panel]
         if label in tried.server_rates
     )
-    words = f"{in_words(panels)} The adaptivity from {', '.join(f'{one:g}' for one in FEW)}."
-    return Plan(parts, words.replace(", with adaptivity 0.001", ""), hours(parts, small=True))
+    few = ", ".join(f"{one:g}" for one in FEW)
+    if scale == "paper":
+        return in_fewer_rounds(parts, few)
+    words = in_words(panels).replace(", with adaptivity 0.001", "")
+    return Plan(parts, f"{words} The adaptivity from {few}.", hours(parts, small=True))
 
 
 def _with_adaptivity(panel: str, label: str, tried: Tried) -> Part:
