@@ -15,6 +15,7 @@ from scipy import stats
 import fedax
 from fedax import History
 from fedax.cli.main import run_command
+from fedax.experiment.folder import RunError
 from fedax.measures.significance import paired_p
 from fedax.report.latex import latex_text
 from fedax.sweeps.choosing import choose
@@ -111,6 +112,43 @@ def test_rounds_and_bytes_to_a_target(folders):
                          target=0.5)
     assert losses.columns[1].cells[0].mean == 2
     assert losses.columns[2].cells[0].said == "not counted"
+
+
+@pytest.mark.quick
+def test_bytes_of_codes_are_those_that_were_measured(tmp_path):
+    """Five clients, 30 bytes down as the summary computes, 7 and 3 bytes up as measured."""
+    folder = write_run(tmp_path / "run", [0.5, 0.7])
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    for line, bits in zip(lines, (56, 24), strict=True):
+        line["bits_up"] = bits
+    (folder / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    (cell,) = fedax.table([folder], target=0.7).columns[2].cells
+    assert cell.mean == 5 * (30 + 7) + 5 * (30 + 3)
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize(("finished", "content", "said"), [
+    (True, b'{"round": 1}\n{bad\n{"round": 3}\n', "line 2 is not .* finished with 3 rounds"),
+    (True, b'{"round": 1}\n', "it ends after line 1, but the run finished with 3 rounds"),
+    (False, b'{"round": 1}\n{bad\n{"round": 3}\n', "line 2 is not what a run writes. Restore"),
+    (False, b'{"round": 1}\n{"round": 2, "train_loss": "abc"}\n{"round": 3}\n', "line 2 is not"),
+])
+def test_a_damaged_line_is_a_sentence_and_no_shorter_run(tmp_path, finished, content, said, capsys):
+    folder = write_run(tmp_path / "run", [0.5, 0.7, 0.8], finished=finished)
+    (folder / "metrics.jsonl").write_bytes(content)
+    with pytest.raises(RunError, match=f"metrics.jsonl is damaged: {said}"):
+        fedax.table([folder])
+    with pytest.raises(RunError, match=said):
+        fedax.load_run(folder)
+    assert run_command(["table", str(folder)]) != 0
+    assert re.search(said, capsys.readouterr().err)
+
+
+@pytest.mark.quick
+def test_a_line_that_is_being_written_is_no_damage(tmp_path):
+    folder = write_run(tmp_path / "run", [0.5, 0.7, 0.8], finished=False)
+    (folder / "metrics.jsonl").write_bytes(b'{"round": 1, "train_loss": 2}\n{"round": 2, "trai')
+    assert len(fedax.load_run(folder).history) == 1
 
 
 @pytest.mark.quick

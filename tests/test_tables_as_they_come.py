@@ -33,6 +33,72 @@ def test_decimal_commas_are_numbers():
     assert again.transform(STAYS)[2, 0] == pytest.approx(fill, rel=1e-6)
 
 
+def written(path, *cells):
+    """A CSV file of a column v; every other row is of the other client and of the other class."""
+    rows = [f"u{row % 2};{cell};{row // 2 % 2}\n" for row, cell in enumerate(cells)]
+    path.write_text("user;v;y\n" + "".join(rows))
+    return path
+
+
+OF_V = {"client": "user", "label": "y", "missing": "mean", "unknown": "column", "scaling": "none"}
+
+
+@pytest.mark.parametrize("gap", ["NA", "", "null", "?"])
+def test_gaps_among_decimal_commas_are_gaps(tmp_path, gap):
+    path = written(tmp_path / "a.csv", "40,5", gap, "61,2", "33", "50", "44,1")
+    table = fedax.fit_table(path, decimal="comma", **OF_V)
+    assert (table.columns[0].how, table.columns[0].num_gaps) == ("number", 1)
+    mean = np.mean([40.5, 61.2, 33, 50, 44.1])
+    assert table.columns[0].fill == pytest.approx(mean, rel=1e-12)
+    # Clients one after the other: rows 0, 2, 4 and 1, 3, 5.
+    assert table.transform(path)[:, 0] == pytest.approx([40.5, 61.2, 50, mean, 33, 44.1], rel=1e-6)
+    found = fedax.fit_table(path, **OF_V).findings
+    assert any("looks like numbers with decimal commas" in text for text in found)
+
+
+def test_new_rows_are_read_with_commas_as_the_training_rows_were(tmp_path):
+    """2.300 is 2300 with a comma elsewhere in the column, and in a file without one."""
+    table = fedax.fit_table(
+        written(tmp_path / "b.csv", "1.250,5", "2.300", "850", "12.000"), decimal="comma", **OF_V
+    )
+    assert type(table).from_json(table.to_json()) == table
+    new = written(tmp_path / "c.csv", "2.300", "850", "12.000")
+    assert table.transform(new)[:, 0].tolist() == [2300, 12000, 850]
+    assert table.transform({"v": ["2.300"]})[0, 0] == 2300
+    assert table.transform({"v": [2.3]})[0, 0] == np.float32(2.3)
+    with pytest.raises(ValueError, match="holds 'x' in row 0 of client 'u0', but the training row"):
+        table.transform(written(tmp_path / "d.csv", "x", "850"))
+    # As the label, and as the test file of a task.
+    spent = tmp_path / "spent.csv"
+    spent.write_text("user;x;y\na;1;1.250,5\na;2;2.300\nb;3;850\nb;5;12.000\n")
+    test = tmp_path / "test.csv"
+    test.write_text("user;x;y\na;1;2.300\nb;2;850\n")
+    task = tables.load(
+        "linear", str(spent), "user", "y", decimal="comma", test=str(test), scaling="none"
+    )
+    assert task.test.arrays["y"].tolist() == [2300, 850]
+
+
+def test_categories_of_digits_are_found_in_files_of_digits_alone(tmp_path):
+    table = fedax.fit_table(written(tmp_path / "a.csv", *["01", "02", "2A", "1.0"] * 3), **OF_V)
+    new = written(tmp_path / "b.csv", "01", "1.0", "7")
+    assert table.features == ["v=01", "v=02", "v=1.0", "v=2A", "v=(other)"]
+    assert table.transform(new).argmax(1).tolist() == [0, 4, 2]
+
+
+@pytest.mark.parametrize(("first", "step"), [(1_700_000_000, 7), (100_000_001.5, 1)])
+def test_a_gap_does_not_round_the_other_numbers(tmp_path, first, step):
+    """float32 holds seven digits; scaling comes first."""
+    numbers = [first + step * row for row in range(40)]
+    path = written(tmp_path / "a.csv", *["" if row == 3 else n for row, n in enumerate(numbers)])
+    table = fedax.fit_table(path, **OF_V | {"columns": ["v"], "scaling": "pooled"})
+    there = np.delete(np.array(numbers, float), 3)
+    filled = np.insert(there, 3, there.mean())
+    scaled = (filled - filled.mean()) / filled.std()
+    order = [*range(0, 40, 2), *range(1, 40, 2)]
+    assert table.transform(path)[:, 0] == pytest.approx(scaled[order], abs=1e-6)
+
+
 def test_text_that_only_resembles_numbers_stays_text():
     rooms = STAYS | {"bmi": ["27,4", "12,34,5", "x", "3,5", "2", "1,5"]}
     table = fedax.fit_table(rooms, **FITTED, decimal="comma", unlabelled="drop")

@@ -14,6 +14,7 @@ import pytest
 import fedax
 from fedax.cli.main import run_command
 from fedax.data.splitting import parts_of_rows
+from fedax.experiment.errors import ConfigError
 from fedax.rounds.validation import validation_metric
 from fedax.sweeps.choosing import default_rule
 
@@ -142,6 +143,35 @@ def test_a_search_chooses_by_the_validation_loss(tmp_path):
         sampler="random", out=tmp_path / "search", **OPTIONS)
     assert found.study.best_params == {"client_learning_rate": 0.5}
     assert found.study.best_value == 0.0  # at 1.5; the training loss of round 1 is equal for both
+
+
+def private(model=MODEL, noise_multiplier=0.5):
+    return fedax.private(method(model), clip=1.0, noise_multiplier=noise_multiplier)
+
+
+def test_what_a_method_does_not_report_is_refused_before_training(tmp_path):
+    """A private method withholds the training loss; the paper's rule chooses by it."""
+    options = OPTIONS | {"sampling": "poisson"}
+    grid = {"noise_multiplier": [0.5, 1.0]}
+    for choose, said in ((None, "Cannot choose by train_loss: .* Choose by test_loss, or hold out"),
+                         ("num_reports:max", "Unknown metric to choose by 'num_reports'")):
+        with pytest.raises(ValueError, match=said):
+            fedax.sweep(task(None), {"it": private}, grid, num_rounds=2, choose=choose,
+                        out=tmp_path / "sweep", **options)
+        with pytest.raises(ConfigError, match=said):
+            fedax.search(task(None), private, {"noise_multiplier": "uniform(0.5, 1)"},
+                         num_rounds=2, num_trials=2, choose=choose, out=tmp_path / "search",
+                         **options)
+    assert not (tmp_path / "sweep").exists()
+    found = fedax.sweep(task(), {"it": private}, grid, num_rounds=2, **options)
+    assert found.choice.rule == "validation_loss"
+    searched = fedax.search(
+        task(None), private, {"noise_multiplier": "uniform(0.5, 1)"}, num_rounds=2, num_trials=2,
+        choose="test_loss", out=tmp_path / "other", **options)
+    assert len(searched.study.trials) == 2
+    with pytest.raises(ValueError, match=r"'tran_loss'. Did you mean 'train_loss'"):
+        fedax.search(task(), method, {"client_learning_rate": "uniform(0.1, 0.5)"}, num_rounds=2,
+                     num_trials=2, choose="tran_loss", out=tmp_path / "search", **OPTIONS)
 
 
 @pytest.mark.parametrize("sample", [None, 2])

@@ -8,7 +8,7 @@ from typing import Any
 from fedax.cli.commands import Privacy
 from fedax.devices import terminal
 from fedax.experiment.errors import ConfigError
-from fedax.experiment.metrics import read_metrics
+from fedax.experiment.metrics import read_rounds
 from fedax.experiment.run import read_run
 from fedax.privacy.accounting import (
     check_cohort,
@@ -55,7 +55,7 @@ def _of_run(command: Privacy) -> dict[str, Any]:
             f"private+{config.algorithm} for a guarantee."
         )
     # Rounds after the last checkpoint have told something, too.
-    told = [metrics["round"] for metrics in read_metrics(command.run)[-1:]]
+    told = [metrics["round"] for metrics in read_rounds(command.run)[-1:]]
     return mechanism.guarantee(max([int(restored.state.server_state.round_index), *told]))
 
 

@@ -10,12 +10,12 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from fedax.experiment.folder import RunError, to_json
+from fedax.experiment.folder import RunError, read_summary, to_json
 from fedax.files.regular import read_file, write_atomically
 from fedax.rounds.history import History
 
@@ -146,12 +146,38 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
     return [metrics for _, metrics in whole_lines(folder)]
 
 
+def read_rounds(folder: Path) -> list[dict[str, Any]]:
+    """The rounds in metrics.jsonl, for whoever reads results: all that the run had.
+
+    Raises:
+      RunError: if others follow a line that is none, or a finished run had more rounds.
+    """
+    rounds = read_metrics(folder)
+    done, lines = len(rounds), _content(folder).count(b"\n")
+    finished = (read_summary(folder) or {}).get("rounds", 0)
+    is_short = isinstance(finished, int) and finished > done
+    if is_short or lines > done + 1:
+        raise RunError(
+            f"{folder / METRICS} is damaged: " + (
+                f"line {done + 1:,} is not what a run writes" if lines > done else
+                f"it ends after line {done:,}"
+            ) + f", but the run finished with {finished:,} rounds" * is_short +
+            ". Restore the file from a copy, or start the run again."
+        )
+    return rounds
+
+
 def read_history(folder: Path) -> History:
-    """The numbers in metrics.jsonl; what JSON has no word for, and so is null there, is NaN."""
+    """The numbers in metrics.jsonl, see `read_rounds`."""
+    return as_history(read_rounds(folder))
+
+
+def as_history(rounds: Iterable[Mapping[str, Any]]) -> History:
+    """The numbers of rounds; what JSON has no word for, and so is null there, is NaN."""
     return History([
         {name: math.nan if value is None else value for name, value in metrics.items()
          if not isinstance(value, list)}  # the names of rejected clients
-        for metrics in read_metrics(folder)
+        for metrics in rounds
     ])
 
 

@@ -17,7 +17,7 @@ from fedax.experiment.folder import (
     read_summary,
     resume_command,
 )
-from fedax.experiment.metrics import read_metrics
+from fedax.experiment.metrics import read_rounds
 from fedax.report.clients import worst_of_run
 from fedax.report.page import run_page
 from fedax.report.runs import Run
@@ -50,7 +50,7 @@ def read_run(folder: Path) -> Run:
     config = config | {"made_by": made_by} | ({HELD: held} if held else {})
     name = folder.resolve().name
     return Run(
-        name, config, read_metrics(folder), read_summary(folder), _commands(name, config),
+        name, config, read_rounds(folder), read_summary(folder), _commands(name, config),
         "" if "python" in config else resume_command(folder), worst_of_run(folder),
         read_divergence(folder),
     )

@@ -44,7 +44,7 @@ from fedax.experiment.folder import (
     read_run_config,
     read_summary,
 )
-from fedax.experiment.metrics import read_history
+from fedax.experiment.metrics import as_history, read_metrics
 from fedax.experiment.sitting import (
     Job,
     StoppedError,
@@ -129,7 +129,7 @@ def train_in_folder(
         )
     if not is_first():
         restored = Restored(initial, []) if overwrite else _restored(job, initial)
-        history = History(read_history(folder).rounds[: _done(restored)])
+        history = as_history(read_metrics(folder)[: _done(restored)])
         if before is not None and _is_finished(job, restored, before, call.looks):
             return restored.state, history
         with _as_python():
@@ -146,13 +146,13 @@ def train_in_folder(
                 save(job, initial)
         restored = _restored(job, initial)
         if before is not None and _is_finished(job, restored, before, call.looks):
-            return restored.state, read_history(folder)
+            return restored.state, as_history(read_metrics(folder))
         if before is not None:
             with explained(folder, job.go_on):
                 write_config(
                     job, code=code, signature=trust.signature(job.config), **{TASKS: tasks}
                 )
-        return _sit(job, restored, call.progress), read_history(folder)
+        return _sit(job, restored, call.progress), as_history(read_metrics(folder))
 
 
 def _sit(job: Job, restored: Restored, progress: bool) -> TrainingState:

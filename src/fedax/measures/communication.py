@@ -38,10 +38,13 @@ class Communication(NamedTuple):
     Attributes:
       exchanges: (bytes sent to the client, bytes sent by it) in each exchange.
       model_bytes: size of the parameters.
+      reported: names of the numbers that clients report, such as `train_loss`; none if they are
+        withheld, as of `fedax.private`.
     """
 
     exchanges: tuple[tuple[int, int], ...]
     model_bytes: int
+    reported: tuple[str, ...] = ()
 
     @property
     def bytes_down(self) -> int:
@@ -112,6 +115,7 @@ def communication(
     """
     counts: list[tuple[int, int]] = []
     coded: dict[int, tuple[Any, Any]] = {}  # by number of the exchange: its message, its upload
+    reported: dict[str, None] = {}
 
     def one_round(params: Any, arrays: Any, key: Any) -> None:
         state, own = call_state_inits(algorithm, params)
@@ -130,6 +134,7 @@ def communication(
                     sent.append(leaf)
             reply = call_client(exchange, place, message, own, data, key)
             own = reply.client_state
+            reported.update(dict.fromkeys(reply.info))
             counts.append((_nbytes(sent[before:]), _nbytes(reply.upload)))
             if exchange.sent is not None:
                 coded[number - 1] = _shapes((sent[before:], reply.upload))
@@ -156,7 +161,8 @@ def communication(
         assert sent is not None
         bits = sent(_shapes(params), message, upload)
         counts[index] = (math.ceil(bits[0] / 8), math.ceil(bits[1] / 8))
-    return Communication(tuple(counts), _nbytes(params))
+    withheld = any(exchange.total for exchange in algorithm.exchanges)
+    return Communication(tuple(counts), _nbytes(params), () if withheld else tuple(reported))
 
 
 def _shapes(tree: Any) -> Any:

@@ -227,18 +227,22 @@ def _reached(run: Run, goal: _Goal, target: float) -> int | None:
 def _bytes(run: Run, place: int) -> float | None:
     """What all clients were sent and sent up to a round; None if nobody counted it.
 
-    Diagnostics count it. Otherwise it follows from what a client is sent and sends in a round, as
-    long as none has dropped out.
+    Diagnostics count it. Otherwise it follows from what a client is sent and sends in a round, with
+    the bits of its codes that were measured, as long as none has dropped out.
     """
     counted = (run.values("bytes_down") + run.values("bytes_up"))[: place + 1]
     if not np.isnan(counted).any():
         return float(counted.sum())
     summary = run.summary or {}
-    each = sum(float(summary.get(f"bytes_{way}_per_client", math.nan)) for way in ("down", "up"))
+    each = np.zeros(place + 1)
+    for way in ("down", "up"):
+        computed = float(summary.get(f"bytes_{way}_per_client", math.nan))
+        bits = run.values(f"bits_{way}")[: place + 1]
+        each += np.where(np.isnan(bits), computed, bits / 8)
     reports, rejected, dropped = (
         run.values(f"num_{what}")[: place + 1] for what in ("reports", "rejected", "dropped")
     )
-    total = each * float((reports + rejected).sum())
+    total = float((each * (reports + rejected)).sum())
     return None if math.isnan(total) or dropped.any() else total
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -26,6 +26,9 @@ Rule: TypeAlias = str | Callable[[History], float]
 # Reddi et al. 2021, section 4: hyperparameters are chosen by the training loss, averaged over
 # `LAST_ROUNDS` at the end.
 PAPER_RULE = "train_loss"
+# What rounds report beside what their clients do, and evaluations of the training data.
+OF_ROUNDS = ("total_local_steps", "num_reports", "num_rejected", "num_dropped")
+OF_TRAINING = ("all_clients_loss", "all_examples_loss")
 # What lies within this part of the best value is as good as it, see `MethodChoice.sensitivity`.
 CLOSE = 0.05
 
@@ -188,7 +191,7 @@ def rounds_of(record: Record) -> int:
 
 def require_choosable(
     rule: Rule, task: Task, algorithm: FederatedAlgorithm, *, evaluates: bool,
-    gives_up: bool = False,
+    reported: Collection[str] | None = None, gives_up: bool = False,
 ) -> None:
     """Raises a clear error before training if a rule cannot be used after it.
 
@@ -196,6 +199,7 @@ def require_choosable(
       rule: as for `choose`.
       task, algorithm: of a run.
       evaluates: whether runs are evaluated at all.
+      reported: names of what the clients report, see `Communication`; None: checked before.
       gives_up: whether settings are stopped early by this rule.
 
     Raises:
@@ -204,9 +208,22 @@ def require_choosable(
     if callable(rule):
         return
     name = Goal.of(rule, None, "choose").metric
-    if not is_evaluated(name):
-        return
     parts = held_out(task)
+    if not is_evaluated(name):
+        if reported is None:
+            return
+        known = [*reported, *(OF_ROUNDS if reported else ()), *OF_TRAINING]
+        if name in known or algorithm.pooled:
+            return
+        tested = evaluated_metrics(task, algorithm) if evaluates else []
+        if name == PAPER_RULE:
+            others = " or ".join(tested[:1])
+            raise ValueError(
+                f"Cannot choose by {name}: a method does not report it, as private ones do not. "
+                f"Choose by {others or 'a metric of test data'}, or hold out validation data "
+                "(validation=0.1), by which is chosen then."
+            )
+        raise ValueError(unknown("metric to choose by", name, [*known, *tested]))
     asked = name.partition("_")[0]
     if asked not in parts or not evaluates:
         why = "evaluate_every is 0" if asked in parts else f"{task.name} has no {asked} data"

@@ -11,9 +11,9 @@ import numpy as np
 from fedax.algorithm import Array, Model, Params
 from fedax.data.federated_dataset import FederatedDataset
 from fedax.data.preparing import Table, fit_table
-from fedax.data.preparing.cells import Decimal, read_cells, with_labels
+from fedax.data.preparing.cells import Cells, Decimal, read_cells, with_labels
 from fedax.data.preparing.fitting import Encoding, Missing, Objective, Scaling, Unknown
-from fedax.data.preparing.table import Unlabelled
+from fedax.data.preparing.table import Unlabelled, cells_for
 from fedax.data.task import Task
 from fedax.models.mlp import mlp
 from fedax.models.scores import auc, mae, r2, rmse
@@ -74,9 +74,9 @@ def load(
     cells = read_cells(file, client, decimal=decimal)
     if unlabelled == "drop":
         cells = with_labels(cells, label)
-    second = None
+    second: Cells | str | None = None
     if isinstance(test, str):
-        second, train_rows = read_cells(test, client, decimal=decimal), cells
+        second, train_rows = test, cells
     else:
         check_number("test", test, at_least=0, below=1)
         train_rows = cells
@@ -100,6 +100,8 @@ def load(
         unknown=unknown, scaling=scaling, objective=objective, positive=positive,
         decimal=decimal, unlabelled=unlabelled,
     )
+    if isinstance(second, str):
+        second = cells_for(table, second)
     tested = None if second is None else table.apply(second)
     if second is not None and label not in second.columns:
         raise ValueError(f"{test}: {unknown_name('label column', label, second.columns)}")

@@ -44,13 +44,14 @@ def built(config: SweepConfig) -> list[Built]:
         algorithm = build_method(run, task)
         kind = options, partition(algorithm)[1]
         if kind not in known:
+            known[kind] = fitted(run, task, algorithm)
             try:
                 require_choosable(
-                    config.choose, task, algorithm, evaluates=run.evaluate_every > 0
+                    config.ruled([task]).choose, task, algorithm,
+                    evaluates=run.evaluate_every > 0, reported=known[kind].reported,
                 )
             except ValueError as error:
                 raise ConfigError(str(error)) from None
-            known[kind] = fitted(run, task, algorithm)
         found.append(Built(task, algorithm, known[kind]))
     return found
 

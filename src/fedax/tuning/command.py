@@ -249,7 +249,7 @@ def _finished(folder: Path, config: SweepConfig, rule: str) -> Swept | None:
         return None
     try:
         return Swept(folder, record, choose(record, rule))
-    except RuleError as error:
+    except ValueError as error:  # its direction is unknown, or a RuleError
         raise ConfigError(f"{error} {_choose_another(folder)}") from None
 
 

@@ -26,11 +26,12 @@ from fedax.files.regular import read_file, write_atomically
 from fedax.outside.paths import expanded
 from fedax.rounds.checks import require_task
 from fedax.rounds.history import History
+from fedax.rounds.measurements import rehearse
 from fedax.rounds.options import Settings, SimulateOptions
 from fedax.rounds.stopping import Goal
 from fedax.rounds.untrained import lost_in, untrained_loss
 from fedax.signatures import with_options
-from fedax.sweeps.choosing import PAPER_RULE, default_rule
+from fedax.sweeps.choosing import PAPER_RULE, default_rule, require_choosable
 from fedax.sweeps.record import Record
 from fedax.validate import check_choice, check_count, options_checked, require_out
 
@@ -240,6 +241,7 @@ def run_search(folder: Path, plan: Plan, say: Callable[[str], None]) -> SearchRe
     )
     from fedax.tuning.trials import keep_trials, record_of, scorer, trainer  # noqa: PLC0415
 
+    _require_choosable(plan)
     maximise = Goal.of(plan.choose, None, "choose").mode == "max"
     every = trying.rounds_between_reports(plan.num_rounds)
     asked = trying.Search(
@@ -274,6 +276,22 @@ def run_search(folder: Path, plan: Plan, say: Callable[[str], None]) -> SearchRe
     return SearchResult(study, record_of({plan.algorithm: (study, trials)}))
 
 
+def _require_choosable(plan: Plan) -> None:
+    """Raises a ConfigError if runs would not have the metric that a search chooses by."""
+    from fedax.tuning.space import ends  # noqa: PLC0415 - slow to import
+
+    values = {key: ends(of)[0] for key, of in plan.space.items()}
+    task, algorithm = plan.made(values)
+    evaluates = plan.options(values, plan.seeds[0]).evaluate_every != 0
+    try:
+        require_choosable(
+            plan.choose, task, algorithm, evaluates=evaluates,
+            reported=rehearse(task, algorithm).reported,
+        )
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+
+
 def _judge(
     made: Callable[[Mapping[str, Any]], tuple[Task, FederatedAlgorithm]]
 ) -> Callable[[Mapping[str, Any], int, History], int]:
@@ -283,6 +301,8 @@ def _judge(
     def lost(values: Mapping[str, Any], seed: int, history: History) -> int:
         task, _ = made(values)
         key = (id(task), seed)
+        if not any("train_loss" in metrics for metrics in history.rounds):
+            return 0  # private methods do not report it
         if key not in untrained:
             untrained[key] = task, untrained_loss(task, seed)
         return lost_in(np.asarray(history["train_loss"]), untrained[key][1])

@@ -271,9 +271,8 @@ def _call(
         which, algorithm = entries[group.settings[0]][:2]
         require_choosable(
             rule, which, algorithm, evaluates=run_options.evaluate_every != 0,
-            gives_up=halving is not None,
+            reported=rehearse(which, algorithm).reported, gives_up=halving is not None,
         )
-        rehearse(which, algorithm)
     describe = Describer()
     tested = rule if isinstance(rule, str) else describe(rule)
     config = {

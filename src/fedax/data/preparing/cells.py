@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -35,12 +35,14 @@ class Cells(NamedTuple):
       clients: each row's client, text or whole numbers [num_rows]; None without a client column.
       categories: of columns that have their own.
       where: what the table is called in a message.
+      commas: columns of numbers that were written with decimal commas.
     """
 
     columns: dict[str, np.ndarray]
     clients: np.ndarray | None
     categories: dict[str, tuple[Any, ...]]
     where: str
+    commas: frozenset[str] = frozenset()
 
     @property
     def num_rows(self) -> int:
@@ -56,7 +58,8 @@ class Cells(NamedTuple):
 
 
 def read_cells(
-    source: Any, client: str, *, needs_client: bool = True, decimal: Decimal = "point"
+    source: Any, client: str, *, needs_client: bool = True, decimal: Decimal = "point",
+    commas: Collection[str] = (), text: Collection[str] = (),
 ) -> Cells:
     """The cells of a table.
 
@@ -66,15 +69,18 @@ def read_cells(
       client: the column with each row's client.
       needs_client: whether the column must be there; a file needs it anyway.
       decimal: "comma": text such as 27,4 or 1.250,75 is a number, where a whole column is such.
+      commas: columns that are known to be written so, even if no cell has a comma.
+      text: columns of a CSV file that are known to be text, even if it says numbers.
 
     Raises:
       DataError: a file cannot be read, or is malformed.
       ValueError: there is no such column, columns differ in length, or there are no rows.
     """
     if isinstance(source, Cells):
-        return with_decimal(source, decimal)
+        return with_decimal(source, decimal, commas)
     if isinstance(source, str | Path):
-        return with_decimal(_of_file(expanded(source), client), decimal)
+        cells = _of_file(expanded(source), client, {*text, *commas})
+        return with_decimal(cells, decimal, commas)
     is_lazy = hasattr(source, "collect") and not hasattr(source, "__len__")
     names: list[Any] = [] if is_lazy else list(
         source if isinstance(source, Mapping) else getattr(source, "columns", ())
@@ -105,13 +111,13 @@ def read_cells(
         name: own_categories(source[name]) for name in columns if hasattr(source[name], "dtype")
     }
     listed = {name: of for name, of in own.items() if of}
-    return with_decimal(Cells(columns, clients, listed, "The table"), decimal)
+    return with_decimal(Cells(columns, clients, listed, "The table"), decimal, commas)
 
 
-def _of_file(path: Path, client: str) -> Cells:
+def _of_file(path: Path, client: str, text: Collection[str]) -> Cells:
     kind = recognised(path)
     if kind == "csv":
-        clients = readers.read_csv(path, client, gaps=GAPS)
+        clients = readers.read_csv(path, client, gaps=GAPS, text=text, precise=True)
     elif kind == "parquet":
         files = sorted(path.glob("*.parquet")) if path.is_dir() else path
         clients = readers.read_parquet(files, client, gaps=True)
@@ -195,29 +201,41 @@ def with_labels(cells: Cells, label: str | None) -> Cells:
 
 def has_commas(column: np.ndarray) -> bool:
     """Whether a column is text that reads as numbers with decimal commas, at least one of them."""
-    if column.dtype.kind != "O":
-        return False
-    there = [value for value in column.tolist() if value is not None]
-    return all(
-        isinstance(value, str) and _WITH_COMMA.fullmatch(value.strip()) for value in there
-    ) and any("," in value for value in there)
+    return _reads_so(column) and any("," in value for value in column.tolist() if value)
 
 
-def with_decimal(cells: Cells, decimal: Decimal) -> Cells:
-    """The cells with text such as 27,4 as numbers, if the decimal sign is a comma."""
+def _reads_so(column: np.ndarray) -> bool:
+    """Whether a column is text that reads as numbers without decimal points, or gaps."""
+    return column.dtype.kind == "O" and all(
+        value is None or (isinstance(value, str) and (
+            value in GAPS or _WITH_COMMA.fullmatch(value.strip()) is not None
+        )) for value in column.tolist()
+    )
+
+
+def with_decimal(cells: Cells, decimal: Decimal, known: Collection[str] = ()) -> Cells:
+    """The cells with text such as 27,4 as numbers, if the decimal sign is a comma.
+
+    Args:
+      cells: of a table.
+      decimal: the sign.
+      known: columns that are written so even if no cell has a comma, and 2.300 is 2300.
+    """
     if decimal == "point":
         return cells
-    columns = {
-        name: _of_commas(column) if has_commas(column) else column
-        for name, column in cells.columns.items()
+    read = {
+        name: _of_commas(column) for name, column in cells.columns.items()
+        if has_commas(column) or (name in known and _reads_so(column))
     }
-    return cells._replace(columns=columns)
+    return cells._replace(
+        columns=cells.columns | read, commas=cells.commas | read.keys()
+    )
 
 
 def _of_commas(column: np.ndarray) -> np.ndarray:
     return np.array([
-        np.nan if value is None else float(value.replace(".", "").replace(",", "."))
-        for value in column.tolist()
+        np.nan if value is None or value in GAPS
+        else float(value.replace(".", "").replace(",", ".")) for value in column.tolist()
     ])
 
 

@@ -45,6 +45,7 @@ class Column:
       categories: of text, in the order of their places; None among them stands for a gap.
       has_other: whether categories that are not among them have a place of their own, the last.
       num_gaps: how many values are missing in the training rows.
+      commas: whether the training rows have numbers with decimal commas.
     """
 
     name: str
@@ -56,6 +57,7 @@ class Column:
     categories: tuple[Value, ...] = ()
     has_other: bool = False
     num_gaps: int = 0
+    commas: bool = False
 
     @property
     def features(self) -> list[str]:
@@ -79,6 +81,7 @@ class Label:
       counts: of the classes, in the training rows.
       mean, deviation: targets of a regression become (value - mean) / deviation.
       why: the label is taken for classes or for numbers.
+      commas: as of a column.
     """
 
     name: str
@@ -87,6 +90,7 @@ class Label:
     mean: float = 0.0
     deviation: float = 1.0
     why: str = ""
+    commas: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -149,7 +153,7 @@ class Table:
           ValueError: if a column does not exist, or a value is missing, unknown or of the wrong
               type. The message names the column and the row.
         """
-        cells = read_cells(source, self.client, decimal=self.decimal)
+        cells = cells_for(self, source)
         if self.label is not None and self.unlabelled == "drop":
             cells = with_labels(cells, self.label.name)
         arrays = {"x": self._x(cells)}
@@ -167,9 +171,7 @@ class Table:
         Raises:
           DataError, ValueError: as for `apply`.
         """
-        return self._x(
-            read_cells(source, self.client, needs_client=False, decimal=self.decimal)
-        )
+        return self._x(cells_for(self, source, needs_client=False))
 
     def predictions(self, outputs: Any) -> np.ndarray:
         """Turns a model's outputs into labels: the likeliest class, or the unscaled target.
@@ -290,6 +292,19 @@ class Table:
             return codes_of(column, cells, "class")
         numbers = numbers_of(Column(label.name, "number"), cells)
         return ((numbers - label.mean) / label.deviation).astype(np.float32)
+
+
+def cells_for(table: Table, source: Any, *, needs_client: bool = True) -> Cells:
+    """The rows, with each column read as it was in the training rows; see `read_cells`."""
+    known = {column.name: (column.categories, column.commas) for column in table.columns}
+    if table.label is not None:
+        known[table.label.name] = table.label.classes, table.label.commas
+    return read_cells(
+        source, table.client, needs_client=needs_client, decimal=table.decimal,
+        commas=[name for name, (_, commas) in known.items() if commas],
+        text=[name for name, (values, _) in known.items()
+              if values and all(value is None or isinstance(value, str) for value in values)],
+    )
 
 
 def numbers_of(column: Column, cells: Cells) -> np.ndarray:

@@ -8,7 +8,7 @@ import io
 import itertools
 import re
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,7 @@ _ERRORS = (csv.Error, ValueError, EOFError, zlib.error, gzip.BadGzipFile)
 def read_csv(
     path: Path | str, client_column: str, columns: Columns | None = None, *,
     only_numbers: bool = False, gaps: frozenset[str] = frozenset(),
+    text: Collection[str] = (), precise: bool = False,
 ) -> Clients:
     """Reads the clients of a CSV file, in the order of their first line; lines may be in any order.
 
@@ -56,6 +57,8 @@ def read_csv(
       only_numbers: reject text, NaN and infinity and report the line; for data without a transform.
       gaps: the cells that mean a missing value in a column of numbers, such as {"", "NA"}; in a
           text column only empty cells do. Without `gaps` empty cells are an error.
+      text: columns that are text, whatever their cells say.
+      precise: whether numbers that are not whole become float64.
 
     Raises:
       DataError: if the file or a column does not exist; during reading, if it is malformed, a value
@@ -73,7 +76,9 @@ def read_csv(
     except ValueError as error:
         raise DataError(f"{path}: {error}") from None
     require_few_arrays(path, len(chosen))
-    table = _Table(path, names, client_column, chosen, gaps, only_numbers=only_numbers)
+    table = _Table(
+        path, names, client_column, chosen, gaps, text, only_numbers=only_numbers, precise=precise
+    )
     return Clients(table.clients, [path])
 
 
@@ -82,7 +87,8 @@ class _Table:
 
     def __init__(
         self, path: Path, names: list[str], client_column: str,
-        chosen: Mapping[str, str | Sequence[str]], gaps: frozenset[str], *, only_numbers: bool,
+        chosen: Mapping[str, str | Sequence[str]], gaps: frozenset[str], text: Collection[str], *,
+        only_numbers: bool, precise: bool,
     ) -> None:
         self._path = path
         self._names = names
@@ -93,8 +99,10 @@ class _Table:
             for array, group in chosen.items()
         }
         self._stacked = {array: not isinstance(group, str) for array, group in chosen.items()}
-        self._kinds = dict.fromkeys({i for group in self._chosen.values() for i in group}, "")
-        self._only_numbers = only_numbers
+        self._kinds = {
+            i: "text" if names[i] in text else "" for group in self._chosen.values() for i in group
+        }
+        self._only_numbers, self._precise = only_numbers, precise
         self._gaps = gaps
         self._first_text: dict[int, str] = {}  # column -> where its first text is, in words
 
@@ -179,6 +187,8 @@ class _Table:
                     "or write "
                     "the number with a decimal point if its last digits do not matter."
                 )
+        if self._precise:
+            return numbers
         with np.errstate(over="ignore"):
             singles = numbers.astype(np.float32)
         finite = np.isfinite(singles)
