@@ -94,5 +94,5 @@ def finished(plan: Plan, storage: Path) -> list[Job]:
 def _whole(part: Part) -> SweepConfig:
     return sweep_config(
         part.task, [part.algorithm], part.grid, preset=part.preset, settings=part.settings,
-        num_seeds=part.num_seeds,
+        num_seeds=max(part.num_seeds, 2),  # a sweep of one run is refused; a job takes one seed
     )
