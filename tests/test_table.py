@@ -15,6 +15,7 @@ from scipy import stats
 import fedax
 from fedax import History
 from fedax.cli.main import run_command
+from fedax.experiment import metrics
 from fedax.experiment.folder import RunError
 from fedax.measures.significance import paired_p
 from fedax.report.latex import latex_text
@@ -131,6 +132,7 @@ def test_bytes_of_codes_are_those_that_were_measured(tmp_path):
     (True, b'{"round": 1}\n{bad\n{"round": 3}\n', "line 2 is not .* finished with 3 rounds"),
     (True, b'{"round": 1}\n', "it ends after line 1, but the run finished with 3 rounds"),
     (False, b'{"round": 1}\n{bad\n{"round": 3}\n', "line 2 is not what a run writes. Restore"),
+    (False, b'{"round": 1}\n{bad\n', "line 2 is not what a run writes. Restore"),
     (False, b'{"round": 1}\n{"round": 2, "train_loss": "abc"}\n{"round": 3}\n', "line 2 is not"),
 ])
 def test_a_damaged_line_is_a_sentence_and_no_shorter_run(tmp_path, finished, content, said, capsys):
@@ -142,6 +144,27 @@ def test_a_damaged_line_is_a_sentence_and_no_shorter_run(tmp_path, finished, con
         fedax.load_run(folder)
     assert run_command(["table", str(folder)]) != 0
     assert re.search(said, capsys.readouterr().err)
+
+
+@pytest.mark.quick
+def test_a_run_may_go_on_and_end_while_it_is_read(tmp_path, monkeypatch):
+    """Rounds come, and the summary, between any two looks at its files."""
+    folder = write_run(tmp_path / "run", [0.5, 0.7], finished=False)
+    read, count = metrics.read_file, [2]
+
+    def reads(path):
+        content = read(path)
+        lines = (folder / "metrics.jsonl").read_text()
+        for _ in range(3):
+            count[0] += 1
+            lines += json.dumps({"round": count[0]}) + "\n"
+        (folder / "metrics.jsonl").write_text(lines)
+        (folder / "summary.json").write_text(json.dumps({"rounds": count[0]}))
+        return content
+
+    monkeypatch.setattr(metrics, "read_file", reads)
+    assert len(metrics.read_rounds(folder)) == 2
+    assert len(metrics.read_rounds(folder)) == 5
 
 
 @pytest.mark.quick

@@ -79,6 +79,35 @@ def test_new_rows_are_read_with_commas_as_the_training_rows_were(tmp_path):
     assert task.test.arrays["y"].tolist() == [2300, 850]
 
 
+def test_a_column_with_decimal_points_stays_so_in_new_rows(tmp_path):
+    """Whole numbers tell nothing of the sign, so commas are read there."""
+    table = fedax.fit_table(written(tmp_path / "a.csv", "2.300", "2.5", "1.25"), decimal="comma",
+                            **OF_V)
+    assert table.transform(written(tmp_path / "b.csv", "2.300"))[0, 0] == np.float32(2.3)
+    with pytest.raises(ValueError, match=r"holds '2.300' in row 0 .* training rows hold numbers"):
+        table.transform(written(tmp_path / "c.csv", "2.300", "2,5"))
+    whole = fedax.fit_table(written(tmp_path / "d.csv", "20", "30", "40", "50"), decimal="comma", **OF_V)
+    assert whole.transform(written(tmp_path / "e.csv", "27,4"))[0, 0] == np.float32(27.4)
+
+
+def test_a_number_beyond_float32_is_named(tmp_path):
+    with pytest.raises(fedax.data.DataError, match=r"line 3, of client 'u1'.*'1e300'.*float32"):
+        fedax.fit_table(written(tmp_path / "a.csv", "1.5", "1e300", "2.5"), **OF_V)
+
+
+def test_classes_of_an_older_table_are_found(tmp_path):
+    """Until 0.27 numbers of CSV files were float32, so 0.1 was 0.10000000149011612."""
+    path = written(tmp_path / "a.csv", "1", "2", "3", "4")
+    path.write_text(path.read_text().replace(";0\n", ";0.1\n").replace(";1\n", ";0.7\n"))
+    table = fedax.fit_table(path, objective="classification", **OF_V)
+    assert table.label.classes == (0.1, 0.7)
+    old = table.to_json().replace("0.1,", f"{float(np.float32(0.1))!r},").replace(
+        " 0.7", f" {float(np.float32(0.7))!r}")
+    assert type(table).from_json(old).label.classes != table.label.classes
+    found = type(table).from_json(old).apply(path).arrays["y"]
+    assert found.tolist() == table.apply(path).arrays["y"].tolist() == [0, 1, 0, 1]
+
+
 def test_categories_of_digits_are_found_in_files_of_digits_alone(tmp_path):
     table = fedax.fit_table(written(tmp_path / "a.csv", *["01", "02", "2A", "1.0"] * 3), **OF_V)
     new = written(tmp_path / "b.csv", "01", "1.0", "7")

@@ -16,7 +16,7 @@ from fedax.cli.main import run_command
 from fedax.data.splitting import parts_of_rows
 from fedax.experiment.errors import ConfigError
 from fedax.rounds.validation import validation_metric
-from fedax.sweeps.choosing import default_rule
+from fedax.sweeps.choosing import RuleError, default_rule
 
 GOAL = 3.0
 MODEL = fedax.regression(lambda key: jnp.zeros(1), lambda params, x: x @ params)
@@ -153,15 +153,14 @@ def test_what_a_method_does_not_report_is_refused_before_training(tmp_path):
     """A private method withholds the training loss; the paper's rule chooses by it."""
     options = OPTIONS | {"sampling": "poisson"}
     grid = {"noise_multiplier": [0.5, 1.0]}
-    for choose, said in ((None, "Cannot choose by train_loss: .* Choose by test_loss, or hold out"),
-                         ("num_reports:max", "Unknown metric to choose by 'num_reports'")):
+    for more, said in (({}, r"Cannot choose by train_loss: .*\(validation=0.1 holds some out\)\."),
+                       ({"evaluate_every": 0}, "holds some out\\) with evaluate_every above 0.")):
         with pytest.raises(ValueError, match=said):
-            fedax.sweep(task(None), {"it": private}, grid, num_rounds=2, choose=choose,
-                        out=tmp_path / "sweep", **options)
+            fedax.sweep(task(None), {"it": private}, grid, num_rounds=2, out=tmp_path / "sweep",
+                        **options | more)
         with pytest.raises(ConfigError, match=said):
             fedax.search(task(None), private, {"noise_multiplier": "uniform(0.5, 1)"},
-                         num_rounds=2, num_trials=2, choose=choose, out=tmp_path / "search",
-                         **options)
+                         num_rounds=2, num_trials=2, out=tmp_path / "search", **options | more)
     assert not (tmp_path / "sweep").exists()
     found = fedax.sweep(task(), {"it": private}, grid, num_rounds=2, **options)
     assert found.choice.rule == "validation_loss"
@@ -169,9 +168,9 @@ def test_what_a_method_does_not_report_is_refused_before_training(tmp_path):
         task(None), private, {"noise_multiplier": "uniform(0.5, 1)"}, num_rounds=2, num_trials=2,
         choose="test_loss", out=tmp_path / "other", **options)
     assert len(searched.study.trials) == 2
-    with pytest.raises(ValueError, match=r"'tran_loss'. Did you mean 'train_loss'"):
+    with pytest.raises(RuleError, match="the metric was not measured"):
         fedax.search(task(), method, {"client_learning_rate": "uniform(0.1, 0.5)"}, num_rounds=2,
-                     num_trials=2, choose="tran_loss", out=tmp_path / "search", **OPTIONS)
+                     num_trials=2, choose="tran_loss", out=tmp_path / "mistyped", **OPTIONS)
 
 
 @pytest.mark.parametrize("sample", [None, 2])

@@ -108,10 +108,14 @@ def whole_lines(folder: Path) -> list[tuple[bytes, dict[str, Any]]]:
     Raises:
       RunError: if it cannot be read, or would be far larger as a table.
     """
+    return _whole(_content(folder), folder)
+
+
+def _whole(content: bytes, folder: Path) -> list[tuple[bytes, dict[str, Any]]]:
     lines: list[tuple[bytes, dict[str, Any]]] = []
     names: set[str] = set()
     numbers = 0
-    for line in _content(folder).splitlines(keepends=True):
+    for line in content.splitlines(keepends=True):
         try:
             metrics = json.loads(line)
         except (ValueError, RecursionError):
@@ -149,20 +153,24 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
 def read_rounds(folder: Path) -> list[dict[str, Any]]:
     """The rounds in metrics.jsonl, for whoever reads results: all that the run had.
 
+    A line that is being written has no end yet, and may be there.
+
     Raises:
-      RunError: if others follow a line that is none, or a finished run had more rounds.
+      RunError: if a line is none, or a finished run had more rounds.
     """
-    rounds = read_metrics(folder)
-    done, lines = len(rounds), _content(folder).count(b"\n")
-    finished = (read_summary(folder) or {}).get("rounds", 0)
+    finished = (read_summary(folder) or {}).get("rounds", 0)  # before the rounds, as a run goes on
+    content = _content(folder)
+    rounds = [metrics for _, metrics in _whole(content, folder)]
+    done, lines = len(rounds), content.count(b"\n")
     is_short = isinstance(finished, int) and finished > done
-    if is_short or lines > done + 1:
+    if is_short or lines > done:
         raise RunError(
             f"{folder / METRICS} is damaged: " + (
                 f"line {done + 1:,} is not what a run writes" if lines > done else
                 f"it ends after line {done:,}"
             ) + f", but the run finished with {finished:,} rounds" * is_short +
-            ". Restore the file from a copy, or start the run again."
+            ". Restore the file from a copy, or resume the run, which trains the lost rounds again "
+            "if a checkpoint before them is left."
         )
     return rounds
 

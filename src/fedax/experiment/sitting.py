@@ -224,10 +224,9 @@ def sit(
 def _opened(job: Job, done: int) -> MetricsLog:
     """The metrics of the folder's rounds, to which others are added."""
     with explained(job.folder, job.go_on):
-        log = MetricsLog(job.folder, done)
         if done < job.num_rounds and job.watch.why is None:  # a longer run is not finished any more
             (job.folder / "summary.json").unlink(missing_ok=True)
-    return log
+        return MetricsLog(job.folder, done)
 
 
 def _tell(say: Callable[[str], None], *lines: Iterable[str]) -> None:

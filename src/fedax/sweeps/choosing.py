@@ -26,9 +26,6 @@ Rule: TypeAlias = str | Callable[[History], float]
 # Reddi et al. 2021, section 4: hyperparameters are chosen by the training loss, averaged over
 # `LAST_ROUNDS` at the end.
 PAPER_RULE = "train_loss"
-# What rounds report beside what their clients do, and evaluations of the training data.
-OF_ROUNDS = ("total_local_steps", "num_reports", "num_rejected", "num_dropped")
-OF_TRAINING = ("all_clients_loss", "all_examples_loss")
 # What lies within this part of the best value is as good as it, see `MethodChoice.sensitivity`.
 CLOSE = 0.05
 
@@ -191,7 +188,7 @@ def rounds_of(record: Record) -> int:
 
 def require_choosable(
     rule: Rule, task: Task, algorithm: FederatedAlgorithm, *, evaluates: bool,
-    reported: Collection[str] | None = None, gives_up: bool = False,
+    reported: Collection[str] = (PAPER_RULE,), gives_up: bool = False,
 ) -> None:
     """Raises a clear error before training if a rule cannot be used after it.
 
@@ -199,7 +196,7 @@ def require_choosable(
       rule: as for `choose`.
       task, algorithm: of a run.
       evaluates: whether runs are evaluated at all.
-      reported: names of what the clients report, see `Communication`; None: checked before.
+      reported: names of what the clients report, see `Communication`.
       gives_up: whether settings are stopped early by this rule.
 
     Raises:
@@ -208,22 +205,16 @@ def require_choosable(
     if callable(rule):
         return
     name = Goal.of(rule, None, "choose").metric
-    parts = held_out(task)
     if not is_evaluated(name):
-        if reported is None:
-            return
-        known = [*reported, *(OF_ROUNDS if reported else ()), *OF_TRAINING]
-        if name in known or algorithm.pooled:
-            return
-        tested = evaluated_metrics(task, algorithm) if evaluates else []
-        if name == PAPER_RULE:
-            others = " or ".join(tested[:1])
+        if name == PAPER_RULE and not algorithm.pooled and PAPER_RULE not in reported:
+            evaluated = "" if evaluates else " with evaluate_every above 0"
             raise ValueError(
                 f"Cannot choose by {name}: a method does not report it, as private ones do not. "
-                f"Choose by {others or 'a metric of test data'}, or hold out validation data "
-                "(validation=0.1), by which is chosen then."
+                "Choose by a metric of test data, such as test_loss, or of validation data "
+                f"(validation=0.1 holds some out){evaluated}."
             )
-        raise ValueError(unknown("metric to choose by", name, [*known, *tested]))
+        return
+    parts = held_out(task)
     asked = name.partition("_")[0]
     if asked not in parts or not evaluates:
         why = "evaluate_every is 0" if asked in parts else f"{task.name} has no {asked} data"

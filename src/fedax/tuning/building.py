@@ -35,11 +35,13 @@ def built(config: SweepConfig) -> list[Built]:
     tasks: dict[str, Task] = {}
     known: dict[tuple[str, Structure], Communication] = {}
     found: list[Built] = []
-    for setting in config.settings:
-        run = config.run(setting)
-        options = _options(run)
-        if options not in tasks:
+    runs = [config.run(setting) for setting in config.settings]
+    for run in runs:
+        if (options := _options(run)) not in tasks:
             tasks[options] = build_data(run)
+    rule = config.ruled(tasks.values()).choose
+    for run in runs:
+        options = _options(run)
         task = tasks[options]
         algorithm = build_method(run, task)
         kind = options, partition(algorithm)[1]
@@ -47,8 +49,8 @@ def built(config: SweepConfig) -> list[Built]:
             known[kind] = fitted(run, task, algorithm)
             try:
                 require_choosable(
-                    config.ruled([task]).choose, task, algorithm,
-                    evaluates=run.evaluate_every > 0, reported=known[kind].reported,
+                    rule, task, algorithm, evaluates=run.evaluate_every > 0,
+                    reported=known[kind].reported,
                 )
             except ValueError as error:
                 raise ConfigError(str(error)) from None

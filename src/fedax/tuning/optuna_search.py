@@ -23,6 +23,7 @@ from optuna.samplers import BaseSampler, GPSampler
 from optuna.trial import FrozenTrial, TrialState
 
 from fedax.rounds.history import History, mean_and_spread
+from fedax.sweeps.choosing import RuleError
 from fedax.tuning.optuna_drawing import Drawing, completed
 from fedax.tuning.optuna_workers import Heartbeat, Worker, begun, explained, trials_of
 from fedax.tuning.samplers import SAMPLERS, batch_of, make_sampler
@@ -294,7 +295,7 @@ def _note(
             for seed, history in tried.histories.items()
         ]
         if any(map(math.isnan, scores)):
-            raise ValueError(
+            raise RuleError(
                 "A trial does not have a score: the metric was not measured, or is undefined, like "
                 "an AUC with only one class. Choose another metric."
             )

@@ -186,6 +186,7 @@ def search(
         sampler, pruner, batch_size, storage,
         f"Call fedax.search again with the same arguments and out={str(out)!r} to continue.",
     )
+    _require_choosable(plan)
     folder = expanded(out)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -241,7 +242,6 @@ def run_search(folder: Path, plan: Plan, say: Callable[[str], None]) -> SearchRe
     )
     from fedax.tuning.trials import keep_trials, record_of, scorer, trainer  # noqa: PLC0415
 
-    _require_choosable(plan)
     maximise = Goal.of(plan.choose, None, "choose").mode == "max"
     every = trying.rounds_between_reports(plan.num_rounds)
     asked = trying.Search(

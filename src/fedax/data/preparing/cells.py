@@ -59,7 +59,7 @@ class Cells(NamedTuple):
 
 def read_cells(
     source: Any, client: str, *, needs_client: bool = True, decimal: Decimal = "point",
-    commas: Collection[str] = (), text: Collection[str] = (),
+    signs: Mapping[str, Decimal] | None = None, text: Collection[str] = (),
 ) -> Cells:
     """The cells of a table.
 
@@ -69,7 +69,7 @@ def read_cells(
       client: the column with each row's client.
       needs_client: whether the column must be there; a file needs it anyway.
       decimal: "comma": text such as 27,4 or 1.250,75 is a number, where a whole column is such.
-      commas: columns that are known to be written so, even if no cell has a comma.
+      signs: of columns whose decimal sign is known, whether or not a cell has it.
       text: columns of a CSV file that are known to be text, even if it says numbers.
 
     Raises:
@@ -77,10 +77,10 @@ def read_cells(
       ValueError: there is no such column, columns differ in length, or there are no rows.
     """
     if isinstance(source, Cells):
-        return with_decimal(source, decimal, commas)
+        return with_decimal(source, decimal, signs)
     if isinstance(source, str | Path):
-        cells = _of_file(expanded(source), client, {*text, *commas})
-        return with_decimal(cells, decimal, commas)
+        known = [name for name, sign in (signs or {}).items() if sign == "comma"]
+        return with_decimal(_of_file(expanded(source), client, [*text, *known]), decimal, signs)
     is_lazy = hasattr(source, "collect") and not hasattr(source, "__len__")
     names: list[Any] = [] if is_lazy else list(
         source if isinstance(source, Mapping) else getattr(source, "columns", ())
@@ -111,7 +111,7 @@ def read_cells(
         name: own_categories(source[name]) for name in columns if hasattr(source[name], "dtype")
     }
     listed = {name: of for name, of in own.items() if of}
-    return with_decimal(Cells(columns, clients, listed, "The table"), decimal, commas)
+    return with_decimal(Cells(columns, clients, listed, "The table"), decimal, signs)
 
 
 def _of_file(path: Path, client: str, text: Collection[str]) -> Cells:
@@ -213,20 +213,23 @@ def _reads_so(column: np.ndarray) -> bool:
     )
 
 
-def with_decimal(cells: Cells, decimal: Decimal, known: Collection[str] = ()) -> Cells:
+def with_decimal(
+    cells: Cells, decimal: Decimal, signs: Mapping[str, Decimal] | None = None
+) -> Cells:
     """The cells with text such as 27,4 as numbers, if the decimal sign is a comma.
 
     Args:
       cells: of a table.
       decimal: the sign.
-      known: columns that are written so even if no cell has a comma, and 2.300 is 2300.
+      signs: of columns whose sign is known; with "comma" 2.300 is 2300, even if no cell has one.
     """
     if decimal == "point":
         return cells
-    read = {
-        name: _of_commas(column) for name, column in cells.columns.items()
-        if has_commas(column) or (name in known and _reads_so(column))
-    }
+    read = {}
+    for name, column in cells.columns.items():
+        sign = (signs or {}).get(name)
+        if _reads_so(column) if sign == "comma" else sign is None and has_commas(column):
+            read[name] = _of_commas(column)
     return cells._replace(
         columns=cells.columns | read, commas=cells.commas | read.keys()
     )
@@ -237,6 +240,17 @@ def _of_commas(column: np.ndarray) -> np.ndarray:
         np.nan if value is None or value in GAPS
         else float(value.replace(".", "").replace(",", ".")) for value in column.tolist()
     ])
+
+
+def sign_of(name: str, cells: Cells) -> Decimal | None:
+    """The decimal sign of a column of numbers: of whole ones it is not known."""
+    if name in cells.commas:
+        return "comma"
+    column = cells.columns[name]
+    has_fractions = column.dtype.kind == "f" and bool(
+        (column[np.isfinite(column)] % 1 != 0).any()
+    )
+    return "point" if has_fractions else None
 
 
 def is_gap(value: Any) -> bool:

@@ -17,6 +17,7 @@ from fedax.data.preparing.cells import (
     has_commas,
     is_number,
     read_cells,
+    sign_of,
     with_labels,
 )
 from fedax.data.preparing.findings import findings_of
@@ -218,7 +219,7 @@ def _column(name: str, cells: Cells, options: _Options) -> Column:
     if num_gaps and rule == "error":
         raise ValueError(missing(name, int(gaps.argmax()), cells))
     if listed is None and (is_number(values) or gaps.all()):
-        plain = Column(name, "number", fill=0.0, commas=name in cells.commas)
+        plain = Column(name, "number", fill=0.0, decimal=sign_of(name, cells))
         if rule == "error":
             fill = None
         elif rule == "mean":
@@ -387,7 +388,8 @@ def _label(
             raise ValueError(f"positive={quoted(positive)} needs classes, but {name!r} has none.")
         numbers = numbers_of(Column(name, "number"), cells)
         mean, deviation = (0.0, 1.0) if scaling == "none" else _statistics(numbers)
-        return Label(name, mean=mean, deviation=deviation, why=why, commas=name in cells.commas)
+        sign = sign_of(name, cells)
+        return Label(name, mean=mean, deviation=deviation, why=why, decimal=sign)
     if is_whole and values.dtype.kind == "f":
         there = [int(value) for value in there]
     classes = list(listed) if listed is not None else list(_sorted(name, there))
@@ -405,5 +407,5 @@ def _label(
         classes.sort(key=lambda value: str(value) == str(positive))
     return Label(
         name, tuple(map(_plain, classes)), tuple(counts[value] for value in classes), why=why,
-        commas=name in cells.commas,
+        decimal=sign_of(name, cells),
     )

@@ -45,7 +45,8 @@ class Column:
       categories: of text, in the order of their places; None among them stands for a gap.
       has_other: whether categories that are not among them have a place of their own, the last.
       num_gaps: how many values are missing in the training rows.
-      commas: whether the training rows have numbers with decimal commas.
+      decimal: the sign of the training rows' numbers where it is known: "comma", or "point" of
+        those with fractions.
     """
 
     name: str
@@ -57,7 +58,7 @@ class Column:
     categories: tuple[Value, ...] = ()
     has_other: bool = False
     num_gaps: int = 0
-    commas: bool = False
+    decimal: Decimal | None = None
 
     @property
     def features(self) -> list[str]:
@@ -81,7 +82,7 @@ class Label:
       counts: of the classes, in the training rows.
       mean, deviation: targets of a regression become (value - mean) / deviation.
       why: the label is taken for classes or for numbers.
-      commas: as of a column.
+      decimal: as of a column.
     """
 
     name: str
@@ -90,7 +91,7 @@ class Label:
     mean: float = 0.0
     deviation: float = 1.0
     why: str = ""
-    commas: bool = False
+    decimal: Decimal | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -296,12 +297,12 @@ class Table:
 
 def cells_for(table: Table, source: Any, *, needs_client: bool = True) -> Cells:
     """The rows, with each column read as it was in the training rows; see `read_cells`."""
-    known = {column.name: (column.categories, column.commas) for column in table.columns}
+    known = {column.name: (column.categories, column.decimal) for column in table.columns}
     if table.label is not None:
-        known[table.label.name] = table.label.classes, table.label.commas
+        known[table.label.name] = table.label.classes, table.label.decimal
     return read_cells(
         source, table.client, needs_client=needs_client, decimal=table.decimal,
-        commas=[name for name, (_, commas) in known.items() if commas],
+        signs={name: sign for name, (_, sign) in known.items() if sign is not None},
         text=[name for name, (values, _) in known.items()
               if values and all(value is None or isinstance(value, str) for value in values)],
     )
@@ -351,7 +352,9 @@ def codes_of(column: Column, cells: Cells, what: str = "category") -> np.ndarray
         key = None if gaps[row] else value
         code = found.get(key)
         if code is None:
-            code = found[key] = places.get(key, places.get(as_text(key), other))
+            code = found[key] = next(
+                (places[one] for one in (key, as_text(key), _single(key)) if one in places), other
+            )
         codes[row] = code
     if (codes < 0).any():
         row = int((codes < 0).argmax())
@@ -375,6 +378,11 @@ def as_text(value: Any) -> str | None:
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     return str(value)
+
+
+def _single(value: Any) -> Any:
+    """A number as tables of CSV files until 0.27 have it, in float32."""
+    return float(np.float32(value)) if isinstance(value, float) else value
 
 
 def missing(name: str, row: int, cells: Cells) -> str:

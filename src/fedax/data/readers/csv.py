@@ -187,8 +187,6 @@ class _Table:
                     "or write "
                     "the number with a decimal point if its last digits do not matter."
                 )
-        if self._precise:
-            return numbers
         with np.errstate(over="ignore"):
             singles = numbers.astype(np.float32)
         finite = np.isfinite(singles)
@@ -200,7 +198,7 @@ class _Table:
                 f"{self._cell(lines, block, place, row)}, which is not finite in float32. Correct "
                 "it or leave out the line."
             )
-        return singles
+        return numbers if self._precise else singles
 
     def _cell(self, lines: list[int], block: list[list[str]], place: int, row: int) -> str:
         """A cell of a block in words."""
