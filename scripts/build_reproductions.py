@@ -23,6 +23,7 @@ from fedax.reproductions.outcome import in_a_word
 from reproduction_runs import (
     ALL,
     IN_PART,
+    KINDS,
     RESULTS,
     Computed,
     Run,
@@ -32,6 +33,7 @@ from reproduction_runs import (
     linked,
     page_of,
     runs,
+    sentence,
     source,
     waiting,
 )
@@ -147,7 +149,12 @@ def _points(own: Sequence[Run]) -> str:
 
 def _why(name: str, own: Sequence[Run]) -> str:
     """What a table or figure needs of which nothing was run."""
-    return "" if own else f"It needs {waiting(name, own, in_short=True)[0].partition(': ')[2]}."
+    if own:
+        return ""
+    kind, _, needs = next(
+        what for what in waiting(name, own, in_short=True) if what.startswith(KINDS[0])
+    ).partition(": ")
+    return f"{sentence(kind)} it needs {needs}."
 
 
 def of_paper(page: str, made: Sequence[Run], folder: Path) -> str:

@@ -151,36 +151,43 @@ class Trained:
         if missing:
             found.append(f"not run yet: {', '.join(missing)}")
         lacking: dict[tuple[str, int, int], list[str]] = {}
-        for part in self.run_plan.parts if self.run_plan else ():
-            seeds = len(self._seeds[part.panel, part.label])
-            if seeds < part.num_seeds:
-                key = (part.panel, seeds, part.num_seeds)
-                lacking.setdefault(key, []).append(part.label)
+        for (panel, label), (done, wanted) in self._counts.items():
+            if 0 < done < wanted:
+                lacking.setdefault((panel, done, wanted), []).append(label)
         if lacking:
-            words = (f"{panel} ({', '.join(labels)}) {seeds} of {wanted}"
-                     for (panel, seeds, wanted), labels in lacking.items())
-            found.append(f"not all seeds are run yet: {'; '.join(words)}")
+            words = (
+                f"{panel} ({', '.join(labels)}) {done} of {wanted}" + " each" * (len(labels) > 1)
+                for (panel, done, wanted), labels in lacking.items()
+            )
+            found.append(f"not all runs are done yet: {'; '.join(words)}")
         return found
 
     @property
     def rest(self) -> Plan | None:
-        """What is left of the plan: methods that were not run, and further seeds of others."""
+        """What is left of the plan: methods with fewer runs than it has; hours of those runs."""
         if self.plan is None:
             return None
-        fewer = (
-            part._replace(num_seeds=part.num_seeds - len(self._seeds[part.panel, part.label]))
-            for part in self.plan.parts
+        left = {one: wanted - done for one, (done, wanted) in self._counts.items() if done < wanted}
+        rest = self.plan.with_parts(
+            part for part in self.plan.parts if (part.panel, part.label) in left
         )
-        rest = self.plan.with_parts(part for part in fewer if part.num_seeds > 0)
-        return rest if rest.parts else None
+        hours = {}
+        for panel in rest.panels:
+            missing = sum(count for (its, _), count in left.items() if its == panel)
+            share = missing / rest.only([panel]).num_runs
+            hours[panel] = tuple(share * one for one in rest.hours.get(panel, (0.0, 0.0)))
+        return rest._replace(hours=hours) if left else None
 
     @cached_property
-    def _seeds(self) -> Mapping[tuple[str, str], set[int]]:
-        """Panel, method -> the seeds it was run with."""
-        found = collections.defaultdict[tuple[str, str], set[int]](set)
-        for trace in self.came.results.traces:
-            found[trace.panel, trace.label].add(trace.seed)
-        return found
+    def _counts(self) -> Mapping[tuple[str, str], tuple[int, int]]:
+        """Panel, method -> how many of its runs were made, and how many the plan has."""
+        done = collections.Counter(
+            (trace.panel, trace.label) for trace in self.came.results.traces
+        )
+        wanted = collections.Counter[tuple[str, str]]()
+        for part in self.plan.parts if self.plan else ():
+            wanted[part.panel, part.label] += self.plan._replace(parts=(part,)).num_runs
+        return {one: (done[one], count) for one, count in wanted.items()}
 
 
 Run = Computed | Trained

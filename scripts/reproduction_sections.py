@@ -136,9 +136,13 @@ def commands(run: Trained, seeds: Mapping[str, Mapping[str, int]]) -> str:
     asked: dict[tuple[int | None, tuple[str, ...]], list[str]] = {}
     for panel, its in seeds.items():
         planned = {part.label: part.num_seeds for part in plan.only([panel]).parts} if plan else {}
-        other = any(count != planned.get(label, count) for label, count in its.items())
-        methods = tuple(its) if panel in run.missing else ()
-        asked.setdefault((max(its.values()) if other else None, methods), []).append(panel)
+        as_planned = all(count == planned.get(label, count) for label, count in its.items())
+        alike: dict[int | None, list[str]] = {}
+        for label, count in its.items():
+            alike.setdefault(None if as_planned else count, []).append(label)
+        for count, labels in alike.items():
+            methods = tuple(labels) if panel in run.missing or len(alike) > 1 else ()
+            asked.setdefault((count, methods), []).append(panel)
     found = []
     for (count, methods), panels in asked.items():
         several = len(asked) > 1 or bool(methods and plan and len(plan.panels) > 1)

@@ -520,8 +520,9 @@ def test_a_preset_of_an_older_fedax_is_a_word_in_a_folder(tmp_path, registry):
         strict=True,
     ):
         np.testing.assert_array_equal(found, wanted)
-    with pytest.raises(ConfigError, match="Unknown preset 'paper' of task "):
-        resolve(config_file=old / "config.json")
+    again, first = (resolve(config_file=one / "config.json") for one in (old, whole))
+    assert (again.preset, first.preset) == ("none", config().preset)
+    assert dataclasses.replace(again, preset=first.preset, num_rounds=4) == first
 
 
 # -------------------------------------------------------------------------------------- folders

@@ -11,7 +11,17 @@ from fedax.reproductions import EXPERIMENTS, REPRODUCTIONS
 from fedax.reproductions.experiment import Part, Plan
 from fedax.reproductions.outcome import in_a_word, judged, read, verdict
 from fedax.reproductions.results import Results, Trace
-from reproduction_runs import KINDS, RESULTS, Trained, linked, page_of, runs, source, waiting
+from reproduction_runs import (
+    IN_PART,
+    KINDS,
+    RESULTS,
+    Trained,
+    linked,
+    page_of,
+    runs,
+    source,
+    waiting,
+)
 from reproduction_sections import moved
 
 pytestmark = pytest.mark.quick
@@ -76,7 +86,8 @@ def test_each_row_has_one_word_and_a_sentence_why(rows):
         assert sum(int(part[2]) for part in said) == sum(telling)
         assert sum(int(part[3]) for part in said) == len(telling)
         kinds = [part[1].removesuffix(", in part") for part in said]
-        assert kinds == sorted(kinds, key=KINDS.index)
+        order = [KINDS[0], IN_PART.removesuffix(", in part"), *KINDS[1:]]
+        assert kinds == sorted(kinds, key=order.index)
         assert (data == "") == (word == "not run")
         assert (why == "") == (word == "agrees"), name
         assert len(why.split()) <= 35
@@ -130,7 +141,11 @@ def test_what_is_not_finished_is_said_beside_the_verdict(monkeypatch):
     assert missing.startswith("not run yet: ")
     assert first not in missing
     labels = ", ".join(part.label for part in plan.parts)
-    assert unfinished == f"not all seeds are run yet: {first} ({labels}) 5 of 9"
+    done, wanted = (one.only([first]).num_runs // 5 for one in (whole.plan, plan._replace(
+        parts=parts)))
+    assert unfinished.startswith(f"not all runs are done yet: {first} ({labels}) ")
+    assert unfinished.endswith(f" of {wanted} each")
+    assert done < wanted
     assert linked("small", part, "reproductions/") == (
         f"[small](reproductions/reddi2021.md#{part.title}): {part.verdict} ({missing}) "
         f"({unfinished})")
@@ -156,7 +171,7 @@ def test_what_is_left_of_a_plan_waits_with_its_hours(monkeypatch):
     monkeypatch.setitem(EXPERIMENTS, whole.name, info)
     traces = [Trace(panel, "A", {}, seed, 1, 0, {}, {}) for panel in "PQ" for seed in range(3)]
     run = Trained(whole.came._replace(stand_in=False, results=Results(traces)))
-    assert run.left == ["not run yet: P (B)", "not all seeds are run yet: P (A) 3 of 5"]
+    assert run.left == ["not run yet: P (B)", "not all runs are done yet: P (A) 3 of 5"]
     assert run.kind == "published settings and data, in part"
     assert waiting(whole.name, [run]) == [
         "in full, what is left: about 1.4 hours on 2 cores (P), perhaps 0.70 on a GPU"]

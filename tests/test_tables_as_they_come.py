@@ -86,7 +86,8 @@ def test_a_column_with_decimal_points_stays_so_in_new_rows(tmp_path):
     assert table.transform(written(tmp_path / "b.csv", "2.300"))[0, 0] == np.float32(2.3)
     with pytest.raises(ValueError, match=r"holds '2.300' in row 0 .* training rows hold numbers"):
         table.transform(written(tmp_path / "c.csv", "2.300", "2,5"))
-    whole = fedax.fit_table(written(tmp_path / "d.csv", "20", "30", "40", "50"), decimal="comma", **OF_V)
+    path = written(tmp_path / "d.csv", "20", "30", "40", "50")
+    whole = fedax.fit_table(path, decimal="comma", **OF_V)
     assert whole.transform(written(tmp_path / "e.csv", "27,4"))[0, 0] == np.float32(27.4)
 
 

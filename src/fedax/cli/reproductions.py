@@ -294,7 +294,7 @@ def _say(experiment: Experiment, came: Came, command: Reproduce) -> None:
     found = judged(experiment, came.results, plan)
     points = Table(
         f"Verdict: {verdict(found)}" + (
-            ", on other data than the paper's." if came.stand_in else "."
+            ", on other data than the paper's, or with fewer rounds." if came.stand_in else "."
         ),
         POINTS,
         [[one.statement, outcome.measured, outcome.word]

@@ -21,7 +21,7 @@ from fedax.experiment.build import (
 )
 from fedax.experiment.errors import ConfigError
 from fedax.experiment.folder import drop_defaults, resume_command
-from fedax.experiment.presets import default_algorithm, preset_values
+from fedax.experiment.presets import default_algorithm, is_preset, preset_values
 from fedax.experiment.settings import Setting, entries, section
 from fedax.experiment.sources import Source
 from fedax.experiment.values import log_names
@@ -155,6 +155,8 @@ def resolve(
     names: dict[str, Any] = {key: name for key, (name, _) in named.items()}
     names |= {f"{key}_source": source for key, (_, source) in named.items()}
     asked = values.pop("preset", None)
+    if config_file and config_file.suffix == ".json" and not is_preset(names["task"], asked):
+        asked = "none"  # of an older fedax; the run has recorded every setting
     names["preset"] = _preset(names, asked if preset is None else preset)
     config = RunConfig(**names)
     _check_names(config)

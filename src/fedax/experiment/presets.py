@@ -14,11 +14,16 @@ from fedax.validate import quoted
 CHOOSE = "use --preset none and --set to choose every setting yourself"
 
 
+def is_preset(task: str, preset: str | None) -> bool:
+    """Whether a task has a preset, as far as is known; of a user's task nothing is."""
+    return preset is None or task not in TASKS or preset in (*presets(task), "none")
+
+
 def check_preset(task: str, preset: str) -> None:
     """Raises a `ConfigError` unless the task has the preset, or it is "none"."""
-    found = list(presets(task))
-    if preset in (*found, "none"):
+    if is_preset(task, preset):
         return
+    found = list(presets(task))
     near = difflib.get_close_matches(preset, found, 1)
     hint = f" Did you mean {near[0]}?" if near else ""
     has = f"Available: {', '.join(found)}" if found else "It does not have presets"

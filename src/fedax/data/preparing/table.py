@@ -297,14 +297,15 @@ class Table:
 
 def cells_for(table: Table, source: Any, *, needs_client: bool = True) -> Cells:
     """The rows, with each column read as it was in the training rows; see `read_cells`."""
-    known = {column.name: (column.categories, column.decimal) for column in table.columns}
-    if table.label is not None:
-        known[table.label.name] = table.label.classes, table.label.decimal
+    values = {column.name: column.categories for column in table.columns}
+    signs = {column.name: column.decimal for column in table.columns}
+    if (label := table.label) is not None:
+        values[label.name], signs[label.name] = label.classes, label.decimal
     return read_cells(
         source, table.client, needs_client=needs_client, decimal=table.decimal,
-        signs={name: sign for name, (_, sign) in known.items() if sign is not None},
-        text=[name for name, (values, _) in known.items()
-              if values and all(value is None or isinstance(value, str) for value in values)],
+        signs={name: sign for name, sign in signs.items() if sign is not None},
+        text=[name for name, of in values.items()
+              if of and all(value is None or isinstance(value, str) for value in of)],
     )
 
 
