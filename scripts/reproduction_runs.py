@@ -186,7 +186,7 @@ class Trained:
         )
         wanted = collections.Counter[tuple[str, str]]()
         for part in self.plan.parts if self.plan else ():
-            wanted[part.panel, part.label] += self.plan._replace(parts=(part,)).num_runs
+            wanted[part.panel, part.label] += Plan((part,), "").num_runs
         return {one: (done[one], count) for one, count in wanted.items()}
 
 

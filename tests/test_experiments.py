@@ -795,7 +795,7 @@ def test_methods_with_other_numbers_of_seeds_are_told_as_they_were_run(monkeypat
     whole = "fedax reproduce made-up --scale small --stand-in"
     assert said(3) == (f"`{whole}`", "3 or 5 seeds", pytest.approx(0.8))
     assert said(5) == (f"`{whole} --seeds 5`", "5 seeds", pytest.approx(1.0))
-    assert said(1) == (f'`{whole} --only "A" --seeds 1` and `{whole} --only "B" --seeds 5`',
+    assert said(1) == (f'`{whole} --only "P" "A" --seeds 1` and `{whole} --only "P" "B" --seeds 5`',
                        "1 or 5 seeds", pytest.approx(0.8))
 
 

@@ -38,7 +38,7 @@ from fedax.reproductions.outcome import (
 from fedax.reproductions.results import Trace
 from fedax.reproductions.workers import Trained, train_all
 from fedax.tasks.registry import TASKS
-from fedax.validate import check_count, unknown
+from fedax.validate import check_count, so_many, unknown
 
 OUT = Path("fedax-reproductions")
 # What only trained ones take.
@@ -217,7 +217,7 @@ def what_is_left(plan: Plan, jobs: Sequence[Job], storage: Path) -> str:
         / sum(job.part.panel == panel for job in jobs) for panel in plan.panels
     )
     before = f", {len(jobs) - len(left)} finished before" if len(left) < len(jobs) else ""
-    return f"{len(jobs)} jobs{before}: about {in_hours(hours)} hours on 2 cores."
+    return f"{so_many(len(jobs), 'job')}{before}: about {in_hours(hours)} hours on 2 cores."
 
 
 def _plan(name: str, experiment: Experiment, command: Reproduce) -> Plan:

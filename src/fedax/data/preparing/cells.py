@@ -59,7 +59,7 @@ class Cells(NamedTuple):
 
 def read_cells(
     source: Any, client: str, *, needs_client: bool = True, decimal: Decimal = "point",
-    signs: Mapping[str, Decimal] | None = None, text: Collection[str] = (),
+    signs: Mapping[str, Decimal | None] | None = None, text: Collection[str] = (),
 ) -> Cells:
     """The cells of a table.
 
@@ -69,7 +69,7 @@ def read_cells(
       client: the column with each row's client.
       needs_client: whether the column must be there; a file needs it anyway.
       decimal: "comma": text such as 27,4 or 1.250,75 is a number, where a whole column is such.
-      signs: of columns whose decimal sign is known, whether or not a cell has it.
+      signs: of columns whose decimal sign is known, whether or not a cell has it; None: it is not.
       text: columns of a CSV file that are known to be text, even if it says numbers.
 
     Raises:
@@ -214,7 +214,7 @@ def _reads_so(column: np.ndarray) -> bool:
 
 
 def with_decimal(
-    cells: Cells, decimal: Decimal, signs: Mapping[str, Decimal] | None = None
+    cells: Cells, decimal: Decimal, signs: Mapping[str, Decimal | None] | None = None
 ) -> Cells:
     """The cells with text such as 27,4 as numbers, if the decimal sign is a comma.
 

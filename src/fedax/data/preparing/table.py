@@ -298,12 +298,12 @@ class Table:
 def cells_for(table: Table, source: Any, *, needs_client: bool = True) -> Cells:
     """The rows, with each column read as it was in the training rows; see `read_cells`."""
     values = {column.name: column.categories for column in table.columns}
-    signs = {column.name: column.decimal for column in table.columns}
+    signs: dict[str, Decimal | None] = {one.name: one.decimal for one in table.columns}
     if (label := table.label) is not None:
         values[label.name], signs[label.name] = label.classes, label.decimal
     return read_cells(
         source, table.client, needs_client=needs_client, decimal=table.decimal,
-        signs={name: sign for name, sign in signs.items() if sign is not None},
+        signs=signs,
         text=[name for name, of in values.items()
               if of and all(value is None or isinstance(value, str) for value in of)],
     )
