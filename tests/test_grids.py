@@ -252,12 +252,12 @@ def test_a_sweep_chooses_anew(tmp_path, capsys):
         said = capsys.readouterr().err
         assert "Unknown metric to choose by 'drift'" in said
         assert f"fedax sweep --resume {for_shell(Path(out))} --choose METRIC" in said
-        assert run_command(["sweep", "--resume", out, "--choose", "nosuch"]) == 2
-        said = capsys.readouterr().err
-        assert "the name 'nosuch' does not say whether it should be high or low" in said
-        assert f"fedax sweep --resume {for_shell(Path(out))} --choose METRIC" in said
         assert run_command(["sweep", "--resume", out, "--choose", "num_reports:max"]) == 0
     assert "chosen by the last num_reports; higher" in " ".join(capsys.readouterr().out.split())
+    assert run_command(["sweep", "--resume", out, "--choose", "nosuch"]) == 2
+    said = capsys.readouterr().err
+    assert "the name 'nosuch' does not say whether it should be high or low" in said
+    assert f"fedax sweep --resume {for_shell(Path(out))} --choose METRIC" in said
     chosen = fedax.load_sweep(out)
     assert chosen.choice.rule == chosen.summary["choose"] == "num_reports"
     assert (tmp_path / "sweep" / "best" / "fedavg.toml").exists()

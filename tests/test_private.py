@@ -542,6 +542,7 @@ def test_the_command_line_says_what_is_guaranteed(tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)["epsilon"] == more
     # Stopped in its first round: nothing has been told.
     shutil.rmtree(folder / "checkpoints")
+    (folder / "summary.json").unlink()
     (folder / "metrics.jsonl").write_text("")
     assert run_command(["privacy", str(folder), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["epsilon"] == 0
