@@ -145,7 +145,9 @@ def commands(run: Trained, seeds: Mapping[str, Mapping[str, int]]) -> str:
             asked.setdefault((count, methods), []).append(panel)
     found = []
     for (count, methods), panels in asked.items():
-        several = len(asked) > 1 or bool(methods and plan and len(plan.panels) > 1)
+        several = len(asked) > 1 or bool(plan and (
+            {*seeds} != {*plan.panels} or (methods and len(plan.panels) > 1)
+        ))
         only = "".join(f' "{name}"' for name in (*(panels if several else ()), *methods))
         found.append(f"`{whole}" + f" --only{only}" * bool(only)
                      + f" --seeds {count}" * (count is not None) + "`")
