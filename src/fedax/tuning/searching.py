@@ -33,6 +33,7 @@ from fedax.rounds.untrained import lost_in, untrained_loss
 from fedax.signatures import with_options
 from fedax.sweeps.choosing import PAPER_RULE, default_rule, require_choosable
 from fedax.sweeps.record import Record
+from fedax.tuning.space import ends, parse_range
 from fedax.validate import check_choice, check_count, options_checked, require_out
 
 if TYPE_CHECKING:
@@ -161,9 +162,7 @@ def search(
       KeyboardInterrupt: on Ctrl-C; the same call continues.
     """
     check_search(sampler, pruner, num_trials, batch_size, choose or PAPER_RULE)
-    # Slow to import.
-    from fedax.experiment.sitting import StoppedError  # noqa: PLC0415
-    from fedax.tuning.space import parse_range  # noqa: PLC0415
+    from fedax.experiment.sitting import StoppedError  # noqa: PLC0415 - slow to import
 
     require_task(task)
     require_out(out, overwrite=overwrite)
@@ -278,8 +277,6 @@ def run_search(folder: Path, plan: Plan, say: Callable[[str], None]) -> SearchRe
 
 def _require_choosable(plan: Plan) -> None:
     """Raises a ConfigError if runs would not have the metric that a search chooses by."""
-    from fedax.tuning.space import ends  # noqa: PLC0415 - slow to import
-
     values = {key: ends(of)[0] for key, of in plan.space.items()}
     task, algorithm = plan.made(values)
     evaluates = plan.options(values, plan.seeds[0]).evaluate_every != 0
