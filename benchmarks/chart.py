@@ -31,7 +31,7 @@ def ratios(page: str, section: str) -> dict[str, float]:
     return {row[0]: float(row[column + 1]) for row in rows[2:] if row[0] not in NOT_PEERS}
 
 
-def chart(page: str, family: str = "Intel") -> Figure:
+def chart(page: str, family: str = "AMD") -> Figure:
     """Bars for each workload, the slowest peer on top."""
     figure = Figure(figsize=(9.6, 5.6), layout="constrained")
     for axes, (workload, title) in zip(figure.subplots(2, 2).flat, WORKLOADS.items(), strict=True):

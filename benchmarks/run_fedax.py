@@ -58,7 +58,7 @@ def main(name: str, path: str, check: bool) -> None:
     def personalised() -> float:
         found = fedax.evaluate_personalized(
             halves, params, client_learning_rate=workload.learning_rate, num_local_epochs=1,
-            batch_size=workload.batch_size,
+            batch_size=workload.batch_size, mesh=mesh,
         )
         return found.overall()["loss"]
 

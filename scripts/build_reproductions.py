@@ -44,7 +44,7 @@ REASONS = RESULTS / "reasons.toml"
 MARK = "<!-- what follows is written by hand -->"
 TO_PAGES = f"{RESULTS.name}/"
 # The run whose picture the overview begins with.
-SHOWN = "reddi2021-figure-1-paper-stand-in"
+SHOWN = "reddi2021-figure-1-paper"
 TITLES = {
     "charles2020": "On the Outsized Importance of Learning Rates in Local Update Methods",
     "decay2021": "Faster Federated Learning with Decaying Number of Local SGD Steps",
@@ -81,10 +81,11 @@ def _in_short(made: Sequence[Run]) -> list[str]:
     telling = [outcome.agrees for outcome in points if outcome.counts]
     shown = next(run for run in made if run.title == SHOWN)
     return [
-        f"**{counts['agrees']} of {len(ALL)} tables and figures agree in every point, and "
-        f"{counts['partly']} in at least half of their points** ({', '.join(said)}). Of "
-        f"{len(telling)} points in all, {sum(telling)} agree. Most runs are reduced, and most "
-        "replace the paper's data; [what the words mean](#what-the-words-mean).\n",
+        f"**In {counts['agrees']} of {len(ALL)} tables and figures the strongest run agrees in "
+        f"every point, and in {counts['partly']} in at least half of its points** "
+        f"({', '.join(said)}). Of {len(telling)} points of all runs, {sum(telling)} agree. "
+        "Most runs are reduced, and most replace the paper's data; "
+        "[what the words mean](#what-the-words-mean).\n",
         f"![Test accuracy over the rounds, by method]({TO_PAGES}{SHOWN}.png)\n",
         f"*Test accuracy by method: {source(shown.name).paper}, "
         f"{linked(heading(shown), shown, TO_PAGES)}.*",
@@ -97,12 +98,13 @@ def runs_of(name: str, made: Sequence[Run]) -> list[Run]:
 
 
 def result(own: Sequence[Run]) -> str:
-    """One word for all runs of a table or figure together."""
-    for run in own:
-        if isinstance(run, Computed):
-            return run.info.result
-    trained = (run for run in own if isinstance(run, Trained))
-    return in_a_word(outcome for run in trained for _, outcome in run.judged)
+    """One word for the strongest run of a table or figure."""
+    if not own:
+        return in_a_word([])
+    first = own[0]
+    if isinstance(first, Computed):
+        return first.info.result
+    return in_a_word(outcome for _, outcome in first.judged)
 
 
 def _of_paper(

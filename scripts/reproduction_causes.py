@@ -22,8 +22,9 @@ from fedax.experiment.folder import RunError
 from fedax.reproductions import EXPERIMENTS
 from fedax.reproductions.experiment import Part
 from fedax.reproductions.jobs import jobs_of
-from fedax.reproductions.outcome import judged, read, verdict
+from fedax.reproductions.outcome import judged, verdict
 from fedax.reproductions.results import Results, spread, traces_of
+from fedax.reproductions.results_file import read
 from fedax.tasks import mnist
 
 RESULTS = Path(__file__).resolve().parent.parent / "docs" / "notebook" / "reproductions"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import collections
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
@@ -17,7 +17,8 @@ from fedax.experiment.build import algorithm_parts
 from fedax.reproductions import EXPERIMENTS, REPRODUCTIONS
 from fedax.reproductions.experiment import BEYOND, Criterion, Experiment, Outcome, Plan, Scale
 from fedax.reproductions.in_part import missing_methods
-from fedax.reproductions.outcome import Came, in_hours, judged, read, verdict
+from fedax.reproductions.outcome import Came, in_hours, judged, verdict
+from fedax.reproductions.results_file import read
 from fedax.tasks.registry import TASKS
 
 RESULTS = Path(__file__).resolve().parent.parent / "docs" / "notebook" / "reproductions"
@@ -66,16 +67,41 @@ def sentence(words: str) -> str:
 KINDS = ("in full", "published settings, other data", "small", "small, by stand-in")
 # What the strongest is called as long as something of it is not run.
 IN_PART = "published settings and data, in part"
+# What "other data" are called where they are the paper's, and what both are called where more is
+# changed than the data and the rounds.
+FEWER_ROUNDS = "published settings and data, fewer rounds"
+CHANGED, CHANGED_FEWER = "changed settings, other data", "changed settings, fewer rounds"
 
 
-def kind(scale: str, stand_in: bool) -> str:
-    """What kind of run it is, in words, if it has data of the paper wherever it may.
+def kind(
+    scale: str, stand_in: bool, panels: Sequence[str], plan: Plan | None, experiment: Experiment
+) -> str:
+    """What kind of run panels of a plan make, in words.
 
     Example:
-      >>> kind("paper", False), kind("small", True)
-      ('in full', 'small, by stand-in')
+      >>> table = EXPERIMENTS["mime2020-table-3"]
+      >>> plan = table.plan("paper", True)
+      >>> kind("paper", True, plan.panels, plan, table)
+      'changed settings, other data'
     """
-    return KINDS[2 * (scale == "small") + stand_in]
+    beyond = all(panel.endswith(BEYOND[0]) for panel in panels)
+    found = KINDS[2 * (scale == "small") + (stand_in or (beyond and scale == "paper"))]
+    if found != KINDS[1]:
+        return found
+    fewer = stand_in and are_the_papers(panels, plan, experiment)
+    if plan and {*panels} & {*plan.changed}:
+        return CHANGED_FEWER if fewer else CHANGED
+    return FEWER_ROUNDS if fewer else found
+
+
+def are_the_papers(panels: Iterable[str], plan: Plan | None, experiment: Experiment) -> bool:
+    """Whether all of a plan's panels have tasks that the paper has, if only with fewer rounds."""
+    whole = experiment.plan("paper", False)
+    if plan is None or whole is None:
+        return False
+    used = {panel: {part.task for part in plan.parts if part.panel == panel} for panel in panels}
+    papers = {part.task for part in whole.parts}
+    return all(tasks and tasks <= papers for tasks in used.values())
 
 
 class Computed:
@@ -104,9 +130,8 @@ class Trained:
     @property
     def kind(self) -> str:
         """What kind of run it is; of an unfinished one with the paper's data it is no "in full"."""
-        came = self.came
-        beyond = all(panel.endswith(BEYOND[0]) for panel in came.results.panels)
-        found = kind(came.scale, came.stand_in or (beyond and came.scale == "paper"))
+        came, panels = self.came, self.came.results.panels
+        found = kind(came.scale, came.stand_in, panels, self.plan, self.info)
         return IN_PART if found == KINDS[0] and self.rest else found
 
     @cached_property
@@ -221,17 +246,25 @@ def linked(words: str, run: Run, folder: str | None = None) -> str:
 
 
 def data_of(own: Sequence[Run]) -> str:
-    """The data of runs in a few words: the paper's, stand-ins, and what the paper does not use."""
+    """The data of runs in a few words, the strongest run's first.
+
+    Example:
+      >>> data_of([run for run in runs() if run.name == "reddi2021-figure-2"])
+      'CIFAR-10, Fashion-MNIST, plays (not in the figure)'
+    """
     if own and isinstance(own[0], Computed):
         return "computed"
-    found: dict[str, dict[str, None]] = {"": {}, "stand-in ": {}, "also ": {}}
-    for panel in (panel for run in own if isinstance(run, Trained)
-                  for panel in run.came.results.panels):
-        data, replaces, _ = panel.partition(" for ")
-        data, _, beyond = data.partition(", not in the ")
-        place = "stand-in " if replaces else "also " if beyond == "paper" else ""
-        found[place][data] = None
-    return "; ".join(place + ", ".join(names) for place, names in found.items() if names)
+    found: dict[str, dict[str, None]] = {}
+    trained = [one for one in own if isinstance(one, Trained)]
+    for run, panel in ((one, panel) for one in trained for panel in one.came.results.panels):
+        beyond = next((words for words in BEYOND if panel.endswith(words)), "")
+        data, replaces, _ = panel.removesuffix(beyond).partition(" for ")
+        other = replaces and not are_the_papers([panel], run.plan, run.info)
+        place = beyond.removeprefix(", ") or "stand-in" * bool(other)
+        found.setdefault(place, {})[data] = None
+    return "; ".join(
+        ", ".join(names) + f" ({place})" * bool(place) for place, names in found.items()
+    )
 
 
 def waiting(name: str, done: Sequence[Run], *, in_short: bool = False) -> list[str]:
@@ -256,7 +289,8 @@ def waiting(name: str, done: Sequence[Run], *, in_short: bool = False) -> list[s
                 why = f"the data {', '.join(data)}, and " if data else ""
                 time = rough_time(plan, of_each=not in_short)
                 rest = ", what is left" if run else ""
-                found.append(f"{kind(scale, stand_in)}{rest}: {why}{time}")
+                what = kind(scale, stand_in, plan.panels, plan, experiment)
+                found.append(f"{what}{rest}: {why}{time}")
     return found + ([f"nothing stands in: {experiment.alone}"] if experiment.alone else [])
 
 

@@ -47,8 +47,8 @@ def _trained(run: Trained) -> Iterable[str]:
     made, before = came.made, with_seeds(plan, seeds) if plan else None
     yield (
         f"{len(came.results.traces):,} runs with {of_all(seeds)}, {came.seconds / 3600:.1f} hours "
-        f"of one {made.get('device', 'device')} in all; the last of them {made.get('date', '')}, "
-        f"fedax {made.get('fedax', '?')}, JAX {made.get('jax', '?')}"
+        f"by the clock in all, on a {made.get('device', 'device')}; the last of them "
+        f"{made.get('date', '')}, fedax {made.get('fedax', '?')}, JAX {made.get('jax', '?')}"
         + (f", {made['processor']}." if made.get("processor") else ".")
         + (f" Of the whole plan beforehand: {rough_time(before)}.\n" if before else "\n")
     )

@@ -19,8 +19,7 @@ def main(dtype_name):  # noqa: PLR0915
     import fedax
     from fedax.data import cohort_data
     from fedax.devices.mesh import client_mesh
-    from fedax.rounds.evaluation import Evaluator
-    from fedax.rounds.personalization import FineTuning, Personalizer
+    from fedax.rounds import simulate
     from problems import largest_difference, quadratic_clients, quadratic_model
 
     SIZES = (3, 7, 1, 12, 5, 8, 2, 9, 4, 6, 11, 3, 20)
@@ -75,10 +74,16 @@ def main(dtype_name):  # noqa: PLR0915
         compare(f"{how}", fedax.train(task, algorithm, mesh=mesh, **options, **how), one)
 
     ditto = fedax.ditto(task.model, 0.05, **local)
-    own = [
-        fedax.train(task, ditto, num_rounds=2, cohort_size=7, mesh=devices).history
+    trained = [
+        fedax.train(task, ditto, num_rounds=2, cohort_size=7, mesh=devices)
         for devices in (mesh, None)
     ]
+    own = [result.history for result in trained]
+    after = [
+        fedax.evaluate_own_models(task, ditto, trained[1].state, mesh=where)["distance"]
+        for where in (mesh, None)
+    ]
+    found["their own models afterwards"] = float(np.abs(after[0] / after[1] - 1).max())
     found["the clients' own models"] = max(
         abs(own[0][name][-1] / own[1][name][-1] - 1)
         for name in ("test_own_distance", "test_own_mean_distance")
@@ -86,15 +91,25 @@ def main(dtype_name):  # noqa: PLR0915
 
     # Batches of 3 on each of 4 devices; the 91 examples are not a multiple of 12.
     each = [
-        Evaluator(task.model, data, 3, mesh).per_client(one.params)["distance"]
-        for mesh in (mesh, None)
+        fedax.evaluate_clients(task.model, one.params, data, 3, mesh=where)["distance"]
+        for where in (mesh, None)
     ]
+    pooled = [
+        fedax.evaluate(task.model, one.params, data, 3, mesh=where)["distance"]
+        for where in (mesh, None)
+    ]
+    found["evaluation"] = abs(pooled[0] / pooled[1] - 1)
     assert each[0].shape == (len(SIZES),)
     found["evaluation, client by client"] = float(np.abs(each[0] / each[1] - 1).max())
 
     # 13 clients that fine-tune, dealt to 4 devices.
-    tuning = FineTuning(0.05, None, 2, 2)
-    each = [Personalizer(task, None, 0, mesh=where)(one.params, tuning) for where in (mesh, None)]
+    each = [
+        fedax.evaluate_personalized(
+            task, one.params, client_learning_rate=0.05, num_local_epochs=2, batch_size=2,
+            mesh=where,
+        )
+        for where in (mesh, None)
+    ]
     assert (each[0]["distance"] != each[0].before["distance"]).all()
     found["fine-tuning"] = float(np.abs(each[0]["distance"] / each[1]["distance"] - 1).max())
 
@@ -134,6 +149,17 @@ def main(dtype_name):  # noqa: PLR0915
     assert len(half.params["x"].sharding.device_set) == 1
     assert len(half.state.server_state.params["x"].sharding.device_set) == 4
     assert len(rest.state.server_state.params["x"].sharding.device_set) == 1
+
+    # A client's state is where the client trains, and nowhere else.
+    keep = simulate._keep
+
+    def look(store, prepared, done, states):
+        found["states on a device"] = [s.data.shape for s in states["x"].addressable_shards]
+        keep(store, prepared, done, states)
+
+    simulate._keep = look
+    fedax.train(task, algorithm, mesh=mesh, **options)
+    simulate._keep = keep
 
     one = fedax.train(task, algorithm, **options)
     cohort_data.CohortReader.__init__.__defaults__ = (0, None)  # rows are packed for each round

@@ -117,7 +117,7 @@ def test_the_message_of_a_text_column_names_the_cure():
 
 
 @pytest.mark.parametrize(("categories", "said"), [
-    ({"wrad": WARDS}, "Unknown column of categories 'wrad'.*ward"),
+    ({"wrad": WARDS}, "Unknown column 'wrad' in categories.*ward"),
     ({"ward": ["a", "a"]}, "'a' occurs twice"),
     ({"ward": "cardio"}, "must be a list"),
     (WARDS, "categories must be"),

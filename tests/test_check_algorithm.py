@@ -279,10 +279,21 @@ def test_what_needs_a_failed_check_is_not_run():
         checks.raise_if_failed()
 
 
+@pytest.mark.quick
+def test_an_algorithm_in_place_of_its_factory_is_a_sentence():
+    model = fedax.regression(lambda key: jnp.zeros(1), lambda params, x: x @ params)
+    first = fedax.check_algorithm(fedax.fedavg(model))[0]
+    assert (first.name, first.passed) == ("factory", False)
+    assert first.sentence == (
+        "check_algorithm takes a factory, such as fedax.fedavg, but got a FederatedAlgorithm. Give "
+        "the function itself, not its result."
+    )
+
+
 def test_what_says_nothing_about_a_method_is_not_run():
     found = run_checks(uploads_no_pseudo_gradient, {}, ["elastic", "loop"])
     assert [check.passed for check in found] == [None, None]
-    assert "no field `pseudo_gradient`" in found[1].sentence
+    assert "is a dict without one. Upload a NamedTuple with a field" in found[1].sentence
     assert "not decorated with @fedax.factory" in found[0].sentence
     (check,) = run_checks(fedax.centralised, {}, ["non-finite"])
     assert check.passed is None

@@ -1,10 +1,12 @@
 """Client states: in memory and on the disk the same, no more memory than said, checkpoints."""
 
+import copy
 import errno
 import gc
 import hashlib
 import json
 import os
+import pickle
 import re
 import subprocess
 import sys
@@ -101,7 +103,10 @@ def test_memory_and_disk_agree_to_the_bit(seed, zeros, monkeypatch):
             assert on_disk(store) == (len(expected) * row_bytes > sizes[name])
             capacities[name].add(len(store._rows[0]))
             assert max(capacities[name]) <= population  # no room for clients that do not exist
-    assert min(len(seen) for seen in capacities.values()) >= 5  # each has grown several times
+    assert capacities["memory"] == {population}  # no row is ever moved
+    assert len(capacities["disk"]) >= 5  # it has grown several times
+    assert len(capacities["both"]) >= 5
+    assert min(capacities["both"]) == 40
     assert on_disk(stores["both"])
     first, *others = (store.snapshot() for store in stores.values())
     assert sorted(first["client_ids"].tolist()) == sorted(expected)
@@ -120,6 +125,41 @@ def test_memory_and_disk_agree_to_the_bit(seed, zeros, monkeypatch):
         assert bits(store.read(everyone)) == before
         store.restore(copy.snapshot())
         assert bits(store.read(everyone)) == bits(copy.read(everyone))
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize(("most", "is_on_disk"), [(6, False), (3, False), (2, True), (0, True)])
+def test_the_system_has_less_memory_than_the_rows_may_take(most, is_on_disk, monkeypatch):
+    store, zeros = ClientStore({"c": np.zeros(2)}, 10), np.zeros
+
+    def up_to(shape, *others):
+        if np.ndim(shape) and shape[-1] == 16 and shape[0] > most:
+            raise MemoryError
+        return zeros(shape, *others)
+
+    monkeypatch.setattr(np, "zeros", up_to)
+    for i in range(3):
+        store.write(np.array([i]), {"c": np.full((1, 2), i + 1.0)})
+    assert on_disk(store) == is_on_disk
+    assert store.read(np.arange(4))["c"][:, 0].tolist() == [1.0, 2.0, 3.0, 0.0]
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("memory_bytes", [0, 500, 10**9])
+def test_a_copy_or_pickle_has_the_used_rows_and_is_its_own(memory_bytes):
+    """Room is for 20,000 rows of 400 bytes; with 500 bytes the second row goes to the disk."""
+    store = ClientStore({"c": np.zeros(50)}, 20_000, memory_bytes)
+    for i in (7, 3):
+        store.write(np.array([i]), {"c": np.full((1, 50), float(i))})
+    pickled = pickle.dumps(store)
+    assert len(pickled) < 4 * 20_000 + 10_000  # of each client where its row is
+    for same in (copy.deepcopy(store), pickle.loads(pickled), store.copy()):
+        assert on_disk(same) == on_disk(store)
+        assert same.read(np.array([3, 7, 5]))["c"][:, 0].tolist() == [3.0, 7.0, 0.0]
+        same.write(np.array([3, 9]), {"c": np.ones((2, 50))})
+        assert store.read(np.array([3, 9]))["c"][:, 0].tolist() == [3.0, 0.0]
+        same.write(np.arange(30), {"c": np.ones((30, 50))})  # it grows, with the rows it has
+        assert (same.read(np.arange(30))["c"] == 1).all()
 
 
 @pytest.mark.parametrize("memory_bytes", [0, 10**9])

@@ -50,11 +50,11 @@ def test_of_the_command_line(
     line = ["digits", "fedavg", "--rounds", "1", "--set", "num_clients=4"]
     assert run_command(["run", *line, "--out", "run"]) == 0
     assert json.loads(Path("run/config.json").read_text())["cohort_size"] == 4
-    assert "1 rounds of 4 clients" in capsys.readouterr().out
+    assert "1 round of 4 clients" in capsys.readouterr().out
     grid = ["--grid", "client_learning_rate=0.1,0.2"]
     assert run_command(["sweep", *line, *grid, "--out", "sweep"]) == 0
     method = json.loads(Path("sweep/methods/0/config.json").read_text())
     assert method["cohort_size"] == 4
-    for given in (["--cohort-size", "10"], ["--set", "num_clients=4", "run.cohort_size=10"]):
+    for given in (["--cohort-size", "10"], ["--set", "run.cohort_size=10"]):
         assert run_command(["run", *line, *given]) == 2
         assert "cohort_size is 10, but the task digits has only 4" in capsys.readouterr().err

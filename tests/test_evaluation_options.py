@@ -2,6 +2,7 @@
 
 import json
 
+import jax
 import numpy as np
 import pytest
 
@@ -101,3 +102,9 @@ def test_a_run_records_them(monkeypatch, tmp_path):
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert ["all_clients_loss" in line for line in lines] == [False, True, False, True]
     assert json.loads((folder / "config.json").read_text())["evaluation_redraw"] is True
+
+
+def test_what_is_no_mesh_is_said():
+    params = TASK.model.init(jax.random.key(0))
+    with pytest.raises(ValueError, match=r"mesh from fedax.client_mesh\(devices\), but is 2"):
+        fedax.evaluate(TASK.model, params, TASK.test, mesh=2)

@@ -31,12 +31,11 @@ from fedax.reproductions.outcome import (
     at_edges,
     gathered,
     judged,
-    read,
     verdict,
-    write,
 )
 from fedax.reproductions.reddi2021_parts import METHODS, ROWS, SMALL, tuned
 from fedax.reproductions.results import Results, Trace, kept, spread, traces_of
+from fedax.reproductions.results_file import read, write
 from fedax.reproductions.workers import train_all
 from fedax.sweeps.record import Record, Setting
 from reproduction_runs import Trained
@@ -157,6 +156,17 @@ def test_a_job_is_trained_once_and_kept_by_its_settings(tmp_path):
     assert next(jobs_of([changed])).folder(tmp_path) != first.folder(tmp_path)
     renamed = PARTS[0]._replace(panel="Other", label="another name")  # the same settings
     assert next(jobs_of([renamed])).folder(tmp_path) == first.folder(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"rounds": 6, "seconds": "x"}', '{"rounds": 6}x'])
+def test_a_damaged_summary_of_a_job_is_named(tmp_path, text):
+    first = next(jobs_of(PARTS))
+    first.train(tmp_path)
+    file = first.folder(tmp_path) / "summary.json"
+    file.write_text(text)
+    with pytest.raises(RunError, match=r"summary\.json or config\.json beside it is damaged"):
+        gathered("made-up", Experiment("", "", lambda *_: None, lambda _: [], lambda _: []),
+                 "small", False, [first], tmp_path)
 
 
 def test_a_job_that_another_process_trains_is_left_to_it(tmp_path):
@@ -385,7 +395,7 @@ def made_adaptive():
 @pytest.mark.quick
 def test_figures_3_4_and_8_of_paper_004_on_its_shakespeare_are_reduced_in_rounds_and_grids():
     panel = "shakespeare-tff (100 rounds) for Shakespeare"
-    for name, runs in (("figure-3", 3 * 3 * (8 + 6)), ("figure-4", 3 * 5 * 16),
+    for name, runs in (("figure-3", 3 * (12 + 2 * 16 + 3 * 6)), ("figure-4", 3 * 5 * 16),
                        ("figure-8", 3 * 5 * 16)):
         plan = EXPERIMENTS[f"reddi2021-{name}"].plan("paper", True)
         assert (plan.panels, plan.num_runs) == ([panel], runs)
@@ -512,7 +522,7 @@ def test_the_command_trains_says_and_writes(tmp_path, monkeypatch, capfd):
     words = ["reproduce", "made-up", "--out", str(out), "--storage", str(storage)]
     assert run_command(words) == 0
     said = capfd.readouterr().out
-    assert said.startswith("6 jobs: about 0.01 hours on 2 cores.")
+    assert said.startswith("6 jobs: about 0.010 hours on 2 cores.")
     assert "6 of 6 jobs: Quadratics" in said
     assert "Verdict: agrees." in said
     came = read(out / "made-up-small.json")

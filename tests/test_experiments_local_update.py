@@ -165,12 +165,28 @@ def test_settings_of_the_paper_are_those_of_the_presets():
 
 
 def test_the_plays_are_in_leafs_parse_with_the_papers_network():
-    (panel,) = EXPERIMENTS["decay2021-figure-4"].plan("paper", True).panels
-    assert panel == "plays in LEAF's parse for Shakespeare"
-    (job, *_) = jobs_of(EXPERIMENTS["decay2021-figure-4"].plan("paper", True).parts)
+    plan = EXPERIMENTS["decay2021-figure-4"].plan("paper", True)
+    assert plan.panels == [
+        "plays in LEAF's parse for Shakespeare", "shakespeare-tff (30 rounds) for Shakespeare",
+    ]
+    (job, *_) = jobs_of(plan.parts)
     (base,) = job.config.bases.values()
     assert (base.task, base.task_options["model"]) == ("shakespeare-leaf", "gru")
     assert base.algorithm_options["batch_size"] == 32
+
+
+def test_on_the_plays_of_004_the_decays_of_001_are_as_published():
+    """Table 5: K_0 = 100 decays by 0.9996 for K and 0.996 for gamma."""
+    plan = EXPERIMENTS["decay2021-figure-4"].plan("paper", True)
+    for scheme, decays in ((STEPS, (0.9996, 1.0)), (RATE, (1.0, 0.996))):
+        (job,) = [one for one in jobs_of(plan.only(plan.panels[1:]).parts)
+                  if one.part.label == label(100, scheme) and one.seed == 0]
+        (base,) = job.config.bases.values()
+        options = base.algorithm_options
+        assert (base.task, base.task_options["model"]) == ("shakespeare-tff", "gru")
+        assert (base.num_rounds, base.cohort_size, options["batch_size"]) == (30, 10, 32)
+        assert (options.get("steps_decay", 1.0), options.get("client_decay", 1.0)) == decays
+        assert (options["num_local_steps"], options["server_decay"]) == (100, 0.996)
 
 
 def test_on_328_writers_all_is_published_but_the_rounds():
@@ -381,9 +397,16 @@ def test_a_loss_that_rises_at_first_has_diverged(early, begins):
     assert charles2020_rate_criteria.begins_at(Results(traces, "full_loss"), panel) == begins
 
 
-def test_a_loss_that_rises_when_rates_may_fall_has_not_diverged():
-    """W = P = C is 30 there; the windows that rise stand at the rounds 35.5 and later."""
-    panel, label = "Fashion-MNIST for FEMNIST", "ReduceLR, gamma = 1"
+@pytest.mark.parametrize(("panel", "cooldown"), [
+    ("Fashion-MNIST for FEMNIST", 30), ("femnist-328 (300 rounds) for FEMNIST", 33),
+])
+def test_a_loss_that_rises_when_rates_may_fall_has_not_diverged(panel, cooldown):
+    """The windows that rise stand at the rounds 35.5 and later; of 328 clients C is 33."""
+    label = "ReduceLR, gamma = 1"
+    plans = [EXPERIMENTS["charles2020-figure-8"].plan(scale, True) for scale in ("small", "paper")]
+    lengths = {part.settings["cooldown"] for plan in plans for part in plan.parts
+               if (part.panel, part.label) == (panel, label)}
+    assert lengths == {cooldown}
     rounds = (np.arange(WINDOWS) * 10 + 5.5).tolist()
     levels = [2.0] * 3 + [1e3] * 4 + [1.0] * (WINDOWS - 7)
     traces = [

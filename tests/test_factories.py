@@ -202,7 +202,7 @@ def test_static_numbers_are_structure():
     assert [float(n) for n in numbers] == [0.1]
     assert partition(limited(2.0, 0.1))[1] != structure
     assert float(structure([3.0])(2)) == 6.0
-    with pytest.raises(ValueError, match="Unknown argument of limited 'limt'"):
+    with pytest.raises(ValueError, match="Unknown argument 'limt' of limited"):
         factory(static=("limt",))(limited.__wrapped__)
 
 

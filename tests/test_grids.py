@@ -177,17 +177,17 @@ def test_a_grid_of_python_values():
 
 @pytest.mark.quick
 @pytest.mark.parametrize(("methods", "words", "options", "message"), [
-    ("fedavg", ["momentun=0,1"], {}, r"Unknown setting of runs of fedavg in --grid 'momentun'"),
+    ("fedavg", ["momentun=0,1"], {}, r"Unknown setting 'momentun' of runs of fedavg in --grid"),
     ("fedavg,fedavgm", ["momentun=0,1"], {}, r"Did you mean 'momentum'\?"),
-    ("fedavg,fedavgm", ["fedavg.momentum=0,1"], {}, r"Unknown setting of runs of fedavg in --grid"),
-    ("fedavg", ["fedavgm.momentum=0,1"], {}, r"Unknown method of this sweep 'fedavgm'"),
+    ("fedavg,fedavgm", ["fedavg.momentum=0,1"], {}, r"setting 'momentum' of runs of fedavg"),
+    ("fedavg", ["fedavgm.momentum=0,1"], {}, r"Unknown prefix 'fedavgm'.*Before a setting's name"),
     ("fedavgm", ["momentum=0,1", "algorithm.momentum=0"], {}, r"are the same for fedavgm"),
     ("fedavgm", ["momentum=0,1"], {"settings": {"momentum": 1}}, r"by both --grid and --set"),
-    ("fedavg", ["rate=1"], {"settings": {"momentum": 1}}, r"of runs of fedavg in --set 'momentum'"),
+    ("fedavg", ["rate=1"], {"settings": {"momentum": 1}}, r"'momentum' of runs of fedavg in --set"),
     ("fedavg", ["seed=1,2"], {}, r"cannot vary seed: --seeds N runs every setting"),
     ("fedavg", ["num_rounds=1,2"], {}, r"cannot vary num_rounds: --rounds sets"),
     ("fedavg", ["diagnostics=true,false"], {}, r"cannot vary diagnostics: all settings share"),
-    ("fedavg", ["task.model=random,x"], {}, r"Unknown model of the task quadratics 'x'"),
+    ("fedavg", ["task.model=random,x"], {}, r"Unknown model 'x' of the task quadratics"),
     ("fedavg", ["cohort_size=1,0"], {}, r"cohort_size must be a whole number of at least 1"),
     ("mime", ["base=sgdm(0.9),adm"], {}, r"Unknown base optimizer 'adm'\. Did you mean 'adam'"),
     ("fedavg", ["reddi2021"], {},
@@ -232,7 +232,7 @@ def test_every_setting_is_built_and_each_structure_tried_once():
 @pytest.mark.quick
 @pytest.mark.parametrize(("rule", "settings", "message"), [
     ("test_loss", {"evaluate_every": 0}, r"Cannot choose by test_loss: evaluate_every is 0"),
-    ("test_accuracy", {}, r"Unknown metric to choose by 'test_accuracy'.* Known: 'train_loss', "
+    ("test_accuracy", {}, r"Unknown metric 'test_accuracy' to choose by.* Known: 'train_loss', "
                           r"'test_loss', 'test_distance'"),
 ])
 def test_a_rule_that_cannot_be_followed_is_refused_before_training(rule, settings, message):
@@ -250,7 +250,7 @@ def test_a_sweep_chooses_anew(tmp_path, capsys):
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         assert run_command(["sweep", *words.split(), out, "--choose", "drift"]) == 2
         said = capsys.readouterr().err
-        assert "Unknown metric to choose by 'drift'" in said
+        assert "Unknown metric 'drift' to choose by" in said
         assert f"fedax sweep --resume {for_shell(Path(out))} --choose METRIC" in said
         assert run_command(["sweep", "--resume", out, "--choose", "num_reports:max"]) == 0
     assert "chosen by the last num_reports; higher" in " ".join(capsys.readouterr().out.split())

@@ -158,6 +158,23 @@ def test_a_tilt_beyond_the_range_of_numbers_still_trains():
     assert after < before
 
 
+@pytest.mark.quick
+@pytest.mark.parametrize("count", [50, 60_000, 1_000_000])
+def test_a_large_client_with_the_largest_tilted_loss_is_accepted(count):
+    """In float32, before c is known: n_i e^60 times a loss of 4 was no number to sum."""
+    one = jnp.float32(1)
+    model = fedax.Model(
+        lambda key: {"x": one},
+        lambda params, batch, key: (4 * params["x"] + batch["z"], one + batch["z"]),
+        lambda params, batch: batch["z"], {},
+    )
+    algorithm = fedax.term(model, 0.1, tilt=20.0, batch_size=20, num_local_steps=1)
+    data = fedax.FederatedDataset.from_clients({"large": {"z": np.zeros(count, np.float32)}})
+    task = fedax.Task(model, data, data, "one client")
+    result = fedax.train(task, algorithm, num_rounds=1, cohort_size=1, evaluate_every=0)
+    assert result.history["num_rejected"].tolist() == [0]
+
+
 # ------------------------------------------------------------------- q-FedAvg
 
 

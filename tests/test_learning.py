@@ -146,3 +146,33 @@ def test_one_line_on_the_command_line(tmp_path, capsys):
         assert "Warning" not in output.err
         lines = (output.out + output.err).splitlines()
         assert sum("has not fallen" in line for line in lines) == count
+
+
+@pytest.mark.quick
+def test_another_model_than_the_tasks_is_a_warning():
+    """As m2, whose outputs are the negative of m1's: the loss falls, the accuracy too."""
+    task = fedax.Task(fedax.classification(init, apply), data())
+    other = fedax.classification(init, lambda params, x: -apply(params, x))
+    again = fedax.classification(init, apply)
+    twin = fedax.classification(init, lambda params, x: 1.0 * apply(params, x))
+    for model, count in ((task.model, 0), (again, 0), (twin, 0), (other, 1)):
+        algorithm = fedax.elastic(fedax.fedavg(model), model)
+        found = Learning(task, 0).begin(fedax.initial_state(task, algorithm), algorithm)
+        assert len(found) == count
+        assert all("trains another model than task.model" in said for said in found)
+
+
+@pytest.mark.parametrize(("empty", "count"), [(3, 1), (2, 0)])
+def test_rounds_without_clients_are_a_warning_if_most_are(empty, count):
+    """Of four rounds; a private run does not say how many took part."""
+    task = fedax.Task(fedax.classification(init, apply), data())
+    state = fedax.initial_state(task, fedax.fedavg(task.model))
+    learning, withholds = Learning(task, 0), Learning(task, 0)
+    for number in range(4):
+        reports = {"num_reports": 0.0 if number < empty else 2.0, "num_rejected": 0}
+        learning.add({"round": number + 1, **reports})
+        withholds.add({"round": number + 1})
+    found = learning.end(state)
+    assert len(found) == count
+    assert all(said.startswith(f"No client trained in {empty} of 4 rounds") for said in found)
+    assert withholds.end(state) == []

@@ -14,7 +14,8 @@ from fedax.experiment import run, sitting
 from fedax.experiment.display import describe_test
 from fedax.experiment.pages import report_page
 from fedax.rounds import evaluation, meanwhile, measurements
-from fedax.rounds.evaluation import Evaluator, usual_batch_size
+from fedax.rounds.batch_sizes import usual_batch_size
+from fedax.rounds.evaluation import Evaluator
 from fedax.rounds.meanwhile import MOST_STATES, Budget
 from fedax.rounds.sampling import sample_examples
 from fedax.tasks.registry import TASKS, TaskInfo

@@ -35,7 +35,8 @@ def test_four_devices_give_the_numbers_of_one(dtype, tolerance):
     found = json.loads(done.stdout.splitlines()[-1])
     assert found.pop("devices") == 4
     assert found.pop("rows on a device") == [[1, 1024]] * 4  # each has its own clients' only
-    assert len(found) == 30
+    assert found.pop("states on a device") == [[2, 3]] * 4  # 7 clients and a place for nobody
+    assert len(found) == 32
     assert max(found.values()) < tolerance, found
 
 

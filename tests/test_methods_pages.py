@@ -10,6 +10,7 @@ import pytest
 import doc_blocks
 from fedax.algorithms import registry
 from fedax.cli import main
+from fedax.experiment.values import OPTIMIZERS
 
 ROOT = Path(__file__).parent.parent
 TABLES = ROOT / "docs" / "methods.md"
@@ -84,6 +85,13 @@ def test_a_cell_of_the_table_is_one_line():
         assert len(cells) == 2, name
         for cell in cells:
             assert len(cell.split()) <= 12 or len(cell) <= 80, (name, cell)
+
+
+@pytest.mark.quick
+def test_the_page_of_methods_names_the_optimizers_of_the_command_line():
+    (line,) = re.findall(r"`server_optimizer` takes .* line (.*)", TABLES.read_text("utf-8"))
+    own = [name for name in OPTIMIZERS if not name.startswith("mime_")]
+    assert re.findall(r"`(\w+)`", line) == own
 
 
 @pytest.mark.quick

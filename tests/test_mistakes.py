@@ -767,6 +767,82 @@ def a_quadratic_task_of_a_data_set():
     fedax.quadratic_task(data())
 
 
+@mistake("local_update_decay takes a function of the two rates", "lambda client_rate, server_rate:",
+         "got a FederatedAlgorithm")
+def the_decay_of_an_algorithm():
+    fedax.local_update_decay(fedax.fedavg(MODEL, 0.1), MODEL)
+
+
+@mistake("local_update_decay takes a function of the two rates", "got the function fedavg")
+def the_decay_of_a_factory():
+    fedax.local_update_decay(fedax.fedavg, MODEL)
+
+
+@mistake("elastic(algorithm, model, ...)", "missing a required argument: 'model'")
+def a_wrapper_without_the_model():
+    fedax.elastic(fedax.fedavg(MODEL))
+
+
+@mistake("fedavg takes at most 3 positional arguments", "by name, such as batch_size=20")
+def a_batch_size_without_its_name():
+    fedax.fedavg(MODEL, 0.1, 1.0, 20)
+
+
+@mistake("fedavg(model, ...)", "multiple values for argument 'client_learning_rate'")
+def a_rate_given_twice():
+    fedax.fedavg(MODEL, 0.1, client_learning_rate=0.1)
+
+
+@mistake("params", "'model.safetensors'", "fedax.load_params('model.safetensors')")
+def predictions_of_a_file():
+    fedax.predict(MODEL, "model.safetensors", X)
+
+
+@mistake("initial_params", "'model.safetensors'", "fedax.load_params('model.safetensors')")
+def a_file_as_a_start():
+    train(initial_params="model.safetensors")
+
+
+@mistake("out", "a pathlib.Path", "5")
+def a_number_as_a_folder():
+    train(out=5)
+
+
+@mistake("path", "{'w': ", "The parameters come first: fedax.save_params(params, path)")
+def a_path_before_the_parameters():
+    fedax.save_params("x", init(None))
+
+
+@mistake("path", "a pathlib.Path", "{'w': ")
+def parameters_in_place_of_a_file():
+    fedax.load_params(init(None))
+
+
+@mistake("examples", "FederatedDataset", "dataset.client_at(0)")
+def the_communication_of_a_data_set():
+    fedax.communication(fedax.fedavg(MODEL), MODEL, data())
+
+
+@mistake("state", "None", "fedax.train(...).state")
+def own_models_without_a_state():
+    fedax.evaluate_own_models(Task(MODEL, data()), fedax.ditto(MODEL), None)
+
+
+@mistake("grid", "[0.1, 0.2]", '{"client_learning_rate": [0.1, 0.2]}')
+def a_grid_without_names():
+    fedax.sweep(Task(MODEL, data()), fedax.fedavg, [0.1, 0.2], num_rounds=1)
+
+
+@mistake("'my_tasks.py:small'", "import small from my_tasks.py and call it")
+def a_function_for_the_command_line():
+    fedax.load_task("my_tasks.py:small")
+
+
+@mistake("'stays.csv'", "fedax.load_task('table', file='stays.csv', client=", "fedax.fit_table")
+def a_table_for_the_command_line():
+    fedax.load_task("stays.csv")
+
+
 @mistake("momentum", "1.5", "below 1")
 def a_momentum_above_one():
     fedax.fedavgm(MODEL, momentum=1.5)

@@ -336,7 +336,7 @@ def test_whole_numbers_of_numpy_are_taken(scalar, tmp_path):
 
 @pytest.mark.quick
 def test_an_unknown_setting_of_a_task_is_named():
-    with pytest.raises(TypeError, match=r"'modle'. Did you mean 'model'\?"):
+    with pytest.raises(TypeError, match=r"'modle' of the task digits\. Did you mean 'model'\?"):
         fedax.load_task("digits", modle="mlp")
 
 

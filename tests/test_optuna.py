@@ -701,7 +701,7 @@ def test_the_command_line_searches_goes_on_and_keeps_what_a_sweep_keeps(
     assert losses.mean() == pytest.approx(study.best_value, rel=1e-12)
     capsys.readouterr()
     for words, sentence in (
-        (["--search", "rate=uniform(0,1)"], "Unknown setting of runs of fedavg and fedavgm"),
+        (["--search", "rate=uniform(0,1)"], "Unknown setting 'rate' of runs of fedavg and fedavgm"),
         (["--search", "momentum=uniform(0,1)"], "--search has no range of a setting of fedavg"),
         (["--search", "client_learning_rate=uniform(-1,1)"], "client_learning_rate must be"),
         (["--search", "client_learning_rate=uniform(0,1)", "--sampler", "tp"], "Unknown sampler"),

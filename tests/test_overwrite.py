@@ -77,11 +77,20 @@ def test_what_a_link_leads_to_stays(task: fedax.Task, tmp_path: Path) -> None:
     assert (elsewhere / "mine").read_text() == "kept"
 
 
-def test_a_run_that_is_trained_stays(task: fedax.Task, tmp_path: Path) -> None:
+def test_a_run_that_is_trained_stays(
+    task: fedax.Task, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     train(task, tmp_path, 0.1)
     with locked(tmp_path), pytest.raises(fedax.RunError, match="Another process is training"):
         train(task, tmp_path, 0.2, overwrite=True)
     assert (tmp_path / "config.json").exists()
+    line = ["run", "quadratics", "fedavg", "--preset", "none", "--out", str(tmp_path)]
+    for more in ([], ["--overwrite"]):
+        with locked(tmp_path):
+            assert run_command([*line, *more]) == 1
+        said = capsys.readouterr().err
+        assert "Another process is training in" in said
+        assert "Wait until it has finished, or choose another folder." in said
 
 
 def test_a_wrong_call_deletes_nothing(task: fedax.Task, tmp_path: Path) -> None:

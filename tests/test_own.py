@@ -22,12 +22,12 @@ from fedax.cli.main import run_command
 from fedax.clients.local_training import LocalOptions, LocalTraining
 from fedax.experiment import imports, sources
 from fedax.experiment.build import algorithm_parts, algorithm_settings, build_algorithm
-from fedax.experiment.config import load_config, parse_settings, resolve, run_settings
+from fedax.experiment.config import load_config, resolve, run_settings
 from fedax.experiment.display import Display
 from fedax.experiment.errors import ConfigError
 from fedax.experiment.metrics import read_metrics
 from fedax.experiment.settings import NEEDED, settings_of
-from fedax.experiment.values import check_kind, describe, parse
+from fedax.experiment.values import check_kind, describe, parse, parse_settings
 from problems import quadratic_model, quadratic_task
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
@@ -350,7 +350,7 @@ def test_changed_source_is_a_sentence_and_force_goes_on(project, capsys):
 
 SENTENCES = {
     "no file": ("my_task.py:reviews", "my_task.py does not exist. Did you mean my_tasks.py?"),
-    "no name": ("my_tasks.py:review", "Unknown name in my_tasks.py 'review'. Did you mean "
+    "no name": ("my_tasks.py:review", "Unknown name 'review' in my_tasks.py. Did you mean "
                 "'reviews'?"),
     "no NAME": ("my_tasks.py", "my_tasks.py:NAME, such as my_tasks.py:reviews"),
     "no word": ("my_tasks.py:", "is neither FILE.py:NAME nor package.module:NAME"),
@@ -367,7 +367,7 @@ SENTENCES = {
     "large cohort": ("my_tasks.py:reviews --cohort-size 10",
                      "cohort_size is 10, but the task reviews has only 6"),
     "unknown": ("my_tasks.py:small fedavg --set num_clients=3",
-                "Unknown setting of a run of fedavg on small"),
+                "Unknown setting 'num_clients' of a run of fedavg on small"),
     "spelling": ("my_tasks.py:reviews fedavg --set spraed=3", "Did you mean 'spread'?"),
     "no whole number": ("my_tasks.py:reviews fedavg --set num_clients=2.5",
                         "my_tasks.py:reviews: num_clients must be a whole number, but is 2.5"),
@@ -560,6 +560,18 @@ def test_optimizers_and_schedules_as_text():
     state = algorithm.init(quadratic_model(2).init(jax.random.key(0)))
     ours = fedax.fedyogi(quadratic_model(2), adaptivity=0.01).init(state.params)
     assert jax.tree.structure(state) == jax.tree.structure(ours)
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("text", ["sgd(0.1, 0.9)", "sgdm(0.9)", "mime_sgd(0.1)"])
+def test_an_optimizer_as_text_with_a_rate_is_told_where_the_rate_is(text):
+    with pytest.raises(ValueError, match=r"valid|Unknown") as told:
+        parse("client_optimizer", text, optax.GradientTransformation)
+    assert str(told.value).endswith(
+        ". The learning rate is a setting of its own, client_learning_rate or "
+        "server_learning_rate; SGD with momentum is heavy_ball(0.9)."
+    )
+    assert ".." not in str(told.value)
 
 
 CASES = [
@@ -826,7 +838,7 @@ def test_advice_for_a_run_of_a_users_method(capsys):
     ("change", "sentence"),
     [({"path": "my_tasks.py"}, "is not the source of a task or a method"),
      ({"colour": "red"}, "is not the source of a task or a method"),
-     ({"name": "review"}, "Unknown name in")],
+     ({"name": "review"}, "Unknown name 'review' in")],
 )
 def test_an_edited_record_is_checked(project, change, sentence):
     config = dataclasses.asdict(resolve(task="my_tasks.py:small", algorithm="fedavg"))

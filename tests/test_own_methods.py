@@ -322,11 +322,14 @@ def test_a_setting_out_of_its_range_is_refused_in_a_sentence():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["fedexp", "feddyn", "fednova", "qffl"])
-def test_the_contract_holds(name):
+@pytest.mark.parametrize(("name", "not_applicable"), [
+    ("fedexp", ["elastic"]), ("feddyn", []), ("fednova", []), ("qffl", []),
+])
+def test_the_contract_holds(name, not_applicable):
+    """Elastic aggregation would scale the mean change, but not the lengths that FedExP needs."""
     checks = fedax.check_algorithm(getattr(METHODS, name))
     checks.raise_if_failed()
-    assert [check.name for check in checks if check.passed is None] == []
+    assert [check.name for check in checks if check.passed is None] == not_applicable
 
 
 @pytest.mark.quick

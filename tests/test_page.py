@@ -20,6 +20,7 @@ from fedax.cli import reports
 from fedax.cli.main import run_command
 from fedax.experiment import config as configs
 from fedax.experiment.pages import report_page, written_out
+from fedax.experiment.values import parse_settings
 from fedax.report.comparison import comparison_page
 from fedax.report.curves import view_of
 from fedax.report.page import run_page
@@ -481,7 +482,7 @@ def test_the_command_that_is_written_out_repeats_the_run():
     line = shlex.split(written_out(json.loads(json.dumps(resolved))))
     assert line[:7] == ["fedax", "run", "digits", "fedyogi", "--preset", "none", "--set"]
     again = configs.resolve(
-        task="digits", algorithm="fedyogi", preset="none", settings=configs.parse_settings(line[7:])
+        task="digits", algorithm="fedyogi", preset="none", settings=parse_settings(line[7:])
     )
     assert asdict(again) == resolved | {"preset": "none"}
     logged = written_out(json.loads(json.dumps(resolved | {"log": ("csv", "mlflow")})))

@@ -183,6 +183,25 @@ def test_a_report_gets_none_for_personal_arrays():
             .history["server_step"] >= 1).all()
 
 
+def test_fedexp_extrapolates_by_the_shared_arrays_alone():
+    """d_i are those of u: personal arrays, which move far and are never averaged, took eta to 233.
+
+    Three clients with one u and far v_i: all u move alike, so eta = max(1, 1/2) = 1.
+    """
+    data = fedax.FederatedDataset.from_clients({
+        str(i): {"A": np.tile(np.eye(3), (2, 1, 1)), "c": np.array([[1.0, 10.0 * i, 5.0]] * 2)}
+        for i in (1, 2, 3)
+    })
+    task = Task(MODEL, data, data, "far apart")
+    algorithm = fedax.personal(fedax.fedexp(MODEL, 0.1, **FULL), MODEL, "v")
+    result = trained(algorithm, np.tile(np.arange(3), (2, 1)), task)
+    assert result.history["server_step"].tolist() == [1, 1]
+    u = 0.1
+    for _ in range(6):  # three local steps a round
+        u -= 0.1 * (u - 1)
+    close(result.params["u"], [u])
+
+
 @pytest.mark.parametrize("name", ["ditto", "apfl"])
 def test_weighting_uniform_is_the_papers_mean_and_the_docstring_says_so(name):
     """Both papers average the models of the round's clients with equal weights."""

@@ -655,7 +655,7 @@ class TestCommand:
         assert run_command(["plot", "heat-map", str(folder), "--metric", "train_los", *out]) == 1
 
     @pytest.mark.parametrize(("words", "status", "sentence"), [
-        (["curv", "RUN"], 2, "Unknown kind of picture 'curv'. Did you mean 'curves'?"),
+        (["curv", "RUN"], 2, "Unknown picture 'curv'. Did you mean 'curves'?"),
         ([], 2, "needs a kind of picture; fedax plot --list shows them"),
         (["curves"], 2, "fedax plot curves needs a folder (runs, sweeps)"),
         (["curves", "RUN", "--metric", "los"], 1, "the metric 'los'. It has: train"),

@@ -185,3 +185,35 @@ def test_the_rates_of_summed_losses_are_those_of_their_means(task, preset, metho
         model._replace(loss=summed), {"client_learning_rate": rate, **published}
     )
     assert largest_difference(trained(model, again), as_published) < 1e-4  # of float32
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize(("given", "steps", "epochs"), [
+    ({}, None, 1),
+    ({"num_local_steps": 50}, 50, None),
+    ({"algorithm.num_local_steps": 50}, 50, None),
+    ({"num_local_epochs": 3}, None, 3),
+    ({"num_local_steps": 50, "num_local_epochs": 2}, 50, 2),
+])
+def test_a_local_limit_that_is_given_replaces_the_presets_other_one(given, steps, epochs):
+    """The preset quick of digits has one epoch, some 8 steps, which would stop 50 steps."""
+    options = resolve(task="digits", algorithm="fedavg", settings=given).algorithm_options
+    assert (options.get("num_local_steps"), options.get("num_local_epochs")) == (steps, epochs)
+
+
+def test_a_file_and_the_command_line_may_give_one_local_limit_each(tmp_path):
+    (tmp_path / "own.toml").write_text("[algorithm_options]\nnum_local_steps = 50\n")
+    for settings, epochs in (({}, None), ({"num_local_epochs": 2}, 2)):
+        options = resolve(
+            task="digits", algorithm="fedavg", config_file=tmp_path / "own.toml", settings=settings
+        ).algorithm_options
+        assert (options["num_local_steps"], options["num_local_epochs"]) == (50, epochs)
+
+
+@pytest.mark.parametrize("name", [
+    name for name in TASKS if "fedsgd" in presets(name).get("quick", {})
+])
+def test_no_epoch_stops_the_decaying_steps_of_fedsgd(name):
+    options = chosen(name, "quick", "fedsgd").algorithm_options
+    assert options.get("num_local_epochs") is None
+    assert options["steps_decay"] < 1

@@ -389,6 +389,31 @@ def test_noise_and_rounds_are_the_inverse_of_epsilon():
     assert privacy.epsilon(1.0, 0, **who) == 0
 
 
+def test_a_delta_below_the_tails_of_distributions_has_a_finite_epsilon():
+    """Full cohorts are one Gaussian (Balle and Wang 2018, Theorem 8); Rényi's is above."""
+    z, delta = 64.0, 1e-16
+    mu = 1 / z
+
+    def log_delta(eps):
+        first, second = normal.logcdf(mu / 2 - eps / mu), eps + normal.logcdf(-mu / 2 - eps / mu)
+        return first + math.log1p(-math.exp(second - first))
+
+    exact = brentq(lambda eps: log_delta(eps) - math.log(delta), 1e-3, 1.0)
+    found = privacy.epsilon(z, 1, cohort_size=50, num_clients=50, delta=delta)
+    assert exact < found < 1.3 * exact
+    sampled = privacy.epsilon(z, 100, cohort_size=100, num_clients=100_000, delta=delta)
+    assert 0 < sampled < 0.1
+
+
+@pytest.mark.quick
+def test_more_groups_than_clients_are_none(capsys):
+    line = ["privacy", "--clients", "1000", "--rounds", "1", "--noise-multiplier", "1"]
+    assert run_command([*line, "--cohort-size", "10", "--bands", "2000"]) == 2
+    assert "bands must be at most 1,000" in capsys.readouterr().err.replace("1000", "1,000")
+    assert run_command([*line, "--cohort-size", "1001"]) == 2
+    assert "1000 clients make only 1000" in capsys.readouterr().err
+
+
 def test_only_sampling_with_a_guarantee_is_accepted():
     algorithm = fedax.private(method("fedavg"))
     for sampling in ("uniform", "cyclic", "by_weight", "with_replacement", lambda seed, t: [0]):

@@ -1,6 +1,8 @@
 """Results of some of a plan's methods: what was not run is said to be, and counts as no point."""
 
 import itertools
+import json
+import math
 import shutil
 from pathlib import Path
 
@@ -16,12 +18,10 @@ from fedax.reproductions.outcome import (
     Came,
     in_a_word,
     judged,
-    read,
     verdict,
-    with_earlier,
-    write,
 )
 from fedax.reproductions.results import Results, Trace
+from fedax.reproductions.results_file import read, with_earlier, write
 from reproduction_runs import Trained
 
 PANEL = "MNIST by writers for EMNIST62"
@@ -56,7 +56,8 @@ def figure(monkeypatch):
     entry = EXPERIMENTS["mime2020-figure-3"]
     plan = entry.plan("paper", True).of([PANEL])
     monkeypatch.setitem(
-        EXPERIMENTS, "mime2020-figure-3", entry._replace(plan=lambda scale, stand_in: plan)
+        EXPERIMENTS, "mime2020-figure-3",
+        entry._replace(plan=lambda scale, other: plan if other else entry.plan(scale, False)),
     )
     without = {part.label for part in plan.parts} - {*RUN}
     results = Results(made(plan, without), entry.by, maximise=entry.maximise)
@@ -100,7 +101,7 @@ def test_the_page_says_which_methods_were_run(figure, monkeypatch):
     run.info.draw(drawn, figure.results)  # SGDm, Adam, with and without momentum
     assert [[words.get_text() for words in axes.texts] for axes in drawn.axes] == [
         [], ["not run"], []]
-    assert build._points([run]) == "published settings, other data, in part: 5 of 6"
+    assert build._points([run]) == "changed settings, other data, in part: 5 of 6"
     assert run.methods == {"fedopt", "mime", "mimelite", "server_only"}
 
 
@@ -254,6 +255,20 @@ def test_a_method_that_the_plan_trains_otherwise_is_left_out_whole(runs, grid, s
         assert len(found.results.traces) == 2 + len(file.results.traces) * stays
 
 
+@pytest.mark.quick
+def test_a_method_of_which_settings_are_missing_is_left_out_whole():
+    """Or a setting with three seeds is compared with one that has one."""
+    now = came(40.0, "", {"second": (6, range(1), 0)}, **{RATE: [0.1, 1.0]})
+    whole = came(60.0, "", {"first": (6, range(2), 0)}, **{RATE: [0.1, 1.0]})
+    part = whole._replace(results=Results(whole.results.traces[:-1]))
+    plan = plan_of("first", "second", **{RATE: (0.1, 1.0)})
+    for file, stays in ((whole, 4), (part, 0)):
+        assert len(with_earlier(now, file, plan).results.traces) == 2 + stays
+    grown = plan_of("first", **{RATE: (0.1, 1.0)})  # by a second part
+    more = plan._replace(parts=(*plan.parts, grown.parts[0]._replace(grid={RATE: (3.0,)})))
+    assert len(with_earlier(now, whole, more).results.traces) == 2
+
+
 FILES = sorted(build.RESULTS.glob("*.json"))
 
 
@@ -280,11 +295,36 @@ def test_methods_may_have_different_numbers_of_seeds(path):
 def test_a_damaged_file_of_results_is_named_before_anything_is_trained(tmp_path, capsys):
     file = tmp_path / "charles2020-table-5-small-stand-in.json"
     line = ["reproduce", "charles2020-table-5", "--stand-in", "--out", str(tmp_path)]
-    for text in ("{}", '{"runs": [{"seed": 0, "final": null, "last": {}}]}'):
+    run = json.loads((build.RESULTS / file.name).read_text("utf-8"))
+    one = run["runs"][0]
+
+    def text_of(head=(), row=(), more=()):
+        return json.dumps({**run, **dict(head), "runs": [{**one, **dict(row)}, *more]})
+
+    for text, why in (
+        ("{}", "'runs' is missing"),
+        ('{"runs": [{"seed": 0, "final": null, "last": {}}]}', "'panel' is missing"),
+        ('{"runs":' + "[" * 100_000, "too many brackets"),
+        (text_of({"seconds": 10**400}), "is no finite number"),
+        (text_of({"seconds": math.nan}), "nan is no finite number"),
+        (text_of({"made": {"date": 5}}), "the date 5"),
+        (text_of(row={"values": [1]}), r"a run has the values [1]"),
+        (text_of(row={"curves": {"test_loss": [[1], [10**400]]}}), "is no finite number"),
+        (text_of(row={"curves": {"test_loss": 5}}), "a run has the curve 5"),
+        (text_of(row={"rounds": "x"}), "a run has the rounds 'x'"),
+        (text_of(row={"final": {"test_accuracy": 10**400}}), "is no finite number"),
+        (text_of(row={"final": {"test_accuracy": "x"}}), "'x' is no finite number"),
+        (text_of(more=[1]), "a run is 1"),
+        (text_of({"scale": "paper"}), "it has results of charles2020-table-5-paper-stand-in"),
+        (text_of(more=[one]), f"the run of {one['label']} in {one['panel']} with seed 0 is there "
+         "twice"),
+    ):
         file.write_text(text)
         assert run_command(line) == 1
         said = capsys.readouterr().err
         assert "is not what fedax reproduce writes: " in said
+        assert why in said
+        assert "Internal error" not in said
         assert "Move it away to begin a new one." in said
         assert not (tmp_path / "runs").exists()
 

@@ -27,12 +27,13 @@ from fedax.clients.gradients import loss_gradient
 from fedax.clients.local_steps import train_locally
 from fedax.experiment import checkpoint, metrics, run, sitting
 from fedax.experiment.checkpoint import CheckpointError
-from fedax.experiment.config import RunConfig, parse_settings, resolve
+from fedax.experiment.config import RunConfig, resolve
 from fedax.experiment.display import Display
 from fedax.experiment.errors import ConfigError
 from fedax.experiment.folder import RunError
 from fedax.experiment.metrics import read_metrics
 from fedax.experiment.resolving import with_defaults
+from fedax.experiment.values import parse_settings
 from fedax.experiment.versions import processor
 from fedax.tasks.registry import TASKS, TaskInfo
 from problems import quadratic_task
@@ -346,7 +347,7 @@ def test_no_usable_checkpoint_is_an_error_and_loses_nothing(tmp_path):
     before = (folder / "metrics.jsonl").read_bytes()
     for path in (folder / "checkpoints").glob("round-*"):
         (path / "manifest.json").write_text("{}")
-    with pytest.raises(CheckpointError, match="No usable checkpoint is left"):
+    with pytest.raises(CheckpointError, match="start the run again with --overwrite"):
         run.resume(folder)
     assert (folder / "metrics.jsonl").read_bytes() == before
 
@@ -460,8 +461,8 @@ def test_lost_metrics_are_noticed(tmp_path, content, lines):
     [
         ("num_rounds", "x", "num_rounds must be a whole number"),
         ("algorithm", "fedyogo", "Did you mean 'fedyogi'"),
-        ("algorithm_options", {"rate": 1}, "Unknown setting of fedyogi 'rate'"),
-        ("task_options", {"size": 1}, "Unknown setting of the task quadratic 'size'"),
+        ("algorithm_options", {"rate": 1}, "Unknown setting 'rate' of fedyogi"),
+        ("task_options", {"size": 1}, "Unknown setting 'size' of the task quadratic"),
         ("task_options", 3, "must be a table of names and values, but is 3"),
     ],
 )
@@ -529,6 +530,20 @@ def test_help_that_nobody_reads_on_ends_in_silence(words):
     assert (done.returncode, done.stderr) == (1, b"")
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a full device is Linux's")
+@pytest.mark.parametrize("word", ["--version", "--help"])
+def test_what_a_full_disk_cannot_take_is_one_sentence(word):
+    """`fedax --version > /dev/full` ended in a traceback."""
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "fedax", word], stdout=full, stderr=subprocess.PIPE, check=False,
+            env={**os.environ, "JAX_PLATFORMS": "cpu"}, text=True,
+        )
+    assert done.returncode == 1
+    assert done.stderr == "fedax: Cannot write the output: No space left on device.\n"
+
+
 def test_a_sentence_names_each_setting_once():
     with pytest.raises(ConfigError, match="Unknown setting") as found:
         resolve(settings={"client_lr": 1.0})
@@ -584,6 +599,42 @@ COMMANDS = {
         "run quadratic fedavg --preset none --set client_learning_rate=constant('a')", 2,
         "value must be a finite number at least 0, but is 'a'",
     ),
+    "setting twice": (
+        "run quadratic fedavg --set client_learning_rate=0.1 algorithm.client_learning_rate=0.2", 2,
+        "algorithm.client_learning_rate is given twice: --set client_learning_rate=0.1 and --set "
+        "algorithm.client_learning_rate=0.2. Leave one out.",
+    ),
+    "option and setting": (
+        "run quadratic fedavg --cohort-size 4 --set cohort_size=5", 2,
+        "cohort_size is given twice: --cohort-size and --set cohort_size=5. Leave one out.",
+    ),
+    "seed twice": ("run --seed 0 --set run.seed=0", 2, "--seed and --set run.seed=0"),
+    "sweep's setting twice": (
+        "sweep quadratic fedavg --set dropout=0 --set dropout=0.5", 2,
+        "dropout is given twice: --set dropout=0 and --set dropout=0.5",
+    ),
+    "sweep's option and setting": (
+        "sweep quadratic fedavg --rounds 4 --set num_rounds=5", 2,
+        "num_rounds is given twice: --rounds and --set num_rounds=5",
+    ),
+    "bad partition": (
+        "run digits --set partition=dirichlet(-1)", 2,
+        "Task digits: partition=dirichlet(-1): alpha must be a finite number above 0, but is -1.",
+    ),
+    "no partition": (
+        "run digits --set partition=shards(2", 2,
+        "Task digits: partition=shards(2: 'shards(2' is not a partition such as",
+    ),
+    "too many clients": (
+        "run digits --set num_clients=5000", 2,
+        "Task digits: partition=dirichlet(0.1): num_clients is 5,000, but there are 1,437 examples",
+    ),
+    "bad validation": ("run digits --set validation=2", 2, "Task digits: validation must be a"),
+    "wrapper behind": (
+        "run digits fedavg+elastic", 2,
+        "Only attacked, compressed, elastic, local_update_decay, personal, private and robust can "
+        "be written before '+'. Did you mean elastic+fedavg?",
+    ),
     "empty set": ("run --set", 2, "--set takes KEY=VALUE"),
     "bad schedule": (
         "run quadratic fedavg --preset none --set client_learning_rate=stair(1)", 2,
@@ -594,7 +645,7 @@ COMMANDS = {
         "cohort_size is 11, but the task quadratic has only 10 clients",
     ),
     "no rounds": ("run quadratic --preset none --rounds -3", 2, "num_rounds must be a whole"),
-    "bad model": ("run --set model=huge", 2, "Unknown model of the task shakespeare 'huge'"),
+    "bad model": ("run --set model=huge", 2, "Unknown model 'huge' of the task shakespeare"),
     "no preset": ("run quadratic", 2, "preset 'quick' of task quadratic. It does not have"),
     "another preset": (
         "run shakespeare --preset redi2021", 2,
@@ -623,6 +674,18 @@ def test_a_wrong_command_line_is_one_sentence(tmp_path, monkeypatch, capsys, cas
     assert captured.err.count("\n") == 1
     assert captured.out == ""
     assert list(tmp_path.iterdir()) == []  # nothing was begun
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize(("content", "sentence"), [
+    ("tsk = 'digits'", "bad.toml: Unknown key 'tsk'. Did you mean 'task'? Known: 'task', "),
+    ("[task_options]\nmodell = 1", "bad.toml: Unknown setting"),
+])
+def test_a_files_unknown_key_names_the_file(content, sentence, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("bad.toml").write_text(content)
+    assert run_command(["run", "--config", "bad.toml"]) == 2
+    assert sentence in capsys.readouterr().err
 
 
 @pytest.mark.quick

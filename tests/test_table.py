@@ -134,6 +134,7 @@ def test_bytes_of_codes_are_those_that_were_measured(tmp_path):
     (False, b'{"round": 1}\n{bad\n{"round": 3}\n', "line 2 is not what a run writes. Restore"),
     (False, b'{"round": 1}\n{bad\n', "line 2 is not what a run writes. Restore"),
     (False, b'{"round": 1}\n{"round": 2, "train_loss": "abc"}\n{"round": 3}\n', "line 2 is not"),
+    (False, b'{"round": 1}\n{"round": 2, "train_loss": 1%s}\n' % (b"0" * 400), "line 2 is not"),
 ])
 def test_a_damaged_line_is_a_sentence_and_no_shorter_run(tmp_path, finished, content, said, capsys):
     folder = write_run(tmp_path / "run", [0.5, 0.7, 0.8], finished=finished)
@@ -494,7 +495,7 @@ def test_the_command(folders, tmp_path, capsys):
     for wrong, status, sentence in (
         ([], 2, "needs one or more folders"), ([*words, "--out", "x.pdf"], 2, "does not end in"),
         ([*words, "--baseline", "fedavg"], 2, "needs --significance"),
-        ([*words, "--metric", "auc"], 1, "Unknown metric of the runs 'auc'"),
+        ([*words, "--metric", "auc"], 1, "Unknown metric 'auc' of the runs"),
         ([str(tmp_path / "nothing")], 1, "does not exist"),
     ):
         assert run_command(["table", *wrong]) == status

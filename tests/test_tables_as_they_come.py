@@ -1,9 +1,11 @@
 """Decimal commas, rows without a label, and clients without one of two classes."""
 
+import datetime
 import json
 
 import jax
 import numpy as np
+import pandas
 import pytest
 
 import fedax
@@ -66,7 +68,7 @@ def test_new_rows_are_read_with_commas_as_the_training_rows_were(tmp_path):
     assert table.transform(new)[:, 0].tolist() == [2300, 12000, 850]
     assert table.transform({"v": ["2.300"]})[0, 0] == 2300
     assert table.transform({"v": [2.3]})[0, 0] == np.float32(2.3)
-    with pytest.raises(ValueError, match="holds 'x' in row 0 of client 'u0', but the training row"):
+    with pytest.raises(ValueError, match="holds 'x' in line 2, of client 'u0', but the training r"):
         table.transform(written(tmp_path / "d.csv", "x", "850"))
     # As the label, and as the test file of a task.
     spent = tmp_path / "spent.csv"
@@ -84,7 +86,7 @@ def test_a_column_with_decimal_points_stays_so_in_new_rows(tmp_path):
     table = fedax.fit_table(written(tmp_path / "a.csv", "2.300", "2.5", "1.25"), decimal="comma",
                             **OF_V)
     assert table.transform(written(tmp_path / "b.csv", "2.300"))[0, 0] == np.float32(2.3)
-    with pytest.raises(ValueError, match=r"holds '2.300' in row 0 .* training rows hold numbers"):
+    with pytest.raises(ValueError, match=r"holds '2,5' in line 3, .* training rows hold numbers"):
         table.transform(written(tmp_path / "c.csv", "2.300", "2,5"))
     path = written(tmp_path / "d.csv", "20", "30", "40", "50")
     whole = fedax.fit_table(path, decimal="comma", **OF_V)
@@ -127,6 +129,112 @@ def test_a_gap_does_not_round_the_other_numbers(tmp_path, first, step):
     scaled = (filled - filled.mean()) / filled.std()
     order = [*range(0, 40, 2), *range(1, 40, 2)]
     assert table.transform(path)[:, 0] == pytest.approx(scaled[order], abs=1e-6)
+
+
+@pytest.mark.parametrize(("row", "said"), [
+    ("u0;1,250;0", r"holds '1,250' in line 5, of client 'u0', but the training rows hold number"),
+    ("u1;oops;1", r"holds 'oops' in line 5, of client 'u1', but the training rows hold numbers"),
+    ("u1;7;x", r"has the class 'x' in line 5, of client 'u1', which is not among the 2"),
+    ("u1;7;0.4", r"has the class 0\.4 in line 5, of client 'u1', which is not among the 2"),
+])
+def test_the_cell_that_is_wrong_is_the_one_that_is_named(tmp_path, row, said):
+    """One cell of text makes its whole column text: the others are right nevertheless."""
+    table = fedax.fit_table(written(tmp_path / "a.csv", "30", "41", "5", "7"), **OF_V)
+    new = written(tmp_path / "b.csv", "30", "41", "5")
+    new.write_text(f"{new.read_text()}{row}\n")
+    with pytest.raises(ValueError, match=said):
+        table.apply(new)
+
+
+@pytest.mark.parametrize(("cell", "options", "said"), [
+    ("inf", {}, "'v' holds infinity in"),
+    ("", {"missing": "error"}, "'v' has a missing value in"),
+    ("inf", {"unlabelled": "drop"}, "'v' holds infinity in"),
+])
+def test_a_row_is_named_by_its_line_in_the_file(tmp_path, cell, options, said):
+    """Neither the split into training and test rows nor dropped rows move it."""
+    lines = written(tmp_path / "a.csv", *range(40)).read_text().splitlines()
+    lines.insert(4, "")  # a blank line counts as well
+    lines[38] = f"u1;{cell};1"
+    if "unlabelled" in options:
+        lines[2] = "u1;7;"
+    path = tmp_path / "b.csv"
+    path.write_text("\n".join(lines) + "\n")
+    where = "line 39, of client 'u1'"
+    with pytest.raises(ValueError, match=f"{said} {where}"):
+        tables.load("linear", str(path), "user", "y", **options)
+    with pytest.raises(ValueError, match=f"{said} {where}"):
+        fedax.fit_table(path, client="user", label="y", **options)
+    lines[2] = "u1;7;1"
+    path.write_text("\n".join(lines) + "\n")
+    with pytest.raises(fedax.data.DataError, match=where):
+        fedax.read_data(path, client_column="user")
+
+
+@pytest.mark.parametrize("ending", ["parquet", None])
+def test_a_row_without_a_line_is_named_by_its_place_before_rows_were_dropped(tmp_path, ending):
+    frame = pandas.DataFrame({
+        "user": ["a", "b"] * 6, "v": [*np.arange(11.0), np.nan], "y": [None, None, *range(10)],
+    })
+    source = frame
+    if ending:
+        source = tmp_path / f"a.{ending}"
+        frame.to_parquet(source)
+    said = "'v' has a missing value in row " + ("5 of client 'b'" if ending else "11")
+    with pytest.raises(ValueError, match=said):
+        fedax.fit_table(source, client="user", label="y", unlabelled="drop")
+
+
+@pytest.mark.parametrize(("unknown", "found"), [("column", [[0, 0, 0, 1]]), ("error", None)])
+def test_an_unknown_category_is_no_gap(unknown, found):
+    """Of text that is no number the number is None, and None is the category of gaps."""
+    rows = {"user": ["a", "a", "b", "b"], "v": ["blue", "red", None, "red"], "y": [0, 1, 0, 1]}
+    table = fedax.fit_table(rows, client="user", label="y", missing="mean", unknown=unknown)
+    assert None in table.columns[0].categories
+    new = {"user": ["a"], "v": ["green"], "y": [0]}
+    if found:
+        assert table.transform(new).tolist() == found
+        return
+    for value in ("green", datetime.date(2020, 1, 1), 10**400):
+        with pytest.raises(ValueError, match=r"has the category .* which is not among the 3"):
+            table.transform(new | {"v": [value]})
+
+
+def test_a_date_among_numbers_is_named():
+    rows = {"user": ["a", "a", "b", "b"], "v": [1.0, 2.0, 3.0, 4.0], "y": [0, 1, 0, 1]}
+    table = fedax.fit_table(rows, client="user", label="y")
+    new = {"user": ["a"], "v": [datetime.date(2020, 1, 1)], "y": [0]}
+    with pytest.raises(ValueError, match=r"holds datetime\.date\(2020, 1, 1\) in row 0"):
+        table.transform(new)
+
+
+@pytest.mark.parametrize("change", [
+    {"num_rows": "x"}, {"decimal": "foo"}, {"columns": {"categories": [[1]]}},
+    {"columns": {"categories": "rgb"}}, {"columns": {"has_other": "no"}},
+    {"columns": {"decimal": 7}}, {"columns": {"name": 3}}, {"columns": {"mean": 10**400}},
+    {"label": {"classes": [[1], [2]]}}, {"label": {"name": 3}}, {"label": {"mean": "x"}},
+], ids=str)
+def test_a_damaged_table_is_no_table(tmp_path, change):
+    table = fedax.fit_table(written(tmp_path / "a.csv", "30", "41", "5", "7"), **OF_V)
+    found = json.loads(table.to_json())
+    ((key, value),) = change.items()
+    place = found["columns"][0] if key == "columns" else found[key] if key == "label" else found
+    place |= value if isinstance(value, dict) else change
+    with pytest.raises(ValueError, match="not a table saved by fedax"):
+        type(table).from_json(json.dumps(found))
+
+
+def test_the_separator_is_not_looked_for_in_names(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text('user;"age, y, z, k";y\nu0;1;0\nu1;2;1\nu0;3;1\n')
+    assert fedax.fit_table(path, client="user", label="y").features == ["age, y, z, k"]
+
+
+def test_a_file_that_is_not_utf_8_says_so(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_bytes("user,v,y\nmü,1,0\n".encode("latin-1"))
+    with pytest.raises(ValueError, match="byte 10 is not UTF-8 text; save it as UTF-8"):
+        fedax.fit_table(path, client="user", label="y")
 
 
 def test_text_that_only_resembles_numbers_stays_text():

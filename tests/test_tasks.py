@@ -177,10 +177,10 @@ def test_clients_are_drawn_and_cut_in_place():
 
 @pytest.mark.quick
 @pytest.mark.parametrize(("words", "status", "sentence"), [
-    ("partition=dirichlet", 1, "is not a valid partition"),
-    ("partition=dirchlet(0.1)", 1, "Did you mean 'dirichlet'?"),
+    ("partition=dirichlet", 2, "is not a valid partition"),
+    ("partition=dirchlet(0.1)", 2, "Did you mean 'dirichlet'?"),
     ("num_clients=many", 2, "Task digits: num_clients must be a whole number, but is 'many'"),
-    ("num_clients=2000", 1, "2,000"),
+    ("num_clients=2000", 2, "2,000"),
     ("partitions=iid", 2, "Did you mean 'partition'?"),
 ])
 def test_wrong_settings_of_a_task_are_a_sentence(words, status, sentence, capsys, tmp_path):

@@ -411,7 +411,7 @@ class TestEarlyStopping:
                              "'test_lift:max' or 'test_lift:min'"),
             (("test_loss", 0), "patience must be a whole number of at least 1, but is 0"),
             (("test_loss", 5, -0.1), "min_delta must be a finite number at least 0, but is -0.1"),
-            (("test_loss", 5, 0.0, "up"), "Unknown direction for test_loss 'up'"),
+            (("test_loss", 5, 0.0, "up"), "Unknown direction 'up' for test_loss"),
             ((3,), "early_stopping must be a metric's name, such as 'test_loss', not 3"),
         ],
     )
@@ -438,11 +438,11 @@ class TestEarlyStopping:
 
     def test_an_unknown_metric_is_a_sentence_at_the_first_evaluation(self):
         seen = []
-        with pytest.raises(ValueError, match=r"Unknown metric to watch 'test_distanse'\. Did you "
+        with pytest.raises(ValueError, match=r"Unknown metric 'test_distanse' to watch\. Did you "
                                              r"mean 'test_distance'\? Known: .*'train_loss'"):
             train(keep_best="test_distanse:min", on_round=lambda r: seen.append(r.metrics["round"]))
         assert seen == [1, 2]  # evaluated after the second, to which on_round might add it
-        with pytest.raises(ValueError, match="Unknown metric to watch 'train_los'"):
+        with pytest.raises(ValueError, match="Unknown metric 'train_los' to watch"):
             train(early_stopping=EarlyStopping("train_los:min"), evaluate_every=0)
 
     def test_rounds_count_for_what_every_round_has(self):
@@ -801,8 +801,10 @@ def test_a_history_draws_itself(finished, tmp_path):
 
     mine = Figure()
     assert history.plot(["num_reports"], figure=mine) is mine
-    with pytest.raises(KeyError, match="No round has a metric 'los'"):
-        history.plot(["los"])
+    assert [axes.get_ylabel() for axes in history.plot("train_loss").axes] == ["loss"]
+    for mistyped in ("trainloss", ["trainloss"]):
+        with pytest.raises(KeyError, match=r"Unknown metric 'trainloss'\. .* 'train_loss'\?"):
+            history.plot(mistyped)
     with pytest.raises(ValueError, match="nothing to draw"):
         fedax.History().plot()
 

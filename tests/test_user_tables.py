@@ -268,7 +268,7 @@ def test_a_table_is_the_same_from_its_json_and_a_damaged_one_is_refused():
     ({"who": ["a", "b"], "x": [1.0, 2.0]}, {"columns": ["xx"]}, "Did you mean 'x'"),
     ({"who": ["a", "b"], "x": [1.0, 2.0]}, {"label": "y"}, "Unknown label column 'y'"),
     ({"who": ["a", "b"], "x": [1.0, 2.0]}, {"missing": "median"}, "missing must be"),
-    ({"who": ["a", "b"], "x": [1.0, 2.0]}, {"missing": {"z": 0}}, "column of missing 'z'"),
+    ({"who": ["a", "b"], "x": [1.0, 2.0]}, {"missing": {"z": 0}}, "column 'z' in missing"),
     ({"who": ["a", "b"], "x": [1.0, 2.0]}, {"scaling": "robust"}, "scaling"),
     ({"who": ["a", "b"], "x": [1, "u"]}, {"columns": ["x"]}, "'x' holds 1, of type int"),
     ({"who": ["a", "b"], "x": [[1], [2]]}, {"columns": ["x"]}, "'x' holds .* of type list"),
@@ -418,9 +418,10 @@ def test_a_regression_a_second_file_and_a_network(table_file, capsys):
     (["digits", "--client", "hospital"], 2, "are for a table, but digits is a task"),
     (["stays.csv", "--client", "hospital", "--label", "died", "--set", "test=2"], 1, "test"),
     (["stays.csv", "--client", "hospital", "--label", "died", "--set", "missing=error"], 1,
-     "'age' has a missing value in row 0 of client 'H0'"),
+     "'age' has a missing value in line 2, of client 'H0'. Fit the table with missing=\"mean\" or "
+     "with a number (on the command line: --set missing=mean)"),
     (["stays.csv", "--client", "hospital", "--label", "died", "--set", "leave_out=xyz"], 1,
-     "Unknown column in leave_out 'xyz'"),
+     "Unknown column 'xyz' in leave_out"),
     (["stays.csv", "--client", "hospital", "--label", "died", "--set", "test=gone.csv"], 1,
      "Cannot read"),
 ])
@@ -430,6 +431,27 @@ def test_mistakes_at_the_command_line(words, status, match, capsys):
     said = capsys.readouterr().err
     assert match in said
     assert said.count("\n") == 1
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize(("words", "end"), [
+    ([], "Add --client COLUMN --label COLUMN to see the preset's values."),
+    (["--set", "client=hospital"],
+     "Add --client COLUMN --label COLUMN to see the preset's values."),
+    (["--client", "hospital", "--label", "died"], None),
+    (["--set", "client=hospital", "label=died", "client_learning_rate=0.5"], None),
+])
+@pytest.mark.usefixtures("table_file")
+def test_help_of_a_file_shows_the_presets_values(words, end, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        run_command(["run", "stays.csv", *words, "--help"])
+    assert stopped.value.code == 0
+    said = capsys.readouterr().out
+    assert "  file  text; required\n" in said  # it is the user's, not the preset's
+    assert ("; preset quick: " in said) == (end is None)
+    assert end is None or said.endswith(f"\n\n{end}\n")
+    rate, = (line for line in said.splitlines() if line.startswith("  client_learning_rate  "))
+    assert "preset" not in rate or "client_learning_rate=0.5" not in words
 
 
 @pytest.mark.quick

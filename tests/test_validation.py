@@ -273,7 +273,7 @@ def test_a_sample_of_the_validation_data_between_and_all_at_the_end():
     (lambda: dataset(1.0).split(0.6, validation=0.4), r"leave nothing to train with"),
     (lambda: dataset(1.0).split(0.2, validation=0), r"validation must be .* above 0"),
     (lambda: dataset(1.0, examples=2).split(0.2, validation=0.2), r"No client has three or"),
-    (lambda: dataset(1.0).split(0.5, by="client"), r"kind of split \(by\).*'clients'"),
+    (lambda: dataset(1.0).split(0.5, by="client"), r"split kind \(by\).*'clients'"),
     (lambda: dataset(1.0).split(0.5, by="clients", validation=0.1), r"none is left to train"),
     (lambda: fedax.load_task("digits", validation=2), r"validation must be"),
 ])
@@ -456,5 +456,5 @@ def test_a_metric_that_is_not_measured_is_said_on_the_command_line(capsys, tmp_p
         "validation=0.15", "early_stopping=validation_auc", "evaluate_every=1",
     ]) == 1
     said = capsys.readouterr().err
-    assert "Unknown metric to watch 'validation_auc'" in said
+    assert "Unknown metric 'validation_auc' to watch" in said
     assert "defect" not in said

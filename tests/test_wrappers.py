@@ -162,6 +162,8 @@ def test_elastic_refuses_what_has_nothing_to_scale():
     individual = plain._replace(exchanges=(exchange._replace(individual=True),))
     with pytest.raises(ValueError, match="one by one, and each is a ModelUpdate without a method"):
         train(task, fedax.elastic(individual, task.model), num_rounds=1)
+    with pytest.raises(ValueError, match="elastic cannot wrap fedexp"):
+        train(task, fedax.elastic(fedax.fedexp(task.model), task.model), num_rounds=1)
 
 
 def test_adaalter_shares_one_accumulator():

@@ -1,6 +1,6 @@
 """fedax: federated optimization in JAX.
 
-Every method is written once, from pieces that combine, and checked against its mathematics.
+Train a model on data that stays with many clients, and compare methods for it.
 
 Example:
   >>> import fedax

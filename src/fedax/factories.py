@@ -26,7 +26,7 @@ import jax
 import numpy as np
 
 from fedax.signatures import with_options
-from fedax.validate import check_options, plain, quoted, unknown
+from fedax.validate import bound, check_options, plain, quoted, unknown
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -127,7 +127,7 @@ def factory(function: Any = None, /, *, static: Sequence[str] = ()) -> Any:
     def make(*args: Any, **kwargs: Any) -> Any:
         shown = inspect.signature(make).parameters  # with the options, see `with_options`
         check_options(function.__name__, shown, kwargs)
-        given = signature.bind(*args, **kwargs)
+        given = bound(function.__name__, signature, shown, args, kwargs)
         given.apply_defaults()
         for name, value in given.arguments.items():
             if signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD:
@@ -345,8 +345,16 @@ def _parts(made: Any) -> list[Any]:
     return parts
 
 
-def parse_call(text: str, choices: Mapping[str, Callable[..., Any]], what: str) -> Any:
+def parse_call(
+    text: str, choices: Mapping[str, Callable[..., Any]], what: str, hint: str = ""
+) -> Any:
     """Calls one of the choices by text, such as "sgdm(0.9)"; a name alone is a call without any.
+
+    Args:
+      text: the call.
+      choices: name -> function.
+      what: what the functions make, for the message.
+      hint: sentences about names and arguments that others give, for the message; optional.
 
     Example:
       >>> parse_call("complex(1, imag=2)", {"complex": complex}, "number")
@@ -369,20 +377,22 @@ def parse_call(text: str, choices: Mapping[str, Callable[..., Any]], what: str) 
             f"{quoted(text)} is not a {what} such as '{next(iter(choices))}' or "
             f"'{list(choices)[-1]}(...)'."
         ) from None
+    hint = f" {hint}" if hint else ""
     if node.func.id not in choices:
-        raise ValueError(unknown(what, node.func.id, choices))
+        raise ValueError(unknown(what, node.func.id, choices) + hint)
     chosen = choices[node.func.id]
     try:
         inspect.signature(chosen).bind(*arguments, **named)
     except TypeError as error:
         raise ValueError(
             f"{quoted(text)} is not a valid {what}: {error}; {node.func.id} takes "
-            f"{', '.join(inspect.signature(chosen).parameters) or 'nothing'}."
+            f"{', '.join(inspect.signature(chosen).parameters) or 'nothing'}.{hint}"
         ) from None
     try:
         return chosen(*arguments, **named)
     except TypeError as error:
-        raise ValueError(f"{quoted(text)} is not a valid {what}: {error}.") from None
+        said = str(error).rstrip(".")
+        raise ValueError(f"{quoted(text)} is not a valid {what}: {said}.{hint}") from None
 
 
 def _is_constant(function: Callable[..., Any]) -> bool:

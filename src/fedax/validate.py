@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar, cast
 
@@ -197,7 +199,17 @@ def check_choice(name: str, value: Any, choices: Iterable[str]) -> None:
 
 
 def unknown(name: str, value: Any, choices: Iterable[str]) -> str:
-    """The message for a name that is not one of the choices."""
+    """The message for a name that is not one of the choices.
+
+    Args:
+      name: what it is; the value stands before a phrase with of, in, for or to.
+      value: the wrong name.
+      choices: the names that there are.
+
+    Example:
+      >>> unknown("setting of fedavg", "rate", ["batch_size"])
+      "Unknown setting 'rate' of fedavg. Known: 'batch_size'."
+    """
     choices = list(choices)
     near = guesses.nearest(str(value), choices)
     return _unknown(name, value, choices, f"Did you mean {near!r}?" if near else "")
@@ -225,6 +237,42 @@ def check_options(name: str, parameters: Mapping[str, inspect.Parameter], given:
             raise TypeError(unknown_option(f"option of {name}", option, parameters))
 
 
+def bound(
+    name: str, signature: inspect.Signature, shown: Mapping[str, inspect.Parameter],
+    args: tuple[Any, ...], kwargs: dict[str, Any],
+) -> inspect.BoundArguments:
+    """The arguments of a call, by name.
+
+    Args:
+      name: the function's, for the message.
+      signature: the function's.
+      shown: its parameters as its `help` has them.
+      args, kwargs: what it is called with.
+
+    Raises:
+      TypeError: if they do not fit the signature.
+
+    Example:
+      >>> def cut(text, at, *, gap=" "): ...
+      >>> signature = inspect.signature(cut)
+      >>> bound("cut", signature, signature.parameters, ("ab", 1, "-"), {})
+      Traceback (most recent call last):
+      TypeError: cut takes at most 2 positional arguments. Give the others by name, such as gap=' '.
+    """
+    try:
+        return signature.bind(*args, **kwargs)
+    except TypeError as error:
+        reason = str(error)
+    takes = [one for one in shown.values() if one.kind < one.VAR_POSITIONAL]
+    if reason == "too many positional arguments":
+        others = [f"{one.name}={one.default!r}" for one in shown.values() if one not in takes]
+        cure = f" Give the others by name, such as {others[0]}." if others else ""
+        raise TypeError(f"{name} takes at most {so_many(len(takes), 'positional argument')}.{cure}")
+    needed = [one.name for one in takes if one.default is one.empty]
+    others = ["..."] if len(needed) < len(shown) else []
+    raise TypeError(f"{name}({', '.join([*needed, *others])}): {reason}.")
+
+
 def options_checked(function: Function) -> Function:
     """A decorator that rejects unknown options and suggests the nearest one.
 
@@ -233,7 +281,7 @@ def options_checked(function: Function) -> Function:
       ... def train(num_rounds): ...
       >>> train(rounds=3)
       Traceback (most recent call last):
-      TypeError: Unknown option of train 'rounds'. Did you mean 'num_rounds'? Known: 'num_rounds'.
+      TypeError: Unknown option 'rounds' of train. Did you mean 'num_rounds'? Known: 'num_rounds'.
     """
     parameters = inspect.signature(function).parameters
 
@@ -245,8 +293,27 @@ def options_checked(function: Function) -> Function:
     return cast(Function, call)
 
 
+def require_path(name: str, path: Any, hint: str = "") -> None:
+    """Raises a clear error unless it is a path.
+
+    Args:
+      name: how the argument is called.
+      path: what was given.
+      hint: a sentence of what to do; optional.
+
+    Raises:
+      TypeError: if it is neither text nor a `pathlib.Path`.
+    """
+    if not isinstance(path, str | os.PathLike):
+        raise TypeError(
+            f"{name} must be text or a pathlib.Path, but is {quoted(path)}.{hint and ' ' + hint}"
+        )
+
+
 def require_out(out: Any, *, overwrite: Any) -> None:
-    """Raises a clear error if `overwrite` is given without a folder."""
+    """Raises a clear error if `out` is no path, or `overwrite` is given without a folder."""
+    if out is not None:
+        require_path("out", out)
     if not isinstance(overwrite, bool | np.bool_):
         raise TypeError(f"overwrite must be True or False, but is {quoted(overwrite)}.")
     if overwrite and out is None:
@@ -258,4 +325,6 @@ def _unknown(name: str, value: Any, choices: list[str], hint: str) -> str:
     if len(choices) > _MOST_CHOICES:
         known += f" and {len(choices) - _MOST_CHOICES:,} more"
     hint = f" {hint}" if hint else ""
-    return f"Unknown {name} {quoted(str(value))}.{hint} Known: {known}."
+    phrase = re.search(" (of|in|for|to) ", name)
+    end = phrase.start() if phrase else len(name)
+    return f"Unknown {name[:end]} {quoted(str(value))}{name[end:]}.{hint} Known: {known}."

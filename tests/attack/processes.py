@@ -280,7 +280,7 @@ def random_loss(folder, rng):
     elif kind == "rounds":
         outcome = lose(folder, victim, rounds=rng.randrange(1, 60), count=count)
     elif kind == "checkpoints":  # one after every round, so most moments are in one
-        words = (*ENDLESS, "--set", "checkpoint_every=1")
+        words = tuple(word.replace("checkpoint_every=5", "checkpoint_every=1") for word in ENDLESS)
         rounds, after = rng.randrange(1, 9), rng.uniform(0, 0.05)
         outcome = lose(folder, victim, rounds=rounds, after=after, count=count, words=words)
     else:

@@ -12,7 +12,7 @@ from fedax.algorithm import Array, Exchange, ModelUpdate, Params, PyTree, Reply
 from fedax.algorithms.statistics_message import refuse_statistics
 from fedax.algorithms.uplink import EXACT
 from fedax.clients.precision import widen
-from fedax.clients.uploads import SQUARED, acceptable
+from fedax.clients.uploads import acceptable, fields_of, single_numbers
 from fedax.mistakes.errors import AlgorithmError, kind_of
 
 
@@ -93,20 +93,12 @@ def _clipped(upload: PyTree, norm: Array) -> tuple[PyTree, Array]:
 
 def _require_bounded(upload: PyTree) -> None:
     """Raises a clear error if an upload has numbers that noise would swamp or make negative."""
-    for name, value in _fields(upload).items():
-        bare = hasattr(value, "ndim") and value.ndim == 0 and name not in SQUARED
-        if bare or name in EXACT:
-            what = "a number" if bare else "what must not be negative"
+    single = single_numbers(upload)
+    for name in fields_of(upload):
+        if name in single or name in EXACT:
+            what = "a number" if name in single else "what must not be negative"
             raise AlgorithmError(
                 f"private cannot wrap a method whose clients upload {what} beside the change of "
                 f"the model ({name!r}): noise in proportion to the clipping norm would swamp it. "
                 "Wrap another method."
             )
-
-
-def _fields(upload: PyTree) -> dict[str, Any]:
-    """The fields of an upload, and of those inside a wrapper's."""
-    if not hasattr(upload, "_asdict"):
-        return {}
-    fields = upload._asdict()
-    return _fields(fields.pop("inner", None)) | fields

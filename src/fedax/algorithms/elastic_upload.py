@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from fedax.algorithm import Individual, Params, PyTree, with_pseudo_gradient
+from fedax.clients.uploads import fields_of
 from fedax.mistakes.errors import AlgorithmError, kind_of
 
 
@@ -48,6 +49,12 @@ def require_scalable(upload: PyTree, *, individual: bool) -> None:
             "elastic scales the pseudo-gradient that clients upload, but the upload of the "
             f"wrapped algorithm's last exchange is {kind_of(upload)} without one. Upload "
             "a NamedTuple with a field pseudo_gradient, such as fedax.ModelUpdate(...)."
+        )
+    if "squared_norm" in fields_of(upload):
+        raise AlgorithmError(
+            "elastic cannot wrap fedexp, or another method whose uploads have a squared_norm: it "
+            "would scale the mean change, but not the lengths of the changes with which they "
+            "compare it. Use fedavg with a server learning rate."
         )
 
 

@@ -19,6 +19,7 @@ from fedax.algorithm import (
     ModelUpdate,
     Params,
     Participation,
+    PyTree,
     Reply,
 )
 from fedax.algorithms.fedopt import fedavg
@@ -100,6 +101,17 @@ def fedexp(
         upload=lambda params: FedExPUpload(params, jnp.zeros(())),
     )
     return base._replace(exchanges=(changed,))
+
+
+def with_own_norm(upload: PyTree) -> PyTree:
+    """The upload of FedExP, if it is in there, with the norm of what it still has."""
+    def is_one(part: PyTree) -> bool:
+        return isinstance(part, FedExPUpload)
+
+    return jax.tree.map(
+        lambda part: part._replace(squared_norm=squared_norm(part.pseudo_gradient))
+        if is_one(part) else part, upload, is_leaf=is_one,
+    )
 
 
 def squared_norm(tree: Params) -> Array:

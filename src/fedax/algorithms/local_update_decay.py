@@ -6,6 +6,7 @@ section 9, Algorithms 3 and 4, equation (25).
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -32,6 +33,7 @@ from fedax.clients.precision import sum_dtype
 from fedax.data.cohort_data import ClientExamples
 from fedax.factories import factory
 from fedax.mistakes.algorithm import require_wrappable
+from fedax.mistakes.errors import kind_of
 from fedax.validate import check_count
 
 Build = Callable[[Any, Any], FederatedAlgorithm]
@@ -102,6 +104,7 @@ def local_update_decay(
       `server_learning_rate` (a learning rate that is None is not reported).
 
     Raises:
+      TypeError: `build` is an algorithm, or a factory of one, in place of such a function.
       ValueError: a hyperparameter is out of its range (unless it is traced), or the algorithm's
         server receives uploads one by one, as PFNM's does.
 
@@ -116,6 +119,7 @@ def local_update_decay(
       ...     model, client_learning_rate=1.0, server_learning_rate=0.01, window=10,
       ... )
     """
+    _require_build(build)
     control = Controller.checked(
         Rates(client_learning_rate, server_learning_rate), Rates(client_decay, server_decay),
         window, patience, cooldown, threshold, rule,
@@ -184,3 +188,13 @@ def local_update_decay(
         init=init, exchanges=tuple(map(controlled, range(last + 1))),
         own_model=own_model_inside(first),
     )
+
+
+def _require_build(build: Any) -> None:
+    """Raises a clear error for an algorithm, or for a factory that needs the model first."""
+    if not callable(build) or next(iter(inspect.signature(build).parameters), None) == "model":
+        raise TypeError(
+            "local_update_decay takes a function of the two rates, such as lambda client_rate, "
+            "server_rate: fedax.fedavg(model, client_rate, server_rate), but got "
+            f"{kind_of(build)}."
+        )

@@ -84,6 +84,11 @@ def maml(
       >>> from fedax.models import character_lstm
       >>> algorithm = fedax.maml(character_lstm(16, 1), 0.1, 0.1, num_local_steps=2)
     """
+    if local_options.get("num_local_epochs") is not None:
+        raise ValueError(
+            f"maml counts local steps, not epochs, but num_local_epochs is "
+            f"{local_options.get('num_local_epochs')!r}. Give num_local_steps instead."
+        )
     num_local_steps = local_options.pop("num_local_steps")
     if isinstance(num_local_steps, Tracer) or callable(num_local_steps):
         raise TypeError(
@@ -91,11 +96,6 @@ def maml(
             f"be a Python integer, but is {num_local_steps!r}."
         )
     check_count("num_local_steps", num_local_steps, at_least=0)
-    if local_options.get("num_local_epochs") is not None:
-        raise ValueError(
-            f"maml counts local steps, not epochs, but num_local_epochs is "
-            f"{local_options.get('num_local_epochs')!r}. Give num_local_steps instead."
-        )
     server = Server.checked(server_optimizer, server_learning_rate)
     # K stays out of the options, and so out of the message, where it could become an array.
     local = LocalTraining.checked(model, client_learning_rate, local_options)

@@ -27,6 +27,7 @@ from fedax.algorithm import (
     at_round,
 )
 from fedax.algorithms.division import Division, PersonalMessage, divided
+from fedax.algorithms.fedexp import with_own_norm
 from fedax.algorithms.plateau import Plateau
 from fedax.data.cohort_data import ClientExamples
 from fedax.factories import factory
@@ -68,8 +69,8 @@ def personal(
     corrects nothing there, and momenta, second moments and the server learning rate act on v_i as
     they do on u. The personal arrays of a client that never took part are the initial ones.
 
-    Around a method with a norm over all arrays of a client's update (`fedexp`, `qfedavg`), that
-    norm includes personal arrays. What a server reports of the mean, such as `boosted_share` of
+    The norm of a client's update is of all its arrays in `qfedavg`, and of the shared ones in
+    `fedexp`. What a server reports of the mean, such as `boosted_share` of
     `elastic`, is of the shared arrays. Other wrappers: `personal(elastic(...))` and
     `compressed(personal(...))`, the latter without `downlink`.
 
@@ -142,7 +143,7 @@ def _around(exchange: Exchange, division: Division) -> Exchange:
         one = jnp.int32(1)
         own = exchange.server(own, reply.upload, Participation(one, one, one))
         return reply._replace(
-            upload=division.part(reply.upload, personal=False),
+            upload=with_own_norm(division.part(reply.upload, personal=False)),
             client_state=PersonalState(division.part(own, personal=True), reply.client_state),
             model_delta=division.part(reply.model_delta, personal=False),
         )

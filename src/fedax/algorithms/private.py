@@ -87,8 +87,11 @@ def private(
 
       with the noisy share b. The noise of both is such that together they cost what z does: the
       bits get 1% of the squared budget, as in the paper with z = 1 and 100 clients.
-      Each exchange has a norm of its own. The noise of b has deviation 5 z / D: with a small D
-      give a smaller eta_C, or C moves by noise alone.
+      Each exchange has a norm of its own. The noise of b has deviation 5 sqrt(E) z / D: with a
+      small D give a smaller eta_C, or C moves by noise alone.
+    - *Control variates* (`scaffold`, `feddyn`, `fedadmm`, `scaffnew`): clients keep what they
+      computed, and the server what was clipped, with noise. The two drift apart: the model rests
+      where the gradient is not 0, and with noise moves away for ever. Prefer a method without.
     - *Correlated noise* (DP-FTRL): with `bands` b > 1, see `fedax.privacy.noise`. The clients are
       dealt into b groups, which take turns.
 

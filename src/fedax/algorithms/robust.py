@@ -20,9 +20,9 @@ from fedax.algorithm import (
     WrapperState,
     own_model_inside,
 )
-from fedax.algorithms.local_update_decay import DecayUpload
 from fedax.algorithms.term import TermUpload
 from fedax.clients.precision import sum_dtype
+from fedax.clients.uploads import single_numbers
 from fedax.data.cohort_data import ClientExamples
 from fedax.factories import factory
 from fedax.mistakes.algorithm import require_averaged, require_wrappable
@@ -51,9 +51,15 @@ def robust(algorithm: FederatedAlgorithm, mean: RobustMean | None = None) -> Fed
     and `norm_bound` use them.
 
     Wrappers inside: `robust(compressed(...))`, whose codes the server decodes first,
-    `robust(elastic(...))`, `robust(personal(...))`, `robust(batch_statistics(...))` and, except
-    with a rule that clips, `robust(local_update_decay(...))`. Outside, these need means, so they
-    take `norm_bound` only. `fedax.attacked` goes inside.
+    `robust(elastic(...))`, `robust(personal(...))`, `robust(batch_statistics(...))` and, with the
+    two rules below, `robust(local_update_decay(...))`. Outside, these need means, so they take
+    `norm_bound` only. `fedax.attacked` goes inside.
+
+    Where uploads have numbers beside the change of the model, such as the steps of `fednova`, only
+    `trimmed_mean` and `coordinate_median` are possible: all others measure lengths of uploads.
+    Around `scaffold`, `feddyn`, `fedadmm` and `scaffnew` do not clip (`norm_bound`,
+    `centred_clipping`): clients keep what they computed and the server what was clipped, so that
+    the model rests where the gradient is not 0.
 
     Args:
       algorithm: the wrapped algorithm, whose server sees means only.
@@ -67,9 +73,9 @@ def robust(algorithm: FederatedAlgorithm, mean: RobustMean | None = None) -> Fed
       TypeError: mean is not a `RobustMean`.
       ValueError: the server receives uploads one by one (`pfnm`, `afl`, another `robust`) or
         trains on the pool of all examples (`centralised`).
-      AlgorithmError: when it is first traced, around `ifca`, around `term` with a rule that ignores
-        weights, around `local_update_decay` with one that clips, or with `centred_clipping` around
-        a method with an upload of its own that its `Exchange` does not describe.
+      AlgorithmError: when it is first traced, around `ifca` and `term`, around uploads with single
+        numbers with a rule that measures lengths, or with `centred_clipping` around a method with
+        an upload of its own that its `Exchange` does not describe.
 
     Example:
       >>> import fedax
@@ -192,15 +198,19 @@ def _require_robust(upload: PyTree, mean: RobustMean) -> None:
         found = jax.tree.leaves(upload, is_leaf=lambda part: isinstance(part, kind))
         return any(isinstance(part, kind) for part in found)
 
-    if not mean.weighted and holds(TermUpload):
+    if holds(TermUpload):
         raise AlgorithmError(
-            f"{mean} weighs all clients alike, so term would lose the weights that it tilts. Use "
-            "fedax.robust_means.geometric_median() or norm_bound(...)."
+            "robust cannot wrap term, whose clients say themselves how much they weigh. Use "
+            "another method."
         )
-    if mean.clips and holds(DecayUpload):
+    single = [] if mean.by_coordinate else single_numbers(upload)
+    if single:
+        outside = " Or put local_update_decay outside, with norm_bound(...)."
         raise AlgorithmError(
-            f"{mean} would clip the losses that local_update_decay compares. Put "
-            "local_update_decay outside, with norm_bound(...), or use a rule that does not clip."
+            "This rule measures how long an upload is, and here each has a number beside the "
+            f"change of the model ({single[0]!r}), which may be far longer. Use "
+            "fedax.robust_means.trimmed_mean() or coordinate_median(), or another method."
+            + outside * (single[0] == "loss")
         )
 
 

@@ -85,7 +85,8 @@ def scaffnew(
         of the run share the numbers of local steps.
       **local_options: see `LocalOptions`. num_local_steps and num_local_epochs are upper bounds of
         K here, none by default. Clients have equal weights by default; the paper has all clients
-        in every round.
+        in every round, each once. If a client drops out between the exchanges, the sum of the h_i
+        stays off 0, and so does the limit: leave `dropout` at 0.
 
     Returns:
       An algorithm with two exchanges, of which the second sends how the model changed and

@@ -275,8 +275,8 @@ NOTES = {
         "down and up per client and round, in copies of the parameters (2x for FedAvg; for pfnm "
         "with the server's network at full capacity). extra: gradients beyond one per local step; "
         "a pass goes once over the client's data. A name ending in + wraps another method, as in "
-        "local_update_decay+elastic+fedprox. With *, the server sees every single upload; "
-        "otherwise only their mean. --settings shows the settings, --json the bytes. "
+        "local_update_decay+elastic+fedprox. With * or compressed+ the server sees every "
+        "upload; otherwise only their mean. --settings shows the settings, --json the bytes. "
         + " ".join(f"{short}: {paper}." for short, paper in PAPERS.items())
     ),
 }

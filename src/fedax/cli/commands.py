@@ -32,7 +32,7 @@ class Run:
     algorithm: Annotated[Positional[str | None], option("[ALGORITHM]")] = None
     """A method of `fedax list algorithms`, or your own.
     With both TASK and ALGORITHM, --help also lists every setting of the run.
-    Default: fedadagrad on shakespeare, fedyogi on other tasks."""
+    Default: the task's own, such as fedadagrad on shakespeare."""
     client: Annotated[str | None, option("COLUMN")] = None
     """For a table: the column that says which client each row belongs to."""
     label: Annotated[str | None, option("COLUMN")] = None

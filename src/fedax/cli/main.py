@@ -37,7 +37,7 @@ from fedax.cli.commands import (
 )
 from fedax.cli.data_commands import Data, DataCheck, DataDescribe, DataGet
 from fedax.cli.manual import explain_run
-from fedax.cli.own_tables import TASK, as_task, names_table
+from fedax.cli.own_tables import TASK, as_task, lacks_columns
 from fedax.cli.words import gives, require_out
 from fedax.devices import ending, losses, processes, terminal
 from fedax.devices.mesh import cores_as_devices, usable_cores
@@ -46,10 +46,11 @@ from fedax.experiment import config
 from fedax.experiment.compile_cache import keep_programs
 from fedax.experiment.errors import ConfigError
 from fedax.experiment.imports import line_of, sentence
-from fedax.experiment.values import log_names
+from fedax.experiment.values import log_names, parse_settings
 from fedax.outside.text import Told
 from fedax.report.picture import require_format, save_picture
 from fedax.report.tables import print_json, print_tables
+from fedax.tasks.tables import names_table
 from fedax.theory.errors import TheoryError
 from fedax.validate import check_count, so_many
 
@@ -100,9 +101,9 @@ def _run_command(arguments: list[str]) -> int:
         )
     try:
         command = _command(arguments)
-    except (BrokenPipeError, ConfigError) as error:
-        known = isinstance(error, ConfigError)
-        return _fail(*_explain(error)) if known else _nobody_reads()
+    except (ConfigError, OSError) as error:
+        nobody = isinstance(error, BrokenPipeError)
+        return _nobody_reads() if nobody else _fail(*_explain(error))
     do: dict[type, Callable[[Any], int]] = {
         Run: _run, List: _list, Data: _data, Plot: _plot, Report: _report,
         Reproduce: _reproduce, Sweep: _sweep, Table: _table, Theory: _theory,
@@ -144,7 +145,13 @@ def _help_on_run(arguments: list[str]) -> int:
         if not isinstance(command, Run) or command.task is None:
             return 0
         task = TASK if names_table(command.task) else command.task
-        explain_run(task, command.algorithm, command.preset)
+        if lacks_columns(command):
+            explain_run(task, command.algorithm, command.preset, why=(
+                "Add --client COLUMN --label COLUMN to see the preset's values."
+            ))
+        else:
+            given = _settings(as_task(command))
+            explain_run(task, command.algorithm, command.preset, given)
     except ConfigError as error:
         return _fail(*_explain(error))
     return 0
@@ -201,16 +208,7 @@ def _train(command: Run, run: ModuleType) -> int:
             "more devices than there are cores)."
         )
     require_out(command.out, overwrite=command.overwrite)
-    options = {
-        "num_rounds": command.rounds, "cohort_size": command.cohort_size, "seed": command.seed,
-    }
-    settings: dict[str, Any] = {
-        f"run.{key}": value for key, value in options.items() if value is not None
-    }
-    # A --set without a word reaches the parser of settings as an empty word, and is refused.
-    settings |= config.parse_settings([word for words in command.set for word in words or ("",)])
-    if command.log:
-        settings["run.log"] = command.log
+    settings = _settings(command)
     resolved = config.resolve(
         task=command.task, algorithm=command.algorithm, preset=command.preset,
         config_file=command.config, settings=settings,
@@ -222,6 +220,15 @@ def _train(command: Run, run: ModuleType) -> int:
         fit_cohort=command.config is None and not gives("cohort_size", settings),
     )
     return 0
+
+
+def _settings(command: Run) -> dict[str, Any]:
+    """The settings that are given by --set, or have an option of their own."""
+    # A --set without a word reaches the parser of settings as an empty word, and is refused.
+    return parse_settings([word for words in command.set for word in words or ("",)], {
+        "--rounds": command.rounds, "--cohort-size": command.cohort_size, "--seed": command.seed,
+        "--log": command.log or None,
+    })
 
 
 def _use_cores(count: int | None, *, forced: bool = False) -> None:

@@ -51,10 +51,18 @@ def _word(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool | None) else str(value)
 
 
-def explain_run(task: str, algorithm: str | None, preset: str | None) -> None:
+def explain_run(
+    task: str, algorithm: str | None, preset: str | None,
+    given: Mapping[str, Any] | None = None, why: str = "",
+) -> None:
     """Prints what can be set in a run: of the method, of the task, of the run itself.
 
     Then why no preset's values stand beside the defaults, if there are none.
+
+    Args:
+      task, algorithm, preset: names, or where a user's own are.
+      given: settings that the user gives, which are not the preset's.
+      why: why the preset's values cannot be shown; empty: they may be.
 
     Raises:
       ConfigError: if the task or the algorithm is unknown.
@@ -66,21 +74,24 @@ def explain_run(task: str, algorithm: str | None, preset: str | None) -> None:
         f"the task {task_name}": task_settings(task_name, task_source),
         "the run": run_settings(),
     }
-    try:
-        config = resolve(task=task, algorithm=algorithm, preset=preset)
-    except ConfigError as error:  # there is no such preset, or something must be given first
-        chosen, by, missing = {}, "", f"The preset's values cannot be shown. {error}"
-    else:
-        missing = ""
-        chosen = {**vars(config), **config.task_options, **config.algorithm_options}
-        by = f"preset {config.preset}"
+    chosen, by = {}, ""
+    if not why:
+        try:
+            config = resolve(task=task, algorithm=algorithm, preset=preset, settings=given)
+        except ConfigError as error:  # there is no such preset, or something must be given first
+            why = f"The preset's values cannot be shown. {error}"
+        else:
+            by = f"preset {config.preset}"
+            chosen = {**vars(config), **config.task_options, **config.algorithm_options}
+            for key in given or ():
+                chosen.pop(key.rpartition(".")[2], None)
     for of, found in parts.items():
         if found:
             rows = [setting.row() for setting in found.values()]
             print_settings(f"Settings of {of}, for --set KEY=VALUE:", rows, chosen, by)
-    if missing:
+    if why:
         width = min(shutil.get_terminal_size().columns, WIDEST)
-        print(f"\n{textwrap.fill(missing, width, break_on_hyphens=False)}")
+        print(f"\n{textwrap.fill(why, width, break_on_hyphens=False)}")
 
 
 def explain_rows(rows: Sequence[Row]) -> None:

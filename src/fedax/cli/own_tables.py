@@ -7,15 +7,20 @@ from typing import TypeVar
 
 from fedax.cli.commands import Run, Sweep
 from fedax.experiment.errors import ConfigError
+from fedax.tasks.tables import names_table
 
-ENDINGS = (".csv", ".tsv", ".csv.gz", ".parquet")
 TASK = "table"
 Command = TypeVar("Command", Run, Sweep)
 
 
-def names_table(word: str | None) -> bool:
-    """Whether a task's name is that of a file with a table."""
-    return word is not None and word.lower().endswith(ENDINGS)
+def lacks_columns(command: Run | Sweep) -> bool:
+    """Whether the task is a file, but its client column or its label is not given."""
+    return names_table(command.task) and any(
+        value is None and not any(
+            word.partition("=")[0].strip().removeprefix("task.") == name
+            for words in command.set for word in words
+        ) for name, value in (("client", command.client), ("label", command.label))
+    )
 
 
 def as_task(command: Command) -> Command:
@@ -27,11 +32,7 @@ def as_task(command: Command) -> Command:
     given = {"client": command.client, "label": command.label}
     task = command.task
     if task is not None and names_table(task):
-        lacking = [name for name, value in given.items() if value is None]
-        if lacking and not any(
-            word.partition("=")[0].strip().removeprefix("task.") == name
-            for name in lacking for words in command.set for word in words
-        ):
+        if lacks_columns(command):
             raise ConfigError(
                 f"{task} is a table, which needs the column of clients and the column to predict: "
                 f"{_called(command)} {task} --client COLUMN --label COLUMN."

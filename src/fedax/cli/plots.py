@@ -77,7 +77,7 @@ def plot(command: Plot) -> None:
     if command.kind is None:
         raise ConfigError("fedax plot needs a kind of picture; fedax plot --list shows them.")
     if name not in KINDS:
-        raise ConfigError(unknown("kind of picture", command.kind, KINDS))
+        raise ConfigError(unknown("picture", command.kind, KINDS))
     kind = KINDS[name]
     if not command.dirs:
         raise ConfigError(

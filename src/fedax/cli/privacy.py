@@ -11,6 +11,7 @@ from fedax.experiment.errors import ConfigError
 from fedax.experiment.metrics import read_rounds
 from fedax.experiment.run import read_run
 from fedax.privacy.accounting import (
+    MOST_ROUNDS,
     check_cohort,
     checked_delta,
     epsilon,
@@ -33,6 +34,8 @@ def privacy(command: Privacy) -> None:
         terminal.print_json(found)
         return
     print(f"Privacy: {in_words(found)}")
+    if command.rounds is None and found["num_rounds"] == MOST_ROUNDS:
+        print("More rounds may be possible; that is as far as fedax computes.")
     for name, value in found.items():
         if value is not None:
             print(f"{name.replace('_', ' '):<22}{_short(value)}")
@@ -79,7 +82,10 @@ def _computed(command: Privacy) -> dict[str, Any]:
             f"{given.replace('_', '-')}."
         )
     delta = checked_delta(command.delta, clients)
-    check_cohort(cohort_size, clients, bands)
+    try:
+        check_cohort(cohort_size, clients, bands)
+    except PrivacyError as error:
+        raise ConfigError(str(error)) from None
     who: Any = {
         "cohort_size": cohort_size, "num_clients": clients, "delta": delta, "bands": bands,
     }

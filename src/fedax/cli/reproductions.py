@@ -14,6 +14,7 @@ from fedax.data.folder import is_at_hand
 from fedax.experiment.errors import ConfigError
 from fedax.experiment.folder import RunError, for_shell
 from fedax.experiment.signals import stop_on_signal
+from fedax.outside.guesses import nearest
 from fedax.report.picture import save_picture
 from fedax.report.tables import Table, print_json, print_tables
 from fedax.reproductions import EXPERIMENTS, REPRODUCTIONS
@@ -28,14 +29,12 @@ from fedax.reproductions.outcome import (
     gathered,
     in_hours,
     judged,
-    read,
     tables_of,
     title,
     verdict,
-    with_earlier,
-    write,
 )
 from fedax.reproductions.results import Trace
+from fedax.reproductions.results_file import read, with_earlier, write
 from fedax.reproductions.workers import Trained, train_all
 from fedax.tasks.registry import TASKS
 from fedax.validate import check_count, so_many, unknown
@@ -53,13 +52,15 @@ def reproduce(command: Reproduce) -> None:
       PictureError, RunError: if files cannot be written, or runs failed.
     """
     name = command.name
+    if command.plan and command.json:
+        raise ConfigError("--plan prints text, so it cannot be combined with --json.")
     if name is None:
         raise ConfigError("fedax reproduce needs a name; fedax reproduce --list shows them.")
     if name in EXPERIMENTS:
         _train(name, EXPERIMENTS[name], command)
         return
     if name not in REPRODUCTIONS:
-        raise ConfigError(unknown("reproduction", name, [*REPRODUCTIONS, *EXPERIMENTS]))
+        raise ConfigError(_unknown(name))
     for option in OF_TRAINING:
         if getattr(command, option) != getattr(Reproduce(), option):
             raise ConfigError(
@@ -82,6 +83,17 @@ def _compute(name: str, command: Reproduce) -> None:
         path = save_picture(found.draw, (command.out or OUT) / f"{name}.png")
         if not command.json:
             print(f"Picture: {path}")
+
+
+def _unknown(name: str) -> str:
+    """What to say of a name that none has: those that contain it, or the nearest."""
+    known = [*REPRODUCTIONS, *EXPERIMENTS]
+    alike = [one for one in known if name in one] if name else []
+    if alike:
+        return f"Unknown reproduction {name!r}. There are {', '.join(alike)}."
+    near = nearest(name, known)
+    meant = f" Did you mean {near!r}?" if near else ""
+    return f"Unknown reproduction {name!r}.{meant} fedax reproduce --list shows all."
 
 
 def _train(name: str, experiment: Experiment, command: Reproduce) -> None:
@@ -211,7 +223,7 @@ def what_is_left(plan: Plan, jobs: Sequence[Job], storage: Path) -> str:
     """How many jobs are to be trained, and for how long, if all of a panel's take as long."""
     left = [job.part.panel for job in jobs if not job.is_done(storage)]
     if not left:
-        return f"{len(jobs)} jobs, all finished before."
+        return f"{so_many(len(jobs), 'job')}, all finished before."
     hours = sum(
         plan.only([panel]).rough_hours[0] * left.count(panel)
         / sum(job.part.panel == panel for job in jobs) for panel in plan.panels

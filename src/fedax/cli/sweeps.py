@@ -10,10 +10,9 @@ from typing import Any
 from fedax.cli.commands import Sweep
 from fedax.cli.own_tables import as_task
 from fedax.cli.words import gives, require_out
-from fedax.experiment.config import parse_settings
 from fedax.experiment.errors import ConfigError
 from fedax.experiment.folder import for_shell
-from fedax.experiment.values import log_names
+from fedax.experiment.values import log_names, parse_settings
 from fedax.outside.text import printable
 from fedax.report.sweep_tables import best_table
 from fedax.report.tables import print_tables
@@ -30,6 +29,7 @@ from fedax.tuning.search_command import (
     search_config,
     start_search,
 )
+from fedax.validate import so_many
 
 # Options of searches alone.
 OF_SEARCH = ("trials", "sampler", "pruner", "storage")
@@ -156,10 +156,11 @@ def described(command: Sweep) -> tuple[str, list[str], dict[str, Any]]:
             "fedax sweep needs a task and methods, such as: fedax sweep shakespeare "
             "fedavg,fedavgm --grid client_learning_rate=0.1,1"
         )
-    options = {"num_rounds": command.rounds, "cohort_size": command.cohort_size}
-    fixed = {f"run.{key}": value for key, value in options.items() if value is not None}
     # An option without a word reaches the parser of its words as an empty one, and is refused.
-    fixed |= parse_settings([word for words in command.set for word in words or ("",)])
+    fixed = parse_settings(
+        [word for words in command.set for word in words or ("",)],
+        {"--rounds": command.rounds, "--cohort-size": command.cohort_size},
+    )
     return command.task, [name.strip() for name in command.algorithms.split(",")], fixed
 
 
@@ -192,12 +193,12 @@ def describe(config: SweepConfig) -> list[str]:
     for name, grid in config.grid.items():
         count = sum(setting.algorithm == name for setting in config.settings)
         sizes = " x ".join(f"{len(values)} {key}" for key, values in grid.items())
-        lines.append(f"{name}: {count:,} {'setting' if count == 1 else 'settings'}"
+        lines.append(f"{name}: {so_many(count, 'setting')}"
                      f"{f' ({sizes})' if sizes else ', nothing to vary'}")
     runs = len(config.settings) * len(config.seeds)
     lines.append(
-        f"{runs:,} runs of {config.num_rounds:,} rounds on {config.task}, "
-        f"{len(config.seeds)} {'seed' if len(config.seeds) == 1 else 'seeds'} each"
+        f"{so_many(runs, 'run')} of {so_many(config.num_rounds, 'round')} on {config.task}, "
+        f"{so_many(len(config.seeds), 'seed')} each"
     )
     return lines
 

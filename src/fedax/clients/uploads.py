@@ -75,6 +75,22 @@ def finite_beside(server_state: Any) -> list[Array]:
     ]
 
 
+def fields_of(upload: PyTree) -> dict[str, Any]:
+    """The fields of an upload, and of those inside a wrapper's."""
+    if not hasattr(upload, "_asdict"):
+        return {}
+    fields = upload._asdict()
+    return fields_of(fields.pop("inner", None)) | fields
+
+
+def single_numbers(upload: PyTree) -> list[str]:
+    """The names of an upload's fields that are one number beside the change of the model."""
+    return [
+        name for name, value in fields_of(upload).items()
+        if getattr(value, "ndim", None) == 0 and name not in SQUARED
+    ]
+
+
 def weighted_sum(weights: Array, uploads: Array) -> Array:
     """The sum over clients of weight times upload [n, ...], in float32 at least."""
     uploads = widen(uploads)

@@ -11,6 +11,7 @@ import numpy as np
 
 from fedax.algorithm import FederatedAlgorithm, Individual
 from fedax.algorithms.elastic import elastic
+from fedax.algorithms.elastic_upload import require_scalable
 from fedax.algorithms.local_update_decay import local_update_decay
 from fedax.contract.bench import (
     COHORTS,
@@ -26,6 +27,7 @@ from fedax.contract.bench import (
 )
 from fedax.contract.structure import last_upload
 from fedax.data.cohort_data import NOBODY
+from fedax.mistakes.errors import AlgorithmError
 
 RATES = ("client_learning_rate", "server_learning_rate")
 MANY_ROUNDS = 300
@@ -293,14 +295,11 @@ def _begun(bench: Bench, algorithm: FederatedAlgorithm) -> tuple[Any, Any]:
 def _needs_what_is_scaled(bench: Bench) -> None:
     """Raises `NotApplicable` if the last upload has nothing that `fedax.elastic` can scale."""
     upload = last_upload(bench, jnp.result_type(float))
-    if isinstance(upload, Individual):
-        upload, kind, name = upload.uploads, "method", "scaled"
-    else:
-        kind, name = "field", "pseudo_gradient"
-    if not hasattr(upload, name):
-        raise NotApplicable(
-            f"Its last upload has no {kind} `{name}`, so fedax.elastic cannot wrap it."
-        )
+    individual = isinstance(upload, Individual)
+    try:
+        require_scalable(upload.uploads if individual else upload, individual=individual)
+    except AlgorithmError as error:
+        raise NotApplicable(str(error)) from None
 
 
 def _agree(a: Any, b: Any, complaint: str) -> None:

@@ -49,7 +49,7 @@ class Bench:
     """
 
     def __init__(self, factory: Build, settings: Mapping[str, Any]) -> None:
-        self._factory = factory
+        self.factory = factory
         self._settings = dict(settings)
         self.num_traces = 0  # of `program`
         self.model = quadratics_model()
@@ -57,7 +57,7 @@ class Bench:
 
     def build(self, numbers: Mapping[str, Any] | None = None) -> FederatedAlgorithm:
         """The algorithm, with other values for some settings."""
-        return self._factory(self.model, **{**self._settings, **(numbers or {})})
+        return self.factory(self.model, **{**self._settings, **(numbers or {})})
 
     @functools.cached_property
     def algorithm(self) -> FederatedAlgorithm:
@@ -67,7 +67,7 @@ class Bench:
     @functools.cached_property
     def parameters(self) -> dict[str, Any]:
         """Name -> argument of the factory, defaults included."""
-        own = list(inspect.signature(self._factory).parameters.values())[1:]
+        own = list(inspect.signature(self.factory).parameters.values())[1:]
         defaults = {p.name: p.default for p in own if p.default is not p.empty}
         return defaults | self._settings
 

@@ -77,7 +77,7 @@ def audit_privacy(
     jax-privacy's `CanaryScoreAuditor`, with Clopper-Pearson bounds).
 
     For a right mechanism the bound is below `fedax.privacy.epsilon` with cohorts of N / b of N
-    clients, but in one of 20 audits with the default confidence. A bound above it shows that the
+    clients, except in one of 20 audits with the default confidence. A bound above it shows that the
     mechanism is broken.
 
     Args:

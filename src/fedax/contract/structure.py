@@ -41,6 +41,11 @@ HOST_CALLS = ("pure_callback", "io_callback")
 
 def is_made(bench: Bench) -> str:
     """The factory returns an algorithm with a valid initial state."""
+    if not callable(bench.factory):
+        raise Broken(
+            f"check_algorithm takes a factory, such as fedax.fedavg, but got "
+            f"{kind_of(bench.factory)}. Give the function itself, not its result."
+        )
     params = bench.model.init(jax.random.key(0))
     algorithm = checked_call(
         AlgorithmError, "The factory", "factory(model, **settings)", lambda: bench.algorithm, (), {}

@@ -43,7 +43,7 @@ def given_categories(given: Any, names: Sequence[Any]) -> dict[str, tuple[Any, .
         )
     for name, values in given.items():
         if name not in names:
-            raise ValueError(unknown("column of categories", name, map(str, names)))
+            raise ValueError(unknown("column in categories", name, map(str, names)))
         if isinstance(values, str) or not isinstance(values, Iterable):
             raise ValueError(
                 f"The categories of the column {name!r} must be a list, but are {quoted(values)}."

@@ -17,6 +17,8 @@ from importlib.resources.abc import Traversable
 
 import numpy as np
 
+from fedax.data.errors import DataError
+
 PATH = resources.files("fedax.data") / "digits.bin.bz2"  # also where fedax is imported from a zip
 SHA256 = "3ce0592364cdd21bf52e487ae2aa7e55df596a6a15611858c057739dfe702ea4"
 NUM_EXAMPLES = 1797
@@ -31,16 +33,16 @@ def load(path: Traversable = PATH) -> tuple[dict[str, np.ndarray], dict[str, np.
       path: the compact file: all pixels, image after image, then all labels, a byte each.
 
     Raises:
-      ValueError: if it is missing or differs from the one that this version of fedax expects.
+      DataError: if it is missing or differs from the one that this version of fedax expects.
     """
     try:
         packed = path.read_bytes()
     except OSError as error:
-        raise ValueError(
+        raise DataError(
             f"The data file {path} cannot be read ({error.strerror}). Reinstall fedax."
         ) from error
     if hashlib.sha256(packed).hexdigest() != SHA256:
-        raise ValueError(f"The data file {path} is truncated or changed. Reinstall fedax.")
+        raise DataError(f"The data file {path} is truncated or changed. Reinstall fedax.")
     content = np.frombuffer(bz2.decompress(packed), np.uint8)
     x = content[:-NUM_EXAMPLES].reshape(NUM_EXAMPLES, SIDE, SIDE, 1)
     y = content[-NUM_EXAMPLES:].astype(np.int32)

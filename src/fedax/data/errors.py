@@ -4,4 +4,4 @@ from fedax.outside.text import Told
 
 
 class DataError(Told, ValueError):
-    """A file of data, or a store, is not what it should be; the message is a sentence."""
+    """A file of data, or a store, is invalid; the message says where and why."""

@@ -33,6 +33,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from fedax.data.errors import DataError
 from fedax.data.text import PADDING as PAD
 from fedax.data.text import cut_sequences
 
@@ -151,7 +152,7 @@ def load_lines(path: Path | None = None) -> dict[str, list[str]]:
       of the play.
 
     Raises:
-      ValueError: if the file is missing or differs from the one that this version of fedax expects.
+      DataError: if the file is missing or differs from the one that this version of fedax expects.
     """
     text = bz2.decompress(_read_checked(PATH if path is None else path)).decode("utf-8")
     clients = (client.split("\n") for client in text[1:].removesuffix("\n").split("\n@"))
@@ -168,7 +169,7 @@ def load(path: Path | None = None) -> tuple[ClientArrays, ClientArrays]:
       path: the compact file; by default the one included in fedax.
 
     Raises:
-      ValueError: if the file is missing or differs from the one that this version of fedax expects.
+      DataError: if the file is missing or differs from the one that this version of fedax expects.
     """
     clients = load_lines(path)
     splits = [split_lines(lines) for lines in clients.values()]
@@ -227,12 +228,12 @@ def _read_checked(path: Traversable) -> bytes:
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise ValueError(f"The data file {path} cannot be read ({error.strerror}). {remedy}") from (
+        raise DataError(f"The data file {path} cannot be read ({error.strerror}). {remedy}") from (
             error
         )
     digest = hashlib.sha256(content).hexdigest()
     if digest != SHA256:
-        raise ValueError(
+        raise DataError(
             f"The data file {path} is truncated or changed: its sha256 begins {digest[:16]}, but "
             f"{SHA256[:16]} is expected. {remedy}"
         )

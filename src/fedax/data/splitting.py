@@ -25,7 +25,7 @@ def split_rows(
     Raises:
       ValueError: if an argument is out of range, or a part would be empty.
     """
-    check_choice("kind of split (by)", by, get_args(SplitBy))
+    check_choice("split kind (by)", by, get_args(SplitBy))
     check_number("fraction", test, above=0, below=1)
     if validation is not None:
         check_number("validation", validation, above=0, below=1)

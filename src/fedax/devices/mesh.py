@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -81,6 +81,14 @@ def client_mesh(devices: Sequence[Any] | None = None) -> Mesh | None:
     return Mesh(np.array(devices), (AXIS,)) if len(devices) > 1 else None
 
 
+def check_mesh(mesh: Any) -> None:
+    """Raises a clear error unless it is None or a mesh of `client_mesh`."""
+    if mesh is not None and (not isinstance(mesh, Mesh) or mesh.axis_names != (AXIS,)):
+        raise ValueError(
+            f"mesh must be None or a mesh from fedax.client_mesh(devices), but is {mesh!r}."
+        )
+
+
 def replicate(tree: PyTree, mesh: Mesh | None) -> PyTree:
     """The tree on every device of the mesh, or on one; every process gives the same."""
     if mesh is None:
@@ -97,6 +105,40 @@ def replicate(tree: PyTree, mesh: Mesh | None) -> PyTree:
         return jax.make_array_from_callback(array.shape, everywhere, lambda index: array[index])
 
     return jax.tree.map(place, tree)
+
+
+def spread(tree: PyTree, mesh: Mesh) -> PyTree:
+    """NumPy's arrays [clients, ...], each device with a part; every process gives the same."""
+    by_part = NamedSharding(mesh, SPREAD)
+
+    def place(leaf: np.ndarray) -> jax.Array:
+        return jax.make_array_from_callback(leaf.shape, by_part, lambda index: leaf[index])
+
+    return jax.tree.map(place, tree)
+
+
+def where_kept(mesh: Mesh) -> NamedSharding:
+    """Where arrays [clients, ...] are that the host reads: each device's part on that device.
+
+    Of several processes each reads all of them, so there they are on every device.
+    """
+    is_here = len({device.process_index for device in mesh.devices.flat}) == 1
+    return NamedSharding(mesh, SPREAD if is_here else REPLICATED)
+
+
+def parts(array: Any) -> Iterator[tuple[slice, np.ndarray]]:
+    """An array [clients, ...] as the devices have it, each part with its place; on a CPU no copy.
+
+    Example:
+      >>> [(part, rows.shape) for part, rows in parts(jnp.zeros((3, 2)))]
+      [(slice(None, None, None), (3, 2))]
+    """
+    if not isinstance(array, jax.Array):
+        yield slice(None), np.asarray(array)
+        return
+    shards = {shard.index[0].start: shard for shard in array.addressable_shards}
+    for shard in shards.values():
+        yield shard.index[0], np.asarray(shard.data)
 
 
 def one_copy(tree: PyTree) -> PyTree:

@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple
 from fedax.algorithm import FederatedAlgorithm, Model
 from fedax.algorithms.registry import ALGORITHMS, WRAPPERS, AlgorithmInfo
 from fedax.clients.local_training import LocalOptions
+from fedax.data.errors import DataError
 from fedax.data.task import Task
 from fedax.experiment import imports, sources
 from fedax.experiment.errors import ConfigError
@@ -201,12 +202,18 @@ def build_task(name: str, options: Mapping[str, Any], source: Source | None = No
 
     Raises:
       ConfigError: if an option is wrong, or the user's function fails.
-      ValueError: if the data of one of fedax's tasks are damaged.
+      ValueError: if the data of one of fedax's tasks are damaged, or a user's file is wrong.
     """
     settings = task_settings(name, source)
-    values = check_options(task_label(name, source), options, settings)
+    what = task_label(name, source)
+    values = check_options(what, options, settings)
     if source is None:
-        return load_task(name, **values)
+        try:
+            return load_task(name, **values)
+        except ValueError as error:
+            if isinstance(error, DataError) or reads_files(name, source):
+                raise
+            raise ConfigError(f"{what}: {error}") from error
     # One that their own function does not have.
     validation = values.pop("validation", None) if settings["validation"] is VALIDATION else None
     value = sources.load(source)
@@ -368,7 +375,11 @@ def _check_plus(text: str, base: str, folder: Path | None = None) -> None:
         return
     if first.isidentifier() and first not in ALGORITHMS:
         raise ConfigError(unknown("algorithm", first, [*ALGORITHMS, *WRAPPERS]))
+    *others, last = WRAPPERS
+    names = text.split("+")
+    meant = "+".join([*(name for name in names if name != first), first])
+    hint = f" Did you mean {meant}?" if {*names} <= {first, *WRAPPERS} else ""
     raise ConfigError(
-        f"{first} in {text!r} is not a wrapper. Only {' and '.join(WRAPPERS)} can be written "
-        "before '+'."
+        f"{first} in {text!r} is not a wrapper. Only {', '.join(others)} and {last} can be written "
+        f"before '+'.{hint}"
     )

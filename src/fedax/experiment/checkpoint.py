@@ -236,7 +236,8 @@ def _newest(folder: Path, read: Callable[[Path], Found], refused: list[str]) -> 
             refused.append(str(error))
     if refused:
         raise CheckpointError(
-            " ".join(refused) + " No usable checkpoint is left; start the run again."
+            " ".join(refused) + " No usable checkpoint is left; start the run again with "
+            "--overwrite (in Python: overwrite=True)."
         )
     return None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
@@ -160,11 +160,13 @@ def resolve(
     names["preset"] = _preset(names, asked if preset is None else preset)
     config = RunConfig(**names)
     _check_names(config)
+    written = (_of_the_run(values), settings or {})
     from_preset = preset_values(
-        config.task, config.preset, config.algorithm, config.algorithm_source
+        config.task, config.preset, config.algorithm, config.algorithm_source,
+        given=[key for source in written for key, _ in _flatten(source)],
     )
-    for source in (from_preset, _of_the_run(values), settings or {}):
-        config = _with(config, source)
+    for source, file in ((from_preset, None), (written[0], config_file), (written[1], None)):
+        config = _with(config, source, file)
     _check_values(config)
     return config
 
@@ -227,40 +229,6 @@ def changed_since(config_file: Path, config: RunConfig) -> list[str]:
             found += [f"Changed since {config_file} was written: {path}" for path in
                       sources.changes(then)]
     return found
-
-
-def parse_settings(words: Sequence[str]) -> dict[str, Any]:
-    """Reads KEY=VALUE words. A value is a number, true, false, none, or else text.
-
-    Raises:
-      ConfigError: if a word does not contain '='.
-
-    Example:
-      >>> parse_settings(["client_learning_rate=0.1", "num_local_steps=none", "model=small"])
-      {'client_learning_rate': 0.1, 'num_local_steps': None, 'model': 'small'}
-    """
-    settings = {}
-    for word in words:
-        key, equals, value = word.partition("=")
-        if not equals or not key.strip():
-            raise ConfigError(
-                f"--set takes KEY=VALUE, such as num_rounds=50, but got {quoted(word)}."
-            )
-        settings[key.strip()] = parse_value(value.strip())
-    return settings
-
-
-def parse_value(text: str) -> Any:
-    """What a word stands for: a number, true, false, none, or else itself."""
-    words = {"none": None, "true": True, "false": False}
-    if text.lower() in words:
-        return words[text.lower()]
-    for convert in (int, float):
-        try:
-            return convert(text)
-        except ValueError:
-            continue
-    return text
 
 
 def load_config(path: Path, *, force: bool = False, cure: str | None = None) -> RunConfig:
@@ -374,8 +342,8 @@ def personalization(config: RunConfig) -> Settings:
     return Settings(**{key: getattr(config, key) for key in PERSONALIZE})
 
 
-def _with(config: RunConfig, values: Mapping[str, Any]) -> RunConfig:
-    """The configuration with these values in their places."""
+def _with(config: RunConfig, values: Mapping[str, Any], file: Path | None = None) -> RunConfig:
+    """The configuration with these values in their places; a file's errors name it."""
     places: dict[str, Any] = {
         "run": FILE_KEYS,
         "task": task_settings(config.task, config.task_source),
@@ -393,7 +361,10 @@ def _with(config: RunConfig, values: Mapping[str, Any]) -> RunConfig:
             task, algorithm = config.task, config.algorithm
             of = {"run": "the run", "task": f"the task {task}", "algorithm": algorithm}
             what = f"setting of {of.get(place, f'a run of {algorithm} on {task}')}"
-            raise ConfigError(unknown_option(what, key if known else word, known or places))
+            if file and not dot:  # the task may not be the one that was meant
+                what, known = "key", [*NAMES, *known]
+            message = unknown_option(what, key if known else word, known or places)
+            raise ConfigError(f"{file}: {message}" if file else message)
         if len(fits) > 1:
             ways = " or ".join(f"{name}.{key}" for name in fits)
             whose = " and the ".join(fits)

@@ -75,6 +75,9 @@ def new_folder(
     try:
         out.mkdir(parents=True, exist_ok=True)
         if not overwrite:
+            if (out / LOCK).exists():  # that somebody trains there comes before what it holds
+                with locked(out, go_on, goes_on=False):
+                    pass
             _require_empty(out, option)
     except OSError as error:
         raise RunError(f"Cannot make the run folder {out}: {error.strerror}.") from None
@@ -318,7 +321,10 @@ def locked(
         if wrong is not None:
             raise RunError(wrong)
         if not lock.take():
-            raise BusyError(f"Another process is training in {folder}.")
+            raise BusyError(
+                f"Another process is training in {folder}. Wait until it has finished, or choose "
+                "another folder."
+            )
     try:
         if goes_on:
             _require_same_draws(folder)

@@ -10,6 +10,7 @@ import hashlib
 import json
 import math
 import os
+import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -140,9 +141,14 @@ def _is_round(metrics: Any, number: int) -> bool:
         return False
     rejected = metrics.get("rejected", [])
     return isinstance(rejected, list) and all(isinstance(name, str) for name in rejected) and all(
-        value is None or isinstance(value, int | float)
+        value is None or isinstance(value, float) or _is_whole(value)
         for name, value in metrics.items() if name != "rejected"
     )
+
+
+def _is_whole(value: Any) -> bool:
+    """Whether it is a whole number, of at most what a float can be, as those of a run are."""
+    return isinstance(value, int) and abs(value) < sys.float_info.max
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:

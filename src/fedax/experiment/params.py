@@ -25,6 +25,7 @@ from fedax.experiment.versions import __version__
 from fedax.files.regular import read_file, write_atomically
 from fedax.models.parameters import fitted, named_leaves
 from fedax.outside.paths import expanded
+from fedax.validate import require_path
 
 # The one key of a file's header, whose text is JSON: with several their order would vary.
 HEADER = "fedax"
@@ -59,6 +60,7 @@ def save_params(params: Params, path: str | Path) -> None:
       path: the file, in an existing folder; an existing file is replaced.
 
     Raises:
+      TypeError: if path is no path, as when the two are swapped.
       ValueError: if two arrays have the same name, an array's dtype is not in the format, or the
         path ends like another format, such as .npz.
       OSError: if the file cannot be written.
@@ -70,6 +72,7 @@ def save_params(params: Params, path: str | Path) -> None:
       >>> sorted(load_params(path)["dense"])
       ['b', 'w']
     """
+    require_path("path", path, "The parameters come first: fedax.save_params(params, path).")
     suffix = Path(path).suffix.lower()
     if suffix in OTHER_FORMATS:
         raise ValueError(
@@ -94,10 +97,12 @@ def load_params(path: str | Path, like: Params | None = None) -> Params:
         and fields. In a file from another library, names are split at their dots.
 
     Raises:
+      TypeError: if path is no path.
       ValueError: if the file is not a safetensors file or is damaged, its arrays differ from
         those of `like` (the message says where), or it has 64-bit numbers and JAX has them off.
       OSError: if the file cannot be read.
     """
+    require_path("path", path)
     try:
         content = read_file(expanded(path), links=True)
     except OSError as error:

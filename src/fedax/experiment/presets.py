@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Collection
 from typing import Any
 
 from fedax.experiment.build import algorithm_parts, algorithm_settings
@@ -11,6 +12,7 @@ from fedax.experiment.sources import Source
 from fedax.tasks.registry import SHARED, TASKS, TaskInfo, presets
 from fedax.validate import quoted
 
+_LIMITS = {"num_local_steps", "num_local_epochs"}
 CHOOSE = "use --preset none and --set to choose every setting yourself"
 
 
@@ -42,14 +44,23 @@ def default_algorithm(task: str, source: Source | None = None) -> str:
 
 
 def preset_values(
-    task: str, preset: str, algorithm: str, source: Source | None = None
+    task: str,
+    preset: str,
+    algorithm: str,
+    source: Source | None = None,
+    given: Collection[str] = (),
 ) -> dict[str, Any]:
     """The preset's values for a task and an algorithm: place.setting -> value.
+
+    Local training stops at the smaller of two limits, `num_local_steps` and `num_local_epochs`. If
+    somebody gives one of them, the preset's other one is "none", or what was given might have no
+    effect.
 
     Args:
       task, preset: names; a user's task has the preset "none".
       algorithm: what it is called in a run, wrappers included.
       source: where it comes from if it is a user's, which no preset knows.
+      given: the keys, with or without their places, that are given beside the preset.
 
     Raises:
       ConfigError: if the preset is unknown, or does not have settings for the algorithm.
@@ -68,6 +79,9 @@ def preset_values(
     chosen = {key: value for key, value in tables["local"].items() if key in known} | own
     for part in reversed(wrappers):
         chosen |= tables.get(part, {})
+    limits = _LIMITS & {key.rpartition(".")[2] for key in given}
+    if len(limits) == 1:
+        chosen |= dict.fromkeys(chosen.keys() & (_LIMITS - limits), "none")
     return values | {
         f"algorithm.{key}" if key in known else key: value for key, value in chosen.items()
     }

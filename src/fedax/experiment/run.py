@@ -60,6 +60,7 @@ from fedax.rounds.state import TrainingState, initial_state
 from fedax.rounds.stopping import BY_VALIDATION, EarlyStopping, Watch
 from fedax.rounds.validation import watched
 from fedax.sinks import require_libraries
+from fedax.validate import so_many
 
 C = TypeVar("C")
 B = TypeVar("B")
@@ -149,7 +150,8 @@ def resume(
         done = int(restored.state.server_state.round_index)
         if num_rounds is not None and num_rounds < done:
             raise ConfigError(
-                f"--rounds is {num_rounds}, but the run has already done {done} rounds."
+                f"--rounds is {num_rounds}, but the run has already done "
+                f"{so_many(done, 'round')}."
             )
         tasks = _record(config, built)
         made_by = read_config(folder).get("made_by", {})
@@ -296,7 +298,7 @@ def build_method(config: RunConfig, task: Task) -> FederatedAlgorithm:
     if config.cohort_size > task.train.num_clients:
         raise CohortError(
             f"cohort_size is {config.cohort_size}, but the task {config.task} has only "
-            f"{task.train.num_clients} clients.", task.train.num_clients,
+            f"{so_many(task.train.num_clients, 'client')}.", task.train.num_clients,
         )
     return build_algorithm(
         config.algorithm, config.algorithm_options, task.model, config.algorithm_source

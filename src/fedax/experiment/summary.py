@@ -18,6 +18,7 @@ from fedax.measures.communication import Communication
 from fedax.rounds.budget import Mechanism, in_words
 from fedax.rounds.state import TrainingState
 from fedax.rounds.stopping import Watch
+from fedax.validate import so_many
 
 References = Mapping[str, Mapping[str, float]]
 
@@ -92,9 +93,12 @@ def opening(
     """What a run says of itself before its first round."""
     num_parameters = sum(leaf.size for leaf in jax.tree.leaves(state.server_state.params))
     lines = [
-        f"{config['algorithm']} on {config['task']}: {task.train.num_clients:,} clients, "
-        f"{task.train.num_examples:,} training examples, {num_parameters:,} parameters",
-        f"{config['num_rounds']} rounds of {config['cohort_size']} clients, preset "
+        f"{config['algorithm']} on {config['task']}: "
+        f"{so_many(task.train.num_clients, 'client')}, "
+        f"{so_many(task.train.num_examples, 'training example')}, "
+        f"{so_many(num_parameters, 'parameter')}",
+        f"{so_many(config['num_rounds'], 'round')} of "
+        f"{so_many(config['cohort_size'], 'client')}, preset "
         f"{config['preset']}, seed {config['seed']}, in {folder}",
     ]
     return lines + [f"For comparison, {text}: {describe_test(m)}" for text, m in references.items()]
@@ -122,7 +126,7 @@ def describe_table(task: Task, options: Mapping[str, Any]) -> list[str]:
 
 def closing(folder: Path, summary: Mapping[str, Any], references: References) -> str:
     """What it says after the last."""
-    words = [f"Done: {summary['rounds']} rounds in {summary['seconds']:.0f} s."]
+    words = [f"Done: {so_many(summary['rounds'], 'round')} in {summary['seconds']:.0f} s."]
     if summary["stopped"]:
         words = [summary["stopped"], *words]
     result = describe_test(summary["final"]).replace("  ", ", ")

@@ -10,7 +10,7 @@ import math
 import sys
 import types
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -55,6 +55,12 @@ OPTIMIZERS: dict[str, Callable[..., Any]] = {
     f"mime_{name}": functools.partial(_base_transformation, base) for name, base in BASES.items()
 }
 
+# What is said of an optimizer's arguments that do not fit.
+NO_RATE = (
+    "The learning rate is a setting of its own, client_learning_rate or server_learning_rate; SGD "
+    "with momentum is heavy_ball(0.9)."
+)
+
 # Kinds of values, in the words of a list. Text in quotes is one of the choices that there are;
 # what is of the kind OTHER is not known here.
 NUMBER, WHOLE, SCHEDULE, OPTIMIZER, BASE, CODEC, MEAN, ATTACK = (
@@ -74,6 +80,10 @@ KINDS: dict[Any, str] = {
 }
 ARTICLES = {NUMBER: "a ", PATH: "a ", WHOLE: "a ", SCHEDULE: "a ", BASE: "a ", OPTIMIZER: "an ",
             CODEC: "a ", MEAN: "a ", ATTACK: "an "}
+# Options of the command line that are settings of a run.
+OPTIONS = {
+    "--rounds": "num_rounds", "--cohort-size": "cohort_size", "--seed": "seed", "--log": "log",
+}
 # Chosen by names, or by a function of a name; text in a list.
 NAMED = (Sequence[str], Callable[[str], bool])
 # How the text of such a value is read.
@@ -84,7 +94,7 @@ READERS: dict[str, Callable[[str], Any]] = {
     CODEC: lambda text: parse_call(text, CODECS, "codec"),
     MEAN: lambda text: parse_call(text, ROBUST_MEANS, "robust mean"),
     ATTACK: lambda text: parse_call(text, ATTACKS, "attack"),
-    OPTIMIZER: lambda text: parse_call(text, OPTIMIZERS, "optimizer"),
+    OPTIMIZER: lambda text: parse_call(text, OPTIMIZERS, "optimizer", NO_RATE),
 }
 # Of annotations that cannot be evaluated, by a word in their text.
 WRITTEN = {
@@ -92,6 +102,65 @@ WRITTEN = {
     "RobustMean": (MEAN,), "Attack": (ATTACK,),
     "GradientTransformation": (OPTIMIZER,),
 }
+
+
+def parse_settings(
+    words: Sequence[str], options: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Reads KEY=VALUE words. A value is a number, true, false, none, or else text.
+
+    Args:
+      words: of --set.
+      options: of `OPTIONS`, with their values; None: it is not given.
+
+    Raises:
+      ConfigError: if a word does not contain '=', or a setting is given twice.
+
+    Example:
+      >>> parse_settings(["client_learning_rate=0.1", "num_local_steps=none", "model=small"])
+      {'client_learning_rate': 0.1, 'num_local_steps': None, 'model': 'small'}
+    """
+    settings: dict[str, Any] = {}
+    given_as: dict[str, str] = {}
+    given = [(f"run.{OPTIONS[option]}", value, option)
+             for option, value in (options or {}).items() if value is not None]
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not equals or not key.strip():
+            raise ConfigError(
+                f"--set takes KEY=VALUE, such as num_rounds=50, but got {quoted(word)}."
+            )
+        given.append((key.strip(), parse_value(value.strip()), f"--set {word}"))
+    for key, value, written in given:
+        twice = next((other for other in settings if _is_same(key, other)), None)
+        if twice is not None:
+            raise ConfigError(
+                f"The setting {key} is given twice: {given_as[twice]} and {written}. Leave one out."
+            )
+        settings[key], given_as[key] = value, written
+    return settings
+
+
+def _is_same(one: str, other: str) -> bool:
+    """Whether two keys are one setting's; without a prefix it may be any part's."""
+    (place, _, name), (elsewhere, _, another) = one.rpartition("."), other.rpartition(".")
+    parts = {"", "run", "task", "algorithm"}
+    return name == another and (
+        place == elsewhere or ("" in (place, elsewhere) and {place, elsewhere} <= parts)
+    )
+
+
+def parse_value(text: str) -> Any:
+    """What a word stands for: a number, true, false, none, or else itself."""
+    words = {"none": None, "true": True, "false": False}
+    if text.lower() in words:
+        return words[text.lower()]
+    for convert in (int, float):
+        try:
+            return convert(text)
+        except ValueError:
+            continue
+    return text
 
 
 def kinds_of(hint: Any) -> tuple[str, ...]:

@@ -29,6 +29,7 @@ from fedax.mistakes.algorithm import (
     call_state_inits,
     require_algorithm,
 )
+from fedax.mistakes.errors import kind_of
 from fedax.mistakes.model import call_init, require_model
 
 
@@ -148,6 +149,11 @@ def communication(
 
     require_algorithm(algorithm, "fedax.communication(algorithm, model, examples)")
     require_model(model, "fedax.communication(algorithm, model, examples)")
+    if not isinstance(examples, Mapping):
+        raise TypeError(
+            "examples must be one client's arrays by name, such as dataset.client_at(0), but is "
+            f"{kind_of(examples)}."
+        )
     if params is None:
         params = jax.eval_shape(lambda key: call_init(model, key), jax.random.key(0))
     if not algorithm.pooled:

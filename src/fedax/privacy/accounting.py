@@ -12,7 +12,8 @@ ceil(T / b) with that probability (Choquette-Choo et al. 2023, "(Amplified) Band
 Factorization", Theorem 4).
 
 The numbers are dp-accounting's: privacy loss distributions (Koskela et al. 2020), or Rényi
-divergences where the noise is so small that distributions would take minutes.
+divergences where the noise is so small that distributions would take minutes, or delta so small
+that they say nothing.
 """
 
 from __future__ import annotations
@@ -220,7 +221,7 @@ def checked_delta(delta: float | None, num_clients: int) -> float:
 def check_cohort(cohort_size: int, num_clients: int, bands: int) -> None:
     """Raises a clear error unless b groups of the clients can give cohorts of this size."""
     check_count("cohort_size", cohort_size)
-    check_count("bands", bands)
+    check_count("bands", bands, at_most=num_clients)
     if cohort_size > num_clients // bands:
         groups = f"{bands} groups of " if bands > 1 else ""
         raise PrivacyError(
@@ -256,8 +257,14 @@ def _epsilon(
 
     # Rényi orders that do not converge are left out, which is no news for a user.
     logging.getLogger("absl").addFilter(_no_orders)
-    config: Any = RdpAccountantConfig() if noise < SMALL_NOISE else PldAccountantConfig()
-    return float(DpsgdTrainingAccountant(config).compute_epsilon(rounds, DpParams(
+    params = DpParams(
         noise_multipliers=noise, num_samples=num_clients, delta=delta, batch_size=cohort_size,
         cycle_length=bands,
-    )))
+    )
+
+    def by(config: Any) -> float:
+        return float(DpsgdTrainingAccountant(config).compute_epsilon(rounds, params))
+
+    exact = math.inf if noise < SMALL_NOISE else by(PldAccountantConfig())
+    # Distributions are cut at their tails, which alone are more than a delta of 1e-15.
+    return exact if math.isfinite(exact) else by(RdpAccountantConfig())

@@ -15,6 +15,7 @@ from fedax.report.runs import LAST_ROUNDS, Run, warnings
 from fedax.rounds.budget import in_words
 from fedax.rounds.directions import EVALUATED, TEST, is_evaluated
 from fedax.rounds.history import UNDEFINED, describe_sample, is_sampled, is_undefined
+from fedax.validate import so_many
 
 # What follows "test_" or "validation_" in a metric's name -> what its line shows.
 LINES = {
@@ -145,9 +146,10 @@ def _rejected(run: Run) -> str:
     clients: Mapping[str, int] = (run.summary or {}).get("rejected_clients", {})
     if not clients:
         return ""
-    rows = {name: f"in {count} rounds" for name, count in list(clients.items())[:MOST_REJECTED]}
+    most = list(clients.items())[:MOST_REJECTED]
+    rows = {name: f"in {so_many(count, 'round')}" for name, count in most}
     if len(clients) > MOST_REJECTED:
-        rows["others"] = f"{len(clients) - MOST_REJECTED} clients"
+        rows["others"] = so_many(len(clients) - MOST_REJECTED, "client")
     return f"<h2>Rejected clients</h2>\n{pairs(rows)}\n"
 
 

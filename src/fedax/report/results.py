@@ -27,7 +27,7 @@ _TOO_FEW = "too few seeds"
 
 
 class TableError(Told, ValueError):
-    """No table can be made; the message is a sentence."""
+    """No table can be made; the message says why."""
 
 
 class _Goal(NamedTuple):

@@ -12,6 +12,7 @@ from fedax.report.curves import in_units
 from fedax.report.marks import listed, words
 from fedax.rounds.directions import TEST, direction, is_evaluated, shown_first
 from fedax.rounds.history import describe_sample, is_sampled
+from fedax.validate import so_many
 
 # The last part of a run's rounds is compared with the part before: if the loss falls by more than
 # this share of itself, and by more than twice what chance explains, the run was still improving.
@@ -57,7 +58,9 @@ class Run(NamedTuple):
             return f"diverged after {done} of {asked} rounds"
         if self.summary is None:
             return f"not finished: {done} of {asked} rounds"
-        return f"stopped early: {done} of {asked} rounds" if done < asked else f"{done} rounds"
+        return f"stopped early: {done} of {asked} rounds" if done < asked else (
+            so_many(done, "round")
+        )
 
     @property
     def metrics(self) -> list[str]:

@@ -21,6 +21,7 @@ from fedax.sweeps.choosing import CLOSE, Choice, MethodChoice
 from fedax.sweeps.closing import rule_in_words
 from fedax.sweeps.edges import Edge
 from fedax.sweeps.record import Record
+from fedax.validate import so_many
 
 # What a sweep's configuration holds that stands elsewhere, or that says nothing to a reader.
 _SAID_ELSEWHERE = ("made_by", "command", "extended", "kind", "python", "algorithms", "settings",
@@ -44,8 +45,8 @@ def sweep_page(
     seeds = len(np.unique(record.seed))
     count = len(record.settings)
     state = (
-        f"{count} setting{'s' * (count != 1)}, {seeds} seed{'s' * (seeds != 1)}, "
-        f"{int(record.done.max(initial=0))} rounds, "
+        f"{so_many(count, 'setting')}, {so_many(seeds, 'seed')}, "
+        f"{so_many(int(record.done.max(initial=0)), 'round')}, "
         + ("finished" if summary is not None else "not finished")
     )
     curves = {number: place for place, number in enumerate(order)}

@@ -37,7 +37,8 @@ class Small(NamedTuple):
       reduce_rates: client rates of LocalUpdateDecay that are tried.
       fixed: the server rate where it is not tuned.
       seconds: a round, on one core.
-      words: the stand-in, and what is reduced.
+      words: the stand-in, and what is reduced besides rounds.
+      at_fixed: the server rate where it is not tuned, and why.
       begun: constant client rates that LocalUpdateDecay may begin with, and that are not among
         those above.
       num_clients: N, of which W = P = C = ceil(N / 10) of LocalUpdateDecay are made.
@@ -54,14 +55,10 @@ class Small(NamedTuple):
     fixed: float
     seconds: float
     words: str
+    at_fixed: str
     begun: tuple[float, ...] = ()
     num_clients: int = 300
     long_server_rates: tuple[float, ...] = ()
-
-    @property
-    def lengths(self) -> Mapping[str, int]:
-        """W = P = C of LocalUpdateDecay (section 9.1)."""
-        return plateau_lengths(self.num_clients, COHORT)
 
 
 class Data(NamedTuple):
@@ -103,8 +100,7 @@ _PLAYS = {**_STEPS, "task.model": "small", "batch_size": 4, "loss_batch_size": 2
 # As in the preset charles2020 of Stack Overflow.
 _YOGI = {"server_optimizer": "yogi(1e-05, 0.9, 0.99, 0.0)"}
 _OF_PLAYS = (
-    "the plays that fedax carries, batches of 4, one LSTM layer of a tenth of the parameters, 200 "
-    "rounds"
+    "the plays that fedax carries, batches of 4, one LSTM layer of a tenth of the parameters"
 )
 
 DATA = {
@@ -116,8 +112,8 @@ DATA = {
              "task.num_clients": 300, "num_rounds": 300},
             (0.0, 0.01, 0.1), (_R[-4], _R[-3], _R[-2]), (1.0, 0.1), FIXED, 0.06,
             "For FEMNIST Fashion-MNIST dealt to 300 clients by Dirichlet(0.3), batches of 20, an "
-            "MLP, 300 rounds; the fixed server rate is 0.01 as in section 8.1.",
-            long_server_rates=(_R[-3], _R[-2], _R[-1]),
+            "MLP", "0.01 as in section 8.1",
+            long_server_rates=(_R[-4], _R[-3], _R[-2], _R[-1]),
         ),
         partial=(
             "femnist-328 (300 rounds) for FEMNIST",
@@ -134,8 +130,8 @@ DATA = {
             (100.0, 10.0, 1.0),
             FIXED, 0.01,
             "For CIFAR-100, on which large client rates ended clearly worse, Fashion-MNIST dealt "
-            "to 500 clients by Dirichlet(0.1), batches of 20, a logistic model, which comes to "
-            "its limit in 600 rounds; the fixed server rate is 0.01 as in section 8.1.",
+            "to 500 clients by Dirichlet(0.1), batches of 20, a logistic model",
+            "0.01 as in section 8.1",
             num_clients=500,
         ),
         partial=(
@@ -148,19 +144,21 @@ DATA = {
         "shakespeare-tff", 1200, (0.8, 0.1), 0.1, small=Small(
             "plays for Shakespeare", "shakespeare", "charles2020",
             _PLAYS, (0.0, 0.1, 1.0), (_R[-2], _R[-1], _R[0]), (100.0, 10.0, 1.0), _R[-1], 0.3,
-            f"For Shakespeare {_OF_PLAYS}; the fixed server rate is 10^-0.5 for 0.01, as they are "
-            "few: with 0.1 no gamma comes far in them.", num_clients=1219,
+            f"For Shakespeare {_OF_PLAYS}", "10^-0.5 for 0.01, as these are few: with 0.1 no gamma "
+            "comes far in them", num_clients=1219,
             long_server_rates=(_R[-1], _R[0], _R[1]),
         ),
-        partial=("plays for Shakespeare", Partial("shakespeare", evaluate_every=0), 1219),
+        partial=(
+            "plays (1,200 rounds) for Shakespeare", Partial("shakespeare", evaluate_every=0), 1219,
+        ),
     ),
     "StackOverflow NWP": Data(
         {0.1: _R[-3], 0.01: _R[-3], 0.001: _R[-4], 0.0: _R[-4]}, (0.1, _R[-3]),
         "stackoverflow-words", 1500, (60.0, 1.0), 0.1, small=Small(
             "plays for StackOverflow NWP", "shakespeare", "charles2020", {**_PLAYS, **_YOGI},
             (0.0, 0.01, 0.1), (_R[-4], _R[-3], _R[-2]), (100.0, 10.0, 1.0, 0.1), _R[-3], 0.4,
-            f"For next words of Stack Overflow next characters: {_OF_PLAYS}; the fixed server "
-            "rate is 10^-1.5 for 0.01, as they are few.", num_clients=1219,
+            f"For next words of Stack Overflow next characters: {_OF_PLAYS}",
+            "10^-1.5 for 0.01, as these are few", num_clients=1219,
         ),
     ),
     "StackOverflow TP": Data(
@@ -172,8 +170,7 @@ DATA = {
             (0.0, 0.01, 0.1, 1.0), (_R[-6], _R[-5], _R[-4], _R[-3]),
             (100.0, 10.0, 1.0, 0.1), FIXED, 0.01,
             "For tags of Stack Overflow, a logistic model too, Fashion-MNIST dealt to 300 clients "
-            "by Dirichlet(0.3), batches of 20, 600 rounds; the fixed server rate is 0.01 as in "
-            "section 8.4.", (10.0, 100.0),
+            "by Dirichlet(0.3), batches of 20", "0.01 as in section 8.4", (10.0, 100.0),
         ),
     ),
 }
@@ -188,6 +185,10 @@ _PAPER = (
     "clients, which the paper shows but of Stack Overflow, and which takes a pass over all data. "
     "3 seeds for 1."
 )
+_ALL_ROUNDS = (
+    " Shakespeare has all its rounds in every plan: gamma = 0 is not level with larger ones until "
+    "near the end of training (section 8.3)."
+)
 _PARTIAL = (
     " The plays that fedax carries, in place of TensorFlow Federated's. femnist-328: 328 of LEAF's "
     "3,597 writers, in place of the 3,400 of TensorFlow Federated, for 300 rounds of 1,500. "
@@ -201,10 +202,11 @@ _SMALL = (
     "clients' but of Stack Overflow. Reduced: grids, rounds and models."
 )
 _LONG = (
-    f" But all with {LONG} rounds, enough for rates to fall. LocalUpdateDecay with section 9.1's "
-    "default W = P = C = ceil(N / M), which is {}, where the paper has 100; it begins with the "
-    "largest gamma tried that does not diverge: with its best eta no window of the first C rounds, "
-    "in which no rate can fall yet, has a mean loss above 1.2 times that of the untrained model."
+    f" {LONG} rounds are enough for rates to fall. "
+    "LocalUpdateDecay with section 9.1's default W = P = C = ceil(N / M), which is {} with all "
+    "clients for its N, where the paper has 100; it begins with the largest gamma tried that does "
+    "not diverge: with its best eta no window of the first C rounds, in which no rate can fall "
+    "yet, has a mean loss above 1.2 times that of the untrained model."
 )
 
 
@@ -239,6 +241,21 @@ def rates_of(
 def shown(results: Results, panel: str) -> list[float]:
     """Those of them that the paper shows, as they did not diverge."""
     return [rate for rate in rates_of(results, panel) if rate in DATA[name_of(panel)].best]
+
+
+def lengths_of(panel: str) -> Mapping[str, int]:
+    """W = P = C of LocalUpdateDecay where rounds are fewer (section 9.1); empty: the preset's 100.
+
+    Example:
+      >>> lengths_of("Shakespeare"), lengths_of("femnist-328 (300 rounds) for FEMNIST")["cooldown"]
+      ({}, 33)
+    """
+    data = DATA[name_of(panel)]
+    if data.small and panel == data.small.panel:
+        return plateau_lengths(data.small.num_clients, COHORT)
+    if data.partial and panel == data.partial[0] and data.partial[1].rounds:
+        return plateau_lengths(data.partial[2], COHORT)
+    return {}
 
 
 class Kind(NamedTuple):
@@ -301,28 +318,31 @@ def plan(names: Sequence[str], kinds: Sequence[Kind]) -> Callable[[Scale, bool],
             hours[own[0].panel] = _hours(name, own, scale == "small", stand_in)
         if scale == "small":
             reduced_to = [small for name in chosen if (small := DATA[name].small)]
-            words = " ".join([_SMALL, *(small.words for small in reduced_to)])
+            words = " ".join([_SMALL, *(_in_words(small, kinds) for small in reduced_to)])
             if REDUCED in kinds:
-                lengths = (str(small.lengths["window"]) for small in reduced_to)
+                lengths = (str(lengths_of(small.panel)["window"]) for small in reduced_to)
                 words += _LONG.format(", ".join(lengths))
         else:
-            words = _PAPER + (_PARTIAL if stand_in else "")
+            words = _PAPER + _ALL_ROUNDS * ("Shakespeare" in chosen) + _PARTIAL * stand_in
         return Plan(tuple(parts), words, hours) if parts else None
 
     return of
 
 
+def _in_words(small: Small, kinds: Sequence[Kind]) -> str:
+    rounds = LONG if REDUCED in kinds else small.settings["num_rounds"]
+    fixed = f"; the fixed server rate is {small.at_fixed}" if AT_FIXED in kinds else ""
+    return f"{small.words}, {rounds} rounds{fixed}."
+
+
 def _parts(name: str, kinds: Sequence[Kind], is_small: bool, stand_in: bool) -> Iterator[Part]:
     data = DATA[name]
     reduced_to = data.small if is_small else None
-    lengths: Mapping[str, int] = {}
     if reduced_to:
         panel, task, preset, common = reduced_to[:4]
     elif stand_in and data.partial:
-        panel, used, num_clients = data.partial
+        panel, used, _ = data.partial
         task, preset, common = used.task, "charles2020", used.settings
-        if used.rounds:
-            lengths = plateau_lengths(num_clients, COHORT)
     else:
         panel, task, preset, common = name, data.task, "charles2020", {"evaluate_every": 0}
     for kind in kinds:
@@ -332,11 +352,11 @@ def _parts(name: str, kinds: Sequence[Kind], is_small: bool, stand_in: bool) -> 
                 **kind.settings(rate, reduced_to.fixed if reduced_to else FIXED),
             }
             servers = reduced_to.server_rates if reduced_to else SERVER_RATES
+            if kind.long:
+                settings |= lengths_of(panel)
             if reduced_to and kind.long:
-                settings |= {"num_rounds": LONG, **reduced_to.lengths}
+                settings |= {"num_rounds": LONG}
                 servers = reduced_to.long_server_rates or servers
-            elif kind.long:
-                settings |= lengths
             yield Part(panel, kind.called(rate), task, METHOD, preset, settings,
                        {"server_learning_rate": servers} if kind.tuned else {})
 

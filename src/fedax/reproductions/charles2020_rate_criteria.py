@@ -20,6 +20,7 @@ from fedax.reproductions.charles2020_plans import (
     DATA,
     LOSS,
     constant,
+    lengths_of,
     rates_of,
     reduced,
     shown,
@@ -103,8 +104,7 @@ def begins_at(results: Results, panel: str) -> float:
     Raises:
       LookupError: all diverged.
     """
-    small = DATA[name_of(panel)].small
-    first = small.lengths["cooldown"] if small and panel == small.panel else PUBLISHED_COOLDOWN
+    first = lengths_of(panel).get("cooldown", PUBLISHED_COOLDOWN)
     for rate in sorted(rates_of(results, panel, reduced), reverse=True):
         rounds, values = results.curve(panel, reduced(rate), LOSS)
         if not values.size or np.isnan(results.final(panel, reduced(rate), LOSS)).any():

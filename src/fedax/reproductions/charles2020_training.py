@@ -120,8 +120,8 @@ def reduce_tables(results: Results) -> list[Table]:
     return [Table(
         "Rates of LocalUpdateDecay: the largest gamma that does not diverge, and the best eta by "
         f"the mean training loss over {LAST} and over seeds. For Shakespeare the paper "
-        "prints eta = 10^(3/2), which is not in its grid; its minus sign is thought to be lost "
-        "(docs/methods.md). For a stand-in, the published rates are those of the data set "
+        "prints eta = 10^(3/2), which is not in its grid; its minus sign is thought to be lost. "
+        "For a stand-in, the published rates are those of the data set "
         "that it replaces.",
         ["", "published gamma", "measured gamma", "published eta", "measured eta",
          "loss, last rounds"], rows,

@@ -70,11 +70,14 @@ class Plan(NamedTuple):
       parts: what is trained.
       settings: sentences: the settings, where each comes from, and what is reduced.
       hours: panel -> rough hours on 2 cores and on one GPU; the latter are guesses.
+      changed: panels that differ from what was published in more than data and rounds, as by
+        another network or by fewer settings tried.
     """
 
     parts: tuple[Part, ...]
     settings: str
     hours: Mapping[str, tuple[float, float]] = {}
+    changed: Collection[str] = ()
 
     @property
     def panels(self) -> list[str]:

@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import datetime
-import json
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedax.experiment.folder import RunError
-from fedax.files.regular import write_atomically
+from fedax.experiment.folder import RunError, read_config, read_summary
 from fedax.report.tables import Table
 from fedax.reproductions.common import Reproduction
 from fedax.reproductions.criteria import SMALL
 from fedax.reproductions.experiment import BEYOND, Criterion, Experiment, Outcome, Plan, Scale
 from fedax.reproductions.in_part import InPart, NotRunError, as_if_whole, missing_methods
-from fedax.reproductions.jobs import Job, jobs_of
+from fedax.reproductions.jobs import Job
 from fedax.reproductions.published import DEVIATION
 from fedax.reproductions.results import (
     Results,
-    Trace,
-    as_json,
     from_json,
     kept,
     traces_of,
@@ -221,115 +216,22 @@ def tables_of(experiment: Experiment, came: Came) -> list[Table]:
     ]
 
 
-def with_earlier(came: Came, earlier: Came, plan: Plan) -> Came:
-    """With the runs of an earlier file that were not made again, seed by seed.
-
-    A method stays whole or not at all: if the plan trains it with other rounds or another grid by
-    now, it is left out. Of the time that the earlier runs took, those that stay have their share by
-    number.
-    """
-    parts: dict[tuple[str, str], list[Job]] = {}
-    for job in jobs_of(plan.parts):
-        parts.setdefault((job.part.panel, job.part.label), []).append(job)
-    methods: dict[tuple[str, str], list[Trace]] = {}
-    for trace in earlier.results.traces:
-        methods.setdefault((trace.panel, trace.label), []).append(trace)
-    now = {(trace.panel, trace.label, trace.seed) for trace in came.results.traces}
-    stay = [
-        trace for one, traces in methods.items()
-        if all(any(_is_of(job, trace) for job in parts.get(one, ())) for trace in traces)
-        for trace in traces if (*one, trace.seed) not in now
-    ]
-    order = [*parts]
-    traces = sorted(
-        [*came.results.traces, *stay],
-        key=lambda one: (one.seed, order.index((one.panel, one.label))),
-    )
-    share = len(stay) / max(len(earlier.results.traces), 1)
-    last = max((came, earlier) if stay else (came,), key=lambda one: one.made.get("date", ""))
-    return came._replace(
-        results=Results(traces, came.results.by, maximise=came.results.maximise),
-        seconds=came.seconds + share * earlier.seconds, made=last.made,
-    )
-
-
-def _is_of(job: Job, trace: Trace) -> bool:
-    """Whether a run is one of those that a job makes, its seed aside."""
-    grid, rounds = job.part.grid, job.config.num_rounds
-    ends = trace.rounds <= rounds if trace.diverged else trace.rounds == rounds
-    return ends and trace.values.keys() == grid.keys() and all(
-        value in grid[key] for key, value in trace.values.items()
-    )
-
-
 def _written(job: Job, storage: Path) -> dict[str, Any]:
-    """Seconds, versions and the day of a job."""
+    """Seconds, versions and the day of a job.
+
+    Raises:
+      RunError: its folder is damaged.
+    """
     folder = job.folder(storage)
-    summary = json.loads((folder / "summary.json").read_text("utf-8"))
-    config = json.loads((folder / "config.json").read_text("utf-8"))
-    day = datetime.date.fromtimestamp((folder / "summary.json").stat().st_mtime)
-    return {
-        "seconds": summary.get("seconds", 0.0), "versions": config.get("made_by", {}),
-        "date": f"{day:%Y-%m-%d}",
-    }
-
-
-def write(came: Came, folder: Path) -> Path:
-    """Writes what can be committed.
-
-    Raises:
-      RunError: the file cannot be written.
-    """
-    path = folder / f"{came.title}.json"
-    rows = as_json(came.results)
-    head = {
-        "name": came.name, "scale": came.scale, "stand_in": came.stand_in,
-        "seconds": round(came.seconds), "made": dict(came.made), "by": came.results.by,
-        "maximise": came.results.maximise,
-    }
-    lines = ",\n".join(json.dumps(_finite(row), allow_nan=False) for row in rows)
-    text = json.dumps(head, indent=1)[:-2] + f',\n "runs": [\n{lines}\n]}}\n'
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, text.encode())
-    except OSError as error:
-        raise RunError(f"Cannot write {path}: {error.strerror}.") from None
-    return path
-
-
-def read(path: Path) -> Came:
-    """Reads what `write` wrote.
-
-    Raises:
-      RunError: it is no such file.
-    """
-    try:
-        found = json.loads(path.read_text("utf-8"))
-        traces = from_json([_known(row) for row in found["runs"]])
-        results = Results(traces, found["by"], maximise=found["maximise"])
-        return Came(found["name"], found["scale"], found["stand_in"], results,
-                    float(found["seconds"]), dict(found["made"]))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    file = folder / "summary.json"
+    summary, versions = read_summary(folder), read_config(folder).get("made_by", {})
+    seconds = None if summary is None else summary.get("seconds", 0.0)
+    if not isinstance(seconds, int | float) or not isinstance(versions, dict):
         raise RunError(
-            f"{path} is not what fedax reproduce writes: {error}. Move it away to begin a new one."
-        ) from None
-
-
-def _finite(value: Any) -> Any:
-    """With null in place of numbers that are not finite."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {key: _finite(one) for key, one in value.items()}
-    return [_finite(one) for one in value] if isinstance(value, list | tuple) else value
-
-
-def _known(row: Mapping[str, Any]) -> dict[str, Any]:
-    numbers = {
-        name: {key: math.nan if value is None else value for key, value in row[name].items()}
-        for name in ("final", "last")
-    }
-    return {**row, **numbers, "seed": int(row["seed"])}
+            f"{file} or config.json beside it is damaged. Delete {folder} to train again."
+        )
+    day = datetime.date.fromtimestamp(file.stat().st_mtime)
+    return {"seconds": float(seconds), "versions": versions, "date": f"{day:%Y-%m-%d}"}
 
 
 def described_computation(name: str, reproduction: Reproduction) -> str:
@@ -347,10 +249,12 @@ def in_hours(count: float) -> str:
     """Hours with two digits: a rough time says no more.
 
     Example:
-      >>> in_hours(0.184), in_hours(1.26), in_hours(41_924)
-      ('0.18', '1.3', '42,000')
+      >>> in_hours(0.184), in_hours(1.26), in_hours(41_924), in_hours(0.0042)
+      ('0.18', '1.3', '42,000', '0.004')
     """
-    return f"{float(f'{count:.2g}'):,.{0 if count >= 10 else 2 if count < 1 else 1}f}"
+    rounded = float(f"{max(count, 0.001):.2g}")
+    digits = 0 if rounded >= 10 else 1 if rounded >= 1 else 2 if rounded >= 0.1 else 3
+    return f"{rounded:,.{digits}f}"
 
 
 def described(name: str, experiment: Experiment, plan: Plan, missing: Mapping[str, str]) -> str:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,16 +17,19 @@ from fedax.reproductions.experiment import (
     Criterion,
     Experiment,
     Outcome,
-    Part,
     Plan,
     Scale,
     name_of,
 )
 from fedax.reproductions.reddi2021_parts import (
     ADAPTIVE,
+    ADAPTIVITIES,
+    FEW,
+    FIGURE_3,
     METHODS,
+    PLAYS,
+    REDUCED,
     ROWS,
-    SMALL,
     SOURCE,
     full_grid,
     hours,
@@ -35,6 +38,8 @@ from fedax.reproductions.reddi2021_parts import (
     row_of,
     small_panels,
     tuned,
+    tuned_in_fewer_rounds,
+    with_adaptivities,
 )
 from fedax.reproductions.results import LAST, Results, spread
 from fedax.sweeps.choosing import choose
@@ -43,8 +48,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 OF_FIGURE_2 = ("Adam", "Yogi", "AvgM")
-# Figure 3 varies the adaptivity; at the scale "small" over fewer values.
-ADAPTIVITIES, FEW = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1), (1e-5, 1e-3, 1e-1)
 CLOSE = 0.05
 # Almost as well, of an error; and small differences, in points or of an error.
 NEARLY = 0.1
@@ -76,49 +79,12 @@ def rates_plan(
     """Methods over both rates: at the scale "paper" on these tasks, else on all small ones."""
     small = scale == "small"
     if not small and stand_in:
-        plays = [tuned(_PLAYS, label) for label in labels]
-        return in_fewer_rounds(plays) if name_of(_PLAYS) in panels else None
+        plays = [tuned_in_fewer_rounds(label) for label in labels]
+        return in_fewer_rounds(plays) if name_of(PLAYS) in panels else None
     chosen = small_panels(stand_in) if small else panels
     make = tuned if small else full_grid
     parts = tuple(make(panel, label) for panel in chosen for label in labels)
     return Plan(parts, in_words(chosen, panels) if small else _D2, hours(parts, small=small))
-
-
-class Tried(NamedTuple):
-    """What Figure 3 tries at the scale "small".
-
-    Attributes:
-      adaptivities: of which.
-      client_rates: with each.
-      server_rates: by method that is run with them; the larger the adaptivity, the larger the rate
-        that suits it.
-    """
-
-    adaptivities: Sequence[float]
-    client_rates: Sequence[float]
-    server_rates: Mapping[str, Sequence[float]]
-
-
-_CLOTHES, _PLAYS = "Fashion-MNIST for EMNIST CR", "plays for Shakespeare"
-FIGURE_3 = {
-    "CIFAR-10": (
-        Tried((1e-5, 1e-3), (0.0316, 0.1), dict.fromkeys(ADAPTIVE, (0.001, 0.00316, 0.01))),
-        Tried((1e-1,), (0.0316, 0.1), dict.fromkeys(ADAPTIVE, (0.0316, 0.1, 0.316))),
-        # The best rates lay at the ends of those above.
-        Tried((1e-5,), (0.0316, 0.1), dict.fromkeys(("Adam", "Yogi"), (0.000316,))),
-        Tried((1e-1,), (0.1,), dict.fromkeys(ADAPTIVE, (1.0,))),
-        Tried((1e-1,), (0.316,), dict.fromkeys(ADAPTIVE, (0.1, 0.316))),
-    ),
-    _CLOTHES: (
-        Tried(FEW, SMALL[_CLOTHES].client_rates, SMALL[_CLOTHES].server_rates),
-        Tried((1e-1,), (0.1, 0.316, 1.0),
-              {"Adagrad": (1.0, 3.16), "Adam": (0.1, 0.316), "Yogi": (0.1, 0.316)}),
-    ),
-    _PLAYS: (
-        Tried((1e-5, 1e-3), (1.0, 3.16), dict.fromkeys(ADAPTIVE, (0.0316, 0.1))),
-        Tried((1e-1,), (1.0, 3.16), dict.fromkeys(ADAPTIVE, (0.1, 0.316, 1.0))),
-    ),
-}
 
 
 def figure_3_plan(scale: Scale, stand_in: bool) -> Plan | None:
@@ -129,26 +95,15 @@ def figure_3_plan(scale: Scale, stand_in: bool) -> Plan | None:
             for panel in ROWS for label in ADAPTIVE
         )
         return Plan(parts, _D2 + " Five values of the adaptivity.", hours(parts, small=False))
-    panels = [_PLAYS] if scale == "paper" else small_panels(stand_in)
-    parts = tuple(
-        _with_adaptivity(panel, label, tried)
-        for panel in panels for label in ADAPTIVE for tried in FIGURE_3[panel]
-        if label in tried.server_rates
-    )
     few = ", ".join(f"{one:g}" for one in FEW)
     if scale == "paper":
-        return in_fewer_rounds(parts, few)
+        return in_fewer_rounds(with_adaptivities(PLAYS, FIGURE_3[REDUCED]), few)
+    panels = small_panels(stand_in)
+    parts = tuple(
+        part for panel in panels for part in with_adaptivities(panel, FIGURE_3[panel])
+    )
     words = in_words(panels).replace(", with adaptivity 0.001", "")
     return Plan(parts, f"{words} The adaptivity from {few}.", hours(parts, small=True))
-
-
-def _with_adaptivity(panel: str, label: str, tried: Tried) -> Part:
-    part = tuned(panel, label)
-    settings = {key: value for key, value in part.settings.items() if key != "adaptivity"}
-    return part._replace(settings=settings, grid={
-        "client_learning_rate": tried.client_rates,
-        "server_learning_rate": tried.server_rates[label], "adaptivity": tried.adaptivities,
-    })
 
 
 def share_close(results: Results, panel: str, label: str) -> float:

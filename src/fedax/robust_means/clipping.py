@@ -41,7 +41,7 @@ def norm_bound(bound: float | Array = 1.0) -> RobustMean:
     def each(upload: Array) -> Array:
         return upload * _factor(norms(upload[None])[0], bound)
 
-    return RobustMean(None, each, weighted=True, clips=True)
+    return RobustMean(None, each, weighted=True)
 
 
 @factory
@@ -55,8 +55,8 @@ def centred_clipping(radius: float | Array = 1.0, num_iterations: int = 1) -> Ro
             \min\Bigl(1, \frac{\tau}{\lVert u_i - v \rVert}\Bigr)
 
     v is the mean and part of the server's state. All clients weigh the same. A client moves v by at
-    most tau / n. The paper's guarantee is for uploads that change little between rounds, such as
-    clients' momenta.
+    most tau / n in an iteration. The paper's guarantee is for uploads that change little between
+    rounds, such as clients' momenta.
 
     Karimireddy, He, Jaggi, "Learning from History for Byzantine Robust Optimization", ICML 2021,
     equation CC.
@@ -88,7 +88,7 @@ def centred_clipping(radius: float | Array = 1.0, num_iterations: int = 1) -> Ro
         v = jax.lax.fori_loop(0, num_iterations, step, centre)
         return v, v
 
-    return RobustMean(combine, init=jnp.zeros_like, clips=True)
+    return RobustMean(combine, init=jnp.zeros_like)
 
 
 def _factor(norm: Array, bound: float | Array) -> Array:

@@ -32,9 +32,10 @@ def coordinate_median() -> RobustMean:
     """
 
     def combine(uploads: Array, weights: Array, memory: PyTree) -> tuple[Array, PyTree]:
-        return median_of_coordinates(uploads, weights), memory
+        n, ordered = number_that_count(weights), _in_order(uploads, weights)
+        return (ordered[(n - 1) // 2] + ordered[n // 2]) / 2, memory
 
-    return RobustMean(combine)
+    return RobustMean(combine, by_coordinate=True)
 
 
 @factory
@@ -71,14 +72,21 @@ def trimmed_mean(share: float | Array = 0.2) -> RobustMean:
         total = jnp.where(kept, _in_order(uploads, weights), 0).sum(0)
         return total / (n - 2 * trimmed).astype(total.dtype), memory
 
-    return RobustMean(combine)
+    return RobustMean(combine, by_coordinate=True)
 
 
-def median_of_coordinates(uploads: Array, weights: Array) -> Array:
-    """The median of each coordinate of the rows [n, d] with a positive weight."""
-    n = number_that_count(weights)
-    ordered = _in_order(uploads, weights)
-    return (ordered[(n - 1) // 2] + ordered[n // 2]) / 2
+def weighted_median(uploads: Array, weights: Array) -> Array:
+    """Of each coordinate of [n, d], the middle of the numbers with half of the weight on each side.
+
+    With equal weights it is the median.
+    """
+    ranks = jnp.argsort(jnp.where(weights[:, None] > 0, uploads, jnp.inf), axis=0)
+    ordered = jnp.take_along_axis(uploads, ranks, 0)
+    below = jnp.cumsum(weights[ranks], 0)
+    half = below[-1:] / 2
+    low = jnp.take_along_axis(ordered, (below >= half).argmax(0, keepdims=True), 0)
+    high = jnp.take_along_axis(ordered, (below > half).argmax(0, keepdims=True), 0)
+    return ((low + high) / 2)[0]
 
 
 def _in_order(uploads: Array, weights: Array) -> Array:

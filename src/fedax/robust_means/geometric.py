@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from fedax.algorithm import Array, PyTree
 from fedax.factories import factory
-from fedax.robust_means.coordinates import median_of_coordinates
+from fedax.robust_means.coordinates import weighted_median
 from fedax.robust_means.robust_mean import RobustMean, norms
 from fedax.validate import check_count, check_number
 
@@ -31,8 +31,8 @@ def geometric_median(
     The clients' weights w_i count, as in the paper: a client that lies about its number of examples
     has more influence, so choose `weighting="uniform"` in the method if you do not know them. It
     tolerates clients of less than half of the weight. The paper leaves the start open. Here it is
-    the median of each coordinate: from the mean, a long enough lie is still in v after the few
-    iterations.
+    the weighted median of each coordinate: from the mean, a long enough lie is still in v after the
+    few iterations.
 
     Args:
       smoothing: nu > 0, a distance; 1e-6 in the paper. May be traced.
@@ -62,7 +62,7 @@ def geometric_median(
             shares = betas / jnp.where(total > 0, total, 1)
             return jnp.dot(shares, uploads, precision="highest")
 
-        start = median_of_coordinates(uploads, weights)
+        start = weighted_median(uploads, weights)
         return jax.lax.fori_loop(0, num_iterations, step, start), memory
 
     return RobustMean(combine, weighted=True)

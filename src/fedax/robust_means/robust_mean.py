@@ -22,14 +22,14 @@ class RobustMean(NamedTuple):
       init: `(upload [d]) -> memory` before the first round, of which only shape and dtype matter;
         None: the rule has no memory.
       weighted: whether the clients' weights count. If not, all that count weigh the same.
-      clips: whether it makes long uploads shorter.
+      by_coordinate: whether each number of the mean depends on that number of the uploads alone.
     """
 
     combine: Callable[[Array, Array, PyTree], tuple[Array, PyTree]] | None
     each: Callable[[Array], Array] | None = None
     init: Callable[[Array], PyTree] | None = None
     weighted: bool = False
-    clips: bool = False
+    by_coordinate: bool = False
 
     def __repr__(self) -> str:
         return f"RobustMean({written(self) or 'your own'})"

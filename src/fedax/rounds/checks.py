@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -204,19 +205,23 @@ def _structure(tree: Any) -> str:
     return f"{type(tree).__name__}({fields})"
 
 
-def require_params(params: Any) -> None:
-    """Raises a clear error if a result or a state is given instead of its parameters.
+def require_params(params: Any, name: str = "params") -> None:
+    """Raises a clear error if a file's name, a result or a state is given for parameters.
+
+    Args:
+      params: what was given.
+      name: how the argument is called.
 
     Raises:
-      TypeError: if it is a result or a state.
+      TypeError: if it is one of these.
     """
+    wanted = f"{name} must be the model's parameters, but is {kind_of(params)}"
+    if isinstance(params, str | os.PathLike):
+        raise TypeError(f"{wanted}. Read a file with fedax.load_params({str(params)!r}).")
     for path in ("params", "server_state.params"):
         holder = params
-        for name in path.split("."):
-            holder = getattr(holder, name, None)
+        for field in path.split("."):
+            holder = getattr(holder, field, None)
         if holder is not None and not isinstance(params, Mapping):
-            name = "result" if hasattr(params, "history") else "state"
-            raise TypeError(
-                f"params must be the model's parameters, but is {kind_of(params)}; use "
-                f"{name}.{path}."
-            )
+            owner = "result" if hasattr(params, "history") else "state"
+            raise TypeError(f"{wanted}; use {owner}.{path}.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import tempfile
@@ -13,11 +14,15 @@ import jax
 import numpy as np
 
 from fedax.algorithm import PyTree
+from fedax.devices.memory import aligned_zeros
+from fedax.devices.mesh import parts
 from fedax.outside.text import Told
 from fedax.validate import check_count
 
 BLOCK_BYTES = 16 * 2**20
 ALIGNMENT = 8  # bytes; no JAX dtype needs more
+CACHED_BYTES = 2**18  # read at once, as they are written twice
+ROOM_BYTES = 2**29  # of address space for rows in memory, at least
 
 
 class StoreError(Told, RuntimeError):
@@ -40,8 +45,8 @@ class ClientStore:
     Args:
       initial_state: the state of a client that has not taken part; leaves [...].
       num_clients: the population; client ids are 0 to num_clients - 1.
-      memory_bytes: >= 0, the size up to which states stay in memory. While they grow, the old and
-        the new rows are both in memory for a moment.
+      memory_bytes: >= 0, the size up to which states stay in memory, if the system has it. As they
+        grow beyond 512 MiB, the old and the new rows are both in memory for a moment.
 
     Raises:
       ValueError: if memory_bytes is not a whole number >= 0.
@@ -90,12 +95,18 @@ class ClientStore:
 
     def read(self, client_ids: np.ndarray) -> PyTree:
         """The stacked states of these clients, copied: leaves [len(client_ids), ...]."""
+        if not self._rows:
+            return self._structure.unflatten([])
+        places = self._row[client_ids]
+        new = places < 0
         leaves = []
         for rows, initial in zip(self._rows, self._initial, strict=True):
-            places = self._row[client_ids]
-            leaf = np.empty((len(client_ids), *initial.shape), initial.dtype)
-            leaf[places < 0] = initial
-            leaf[places >= 0] = rows[places[places >= 0]]
+            leaf = aligned_zeros((len(places), *initial.shape), initial.dtype)
+            step = max(1, CACHED_BYTES // max(1, initial.nbytes))
+            for start in range(0, len(places) if len(rows) else 0, step):
+                block = slice(start, start + step)
+                leaf[block] = rows[places[block]]  # the last row for -1, and then the initial one
+            leaf[new] = initial
             leaves.append(leaf)
         return self._structure.unflatten(leaves)
 
@@ -118,9 +129,15 @@ class ClientStore:
         self._reserve(used)
         places[new] = np.arange(self._used, used)
         for rows, leaf in zip(self._rows, jax.tree.leaves(states), strict=True):
-            rows[places] = np.asarray(leaf)
+            for part, array in parts(leaf):
+                rows[places[part]] = array
         self._row[client_ids] = places
         self._used = used
+
+    def __reduce__(self) -> Any:
+        """Copies and pickles have the rows that are used."""
+        clients = (self.initial_state, len(self._row), self._memory_bytes)
+        return _restored, (*clients, self.snapshot())
 
     def copy(self) -> ClientStore:
         """A store with the same states; writing to one does not change the other.
@@ -128,9 +145,8 @@ class ClientStore:
         Raises:
           StoreError: if the disk has no room for it.
         """
-        store = ClientStore(self.initial_state, len(self._row), self._memory_bytes)
-        store.restore(self.snapshot())
-        return store
+        make, arguments = self.__reduce__()
+        return make(*arguments)
 
     def snapshot(self) -> dict[str, Any]:
         """The data to save, as views: the rows are not copied.
@@ -153,30 +169,30 @@ class ClientStore:
           StoreError: if the disk has no room for it; the store is as it was.
         """
         client_ids, leaves = np.asarray(snapshot["client_ids"]), snapshot["rows"]
-        # Pages are taken when they are written: room to grow costs nothing now, and saves a copy.
-        self._reserve(len(client_ids), room=2)
+        self._reserve(len(client_ids))
         self._row[:] = -1
         self._used = 0
         for block in row_blocks(leaves):
             self.write(client_ids[block], self._structure.unflatten([x[block] for x in leaves]))
 
-    def _reserve(self, count: int, room: int = 1) -> None:
-        """Makes room for `count` rows, in memory `room` times that if it fits.
-
-        If that fails, nothing has changed.
-        """
+    def _reserve(self, count: int) -> None:
+        """Makes room for `count` rows. If that fails, nothing has changed."""
         capacity, row_bytes = self._buffer.shape
         if count <= capacity:
             return
-        fitting = self._memory_bytes // max(row_bytes, 1)
+        fitting = min(self._memory_bytes // max(row_bytes, 1), len(self._row))
         if self._file is None and count <= fitting:
-            capacity = min(max(room * count, 2 * capacity), fitting, len(self._row))
-            buffer = np.zeros((capacity, row_bytes), np.uint8)
-            buffer[: self._used] = self._buffer[: self._used]
-        else:  # growing moves nothing there, and takes space that others may need
-            capacity = max(count, min(capacity + capacity // 8, len(self._row)))
-            buffer = self._map(capacity * row_bytes).reshape(capacity, row_bytes)
-        self._use(buffer)
+            # Pages are taken when they are written: room costs nothing and saves moving the rows.
+            roomy = max(ROOM_BYTES // max(row_bytes, 1), 2 * count)
+            for room in (min(roomy, fitting), min(2 * count, fitting), count):
+                with contextlib.suppress(MemoryError):
+                    buffer = np.zeros((room, row_bytes), np.uint8)
+                    buffer[: self._used] = self._buffer[: self._used]
+                    self._use(buffer)
+                    return
+        # Growing moves nothing there, but takes space that others may need.
+        capacity = max(count, min(capacity + capacity // 8, len(self._row)))
+        self._use(self._map(capacity * row_bytes).reshape(capacity, row_bytes))
 
     def _map(self, size: int) -> np.ndarray:
         """The first `size` bytes of the file, which gets that long and then holds all rows."""
@@ -196,7 +212,8 @@ class ClientStore:
                 "variable TMPDIR to a folder on a larger disk."
             ) from error
         if self._file is None:
-            mapped[: self._buffer.size] = self._buffer.reshape(-1)
+            in_memory = self._buffer[: self._used].reshape(-1)
+            mapped[: in_memory.size] = in_memory
             self._file = file
             weakref.finalize(self, file.close)
         return mapped
@@ -209,6 +226,15 @@ class ClientStore:
             .reshape(len(buffer), *leaf.shape)
             for leaf, offset in zip(self._initial, self._offsets[:-1], strict=True)
         ]
+
+
+def _restored(
+    initial_state: PyTree, num_clients: int, memory_bytes: int, snapshot: dict[str, Any]
+) -> ClientStore:
+    """A store with these states."""
+    store = ClientStore(initial_state, num_clients, memory_bytes)
+    store.restore(snapshot)
+    return store
 
 
 def row_blocks(leaves: list[np.ndarray]) -> Iterator[slice]:

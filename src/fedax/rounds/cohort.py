@@ -24,7 +24,7 @@ from fedax.algorithm import (
 from fedax.clients.precision import widen
 from fedax.clients.uploads import acceptable, all_finite, finite_beside, weighted_sum
 from fedax.data.cohort_data import NOBODY, ClientData, CohortData
-from fedax.devices.mesh import AXIS, REPLICATED, SPREAD, add_up
+from fedax.devices.mesh import AXIS, REPLICATED, SPREAD, add_up, where_kept
 from fedax.measures.diagnostics import Directions, direction, round_geometry
 from fedax.mistakes.algorithm import call_broadcast, call_client, call_report, call_server
 
@@ -168,7 +168,9 @@ def run_round(
     for was, still in zip(was_finite, finite_beside(server_state), strict=True):
         finite &= ~was | still
     gone = cohort.dropped_at < len(algorithm.exchanges)
-    states = jax.vmap(_select)(clients.accepted & ~gone, clients.state, client_states)
+    states = clients.state
+    if len(algorithm.exchanges) > 1:  # one exchange keeps them itself
+        states = jax.vmap(_select)(clients.accepted & ~gone, states, client_states)
     dropped = gone & (cohort.dropped_at != NOBODY)
     round_info = RoundInfo(
         info, clients.accepted, dropped, num_reports, num_local_steps, finite
@@ -218,14 +220,17 @@ def run_rounds(
     infos = jax.tree.map(lambda leaf: jnp.zeros((rounds, *leaf.shape), leaf.dtype), shapes)
 
     def body(carry: Any) -> Any:
-        index, _, server_state, client_states, infos = carry
-        server_state, client_states, info = one(server_state, client_states, index)
+        index, _, server_state, states, infos = carry
+        before = client_states if rounds == 1 else states
+        server_state, states, info = one(server_state, before, index)
         infos = jax.tree.map(lambda all_, leaf: all_.at[index].set(leaf), infos, info)
         done = info.accepted & (cohorts.dropped_at[index] >= len(algorithm.exchanges))
         sound = info.finite & (info.accepted.all() | done.any())
-        return index + 1, sound, server_state, client_states, infos
+        return index + 1, sound, server_state, states, infos
 
-    start = (jnp.int32(0), jnp.asarray(True), server_state, client_states, infos)
+    # One round alone does not write where it reads, which would copy the states twice.
+    states = jax.tree.map(jnp.zeros_like, client_states) if rounds == 1 else client_states
+    start = (jnp.int32(0), jnp.asarray(True), server_state, states, infos)
     after = jax.lax.while_loop(lambda c: (c[0] < count) & c[1], body, start)
     return after[2], after[3], after[4]
 
@@ -428,12 +433,15 @@ def _over_devices(map_clients: Any, mesh: Mesh) -> Any:
         out_specs=(REPLICATED, REPLICATED, SPREAD), check_vma=False,
     )
 
-    def everywhere(*arguments: Any) -> tuple[_Sums, _Kept]:
+    def on_all(*arguments: Any) -> tuple[_Sums, _Kept]:
         sums, accepted, kept = spread(*arguments)
+        everywhere: Any = NamedSharding(mesh, REPLICATED)
+        own_state: Any = where_kept(mesh)
         kept = kept._replace(accepted=accepted > 0)
-        return sums, jax.lax.with_sharding_constraint(kept, NamedSharding(mesh, REPLICATED))
+        places = _Kept(own_state, everywhere, everywhere)
+        return sums, jax.lax.with_sharding_constraint(kept, places)
 
-    return everywhere
+    return on_all
 
 
 def _select(condition: Array, true: PyTree, false: PyTree) -> PyTree:

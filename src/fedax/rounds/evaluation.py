@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections import deque
 from collections.abc import Mapping
 from typing import Any, TypeAlias
@@ -11,17 +10,17 @@ from typing import Any, TypeAlias
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.dtypes import canonicalize_dtype
 from jax.sharding import Mesh, NamedSharding
 
 from fedax.algorithm import Array, Batch, Model, Params, PyTree
 from fedax.data.federated_dataset import FederatedDataset
 from fedax.devices.compiling import jit
-from fedax.devices.mesh import AXIS, REPLICATED
+from fedax.devices.mesh import AXIS, REPLICATED, check_mesh
 from fedax.factories import PROGRAMS, Structure, partition
 from fedax.mistakes.errors import ModelError, kind_of
 from fedax.mistakes.model import call_metric, call_outputs, require_model
-from fedax.rounds.blocks import IN_BATCHES, MOST_BYTES, Blocks, example_bytes
+from fedax.rounds.batch_sizes import traced_outputs, usual_batch_size
+from fedax.rounds.blocks import IN_BATCHES, Blocks
 from fedax.rounds.checks import (
     check_examples,
     require_dataset,
@@ -32,17 +31,6 @@ from fedax.rounds.padding import check_metrics
 from fedax.rounds.sampling import sample_examples
 from fedax.rounds.scoring import Scoring, checked_scores, on_host, require_rows
 from fedax.validate import check_count, plain
-
-# Examples at a time on a device, if nobody says. On a CPU as many as have these products of
-# numbers and the bytes of a block, within limits (docs/notebook/log.md): the fewer batches a block
-# has, the less is copied. Elsewhere not measured.
-USUAL = 512
-PRODUCTS, FEWEST, MOST = 4 * 10**7, 32, 4096
-# Of sequences no fewer than these, as an LSTM reads its kernels again for each position, unless
-# the outputs of an example have more bytes.
-FEWEST_SEQUENCES, SMALL_OUTPUTS = 128, 2**16
-# Between rounds likewise, but such that a batch is over soon, in a few milliseconds.
-SOON_PRODUCTS, SOON_FEWEST = 10**7, 8
 
 # The metrics of batches, each with its weights, and the outputs.
 _Measured: TypeAlias = tuple[list[tuple[Array, Array]], PyTree]
@@ -211,48 +199,6 @@ class Evaluator:
         return jax.device_put(params, NamedSharding(self._mesh, REPLICATED))
 
 
-def usual_batch_size(
-    model: Model, params: Params, arrays: Mapping[str, Any], *, soon: bool = False
-) -> int:
-    """The default batch size on a device, chosen by the size of the model.
-
-    On a CPU it is small for large models, so that a batch fits into the caches, and large where a
-    dispatch costs more than the work. Other devices have not been measured.
-
-    Args:
-      model, params, arrays: of which only the shapes matter.
-      soon: whether a batch should be short, because other work waits for it.
-    """
-    if jax.default_backend() != "cpu":
-        return USUAL // 4 if soon else USUAL
-    outputs = traced_outputs(model, params, arrays)
-    positions = max([math.prod(leaf.shape[1:-1]) for leaf in outputs], default=1)
-    products = positions * sum(leaf.size for leaf in jax.tree.leaves(params))
-    small = sum(leaf.size * leaf.dtype.itemsize for leaf in outputs) <= SMALL_OUTPUTS
-    fewest = FEWEST_SEQUENCES if positions > 1 and small else FEWEST
-    most, fewest = (SOON_PRODUCTS, SOON_FEWEST) if soon else (PRODUCTS, fewest)
-    bytes_each = example_bytes(arrays)
-    size = MOST
-    while size > fewest and (size * products > most or size * bytes_each > MOST_BYTES):
-        size //= 2
-    return size
-
-
-def traced_outputs(
-    model: Model, params: Params, arrays: Mapping[str, Any]
-) -> list[jax.ShapeDtypeStruct]:
-    """Shapes [1, ...] and dtypes of what the model gives for one example."""
-    batch = {
-        key: jax.ShapeDtypeStruct((1, *array.shape[1:]), canonicalize_dtype(array.dtype))
-        for key, array in arrays.items()
-    }
-    traced = jax.eval_shape(
-        functools.partial(call_outputs, model.outputs), params, batch,
-        jax.ShapeDtypeStruct((1,), bool),
-    )
-    return jax.tree.leaves(traced)
-
-
 class Walk:
     """An evaluation in progress; its result is bit-identical however the batches are grouped.
 
@@ -406,25 +352,32 @@ def _flat(outputs: PyTree) -> PyTree:
 
 
 def evaluate(
-    model: Model, params: Params, dataset: FederatedDataset, batch_size: int | None = None
+    model: Model, params: Params, dataset: FederatedDataset, batch_size: int | None = None,
+    *, mesh: Mesh | None = None,
 ) -> dict[str, float]:
-    """Metric or score name -> value over the examples of all clients; see `Evaluator`.
+    """Metric or score name -> value of `params` over the examples of all clients, all alike.
+
+    Args:
+      model, params, dataset: what is evaluated, on which examples.
+      batch_size: examples per batch on a device; affects speed and memory only. None: chosen by
+        the size of the model.
+      mesh: this process's devices of it share the examples, see `fedax.client_mesh`; None: one.
 
     Raises:
       TypeError, ValueError: if an argument has the wrong type or is out of range.
       ModelError: if the outputs or a metric raise an error or return something invalid, or labels
         are out of range.
     """
-    _require(model, params, dataset)
-    return Evaluator(model, dataset, batch_size).overall(params)
+    return _evaluator(model, params, dataset, batch_size, mesh).overall(params)
 
 
 def evaluate_clients(
-    model: Model, params: Params, dataset: FederatedDataset, batch_size: int | None = None
+    model: Model, params: Params, dataset: FederatedDataset, batch_size: int | None = None,
+    *, mesh: Mesh | None = None,
 ) -> ClientMetrics:
     """Metric name -> each client's mean, or score, float64 [num_clients], with the clients' names.
 
-    Errors as for `evaluate`.
+    Arguments and errors as for `evaluate`.
 
     Example:
       >>> import fedax, jax.numpy as jnp
@@ -438,13 +391,17 @@ def evaluate_clients(
       >>> clients.worst(), clients.worst_clients("loss")
       ({'loss': 4.5}, {'bob': 4.5, 'ada': 0.25})
     """
-    _require(model, params, dataset)
-    return Evaluator(model, dataset, batch_size).per_client(params)
+    return _evaluator(model, params, dataset, batch_size, mesh).per_client(params)
 
 
-def _require(model: Model, params: Params, dataset: FederatedDataset) -> None:
+def _evaluator(
+    model: Model, params: Params, dataset: FederatedDataset, batch_size: int | None,
+    mesh: Mesh | None,
+) -> Evaluator:
     """Raises a clear error if an argument has the wrong type or the model rejects the examples."""
     require_model(model, "fedax.evaluate(model, params, dataset)")
     require_params(params)
     require_dataset("dataset", dataset)
     check_examples(model, params, "dataset", dataset)
+    check_mesh(mesh)
+    return Evaluator(model, dataset, batch_size, mesh)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedax.rounds.directions import is_evaluated, shown_first
+from fedax.validate import unknown
 
 if TYPE_CHECKING:
     import pandas
@@ -39,7 +40,8 @@ class History:
         for name in self._shown()[:8]:
             values = self[name][np.isfinite(self[name])]
             ends = dict.fromkeys(f"{value:.4g}" for value in values[[0, -1]]) if len(values) else ()
-            words.append(f"{name} {' -> '.join(ends) or 'never finite'}")
+            none = "never measured" if np.isnan(self[name]).all() else "never finite"
+            words.append(f"{name} {' -> '.join(ends) or none}")
         return f"History({len(self.rounds)} rounds{': ' if words else ''}{', '.join(words)})"
 
     def __len__(self) -> int:
@@ -49,14 +51,16 @@ class History:
         """One metric over all rounds, float64 [num_rounds]; NaN in rounds without it.
 
         Raises:
-          KeyError: if there are rounds but none has this metric.
+          KeyError: if there are rounds but none has this metric; the message suggests the nearest.
         """
         if self.rounds and not any(name in metrics for metrics in self.rounds):
             known = sorted({key for metrics in self.rounds for key in metrics})
-            raise KeyError(f"No round has a metric {name!r}; there are {known}.")
+            raise KeyError(unknown("metric", name, known))
         return np.array([metrics.get(name, np.nan) for metrics in self.rounds], dtype=float)
 
-    def plot(self, metrics: Sequence[str] | None = None, figure: Figure | None = None) -> Figure:
+    def plot(
+        self, metrics: str | Sequence[str] | None = None, figure: Figure | None = None
+    ) -> Figure:
         """Draws metrics against the round, losses in one panel, accuracies in another, and so on.
 
         A notebook shows the figure if it is a cell's last line; `.savefig("curves.png")` saves it.
@@ -64,7 +68,8 @@ class History:
         points.
 
         Args:
-          metrics: their names; None: the training loss and all `validation_*` and `test_*`.
+          metrics: one name, or several; None: the training loss and all `validation_*` and
+            `test_*`.
           figure: figure to draw into, such as `matplotlib.pyplot.figure()`; None: a new one that is
             not registered with pyplot.
 
@@ -79,6 +84,8 @@ class History:
         """
         from fedax.rounds.curves import draw  # noqa: PLC0415 - matplotlib is slow to import
 
+        if isinstance(metrics, str):
+            metrics = [metrics]
         names = self._shown() if metrics is None else list(metrics)
         if not self.rounds or not names:
             raise ValueError("There is nothing to draw: the history has no round with a metric.")

@@ -13,10 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.dtypes import canonicalize_dtype
 
-from fedax.algorithm import FederatedAlgorithm, Params
+from fedax.algorithm import FederatedAlgorithm, Model, Params
 from fedax.data.task import Task
 from fedax.devices.mesh import one_copy
-from fedax.factories import recipe
+from fedax.factories import partition, recipe
 from fedax.mistakes.errors import ModelError
 from fedax.mistakes.model import call_outputs
 from fedax.models.frozen import chosen
@@ -58,6 +58,7 @@ class Learning:
         self._first: float | None = None
         self._last = deque[float](maxlen=LAST_ROUNDS)
         self._is_far = False
+        self._num_rounds = self._num_empty = 0
         for metrics in rounds:
             self.add(metrics)
         self._goes_on = False
@@ -70,6 +71,7 @@ class Learning:
         found = [_statistics(params, algorithm)]
         with contextlib.suppress(ModelError):  # a model that fails says so in the first round
             found.append(_probabilities(self._task, params))
+            found.append(_another_model(self._task, params, algorithm))
         return [said for said in found if said]
 
     def add(self, metrics: Mapping[str, Any]) -> list[str]:
@@ -79,6 +81,8 @@ class Learning:
           metrics: of the round.
         """
         self._goes_on = True
+        self._num_rounds += 1
+        self._num_empty += metrics.get("num_reports") == metrics.get("num_rejected") == 0
         loss = metrics.get("train_loss")
         if loss is None or np.isnan(loss):
             return []
@@ -92,6 +96,17 @@ class Learning:
         return [said] if said else []
 
     def end(self, state: TrainingState) -> list[str]:
+        """Warnings if most rounds had no clients, and if the loss has not fallen."""
+        found = []
+        if self._goes_on and 2 * self._num_empty > self._num_rounds:
+            found.append(
+                f"No client trained in {self._num_empty} of {self._num_rounds} rounds, so that "
+                "these changed nothing. Let more clients take part: raise the availability or the "
+                "cohort_size, or lower dropout."
+            )
+        return found + self._not_fallen(state)
+
+    def _not_fallen(self, state: TrainingState) -> list[str]:
         """A warning if the loss has not fallen below that of the untrained model."""
         if not self._goes_on or len(self._last) < LAST_ROUNDS or self._first is None:
             return []
@@ -133,12 +148,34 @@ def _statistics(params: Params, algorithm: FederatedAlgorithm) -> str | None:
     )
 
 
+def _another_model(task: Task, params: Params, algorithm: FederatedAlgorithm) -> str | None:
+    """A warning if the method's model has other outputs than the one that is evaluated."""
+    models = (found.arguments.get("model") for found in recipes(algorithm))
+    trained = next((model for model in models if isinstance(model, Model)), None)
+    if trained is None or partition(trained)[1] == partition(task.model)[1]:
+        return None
+    many = _large(params, 1)  # begun with zeros, all models may be alike
+    own, others = (
+        jax.tree.leaves(_outputs(model, task, many)) for model in (task.model, trained)
+    )
+    if len(own) == len(others) and all(
+        one.shape == other.shape and np.allclose(one, other, 1e-3, equal_nan=True)
+        for one, other in zip(own, others, strict=True)
+    ):
+        return None
+    return (
+        "The method trains another model than task.model, which is evaluated: of the same "
+        "parameters their outputs differ. Make the method with task.model, as in "
+        "fedax.fedavg(task.model)."
+    )
+
+
 def _probabilities(task: Task, params: Params) -> str | None:
     """A warning if outputs of `fedax.classification` look like probabilities, not logits."""
     made = recipe(task.model)
     if made is None or made.factory.__name__ != "classification":
         return None
-    outputs = functools.partial(_outputs, task)
+    outputs = functools.partial(_outputs, task.model, task)
     if made.arguments["activation"] == "sigmoid":
         # Logits may be between 0 and 1, but not those of large parameters, whatever their sign.
         for sign in (1, -1):
@@ -158,12 +195,12 @@ def _probabilities(task: Task, params: Params) -> str | None:
     )
 
 
-def _outputs(task: Task, params: Params) -> np.ndarray:
-    """The outputs of a few training examples."""
+def _outputs(model: Model, task: Task, params: Params) -> Any:
+    """A model's outputs of a few training examples."""
     batch = {name: jnp.asarray(rows) for name, rows in _few(task).items()}
     size = len(next(iter(batch.values())))
-    found = call_outputs(task.model.outputs, params, batch, jnp.ones(size, bool))
-    return np.asarray(found, np.float64)
+    found = call_outputs(model.outputs, params, batch, jnp.ones(size, bool))
+    return jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), found)
 
 
 def _few(task: Task) -> dict[str, np.ndarray]:

@@ -24,9 +24,10 @@ from fedax.measures.communication import Communication, communication
 from fedax.measures.dissimilarity import dissimilarity
 from fedax.mistakes.errors import ModelError
 from fedax.optimizers.schedules import Schedule, as_schedule
+from fedax.rounds.batch_sizes import usual_batch_size
 from fedax.rounds.checks import check_examples, require_task
 from fedax.rounds.client_metrics import CLIENTS_FOR_A_TENTH, ClientMetrics
-from fedax.rounds.evaluation import Evaluator, usual_batch_size
+from fedax.rounds.evaluation import Evaluator
 from fedax.rounds.options import Settings
 from fedax.rounds.own_models import OwnModels
 from fedax.rounds.personalization import (

@@ -8,7 +8,7 @@ from typing import NamedTuple, TypedDict
 import numpy as np
 from jax.sharding import Mesh
 
-from fedax.devices.mesh import AXIS
+from fedax.devices.mesh import check_mesh
 from fedax.rounds.checks import require_training_state
 from fedax.rounds.sampling import Available, Sampling
 from fedax.rounds.state import TrainingState
@@ -149,11 +149,7 @@ class Settings(NamedTuple):
         settings.check_personalization()
         if settings.state is not None:
             require_training_state(settings.state)
-        mesh = settings.mesh
-        if mesh is not None and (not isinstance(mesh, Mesh) or mesh.axis_names != (AXIS,)):
-            raise ValueError(
-                f"mesh must be None or a mesh from fedax.client_mesh(devices), but is {mesh!r}."
-            )
+        check_mesh(settings.mesh)
         return settings
 
     def check_personalization(self) -> None:

@@ -6,14 +6,21 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from jax.sharding import Mesh
 
 from fedax.algorithm import Array, FederatedAlgorithm, Model, Params, PyTree
 from fedax.clients.local_training import LocalTraining
 from fedax.data.cohort_data import ClientData
 from fedax.data.task import Task
+from fedax.devices.mesh import check_mesh
 from fedax.factories import factory
 from fedax.mistakes.algorithm import require_algorithm
-from fedax.rounds.checks import check_examples, require_state, require_task
+from fedax.rounds.checks import (
+    check_examples,
+    require_state,
+    require_task,
+    require_training_state,
+)
 from fedax.rounds.client_metrics import CLIENTS_FOR_A_TENTH, ClientMetrics
 from fedax.rounds.personalization import Measure, Personalizer, Sums, sums_of
 from fedax.rounds.state import TrainingState, population
@@ -32,6 +39,7 @@ def evaluate_own_models(
     clients: int | None = None,
     seed: int = 0,
     clients_per_chunk: int | None = None,
+    mesh: Mesh | None = None,
     keep_params: bool = False,
 ) -> ClientMetrics:
     """Each client's own model on its own test examples, for methods that have such models.
@@ -47,6 +55,7 @@ def evaluate_own_models(
       clients: number of clients to draw at most, by the seed; None: all.
       seed: >= 0, seed of that draw and of what the method draws for a client's model.
       clients_per_chunk: number of clients that run as one batch; None as for `simulate`.
+      mesh: this process's devices of it share the clients, see `fedax.client_mesh`; None: one.
       keep_params: whether the result also has each client's parameters, which takes the memory of
         one model per client.
 
@@ -77,6 +86,7 @@ def evaluate_own_models(
         check_count("clients_per_chunk", clients_per_chunk)
     require_task(task)
     require_algorithm(algorithm)
+    require_training_state(state)
     require_state(state, algorithm, population(task, algorithm))
     if algorithm.own_model is None:
         raise ValueError(
@@ -84,7 +94,8 @@ def evaluate_own_models(
             "fedax.personal do. fedax.evaluate_personalized fine-tunes the server's model."
         )
     params = state.server_state.params
-    personalizer = Personalizer(task, plain(clients), plain(seed), plain(clients_per_chunk))
+    check_mesh(mesh)
+    personalizer = Personalizer(task, plain(clients), plain(seed), plain(clients_per_chunk), mesh)
     check_examples(task.model, params, "task.train", task.train)
     check_examples(task.model, params, "task.test", personalizer.test)
     return own_models(

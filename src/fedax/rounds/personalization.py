@@ -21,7 +21,7 @@ from fedax.data.cohort_data import ClientData, CohortData, CohortReader
 from fedax.data.federated_dataset import FederatedDataset
 from fedax.data.task import Task
 from fedax.devices.compiling import jit
-from fedax.devices.mesh import REPLICATED, SPREAD, replicate
+from fedax.devices.mesh import REPLICATED, SPREAD, check_mesh, replicate
 from fedax.factories import PROGRAMS, Structure, factory, partition
 from fedax.mistakes.model import call_metric, call_outputs
 from fedax.rounds.checks import check_examples, require_params, require_task
@@ -204,6 +204,7 @@ def evaluate_personalized(
     clients: int | None = None,
     seed: int = 0,
     clients_per_chunk: int | None = None,
+    mesh: Mesh | None = None,
     keep_params: bool = False,
 ) -> ClientMetrics:
     r"""Each client fine-tunes the model on its training examples, and is then tested on its own.
@@ -227,6 +228,7 @@ def evaluate_personalized(
       seed: >= 0, seed of that draw and of the order of examples, which depends on the seed and the
         client only.
       clients_per_chunk: number of clients that train as one batch; None as for `simulate`.
+      mesh: this process's devices of it share the clients, see `fedax.client_mesh`; None: one.
       keep_params: whether the result also has each client's fine-tuned parameters, which takes the
         memory of one model per client.
 
@@ -261,7 +263,8 @@ def evaluate_personalized(
         check_count("clients_per_chunk", clients_per_chunk)
     require_task(task)
     require_params(params)
-    personalizer = Personalizer(task, plain(clients), plain(seed), plain(clients_per_chunk))
+    check_mesh(mesh)
+    personalizer = Personalizer(task, plain(clients), plain(seed), plain(clients_per_chunk), mesh)
     check_examples(task.model, params, "task.train", task.train)
     check_examples(task.model, params, "task.test", personalizer.test)
     return personalizer(params, tuning, keep_params=bool(keep_params))

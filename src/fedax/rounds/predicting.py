@@ -15,8 +15,8 @@ from fedax.devices.compiling import jit
 from fedax.factories import PROGRAMS, Structure, partition
 from fedax.mistakes.errors import kind_of
 from fedax.mistakes.model import call_outputs, require_model
+from fedax.rounds.batch_sizes import usual_batch_size
 from fedax.rounds.checks import require_params
-from fedax.rounds.evaluation import usual_batch_size
 from fedax.rounds.scoring import on_host, require_rows
 from fedax.validate import check_count, plain
 

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple, Unpack
 
 import jax
-import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
 from fedax.algorithm import FederatedAlgorithm, PyTree
@@ -16,7 +15,7 @@ from fedax.data.cohort_data import CohortData, CohortReader
 from fedax.data.federated_dataset import FederatedDataset
 from fedax.data.task import Task
 from fedax.devices.compiling import jit, require_jit
-from fedax.devices.mesh import REPLICATED, one_copy, replicate
+from fedax.devices.mesh import REPLICATED, one_copy, replicate, spread, where_kept
 from fedax.devices.processes import are_several
 from fedax.factories import PROGRAMS, Structure, partition
 from fedax.mistakes.algorithm import require_algorithm
@@ -24,9 +23,8 @@ from fedax.privacy import PrivacyError
 from fedax.rounds.budget import budget_of, mechanism_of, require_same_mechanism
 from fedax.rounds.checks import check_examples, require_state, require_task
 from fedax.rounds.chunks import automatic_chunk
-from fedax.rounds.client_store import ClientStore
 from fedax.rounds.cohort import RoundInfo, run_rounds
-from fedax.rounds.dispatch import MOST_ROUNDS, Pace, Prepared, Preparer
+from fedax.rounds.dispatch import MOST_ROUNDS, Pace, Preparer
 from fedax.rounds.meanwhile import Meanwhile
 from fedax.rounds.measurements import Measurements, held_out
 from fedax.rounds.options import Settings, SimulateOptions
@@ -245,8 +243,8 @@ def _trained(
             except DivergedError:
                 yield report  # the last one that went well
                 raise
-            if store.holds_anything:
-                _keep(store, prepared, done, turn.client_states)
+            turn.keep(store, done)
+            del turn  # or the clients' states would be in memory during the next round
             found_of_clients = measure.evaluate(
                 report.metrics, TrainingState(one_copy(server_state), store),
                 prepared.client_ids[-1], done, one_copy(key), measure.due(
@@ -274,6 +272,8 @@ class _Step:
     def __call__(
         self, server_state: Any, client_states: PyTree, cohorts: CohortData, *others: Any
     ) -> tuple[Any, PyTree, RoundInfo]:
+        if self._settings.mesh is not None:
+            client_states = spread(client_states, self._settings.mesh)
         arguments = (server_state, self._numbers, client_states, cohorts, *others)
         if self._compiled is None:
             chunk, mesh = self._settings.clients_per_chunk, self._settings.mesh
@@ -308,18 +308,11 @@ def _program(
             clients_per_chunk=clients_per_chunk, diagnostics=diagnostics, mesh=mesh,
         )
 
+    everywhere = None if mesh is None else NamedSharding(mesh, REPLICATED)
     rounds.__name__ = run_rounds.__name__  # as which profiles and kept programs have it
     return jit(
         rounds,
         newer_loops=sparse,
-        out_shardings=None if mesh is None else NamedSharding(mesh, REPLICATED),
+        out_shardings=None if mesh is None else (everywhere, where_kept(mesh), everywhere),
         donate_argnums=(0,) if donate else (),
     )
-
-
-def _keep(store: ClientStore, prepared: Prepared, done: np.ndarray, client_states: PyTree) -> None:
-    """Stores the states of the clients that did all; the others' are as before, or nobody's."""
-    keeps = np.flatnonzero(done & (np.asarray(prepared.data.repeats[0]) == 0))
-    kept = [np.asarray(leaf)[keeps] for leaf in jax.tree.leaves(client_states)]
-    states = jax.tree.unflatten(jax.tree.structure(client_states), kept)
-    store.write(prepared.client_ids[0][keeps], states)

@@ -18,7 +18,7 @@ from fedax.mistakes.algorithm import call_state_inits, require_algorithm
 from fedax.mistakes.errors import kind_of
 from fedax.mistakes.model import call_init
 from fedax.models.parameters import counted, fitted
-from fedax.rounds.checks import require_task
+from fedax.rounds.checks import require_params, require_task
 from fedax.rounds.client_store import ClientStore
 from fedax.validate import check_seed, so_many
 
@@ -56,7 +56,7 @@ def initial_state(
       params: initial parameters to use instead, matched by name with those of the model's init.
 
     Raises:
-      TypeError: if the task or the algorithm has the wrong type.
+      TypeError: if the task, the algorithm or `params` have the wrong type.
       ValueError: if the seed is not an integer >= 0, the model has no parameters or some that are
         not floating point arrays, or `params` do not match them; the message names the first
         difference.
@@ -68,6 +68,7 @@ def initial_state(
     if params is None:
         params = drawn
     else:
+        require_params(params, "initial_params")
         params = fitted(_strong(params), drawn, "initial_params", "the model")
     return state_at(task, algorithm, params)
 

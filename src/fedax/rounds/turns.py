@@ -41,6 +41,23 @@ class Turn(NamedTuple):
         """The last of the rounds, from 1."""
         return self.prepared.first + self.prepared.num_rounds
 
+    def keep(self, store: ClientStore, done: np.ndarray | None = None) -> None:
+        """Stores the states of the clients that did all; the others' are as before, or nobody's.
+
+        Args:
+          store: where they are kept; one without states takes nothing.
+          done: who did all, bool [cohort_size]; all of them by default.
+        """
+        if not store.holds_anything:
+            return
+        keeps = np.asarray(self.prepared.data.repeats[0]) == 0
+        if done is not None:
+            keeps &= done
+        states = self.client_states
+        if not keeps.all():  # or the states are copied once more
+            states = jax.tree.map(lambda leaf: np.asarray(leaf)[keeps], states)
+        store.write(self.prepared.client_ids[0][keeps], states)
+
 
 def turns(
     step: Callable[..., tuple[Any, PyTree, Any]],
@@ -88,6 +105,7 @@ def turns(
                 "data_seconds": waiting.seconds,
                 "compile_seconds": running.compiling,
             })
+            del client_states  # they are in the store now; the next round needs the memory
     finally:
         if not sys.is_finalizing():  # nothing is left to wait with then
             thread.shutdown(wait=False, cancel_futures=True)

@@ -252,7 +252,9 @@ class BatchTraining:
                             self._add(metrics, functools.partial(self._of_own, own[part]))
                     if training is not None:
                         self._add(metrics, lambda _, params: training_loss(training, params))
-                yield BatchReport(turn.prepared.first + 1, metrics)
+                first = turn.prepared.first + 1
+                del turn  # as in `simulate`
+                yield BatchReport(first, metrics)
                 if not self.state.alive.any():
                     return
 
@@ -275,10 +277,7 @@ class BatchTraining:
             wrong.any(0), turn.prepared.first + 1 + wrong.argmax(0), self.state.diverged
         )
         store = self.state.client_store
-        if store.holds_anything:
-            keeps = np.flatnonzero(np.asarray(turn.prepared.data.repeats[0]) == 0)
-            states = jax.tree.map(lambda leaf: np.asarray(leaf)[keeps], turn.client_states)
-            store.write(turn.prepared.client_ids[0][keeps], states)
+        turn.keep(store)
         self.state = BatchState(turn.server_state, store, diverged, self.state.alive & sound[-1])
         info = infos.info
         columns = {name: mean for name, (mean, _) in info.info.items()}

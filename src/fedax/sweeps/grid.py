@@ -9,6 +9,20 @@ from typing import Any
 import numpy as np
 
 from fedax.sweeps.record import Setting
+from fedax.validate import quoted
+
+
+def require_grid(grid: Any) -> None:
+    """Raises a clear error unless a sweep's grid is a dictionary with names as keys.
+
+    Raises:
+      TypeError: if it is not.
+    """
+    if not isinstance(grid, Mapping) or not all(isinstance(name, str) for name in grid):
+        raise TypeError(
+            'grid must be a dictionary of hyperparameters and their values, such as '
+            f'{{"client_learning_rate": [0.1, 0.2]}}, but is {quoted(grid)}.'
+        )
 
 
 def is_number(value: Any) -> bool:

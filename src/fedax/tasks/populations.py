@@ -25,7 +25,10 @@ def partitioned(splits: Splits, partition: str, num_clients: int, seed: int) -> 
     Raises:
       ValueError: if the partition is unknown.
     """
-    made = parse_partition(partition, splits.train, num_clients, seed)
+    try:
+        made = parse_partition(partition, splits.train, num_clients, seed)
+    except ValueError as error:
+        raise ValueError(f"partition={partition}: {error}") from error
     return Splits(made.of(splits.train), splits.test)
 
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from fedax.data.task import Task
 from fedax.tasks import cifar, emnist, mnist, quadratics, shakespeare, stackoverflow
 from fedax.tasks import tables as own_tables
-from fedax.validate import check_choice, plain_options, unknown_option
+from fedax.validate import check_choice, plain_options, quoted, unknown_option
 
 
 class TaskInfo(NamedTuple):
@@ -52,7 +52,8 @@ def load_task(name: str, model: str | None = None, **settings: Any) -> Task:
     """Loads a task by name.
 
     Args:
-      name: one of `TASKS`; "shakespeare" is embedded in the package.
+      name: one of `fedax list tasks`; shakespeare, digits and quadratics need no download. A
+        function of your own that returns a task is simply called.
       model: one of the task's models; None: its first.
       **settings: the task's own settings, such as `partition`; `fedax list tasks NAME` shows them.
       Also `validation`, the fraction of each client's training examples to hold out, see
@@ -68,6 +69,7 @@ def load_task(name: str, model: str | None = None, **settings: Any) -> Task:
       >>> task.train.num_clients == task.test.num_clients
       True
     """
+    _refuse_files(name)
     check_choice("task", name, TASKS)
     info = TASKS[name]
     if model is None:
@@ -81,6 +83,24 @@ def load_task(name: str, model: str | None = None, **settings: Any) -> Task:
             raise TypeError(unknown_option(f"setting of the task {name}", setting, known))
     task = info.load(model, **plain_options(settings))
     return task if validation in (None, 0) else task.with_validation(validation)
+
+
+def _refuse_files(name: Any) -> None:
+    """Raises a clear error for a user's own task as the command line names it."""
+    if not isinstance(name, str):
+        return
+    place, colon, function = name.rpartition(":")
+    if own_tables.names_table(name):
+        raise ValueError(
+            f"{quoted(name)} is a table. Load it with fedax.load_task('table', file={name!r}, "
+            "client='COLUMN', label='COLUMN'), or prepare it for your own model with "
+            "fedax.fit_table."
+        )
+    if colon:
+        raise ValueError(
+            f"{quoted(name)} is how the command line names a function. In Python, import "
+            f"{function} from {place} and call it: it returns the task."
+        )
 
 
 def presets(name: str) -> dict[str, Any]:

@@ -23,7 +23,18 @@ from fedax.validate import check_choice, check_number
 from fedax.validate import unknown as unknown_name
 
 MODELS = ("linear", "mlp")
+ENDINGS = (".csv", ".tsv", ".csv.gz", ".parquet")
 ClassWeights: TypeAlias = Literal["none", "balanced"]
+
+
+def names_table(word: str | None) -> bool:
+    """Whether a task's name is that of a file with a table.
+
+    Example:
+      >>> names_table("stays.CSV"), names_table("digits"), names_table(None)
+      (True, False, False)
+    """
+    return word is not None and word.lower().endswith(ENDINGS)
 
 
 def load(

@@ -9,10 +9,11 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from fedax.experiment.build import algorithm_settings, task_settings
-from fedax.experiment.config import RUN_KEYS, parse_value
+from fedax.experiment.config import RUN_KEYS
 from fedax.experiment.errors import ConfigError
 from fedax.experiment.presets import check_preset
 from fedax.experiment.sources import Source
+from fedax.experiment.values import parse_value
 from fedax.sweeps.grid import same
 from fedax.tasks.registry import TASKS, presets
 from fedax.validate import quoted, unknown, unknown_option
@@ -233,7 +234,10 @@ def _for_one(word: str, methods: Sequence[Method]) -> tuple[Method | None, str]:
     place = word.rpartition(".")[0]
     if place not in ("", "run", "task", "algorithm"):
         names = [*(method.name for method in methods), "run", "task", "algorithm"]
-        raise ConfigError(unknown("method of this sweep", place, names))
+        raise ConfigError(
+            f"{unknown('prefix', place, names)} Before a setting's name stands a method of this "
+            "sweep, or run, task or algorithm."
+        )
     return None, word
 
 

@@ -29,7 +29,7 @@ from fedax.sinks import log_record, require_libraries, sink_names
 from fedax.sweeps.choosing import Choice, Rule, default_rule, require_choosable
 from fedax.sweeps.choosing import choose as best_of
 from fedax.sweeps.closing import closing_words
-from fedax.sweeps.grid import different, settings_of
+from fedax.sweeps.grid import different, require_grid, settings_of
 from fedax.sweeps.planning import Entry, groups, plan
 from fedax.sweeps.record import Record, Setting
 from fedax.tuning.folder import (
@@ -343,6 +343,7 @@ def _grids(
     grid: Mapping[str, Any], methods: Mapping[str, Method], tasks: Mapping[str, Task]
 ) -> dict[str, dict[str, Any]]:
     """Method -> hyperparameter -> a list of values, or a fixed one."""
+    require_grid(grid)
     found: dict[str, dict[str, Any]] = {name: {} for name in methods}
     has = {name: _parameters(method) for name, method in methods.items()}
     for word, given in grid.items():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -14,6 +14,7 @@ from fedax.data.categories import own_categories
 from fedax.data.errors import DataError
 from fedax.data.grouping import checked_ids
 from fedax.data.readers.clients import WiderKindError
+from fedax.data.readers.csv import LINES
 from fedax.data.reading import recognised
 from fedax.outside.paths import expanded
 from fedax.validate import quoted, unknown
@@ -22,6 +23,7 @@ from fedax.validate import quoted, unknown
 GAPS = frozenset({"", "NA", "N/A", "n/a", "NaN", "nan", "NULL", "null", "None", "?"})
 
 Decimal: TypeAlias = Literal["point", "comma"]
+_NUMERAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 # A number as in 27,4 or 1.250,75.
 _WITH_COMMA = re.compile(r"[+-]?(\d+|\d{1,3}(\.\d{3})+)(,\d+)?(e[+-]?\d+)?", re.ASCII | re.I)
 
@@ -35,6 +37,9 @@ class Cells(NamedTuple):
       clients: each row's client, text or whole numbers [num_rows]; None without a client column.
       categories: of columns that have their own.
       where: what the table is called in a message.
+      places: where each row is: of a CSV file its line, from 1; of another file its place among its
+        client's rows, from 0; otherwise its place in the table, from 0 [num_rows].
+      has_lines: whether the places are lines.
       commas: columns of numbers that were written with decimal commas.
     """
 
@@ -42,6 +47,8 @@ class Cells(NamedTuple):
     clients: np.ndarray | None
     categories: dict[str, tuple[Any, ...]]
     where: str
+    places: np.ndarray
+    has_lines: bool = False
     commas: frozenset[str] = frozenset()
 
     @property
@@ -53,7 +60,8 @@ class Cells(NamedTuple):
         """These rows."""
         columns = {name: column[rows] for name, column in self.columns.items()}
         return self._replace(
-            columns=columns, clients=None if self.clients is None else self.clients[rows]
+            columns=columns, clients=None if self.clients is None else self.clients[rows],
+            places=self.places[rows],
         )
 
 
@@ -111,13 +119,16 @@ def read_cells(
         name: own_categories(source[name]) for name in columns if hasattr(source[name], "dtype")
     }
     listed = {name: of for name, of in own.items() if of}
-    return with_decimal(Cells(columns, clients, listed, "The table"), decimal, signs)
+    places = np.arange(max(lengths.values()))
+    return with_decimal(Cells(columns, clients, listed, "The table", places), decimal, signs)
 
 
 def _of_file(path: Path, client: str, text: Collection[str]) -> Cells:
     kind = recognised(path)
     if kind == "csv":
-        clients = readers.read_csv(path, client, gaps=GAPS, text=text, precise=True)
+        clients = readers.read_csv(
+            path, client, gaps=GAPS, text=text, precise=True, with_lines=True
+        )
     elif kind == "parquet":
         files = sorted(path.glob("*.parquet")) if path.is_dir() else path
         clients = readers.read_parquet(files, client, gaps=True)
@@ -138,7 +149,11 @@ def _of_file(path: Path, client: str, text: Collection[str]) -> Cells:
         name: _joined([part[name] for _, part in parts]) for name in parts[0][1]
     }
     ids = checked_ids([name for name, part in parts for _ in range(_length(part))])
-    return Cells(columns, ids, {}, str(path))
+    places = columns.pop(LINES, None)
+    if places is None:  # a client's rows are next to each other
+        starts = np.flatnonzero(np.append(True, ids[1:] != ids[:-1]))
+        places = np.arange(len(ids)) - np.repeat(starts, np.diff(starts, append=len(ids)))
+    return Cells(columns, ids, {}, str(path), places, has_lines=kind == "csv")
 
 
 def _length(part: Mapping[str, Any]) -> int:
@@ -275,9 +290,44 @@ def gaps_of(column: np.ndarray) -> np.ndarray:
 
 
 def place_of(cells: Cells, row: int) -> str:
-    """A row in words: of a file its client and which of the client's rows it is."""
+    """A row in words: of a file its client and the line, or which of the client's rows it is."""
+    place = cells.places[row]
     if cells.where == "The table" or cells.clients is None:
-        return f"row {row}"
-    client = cells.clients[row]
-    own = int(np.flatnonzero(cells.clients == client).searchsorted(row))
-    return f"row {own} of client {quoted(client.item())}"
+        return f"row {place}"
+    client = quoted(cells.clients[row].item())
+    where = f"line {place}," if cells.has_lines else f"row {place}"
+    return f"{where} of client {client}"
+
+
+def _as_text(value: Any) -> str | None:
+    """A number as text, since a column of text may hold only digits in another file."""
+    if value is None:
+        return None
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return str(value)
+
+
+def spellings(value: Any) -> Iterator[Any]:
+    """A cell, and what it may be among the training rows; a gap is a gap alone."""
+    yield value
+    if value is not None:
+        yield _as_text(value)
+        yield _single(value)
+        if isinstance(value, str) and is_numeral(value):
+            yield float(value)
+
+
+def is_numeral(text: str) -> bool:
+    """Whether text is a number, as it is if another cell of its column is none.
+
+    Example:
+      >>> [is_numeral(text) for text in ("-1.5", "1e3", "1,250", "1_0", "oops", "")]
+      [True, True, False, False, False, False]
+    """
+    return _NUMERAL.fullmatch(text.strip()) is not None
+
+
+def _single(value: Any) -> Any:
+    """A number as tables of CSV files until 0.27 have it, in float32."""
+    return float(np.float32(value)) if isinstance(value, float) else value

@@ -129,7 +129,7 @@ def fit_table(
     chosen = _chosen(cells, label, columns)
     for what, given in (("missing", missing), ("categories", categories)):
         if isinstance(given, Mapping):
-            _check_names(f"column of {what}", given, chosen)
+            _check_names(f"column in {what}", given, chosen)
     options = _Options(
         missing, encoding, unknown == "column", _as_lists(categories or {}), columns is not None
     )
@@ -141,13 +141,14 @@ def fit_table(
         why = "; ".join(f"{column.name!r} {column.why}" for column in found)
         raise ValueError(
             "No feature column remains"
-            + (f": {why}. Choose some with columns=[...]." if why else ".")
+            + (f": {why}. Choose some with columns=[...] (on the command line: --set columns=A,B)."
+               if why else ".")
         )
     width = sum(len(column.features) for column in taken)
     if width > MOST_FEATURES:
         raise ValueError(
             f"The table would have {width:,} features, more than {MOST_FEATURES:,}. Use fewer "
-            'columns, or encoding="ordinal".'
+            'columns, or encoding="ordinal" (on the command line: --set encoding=ordinal).'
         )
     of_clients: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {}
     if scaling != "none":

@@ -16,8 +16,10 @@ from fedax.data.preparing.cells import (
     Decimal,
     gaps_of,
     is_number,
+    is_numeral,
     place_of,
     read_cells,
+    spellings,
     with_labels,
 )
 from fedax.data.preparing.findings import described
@@ -213,22 +215,24 @@ class Table:
                 raise ValueError("its format is from a different version of fedax")
             found["columns"] = tuple(_column_of(one) for one in found["columns"])
             label = found["label"]
-            found["label"] = None if label is None else Label(**label | {
-                key: tuple(label[key]) for key in ("classes", "counts")
-            })
+            found["label"] = None if label is None else _label_of(label)
             found["clients"] = {
                 name: (tuple(means), tuple(deviations))
                 for name, (means, deviations) in found["clients"].items()
             }
             table = cls(**found | {"findings": tuple(map(str, found["findings"]))})
             table._check()
-        except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
+        except (
+            AttributeError, KeyError, TypeError, ValueError, OverflowError, RecursionError
+        ) as error:
             raise ValueError(f"This is not a table saved by fedax ({error}).") from None
         return table
 
     def _check(self) -> None:
         """Raises an error unless every number is one that rows can be scaled by."""
         numbers = [*self._scaled]
+        if type(self.num_rows) is not int or self.decimal not in ("point", "comma"):
+            raise ValueError(f"it has {quoted(self.num_rows)} rows and sign {quoted(self.decimal)}")
         rows = [(c.mean, c.deviation, c.fill or 0.0) for c in self.columns]
         rows += [(self.label.mean, self.label.deviation, 0.0)] if self.label else []
         for means, deviations in self.clients.values():
@@ -286,7 +290,7 @@ class Table:
             raise ValueError(
                 f"{cells.where} has no label in {place_of(cells, row)}: the column {label.name!r} "
                 "is empty there. Fill it in, leave out the row, or fit the table with "
-                'unlabelled="drop".'
+                'unlabelled="drop" (on the command line: --set unlabelled=drop).'
             )
         if label.classes:
             column = Column(label.name, "ordinal", categories=label.classes)
@@ -318,10 +322,11 @@ def numbers_of(column: Column, cells: Cells) -> np.ndarray:
     values = _values(column, cells)
     gaps = gaps_of(values)
     if not is_number(values) and not gaps.all():
-        row = next(r for r, value in enumerate(values.tolist())
-                   if not gaps[r] and not isinstance(value, int | float | np.number))
+        there = values.tolist()
+        wrong = [row for row in np.flatnonzero(~gaps).tolist() if not is_numeral(str(there[row]))]
+        row = wrong[0] if wrong else int(gaps.argmin())
         raise ValueError(
-            f"{cells.where}: the column {column.name!r} holds {quoted(values[row])} in "
+            f"{cells.where}: the column {column.name!r} holds {quoted(there[row])} in "
             f"{place_of(cells, row)}, but the training rows hold numbers. Correct it."
         )
     if gaps.any() and column.fill is None:
@@ -354,43 +359,32 @@ def codes_of(column: Column, cells: Cells, what: str = "category") -> np.ndarray
         code = found.get(key)
         if code is None:
             code = found[key] = next(
-                (places[one] for one in (key, as_text(key), _single(key)) if one in places), other
+                (places[one] for one in spellings(key) if one in places), other
             )
         codes[row] = code
     if (codes < 0).any():
         row = int((codes < 0).argmax())
         if gaps[row]:
             raise ValueError(missing(column.name, row, cells))
+        cell = quoted(values.tolist()[row])
         raise ValueError(
-            f"{cells.where}: the column {column.name!r} has the {what} {quoted(values[row])} in "
+            f"{cells.where}: the column {column.name!r} has the {what} {cell} in "
             f"{place_of(cells, row)}, which is not among the {len(places)} of the training rows: "
             f"{quoted(list(column.categories))}. " + (
                 "Leave out the row." if what == "class" else
-                'Leave out the row, or fit the table with unknown="column".'
+                'Leave out the row, or fit the table with unknown="column" (on the command line: '
+                "--set unknown=column)."
             )
         )
     return codes
-
-
-def as_text(value: Any) -> str | None:
-    """A number as text, since a column of text may hold only digits in another file."""
-    if value is None:
-        return None
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    return str(value)
-
-
-def _single(value: Any) -> Any:
-    """A number as tables of CSV files until 0.27 have it, in float32."""
-    return float(np.float32(value)) if isinstance(value, float) else value
 
 
 def missing(name: str, row: int, cells: Cells) -> str:
     """That a value is missing, and what to do."""
     return (
         f"{cells.where}: the column {name!r} has a missing value in {place_of(cells, row)}. Fit "
-        'the table with missing="mean" or with a number, or leave out the row.'
+        'the table with missing="mean" or with a number (on the command line: --set '
+        "missing=mean), or leave out the row."
     )
 
 
@@ -406,8 +400,27 @@ def _values(column: Column, cells: Cells) -> np.ndarray:
 
 def _column_of(record: Mapping[str, Any]) -> Column:
     """A column as it was written down."""
-    column = Column(**{**record, "categories": tuple(record["categories"])})
+    column = Column(**{**record, "categories": _values_of(record, "categories")})
     known: Sequence[str] = ("number", "one_hot", "ordinal", "left out")
-    if column.how not in known or not isinstance(column.name, str):
+    if column.how not in known or type(column.has_other) is not bool:
         raise ValueError(f"a column has the unknown kind {quoted(column.how)}")
     return column
+
+
+def _label_of(record: Mapping[str, Any]) -> Label:
+    """A label as it was written down."""
+    return Label(**{
+        **record, "classes": _values_of(record, "classes"), "counts": tuple(record["counts"])
+    })
+
+
+def _values_of(record: Mapping[str, Any], key: str) -> tuple[Any, ...]:
+    """The categories or classes of a column, which has a name and a known decimal sign."""
+    values, name, sign = record[key], record["name"], record.get("decimal")
+    if type(name) is not str or sign not in (None, "point", "comma"):
+        raise ValueError(f"a column has the name {quoted(name)} and the sign {quoted(sign)}")
+    if type(values) is not list or not all(
+        value is None or isinstance(value, str | int | float) for value in values
+    ):
+        raise ValueError(f"the {key} of {name!r} are {quoted(values)}")
+    return tuple(values)

@@ -161,6 +161,8 @@ def needed(module: str, extra: str, what: str) -> ModuleType:
 
 
 def _reason(error: Exception) -> str:
+    if isinstance(error, UnicodeDecodeError):
+        return f"byte {error.start} is not UTF-8 text; save it as UTF-8"
     text = (error.strerror if isinstance(error, OSError) else None) or str(error)
     text = (text or type(error).__name__).strip().split("\n")[0].rstrip(".")
     return text if len(text) <= _MOST_LETTERS else text[:_MOST_LETTERS] + "..."

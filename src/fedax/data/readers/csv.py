@@ -31,8 +31,11 @@ _LONGEST_LINE = 2**24
 _LONGEST_NUMBER = 1000
 _MOST_COLUMNS = 2**16
 _LONGEST_NAME = 200
+# Where each row's line is among the arrays; no column has so long a name.
+LINES = "line" * _LONGEST_NAME
 # Of whole numbers below, float64 keeps every digit.
 _LARGEST_EXACT = 2**53
+_QUOTED = re.compile(r'"[^"]*"')
 _WHOLE = re.compile(r"\s*[+-]?[0-9]+\s*")
 _ERRORS = (csv.Error, ValueError, EOFError, zlib.error, gzip.BadGzipFile)
 
@@ -40,7 +43,7 @@ _ERRORS = (csv.Error, ValueError, EOFError, zlib.error, gzip.BadGzipFile)
 def read_csv(
     path: Path | str, client_column: str, columns: Columns | None = None, *,
     only_numbers: bool = False, gaps: frozenset[str] = frozenset(),
-    text: Collection[str] = (), precise: bool = False,
+    text: Collection[str] = (), precise: bool = False, with_lines: bool = False,
 ) -> Clients:
     """Reads the clients of a CSV file, in the order of their first line; lines may be in any order.
 
@@ -59,6 +62,7 @@ def read_csv(
           text column only empty cells do. Without `gaps` empty cells are an error.
       text: columns that are text, whatever their cells say.
       precise: whether numbers that are not whole become float64.
+      with_lines: whether an array `LINES` says in which line of the file each row is.
 
     Raises:
       DataError: if the file or a column does not exist; during reading, if it is malformed, a value
@@ -77,7 +81,8 @@ def read_csv(
         raise DataError(f"{path}: {error}") from None
     require_few_arrays(path, len(chosen))
     table = _Table(
-        path, names, client_column, chosen, gaps, text, only_numbers=only_numbers, precise=precise
+        path, names, client_column, chosen, gaps, text, only_numbers=only_numbers, precise=precise,
+        with_lines=with_lines,
     )
     return Clients(table.clients, [path])
 
@@ -88,7 +93,7 @@ class _Table:
     def __init__(
         self, path: Path, names: list[str], client_column: str,
         chosen: Mapping[str, str | Sequence[str]], gaps: frozenset[str], text: Collection[str], *,
-        only_numbers: bool, precise: bool,
+        only_numbers: bool, precise: bool, with_lines: bool,
     ) -> None:
         self._path = path
         self._names = names
@@ -102,7 +107,7 @@ class _Table:
         self._kinds = {
             i: "text" if names[i] in text else "" for group in self._chosen.values() for i in group
         }
-        self._only_numbers, self._precise = only_numbers, precise
+        self._only_numbers, self._precise, self._with_lines = only_numbers, precise, with_lines
         self._gaps = gaps
         self._first_text: dict[int, str] = {}  # column -> where its first text is, in words
 
@@ -140,7 +145,7 @@ class _Table:
 
     def _batches(self) -> Iterator[Batch]:
         for lines, block in self._blocks():
-            columns = {}
+            columns: dict[str, Any] = {LINES: np.array(lines)} if self._with_lines else {}
             for array, places in self._chosen.items():
                 kind = ""
                 for place in places:
@@ -273,7 +278,7 @@ def _lines(path: Path) -> Iterator[tuple[int, list[str], int]]:
         head = text.readline(_LONGEST_LINE)
         if not head.strip():
             raise DataError(f"{path} is empty; its first line must name the columns.")
-        delimiter = max(",;\t", key=head.count)
+        delimiter = max(",;\t", key=_QUOTED.sub("", head).count)
         lines = _bounded(path, head, text, delimiter, letters)
         reader = csv.reader(lines, delimiter=delimiter, strict=True)
         for row in reader:

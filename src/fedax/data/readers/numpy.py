@@ -63,7 +63,7 @@ def read_numpy(path: Path | str, client_ids: str = "client_ids") -> Clients:
     with reading(path, "an .npz file", *_ERRORS):
         arrays = {array.name: array for array in _headers(path, paths)}
     if client_ids not in arrays:
-        raise DataError(f"{path}: {unknown('array of client ids', client_ids, arrays)}")
+        raise DataError(f"{path}: {unknown('client id array', client_ids, arrays)}")
     ids = arrays.pop(client_ids)
     if len(ids.shape) != 1 or ids.dtype.kind not in "Uiu":
         cure = {"S": " Save them as text: np.char.decode(ids).",
