@@ -19,7 +19,7 @@ def main(dtype_name):  # noqa: PLR0915
     import fedax
     from fedax.data import cohort_data
     from fedax.devices.mesh import client_mesh
-    from fedax.rounds import simulate
+    from fedax.rounds.turns import Turn
     from problems import largest_difference, quadratic_clients, quadratic_model
 
     SIZES = (3, 7, 1, 12, 5, 8, 2, 9, 4, 6, 11, 3, 20)
@@ -151,15 +151,16 @@ def main(dtype_name):  # noqa: PLR0915
     assert len(rest.state.server_state.params["x"].sharding.device_set) == 1
 
     # A client's state is where the client trains, and nowhere else.
-    keep = simulate._keep
+    keep = Turn.keep
 
-    def look(store, prepared, done, states):
-        found["states on a device"] = [s.data.shape for s in states["x"].addressable_shards]
-        keep(store, prepared, done, states)
+    def look(turn, store, done=None):
+        shards = turn.client_states["x"].addressable_shards
+        found["states on a device"] = [shard.data.shape for shard in shards]
+        keep(turn, store, done)
 
-    simulate._keep = look
+    Turn.keep = look
     fedax.train(task, algorithm, mesh=mesh, **options)
-    simulate._keep = keep
+    Turn.keep = keep
 
     one = fedax.train(task, algorithm, **options)
     cohort_data.CohortReader.__init__.__defaults__ = (0, None)  # rows are packed for each round

@@ -150,10 +150,11 @@ def _statistics(params: Params, algorithm: FederatedAlgorithm) -> str | None:
 
 def _another_model(task: Task, params: Params, algorithm: FederatedAlgorithm) -> str | None:
     """A warning if the method's model has other outputs than the one that is evaluated."""
-    models = (found.arguments.get("model") for found in recipes(algorithm))
-    trained = next((model for model in models if isinstance(model, Model)), None)
-    if trained is None or partition(trained)[1] == partition(task.model)[1]:
+    models = [found.arguments.get("model") for found in recipes(algorithm)]
+    given = [model for model in models if isinstance(model, Model)]
+    if not given or partition(given[-1])[1] == partition(task.model)[1]:
         return None
+    trained = given[-1]  # of the innermost method; elastic's, around it, is measured, not trained
     many = _large(params, 1)  # begun with zeros, all models may be alike
     own, others = (
         jax.tree.leaves(_outputs(model, task, many)) for model in (task.model, trained)
