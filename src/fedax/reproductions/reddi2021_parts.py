@@ -16,6 +16,11 @@ METHODS = {
     "Avg": "fedavg",
 }
 ADAPTIVE = ("Adagrad", "Adam", "Yogi")
+# The rates were tuned with the released code, whose Adam and Yogi are not quite Algorithm 2's.
+AS_RELEASED = {"Adam as released": "Adam", "Yogi as released": "Yogi"}
+_RELEASED = {
+    "initial_accumulator": 0.0, "bias_correction": "released", "second_moment_decay": 0.999,
+}
 ACCURACY = "test_accuracy"
 CLOTHES, PLAYS = "Fashion-MNIST for EMNIST CR", "plays for Shakespeare"
 
@@ -56,15 +61,13 @@ ROWS = {
 }
 
 
+EMNIST_AE = "femnist-328 (600 rounds) for EMNIST AE"
+CIFAR_100 = "cifar100-resplit (200 rounds) for CIFAR-100"
 PARTIAL = {
     PLAYS: Partial("shakespeare"),
     "femnist-328 (300 rounds) for EMNIST CR": Partial("femnist-328", 300, (0.045, 0.005)),
-    "femnist-328 (600 rounds) for EMNIST AE": Partial(
-        "femnist-328-autoencoder", 600, (0.045, 0.005)
-    ),
-    "cifar100-resplit (200 rounds) for CIFAR-100": Partial(
-        "cifar100-resplit", 200, (0.12, 0.01)
-    ),
+    EMNIST_AE: Partial("femnist-328-autoencoder", 600, (0.045, 0.005)),
+    CIFAR_100: Partial("cifar100-resplit", 200, (0.12, 0.01)),
 }
 
 
@@ -158,6 +161,14 @@ def row_of(panel: str) -> Row:
 
 # What is fixed where the adaptivity is not what is asked about: section 5.3.
 ADAPTIVITY = 1e-3
+
+
+def with_published_rates(panel: str, label: str, task: str) -> Part:
+    """A method with the best rates of the documentation of the code released with the paper."""
+    settings = PARTIAL[panel].settings if panel in PARTIAL else {"evaluate_every": 20}
+    if label in AS_RELEASED:
+        settings = {**settings, **_RELEASED}
+    return Part(panel, label, task, METHODS[AS_RELEASED.get(label, label)], "reddi2021", settings)
 
 
 def tuned(panel: str, label: str) -> Part:
