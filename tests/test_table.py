@@ -332,6 +332,13 @@ def test_seeds_may_have_data_of_their_own(tmp_path):
 
 
 @pytest.mark.quick
+def test_a_metric_of_two_lines_has_one_in_the_table(tmp_path):
+    table = fedax.table(write_run(tmp_path / "run", [0.5], metric="test\nscore"), "test\nscore")
+    assert cells_of(table)[0][1] == r"test\\nscore"
+    assert r"test\textbackslash{}nscore \\" in table.latex()
+
+
+@pytest.mark.quick
 def test_what_has_no_mean_says_why(tmp_path):
     def three(name, *values, **changes):
         return [write_run(tmp_path / f"{name}{seed}", [value], algorithm=name, seed=seed, **changes)

@@ -232,7 +232,7 @@ def _written(column: ResultColumn) -> tuple[str, list[tuple[str, str]]]:
     """A column's heading with its unit; of each cell the mean or what is said, and the spread."""
     means = [cell.mean for cell in column.cells if math.isfinite(cell.mean)]
     sizes = [abs(mean) for mean in means if mean] or [1.0]
-    heading, scale = column.heading, 1.0
+    heading, scale = printable(column.heading), 1.0
     if column.unit == "share":
         heading, scale, decimals = f"{heading} (%)", 100.0, 2
     elif column.unit == "bytes":
