@@ -38,7 +38,9 @@ def terngrad() -> Codec:
         s = jnp.abs(array).max()
         shares = jnp.abs(array) / jnp.where(s > 0, s, 1)
         chosen = jax.random.uniform(key, array.shape, array.dtype) < shares
-        decoded = s * jnp.sign(array) * chosen.astype(array.dtype)
+        decoded = jnp.where(chosen, s * jnp.sign(array), 0)
+        # Of many numbers a CPU's maximum leaves out NaN (JAX 0.10.2), and infinity is never chosen.
+        decoded = jnp.where(jnp.isfinite(array).all(), decoded, jnp.nan)
         return Encoded(decoded, fixed(number_bits(array) + 8 * -(-array.size // 5)), memory)
 
     return Codec(encode, no_memory, unbiased=True)

@@ -49,7 +49,7 @@ def top_k(share: float | Array = 0.01) -> Codec:
         places = jnp.arange(flat.size, dtype=jnp.int32)
         chosen = jnp.zeros(flat.size, bool).at[order].set(places < count)
         bits = fixed(count) * number_bits(array) + position_bits(chosen, count)
-        decoded = flat * chosen.astype(flat.dtype)  # times 0, so that a NaN is seen
+        decoded = jnp.where(chosen, flat, 0)
         return Encoded(decoded.reshape(array.shape), bits, memory)
 
     return Codec(encode, no_memory, unbiased=False)
