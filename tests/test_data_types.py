@@ -100,6 +100,30 @@ def test_whole_numbers_that_would_become_others_are_a_sentence(label):
     assert str(label) in str(e.value)
 
 
+@pytest.mark.quick
+@pytest.mark.parametrize("bad", [2**32 + 3, 1e300, -1e39])
+@pytest.mark.parametrize("resident", [True, False])
+def test_numbers_that_jax_would_change_reach_no_model(bad, resident):
+    """`fedax.predict` and cohorts look at them, too, and not only the start of training."""
+    x = np.array([[bad], [1]])
+    data = FederatedDataset({"x": x, "y": np.zeros(2)}, np.array([0, 1, 2]))
+    model = fedax.regression(lambda key: jnp.zeros(1), lambda p, x: x.astype(p.dtype) @ p)
+    size = 2**30 if resident else 0
+    with jax.enable_x64(False):
+        for call in (
+            lambda: fedax.predict(model, jnp.ones(1), data),
+            lambda: fedax.predict(model, jnp.ones(1), x),
+            lambda: fedax.CohortReader(data, size)(np.arange(2)),
+            lambda: fedax.train(Task(model, data), fedax.fedavg(model), num_rounds=1),
+        ):
+            with pytest.raises(fedax.ModelError, match=r"'x' has .* but JAX stores") as caught:
+                call()
+            assert f"{bad:g}" in str(caught.value) or str(bad) in str(caught.value)
+        # What is infinite stays so, and what fits is taken.
+        fits = np.array([[np.inf], [np.nan], [3e38]])
+        assert fedax.predict(model, jnp.ones(1), fits).tolist()[0] == np.inf
+
+
 @pytest.mark.parametrize("kind", ["int8", "int32", "int64", "uint8", "uint32", "uint64"])
 def test_labels_of_every_width_are_looked_at(kind):
     model = fedax.classification(lambda key: jnp.zeros((3, 5)), lambda p, x: x @ p)

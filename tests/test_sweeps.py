@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +23,11 @@ from fedax.sweeps.planning import CPU_BYTES, CPU_MOST, Entry, groups, plan, side
 
 @pytest.fixture(scope="module")
 def task():
+    return line()
+
+
+def line():
+    """Linear regression by eight clients of different sizes."""
     generator = np.random.default_rng(0)
     x = generator.normal(size=(60, 3))
     y = x @ np.array([1.0, -2.0, 0.5]) + 0.1 * generator.normal(size=60)
@@ -382,3 +388,45 @@ def test_memory_grows_with_the_settings_side_by_side_and_not_with_the_grid() -> 
     few, many, wide = peak(16, 4), peak(208, 4), peak(208, 52)
     assert many < few + 300  # 192 settings more have 1,536 MB of state
     assert wide > many + 300  # 48 more at a time have 384 MB: the measure sees them
+
+
+# On two devices, which a process must ask for before it begins.
+ON_TWO = """
+import json, sys
+import jax
+jax.config.update("jax_num_cpu_devices", 2)
+jax.config.update("jax_enable_x64", True)
+import fedax
+import numpy as np
+import test_sweeps
+task = test_sweeps.line()
+made = {
+    "scaffold": fedax.scaffold, "feddyn": fedax.feddyn,
+    "compressed": lambda model, client_learning_rate, **options: fedax.compressed(
+        fedax.fedavg(model, client_learning_rate, **options), fedax.codecs.sign()
+    ),
+}[sys.argv[1]]
+fixed = {"batch_size": 4, "num_local_steps": 2}
+whole = {"num_rounds": 12, "cohort_size": 3, "evaluate_every": 0, "progress": False}
+for count in (1, 2, 4, 5):
+    rates = np.linspace(0.01, 0.1, count).tolist()
+    found = fedax.sweep(task, made, {"client_learning_rate": rates, **fixed}, **whole)
+    assert len(jax.devices()) == 2
+    for place, rate in enumerate(rates):
+        alone = fedax.train(task, made(task.model, rate, **fixed), **whole)
+        ours = found.record.metrics["train_loss"][place]
+        np.testing.assert_allclose(ours, alone.history["train_loss"], rtol=1e-12)
+"""
+
+
+@pytest.mark.parametrize("method", [
+    pytest.param("scaffold", marks=pytest.mark.quick),
+    pytest.param("feddyn", marks=pytest.mark.slow),
+    pytest.param("compressed", marks=pytest.mark.slow),
+])
+def test_settings_spread_over_devices_are_as_alone(method) -> None:
+    """The states of clients, too: each device has those of its own settings, not all."""
+    subprocess.run(
+        [sys.executable, "-c", ON_TWO, method], check=True, timeout=300,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])},
+    )

@@ -13,6 +13,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
 from fedax.data.federated_dataset import FederatedDataset
+from fedax.data.narrowing import require_same_in_jax
 from fedax.data.rows import SparseRows, read_ahead, release
 from fedax.devices.memory import aligned, aligned_zeros
 from fedax.devices.mesh import SPREAD
@@ -209,6 +210,7 @@ class CohortReader:
             @functools.cache
             def whole(key: str) -> np.ndarray:
                 array = np.asarray(dataset.arrays[key])
+                require_same_in_jax(key, array)
                 # All devices of a CPU then read the same memory.
                 return aligned(array) if jax.default_backend() == "cpu" else array
 
@@ -283,6 +285,7 @@ class CohortReader:
                 first_of[device], starts_of[device], sizes_of[device], strict=True
             ):
                 buffer[target : target + size] = array[source : source + size]
+            require_same_in_jax(key, buffer)
             return buffer
 
         shapes = {

@@ -126,19 +126,20 @@ def where_kept(mesh: Mesh) -> NamedSharding:
     return NamedSharding(mesh, SPREAD if is_here else REPLICATED)
 
 
-def parts(array: Any) -> Iterator[tuple[slice, np.ndarray]]:
-    """An array [clients, ...] as the devices have it, each part with its place; on a CPU no copy.
+def parts(array: Any) -> Iterator[tuple[tuple[slice, ...], np.ndarray]]:
+    """An array as the devices have it, each part with its place; on a CPU no copy.
 
     Example:
       >>> [(part, rows.shape) for part, rows in parts(jnp.zeros((3, 2)))]
-      [(slice(None, None, None), (3, 2))]
+      [((slice(None, None, None), slice(None, None, None)), (3, 2))]
     """
     if not isinstance(array, jax.Array):
-        yield slice(None), np.asarray(array)
+        yield (slice(None),) * np.ndim(array), np.asarray(array)
         return
-    shards = {shard.index[0].start: shard for shard in array.addressable_shards}
+    # Of copies on several devices one is enough.
+    shards = {str(shard.index): shard for shard in array.addressable_shards}
     for shard in shards.values():
-        yield shard.index[0], np.asarray(shard.data)
+        yield shard.index, np.asarray(shard.data)
 
 
 def one_copy(tree: PyTree) -> PyTree:

@@ -7,11 +7,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
-import numpy as np
-from jax.dtypes import canonicalize_dtype
 
 from fedax.algorithm import FederatedAlgorithm, Model, Params
 from fedax.data.federated_dataset import FederatedDataset
+from fedax.data.narrowing import is_narrowed, require_same_in_jax
 from fedax.data.rows import LazyRows, is_in_a_file
 from fedax.data.task import Task
 from fedax.mistakes.algorithm import call_state_inits
@@ -66,7 +65,7 @@ def require_dataset(name: str, data: Any) -> None:
 def check_examples(model: Model, params: Params, name: str, data: FederatedDataset) -> None:
     """Runs the model's `check` on the examples; the error names the first client at fault.
 
-    Integers that JAX would change by narrowing their dtype are refused for every model.
+    Numbers that JAX would change by narrowing their dtype are refused for every model.
 
     Args:
       model: its `check` is run; a model without one accepts everything else.
@@ -75,10 +74,10 @@ def check_examples(model: Model, params: Params, name: str, data: FederatedDatas
       data: the examples, all of them or evenly spaced ones.
 
     Raises:
-      ModelError: if the check fails, or an integer does not fit into the dtype that JAX uses.
+      ModelError: if the check fails, or a number does not fit into the dtype that JAX uses.
     """
     look = model.check
-    narrowed = [key for key, array in data.arrays.items() if _is_narrowed(array.dtype)]
+    narrowed = [key for key, array in data.arrays.items() if is_narrowed(array.dtype)]
     if look is None and not narrowed:
         return
     shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), params)
@@ -90,7 +89,7 @@ def check_examples(model: Model, params: Params, name: str, data: FederatedDatas
                 (shapes, _Rows(data.arrays, rows)), {},
             )
         for key in narrowed:
-            _check_narrow(key, data.arrays[key][rows])
+            require_same_in_jax(key, data.arrays[key][rows])
 
     most = MOST_EXAMPLES
     if any(is_in_a_file(array) or isinstance(array, LazyRows) for array in data.arrays.values()):
@@ -103,22 +102,6 @@ def check_examples(model: Model, params: Params, name: str, data: FederatedDatas
             raise ModelError(f"In {name}: {error}") from error.__cause__
         client, error = _first_client(check, data, error)
         raise ModelError(f"In {name}, client {client!r}: {error}") from error.__cause__
-
-
-def _is_narrowed(dtype: np.dtype) -> bool:
-    """Whether JAX has whole numbers of this dtype in fewer bits: without x64 those of 64."""
-    return dtype.kind in "iu" and canonicalize_dtype(dtype) != dtype
-
-
-def _check_narrow(name: str, values: np.ndarray) -> None:
-    narrow = canonicalize_dtype(values.dtype)
-    least, most = int(values.min(initial=0)), int(values.max(initial=0))
-    if least < np.iinfo(narrow).min or most > np.iinfo(narrow).max:
-        raise ModelError(
-            f"The array {name!r} has integers from {least} to {most}, but JAX stores integers in "
-            f"{np.iinfo(narrow).bits} bits and would silently change them. Number the values from "
-            "0, convert them to floating point, or set JAX_ENABLE_X64=1."
-        )
 
 
 class _Rows(Mapping[str, Any]):

@@ -129,8 +129,8 @@ class ClientStore:
         self._reserve(used)
         places[new] = np.arange(self._used, used)
         for rows, leaf in zip(self._rows, jax.tree.leaves(states), strict=True):
-            for part, array in parts(leaf):
-                rows[places[part]] = array
+            for (clients, *others), array in parts(leaf):
+                rows[(places[clients], *others)] = array
         self._row[client_ids] = places
         self._used = used
 

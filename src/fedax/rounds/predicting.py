@@ -11,6 +11,7 @@ import numpy as np
 
 from fedax.algorithm import Array, Batch, Model, Params, PyTree
 from fedax.data.federated_dataset import FederatedDataset
+from fedax.data.narrowing import require_same_in_jax
 from fedax.devices.compiling import jit
 from fedax.factories import PROGRAMS, Structure, partition
 from fedax.mistakes.errors import kind_of
@@ -62,7 +63,8 @@ def predict(
 
     Raises:
       TypeError, ValueError: if an argument has the wrong type, or there are no examples.
-      ModelError: if the outputs fail, or do not have the examples along their first axis.
+      ModelError: if the outputs fail, or do not have the examples along their first axis, or a
+        number does not fit into the dtype that JAX uses.
 
     Example:
       >>> import fedax, jax.numpy as jnp
@@ -96,6 +98,9 @@ def predict(
         filled = np.pad(rows, (0, size - len(rows)), mode="edge")
         chosen: Any = slice(first, first + size) if len(rows) == size else filled
         batch = {name: array[chosen] for name, array in arrays.items()}
+        for name, array in batch.items():
+            if isinstance(array, np.ndarray):  # others are JAX's already
+                require_same_in_jax(name, array)
         under_way.append((len(rows), program(batch, np.arange(size) < len(rows))))
         if len(under_way) > 1:  # the device has its next batch before this one is looked at
             number, outputs = under_way.pop(0)
